@@ -1,0 +1,43 @@
+# Every target makes the environment .venv by itself, and again when what it is made from changed.
+SHELL := /bin/bash
+.DEFAULT_GOAL := help
+.PHONY: help demo test lint bench package env java clean
+
+BIN := .venv/bin
+# Workers of Spark run the same Python as the driver.
+export PYSPARK_PYTHON := $(CURDIR)/$(BIN)/python
+export PYSPARK_DRIVER_PYTHON := $(PYSPARK_PYTHON)
+
+help: ## this list
+	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "make %-9s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+
+demo: java env ## a year of flights through Dafka and Spark, with a kill and a restart in between
+	@$(BIN)/python jobs/demo.py
+
+test: java env lint ## everything: format, lint, types, tests
+	@$(BIN)/python -m pytest
+
+lint: env ## format, lint and types only
+	@$(BIN)/ruff format --check .
+	@$(BIN)/ruff check .
+	@$(BIN)/mypy
+
+bench: java env ## figures beside their references, as JSON lines and a table
+	@$(BIN)/python -m benchmarks
+
+package: env ## a wheel, and a zip for spark-submit --py-files, in dist/
+	@$(BIN)/python scripts/package.py
+
+env: .venv/.made ## the environment .venv alone
+
+.venv/.made: pyproject.toml constraints.txt scripts/environment.sh
+	@bash scripts/environment.sh
+	@touch $@
+
+java:
+	@bash scripts/tools.sh java
+
+clean: ## remove what the other targets made
+	rm -rf .venv dist build .mypy_cache .ruff_cache .pytest_cache .hypothesis
+	rm -rf spark-warehouse metastore_db derby.log demo-output
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +

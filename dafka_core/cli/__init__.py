@@ -1,0 +1,13 @@
+"""The command line ``dafka``: towers, stores, and records in and out by hand."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Runs ``dafka`` with the process's arguments, or those given, and ends the process."""
+    # Nothing is imported before it is needed: programs import dafka_core without the command line.
+    from dafka_core.cli.process import run
+
+    raise SystemExit(run(arguments))

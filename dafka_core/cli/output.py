@@ -1,0 +1,98 @@
+"""What ``dafka`` prints: records and results on standard output, everything else on error."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from collections.abc import Iterable, Sequence
+from functools import cache
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+
+class OutputClosedError(Exception):
+    """Nobody reads standard output any more."""
+
+
+def write(data: bytes) -> None:
+    """Writes to standard output, and on to whoever reads it.
+
+    Raises:
+        OutputClosedError: nobody does.
+    """
+    try:
+        sys.stdout.buffer.write(data)
+        sys.stdout.buffer.flush()
+    except BrokenPipeError:
+        _drop_output()
+        raise OutputClosedError from None
+    except BaseException:
+        # Stopped while a slow reader kept us waiting: the interpreter must not wait for it again.
+        _drop_output()
+        raise
+
+
+def ready(**facts: Any) -> None:
+    """Tells a program that started this node that it serves, and where."""
+    write(f"READY {json.dumps(facts)}\n".encode())
+
+
+def say(text: str) -> None:
+    """Tells people what goes on."""
+    _print_aside(text, "dim")
+
+
+def complain(text: str) -> None:
+    """Tells people what went wrong."""
+    _print_aside(f"dafka: {text}", "red")
+
+
+def table(names: Sequence[str], rows: Iterable[Sequence[object]], *, as_json: bool) -> None:
+    """Prints rows: a table for people, tabs between the columns for programs, or JSON lines."""
+    if as_json:
+        lines = [json.dumps(dict(zip(names, row, strict=True))) for row in rows]
+    elif sys.stdout.isatty():
+        _print_table(names, rows)
+        return
+    else:
+        lines = ["\t".join(map(str, row)) for row in rows]
+    if lines:
+        write("".join(f"{line}\n" for line in lines).encode())
+
+
+def _print_table(names: Sequence[str], rows: Iterable[Sequence[object]]) -> None:
+    from rich.console import Console
+    from rich.table import Table
+
+    grid = Table(box=None, header_style="bold", pad_edge=False)
+    for name in names:
+        grid.add_column(name, no_wrap=True)
+    for row in rows:
+        grid.add_row(*map(str, row))
+    Console().print(grid)
+
+
+def _print_aside(text: str, style: str) -> None:
+    if sys.stderr.isatty():
+        # A sentence stays one line, and nothing in it is markup: it may quote what users gave.
+        _error_console().print(text, style=style, markup=False, highlight=False, soft_wrap=True)
+    else:
+        sys.stderr.write(f"{text}\n")
+        sys.stderr.flush()
+
+
+@cache
+def _error_console() -> Console:
+    from rich.console import Console
+
+    return Console(stderr=True)
+
+
+def _drop_output() -> None:
+    # The interpreter flushes standard output when it ends, and would complain.
+    nowhere = os.open(os.devnull, os.O_WRONLY)
+    os.dup2(nowhere, sys.stdout.fileno())
+    os.close(nowhere)

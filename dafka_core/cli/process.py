@@ -1,0 +1,93 @@
+"""The life of a ``dafka`` process: signals, the end of its parent, and errors as exit codes."""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+from collections.abc import Sequence
+from types import FrameType
+from typing import TYPE_CHECKING, Final
+
+from dafka_core.cli import output
+from dafka_core.errors import DafkaError
+
+if TYPE_CHECKING:
+    import typer
+
+EXIT_OK: Final = 0
+EXIT_FAILED: Final = 1
+
+_INPUT_CHUNK_BYTES: Final = 4_096
+
+
+class Stopped(BaseException):
+    """SIGINT or SIGTERM: whatever runs is to be closed.  No ``except Exception`` stops it."""
+
+
+def run(arguments: Sequence[str] | None) -> int:
+    """Runs a command; returns the process's exit code."""
+    import typer
+
+    handle_stop_signals()
+    try:
+        from dafka_core.cli.app import app
+
+        code = app(args=arguments, prog_name="dafka", standalone_mode=False)
+    except Stopped:
+        return EXIT_OK
+    except output.OutputClosedError:
+        # Whoever read us has had enough ("dafka consume t | head"); that is no error of ours.
+        return EXIT_OK
+    except DafkaError as error:
+        output.complain(str(error))
+        return EXIT_FAILED
+    except typer.TyperException as error:
+        if error.format_message():  # without a command the help was shown, and there is no more
+            output.complain(_usage_sentence(error))
+        return error.exit_code
+    return code if isinstance(code, int) else EXIT_OK
+
+
+def handle_stop_signals() -> None:
+    """Has the first SIGINT or SIGTERM raise ``Stopped`` in the main thread.
+
+    After it a second Ctrl-C ends the process at once, for a user who will not wait for the close;
+    a second SIGTERM does nothing, as whoever stops processes in order may send several.
+    """
+
+    def stop(_number: int, _frame: FrameType | None) -> None:
+        signal.signal(signal.SIGINT, signal.SIG_DFL)
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)
+        raise Stopped
+
+    signal.signal(signal.SIGINT, stop)
+    signal.signal(signal.SIGTERM, stop)
+
+
+def stop_when_input_ends() -> None:
+    """Has the end of standard input stop the process, as SIGTERM does.
+
+    A parent holds the other end of the pipe: when it ends, however it ends, so does the pipe.
+    """
+
+    def watch() -> None:
+        try:
+            while os.read(0, _INPUT_CHUNK_BYTES):
+                continue
+        except OSError:
+            pass  # a closed input has ended, too
+        main = threading.main_thread().ident
+        if main is not None:
+            signal.pthread_kill(main, signal.SIGTERM)
+
+    threading.Thread(target=watch, name="dafka-parent", daemon=True).start()
+
+
+def _usage_sentence(error: typer.TyperException) -> str:
+    near: Sequence[str] = getattr(error, "possibilities", None) or ()
+    if near:
+        name = getattr(error, "option_name", "")
+        return f"there is no option {name}; did you mean {near[0]}?"
+    message = error.format_message()
+    return message if "Did you mean" in message else f"{message.rstrip('.')} (see 'dafka --help')"

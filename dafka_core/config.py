@@ -1,0 +1,191 @@
+"""Options: declared once, as fields of a frozen dataclass, with default, unit and meaning.
+
+Parsing, validation ("did you mean ..."), the tables in the documentation and ``--help`` all come
+from these declarations.  ``dafka_spark`` declares its own options with the same function.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import difflib
+import math
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, ClassVar, NamedTuple, Self, TypeVar
+
+from dafka_core.errors import ConfigError
+
+DEFAULT_TOWER = "127.0.0.1:5556:5557"
+DEFAULT_SUB_PORT = 5556
+DEFAULT_PUB_PORT = 5557
+
+T = TypeVar("T")
+
+
+class OptionInfo(NamedTuple):
+    """One row of an options table."""
+
+    name: str
+    kind: str
+    default: object
+    unit: str
+    meaning: str
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class _Declaration:
+    kind: str
+    parse: Callable[[Any], Any]
+    unit: str
+    meaning: str
+    minimum: float | None
+    maximum: float | None
+    choices: tuple[str, ...]
+
+
+def option(
+    default: T,
+    meaning: str,
+    *,
+    kind: str = "",
+    parse: Callable[[Any], T] | None = None,
+    unit: str = "",
+    minimum: float | None = None,
+    maximum: float | None = None,
+    choices: Sequence[str] = (),
+) -> T:
+    """Declares one option as a dataclass field.
+
+    ``parse`` takes the value as given (often a string) and raises ``ValueError`` with a sentence
+    that says what would be right; without it the default's type decides.
+    """
+    declaration = _Declaration(
+        kind or type(default).__name__,
+        parse or _parser_of(type(default)),
+        unit,
+        meaning,
+        minimum,
+        maximum,
+        tuple(choices),
+    )
+    return dataclasses.field(default=default, metadata={"option": declaration})
+
+
+@dataclasses.dataclass(frozen=True)
+class Options:
+    """Base of every set of options: a frozen dataclass whose fields are made by ``option``."""
+
+    RENAME: ClassVar[Callable[[str], str]] = staticmethod(lambda name: name)
+    """How a field is called by users (Spark writes ``fetchTimeoutMs`` for ``fetch_timeout_ms``)."""
+
+    @classmethod
+    def build(cls, given: Mapping[str, Any]) -> Self:
+        """The options from what a user gave, by the users' names.
+
+        Raises:
+            ConfigError: an unknown name (with the nearest known one), or a value of the wrong
+                type or out of bounds.
+        """
+        fields = {cls.RENAME(f.name): f for f in _option_fields(cls)}
+        values: dict[str, Any] = {}
+        for name, value in given.items():
+            if name not in fields:
+                raise ConfigError(name, value, unknown(name, fields))
+            field = fields[name]
+            values[field.name] = _checked(name, value, field.metadata["option"])
+        return cls(**values)
+
+    @classmethod
+    def table(cls) -> list[OptionInfo]:
+        """The options as rows, in the order of their declaration."""
+        rows = []
+        for field in _option_fields(cls):
+            declared: _Declaration = field.metadata["option"]
+            kind = " or ".join(declared.choices) or declared.kind
+            row = OptionInfo(
+                cls.RENAME(field.name), kind, field.default, declared.unit, declared.meaning
+            )
+            rows.append(row)
+        return rows
+
+
+def markdown_table(options: type[Options]) -> str:
+    """The options as a Markdown table, for the documentation."""
+    lines = ["| option | type | default | unit | meaning |", "|---|---|---|---|---|"]
+    for row in options.table():
+        default = "" if row.default in (None, "", ()) else f"`{row.default}`"
+        lines.append(f"| `{row.name}` | {row.kind} | {default} | {row.unit} | {row.meaning} |")
+    return "\n".join(lines)
+
+
+def unknown(name: str, known: Iterable[str]) -> str:
+    """The sentence for an unknown option: the nearest known one, or all of them."""
+    names = sorted(known)
+    folded = {candidate.lower(): candidate for candidate in names}
+    near = difflib.get_close_matches(name.lower(), folded, n=1, cutoff=0.6)
+    if near:
+        return f"there is no such option; did you mean {folded[near[0]]!r}?"
+    return f"there is no such option; there are {', '.join(names)}"
+
+
+def _option_fields(cls: type[Options]) -> list[dataclasses.Field[Any]]:
+    return [f for f in dataclasses.fields(cls) if "option" in f.metadata]
+
+
+def _checked(name: str, value: Any, declared: _Declaration) -> Any:
+    try:
+        parsed = declared.parse(value)
+    except (ValueError, TypeError) as error:
+        raise ConfigError(name, value, str(error)) from None
+    if declared.choices and parsed not in declared.choices:
+        raise ConfigError(name, value, f"must be one of {', '.join(declared.choices)}")
+    if parsed is None or isinstance(parsed, (str, tuple)):
+        return parsed
+    if declared.minimum is not None and parsed < declared.minimum:
+        raise ConfigError(name, value, f"must be at least {declared.minimum}")
+    if declared.maximum is not None and parsed > declared.maximum:
+        raise ConfigError(name, value, f"must be at most {declared.maximum}")
+    return parsed
+
+
+def _parser_of(kind: type) -> Callable[[Any], Any]:
+    return {bool: parse_bool, int: parse_int, float: parse_float, str: parse_str}[kind]
+
+
+def parse_bool(value: Any) -> bool:
+    """``true`` or ``false``, in any case, or a bool."""
+    if isinstance(value, bool):
+        return value
+    word = str(value).strip().lower()
+    if word not in ("true", "false"):
+        raise ValueError("must be true or false")
+    return word == "true"
+
+
+def parse_int(value: Any) -> int:
+    """A whole number, or a string of one."""
+    if isinstance(value, (bool, float)):
+        raise ValueError("must be a whole number")
+    try:
+        return int(value)
+    except (ValueError, TypeError):
+        raise ValueError("must be a whole number") from None
+
+
+def parse_float(value: Any) -> float:
+    """A finite number, or a string of one."""
+    if isinstance(value, bool):
+        raise ValueError("must be a number")
+    try:
+        number = float(value)
+    except (ValueError, TypeError, OverflowError):
+        raise ValueError("must be a number") from None
+    if not math.isfinite(number):
+        raise ValueError("must be a finite number")
+    return number
+
+
+def parse_str(value: Any) -> str:
+    """A string that is not empty."""
+    if not isinstance(value, str) or not value:
+        raise ValueError("must be a string that is not empty")
+    return value

@@ -1,0 +1,246 @@
+"""The consumer as an application uses it."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections import deque
+from collections.abc import Iterator, Mapping
+from itertools import chain
+from types import TracebackType
+from typing import Any, Self
+
+from dafka_core.errors import ClosedError, ConfigError, ProtocolError
+from dafka_core.node_config import ConsumerConfig
+from dafka_core.nodes.mesh import Mesh, new_address
+from dafka_core.protocol.consuming import ConsumerRole, Start
+from dafka_core.protocol.limits import MAX_SEQUENCE
+from dafka_core.protocol.messages import check_topic
+from dafka_core.protocol.role import Outgoing
+from dafka_core.records import Record, Run, records
+
+
+class Consumer:
+    """Delivers the records of topics: per partition in order, each once, none missing.
+
+    Iterating it never ends: it waits for the next record until ``close`` is called (from
+    another thread or a signal handler), which ends the iteration.  At most
+    ``max_queued_records`` wait for the application; what comes beyond is left to the stores and
+    fetched later, so a slow application costs nobody memory.
+
+    Args:
+        tower: see ``NodeConfig.tower``.
+        start: where to begin partitions: ``"earliest"``, ``"latest"`` (the end of each partition
+            when it is first heard of), or ``{topic: {partition: offset}}`` with the earliest for
+            the partitions not named.
+        options: see ``ConsumerConfig``.
+
+    Raises:
+        ConfigError: an option cannot be used.
+        TowerNotFoundError: no tower answered.
+    """
+
+    def __init__(self, *, tower: Any = None, start: Start = "earliest", **options: Any) -> None:
+        if tower is not None:
+            options["tower"] = tower
+        self._config = ConsumerConfig.build(options)
+        self._role = ConsumerRole(new_address(), _checked_start(start))
+        self._lock = threading.Lock()
+        self._arrived = threading.Condition(self._lock)
+        self._queue: deque[tuple[Run, int]] = deque()
+        self._queued_records = 0
+        self._queued_bytes = 0
+        self._current: Iterator[Record] = iter(())
+        self._current_run: Run | None = None
+        self._current_values: list[bytes] = []
+        self._closed = False
+        self._mesh = Mesh("consumer", self._role, self._config, on_round=self._on_round)
+        self._mesh.wait_until_connected()
+
+    @property
+    def address(self) -> str:
+        """The consumer's UUID."""
+        return self._role.address
+
+    @property
+    def subscription(self) -> list[str]:
+        """The topics subscribed to, in the order of their subscription."""
+        return self._role.topics
+
+    def subscribe(self, topic: str) -> None:
+        """Follows a topic from now on.
+
+        Raises:
+            ConfigError: the topic cannot be one.
+        """
+        try:
+            check_topic(topic)
+        except ProtocolError as error:
+            raise ConfigError("topic", topic, error.reason) from None
+
+        def subscribe(now: float) -> list[Outgoing]:
+            self._mesh.subscribe(self._role.topic_subscriptions(topic))
+            return self._role.subscribe(topic)
+
+        self._call(subscribe)
+
+    def unsubscribe(self, topic: str) -> None:
+        """Follows a topic no more; records of it that wait are dropped, positions forgotten."""
+
+        def unsubscribe(now: float) -> None:
+            if topic in self._role.topics:
+                self._mesh.unsubscribe(self._role.topic_subscriptions(topic))
+                self._role.unsubscribe(topic)
+                self._drop(lambda run: run.topic == topic)
+
+        self._call(unsubscribe)
+
+    def seek(self, topic: str, partition: str, offset: int) -> None:
+        """Goes on with the record at ``offset``; records of the partition that wait are dropped.
+
+        Raises:
+            ConfigError: the offset is negative or too large.
+        """
+        if not 0 <= offset <= MAX_SEQUENCE:
+            raise ConfigError("offset", offset, f"must lie in 0 to {MAX_SEQUENCE}")
+
+        def seek(now: float) -> None:
+            self._role.seek(topic, partition, offset)
+            self._drop(lambda run: (run.topic, run.partition) == (topic, partition))
+
+        self._call(seek)
+
+    def positions(self) -> dict[tuple[str, str], tuple[int, int]]:
+        """By (topic, partition): the next offset to take from peers, and the known end."""
+        found: dict[tuple[str, str], tuple[int, int]] = {}
+        self._call(lambda now: found.update(self._role.positions()))
+        return found
+
+    def poll(self, timeout_s: float) -> Record | None:
+        """The next record, or None if none comes in time.
+
+        Raises:
+            ClosedError: the consumer is closed.
+        """
+        record = next(self._current, None)
+        if record is None:
+            run = self._take(timeout_s)
+            if run is None:
+                if self._closed:
+                    raise ClosedError("consumer")
+                return None
+            self._current = self._records(run)
+            record = next(self._current)
+        return record
+
+    def runs(self, timeout_s: float | None = None) -> Iterator[Run]:
+        """Records as runs, until none comes for ``timeout_s`` or the consumer is closed."""
+        while (run := self._take(timeout_s)) is not None:
+            yield run
+
+    def __iter__(self) -> Iterator[Record]:
+        rest, self._current = self._current, iter(())
+        return chain(rest, chain.from_iterable(map(self._records, self.runs())))
+
+    def close(self) -> None:
+        """Ends; may be called twice.  Records that wait are dropped: they are in the stores."""
+        with self._lock:
+            self._closed = True
+            self._arrived.notify_all()
+        self._mesh.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    def _records(self, run: Run) -> Iterator[Record]:
+        values = list(run.values)
+        with self._lock:
+            self._current_run, self._current_values = run, values
+        return records(run, values)
+
+    def _take(self, timeout_s: float | None) -> Run | None:
+        deadline = None if timeout_s is None else time.monotonic() + timeout_s
+        with self._lock:
+            while not self._queue:
+                if self._closed:
+                    return None
+                self._mesh.check()
+                left_s = 0.5 if deadline is None else min(0.5, deadline - time.monotonic())
+                if left_s <= 0:
+                    return None
+                self._arrived.wait(left_s)
+            run, size_bytes = self._queue.popleft()
+            was_full = not self._role.room
+            self._queued_records -= len(run.values)
+            self._queued_bytes -= size_bytes
+            if was_full and self._queued_records <= self._config.max_queued_records // 2:
+                self._mesh.wake()
+            return run
+
+    def _call(self, function: Any) -> None:
+        """Runs ``function(now)`` in the loop and waits for it."""
+        done = threading.Event()
+
+        def call(now: float) -> list[Outgoing] | None:
+            try:
+                result: list[Outgoing] | None = function(now)
+                return result
+            finally:
+                done.set()
+
+        self._mesh.call(call)
+        while not done.wait(0.5):
+            self._mesh.check()
+
+    # -- in the loop -----------------------------------------------------------------------------
+
+    def _on_round(self, now: float) -> bool:
+        delivered, self._role.delivered = self._role.delivered, []
+        sized = [(run, run.values.size_bytes) for run in delivered]
+        with self._lock:
+            self._queue.extend(sized)
+            self._queued_records += sum(len(run.values) for run in delivered)
+            self._queued_bytes += sum(size_bytes for _, size_bytes in sized)
+            # A queue that was full takes records again when half of it is gone, not one by one.
+            share = 1.0 if self._role.room else 0.5
+            self._role.room = (
+                self._queued_records < self._config.max_queued_records * share
+                and self._queued_bytes < self._config.max_queued_bytes * share
+            ) or not self._queue
+            if delivered:
+                self._arrived.notify()
+        return False
+
+    def _drop(self, unwanted: Any) -> None:
+        self._on_round(0.0)
+        with self._lock:
+            if self._current_run is not None and unwanted(self._current_run):
+                # The application may be iterating over it: this ends that iteration.
+                self._current_values.clear()
+            kept = [(run, size) for run, size in self._queue if not unwanted(run)]
+            self._queue = deque(kept)
+            self._queued_records = sum(len(run.values) for run, _ in kept)
+            self._queued_bytes = sum(size_bytes for _, size_bytes in kept)
+
+
+def _checked_start(start: Any) -> Start:
+    if start in ("earliest", "latest"):
+        return start  # type: ignore[no-any-return]
+    if not isinstance(start, Mapping):
+        why = "must be 'earliest', 'latest' or {topic: {partition: offset}}"
+        raise ConfigError("start", start, why)
+    for topic, partitions in start.items():
+        if not isinstance(partitions, Mapping) or not all(
+            isinstance(offset, int) and 0 <= offset <= MAX_SEQUENCE
+            for offset in partitions.values()
+        ):
+            raise ConfigError("start", start, f"topic {topic!r}: must be {{partition: offset}}")
+    return start

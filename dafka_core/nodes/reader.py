@@ -1,0 +1,211 @@
+"""The reader: asks what stores hold, and fetches ranges.  What Spark and the CLI read with."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Collection, Iterator
+from types import TracebackType
+from typing import Any, Self
+
+from dafka_core.errors import DataLossError, FetchTimeoutError, NoStoreError
+from dafka_core.node_config import ReaderConfig
+from dafka_core.nodes.mesh import Mesh, new_address
+from dafka_core.protocol.asking import Question
+from dafka_core.protocol.reading import RangeRead, ReaderRole
+from dafka_core.protocol.role import Outgoing
+from dafka_core.records import PartitionInfo, Run
+
+
+class Reader:
+    """Reads heads, times and ranges from the stores.  May be used from several threads.
+
+    Args:
+        tower: see ``NodeConfig.tower``.
+        options: see ``ReaderConfig``.
+
+    Raises:
+        ConfigError: an option cannot be used.
+        TowerNotFoundError: no tower answered.
+    """
+
+    def __init__(self, *, tower: Any = None, **options: Any) -> None:
+        if tower is not None:
+            options["tower"] = tower
+        self._config = ReaderConfig.build(options)
+        self._role = ReaderRole(new_address())
+        self._lock = threading.Lock()
+        self._changed = threading.Condition(self._lock)
+        self._reads: dict[int, RangeRead] = {}
+        self._questions: dict[int, Question] = {}
+        self._mesh = Mesh("reader", self._role, self._config, on_round=self._on_round)
+        self._mesh.wait_until_connected()
+
+    @property
+    def address(self) -> str:
+        """The reader's UUID."""
+        return self._role.address
+
+    def stores(self) -> list[str]:
+        """The addresses of the stores heard of so far."""
+        return sorted(self._role.directory.stores)
+
+    def partitions(
+        self, topics: Collection[str] | None = None, *, timeout_s: float
+    ) -> list[PartitionInfo]:
+        """What the stores hold of the topics (None: of all), by the furthest of them.
+
+        Raises:
+            NoStoreError: no store was heard of within ``timeout_s`` seconds.
+        """
+        question = self._ask(
+            lambda now: self._role.directory.ask_heads(now, topics or ()), timeout_s
+        )
+        wanted = None if topics is None else set(topics)
+        return [
+            PartitionInfo(topic, partition, earliest, end)
+            for (topic, partition), (earliest, end) in sorted(question.heads.items())
+            if wanted is None or topic in wanted
+        ]
+
+    def times(
+        self, topic: str, partition: str, start: int, end: int, *, timeout_s: float
+    ) -> list[tuple[int, int]]:
+        """When records ``[start, end)`` were written: (first offset, microseconds), ascending.
+
+        Each time holds until the next one's offset.  Empty when no store knows.
+
+        Raises:
+            NoStoreError: no store was heard of within ``timeout_s`` seconds.
+        """
+        question = self._ask(
+            lambda now: self._role.directory.ask_times(now, topic, partition, start, end),
+            timeout_s,
+        )
+        return question.best_times()
+
+    def read(
+        self, topic: str, partition: str, start: int, end: int, *, timeout_s: float
+    ) -> Iterator[Run]:
+        """The records ``[start, end)``, in order and complete.
+
+        Raises:
+            DataLossError: no store has the records any more, or has them yet.
+            FetchTimeoutError: nothing arrived for ``timeout_s`` seconds.
+        """
+        if start >= end:
+            return
+        read = self._begin(topic, partition, start, end)
+        offset = start
+        try:
+            while offset < end:
+                runs = self._take(read, timeout_s)
+                if not runs:
+                    self._explain(topic, partition, offset, end, timeout_s)
+                for run in runs:
+                    offset = run.end
+                    yield run
+        finally:
+            self._end(read)
+
+    def close(self) -> None:
+        """Ends; may be called twice."""
+        self._mesh.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    def _ask(
+        self, ask: Callable[[float], tuple[Question, list[Outgoing]]], timeout_s: float
+    ) -> Question:
+        asked: list[Question] = []
+
+        def call(now: float) -> list[Outgoing]:
+            question, messages = ask(now)
+            asked.append(question)
+            self._questions[question.query.query] = question
+            return messages
+
+        self._mesh.call(call)
+        self._wait(lambda: bool(asked) and asked[0].answered, timeout_s)
+        question = asked[0] if asked else None
+        if question is not None:
+            self._mesh.call(lambda now: self._forget(question))
+        if question is None or not question.answered:
+            raise NoStoreError([str(tower) for tower in self._config.tower], timeout_s)
+        return question
+
+    def _begin(self, topic: str, partition: str, start: int, end: int) -> RangeRead:
+        begun: list[RangeRead] = []
+
+        def call(now: float) -> None:
+            read = self._role.read(topic, partition, start, end)
+            self._reads[id(read)] = read
+            begun.append(read)
+
+        self._mesh.call(call)
+        self._wait(lambda: bool(begun), None)
+        return begun[0]
+
+    def _take(self, read: RangeRead, timeout_s: float) -> list[Run]:
+        self._wait(lambda: bool(read.delivered), timeout_s)
+        with self._lock:
+            runs, read.delivered = read.delivered, []
+            had_room, read.room = read.room, True
+        if not had_room:
+            self._mesh.wake()
+        return runs
+
+    def _end(self, read: RangeRead) -> None:
+        def call(now: float) -> None:
+            self._reads.pop(id(read), None)
+            self._role.forget(read)
+
+        self._mesh.call(call)
+
+    def _forget(self, question: Question) -> None:
+        self._questions.pop(question.query.query, None)
+        self._role.directory.forget(question)
+
+    def _explain(self, topic: str, partition: str, offset: int, end: int, waited_s: float) -> None:
+        """Raises the error that fits records which do not come."""
+        infos = self.partitions([topic], timeout_s=waited_s)
+        held = next((info for info in infos if info.partition == partition), None)
+        if held is None:
+            raise DataLossError(topic, partition, offset, None, "no store has the partition")
+        if held.earliest > offset:
+            why = "the records before it have been trimmed"
+            raise DataLossError(topic, partition, offset, held.earliest, why)
+        if held.end < end:
+            why = f"the partition ends at {held.end} in every store, {end} was asked for"
+            raise DataLossError(topic, partition, max(offset, held.end), held.earliest, why)
+        raise FetchTimeoutError(topic, partition, offset, end, waited_s)
+
+    def _wait(self, condition: Callable[[], bool], timeout_s: float | None) -> None:
+        deadline = None if timeout_s is None else time.monotonic() + timeout_s
+        with self._lock:
+            while not condition():
+                self._mesh.check()
+                left_s = 0.5 if deadline is None else min(0.5, deadline - time.monotonic())
+                if left_s <= 0:
+                    return
+                self._changed.wait(left_s)
+
+    # -- in the loop -----------------------------------------------------------------------------
+
+    def _on_round(self, now: float) -> bool:
+        with self._lock:
+            for read in self._reads.values():
+                if read.delivered:
+                    waiting = sum(run.values.size_bytes for run in read.delivered)
+                    read.room = waiting < self._config.max_queued_bytes
+            self._changed.notify_all()
+        return False

@@ -1,0 +1,127 @@
+"""Receiving a burst of messages, and sending a run of records.
+
+Where a record is a message of its own, as deployed nodes have it, these loops are the only ones
+that cost Python time per record, so they do nothing but their work.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from struct import Struct
+from typing import cast
+
+import numpy as np
+import zmq
+from zmq.backend import Socket  # without the conveniences that zmq.Socket puts before each call
+
+from dafka_core.protocol.bursts import Burst
+from dafka_core.protocol.limits import (
+    DIRECT_RUN_BYTES,
+    LIVE_RUN_BYTES,
+    MAX_FRAMES,
+    MAX_RUN_COUNT,
+)
+from dafka_core.protocol.messages import DirectRecord, RecordMessage
+from dafka_core.protocol.role import RunMessage
+from dafka_core.protocol.wire import DEPLOYED, encode, encode_run_prefix
+
+_SEQUENCE = Struct(">Q")
+
+_SEQUENCE_COUNT = Struct(">QI")
+
+_RECORD_IDS = b"MDRP"
+
+
+def drain(
+    socket: zmq.Socket[bytes], burst: Burst, *, max_count: int, max_bytes: int
+) -> list[list[bytes]]:
+    """Takes messages that are there, until one of the limits is passed.
+
+    Two-frame records go into ``burst``; the frames of all other messages are returned.  A
+    message is taken whole, however many frames it has, so that no frame of one is ever taken
+    for the beginning of another.
+    """
+    others: list[list[bytes]] = []
+    buckets = burst.buckets
+    # A Frame knows whether more follow; asking the socket costs more than making a Frame.
+    receive = partial(Socket.recv, socket, copy=False)
+    recv = cast("Callable[[int], zmq.Frame]", receive)
+    nowait, size_bytes = int(zmq.NOBLOCK), 0
+    try:
+        for _ in range(max_count):
+            if size_bytes > max_bytes:
+                break
+            frame = recv(nowait)
+            header = frame.bytes
+            if not frame.more:
+                others.append([header])
+                continue
+            frame = recv(nowait)
+            if frame.more:
+                others.append(_rest(socket, [header, frame.bytes]))
+                continue
+            value = frame.bytes
+            size_bytes += len(value)
+            bucket = buckets.get(header[:-8])
+            if bucket is not None:
+                bucket.sequences.append(header[-8:])
+                bucket.values.append(value)
+            elif header[:1] in _RECORD_IDS:
+                burst.add(header, value)
+            else:
+                others.append([header, value])
+    except zmq.Again:
+        pass
+    return others
+
+
+def _rest(socket: zmq.Socket[bytes], frames: list[bytes]) -> list[bytes]:
+    while socket.get(zmq.RCVMORE):
+        frame = socket.recv()
+        # Frames beyond the limit make the message invalid; there is no need to keep them.
+        if len(frames) <= MAX_FRAMES:
+            frames.append(frame)
+    return frames
+
+
+def send_run(socket: zmq.Socket[bytes], message: RunMessage, layout: str) -> None:
+    """Sends a record message for each record of the run."""
+    run = message.run
+    if layout != DEPLOYED:
+        _send_one_by_one(socket, message, layout)
+        return
+    prefix = encode_run_prefix(message.requestor, run.topic, run.partition, packed=False)
+    send, pack, more = partial(Socket.send, socket), _SEQUENCE.pack, int(zmq.SNDMORE)
+    for sequence, value in enumerate(run.values, run.offset):
+        send(prefix + pack(sequence), more)
+        send(value)
+
+
+def send_packed(socket: zmq.Socket[bytes], message: RunMessage) -> None:
+    """Sends the run in as few messages as the limits allow, without looking at its records."""
+    run = message.run
+    prefix = encode_run_prefix(message.requestor, run.topic, run.partition, packed=True)
+    limit_bytes = DIRECT_RUN_BYTES if message.requestor else LIVE_RUN_BYTES
+    ends, data = run.values.columns()
+    lengths = memoryview(np.diff(ends).astype("<u4").tobytes())
+    start = 0
+    while start < len(run.values):
+        stop = int(ends.searchsorted(ends[start] + limit_bytes, side="right")) - 1
+        stop = min(max(stop, start + 1), start + MAX_RUN_COUNT, len(run.values))
+        records = data[int(ends[start]) : int(ends[stop])]
+        header = prefix + _SEQUENCE_COUNT.pack(run.offset + start, stop - start)
+        socket.send(header, zmq.SNDMORE)
+        socket.send(b"".join((lengths[4 * start : 4 * stop], records)))
+        start = stop
+
+
+def _send_one_by_one(socket: zmq.Socket[bytes], message: RunMessage, layout: str) -> None:
+    run = message.run
+    for sequence, value in enumerate(run.values, run.offset):
+        if message.requestor:
+            direct = DirectRecord(message.requestor, run.topic, run.partition, sequence, value)
+            socket.send_multipart(encode(direct, layout))
+        else:
+            record = RecordMessage(run.topic, run.partition, sequence, value)
+            socket.send_multipart(encode(record, layout))

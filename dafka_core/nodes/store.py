@@ -1,0 +1,154 @@
+"""The store: a log on disk that takes part in the mesh."""
+
+from __future__ import annotations
+
+import logging
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Final, Self
+
+from dafka_core.errors import NodeFailedError, StoreError
+from dafka_core.node_config import StoreConfig
+from dafka_core.nodes.mesh import Mesh, new_address
+from dafka_core.protocol.messages import ConsumerHello, Fetch, GetHeads, HeadsQuery, TimesQuery
+from dafka_core.protocol.role import Outgoing, RunMessage
+from dafka_core.protocol.storing import StoreRole, head_messages, heads_reply, times_reply
+from dafka_core.records import PartitionInfo, Run
+from dafka_core.storage import Log
+
+SERVE_COUNT: Final = 8_192
+SERVE_BYTES: Final = 4 << 20
+"""Records read and sent per turn: between turns records are stored and others are served."""
+
+_log = logging.getLogger("dafka.store")
+
+
+class Store:
+    """Keeps every partition there is in ``directory``, from construction until ``stop``.
+
+    A record is acknowledged when it is on disk, synced.
+
+    Args:
+        directory: made if it does not exist; one store at a time may have it open.
+        tower: see ``NodeConfig.tower``.
+        options: see ``StoreConfig``.
+
+    Raises:
+        ConfigError: an option cannot be used.
+        StoreError: the directory cannot be used.
+        TowerNotFoundError: no tower answered.
+    """
+
+    def __init__(self, directory: str | Path, *, tower: Any = None, **options: Any) -> None:
+        if tower is not None:
+            options["tower"] = tower
+        config = StoreConfig.build(options)
+        self.log = Log(directory)
+        self._role = StoreRole(
+            new_address(), self.log.end, sync_interval_s=config.sync_interval_ms / 1000
+        )
+        self._stopped = False
+        try:
+            self._mesh = Mesh("store", self._role, config, on_round=self._on_round)
+            self._mesh.wait_until_connected()
+        except BaseException:
+            self.log.close()
+            raise
+
+    @property
+    def address(self) -> str:
+        """The store's UUID.  It is new at every start: partitions are what lasts."""
+        return self._role.address
+
+    def wait(self, timeout_s: float | None = None) -> bool:
+        """Waits until the store has stopped; True if it has.
+
+        Raises:
+            StoreError: its disk failed.  Nothing is acknowledged that is not stored.
+            NodeFailedError: it ended with another error.
+        """
+        stopped = self._mesh.join(timeout_s)
+        failure = self._mesh.failure
+        if isinstance(failure, StoreError):
+            raise failure
+        if failure is not None:
+            raise NodeFailedError("store", str(failure)) from failure
+        return stopped
+
+    def stop(self) -> None:
+        """Stops; what was received and is not on disk was not acknowledged.  May be repeated."""
+        self._mesh.close()
+        self.log.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self.stop()
+
+    # -- in the loop -----------------------------------------------------------------------------
+
+    def _on_round(self, now: float) -> bool:
+        pending = self._role.take_pending()
+        if pending:
+            self.log.append(pending)
+            self._mesh.send(self._role.on_stored(pending))
+        request = self._role.take_request()
+        if request is not None:
+            try:
+                self._mesh.send(self._answer(request))
+            except StoreError as error:
+                # Damage concerns one partition; the others go on. Nothing wrong is ever sent.
+                _log.error("%s", error)
+        return self._role.has_requests()
+
+    def _answer(
+        self, request: Fetch | GetHeads | ConsumerHello | HeadsQuery | TimesQuery
+    ) -> list[Outgoing]:
+        match request:
+            case Fetch():
+                return self._records(request)
+            case GetHeads():
+                return head_messages(request.requestor, self.log.partitions(request.topic or None))
+            case ConsumerHello():
+                return head_messages(request.consumer, self._held(request.topics))
+            case HeadsQuery():
+                infos = self._held(request.topics) if request.topics else self.log.partitions()
+                return heads_reply(request, self.address, infos)
+            case TimesQuery():
+                times = self.log.times(
+                    request.topic, request.partition, request.sequence, request.end
+                )
+                return times_reply(request, self.address, times)
+
+    def _held(self, topics: tuple[str, ...]) -> list[PartitionInfo]:
+        return [info for topic in topics for info in self.log.partitions(topic)]
+
+    def _records(self, fetch: Fetch) -> list[Outgoing]:
+        chunks = self.log.read(
+            fetch.topic,
+            fetch.partition,
+            fetch.sequence,
+            fetch.end,
+            max_records=SERVE_COUNT,
+            max_bytes=SERVE_BYTES,
+        )
+        # Not before what was asked for: a requestor can do nothing with what follows a gap.
+        if not chunks or chunks[0].offset != fetch.sequence:
+            return []
+        end = chunks[-1].end
+        if end < fetch.end:
+            rest = Fetch(fetch.partition, fetch.requestor, fetch.topic, end, fetch.end - end)
+            self._role.put_back(rest)
+        return [
+            RunMessage(
+                Run(fetch.topic, fetch.partition, chunk.offset, chunk.run_values()),
+                fetch.requestor,
+            )
+            for chunk in chunks
+        ]

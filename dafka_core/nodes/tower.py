@@ -1,0 +1,184 @@
+"""The tower: introduces nodes to each other.  No record passes through it.
+
+Nodes send beacons to its XSUB socket and hear those of all others from its XPUB socket, which
+greets each new subscriber with a welcome message.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import re
+import socket as sockets
+import threading
+from types import TracebackType
+from typing import Any, Final, Self
+
+import zmq
+
+from dafka_core.errors import ConfigError, NodeFailedError, ProtocolError
+from dafka_core.node_config import TowerConfig
+from dafka_core.protocol.beaconing import (
+    WELCOME,
+    TowerBeacon,
+    decode_node_beacon,
+    encode_tower_beacon,
+    endpoint_of,
+)
+
+MAX_BEACON_BYTES: Final = 4096
+"""A beacon's largest frame is a UUID or host of 255 octets."""
+
+BURST_COUNT: Final = 1_000
+"""Beacons taken before the stop signal is looked at."""
+
+_ADDRESS = re.compile(r"tcp://(?P<host>.+):(?P<port>\d+|\*)")
+
+
+class Tower:
+    """A tower in a thread of its own, from construction until ``stop``.
+
+    Args:
+        options: see ``TowerConfig``.
+
+    Raises:
+        ConfigError: an address cannot be bound to.
+    """
+
+    def __init__(self, **options: Any) -> None:
+        config = TowerConfig.build(options)
+        self.invalid_count = 0
+        """Beacons that were none; they were dropped."""
+        self._failure: BaseException | None = None
+        self._context = zmq.Context()
+        self._xsub = self._context.socket(zmq.XSUB)
+        self._xpub = self._context.socket(zmq.XPUB)
+        self._xpub.set(zmq.XPUB_WELCOME_MSG, WELCOME)
+        self._xsub.set(zmq.MAXMSGSIZE, MAX_BEACON_BYTES)
+        self._xpub.set(zmq.MAXMSGSIZE, MAX_BEACON_BYTES)
+        self._stop_signal, self._stopped = self._pair()
+        try:
+            sub_host, self.sub_port = _bind(self._xsub, "sub_address", config.sub_address)
+            _, self.pub_port = _bind(self._xpub, "pub_address", config.pub_address)
+        except BaseException:
+            self._context.destroy(linger=0)
+            raise
+        self.host = _reachable(sub_host)
+        self._thread = threading.Thread(target=self._run, name="dafka-tower", daemon=True)
+        self._thread.start()
+
+    @property
+    def tower(self) -> str:
+        """``HOST:SUB_PORT:PUB_PORT``, for the ``tower`` option of nodes."""
+        return f"{self.host}:{self.sub_port}:{self.pub_port}"
+
+    def wait(self, timeout_s: float | None = None) -> bool:
+        """Waits until the tower has stopped; True if it has.
+
+        Raises:
+            NodeFailedError: it ended with an error.
+        """
+        self._thread.join(timeout_s)
+        if self._failure is not None:
+            raise NodeFailedError("tower", str(self._failure)) from self._failure
+        return not self._thread.is_alive()
+
+    def stop(self) -> None:
+        """Stops the tower; may be called twice.  Connections between nodes stay."""
+        if self._thread.is_alive():
+            with contextlib.suppress(zmq.ZMQError):
+                self._stop_signal.send(b"", zmq.NOBLOCK)
+            self._thread.join()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self.stop()
+
+    def _pair(self) -> tuple[zmq.Socket[bytes], zmq.Socket[bytes]]:
+        ours, theirs = self._context.socket(zmq.PAIR), self._context.socket(zmq.PAIR)
+        ours.bind(f"inproc://stop-{id(self)}")
+        theirs.connect(f"inproc://stop-{id(self)}")
+        return ours, theirs
+
+    def _run(self) -> None:
+        poller = zmq.Poller()
+        for socket in (self._xsub, self._xpub, self._stopped):
+            poller.register(socket, zmq.POLLIN)
+        try:
+            while True:
+                ready = dict(poller.poll())
+                if self._stopped in ready:
+                    return
+                if self._xpub in ready:
+                    self._pass_subscriptions()
+                if self._xsub in ready:
+                    self._pass_beacons()
+        except BaseException as error:  # noqa: BLE001 -- whatever it is, ``wait`` must tell
+            self._failure = error
+        finally:
+            self._context.destroy(linger=0)
+
+    def _pass_subscriptions(self) -> None:
+        for _ in range(BURST_COUNT):
+            try:
+                frames = self._xpub.recv_multipart(zmq.NOBLOCK)
+            except zmq.Again:
+                return
+            # The welcome message is the tower's own: nodes have nothing to publish there.
+            if len(frames) == 1 and frames[0][:1] in (b"\x00", b"\x01"):
+                if frames[0][1:2] != WELCOME:
+                    self._xsub.send(frames[0])
+            else:
+                self.invalid_count += 1
+
+    def _pass_beacons(self) -> None:
+        for _ in range(BURST_COUNT):
+            try:
+                frames = self._xsub.recv_multipart(zmq.NOBLOCK, copy=False)
+            except zmq.Again:
+                return
+            try:
+                beacon = decode_node_beacon([frame.bytes for frame in frames])
+            except ProtocolError:
+                self.invalid_count += 1
+                continue
+            endpoint = endpoint_of(beacon, self._seen_host(frames[0]))
+            self._xpub.send_multipart(encode_tower_beacon(TowerBeacon(beacon.node, endpoint)))
+
+    def _seen_host(self, frame: zmq.Frame) -> str:
+        """What to announce for a node that named no host: where its beacon came from."""
+        try:
+            seen = str(frame.get("Peer-Address"))
+        except zmq.ZMQError:
+            seen = ""
+        # A node on this machine came over loopback; others reach it where they reach the tower.
+        return self.host if seen in ("", "127.0.0.1", "::1") else seen
+
+
+def _bind(socket: zmq.Socket[bytes], option: str, address: str) -> tuple[str, int]:
+    match = _ADDRESS.fullmatch(address)
+    if match is None:
+        raise ConfigError(option, address, "must be tcp://HOST:PORT, as tcp://127.0.0.1:5556")
+    port = "*" if match["port"] in ("0", "*") else match["port"]
+    try:
+        socket.bind(f"tcp://{match['host']}:{port}")
+    except zmq.ZMQError as error:
+        raise ConfigError(option, address, f"cannot be bound to: {error.strerror}") from None
+    endpoint = socket.get(zmq.LAST_ENDPOINT)
+    assert isinstance(endpoint, bytes)
+    return match["host"], int(endpoint.rstrip(b"\0").rsplit(b":", 1)[1])
+
+
+def _reachable(bound_host: str) -> str:
+    if bound_host not in ("*", "0.0.0.0", "[::]"):  # noqa: S104 -- compared with, not bound to
+        return bound_host
+    try:
+        return sockets.gethostbyname(sockets.gethostname())
+    except OSError:
+        return "127.0.0.1"

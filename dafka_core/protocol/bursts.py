@@ -1,0 +1,161 @@
+"""Many record messages at once, as runs: RECORD, DIRECT-RECORD and their packed extensions.
+
+What follows the names in a header is the sequence (and the count, if packed); all before is the
+same for all records of a partition: one look-up of it replaces decoding.  What comes out is just
+what decoding each message by itself would give; ``tests/core/protocol/test_bursts.py`` holds the
+two against each other.
+"""
+
+from __future__ import annotations
+
+import struct
+from dataclasses import dataclass, field
+from itertools import compress
+from typing import Final
+
+import numpy as np
+import numpy.typing as npt
+
+from dafka_core.errors import ProtocolError
+from dafka_core.protocol.limits import MAX_SEQUENCE
+from dafka_core.protocol.messages import (
+    DirectRecord,
+    DirectRun,
+    RecordMessage,
+    RecordRun,
+    check_run,
+    unpack_run,
+)
+from dafka_core.protocol.wire import decode
+from dafka_core.records import Run, Values
+
+MAX_KNOWN_PREFIXES: Final = 16_384
+"""Prefixes remembered between bursts: a partition has one.  Peers choose them, so there is a
+limit; at the limit all are forgotten and decoded again."""
+
+
+_PACKED: Final = b"RP"
+_SEQUENCE_COUNT: Final = struct.Struct(">QI")
+
+
+@dataclass(slots=True)
+class Bucket:
+    """The records of one partition in a burst, in the order of their arrival."""
+
+    requestor: str
+    """Whom the records were sent to; empty for RECORD, which goes to all."""
+    topic: str
+    partition: str
+    packed: bool
+    sequences: list[bytes] = field(default_factory=list)
+    """What follows the names in each header."""
+    values: list[bytes] = field(default_factory=list)
+
+
+class Burst:
+    """Collects two-frame messages and hands them out as runs."""
+
+    def __init__(self) -> None:
+        self.buckets: dict[bytes, Bucket] = {}
+        """By header up to the names.  The receive loop looks for RECORDs here first."""
+        self.invalid_count = 0
+        """Messages that were no records; they were dropped."""
+
+    def add(self, header: bytes, value: bytes) -> None:
+        """Takes one message: the general path, for a header not in ``buckets`` yet."""
+        tail_bytes = 12 if header[:1] in _PACKED else 8
+        bucket = self.buckets.get(header[:-tail_bytes])
+        if bucket is None:
+            bucket = self._learn(header, value)
+        if bucket is not None:
+            bucket.sequences.append(header[-tail_bytes:])
+            bucket.values.append(value)
+
+    def take(self) -> list[tuple[str, Run]]:
+        """All records since the last call, as (requestor, run), grouped by partition."""
+        runs: list[tuple[str, Run]] = []
+        for bucket in self.buckets.values():
+            if bucket.values:
+                found = self._packed_runs(bucket) if bucket.packed else self._runs(bucket)
+                runs.extend((bucket.requestor, run) for run in found)
+                bucket.sequences = []
+                bucket.values = []
+        if len(self.buckets) > MAX_KNOWN_PREFIXES:
+            self.buckets.clear()
+        return runs
+
+    def _learn(self, header: bytes, value: bytes) -> Bucket | None:
+        # Sequence, count and packed values are checked when the runs are made; here only the
+        # names that stand before them.
+        packed = header[:1] in _PACKED
+        names = header[:-12] if packed else header[:-8]
+        try:
+            if packed:
+                message = decode((names + bytes(11) + b"\x01", bytes(4)))
+            else:
+                message = decode((names + bytes(8), value))
+        except ProtocolError:
+            self.invalid_count += 1
+            return None
+        assert isinstance(message, RecordMessage | DirectRecord | RecordRun | DirectRun)
+        requestor = message.requestor if isinstance(message, DirectRecord | DirectRun) else ""
+        bucket = Bucket(requestor, message.topic, message.partition, packed)
+        self.buckets[names] = bucket
+        return bucket
+
+    def _runs(self, bucket: Bucket) -> list[Run]:
+        sequences = np.frombuffer(b"".join(bucket.sequences), ">u8").astype(np.uint64)
+        values = bucket.values
+        # Dropped before the runs are looked for: in 64 bits 0 would follow 2**64 - 1.
+        valid = sequences <= MAX_SEQUENCE
+        if not valid.all():
+            values = list(compress(values, valid.tolist()))
+            self.invalid_count += len(sequences) - len(values)
+            sequences = sequences[valid]
+        if not values:
+            return []
+        starts = [0, *(np.flatnonzero(np.diff(sequences) != 1) + 1).tolist()]
+        return [
+            Run(
+                bucket.topic,
+                bucket.partition,
+                int(sequences[start]),
+                Values.of(values[start:stop] if len(starts) > 1 else values),
+            )
+            for start, stop in zip(starts, [*starts[1:], len(values)], strict=True)
+        ]
+
+    def _packed_runs(self, bucket: Bucket) -> list[Run]:
+        runs: list[Run] = []
+        pieces: list[tuple[npt.NDArray[np.uint32], memoryview]] = []
+        first = end = 0
+
+        def finish() -> None:
+            if pieces:
+                values = _joined(pieces)
+                runs.append(Run(bucket.topic, bucket.partition, first, values))
+                pieces.clear()
+
+        for tail, value in zip(bucket.sequences, bucket.values, strict=True):
+            sequence, count = _SEQUENCE_COUNT.unpack(tail)
+            try:
+                check_run(sequence, count)
+                piece = unpack_run(count, value)
+            except ProtocolError:
+                self.invalid_count += 1
+                continue
+            if not pieces or sequence != end:
+                finish()
+                first = sequence
+            pieces.append(piece)
+            end = sequence + count
+        finish()
+        return runs
+
+
+def _joined(pieces: list[tuple[npt.NDArray[np.uint32], memoryview]]) -> Values:
+    lengths = np.concatenate([lengths for lengths, _ in pieces])
+    ends = np.zeros(len(lengths) + 1, np.int64)
+    lengths.cumsum(out=ends[1:], dtype=np.int64)
+    data = pieces[0][1] if len(pieces) == 1 else b"".join([records for _, records in pieces])
+    return Values.from_columns(ends, data)

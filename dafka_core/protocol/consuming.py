@@ -1,0 +1,158 @@
+"""The consumer's role: each record of its topics once, in order per partition, none missing."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Literal
+
+from dafka_core.protocol.fetching import MAX_PARTITIONS, Ahead, Catchup
+from dafka_core.protocol.messages import (
+    ConsumerHello,
+    DirectHead,
+    DirectRecord,
+    DirectRun,
+    GetHeads,
+    Head,
+    Message,
+    RecordMessage,
+    RecordRun,
+    StoreHello,
+)
+from dafka_core.protocol.role import Outgoing
+from dafka_core.protocol.wire import subscription
+from dafka_core.records import Run
+
+Start = Literal["earliest", "latest"] | Mapping[str, Mapping[str, int]]
+
+
+class ConsumerRole:
+    """Follows the topics it is subscribed to.
+
+    ``delivered`` fills with runs; the node empties it.  While ``room`` is false nothing is
+    delivered or asked for: records that come are left to be fetched later.
+    """
+
+    def __init__(self, address: str, start: Start) -> None:
+        self.address = address
+        self.delivered: list[Run] = []
+        self.room = True
+        self._start = start
+        self._topics: dict[str, None] = {}
+        self._ahead = Ahead()
+        self._catchups: dict[tuple[str, str], Catchup] = {}
+        self._missing: dict[tuple[str, str], Catchup] = {}  # those that have something to ask
+
+    @property
+    def topics(self) -> list[str]:
+        """The topics subscribed to, in the order of their subscription."""
+        return list(self._topics)
+
+    def positions(self) -> dict[tuple[str, str], tuple[int, int]]:
+        """By (topic, partition): the next offset to deliver and the known head (exclusive)."""
+        return {key: (c.next_offset, c.head) for key, c in self._catchups.items()}
+
+    def subscriptions(self) -> list[bytes]:
+        """RFC 46, Consumer Subscriptions, those to the consumer's own address."""
+        kinds = (DirectRecord, DirectRun, DirectHead, StoreHello)
+        return [subscription(kind, self.address) for kind in kinds]
+
+    def topic_subscriptions(self, topic: str) -> list[bytes]:
+        """RFC 46, Consumer Subscriptions, those to a topic."""
+        kinds = (RecordMessage, RecordRun, Head)
+        return [subscription(kind, topic) for kind in kinds]
+
+    def subscribe(self, topic: str) -> list[Outgoing]:
+        """RFC 46: "If a consumer subscribes to a dafka topic it SHALL sent a GET-HEADS"."""
+        self._topics[topic] = None
+        return [GetHeads(topic, self.address)]
+
+    def unsubscribe(self, topic: str) -> None:
+        """Forgets the topic and its positions."""
+        self._topics.pop(topic, None)
+        for key in [key for key in self._catchups if key[0] == topic]:
+            self._catchups.pop(key).close()
+            self._missing.pop(key, None)
+
+    def seek(self, topic: str, partition: str, offset: int) -> None:
+        """The next record delivered of the partition is the one at ``offset``."""
+        known = self._catchups.get((topic, partition))
+        catchup = Catchup(topic, partition, offset, self._ahead)
+        if known is not None:
+            catchup.note_head(known.head)
+            known.close()
+        self._catchups[topic, partition] = catchup
+        self._missing[topic, partition] = catchup
+
+    def on_message(self, now: float, message: Message, peer: str) -> list[Outgoing]:
+        """Takes HEAD, DIRECT-HEAD and STORE-HELLO."""
+        match message:
+            case Head() | DirectHead():
+                catchup = self._catchup(message.topic, message.partition, message.end)
+                if catchup is not None:
+                    catchup.note_head(message.end)
+                    return self._ask(now, catchup)
+            case StoreHello() if self._topics:
+                # RFC 46: without a subscription "it MUST NOT send a CONSUMER-HELLO command".
+                return [ConsumerHello(message.store, self.address, tuple(self._topics))]
+        return []
+
+    def on_run(self, now: float, requestor: str, run: Run) -> list[Outgoing]:
+        """Takes RECORDs of the topics, and DIRECT-RECORDs that were sent to this consumer."""
+        catchup = self._catchup(run.topic, run.partition, run.offset)
+        if catchup is None or requestor not in ("", self.address):
+            return []
+        if self.room:
+            self.delivered.extend(catchup.take(now, run))
+        else:
+            catchup.note_head(run.end)
+        return self._ask(now, catchup)
+
+    def on_subscribed(self, now: float, kind: type[Message], topic: str) -> list[Outgoing]:
+        """A store that subscribes to our hello has not got one from us yet."""
+        if kind is ConsumerHello and topic and self._topics:
+            return [ConsumerHello(topic, self.address, tuple(self._topics))]
+        return []
+
+    def on_peer_lost(self, peer: str) -> None:
+        """Others have its records, or it comes back: nothing to forget."""
+
+    def on_tick(self, now: float) -> list[Outgoing]:
+        """Asks for what is missing."""
+        messages: list[Outgoing] = []
+        if self.room:
+            for catchup in list(self._missing.values()):
+                messages.extend(self._ask(now, catchup))
+        return messages
+
+    def deadline(self, now: float) -> float | None:
+        """When to ask again."""
+        if not self.room:
+            return None
+        deadlines = (catchup.deadline() for catchup in self._missing.values())
+        return min((d for d in deadlines if d is not None), default=None)
+
+    def _catchup(self, topic: str, partition: str, latest: int) -> Catchup | None:
+        # Subscriptions match by prefix: a subscriber of "a" is sent "ab", too.
+        if topic not in self._topics:
+            return None
+        catchup = self._catchups.get((topic, partition))
+        if catchup is None and len(self._catchups) < MAX_PARTITIONS:
+            match self._start:
+                case "earliest":
+                    offset = 0
+                case "latest":
+                    offset = latest
+                case offsets:
+                    offset = offsets.get(topic, {}).get(partition, 0)
+            catchup = Catchup(topic, partition, offset, self._ahead)
+            self._catchups[topic, partition] = catchup
+        return catchup
+
+    def _ask(self, now: float, catchup: Catchup) -> list[Outgoing]:
+        key = (catchup.topic, catchup.partition)
+        if catchup.next_offset >= catchup.head:
+            self._missing.pop(key, None)
+            return []
+        self._missing[key] = catchup
+        fetch = catchup.ask(now, self.address) if self.room else None
+        return [fetch] if fetch is not None else []

@@ -1,0 +1,163 @@
+"""What one reader of one partition still misses: when to ask for it, and when to ask again.
+
+Every role that receives records is built on this.  A partition is complete when ``next_offset``
+has reached ``head``; until then somebody is asked, however long the partition is and whoever is
+gone.  (Deployed consumers stop for ever after one block when the producer is gone.)
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from dafka_core.protocol.messages import Fetch
+from dafka_core.records import Run
+
+FETCH_FIRST_COUNT: Final = 1_000
+"""The first block is small: nothing is known yet of the records' size."""
+
+FETCH_BLOCK_COUNT: Final = 50_000
+"""At most one and a half of these are under way, below what deployed nodes ask for at once."""
+
+FETCH_BLOCK_BYTES: Final = 16 << 20
+"""A block is asked for by count; records this large in sum keep a peer's queue within bounds."""
+
+RETRY_FIRST_S: Final = 1.0
+"""Deployed nodes answer one identical FETCH a second."""
+
+RETRY_MAX_S: Final = 8.0
+"""A head that nobody has records for (they are lost, or it was forged) is asked for this rarely."""
+
+MAX_AHEAD_RECORDS: Final = 262_144
+MAX_AHEAD_BYTES: Final = 64 << 20
+"""What is kept of records behind gaps, per role; the rest is fetched again."""
+
+MAX_PARTITIONS: Final = 1_000_000
+"""Partitions one role keeps track of.  Anybody can name new ones; at some 1 KB each this is what
+a node can still hold."""
+
+
+class Ahead:
+    """What all of a role's partitions together keep behind gaps."""
+
+    __slots__ = ("records", "size_bytes")
+
+    def __init__(self) -> None:
+        self.records = 0
+        self.size_bytes = 0
+
+    def add(self, run: Run) -> bool:
+        """Takes room for a run, if there is room."""
+        size_bytes = run.values.size_bytes
+        if self.records + len(run.values) > MAX_AHEAD_RECORDS:
+            return False
+        if self.size_bytes + size_bytes > MAX_AHEAD_BYTES:
+            return False
+        self.records += len(run.values)
+        self.size_bytes += size_bytes
+        return True
+
+    def remove(self, run: Run) -> None:
+        """Gives the room of a run back."""
+        self.records -= len(run.values)
+        self.size_bytes -= run.values.size_bytes
+
+
+class Catchup:
+    """One partition as one reader sees it.  Gives out each record once and in order."""
+
+    __slots__ = (
+        "_ahead",
+        "_ahead_room",
+        "_asked_end",
+        "_count",
+        "_quiet_since",
+        "_retry_s",
+        "head",
+        "next_offset",
+        "partition",
+        "topic",
+    )
+
+    def __init__(self, topic: str, partition: str, next_offset: int, ahead: Ahead) -> None:
+        self.topic = topic
+        self.partition = partition
+        self.next_offset = next_offset
+        """The record to give out next."""
+        self.head = next_offset
+        """The partition is known to reach this far (exclusive).  It never goes backwards."""
+        self._ahead: list[Run] = []  # behind a gap: sorted, none touching next_offset
+        self._ahead_room = ahead
+        self._asked_end = next_offset  # asked for up to here; nothing is under way if <= next
+        self._quiet_since = 0.0
+        self._retry_s = RETRY_FIRST_S
+        self._count = FETCH_FIRST_COUNT
+
+    def note_head(self, end: int) -> None:
+        """Somebody says that the partition reaches ``end`` (exclusive)."""
+        self.head = max(self.head, end)
+
+    def take(self, now: float, run: Run) -> list[Run]:
+        """Offers records; returns those that are next, each once and in order."""
+        self.note_head(run.end)
+        if run.end <= self.next_offset:
+            return []
+        if run.offset > self.next_offset:
+            self._keep_ahead(run)
+            return []
+        taken = [run.since(self.next_offset)]
+        self.next_offset = run.end
+        while self._ahead and self._ahead[0].offset <= self.next_offset:
+            later = self._ahead.pop(0)
+            self._ahead_room.remove(later)
+            if later.end > self.next_offset:
+                taken.append(later.since(self.next_offset))
+                self.next_offset = later.end
+        self._quiet_since = now
+        self._retry_s = RETRY_FIRST_S
+        self._fit_count(run)
+        return taken
+
+    def ask(self, now: float, requestor: str) -> Fetch | None:
+        """What to ask for now, if anything."""
+        end = self._ahead[0].offset if self._ahead else self.head
+        if self.next_offset >= end:
+            return None
+        start = max(self.next_offset, self._asked_end)
+        if self._asked_end <= self.next_offset:
+            self._count = min(self._count * 2, FETCH_BLOCK_COUNT)
+        elif now >= self._quiet_since + self._retry_s:
+            start = self.next_offset
+            self._retry_s = min(self._retry_s * 2, RETRY_MAX_S)
+        elif start >= end or start - self.next_offset > self._count // 2:
+            return None
+        count = min(self._count, end - start)
+        self._asked_end = start + count
+        if start == self.next_offset:
+            self._quiet_since = now
+        return Fetch(self.partition, requestor, self.topic, start, count)
+
+    def deadline(self) -> float | None:
+        """When to call ``ask`` again if nothing comes."""
+        if self.next_offset >= self.head:
+            return None
+        return self._quiet_since + self._retry_s
+
+    def close(self) -> None:
+        """Lets go of what is kept."""
+        for run in self._ahead:
+            self._ahead_room.remove(run)
+        self._ahead.clear()
+
+    def _keep_ahead(self, run: Run) -> None:
+        position = len(self._ahead)
+        while position and self._ahead[position - 1].offset > run.offset:
+            position -= 1
+        before = self._ahead[position - 1] if position else None
+        if before is not None and before.end >= run.end:
+            return
+        if self._ahead_room.add(run):
+            self._ahead.insert(position, run)
+
+    def _fit_count(self, run: Run) -> None:
+        mean_bytes = run.values.size_bytes // len(run.values) + 1
+        self._count = max(1, min(self._count, FETCH_BLOCK_BYTES // mean_bytes))

@@ -1,0 +1,179 @@
+"""The producer's role: publish, keep until acknowledged, answer who missed something.
+
+RFC 46: "A producer MUST NOT delete send records before receiving at least one ACK command."
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from typing import Final
+
+from dafka_core.protocol.asking import StoreDirectory
+from dafka_core.protocol.limits import MAX_ANSWER_BYTES
+from dafka_core.protocol.messages import (
+    Ack,
+    DirectHead,
+    Fetch,
+    GetHeads,
+    Head,
+    Message,
+    RecordMessage,
+    RecordRun,
+)
+from dafka_core.protocol.role import Outgoing, RunMessage
+from dafka_core.protocol.wire import subscription
+from dafka_core.records import Run, Values
+
+MAX_ACKING_STORES: Final = 1_000
+"""Stores told apart by their acknowledgements.  A name costs memory and peers choose it."""
+
+HURRY_INTERVAL_S: Final = 0.2
+"""The interval of HEAD while somebody waits in ``flush``: a HEAD makes stores acknowledge again,
+so a lost acknowledgement costs this long."""
+
+
+class ProducerRole:
+    """One partition's only writer."""
+
+    def __init__(
+        self, topic: str, address: str, *, acks: int, head_interval_s: float, resume: bool = False
+    ) -> None:
+        self.topic = topic
+        self.address = address
+        self.directory = StoreDirectory(address) if resume else None
+        """Where to ask how far the partition has come in an earlier life."""
+        self.next_offset = 0
+        self.durable = 0
+        """``acks`` stores have everything before this offset on disk."""
+        self.hurry = False
+        """Somebody waits for the acknowledgements."""
+        self._acks = acks
+        self._head_interval_s = head_interval_s
+        self._head_due = 0.0
+        self._acked: dict[str, int] = {}
+        self._retained: list[Run] = []
+        self._offsets: list[int] = []  # of the retained runs, to find one
+
+    @property
+    def unacknowledged(self) -> int:
+        """How many records wait for their acknowledgement."""
+        return self.next_offset - self.durable
+
+    def subscriptions(self) -> list[bytes]:
+        """RFC 46, Producer Subscriptions; and GET-HEADS, which deployed producers never hear."""
+        return [
+            subscription(Ack, self.address),
+            subscription(Fetch, self.address),
+            subscription(GetHeads, self.topic),
+            *(self.directory.subscriptions() if self.directory else ()),
+        ]
+
+    def resume_at(self, offset: int) -> None:
+        """Goes on where an earlier life of this producer has ended: the stores have all of it."""
+        assert not self._retained
+        self.next_offset = self.durable = offset
+        self.directory = None
+
+    def publish(self, now: float, values: Values) -> list[Outgoing]:
+        """Appends records to the partition."""
+        run = Run(self.topic, self.address, self.next_offset, values)
+        if not self._head_due:
+            self._head_due = now + self._head_interval_s
+        self.next_offset = run.end
+        self._retained.append(run)
+        self._offsets.append(run.offset)
+        return [RunMessage(run)]
+
+    def on_message(self, now: float, message: Message, peer: str) -> list[Outgoing]:
+        """Takes ACK, FETCH and GET-HEADS."""
+        match message:
+            case Ack(partition=self.address, topic=self.topic):
+                self._on_ack(message.store or peer, message.end)
+            case Fetch(partition=self.address, topic=self.topic):
+                return self._answer(message)
+            case GetHeads(topic=self.topic) if self.next_offset:
+                head = DirectHead(message.requestor, self.topic, self.address, self.next_offset - 1)
+                return [head]
+            case _ if self.directory is not None:
+                return self.directory.on_message(now, message)
+        return []
+
+    def on_run(self, now: float, requestor: str, run: Run) -> list[Outgoing]:
+        """A producer receives no records."""
+        return []
+
+    def on_subscribed(self, now: float, kind: type[Message], topic: str) -> list[Outgoing]:
+        """A new subscriber may have missed records: tell it at once where we are."""
+        if self.directory is not None:
+            return self.directory.on_subscribed(now, kind, topic)
+        if kind in (Head, RecordMessage, RecordRun) and self.topic.startswith(topic):
+            return self._head()
+        return []
+
+    def on_peer_lost(self, peer: str) -> None:
+        """What a lost store has acknowledged stays acknowledged: it is on its disk."""
+        if self.directory is not None:
+            self.directory.on_peer_lost(peer)
+
+    def on_tick(self, now: float) -> list[Outgoing]:
+        """RFC 46: HEAD "at regular a interval" after the first record."""
+        if self.directory is not None:
+            return self.directory.on_tick(now)
+        if not self.next_offset:
+            return []
+        if self.hurry and self.unacknowledged:
+            self._head_due = min(self._head_due, now + HURRY_INTERVAL_S)
+        if now < self._head_due:
+            return []
+        self._head_due = now + self._head_interval_s
+        return self._head()
+
+    def deadline(self, now: float) -> float | None:
+        """When the next HEAD is due."""
+        if self.directory is not None:
+            return self.directory.deadline(now)
+        return self._head_due if self.next_offset else None
+
+    def _head(self) -> list[Outgoing]:
+        if not self.next_offset:
+            return []
+        return [Head(self.topic, self.address, self.next_offset - 1)]
+
+    def _on_ack(self, store: str, end: int) -> None:
+        # An acknowledgement of what was never published is forged or of another life.
+        if end > self.next_offset:
+            return
+        if store not in self._acked and len(self._acked) >= MAX_ACKING_STORES:
+            return
+        self._acked[store] = max(end, self._acked.get(store, 0))
+        ends = sorted(self._acked.values(), reverse=True)
+        if len(ends) < self._acks or ends[self._acks - 1] <= self.durable:
+            return
+        self.durable = ends[self._acks - 1]
+        keep_from = bisect_right(self._offsets, self.durable) - 1
+        if keep_from >= 0 and self._retained[keep_from].end <= self.durable:
+            keep_from += 1
+        if keep_from > 0:
+            del self._retained[:keep_from]
+            del self._offsets[:keep_from]
+
+    def _answer(self, fetch: Fetch) -> list[Outgoing]:
+        """RFC 46: records "SHALL be send according to their offset in ascending order"."""
+        answer: list[Outgoing] = []
+        size_bytes = 0
+        index = max(bisect_right(self._offsets, fetch.sequence) - 1, 0)
+        # Not before what was asked for: a requestor can do nothing with what follows a gap.
+        if not self._retained or self._retained[index].offset > fetch.sequence:
+            return []
+        for run in self._retained[index:]:
+            if run.offset >= fetch.end or size_bytes > MAX_ANSWER_BYTES:
+                break
+            start = max(run.offset, fetch.sequence)
+            stop = min(run.end, fetch.end)
+            if start >= stop:
+                continue
+            values = run.values[start - run.offset : stop - run.offset]
+            size_bytes += values.size_bytes
+            part = Run(self.topic, self.address, start, values)
+            answer.append(RunMessage(part, fetch.requestor))
+        return answer

@@ -1,0 +1,53 @@
+"""What a role is: the part of a node that thinks.
+
+A role takes ``(now, message)`` and returns what to send.  It owns no socket, no clock and no
+thread, so the same code runs under real sockets and in a simulated network.  ``now`` is seconds
+on any clock that never goes backwards.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Protocol
+
+from dafka_core.protocol.messages import Message
+from dafka_core.records import Run
+
+
+@dataclass(frozen=True, slots=True)
+class RunMessage:
+    """A RECORD for each record of ``run``; DIRECT-RECORDs to ``requestor`` if there is one."""
+
+    run: Run
+    requestor: str = ""
+
+
+Outgoing = Message | RunMessage
+
+
+class Role(Protocol):
+    """What a mesh node calls, always from one thread."""
+
+    address: str
+    """The node's UUID: 32 upper-case hexadecimal digits."""
+
+    def subscriptions(self) -> list[bytes]:
+        """What to subscribe to from the start."""
+
+    def on_message(self, now: float, message: Message, peer: str) -> list[Outgoing]:
+        """A message that is no record.  ``peer`` is who sent it, or empty where unknown."""
+
+    def on_run(self, now: float, requestor: str, run: Run) -> list[Outgoing]:
+        """Records; ``requestor`` is whom they were sent to, empty for RECORD."""
+
+    def on_subscribed(self, now: float, kind: type[Message], topic: str) -> list[Outgoing]:
+        """A peer has subscribed to ``kind`` and ``topic`` (empty: to all topics)."""
+
+    def on_peer_lost(self, peer: str) -> None:
+        """A peer has not been heard of for too long."""
+
+    def on_tick(self, now: float) -> list[Outgoing]:
+        """Called after every round of the loop, and at ``deadline``."""
+
+    def deadline(self, now: float) -> float | None:
+        """When ``on_tick`` has something to do next, if nothing happens before."""

@@ -1,0 +1,263 @@
+"""The store's role: take every partition in order, acknowledge what is on disk, answer from it.
+
+The role decides; the node has the log.  Records that are next come out of ``take_pending``, the
+node appends and syncs them, and ``on_stored`` then says whom to acknowledge.  Requests to read
+come out of ``take_request``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from typing import Final, TypeVar
+
+from dafka_core.protocol.asking import GREETING
+from dafka_core.protocol.fetching import MAX_PARTITIONS, Ahead, Catchup
+from dafka_core.protocol.limits import MAX_REPLY_ENTRIES
+from dafka_core.protocol.messages import (
+    Ack,
+    ConsumerHello,
+    DirectHead,
+    DirectRecord,
+    DirectRun,
+    Fetch,
+    GetHeads,
+    Head,
+    HeadEntry,
+    HeadsQuery,
+    HeadsReply,
+    Message,
+    RecordMessage,
+    RecordRun,
+    StoreHello,
+    TimeEntry,
+    TimesQuery,
+    TimesReply,
+)
+from dafka_core.protocol.role import Outgoing
+from dafka_core.protocol.wire import subscription
+from dafka_core.records import PartitionInfo, Run
+
+MAX_PENDING_REQUESTS: Final = 4_096
+"""Requests waiting to be served.  Peers ask again, so the newest are dropped beyond this."""
+
+E = TypeVar("E")
+
+Request = Fetch | GetHeads | ConsumerHello | HeadsQuery | TimesQuery
+
+
+@dataclass(slots=True)
+class _Partition:
+    catchup: Catchup
+    durable: int
+
+
+class StoreRole:
+    """Keeps up with every partition there is.
+
+    Args:
+        address: the store's own.
+        end_of: the end (exclusive) of a partition on disk, 0 where there is none.
+        sync_interval_s: how often other stores are asked for their heads.
+    """
+
+    def __init__(
+        self, address: str, end_of: Callable[[str, str], int], *, sync_interval_s: float
+    ) -> None:
+        self.address = address
+        self._end_of = end_of
+        self._sync_interval_s = sync_interval_s
+        self._sync_due = 0.0
+        self._ahead = Ahead()
+        self._partitions: dict[tuple[str, str], _Partition] = {}
+        self._missing: dict[tuple[str, str], Catchup] = {}
+        self._acknowledge: dict[tuple[str, str], _Partition] = {}
+        self._pending: list[Run] = []
+        self._requests: dict[tuple[object, ...], Request] = {}
+
+    def subscriptions(self) -> list[bytes]:
+        """RFC 46, Store Subscriptions; and as a consumer of other stores' heads."""
+        return [
+            subscription(RecordMessage),
+            subscription(RecordRun),
+            subscription(Head),
+            subscription(DirectRecord, self.address),
+            subscription(DirectRun, self.address),
+            subscription(Fetch),
+            subscription(GetHeads),
+            subscription(ConsumerHello, self.address),
+            subscription(StoreHello, self.address),
+            subscription(DirectHead, self.address),
+            subscription(HeadsQuery),
+            subscription(TimesQuery),
+        ]
+
+    def on_message(self, now: float, message: Message, peer: str) -> list[Outgoing]:
+        """Takes heads, hellos and requests."""
+        match message:
+            case Head() | DirectHead():
+                return self._on_head(now, message.topic, message.partition, message.end)
+            case StoreHello():
+                # Another store: whatever it holds we want, too.
+                return [GetHeads("", self.address)] if message.store != self.address else []
+            case Fetch() | GetHeads() | ConsumerHello() | HeadsQuery() | TimesQuery():
+                self._queue(message)
+        return []
+
+    def on_run(self, now: float, requestor: str, run: Run) -> list[Outgoing]:
+        """Takes records; what is next of them is pending until ``take_pending``."""
+        if requestor not in ("", self.address):
+            return []
+        partition = self._partition(run.topic, run.partition)
+        if partition is None:
+            return []
+        taken = partition.catchup.take(now, run)
+        if taken:
+            self._pending.extend(taken)
+        elif run.offset < partition.durable:
+            # The sender has not heard our acknowledgement. Deployed stores keep silent here, and
+            # the producer then waits for ever.
+            self._acknowledge[run.topic, run.partition] = partition
+        return self._ask(now, partition.catchup)
+
+    def on_subscribed(self, now: float, kind: type[Message], topic: str) -> list[Outgoing]:
+        """RFC 46: a store that sees a hello subscription "SHALL send a STORE-HELLO"."""
+        if kind is StoreHello and topic and topic != self.address:
+            return [StoreHello(topic, self.address)]
+        if kind is TimesReply and topic:
+            # The last subscription of a requestor, in the order of their octets: it hears all.
+            return [HeadsReply(topic, GREETING, self.address, 0, ())]
+        if kind is Ack and topic:
+            # A producer that can hear us now may have missed acknowledgements before.
+            for key, partition in self._partitions.items():
+                if key[1] == topic:
+                    self._acknowledge[key] = partition
+        return []
+
+    def on_peer_lost(self, peer: str) -> None:
+        """Others have its records, or it comes back: nothing to forget."""
+
+    def on_tick(self, now: float) -> list[Outgoing]:
+        """Asks for what is missing, and other stores for their heads."""
+        messages: list[Outgoing] = []
+        if now >= self._sync_due:
+            self._sync_due = now + self._sync_interval_s
+            messages.append(GetHeads("", self.address))
+        for catchup in list(self._missing.values()):
+            messages.extend(self._ask(now, catchup))
+        messages.extend(self._take_acks())
+        return messages
+
+    def deadline(self, now: float) -> float | None:
+        """When to ask again."""
+        deadlines = [c.deadline() for c in self._missing.values()]
+        return min([self._sync_due, *(d for d in deadlines if d is not None)])
+
+    def take_pending(self) -> list[Run]:
+        """Records to append to the log now, in order per partition."""
+        pending, self._pending = self._pending, []
+        return pending
+
+    def on_stored(self, runs: Iterable[Run]) -> list[Outgoing]:
+        """The runs are on disk, synced: their acknowledgements."""
+        for run in runs:
+            partition = self._partitions[run.topic, run.partition]
+            partition.durable = run.end
+            self._acknowledge[run.topic, run.partition] = partition
+        return self._take_acks()
+
+    def has_requests(self) -> bool:
+        """Whether somebody waits for an answer."""
+        return bool(self._requests)
+
+    def take_request(self) -> Request | None:
+        """The request that has waited longest."""
+        if not self._requests:
+            return None
+        return self._requests.pop(next(iter(self._requests)))
+
+    def put_back(self, rest: Fetch) -> None:
+        """What is left of a FETCH that was served in part; others are served before it."""
+        self._requests.setdefault(_request_key(rest), rest)
+
+    def _queue(self, request: Request) -> None:
+        key = _request_key(request)
+        if key in self._requests or len(self._requests) < MAX_PENDING_REQUESTS:
+            self._requests[key] = request
+
+    def _on_head(self, now: float, topic: str, partition_name: str, end: int) -> list[Outgoing]:
+        partition = self._partition(topic, partition_name)
+        if partition is None:
+            return []
+        partition.catchup.note_head(end)
+        if partition.durable >= end:
+            self._acknowledge[topic, partition_name] = partition
+        return self._ask(now, partition.catchup)
+
+    def _partition(self, topic: str, name: str) -> _Partition | None:
+        partition = self._partitions.get((topic, name))
+        if partition is None and len(self._partitions) < MAX_PARTITIONS:
+            end = self._end_of(topic, name)
+            partition = _Partition(Catchup(topic, name, end, self._ahead), end)
+            self._partitions[topic, name] = partition
+        return partition
+
+    def _ask(self, now: float, catchup: Catchup) -> list[Outgoing]:
+        key = (catchup.topic, catchup.partition)
+        if catchup.next_offset >= catchup.head:
+            self._missing.pop(key, None)
+            return []
+        self._missing[key] = catchup
+        fetch = catchup.ask(now, self.address)
+        return [fetch] if fetch is not None else []
+
+    def _take_acks(self) -> list[Outgoing]:
+        acks: list[Outgoing] = [
+            Ack(name, topic, partition.durable - 1, self.address)
+            for (topic, name), partition in self._acknowledge.items()
+            if partition.durable
+        ]
+        self._acknowledge.clear()
+        return acks
+
+
+def _request_key(request: Request) -> tuple[object, ...]:
+    """Requests with one key are the same question: the newer one replaces the older."""
+    match request:
+        case Fetch():
+            return (Fetch, request.requestor, request.topic, request.partition)
+        case GetHeads():
+            return (GetHeads, request.requestor, request.topic)
+        case ConsumerHello():
+            return (ConsumerHello, request.consumer)
+        case HeadsQuery() | TimesQuery():
+            return (type(request), request.requestor, request.query)
+
+
+def head_messages(requestor: str, infos: Iterable[PartitionInfo]) -> list[Outgoing]:
+    """The answer to GET-HEADS: "one DIRECT-HEAD command for each partition"."""
+    return [DirectHead(requestor, i.topic, i.partition, i.end - 1) for i in infos if i.end]
+
+
+def heads_reply(query: HeadsQuery, store: str, infos: Sequence[PartitionInfo]) -> list[Outgoing]:
+    """The answer to a HEADS-QUERY: at least one part, the last one with ``parts_left`` 0."""
+    entries = [HeadEntry(*info) for info in infos if info.end]
+    parts = _parts(entries)
+    return [
+        HeadsReply(query.requestor, query.query, store, len(parts) - 1 - i, tuple(part))
+        for i, part in enumerate(parts)
+    ]
+
+
+def times_reply(query: TimesQuery, store: str, times: Sequence[tuple[int, int]]) -> list[Outgoing]:
+    """The answer to a TIMES-QUERY, in parts as a HEADS-REPLY."""
+    parts = _parts([TimeEntry(*time) for time in times])
+    return [
+        TimesReply(query.requestor, query.query, store, len(parts) - 1 - i, tuple(part))
+        for i, part in enumerate(parts)
+    ]
+
+
+def _parts(entries: Sequence[E]) -> list[Sequence[E]]:
+    starts = range(0, max(len(entries), 1), MAX_REPLY_ENTRIES)
+    return [entries[i : i + MAX_REPLY_ENTRIES] for i in starts]

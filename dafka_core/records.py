@@ -1,0 +1,206 @@
+"""What travels: records, runs of records, and what is known of a partition.
+
+Offsets in Python are exclusive at their upper end, as Spark's are: ``end`` is the offset of the
+next record.  Only the wire counts inclusively (RFC 46, HEAD: "the offset of the last published
+record"), and only ``protocol/wire.py`` and the messages know it.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from itertools import count, repeat
+from typing import TYPE_CHECKING, NamedTuple, Self, overload
+
+import numpy as np
+import numpy.typing as npt
+
+if TYPE_CHECKING:
+    import pyarrow as pa  # type: ignore[import-untyped]
+
+Bytes = bytes | bytearray | memoryview
+Longs = npt.NDArray[np.int64]
+
+
+class Record(NamedTuple):
+    """One record as an application sees it."""
+
+    topic: str
+    partition: str
+    offset: int
+    value: bytes
+
+
+class PartitionInfo(NamedTuple):
+    """What a store holds of one partition: offsets ``earliest`` up to, not including, ``end``."""
+
+    topic: str
+    partition: str
+    earliest: int
+    end: int
+
+
+class Values(Sequence[bytes]):
+    """The values of consecutive records: one buffer with all of them, and where each one ends.
+
+    That is how they lie in the log, in Arrow and in a packed message, so they pass from one to
+    the other without being looked at one by one.  A sequence of ``bytes`` to whoever wants that:
+    those are made at the first use.  Immutable.
+    """
+
+    __slots__ = ("_data", "_ends", "_list")
+
+    def __init__(self) -> None:
+        """Empty; see ``of``, ``from_columns`` and ``from_arrow``."""
+        self._list: list[bytes] | None = []
+        self._ends: Longs | None = None
+        self._data: memoryview = memoryview(b"")
+
+    @classmethod
+    def of(cls, values: Iterable[bytes]) -> Self:
+        """From objects; takes over a list that it is given."""
+        if isinstance(values, cls):
+            return values
+        made = cls()
+        made._list = values if isinstance(values, list) else list(values)
+        return made
+
+    @classmethod
+    def from_columns(cls, ends: npt.NDArray[np.integer], data: Bytes) -> Self:
+        """From ``count + 1`` offsets, ascending, of which the first is where ``data`` begins."""
+        made = cls()
+        made._list = None
+        made._ends = ends.astype(np.int64) - int(ends[0])
+        made._data = memoryview(data)
+        return made
+
+    @classmethod
+    def from_arrow(cls, array: pa.Array) -> Self:
+        """From an Arrow array of binary or string, without nulls; its buffers are not copied."""
+        _, offsets, data = array.buffers()
+        width = "<i8" if str(array.type).startswith("large") else "<i4"
+        if len(array) == 0 or offsets is None:
+            return cls()
+        ends: npt.NDArray[np.int64] = np.frombuffer(offsets, width)[
+            array.offset : array.offset + len(array) + 1
+        ]
+        start, stop = int(ends[0]), int(ends[-1])
+        return cls.from_columns(ends, memoryview(data)[start:stop] if data else b"")
+
+    def columns(self) -> tuple[Longs, memoryview]:
+        """``count + 1`` offsets, the first one 0, and the values one after the other."""
+        if self._ends is None:
+            values = self.to_list()
+            ends = np.zeros(len(values) + 1, np.int64)
+            np.fromiter(map(len, values), np.int64, len(values)).cumsum(out=ends[1:])
+            data = b"".join(values)
+            if len(data) != int(ends[-1]):  # another buffer, whose len() counts its elements
+                raise TypeError("values must be bytes")
+            self._data, self._ends = memoryview(data), ends
+        return self._ends, self._data
+
+    def to_list(self) -> list[bytes]:
+        """The values as objects; not to be changed."""
+        if self._list is None:
+            assert self._ends is not None
+            # One unpack of "100s98s..." is the fastest way to that many bytes objects.
+            lengths = tuple(np.diff(self._ends).tolist())
+            self._list = list(struct.unpack("%ds" * len(lengths) % lengths, self._data))
+        return self._list
+
+    def to_arrow(self) -> pa.BinaryArray:
+        """The values as an Arrow array of binary, without a copy.
+
+        Raises:
+            OverflowError: they have 2 GiB or more, which the type cannot hold.
+        """
+        # A node that has no use for Arrow shall not wait for it to load.
+        import pyarrow as pa  # noqa: PLC0415
+
+        ends, data = self.columns()
+        if len(data) > np.iinfo(np.int32).max:
+            raise OverflowError("an array of binary holds less than 2 GiB; take a part")
+        buffers = [None, pa.py_buffer(ends.astype(np.int32)), pa.py_buffer(data)]
+        return pa.Array.from_buffers(pa.binary(), len(self), buffers, null_count=0)
+
+    @property
+    def size_bytes(self) -> int:
+        """How long all values are together."""
+        return len(self.columns()[1])
+
+    def __len__(self) -> int:
+        return len(self._list) if self._ends is None else len(self._ends) - 1  # type: ignore[arg-type]
+
+    @overload
+    def __getitem__(self, index: int) -> bytes: ...
+    @overload
+    def __getitem__(self, index: slice) -> Values: ...
+    def __getitem__(self, index: int | slice) -> bytes | Values:
+        if not isinstance(index, slice):
+            return self.to_list()[index]
+        start, stop, step = index.indices(len(self))
+        if self._ends is None or step != 1:
+            return Values.of(self.to_list()[index])
+        if start >= stop:
+            return Values()
+        ends = self._ends[start : stop + 1]
+        return Values.from_columns(ends, self._data[int(ends[0]) : int(ends[-1])])
+
+    def __iter__(self) -> Iterator[bytes]:
+        return iter(self.to_list())
+
+    def __eq__(self, other: object) -> bool:
+        if isinstance(other, Values | list | tuple):
+            return self.to_list() == list(other)
+        return NotImplemented
+
+    __hash__ = None  # type: ignore[assignment]  # as a list's: equal to one
+
+    def __repr__(self) -> str:
+        return f"Values.of({self.to_list()!r})"
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return (Values.of, (self.to_list(),))
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """Consecutive records of one partition: the unit in which everything is done.
+
+    ``values[i]`` is the record at ``offset + i``.  A run is never empty.
+    """
+
+    topic: str
+    partition: str
+    offset: int
+    values: Values
+
+    @classmethod
+    def of(cls, topic: str, partition: str, offset: int, values: Iterable[bytes]) -> Self:
+        """A run of values that are objects."""
+        return cls(topic, partition, offset, Values.of(values))
+
+    @property
+    def end(self) -> int:
+        """The offset after the last record of the run."""
+        return self.offset + len(self.values)
+
+    def since(self, offset: int) -> Run:
+        """The part of the run from ``offset`` on; ``offset`` must lie in ``[self.offset, end)``."""
+        if offset == self.offset:
+            return self
+        return Run(self.topic, self.partition, offset, self.values[offset - self.offset :])
+
+    def records(self) -> Iterator[Record]:
+        """The run's records, one by one and in order."""
+        return records(self, self.values.to_list())
+
+
+def records(run: Run, values: list[bytes]) -> Iterator[Record]:
+    """The records of a run, one by one, from its values as a list.
+
+    Clearing the list ends the iteration.
+    """
+    columns = (repeat(run.topic), repeat(run.partition), count(run.offset), values)
+    return map(Record._make, zip(*columns, strict=False))

@@ -1,0 +1,71 @@
+"""The reader of batch queries.
+
+It defines no ``pushFilters``: Spark refuses to plan a reader that does while
+``spark.sql.python.filterPushdown.enabled`` is false, which is the default.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+from pyspark.sql.datasource import DataSourceReader, InputPartition
+from pyspark.sql.types import StructType
+
+from dafka_core.errors import ConfigError
+from dafka_spark import bounds, connections
+from dafka_spark.options import EARLIEST, LATEST, SourceOptions
+from dafka_spark.planning import OffsetRange, split
+from dafka_spark.reading import read_range
+
+if TYPE_CHECKING:
+    import pyarrow as pa  # type: ignore[import-untyped]
+
+
+class DafkaBatchReader(DataSourceReader):
+    """Reads what the stores hold when the query is planned."""
+
+    def __init__(
+        self,
+        schema: StructType,
+        options: SourceOptions,
+        connect: connections.Connect = connections.lend,
+    ) -> None:
+        self._schema = schema
+        self._options = options.for_batch()
+        self._connect = connect
+
+    def partitions(self) -> list[InputPartition]:
+        """One range of offsets per task; none when there is nothing to read.
+
+        Raises:
+            ConfigError: ``startingOffsets`` or ``endingOffsets`` lie outside of a partition.
+        """
+        options = self._options
+        with self._connect(options.tower) as source:
+            found = source.partitions(options.selection.asked, timeout_s=options.fetch_timeout_s)
+        heads = options.selection.of(found)
+        start = bounds.starting(options.starting_offsets or EARLIEST, heads)
+        end = bounds.ending(options.ending_offsets or LATEST, heads)
+        for key in heads:
+            if start[key] > end[key]:
+                raise ConfigError(
+                    "endingOffsets",
+                    end[key],
+                    f"topic {key.topic!r}, partition {key.partition} starts after it, at "
+                    f"{start[key]}",
+                )
+        ranges = [OffsetRange(*key, start[key], end[key]) for key in heads]
+        return list(
+            split(
+                ranges,
+                min_partitions=options.min_partitions,
+                max_records=options.max_records_per_partition,
+            )
+        )
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        """The rows of one range.  Spark makes ``InputPartition(None)`` of no ranges: no rows."""
+        if not isinstance(partition, OffsetRange):
+            return iter(())
+        return read_range(partition, self._schema, self._options, self._connect)

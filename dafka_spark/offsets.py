@@ -1,0 +1,94 @@
+"""The offset that Spark keeps in its checkpoint: how far each partition has been read.
+
+Positions are exclusive: the offset of the next record to read.  As JSON::
+
+    {"start": {}, "topics": {"flights": {"EB0A...": 1000}}, "version": 1}
+
+Spark compares offsets as strings, so that there is one form only: keys sorted, always all three.
+
+``start`` says where the batch that ends here begins, for every partition of which the offset
+before does not say it: all of them in the first batch (Spark keeps no initial offset of a Python
+source, it asks again at a replay, when "latest" lies elsewhere), new partitions later, and those
+whose next records were found lost.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Final, NamedTuple
+
+from dafka_core.errors import ConfigError
+
+VERSION: Final = 1
+
+
+class TopicPartition(NamedTuple):
+    """One partition: a topic, and the address of the producer that writes it."""
+
+    topic: str
+    partition: str
+
+
+Positions = Mapping[TopicPartition, int]
+Nested = dict[str, dict[str, int]]
+
+
+@dataclass(frozen=True, slots=True)
+class SourceOffset:
+    """Positions at the end of a batch, and where it began (see the module's documentation)."""
+
+    positions: Positions
+    start: Positions = field(default_factory=dict)
+
+    @classmethod
+    def initial(cls, positions: Positions) -> SourceOffset:
+        """The offset before the first batch, which hands its positions on to that batch's end."""
+        return cls(positions, positions)
+
+    @property
+    def is_initial(self) -> bool:
+        """Whether no batch has ended here yet."""
+        return self.start == self.positions
+
+    def as_json(self) -> dict[str, Any]:
+        """What Spark is given; equal offsets give equal JSON."""
+        return {"start": nested(self.start), "topics": nested(self.positions), "version": VERSION}
+
+    @classmethod
+    def parse(cls, given: Any) -> SourceOffset:
+        """The offset from what Spark kept.
+
+        Raises:
+            ConfigError: the checkpoint is not this source's, or was written by another version.
+        """
+        try:
+            if given["version"] != VERSION:
+                raise ValueError(f"version {given['version']!r} is not {VERSION}")
+            return cls(flat(given["topics"]), flat(given["start"]))
+        except (KeyError, TypeError, ValueError, AttributeError) as error:
+            raise ConfigError(
+                "checkpointLocation",
+                given,
+                "holds an offset that this version of format 'dafka' cannot read "
+                f"({type(error).__name__}: {error}); start the query with a new checkpoint",
+            ) from None
+
+
+def nested(positions: Positions) -> Nested:
+    """Positions as ``{topic: {partition: offset}}`` with sorted keys."""
+    tree: Nested = {}
+    for topic, partition in sorted(positions):
+        tree.setdefault(topic, {})[partition] = positions[TopicPartition(topic, partition)]
+    return tree
+
+
+def flat(tree: Mapping[str, Mapping[str, Any]]) -> dict[TopicPartition, int]:
+    """The inverse of ``nested``; raises ``ValueError`` for an offset that is none."""
+    positions = {}
+    for topic, partitions in tree.items():
+        for partition, offset in partitions.items():
+            if type(offset) is not int:
+                raise ValueError(f"offset {offset!r} of topic {topic!r} is not a whole number")
+            positions[TopicPartition(topic, partition)] = offset
+    return positions

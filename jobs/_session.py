@@ -1,0 +1,144 @@
+"""What the Spark jobs share: their session, and how a query reads, runs and stops.
+
+A job is a program for spark-submit; ``python jobs/NAME.py`` runs it on this machine.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import signal
+import sys
+import threading
+from collections.abc import Callable
+from types import FrameType
+
+from pyspark import SparkConf, SparkContext
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.streaming.listener import StreamingQueryProgress
+from pyspark.sql.streaming.query import StreamingQuery
+from pyspark.sql.streaming.readwriter import DataStreamWriter
+
+from dafka_spark import DafkaDataSource
+
+# Between two looks at a running query: soon enough for a progress bar, rare enough to cost nothing.
+POLL_INTERVAL_S = 0.3
+
+# On one machine: no port is opened to the network, no web page is served, and a few partitions are
+# enough (each costs a file per batch in the state store).
+_LOCAL_DEFAULTS = {
+    "spark.driver.bindAddress": "127.0.0.1",
+    "spark.driver.host": "127.0.0.1",
+    "spark.ui.enabled": "false",
+    "spark.sql.shuffle.partitions": "2",
+    "spark.pyspark.python": sys.executable,
+}
+
+# Windows are days of the wall clock the flights carry, wherever the job runs.
+_DEFAULTS = {"spark.sql.session.timeZone": "UTC"}
+
+Report = Callable[[dict[str, object]], None]
+
+
+def build_session(name: str) -> SparkSession:
+    """The job's session; what spark-submit was told wins over the defaults here."""
+    submitted = "PYSPARK_GATEWAY_PORT" in os.environ
+    if not submitted:
+        # Read by the JVM, too, as it starts: it runs a Python of its own to find format "dafka".
+        os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+    # A SparkConf knows spark-submit's settings only once the JVM is there.
+    SparkContext._ensure_initialized()  # noqa: SLF001
+    conf = SparkConf().setAppName(name)
+    defaults = dict(_DEFAULTS)
+    if conf.get("spark.master", "local[*]").startswith("local"):
+        os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+        conf.setIfMissing("spark.master", "local[*]")
+        defaults.update(_LOCAL_DEFAULTS)
+    for key, value in defaults.items():
+        conf.setIfMissing(key, value)
+    # spark-submit switches its progress line on for everything started as ``python jobs/NAME.py``.
+    conf.set("spark.ui.showConsoleProgress", "false")
+    session = SparkSession.builder.config(conf=conf).getOrCreate()
+    if submitted:
+        # spark-submit's JVM was started before anyone could say which Python has the packages.
+        session.dataSource.register(DafkaDataSource)
+    return session
+
+
+def read_topic(session: SparkSession, topic: str, arguments: argparse.Namespace) -> DataFrame:
+    """The topic as a stream, as the options of ``add_query_arguments`` say."""
+    reader = (
+        session.readStream.format("dafka")
+        .option("tower", arguments.tower)
+        .option("subscribe", topic)
+        .option("startingOffsets", arguments.starting_offsets)
+    )
+    if arguments.max_offsets_per_trigger is not None:
+        reader = reader.option("maxOffsetsPerTrigger", arguments.max_offsets_per_trigger)
+    return reader.load()
+
+
+def run_query(writer: DataStreamWriter, arguments: argparse.Namespace, report: Report) -> None:
+    """Starts the query and stays until it is done, failed, or a signal asks to stop.
+
+    ``report`` is given a dictionary for every finished batch.
+
+    Raises:
+        StreamingQueryException: the query failed.
+    """
+    stopping = threading.Event()
+
+    def stop(number: int, frame: FrameType | None) -> None:  # noqa: ARG001
+        stopping.set()
+
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, stop)
+    writer = writer.option("checkpointLocation", arguments.checkpoint)
+    if arguments.available_now:
+        writer = writer.trigger(availableNow=True)
+    query = writer.start()
+    progress = _Progress(query, report)
+    try:
+        while query.isActive and not stopping.wait(POLL_INTERVAL_S):
+            progress.tell()
+        if not stopping.is_set():
+            query.awaitTermination()  # it has ended; this raises if it has failed
+    finally:
+        query.stop()
+        progress.tell()
+
+
+class _Progress:
+    """Reports every batch of a query once."""
+
+    def __init__(self, query: StreamingQuery, report: Report) -> None:
+        self._query = query
+        self._report = report
+        self._next_batch = 0
+
+    def tell(self) -> None:
+        last = self._query.lastProgress
+        if last is None or last.batchId < self._next_batch:
+            return
+        for progress in self._query.recentProgress:
+            # A trigger that found nothing new carries the number of the batch to come.
+            if progress.batchId < self._next_batch or "addBatch" not in progress.durationMs:
+                continue
+            self._next_batch = progress.batchId + 1
+            self._report(_summary(progress))
+
+
+def _summary(progress: StreamingQueryProgress) -> dict[str, object]:
+    late = sum(state.numRowsDroppedByWatermark for state in progress.stateOperators)
+    facts: dict[str, object] = {
+        "event": "batch",
+        "batch": progress.batchId,
+        "records": progress.numInputRows,
+        "late": late,
+        "took_ms": progress.durationMs["triggerExecution"],
+        "offsets": json.loads(progress.sources[0].endOffset)["topics"],
+    }
+    for metrics in progress.observedMetrics.values():
+        facts.update(metrics.asDict())
+    return facts

@@ -1,0 +1,346 @@
+"""A year of flights through Dafka and Spark, with a crash on the way: ``make demo``.
+
+Starts a cluster of its own; three producers replay the flights as JSON; ``flight_delays.py`` reads
+them and writes its results to a topic and to parquet.  Halfway it is killed (SIGKILL to its
+process group, the JVM included), and started again from its checkpoint.  At the end everything
+that went in is compared with everything that came out; any difference makes the exit status 1.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import shutil
+import sys
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+from _arguments import positive
+from _compare import PartitionSum, partition_differences, row_differences, sums_of
+from _flights import (
+    FLIGHTS_OF_2013,
+    ORIGINS,
+    Flights,
+    FlightsNotFoundError,
+    load_airlines,
+    load_flights,
+)
+from _plot import plot_delays
+from _processes import Job, JobFailedError
+from _report import delay_table
+from _session import build_session
+from flight_delays import RESULT_KEY, delays, from_records, latest_results, parse_flights
+from pyspark.sql import DataFrame, SparkSession
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+
+from dafka_core import DafkaError, EmbeddedCluster
+
+TOPIC = "flights"
+RESULTS_TOPIC = "delays"
+
+# The feed lasts long enough that the query is killed and comes back while flights still arrive.
+FEED_TIME_S = 25
+LEAST_RATE = 1000
+
+# The query reads the year in so many batches at least, whatever the number of flights: the crash
+# then falls between two of them or into one.
+BATCHES = 14
+
+# Two Spark drivers start in this time many times over, even on a busy machine.
+STALLED_AFTER_S = 120.0
+
+POLL_INTERVAL_S = 0.1
+
+
+class StalledError(Exception):
+    """Nothing has moved for too long."""
+
+    def __init__(self, waited_s: float, logs: Path) -> None:
+        super().__init__(f"nothing has moved for {waited_s:g} s; see the logs in {logs}")
+        self.waited_s = waited_s
+
+
+@dataclass(slots=True)
+class Observed:
+    """What the jobs have said so far."""
+
+    fed: dict[str, int] = field(default_factory=lambda: dict.fromkeys(ORIGINS, 0))
+    partitions: list[PartitionSum] = field(default_factory=list)
+    read: int = 0
+    batches: list[int] = field(default_factory=list)
+    lost: int = 0
+
+    def note(self, event: dict[str, Any]) -> None:
+        """Takes in one line of a job."""
+        if event["event"] == "fed":
+            self.fed = event["records"]
+        elif event["event"] == "done":
+            self.partitions = [
+                PartitionSum(entry["partition"], entry["records"], entry["sha256"])
+                for entry in event["partitions"]
+            ]
+        elif event["event"] == "batch":
+            self.read = sum(event["offsets"].get(TOPIC, {}).values())
+            self.batches.append(event["batch"])
+            self.lost += event["late"] + event["malformed"]
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """The comparison: flights in and out, the results, and every difference as a sentence."""
+
+    flights_in: int
+    flights_out: int
+    results: list[dict[str, Any]]
+    differences: list[str]
+
+
+class Demo:
+    """One run; ``directory`` receives the results, the checkpoint, the logs and the plot."""
+
+    def __init__(self, flights: Flights, tower: str, directory: Path, console: Console) -> None:
+        self._flights = flights
+        self._tower = tower
+        self._directory = directory
+        self._console = console
+        self._observed = Observed()
+        self._moved = time.monotonic()
+
+    def stream(self) -> tuple[datetime, list[str]]:
+        """Feeds, reads, kills and restarts.
+
+        Returns the event time that had been reached at the crash, and what went wrong.
+
+        Raises:
+            JobFailedError: a job ended with an error.
+            StalledError: nothing moved for too long.
+        """
+        total = len(self._flights)
+        observed = self._observed
+        with self._bars() as show, self._start_feeder() as feeder:
+            with self._start_query(1) as query:
+                self._watch([feeder, query], show, lambda: observed.read >= total // 2)
+                query.kill()
+            reached = observed.read
+            before = len(observed.batches)
+            self._console.print(
+                f"[bold red]killed[/] the query (SIGKILL) after batch {observed.batches[-1]}, "
+                f"{reached:,} flights read; starting it again from its checkpoint"
+            )
+            with self._start_query(2) as query:
+                self._watch(
+                    [feeder, query],
+                    show,
+                    lambda: bool(observed.partitions) and observed.read >= total,
+                )
+                query.stop()
+        wrong = []
+        if not observed.batches[before:] or observed.batches[before] == 0:
+            wrong.append("the query began anew after the crash instead of going on")
+        if observed.lost:
+            wrong.append(f"the query dropped {observed.lost} flights as late or malformed")
+        return _scheduled(self._flights.values[reached - 1]), wrong
+
+    def compare(self) -> Outcome:
+        """What went in against what came out, with Spark batch reads of both topics."""
+        with _stderr_to(self._directory / "comparison.log"):
+            session = build_session("demo")
+            try:
+                return self._compare(session)
+            finally:
+                session.stop()
+
+    def _compare(self, session: SparkSession) -> Outcome:
+        path = self._directory / "expected"
+        path.mkdir()
+        values = pa.array(self._flights.values, pa.binary())
+        pq.write_table(pa.table({"value": values}), path / "flights.parquet")
+        expected = _rows(delays(parse_flights(session.read.parquet(str(path)))))
+
+        differences = partition_differences(
+            self._observed.partitions, sums_of(self._read_topic(session, TOPIC))
+        )
+        on_topic = from_records(self._read_topic(session, RESULTS_TOPIC))
+        in_parquet = session.read.parquet(str(self._directory / "delays.parquet"))
+        outputs = {
+            f"topic {RESULTS_TOPIC}": _rows(latest_results(on_topic).drop("batch")),
+            "parquet": _rows(latest_results(in_parquet).drop("batch")),
+        }
+        for name, rows in outputs.items():
+            differences += row_differences(name, RESULT_KEY, expected, rows)
+        results = outputs["parquet"]
+        flights_in = sum(entry.records for entry in self._observed.partitions)
+        flights_out = sum(row["flights"] for row in results)
+        if flights_in != len(self._flights):
+            differences.append(f"{flights_in} flights were fed, must be {len(self._flights)}")
+        return Outcome(flights_in, flights_out, results, differences)
+
+    def _read_topic(self, session: SparkSession, topic: str) -> DataFrame:
+        reader = session.read.format("dafka").option("tower", self._tower)
+        return reader.option("subscribe", topic).load()
+
+    def _start_feeder(self) -> Job:
+        total = len(self._flights)
+        rate = max(total / FEED_TIME_S, LEAST_RATE)
+        arguments = [f"--tower={self._tower}", f"--topic={TOPIC}", f"--limit={total}"]
+        log = self._directory / "replay.log"
+        return Job("replay_flights.py", [*arguments, f"--rate={rate:.0f}"], log)
+
+    def _start_query(self, run: int) -> Job:
+        per_batch = -(-len(self._flights) // BATCHES)
+        arguments = [
+            f"--tower={self._tower}",
+            f"--topic={TOPIC}",
+            f"--to={RESULTS_TOPIC}",
+            f"--output={self._directory / 'delays.parquet'}",
+            f"--checkpoint={self._directory / 'checkpoint'}",
+            f"--max-offsets-per-trigger={per_batch}",
+        ]
+        return Job("flight_delays.py", arguments, self._directory / f"query-{run}.log")
+
+    def _watch(
+        self, jobs: Sequence[Job], show: Callable[[], None], done: Callable[[], bool]
+    ) -> None:
+        self._moved = time.monotonic()
+        while not done():
+            for job in jobs:
+                for event in job.events():
+                    self._observed.note(event)
+                    self._moved = time.monotonic()
+            show()
+            if time.monotonic() - self._moved > STALLED_AFTER_S:
+                raise StalledError(STALLED_AFTER_S, self._directory)
+            time.sleep(POLL_INTERVAL_S)
+
+    @contextmanager
+    def _bars(self) -> Iterator[Callable[[], None]]:
+        columns = (
+            TextColumn("{task.description:<32}"),
+            BarColumn(),
+            MofNCompleteColumn(),
+            TimeElapsedColumn(),
+        )
+        with Progress(*columns, console=self._console) as progress:
+            feeding = {
+                origin: progress.add_task(
+                    f"{origin} -> topic {TOPIC}", total=len(self._flights.from_origin(origin))
+                )
+                for origin in ORIGINS
+            }
+            reading = progress.add_task(f"topic {TOPIC} -> Spark", total=len(self._flights))
+
+            def show() -> None:
+                for origin, task in feeding.items():
+                    progress.update(task, completed=self._observed.fed[origin])
+                batch = f" (batch {self._observed.batches[-1]})" if self._observed.batches else ""
+                progress.update(
+                    reading,
+                    completed=self._observed.read,
+                    description=f"topic {TOPIC} -> Spark{batch}",
+                )
+
+            yield show
+            show()
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Runs the demo; returns its exit status."""
+    arguments = _parser().parse_args(argv)
+    console = Console()
+    try:
+        return _run(arguments.limit, arguments.output, console)
+    except (DafkaError, FlightsNotFoundError, JobFailedError, StalledError) as error:
+        console.print(str(error), style="red", markup=False, highlight=False)
+        return 1
+
+
+def _run(limit: int | None, directory: Path, console: Console) -> int:
+    started = time.monotonic()
+    _prepare(directory)
+    flights = load_flights(limit)
+    with EmbeddedCluster() as cluster:
+        demo = Demo(flights, cluster.tower, directory, console)
+        reached, wrong = demo.stream()
+        with console.status("comparing what went in with what came out"):
+            outcome = demo.compare()
+    airlines = load_airlines()
+    plot = directory / "delays.png"
+    plot_delays(outcome.results, airlines, plot, reached)
+    console.print(delay_table(outcome.results, airlines))
+    for difference in (*wrong, *outcome.differences):
+        console.print(difference, style="red", markup=False, highlight=False)
+    equal = not (wrong or outcome.differences)
+    verdict = "checksums equal, restart survived" if equal else "DIFFERENCES FOUND"
+    console.print(f"plot {plot}", soft_wrap=True, highlight=False)
+    console.print(f"took {time.monotonic() - started:.0f} s", highlight=False)
+    console.print(
+        f"{outcome.flights_in} in, {outcome.flights_out} out, {verdict}",
+        style="bold green" if equal else "bold red",
+        highlight=False,
+    )
+    return 0 if equal else 1
+
+
+def _prepare(directory: Path) -> None:
+    """Makes the output directory and removes what an earlier demo left in it."""
+    directory.mkdir(parents=True, exist_ok=True)
+    for name in ("checkpoint", "delays.parquet", "expected"):
+        shutil.rmtree(directory / name, ignore_errors=True)
+    (directory / "delays.png").unlink(missing_ok=True)
+
+
+def _rows(results: DataFrame) -> list[dict[str, Any]]:
+    rows: list[dict[str, Any]] = results.toArrow().to_pylist()
+    return rows
+
+
+def _scheduled(value: bytes) -> datetime:
+    return datetime.fromisoformat(json.loads(value)["scheduled"]).replace(tzinfo=UTC)
+
+
+@contextmanager
+def _stderr_to(log: Path) -> Iterator[None]:
+    """Sends standard error to a file: Spark's JVM inherits it, and would write over the bars."""
+    sys.stderr.flush()
+    saved = os.dup(2)
+    try:
+        with log.open("wb") as file:
+            os.dup2(file.fileno(), 2)
+        yield
+    finally:
+        sys.stderr.flush()
+        os.dup2(saved, 2)
+        os.close(saved)
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        description="A year of flights through Dafka and Spark, with a crash on the way."
+    )
+    parser.add_argument(
+        "--limit",
+        type=positive,
+        metavar="N",
+        help=f"only the first N of the {FLIGHTS_OF_2013} flights (default: all)",
+    )
+    parser.add_argument(
+        "--output",
+        type=Path,
+        default=Path("demo-output"),
+        metavar="DIR",
+        help="where results, logs and the plot go (default: %(default)s)",
+    )
+    return parser
+
+
+if __name__ == "__main__":
+    sys.exit(main())

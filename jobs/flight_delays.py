@@ -1,0 +1,177 @@
+"""Departure delays per carrier and airport in event-time windows, from a topic of flights.
+
+One streaming query reads the flights, and writes each window that changed both to a topic (through
+the batch sink) and to parquet, once per micro-batch.  Run it with spark-submit:
+
+    spark-submit --py-files dist/dafka_spark.zip jobs/flight_delays.py --checkpoint DIR --output DIR
+
+A window may be written several times as flights arrive; the row with the highest ``batch`` holds
+(``latest_results``).  A batch that is repeated after a crash replaces its parquet directory, and
+repeats its rows on the topic under the same number, so both tell the same after any restart.
+"""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Callable, Sequence
+
+from _arguments import add_query_arguments, print_json
+from _session import build_session, read_topic, run_query
+from pyspark.sql import Column, DataFrame
+from pyspark.sql import functions as sf
+
+# What replay_flights.py writes; "scheduled" is the wall clock at the airport, read as UTC.
+FLIGHT_SCHEMA = (
+    "scheduled timestamp, origin string, dest string, carrier string, flight int, tailnum string, "
+    "dep_delay_min int, arr_delay_min int, distance_mi int"
+)
+
+RESULT_SCHEMA = (
+    "window_start timestamp, window_end timestamp, origin string, carrier string, flights bigint, "
+    "cancelled bigint, delayed bigint, mean_delay_min double, max_delay_min int, "
+    "checksum bigint, batch bigint"
+)
+
+RESULT_KEY = ("window_start", "window_end", "origin", "carrier")
+
+# The US Department of Transportation counts a flight as delayed from 15 minutes on.
+DELAYED_FROM_MIN = 15
+
+# Airports are partitions, read side by side and not in step: a backlog of the whole year may bring
+# the quietest airport's spring together with the busiest one's summer.  The state of 60 days is
+# about 2000 rows.
+DEFAULT_WATERMARK = "60 days"
+
+
+def parse_flights(records: DataFrame) -> DataFrame:
+    """Flights out of records: the columns of ``FLIGHT_SCHEMA`` and ``value``.
+
+    A value that is not a flight gives a row whose ``scheduled`` is null.
+    """
+    flight = sf.from_json(sf.col("value").cast("string"), FLIGHT_SCHEMA)
+    return records.select("value", flight.alias("flight")).select("value", "flight.*")
+
+
+def delays(flights: DataFrame, window: str = "1 day") -> DataFrame:
+    """Departure delays per window, airport and carrier: ``RESULT_SCHEMA`` without ``batch``.
+
+    ``checksum`` is the exclusive or of all values' xxHash64: with ``flights`` it shows that each
+    record was counted once, whatever the order and however often the query was restarted.
+    """
+    gone = sf.col("dep_delay_min").isNotNull()
+    return (
+        flights.where(sf.col("scheduled").isNotNull())
+        .groupBy(sf.window("scheduled", window), "origin", "carrier")
+        .agg(
+            sf.count("*").alias("flights"),
+            _count_if(~gone).alias("cancelled"),
+            _count_if(sf.col("dep_delay_min") >= DELAYED_FROM_MIN).alias("delayed"),
+            sf.avg("dep_delay_min").alias("mean_delay_min"),
+            sf.max("dep_delay_min").alias("max_delay_min"),
+            sf.bit_xor(sf.xxhash64("value")).alias("checksum"),
+        )
+        .select(
+            sf.col("window.start").alias("window_start"),
+            sf.col("window.end").alias("window_end"),
+            "origin",
+            "carrier",
+            "flights",
+            "cancelled",
+            "delayed",
+            "mean_delay_min",
+            "max_delay_min",
+            "checksum",
+        )
+    )
+
+
+def latest_results(results: DataFrame) -> DataFrame:
+    """One row per window, airport and carrier: the last one written."""
+    others = [name for name in results.columns if name not in RESULT_KEY]
+    last = sf.max_by(sf.struct(*others), "batch").alias("last")
+    return results.groupBy(*RESULT_KEY).agg(last).select(*RESULT_KEY, "last.*")
+
+
+def to_records(results: DataFrame) -> DataFrame:
+    """Results as records: one column ``value`` of JSON."""
+    return results.select(sf.to_json(sf.struct(*results.columns)).cast("binary").alias("value"))
+
+
+def from_records(records: DataFrame) -> DataFrame:
+    """The inverse of ``to_records``: ``RESULT_SCHEMA``."""
+    result = sf.from_json(sf.col("value").cast("string"), RESULT_SCHEMA)
+    return records.select(result.alias("result")).select("result.*")
+
+
+def write_both(tower: str, topic: str, path: str) -> Callable[[DataFrame, int], None]:
+    """What to do with each micro-batch's results: write them to the topic and to parquet."""
+
+    def write(results: DataFrame, batch: int) -> None:
+        # One task writes all: a few hundred rows, one more partition of the topic, one file.
+        results = results.withColumn("batch", sf.lit(batch).cast("bigint")).coalesce(1)
+        # Kept for the second write, which would otherwise run the whole batch again.
+        results.persist()
+        try:
+            results.drop("batch").write.mode("overwrite").parquet(f"{path}/batch={batch}")
+            sink = to_records(results).write.format("dafka").mode("append")
+            sink.option("tower", tower).option("topic", topic).save()
+        finally:
+            results.unpersist()
+
+    return write
+
+
+def main(argv: Sequence[str] | None = None) -> None:
+    """Runs the pipeline; prints a line of JSON for every batch."""
+    arguments = _parser().parse_args(argv)
+    session = build_session("flight-delays")
+    records = read_topic(session, arguments.topic, arguments)
+    malformed = _count_if(sf.col("scheduled").isNull()).alias("malformed")
+    flights = (
+        parse_flights(records)
+        .observe("flights", malformed)
+        .withWatermark("scheduled", arguments.watermark)
+    )
+    writer = (
+        delays(flights, arguments.window)
+        .writeStream.queryName("flight-delays")
+        .outputMode("update")
+        .foreachBatch(write_both(arguments.tower, arguments.to, arguments.output))
+    )
+    run_query(writer, arguments, print_json)
+    session.stop()
+
+
+def _count_if(condition: Column) -> Column:
+    return sf.count_if(sf.coalesce(condition, sf.lit(False)))
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        description="Departure delays per carrier and airport in event-time windows: one "
+        "streaming query from a topic of flights to a topic and to parquet."
+    )
+    add_query_arguments(parser)
+    parser.add_argument(
+        "--topic", default="flights", help="the topic to read (default: %(default)s)"
+    )
+    parser.add_argument(
+        "--to", default="delays", metavar="TOPIC", help="the topic to write (default: %(default)s)"
+    )
+    parser.add_argument(
+        "--output", required=True, metavar="DIR", help="the parquet directory to write"
+    )
+    parser.add_argument(
+        "--window", default="1 day", metavar="TIME", help="a window's length (default: %(default)s)"
+    )
+    parser.add_argument(
+        "--watermark",
+        default=DEFAULT_WATERMARK,
+        metavar="TIME",
+        help="how late a flight may be read, in event time (default: %(default)s)",
+    )
+    return parser
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,61 @@
+r"""Keeps topics as parquet files, every record exactly once.
+
+    spark-submit --py-files dist/dafka_spark.zip jobs/topic_to_parquet.py \\
+        --topic flights --output DIR --checkpoint DIR --available-now
+
+The files hold the source's columns (key, value, topic, partition, offset, timestamp) and lie in one
+directory per topic.  Read them with Spark: its log in the directory says which files count.
+"""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Sequence
+
+from _arguments import add_query_arguments, print_json
+from _session import build_session, read_topic, run_query
+from pyspark.sql import DataFrame
+from pyspark.sql import functions as sf
+
+
+def as_text(records: DataFrame) -> DataFrame:
+    """The same records with ``value`` as a string."""
+    return records.withColumn("value", sf.col("value").cast("string"))
+
+
+def main(argv: Sequence[str] | None = None) -> None:
+    """Runs the job; prints a line of JSON for every batch."""
+    arguments = _parser().parse_args(argv)
+    session = build_session("topic-to-parquet")
+    records = read_topic(session, arguments.topic, arguments)
+    if arguments.text:
+        records = as_text(records)
+    writer = (
+        records.writeStream.queryName("topic-to-parquet")
+        .format("parquet")
+        .partitionBy("topic")
+        .option("path", arguments.output)
+    )
+    run_query(writer, arguments, print_json)
+    session.stop()
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        description="Keep topics as parquet files, every record exactly once."
+    )
+    parser.add_argument(
+        "--topic", required=True, help="the topic to read, or several separated by commas"
+    )
+    parser.add_argument(
+        "--output", required=True, metavar="DIR", help="the parquet directory to write"
+    )
+    parser.add_argument(
+        "--text", action="store_true", help="write values as strings (default: as bytes)"
+    )
+    add_query_arguments(parser)
+    return parser
+
+
+if __name__ == "__main__":
+    main()

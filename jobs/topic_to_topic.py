@@ -1,0 +1,79 @@
+r"""Copies topics to another topic, all records or some, as they are or changed.
+
+    spark-submit --py-files dist/dafka_spark.zip jobs/topic_to_topic.py \\
+        --topic flights --to late --checkpoint DIR \\
+        --where "get_json_object(text, '$.dep_delay_min') > 60"
+
+``--where`` and ``--value`` are Spark SQL over the source's columns and ``text``, the value as a
+string.  A batch repeated after a crash may copy records again (at least once).
+"""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Sequence
+
+from _arguments import add_query_arguments, positive, print_json
+from _session import build_session, read_topic, run_query
+from pyspark.sql import DataFrame
+from pyspark.sql import functions as sf
+
+
+def transform(records: DataFrame, where: str | None, value: str | None) -> DataFrame:
+    """The records that satisfy ``where``, with the outcome of ``value``: one column ``value``.
+
+    Raises:
+        AnalysisException: an expression that Spark cannot understand.
+    """
+    records = records.withColumn("text", sf.col("value").cast("string"))
+    if where is not None:
+        records = records.where(where)
+    if value is not None:
+        records = records.withColumn("value", sf.expr(value).cast("binary"))
+    return records.select("value")
+
+
+def main(argv: Sequence[str] | None = None) -> None:
+    """Runs the job; prints a line of JSON for every batch."""
+    arguments = _parser().parse_args(argv)
+    session = build_session("topic-to-topic")
+    records = read_topic(session, arguments.topic, arguments)
+    writer = (
+        transform(records, arguments.where, arguments.value)
+        .writeStream.queryName("topic-to-topic")
+        .format("dafka")
+        .option("tower", arguments.tower)
+        .option("topic", arguments.to)
+        .option("acks", arguments.acks)
+    )
+    run_query(writer, arguments, print_json)
+    session.stop()
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        description="Copy topics to another topic, all records or some, as they are or changed."
+    )
+    parser.add_argument(
+        "--topic", required=True, help="the topic to read, or several separated by commas"
+    )
+    parser.add_argument("--to", required=True, metavar="TOPIC", help="the topic to write")
+    parser.add_argument(
+        "--where", metavar="SQL", help="copy only records for which this holds (default: all)"
+    )
+    parser.add_argument(
+        "--value", metavar="SQL", help="the value to write (default: the value as it is)"
+    )
+    parser.add_argument(
+        "--acks",
+        type=positive,
+        default=1,
+        metavar="N",
+        help="stores that must have a record before it counts as written (default: %(default)s)",
+    )
+    add_query_arguments(parser)
+    return parser
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,71 @@
+"""Builds what a Spark cluster needs into ``dist/``: a wheel, and a zip for ``--py-files``.
+
+The zip holds the pure Python packages only.  What they depend on (pyzmq, pyarrow, numpy and, for
+stores, lmdb) has native parts, which Python cannot import from a zip: executors must have them
+installed.
+"""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import zipfile
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent
+DIST = ROOT / "dist"
+PACKAGES = ("dafka_core", "dafka_spark", "pyspark_dafka")
+ZIP = DIST / "dafka_spark.zip"
+# The oldest time a zip can hold: the same sources give the same bytes.
+EPOCH = (1980, 1, 1, 0, 0, 0)
+
+USAGE = """\
+Built:
+  {wheel}
+  {zip}
+
+Submit a job, with pyzmq, pyarrow, numpy, lmdb and xxhash installed where the driver and the
+executors run:
+  spark-submit --py-files {zip} JOB.py ...
+Spark finds format "dafka" by its name only where it is installed. With --py-files a job says:
+  from dafka_spark import DafkaDataSource
+  spark.dataSource.register(DafkaDataSource)
+
+Or install the wheel, with all it depends on, on the driver and the executors:
+  pip install {wheel}
+"""
+
+
+def main() -> None:
+    """Builds both and says how to use them."""
+    DIST.mkdir(exist_ok=True)
+    wheel = build_wheel()
+    build_zip()
+    print(USAGE.format(wheel=wheel.relative_to(ROOT), zip=ZIP.relative_to(ROOT)))
+
+
+def build_wheel() -> Path:
+    """The wheel, built by the backend of this environment."""
+    for old in DIST.glob("*.whl"):
+        old.unlink()
+    command = [sys.executable, "-m", "pip", "--disable-pip-version-check", "wheel", "--quiet"]
+    command += ["--no-deps", "--no-build-isolation", "--wheel-dir", str(DIST), str(ROOT)]
+    subprocess.run(command, check=True)
+    [wheel] = DIST.glob("*.whl")
+    return wheel
+
+
+def build_zip() -> None:
+    """The packages' sources, and ``py.typed``, in an archive that Python imports from."""
+    with zipfile.ZipFile(ZIP, "w", zipfile.ZIP_DEFLATED) as archive:
+        for package in PACKAGES:
+            for path in sorted((ROOT / package).rglob("*")):
+                if path.suffix == ".py" or path.name == "py.typed":
+                    name = path.relative_to(ROOT).as_posix()
+                    entry = zipfile.ZipInfo(name, EPOCH)
+                    entry.compress_type = zipfile.ZIP_DEFLATED
+                    archive.writestr(entry, path.read_bytes())
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,136 @@
+"""``dafka`` as a process, with its pipes."""
+
+from __future__ import annotations
+
+import json
+import os
+import queue
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Sequence
+from types import TracebackType
+from typing import IO, Any, Self
+
+# Generous: a test waits as long only when it fails, on a machine however busy.
+PATIENCE_S = 60.0
+
+ANY_PORTS = ("--sub-address", "tcp://127.0.0.1:0", "--pub-address", "tcp://127.0.0.1:*")
+
+
+def environment(**more: str) -> dict[str, str]:
+    """The test's own, without what would change where ``dafka`` goes."""
+    kept = {name: value for name, value in os.environ.items() if name != "DAFKA_TOWER"}
+    return kept | more
+
+
+def command(arguments: Sequence[str]) -> list[str]:
+    return [sys.executable, "-m", "dafka_core.cli", *arguments]
+
+
+def run(
+    *arguments: str, given: bytes = b"", **variables: str
+) -> subprocess.CompletedProcess[bytes]:
+    """Runs a command to its end; ``given`` is its standard input."""
+    return subprocess.run(
+        command(arguments),
+        input=given,
+        capture_output=True,
+        timeout=PATIENCE_S,
+        env=environment(**variables),
+        check=False,
+    )
+
+
+def sentence(process: subprocess.CompletedProcess[bytes]) -> str:
+    """The one line in which a command complained."""
+    [line] = process.stderr.decode().splitlines()
+    assert line.startswith("dafka: ")
+    return line.removeprefix("dafka: ")
+
+
+class Lines:
+    """The lines of a pipe, which may be waited for."""
+
+    def __init__(self, pipe: IO[bytes]) -> None:
+        self._queue: queue.Queue[bytes | None] = queue.Queue()
+        self._pipe = pipe
+        self._abandoned = threading.Event()
+        self._thread = threading.Thread(target=self._read, daemon=True)
+        self._thread.start()
+
+    def next(self, timeout_s: float = PATIENCE_S) -> bytes | None:
+        """The next line without its newline; None at the end."""
+        return self._queue.get(timeout=timeout_s)
+
+    def rest(self) -> list[bytes]:
+        """All lines until the end."""
+        return list(iter(self.next, None))
+
+    def abandon(self) -> None:
+        """Reads no further, as ``head`` does: whoever writes gets a broken pipe."""
+        self._abandoned.set()
+        self._thread.join(PATIENCE_S)
+        self._pipe.close()
+
+    def _read(self) -> None:
+        for line in self._pipe:
+            self._queue.put(line.removesuffix(b"\n"))
+            if self._abandoned.is_set():
+                break
+        self._queue.put(None)
+
+    def close(self) -> None:
+        self._thread.join(PATIENCE_S)
+        self._pipe.close()
+
+
+class Dafka:
+    """A command that runs until it is stopped."""
+
+    def __init__(self, *arguments: str, **variables: str) -> None:
+        self.process = subprocess.Popen(
+            command(arguments),
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            env=environment(**variables),
+        )
+        assert self.process.stdin is not None
+        assert self.process.stdout is not None
+        assert self.process.stderr is not None
+        self.input = self.process.stdin
+        self.out = Lines(self.process.stdout)
+        self.err = Lines(self.process.stderr)
+
+    def ready(self) -> dict[str, Any]:
+        """Waits until the node says that it serves; what it says."""
+        line = self.out.next()
+        assert line is not None, self.err.rest()
+        assert line.startswith(b"READY ")
+        facts: dict[str, Any] = json.loads(line.removeprefix(b"READY "))
+        return facts
+
+    def stop(self, number: int = signal.SIGTERM) -> int:
+        """Sends a signal; the exit code."""
+        self.process.send_signal(number)
+        return self.wait()
+
+    def wait(self) -> int:
+        return self.process.wait(PATIENCE_S)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self.process.kill()
+        self.process.wait(PATIENCE_S)
+        self.input.close()
+        self.out.close()
+        self.err.close()

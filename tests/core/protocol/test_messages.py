@@ -1,0 +1,243 @@
+"""A message object cannot be invalid, and its ``end`` is exclusive."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import FrozenInstanceError, replace
+from typing import Any
+
+import pytest
+
+from dafka_core.errors import ProtocolError
+from dafka_core.protocol.limits import (
+    MAX_ADDRESS_BYTES,
+    MAX_FETCH_COUNT,
+    MAX_HELLO_BYTES,
+    MAX_REPLY_ENTRIES,
+    MAX_SEQUENCE,
+    MAX_TOPIC_BYTES,
+)
+from dafka_core.protocol.messages import (
+    Ack,
+    ConsumerHello,
+    DirectHead,
+    DirectRecord,
+    Fetch,
+    GetHeads,
+    Head,
+    HeadEntry,
+    HeadsQuery,
+    HeadsReply,
+    Message,
+    RecordMessage,
+    StoreHello,
+    TimeEntry,
+    TimesQuery,
+    TimesReply,
+    text_size_bytes,
+)
+
+RECORD = RecordMessage("t", "P", 1, b"v")
+DIRECT_RECORD = DirectRecord("C", "t", "P", 1, b"v")
+FETCH = Fetch("P", "C", "t", 1, 2)
+ACK = Ack("P", "t", 1, "S")
+HEAD = Head("t", "P", 1)
+DIRECT_HEAD = DirectHead("C", "t", "P", 1)
+GET_HEADS = GetHeads("t", "C")
+CONSUMER_HELLO = ConsumerHello("S", "C", ("t",))
+STORE_HELLO = StoreHello("C", "S")
+HEADS_QUERY = HeadsQuery("C", 1, ("t",))
+TIMES_QUERY = TimesQuery("C", 1, "t", "P", 1, 2)
+HEADS_REPLY = HeadsReply("C", 1, "S", 0, (HeadEntry("t", "P", 1, 2),))
+TIMES_REPLY = TimesReply("C", 1, "S", 0, (TimeEntry(1, 2),))
+
+NAMES = [
+    (RECORD, "topic"),
+    (RECORD, "partition"),
+    (DIRECT_RECORD, "requestor"),
+    (DIRECT_RECORD, "topic"),
+    (DIRECT_RECORD, "partition"),
+    (FETCH, "partition"),
+    (FETCH, "requestor"),
+    (FETCH, "topic"),
+    (ACK, "partition"),
+    (ACK, "topic"),
+    (HEAD, "topic"),
+    (HEAD, "partition"),
+    (DIRECT_HEAD, "requestor"),
+    (DIRECT_HEAD, "topic"),
+    (DIRECT_HEAD, "partition"),
+    (GET_HEADS, "requestor"),
+    (CONSUMER_HELLO, "consumer"),
+    (STORE_HELLO, "store"),
+    (HEADS_QUERY, "requestor"),
+    (TIMES_QUERY, "requestor"),
+    (TIMES_QUERY, "topic"),
+    (TIMES_QUERY, "partition"),
+    (HEADS_REPLY, "requestor"),
+    (HEADS_REPLY, "store"),
+    (TIMES_REPLY, "requestor"),
+    (TIMES_REPLY, "store"),
+]
+NAMES_THAT_MAY_BE_EMPTY = [
+    (ACK, "store"),
+    (GET_HEADS, "topic"),
+    (CONSUMER_HELLO, "store"),
+    (STORE_HELLO, "consumer"),
+]
+SEQUENCES = [
+    (RECORD, "sequence"),
+    (DIRECT_RECORD, "sequence"),
+    (FETCH, "sequence"),
+    (ACK, "sequence"),
+    (HEAD, "sequence"),
+    (DIRECT_HEAD, "sequence"),
+    (TIMES_QUERY, "sequence"),
+]
+UNSIGNED = [
+    (HEADS_QUERY, "query", 64),
+    (TIMES_QUERY, "query", 64),
+    (HEADS_REPLY, "query", 64),
+    (TIMES_REPLY, "query", 64),
+    (HEADS_REPLY, "parts_left", 32),
+    (TIMES_REPLY, "parts_left", 32),
+]
+BAD_NAMES = {
+    "too long": "x" * 256,
+    "too long as UTF-8": "é" * 128,
+    "with NUL": "a\0b",
+    "with a surrogate": "\ud800",
+    "with escaped UTF-8": b"\xc3".decode("utf-8", "surrogateescape")
+    + b"\xa9".decode("utf-8", "surrogateescape"),
+}
+
+
+def changed(message: Message, name: str, value: Any) -> Message:
+    return replace(message, **{name: value})
+
+
+@pytest.mark.parametrize(("message", "name"), NAMES)
+def test_names_must_not_be_empty(message: Message, name: str) -> None:
+    with pytest.raises(ProtocolError, match="must have 1 to 255 bytes"):
+        changed(message, name, "")
+
+
+@pytest.mark.parametrize(("message", "name"), NAMES_THAT_MAY_BE_EMPTY)
+def test_some_names_may_be_empty(message: Message, name: str) -> None:
+    assert getattr(changed(message, name, ""), name) == ""
+
+
+@pytest.mark.parametrize("bad", BAD_NAMES.values(), ids=BAD_NAMES)
+@pytest.mark.parametrize(("message", "name"), [*NAMES, *NAMES_THAT_MAY_BE_EMPTY])
+def test_names_must_be_possible_on_the_wire(message: Message, name: str, bad: str) -> None:
+    with pytest.raises(ProtocolError):
+        changed(message, name, bad)
+
+
+@pytest.mark.parametrize(("message", "name"), [*NAMES, *NAMES_THAT_MAY_BE_EMPTY])
+def test_names_may_have_255_bytes(message: Message, name: str) -> None:
+    assert MAX_TOPIC_BYTES == MAX_ADDRESS_BYTES == 255
+    for longest in ("x" * 255, "é" * 127 + "x"):
+        assert getattr(changed(message, name, longest), name) == longest
+
+
+@pytest.mark.parametrize(("message", "name"), SEQUENCES)
+def test_sequences_must_fit_signed_64_bits(message: Message, name: str) -> None:
+    for good in (0, MAX_SEQUENCE):
+        assert getattr(changed(message, name, good), name) == good
+    for bad in (-1, MAX_SEQUENCE + 1, 2**64):
+        with pytest.raises(ProtocolError, match="a sequence must lie in 0 to"):
+            changed(message, name, bad)
+
+
+@pytest.mark.parametrize(("message", "name", "bits"), UNSIGNED)
+def test_numbers_must_fit_their_field(message: Message, name: str, bits: int) -> None:
+    for good in (0, 2**bits - 1):
+        assert getattr(changed(message, name, good), name) == good
+    for bad in (-1, 2**bits):
+        with pytest.raises(ProtocolError, match=f"unsigned {bits}-bit number"):
+            changed(message, name, bad)
+
+
+def test_fetch_count_is_limited() -> None:
+    assert replace(FETCH, count=MAX_FETCH_COUNT).count == MAX_FETCH_COUNT
+    for bad in (-1, MAX_FETCH_COUNT + 1):
+        with pytest.raises(ProtocolError, match="a count must lie in 0 to 100000"):
+            replace(FETCH, count=bad)
+
+
+@pytest.mark.parametrize("message", [CONSUMER_HELLO, HEADS_QUERY])
+def test_topics_are_checked_one_by_one_and_together(message: Message) -> None:
+    fitting = ("x" * 255,) * (MAX_HELLO_BYTES // 2 // 259)
+    changed(message, "topics", fitting)
+    with pytest.raises(ProtocolError, match=f"at most {MAX_HELLO_BYTES // 2} bytes"):
+        changed(message, "topics", (*fitting, "x" * 255))
+    for bad in ("", *BAD_NAMES.values()):
+        with pytest.raises(ProtocolError):
+            changed(message, "topics", ("good", bad))
+
+
+@pytest.mark.parametrize(
+    "entry",
+    [
+        HeadEntry("", "P", 1, 2),
+        HeadEntry("t", "", 1, 2),
+        HeadEntry("t", "P", 3, 2),
+        HeadEntry("t", "P", -1, 2),
+        HeadEntry("t", "P", 1, MAX_SEQUENCE + 2),
+    ],
+)
+def test_head_entries_are_checked(entry: HeadEntry) -> None:
+    with pytest.raises(ProtocolError):
+        replace(HEADS_REPLY, entries=(HEADS_REPLY.entries[0], entry))
+
+
+@pytest.mark.parametrize("entry", [TimeEntry(-1, 0), TimeEntry(0, -1), TimeEntry(0, 2**63)])
+def test_time_entries_are_checked(entry: TimeEntry) -> None:
+    with pytest.raises(ProtocolError):
+        replace(TIMES_REPLY, entries=(TIMES_REPLY.entries[0], entry))
+
+
+@pytest.mark.parametrize("reply", [HEADS_REPLY, TIMES_REPLY])
+def test_replies_have_a_limited_number_of_entries(reply: HeadsReply | TimesReply) -> None:
+    changed(reply, "entries", reply.entries * MAX_REPLY_ENTRIES)
+    with pytest.raises(ProtocolError, match="at most 10000 entries"):
+        changed(reply, "entries", reply.entries * (MAX_REPLY_ENTRIES + 1))
+
+
+@pytest.mark.parametrize("message", [ACK, HEAD, DIRECT_HEAD])
+def test_end_is_after_the_last_record(message: Ack | Head | DirectHead) -> None:
+    assert message.end == 2
+
+
+def test_end_of_the_last_record_there_can_be_is_valid() -> None:
+    end = Head("t", "P", MAX_SEQUENCE).end
+    assert end == 2**63 - 1
+    assert replace(TIMES_QUERY, end=end).end == end
+    assert replace(HEADS_REPLY, entries=(HeadEntry("t", "P", 0, end),)).entries[0].end == end
+    for bad in (-1, end + 1):
+        with pytest.raises(ProtocolError, match="an end must lie in 0 to"):
+            replace(TIMES_QUERY, end=bad)
+
+
+def test_end_of_a_fetch_fits_signed_64_bits() -> None:
+    assert FETCH.end == 3
+    assert replace(FETCH, count=0).end == 1
+    assert replace(FETCH, sequence=MAX_SEQUENCE, count=1).end == 2**63 - 1
+    assert replace(FETCH, sequence=MAX_SEQUENCE, count=MAX_FETCH_COUNT).end == 2**63 - 1
+
+
+@pytest.mark.parametrize(
+    ("text", "size_bytes"), [("", 0), ("abc", 3), ("é", 2), ("\udcff", 1), ("日本\udc80", 7)]
+)
+def test_text_size_is_that_on_the_wire(text: str, size_bytes: int) -> None:
+    assert text_size_bytes(text) == size_bytes
+
+
+@pytest.mark.parametrize(
+    "change",
+    [lambda: setattr(HEAD, "sequence", -1), lambda: setattr(HEADS_REPLY, "entries", ())],
+)
+def test_messages_cannot_be_changed(change: Callable[[], None]) -> None:
+    with pytest.raises(FrozenInstanceError):
+        change()

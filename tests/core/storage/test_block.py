@@ -1,0 +1,199 @@
+"""Blocks: what goes in comes out, and nothing else does."""
+
+from __future__ import annotations
+
+import array
+import struct
+from collections.abc import Callable
+
+import numpy as np
+import pyarrow as pa  # type: ignore[import-untyped]
+import pytest
+import xxhash
+from hypothesis import given
+from hypothesis import strategies as st
+
+from dafka_core.storage import block as module
+from dafka_core.storage.block import Block, Piece, merge, pack, pack_pieces
+
+VALUES = st.lists(st.binary(max_size=40), min_size=1, max_size=30)
+TIMES_US = st.integers(-(2**63), 2**63 - 1)
+HEADER = struct.Struct("<4sHHQII")
+
+
+def resealed(packed: bytes | bytearray, change: Callable[[bytearray], None]) -> bytearray:
+    """The block changed, with the checksum of what it now holds."""
+    changed = bytearray(packed)
+    change(changed)
+    struct.pack_into("<Q", changed, 8, xxhash.xxh3_64_intdigest(bytes(changed[16:])))
+    return changed
+
+
+@given(VALUES, TIMES_US)
+def test_what_is_packed_is_parsed(values: list[bytes], time_us: int) -> None:
+    packed = pack(values, time_us)
+    block = Block.parse(packed)
+    assert block.count == len(values)
+    assert block.size_bytes == len(packed)
+    assert block.values_list() == values
+    assert block.values.to_pylist() == values
+    assert block.values.type == pa.binary()
+    block.values.validate(full=True)
+    assert block.timestamp_runs.tolist() == [[len(values), time_us]]
+    assert block.timestamps().tolist() == [time_us] * len(values)
+
+
+@given(st.lists(st.tuples(VALUES, TIMES_US), min_size=1, max_size=5), st.data())
+def test_merging_and_slicing_are_those_of_lists(
+    parts: list[tuple[list[bytes], int]], data: st.DataObject
+) -> None:
+    values = [value for part, _ in parts for value in part]
+    times = [time_us for part, time_us in parts for _ in part]
+    merged = merge([Block.parse(pack(part, time_us)) for part, time_us in parts])
+    block = Block.parse(merged)
+    assert block.values_list() == values
+    assert block.timestamps().tolist() == times
+    runs = block.timestamp_runs[:, 1]
+    assert (runs[1:] != runs[:-1]).all()
+
+    start = data.draw(st.integers(0, len(values) - 1))
+    stop = data.draw(st.integers(start + 1, len(values)))
+    part = block.slice(start, stop - start)
+    again = data.draw(st.integers(0, stop - start - 1))
+    for sliced, first in ((part, start), (part.slice(again, part.count - again), start + again)):
+        assert sliced.values_list() == values[first:stop]
+        assert sliced.values.to_pylist() == values[first:stop]
+        assert sliced.timestamps().tolist() == times[first:stop]
+        assert bytes(sliced.data) == b"".join(values[first:stop])
+        alone = merge([sliced])
+        assert len(alone) == sliced.size_bytes
+        assert Block.parse(alone).values_list() == values[first:stop]
+
+
+@given(VALUES, VALUES, st.integers(0, 1), st.integers(0, 1))
+def test_extending_is_merging(old: list[bytes], new: list[bytes], old_us: int, new_us: int) -> None:
+    first = Block.parse(pack(old, old_us))
+    (piece,) = pack_pieces(new, new_us, first)
+    assert piece == Piece(0, len(new), True, merge([first, Block.parse(pack(new, new_us))]))
+
+
+@given(VALUES, TIMES_US, st.integers(1, 255))
+def test_a_block_cut_short_or_changed_anywhere_is_refused(
+    values: list[bytes], time_us: int, mask: int
+) -> None:
+    packed = pack(values, time_us)
+    for length in range(len(packed)):
+        with pytest.raises(ValueError, match=r"."):
+            Block.parse(packed[:length])
+    for position in range(len(packed)):
+        changed = bytearray(packed)
+        changed[position] ^= mask
+        with pytest.raises(ValueError, match=r"."):
+            Block.parse(changed)
+    with pytest.raises(ValueError, match="checksum"):
+        Block.parse(packed + b"\0")
+
+
+def test_a_block_of_another_format_names_both() -> None:
+    packed = pack([b"a"], 0)
+    struct.pack_into("<H", packed, 4, 7)
+    with pytest.raises(ValueError, match=r"format 7.*format 1"):
+        Block.parse(packed)
+
+
+@pytest.mark.parametrize(
+    ("change", "why"),
+    [
+        (lambda b: struct.pack_into("<I", b, 16, 0), "cannot hold 0 records"),
+        (lambda b: struct.pack_into("<I", b, 16, 2**32 - 1), "cannot hold"),
+        (lambda b: struct.pack_into("<I", b, 16, 2), "timestamps"),
+        (lambda b: struct.pack_into("<I", b, 20, 2**31), "cannot hold"),
+        (lambda b: struct.pack_into("<q", b, 24, -3), "timestamps"),
+        (lambda b: struct.pack_into("<i", b, 40, 1), "offsets"),
+        (lambda b: struct.pack_into("<i", b, 44, 9), "offsets"),
+        (lambda b: struct.pack_into("<i", b, 44, -9), "offsets"),
+        (lambda b: b.extend(b"x"), "offsets"),
+    ],
+)
+def test_a_block_that_contradicts_itself_is_refused_whatever_its_checksum(
+    change: Callable[[bytearray], None], why: str
+) -> None:
+    packed = pack([b"one", b"two", b"three"], 5)
+    assert Block.parse(resealed(packed, lambda _: None)).count == 3
+    with pytest.raises(ValueError, match=why):
+        Block.parse(resealed(packed, change))
+
+
+def test_arrow_reads_the_buffer_itself() -> None:
+    packed = bytes(pack([b"first", b"second"], 0))
+    address = np.frombuffer(packed, np.uint8).ctypes.data
+    _, offsets, data = Block.parse(packed).values.buffers()
+    assert address < offsets.address < data.address < address + len(packed)
+    assert (offsets.address - address) % 8 == (data.address - address) % 8 == 0
+
+
+def test_an_array_outlives_everything_else() -> None:
+    found = Block.parse(pack([b"a" * 1000] * 1000, 0)).slice(10, 5).values
+    assert found.to_pylist() == [b"a" * 1000] * 5
+
+
+def test_how_many_records_fit() -> None:
+    block = Block.parse(pack([b"aaa", b"", b"bb", b"c"], 0))
+    assert [block.fitting(size) for size in (0, 2, 3, 4, 5, 6, 99)] == [0, 0, 2, 2, 3, 4, 4]
+    assert [block.slice(1, 2).fitting(size) for size in (0, 1, 2, 3)] == [1, 1, 2, 2]
+
+
+@pytest.mark.parametrize(("start", "count"), [(-1, 1), (0, 0), (0, 4), (3, 1), (1, 3), (2, -1)])
+def test_a_slice_beyond_the_block_is_refused(start: int, count: int) -> None:
+    with pytest.raises(ValueError, match="of a block of 3"):
+        Block.parse(pack([b"a", b"b", b"c"], 0)).slice(start, count)
+
+
+def test_parts_of_the_values_as_a_list() -> None:
+    block = Block.parse(pack([b"a", b"", b"ccc"], 0))
+    assert block.values_list(1) == [b"", b"ccc"]
+    assert block.values_list(0, 2) == [b"a", b""]
+    assert block.values_list(2, 2) == []
+    with pytest.raises(ValueError, match="of a block of 3"):
+        block.values_list(2, 4)
+
+
+def test_what_cannot_be_a_block_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(ValueError, match="at least one record"):
+        pack([], 0)
+    with pytest.raises(ValueError, match="no block to merge"):
+        merge([])
+    with pytest.raises(TypeError, match="must be bytes"):
+        pack([array.array("i", [1, 2, 3])], 0)  # type: ignore[list-item]
+    monkeypatch.setattr(module, "MAX_RECORD_BYTES", 4)
+    with pytest.raises(ValueError, match="value 1 has 5 bytes"):
+        pack([b"fits", b"not!!"], 0)
+
+
+@given(st.lists(st.integers(0, 400), min_size=1, max_size=60), st.booleans())
+def test_pieces_are_small_and_complete(sizes: list[int], extends: bool) -> None:
+    values = [bytes([number % 256]) * size for number, size in enumerate(sizes)]
+    old = Block.parse(pack([b"old", b"er"], 1)) if extends else None
+    limit = 300
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(module, "MAX_BLOCK_BYTES", limit)
+        pieces = list(pack_pieces(values, 2, old))
+    assert [piece.start for piece in pieces[1:]] == [piece.stop for piece in pieces[:-1]]
+    assert not any(piece.extends for piece in pieces[1:])
+    found = []
+    for piece in pieces:
+        block = Block.parse(piece.packed)
+        assert len(piece.packed) <= limit or (block.count == 1 and not piece.extends)
+        found += block.values_list()
+    expected = [b"old", b"er"] if pieces[0].extends else []
+    assert found == expected + values
+
+
+def test_only_pieces_split(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "MAX_BLOCK_BYTES", 300)
+    assert Block.parse(pack([b"x" * 1000], 0)).values_list() == [b"x" * 1000]
+    with pytest.raises(ValueError, match="2 values do not make one block of at most 300 bytes"):
+        pack([b"x" * 150, b"y" * 150], 0)
+    blocks = [Block.parse(pack([b"x" * 150], 0)), Block.parse(pack([b"y" * 150], 0))]
+    with pytest.raises(ValueError, match="2 blocks exceed 300 bytes"):
+        merge(blocks)

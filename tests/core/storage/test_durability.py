@@ -1,0 +1,271 @@
+"""What goes wrong around a store: kills, other processes, damage, disks that are full."""
+
+from __future__ import annotations
+
+import contextlib
+import mmap
+import os
+import random
+import resource
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import lmdb
+import pytest
+
+from dafka_core.errors import ClosedError, StoreError
+from dafka_core.records import Run
+from dafka_core.storage import Log
+from tests.core.storage import appender
+
+P = appender.PARTITION
+ROOT = Path(__file__).parents[3]
+
+
+@contextlib.contextmanager
+def child(directory: Path, seed: int) -> Iterator[subprocess.Popen[str]]:
+    """A process that appends to the log; killed when the test is through with it."""
+    command = [sys.executable, "-m", appender.__name__, str(directory), str(seed)]
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    with subprocess.Popen(
+        command, stdout=subprocess.PIPE, text=True, cwd=ROOT, env=environment
+    ) as process:
+        try:
+            yield process
+        finally:
+            process.kill()
+
+
+def line(process: subprocess.Popen[str]) -> str:
+    assert process.stdout is not None
+    return process.stdout.readline()
+
+
+def values_of(store: Log, topic: str = "t", partition: str = P) -> list[bytes]:
+    """All values that are held."""
+    info = store.info(topic, partition)
+    assert info is not None
+    values: list[bytes] = []
+    while info.earliest + len(values) < info.end:
+        for chunk in store.read(topic, partition, info.earliest + len(values), info.end):
+            assert chunk.offset == info.earliest + len(values)
+            values += chunk.values_list()
+    return values
+
+
+def test_what_was_acknowledged_survives_kills(tmp_path: Path) -> None:
+    chance = random.Random(20)
+    acknowledged = 0
+    for seed in range(8):
+        with child(tmp_path, seed) as process:
+            told = [int(line(process)) for _ in range(chance.randint(1, 60))]
+            assert told[0] >= acknowledged
+            process.kill()
+            assert process.stdout is not None
+            told += [int(text) for text in process.stdout if text.endswith("\n")]
+        acknowledged = told[-1]
+        with Log(tmp_path) as store:
+            assert store.end("t", P) >= acknowledged
+            for info in store.partitions():
+                expected = [appender.value(n) for n in range(info.earliest, info.end)]
+                assert values_of(store) == expected
+    assert acknowledged > 0
+
+
+def test_one_process_writes_and_others_may_read(tmp_path: Path) -> None:
+    with child(tmp_path, 1) as process:
+        line(process)
+        with pytest.raises(StoreError, match=f"process {process.pid} has it open for writing"):
+            Log(tmp_path)
+        with Log(tmp_path, read_only=True, map_size_bytes=1 << 20) as store:
+            end = int(line(process))
+            # The child's map grows beyond ours on the way.
+            while (tmp_path / "data.mdb").stat().st_size < 4 << 20:
+                end = int(line(process))
+            assert store.end("t", P) >= end
+            info = store.info("t", P)
+            assert info is not None
+            (first, *_) = store.read("t", P, info.end - 1, info.end)
+            assert first.values_list() == [appender.value(info.end - 1)]
+    with Log(tmp_path) as store:
+        assert store.end("t", P) >= end
+
+
+def test_a_process_has_a_directory_open_once(tmp_path: Path) -> None:
+    with Log(tmp_path) as store:
+        with pytest.raises(StoreError, match=f"process {os.getpid()} has it open"):
+            Log(tmp_path)
+        store.append([Run.of("t", P, 0, [b"a"])])
+        assert values_of(store) == [b"a"]
+
+
+def test_a_directory_that_cannot_be_one_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("text")
+    with pytest.raises(StoreError, match="cannot be opened for writing"):
+        Log(tmp_path / "file")
+    with pytest.raises(StoreError, match="there is no store here"):
+        Log(tmp_path / "missing", read_only=True)
+    assert not (tmp_path / "missing").exists()
+
+
+def test_a_file_that_is_no_database_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "data.mdb").write_bytes(b"not a database, " * 1000)
+    for read_only in (False, True):
+        with pytest.raises(StoreError, match=r"not a store's file.*an empty directory") as caught:
+            Log(tmp_path, read_only=read_only)
+        assert caught.value.directory == str(tmp_path)
+    assert (tmp_path / "data.mdb").read_bytes() == b"not a database, " * 1000
+
+
+@pytest.mark.parametrize("name", [None, b"other", b"meta"])
+def test_another_programs_database_is_refused(tmp_path: Path, name: bytes | None) -> None:
+    with lmdb.Environment(str(tmp_path), max_dbs=1) as env, env.begin(write=True) as transaction:
+        table = env.open_db(name, txn=transaction)
+        transaction.put(b"key", b"value", db=table)
+    for read_only in (False, True):
+        with pytest.raises(StoreError, match="another program's LMDB database"):
+            Log(tmp_path, read_only=read_only)
+
+
+def test_an_unknown_format_is_refused(tmp_path: Path) -> None:
+    Log(tmp_path).close()
+    change(tmp_path, b"meta", b"format", b"\x09\0\0\0")
+    with pytest.raises(StoreError, match="its format is 9, this program reads and writes format 1"):
+        Log(tmp_path)
+
+
+def test_an_empty_file_becomes_a_log(tmp_path: Path) -> None:
+    (tmp_path / "data.mdb").touch()
+    with pytest.raises(StoreError, match="no store here"):
+        Log(tmp_path, read_only=True)
+    with Log(tmp_path) as store:
+        store.append([Run.of("t", P, 0, [b"a"])])
+
+
+def change(directory: Path, table: bytes, key: bytes, value: bytes | None) -> None:
+    """Changes a row behind the log's back."""
+    with lmdb.Environment(str(directory), max_dbs=3) as env:
+        opened = env.open_db(table, create=False)
+        with env.begin(write=True, db=opened) as transaction:
+            if value is None:
+                assert transaction.delete(key)
+            else:
+                transaction.put(key, value)
+
+
+def three_blocks(directory: Path) -> list[bytes]:
+    values = [appender.value(number).ljust(1000, b".") for number in range(300)]
+    with Log(directory) as store:
+        for first in range(0, 300, 100):
+            store.append([Run.of("t", P, first, values[first : first + 100])])
+    return values
+
+
+def test_a_flipped_bit_on_disk_is_found(tmp_path: Path) -> None:
+    values = three_blocks(tmp_path)
+    with (tmp_path / "data.mdb").open("r+b") as file, mmap.mmap(file.fileno(), 0) as data:
+        position = data.find(values[150]) + 500
+        data[position] ^= 4
+    with Log(tmp_path) as store:
+        damage = f"topic 't', partition {P}: the block at offset 100 cannot be read: its checksum"
+        for read in (store.read, store.times):
+            with pytest.raises(StoreError, match=damage) as caught:
+                read("t", P, 50, 300)
+            assert caught.value.directory == str(tmp_path)
+        (first,) = store.read("t", P, 0, 100)
+        (last,) = store.read("t", P, 250, 300)
+        assert first.values_list() + last.values_list() == values[:100] + values[250:]
+        store.append([Run.of("t", P, 300, [b"next"])])
+        assert store.trim("t", P, 200) == 200
+        assert values_of(store) == [*values[200:], b"next"]
+
+
+def test_a_damaged_last_block_is_not_extended(tmp_path: Path) -> None:
+    with Log(tmp_path) as store:
+        store.append([Run.of("t", P, 0, [b"a" * 10_000])])
+    with (tmp_path / "data.mdb").open("r+b") as file, mmap.mmap(file.fileno(), 0) as data:
+        data[data.find(b"a" * 10_000) + 5_000] = 0
+    with Log(tmp_path) as store:
+        with pytest.raises(StoreError, match="the block at offset 0 cannot be read"):
+            store.append([Run.of("t", P, 1, [b"b"])])
+        assert store.end("t", P) == 1
+
+
+@pytest.mark.parametrize(("missing", "start"), [(0, 0), (100, 150), (200, 299)])
+def test_a_missing_block_is_found(tmp_path: Path, missing: int, start: int) -> None:
+    three_blocks(tmp_path)
+    change(tmp_path, b"blocks", bytes(8) + missing.to_bytes(8, "big"), None)
+    with Log(tmp_path) as store, pytest.raises(StoreError, match=f"at offset {start} .*no block"):
+        store.read("t", P, start, 300)
+
+
+def test_a_last_block_that_ends_elsewhere_is_found(tmp_path: Path) -> None:
+    with Log(tmp_path) as store:
+        store.append([Run.of("t", "1", 0, [b"a"]), Run.of("t", "2", 0, [b"a", b"b"])])
+    with lmdb.Environment(str(tmp_path), max_dbs=3) as env:
+        blocks = env.open_db(b"blocks", create=False)
+        with env.begin(db=blocks) as transaction:
+            other = transaction.get(bytes(16))
+    assert other is not None
+    change(tmp_path, b"blocks", bytes(7) + b"\1" + bytes(8), other)
+    with Log(tmp_path) as store, pytest.raises(StoreError, match="ends at offset 1, not at 2"):
+        store.append([Run.of("t", "2", 2, [b"c"])])
+
+
+def test_a_file_cut_short_does_not_kill_the_process(tmp_path: Path) -> None:
+    values = three_blocks(tmp_path)
+    data = (tmp_path / "data.mdb").read_bytes()
+    os.truncate(tmp_path / "data.mdb", data.index(values[250]))
+    with pytest.raises(StoreError, match="it was cut short"):
+        Log(tmp_path, read_only=True)
+    with pytest.raises(StoreError, match=r"damaged"), Log(tmp_path) as store:
+        values_of(store)
+
+
+@contextlib.contextmanager
+def limited(what: int, size_bytes: int) -> Iterator[None]:
+    """Sets a limit of this process, which the kernel keeps."""
+    before = resource.getrlimit(what)
+    resource.setrlimit(what, (size_bytes, before[1]))
+    try:
+        yield
+    finally:
+        resource.setrlimit(what, before)
+
+
+def test_a_full_disk_is_told_and_leaves_all_as_it_was(tmp_path: Path) -> None:
+    values = three_blocks(tmp_path)
+    with Log(tmp_path) as store:
+        full_bytes = (tmp_path / "data.mdb").stat().st_size + 50_000
+        with limited(resource.RLIMIT_FSIZE, full_bytes):
+            for _ in range(3):
+                with pytest.raises(StoreError, match=r"disk is full.*free some space"):
+                    store.append([Run.of("t", P, 300, [b"x" * 100_000]), Run.of("u", P, 0, [b"y"])])
+                assert values_of(store) == values
+                assert store.info("u", P) is None
+        store.append([Run.of("t", P, 300, [b"x" * 100_000])])
+        assert values_of(store) == [*values, b"x" * 100_000]
+    with Log(tmp_path) as store:
+        assert values_of(store) == [*values, b"x" * 100_000]
+
+
+def test_a_map_that_cannot_grow_closes_the_log(tmp_path: Path) -> None:
+    value = b"x" * (1 << 20)
+
+    def fill(store: Log) -> None:
+        for number in range(1000):
+            store.append([Run.of("t", P, number, [value])])
+
+    with Log(tmp_path, map_size_bytes=1 << 20) as store:
+        used = int(Path("/proc/self/statm").read_text().split()[0]) * mmap.PAGESIZE
+        with limited(resource.RLIMIT_AS, used + (48 << 20)):
+            with pytest.raises(StoreError, match=r"cannot map.*ulimit -v"):
+                fill(store)
+            with pytest.raises(ClosedError):
+                store.end("t", P)
+    with Log(tmp_path) as store:
+        values = values_of(store)
+        assert len(values) > 2
+        assert set(values) == {value}

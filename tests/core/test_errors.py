@@ -1,0 +1,174 @@
+"""Errors keep their type, sentence and facts between processes."""
+
+from __future__ import annotations
+
+import copy
+import pickle
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from dafka_core.errors import (
+    BackPressureError,
+    ClosedError,
+    ConfigError,
+    DafkaError,
+    DataLossError,
+    FetchTimeoutError,
+    NodeFailedError,
+    NoStoreError,
+    NotAcknowledgedError,
+    ProtocolError,
+    StoreError,
+    TowerNotFoundError,
+)
+
+TOWERS = ["127.0.0.1:5556:5557", "[::1]:1:2"]
+ERRORS: list[tuple[DafkaError, dict[str, object], str]] = [
+    (
+        ConfigError("acks", "no", "must be a whole number"),
+        {"option": "acks", "value": "no", "why": "must be a whole number"},
+        "option 'acks' = 'no': must be a whole number",
+    ),
+    (
+        ProtocolError("the version is not 1"),
+        {"reason": "the version is not 1"},
+        "the version is not 1",
+    ),
+    (ClosedError("consumer"), {"what": "consumer"}, "the consumer is closed"),
+    (
+        NodeFailedError("store", "no space left"),
+        {"what": "store", "why": "no space left"},
+        "the store has failed: no space left",
+    ),
+    (
+        TowerNotFoundError(TOWERS, 2.5),
+        {"towers": tuple(TOWERS), "waited_s": 2.5},
+        "no tower answered at 127.0.0.1:5556:5557, [::1]:1:2 within 2.5 s; ",
+    ),
+    (
+        BackPressureError("t", "P", 500_000, 60),
+        {"topic": "t", "partition": "P", "unacknowledged": 500_000, "waited_s": 60},
+        "topic 't', partition P: 500000 records wait for a store's acknowledgement and none came ",
+    ),
+    (
+        NotAcknowledgedError("t", "P", 7, 0.5),
+        {"topic": "t", "partition": "P", "count": 7, "waited_s": 0.5},
+        "topic 't', partition P: 7 records are not acknowledged after 0.5 s; ",
+    ),
+    (
+        StoreError(Path("data") / "store", "it is not a directory"),
+        {"directory": str(Path("data") / "store"), "why": "it is not a directory"},
+        f"store at {Path('data') / 'store'}: it is not a directory",
+    ),
+    (
+        DataLossError("t", "P", 3, 9, "retention removed the rest"),
+        {
+            "topic": "t",
+            "partition": "P",
+            "wanted": 3,
+            "available": 9,
+            "why": "retention removed the rest",
+        },
+        "topic 't', partition P: offset 3 was asked for, offset 9 on is available: retention ",
+    ),
+    (
+        DataLossError("t", "P", 3, None, "no store has the partition"),
+        {
+            "topic": "t",
+            "partition": "P",
+            "wanted": 3,
+            "available": None,
+            "why": "no store has the partition",
+        },
+        "topic 't', partition P: offset 3 was asked for, nothing is available: no store has ",
+    ),
+    (
+        FetchTimeoutError("t", "P", 3, 9, 30),
+        {"topic": "t", "partition": "P", "offset": 3, "end": 9, "waited_s": 30},
+        "topic 't', partition P: offsets 3 to 9 (exclusive) did not arrive: no progress for 30 s.",
+    ),
+    (
+        NoStoreError(TOWERS, 5),
+        {"towers": tuple(TOWERS), "waited_s": 5},
+        "no store was heard of through 127.0.0.1:5556:5557, [::1]:1:2 within 5 s; start one with ",
+    ),
+]
+
+every_error = pytest.mark.parametrize(
+    ("error", "facts", "start"), ERRORS, ids=lambda value: type(value).__name__
+)
+
+
+def kinds(base: type[DafkaError]) -> Iterator[type[DafkaError]]:
+    for kind in base.__subclasses__():
+        if kind.__module__ == DafkaError.__module__:
+            yield kind
+            yield from kinds(kind)
+
+
+def test_every_error_is_tried() -> None:
+    assert {type(error) for error, _, _ in ERRORS} == set(kinds(DafkaError))
+
+
+@every_error
+def test_facts_and_sentence(error: DafkaError, facts: dict[str, object], start: str) -> None:
+    assert vars(error) == facts
+    assert str(error).startswith(start)
+    assert error.args == (str(error),)
+
+
+@every_error
+@pytest.mark.parametrize("protocol", range(pickle.HIGHEST_PROTOCOL + 1))
+def test_pickled(error: DafkaError, facts: dict[str, object], start: str, protocol: int) -> None:
+    again = pickle.loads(pickle.dumps(error, protocol))
+    assert type(again) is type(error)
+    assert str(again) == str(error)
+    assert again.args == error.args
+    assert vars(again) == facts
+
+
+@every_error
+def test_copied(error: DafkaError, facts: dict[str, object], start: str) -> None:
+    for again in (copy.copy(error), copy.deepcopy(error)):
+        assert again is not error
+        assert (type(again), str(again), vars(again)) == (type(error), str(error), facts)
+
+
+def test_changing_a_copy_leaves_the_error() -> None:
+    error = ClosedError("consumer")
+    copy.copy(error).what = "producer"
+    assert error.what == "consumer"
+
+
+def test_notes_survive() -> None:
+    error = StoreError("data", "full")
+    error.add_note("while writing a block")
+    assert pickle.loads(pickle.dumps(error)).__notes__ == ["while writing a block"]
+
+
+def test_base_without_facts() -> None:
+    error = pickle.loads(pickle.dumps(DafkaError("something")))
+    assert type(error) is DafkaError
+    assert str(error) == "something"
+
+
+class OwnError(ConfigError):
+    """An application's subclass with a constructor of its own."""
+
+    def __init__(self) -> None:
+        super().__init__("own", 1, "must be 2")
+        self.extra = [1]
+
+
+def test_subclasses_survive() -> None:
+    again = pickle.loads(pickle.dumps(OwnError()))
+    assert type(again) is OwnError
+    assert str(again) == "option 'own' = 1: must be 2"
+    assert again.extra == [1]
+
+
+def test_wrong_options_are_value_errors() -> None:
+    assert isinstance(ConfigError("a", 1, "b"), ValueError)
+    assert not isinstance(ProtocolError("a"), ValueError)

@@ -1,0 +1,56 @@
+"""One Spark session and one Dafka cluster for all of Spark's tests."""
+
+from __future__ import annotations
+
+import os
+import sys
+import uuid
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+# Before Spark's JVM starts: what it does for a source found by name it does with this Python,
+# whatever spark.pyspark.python says.
+os.environ["PYSPARK_PYTHON"] = sys.executable
+_ROOT = str(Path(__file__).parents[2])
+os.environ["PYTHONPATH"] = os.pathsep.join(
+    [_ROOT, *filter(None, [os.environ.get("PYTHONPATH", "")])]
+)
+
+from pyspark.sql import SparkSession  # noqa: E402
+
+from dafka_core import EmbeddedCluster  # noqa: E402
+
+
+@pytest.fixture(scope="session")
+def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
+    """Spark in this process, with two task slots."""
+    session = (
+        SparkSession.builder.master("local[2]")
+        .appName("dafka tests")
+        .config("spark.driver.bindAddress", "127.0.0.1")
+        .config("spark.driver.host", "127.0.0.1")
+        .config("spark.pyspark.python", sys.executable)
+        .config("spark.ui.enabled", "false")
+        .config("spark.ui.showConsoleProgress", "false")
+        .config("spark.sql.shuffle.partitions", "2")
+        .config("spark.sql.warehouse.dir", str(tmp_path_factory.mktemp("warehouse")))
+        .getOrCreate()
+    )
+    session.sparkContext.setLogLevel("ERROR")
+    yield session
+    session.stop()
+
+
+@pytest.fixture(scope="session")
+def cluster() -> Iterator[EmbeddedCluster]:
+    """A tower and one store."""
+    with EmbeddedCluster() as running:
+        yield running
+
+
+@pytest.fixture
+def topic() -> str:
+    """A topic that no other test uses."""
+    return f"topic-{uuid.uuid4().hex[:12]}"

@@ -1,0 +1,144 @@
+"""Batch reads by a real Spark from a real cluster."""
+
+from __future__ import annotations
+
+import datetime as dt
+import json
+
+import pytest
+from chispa import assert_df_equality
+from pyspark.errors import PySparkException
+
+from tests.spark.topics import batch, produce, texts
+
+
+def test_every_column(spark, cluster, topic):
+    before = dt.datetime.now()  # noqa: DTZ005 -- Spark gives local times, too
+    address = produce(cluster, topic, range(3))
+    frame = batch(spark, cluster, subscribe=topic)
+    expected = spark.createDataFrame(
+        [(None, str(n).encode(), topic, address, n) for n in range(3)],
+        "key binary, value binary, topic string, partition string, offset bigint",
+    )
+    assert_df_equality(frame.drop("timestamp"), expected)
+    times = [row["timestamp"] for row in frame.select("timestamp").collect()]
+    assert all(before <= time <= dt.datetime.now() for time in times)  # noqa: DTZ005
+
+
+@pytest.mark.parametrize("names", [("offset", "value"), ("topic",), ("timestamp", "partition")])
+def test_any_columns_in_any_order(spark, cluster, topic, names):
+    produce(cluster, topic, range(5))
+    full = batch(spark, cluster, subscribe=topic)
+    schema = full.select(*names).schema
+    reader = spark.read.format("dafka").options(tower=cluster.tower, subscribe=topic)
+    assert_df_equality(reader.schema(schema).load(), full.select(*names))
+
+
+def test_wrong_columns_are_refused(spark, cluster, topic):
+    reader = spark.read.format("dafka").options(tower=cluster.tower, subscribe=topic)
+    with pytest.raises(PySparkException, match=r"column 'offset': is bigint, not string"):
+        reader.schema("offset string").load().collect()
+    with pytest.raises(PySparkException, match=r"column 'vlaue'.*did you mean 'value'"):
+        reader.schema("vlaue binary").load().collect()
+
+
+def test_nothing_is_an_empty_frame(spark, cluster, topic):
+    """Trap: Spark makes ``InputPartition(None)`` of a batch without partitions."""
+    produce(cluster, topic, range(3))
+    assert batch(spark, cluster, subscribe=topic + "-none").count() == 0
+    bounds = json.dumps({topic: {produce(cluster, topic, range(4)): 4}})
+    frame = batch(spark, cluster, subscribe=topic, startingOffsets=bounds)
+    assert texts(frame.collect()) == ["0", "1", "2"]
+
+
+def test_filters_are_sparks_work(spark, cluster, topic):
+    """Trap: planning fails for a reader that defines ``pushFilters`` while pushdown is off."""
+    produce(cluster, topic, range(10))
+    frame = batch(spark, cluster, subscribe=topic)
+    assert spark.conf.get("spark.sql.python.filterPushdown.enabled") == "false"
+    assert frame.where("offset >= 8 and topic is not null").count() == 2
+
+
+def test_ranges_are_split_and_none_is_lost(spark, cluster, topic):
+    produce(cluster, topic, range(1000))
+    produce(cluster, topic, range(1000, 1010))
+    whole = batch(spark, cluster, subscribe=topic)
+    assert whole.rdd.getNumPartitions() == 2
+    split = batch(spark, cluster, subscribe=topic, minPartitions=6)
+    assert split.rdd.getNumPartitions() == 6
+    assert texts(split.collect()) == sorted(map(str, range(1010)))
+    cut = batch(spark, cluster, subscribe=topic, maxRecordsPerPartition=100)
+    assert cut.rdd.getNumPartitions() == 11
+    assert cut.count() == 1010
+
+
+def test_bounds(spark, cluster, topic):
+    address = produce(cluster, topic, range(10))
+    start = json.dumps({topic: {address: 3}})
+    end = json.dumps({topic: {address: 7}})
+    frame = batch(spark, cluster, subscribe=topic, startingOffsets=start, endingOffsets=end)
+    assert texts(frame.collect()) == ["3", "4", "5", "6"]
+    latest = json.dumps({topic: {address: -1}})
+    frame = batch(spark, cluster, subscribe=topic, startingOffsets=start, endingOffsets=latest)
+    assert frame.count() == 7
+
+
+@pytest.mark.parametrize(
+    ("start", "end", "says"),
+    [
+        (11, -1, r"offsets 0 up to, not including, 10"),
+        (0, 11, r"offsets 0 up to, not including, 10"),
+        (7, 3, r"starts after it, at 7"),
+    ],
+)
+def test_bounds_outside_of_the_partition(spark, cluster, topic, start, end, says):
+    address = produce(cluster, topic, range(10))
+    start, end = (json.dumps({topic: {address: offset}}) for offset in (start, end))
+    frame = batch(spark, cluster, subscribe=topic, startingOffsets=start, endingOffsets=end)
+    with pytest.raises(PySparkException, match=says):
+        frame.collect()
+
+
+def test_choices_of_topics(spark, cluster, topic):
+    first = produce(cluster, topic, ["a"])
+    produce(cluster, topic, ["b"])
+    produce(cluster, topic + "2", ["c"])  # the topic is a prefix of this one
+    assert texts(batch(spark, cluster, subscribe=topic).collect()) == ["a", "b"]
+    both = batch(spark, cluster, subscribe=f"{topic}, {topic}2")
+    assert texts(both.collect()) == ["a", "b", "c"]
+    assert texts(batch(spark, cluster, subscribePattern=f"{topic}.").collect()) == ["c"]
+    assigned = batch(spark, cluster, assign=json.dumps({topic: [first]}))
+    assert texts(assigned.collect()) == ["a"]
+
+
+@pytest.mark.parametrize(
+    ("options", "says"),
+    [
+        ({}, "exactly one of subscribe, subscribePattern and assign"),
+        ({"subscribe": "t", "fetchTimeout": 5}, "did you mean 'fetchTimeoutMs'"),
+        ({"subscribe": "t", "acks": 1}, "is an option of writing"),
+        ({"subscribe": "t", "startingOffsets": "first"}, "must be earliest, latest or JSON"),
+    ],
+)
+def test_wrong_options_are_refused_by_load(spark, cluster, options, says):
+    with pytest.raises(PySparkException, match=says):
+        batch(spark, cluster, **options)
+
+
+def test_a_batch_cannot_start_at_the_latest(spark, cluster, topic):
+    with pytest.raises(PySparkException, match=r"reads nothing"):
+        batch(spark, cluster, subscribe=topic, startingOffsets="latest").collect()
+
+
+def test_a_tower_that_is_not_there(spark, topic):
+    frame = spark.read.format("dafka").options(tower="127.0.0.1:1:1", subscribe=topic).load()
+    with pytest.raises(PySparkException, match=r"no tower answered at 127.0.0.1:1:1"):
+        frame.collect()
+
+
+def test_a_registered_source(spark, cluster, topic):
+    from dafka_spark import DafkaDataSource
+
+    spark.dataSource.register(DafkaDataSource)
+    produce(cluster, topic, range(3))
+    assert batch(spark, cluster, subscribe=topic).count() == 3

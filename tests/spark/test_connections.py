@@ -1,0 +1,88 @@
+"""Readers are shared in a process, and closed when nobody needs them."""
+
+from __future__ import annotations
+
+import os
+import threading
+
+import pytest
+
+from dafka_core.errors import DataLossError, FetchTimeoutError
+from dafka_spark.connections import Connections
+from tests.spark.memory import MemorySource
+
+
+class Opened:
+    def __init__(self, idle_s: float = 60.0) -> None:
+        self.sources: list[MemorySource] = []
+        self.connections = Connections(self._open, idle_s)
+
+    def _open(self, tower: str) -> MemorySource:
+        self.sources.append(MemorySource())
+        return self.sources[-1]
+
+
+def test_one_reader_for_each_tower():
+    opened = Opened()
+    with opened.connections.lend("a") as first, opened.connections.lend("a") as second:
+        assert first is second
+    with opened.connections.lend("a") as third, opened.connections.lend("b") as other:
+        assert third is first
+        assert other is not first
+    assert len(opened.sources) == 2
+    opened.connections.close()
+    assert all(source.closed for source in opened.sources)
+
+
+def test_a_reader_that_failed_is_not_lent_again():
+    opened = Opened()
+    failure = FetchTimeoutError("t", "A", 0, 1, 1.0)
+    with pytest.raises(FetchTimeoutError), opened.connections.lend("a"):
+        raise failure
+    assert opened.sources[0].closed
+    with opened.connections.lend("a"):
+        assert len(opened.sources) == 2
+
+
+def test_lost_data_is_not_the_readers_fault():
+    opened = Opened()
+    with pytest.raises(DataLossError), opened.connections.lend("a"):
+        raise DataLossError("t", "A", 0, None, "gone")
+    with opened.connections.lend("a"):
+        assert len(opened.sources) == 1
+
+
+def test_idle_readers_are_closed_and_busy_ones_are_not():
+    opened = Opened(idle_s=0.02)
+    closed = threading.Event()
+    with opened.connections.lend("busy") as busy:
+        with opened.connections.lend("idle") as idle:
+            idle.close = closed.set
+        assert closed.wait(20)
+        assert not busy.closed
+    opened.connections.close()
+
+
+def test_a_forked_process_does_not_use_its_parents_readers():
+    opened = Opened()
+    with opened.connections.lend("a"):
+        pass
+    opened.connections.forget()
+    with opened.connections.lend("a"):
+        assert len(opened.sources) == 2
+    assert not opened.sources[0].closed
+
+
+def test_forgetting_happens_at_fork():
+    from dafka_spark import connections
+
+    original = connections._connections._entries
+    connections._connections._entries = {"a": object()}
+    try:
+        child = os.fork()
+        if child == 0:
+            os._exit(len(connections._connections._entries))
+        _, status = os.waitpid(child, 0)
+    finally:
+        connections._connections._entries = original
+    assert os.waitstatus_to_exitcode(status) == 0

@@ -1,0 +1,44 @@
+"""Format ``dafka`` is found by its name, and costs other sessions nothing."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import textwrap
+
+from dafka_spark import DafkaDataSource
+
+
+def run(code: str) -> str:
+    command = [sys.executable, "-W", "error", "-c", textwrap.dedent(code)]
+    done = subprocess.run(command, capture_output=True, text=True, check=True, timeout=60)
+    return done.stdout.strip()
+
+
+def test_the_name():
+    import pyspark_dafka
+
+    assert pyspark_dafka.DefaultSource is DafkaDataSource
+    assert DafkaDataSource.name() == "dafka"
+
+
+def test_the_import_needs_nothing_but_spark():
+    """Spark imports it in every session that uses any Python source."""
+    heavy = ("zmq", "pyarrow", "numpy", "pandas", "lmdb", "dafka_core")
+    loaded = run(f"import sys, pyspark_dafka; print([m for m in {heavy} if m in sys.modules])")
+    assert loaded == "[]"
+
+
+def test_the_import_never_fails():
+    """An exception would break every other Python source of the session."""
+    said = run(
+        """
+        import sys, warnings
+        sys.modules["dafka_spark"] = None
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always")
+            import pyspark_dafka
+        print(hasattr(pyspark_dafka, "DefaultSource"), caught[0].message)
+        """
+    )
+    assert said.startswith("False format 'dafka' is not available")

@@ -1,0 +1,184 @@
+"""Options are checked, with a sentence that helps, before anything runs."""
+
+from __future__ import annotations
+
+import pickle
+
+import pytest
+
+from dafka_core.config import markdown_table
+from dafka_core.errors import ConfigError
+from dafka_spark.offsets import TopicPartition
+from dafka_spark.options import SinkOptions, SourceOptions, user_options
+
+ADDRESS = "EB0A5E4C1F3B4D7C8C1B0F8E2D3C4B5A"
+
+
+def read(**given: object) -> SourceOptions:
+    return SourceOptions.of({"subscribe": "t", **{k: str(v) for k, v in given.items()}})
+
+
+def test_keys_match_in_any_case():
+    options = SourceOptions.of(
+        {"SUBSCRIBE": "a, b", "fetchtimeoutms": "7", "failOnDataLoss": "false"}
+    )
+    assert options.subscribe == ("a", "b")
+    assert options.fetch_timeout_ms == 7
+    assert options.fetch_timeout_s == 0.007
+    assert options.fail_on_data_loss is False
+
+
+def test_defaults():
+    options = read()
+    assert options.starting_offsets is None
+    assert options.max_offsets_per_trigger is None
+    assert options.fail_on_data_loss is True
+    assert SinkOptions.of({}).acks == 1
+
+
+@pytest.mark.parametrize(
+    ("given", "says"),
+    [
+        ({"subscribes": "t"}, "did you mean 'subscribe'"),
+        ({"fetchtimeout": "1"}, "did you mean 'fetchTimeoutMs'"),
+        ({"maxoffsetpertrigger": "1"}, "did you mean 'maxOffsetsPerTrigger'"),
+        ({"topic": "t"}, "is an option of writing"),
+        ({"acks": "1"}, "is an option of writing"),
+        ({"path": "t"}, "has no path; name the topic with option 'subscribe'"),
+        ({"zzzzzz": "t"}, "there are assign, endingOffsets"),
+        ({"fetchTimeoutMs": "0"}, "at least 1"),
+        ({"fetchTimeoutMs": "soon"}, "whole number"),
+        ({"minPartitions": "0"}, "at least 1"),
+        ({"maxRecordsPerPartition": "-1"}, "at least 1"),
+        ({"maxOffsetsPerTrigger": "0"}, "at least 1"),
+        ({"failOnDataLoss": "maybe"}, "true or false"),
+        ({"tower": "host:1"}, "HOST[:SUB_PORT:PUB_PORT]"),
+        ({"subscribePattern": "t.*"}, "not with subscribe and subscribePattern"),
+        ({"assign": '{"t": ["A"]}'}, "not with subscribe and assign"),
+        ({"startingOffsets": "first"}, "must be earliest, latest or JSON"),
+        ({"startingOffsets": "[]"}, "must be earliest, latest or JSON"),
+        ({"startingOffsets": '{"t": 3}'}, "must be earliest, latest or JSON"),
+        ({"startingOffsets": '{"t": {"A": -3}}'}, "must be a whole number"),
+        ({"startingOffsets": '{"t": {"A": true}}'}, "must be a whole number"),
+        ({"startingOffsets": '{"u": {"A": 3}}'}, "does not read"),
+        ({"endingOffsets": '{"u": {"A": 3}}'}, "does not read"),
+    ],
+)  # fmt: skip
+def test_wrong_source_options(given, says):
+    with pytest.raises(ConfigError) as caught:
+        SourceOptions.of({"subscribe": "t", **given})
+    assert says in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("given", "says"),
+    [
+        ({}, "exactly one of subscribe, subscribePattern and assign"),
+        ({"subscribe": "t,,u"}, "name of 1 to 255 bytes"),
+        ({"subscribe": "é" * 128}, "name of 1 to 255 bytes"),
+        ({"subscribePattern": "("}, "regular expression"),
+        ({"subscribePattern": ""}, "regular expression"),
+        ({"assign": '{"t": "A"}'}, "must be JSON like"),
+        ({"assign": "t"}, "must be JSON like"),
+        ({"assign": '{"t": ["A"]}', "startingOffsets": '{"t": {"B": 1}}'}, "does not read"),
+    ],
+)
+def test_wrong_choice_of_topics(given, says):
+    with pytest.raises(ConfigError) as caught:
+        SourceOptions.of(given)
+    assert says in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("given", "says"),
+    [
+        ({"subscribe": "t"}, "is an option of reading; writing takes acks"),
+        ({"startingOffsets": "latest"}, "is an option of reading"),
+        ({"topics": "t"}, "did you mean 'topic'"),
+        ({"path": "t"}, "has no path; name the topic with option 'topic'"),
+        ({"acks": "0"}, "at least 1"),
+        ({"topic": ""}, "name of 1 to 255 bytes"),
+        ({"deliveryTimeoutMs": "0"}, "at least 1"),
+    ],
+)
+def test_wrong_sink_options(given, says):
+    with pytest.raises(ConfigError) as caught:
+        SinkOptions.of(given)
+    assert says in str(caught.value)
+
+
+def test_what_spark_adds_to_a_sink_is_no_error():
+    given = {"topic": "t", "checkpointlocation": "/c", "queryname": "q"}
+    assert SinkOptions.of(given).topic == "t"
+
+
+@pytest.mark.parametrize(
+    ("given", "says"),
+    [
+        ({"startingOffsets": "latest"}, "reads nothing"),
+        ({"endingOffsets": "earliest"}, "reads nothing"),
+        ({"endingOffsets": '{"t": {"A": -2}}'}, "reads nothing"),
+        ({"maxOffsetsPerTrigger": "5"}, "for streams only"),
+    ],
+)
+def test_what_batches_refuse(given, says):
+    with pytest.raises(ConfigError, match=says):
+        read(**given).for_batch()
+
+
+def test_streams_have_no_end():
+    with pytest.raises(ConfigError, match=r"for batch queries only"):
+        read(endingOffsets="latest").for_stream()
+
+
+def test_bounds():
+    bound = '{"t": {"A": 5, "B": -1, "C": -2}}'
+    assert read(startingOffsets=bound).starting_offsets == {
+        TopicPartition("t", "A"): 5,
+        TopicPartition("t", "B"): -1,
+        TopicPartition("t", "C"): -2,
+    }
+    assert read(startingOffsets="EARLIEST").starting_offsets == "earliest"
+
+
+def test_selection_compares_whole_topics():
+    selection = SourceOptions.of({"subscribePattern": "hel+o"}).selection
+    assert selection.asked is None
+    assert selection.has(TopicPartition("hello", ADDRESS))
+    assert not selection.has(TopicPartition("hello2", ADDRESS))
+    assert not selection.has(TopicPartition("a hello", ADDRESS))
+    assert read().selection.asked == ["t"]
+    assert not read().selection.has(TopicPartition("t2", ADDRESS))
+
+
+def test_assigned_partitions():
+    selection = SourceOptions.of({"assign": f'{{"t": ["{ADDRESS}"]}}'}).selection
+    assert selection.asked == ["t"]
+    assert selection.has(TopicPartition("t", ADDRESS))
+    assert not selection.has(TopicPartition("t", "B"))
+
+
+def test_tower_of_the_drivers_environment(monkeypatch):
+    monkeypatch.setenv("DAFKA_TOWER", "example:1:2")
+    assert read().tower == "example:1:2"
+    assert read(tower="10.0.0.1").tower == "10.0.0.1:5556:5557"
+
+
+def test_options_travel_to_executors():
+    options = read(startingOffsets='{"t": {"A": 5}}')
+    assert pickle.loads(pickle.dumps(options)) == options
+
+
+def test_a_tables_options_are_told_from_its_properties():
+    given = {"owner": "me", "ab": "x", "option.ab": "x", "provider": "dafka", "pp": "q"}
+    assert user_options(given) == {"ab": "x"}
+    assert user_options({"ab": "x"}) == {"ab": "x"}
+
+
+def test_every_option_is_in_the_table():
+    table = markdown_table(SourceOptions)
+    assert "| `maxOffsetsPerTrigger` | int |" in table
+    assert "| `tower` | HOST[:SUB_PORT:PUB_PORT] |" in table
+    assert "`deliveryTimeoutMs`" in markdown_table(SinkOptions)
+    for row in (*SourceOptions.table(), *SinkOptions.table()):
+        assert row.meaning

@@ -1,0 +1,149 @@
+"""From runs of records to Arrow batches."""
+
+from __future__ import annotations
+
+import datetime as dt
+import logging
+
+import pyarrow as pa
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from pyspark.sql.datasource import InputPartition
+from pyspark.sql.pandas.types import to_arrow_schema
+from pyspark.sql.types import StructType
+
+from dafka_core.errors import DataLossError
+from dafka_core.records import Run, Values
+from dafka_spark.batch import DafkaBatchReader
+from dafka_spark.options import SourceOptions
+from dafka_spark.planning import OffsetRange
+from dafka_spark.reading import chunks, read_range
+from dafka_spark.schema import full
+from tests.spark.memory import MemorySource
+
+MICROSECOND = dt.timedelta(microseconds=1)
+EPOCH = dt.datetime(1970, 1, 1, tzinfo=dt.UTC)
+
+
+@pytest.fixture
+def source() -> MemorySource:
+    memory = MemorySource()
+    memory.add("t", "A", 100)
+    return memory
+
+
+def columns(*names: str) -> StructType:
+    return StructType([full()[name] for name in names])
+
+
+def rows(source, start, end, schema=None, **given):
+    options = SourceOptions.of({"subscribe": "t", **given})
+    wanted = OffsetRange("t", "A", start, end)
+    return list(read_range(wanted, schema or full(), options, source.connect))
+
+
+def test_all_columns(source):
+    source.written = [(0, 1_000_000), (12, 2_000_000)]
+    (batch,) = rows(source, 10, 14)
+    assert batch.schema.equals(to_arrow_schema(full(), timezone="UTC"))
+    assert batch.to_pydict() == {
+        "key": [None] * 4,
+        "value": [b"10", b"11", b"12", b"13"],
+        "topic": ["t"] * 4,
+        "partition": ["A"] * 4,
+        "offset": [10, 11, 12, 13],
+        "timestamp": [EPOCH + second * dt.timedelta(seconds=1) for second in (1, 1, 2, 2)],
+    }
+
+
+def test_unknown_times_are_null(source):
+    (batch,) = rows(source, 0, 3, columns("timestamp"))
+    assert batch["timestamp"].to_pylist() == [None] * 3
+    source.written = [(2, 7)]
+    (batch,) = rows(source, 0, 4, columns("timestamp"))
+    written = EPOCH + 7 * MICROSECOND
+    assert batch["timestamp"].to_pylist() == [None, None, written, written]
+
+
+def test_only_the_columns_asked_for(source):
+    (batch,) = rows(source, 0, 5, columns("offset", "value"))
+    assert batch.schema.names == ["offset", "value"]
+    assert "times" not in source.calls
+
+
+def test_batches_are_cut_by_rows(source):
+    batches = rows(source, 0, 100, maxrecordsperbatch="30")
+    assert [batch.num_rows for batch in batches] == [30, 30, 30, 10]
+    assert pa.Table.from_batches(batches)["offset"].to_pylist() == list(range(100))
+
+
+def test_batches_are_cut_by_bytes(source):
+    batches = rows(source, 0, 100, maxbytesperbatch="20")
+    assert all(sum(map(len, batch["value"].to_pylist())) <= 20 for batch in batches)
+    assert pa.Table.from_batches(batches)["offset"].to_pylist() == list(range(100))
+
+
+def test_no_rows_of_no_range(source):
+    """Trap: Spark makes ``InputPartition(None)`` of a batch without partitions."""
+    reader = DafkaBatchReader(full(), SourceOptions.of({"subscribe": "t"}), source.connect)
+    assert list(reader.read(InputPartition(None))) == []
+    assert source.calls == []
+
+
+@given(
+    st.lists(st.lists(st.binary(max_size=12), min_size=1, max_size=9), max_size=9),
+    st.integers(1, 12),
+    st.integers(1, 30),
+)
+def test_chunks_keep_every_record(lists, max_records, max_bytes):
+    runs, at = [], 5
+    for values in lists:
+        runs.append(Run("t", "A", at, Values.of(values)))
+        at += len(values)
+    expected = [value for values in lists for value in values]
+    cut = list(chunks(iter(runs), max_records, max_bytes))
+    assert [value for chunk in cut for piece in chunk.pieces for value in piece] == expected
+    at = 5
+    for chunk in cut:
+        assert chunk.offset == at
+        assert 1 <= chunk.rows <= max_records
+        assert chunk.size_bytes == sum(piece.size_bytes for piece in chunk.pieces)
+        assert chunk.size_bytes <= max_bytes or chunk.rows == 1
+        at = chunk.end
+
+
+def test_a_gap_is_noticed(source):
+    source.missing = {50}
+    with pytest.raises(DataLossError, match=r"offset 50 was asked for.*failOnDataLoss") as caught:
+        rows(source, 0, 100)
+    assert caught.value.wanted == 50
+
+
+def test_an_early_end_is_noticed(source):
+    with pytest.raises(DataLossError, match=r"offset 100 was asked for, nothing is available"):
+        rows(source, 90, 110)
+
+
+def test_trimmed_records_fail(source):
+    source.trim("t", "A", 20)
+    with pytest.raises(DataLossError, match=r"offset 10 was asked for, offset 20 on is available"):
+        rows(source, 10, 30)
+
+
+def test_trimmed_records_are_warned_of(source, caplog):
+    source.trim("t", "A", 20)
+    source.missing = {25}
+    with caplog.at_level(logging.WARNING):
+        batches = rows(source, 10, 30, failondataloss="false")
+    offsets = pa.Table.from_batches(batches)["offset"].to_pylist()
+    assert offsets == [20, 21, 22, 23, 24, 26, 27, 28, 29]
+    assert [record.levelname for record in caplog.records] == ["WARNING"] * 2
+    assert "failOnDataLoss is false" in caplog.text
+
+
+def test_nothing_left_is_warned_of(source, caplog):
+    with caplog.at_level(logging.WARNING):
+        batches = rows(source, 90, 110, failondataloss="false")
+    assert pa.Table.from_batches(batches)["offset"].to_pylist() == list(range(90, 100))
+    assert "offset 100" in caplog.text

@@ -1,0 +1,110 @@
+"""Writing by a real Spark to a real cluster."""
+
+from __future__ import annotations
+
+import pytest
+from pyspark.errors import PySparkException
+
+from dafka_core import EmbeddedCluster
+from tests.spark.topics import batch, produce, send, stream, texts
+
+
+def save(frame, cluster, mode="append", **options):
+    frame.write.format("dafka").mode(mode).options(tower=cluster.tower, **options).save()
+
+
+def test_a_frame_is_written_whole(spark, cluster, topic):
+    frame = spark.range(1000).selectExpr("cast(id AS string) AS value").repartition(3)
+    save(frame, cluster, topic=topic)
+    written = batch(spark, cluster, subscribe=topic)
+    assert texts(written.collect()) == sorted(map(str, range(1000)))
+    assert written.select("partition").distinct().count() == 3
+
+
+def test_rows_name_their_topics(spark, cluster, topic):
+    frame = spark.range(10).selectExpr(
+        "cast(cast(id AS string) AS binary) AS value", f"concat('{topic}-', id % 2) AS topic"
+    )
+    save(frame, cluster)
+    assert texts(batch(spark, cluster, subscribe=topic + "-0").collect()) == list("02468")
+    assert texts(batch(spark, cluster, subscribe=topic + "-1").collect()) == list("13579")
+
+
+def test_empty_frames(spark, cluster, topic):
+    save(spark.range(0).selectExpr("cast(id AS string) AS value"), cluster, topic=topic)
+    assert batch(spark, cluster, subscribe=topic).count() == 0
+
+
+@pytest.mark.parametrize(
+    ("columns", "options", "says"),
+    [
+        (["id AS value"], {"topic": "T"}, "column 'value': is bigint, must be binary or string"),
+        (["'x' AS values"], {"topic": "T"}, "column 'values': cannot be written"),
+        (["'x' AS value", "id AS offset"], {"topic": "T"}, "column 'offset': cannot be written"),
+        (["'x' AS value"], {}, "each row's with a column 'topic'"),
+        (["'x' AS value", "id AS topic"], {}, "column 'topic': is bigint, must be string"),
+        (["'x' AS value", "string(null) AS topic"], {}, "column 'topic': .* rows are null"),
+        (["if(id = 7, null, 'x') AS value"], {"topic": "T"}, "column 'value': 1 of .* are null"),
+        (["'x' AS value"], {"topic": "T", "ackss": 1}, "did you mean 'acks'"),
+        (["'x' AS value"], {"topic": "T", "subscribe": "t"}, "is an option of reading"),
+    ],
+)
+def test_rows_that_cannot_be_written(spark, cluster, topic, columns, options, says):
+    options = {key: topic if value == "T" else value for key, value in options.items()}
+    frame = spark.range(10).coalesce(1).selectExpr(*columns)
+    with pytest.raises(PySparkException, match=says):
+        save(frame, cluster, **options)
+    assert batch(spark, cluster, subscribe=topic).count() == 0
+
+
+def test_overwriting_is_refused(spark, cluster, topic):
+    frame = spark.range(1).selectExpr("'x' AS value")
+    with pytest.raises(PySparkException, match=r"a topic only grows"):
+        save(frame, cluster, mode="overwrite", topic=topic)
+
+
+def test_unacknowledged_rows_fail_the_write(spark, topic):
+    with EmbeddedCluster() as cluster:
+        frame = spark.range(1).selectExpr("'x' AS value")
+        with pytest.raises(PySparkException, match=r"1 records are not acknowledged"):
+            save(frame, cluster, topic=topic, acks=2, deliveryTimeoutMs=300)
+
+
+def test_a_query_keeps_its_partitions(spark, cluster, topic, tmp_path):
+    source, sink = topic, topic + "-out"
+    address = produce(cluster, source, range(50))
+    frame = stream(
+        spark, cluster, subscribe=source, maxOffsetsPerTrigger=10, maxRecordsPerPartition=5
+    ).select("value")
+    query = send(frame, cluster, tmp_path, topic=sink)
+    assert len(query.recentProgress) == 5
+    partitions = batch(spark, cluster, subscribe=sink).select("partition").distinct()
+    assert partitions.count() == 2
+    produce(cluster, source, range(50, 80), address)
+    send(frame, cluster, tmp_path, topic=sink)
+    assert partitions.count() == 2
+    written = batch(spark, cluster, subscribe=sink).collect()
+    assert texts(written) == sorted(map(str, range(80)))
+
+
+def test_a_complete_result_is_appended_each_time(spark, cluster, topic, tmp_path):
+    produce(cluster, topic, range(4))
+    counts = stream(spark, cluster, subscribe=topic, maxOffsetsPerTrigger=2).groupBy().count()
+    query = (
+        counts.selectExpr("cast(count AS string) AS value")
+        .writeStream.format("dafka")
+        .outputMode("complete")
+        .options(tower=cluster.tower, topic=topic + "-out", checkpointLocation=str(tmp_path))
+        .trigger(availableNow=True)
+        .start()
+    )
+    assert query.awaitTermination(120)
+    assert texts(batch(spark, cluster, subscribe=topic + "-out").collect()) == ["2", "4"]
+
+
+def test_a_streams_columns_are_checked_before_anything_is_sent(spark, cluster, topic, tmp_path):
+    produce(cluster, topic, range(3))
+    frame = stream(spark, cluster, subscribe=topic)
+    with pytest.raises(PySparkException, match=r"column 'key': cannot be written"):
+        send(frame, cluster, tmp_path, topic=topic + "-out")
+    assert batch(spark, cluster, subscribe=topic + "-out").count() == 0

@@ -1,0 +1,222 @@
+"""Streaming reads by a real Spark from a real cluster, through restarts and replays."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from pyspark.errors import PySparkException
+
+from dafka_core import EmbeddedCluster
+from tests.spark.topics import TIMEOUT_S, produce, run, stream, texts
+
+
+def committed(checkpoint: Path) -> list[dict]:
+    """The source's offsets of each batch."""
+    files = sorted(
+        (path for path in (checkpoint / "offsets").iterdir() if path.name.isdigit()),
+        key=lambda path: int(path.name),
+    )
+    return [json.loads(path.read_text().splitlines()[2]) for path in files]
+
+
+def test_a_query_goes_on_where_it_stopped(spark, cluster, topic, tmp_path):
+    seen = []
+    address = produce(cluster, topic, range(10))
+    run(stream(spark, cluster, subscribe=topic), tmp_path, seen.extend)
+    assert texts(seen) == sorted(map(str, range(10)))
+    produce(cluster, topic, range(10, 15), address)
+    produce(cluster, topic, ["new"])
+    seen.clear()
+    query = run(stream(spark, cluster, subscribe=topic), tmp_path, seen.extend)
+    assert texts(seen) == ["10", "11", "12", "13", "14", "new"]
+    assert query.lastProgress["sources"][0]["numInputRows"] == 6
+    offset = committed(tmp_path)[-1]
+    assert offset["topics"][topic][address] == 15
+    assert (
+        json.loads(query.lastProgress["sources"][0]["latestOffset"])["topics"] == (offset["topics"])
+    )
+
+
+def test_a_limit_is_shared_fairly(spark, cluster, topic, tmp_path):
+    big = produce(cluster, topic, range(400))
+    small = produce(cluster, topic, range(4))
+    batches = []
+    frame = stream(spark, cluster, subscribe=topic, maxOffsetsPerTrigger=101)
+    query = run(frame, tmp_path, batches.append)
+    assert [len(rows) for rows in batches] == [101, 101, 101, 101]
+    for rows in batches:
+        partitions = [row["partition"] for row in rows]
+        assert partitions.count(small) == 1
+        assert partitions.count(big) == 100
+    assert query.exception() is None
+
+
+def test_everything_available_is_obeyed(spark, cluster, topic, tmp_path):
+    """Trap: ``Trigger.Once`` asks for everything, whatever the limit."""
+    produce(cluster, topic, range(50))
+    batches = []
+    frame = stream(spark, cluster, subscribe=topic, maxOffsetsPerTrigger=10)
+    run(frame, tmp_path, batches.append, once=True)
+    assert [len(rows) for rows in batches] == [50]
+
+
+def test_available_now_ends_though_partitions_appear(spark, cluster, topic, tmp_path):
+    """Trap: heads and partitions are frozen, or the query might never end."""
+    first = produce(cluster, topic, range(30))
+    batches = []
+
+    def grow(rows):
+        batches.append(rows)
+        produce(cluster, topic, range(30), first)
+        produce(cluster, topic, range(30))
+
+    frame = stream(spark, cluster, subscribe=topic, maxOffsetsPerTrigger=10)
+    run(frame, tmp_path / "c", grow)
+    assert [len(rows) for rows in batches] == [10, 10, 10]
+    assert {row["partition"] for rows in batches for row in rows} == {first}
+    seen = []
+    run(stream(spark, cluster, subscribe=topic), tmp_path / "c", seen.extend)
+    assert len(seen) == 6 * 30
+    assert len({row["partition"] for row in seen}) == 4
+
+
+def test_batch_zero_is_replayed_as_it_was_with_latest(spark, cluster, topic, tmp_path):
+    """Trap: Spark keeps no initial offset of a Python source; a replay asks for it again."""
+    address = produce(cluster, topic, range(10))
+    frame = stream(spark, cluster, subscribe=topic, startingOffsets="latest")
+    started = []
+
+    def fail(rows):
+        started.append(rows)
+        raise RuntimeError("on purpose")
+
+    query = (
+        frame.writeStream.foreachBatch(lambda rows, _: rows.count() and fail(rows.collect()))
+        .option("checkpointLocation", str(tmp_path))
+        .start()
+    )
+    try:
+        query.processAllAvailable()  # batch 0 is empty or not begun: "latest" is fixed
+        produce(cluster, topic, range(10, 15), address)
+        with pytest.raises(PySparkException, match=r"on purpose"):
+            query.awaitTermination(TIMEOUT_S)
+    finally:
+        query.stop()
+    # Make the failed batch the first one, as after a crash in it.
+    last = committed(tmp_path)[-1]
+    assert last["topics"] == {topic: {address: 15}}
+    offsets = tmp_path / "offsets"
+    name = str(len(committed(tmp_path)) - 1)
+    if name != "0":
+        (offsets / name).replace(offsets / "0")
+        for leftover in [*offsets.glob(f".{name}.crc"), *offsets.glob(".0.crc")]:
+            leftover.unlink()
+        for commit in (tmp_path / "commits").iterdir():
+            commit.unlink()
+    produce(cluster, topic, range(15, 35), address)
+    seen = []
+    frame = stream(spark, cluster, subscribe=topic, startingOffsets="latest")
+    run(frame, tmp_path, seen.extend)
+    assert texts(seen) == sorted(map(str, range(10, 35)))
+
+
+def test_an_idle_query_makes_no_batches(spark, cluster, topic, tmp_path):
+    """Trap: offsets are compared as text; another order of keys looks like new data."""
+    for number in range(4):
+        produce(cluster, topic, [number])
+    looks = []
+    query = (
+        stream(spark, cluster, subscribe=topic)
+        .writeStream.foreachBatch(lambda rows, _: looks.append(rows.count()))
+        .option("checkpointLocation", str(tmp_path))
+        .trigger(processingTime="50 milliseconds")
+        .start()
+    )
+    try:
+        query.processAllAvailable()
+        for _ in range(3):
+            query.processAllAvailable()
+        produce(cluster, topic, ["later"])
+        query.processAllAvailable()
+    finally:
+        query.stop()
+    assert [count for count in looks if count] == [4, 1]
+    assert len(looks) == 2
+    assert [list(offset) for offset in committed(tmp_path)] == [["start", "topics", "version"]] * 2
+
+
+def test_a_pattern_finds_new_topics(spark, cluster, topic, tmp_path):
+    produce(cluster, topic + "-a", ["a"])
+    produce(cluster, topic + "-a-not", ["x"])
+    frame = stream(spark, cluster, subscribePattern=f"{topic}-[ab]")
+    seen = []
+    run(frame, tmp_path, seen.extend)
+    produce(cluster, topic + "-b", ["b"])
+    run(frame, tmp_path, seen.extend)
+    assert texts(seen) == ["a", "b"]
+
+
+def test_large_partitions_are_split(spark, cluster, topic, tmp_path):
+    produce(cluster, topic, range(100))
+    frame = stream(spark, cluster, subscribe=topic, maxRecordsPerPartition=30)
+    seen, tasks = [], []
+
+    def look(rows, _):
+        tasks.append(rows.rdd.getNumPartitions())
+        seen.extend(rows.collect())
+
+    query = (
+        frame.writeStream.foreachBatch(look)
+        .option("checkpointLocation", str(tmp_path))
+        .trigger(availableNow=True)
+        .start()
+    )
+    assert query.awaitTermination(TIMEOUT_S)
+    assert tasks == [4]
+    assert texts(seen) == sorted(map(str, range(100)))
+
+
+def test_wrong_options_are_refused(spark, cluster, topic, tmp_path):
+    with pytest.raises(PySparkException, match=r"did you mean 'maxOffsetsPerTrigger'"):
+        stream(spark, cluster, subscribe=topic, maxOffsetPerTrigger=3)
+    with pytest.raises(PySparkException, match=r"'endingOffsets'.*is for batch queries only"):
+        run(stream(spark, cluster, subscribe=topic, endingOffsets="latest"), tmp_path, print)
+
+
+@pytest.fixture
+def lost(spark, topic, tmp_path):
+    """A query has read 10 records; the stores it goes on with have 3 of that partition."""
+    seen = []
+    with EmbeddedCluster() as before:
+        address = produce(before, topic, range(10))
+        run(stream(spark, before, subscribe=topic), tmp_path / "c", seen.extend)
+    with EmbeddedCluster() as after:
+        produce(after, topic, range(3), address)
+        produce(after, topic, ["other"])
+        yield after
+
+
+def test_lost_records_fail_the_query(spark, lost, topic, tmp_path):
+    seen = []
+    frame = stream(spark, lost, subscribe=topic, fetchTimeoutMs=3000)
+    query = (
+        frame.writeStream.foreachBatch(lambda rows, _: seen.extend(rows.collect()))
+        .option("checkpointLocation", str(tmp_path / "c"))
+        .trigger(processingTime="50 milliseconds")
+        .start()
+    )
+    try:
+        with pytest.raises(PySparkException, match=r"it ends at 3 now.*set option failOnDataLoss"):
+            query.awaitTermination(TIMEOUT_S)
+    finally:
+        query.stop()
+    assert texts(seen) == ["other"]
+
+
+def test_lost_records_are_left_out_on_demand(spark, lost, topic, tmp_path):
+    seen = []
+    frame = stream(spark, lost, subscribe=topic, fetchTimeoutMs=10_000, failOnDataLoss=False)
+    run(frame, tmp_path / "c", seen.extend)
+    assert texts(seen) == ["other"]

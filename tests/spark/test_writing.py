@@ -1,0 +1,170 @@
+"""What a sink's task does, without Spark or stores."""
+
+from __future__ import annotations
+
+import contextlib
+import pickle
+
+import pyarrow as pa
+import pytest
+from pyspark.sql.types import StructType
+
+from dafka_core.errors import ConfigError, NotAcknowledgedError
+from dafka_core.records import Values
+from dafka_spark import writing
+from dafka_spark.errors import ColumnError
+from dafka_spark.options import SinkOptions
+from dafka_spark.writing import DafkaBatchWriter, Written, WrittenRange, address, write_rows
+
+
+class Ledger:
+    """Publishers in memory that say what they were told."""
+
+    def __init__(self, failing: str = "") -> None:
+        self.values: dict[str, list[bytes]] = {}
+        self.failing = failing
+        self.closed: list[str] = []
+
+    def open(self, options, topic, partition):
+        return Publisher(self, topic, partition)
+
+
+class Publisher(contextlib.AbstractContextManager):
+    def __init__(self, ledger: Ledger, topic: str, partition: str) -> None:
+        self.ledger, self.topic, self.address = ledger, topic, partition
+        self.next_offset = 40
+
+    def publish_many(self, values: pa.Array) -> int:
+        first = self.next_offset
+        self.ledger.values.setdefault(self.topic, []).extend(Values.from_arrow(values))
+        self.next_offset += len(values)
+        return first
+
+    def flush(self, timeout_s: float) -> None:
+        assert timeout_s > 0
+        if self.topic == self.ledger.failing:
+            raise NotAcknowledgedError(self.topic, self.address, 1, timeout_s)
+
+    def __exit__(self, *_: object) -> None:
+        self.ledger.closed.append(self.topic)
+
+
+def batch(**columns):
+    return pa.record_batch({name: pa.array(values) for name, values in columns.items()})
+
+
+def write(ledger, *batches, **given):
+    return write_rows(iter(batches), SinkOptions.of(given), lambda topic: f"@{topic}", ledger.open)
+
+
+@pytest.mark.parametrize("kind", [pa.binary(), pa.string(), pa.large_binary(), pa.large_string()])
+def test_values_are_bytes(kind):
+    ledger = Ledger()
+    values = pa.array(["é", ""]).cast(kind)
+    written = write(ledger, pa.record_batch({"value": values}), topic="t")
+    assert ledger.values == {"t": ["é".encode(), b""]}
+    assert written == Written(2, (WrittenRange("t", "@t", 40, 42),))
+
+
+def test_option_topic_wins_over_the_column():
+    ledger = Ledger()
+    write(ledger, batch(value=[b"1"], topic=["u"]), topic="t")
+    assert ledger.values == {"t": [b"1"]}
+
+
+def test_rows_go_to_their_topics_in_order():
+    ledger = Ledger()
+    first = batch(value=[b"1", b"2", b"3"], topic=["a", "b", "a"])
+    written = write(ledger, first, batch(value=[b"4"], topic=["a"]))
+    assert ledger.values == {"a": [b"1", b"3", b"4"], "b": [b"2"]}
+    assert written.rows == 4
+    assert written.ranges[0] == WrittenRange("a", "@a", 40, 43)
+    assert sorted(ledger.closed) == ["a", "b"]
+
+
+def test_no_rows_open_no_producer():
+    ledger = Ledger()
+    assert write(ledger, topic="t") == Written(0, ())
+    assert write(ledger, batch(value=pa.array([], pa.binary())), topic="t") == Written(0, ())
+
+
+@pytest.mark.parametrize(
+    ("rows", "says"),
+    [
+        ({"value": [b"1", None], "topic": ["a", "a"]}, "column 'value': 1 of 2 rows are null"),
+        ({"value": [b"1", b"2"], "topic": ["a", None]}, "column 'topic': 1 of 2 rows are null"),
+        ({"value": [b"1", b"2"], "topic": ["a", ""]}, "column 'topic': '' must be a name"),
+        ({"value": [b"1", b"2"], "topic": ["a", "x" * 256]}, "1 to 255 bytes"),
+    ],
+)
+def test_a_batch_with_a_bad_row_is_not_sent(rows, says):
+    ledger = Ledger()
+    with pytest.raises(ColumnError, match=says):
+        write(ledger, batch(**rows))
+    assert ledger.values == {}
+
+
+def test_too_many_topics_for_a_task(monkeypatch):
+    monkeypatch.setattr(writing, "MAX_TOPICS", 2)
+    with pytest.raises(ColumnError, match=r"more than 2 topics"):
+        write(Ledger(), batch(value=[b""] * 3, topic=["a", "b", "c"]))
+
+
+def test_what_is_not_acknowledged_fails_the_task():
+    ledger = Ledger(failing="b")
+    with pytest.raises(NotAcknowledgedError):
+        write(ledger, batch(value=[b"1", b"2"], topic=["a", "b"]))
+    assert sorted(ledger.closed) == ["a", "b"]
+
+
+@pytest.mark.parametrize(
+    ("columns", "says"),
+    [
+        ("value int", "column 'value': is int, must be binary or string"),
+        ("topic string", "column 'value': is missing"),
+        ("value string, topic int", "column 'topic': is int, must be string"),
+        ("value string, key binary", "column 'key': cannot be written"),
+        ("value string, offset bigint", "column 'offset': cannot be written"),
+    ],
+)
+def test_columns_are_checked_when_the_writer_is_made(columns, says):
+    with pytest.raises(ColumnError, match=says):
+        DafkaBatchWriter(ddl(columns), SinkOptions.of({"topic": "t"}))
+
+
+def test_a_topic_is_needed():
+    with pytest.raises(ConfigError, match=r"each row's with a column 'topic'"):
+        DafkaBatchWriter(ddl("value string"), SinkOptions.of({}))
+
+
+def test_overwriting_is_refused():
+    with pytest.raises(ConfigError, match="mode\\('append'\\)"):
+        DafkaBatchWriter(ddl("value string"), SinkOptions.of({"topic": "t"}), overwrite=True)
+
+
+def test_addresses_are_stable():
+    """Fixed for ever: a query that is started again must find its partitions."""
+    assert address("q", "t", 0) == "78311E34E56156E997FD5DB47EE34405"
+    names = {
+        address(*parts) for parts in [("q", "t", 0), ("q", "t", 1), ("q", "u", 0), ("r", "t", 0)]
+    }
+    assert len(names) == 4
+    assert all(len(name) == 32 and name == name.upper() for name in names)
+
+
+def test_writers_and_messages_travel():
+    writer = DafkaBatchWriter(ddl("value string"), SinkOptions.of({"topic": "t"}))
+    assert pickle.loads(pickle.dumps(writer))._write_id == writer._write_id
+    message = Written(1, (WrittenRange("t", "A", 0, 1),))
+    assert pickle.loads(pickle.dumps(message)) == message
+
+
+def ddl(columns: str) -> StructType:
+    types = {"int": "integer", "bigint": "long"}
+    fields = []
+    for column in columns.split(", "):
+        name, kind = column.split(" ")
+        fields.append(
+            {"name": name, "type": types.get(kind, kind), "nullable": True, "metadata": {}}
+        )
+    return StructType.fromJson({"type": "struct", "fields": fields})
