@@ -108,11 +108,15 @@ class Options:
         return rows
 
 
-def markdown_table(options: type[Options]) -> str:
-    """The options as a Markdown table, for the documentation."""
+def markdown_table(options: type[Options], without: type[Options] | None = None) -> str:
+    """The options as a Markdown table, for the documentation; those of ``without`` left out."""
+    left_out = {row.name for row in without.table()} if without else set()
     lines = ["| option | type | default | unit | meaning |", "|---|---|---|---|---|"]
     for row in options.table():
-        default = "" if row.default in (None, "", ()) else f"`{row.default}`"
+        if row.name in left_out:
+            continue
+        shown = row.default or isinstance(row.default, bool | int)
+        default = f"`{row.default}`" if shown else ""
         lines.append(f"| `{row.name}` | {row.kind} | {default} | {row.unit} | {row.meaning} |")
     return "\n".join(lines)
 

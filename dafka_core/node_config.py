@@ -90,7 +90,7 @@ class NodeConfig(Options):
     )
     peer_expiry_ms: int = option(4_000, "a peer silent for longer is gone", unit="ms", minimum=100)
     high_water_mark: int = option(
-        200_000,
+        50_000,
         "messages queued per peer before some are dropped (they are fetched again later)",
         unit="messages",
         minimum=1_000,

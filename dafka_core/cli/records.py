@@ -23,9 +23,6 @@ if TYPE_CHECKING:
 INPUT_CHUNK_BYTES: Final = 1 << 20
 """Read at once at the most; whole lines are published as soon as they are there."""
 
-WAIT_S: Final = 60.0
-"""How long one wait for records lasts; after it comes the next, so the length matters little."""
-
 
 def produce(
     topic: Topic,
@@ -147,22 +144,23 @@ def consume(
 
     start: Literal["earliest", "latest"] = "earliest" if from_beginning else "latest"
     form = _json_lines if as_json else _lines
-    left = count
     with Consumer(tower=joined(tower), start=start, **options) as consumer:
         consumer.subscribe(topic)
         output.say(f"topic {topic}, from {start}")
-        while left is None or left > 0:
-            for run in consumer.runs(WAIT_S):
-                part = (
-                    run
-                    if left is None
-                    else Run(run.topic, run.partition, run.offset, run.values[:left])
-                )
-                output.write(form(part))
-                if left is not None:
-                    left -= len(part.values)
-                    if left == 0:
-                        break
+        for run in _first(count, consumer.runs()):
+            output.write(form(run))
+
+
+def _first(count: int | None, runs: Iterator[Run]) -> Iterator[Run]:
+    if count is None:
+        yield from runs
+        return
+    for run in runs:
+        if len(run.values) >= count:
+            yield Run(run.topic, run.partition, run.offset, run.values[:count])
+            return
+        yield run
+        count -= len(run.values)
 
 
 def _lines(run: Run) -> bytes:

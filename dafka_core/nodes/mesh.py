@@ -166,7 +166,7 @@ class Mesh:
             if not isinstance(message, RunMessage):
                 self._pub.send_multipart(encode(message, self._config.wire))
                 continue
-            for packed in self._subscribers.layouts(message.requestor):
+            for packed in self._subscribers.layouts(message.run.topic, message.requestor):
                 if packed:
                     send_packed(self._pub, message)
                 else:

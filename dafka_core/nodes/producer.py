@@ -26,7 +26,7 @@ from dafka_core.protocol.role import Outgoing
 from dafka_core.records import Values
 
 if TYPE_CHECKING:
-    import pyarrow as pa  # type: ignore[import-untyped]
+    import pyarrow as pa
 
 CHUNK_COUNT: Final = 10_000
 """``publish_many`` waits for room piece by piece, so that more than ``max_unacked_records`` at

@@ -7,6 +7,7 @@ what each peer's subscription means: whoever subscribes to the packed form gets 
 
 from __future__ import annotations
 
+from collections import Counter
 from typing import Final
 
 import zmq
@@ -14,11 +15,9 @@ import zmq
 from dafka_core.protocol.messages import DirectRecord, DirectRun, RecordMessage, RecordRun
 from dafka_core.protocol.wire import command_id, parse_subscription
 
-MAX_REQUESTORS: Final = 100_000
-"""Requestors known to take packed answers.  Peers choose the names; beyond the limit all are
-forgotten and served one by one until they subscribe again."""
-
-_SINGLE_OF: Final = {RecordRun: command_id(RecordMessage), DirectRun: command_id(DirectRecord)}
+MAX_NAMES: Final = 100_000
+"""Requestors known to take packed answers, and topics subscribed to.  Peers choose the names;
+beyond the limit they are forgotten, and records are sent one by one."""
 
 
 class Subscribers:
@@ -27,9 +26,10 @@ class Subscribers:
     def __init__(self, pub: zmq.Socket[bytes], *, pack: bool) -> None:
         self._pub = pub
         self._pack = pack
-        self._single_count = 0
-        self._packed_count = 0
+        self._single: Counter[str] = Counter()  # subscriptions to RECORD, by topic
+        self._packed: Counter[str] = Counter()  # and to its packed form
         self._requestors: set[str] = set()
+        self._layouts: dict[str, list[bool]] = {}  # by topic, until a subscription changes it
 
     def apply(self, frame: bytes) -> None:
         """Takes a subscription, right after it was received: it concerns the peer it is from."""
@@ -40,22 +40,36 @@ class Subscribers:
             return
         self._pub.set(zmq.SUBSCRIBE, frame[1:])
         if kind is RecordMessage:
-            self._single_count += 1
+            self._count(self._single, topic)
         # A SUB socket sends its subscriptions in the order of their octets, and the packed forms
         # come after the single ones.
-        elif kind in _SINGLE_OF and self._pack:
-            self._pub.set(zmq.UNSUBSCRIBE, _SINGLE_OF[kind] + frame[2:])
-            if kind is RecordRun:
-                self._packed_count += 1
-            else:
-                if len(self._requestors) >= MAX_REQUESTORS:
-                    self._requestors.clear()
-                self._requestors.add(topic)
+        elif kind is RecordRun and self._pack:
+            self._pub.set(zmq.UNSUBSCRIBE, command_id(RecordMessage) + frame[2:])
+            self._count(self._packed, topic)
+        elif kind is DirectRun and self._pack:
+            self._pub.set(zmq.UNSUBSCRIBE, command_id(DirectRecord) + frame[2:])
+            if len(self._requestors) >= MAX_NAMES:
+                self._requestors.clear()
+            self._requestors.add(topic)
 
-    def layouts(self, requestor: str) -> list[bool]:
-        """How to send records: packed (True), one by one (False), or both."""
+    def layouts(self, topic: str, requestor: str) -> list[bool]:
+        """How to send records: packed (True), one by one (False), both, or not at all."""
         if requestor:
             return [requestor in self._requestors]
-        # Who goes does not always say so; one send too many costs only time.
-        single = self._single_count > self._packed_count
-        return [form for form, wanted in ((True, self._packed_count), (False, single)) if wanted]
+        layouts = self._layouts.get(topic)
+        if layouts is None:
+            packed = _matching(self._packed, topic)
+            # Who goes does not always say so; one send too many costs only time.
+            single = _matching(self._single, topic) - packed
+            layouts = [form for form, count in ((True, packed), (False, single)) if count > 0]
+            self._layouts = {topic: layouts}
+        return layouts
+
+    def _count(self, subscriptions: Counter[str], topic: str) -> None:
+        if topic in subscriptions or len(subscriptions) < MAX_NAMES:
+            subscriptions[topic] += 1
+            self._layouts = {}
+
+
+def _matching(subscriptions: Counter[str], topic: str) -> int:
+    return sum(count for prefix, count in subscriptions.items() if topic.startswith(prefix))

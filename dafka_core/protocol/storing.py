@@ -13,7 +13,7 @@ from typing import Final, TypeVar
 
 from dafka_core.protocol.asking import GREETING
 from dafka_core.protocol.fetching import MAX_PARTITIONS, Ahead, Catchup
-from dafka_core.protocol.limits import MAX_REPLY_ENTRIES
+from dafka_core.protocol.limits import MAX_FETCH_COUNT, MAX_REPLY_ENTRIES
 from dafka_core.protocol.messages import (
     Ack,
     ConsumerHello,
@@ -127,6 +127,8 @@ class StoreRole:
         if kind is TimesReply and topic:
             # The last subscription of a requestor, in the order of their octets: it hears all.
             return [HeadsReply(topic, GREETING, self.address, 0, ())]
+        if kind is GetHeads and not topic:
+            return [GetHeads("", self.address)]  # another store, which hears us now
         if kind is Ack and topic:
             # A producer that can hear us now may have missed acknowledgements before.
             for key, partition in self._partitions.items():
@@ -178,11 +180,17 @@ class StoreRole:
 
     def put_back(self, rest: Fetch) -> None:
         """What is left of a FETCH that was served in part; others are served before it."""
-        self._requests.setdefault(_request_key(rest), rest)
+        newer = self._requests.pop(_request_key(rest), None)
+        if isinstance(newer, Fetch):
+            rest = _joined(rest, newer)
+        self._requests[_request_key(rest)] = rest
 
     def _queue(self, request: Request) -> None:
         key = _request_key(request)
-        if key in self._requests or len(self._requests) < MAX_PENDING_REQUESTS:
+        older = self._requests.get(key)
+        if isinstance(request, Fetch) and isinstance(older, Fetch):
+            self._requests[key] = _joined(older, request)
+        elif older is not None or len(self._requests) < MAX_PENDING_REQUESTS:
             self._requests[key] = request
 
     def _on_head(self, now: float, topic: str, partition_name: str, end: int) -> list[Outgoing]:
@@ -232,6 +240,17 @@ def _request_key(request: Request) -> tuple[object, ...]:
             return (ConsumerHello, request.consumer)
         case HeadsQuery() | TimesQuery():
             return (type(request), request.requestor, request.query)
+
+
+def _joined(older: Fetch, newer: Fetch) -> Fetch:
+    """What one requestor wants of one partition: the newer block, after the older if it goes on.
+
+    Requestors ask for the next block while one is under way; else they have changed their mind.
+    """
+    count = older.count + newer.count
+    if newer.sequence != older.end or count > MAX_FETCH_COUNT:
+        return newer
+    return Fetch(older.partition, older.requestor, older.topic, older.sequence, count)
 
 
 def head_messages(requestor: str, infos: Iterable[PartitionInfo]) -> list[Outgoing]:

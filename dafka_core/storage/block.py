@@ -26,7 +26,7 @@ import xxhash
 from dafka_core.records import Values
 
 if TYPE_CHECKING:
-    import pyarrow as pa  # type: ignore[import-untyped]
+    import pyarrow as pa
 
 MAX_BLOCK_BYTES = 16 << 20
 """A read checks whole blocks, so this bounds what reading one record costs; what a block costs
