@@ -19,7 +19,7 @@ from dafka_spark.planning import OffsetRange, split
 from dafka_spark.reading import read_range
 
 if TYPE_CHECKING:
-    import pyarrow as pa  # type: ignore[import-untyped]
+    import pyarrow as pa
 
 
 class DafkaBatchReader(DataSourceReader):

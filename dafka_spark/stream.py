@@ -8,10 +8,9 @@ each batch, as a copy for the executors, for ``read``.  Neither opens anything b
 
 from __future__ import annotations
 
-import logging
 import time
-from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any, Final
 
 from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
 from pyspark.sql.streaming.datasource import (
@@ -32,9 +31,11 @@ from dafka_spark.planning import OffsetRange, rate_limit, split
 from dafka_spark.reading import read_range
 
 if TYPE_CHECKING:
-    import pyarrow as pa  # type: ignore[import-untyped]
+    import pyarrow as pa
 
-_log = logging.getLogger("dafka_spark")
+
+LOOK_AGAIN_S: Final = 0.2
+"""Between looks at a partition that ends too early, when the query reads only what there is."""
 
 
 class DafkaStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
@@ -49,6 +50,7 @@ class DafkaStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._schema = schema
         self._options = options.for_stream()
         self._connect = connect
+        self._policy = DataLossPolicy(options.fail_on_data_loss)
         self._frozen: bounds.Heads | None = None
         self._seen: bounds.Heads = {}
         self._behind_since: dict[TopicPartition, float] = {}
@@ -69,15 +71,15 @@ class DafkaStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def prepareForTriggerAvailableNow(self) -> None:
         """Fixes the partitions and their ends: the query stops when it has read up to them."""
-        self._frozen = None
-        self._frozen = self._heads()
+        self._seen = self._frozen = self._look()
 
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:
         """Where the next batch ends; ``start`` itself, unchanged, when there is nothing new.
 
         Raises:
             ConfigError: the checkpoint cannot be read.
-            DataLossError: a partition ends before what was read of it, for ``fetchTimeoutMs``.
+            DataLossError: a partition ends before what was read of it, for ``fetchTimeoutMs``,
+                and option ``failOnDataLoss`` is true.
         """
         begin = SourceOffset.parse(start)
         heads = self._heads()
@@ -96,8 +98,12 @@ class DafkaStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         started = dict(begin.start) if begin.is_initial else {}
         for key, count in taken.items():
             positions[key] = firsts[key] + count
-            if firsts[key] != begin.positions.get(key):
+            before = begin.positions.get(key)
+            if firsts[key] != before:
                 started[key] = firsts[key]
+                if before is not None:
+                    why = "the records before it have been trimmed"
+                    self._policy.meet(DataLossError(*key, before, firsts[key], why))
         return SourceOffset(positions, started).as_json()
 
     def reportLatestOffset(self) -> dict[str, Any] | None:
@@ -106,7 +112,7 @@ class DafkaStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             return None
         return SourceOffset({key: info.end for key, info in self._seen.items()}).as_json()
 
-    def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
+    def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> list[OffsetRange]:
         """The tasks of a batch; none when it is empty.
 
         Where ``end`` says where the batch began it is believed over ``start``: in a first batch
@@ -133,11 +139,14 @@ class DafkaStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def _heads(self) -> bounds.Heads:
         if self._frozen is None:
-            selection, timeout_s = self._options.selection, self._options.fetch_timeout_s
-            with self._connect(self._options.tower) as source:
-                self._seen = selection.of(source.partitions(selection.asked, timeout_s=timeout_s))
+            self._seen = self._look()
             return self._seen
         return self._frozen
+
+    def _look(self) -> bounds.Heads:
+        selection, timeout_s = self._options.selection, self._options.fetch_timeout_s
+        with self._connect(self._options.tower) as source:
+            return selection.of(source.partitions(selection.asked, timeout_s=timeout_s))
 
     def _first(self, key: TopicPartition, begin: SourceOffset, info: PartitionInfo) -> int:
         """The next offset to read of a partition."""
@@ -145,22 +154,23 @@ class DafkaStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             return info.earliest
         position = begin.positions[key]
         self._check_not_behind(key, position, info)
-        if position < info.earliest and not self._options.fail_on_data_loss:
-            # Otherwise the task that reads finds out, after it has asked every store.
-            _log.warning("%s/%s: offsets %d to %d are gone", *key, position, info.earliest)
-            return info.earliest
-        return position
+        # What is lost fails in the task that reads it, after it has asked every store.
+        return position if self._policy.fail else max(position, info.earliest)
 
     def _check_not_behind(self, key: TopicPartition, position: int, info: PartitionInfo) -> None:
         """A store that is catching up ends too early for a while; one that lost records stays."""
-        if info.end >= position or self._frozen is not None:
+        if info.end >= position:
             self._behind_since.pop(key, None)
             return
+        if not self._policy.fail and key in self._behind_since:
+            return  # it has been warned of
         since = self._behind_since.setdefault(key, time.monotonic())
-        if time.monotonic() - since < self._options.fetch_timeout_s:
-            return
-        self._behind_since[key] = time.monotonic()
-        loss = DataLossError(
-            *key, position, None, f"it ends at {info.end} now, before what was read of it"
-        )
-        DataLossPolicy(self._options.fail_on_data_loss).meet(loss)
+        while self._policy.fail and time.monotonic() - since < self._options.fetch_timeout_s:
+            if self._frozen is None:
+                return  # the next trigger looks again
+            time.sleep(LOOK_AGAIN_S)
+            found = self._look().get(key)
+            if found is not None and found.end >= position:
+                return
+        why = f"it ends at {info.end} now, before what was read of it"
+        self._policy.meet(DataLossError(*key, position, None, why))

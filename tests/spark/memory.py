@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Collection, Iterator
 from contextlib import AbstractContextManager, nullcontext
 
@@ -21,8 +22,12 @@ class MemorySource:
         self.written: list[tuple[int, int]] = []
         self.calls: list[str] = []
         self.missing: set[int] = set()
-        self.closed = False
+        self.closing = threading.Event()
         self.backwards = False
+
+    @property
+    def closed(self) -> bool:
+        return self.closing.is_set()
 
     def add(self, topic: str, partition: str, count: int) -> None:
         log = self.logs.setdefault((topic, partition), [])
@@ -72,4 +77,4 @@ class MemorySource:
         return self.written
 
     def close(self) -> None:
-        self.closed = True
+        self.closing.set()

@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import datetime as dt
 import json
+from typing import Any
 
 import pytest
 from chispa import assert_df_equality
 from pyspark.errors import PySparkException
+from pyspark.sql import SparkSession
 
+from dafka_core import EmbeddedCluster
 from tests.spark.topics import batch, produce, texts
 
 
-def test_every_column(spark, cluster, topic):
+def test_every_column(spark: SparkSession, cluster: EmbeddedCluster, topic: str) -> None:
     before = dt.datetime.now()  # noqa: DTZ005 -- Spark gives local times, too
     address = produce(cluster, topic, range(3))
     frame = batch(spark, cluster, subscribe=topic)
@@ -26,7 +29,9 @@ def test_every_column(spark, cluster, topic):
 
 
 @pytest.mark.parametrize("names", [("offset", "value"), ("topic",), ("timestamp", "partition")])
-def test_any_columns_in_any_order(spark, cluster, topic, names):
+def test_any_columns_in_any_order(
+    spark: SparkSession, cluster: EmbeddedCluster, topic: str, names: Any
+) -> None:
     produce(cluster, topic, range(5))
     full = batch(spark, cluster, subscribe=topic)
     schema = full.select(*names).schema
@@ -34,7 +39,9 @@ def test_any_columns_in_any_order(spark, cluster, topic, names):
     assert_df_equality(reader.schema(schema).load(), full.select(*names))
 
 
-def test_wrong_columns_are_refused(spark, cluster, topic):
+def test_wrong_columns_are_refused(
+    spark: SparkSession, cluster: EmbeddedCluster, topic: str
+) -> None:
     reader = spark.read.format("dafka").options(tower=cluster.tower, subscribe=topic)
     with pytest.raises(PySparkException, match=r"column 'offset': is bigint, not string"):
         reader.schema("offset string").load().collect()
@@ -42,7 +49,9 @@ def test_wrong_columns_are_refused(spark, cluster, topic):
         reader.schema("vlaue binary").load().collect()
 
 
-def test_nothing_is_an_empty_frame(spark, cluster, topic):
+def test_nothing_is_an_empty_frame(
+    spark: SparkSession, cluster: EmbeddedCluster, topic: str
+) -> None:
     """Trap: Spark makes ``InputPartition(None)`` of a batch without partitions."""
     produce(cluster, topic, range(3))
     assert batch(spark, cluster, subscribe=topic + "-none").count() == 0
@@ -51,7 +60,7 @@ def test_nothing_is_an_empty_frame(spark, cluster, topic):
     assert texts(frame.collect()) == ["0", "1", "2"]
 
 
-def test_filters_are_sparks_work(spark, cluster, topic):
+def test_filters_are_sparks_work(spark: SparkSession, cluster: EmbeddedCluster, topic: str) -> None:
     """Trap: planning fails for a reader that defines ``pushFilters`` while pushdown is off."""
     produce(cluster, topic, range(10))
     frame = batch(spark, cluster, subscribe=topic)
@@ -59,7 +68,9 @@ def test_filters_are_sparks_work(spark, cluster, topic):
     assert frame.where("offset >= 8 and topic is not null").count() == 2
 
 
-def test_ranges_are_split_and_none_is_lost(spark, cluster, topic):
+def test_ranges_are_split_and_none_is_lost(
+    spark: SparkSession, cluster: EmbeddedCluster, topic: str
+) -> None:
     produce(cluster, topic, range(1000))
     produce(cluster, topic, range(1000, 1010))
     whole = batch(spark, cluster, subscribe=topic)
@@ -72,7 +83,7 @@ def test_ranges_are_split_and_none_is_lost(spark, cluster, topic):
     assert cut.count() == 1010
 
 
-def test_bounds(spark, cluster, topic):
+def test_bounds(spark: SparkSession, cluster: EmbeddedCluster, topic: str) -> None:
     address = produce(cluster, topic, range(10))
     start = json.dumps({topic: {address: 3}})
     end = json.dumps({topic: {address: 7}})
@@ -91,7 +102,9 @@ def test_bounds(spark, cluster, topic):
         (7, 3, r"starts after it, at 7"),
     ],
 )
-def test_bounds_outside_of_the_partition(spark, cluster, topic, start, end, says):
+def test_bounds_outside_of_the_partition(
+    spark: SparkSession, cluster: EmbeddedCluster, topic: str, start: Any, end: Any, says: str
+) -> None:
     address = produce(cluster, topic, range(10))
     start, end = (json.dumps({topic: {address: offset}}) for offset in (start, end))
     frame = batch(spark, cluster, subscribe=topic, startingOffsets=start, endingOffsets=end)
@@ -99,7 +112,7 @@ def test_bounds_outside_of_the_partition(spark, cluster, topic, start, end, says
         frame.collect()
 
 
-def test_choices_of_topics(spark, cluster, topic):
+def test_choices_of_topics(spark: SparkSession, cluster: EmbeddedCluster, topic: str) -> None:
     first = produce(cluster, topic, ["a"])
     produce(cluster, topic, ["b"])
     produce(cluster, topic + "2", ["c"])  # the topic is a prefix of this one
@@ -120,23 +133,27 @@ def test_choices_of_topics(spark, cluster, topic):
         ({"subscribe": "t", "startingOffsets": "first"}, "must be earliest, latest or JSON"),
     ],
 )
-def test_wrong_options_are_refused_by_load(spark, cluster, options, says):
+def test_wrong_options_are_refused_by_load(
+    spark: SparkSession, cluster: EmbeddedCluster, options: Any, says: str
+) -> None:
     with pytest.raises(PySparkException, match=says):
         batch(spark, cluster, **options)
 
 
-def test_a_batch_cannot_start_at_the_latest(spark, cluster, topic):
+def test_a_batch_cannot_start_at_the_latest(
+    spark: SparkSession, cluster: EmbeddedCluster, topic: str
+) -> None:
     with pytest.raises(PySparkException, match=r"reads nothing"):
         batch(spark, cluster, subscribe=topic, startingOffsets="latest").collect()
 
 
-def test_a_tower_that_is_not_there(spark, topic):
+def test_a_tower_that_is_not_there(spark: SparkSession, topic: str) -> None:
     frame = spark.read.format("dafka").options(tower="127.0.0.1:1:1", subscribe=topic).load()
     with pytest.raises(PySparkException, match=r"no tower answered at 127.0.0.1:1:1"):
         frame.collect()
 
 
-def test_a_registered_source(spark, cluster, topic):
+def test_a_registered_source(spark: SparkSession, cluster: EmbeddedCluster, topic: str) -> None:
     from dafka_spark import DafkaDataSource
 
     spark.dataSource.register(DafkaDataSource)

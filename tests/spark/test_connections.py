@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import threading
 
 import pytest
 
@@ -22,7 +21,7 @@ class Opened:
         return self.sources[-1]
 
 
-def test_one_reader_for_each_tower():
+def test_one_reader_for_each_tower() -> None:
     opened = Opened()
     with opened.connections.lend("a") as first, opened.connections.lend("a") as second:
         assert first is second
@@ -34,7 +33,7 @@ def test_one_reader_for_each_tower():
     assert all(source.closed for source in opened.sources)
 
 
-def test_a_reader_that_failed_is_not_lent_again():
+def test_a_reader_that_failed_is_not_lent_again() -> None:
     opened = Opened()
     failure = FetchTimeoutError("t", "A", 0, 1, 1.0)
     with pytest.raises(FetchTimeoutError), opened.connections.lend("a"):
@@ -44,7 +43,7 @@ def test_a_reader_that_failed_is_not_lent_again():
         assert len(opened.sources) == 2
 
 
-def test_lost_data_is_not_the_readers_fault():
+def test_lost_data_is_not_the_readers_fault() -> None:
     opened = Opened()
     with pytest.raises(DataLossError), opened.connections.lend("a"):
         raise DataLossError("t", "A", 0, None, "gone")
@@ -52,18 +51,18 @@ def test_lost_data_is_not_the_readers_fault():
         assert len(opened.sources) == 1
 
 
-def test_idle_readers_are_closed_and_busy_ones_are_not():
+def test_idle_readers_are_closed_and_busy_ones_are_not() -> None:
     opened = Opened(idle_s=0.02)
-    closed = threading.Event()
-    with opened.connections.lend("busy") as busy:
-        with opened.connections.lend("idle") as idle:
-            idle.close = closed.set
-        assert closed.wait(20)
+    with opened.connections.lend("busy"):
+        with opened.connections.lend("idle"):
+            pass
+        busy, idle = opened.sources
+        assert idle.closing.wait(20)
         assert not busy.closed
     opened.connections.close()
 
 
-def test_a_forked_process_does_not_use_its_parents_readers():
+def test_a_forked_process_does_not_use_its_parents_readers() -> None:
     opened = Opened()
     with opened.connections.lend("a"):
         pass
@@ -73,11 +72,11 @@ def test_a_forked_process_does_not_use_its_parents_readers():
     assert not opened.sources[0].closed
 
 
-def test_forgetting_happens_at_fork():
+def test_forgetting_happens_at_fork() -> None:
     from dafka_spark import connections
 
     original = connections._connections._entries
-    connections._connections._entries = {"a": object()}
+    connections._connections._entries = {"a": connections._Entry(MemorySource())}
     try:
         child = os.fork()
         if child == 0:

@@ -15,21 +15,21 @@ def run(code: str) -> str:
     return done.stdout.strip()
 
 
-def test_the_name():
+def test_the_name() -> None:
     import pyspark_dafka
 
     assert pyspark_dafka.DefaultSource is DafkaDataSource
     assert DafkaDataSource.name() == "dafka"
 
 
-def test_the_import_needs_nothing_but_spark():
+def test_the_import_needs_nothing_but_spark() -> None:
     """Spark imports it in every session that uses any Python source."""
     heavy = ("zmq", "pyarrow", "numpy", "pandas", "lmdb", "dafka_core")
     loaded = run(f"import sys, pyspark_dafka; print([m for m in {heavy} if m in sys.modules])")
     assert loaded == "[]"
 
 
-def test_the_import_never_fails():
+def test_the_import_never_fails() -> None:
     """An exception would break every other Python source of the session."""
     said = run(
         """

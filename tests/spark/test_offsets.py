@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from typing import Any
 
 import pytest
 
@@ -15,7 +16,7 @@ A, B = TopicPartition("t", "A"), TopicPartition("t", "B")
 HEADS = {A: PartitionInfo("t", "A", 5, 50), B: PartitionInfo("t", "B", 0, 7)}
 
 
-def test_equal_offsets_are_equal_text():
+def test_equal_offsets_are_equal_text() -> None:
     """Trap: Spark compares offsets as text; another order of keys would be new data for ever."""
     first = SourceOffset({A: 1, B: 2}, {A: 0, B: 0})
     second = SourceOffset({B: 2, A: 1}, {B: 0, A: 0})
@@ -25,12 +26,12 @@ def test_equal_offsets_are_equal_text():
     assert json.dumps(SourceOffset.parse(json.loads(text)).as_json()) == text
 
 
-def test_parse_is_the_inverse():
+def test_parse_is_the_inverse() -> None:
     offset = SourceOffset({A: 1, TopicPartition("ü", "A"): 2}, {A: 0})
     assert SourceOffset.parse(json.loads(json.dumps(offset.as_json()))) == offset
 
 
-def test_the_initial_offset_carries_itself():
+def test_the_initial_offset_carries_itself() -> None:
     initial = SourceOffset.initial({A: 3})
     assert initial.is_initial
     assert initial.start == {A: 3}
@@ -49,24 +50,24 @@ def test_the_initial_offset_carries_itself():
         {"topics": {"t": {"A": True}}, "start": {}, "version": 1},
     ],
 )
-def test_a_foreign_checkpoint_is_refused(given):
+def test_a_foreign_checkpoint_is_refused(given: Any) -> None:
     with pytest.raises(ConfigError, match=r"new checkpoint"):
         SourceOffset.parse(given)
 
 
-def test_words():
+def test_words() -> None:
     assert bounds.starting("earliest", HEADS) == {A: 5, B: 0}
     assert bounds.starting("latest", HEADS) == {A: 50, B: 7}
 
 
-def test_offsets_by_partition():
+def test_offsets_by_partition() -> None:
     assert bounds.starting({A: 20}, HEADS) == {A: 20, B: 0}
     assert bounds.starting({A: -1, B: -2}, HEADS) == {A: 50, B: 0}
     assert bounds.ending({A: 20}, HEADS) == {A: 20, B: 7}
     assert bounds.ending({A: -1}, HEADS) == {A: 50, B: 7}
 
 
-def test_offsets_beyond_the_end():
+def test_offsets_beyond_the_end() -> None:
     with pytest.raises(ConfigError, match=r"offsets 5 up to, not including, 50"):
         bounds.starting({A: 51}, HEADS)
     with pytest.raises(ConfigError, match=r"no store has topic 't', partition C"):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pickle
+from typing import Any
 
 import pytest
 
@@ -18,7 +19,7 @@ def read(**given: object) -> SourceOptions:
     return SourceOptions.of({"subscribe": "t", **{k: str(v) for k, v in given.items()}})
 
 
-def test_keys_match_in_any_case():
+def test_keys_match_in_any_case() -> None:
     options = SourceOptions.of(
         {"SUBSCRIBE": "a, b", "fetchtimeoutms": "7", "failOnDataLoss": "false"}
     )
@@ -28,7 +29,7 @@ def test_keys_match_in_any_case():
     assert options.fail_on_data_loss is False
 
 
-def test_defaults():
+def test_defaults() -> None:
     options = read()
     assert options.starting_offsets is None
     assert options.max_offsets_per_trigger is None
@@ -64,7 +65,7 @@ def test_defaults():
         ({"endingOffsets": '{"u": {"A": 3}}'}, "does not read"),
     ],
 )  # fmt: skip
-def test_wrong_source_options(given, says):
+def test_wrong_source_options(given: Any, says: str) -> None:
     with pytest.raises(ConfigError) as caught:
         SourceOptions.of({"subscribe": "t", **given})
     assert says in str(caught.value)
@@ -83,7 +84,7 @@ def test_wrong_source_options(given, says):
         ({"assign": '{"t": ["A"]}', "startingOffsets": '{"t": {"B": 1}}'}, "does not read"),
     ],
 )
-def test_wrong_choice_of_topics(given, says):
+def test_wrong_choice_of_topics(given: Any, says: str) -> None:
     with pytest.raises(ConfigError) as caught:
         SourceOptions.of(given)
     assert says in str(caught.value)
@@ -101,13 +102,13 @@ def test_wrong_choice_of_topics(given, says):
         ({"deliveryTimeoutMs": "0"}, "at least 1"),
     ],
 )
-def test_wrong_sink_options(given, says):
+def test_wrong_sink_options(given: Any, says: str) -> None:
     with pytest.raises(ConfigError) as caught:
         SinkOptions.of(given)
     assert says in str(caught.value)
 
 
-def test_what_spark_adds_to_a_sink_is_no_error():
+def test_what_spark_adds_to_a_sink_is_no_error() -> None:
     given = {"topic": "t", "checkpointlocation": "/c", "queryname": "q"}
     assert SinkOptions.of(given).topic == "t"
 
@@ -121,17 +122,17 @@ def test_what_spark_adds_to_a_sink_is_no_error():
         ({"maxOffsetsPerTrigger": "5"}, "for streams only"),
     ],
 )
-def test_what_batches_refuse(given, says):
+def test_what_batches_refuse(given: Any, says: str) -> None:
     with pytest.raises(ConfigError, match=says):
         read(**given).for_batch()
 
 
-def test_streams_have_no_end():
+def test_streams_have_no_end() -> None:
     with pytest.raises(ConfigError, match=r"for batch queries only"):
         read(endingOffsets="latest").for_stream()
 
 
-def test_bounds():
+def test_bounds() -> None:
     bound = '{"t": {"A": 5, "B": -1, "C": -2}}'
     assert read(startingOffsets=bound).starting_offsets == {
         TopicPartition("t", "A"): 5,
@@ -141,7 +142,7 @@ def test_bounds():
     assert read(startingOffsets="EARLIEST").starting_offsets == "earliest"
 
 
-def test_selection_compares_whole_topics():
+def test_selection_compares_whole_topics() -> None:
     selection = SourceOptions.of({"subscribePattern": "hel+o"}).selection
     assert selection.asked is None
     assert selection.has(TopicPartition("hello", ADDRESS))
@@ -151,31 +152,31 @@ def test_selection_compares_whole_topics():
     assert not read().selection.has(TopicPartition("t2", ADDRESS))
 
 
-def test_assigned_partitions():
+def test_assigned_partitions() -> None:
     selection = SourceOptions.of({"assign": f'{{"t": ["{ADDRESS}"]}}'}).selection
     assert selection.asked == ["t"]
     assert selection.has(TopicPartition("t", ADDRESS))
     assert not selection.has(TopicPartition("t", "B"))
 
 
-def test_tower_of_the_drivers_environment(monkeypatch):
+def test_tower_of_the_drivers_environment(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("DAFKA_TOWER", "example:1:2")
     assert read().tower == "example:1:2"
     assert read(tower="10.0.0.1").tower == "10.0.0.1:5556:5557"
 
 
-def test_options_travel_to_executors():
+def test_options_travel_to_executors() -> None:
     options = read(startingOffsets='{"t": {"A": 5}}')
     assert pickle.loads(pickle.dumps(options)) == options
 
 
-def test_a_tables_options_are_told_from_its_properties():
+def test_a_tables_options_are_told_from_its_properties() -> None:
     given = {"owner": "me", "ab": "x", "option.ab": "x", "provider": "dafka", "pp": "q"}
     assert user_options(given) == {"ab": "x"}
     assert user_options({"ab": "x"}) == {"ab": "x"}
 
 
-def test_every_option_is_in_the_table():
+def test_every_option_is_in_the_table() -> None:
     table = markdown_table(SourceOptions)
     assert "| `maxOffsetsPerTrigger` | int |" in table
     assert "| `tower` | HOST[:SUB_PORT:PUB_PORT] |" in table

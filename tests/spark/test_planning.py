@@ -17,18 +17,18 @@ def ranges(*sizes: int) -> list[OffsetRange]:
     return [OffsetRange("t", str(number), 100, 100 + size) for number, size in enumerate(sizes)]
 
 
-def test_everything_when_the_limit_is_wide():
+def test_everything_when_the_limit_is_wide() -> None:
     assert rate_limit({key("a"): 3, key("b"): 0, key("c"): 4}, 7) == {key("a"): 3, key("c"): 4}
 
 
-def test_shares_follow_what_is_waiting():
+def test_shares_follow_what_is_waiting() -> None:
     shares = rate_limit({key("a"): 900, key("b"): 90, key("c"): 1}, 100)
     assert shares[key("c")] == 1
     assert sum(shares.values()) == 100
     assert 85 <= shares[key("a")] <= 91
 
 
-def test_a_limit_below_the_number_of_partitions_goes_round():
+def test_a_limit_below_the_number_of_partitions_goes_round() -> None:
     waiting = {key(name): 100 for name in "abcde"}
     taken = dict.fromkeys(waiting, 0)
     for _ in range(5):
@@ -45,7 +45,9 @@ def test_a_limit_below_the_number_of_partitions_goes_round():
     st.integers(1, 10**6),
     st.integers(0, 10**15),
 )
-def test_shares_are_exact_and_nobody_starves(waiting, limit, turn):
+def test_shares_are_exact_and_nobody_starves(
+    waiting: dict[int, int], limit: int, turn: int
+) -> None:
     sizes = {key(name): size for name, size in waiting.items()}
     shares = rate_limit(sizes, limit, turn=turn)
     assert sum(shares.values()) == min(limit, sum(sizes.values()))
@@ -54,27 +56,27 @@ def test_shares_are_exact_and_nobody_starves(waiting, limit, turn):
         assert set(shares) == {each for each, size in sizes.items() if size}
 
 
-def test_empty_ranges_are_left_out():
+def test_empty_ranges_are_left_out() -> None:
     backwards = OffsetRange("t", "b", 9, 3)
     assert split([*ranges(0, 5), backwards]) == ranges(0, 5)[1:]
 
 
-def test_max_records_cuts_into_equal_parts():
+def test_max_records_cuts_into_equal_parts() -> None:
     parts = split(ranges(10), max_records=4)
     assert [(part.start, part.end) for part in parts] == [(100, 103), (103, 106), (106, 110)]
 
 
-def test_min_partitions_splits_the_large_ones():
+def test_min_partitions_splits_the_large_ones() -> None:
     parts = split(ranges(1, 1000, 1), min_partitions=6)
     assert [part.partition for part in parts] == ["0", "1", "1", "1", "1", "2"]
     assert [part.size for part in parts] == [1, 250, 250, 250, 250, 1]
 
 
-def test_min_partitions_is_no_maximum():
+def test_min_partitions_is_no_maximum() -> None:
     assert len(split(ranges(5, 5, 5), min_partitions=2)) == 3
 
 
-def test_both_limits_hold():
+def test_both_limits_hold() -> None:
     parts = split(ranges(100, 10), min_partitions=6, max_records=50)
     assert len(parts) >= 6
     assert max(part.size for part in parts) <= 50
@@ -85,7 +87,9 @@ def test_both_limits_hold():
     st.none() | st.integers(1, 50),
     st.none() | st.integers(1, 3000),
 )
-def test_no_offset_is_lost_or_doubled(sizes, min_partitions, max_records):
+def test_no_offset_is_lost_or_doubled(
+    sizes: list[int], min_partitions: int | None, max_records: int | None
+) -> None:
     whole = ranges(*sizes)
     parts = split(whole, min_partitions=min_partitions, max_records=max_records)
     for item in whole:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import datetime as dt
 import logging
+from typing import Any
 
 import pyarrow as pa
 import pytest
@@ -37,13 +38,15 @@ def columns(*names: str) -> StructType:
     return StructType([full()[name] for name in names])
 
 
-def rows(source, start, end, schema=None, **given):
+def rows(
+    source: MemorySource, start: Any, end: Any, schema: StructType | None = None, **given: Any
+) -> Any:
     options = SourceOptions.of({"subscribe": "t", **given})
     wanted = OffsetRange("t", "A", start, end)
     return list(read_range(wanted, schema or full(), options, source.connect))
 
 
-def test_all_columns(source):
+def test_all_columns(source: MemorySource) -> None:
     source.written = [(0, 1_000_000), (12, 2_000_000)]
     (batch,) = rows(source, 10, 14)
     assert batch.schema.equals(to_arrow_schema(full(), timezone="UTC"))
@@ -57,7 +60,7 @@ def test_all_columns(source):
     }
 
 
-def test_unknown_times_are_null(source):
+def test_unknown_times_are_null(source: MemorySource) -> None:
     (batch,) = rows(source, 0, 3, columns("timestamp"))
     assert batch["timestamp"].to_pylist() == [None] * 3
     source.written = [(2, 7)]
@@ -66,25 +69,25 @@ def test_unknown_times_are_null(source):
     assert batch["timestamp"].to_pylist() == [None, None, written, written]
 
 
-def test_only_the_columns_asked_for(source):
+def test_only_the_columns_asked_for(source: MemorySource) -> None:
     (batch,) = rows(source, 0, 5, columns("offset", "value"))
     assert batch.schema.names == ["offset", "value"]
     assert "times" not in source.calls
 
 
-def test_batches_are_cut_by_rows(source):
+def test_batches_are_cut_by_rows(source: MemorySource) -> None:
     batches = rows(source, 0, 100, maxrecordsperbatch="30")
     assert [batch.num_rows for batch in batches] == [30, 30, 30, 10]
     assert pa.Table.from_batches(batches)["offset"].to_pylist() == list(range(100))
 
 
-def test_batches_are_cut_by_bytes(source):
+def test_batches_are_cut_by_bytes(source: MemorySource) -> None:
     batches = rows(source, 0, 100, maxbytesperbatch="20")
     assert all(sum(map(len, batch["value"].to_pylist())) <= 20 for batch in batches)
     assert pa.Table.from_batches(batches)["offset"].to_pylist() == list(range(100))
 
 
-def test_no_rows_of_no_range(source):
+def test_no_rows_of_no_range(source: MemorySource) -> None:
     """Trap: Spark makes ``InputPartition(None)`` of a batch without partitions."""
     reader = DafkaBatchReader(full(), SourceOptions.of({"subscribe": "t"}), source.connect)
     assert list(reader.read(InputPartition(None))) == []
@@ -96,7 +99,9 @@ def test_no_rows_of_no_range(source):
     st.integers(1, 12),
     st.integers(1, 30),
 )
-def test_chunks_keep_every_record(lists, max_records, max_bytes):
+def test_chunks_keep_every_record(
+    lists: list[list[bytes]], max_records: int, max_bytes: int
+) -> None:
     runs, at = [], 5
     for values in lists:
         runs.append(Run("t", "A", at, Values.of(values)))
@@ -113,25 +118,27 @@ def test_chunks_keep_every_record(lists, max_records, max_bytes):
         at = chunk.end
 
 
-def test_a_gap_is_noticed(source):
+def test_a_gap_is_noticed(source: MemorySource) -> None:
     source.missing = {50}
     with pytest.raises(DataLossError, match=r"offset 50 was asked for.*failOnDataLoss") as caught:
         rows(source, 0, 100)
     assert caught.value.wanted == 50
 
 
-def test_an_early_end_is_noticed(source):
+def test_an_early_end_is_noticed(source: MemorySource) -> None:
     with pytest.raises(DataLossError, match=r"offset 100 was asked for, nothing is available"):
         rows(source, 90, 110)
 
 
-def test_trimmed_records_fail(source):
+def test_trimmed_records_fail(source: MemorySource) -> None:
     source.trim("t", "A", 20)
     with pytest.raises(DataLossError, match=r"offset 10 was asked for, offset 20 on is available"):
         rows(source, 10, 30)
 
 
-def test_trimmed_records_are_warned_of(source, caplog):
+def test_trimmed_records_are_warned_of(
+    source: MemorySource, caplog: pytest.LogCaptureFixture
+) -> None:
     source.trim("t", "A", 20)
     source.missing = {25}
     with caplog.at_level(logging.WARNING):
@@ -142,7 +149,7 @@ def test_trimmed_records_are_warned_of(source, caplog):
     assert "failOnDataLoss is false" in caplog.text
 
 
-def test_nothing_left_is_warned_of(source, caplog):
+def test_nothing_left_is_warned_of(source: MemorySource, caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level(logging.WARNING):
         batches = rows(source, 90, 110, failondataloss="false")
     assert pa.Table.from_batches(batches)["offset"].to_pylist() == list(range(90, 100))

@@ -9,7 +9,7 @@ from dafka_spark.errors import ColumnError
 from dafka_spark.schema import checked, full, table_options
 
 
-def test_all_columns():
+def test_all_columns() -> None:
     assert [field.simpleString() for field in full().fields] == [
         "key:binary",
         "value:binary",
@@ -20,7 +20,7 @@ def test_all_columns():
     ]
 
 
-def test_any_subset_in_any_order():
+def test_any_subset_in_any_order() -> None:
     schema = StructType([full()["offset"], full()["value"]])
     assert checked(schema) is schema
 
@@ -34,12 +34,12 @@ def test_any_subset_in_any_order():
         (StructField("key", full()["key"].dataType, nullable=False), "cannot be NOT NULL"),
     ],
 )
-def test_wrong_columns_are_named(field, says):
+def test_wrong_columns_are_named(field: StructField, says: str) -> None:
     with pytest.raises(ColumnError, match=says):
         checked(StructType([full()["value"], field]))
 
 
-def test_a_table_keeps_its_options_in_its_schema():
+def test_a_table_keeps_its_options_in_its_schema() -> None:
     schema = StructType.fromJson(full({"subscribe": "t"}).jsonValue())
     assert table_options(schema) == {"subscribe": "t"}
     assert table_options(full()) == {}

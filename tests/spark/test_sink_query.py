@@ -2,18 +2,24 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+from typing import Any
+
 import pytest
 from pyspark.errors import PySparkException
+from pyspark.sql import DataFrame, SparkSession
 
 from dafka_core import EmbeddedCluster
 from tests.spark.topics import batch, produce, send, stream, texts
 
 
-def save(frame, cluster, mode="append", **options):
+def save(frame: DataFrame, cluster: EmbeddedCluster, mode: str = "append", **options: Any) -> None:
     frame.write.format("dafka").mode(mode).options(tower=cluster.tower, **options).save()
 
 
-def test_a_frame_is_written_whole(spark, cluster, topic):
+def test_a_frame_is_written_whole(
+    spark: SparkSession, cluster: EmbeddedCluster, topic: str
+) -> None:
     frame = spark.range(1000).selectExpr("cast(id AS string) AS value").repartition(3)
     save(frame, cluster, topic=topic)
     written = batch(spark, cluster, subscribe=topic)
@@ -21,7 +27,7 @@ def test_a_frame_is_written_whole(spark, cluster, topic):
     assert written.select("partition").distinct().count() == 3
 
 
-def test_rows_name_their_topics(spark, cluster, topic):
+def test_rows_name_their_topics(spark: SparkSession, cluster: EmbeddedCluster, topic: str) -> None:
     frame = spark.range(10).selectExpr(
         "cast(cast(id AS string) AS binary) AS value", f"concat('{topic}-', id % 2) AS topic"
     )
@@ -30,7 +36,7 @@ def test_rows_name_their_topics(spark, cluster, topic):
     assert texts(batch(spark, cluster, subscribe=topic + "-1").collect()) == list("13579")
 
 
-def test_empty_frames(spark, cluster, topic):
+def test_empty_frames(spark: SparkSession, cluster: EmbeddedCluster, topic: str) -> None:
     save(spark.range(0).selectExpr("cast(id AS string) AS value"), cluster, topic=topic)
     assert batch(spark, cluster, subscribe=topic).count() == 0
 
@@ -49,7 +55,9 @@ def test_empty_frames(spark, cluster, topic):
         (["'x' AS value"], {"topic": "T", "subscribe": "t"}, "is an option of reading"),
     ],
 )
-def test_rows_that_cannot_be_written(spark, cluster, topic, columns, options, says):
+def test_rows_that_cannot_be_written(
+    spark: SparkSession, cluster: EmbeddedCluster, topic: str, columns: Any, options: Any, says: str
+) -> None:
     options = {key: topic if value == "T" else value for key, value in options.items()}
     frame = spark.range(10).coalesce(1).selectExpr(*columns)
     with pytest.raises(PySparkException, match=says):
@@ -57,20 +65,22 @@ def test_rows_that_cannot_be_written(spark, cluster, topic, columns, options, sa
     assert batch(spark, cluster, subscribe=topic).count() == 0
 
 
-def test_overwriting_is_refused(spark, cluster, topic):
+def test_overwriting_is_refused(spark: SparkSession, cluster: EmbeddedCluster, topic: str) -> None:
     frame = spark.range(1).selectExpr("'x' AS value")
     with pytest.raises(PySparkException, match=r"a topic only grows"):
         save(frame, cluster, mode="overwrite", topic=topic)
 
 
-def test_unacknowledged_rows_fail_the_write(spark, topic):
+def test_unacknowledged_rows_fail_the_write(spark: SparkSession, topic: str) -> None:
     with EmbeddedCluster() as cluster:
         frame = spark.range(1).selectExpr("'x' AS value")
         with pytest.raises(PySparkException, match=r"1 records are not acknowledged"):
             save(frame, cluster, topic=topic, acks=2, deliveryTimeoutMs=300)
 
 
-def test_a_query_keeps_its_partitions(spark, cluster, topic, tmp_path):
+def test_a_query_keeps_its_partitions(
+    spark: SparkSession, cluster: EmbeddedCluster, topic: str, tmp_path: Path
+) -> None:
     source, sink = topic, topic + "-out"
     address = produce(cluster, source, range(50))
     frame = stream(
@@ -87,7 +97,9 @@ def test_a_query_keeps_its_partitions(spark, cluster, topic, tmp_path):
     assert texts(written) == sorted(map(str, range(80)))
 
 
-def test_a_complete_result_is_appended_each_time(spark, cluster, topic, tmp_path):
+def test_a_complete_result_is_appended_each_time(
+    spark: SparkSession, cluster: EmbeddedCluster, topic: str, tmp_path: Path
+) -> None:
     produce(cluster, topic, range(4))
     counts = stream(spark, cluster, subscribe=topic, maxOffsetsPerTrigger=2).groupBy().count()
     query = (
@@ -102,7 +114,9 @@ def test_a_complete_result_is_appended_each_time(spark, cluster, topic, tmp_path
     assert texts(batch(spark, cluster, subscribe=topic + "-out").collect()) == ["2", "4"]
 
 
-def test_a_streams_columns_are_checked_before_anything_is_sent(spark, cluster, topic, tmp_path):
+def test_a_streams_columns_are_checked_before_anything_is_sent(
+    spark: SparkSession, cluster: EmbeddedCluster, topic: str, tmp_path: Path
+) -> None:
     produce(cluster, topic, range(3))
     frame = stream(spark, cluster, subscribe=topic)
     with pytest.raises(PySparkException, match=r"column 'key': cannot be written"):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import pickle
+from typing import Any
 
 import pyarrow as pa
 import pytest
@@ -25,11 +26,11 @@ class Ledger:
         self.failing = failing
         self.closed: list[str] = []
 
-    def open(self, options, topic, partition):
+    def open(self, options: Any, topic: str, partition: str) -> Any:
         return Publisher(self, topic, partition)
 
 
-class Publisher(contextlib.AbstractContextManager):
+class Publisher(contextlib.AbstractContextManager[Any]):
     def __init__(self, ledger: Ledger, topic: str, partition: str) -> None:
         self.ledger, self.topic, self.address = ledger, topic, partition
         self.next_offset = 40
@@ -49,16 +50,16 @@ class Publisher(contextlib.AbstractContextManager):
         self.ledger.closed.append(self.topic)
 
 
-def batch(**columns):
+def batch(**columns: Any) -> Any:
     return pa.record_batch({name: pa.array(values) for name, values in columns.items()})
 
 
-def write(ledger, *batches, **given):
+def write(ledger: Ledger, *batches: Any, **given: Any) -> Any:
     return write_rows(iter(batches), SinkOptions.of(given), lambda topic: f"@{topic}", ledger.open)
 
 
 @pytest.mark.parametrize("kind", [pa.binary(), pa.string(), pa.large_binary(), pa.large_string()])
-def test_values_are_bytes(kind):
+def test_values_are_bytes(kind: pa.DataType) -> None:
     ledger = Ledger()
     values = pa.array(["é", ""]).cast(kind)
     written = write(ledger, pa.record_batch({"value": values}), topic="t")
@@ -66,13 +67,13 @@ def test_values_are_bytes(kind):
     assert written == Written(2, (WrittenRange("t", "@t", 40, 42),))
 
 
-def test_option_topic_wins_over_the_column():
+def test_option_topic_wins_over_the_column() -> None:
     ledger = Ledger()
     write(ledger, batch(value=[b"1"], topic=["u"]), topic="t")
     assert ledger.values == {"t": [b"1"]}
 
 
-def test_rows_go_to_their_topics_in_order():
+def test_rows_go_to_their_topics_in_order() -> None:
     ledger = Ledger()
     first = batch(value=[b"1", b"2", b"3"], topic=["a", "b", "a"])
     written = write(ledger, first, batch(value=[b"4"], topic=["a"]))
@@ -82,7 +83,7 @@ def test_rows_go_to_their_topics_in_order():
     assert sorted(ledger.closed) == ["a", "b"]
 
 
-def test_no_rows_open_no_producer():
+def test_no_rows_open_no_producer() -> None:
     ledger = Ledger()
     assert write(ledger, topic="t") == Written(0, ())
     assert write(ledger, batch(value=pa.array([], pa.binary())), topic="t") == Written(0, ())
@@ -97,20 +98,20 @@ def test_no_rows_open_no_producer():
         ({"value": [b"1", b"2"], "topic": ["a", "x" * 256]}, "1 to 255 bytes"),
     ],
 )
-def test_a_batch_with_a_bad_row_is_not_sent(rows, says):
+def test_a_batch_with_a_bad_row_is_not_sent(rows: Any, says: str) -> None:
     ledger = Ledger()
     with pytest.raises(ColumnError, match=says):
         write(ledger, batch(**rows))
     assert ledger.values == {}
 
 
-def test_too_many_topics_for_a_task(monkeypatch):
+def test_too_many_topics_for_a_task(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(writing, "MAX_TOPICS", 2)
     with pytest.raises(ColumnError, match=r"more than 2 topics"):
         write(Ledger(), batch(value=[b""] * 3, topic=["a", "b", "c"]))
 
 
-def test_what_is_not_acknowledged_fails_the_task():
+def test_what_is_not_acknowledged_fails_the_task() -> None:
     ledger = Ledger(failing="b")
     with pytest.raises(NotAcknowledgedError):
         write(ledger, batch(value=[b"1", b"2"], topic=["a", "b"]))
@@ -127,22 +128,22 @@ def test_what_is_not_acknowledged_fails_the_task():
         ("value string, offset bigint", "column 'offset': cannot be written"),
     ],
 )
-def test_columns_are_checked_when_the_writer_is_made(columns, says):
+def test_columns_are_checked_when_the_writer_is_made(columns: Any, says: str) -> None:
     with pytest.raises(ColumnError, match=says):
         DafkaBatchWriter(ddl(columns), SinkOptions.of({"topic": "t"}))
 
 
-def test_a_topic_is_needed():
+def test_a_topic_is_needed() -> None:
     with pytest.raises(ConfigError, match=r"each row's with a column 'topic'"):
         DafkaBatchWriter(ddl("value string"), SinkOptions.of({}))
 
 
-def test_overwriting_is_refused():
+def test_overwriting_is_refused() -> None:
     with pytest.raises(ConfigError, match="mode\\('append'\\)"):
         DafkaBatchWriter(ddl("value string"), SinkOptions.of({"topic": "t"}), overwrite=True)
 
 
-def test_addresses_are_stable():
+def test_addresses_are_stable() -> None:
     """Fixed for ever: a query that is started again must find its partitions."""
     assert address("q", "t", 0) == "78311E34E56156E997FD5DB47EE34405"
     names = {
@@ -152,7 +153,7 @@ def test_addresses_are_stable():
     assert all(len(name) == 32 and name == name.upper() for name in names)
 
 
-def test_writers_and_messages_travel():
+def test_writers_and_messages_travel() -> None:
     writer = DafkaBatchWriter(ddl("value string"), SinkOptions.of({"topic": "t"}))
     assert pickle.loads(pickle.dumps(writer))._write_id == writer._write_id
     message = Written(1, (WrittenRange("t", "A", 0, 1),))

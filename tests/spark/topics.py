@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from pyspark.sql import DataFrame, Row, SparkSession
-from pyspark.sql.streaming import StreamingQuery
+from pyspark.sql.streaming.query import StreamingQuery
 
 from dafka_core import EmbeddedCluster, Producer
 
@@ -24,14 +24,14 @@ def produce(
         return producer.address
 
 
-def batch(spark: SparkSession, cluster: EmbeddedCluster, **options: object) -> DataFrame:
+def batch(spark: SparkSession, cluster: EmbeddedCluster, **options: Any) -> DataFrame:
     """A batch read."""
     return spark.read.format("dafka").options(tower=cluster.tower, **options).load()
 
 
-def stream(spark: SparkSession, cluster: EmbeddedCluster, **options: object) -> DataFrame:
+def stream(spark: SparkSession, cluster: EmbeddedCluster, **options: Any) -> DataFrame:
     """A streaming read, from the first record on if not told otherwise."""
-    given = {"startingOffsets": "earliest", "tower": cluster.tower, **options}
+    given: dict[str, Any] = {"startingOffsets": "earliest", "tower": cluster.tower, **options}
     return spark.readStream.format("dafka").options(**given).load()
 
 
@@ -39,8 +39,12 @@ def run(
     frame: DataFrame, checkpoint: Path, each: Callable[[list[Row]], object], **trigger: Any
 ) -> StreamingQuery:
     """Runs a query until it has read all there is, handing each batch's rows to ``each``."""
+
+    def hand_over(rows: DataFrame, _: int) -> None:
+        each(rows.collect())
+
     query = (
-        frame.writeStream.foreachBatch(lambda rows, _: each(rows.collect()) and None)
+        frame.writeStream.foreachBatch(hand_over)
         .option("checkpointLocation", str(checkpoint))
         .trigger(**(trigger or {"availableNow": True}))
         .start()
@@ -52,7 +56,9 @@ def run(
     return query
 
 
-def send(frame: DataFrame, cluster: EmbeddedCluster, checkpoint: Path, **options: object) -> Any:
+def send(
+    frame: DataFrame, cluster: EmbeddedCluster, checkpoint: Path, **options: Any
+) -> StreamingQuery:
     """Runs a query that writes to Dafka until it has written all there is."""
     query = (
         frame.writeStream.format("dafka")
