@@ -14,6 +14,9 @@ from dafka_core.protocol.wire import DEPLOYED, LAYOUTS
 
 TOWER_ENVIRONMENT = "DAFKA_TOWER"
 
+AUTO_HOST = "auto"
+"""For ``host``: the address from which this machine reaches the first tower."""
+
 _TOWER = re.compile(r"(?P<host>\[[^\]]+\]|[^:\[\]\s]+)(?::(?P<sub>\d{1,5}):(?P<pub>\d{1,5}))?")
 
 
@@ -80,7 +83,11 @@ class NodeConfig(Options):
         kind="HOST[:SUB_PORT:PUB_PORT]",
         parse=parse_towers,
     )
-    host: str = option("127.0.0.1", "address to bind to and to announce to other nodes")
+    host: str = option(
+        "127.0.0.1",
+        "address to bind to and to announce to other nodes; `auto` takes the one from which this "
+        "machine reaches the first tower",
+    )
     tower_timeout_s: float = option(
         10.0, "how long to look for a tower before failing", unit="s", minimum=0.01
     )

@@ -104,9 +104,11 @@ class Values(Sequence[bytes]):
         """The values as objects; not to be changed."""
         if self._list is None:
             assert self._ends is not None
-            # One unpack of "100s98s..." is the fastest way to that many bytes objects.
+            # One unpack of "100s98s..." is the fastest way to that many bytes objects. Not by
+            # struct.unpack: it keeps the last hundred formats, which are megabytes here.
             lengths = tuple(np.diff(self._ends).tolist())
-            self._list = list(struct.unpack("%ds" * len(lengths) % lengths, self._data))
+            columns = struct.Struct("%ds" * len(lengths) % lengths)
+            self._list = list(columns.unpack(self._data))
         return self._list
 
     def to_arrow(self) -> pa.BinaryArray:

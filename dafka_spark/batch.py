@@ -42,7 +42,7 @@ class DafkaBatchReader(DataSourceReader):
             ConfigError: ``startingOffsets`` or ``endingOffsets`` lie outside of a partition.
         """
         options = self._options
-        with self._connect(options.tower) as source:
+        with self._connect(options.via) as source:
             found = source.partitions(options.selection.asked, timeout_s=options.fetch_timeout_s)
         heads = options.selection.of(found)
         start = bounds.starting(options.starting_offsets or EARLIEST, heads)

@@ -18,6 +18,7 @@ from typing import Final, Protocol
 from dafka_core import Reader
 from dafka_core.errors import DafkaError, DataLossError
 from dafka_core.records import PartitionInfo, Run
+from dafka_spark.options import Via
 
 IDLE_S: Final = 60.0
 """Longer than the time between micro-batches of most queries, so that they find it connected."""
@@ -45,8 +46,8 @@ class Source(Protocol):
         """Lets go of sockets and threads."""
 
 
-Connect = Callable[[str], AbstractContextManager[Source]]
-"""Takes a tower and lends a reader of what is behind it."""
+Connect = Callable[[Via], AbstractContextManager[Source]]
+"""Takes the way into a mesh and lends a reader of what is there."""
 
 
 @dataclass(slots=True)
@@ -57,22 +58,22 @@ class _Entry:
 
 
 class Connections:
-    """Readers by tower.  Thread-safe."""
+    """Readers by the way into their mesh.  Thread-safe."""
 
-    def __init__(self, open_source: Callable[[str], Source], idle_s: float = IDLE_S) -> None:
+    def __init__(self, open_source: Callable[[Via], Source], idle_s: float = IDLE_S) -> None:
         self._open = open_source
         self._idle_s = idle_s
         self._lock = threading.Lock()
-        self._entries: dict[str, _Entry] = {}
+        self._entries: dict[Via, _Entry] = {}
         self._sweeper: threading.Thread | None = None
 
     @contextmanager
-    def lend(self, tower: str) -> Iterator[Source]:
-        """A reader for ``tower``; after an error of it the next borrower gets a new one."""
+    def lend(self, via: Via) -> Iterator[Source]:
+        """A reader for ``via``; after an error of it the next borrower gets a new one."""
         with self._lock:
-            entry = self._entries.get(tower)
+            entry = self._entries.get(via)
             if entry is None:
-                entry = self._entries[tower] = _Entry(self._open(tower))
+                entry = self._entries[via] = _Entry(self._open(via))
             entry.users += 1
         try:
             yield entry.source
@@ -80,11 +81,11 @@ class Connections:
             raise
         except DafkaError:
             with self._lock:
-                if self._entries.get(tower) is entry:
-                    del self._entries[tower]
+                if self._entries.get(via) is entry:
+                    del self._entries[via]
             raise
         finally:
-            self._give_back(tower, entry)
+            self._give_back(via, entry)
 
     def close(self) -> None:
         """Closes all readers."""
@@ -100,11 +101,11 @@ class Connections:
         self._entries = {}
         self._sweeper = None
 
-    def _give_back(self, tower: str, entry: _Entry) -> None:
+    def _give_back(self, via: Via, entry: _Entry) -> None:
         with self._lock:
             entry.users -= 1
             entry.idle_since = time.monotonic()
-            dropped = entry.users == 0 and self._entries.get(tower) is not entry
+            dropped = entry.users == 0 and self._entries.get(via) is not entry
             if self._entries and self._sweeper is None:
                 self._sweeper = threading.Thread(
                     target=self._sweep, name="dafka-idle-readers", daemon=True
@@ -119,11 +120,11 @@ class Connections:
             before = time.monotonic() - self._idle_s
             with self._lock:
                 idle = [
-                    tower
-                    for tower, entry in self._entries.items()
+                    via
+                    for via, entry in self._entries.items()
                     if entry.users == 0 and entry.idle_since <= before
                 ]
-                closing = [self._entries.pop(tower).source for tower in idle]
+                closing = [self._entries.pop(via).source for via in idle]
                 done = not self._entries
                 if done:
                     self._sweeper = None
@@ -133,8 +134,8 @@ class Connections:
                 return
 
 
-def _open_reader(tower: str) -> Source:
-    return Reader(tower=tower)
+def _open_reader(via: Via) -> Source:
+    return Reader(tower=via.tower, host=via.host)
 
 
 _connections = Connections(_open_reader)
@@ -142,6 +143,6 @@ atexit.register(_connections.close)
 os.register_at_fork(after_in_child=_connections.forget)
 
 
-def lend(tower: str) -> AbstractContextManager[Source]:
-    """A reader of what is behind ``tower``, from this process's own."""
-    return _connections.lend(tower)
+def lend(via: Via) -> AbstractContextManager[Source]:
+    """A reader of the mesh that ``via`` leads into, from this process's own."""
+    return _connections.lend(via)

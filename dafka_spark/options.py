@@ -11,11 +11,11 @@ import json
 import os
 import re
 from collections.abc import Callable, Mapping
-from typing import Any, ClassVar, Final, Self
+from typing import Any, ClassVar, Final, NamedTuple, Self
 
 from dafka_core.config import DEFAULT_TOWER, Options, option, parse_int, unknown
 from dafka_core.errors import ConfigError
-from dafka_core.node_config import TOWER_ENVIRONMENT, parse_towers
+from dafka_core.node_config import AUTO_HOST, TOWER_ENVIRONMENT, parse_towers
 from dafka_spark.offsets import TopicPartition
 from dafka_spark.selection import Selection
 
@@ -38,6 +38,14 @@ SPARK_SINK_KEYS: Final = frozenset({"checkpointlocation", "queryname"})
 
 TABLE_PREFIX: Final = "option."
 """``CREATE TABLE ... OPTIONS (a 1)`` arrives as ``a`` and ``option.a``, among table properties."""
+
+
+class Via(NamedTuple):
+    """How to join the mesh: through which towers, and reachable at which address."""
+
+    tower: str
+    host: str = AUTO_HOST
+
 
 Bound = str | dict[TopicPartition, int]
 """``earliest``, ``latest``, or an offset (or -2 or -1) for each partition."""
@@ -135,6 +143,16 @@ class SparkOptions(Options):
         kind="HOST[:SUB_PORT:PUB_PORT]",
         parse=parse_tower,
     )
+    host: str = option(
+        AUTO_HOST,
+        "address at which stores reach the driver and the executors; `auto` takes the one from "
+        "which each of them reaches the first tower",
+    )
+
+    @property
+    def via(self) -> Via:
+        """How to join the mesh."""
+        return Via(self.tower, self.host)
 
     @classmethod
     def of(cls, given: Mapping[str, str]) -> Self:

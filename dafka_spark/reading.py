@@ -32,7 +32,7 @@ def read_range(
         DataLossError: records are gone, and option ``failOnDataLoss`` is true.
         FetchTimeoutError: nobody sent them for ``fetchTimeoutMs``.
     """
-    with connect(options.tower) as source:
+    with connect(options.via) as source:
         columns = Columns(wanted, schema, _times(source, wanted, schema, options))
         policy = DataLossPolicy(options.fail_on_data_loss)
         runs = complete(source, wanted, options.fetch_timeout_s, policy)

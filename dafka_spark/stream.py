@@ -145,7 +145,7 @@ class DafkaStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def _look(self) -> bounds.Heads:
         selection, timeout_s = self._options.selection, self._options.fetch_timeout_s
-        with self._connect(self._options.tower) as source:
+        with self._connect(self._options.via) as source:
             return selection.of(source.partitions(selection.asked, timeout_s=timeout_s))
 
     def _first(self, key: TopicPartition, begin: SourceOffset, info: PartitionInfo) -> int:

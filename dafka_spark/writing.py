@@ -100,7 +100,9 @@ Open = Callable[[SinkOptions, str, str], Publisher]
 
 def open_producer(options: SinkOptions, topic: str, address: str) -> Publisher:
     """A producer that goes on after the last record the stores have of ``address``."""
-    return Producer(topic, tower=options.tower, address=address, acks=options.acks)
+    return Producer(
+        topic, tower=options.tower, host=options.host, address=address, acks=options.acks
+    )
 
 
 def address(*parts: object) -> str:
@@ -263,7 +265,11 @@ def _task() -> TaskContext:
 
 
 class DafkaBatchWriter(_Writer, DataSourceArrowWriter):
-    """Appends a DataFrame to topics; each write makes partitions of its own."""
+    """Appends a DataFrame to topics.
+
+    Each write makes partitions of its own, but for those in ``foreachBatch``: they go on in their
+    query's, as its own sink would.
+    """
 
     def __init__(
         self,
@@ -280,7 +286,7 @@ class DafkaBatchWriter(_Writer, DataSourceArrowWriter):
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> Written:
         """Writes the rows of one task; a second attempt goes on in the first one's partition."""
-        return self._write(iterator, self._write_id)
+        return self._write(iterator, _task().getLocalProperty(QUERY_ID) or self._write_id)
 
 
 class DafkaStreamWriter(_Writer, DataSourceStreamArrowWriter):

@@ -137,7 +137,7 @@ def _draw_heat_map(
         edgecolors="white",
         linewidth=0.6,
     )
-    axes.invert_yaxis()
+    axes.set_ylim(max(1, len(grid.carriers)), 0)
     names = [airlines.get(carrier, carrier) for carrier in grid.carriers]
     axes.set_yticks(rows[:-1] + 0.5, names, fontsize=9, color=_INK)
     ticks = _ticks(edges[0], edges[-1])
@@ -152,7 +152,7 @@ def _draw_bars(axes: Axes, grid: _Grid, norm: Normalize) -> None:
     axes.barh(places, means, height=0.72, color=_COLORS(norm(means)), ec=_QUIET, lw=0.4)
     for place, mean in zip(places, means, strict=True):
         axes.text(max(mean, 0) + 0.5, place, f"{mean:.0f}", va="center", fontsize=8, color=_INK)
-    axes.set_ylim(len(means), 0)
+    axes.set_ylim(max(1, len(means)), 0)
     axes.set_xlim(min(0, means.min(initial=0)), max(25, means.max(initial=0) + 4))
     axes.set_yticks([])
     _quiet(axes)

@@ -10,6 +10,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
@@ -18,6 +19,9 @@ JOBS = Path(__file__).resolve().parent
 
 # A stopping query finishes its tasks and its JVM writes its logs: seconds, on a busy machine more.
 STOP_TIMEOUT_S = 60.0
+
+# A driver's JVM outlives its Python a little, to remove its temporary files.
+LINGER_TIMEOUT_S = 10.0
 
 LOG_TAIL_LINES = 25
 
@@ -63,7 +67,7 @@ class Job:
         """
         code = self._process.poll()
         if code is not None:
-            self._reading.join()
+            self._await_output()
         while not self._events.empty():
             yield self._events.get()
         if code:
@@ -82,15 +86,20 @@ class Job:
         """
         self._process.send_signal(signal.SIGTERM)
         code = self._process.wait(STOP_TIMEOUT_S)
-        self._reading.join()
+        self._await_output()
         if code:
             raise JobFailedError(self.script, code, self.log)
 
     def kill(self) -> int:
         """Kills the whole process group, a Spark driver's JVM included; returns the exit code."""
-        if self._process.poll() is None:
-            os.killpg(self._process.pid, signal.SIGKILL)
+        # Output that is still open belongs to one of the group: the group's number is not reused.
+        if self._process.poll() is None or self._reading.is_alive():
+            with suppress(ProcessLookupError):
+                os.killpg(self._process.pid, signal.SIGKILL)
         return self._process.wait()
+
+    def _await_output(self) -> None:
+        self._reading.join(LINGER_TIMEOUT_S)
 
     def _read(self) -> None:
         assert self._process.stdout is not None

@@ -1,6 +1,10 @@
 """What the Spark jobs share: their session, and how a query reads, runs and stops.
 
-A job is a program for spark-submit; ``python jobs/NAME.py`` runs it on this machine.
+A job is a program for spark-submit; ``python jobs/NAME.py`` runs it on this machine.  Where the
+packages are not installed, spark-submit takes them as a zip, named twice: Spark 4.3 starts the
+workers of a data source without what ``--py-files`` says, but with the environment's path.
+
+    PYTHONPATH=dist/dafka_spark.zip spark-submit --py-files dist/dafka_spark.zip jobs/NAME.py ...
 """
 
 from __future__ import annotations
@@ -89,7 +93,7 @@ def run_query(writer: DataStreamWriter, arguments: argparse.Namespace, report: R
     """
     stopping = threading.Event()
 
-    def stop(number: int, frame: FrameType | None) -> None:  # noqa: ARG001
+    def stop(number: int, frame: FrameType | None) -> None:
         stopping.set()
 
     for number in (signal.SIGINT, signal.SIGTERM):

@@ -3,7 +3,7 @@
 One streaming query reads the flights, and writes each window that changed both to a topic (through
 the batch sink) and to parquet, once per micro-batch.  Run it with spark-submit:
 
-    spark-submit --py-files dist/dafka_spark.zip jobs/flight_delays.py --checkpoint DIR --output DIR
+    spark-submit jobs/flight_delays.py --checkpoint DIR --output DIR
 
 A window may be written several times as flights arrive; the row with the highest ``batch`` holds
 (``latest_results``).  A batch that is repeated after a crash replaces its parquet directory, and

@@ -1,6 +1,6 @@
 r"""Keeps topics as parquet files, every record exactly once.
 
-    spark-submit --py-files dist/dafka_spark.zip jobs/topic_to_parquet.py \\
+    spark-submit jobs/topic_to_parquet.py \
         --topic flights --output DIR --checkpoint DIR --available-now
 
 The files hold the source's columns (key, value, topic, partition, offset, timestamp) and lie in one

@@ -1,7 +1,7 @@
 r"""Copies topics to another topic, all records or some, as they are or changed.
 
-    spark-submit --py-files dist/dafka_spark.zip jobs/topic_to_topic.py \\
-        --topic flights --to late --checkpoint DIR \\
+    spark-submit jobs/topic_to_topic.py \
+        --topic flights --to late --checkpoint DIR \
         --where "get_json_object(text, '$.dep_delay_min') > 60"
 
 ``--where`` and ``--value`` are Spark SQL over the source's columns and ``text``, the value as a

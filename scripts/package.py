@@ -26,8 +26,9 @@ Built:
 
 Submit a job, with pyzmq, pyarrow, numpy, lmdb and xxhash installed where the driver and the
 executors run:
-  spark-submit --py-files {zip} JOB.py ...
-Spark finds format "dafka" by its name only where it is installed. With --py-files a job says:
+  PYTHONPATH={zip} spark-submit --py-files {zip} JOB.py ...
+PYTHONPATH is for Spark's own helpers on the driver, which --py-files does not reach.  Spark finds
+format "dafka" by its name only where it is installed; with a zip a job says:
   from dafka_spark import DafkaDataSource
   spark.dataSource.register(DafkaDataSource)
 

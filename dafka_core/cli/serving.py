@@ -23,8 +23,8 @@ def tower(*, exit_with_parent: ExitWithParent = False, **options: Any) -> None:
     if exit_with_parent:
         stop_when_input_ends()
     with Tower(**options) as node:
-        output.ready(sub_port=node.sub_port, pub_port=node.pub_port, tower=node.tower)
         output.say(f"tower at {node.tower}; Ctrl-C stops it")
+        output.ready(sub_port=node.sub_port, pub_port=node.pub_port, tower=node.tower)
         node.wait(None)
 
 
@@ -44,8 +44,8 @@ def store(
     if exit_with_parent:
         stop_when_input_ends()
     with Store(directory, tower=joined(tower), **options) as node:
-        output.ready(address=node.address, dir=str(directory))
         output.say(f"store {node.address} in {directory}; Ctrl-C stops it")
+        output.ready(address=node.address, dir=str(directory))
         node.wait(None)
 
 
@@ -67,8 +67,8 @@ def up(
         Tower(**of_table(TowerConfig, options)) as hub,
         Store(directory, **of_table(StoreConfig, options) | {"tower": hub.tower}) as node,
     ):
-        output.ready(tower=hub.tower, address=node.address, dir=str(directory))
         output.say(f"tower at {hub.tower}, store in {directory}; Ctrl-C stops both")
         output.say("other terminals need this, when it is not the default:")
         output.say(f"  export DAFKA_TOWER={hub.tower}")
+        output.ready(tower=hub.tower, address=node.address, dir=str(directory))
         node.wait(None)

@@ -55,7 +55,7 @@ class Consumer:
         self._current_values: list[bytes] = []
         self._closed = False
         self._mesh = Mesh("consumer", self._role, self._config, on_round=self._on_round)
-        self._mesh.wait_until_connected()
+        self._mesh.start()
 
     @property
     def address(self) -> str:
@@ -125,12 +125,11 @@ class Consumer:
         record = next(self._current, None)
         if record is None:
             run = self._take(timeout_s)
-            if run is None:
-                if self._closed:
-                    raise ClosedError("consumer")
-                return None
-            self._current = self._records(run)
-            record = next(self._current)
+            if run is not None:
+                self._current = self._records(run)
+                record = next(self._current, None)
+        if record is None and self._closed:
+            raise ClosedError("consumer")
         return record
 
     def runs(self, timeout_s: float | None = None) -> Iterator[Run]:
@@ -146,6 +145,8 @@ class Consumer:
         """Ends; may be called twice.  Records that wait are dropped: they are in the stores."""
         with self._lock:
             self._closed = True
+            self._queue.clear()
+            self._current_values.clear()
             self._arrived.notify_all()
         self._mesh.close()
 
@@ -206,18 +207,22 @@ class Consumer:
         delivered, self._role.delivered = self._role.delivered, []
         sized = [(run, run.values.size_bytes) for run in delivered]
         with self._lock:
+            if self._closed:
+                return False
             self._queue.extend(sized)
             self._queued_records += sum(len(run.values) for run in delivered)
             self._queued_bytes += sum(size_bytes for _, size_bytes in sized)
             # A queue that was full takes records again when half of it is gone, not one by one.
-            share = 1.0 if self._role.room else 0.5
+            had_room = self._role.room
+            share = 1.0 if had_room else 0.5
             self._role.room = (
                 self._queued_records < self._config.max_queued_records * share
                 and self._queued_bytes < self._config.max_queued_bytes * share
             ) or not self._queue
             if delivered:
                 self._arrived.notify()
-        return False
+            # With room again, the next round asks for what was left.
+            return self._role.room and not had_room
 
     def _drop(self, unwanted: Any) -> None:
         self._on_round(0.0)

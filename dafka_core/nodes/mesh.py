@@ -7,6 +7,7 @@ a function into the loop, and never touch a socket.
 from __future__ import annotations
 
 import contextlib
+import socket as sockets
 import threading
 import time
 import uuid
@@ -16,8 +17,14 @@ from typing import Final
 
 import zmq
 
-from dafka_core.errors import ClosedError, NodeFailedError, ProtocolError, TowerNotFoundError
-from dafka_core.node_config import NodeConfig
+from dafka_core.errors import (
+    ClosedError,
+    ConfigError,
+    NodeFailedError,
+    ProtocolError,
+    TowerNotFoundError,
+)
+from dafka_core.node_config import AUTO_HOST, NodeConfig
 from dafka_core.nodes.sockets import drain, send_packed, send_run
 from dafka_core.nodes.subscribers import Subscribers
 from dafka_core.protocol.beaconing import (
@@ -29,6 +36,7 @@ from dafka_core.protocol.beaconing import (
     encode_node_beacon,
 )
 from dafka_core.protocol.bursts import Burst
+from dafka_core.protocol.limits import MAX_HEADER_BYTES
 from dafka_core.protocol.messages import DirectRecord, Message, RecordMessage
 from dafka_core.protocol.role import Outgoing, Role, RunMessage
 from dafka_core.protocol.wire import DEPLOYED, decode, encode, parse_subscription
@@ -42,6 +50,12 @@ FIRST_BEACONS_INTERVAL_S: Final = 0.02
 """The interval of beacons until one has come back: a PUB socket drops what it sends before the
 tower has taken the connection."""
 
+WAKES_BYTES: Final = 4_096
+"""Wakes taken at once, an octet each."""
+
+LINGER_MS: Final = 200
+"""How long a node that ends waits for what it has sent last to leave."""
+
 BEACON_BURST_COUNT: Final = 1_000
 """Beacons and subscriptions taken per round."""
 
@@ -49,6 +63,25 @@ BEACON_BURST_COUNT: Final = 1_000
 def new_address() -> str:
     """A node's address as deployed nodes have them: 32 upper-case hexadecimal digits."""
     return uuid.uuid4().hex.upper()
+
+
+def own_host(config: NodeConfig) -> str:
+    """The address to bind to and to announce: ``host``, or what ``auto`` stands for.
+
+    Raises:
+        OSError: there is no way to the tower.
+    """
+    if config.host != AUTO_HOST:
+        return config.host
+    tower = config.tower[0]
+    family, kind, protocol, _, address = sockets.getaddrinfo(
+        tower.host.strip("[]"), tower.sub_port, type=sockets.SOCK_DGRAM
+    )[0]
+    # Connecting a datagram socket sends nothing: it only has the system choose the way.
+    with sockets.socket(family, kind, protocol) as probe:
+        probe.connect(address)
+        host = str(probe.getsockname()[0])
+    return f"[{host}]" if ":" in host else host
 
 
 class Mesh:
@@ -82,6 +115,7 @@ class Mesh:
         self._failure: BaseException | None = None
         self._connected = threading.Event()
         self._stopping = False
+        self._receiving = True
         self._peers = Peers(role.address, expiry_s=config.peer_expiry_ms / 1000)
         self._burst = Burst()
         self._beacon_due = 0.0
@@ -89,17 +123,17 @@ class Mesh:
         self._peer_sockets: dict[str, zmq.Socket[bytes]] = {}
         self._open()
         self._thread = threading.Thread(target=self._run, name=f"dafka-{what}", daemon=True)
-        self._thread.start()
 
     # -- called by the application's threads ----------------------------------------------------
 
-    def wait_until_connected(self) -> None:
-        """Waits for a tower.
+    def start(self) -> None:
+        """Starts the loop, and waits for a tower.
 
         Raises:
             TowerNotFoundError: none answered within ``tower_timeout_s``, and ``wait_for_tower``
                 is not set.  The node is closed then.
         """
+        self._thread.start()
         timeout_s = None if self._config.wait_for_tower else self._config.tower_timeout_s
         if not self._connected.wait(timeout_s):
             self.close()
@@ -115,8 +149,9 @@ class Mesh:
 
     def wake(self) -> None:
         """Has the loop go round once."""
-        with self._wake_lock, contextlib.suppress(zmq.Again, zmq.ZMQError):
-            self._waker.send(b"", zmq.NOBLOCK)
+        # Full, it holds a wake already; closed, there is no loop any more.
+        with contextlib.suppress(OSError):
+            self._waker.send(b"\0")
 
     def check(self) -> None:
         """Raises NodeFailedError or ClosedError if the loop does not run any more."""
@@ -172,16 +207,26 @@ class Mesh:
                 else:
                     send_run(self._pub, message, self._config.wire)
 
+    def receive(self, wanted: bool) -> None:
+        """Whether to take messages from peers at all (loop's thread only).
+
+        What is not taken waits in ZeroMQ's queues, and when they are full is dropped there.
+        """
+        if wanted != self._receiving:
+            self._receiving = wanted
+            for socket in (self._sub, *self._peer_sockets.values()):
+                if wanted:
+                    self._poller.register(socket, zmq.POLLIN)
+                else:
+                    self._poller.unregister(socket)
+
     def _open(self) -> None:
         self._context = zmq.Context()
-        self._waker = self._context.socket(zmq.PAIR)
-        self._wake_lock = threading.Lock()
-        wake_endpoint = f"inproc://wake-{id(self)}"
-        self._waker.set_hwm(1)
-        self._waker.bind(wake_endpoint)
-        self._wakened = self._context.socket(zmq.PAIR)
-        self._wakened.set_hwm(1)
-        self._wakened.connect(wake_endpoint)
+        # The system's own: a ZeroMQ socket with a high-water mark of 1 refuses to send for up to a
+        # millisecond after its peer has received, and a wake that is lost costs a whole second.
+        self._waker, self._wakened = sockets.socketpair()
+        self._waker.setblocking(False)
+        self._wakened.setblocking(False)
         self._pub = self._context.socket(zmq.XPUB)
         # Each peer's subscriptions are told of, and ours to apply.
         self._pub.set(zmq.XPUB_VERBOSE, 1)
@@ -193,15 +238,30 @@ class Mesh:
         for socket in (self._pub, self._beacon_pub, self._beacon_sub):
             socket.set_hwm(self._config.high_water_mark)
             socket.set(zmq.LINGER, 0)
-        self._port = self._pub.bind_to_random_port(f"tcp://{self._config.host}")
+            socket.set(zmq.MAXMSGSIZE, MAX_HEADER_BYTES)  # only subscriptions and beacons come in
+        # What is under way to peers gets a moment: an ACK sent last would be lost.
+        self._pub.set(zmq.LINGER, LINGER_MS)
+        try:
+            self._host = own_host(self._config)
+            self._port = self._pub.bind_to_random_port(f"tcp://{self._host}")
+        except (zmq.ZMQError, OSError) as error:
+            self._close_sockets()
+            why = f"must be an address of this machine: {error.strerror}"
+            raise ConfigError("host", self._config.host, why) from None
         self._beacon_sub.subscribe(BEACON)
         self._beacon_sub.subscribe(WELCOME)
         for tower in self._config.tower:
             self._beacon_sub.connect(tower.pub_endpoint)
             self._beacon_pub.connect(tower.sub_endpoint)
         self._poller = zmq.Poller()
-        for socket in (self._wakened, self._pub, self._sub, self._beacon_sub):
+        self._poller.register(self._wakened.fileno(), zmq.POLLIN)
+        for socket in (self._pub, self._sub, self._beacon_sub):
             self._poller.register(socket, zmq.POLLIN)
+
+    def _close_sockets(self) -> None:
+        self._context.destroy()
+        self._waker.close()
+        self._wakened.close()
 
     def _new_sub(self) -> zmq.Socket[bytes]:
         socket = self._context.socket(zmq.SUB)
@@ -223,17 +283,14 @@ class Mesh:
             self._failure = error
         finally:
             self._connected.set()
-            # Messages under way to peers get a moment: an ACK sent last would be lost.
-            self._context.destroy(linger=200)
+            self._close_sockets()
 
     def _round(self, more: bool) -> bool:
         now = time.monotonic()
         ready = dict(self._poller.poll(0 if more else self._timeout_ms(now)))
         now = time.monotonic()
-        if self._wakened in ready:
-            with contextlib.suppress(zmq.Again):
-                while True:
-                    self._wakened.recv(zmq.NOBLOCK)
+        if self._wakened.fileno() in ready:
+            self._wakened.recv(WAKES_BYTES)
         if self._beacon_sub in ready:
             self._take_beacons(now)
         self._keep_peers(now)
@@ -312,7 +369,12 @@ class Mesh:
                 self.invalid_count += 1
                 continue
             if self._peers.hear(now, beacon):
-                self._connect(beacon.endpoint)
+                try:
+                    self._connect(beacon.endpoint)
+                except zmq.ZMQError:  # ZeroMQ knows more about what cannot be an endpoint
+                    self._peers.forget(beacon.endpoint)
+                    self.invalid_count += 1
+                    continue
                 self._beacon_due = now  # the new peer is to hear of us at once
 
     def _keep_peers(self, now: float) -> None:
@@ -321,25 +383,32 @@ class Mesh:
             if not self._peers.announced and self._connected.is_set():
                 interval_s = min(interval_s, FIRST_BEACONS_INTERVAL_S)
             self._beacon_due = now + interval_s
-            beacon = NodeBeacon(self.role.address, self._config.host, self._port)
+            beacon = NodeBeacon(self.role.address, self._host, self._port)
             self._beacon_pub.send_multipart(encode_node_beacon(beacon))
             for node, endpoint in self._peers.expire(now):
                 self._disconnect(endpoint)
-                self.role.on_peer_lost(node)
+                if not self._peers.knows(node):  # it may have come back at another endpoint
+                    self.role.on_peer_lost(node)
 
     def _connect(self, endpoint: str) -> None:
         if not self._apart:
             self._sub.connect(endpoint)
             return
         socket = self._new_sub()
-        socket.connect(endpoint)
+        try:
+            socket.connect(endpoint)
+        except BaseException:
+            socket.close()
+            raise
         self._peer_sockets[endpoint] = socket
-        self._poller.register(socket, zmq.POLLIN)
+        if self._receiving:
+            self._poller.register(socket, zmq.POLLIN)
 
     def _disconnect(self, endpoint: str) -> None:
         socket = self._peer_sockets.pop(endpoint, None)
         if socket is None:
             self._sub.disconnect(endpoint)
             return
-        self._poller.unregister(socket)
+        if self._receiving:
+            self._poller.unregister(socket)
         socket.close()

@@ -12,6 +12,7 @@ import numpy as np
 
 from dafka_core.errors import (
     BackPressureError,
+    ClosedError,
     ConfigError,
     NoStoreError,
     NotAcknowledgedError,
@@ -74,6 +75,8 @@ class Producer:
             head_interval_s=config.head_interval_ms / 1000,
             resume=address is not None,
         )
+        # Waiting for room gives up the lock, but not the turn: a call's offsets are consecutive.
+        self._turn = threading.Lock()
         self._lock = threading.Lock()
         self._changed = threading.Condition(self._lock)
         self._outbox: list[Values] = []  # published, not yet with the role
@@ -92,7 +95,7 @@ class Producer:
             on_round=self._on_round,
             tell_peers_apart=config.acks > 1,
         )
-        self._mesh.wait_until_connected()
+        self._mesh.start()
         if address is not None:
             self._resume()
 
@@ -110,8 +113,8 @@ class Producer:
         """
         if type(value) is not bytes or len(value) > self._config.max_record_bytes:
             return self.publish_many((value,))
-        with self._lock:
-            self._mesh.check()
+        with self._turn, self._lock:
+            self._check_open()
             self._make_room()
             self._singles.append(value)
             offset = self._next_offset
@@ -134,8 +137,8 @@ class Producer:
         if largest > self._config.max_record_bytes:
             why = f"a record has {largest} bytes"
             raise ConfigError("max_record_bytes", self._config.max_record_bytes, why)
-        with self._lock:
-            self._mesh.check()
+        with self._turn, self._lock:
+            self._check_open()
             first = self._next_offset
             for start in range(0, len(checked), CHUNK_COUNT):
                 chunk = checked[start : start + CHUNK_COUNT]
@@ -193,9 +196,15 @@ class Producer:
 
     # -- under self._lock ------------------------------------------------------------------------
 
+    def _check_open(self) -> None:
+        if self._closed:
+            raise ClosedError("producer")
+        self._mesh.check()
+
     def _make_room(self) -> None:
         if not self._has_room():
             self._wait(self._has_room, self._config.publish_timeout_s)
+            self._check_open()
             if not self._has_room():
                 count = self._next_offset - self._durable
                 waited_s = self._config.publish_timeout_s

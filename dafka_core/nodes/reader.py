@@ -2,16 +2,26 @@
 
 from __future__ import annotations
 
+import contextlib
 import threading
 import time
 from collections.abc import Callable, Collection, Iterator
 from types import TracebackType
 from typing import Any, Self
 
-from dafka_core.errors import DataLossError, FetchTimeoutError, NoStoreError
+from dafka_core.errors import (
+    ClosedError,
+    ConfigError,
+    DataLossError,
+    FetchTimeoutError,
+    NodeFailedError,
+    NoStoreError,
+    ProtocolError,
+)
 from dafka_core.node_config import ReaderConfig
 from dafka_core.nodes.mesh import Mesh, new_address
 from dafka_core.protocol.asking import Question
+from dafka_core.protocol.messages import check_address, check_end, check_sequence, check_topic
 from dafka_core.protocol.reading import RangeRead, ReaderRole
 from dafka_core.protocol.role import Outgoing
 from dafka_core.records import PartitionInfo, Run
@@ -33,13 +43,14 @@ class Reader:
         if tower is not None:
             options["tower"] = tower
         self._config = ReaderConfig.build(options)
+        self._limit_bytes = self._config.max_queued_bytes
         self._role = ReaderRole(new_address())
         self._lock = threading.Lock()
         self._changed = threading.Condition(self._lock)
-        self._reads: dict[int, RangeRead] = {}
+        self._reads: dict[int, _Reading] = {}
         self._questions: dict[int, Question] = {}
         self._mesh = Mesh("reader", self._role, self._config, on_round=self._on_round)
-        self._mesh.wait_until_connected()
+        self._mesh.start()
 
     @property
     def address(self) -> str:
@@ -56,8 +67,11 @@ class Reader:
         """What the stores hold of the topics (None: of all), by the furthest of them.
 
         Raises:
+            ConfigError: one of the topics cannot be one.
             NoStoreError: no store was heard of within ``timeout_s`` seconds.
         """
+        for topic in topics or ():
+            _check("topic", topic, check_topic)
         question = self._ask(
             lambda now: self._role.directory.ask_heads(now, topics or ()), timeout_s
         )
@@ -76,8 +90,10 @@ class Reader:
         Each time holds until the next one's offset.  Empty when no store knows.
 
         Raises:
+            ConfigError: the range cannot be one.
             NoStoreError: no store was heard of within ``timeout_s`` seconds.
         """
+        _check_range(topic, partition, start, end)
         question = self._ask(
             lambda now: self._role.directory.ask_times(now, topic, partition, start, end),
             timeout_s,
@@ -90,23 +106,25 @@ class Reader:
         """The records ``[start, end)``, in order and complete.
 
         Raises:
+            ConfigError: the range cannot be one.
             DataLossError: no store has the records any more, or has them yet.
             FetchTimeoutError: nothing arrived for ``timeout_s`` seconds.
         """
+        _check_range(topic, partition, start, end)
         if start >= end:
             return
-        read = self._begin(topic, partition, start, end)
+        reading = self._begin(topic, partition, start, end)
         offset = start
         try:
             while offset < end:
-                runs = self._take(read, timeout_s)
+                runs = self._take(reading, timeout_s)
                 if not runs:
                     self._explain(topic, partition, offset, end, timeout_s)
                 for run in runs:
                     offset = run.end
                     yield run
         finally:
-            self._end(read)
+            self._end(reading)
 
     def close(self) -> None:
         """Ends; may be called twice."""
@@ -143,33 +161,35 @@ class Reader:
             raise NoStoreError([str(tower) for tower in self._config.tower], timeout_s)
         return question
 
-    def _begin(self, topic: str, partition: str, start: int, end: int) -> RangeRead:
-        begun: list[RangeRead] = []
+    def _begin(self, topic: str, partition: str, start: int, end: int) -> _Reading:
+        begun: list[_Reading] = []
 
         def call(now: float) -> None:
-            read = self._role.read(topic, partition, start, end)
-            self._reads[id(read)] = read
-            begun.append(read)
+            reading = _Reading(self._role.read(topic, partition, start, end))
+            self._reads[id(reading)] = reading
+            begun.append(reading)
 
         self._mesh.call(call)
         self._wait(lambda: bool(begun), None)
         return begun[0]
 
-    def _take(self, read: RangeRead, timeout_s: float) -> list[Run]:
-        self._wait(lambda: bool(read.delivered), timeout_s)
+    def _take(self, reading: _Reading, timeout_s: float) -> list[Run]:
+        self._wait(lambda: bool(reading.arrived), timeout_s)
         with self._lock:
-            runs, read.delivered = read.delivered, []
-            had_room, read.room = read.room, True
-        if not had_room:
+            runs, reading.arrived = reading.arrived, []
+            reading.arrived_bytes = 0
+        if not reading.read.room:
             self._mesh.wake()
         return runs
 
-    def _end(self, read: RangeRead) -> None:
+    def _end(self, reading: _Reading) -> None:
         def call(now: float) -> None:
-            self._reads.pop(id(read), None)
-            self._role.forget(read)
+            self._reads.pop(id(reading), None)
+            self._role.forget(reading.read)
 
-        self._mesh.call(call)
+        # A range may be given up after the reader was closed.
+        with contextlib.suppress(ClosedError, NodeFailedError):
+            self._mesh.call(call)
 
     def _forget(self, question: Question) -> None:
         self._questions.pop(question.query.query, None)
@@ -202,10 +222,37 @@ class Reader:
     # -- in the loop -----------------------------------------------------------------------------
 
     def _on_round(self, now: float) -> bool:
+        room_again = False
         with self._lock:
-            for read in self._reads.values():
-                if read.delivered:
-                    waiting = sum(run.values.size_bytes for run in read.delivered)
-                    read.room = waiting < self._config.max_queued_bytes
+            for reading in self._reads.values():
+                read = reading.read
+                reading.arrived_bytes += sum(run.values.size_bytes for run in read.delivered)
+                reading.arrived.extend(read.delivered)
+                read.delivered.clear()
+                had_room, read.room = read.room, reading.arrived_bytes < self._limit_bytes
+                room_again |= read.room and not had_room
             self._changed.notify_all()
-        return False
+        return room_again
+
+
+class _Reading:
+    """One call of ``read``: what the loop has received of it and the application not yet taken."""
+
+    def __init__(self, read: RangeRead) -> None:
+        self.read = read
+        self.arrived: list[Run] = []
+        self.arrived_bytes = 0
+
+
+def _check_range(topic: str, partition: str, start: int, end: int) -> None:
+    _check("topic", topic, check_topic)
+    _check("partition", partition, check_address)
+    _check("start", start, check_sequence)
+    _check("end", end, check_end)
+
+
+def _check(option: str, value: Any, check: Callable[[Any], None]) -> None:
+    try:
+        check(value)
+    except ProtocolError as error:
+        raise ConfigError(option, value, error.reason) from None

@@ -2,19 +2,28 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
+import os
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Final, Self
+from uuid import UUID
 
-from dafka_core.errors import NodeFailedError, StoreError
+from dafka_core.errors import ClosedError, NodeFailedError, StoreError
 from dafka_core.node_config import StoreConfig
+from dafka_core.nodes.appending import Appender
 from dafka_core.nodes.mesh import Mesh, new_address
 from dafka_core.protocol.messages import ConsumerHello, Fetch, GetHeads, HeadsQuery, TimesQuery
 from dafka_core.protocol.role import Outgoing, RunMessage
 from dafka_core.protocol.storing import StoreRole, head_messages, heads_reply, times_reply
 from dafka_core.records import PartitionInfo, Run
 from dafka_core.storage import Log
+
+ADDRESS_FILE: Final = "address"
+
+MAX_PENDING_BYTES: Final = 64 << 20
+"""Records waiting for the disk; no more are received beyond it."""
 
 SERVE_COUNT: Final = 8_192
 SERVE_BYTES: Final = 4 << 20
@@ -44,20 +53,26 @@ class Store:
             options["tower"] = tower
         config = StoreConfig.build(options)
         self.log = Log(directory)
-        self._role = StoreRole(
-            new_address(), self.log.end, sync_interval_s=config.sync_interval_ms / 1000
-        )
-        self._stopped = False
         try:
-            self._mesh = Mesh("store", self._role, config, on_round=self._on_round)
-            self._mesh.wait_until_connected()
+            self._role = StoreRole(
+                _kept_address(self.log.directory),
+                self.log.end,
+                sync_interval_s=config.sync_interval_ms / 1000,
+            )
+            self._appender = Appender(self.log, self._on_appended)
+            try:
+                self._mesh = Mesh("store", self._role, config, on_round=self._on_round)
+                self._mesh.start()
+            except BaseException:
+                self._appender.close()
+                raise
         except BaseException:
             self.log.close()
             raise
 
     @property
     def address(self) -> str:
-        """The store's UUID.  It is new at every start: partitions are what lasts."""
+        """The store's UUID.  It lasts as long as the directory."""
         return self._role.address
 
     def wait(self, timeout_s: float | None = None) -> bool:
@@ -78,6 +93,7 @@ class Store:
     def stop(self) -> None:
         """Stops; what was received and is not on disk was not acknowledged.  May be repeated."""
         self._mesh.close()
+        self._appender.close()
         self.log.close()
 
     def __enter__(self) -> Self:
@@ -94,10 +110,9 @@ class Store:
     # -- in the loop -----------------------------------------------------------------------------
 
     def _on_round(self, now: float) -> bool:
-        pending = self._role.take_pending()
-        if pending:
-            self.log.append(pending)
-            self._mesh.send(self._role.on_stored(pending))
+        if self._role.pending_bytes and not self._appender.busy:
+            self._appender.append(self._role.take_pending())
+        self._mesh.receive(self._role.pending_bytes < MAX_PENDING_BYTES)
         request = self._role.take_request()
         if request is not None:
             try:
@@ -106,6 +121,18 @@ class Store:
                 # Damage concerns one partition; the others go on. Nothing wrong is ever sent.
                 _log.error("%s", error)
         return self._role.has_requests()
+
+    def _on_appended(self, runs: list[Run], error: BaseException | None) -> None:
+        """In the appender's thread."""
+
+        def acknowledge(now: float) -> list[Outgoing]:
+            if error is not None:
+                raise error
+            return self._role.on_stored(runs)
+
+        # A loop that has ended acknowledges nothing; the records are stored all the same.
+        with contextlib.suppress(ClosedError, NodeFailedError):
+            self._mesh.call(acknowledge)
 
     def _answer(
         self, request: Fetch | GetHeads | ConsumerHello | HeadsQuery | TimesQuery
@@ -152,3 +179,25 @@ class Store:
             )
             for chunk in chunks
         ]
+
+
+def _kept_address(directory: Path) -> str:
+    """The store's UUID, which lies beside its records.
+
+    A producer that waits for the acknowledgements of two stores must not count one twice because
+    it has been started again.
+    """
+    path = directory / ADDRESS_FILE
+    try:
+        if path.exists():
+            return UUID(path.read_text("ascii").strip()).hex.upper()
+        address = new_address()
+        written = path.with_suffix(".new")
+        with written.open("w") as file:
+            file.write(f"{address}\n")
+            file.flush()
+            os.fsync(file.fileno())
+        written.rename(path)
+    except (OSError, ValueError) as error:
+        raise StoreError(directory, f"file {ADDRESS_FILE}: {error}") from error
+    return address

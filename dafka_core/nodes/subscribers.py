@@ -17,7 +17,7 @@ from dafka_core.protocol.wire import command_id, parse_subscription
 
 MAX_NAMES: Final = 100_000
 """Requestors known to take packed answers, and topics subscribed to.  Peers choose the names;
-beyond the limit they are forgotten, and records are sent one by one."""
+beyond the limit they are not counted, and those requestors are answered one by one."""
 
 
 class Subscribers:
@@ -37,6 +37,8 @@ class Subscribers:
         if not subscribed:
             if frame[:1] == b"\x00":
                 self._pub.set(zmq.UNSUBSCRIBE, frame[1:])
+                if kind is DirectRun:
+                    self._requestors.discard(topic)
             return
         self._pub.set(zmq.SUBSCRIBE, frame[1:])
         if kind is RecordMessage:
@@ -46,10 +48,8 @@ class Subscribers:
         elif kind is RecordRun and self._pack:
             self._pub.set(zmq.UNSUBSCRIBE, command_id(RecordMessage) + frame[2:])
             self._count(self._packed, topic)
-        elif kind is DirectRun and self._pack:
+        elif kind is DirectRun and self._pack and len(self._requestors) < MAX_NAMES:
             self._pub.set(zmq.UNSUBSCRIBE, command_id(DirectRecord) + frame[2:])
-            if len(self._requestors) >= MAX_NAMES:
-                self._requestors.clear()
             self._requestors.add(topic)
 
     def layouts(self, topic: str, requestor: str) -> list[bool]:

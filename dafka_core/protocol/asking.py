@@ -39,7 +39,8 @@ QUIET_S: Final = 0.4
 """Answers to GET-HEADS are complete when none has come for this long."""
 
 ASK_AGAIN_S: Final = 0.5
-"""A query or its answer may be lost.  Longer than ``QUIET_S``: asking ends the silence."""
+"""A query or its answer may be lost: it is asked again when nothing has come for this long.
+Longer than ``QUIET_S``: asking ends the silence."""
 
 GREETING: Final = 0
 """The number of no query: the reply with which our stores introduce themselves."""
@@ -53,14 +54,14 @@ class Question:
     """A question to all stores, and what they have answered so far."""
 
     query: HeadsQuery | TimesQuery
-    asked_at: float
+    heard_at: float
+    """When it was asked, or something of an answer came, last."""
     heads: dict[tuple[str, str], tuple[int, int]] = field(default_factory=dict)
     """By (topic, partition): the earliest offset and the furthest end that any store has."""
     times: dict[str, dict[int, int]] = field(default_factory=dict)
     """By store: from which offset on it wrote at which time (microseconds)."""
-    parts: dict[str, set[int]] = field(default_factory=dict)
-    """By store: the parts heard, named by how many follow."""
-    heard_at: float = 0.0
+    parts: dict[str, tuple[int, set[int]]] = field(default_factory=dict)
+    """By store: how many parts its answer has, and those heard."""
     answered: bool = False
 
     def best_times(self) -> list[tuple[int, int]]:
@@ -69,8 +70,8 @@ class Question:
 
     def has_answered(self, store: str) -> bool:
         """Whether every part of a store's answer has been heard."""
-        parts = self.parts.get(store)
-        return parts is not None and 0 in parts and len(parts) == max(parts) + 1
+        count, heard = self.parts.get(store, (1, ()))
+        return len(heard) == count
 
 
 @dataclass(slots=True)
@@ -123,7 +124,11 @@ class StoreDirectory:
         """Takes greetings and answers."""
         match message:
             case StoreHello():
-                self._store(message.store).greeted = True
+                store = self._store(message.store)
+                if not store.greeted:
+                    store.greeted = True
+                    # A deployed store says no more, and only now is GET-HEADS sent for it.
+                    return self._ask_all_again(now) if store.reached else []
             case HeadsReply(query=0):
                 store = self._store(message.store)
                 # The last thing that a new acquaintance says: it hears us, and we hear it.
@@ -173,7 +178,7 @@ class StoreDirectory:
         return self._stores.setdefault(address, _Store())
 
     def _ask(self, now: float, query: HeadsQuery | TimesQuery) -> tuple[Question, list[Outgoing]]:
-        question = Question(query, now, heard_at=now)
+        question = Question(query, now)
         self._questions[query.query] = question
         return question, self._all_ways(now, question)
 
@@ -186,7 +191,7 @@ class StoreDirectory:
 
     def _all_ways(self, now: float, question: Question) -> list[Outgoing]:
         """The query, and GET-HEADS if there are stores that do not know queries."""
-        question.asked_at = question.heard_at = now
+        question.heard_at = now
         query = question.query
         messages: list[Outgoing] = [query]
         if isinstance(query, HeadsQuery) and self._deployed_stores():
@@ -198,10 +203,16 @@ class StoreDirectory:
 
     def _on_reply(self, now: float, reply: HeadsReply | TimesReply) -> None:
         question = self._questions.get(reply.query)
-        if question is None or question.answered or len(question.parts) >= MAX_STORES:
+        if question is None or question.answered:
             return
+        known = question.parts.get(reply.store)
+        if known is None and len(question.parts) >= MAX_STORES:
+            return
+        if known is None or known[0] != reply.parts:
+            # The store has got more to say since it was asked before.
+            known = question.parts[reply.store] = (reply.parts, set())
         question.heard_at = now
-        question.parts.setdefault(reply.store, set()).add(reply.parts_left)
+        known[1].add(reply.part)
         if isinstance(reply, HeadsReply):
             for entry in reply.entries:
                 _add_head(question, entry)
@@ -211,7 +222,7 @@ class StoreDirectory:
     def _follow(self, now: float, question: Question) -> list[Outgoing]:
         if self._is_answered(now, question):
             question.answered = True
-        elif now >= question.asked_at + ASK_AGAIN_S:
+        elif now >= question.heard_at + ASK_AGAIN_S:
             return self._all_ways(now, question)
         return []
 

@@ -25,7 +25,7 @@ MAX_PEERS: Final = 10_000
 MAX_HOST_BYTES: Final = 255
 """The longest name DNS allows."""
 
-_HOST: Final = re.compile(r"\[[0-9A-Fa-f:.%a-z]+\]|[0-9A-Za-z._-]+")
+_HOST: Final = re.compile(r"\[[0-9A-Fa-f:.%a-z]+\]|[0-9A-Za-z][0-9A-Za-z._-]*")
 _ENDPOINT: Final = re.compile(rf"tcp://({_HOST.pattern}):([0-9]{{1,5}})")
 
 
@@ -114,6 +114,14 @@ class Peers:
     def node_at(self, endpoint: str) -> str:
         """The UUID of the peer at an endpoint."""
         return self._nodes[endpoint]
+
+    def knows(self, node: str) -> bool:
+        """Whether a node can be reached anywhere."""
+        return node in self._nodes.values()
+
+    def forget(self, endpoint: str) -> None:
+        """There is nobody at an endpoint."""
+        del self._heard_at[endpoint], self._nodes[endpoint]
 
     def hear(self, now: float, beacon: TowerBeacon) -> bool:
         """Takes a tower's beacon; True if its node is new and is to be connected to."""

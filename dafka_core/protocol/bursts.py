@@ -137,8 +137,11 @@ class Burst:
                 pieces.clear()
 
         for tail, value in zip(bucket.sequences, bucket.values, strict=True):
-            sequence, count = _SEQUENCE_COUNT.unpack(tail)
             try:
+                # The receive loop finds a bucket also for a header that lacks the count.
+                if len(tail) != _SEQUENCE_COUNT.size:
+                    raise ProtocolError("a run's header ends within a field")
+                sequence, count = _SEQUENCE_COUNT.unpack(tail)
                 check_run(sequence, count)
                 piece = unpack_run(count, value)
             except ProtocolError:

@@ -11,6 +11,7 @@ from dafka_core.protocol.messages import (
     DirectHead,
     DirectRecord,
     DirectRun,
+    Fetch,
     GetHeads,
     Head,
     Message,
@@ -90,6 +91,8 @@ class ConsumerRole:
                 catchup = self._catchup(message.topic, message.partition, message.end)
                 if catchup is not None:
                     catchup.note_head(message.end)
+                    if isinstance(message, DirectHead):
+                        catchup.heard_anew()  # its sender heard us, and we hear it
                     return self._ask(now, catchup)
             case StoreHello() if self._topics:
                 # RFC 46: without a subscription "it MUST NOT send a CONSUMER-HELLO command".
@@ -98,17 +101,28 @@ class ConsumerRole:
 
     def on_run(self, now: float, requestor: str, run: Run) -> list[Outgoing]:
         """Takes RECORDs of the topics, and DIRECT-RECORDs that were sent to this consumer."""
-        catchup = self._catchup(run.topic, run.partition, run.offset)
-        if catchup is None or requestor not in ("", self.address):
+        # Only what comes live says where "latest" is: an answer may be to a question from before
+        # an ``unsubscribe``.
+        if not requestor:
+            catchup = self._catchup(run.topic, run.partition, run.offset)
+        elif requestor == self.address and run.topic in self._topics:
+            catchup = self._catchups.get((run.topic, run.partition))
+        else:
+            catchup = None
+        if catchup is None:
             return []
         if self.room:
             self.delivered.extend(catchup.take(now, run))
         else:
-            catchup.note_head(run.end)
+            catchup.lose(run)
         return self._ask(now, catchup)
 
     def on_subscribed(self, now: float, kind: type[Message], topic: str) -> list[Outgoing]:
         """A store that subscribes to our hello has not got one from us yet."""
+        if kind is Fetch:
+            for catchup in self._missing.values():
+                if topic in ("", catchup.partition):
+                    catchup.heard_anew()
         if kind is ConsumerHello and topic and self._topics:
             return [ConsumerHello(topic, self.address, tuple(self._topics))]
         return []

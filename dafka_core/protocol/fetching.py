@@ -7,6 +7,7 @@ gone.  (Deployed consumers stop for ever after one block when the producer is go
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from typing import Final
 
 from dafka_core.protocol.messages import Fetch
@@ -72,6 +73,7 @@ class Catchup:
         "_count",
         "_quiet_since",
         "_retry_s",
+        "_unanswered",
         "head",
         "next_offset",
         "partition",
@@ -88,6 +90,7 @@ class Catchup:
         self._ahead: list[Run] = []  # behind a gap: sorted, none touching next_offset
         self._ahead_room = ahead
         self._asked_end = next_offset  # asked for up to here; nothing is under way if <= next
+        self._unanswered = False  # nothing has come since the last time of asking
         self._quiet_since = 0.0
         self._retry_s = RETRY_FIRST_S
         self._count = FETCH_FIRST_COUNT
@@ -106,16 +109,32 @@ class Catchup:
             return []
         taken = [run.since(self.next_offset)]
         self.next_offset = run.end
-        while self._ahead and self._ahead[0].offset <= self.next_offset:
-            later = self._ahead.pop(0)
+        used = 0
+        for later in self._ahead:
+            if later.offset > self.next_offset:
+                break
+            used += 1
             self._ahead_room.remove(later)
             if later.end > self.next_offset:
                 taken.append(later.since(self.next_offset))
                 self.next_offset = later.end
+        del self._ahead[:used]
         self._quiet_since = now
+        self._unanswered = False
         self._retry_s = RETRY_FIRST_S
         self._fit_count(run)
         return taken
+
+    def lose(self, run: Run) -> None:
+        """Records came for which there was no room: they are to be asked for again."""
+        self.note_head(run.end)
+        self._asked_end = max(self.next_offset, min(self._asked_end, run.offset))
+
+    def heard_anew(self) -> None:
+        """Somebody hears us from now on who may have missed what was asked before."""
+        if self._unanswered:
+            self._asked_end = self.next_offset
+            self._count = max(1, self._count // 2)  # the same block again, not a larger one
 
     def ask(self, now: float, requestor: str) -> Fetch | None:
         """What to ask for now, if anything."""
@@ -123,17 +142,19 @@ class Catchup:
         if self.next_offset >= end:
             return None
         start = max(self.next_offset, self._asked_end)
-        if self._asked_end <= self.next_offset:
-            self._count = min(self._count * 2, FETCH_BLOCK_COUNT)
-        elif now >= self._quiet_since + self._retry_s:
+        under_way = start - self.next_offset
+        if under_way and now >= self._quiet_since + self._retry_s:
             start = self.next_offset
             self._retry_s = min(self._retry_s * 2, RETRY_MAX_S)
-        elif start >= end or start - self.next_offset > self._count // 2:
+        elif start >= end or under_way > self._count // 2:
             return None
+        else:
+            self._count = min(self._count * 2, FETCH_BLOCK_COUNT)
         count = min(self._count, end - start)
         self._asked_end = start + count
         if start == self.next_offset:
             self._quiet_since = now
+            self._unanswered = True
         return Fetch(self.partition, requestor, self.topic, start, count)
 
     def deadline(self) -> float | None:
@@ -149,9 +170,7 @@ class Catchup:
         self._ahead.clear()
 
     def _keep_ahead(self, run: Run) -> None:
-        position = len(self._ahead)
-        while position and self._ahead[position - 1].offset > run.offset:
-            position -= 1
+        position = bisect_right(self._ahead, run.offset, key=lambda other: other.offset)
         before = self._ahead[position - 1] if position else None
         if before is not None and before.end >= run.end:
             return

@@ -82,9 +82,9 @@ def _check_query(query: int) -> None:
         raise ProtocolError("a query must be an unsigned 64-bit number")
 
 
-def _check_part(parts_left: int, entry_count: int) -> None:
-    if not 0 <= parts_left < 2**32:
-        raise ProtocolError("the parts left must be an unsigned 32-bit number")
+def _check_part(part: int, parts: int, entry_count: int) -> None:
+    if not 0 <= part < parts < 2**32:
+        raise ProtocolError("a part must be below the number of parts, an unsigned 32-bit number")
     if entry_count > MAX_REPLY_ENTRIES:
         raise ProtocolError(f"a reply has at most {MAX_REPLY_ENTRIES} entries")
 
@@ -378,19 +378,20 @@ class TimesQuery:
 
 @dataclass(frozen=True, slots=True)
 class HeadsReply:
-    """Extension: one part of a store's answer to a HEADS-QUERY; parts count down to 0."""
+    """Extension: part ``part`` of ``parts``, from 0 on, of a store's answer to a HEADS-QUERY."""
 
     requestor: str
     query: int
     store: str
-    parts_left: int
+    part: int
+    parts: int
     entries: tuple[HeadEntry, ...]
 
     def __post_init__(self) -> None:
         check_address(self.requestor)
         _check_query(self.query)
         check_address(self.store)
-        _check_part(self.parts_left, len(self.entries))
+        _check_part(self.part, self.parts, len(self.entries))
         for entry in self.entries:
             check_topic(entry.topic)
             check_address(entry.partition)
@@ -401,19 +402,20 @@ class HeadsReply:
 
 @dataclass(frozen=True, slots=True)
 class TimesReply:
-    """Extension: one part of a store's answer to a TIMES-QUERY; parts count down to 0."""
+    """Extension: part ``part`` of ``parts``, from 0 on, of a store's answer to a TIMES-QUERY."""
 
     requestor: str
     query: int
     store: str
-    parts_left: int
+    part: int
+    parts: int
     entries: tuple[TimeEntry, ...]
 
     def __post_init__(self) -> None:
         check_address(self.requestor)
         _check_query(self.query)
         check_address(self.store)
-        _check_part(self.parts_left, len(self.entries))
+        _check_part(self.part, self.parts, len(self.entries))
         for entry in self.entries:
             check_sequence(entry.offset)
             check_sequence(entry.timestamp_us)

@@ -13,11 +13,12 @@ from dafka_core.protocol.limits import MAX_ANSWER_BYTES
 from dafka_core.protocol.messages import (
     Ack,
     DirectHead,
+    DirectRecord,
+    DirectRun,
     Fetch,
     GetHeads,
     Head,
     Message,
-    RecordMessage,
     RecordRun,
 )
 from dafka_core.protocol.role import Outgoing, RunMessage
@@ -30,6 +31,10 @@ MAX_ACKING_STORES: Final = 1_000
 HURRY_INTERVAL_S: Final = 0.2
 """The interval of HEAD while somebody waits in ``flush``: a HEAD makes stores acknowledge again,
 so a lost acknowledgement costs this long."""
+
+HURRIES_PER_FETCH: Final = 5
+"""Deployed stores acknowledge nothing twice.  After so many HEADs in a hurry without an
+acknowledgement the last record is fetched: who has it has all, and has not been heard."""
 
 
 class ProducerRole:
@@ -48,6 +53,7 @@ class ProducerRole:
         self.hurry = False
         """Somebody waits for the acknowledgements."""
         self._acks = acks
+        self._hurries = 0  # HEADs in a hurry since the last acknowledgement
         self._head_interval_s = head_interval_s
         self._head_due = 0.0
         self._acked: dict[str, int] = {}
@@ -64,6 +70,8 @@ class ProducerRole:
         return [
             subscription(Ack, self.address),
             subscription(Fetch, self.address),
+            subscription(DirectRecord, self.address),
+            subscription(DirectRun, self.address),
             subscription(GetHeads, self.topic),
             *(self.directory.subscriptions() if self.directory else ()),
         ]
@@ -99,14 +107,20 @@ class ProducerRole:
         return []
 
     def on_run(self, now: float, requestor: str, run: Run) -> list[Outgoing]:
-        """A producer receives no records."""
+        """Takes its own last record, from a store that was asked for it."""
+        own = (requestor, run.topic, run.partition) == (self.address, self.topic, self.address)
+        # Which store has sent it is not known, so it counts where any one will do.
+        if own and self._acks == 1:
+            self._on_ack("", run.end)
         return []
 
     def on_subscribed(self, now: float, kind: type[Message], topic: str) -> list[Outgoing]:
         """A new subscriber may have missed records: tell it at once where we are."""
         if self.directory is not None:
             return self.directory.on_subscribed(now, kind, topic)
-        if kind in (Head, RecordMessage, RecordRun) and self.topic.startswith(topic):
+        # Not a deployed one, which may not be heard yet: it asks once for its first records, and
+        # stops for ever when that is lost. It gets the HEAD that is due next.
+        if kind is RecordRun and self.topic.startswith(topic):
             return self._head()
         return []
 
@@ -121,12 +135,20 @@ class ProducerRole:
             return self.directory.on_tick(now)
         if not self.next_offset:
             return []
-        if self.hurry and self.unacknowledged:
-            self._head_due = min(self._head_due, now + HURRY_INTERVAL_S)
+        interval_s = self._head_interval_s
+        hurry = self.hurry and self.unacknowledged > 0
+        if hurry:
+            interval_s = min(interval_s, HURRY_INTERVAL_S)
         if now < self._head_due:
+            self._head_due = min(self._head_due, now + interval_s)
             return []
-        self._head_due = now + self._head_interval_s
-        return self._head()
+        self._head_due = now + interval_s
+        self._hurries = self._hurries + 1 if hurry else 0
+        if self._hurries < HURRIES_PER_FETCH:
+            return self._head()
+        self._hurries = 0
+        fetch = Fetch(self.address, self.address, self.topic, self.next_offset - 1, 1)
+        return [*self._head(), fetch]
 
     def deadline(self, now: float) -> float | None:
         """When the next HEAD is due."""
@@ -150,6 +172,7 @@ class ProducerRole:
         if len(ends) < self._acks or ends[self._acks - 1] <= self.durable:
             return
         self.durable = ends[self._acks - 1]
+        self._hurries = 0
         keep_from = bisect_right(self._offsets, self.durable) - 1
         if keep_from >= 0 and self._retained[keep_from].end <= self.durable:
             keep_from += 1
@@ -166,13 +189,17 @@ class ProducerRole:
         if not self._retained or self._retained[index].offset > fetch.sequence:
             return []
         for run in self._retained[index:]:
-            if run.offset >= fetch.end or size_bytes > MAX_ANSWER_BYTES:
+            if run.offset >= fetch.end or size_bytes >= MAX_ANSWER_BYTES:
                 break
             start = max(run.offset, fetch.sequence)
             stop = min(run.end, fetch.end)
             if start >= stop:
                 continue
             values = run.values[start - run.offset : stop - run.offset]
+            if values.size_bytes > MAX_ANSWER_BYTES - size_bytes:
+                # The record that passes the limit is the last one: there is always one.
+                ends, _ = values.columns()
+                values = values[: int(ends.searchsorted(MAX_ANSWER_BYTES - size_bytes))]
             size_bytes += values.size_bytes
             part = Run(self.topic, self.address, start, values)
             answer.append(RunMessage(part, fetch.requestor))

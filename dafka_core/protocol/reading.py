@@ -6,7 +6,15 @@ from dataclasses import dataclass, field
 
 from dafka_core.protocol.asking import StoreDirectory
 from dafka_core.protocol.fetching import Ahead, Catchup
-from dafka_core.protocol.messages import DirectRecord, DirectRun, Message
+from dafka_core.protocol.messages import (
+    ConsumerHello,
+    DirectRecord,
+    DirectRun,
+    Fetch,
+    HeadsReply,
+    Message,
+    StoreHello,
+)
 from dafka_core.protocol.role import Outgoing
 from dafka_core.protocol.wire import subscription
 from dafka_core.records import Run
@@ -20,6 +28,7 @@ class RangeRead:
     end: int
     delivered: list[Run] = field(default_factory=list)
     room: bool = True
+    """Whether to ask for more; what has been asked for is taken in any case."""
 
     @property
     def complete(self) -> bool:
@@ -61,6 +70,9 @@ class ReaderRole:
 
     def on_message(self, now: float, message: Message, peer: str) -> list[Outgoing]:
         """Takes greetings and answers."""
+        match message:
+            case StoreHello() | HeadsReply(query=0):
+                self._heard_anew()
         return self.directory.on_message(now, message)
 
     def on_run(self, now: float, requestor: str, run: Run) -> list[Outgoing]:
@@ -70,7 +82,7 @@ class ReaderRole:
             return messages
         for read in self._reads.get((run.topic, run.partition), ()):
             # A range ends within what others read, and stores may send more than was asked for.
-            if run.offset >= read.end or not read.room:
+            if run.offset >= read.end:
                 continue
             part = run
             if run.end > read.end:
@@ -83,6 +95,8 @@ class ReaderRole:
 
     def on_subscribed(self, now: float, kind: type[Message], topic: str) -> list[Outgoing]:
         """A store that hears us now may have missed what was asked before."""
+        if kind in (Fetch, ConsumerHello):
+            self._heard_anew()
         return self.directory.on_subscribed(now, kind, topic)
 
     def on_peer_lost(self, peer: str) -> None:
@@ -103,6 +117,11 @@ class ReaderRole:
         for reads in self._reads.values():
             deadlines.extend(read.catchup.deadline() for read in reads if read.room)
         return min((d for d in deadlines if d is not None), default=None)
+
+    def _heard_anew(self) -> None:
+        for reads in self._reads.values():
+            for read in reads:
+                read.catchup.heard_anew()
 
     def _ask(self, now: float, read: RangeRead) -> list[Outgoing]:
         if read.complete or not read.room:

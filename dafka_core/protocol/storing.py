@@ -73,6 +73,8 @@ class StoreRole:
         self._missing: dict[tuple[str, str], Catchup] = {}
         self._acknowledge: dict[tuple[str, str], _Partition] = {}
         self._pending: list[Run] = []
+        self.pending_bytes = 0
+        """How much waits for ``take_pending``, in bytes of values and an octet for each record."""
         self._requests: dict[tuple[object, ...], Request] = {}
 
     def subscriptions(self) -> list[bytes]:
@@ -96,7 +98,7 @@ class StoreRole:
         """Takes heads, hellos and requests."""
         match message:
             case Head() | DirectHead():
-                return self._on_head(now, message.topic, message.partition, message.end)
+                return self._on_head(now, message)
             case StoreHello():
                 # Another store: whatever it holds we want, too.
                 return [GetHeads("", self.address)] if message.store != self.address else []
@@ -114,6 +116,7 @@ class StoreRole:
         taken = partition.catchup.take(now, run)
         if taken:
             self._pending.extend(taken)
+            self.pending_bytes += sum(r.values.size_bytes + len(r.values) for r in taken)
         elif run.offset < partition.durable:
             # The sender has not heard our acknowledgement. Deployed stores keep silent here, and
             # the producer then waits for ever.
@@ -126,9 +129,13 @@ class StoreRole:
             return [StoreHello(topic, self.address)]
         if kind is TimesReply and topic:
             # The last subscription of a requestor, in the order of their octets: it hears all.
-            return [HeadsReply(topic, GREETING, self.address, 0, ())]
+            return [HeadsReply(topic, GREETING, self.address, 0, 1, ())]
         if kind is GetHeads and not topic:
             return [GetHeads("", self.address)]  # another store, which hears us now
+        if kind is Fetch:
+            for catchup in self._missing.values():
+                if topic in ("", catchup.partition):
+                    catchup.heard_anew()
         if kind is Ack and topic:
             # A producer that can hear us now may have missed acknowledgements before.
             for key, partition in self._partitions.items():
@@ -158,6 +165,7 @@ class StoreRole:
     def take_pending(self) -> list[Run]:
         """Records to append to the log now, in order per partition."""
         pending, self._pending = self._pending, []
+        self.pending_bytes = 0
         return pending
 
     def on_stored(self, runs: Iterable[Run]) -> list[Outgoing]:
@@ -193,13 +201,15 @@ class StoreRole:
         elif older is not None or len(self._requests) < MAX_PENDING_REQUESTS:
             self._requests[key] = request
 
-    def _on_head(self, now: float, topic: str, partition_name: str, end: int) -> list[Outgoing]:
-        partition = self._partition(topic, partition_name)
+    def _on_head(self, now: float, head: Head | DirectHead) -> list[Outgoing]:
+        partition = self._partition(head.topic, head.partition)
         if partition is None:
             return []
-        partition.catchup.note_head(end)
-        if partition.durable >= end:
-            self._acknowledge[topic, partition_name] = partition
+        partition.catchup.note_head(head.end)
+        if partition.durable >= head.end:
+            self._acknowledge[head.topic, head.partition] = partition
+        if isinstance(head, DirectHead):
+            partition.catchup.heard_anew()  # its sender heard us, and we hear it
         return self._ask(now, partition.catchup)
 
     def _partition(self, topic: str, name: str) -> _Partition | None:
@@ -259,11 +269,11 @@ def head_messages(requestor: str, infos: Iterable[PartitionInfo]) -> list[Outgoi
 
 
 def heads_reply(query: HeadsQuery, store: str, infos: Sequence[PartitionInfo]) -> list[Outgoing]:
-    """The answer to a HEADS-QUERY: at least one part, the last one with ``parts_left`` 0."""
+    """The answer to a HEADS-QUERY: at least one part, as nothing is an answer, too."""
     entries = [HeadEntry(*info) for info in infos if info.end]
     parts = _parts(entries)
     return [
-        HeadsReply(query.requestor, query.query, store, len(parts) - 1 - i, tuple(part))
+        HeadsReply(query.requestor, query.query, store, i, len(parts), tuple(part))
         for i, part in enumerate(parts)
     ]
 
@@ -272,7 +282,7 @@ def times_reply(query: TimesQuery, store: str, times: Sequence[tuple[int, int]])
     """The answer to a TIMES-QUERY, in parts as a HEADS-REPLY."""
     parts = _parts([TimeEntry(*time) for time in times])
     return [
-        TimesReply(query.requestor, query.query, store, len(parts) - 1 - i, tuple(part))
+        TimesReply(query.requestor, query.query, store, i, len(parts), tuple(part))
         for i, part in enumerate(parts)
     ]
 

@@ -233,14 +233,14 @@ _COMMANDS: Final[dict[type, _Command]] = {
         b"S",
         m.HeadsReply,
         "requestor",
-        "query:number8 store:string parts_left:number4 entries:heads",
+        "query:number8 store:string part:number4 parts:number4 entries:heads",
         max_bytes=MAX_REPLY_ENTRIES * 530,
     ),
     m.TimesReply: _command(
         b"U",
         m.TimesReply,
         "requestor",
-        "query:number8 store:string parts_left:number4 entries:times",
+        "query:number8 store:string part:number4 parts:number4 entries:times",
         max_bytes=MAX_REPLY_ENTRIES * 17,
     ),
 }  # fmt: skip

@@ -18,6 +18,11 @@ os.environ["PYTHONPATH"] = os.pathsep.join(
     [str(ROOT), *filter(None, [os.environ.get("PYTHONPATH", "")])]
 )
 
+# Drivers that live for seconds: the JVM's second compiler would cost more than it gives.
+os.environ.setdefault(
+    "PYSPARK_SUBMIT_ARGS", "--driver-java-options -XX:TieredStopAtLevel=1 pyspark-shell"
+)
+
 from _session import build_session  # noqa: E402
 from pyspark.sql import SparkSession  # noqa: E402
 

@@ -9,6 +9,7 @@ from contextlib import AbstractContextManager, nullcontext
 from dafka_core.errors import DataLossError
 from dafka_core.records import PartitionInfo, Run, Values
 from dafka_spark.connections import Source
+from dafka_spark.options import Via
 
 RUN_RECORDS = 7
 
@@ -39,7 +40,7 @@ class MemorySource:
     def cut(self, topic: str, partition: str, end: int) -> None:
         del self.logs[topic, partition][end:]
 
-    def connect(self, tower: str) -> AbstractContextManager[Source]:
+    def connect(self, via: Via) -> AbstractContextManager[Source]:
         return nullcontext(self)
 
     def partitions(

@@ -8,6 +8,7 @@ import pytest
 
 from dafka_core.errors import DataLossError, FetchTimeoutError
 from dafka_spark.connections import Connections
+from dafka_spark.options import Via
 from tests.spark.memory import MemorySource
 
 
@@ -16,16 +17,16 @@ class Opened:
         self.sources: list[MemorySource] = []
         self.connections = Connections(self._open, idle_s)
 
-    def _open(self, tower: str) -> MemorySource:
+    def _open(self, via: Via) -> MemorySource:
         self.sources.append(MemorySource())
         return self.sources[-1]
 
 
 def test_one_reader_for_each_tower() -> None:
     opened = Opened()
-    with opened.connections.lend("a") as first, opened.connections.lend("a") as second:
+    with opened.connections.lend(Via("a")) as first, opened.connections.lend(Via("a")) as second:
         assert first is second
-    with opened.connections.lend("a") as third, opened.connections.lend("b") as other:
+    with opened.connections.lend(Via("a")) as third, opened.connections.lend(Via("b")) as other:
         assert third is first
         assert other is not first
     assert len(opened.sources) == 2
@@ -36,25 +37,25 @@ def test_one_reader_for_each_tower() -> None:
 def test_a_reader_that_failed_is_not_lent_again() -> None:
     opened = Opened()
     failure = FetchTimeoutError("t", "A", 0, 1, 1.0)
-    with pytest.raises(FetchTimeoutError), opened.connections.lend("a"):
+    with pytest.raises(FetchTimeoutError), opened.connections.lend(Via("a")):
         raise failure
     assert opened.sources[0].closed
-    with opened.connections.lend("a"):
+    with opened.connections.lend(Via("a")):
         assert len(opened.sources) == 2
 
 
 def test_lost_data_is_not_the_readers_fault() -> None:
     opened = Opened()
-    with pytest.raises(DataLossError), opened.connections.lend("a"):
+    with pytest.raises(DataLossError), opened.connections.lend(Via("a")):
         raise DataLossError("t", "A", 0, None, "gone")
-    with opened.connections.lend("a"):
+    with opened.connections.lend(Via("a")):
         assert len(opened.sources) == 1
 
 
 def test_idle_readers_are_closed_and_busy_ones_are_not() -> None:
     opened = Opened(idle_s=0.02)
-    with opened.connections.lend("busy"):
-        with opened.connections.lend("idle"):
+    with opened.connections.lend(Via("busy")):
+        with opened.connections.lend(Via("idle")):
             pass
         busy, idle = opened.sources
         assert idle.closing.wait(20)
@@ -64,10 +65,10 @@ def test_idle_readers_are_closed_and_busy_ones_are_not() -> None:
 
 def test_a_forked_process_does_not_use_its_parents_readers() -> None:
     opened = Opened()
-    with opened.connections.lend("a"):
+    with opened.connections.lend(Via("a")):
         pass
     opened.connections.forget()
-    with opened.connections.lend("a"):
+    with opened.connections.lend(Via("a")):
         assert len(opened.sources) == 2
     assert not opened.sources[0].closed
 
@@ -76,7 +77,7 @@ def test_forgetting_happens_at_fork() -> None:
     from dafka_spark import connections
 
     original = connections._connections._entries
-    connections._connections._entries = {"a": connections._Entry(MemorySource())}
+    connections._connections._entries = {Via("a"): connections._Entry(MemorySource())}
     try:
         child = os.fork()
         if child == 0:

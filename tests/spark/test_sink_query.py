@@ -122,3 +122,21 @@ def test_a_streams_columns_are_checked_before_anything_is_sent(
     with pytest.raises(PySparkException, match=r"column 'key': cannot be written"):
         send(frame, cluster, tmp_path, topic=topic + "-out")
     assert batch(spark, cluster, subscribe=topic + "-out").count() == 0
+
+
+def test_writes_in_foreach_batch_keep_their_partitions(
+    spark: SparkSession, cluster: EmbeddedCluster, topic: str, tmp_path: Path
+) -> None:
+    produce(cluster, topic, range(30))
+    frame = stream(spark, cluster, subscribe=topic, maxOffsetsPerTrigger=10).select("value")
+    query = (
+        frame.writeStream.foreachBatch(lambda rows, _: save(rows, cluster, topic=topic + "-out"))
+        .options(checkpointLocation=str(tmp_path))
+        .trigger(availableNow=True)
+        .start()
+    )
+    assert query.awaitTermination(120)
+    assert len(query.recentProgress) == 3
+    written = batch(spark, cluster, subscribe=topic + "-out")
+    assert texts(written.collect()) == sorted(map(str, range(30)))
+    assert written.select("partition").distinct().count() == 1

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections import defaultdict
 from dataclasses import replace
+from itertools import pairwise, product
+from typing import NamedTuple
 
 import pytest
 from hypothesis import given, settings
@@ -12,13 +14,19 @@ from hypothesis import strategies as st
 from dafka_core.errors import ProtocolError
 from dafka_core.protocol import bursts
 from dafka_core.protocol.bursts import Burst
-from dafka_core.protocol.limits import MAX_SEQUENCE
-from dafka_core.protocol.messages import DirectRecord, Message, RecordMessage
+from dafka_core.protocol.limits import MAX_RUN_COUNT, MAX_SEQUENCE
+from dafka_core.protocol.messages import (
+    DirectRecord,
+    DirectRun,
+    Message,
+    RecordMessage,
+    RecordRun,
+    unpack_run,
+)
 from dafka_core.protocol.wire import RFC46, decode, encode, encode_run_prefix
-from dafka_core.records import Run
-from tests.core.protocol.vectors import MESSAGES, RECORDED_VECTORS, names
-
-RECORD_PREFIX = encode_run_prefix(RecordMessage, "", "t", "P")
+from dafka_core.records import Run, Values
+from tests.core.protocol.strategies import MESSAGES, names, packed
+from tests.core.protocol.vectors import RECORDED_VECTORS
 
 # What peers cannot mean, and what they can: near 0, near our limit, and where 64 bits wrap.
 SEQUENCES = st.one_of(
@@ -30,90 +38,171 @@ STRETCHES = st.builds(
     lambda start, count: [(start + i) % 2**64 for i in range(count)], SEQUENCES, st.integers(1, 6)
 )
 
-
-def header(sequence: int, requestor: str = "", topic: str = "t", partition: str = "P") -> bytes:
-    kind = DirectRecord if requestor else RecordMessage
-    return encode_run_prefix(kind, requestor, topic, partition) + sequence.to_bytes(8, "big")
+Frames = tuple[bytes, bytes]
 
 
-def stretch(
-    sequences: list[int], requestor: str, topic: str, partition: str, value: bytes
-) -> list[tuple[bytes, bytes]]:
+class Named(NamedTuple):
+    """Whom records are sent to, and whose they are."""
+
+    requestor: str
+    topic: str
+    partition: str
+
+
+DEFAULT = Named("", "t", "P")
+
+
+def run_of(offset: int, values: list[bytes], of: Named = DEFAULT) -> Run:
+    return Run(of.topic, of.partition, offset, Values.of(values))
+
+
+def header(sequence: int, of: Named = DEFAULT) -> bytes:
+    return encode_run_prefix(*of, packed=False) + sequence.to_bytes(8, "big")
+
+
+def run_header(sequence: int, count: int, of: Named = DEFAULT) -> bytes:
+    tail = sequence.to_bytes(8, "big") + count.to_bytes(4, "big")
+    return encode_run_prefix(*of, packed=True) + tail
+
+
+def stretch(sequences: list[int], of: Named, value: bytes) -> list[Frames]:
     """Messages of one partition, with a value that tells them apart."""
-    return [
-        (header(sequence, requestor, topic, partition), value + sequence.to_bytes(8, "big"))
-        for sequence in sequences
-    ]
+    return [(header(sequence, of), value + sequence.to_bytes(8, "big")) for sequence in sequences]
 
 
-def two_frames(message: Message, layout: str) -> list[tuple[bytes, bytes]]:
+def packed_stretch(
+    sequence: int, parts: list[list[bytes]], of: Named, overlap: int
+) -> list[Frames]:
+    """Runs that follow each other, or overlap, in one partition."""
+    messages = []
+    for values in parts:
+        messages.append((run_header(sequence % 2**64, len(values), of), packed(values)))
+        sequence += max(len(values) - overlap, 0)
+    return messages
+
+
+def two_frames(message: Message, layout: str) -> list[Frames]:
     frames = encode(message, layout)
     return [(frames[0], frames[-1])]
 
 
-def cut(messages: list[tuple[bytes, bytes]], size_bytes: int) -> list[tuple[bytes, bytes]]:
+def cut(messages: list[Frames], size_bytes: int) -> list[Frames]:
     return [(first[: len(first) - size_bytes], second) for first, second in messages]
 
 
-VALID = st.builds(
-    stretch,
-    STRETCHES,
+def cut_values(messages: list[Frames], size_bytes: int) -> list[Frames]:
+    return [(first, second[: len(second) - size_bytes]) for first, second in messages]
+
+
+def recount(messages: list[Frames], count: int) -> list[Frames]:
+    """What is announced as so many records."""
+    return [(first[:-4] + count.to_bytes(4, "big"), second) for first, second in messages]
+
+
+NAMED = st.builds(
+    Named,
     st.sampled_from(["", "", "C1", "C2"]),
     st.sampled_from(["t", "tt"]),
-    st.sampled_from(["P1", "P2"]),
-    st.binary(max_size=3),
+    # Partitions whose names begin alike: what follows a name must not be taken for more of it.
+    st.sampled_from(["P1", "P2", "P1\1", "P1\1\1\1\1\1"]),
+)
+SINGLE = st.builds(stretch, STRETCHES, NAMED, st.binary(max_size=3))
+PACKED = st.builds(
+    packed_stretch,
+    SEQUENCES,
+    st.lists(st.lists(st.binary(max_size=5), min_size=1, max_size=4), min_size=1, max_size=4),
+    NAMED,
+    st.sampled_from([0, 0, 1]),
 )
 INVALID = st.one_of(
     st.tuples(st.binary(max_size=40), st.binary(max_size=9)).map(lambda pair: [pair]),
     st.builds(two_frames, MESSAGES, st.sampled_from([RFC46, "deployed"])),
-    st.builds(cut, VALID, st.integers(1, 20)),
+    st.builds(cut, SINGLE | PACKED, st.integers(1, 20)),
+    st.builds(cut, PACKED, st.just(4)),
+    st.builds(cut_values, PACKED, st.integers(1, 9)),
+    st.builds(recount, PACKED, st.sampled_from([0, 1, 2, 5, MAX_RUN_COUNT + 1, 2**32 - 1])),
 )
-MIXES = st.lists(VALID | INVALID, max_size=12).map(
+MIXES = st.lists(SINGLE | PACKED | INVALID, max_size=12).map(
     lambda parts: [m for part in parts for m in part]
 )
 
 
-def one_by_one(messages: list[tuple[bytes, bytes]]) -> tuple[dict[object, list[Run]], int]:
-    """The runs by (requestor, topic, partition), and how many messages were no records."""
-    runs: dict[object, list[Run]] = defaultdict(list)
+def values_in(message: Message) -> list[bytes] | None:
+    """The records of a message; None if it is about something else."""
+    match message:
+        case RecordMessage() | DirectRecord():
+            return [message.value]
+        case RecordRun() | DirectRun():
+            lengths, records = unpack_run(message.count, message.value)
+            ends = [0, *lengths.cumsum().tolist()]
+            return [bytes(records[start:stop]) for start, stop in pairwise(ends)]
+    return None
+
+
+def one_by_one(messages: list[Frames]) -> tuple[dict[tuple[Named, bool], list[Run]], int]:
+    """The runs by their names and form, and how many messages were no records."""
+    runs: dict[tuple[Named, bool], list[Run]] = defaultdict(list)
     invalid_count = 0
     for frames in messages:
         try:
-            message = decode(frames)
+            message: Message | None = decode(frames)
         except ProtocolError:
             message = None
-        if not isinstance(message, (RecordMessage, DirectRecord)):
+        values = None if message is None else values_in(message)
+        if values is None:
             invalid_count += 1
             continue
-        requestor = message.requestor if isinstance(message, DirectRecord) else ""
-        of_partition = runs[requestor, message.topic, message.partition]
-        if of_partition and of_partition[-1].end == message.sequence:
-            of_partition[-1].values.append(message.value)
+        assert isinstance(message, RecordMessage | DirectRecord | RecordRun | DirectRun)
+        requestor = message.requestor if isinstance(message, DirectRecord | DirectRun) else ""
+        named = Named(requestor, message.topic, message.partition)
+        of_form = runs[named, isinstance(message, RecordRun | DirectRun)]
+        if of_form and of_form[-1].end == message.sequence:
+            last = of_form.pop()
+            of_form.append(run_of(last.offset, [*last.values, *values], named))
         else:
-            of_partition.append(
-                Run(message.topic, message.partition, message.sequence, [message.value])
-            )
+            of_form.append(run_of(message.sequence, values, named))
     return dict(runs), invalid_count
 
 
-def grouped(taken: list[tuple[str, Run]]) -> dict[object, list[Run]]:
-    runs: dict[object, list[Run]] = defaultdict(list)
+def grouped(taken: list[tuple[str, Run]]) -> dict[Named, list[Run]]:
+    runs: dict[Named, list[Run]] = defaultdict(list)
     for requestor, run in taken:
-        runs[requestor, run.topic, run.partition].append(run)
+        runs[Named(requestor, run.topic, run.partition)].append(run)
     return dict(runs)
 
 
-@settings(max_examples=400, deadline=None)
-@given(st.lists(MIXES, min_size=1, max_size=3))
-def test_burst_equals_decoding_one_by_one(mixes: list[list[tuple[bytes, bytes]]]) -> None:
+def assert_equal(
+    taken: dict[Named, list[Run]], expected: dict[tuple[Named, bool], list[Run]]
+) -> None:
+    """The same runs in the same order; which of the two forms comes first does not matter."""
+    assert taken.keys() == {named for named, _ in expected}
+    for named, runs in taken.items():
+        single, packed_runs = expected.get((named, False), []), expected.get((named, True), [])
+        assert runs in (single + packed_runs, packed_runs + single)
+
+
+def receive(burst: Burst, first: bytes, second: bytes) -> None:
+    """What the receive loop does: it looks for RECORDs itself."""
+    bucket = burst.buckets.get(first[:-8])
+    if bucket is None:
+        burst.add(first, second)
+    else:
+        bucket.sequences.append(first[-8:])
+        bucket.values.append(second)
+
+
+@settings(max_examples=500, deadline=None)
+@given(st.lists(MIXES, min_size=1, max_size=3), st.sampled_from([Burst.add, receive]))
+def test_burst_equals_decoding_one_by_one(mixes: list[list[Frames]], take_in: object) -> None:
+    assert callable(take_in)
     burst = Burst()
     invalid_count = 0
     for messages in mixes:
         for first, second in messages:
-            burst.add(first, second)
-        runs, invalid_here = one_by_one(messages)
+            take_in(burst, first, second)
+        expected, invalid_here = one_by_one(messages)
         invalid_count += invalid_here
-        assert grouped(burst.take()) == runs
+        assert_equal(grouped(burst.take()), expected)
         assert burst.invalid_count == invalid_count
         assert burst.take() == []
 
@@ -124,10 +213,13 @@ def test_prefix_and_sequence_are_the_encoded_header(
     requestor: str, topic: str, partition: str, sequence: int, value: bytes
 ) -> None:
     message: Message = RecordMessage(topic, partition, sequence, value)
+    run: Message = RecordRun(topic, partition, sequence, 1, packed([value]))
     if requestor:
         message = DirectRecord(requestor, topic, partition, sequence, value)
-    prefix = encode_run_prefix(type(message), requestor, topic, partition)
-    assert [prefix + sequence.to_bytes(8, "big"), value] == encode(message)
+        run = DirectRun(requestor, topic, partition, sequence, 1, packed([value]))
+    named = Named(requestor, topic, partition)
+    assert [header(sequence, named), value] == encode(message)
+    assert [run_header(sequence, 1, named), packed([value])] == encode(run)
 
 
 @pytest.mark.parametrize(
@@ -144,13 +236,67 @@ def test_prefix_and_sequence_are_the_encoded_header(
         ([4, 2**63, 5], [(4, 2)], 1),
     ],
 )
-def test_runs(sequences: list[int], expected: list[tuple[int, int]], invalid_count: int) -> None:
+@pytest.mark.parametrize("as_runs", [False, True])
+def test_runs(
+    sequences: list[int], expected: list[tuple[int, int]], invalid_count: int, as_runs: bool
+) -> None:
     burst = Burst()
     for i, sequence in enumerate(sequences):
-        burst.add(header(sequence), bytes([i]))
+        if as_runs:
+            burst.add(run_header(sequence, 1), packed([bytes([i])]))
+        else:
+            burst.add(header(sequence), bytes([i]))
     runs = [run for _, run in burst.take()]
     assert [(run.offset, len(run.values)) for run in runs] == expected
     assert burst.invalid_count == invalid_count
+
+
+def test_runs_that_follow_each_other_become_one() -> None:
+    burst = Burst()
+    burst.add(run_header(3, 2), packed([b"a", b""]))
+    burst.add(run_header(5, 1), packed([b"ccc"]))
+    burst.add(run_header(9, 2), packed([b"d", b"e"]))
+    assert burst.take() == [
+        ("", run_of(3, [b"a", b"", b"ccc"])),
+        ("", run_of(9, [b"d", b"e"])),
+    ]
+    assert burst.invalid_count == 0
+
+
+@pytest.mark.parametrize(
+    ("sequence", "count", "value"),
+    [
+        (5, 0, b""),
+        (5, 1, b""),
+        (5, 1, bytes(3)),
+        (5, 1, b"\1\0\0\0"),
+        (5, 1, b"\0\0\0\0x"),
+        (5, 2, bytes(4)),
+        (5, 2, b"\xff\xff\xff\xff\1\0\0\0"),
+        (5, MAX_RUN_COUNT + 1, bytes(4 * MAX_RUN_COUNT + 4)),
+        (5, 2**32 - 1, b""),
+        (MAX_SEQUENCE, 2, bytes(8)),
+        (2**64 - 1, 2, bytes(8)),
+    ],
+)
+def test_runs_that_cannot_be_are_dropped_and_counted(
+    sequence: int, count: int, value: bytes
+) -> None:
+    burst = Burst()
+    burst.add(run_header(3, 2), packed([b"a", b"b"]))
+    burst.add(run_header(sequence, count), value)
+    burst.add(run_header(5, 1), packed([b"c"]))
+    assert burst.take() == [("", run_of(3, [b"a", b"b", b"c"]))]
+    assert burst.invalid_count == 1
+
+
+def test_a_run_without_its_count_is_dropped_and_counted() -> None:
+    burst = Burst()
+    receive(burst, run_header(3, 1), packed([b"a"]))
+    # The receive loop takes it for a record of the partition that it knows.
+    receive(burst, run_header(4, 1)[:-4], packed([b"b"]))
+    assert burst.take() == [("", run_of(3, [b"a"]))]
+    assert burst.invalid_count == 1
 
 
 def test_recorded_records() -> None:
@@ -164,29 +310,34 @@ def test_recorded_records() -> None:
         "3B6B7CF3E064452E83D012EC823A4DD9",
         "8E1BBB578999443B8818C5851AFC9A3F",
     ]
+    values = Values.of([b"hello 1", b"hello 2", b"hello 3"])
     for _, run in taken:
-        assert run == replace(taken[0][1], values=[b"hello 1", b"hello 2", b"hello 3"])
+        assert run == replace(taken[0][1], values=values)
 
 
 def test_receive_loop_may_append_to_known_buckets() -> None:
     burst = Burst()
     burst.add(header(0), b"a")
-    bucket = burst.buckets[RECORD_PREFIX]
+    bucket = burst.buckets[header(0)[:-8]]
     bucket.sequences.append(header(1)[-8:])
     bucket.values.append(b"b")
-    assert burst.take() == [("", Run("t", "P", 0, [b"a", b"b"]))]
+    assert burst.take() == [("", run_of(0, [b"a", b"b"]))]
     # The same bucket serves the next burst, and what was taken stays as it was.
-    assert burst.buckets[RECORD_PREFIX] is bucket
+    assert burst.buckets[header(0)[:-8]] is bucket
     assert bucket.values == []
 
 
-def test_taken_values_are_not_touched_by_the_next_burst() -> None:
+@pytest.mark.parametrize("as_runs", [False, True])
+def test_taken_values_are_not_touched_by_the_next_burst(as_runs: bool) -> None:
     burst = Burst()
-    burst.add(header(0), b"a")
-    [(_, run)] = burst.take()
-    burst.add(header(1), b"b")
-    assert burst.take() == [("", Run("t", "P", 1, [b"b"]))]
-    assert run.values == [b"a"]
+    taken = []
+    for offset, value in enumerate([b"a", b"b"]):
+        if as_runs:
+            burst.add(run_header(offset, 1), packed([value]))
+        else:
+            burst.add(header(offset), value)
+        taken.extend(burst.take())
+    assert taken == [("", run_of(0, [b"a"])), ("", run_of(1, [b"b"]))]
 
 
 def test_remembered_prefixes_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -194,9 +345,13 @@ def test_remembered_prefixes_are_bounded(monkeypatch: pytest.MonkeyPatch) -> Non
     burst = Burst()
     buckets = burst.buckets
     for start in range(0, 1_000, 30):
-        for i in range(start, start + 30):
-            burst.add(header(i, partition=f"P{i}"), b"v")
-        assert len(burst.take()) == 30
+        for i, as_run in product(range(start, start + 30), (False, True)):
+            named = Named("", "t", f"P{i}")
+            if as_run:
+                burst.add(run_header(i, 1, named), packed([b"v"]))
+            else:
+                burst.add(header(i, named), b"v")
+        assert len(burst.take()) == 60
         assert len(buckets) <= 100
     # The receive loop holds on to the dictionary.
     assert burst.buckets is buckets
@@ -206,7 +361,8 @@ def test_invalid_messages_are_not_remembered() -> None:
     burst = Burst()
     for i in range(1_000):
         burst.add(b"M%d" % i + bytes(8), b"v")
+        burst.add(b"R%d" % i + bytes(12), packed([b"v"]))
         burst.add(b"H%d" % i, b"\xaa\xa5H\x01\x01P\x01t" + bytes(8))
     assert burst.buckets == {}
-    assert burst.invalid_count == 2_000
+    assert burst.invalid_count == 3_000
     assert burst.take() == []

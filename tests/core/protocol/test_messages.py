@@ -22,6 +22,7 @@ from dafka_core.protocol.messages import (
     ConsumerHello,
     DirectHead,
     DirectRecord,
+    DirectRun,
     Fetch,
     GetHeads,
     Head,
@@ -30,6 +31,7 @@ from dafka_core.protocol.messages import (
     HeadsReply,
     Message,
     RecordMessage,
+    RecordRun,
     StoreHello,
     TimeEntry,
     TimesQuery,
@@ -46,10 +48,12 @@ DIRECT_HEAD = DirectHead("C", "t", "P", 1)
 GET_HEADS = GetHeads("t", "C")
 CONSUMER_HELLO = ConsumerHello("S", "C", ("t",))
 STORE_HELLO = StoreHello("C", "S")
+RECORD_RUN = RecordRun("t", "P", 1, 1, b"\1\0\0\0v")
+DIRECT_RUN = DirectRun("C", "t", "P", 1, 1, b"\1\0\0\0v")
 HEADS_QUERY = HeadsQuery("C", 1, ("t",))
 TIMES_QUERY = TimesQuery("C", 1, "t", "P", 1, 2)
-HEADS_REPLY = HeadsReply("C", 1, "S", 0, (HeadEntry("t", "P", 1, 2),))
-TIMES_REPLY = TimesReply("C", 1, "S", 0, (TimeEntry(1, 2),))
+HEADS_REPLY = HeadsReply("C", 1, "S", 0, 1, (HeadEntry("t", "P", 1, 2),))
+TIMES_REPLY = TimesReply("C", 1, "S", 0, 1, (TimeEntry(1, 2),))
 
 NAMES = [
     (RECORD, "topic"),
@@ -70,6 +74,11 @@ NAMES = [
     (GET_HEADS, "requestor"),
     (CONSUMER_HELLO, "consumer"),
     (STORE_HELLO, "store"),
+    (RECORD_RUN, "topic"),
+    (RECORD_RUN, "partition"),
+    (DIRECT_RUN, "requestor"),
+    (DIRECT_RUN, "topic"),
+    (DIRECT_RUN, "partition"),
     (HEADS_QUERY, "requestor"),
     (TIMES_QUERY, "requestor"),
     (TIMES_QUERY, "topic"),
@@ -93,14 +102,14 @@ SEQUENCES = [
     (HEAD, "sequence"),
     (DIRECT_HEAD, "sequence"),
     (TIMES_QUERY, "sequence"),
+    (RECORD_RUN, "sequence"),
+    (DIRECT_RUN, "sequence"),
 ]
 UNSIGNED = [
     (HEADS_QUERY, "query", 64),
     (TIMES_QUERY, "query", 64),
     (HEADS_REPLY, "query", 64),
     (TIMES_REPLY, "query", 64),
-    (HEADS_REPLY, "parts_left", 32),
-    (TIMES_REPLY, "parts_left", 32),
 ]
 BAD_NAMES = {
     "too long": "x" * 256,
@@ -203,6 +212,25 @@ def test_replies_have_a_limited_number_of_entries(reply: HeadsReply | TimesReply
     changed(reply, "entries", reply.entries * MAX_REPLY_ENTRIES)
     with pytest.raises(ProtocolError, match="at most 10000 entries"):
         changed(reply, "entries", reply.entries * (MAX_REPLY_ENTRIES + 1))
+
+
+@pytest.mark.parametrize("reply", [HEADS_REPLY, TIMES_REPLY])
+def test_a_part_is_one_of_the_parts(reply: HeadsReply | TimesReply) -> None:
+    for part, parts in ((0, 1), (1, 2), (0, 2**32 - 1), (2**32 - 2, 2**32 - 1)):
+        again = replace(reply, part=part, parts=parts)
+        assert (again.part, again.parts) == (part, parts)
+    for part, parts in ((0, 0), (1, 1), (-1, 1), (0, -1), (0, 2**32)):
+        with pytest.raises(ProtocolError, match="a part must be below the number of parts"):
+            replace(reply, part=part, parts=parts)
+
+
+@pytest.mark.parametrize("run", [RECORD_RUN, DIRECT_RUN])
+def test_runs_are_checked(run: RecordRun | DirectRun) -> None:
+    for count, value in ((0, b""), (-1, b""), (2, b"\1\0\0\0v"), (1, b""), (1, b"\1\0\0\0")):
+        with pytest.raises(ProtocolError):
+            replace(run, count=count, value=value)
+    with pytest.raises(ProtocolError, match="a sequence must lie in"):
+        replace(run, sequence=MAX_SEQUENCE, count=2, value=bytes(8))
 
 
 @pytest.mark.parametrize("message", [ACK, HEAD, DIRECT_HEAD])

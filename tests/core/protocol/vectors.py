@@ -3,21 +3,18 @@
 ``RECORDED_VECTORS`` were recorded from deployed nodes: a store, a producer and two consumers on
 one machine, each message once.  The others were written by hand from the grammar in
 ``docs/wire.md``, never with the encoder.  Blanks in the hexadecimal stand between fields.
-``MESSAGES`` makes up more messages.
 """
 
 from __future__ import annotations
 
 from typing import NamedTuple
 
-from hypothesis import strategies as st
-
-from dafka_core.protocol.limits import MAX_FETCH_COUNT, MAX_SEQUENCE
 from dafka_core.protocol.messages import (
     Ack,
     ConsumerHello,
     DirectHead,
     DirectRecord,
+    DirectRun,
     Fetch,
     GetHeads,
     Head,
@@ -26,6 +23,7 @@ from dafka_core.protocol.messages import (
     HeadsReply,
     Message,
     RecordMessage,
+    RecordRun,
     StoreHello,
     TimeEntry,
     TimesQuery,
@@ -248,16 +246,29 @@ RFC46_VECTORS = [
     _rfc46(StoreHello("", "S1"), "4c", "aaa5 4c 01 02 5331"),
 ]
 
+_RUN_OF_THREE = b"\3\0\0\0" + b"\0\0\0\0" + b"\2\0\0\0" + b"one" + b"" + b"ab"
+_RECORD_RUN = RecordRun("hello", "P1", 7, 3, _RUN_OF_THREE)
+_DIRECT_RUN = DirectRun("C1", "hello", "P1", 0x0102030405060708, 1, b"\1\0\0\0x")
 _HEADS_QUERY = HeadsQuery("C1", 258, ("hello", "b"))
 _TIMES_QUERY = TimesQuery("C1", 258, "hello", "P1", 3, 9)
 _HEADS_REPLY = HeadsReply(
-    "C1", 258, "S1", 1, (HeadEntry("hello", "P1", 3, 9), HeadEntry("b", "P2", 0, 0))
+    "C1", 258, "S1", 1, 3, (HeadEntry("hello", "P1", 3, 9), HeadEntry("b", "P2", 0, 0))
 )
 _TIMES_REPLY = TimesReply(
-    "C1", 258, "S1", 0, (TimeEntry(3, 1_700_000_000_000_000), TimeEntry(5, 0x0102030405060708))
+    "C1", 258, "S1", 0, 1, (TimeEntry(3, 1_700_000_000_000_000), TimeEntry(5, 0x0102030405060708))
 )
 
 EXTENSION_VECTORS = [
+    _deployed(
+        _RECORD_RUN,
+        "52 68656c6c6f 00 01 02 5031 05 68656c6c6f 0000000000000007 00000003",
+        "03000000 00000000 02000000 6f6e65 6162",
+    ),
+    _deployed(
+        _DIRECT_RUN,
+        "50 4331 00 01 02 5031 05 68656c6c6f 0102030405060708 00000001",
+        "01000000 78",
+    ),
     _deployed(
         _HEADS_QUERY,
         "51 00 01 02 4331 0000000000000102 00000002 00000005 68656c6c6f 00000001 62",
@@ -269,18 +280,30 @@ EXTENSION_VECTORS = [
     ),
     _deployed(
         _HEADS_REPLY,
-        "53 4331 00 01 0000000000000102 02 5331 00000001 00000002"
+        "53 4331 00 01 0000000000000102 02 5331 00000001 00000003 00000002"
         " 05 68656c6c6f 02 5031 0000000000000003 0000000000000009"
         " 01 62 02 5032 0000000000000000 0000000000000000",
     ),
     _deployed(
-        HeadsReply("C1", 258, "S1", 0, ()),
-        "53 4331 00 01 0000000000000102 02 5331 00000000 00000000",
+        HeadsReply("C1", 258, "S1", 0, 1, ()),
+        "53 4331 00 01 0000000000000102 02 5331 00000000 00000001 00000000",
     ),
     _deployed(
         _TIMES_REPLY,
-        "55 4331 00 01 0000000000000102 02 5331 00000000 00000002"
+        "55 4331 00 01 0000000000000102 02 5331 00000000 00000001 00000002"
         " 0000000000000003 00060a24181e4000 0000000000000005 0102030405060708",
+    ),
+    _rfc46(
+        _RECORD_RUN,
+        "52 68656c6c6f",
+        "aaa5 52 01 02 5031 05 68656c6c6f 0000000000000007 00000003",
+        "03000000 00000000 02000000 6f6e65 6162",
+    ),
+    _rfc46(
+        _DIRECT_RUN,
+        "50 4331",
+        "aaa5 50 01 02 5031 05 68656c6c6f 0102030405060708 00000001",
+        "01000000 78",
     ),
     _rfc46(
         _HEADS_QUERY,
@@ -296,57 +319,16 @@ EXTENSION_VECTORS = [
     _rfc46(
         _HEADS_REPLY,
         "53 4331",
-        "aaa5 53 01 0000000000000102 02 5331 00000001 00000002"
+        "aaa5 53 01 0000000000000102 02 5331 00000001 00000003 00000002"
         " 05 68656c6c6f 02 5031 0000000000000003 0000000000000009"
         " 01 62 02 5032 0000000000000000 0000000000000000",
     ),
     _rfc46(
         _TIMES_REPLY,
         "55 4331",
-        "aaa5 55 01 0000000000000102 02 5331 00000000 00000002"
+        "aaa5 55 01 0000000000000102 02 5331 00000000 00000001 00000002"
         " 0000000000000003 00060a24181e4000 0000000000000005 0102030405060708",
     ),
 ]
 
 VECTORS = [*RECORDED_VECTORS, *RFC46_VECTORS, *EXTENSION_VECTORS]
-
-
-def names(least: int = 1) -> st.SearchStrategy[str]:
-    """Topics and addresses of ``least`` to 255 octets, UTF-8 or not, without NUL."""
-    octets = st.binary(min_size=least, max_size=255).map(lambda b: b.replace(b"\0", b"\1"))
-    texts = st.text(min_size=least, max_size=63).map(lambda t: t.replace("\0", "x"))
-    return texts | octets.map(lambda b: b.decode("utf-8", "surrogateescape"))
-
-
-SEQUENCES = st.integers(0, MAX_SEQUENCE)
-ENDS = st.integers(0, MAX_SEQUENCE + 1)
-QUERIES = st.integers(0, 2**64 - 1)
-PARTS = st.integers(0, 2**32 - 1)
-TOPICS = st.lists(names(), max_size=5).map(tuple)
-VALUES = st.binary(max_size=50)
-HEAD_ENTRIES = st.builds(
-    lambda topic, partition, ends: HeadEntry(topic, partition, min(ends), max(ends)),
-    names(),
-    names(),
-    st.tuples(ENDS, ENDS),
-)
-TIME_ENTRIES = st.builds(TimeEntry, SEQUENCES, SEQUENCES)
-MESSAGES: st.SearchStrategy[Message] = st.one_of(
-    st.builds(RecordMessage, names(), names(), SEQUENCES, VALUES),
-    st.builds(DirectRecord, names(), names(), names(), SEQUENCES, VALUES),
-    st.builds(Fetch, names(), names(), names(), SEQUENCES, st.integers(0, MAX_FETCH_COUNT)),
-    st.builds(Ack, names(), names(), SEQUENCES, names(0)),
-    st.builds(Head, names(), names(), SEQUENCES),
-    st.builds(DirectHead, names(), names(), names(), SEQUENCES),
-    st.builds(GetHeads, names(0), names()),
-    st.builds(ConsumerHello, names(0), names(), TOPICS),
-    st.builds(StoreHello, names(0), names()),
-    st.builds(HeadsQuery, names(), QUERIES, TOPICS),
-    st.builds(TimesQuery, names(), QUERIES, names(), names(), SEQUENCES, ENDS),
-    st.builds(
-        HeadsReply, names(), QUERIES, names(), PARTS, st.lists(HEAD_ENTRIES, max_size=5).map(tuple)
-    ),
-    st.builds(
-        TimesReply, names(), QUERIES, names(), PARTS, st.lists(TIME_ENTRIES, max_size=5).map(tuple)
-    ),
-)

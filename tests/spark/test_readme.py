@@ -12,7 +12,7 @@ from pyspark.sql import SparkSession
 from dafka_core import EmbeddedCluster, Producer, Reader
 from scripts import options
 
-README = Path(__file__).parent.parent / "README.md"
+README = Path(__file__).parents[2] / "README.md"
 
 
 def example(heading: str) -> str:

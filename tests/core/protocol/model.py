@@ -1,0 +1,95 @@
+"""What the tests of the roles share: records that say which they are, a log, and a bad network.
+
+The value of a record is its offset as eight octets, so whoever has values knows which records
+they are, and a million of them cost no loop.
+"""
+
+from __future__ import annotations
+
+import heapq
+import random
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from itertools import count
+
+import numpy as np
+
+from dafka_core.protocol.messages import Fetch
+from dafka_core.protocol.role import Outgoing, RunMessage
+from dafka_core.records import Run, Values
+
+TOPIC = "hello"
+PARTITION = "640AC1809C7044FD9C4E5673ABD1BC5E"
+VALUE_BYTES = 8
+
+
+def values_of(start: int, end: int) -> Values:
+    """The values of the records ``[start, end)``."""
+    ends = np.arange(end - start + 1) * VALUE_BYTES
+    return Values.from_columns(ends, np.arange(start, end, dtype=">u8").tobytes())
+
+
+def run_of(start: int, end: int, topic: str = TOPIC, partition: str = PARTITION) -> Run:
+    """The records ``[start, end)``."""
+    return Run(topic, partition, start, values_of(start, end))
+
+
+def offsets_of(runs: Iterable[Run]) -> list[int]:
+    """Which records the runs are, by their values; their offsets must say the same."""
+    found: list[int] = []
+    for run in runs:
+        offsets = np.frombuffer(run.values.columns()[1], ">u8").tolist()
+        assert offsets == list(range(run.offset, run.end))
+        found.extend(offsets)
+    return found
+
+
+def fetches_in(messages: Iterable[Outgoing]) -> list[Fetch]:
+    """The FETCHes among what a role sends."""
+    return [message for message in messages if isinstance(message, Fetch)]
+
+
+def runs_in(messages: Iterable[Outgoing]) -> list[RunMessage]:
+    """The records among what a role sends."""
+    return [message for message in messages if isinstance(message, RunMessage)]
+
+
+def answer(fetch: Fetch, end: int, *, at_once: int = 1 << 30) -> list[Run]:
+    """What a log with the records ``[0, end)`` answers, in runs of ``at_once`` records."""
+    stop = min(fetch.end, end)
+    return [
+        run_of(start, min(start + at_once, stop), fetch.topic, fetch.partition)
+        for start in range(fetch.sequence, stop, at_once)
+    ]
+
+
+@dataclass
+class Network:
+    """Loses, doubles, delays and so reorders what is sent before ``faults_end_s``; by seed."""
+
+    seed: int
+    loss: float
+    faults_end_s: float
+    delay_s: float = 1.5
+    _random: random.Random = field(init=False)
+    _under_way: list[tuple[float, int, object]] = field(default_factory=list)
+    _numbers: count[int] = field(default_factory=count)
+
+    def __post_init__(self) -> None:
+        self._random = random.Random(self.seed)
+
+    def send(self, now: float, item: object) -> None:
+        """Takes something to deliver, or not."""
+        faulty = now < self.faults_end_s
+        if faulty and self._random.random() < self.loss:
+            return
+        for _ in range(1 + (faulty and self._random.random() < self.loss)):
+            delay_s = self._random.random() * self.delay_s if faulty else 0.01
+            heapq.heappush(self._under_way, (now + delay_s, next(self._numbers), item))
+
+    def arrived(self, now: float) -> list[object]:
+        """What has come by now."""
+        items = []
+        while self._under_way and self._under_way[0][0] <= now:
+            items.append(heapq.heappop(self._under_way)[2])
+        return items

@@ -1,0 +1,111 @@
+"""Made-up messages of every kind, for hypothesis."""
+
+from __future__ import annotations
+
+import struct
+
+from hypothesis import strategies as st
+
+from dafka_core.protocol.limits import MAX_FETCH_COUNT, MAX_SEQUENCE
+from dafka_core.protocol.messages import (
+    Ack,
+    ConsumerHello,
+    DirectHead,
+    DirectRecord,
+    DirectRun,
+    Fetch,
+    GetHeads,
+    Head,
+    HeadEntry,
+    HeadsQuery,
+    HeadsReply,
+    Message,
+    RecordMessage,
+    RecordRun,
+    StoreHello,
+    TimeEntry,
+    TimesQuery,
+    TimesReply,
+)
+
+
+def names(least: int = 1) -> st.SearchStrategy[str]:
+    """Topics and addresses of ``least`` to 255 octets, UTF-8 or not, without NUL."""
+    octets = st.binary(min_size=least, max_size=255).map(lambda b: b.replace(b"\0", b"\1"))
+    texts = st.text(min_size=least, max_size=63).map(lambda t: t.replace("\0", "x"))
+    return texts | octets.map(lambda b: b.decode("utf-8", "surrogateescape"))
+
+
+def packed(values: list[bytes]) -> bytes:
+    """The content of a run: the lengths of the records, then the records."""
+    return struct.pack(f"<{len(values)}I", *map(len, values)) + b"".join(values)
+
+
+SEQUENCES = st.integers(0, MAX_SEQUENCE)
+ENDS = st.integers(0, MAX_SEQUENCE + 1)
+QUERIES = st.integers(0, 2**64 - 1)
+PART_OF_PARTS = st.tuples(st.integers(0, 2**32 - 2), st.integers(0, 2**32 - 2)).map(
+    lambda numbers: (min(numbers), max(numbers) + 1)
+)
+TOPICS = st.lists(names(), max_size=5).map(tuple)
+VALUES = st.binary(max_size=50)
+HEAD_ENTRIES = st.builds(
+    lambda topic, partition, ends: HeadEntry(topic, partition, min(ends), max(ends)),
+    names(),
+    names(),
+    st.tuples(ENDS, ENDS),
+)
+TIME_ENTRIES = st.builds(TimeEntry, SEQUENCES, SEQUENCES)
+RECORD_RUNS = st.builds(
+    lambda topic, partition, sequence, values: RecordRun(
+        topic, partition, sequence, len(values), packed(values)
+    ),
+    names(),
+    names(),
+    st.integers(0, MAX_SEQUENCE - 4),
+    st.lists(VALUES, min_size=1, max_size=5),
+)
+DIRECT_RUNS = st.builds(
+    lambda requestor, run: DirectRun(
+        requestor, run.topic, run.partition, run.sequence, run.count, run.value
+    ),
+    names(),
+    RECORD_RUNS,
+)
+HEADS_REPLIES = st.builds(
+    lambda requestor, query, store, part, entries: HeadsReply(
+        requestor, query, store, part[0], part[1], tuple(entries)
+    ),
+    names(),
+    QUERIES,
+    names(),
+    PART_OF_PARTS,
+    st.lists(HEAD_ENTRIES, max_size=5),
+)
+TIMES_REPLIES = st.builds(
+    lambda requestor, query, store, part, entries: TimesReply(
+        requestor, query, store, part[0], part[1], tuple(entries)
+    ),
+    names(),
+    QUERIES,
+    names(),
+    PART_OF_PARTS,
+    st.lists(TIME_ENTRIES, max_size=5),
+)
+MESSAGES: st.SearchStrategy[Message] = st.one_of(
+    st.builds(RecordMessage, names(), names(), SEQUENCES, VALUES),
+    st.builds(DirectRecord, names(), names(), names(), SEQUENCES, VALUES),
+    st.builds(Fetch, names(), names(), names(), SEQUENCES, st.integers(0, MAX_FETCH_COUNT)),
+    st.builds(Ack, names(), names(), SEQUENCES, names(0)),
+    st.builds(Head, names(), names(), SEQUENCES),
+    st.builds(DirectHead, names(), names(), names(), SEQUENCES),
+    st.builds(GetHeads, names(0), names()),
+    st.builds(ConsumerHello, names(0), names(), TOPICS),
+    st.builds(StoreHello, names(0), names()),
+    st.builds(HeadsQuery, names(), QUERIES, TOPICS),
+    st.builds(TimesQuery, names(), QUERIES, names(), names(), SEQUENCES, ENDS),
+    RECORD_RUNS,
+    DIRECT_RUNS,
+    HEADS_REPLIES,
+    TIMES_REPLIES,
+)

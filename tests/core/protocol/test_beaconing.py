@@ -1,0 +1,292 @@
+"""Beacons, and which peers are there by them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from dafka_core.errors import ProtocolError
+from dafka_core.protocol.beaconing import (
+    MAX_HOST_BYTES,
+    MAX_PEERS,
+    NodeBeacon,
+    Peers,
+    TowerBeacon,
+    decode_node_beacon,
+    decode_tower_beacon,
+    encode_node_beacon,
+    encode_tower_beacon,
+    endpoint_of,
+)
+
+ME = "640AC1809C7044FD9C4E5673ABD1BC5E"
+NODE = "C907107406D149E897A2DEA4F157F211"
+EXPIRY_S = 4.0
+LONG_HOST = "h" * MAX_HOST_BYTES
+
+HOSTS = ["127.0.0.1", "node-1.example.org", "a_b", "7", "[::1]", "[fe80::1%eth0]", LONG_HOST]
+BAD_HOSTS = [
+    LONG_HOST + "h",
+    "::1",
+    "*",
+    "a b",
+    "a\n",
+    "a/b",
+    "a:1",
+    "a;b",
+    "tcp://a",
+    "[]",
+    "[::1",
+    "[::1]x",
+    "[a b]",
+    # What ZeroMQ cannot connect to.
+    "-a",
+    "_a",
+    ".a",
+]
+BAD_PORTS = [
+    "",
+    "0",
+    "00000",
+    "65536",
+    "99999",
+    "123456",
+    "-1",
+    "+1",
+    "1.0",
+    "1e3",
+    " 1",
+    "1 ",
+    "x",
+]
+BAD_NODES: list[bytes] = [b"", b"N" * 256, b"N\0", b"\xff", "É".encode()]
+
+
+def node_frames(host: str = "h", port: str = "5000", node: bytes = b"N") -> list[bytes]:
+    return [b"B", node, host.encode(), port.encode()]
+
+
+def tower_frames(host: str = "h", port: str = "5000", node: bytes = b"N") -> list[bytes]:
+    return [b"B", node, f"tcp://{host}:{port}".encode()]
+
+
+# -- frames ---------------------------------------------------------------------------------------
+
+
+def test_frames_as_deployed_nodes_send_them() -> None:
+    node = [b"B", NODE.encode(), b"", b"40123"]
+    assert decode_node_beacon(node) == NodeBeacon(NODE, "", 40123)
+    assert encode_node_beacon(NodeBeacon(NODE, "", 40123)) == node
+    tower = [b"B", NODE.encode(), b"tcp://10.0.0.7:40123"]
+    assert decode_tower_beacon(tower) == TowerBeacon(NODE, "tcp://10.0.0.7:40123")
+    assert encode_tower_beacon(TowerBeacon(NODE, "tcp://10.0.0.7:40123")) == tower
+
+
+@pytest.mark.parametrize("host", HOSTS)
+@pytest.mark.parametrize("port", [1, 5556, 65_535])
+def test_beacons_survive(host: str, port: int) -> None:
+    beacon = NodeBeacon(NODE, host, port)
+    assert decode_node_beacon(encode_node_beacon(beacon)) == beacon
+    endpoint = endpoint_of(beacon, "unused")
+    assert endpoint == f"tcp://{host}:{port}"
+    announced = TowerBeacon(NODE, endpoint)
+    assert decode_tower_beacon(encode_tower_beacon(announced)) == announced
+
+
+@pytest.mark.parametrize(
+    ("host", "seen", "endpoint"),
+    [
+        ("", "10.0.0.7", "tcp://10.0.0.7:5000"),
+        ("", "::1", "tcp://[::1]:5000"),
+        ("", "fe80::1%eth0", "tcp://[fe80::1%eth0]:5000"),
+        ("", "[::1]", "tcp://[::1]:5000"),
+        ("[::2]", "::1", "tcp://[::2]:5000"),
+        ("node", "10.0.0.7", "tcp://node:5000"),
+    ],
+)
+def test_the_tower_fills_in_the_host_it_sees(host: str, seen: str, endpoint: str) -> None:
+    assert endpoint_of(NodeBeacon(NODE, host, 5000), seen) == endpoint
+    assert (
+        decode_tower_beacon(encode_tower_beacon(TowerBeacon(NODE, endpoint))).endpoint == endpoint
+    )
+
+
+@pytest.mark.parametrize("host", BAD_HOSTS, ids=repr)
+def test_bad_hosts_are_refused(host: str) -> None:
+    with pytest.raises(ProtocolError, match="host"):
+        decode_node_beacon(node_frames(host=host))
+    with pytest.raises(ProtocolError, match="tcp://HOST:PORT"):
+        decode_tower_beacon(tower_frames(host=host))
+
+
+@pytest.mark.parametrize("port", BAD_PORTS, ids=repr)
+def test_bad_ports_are_refused(port: str) -> None:
+    with pytest.raises(ProtocolError, match="port"):
+        decode_node_beacon(node_frames(port=port))
+    with pytest.raises(ProtocolError, match="tcp://HOST:PORT"):
+        decode_tower_beacon(tower_frames(port=port))
+
+
+@pytest.mark.parametrize("node", BAD_NODES, ids=repr)
+def test_bad_nodes_are_refused(node: bytes) -> None:
+    with pytest.raises(ProtocolError):
+        decode_node_beacon(node_frames(node=node))
+    with pytest.raises(ProtocolError):
+        decode_tower_beacon(tower_frames(node=node))
+
+
+@pytest.mark.parametrize(
+    "endpoint",
+    ["", "tcp://", "h:5000", "ipc://h:5000", "TCP://h:5000", "tcp://:5000", "tcp://h", "tcp://h:"],
+)
+def test_bad_endpoints_are_refused(endpoint: str) -> None:
+    with pytest.raises(ProtocolError, match="tcp://HOST:PORT"):
+        decode_tower_beacon([b"B", b"N", endpoint.encode()])
+
+
+@pytest.mark.parametrize(
+    ("decode", "good"), [(decode_node_beacon, node_frames()), (decode_tower_beacon, tower_frames())]
+)
+def test_bad_frames_are_refused(decode: Callable[[list[bytes]], Any], good: list[bytes]) -> None:
+    decode(good)
+    wrong: list[list[bytes]] = [
+        [],
+        [b"B"],
+        [b""] * len(good),
+        good[:-1],
+        [*good, b""],
+        [b"W", *good[1:]],
+        [b"", *good[1:]],
+        [b"BB", *good[1:]],
+        [b"b", *good[1:]],
+        [*good[:-1], b"\xff"],
+        [*good[:-1], "tcp://h:٣".encode()],
+        [*good[:-1], "٣".encode()],
+    ]
+    for frames in wrong:
+        with pytest.raises(ProtocolError):
+            decode(frames)
+
+
+# Endpoints that look like some: a few characters that matter, in any order.
+ENDPOINT_LIKE = st.text("tcp:/[]%.-_*;a0159 \n", max_size=20).map(str.encode)
+FRAME = st.binary(max_size=9) | ENDPOINT_LIKE | ENDPOINT_LIKE.map(lambda e: b"tcp://" + e + b":80")
+
+
+@settings(max_examples=500, deadline=None)
+@given(st.lists(FRAME, max_size=4).map(lambda frames: [b"B", *frames]))
+def test_any_frames_are_a_beacon_or_refused(frames: list[bytes]) -> None:
+    for decode, encode in (
+        (decode_node_beacon, encode_node_beacon),
+        (decode_tower_beacon, encode_tower_beacon),
+    ):
+        try:
+            beacon: Any = decode(frames)
+        except ProtocolError:
+            continue
+        assert encode(beacon)[:-1] == frames[:-1]
+
+
+# -- peers ----------------------------------------------------------------------------------------
+
+
+def beacon(node: str, port: int = 5000) -> TowerBeacon:
+    return TowerBeacon(node, f"tcp://h:{port}")
+
+
+def peers_with(*names: str, now: float = 0.0) -> Peers:
+    peers = Peers(ME, expiry_s=EXPIRY_S)
+    for port, name in enumerate(names):
+        assert peers.hear(now, beacon(name, port))
+    return peers
+
+
+def test_a_new_peer_is_new_once() -> None:
+    peers = Peers(ME, expiry_s=EXPIRY_S)
+    assert peers.hear(0.0, beacon("A"))
+    assert not peers.hear(1.0, beacon("A"))
+    assert peers.hear(1.0, beacon("A", 5001))
+    assert len(peers) == 2
+    assert peers.node_at("tcp://h:5000") == "A"
+    assert peers.knows("A")
+    assert not peers.knows("B")
+
+
+def test_our_own_beacon_says_only_that_we_are_announced() -> None:
+    peers = Peers(ME, expiry_s=EXPIRY_S)
+    before = peers.announced
+    assert not peers.hear(0.0, beacon(ME))
+    assert (before, peers.announced) == (False, True)
+    assert len(peers) == 0
+
+
+def test_a_silent_peer_is_lost_while_others_are_heard() -> None:
+    peers = peers_with("A", "B")
+    for tenth in range(1, 41):
+        peers.hear(tenth / 10, beacon("B", 1))
+        assert peers.expire(tenth / 10) == []
+    peers.hear(4.1, beacon("B", 1))
+    assert peers.expire(4.1) == [("A", "tcp://h:0")]
+    assert peers.expire(4.1) == []
+    assert len(peers) == 1
+    assert not peers.knows("A")
+    # It may come back, and is new then.
+    assert peers.hear(5.0, beacon("A", 0))
+
+
+def test_our_own_beacon_shows_that_the_tower_lives() -> None:
+    peers = peers_with("A")
+    for second in range(1, 6):
+        peers.hear(float(second), beacon(ME))
+    assert peers.expire(5.0) == [("A", "tcp://h:0")]
+
+
+def test_nobody_is_lost_while_no_tower_is_heard() -> None:
+    peers = peers_with("A", "B")
+    assert peers.expire(1_000.0) == []
+    assert len(peers) == 2
+
+
+def test_a_tower_that_returns_gives_everybody_time() -> None:
+    peers = peers_with("A", "B")
+    returned = 1_000.0
+    # It is our own beacon or that of any peer that comes first.
+    peers.hear(returned, beacon(ME))
+    assert peers.expire(returned) == []
+    for tenth in range(1, 40):
+        peers.hear(returned + tenth / 10, beacon("B", 1))
+        assert peers.expire(returned + tenth / 10) == []
+    peers.hear(returned + 4.1, beacon("B", 1))
+    assert peers.expire(returned + 4.1) == [("A", "tcp://h:0")]
+
+
+def test_a_peer_is_forgotten_when_told() -> None:
+    peers = peers_with("A")
+    peers.forget("tcp://h:0")
+    assert len(peers) == 0
+    assert peers.expire(99.0) == []
+    assert peers.hear(1.0, beacon("A", 0))
+
+
+def test_another_node_at_an_endpoint_takes_its_place() -> None:
+    peers = peers_with("A")
+    assert not peers.hear(1.0, beacon("B", 0))
+    assert peers.node_at("tcp://h:0") == "B"
+    assert len(peers) == 1
+
+
+def test_peers_are_bounded() -> None:
+    peers = Peers(ME, expiry_s=EXPIRY_S)
+    for port in range(MAX_PEERS):
+        assert peers.hear(0.0, beacon(f"N{port}", port))
+    assert not peers.hear(1.0, beacon("late", 70_000))
+    assert len(peers) == len(peers._nodes) == MAX_PEERS
+    # Those known are heard all the same, and whoever expires makes room.
+    for second in range(2, 6):
+        peers.hear(float(second), beacon("N0", 0))
+    assert len(peers.expire(5.0)) == MAX_PEERS - 1
+    assert peers.hear(5.0, beacon("late", 70_000))

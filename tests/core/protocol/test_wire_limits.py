@@ -1,0 +1,173 @@
+"""What the codec refuses for being too much, and what it clamps."""
+
+from __future__ import annotations
+
+import time
+import tracemalloc
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import pytest
+
+from dafka_core.errors import ProtocolError
+from dafka_core.protocol import messages as m
+from dafka_core.protocol.limits import (
+    MAX_FETCH_COUNT,
+    MAX_HEADER_BYTES,
+    MAX_HELLO_BYTES,
+    MAX_REPLY_ENTRIES,
+    MAX_RUN_COUNT,
+    MAX_SEQUENCE,
+)
+from dafka_core.protocol.wire import (
+    LAYOUTS,
+    decode,
+    encode,
+)
+
+
+@contextmanager
+def quickly_and_without_memory() -> Iterator[None]:
+    tracemalloc.start()
+    started = time.monotonic()
+    try:
+        yield
+        peak_bytes = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    # A loop over what is announced would take minutes and gigabytes.
+    assert time.monotonic() - started < 2
+    assert peak_bytes < 1 << 20
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+@pytest.mark.parametrize("long", ["x" * 255, "é" * 127 + "x"])
+def test_255_bytes_fit(layout: str, long: str) -> None:
+    for message in (
+        m.RecordMessage(long, long, 1, b"v"),
+        m.DirectRecord(long, long, long, 1, b"v"),
+        m.Fetch(long, long, long, 1, 1),
+        m.GetHeads(long, long),
+        m.ConsumerHello(long, long, (long, long)),
+        m.TimesQuery(long, 1, long, long, 0, 1),
+        m.HeadsReply(long, 1, long, 0, 1, (m.HeadEntry(long, long, 0, 1),)),
+    ):
+        assert decode(encode(message, layout)) == message
+
+
+def test_256_bytes_do_not() -> None:
+    long = b"x" * 256
+    for frames in (
+        [b"G" + long + b"\0\x01\x01C"],
+        [b"G" + long, b"\xaa\xa5G\x01\x01C"],
+        [b"F" + long + b"\0\x01\x01C\x01t" + bytes(12)],
+        [b"W" + long + b"\0\x01\x01C" + bytes(4)],
+        [b"WS\0\x01\x01C" + (1).to_bytes(4, "big") + (256).to_bytes(4, "big") + long],
+    ):
+        with pytest.raises(ProtocolError, match="must have 1 to 255 bytes"):
+            decode(frames)
+
+
+def test_headers_are_limited() -> None:
+    for frames in ([b"G" + bytes(MAX_HEADER_BYTES)], [b"W" + bytes(MAX_HELLO_BYTES)]):
+        with pytest.raises(ProtocolError, match="a header frame has at most"):
+            decode(frames)
+        # With two header frames each of them is measured.
+        with pytest.raises(ProtocolError, match="a header frame has at most"):
+            decode([frames[0][:1], frames[0]])
+    # The content is not: its limit is an option of the socket.
+    record = m.RecordMessage("t", "P", 0, bytes(MAX_HELLO_BYTES + 1))
+    assert decode(encode(record)) == record
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_counts_are_clamped(layout: str) -> None:
+    frames = encode(m.Fetch("P", "C", "t", 7, MAX_FETCH_COUNT), layout)
+    for count in (MAX_FETCH_COUNT, MAX_FETCH_COUNT + 1, 2**31, 2**32 - 1):
+        frames[-1] = frames[-1][:-4] + count.to_bytes(4, "big")
+        assert decode(frames) == m.Fetch("P", "C", "t", 7, MAX_FETCH_COUNT)
+
+
+RUNS = [m.RecordRun("t", "P", 7, 1, bytes(4)), m.DirectRun("C", "t", "P", 7, 1, bytes(4))]
+
+
+@pytest.mark.parametrize("run", RUNS, ids=lambda run: type(run).__name__)
+@pytest.mark.parametrize("layout", LAYOUTS)
+@pytest.mark.parametrize(
+    ("sequence", "count", "value", "why"),
+    [
+        (0, 0, b"", "a run has 1 to 65536 records"),
+        (0, MAX_RUN_COUNT + 1, bytes(4 * MAX_RUN_COUNT + 4), "a run has 1 to 65536 records"),
+        (0, 2**32 - 1, b"", "a run has 1 to 65536 records"),
+        (0, 1, b"", "shorter than its lengths"),
+        (0, 3, bytes(11), "shorter than its lengths"),
+        (0, MAX_RUN_COUNT, bytes(4), "shorter than its lengths"),
+        (0, 1, b"\1\0\0\0", "do not add up"),
+        (0, 1, b"\0\0\0\0x", "do not add up"),
+        (0, 2, b"\1\0\0\0\1\0\0\0abc", "do not add up"),
+        (0, 1, b"\0\0\0\1x", "do not add up"),  # big endian
+        (0, 2, b"\xff\xff\xff\xff\1\0\0\0", "do not add up"),  # 0 in 32 bits
+        (MAX_SEQUENCE, 2, bytes(8), "a sequence must lie in"),
+        (MAX_SEQUENCE + 1, 1, bytes(4), "a sequence must lie in"),
+        (2**64 - 1, 2, bytes(8), "a sequence must lie in"),
+    ],
+)
+def test_runs_that_cannot_be(
+    run: m.Message, layout: str, sequence: int, count: int, value: bytes, why: str
+) -> None:
+    frames = encode(run, layout)
+    tail = sequence.to_bytes(8, "big") + count.to_bytes(4, "big")
+    frames[-2:] = [frames[-2][:-12] + tail, value]
+    with quickly_and_without_memory(), pytest.raises(ProtocolError, match=why):
+        decode(frames)
+
+
+def test_largest_runs_are_not_refused() -> None:
+    value = b"\1\0\0\0" * MAX_RUN_COUNT + bytes(MAX_RUN_COUNT)
+    last = MAX_SEQUENCE - MAX_RUN_COUNT + 1
+    run = m.DirectRun("C", "t", "P", last, MAX_RUN_COUNT, value)
+    for layout in LAYOUTS:
+        assert decode(encode(run, layout)) == run
+    lengths, records = m.unpack_run(MAX_RUN_COUNT, value)
+    assert lengths.tolist() == [1] * MAX_RUN_COUNT
+    assert records == bytes(MAX_RUN_COUNT)
+
+
+@pytest.mark.parametrize("sequence", [MAX_SEQUENCE + 1, 2**63, 2**64 - 1])
+def test_sequences_beyond_63_bits_are_refused(sequence: int) -> None:
+    for layout in LAYOUTS:
+        frames = encode(m.Head("t", "P", 0), layout)
+        frames[-1] = frames[-1][:-8] + sequence.to_bytes(8, "big")
+        with pytest.raises(ProtocolError, match="a sequence must lie in"):
+            decode(frames)
+
+
+@pytest.mark.parametrize(
+    "start",
+    [
+        "57 53 00 01 01 43",
+        "51 00 01 01 43 0000000000000001",
+        "53 43 00 01 0000000000000001 01 53 00000000 00000001",
+        "55 43 00 01 0000000000000001 01 53 00000000 00000001",
+    ],
+)
+@pytest.mark.parametrize(
+    "count",
+    [2**32 - 1, 2**31, MAX_HELLO_BYTES // 4, MAX_HELLO_BYTES // 4 + 1, MAX_REPLY_ENTRIES, 2],
+)
+@pytest.mark.parametrize("rest", ["", "00000001 74", "ffffffff 74", "00" * 16])
+def test_announced_counts_that_are_lies(start: str, count: int, rest: str) -> None:
+    frame = bytes.fromhex(start) + count.to_bytes(4, "big") + bytes.fromhex(rest)
+    # Beyond the limits it is the announcement that is refused, not what comes after it.
+    why = "announced|at most 10000 entries" if count >= 2**31 else None
+    with quickly_and_without_memory(), pytest.raises(ProtocolError, match=why):
+        decode([frame])
+
+
+def test_largest_replies_are_not_refused() -> None:
+    long = "x" * 255
+    heads = m.HeadsReply(long, 1, long, 0, 1, (m.HeadEntry(long, long, 0, 1),) * MAX_REPLY_ENTRIES)
+    times = m.TimesReply(long, 1, long, 0, 1, (m.TimeEntry(1, 1),) * MAX_REPLY_ENTRIES)
+    for layout in LAYOUTS:
+        assert decode(encode(heads, layout)) == heads
+        assert decode(encode(times, layout)) == times

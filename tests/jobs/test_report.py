@@ -1,0 +1,82 @@
+"""The table and the plot, from results of a week and of a year."""
+
+from __future__ import annotations
+
+import io
+import math
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+from _plot import _edges, plot_delays
+from _report import Tally, delay_table
+from rich.console import Console
+
+START = datetime(2013, 1, 1, tzinfo=UTC)
+
+
+def _row(day: int, origin: str, carrier: str, mean: float | None) -> dict[str, Any]:
+    return {
+        "window_start": START + timedelta(days=day),
+        "window_end": START + timedelta(days=day + 1),
+        "origin": origin,
+        "carrier": carrier,
+        "flights": 10,
+        "cancelled": 10 if mean is None else 2,
+        "delayed": 0 if mean is None else 4,
+        "mean_delay_min": mean,
+        "max_delay_min": None if mean is None else 50,
+    }
+
+
+def _results(days: int) -> list[dict[str, Any]]:
+    rows = [
+        _row(day, origin, carrier, float(day % 30))
+        for day in range(days)
+        for origin, carrier in (("EWR", "UA"), ("JFK", "B6"), ("LGA", "DL"))
+    ]
+    return [*rows, _row(0, "EWR", "AA", None), _row(days - 1, "JFK", "XX", -4.0)]
+
+
+def test_a_tally_weighs_means_by_what_departed() -> None:
+    tally = Tally()
+    tally.add({**_row(0, "EWR", "UA", 10.0), "flights": 12})
+    tally.add(_row(1, "EWR", "UA", None))
+    tally.add({**_row(2, "EWR", "UA", -2.0), "flights": 4})
+    assert (tally.flights, tally.cancelled, tally.departed) == (26, 14, 12)
+    assert tally.mean_min == pytest.approx((10 * 10.0 + 2 * -2.0) / 12)
+    assert tally.worst_min == 50
+    assert math.isnan(Tally().mean_min)
+
+
+def test_the_table_lists_carriers_by_their_names_and_fits_a_terminal() -> None:
+    screen = io.StringIO()
+    Console(width=80, file=screen).print(delay_table(_results(7), {"UA": "United"}))
+    text = screen.getvalue()
+    united = next(line for line in text.splitlines() if "United" in line)
+    assert united.split() == ["United", "70", "3.0", "3.0", "50.0%", "20.0%", "50"]
+    assert "XX" in text
+    assert "…" not in text
+
+
+@pytest.mark.parametrize(("days", "cells"), [(1, 1), (7, 7), (90, 90), (100, 14), (365, 52)])
+def test_time_is_shown_in_cells_that_cover_it(days: int, cells: int) -> None:
+    edges = _edges(_results(days))
+    assert len(edges) - 1 == cells
+    assert (edges[0], edges[-1]) == (START, START + timedelta(days=days))
+
+
+@pytest.mark.parametrize("days", [1, 7, 365])
+@pytest.mark.parametrize("restarted_at", [None, START + timedelta(hours=12)])
+def test_the_plot_is_a_picture(tmp_path: Path, days: int, restarted_at: datetime | None) -> None:
+    path = tmp_path / "delays.png"
+    plot_delays(_results(days), {"UA": "United"}, path, restarted_at)
+    assert path.read_bytes().startswith(b"\x89PNG")
+    assert path.stat().st_size > 20_000
+
+
+def test_an_airport_without_flights_leaves_its_panel_empty(tmp_path: Path) -> None:
+    path = tmp_path / "delays.png"
+    plot_delays([_row(0, "EWR", "UA", None), _row(1, "EWR", "UA", 3.0)], {}, path, None)
+    assert path.read_bytes().startswith(b"\x89PNG")
