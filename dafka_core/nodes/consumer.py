@@ -13,9 +13,9 @@ from typing import Any, Self
 from dafka_core.errors import ClosedError, ConfigError, ProtocolError
 from dafka_core.node_config import ConsumerConfig
 from dafka_core.nodes.mesh import Mesh, new_address
+from dafka_core.protocol.checks import check_topics
 from dafka_core.protocol.consuming import ConsumerRole, Start
 from dafka_core.protocol.limits import MAX_SEQUENCE
-from dafka_core.protocol.messages import check_topic
 from dafka_core.protocol.role import Outgoing
 from dafka_core.records import Record, Run, records
 
@@ -71,10 +71,11 @@ class Consumer:
         """Follows a topic from now on.
 
         Raises:
-            ConfigError: the topic cannot be one.
+            ConfigError: the topic cannot be one, or there are too many.
         """
         try:
-            check_topic(topic)
+            # All of them are told to stores in one message.
+            check_topics((*self._role.topics, topic))
         except ProtocolError as error:
             raise ConfigError("topic", topic, error.reason) from None
 

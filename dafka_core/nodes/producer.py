@@ -21,7 +21,7 @@ from dafka_core.errors import (
 from dafka_core.node_config import ProducerConfig
 from dafka_core.nodes.mesh import Mesh, new_address
 from dafka_core.protocol.asking import Question
-from dafka_core.protocol.messages import check_address, check_topic
+from dafka_core.protocol.checks import check_address, check_topic
 from dafka_core.protocol.producing import ProducerRole
 from dafka_core.protocol.role import Outgoing
 from dafka_core.records import Values

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from dafka_core.errors import ProtocolError
-from dafka_core.protocol.messages import check_address
+from dafka_core.protocol.checks import check_address
 
 BEACON: Final = b"B"
 WELCOME: Final = b"W"

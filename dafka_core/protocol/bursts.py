@@ -17,15 +17,9 @@ import numpy as np
 import numpy.typing as npt
 
 from dafka_core.errors import ProtocolError
+from dafka_core.protocol.checks import check_run, unpack_run
 from dafka_core.protocol.limits import MAX_SEQUENCE
-from dafka_core.protocol.messages import (
-    DirectRecord,
-    DirectRun,
-    RecordMessage,
-    RecordRun,
-    check_run,
-    unpack_run,
-)
+from dafka_core.protocol.messages import DirectRecord, DirectRun, RecordMessage, RecordRun
 from dafka_core.protocol.wire import decode
 from dafka_core.records import Run, Values
 

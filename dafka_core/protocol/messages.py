@@ -9,84 +9,22 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import NamedTuple
 
-import numpy as np
-import numpy.typing as npt
-
 from dafka_core.errors import ProtocolError
-from dafka_core.protocol.limits import (
-    MAX_ADDRESS_BYTES,
-    MAX_FETCH_COUNT,
-    MAX_HELLO_BYTES,
-    MAX_REPLY_ENTRIES,
-    MAX_RUN_COUNT,
-    MAX_SEQUENCE,
-    MAX_TOPIC_BYTES,
+from dafka_core.protocol.checks import (
+    check_address,
+    check_end,
+    check_part,
+    check_query,
+    check_run,
+    check_sequence,
+    check_topic,
+    check_topics,
+    unpack_run,
 )
-
-
-def text_size_bytes(text: str) -> int:
-    """How long a topic or address is on the wire.
-
-    Raises:
-        ProtocolError: there are no octets that are read as this text.
-    """
-    if text.isascii():
-        return len(text)
-    try:
-        octets = text.encode("utf-8", "surrogateescape")
-    except UnicodeEncodeError:
-        raise ProtocolError("a topic or address must not contain surrogates") from None
-    # Escaped octets that together are UTF-8 would arrive as another text.
-    if octets.decode("utf-8", "surrogateescape") != text:
-        raise ProtocolError("a topic or address must not escape octets that are UTF-8")
-    return len(octets)
-
-
-def check_topic(topic: str) -> None:
-    """Raises ProtocolError unless ``topic`` has 1 to 255 octets and no NUL (the delimiter)."""
-    if not topic or text_size_bytes(topic) > MAX_TOPIC_BYTES:
-        raise ProtocolError(f"a topic must have 1 to {MAX_TOPIC_BYTES} bytes")
-    if "\0" in topic:
-        raise ProtocolError("a topic must not contain a NUL byte")
-
-
-def check_address(address: str) -> None:
-    """Raises ProtocolError unless ``address`` has 1 to 255 octets and no NUL."""
-    if not address or text_size_bytes(address) > MAX_ADDRESS_BYTES:
-        raise ProtocolError(f"an address must have 1 to {MAX_ADDRESS_BYTES} bytes")
-    if "\0" in address:
-        raise ProtocolError("an address must not contain a NUL byte")
-
-
-def check_sequence(sequence: int) -> None:
-    """Raises ProtocolError unless ``sequence`` fits a signed 64-bit offset."""
-    if not 0 <= sequence <= MAX_SEQUENCE:
-        raise ProtocolError(f"a sequence must lie in 0 to {MAX_SEQUENCE}")
-
-
-def check_end(end: int) -> None:
-    """Raises ProtocolError unless ``end`` is 0 or can come after a sequence."""
-    if not 0 <= end <= MAX_SEQUENCE + 1:
-        raise ProtocolError(f"an end must lie in 0 to {MAX_SEQUENCE + 1}")
-
-
-def _check_topics(topics: tuple[str, ...]) -> None:
-    for topic in topics:
-        check_topic(topic)
-    if sum(4 + text_size_bytes(topic) for topic in topics) > MAX_HELLO_BYTES // 2:
-        raise ProtocolError(f"a message's topics have at most {MAX_HELLO_BYTES // 2} bytes")
-
-
-def _check_query(query: int) -> None:
-    if not 0 <= query < 2**64:
-        raise ProtocolError("a query must be an unsigned 64-bit number")
-
-
-def _check_part(part: int, parts: int, entry_count: int) -> None:
-    if not 0 <= part < parts < 2**32:
-        raise ProtocolError("a part must be below the number of parts, an unsigned 32-bit number")
-    if entry_count > MAX_REPLY_ENTRIES:
-        raise ProtocolError(f"a reply has at most {MAX_REPLY_ENTRIES} entries")
+from dafka_core.protocol.limits import (
+    MAX_FETCH_COUNT,
+    MAX_SEQUENCE,
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -240,7 +178,7 @@ class ConsumerHello:
         if self.store:
             check_address(self.store)
         check_address(self.consumer)
-        _check_topics(self.topics)
+        check_topics(self.topics)
 
 
 @dataclass(frozen=True, slots=True)
@@ -299,29 +237,6 @@ class DirectRun:
         unpack_run(self.count, self.value)
 
 
-def check_run(sequence: int, count: int) -> None:
-    """Raises ProtocolError unless records can have these sequences."""
-    if not 1 <= count <= MAX_RUN_COUNT:
-        raise ProtocolError(f"a run has 1 to {MAX_RUN_COUNT} records")
-    check_sequence(sequence)
-    check_sequence(sequence + count - 1)
-
-
-def unpack_run(count: int, value: bytes) -> tuple[npt.NDArray[np.uint32], memoryview]:
-    """The lengths and the records of a run.
-
-    Raises:
-        ProtocolError: the lengths do not add up.
-    """
-    if len(value) < 4 * count:
-        raise ProtocolError("a run is shorter than its lengths")
-    lengths = np.frombuffer(value, "<u4", count)
-    records = memoryview(value)[4 * count :]
-    if int(lengths.sum(dtype=np.uint64)) != len(records):
-        raise ProtocolError("the lengths of a run do not add up to its records")
-    return lengths, records
-
-
 class HeadEntry(NamedTuple):
     """What a store holds of one partition: offsets ``earliest`` to ``end`` (exclusive)."""
 
@@ -352,8 +267,8 @@ class HeadsQuery:
 
     def __post_init__(self) -> None:
         check_address(self.requestor)
-        _check_query(self.query)
-        _check_topics(self.topics)
+        check_query(self.query)
+        check_topics(self.topics)
 
 
 @dataclass(frozen=True, slots=True)
@@ -369,7 +284,7 @@ class TimesQuery:
 
     def __post_init__(self) -> None:
         check_address(self.requestor)
-        _check_query(self.query)
+        check_query(self.query)
         check_topic(self.topic)
         check_address(self.partition)
         check_sequence(self.sequence)
@@ -389,9 +304,9 @@ class HeadsReply:
 
     def __post_init__(self) -> None:
         check_address(self.requestor)
-        _check_query(self.query)
+        check_query(self.query)
         check_address(self.store)
-        _check_part(self.part, self.parts, len(self.entries))
+        check_part(self.part, self.parts, len(self.entries))
         for entry in self.entries:
             check_topic(entry.topic)
             check_address(entry.partition)
@@ -413,9 +328,9 @@ class TimesReply:
 
     def __post_init__(self) -> None:
         check_address(self.requestor)
-        _check_query(self.query)
+        check_query(self.query)
         check_address(self.store)
-        _check_part(self.part, self.parts, len(self.entries))
+        check_part(self.part, self.parts, len(self.entries))
         for entry in self.entries:
             check_sequence(entry.offset)
             check_sequence(entry.timestamp_us)

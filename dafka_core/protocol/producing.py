@@ -136,7 +136,7 @@ class ProducerRole:
         if not self.next_offset:
             return []
         interval_s = self._head_interval_s
-        hurry = self.hurry and self.unacknowledged > 0
+        hurry = self.hurry = self.hurry and self.unacknowledged > 0
         if hurry:
             interval_s = min(interval_s, HURRY_INTERVAL_S)
         if now < self._head_due:

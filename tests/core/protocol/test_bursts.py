@@ -14,15 +14,9 @@ from hypothesis import strategies as st
 from dafka_core.errors import ProtocolError
 from dafka_core.protocol import bursts
 from dafka_core.protocol.bursts import Burst
+from dafka_core.protocol.checks import unpack_run
 from dafka_core.protocol.limits import MAX_RUN_COUNT, MAX_SEQUENCE
-from dafka_core.protocol.messages import (
-    DirectRecord,
-    DirectRun,
-    Message,
-    RecordMessage,
-    RecordRun,
-    unpack_run,
-)
+from dafka_core.protocol.messages import DirectRecord, DirectRun, Message, RecordMessage, RecordRun
 from dafka_core.protocol.wire import RFC46, decode, encode, encode_run_prefix
 from dafka_core.records import Run, Values
 from tests.core.protocol.strategies import MESSAGES, names, packed

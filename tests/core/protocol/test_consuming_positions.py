@@ -9,10 +9,7 @@ import pytest
 from dafka_core.protocol.consuming import ConsumerRole
 from dafka_core.protocol.fetching import MAX_AHEAD_RECORDS, RETRY_MAX_S
 from dafka_core.protocol.limits import MAX_SEQUENCE
-from dafka_core.protocol.messages import (
-    Fetch,
-    Head,
-)
+from dafka_core.protocol.messages import Fetch, Head
 from dafka_core.protocol.role import Outgoing
 from tests.core.protocol.model import (
     PARTITION,

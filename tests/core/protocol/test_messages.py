@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from dafka_core.errors import ProtocolError
+from dafka_core.protocol.checks import text_size_bytes
 from dafka_core.protocol.limits import (
     MAX_ADDRESS_BYTES,
     MAX_FETCH_COUNT,
@@ -36,7 +37,6 @@ from dafka_core.protocol.messages import (
     TimeEntry,
     TimesQuery,
     TimesReply,
-    text_size_bytes,
 )
 
 RECORD = RecordMessage("t", "P", 1, b"v")

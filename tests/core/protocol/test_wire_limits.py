@@ -11,6 +11,7 @@ import pytest
 
 from dafka_core.errors import ProtocolError
 from dafka_core.protocol import messages as m
+from dafka_core.protocol.checks import unpack_run
 from dafka_core.protocol.limits import (
     MAX_FETCH_COUNT,
     MAX_HEADER_BYTES,
@@ -128,7 +129,7 @@ def test_largest_runs_are_not_refused() -> None:
     run = m.DirectRun("C", "t", "P", last, MAX_RUN_COUNT, value)
     for layout in LAYOUTS:
         assert decode(encode(run, layout)) == run
-    lengths, records = m.unpack_run(MAX_RUN_COUNT, value)
+    lengths, records = unpack_run(MAX_RUN_COUNT, value)
     assert lengths.tolist() == [1] * MAX_RUN_COUNT
     assert records == bytes(MAX_RUN_COUNT)
 

@@ -7,7 +7,7 @@ import struct
 from collections.abc import Callable
 
 import numpy as np
-import pyarrow as pa  # type: ignore[import-untyped]
+import pyarrow as pa
 import pytest
 import xxhash
 from hypothesis import given
