@@ -12,7 +12,8 @@ from typing import Any, Self
 
 from dafka_core.errors import ClosedError, ConfigError, ProtocolError
 from dafka_core.node_config import ConsumerConfig
-from dafka_core.nodes.mesh import Mesh, new_address
+from dafka_core.nodes.addresses import new_address
+from dafka_core.nodes.mesh import Mesh
 from dafka_core.protocol.checks import check_topics
 from dafka_core.protocol.consuming import ConsumerRole, Start
 from dafka_core.protocol.limits import MAX_SEQUENCE

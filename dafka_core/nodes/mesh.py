@@ -10,7 +10,6 @@ import contextlib
 import socket as sockets
 import threading
 import time
-import uuid
 from collections import deque
 from collections.abc import Callable
 from typing import Final
@@ -24,7 +23,8 @@ from dafka_core.errors import (
     ProtocolError,
     TowerNotFoundError,
 )
-from dafka_core.node_config import AUTO_HOST, NodeConfig
+from dafka_core.node_config import NodeConfig
+from dafka_core.nodes.addresses import own_host
 from dafka_core.nodes.sockets import drain, send_packed, send_run
 from dafka_core.nodes.subscribers import Subscribers
 from dafka_core.protocol.beaconing import (
@@ -58,30 +58,6 @@ LINGER_MS: Final = 200
 
 BEACON_BURST_COUNT: Final = 1_000
 """Beacons and subscriptions taken per round."""
-
-
-def new_address() -> str:
-    """A node's address as deployed nodes have them: 32 upper-case hexadecimal digits."""
-    return uuid.uuid4().hex.upper()
-
-
-def own_host(config: NodeConfig) -> str:
-    """The address to bind to and to announce: ``host``, or what ``auto`` stands for.
-
-    Raises:
-        OSError: there is no way to the tower.
-    """
-    if config.host != AUTO_HOST:
-        return config.host
-    tower = config.tower[0]
-    family, kind, protocol, _, address = sockets.getaddrinfo(
-        tower.host.strip("[]"), tower.sub_port, type=sockets.SOCK_DGRAM
-    )[0]
-    # Connecting a datagram socket sends nothing: it only has the system choose the way.
-    with sockets.socket(family, kind, protocol) as probe:
-        probe.connect(address)
-        host = str(probe.getsockname()[0])
-    return f"[{host}]" if ":" in host else host
 
 
 class Mesh:
@@ -293,7 +269,6 @@ class Mesh:
             self._wakened.recv(WAKES_BYTES)
         if self._beacon_sub in ready:
             self._take_beacons(now)
-        self._keep_peers(now)
         self._take_calls(now)
         if self._pub in ready:
             self._take_subscriptions(now)
@@ -302,6 +277,9 @@ class Mesh:
         for endpoint, socket in list(self._peer_sockets.items()):
             if socket in ready:
                 self._take_messages(now, socket, self._peers.node_at(endpoint))
+        # Never between poll and recv: poll takes a message's first frame from the queue, a
+        # disconnect drops the others, and recv then aborts the process (libzmq issue 2163).
+        self._keep_peers(now)
         self.send(self.role.on_tick(now))
         return self._on_round(now)
 

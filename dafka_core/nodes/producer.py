@@ -19,7 +19,8 @@ from dafka_core.errors import (
     ProtocolError,
 )
 from dafka_core.node_config import ProducerConfig
-from dafka_core.nodes.mesh import Mesh, new_address
+from dafka_core.nodes.addresses import new_address
+from dafka_core.nodes.mesh import Mesh
 from dafka_core.protocol.asking import Question
 from dafka_core.protocol.checks import check_address, check_topic
 from dafka_core.protocol.producing import ProducerRole
@@ -33,6 +34,9 @@ CHUNK_COUNT: Final = 10_000
 """``publish_many`` waits for room piece by piece, so that more than ``max_unacked_records`` at
 once is no dead end."""
 
+SETTLE_S: Final = 0.1
+"""Nodes that are there connect to a new producer within some 30 ms.  What it publishes before has
+to be fetched, and deployed nodes ask once: without an answer they wait for the next record."""
 
 ARROW_TYPES: Final = ("binary", "string", "large_binary", "large_string")
 
@@ -98,6 +102,8 @@ class Producer:
         self._mesh.start()
         if address is not None:
             self._resume()
+        else:
+            time.sleep(SETTLE_S)
 
     @property
     def next_offset(self) -> int:

@@ -19,7 +19,8 @@ from dafka_core.errors import (
     ProtocolError,
 )
 from dafka_core.node_config import ReaderConfig
-from dafka_core.nodes.mesh import Mesh, new_address
+from dafka_core.nodes.addresses import new_address
+from dafka_core.nodes.mesh import Mesh
 from dafka_core.protocol.asking import Question
 from dafka_core.protocol.checks import check_address, check_end, check_sequence, check_topic
 from dafka_core.protocol.reading import RangeRead, ReaderRole
@@ -174,6 +175,7 @@ class Reader:
         return begun[0]
 
     def _take(self, reading: _Reading, timeout_s: float) -> list[Run]:
+        self._mesh.check()  # also when records are there: a closed reader gives out no more
         self._wait(lambda: bool(reading.arrived), timeout_s)
         with self._lock:
             runs, reading.arrived = reading.arrived, []

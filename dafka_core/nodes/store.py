@@ -12,8 +12,9 @@ from uuid import UUID
 
 from dafka_core.errors import ClosedError, NodeFailedError, StoreError
 from dafka_core.node_config import StoreConfig
+from dafka_core.nodes.addresses import new_address
 from dafka_core.nodes.appending import Appender
-from dafka_core.nodes.mesh import Mesh, new_address
+from dafka_core.nodes.mesh import Mesh
 from dafka_core.protocol.messages import ConsumerHello, Fetch, GetHeads, HeadsQuery, TimesQuery
 from dafka_core.protocol.role import Outgoing, RunMessage
 from dafka_core.protocol.storing import StoreRole, head_messages, heads_reply, times_reply

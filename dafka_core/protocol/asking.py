@@ -155,7 +155,11 @@ class StoreDirectory:
 
     def on_peer_lost(self, peer: str) -> None:
         """A store that is gone is not waited for."""
-        self._stores.pop(peer, None)
+        store = self._stores.get(peer)
+        if store is not None:
+            # It may be there all the same, only late. Then it will greet us anew, but its own
+            # connection to us has lasted, and so it will not subscribe anew.
+            store.greeted = store.answers_queries = False
 
     def on_tick(self, now: float) -> list[Outgoing]:
         """Finds out which questions are answered, and asks the others again in time."""
@@ -174,7 +178,9 @@ class StoreDirectory:
 
     def _store(self, address: str) -> _Store:
         if address not in self._stores and len(self._stores) >= MAX_STORES:
-            return _Store()
+            self._stores = {name: s for name, s in self._stores.items() if s.greeted}
+            if len(self._stores) >= MAX_STORES:
+                return _Store()
         return self._stores.setdefault(address, _Store())
 
     def _ask(self, now: float, query: HeadsQuery | TimesQuery) -> tuple[Question, list[Outgoing]]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Literal
 
-from dafka_core.protocol.fetching import MAX_PARTITIONS, Ahead, Catchup
+from dafka_core.protocol.fetching import MAX_PARTITIONS, Ahead, Catchup, Missing
 from dafka_core.protocol.messages import (
     ConsumerHello,
     DirectHead,
@@ -41,7 +41,7 @@ class ConsumerRole:
         self._topics: dict[str, None] = {}
         self._ahead = Ahead()
         self._catchups: dict[tuple[str, str], Catchup] = {}
-        self._missing: dict[tuple[str, str], Catchup] = {}  # those that have something to ask
+        self._missing = Missing()
 
     @property
     def topics(self) -> list[str]:
@@ -72,7 +72,7 @@ class ConsumerRole:
         self._topics.pop(topic, None)
         for key in [key for key in self._catchups if key[0] == topic]:
             self._catchups.pop(key).close()
-            self._missing.pop(key, None)
+            self._missing.forget(*key)
 
     def seek(self, topic: str, partition: str, offset: int) -> None:
         """The next record delivered of the partition is the one at ``offset``."""
@@ -82,7 +82,7 @@ class ConsumerRole:
             catchup.note_head(known.head)
             known.close()
         self._catchups[topic, partition] = catchup
-        self._missing[topic, partition] = catchup
+        self._missing.postpone(catchup)
 
     def on_message(self, now: float, message: Message, peer: str) -> list[Outgoing]:
         """Takes HEAD, DIRECT-HEAD and STORE-HELLO."""
@@ -120,9 +120,7 @@ class ConsumerRole:
     def on_subscribed(self, now: float, kind: type[Message], topic: str) -> list[Outgoing]:
         """A store that subscribes to our hello has not got one from us yet."""
         if kind is Fetch:
-            for catchup in self._missing.values():
-                if topic in ("", catchup.partition):
-                    catchup.heard_anew()
+            self._missing.heard_anew(topic)
         if kind is ConsumerHello and topic and self._topics:
             return [ConsumerHello(topic, self.address, tuple(self._topics))]
         return []
@@ -132,18 +130,11 @@ class ConsumerRole:
 
     def on_tick(self, now: float) -> list[Outgoing]:
         """Asks for what is missing."""
-        messages: list[Outgoing] = []
-        if self.room:
-            for catchup in list(self._missing.values()):
-                messages.extend(self._ask(now, catchup))
-        return messages
+        return [*self._missing.ask_due(now, self.address)] if self.room else []
 
     def deadline(self, now: float) -> float | None:
         """When to ask again."""
-        if not self.room:
-            return None
-        deadlines = (catchup.deadline() for catchup in self._missing.values())
-        return min((d for d in deadlines if d is not None), default=None)
+        return self._missing.deadline() if self.room else None
 
     def _catchup(self, topic: str, partition: str, latest: int) -> Catchup | None:
         # Subscriptions match by prefix: a subscriber of "a" is sent "ab", too.
@@ -163,10 +154,7 @@ class ConsumerRole:
         return catchup
 
     def _ask(self, now: float, catchup: Catchup) -> list[Outgoing]:
-        key = (catchup.topic, catchup.partition)
-        if catchup.next_offset >= catchup.head:
-            self._missing.pop(key, None)
-            return []
-        self._missing[key] = catchup
-        fetch = catchup.ask(now, self.address) if self.room else None
-        return [fetch] if fetch is not None else []
+        if self.room:
+            return [*self._missing.ask(now, self.address, catchup)]
+        self._missing.postpone(catchup)
+        return []

@@ -8,6 +8,7 @@ gone.  (Deployed consumers stop for ever after one block when the producer is go
 from __future__ import annotations
 
 from bisect import bisect_right
+from math import inf
 from typing import Final
 
 from dafka_core.protocol.messages import Fetch
@@ -180,3 +181,59 @@ class Catchup:
     def _fit_count(self, run: Run) -> None:
         mean_bytes = run.values.size_bytes // len(run.values) + 1
         self._count = max(1, min(self._count, FETCH_BLOCK_BYTES // mean_bytes))
+
+
+class Missing:
+    """The partitions of a role that miss something, and when the first of them is to ask again.
+
+    Heads may be forged for any number of partitions, so nothing here looks at all of them but
+    when the time of one has come.
+    """
+
+    __slots__ = ("_catchups", "_due")
+
+    def __init__(self) -> None:
+        self._catchups: dict[tuple[str, str], Catchup] = {}
+        self._due = inf
+
+    def __len__(self) -> int:
+        return len(self._catchups)
+
+    def ask(self, now: float, requestor: str, catchup: Catchup) -> list[Fetch]:
+        """What to ask for one partition now, after something has changed about it."""
+        key = (catchup.topic, catchup.partition)
+        if catchup.deadline() is None:
+            self._catchups.pop(key, None)
+            return []
+        self._catchups[key] = catchup
+        fetch = catchup.ask(now, requestor)
+        self._due = min(self._due, catchup.deadline() or inf)
+        return [fetch] if fetch is not None else []
+
+    def postpone(self, catchup: Catchup) -> None:
+        """The partition may miss something, and is to be looked at in the next ``ask_due``."""
+        self._catchups[catchup.topic, catchup.partition] = catchup
+        self._due = -inf
+
+    def ask_due(self, now: float, requestor: str) -> list[Fetch]:
+        """What to ask for all partitions now."""
+        if now < self._due:
+            return []
+        self._due = inf
+        catchups = list(self._catchups.values())
+        return [fetch for catchup in catchups for fetch in self.ask(now, requestor, catchup)]
+
+    def heard_anew(self, partition: str) -> None:
+        """Somebody hears us from now on who has a partition, or (empty) any of them."""
+        for catchup in self._catchups.values():
+            if partition in ("", catchup.partition):
+                catchup.heard_anew()
+                self._due = -inf
+
+    def forget(self, topic: str, partition: str) -> None:
+        """The partition is of no interest any more."""
+        self._catchups.pop((topic, partition), None)
+
+    def deadline(self) -> float | None:
+        """When to call ``ask_due`` next."""
+        return self._due if self._catchups else None

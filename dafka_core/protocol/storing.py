@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Final, TypeVar
 
 from dafka_core.protocol.asking import GREETING
-from dafka_core.protocol.fetching import MAX_PARTITIONS, Ahead, Catchup
+from dafka_core.protocol.fetching import MAX_PARTITIONS, Ahead, Catchup, Missing
 from dafka_core.protocol.limits import MAX_FETCH_COUNT, MAX_REPLY_ENTRIES
 from dafka_core.protocol.messages import (
     Ack,
@@ -70,7 +70,7 @@ class StoreRole:
         self._sync_due = 0.0
         self._ahead = Ahead()
         self._partitions: dict[tuple[str, str], _Partition] = {}
-        self._missing: dict[tuple[str, str], Catchup] = {}
+        self._missing = Missing()
         self._acknowledge: dict[tuple[str, str], _Partition] = {}
         self._pending: list[Run] = []
         self.pending_bytes = 0
@@ -121,7 +121,7 @@ class StoreRole:
             # The sender has not heard our acknowledgement. Deployed stores keep silent here, and
             # the producer then waits for ever.
             self._acknowledge[run.topic, run.partition] = partition
-        return self._ask(now, partition.catchup)
+        return [*self._missing.ask(now, self.address, partition.catchup)]
 
     def on_subscribed(self, now: float, kind: type[Message], topic: str) -> list[Outgoing]:
         """RFC 46: a store that sees a hello subscription "SHALL send a STORE-HELLO"."""
@@ -133,9 +133,7 @@ class StoreRole:
         if kind is GetHeads and not topic:
             return [GetHeads("", self.address)]  # another store, which hears us now
         if kind is Fetch:
-            for catchup in self._missing.values():
-                if topic in ("", catchup.partition):
-                    catchup.heard_anew()
+            self._missing.heard_anew(topic)
         if kind is Ack and topic:
             # A producer that can hear us now may have missed acknowledgements before.
             for key, partition in self._partitions.items():
@@ -152,15 +150,14 @@ class StoreRole:
         if now >= self._sync_due:
             self._sync_due = now + self._sync_interval_s
             messages.append(GetHeads("", self.address))
-        for catchup in list(self._missing.values()):
-            messages.extend(self._ask(now, catchup))
+        messages.extend(self._missing.ask_due(now, self.address))
         messages.extend(self._take_acks())
         return messages
 
     def deadline(self, now: float) -> float | None:
         """When to ask again."""
-        deadlines = [c.deadline() for c in self._missing.values()]
-        return min([self._sync_due, *(d for d in deadlines if d is not None)])
+        missing_due = self._missing.deadline()
+        return self._sync_due if missing_due is None else min(self._sync_due, missing_due)
 
     def take_pending(self) -> list[Run]:
         """Records to append to the log now, in order per partition."""
@@ -210,7 +207,7 @@ class StoreRole:
             self._acknowledge[head.topic, head.partition] = partition
         if isinstance(head, DirectHead):
             partition.catchup.heard_anew()  # its sender heard us, and we hear it
-        return self._ask(now, partition.catchup)
+        return [*self._missing.ask(now, self.address, partition.catchup)]
 
     def _partition(self, topic: str, name: str) -> _Partition | None:
         partition = self._partitions.get((topic, name))
@@ -219,15 +216,6 @@ class StoreRole:
             partition = _Partition(Catchup(topic, name, end, self._ahead), end)
             self._partitions[topic, name] = partition
         return partition
-
-    def _ask(self, now: float, catchup: Catchup) -> list[Outgoing]:
-        key = (catchup.topic, catchup.partition)
-        if catchup.next_offset >= catchup.head:
-            self._missing.pop(key, None)
-            return []
-        self._missing[key] = catchup
-        fetch = catchup.ask(now, self.address)
-        return [fetch] if fetch is not None else []
 
     def _take_acks(self) -> list[Outgoing]:
         acks: list[Outgoing] = [

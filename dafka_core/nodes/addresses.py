@@ -1,0 +1,32 @@
+"""A node's name, and where others reach it."""
+
+from __future__ import annotations
+
+import socket as sockets
+import uuid
+
+from dafka_core.node_config import AUTO_HOST, NodeConfig
+
+
+def new_address() -> str:
+    """A node's address as deployed nodes have them: 32 upper-case hexadecimal digits."""
+    return uuid.uuid4().hex.upper()
+
+
+def own_host(config: NodeConfig) -> str:
+    """The address to bind to and to announce: ``host``, or what ``auto`` stands for.
+
+    Raises:
+        OSError: there is no way to the tower.
+    """
+    if config.host != AUTO_HOST:
+        return config.host
+    tower = config.tower[0]
+    family, kind, protocol, _, address = sockets.getaddrinfo(
+        tower.host.strip("[]"), tower.sub_port, type=sockets.SOCK_DGRAM
+    )[0]
+    # Connecting a datagram socket sends nothing: it only has the system choose the way.
+    with sockets.socket(family, kind, protocol) as probe:
+        probe.connect(address)
+        host = str(probe.getsockname()[0])
+    return f"[{host}]" if ":" in host else host

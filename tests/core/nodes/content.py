@@ -1,0 +1,28 @@
+"""Records to publish, and how far they have come."""
+
+from __future__ import annotations
+
+from dafka_core import Producer, Store
+
+
+def values(count: int, first: int = 0) -> list[bytes]:
+    return [b"%d" % number for number in range(first, first + count)]
+
+
+def has_published(producer: Producer, end: int) -> bool:
+    """The records are on their way: before that nobody can have acknowledged them."""
+    return producer._role.next_offset == end
+
+
+def has_acknowledged(producer: Producer, end: int) -> bool:
+    return producer._role.durable >= end
+
+
+def stored(store: Store, topic: str, partition: str) -> list[bytes]:
+    end = store.log.end(topic, partition)
+    chunks = store.log.read(topic, partition, 0, end)
+    return [value for chunk in chunks for value in chunk.run_values().to_list()]
+
+
+def holds(store: Store, ends: list[int]) -> bool:
+    return [info.end for info in store.log.partitions()] == ends
