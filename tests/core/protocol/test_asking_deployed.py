@@ -114,3 +114,35 @@ def test_both_kinds_of_stores_together() -> None:
     assert answered(stores, question, 1.2 + QUIET_S)
     # A deployed store has nothing trimmed.
     assert question.heads == {(TOPIC, PARTITION): (0, 21)}
+
+
+@pytest.mark.parametrize("hello_first", [True, False])
+def test_a_new_deployed_store_is_asked_whichever_way_is_open_first(hello_first: bool) -> None:
+    stores = directory()
+    question = ask(stores, "t", now=1.0)
+
+    def greets() -> list[Outgoing]:
+        return stores.on_message(1.1, StoreHello(ME, "D1"))
+
+    def subscribes() -> list[Outgoing]:
+        return stores.on_subscribed(1.1, ConsumerHello, "D1")
+
+    first, second = (greets, subscribes) if hello_first else (subscribes, greets)
+    first()
+    assert GetHeads("t", ME) in second()
+    stores.on_message(1.2, DirectHead(ME, "t", PARTITION, 8))
+    assert answered(stores, question, 1.2 + QUIET_S)
+    assert question.heads == {("t", PARTITION): (0, 9)}
+
+
+def test_a_deployed_store_that_was_lost_needs_only_to_greet_anew() -> None:
+    # Its connection to us has lasted, so it does not subscribe a second time.
+    stores = directory()
+    greet(stores, "D1")
+    stores.on_peer_lost("D1")
+    assert stores.stores == []
+    question = ask(stores, "t", now=2.0)
+    assert not answered(stores, question, 3.0)
+    assert GetHeads("t", ME) in stores.on_message(3.1, StoreHello(ME, "D1"))
+    stores.on_message(3.2, DirectHead(ME, "t", PARTITION, 8))
+    assert answered(stores, question, 3.2 + QUIET_S)
