@@ -10,9 +10,10 @@ from itertools import chain
 from types import TracebackType
 from typing import Any, Self
 
-from dafka_core.errors import ClosedError, ConfigError, ProtocolError
+from dafka_core.errors import ClosedError, ConfigError
 from dafka_core.node_config import ConsumerConfig
 from dafka_core.nodes.addresses import new_address
+from dafka_core.nodes.arguments import check_argument
 from dafka_core.nodes.mesh import Mesh
 from dafka_core.protocol.checks import check_topics
 from dafka_core.protocol.consuming import ConsumerRole, Start
@@ -74,11 +75,8 @@ class Consumer:
         Raises:
             ConfigError: the topic cannot be one, or there are too many.
         """
-        try:
-            # All of them are told to stores in one message.
-            check_topics((*self._role.topics, topic))
-        except ProtocolError as error:
-            raise ConfigError("topic", topic, error.reason) from None
+        # All of them are told to stores in one message.
+        check_argument("topic", topic, lambda new: check_topics((*self._role.topics, new)))
 
         def subscribe(now: float) -> list[Outgoing]:
             self._mesh.subscribe(self._role.topic_subscriptions(topic))

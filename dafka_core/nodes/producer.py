@@ -16,10 +16,10 @@ from dafka_core.errors import (
     ConfigError,
     NoStoreError,
     NotAcknowledgedError,
-    ProtocolError,
 )
 from dafka_core.node_config import ProducerConfig
 from dafka_core.nodes.addresses import new_address
+from dafka_core.nodes.arguments import check_argument
 from dafka_core.nodes.mesh import Mesh
 from dafka_core.protocol.asking import Question
 from dafka_core.protocol.checks import check_address, check_topic
@@ -66,9 +66,9 @@ class Producer:
         if tower is not None:
             options["tower"] = tower
         config = ProducerConfig.build(options)
-        _check("topic", topic, check_topic)
+        check_argument("topic", topic, check_topic)
         if address is not None:
-            _check("address", address, check_address)
+            check_argument("address", address, check_address)
         self.topic = topic
         self.address = address or new_address()
         self._config = config
@@ -324,10 +324,3 @@ def _checked_values(values: Iterable[bytes] | pa.Array) -> Values:
         kind = type(listed[index]).__name__
         raise TypeError(f"a record's value must be bytes; values[{index}] is {kind}")
     return Values.of(listed)
-
-
-def _check(option: str, value: str, check: Any) -> None:
-    try:
-        check(value)
-    except ProtocolError as error:
-        raise ConfigError(option, value, error.reason) from None

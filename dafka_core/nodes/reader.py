@@ -11,15 +11,14 @@ from typing import Any, Self
 
 from dafka_core.errors import (
     ClosedError,
-    ConfigError,
     DataLossError,
     FetchTimeoutError,
     NodeFailedError,
     NoStoreError,
-    ProtocolError,
 )
 from dafka_core.node_config import ReaderConfig
 from dafka_core.nodes.addresses import new_address
+from dafka_core.nodes.arguments import check_argument
 from dafka_core.nodes.mesh import Mesh
 from dafka_core.protocol.asking import Question
 from dafka_core.protocol.checks import check_address, check_end, check_sequence, check_topic
@@ -49,7 +48,6 @@ class Reader:
         self._lock = threading.Lock()
         self._changed = threading.Condition(self._lock)
         self._reads: dict[int, _Reading] = {}
-        self._questions: dict[int, Question] = {}
         self._mesh = Mesh("reader", self._role, self._config, on_round=self._on_round)
         self._mesh.start()
 
@@ -72,7 +70,7 @@ class Reader:
             NoStoreError: no store was heard of within ``timeout_s`` seconds.
         """
         for topic in topics or ():
-            _check("topic", topic, check_topic)
+            check_argument("topic", topic, check_topic)
         question = self._ask(
             lambda now: self._role.directory.ask_heads(now, topics or ()), timeout_s
         )
@@ -150,14 +148,13 @@ class Reader:
         def call(now: float) -> list[Outgoing]:
             question, messages = ask(now)
             asked.append(question)
-            self._questions[question.query.query] = question
             return messages
 
         self._mesh.call(call)
         self._wait(lambda: bool(asked) and asked[0].answered, timeout_s)
         question = asked[0] if asked else None
         if question is not None:
-            self._mesh.call(lambda now: self._forget(question))
+            self._mesh.call(lambda now: self._role.directory.forget(question))
         if question is None or not question.answered:
             raise NoStoreError([str(tower) for tower in self._config.tower], timeout_s)
         return question
@@ -192,10 +189,6 @@ class Reader:
         # A range may be given up after the reader was closed.
         with contextlib.suppress(ClosedError, NodeFailedError):
             self._mesh.call(call)
-
-    def _forget(self, question: Question) -> None:
-        self._questions.pop(question.query.query, None)
-        self._role.directory.forget(question)
 
     def _explain(self, topic: str, partition: str, offset: int, end: int, waited_s: float) -> None:
         """Raises the error that fits records which do not come."""
@@ -247,14 +240,7 @@ class _Reading:
 
 
 def _check_range(topic: str, partition: str, start: int, end: int) -> None:
-    _check("topic", topic, check_topic)
-    _check("partition", partition, check_address)
-    _check("start", start, check_sequence)
-    _check("end", end, check_end)
-
-
-def _check(option: str, value: Any, check: Callable[[Any], None]) -> None:
-    try:
-        check(value)
-    except ProtocolError as error:
-        raise ConfigError(option, value, error.reason) from None
+    check_argument("topic", topic, check_topic)
+    check_argument("partition", partition, check_address)
+    check_argument("start", start, check_sequence)
+    check_argument("end", end, check_end)
