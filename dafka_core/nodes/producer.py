@@ -38,6 +38,10 @@ SETTLE_S: Final = 0.1
 """Nodes that are there connect to a new producer within some 30 ms.  What it publishes before has
 to be fetched, and deployed nodes ask once: without an answer they wait for the next record."""
 
+RESUME_ROUNDS: Final = 3
+"""How often deployed stores are asked for the partition to resume.  To take a lost answer for "no
+such partition" would be to begin it anew, over the records it has."""
+
 ARROW_TYPES: Final = ("binary", "string", "large_binary", "large_string")
 
 
@@ -276,7 +280,9 @@ class Producer:
 
         def ask(now: float) -> list[Outgoing]:
             assert self._role.directory is not None
-            question, messages = self._role.directory.ask_heads(now, [self.topic])
+            question, messages = self._role.directory.ask_heads(
+                now, [self.topic], rounds=RESUME_ROUNDS
+            )
             asked.append(question)
             return messages
 

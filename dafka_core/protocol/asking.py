@@ -56,6 +56,8 @@ class Question:
     query: HeadsQuery | TimesQuery
     heard_at: float
     """When it was asked, or something of an answer came, last."""
+    rounds: int = 1
+    """How often deployed stores are still to be asked, or waited for."""
     heads: dict[tuple[str, str], tuple[int, int]] = field(default_factory=dict)
     """By (topic, partition): the earliest offset and the furthest end that any store has."""
     times: dict[str, dict[int, int]] = field(default_factory=dict)
@@ -103,10 +105,16 @@ class StoreDirectory:
         kinds = (StoreHello, DirectHead, HeadsReply, TimesReply)
         return [subscription(kind, self.address) for kind in kinds]
 
-    def ask_heads(self, now: float, topics: Collection[str]) -> tuple[Question, list[Outgoing]]:
-        """Asks what stores hold of some topics; of all topics if there are none."""
+    def ask_heads(
+        self, now: float, topics: Collection[str], *, rounds: int = 1
+    ) -> tuple[Question, list[Outgoing]]:
+        """Asks what stores hold of some topics; of all topics if there are none.
+
+        Deployed stores are asked in so many rounds: their silence may also be a lost message.
+        """
         self._last_query += 1
-        return self._ask(now, HeadsQuery(self.address, self._last_query, tuple(sorted(topics))))
+        query = HeadsQuery(self.address, self._last_query, tuple(sorted(topics)))
+        return self._ask(now, query, rounds)
 
     def ask_times(
         self, now: float, topic: str, partition: str, start: int, end: int
@@ -183,8 +191,10 @@ class StoreDirectory:
                 return _Store()
         return self._stores.setdefault(address, _Store())
 
-    def _ask(self, now: float, query: HeadsQuery | TimesQuery) -> tuple[Question, list[Outgoing]]:
-        question = Question(query, now)
+    def _ask(
+        self, now: float, query: HeadsQuery | TimesQuery, rounds: int = 1
+    ) -> tuple[Question, list[Outgoing]]:
+        question = Question(query, now, rounds)
         self._questions[query.query] = question
         return question, self._all_ways(now, question)
 
@@ -227,6 +237,9 @@ class StoreDirectory:
 
     def _follow(self, now: float, question: Question) -> list[Outgoing]:
         if self._is_answered(now, question):
+            question.rounds -= 1
+            if question.rounds and self._ends_with_silence(question):
+                return self._all_ways(now, question)
             question.answered = True
         elif now >= question.heard_at + ASK_AGAIN_S:
             return self._all_ways(now, question)
@@ -241,9 +254,10 @@ class StoreDirectory:
                 return False
             if not store.answers_queries and not store.reached:
                 return False
-        if self._deployed_stores() and isinstance(question.query, HeadsQuery):
-            return now >= question.heard_at + QUIET_S
-        return True
+        return not self._ends_with_silence(question) or now >= question.heard_at + QUIET_S
+
+    def _ends_with_silence(self, question: Question) -> bool:
+        return isinstance(question.query, HeadsQuery) and bool(self._deployed_stores())
 
     def _settled(self, now: float) -> bool:
         return self._started_at is not None and now >= self._started_at + SETTLE_S

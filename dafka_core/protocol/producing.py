@@ -109,8 +109,9 @@ class ProducerRole:
     def on_run(self, now: float, requestor: str, run: Run) -> list[Outgoing]:
         """Takes its own last record, from a store that was asked for it."""
         own = (requestor, run.topic, run.partition) == (self.address, self.topic, self.address)
-        # Which store has sent it is not known, so it counts where any one will do.
-        if own and self._acks == 1:
+        # Which store has sent it is not known, so it counts where any one will do; and only if it
+        # is this record, not one that an earlier life of this producer left at its offset.
+        if own and self._acks == 1 and run.values[-1] == self._retained_value(run.end - 1):
             self._on_ack("", run.end)
         return []
 
@@ -179,6 +180,13 @@ class ProducerRole:
         if keep_from > 0:
             del self._retained[:keep_from]
             del self._offsets[:keep_from]
+
+    def _retained_value(self, offset: int) -> bytes | None:
+        index = bisect_right(self._offsets, offset) - 1
+        if index < 0 or offset >= self._retained[index].end:
+            return None
+        run = self._retained[index]
+        return run.values[offset - run.offset]
 
     def _answer(self, fetch: Fetch) -> list[Outgoing]:
         """RFC 46: records "SHALL be send according to their offset in ascending order"."""

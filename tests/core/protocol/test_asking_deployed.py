@@ -146,3 +146,25 @@ def test_a_deployed_store_that_was_lost_needs_only_to_greet_anew() -> None:
     assert GetHeads("t", ME) in stores.on_message(3.1, StoreHello(ME, "D1"))
     stores.on_message(3.2, DirectHead(ME, "t", PARTITION, 8))
     assert answered(stores, question, 3.2 + QUIET_S)
+
+
+def test_deployed_stores_are_asked_as_often_as_it_matters() -> None:
+    stores = directory()
+    greet(stores, "D1")
+    question, _ = stores.ask_heads(1.0, ["t"], rounds=3)
+    now, sent = 1.0, []
+    while not question.answered:
+        now += 0.01
+        sent += stores.on_tick(now)
+    assert sent.count(GetHeads("t", ME)) == 2
+    assert 1.0 + 3 * QUIET_S <= now < 1.1 + 3 * QUIET_S
+
+
+def test_an_answer_that_comes_in_a_later_round_counts() -> None:
+    stores = directory()
+    greet(stores, "D1")
+    question, _ = stores.ask_heads(1.0, ["t"], rounds=2)
+    assert not answered(stores, question, 1.0 + QUIET_S)
+    stores.on_message(1.5, DirectHead(ME, "t", PARTITION, 8))
+    assert answered(stores, question, 1.5 + QUIET_S)
+    assert question.heads == {("t", PARTITION): (0, 9)}

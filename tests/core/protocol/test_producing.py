@@ -311,6 +311,15 @@ def test_its_last_record_in_a_store_is_an_acknowledgement_that_was_lost() -> Non
     assert not [m for i in range(20, 60) for m in role.on_tick(i / 5) if isinstance(m, Fetch)]
 
 
+def test_another_record_at_its_offset_is_no_acknowledgement() -> None:
+    # A deployed store that was missed when the partition was resumed keeps what it has.
+    role = producer()
+    publish(role, 3)
+    role.on_run(0.0, PARTITION, Run.of(TOPIC, PARTITION, 2, [b"of another life"]))
+    role.on_run(0.0, PARTITION, Run.of(TOPIC, PARTITION, 7, [b"never published"]))
+    assert role.durable == 0
+
+
 def test_a_record_in_a_store_does_not_stand_for_two_acknowledgements() -> None:
     role = producer(acks=2)
     publish(role, 3)
