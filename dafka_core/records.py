@@ -127,6 +127,13 @@ class Values(Sequence[bytes]):
         return pa.Array.from_buffers(pa.binary(), len(self), buffers, null_count=0)
 
     @property
+    def largest_bytes(self) -> int:
+        """How long the longest value is; 0 if there is none."""
+        if self._ends is None:
+            return max(map(len, self.to_list()), default=0)
+        return int(np.diff(self._ends).max(initial=0))
+
+    @property
     def size_bytes(self) -> int:
         """How long all values are together."""
         return len(self.columns()[1])

@@ -8,8 +8,6 @@ from collections.abc import Iterable
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Final, Self
 
-import numpy as np
-
 from dafka_core.errors import (
     BackPressureError,
     ClosedError,
@@ -142,10 +140,8 @@ class Producer:
             BackPressureError: as ``publish``; the records before ``next_offset`` are published.
         """
         checked = _checked_values(values)
-        ends, _ = checked.columns()
-        largest = int(np.diff(ends).max(initial=0))
-        if largest > self._config.max_record_bytes:
-            why = f"a record has {largest} bytes"
+        if checked.largest_bytes > self._config.max_record_bytes:
+            why = f"a record has {checked.largest_bytes} bytes"
             raise ConfigError("max_record_bytes", self._config.max_record_bytes, why)
         with self._turn, self._lock:
             self._check_open()

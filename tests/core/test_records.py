@@ -247,3 +247,10 @@ def test_clearing_the_list_ends_an_iteration_over_records() -> None:
     assert next(iterator) == Record("t", "P", 5, b"a")
     values.clear()
     assert list(iterator) == []
+
+
+def test_the_largest_value_is_found_in_both_forms() -> None:
+    listed = Values.of([b"", b"abc", b"de"])
+    ends, data = Values.of([b"", b"abc", b"de"]).columns()
+    assert listed.largest_bytes == Values.from_columns(ends, data).largest_bytes == 3
+    assert Values().largest_bytes == Values.from_columns(ends[:1], b"").largest_bytes == 0
