@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 import threading
@@ -72,11 +73,9 @@ def stop_when_input_ends() -> None:
     """
 
     def watch() -> None:
-        try:
+        with contextlib.suppress(OSError):  # a closed input has ended, too
             while os.read(0, _INPUT_CHUNK_BYTES):
                 continue
-        except OSError:
-            pass  # a closed input has ended, too
         main = threading.main_thread().ident
         if main is not None:
             signal.pthread_kill(main, signal.SIGTERM)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import threading
-import time
 from collections import deque
 from collections.abc import Iterator, Mapping
 from itertools import chain
@@ -15,6 +14,7 @@ from dafka_core.node_config import ConsumerConfig
 from dafka_core.nodes.addresses import new_address
 from dafka_core.nodes.arguments import check_argument
 from dafka_core.nodes.mesh import Mesh
+from dafka_core.nodes.waiting import wait_for
 from dafka_core.protocol.checks import check_topics
 from dafka_core.protocol.consuming import ConsumerRole, Start
 from dafka_core.protocol.limits import MAX_SEQUENCE
@@ -168,16 +168,15 @@ class Consumer:
         return records(run, values)
 
     def _take(self, timeout_s: float | None) -> Run | None:
-        deadline = None if timeout_s is None else time.monotonic() + timeout_s
         with self._lock:
-            while not self._queue:
-                if self._closed:
-                    return None
-                self._mesh.check()
-                left_s = 0.5 if deadline is None else min(0.5, deadline - time.monotonic())
-                if left_s <= 0:
-                    return None
-                self._arrived.wait(left_s)
+            wait_for(
+                self._arrived,
+                lambda: bool(self._queue) or self._closed,
+                timeout_s,
+                self._mesh.check,
+            )
+            if not self._queue:
+                return None
             run, size_bytes = self._queue.popleft()
             was_full = not self._role.room
             self._queued_records -= len(run.values)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Final, Self
 
@@ -19,6 +19,7 @@ from dafka_core.node_config import ProducerConfig
 from dafka_core.nodes.addresses import new_address
 from dafka_core.nodes.arguments import check_argument
 from dafka_core.nodes.mesh import Mesh
+from dafka_core.nodes.waiting import wait_for
 from dafka_core.protocol.asking import Question
 from dafka_core.protocol.checks import check_address, check_topic
 from dafka_core.protocol.producing import ProducerRole
@@ -236,15 +237,8 @@ class Producer:
             and self._waiting_bytes < config.max_unacked_bytes
         )
 
-    def _wait(self, condition: Any, timeout_s: float) -> None:
-        deadline = time.monotonic() + timeout_s
-        while not condition():
-            # The loop may have ended, which nobody would notify of.
-            self._mesh.check()
-            left_s = deadline - time.monotonic()
-            if left_s <= 0:
-                return
-            self._changed.wait(min(left_s, 0.5))
+    def _wait(self, condition: Callable[[], bool], timeout_s: float) -> None:
+        wait_for(self._changed, condition, timeout_s, self._mesh.check)
 
     # -- in the loop -----------------------------------------------------------------------------
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import threading
-import time
 from collections.abc import Callable, Collection, Iterator
 from types import TracebackType
 from typing import Any, Self
@@ -20,6 +19,7 @@ from dafka_core.node_config import ReaderConfig
 from dafka_core.nodes.addresses import new_address
 from dafka_core.nodes.arguments import check_argument
 from dafka_core.nodes.mesh import Mesh
+from dafka_core.nodes.waiting import wait_for
 from dafka_core.protocol.asking import Question
 from dafka_core.protocol.checks import check_address, check_end, check_sequence, check_topic
 from dafka_core.protocol.reading import RangeRead, ReaderRole
@@ -205,14 +205,8 @@ class Reader:
         raise FetchTimeoutError(topic, partition, offset, end, waited_s)
 
     def _wait(self, condition: Callable[[], bool], timeout_s: float | None) -> None:
-        deadline = None if timeout_s is None else time.monotonic() + timeout_s
         with self._lock:
-            while not condition():
-                self._mesh.check()
-                left_s = 0.5 if deadline is None else min(0.5, deadline - time.monotonic())
-                if left_s <= 0:
-                    return
-                self._changed.wait(left_s)
+            wait_for(self._changed, condition, timeout_s, self._mesh.check)
 
     # -- in the loop -----------------------------------------------------------------------------
 

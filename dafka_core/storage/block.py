@@ -179,11 +179,7 @@ class Block:
         if start == stop:
             return []
         part = self.slice(start, stop - start)
-        offsets = part.offsets
-        # One unpack of "100s98s..." is the fastest way to that many bytes objects.
-        lengths = tuple(np.diff(offsets).tolist())
-        unpack = struct.Struct("%ds" * part.count % lengths).unpack_from
-        return list(unpack(self._buffer, self._data_at + int(offsets[0])))
+        return Values.from_columns(part.offsets, part.data).to_list()
 
     def fitting(self, max_bytes: int) -> int:
         """How many records from the first on have at most ``max_bytes`` of values together."""
