@@ -14,6 +14,7 @@ printf 'Making .venv with %s (%s); the first time this downloads about 500 MB.\n
 pip() {
     .venv/bin/python -m pip --disable-pip-version-check "$@"
 }
-# The build backend is pinned like everything else, so nothing is built in an isolated environment.
-pip install --quiet --constraint constraints.txt hatchling editables
+# Build backends are pinned like everything else, so nothing is built in an isolated environment:
+# hatchling builds this project, setuptools builds PySpark, which comes as source only.
+pip install --quiet --constraint constraints.txt hatchling editables setuptools
 pip install --quiet --constraint constraints.txt --no-build-isolation --editable '.[demo,test]'
