@@ -24,6 +24,7 @@ from dafka_core.protocol.messages import (
     HeadsQuery,
     HeadsReply,
     Message,
+    StoreEndpoints,
     StoreHello,
     TimesQuery,
     TimesReply,
@@ -83,6 +84,7 @@ class _Store:
     reached: bool = False
     """It has subscribed to our hello: it hears us."""
     answers_queries: bool = False
+    locations: tuple[str, ...] = ()
 
 
 class StoreDirectory:
@@ -98,11 +100,29 @@ class StoreDirectory:
     @property
     def stores(self) -> list[str]:
         """The addresses of the stores heard of."""
-        return [address for address, store in self._stores.items() if store.greeted]
+        return [address for address, store in list(self._stores.items()) if store.greeted]
+
+    @property
+    def deployed(self) -> list[str]:
+        """The addresses of the stores that answer no queries."""
+        return [
+            a
+            for a, store in list(self._stores.items())
+            if store.greeted and not store.answers_queries
+        ]
+
+    @property
+    def endpoints(self) -> dict[str, tuple[str, ...]]:
+        """Where the stores that say so can be read in bulk, by address."""
+        return {
+            address: store.locations
+            for address, store in list(self._stores.items())
+            if store.greeted and store.locations
+        }
 
     def subscriptions(self) -> list[bytes]:
         """What stores send to one requestor."""
-        kinds = (StoreHello, DirectHead, HeadsReply, TimesReply)
+        kinds = (StoreHello, DirectHead, HeadsReply, TimesReply, StoreEndpoints)
         return [subscription(kind, self.address) for kind in kinds]
 
     def ask_heads(
@@ -137,6 +157,8 @@ class StoreDirectory:
                     store.greeted = True
                     # A deployed store says no more, and only now is GET-HEADS sent for it.
                     return self._ask_all_again(now) if store.reached else []
+            case StoreEndpoints():
+                self._store(message.store).locations = message.locations
             case HeadsReply(query=0):
                 store = self._store(message.store)
                 # The last thing that a new acquaintance says: it hears us, and we hear it.
@@ -168,6 +190,7 @@ class StoreDirectory:
             # It may be there all the same, only late. Then it will greet us anew, but its own
             # connection to us has lasted, and so it will not subscribe anew.
             store.greeted = store.answers_queries = False
+            store.locations = ()
 
     def on_tick(self, now: float) -> list[Outgoing]:
         """Finds out which questions are answered, and asks the others again in time."""
@@ -210,12 +233,9 @@ class StoreDirectory:
         question.heard_at = now
         query = question.query
         messages: list[Outgoing] = [query]
-        if isinstance(query, HeadsQuery) and self._deployed_stores():
+        if isinstance(query, HeadsQuery) and self.deployed:
             messages.extend(GetHeads(topic, self.address) for topic in query.topics or ("",))
         return messages
-
-    def _deployed_stores(self) -> list[_Store]:
-        return [s for s in self._stores.values() if s.greeted and not s.answers_queries]
 
     def _on_reply(self, now: float, reply: HeadsReply | TimesReply) -> None:
         question = self._questions.get(reply.query)
@@ -257,7 +277,7 @@ class StoreDirectory:
         return not self._ends_with_silence(question) or now >= question.heard_at + QUIET_S
 
     def _ends_with_silence(self, question: Question) -> bool:
-        return isinstance(question.query, HeadsQuery) and bool(self._deployed_stores())
+        return isinstance(question.query, HeadsQuery) and bool(self.deployed)
 
     def _settled(self, now: float) -> bool:
         return self._started_at is not None and now >= self._started_at + SETTLE_S

@@ -9,6 +9,8 @@ from dafka_core.errors import ProtocolError
 from dafka_core.protocol.limits import (
     MAX_ADDRESS_BYTES,
     MAX_HELLO_BYTES,
+    MAX_LOCATION_BYTES,
+    MAX_LOCATIONS,
     MAX_REPLY_ENTRIES,
     MAX_RUN_COUNT,
     MAX_SEQUENCE,
@@ -68,6 +70,17 @@ def check_topics(topics: tuple[str, ...]) -> None:
         check_topic(topic)
     if sum(4 + text_size_bytes(topic) for topic in topics) > MAX_HELLO_BYTES // 2:
         raise ProtocolError(f"a message's topics have at most {MAX_HELLO_BYTES // 2} bytes")
+
+
+def check_locations(locations: tuple[str, ...]) -> None:
+    """Raises ProtocolError unless these can be the URIs of a store's endpoints."""
+    if not 1 <= len(locations) <= MAX_LOCATIONS:
+        raise ProtocolError(f"a store has 1 to {MAX_LOCATIONS} endpoints")
+    for location in locations:
+        if not 1 <= text_size_bytes(location) <= MAX_LOCATION_BYTES:
+            raise ProtocolError(f"an endpoint has 1 to {MAX_LOCATION_BYTES} bytes")
+        if not location.isascii() or not location.isprintable():
+            raise ProtocolError("an endpoint must be a URI, of printable ASCII")
 
 
 def check_query(query: int) -> None:

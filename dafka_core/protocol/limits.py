@@ -19,6 +19,12 @@ MAX_HELLO_BYTES: Final = 1 << 20
 MAX_REPLY_ENTRIES: Final = 10_000
 """Entries in one STORE-REPLY, so that it stays a small message; the next part has the rest."""
 
+MAX_LOCATIONS: Final = 8
+"""Endpoints of one store: one per kind of transport, and some to spare."""
+
+MAX_LOCATION_BYTES: Final = 400
+"""An endpoint's URI: a host name has at most 253 octets, a Unix socket's path about 100."""
+
 MAX_SEQUENCE: Final = 2**63 - 2
 """Sequences are unsigned on the wire, but offsets live in Spark's and Arrow's signed 64 bits."""
 

@@ -13,6 +13,7 @@ from dafka_core.errors import ProtocolError
 from dafka_core.protocol.checks import (
     check_address,
     check_end,
+    check_locations,
     check_part,
     check_query,
     check_run,
@@ -336,6 +337,23 @@ class TimesReply:
             check_sequence(entry.timestamp_us)
 
 
+@dataclass(frozen=True, slots=True)
+class StoreEndpoints:
+    """Extension: tells one requestor where a store's records can be had in bulk (Arrow Flight).
+
+    ``locations`` are URIs as Flight has them; a requestor takes the first that it can reach.
+    """
+
+    requestor: str
+    store: str
+    locations: tuple[str, ...]
+
+    def __post_init__(self) -> None:
+        check_address(self.requestor)
+        check_address(self.store)
+        check_locations(self.locations)
+
+
 Message = (
     RecordMessage
     | DirectRecord
@@ -352,4 +370,5 @@ Message = (
     | TimesQuery
     | HeadsReply
     | TimesReply
+    | StoreEndpoints
 )

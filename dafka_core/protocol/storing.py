@@ -11,8 +11,9 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Final, TypeVar
 
-from dafka_core.protocol.asking import GREETING
+from dafka_core.protocol.asking import GREETING, MAX_STORES
 from dafka_core.protocol.fetching import MAX_PARTITIONS, Ahead, Catchup, Missing
+from dafka_core.protocol.hosting import Hosting
 from dafka_core.protocol.limits import MAX_FETCH_COUNT, MAX_REPLY_ENTRIES
 from dafka_core.protocol.messages import (
     Ack,
@@ -29,6 +30,7 @@ from dafka_core.protocol.messages import (
     Message,
     RecordMessage,
     RecordRun,
+    StoreEndpoints,
     StoreHello,
     TimeEntry,
     TimesQuery,
@@ -65,6 +67,11 @@ class StoreRole:
         self, address: str, end_of: Callable[[str, str], int], *, sync_interval_s: float
     ) -> None:
         self.address = address
+        self.locations: tuple[str, ...] = ()
+        """Where this store's records can be had in bulk; told to whoever asks stores anything."""
+        self.endpoints: dict[str, tuple[str, ...]] = {}
+        """The same of the other stores, by address."""
+        self._hosting = Hosting()
         self._end_of = end_of
         self._sync_interval_s = sync_interval_s
         self._sync_due = 0.0
@@ -92,6 +99,7 @@ class StoreRole:
             subscription(DirectHead, self.address),
             subscription(HeadsQuery),
             subscription(TimesQuery),
+            subscription(StoreEndpoints, self.address),
         ]
 
     def on_message(self, now: float, message: Message, peer: str) -> list[Outgoing]:
@@ -99,6 +107,9 @@ class StoreRole:
         match message:
             case Head() | DirectHead():
                 return self._on_head(now, message)
+            case StoreEndpoints():
+                if message.store in self.endpoints or len(self.endpoints) < MAX_STORES:
+                    self.endpoints[message.store] = message.locations
             case StoreHello():
                 # Another store: whatever it holds we want, too.
                 return [GetHeads("", self.address)] if message.store != self.address else []
@@ -115,18 +126,34 @@ class StoreRole:
             return []
         taken = partition.catchup.take(now, run)
         if taken:
-            self._pending.extend(taken)
-            self.pending_bytes += sum(r.values.size_bytes + len(r.values) for r in taken)
+            self._hosting.end(run.topic, run.partition)
+            self._add_pending(taken)
         elif run.offset < partition.durable:
             # The sender has not heard our acknowledgement. Deployed stores keep silent here, and
             # the producer then waits for ever.
             self._acknowledge[run.topic, run.partition] = partition
         return [*self._missing.ask(now, self.address, partition.catchup)]
 
+    def host(self, now: float, run: Run) -> bool:
+        """Takes records that a writer puts here, if they are the partition's next."""
+        partition = self._partition(run.topic, run.partition)
+        if partition is None or run.offset != partition.catchup.next_offset:
+            return False
+        self._hosting.begin(now, run.topic, run.partition)
+        self._add_pending(partition.catchup.take(now, run))
+        return True
+
+    def next_offset(self, topic: str, partition: str) -> int:
+        """The offset of the record that a partition takes next; more than is on disk yet."""
+        known = self._partitions.get((topic, partition))
+        return known.catchup.next_offset if known else self._end_of(topic, partition)
+
     def on_subscribed(self, now: float, kind: type[Message], topic: str) -> list[Outgoing]:
         """RFC 46: a store that sees a hello subscription "SHALL send a STORE-HELLO"."""
         if kind is StoreHello and topic and topic != self.address:
             return [StoreHello(topic, self.address)]
+        if kind is StoreEndpoints and topic and topic != self.address and self.locations:
+            return [StoreEndpoints(topic, self.address, self.locations)]
         if kind is TimesReply and topic:
             # The last subscription of a requestor, in the order of their octets: it hears all.
             return [HeadsReply(topic, GREETING, self.address, 0, 1, ())]
@@ -142,7 +169,8 @@ class StoreRole:
         return []
 
     def on_peer_lost(self, peer: str) -> None:
-        """Others have its records, or it comes back: nothing to forget."""
+        """Others have its records, or it comes back, perhaps elsewhere."""
+        self.endpoints.pop(peer, None)
 
     def on_tick(self, now: float) -> list[Outgoing]:
         """Asks for what is missing, and other stores for their heads."""
@@ -151,13 +179,14 @@ class StoreRole:
             self._sync_due = now + self._sync_interval_s
             messages.append(GetHeads("", self.address))
         messages.extend(self._missing.ask_due(now, self.address))
+        messages.extend(self._hosting.on_tick(now))
         messages.extend(self._take_acks())
         return messages
 
     def deadline(self, now: float) -> float | None:
         """When to ask again."""
-        missing_due = self._missing.deadline()
-        return self._sync_due if missing_due is None else min(self._sync_due, missing_due)
+        deadlines = (self._sync_due, self._missing.deadline(), self._hosting.deadline())
+        return min(due for due in deadlines if due is not None)
 
     def take_pending(self) -> list[Run]:
         """Records to append to the log now, in order per partition."""
@@ -166,12 +195,14 @@ class StoreRole:
         return pending
 
     def on_stored(self, runs: Iterable[Run]) -> list[Outgoing]:
-        """The runs are on disk, synced: their acknowledgements."""
+        """The runs are on disk, synced: their acknowledgements; hosted ones are published."""
+        published: list[Outgoing] = []
         for run in runs:
             partition = self._partitions[run.topic, run.partition]
             partition.durable = run.end
             self._acknowledge[run.topic, run.partition] = partition
-        return self._take_acks()
+            published.extend(self._hosting.stored(run))
+        return [*self._take_acks(), *published]
 
     def has_requests(self) -> bool:
         """Whether somebody waits for an answer."""
@@ -189,6 +220,10 @@ class StoreRole:
         if isinstance(newer, Fetch):
             rest = _joined(rest, newer)
         self._requests[_request_key(rest)] = rest
+
+    def _add_pending(self, runs: list[Run]) -> None:
+        self._pending.extend(runs)
+        self.pending_bytes += sum(run.values.size_bytes + len(run.values) for run in runs)
 
     def _queue(self, request: Request) -> None:
         key = _request_key(request)

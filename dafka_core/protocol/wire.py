@@ -243,6 +243,9 @@ _COMMANDS: Final[dict[type, _Command]] = {
         "query:number8 store:string part:number4 parts:number4 entries:times",
         max_bytes=MAX_REPLY_ENTRIES * 17,
     ),
+    m.StoreEndpoints: _command(
+        b"N", m.StoreEndpoints, "requestor", "store:string locations:strings"
+    ),
 }  # fmt: skip
 
 _BY_ID: Final = {command.id[0]: command for command in _COMMANDS.values()}

@@ -6,7 +6,7 @@ import struct
 
 from hypothesis import strategies as st
 
-from dafka_core.protocol.limits import MAX_FETCH_COUNT, MAX_SEQUENCE
+from dafka_core.protocol.limits import MAX_FETCH_COUNT, MAX_LOCATIONS, MAX_SEQUENCE
 from dafka_core.protocol.messages import (
     Ack,
     ConsumerHello,
@@ -22,6 +22,7 @@ from dafka_core.protocol.messages import (
     Message,
     RecordMessage,
     RecordRun,
+    StoreEndpoints,
     StoreHello,
     TimeEntry,
     TimesQuery,
@@ -92,6 +93,11 @@ TIMES_REPLIES = st.builds(
     PART_OF_PARTS,
     st.lists(TIME_ENTRIES, max_size=5),
 )
+LOCATIONS = st.lists(
+    st.text(st.characters(min_codepoint=0x21, max_codepoint=0x7E), min_size=1, max_size=40),
+    min_size=1,
+    max_size=MAX_LOCATIONS,
+).map(tuple)
 MESSAGES: st.SearchStrategy[Message] = st.one_of(
     st.builds(RecordMessage, names(), names(), SEQUENCES, VALUES),
     st.builds(DirectRecord, names(), names(), names(), SEQUENCES, VALUES),
@@ -108,4 +114,5 @@ MESSAGES: st.SearchStrategy[Message] = st.one_of(
     DIRECT_RUNS,
     HEADS_REPLIES,
     TIMES_REPLIES,
+    st.builds(StoreEndpoints, names(), names(), LOCATIONS),
 )

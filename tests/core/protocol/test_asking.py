@@ -23,6 +23,7 @@ from dafka_core.protocol.messages import (
     HeadEntry,
     HeadsQuery,
     HeadsReply,
+    StoreEndpoints,
     StoreHello,
     TimeEntry,
     TimesQuery,
@@ -353,7 +354,32 @@ def test_stores_are_bounded() -> None:
 
 
 def test_subscriptions() -> None:
-    kinds = (StoreHello, DirectHead, HeadsReply, TimesReply)
+    kinds = (StoreHello, DirectHead, HeadsReply, TimesReply, StoreEndpoints)
     assert StoreDirectory(ME).subscriptions() == [subscription(kind, ME) for kind in kinds]
     # Stores greet whoever subscribes to the last of them, so the others are there by then.
     assert max(StoreDirectory(ME).subscriptions()) == subscription(TimesReply, ME)
+
+
+def test_endpoints_are_known_of_stores_that_are_there() -> None:
+    of = directory()
+    assert of.on_message(0.0, StoreEndpoints(ME, "S1", ("grpc://h:1",))) == []
+    assert of.endpoints == {}  # not heard of as a store yet
+    greet(of, "S1")
+    greet(of, "S2")
+    greet_deployed(of, "C1")
+    assert of.endpoints == {"S1": ("grpc://h:1",)}
+    assert of.deployed == ["C1"]
+    of.on_message(1.0, StoreEndpoints(ME, "S1", ("grpc://h:2",)))
+    assert of.endpoints == {"S1": ("grpc://h:2",)}  # started again
+    of.on_peer_lost("S1")
+    assert of.endpoints == {}
+
+
+def test_endpoints_of_forged_stores_are_bounded() -> None:
+    of = directory()
+    for index in range(2 * MAX_STORES):
+        of.on_message(0.0, StoreEndpoints(ME, f"F{index}", ("grpc://h:1",)))
+    greet(of, "S1")
+    of.on_message(0.0, StoreEndpoints(ME, "S1", ("grpc://h:1",)))
+    assert of.endpoints == {"S1": ("grpc://h:1",)}
+    assert len(of._stores) <= MAX_STORES

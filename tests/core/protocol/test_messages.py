@@ -33,6 +33,7 @@ from dafka_core.protocol.messages import (
     Message,
     RecordMessage,
     RecordRun,
+    StoreEndpoints,
     StoreHello,
     TimeEntry,
     TimesQuery,
@@ -222,6 +223,16 @@ def test_a_part_is_one_of_the_parts(reply: HeadsReply | TimesReply) -> None:
     for part, parts in ((0, 0), (1, 1), (-1, 1), (0, -1), (0, 2**32)):
         with pytest.raises(ProtocolError, match="a part must be below the number of parts"):
             replace(reply, part=part, parts=parts)
+
+
+@pytest.mark.parametrize(
+    "locations",
+    [(), ("grpc://h:1",) * 9, ("",), ("g" * 401,), ("grpc://h:1", "a\nb"), ("grpc://é",)],
+)
+def test_endpoints_are_checked(locations: tuple[str, ...]) -> None:
+    assert StoreEndpoints("C1", "S1", ("g" * 400,) * 8).locations[7] == "g" * 400
+    with pytest.raises(ProtocolError, match="endpoint"):
+        StoreEndpoints("C1", "S1", locations)
 
 
 @pytest.mark.parametrize("run", [RECORD_RUN, DIRECT_RUN])

@@ -23,6 +23,7 @@ from dafka_core.protocol.messages import (
     HeadsReply,
     RecordMessage,
     RecordRun,
+    StoreEndpoints,
     StoreHello,
     TimesQuery,
     TimesReply,
@@ -347,7 +348,7 @@ def test_a_lost_peer_changes_nothing() -> None:
 
 def test_subscriptions() -> None:
     of_all = [RecordMessage, RecordRun, Head, Fetch, GetHeads, HeadsQuery, TimesQuery]
-    own = [DirectRecord, DirectRun, ConsumerHello, StoreHello, DirectHead]
+    own = [DirectRecord, DirectRun, ConsumerHello, StoreHello, DirectHead, StoreEndpoints]
     assert set(store().subscriptions()) == {
         *(subscription(kind) for kind in of_all),
         *(subscription(kind, ME) for kind in own),

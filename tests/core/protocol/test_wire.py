@@ -44,6 +44,7 @@ COMMAND_IDS = {
     m.TimesQuery: b"T",
     m.HeadsReply: b"S",
     m.TimesReply: b"U",
+    m.StoreEndpoints: b"N",
 }
 WITH_CONTENT = (m.RecordMessage, m.DirectRecord, m.RecordRun, m.DirectRun)
 SHORT_VECTORS = [v for v in VECTORS if v not in RECORDED_VECTORS]

@@ -24,6 +24,7 @@ from dafka_core.protocol.messages import (
     Message,
     RecordMessage,
     RecordRun,
+    StoreEndpoints,
     StoreHello,
     TimeEntry,
     TimesQuery,
@@ -257,6 +258,7 @@ _HEADS_REPLY = HeadsReply(
 _TIMES_REPLY = TimesReply(
     "C1", 258, "S1", 0, 1, (TimeEntry(3, 1_700_000_000_000_000), TimeEntry(5, 0x0102030405060708))
 )
+_STORE_ENDPOINTS = StoreEndpoints("C1", "S1", ("grpc://h:1", "grpc+unix:///s"))
 
 EXTENSION_VECTORS = [
     _deployed(
@@ -292,6 +294,17 @@ EXTENSION_VECTORS = [
         _TIMES_REPLY,
         "55 4331 00 01 0000000000000102 02 5331 00000000 00000001 00000002"
         " 0000000000000003 00060a24181e4000 0000000000000005 0102030405060708",
+    ),
+    _deployed(
+        _STORE_ENDPOINTS,
+        "4e 4331 00 01 02 5331 00000002"
+        " 0000000a 677270633a2f2f683a31 0000000e 677270632b756e69783a2f2f2f73",
+    ),
+    _rfc46(
+        _STORE_ENDPOINTS,
+        "4e 4331",
+        "aaa5 4e 01 02 5331 00000002"
+        " 0000000a 677270633a2f2f683a31 0000000e 677270632b756e69783a2f2f2f73",
     ),
     _rfc46(
         _RECORD_RUN,
