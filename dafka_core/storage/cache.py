@@ -5,7 +5,8 @@ from __future__ import annotations
 import threading
 from collections import OrderedDict
 
-from dafka_core.storage.block import MAX_BLOCK_BYTES, Block
+from dafka_core.storage.block import Block
+from dafka_core.storage.packing import MAX_BLOCK_BYTES
 
 CACHE_BYTES = 4 * MAX_BLOCK_BYTES
 """Room for a few readers, each inside a block of its own."""
@@ -14,7 +15,9 @@ CACHE_BYTES = 4 * MAX_BLOCK_BYTES
 class BlockCache:
     """Blocks by key, at most ``CACHE_BYTES`` of them; the one used longest ago leaves first.
 
-    A cached block never becomes wrong: blocks only grow at their end, under the same key.
+    A cached block never becomes wrong: under its key come only blocks that have the same records
+    and more of them, since appending and merging both only add at the end.  Whether a key is
+    still there is asked of the table.
     """
 
     def __init__(self) -> None:

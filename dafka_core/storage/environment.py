@@ -1,18 +1,19 @@
 """The LMDB environment below the log: one directory, three tables, transactions that grow.
 
-Opening refuses what is not ours, and a second writer.  LMDB's own errors leave here as
-``StoreError``.
+LMDB maps the whole file, and a read transaction sees it as it was when the transaction began.
+Two things follow.  Growing the map moves it, which must not happen while anybody reads from it:
+the gate and the pins see to that.  And a process may have a directory mapped once only (closing a
+second mapping would release the locks by which other processes see that this one still reads), so
+everything in a process that opens a directory shares one.
 """
 
 from __future__ import annotations
 
 import contextlib
-import errno
-import fcntl
-import mmap
 import os
-import struct
 import threading
+import time
+import weakref
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
@@ -20,32 +21,72 @@ from typing import TYPE_CHECKING, TypeVar
 import lmdb
 
 from dafka_core.errors import ClosedError, StoreError
+from dafka_core.storage.failures import DATA_FILE, translated
 from dafka_core.storage.gate import Gate
+from dafka_core.storage.opening import (
+    Opened,
+    affordable_bytes,
+    can_map,
+    lock_writer,
+    open_environment,
+)
 
-DEFAULT_MAP_BYTES = 64 << 30
+DEFAULT_MAP_BYTES = 1 << 40
 """Address space, not memory or disk: so much that growing, which waits for readers, is rare."""
 
-MIN_MAP_BYTES = 1 << 20
-"""Less has no room for the empty tables."""
+PIN_WAIT_S = 10.0
+"""How long growing the map waits for snapshots of this process: they end with the query that
+reads them, or else it is better to say so than to stand still."""
 
-MAX_READERS = 1024
-"""Read transactions at one time, over all processes; each costs 64 bytes of LMDB's lock file."""
-
-DATA_FILE = "data.mdb"
-LOCK_FILE = "writer.lock"
-
-_DISK_CODES = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)
-"""LMDB makes EIO of a write that a disk took in part, which is how a full one begins."""
-
-_FORMAT_VERSION = 1
-_FORMAT_KEY = b"format"
-_FORMAT = struct.Struct("<I")
-_TABLES = (b"meta", b"partitions", b"blocks")
+_PIN_POLL_S = 0.01
 
 T = TypeVar("T")
 
 if TYPE_CHECKING:
     Transaction = lmdb.Transaction[memoryview]
+
+
+class _Map:
+    """A directory as it is mapped in this process, and what keeps it so."""
+
+    def __init__(self, opened: Opened, read_only: bool) -> None:
+        self.opened = opened
+        self.env = opened.env
+        self.read_only = read_only
+        self.closed = False
+        self.gate = Gate()
+        self.writer = threading.Lock()
+        self.handles = 0
+        self.pins: weakref.WeakSet[Pin] = weakref.WeakSet()
+
+    def begin(self) -> Transaction | None:
+        """A read transaction; None when another process's file has outgrown the map."""
+        try:
+            return self.env.begin(buffers=True)
+        except lmdb.MapResizedError:
+            return None
+
+    def close(self) -> None:
+        self.closed = True
+        self.env.close()
+
+
+class Pin:
+    """A read transaction that keeps what it sees in place as long as anything refers to the pin.
+
+    Nothing closes it: the last reference does, so that it cannot end too early.
+    """
+
+    __slots__ = ("__weakref__", "_map", "transaction")
+
+    def __init__(self, mapped: _Map, transaction: Transaction) -> None:
+        self.transaction = transaction
+        self._map = mapped
+
+
+_maps: weakref.WeakValueDictionary[tuple[int, int, int], _Map] = weakref.WeakValueDictionary()
+"""By process (a forked child inherits what it cannot use), device and inode of the data file."""
+_maps_lock = threading.Lock()
 
 
 class Environment:
@@ -57,24 +98,13 @@ class Environment:
     def __init__(self, directory: Path, *, read_only: bool, map_size_bytes: int) -> None:
         self.directory = directory
         self.read_only = read_only
-        self._gate = Gate()
-        self._writer = threading.Lock()
-        self._closed = False
-        self._lock_fd = None if read_only else _lock(directory)
+        self._lock_fd = None if read_only else lock_writer(directory)
         try:
-            pages = -(-max(map_size_bytes, MIN_MAP_BYTES) // mmap.PAGESIZE)
-            self._env = self._open(pages * mmap.PAGESIZE)
-            try:
-                with self._translated():
-                    self._open_tables()
-                    if not read_only:
-                        _sync_names(directory)
-            except BaseException:
-                self._env.close()
-                raise
+            self._map: _Map | None = _shared(directory, read_only, map_size_bytes)
         except BaseException:
             self._unlock()
             raise
+        _, self.meta, self.partitions, self.blocks = self._map.opened
 
     @contextlib.contextmanager
     def reading(self) -> Iterator[Transaction]:
@@ -87,19 +117,33 @@ class Environment:
             StoreError: LMDB cannot read.
         """
         while True:
-            with self._gate.shared(), self._translated():
-                self._check_open()
-                try:
-                    transaction = self._env.begin(buffers=True)
-                except lmdb.MapResizedError:
-                    transaction = None
+            mapped = self._mapped()
+            with mapped.gate.shared(), translated(self.directory):
+                self._mapped()
+                transaction = mapped.begin()
                 if transaction is not None:
                     with transaction:
                         yield transaction
                     return
-            # Another process has made the map larger than ours.
-            with self._gate.exclusive():
-                self._resize(0)
+            self._grow(mapped, None)
+
+    def pin(self) -> Pin:
+        """A read transaction that lasts as long as the pin is referred to.
+
+        Raises:
+            ClosedError: the environment is closed.
+            StoreError: LMDB cannot read.
+        """
+        while True:
+            mapped = self._mapped()
+            with mapped.gate.shared(), translated(self.directory):
+                self._mapped()
+                transaction = mapped.begin()
+                if transaction is not None:
+                    pin = Pin(mapped, transaction)
+                    mapped.pins.add(pin)
+                    return pin
+            self._grow(mapped, None)
 
     def write(self, work: Callable[[Transaction], T]) -> T:
         """What ``work`` returns, after all it wrote is on disk; or nothing of it is.
@@ -110,36 +154,60 @@ class Environment:
             ClosedError: the environment is closed.
             StoreError: LMDB or the disk cannot take it.
         """
-        if self.read_only:
-            raise StoreError(self.directory, "it was opened for reading only")
-        with self._writer:
+        self.check_writable()
+        mapped = self._mapped()
+        with mapped.writer:
             while True:
                 try:
-                    with self._translated():
-                        self._check_open()
-                        with self._env.begin(write=True, buffers=True) as transaction:
+                    with translated(self.directory):
+                        self._mapped()
+                        with mapped.env.begin(write=True, buffers=True) as transaction:
                             return work(transaction)
                 except lmdb.MapFullError:
-                    with self._gate.exclusive():
-                        self._resize(2 * self._env.info()["map_size"])
+                    self._grow(mapped, 2 * mapped.env.info()["map_size"])
+                except lmdb.MapResizedError:
+                    self._grow(mapped, None)
+
+    def check_writable(self) -> None:
+        """Refuses to write what cannot be written.
+
+        Raises:
+            ClosedError: the environment is closed.
+            StoreError: it was opened for reading only.
+        """
+        self._mapped()
+        if self.read_only:
+            raise StoreError(self.directory, "it was opened for reading only")
+
+    def check_readers(self) -> int:
+        """Clears what killed processes left behind, which holds back freed pages; how many.
+
+        Raises:
+            ClosedError: the environment is closed.
+            StoreError: LMDB cannot do it.
+        """
+        mapped = self._mapped()
+        with mapped.gate.shared(), translated(self.directory):
+            self._mapped()
+            return mapped.env.reader_check()
 
     def close(self) -> None:
-        """Waits for transactions to end, then closes; a second call does nothing."""
-        with self._writer, self._gate.exclusive():
-            self._close()
+        """Waits for transactions to end, then closes; a second call does nothing.
 
-    def damaged(self, why: str) -> StoreError:
-        """The error for a directory whose content is not what was written."""
-        return StoreError(
-            self.directory,
-            f"{why}. Its files are damaged: move the directory away and start the store with an "
-            "empty one; it takes what other stores and producers still have",
-        )
-
-    def _close(self) -> None:
-        if not self._closed:
-            self._closed = True
-            self._env.close()
+        What snapshots have handed out stays valid: the directory stays mapped until the last of
+        it is gone.
+        """
+        mapped = self._map
+        if mapped is None:
+            return
+        with contextlib.ExitStack() as stack:
+            if not self.read_only:
+                stack.enter_context(mapped.writer)
+            stack.enter_context(mapped.gate.exclusive())
+            if self._map is None:
+                return
+            self._map = None
+            _leave(mapped)
             self._unlock()
 
     def _unlock(self) -> None:
@@ -147,160 +215,80 @@ class Environment:
             os.close(self._lock_fd)
             self._lock_fd = None
 
-    def _check_open(self) -> None:
-        if self._closed:
+    def _mapped(self) -> _Map:
+        mapped = self._map
+        if mapped is None or mapped.closed:
             raise ClosedError("store's log")
+        return mapped
 
-    def _resize(self, map_size_bytes: int) -> None:
-        self._check_open()
-        try:
-            self._env.set_mapsize(map_size_bytes)
-        except (lmdb.Error, MemoryError, OverflowError) as error:
-            # LMDB has unmapped the file by now; any further use would end the process.
-            self._close()
-            raise StoreError(
-                self.directory,
-                f"cannot map {map_size_bytes} bytes of address space ({error}); raise the "
-                "process's limit (ulimit -v) and open the store again",
-            ) from error
+    def _grow(self, mapped: _Map, wanted_bytes: int | None) -> None:
+        """Maps ``wanted_bytes``, or, when None, more than the file needs now."""
+        with mapped.gate.exclusive():
+            self._mapped()
+            needed = (mapped.env.info()["last_pgno"] + 1) * mapped.env.stat()["psize"]
+            if wanted_bytes is None:
+                wanted_bytes = affordable_bytes(2 * needed, needed)
+            if not can_map(wanted_bytes):
+                raise self._no_room(wanted_bytes, "the process has too little")
+            deadline = time.monotonic() + PIN_WAIT_S
+            while mapped.pins:
+                if time.monotonic() > deadline:
+                    raise StoreError(
+                        self.directory,
+                        f"its map must grow to {wanted_bytes} bytes, which has to wait until no "
+                        f"snapshot of this process is in use, and {len(mapped.pins)} still are "
+                        f"after {PIN_WAIT_S:g} s; close them and let go of what they handed out",
+                    )
+                time.sleep(_PIN_POLL_S)
+            try:
+                mapped.env.set_mapsize(wanted_bytes)
+            except (lmdb.Error, MemoryError, OverflowError) as error:
+                # LMDB has unmapped the file by now; any further use would end the process.
+                mapped.close()
+                raise self._no_room(wanted_bytes, str(error)) from error
 
-    def _open(self, map_size_bytes: int) -> lmdb.Environment:
-        data = self.directory / DATA_FILE
-        if self.read_only and not (data.exists() and data.stat().st_size):
-            raise StoreError(self.directory, f"there is no store here (no file {DATA_FILE})")
-        with self._translated(opening=True):
-            env = lmdb.Environment(
-                str(self.directory),
-                map_size=map_size_bytes,
-                max_dbs=len(_TABLES),
-                max_readers=MAX_READERS,
-                readonly=self.read_only,
-                create=False,
-            )
-        try:
-            with self._translated(opening=True):
-                self._complete(env, data)
-                env.reader_check()
-        except BaseException:
-            env.close()
-            raise
-        return env
-
-    def _complete(self, env: lmdb.Environment, data: Path) -> None:
-        """Makes the file as long as LMDB believes it is.
-
-        Reading a page behind the file's end would kill the process.  LMDB itself may leave the
-        last pages unwritten when they are free; in a file cut short they hold records, read as
-        zeros from here on, and a block of zeros is refused.
-        """
-        wanted = (env.info()["last_pgno"] + 1) * env.stat()["psize"]
-        found = data.stat().st_size
-        if found >= wanted or found == 0:
-            return
-        if self.read_only:
-            raise StoreError(
-                self.directory,
-                f"{DATA_FILE} has {found} bytes where {wanted} are expected: it was cut short, or "
-                "its last pages are not written yet; open it with 'dafka store' first",
-            )
-        os.truncate(data, wanted)
-
-    def _open_tables(self) -> None:
-        if self._env.stat()["entries"] == 0:
-            if self.read_only:
-                raise StoreError(self.directory, "there is no store here yet: the file is empty")
-            with self._env.begin(write=True) as created:
-                tables = [self._env.open_db(name, txn=created) for name in _TABLES]
-                created.put(_FORMAT_KEY, _FORMAT.pack(_FORMAT_VERSION), db=tables[0])
-        else:
-            tables = self._known_tables()
-        self.meta, self.partitions, self.blocks = tables
-
-    def _known_tables(self) -> list[lmdb._Database]:
-        try:
-            tables = [self._env.open_db(name, create=False) for name in _TABLES]
-        except (lmdb.NotFoundError, lmdb.IncompatibleError, lmdb.ReadonlyError):
-            raise self._foreign("it is another program's LMDB database") from None
-        with self._env.begin() as transaction:
-            found = transaction.get(_FORMAT_KEY, db=tables[0])
-        if found is None or len(found) != _FORMAT.size:
-            raise self._foreign("it is another program's LMDB database")
-        (version,) = _FORMAT.unpack(found)
-        if version != _FORMAT_VERSION:
-            raise StoreError(
-                self.directory,
-                f"its format is {version}, this program reads and writes format {_FORMAT_VERSION}: "
-                "open it with the version of Dafka that made it",
-            )
-        return tables
-
-    def _foreign(self, why: str) -> StoreError:
+    def _no_room(self, size_bytes: int, why: str) -> StoreError:
         return StoreError(
             self.directory,
-            f"{DATA_FILE} is not a store's file ({why}): give the store an empty directory, or "
-            "move that file away",
+            f"cannot map {size_bytes} bytes of address space ({why}); raise the process's limit "
+            "(ulimit -v) and open the store again",
         )
 
-    @contextlib.contextmanager
-    def _translated(self, opening: bool = False) -> Iterator[None]:
-        try:
-            yield
-        except (lmdb.MapFullError, lmdb.MapResizedError):
-            raise
-        except (lmdb.InvalidError, lmdb.VersionMismatchError) as error:
-            if opening:
-                raise self._foreign(str(error)) from error
-            raise self.damaged(str(error)) from error
-        except (lmdb.CorruptedError, lmdb.PageNotFoundError) as error:
-            raise self.damaged(str(error)) from error
-        except (lmdb.Error, OSError) as error:
-            raise StoreError(self.directory, _disk_reason(error)) from error
+
+def _shared(directory: Path, read_only: bool, map_size_bytes: int) -> _Map:
+    """The process's map of the directory, with one more handle on it."""
+    with _maps_lock:
+        key = _map_key(directory)
+        mapped = _maps.get(key) if key else None
+        if mapped is not None and mapped.closed:
+            mapped = None
+        if mapped is not None and mapped.read_only and not read_only:
+            raise StoreError(
+                directory,
+                "this process has it open for reading only, or still uses what a snapshot of it "
+                "handed out; close that first, or write from another process",
+            )
+        if mapped is None:
+            opened = open_environment(directory, read_only=read_only, map_size_bytes=map_size_bytes)
+            mapped = _Map(opened, read_only)
+            key = _map_key(directory)
+            assert key is not None
+            _maps[key] = mapped
+        mapped.handles += 1
+        return mapped
 
 
-def _disk_reason(error: lmdb.Error | OSError) -> str:
-    code = error.errno if isinstance(error, OSError) else getattr(error, "code", 0)
-    if isinstance(error, lmdb.DiskError) or code in _DISK_CODES:
-        return f"the disk is full or fails ({error}); nothing of this was written: free some space"
-    if isinstance(error, lmdb.PanicError):
-        return f"an earlier write failed halfway ({error}); open the store again"
-    if isinstance(error, lmdb.ReadersFullError):
-        return f"more than {MAX_READERS} reads at one time ({error})"
-    return f"{error}"
+def _leave(mapped: _Map) -> None:
+    with _maps_lock:
+        mapped.handles -= 1
+        # With pins left, the last of them closes the map, since nothing else refers to it.
+        if mapped.handles == 0 and not mapped.pins and not mapped.closed:
+            mapped.close()
 
 
-def _lock(directory: Path) -> int:
-    """A descriptor that holds the directory for this process until it is closed."""
+def _map_key(directory: Path) -> tuple[int, int, int] | None:
     try:
-        directory.mkdir(parents=True, exist_ok=True)
-        fd = os.open(directory / LOCK_FILE, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
-    except OSError as error:
-        reason = f"it cannot be opened for writing ({error.strerror})"
-        raise StoreError(directory, reason) from error
-    try:
-        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError as error:
-        owner = os.read(fd, 32).decode("ascii", "replace").strip() or "unknown"
-        os.close(fd)
-        raise StoreError(
-            directory,
-            f"process {owner} has it open for writing; stop that store, or give this one a "
-            "directory of its own",
-        ) from error
-    os.ftruncate(fd, 0)
-    os.write(fd, f"{os.getpid()}\n".encode())
-    return fd
-
-
-def _sync_names(directory: Path) -> None:
-    """Puts the names of new files on disk; syncing a file does not promise that of its name."""
-    _sync_directory(directory)
-    with contextlib.suppress(PermissionError):  # the parent may be another user's; it stood before
-        _sync_directory(directory.resolve().parent)
-
-
-def _sync_directory(directory: Path) -> None:
-    fd = os.open(directory, os.O_RDONLY)
-    try:
-        os.fsync(fd)
-    finally:
-        os.close(fd)
+        found = (directory / DATA_FILE).stat()
+    except OSError:
+        return None  # opening it will say what is wrong
+    return os.getpid(), found.st_dev, found.st_ino

@@ -7,58 +7,87 @@ Tables (LMDB, one environment per directory):
     blocks       partition id, first offset (both 8 octets, big endian)  ->  block (``block.py``)
 
 What a partition's row says is written in the transaction of the blocks it tells of, so it cannot
-disagree with them.  Everything handed out is a copy: it stays valid after later writes, trims and
-``close``, and no read transaction is open between calls, so readers never hold back freed pages.
+disagree with them.
 
-One thread writes; any number of threads read at the same time.
+Writing.  ``append`` packs a run into as few blocks as hold it (``packing.py``) and returns when
+they are on disk.  A last block that is very small is written again together with what follows
+it.  Blocks change in no other way, and what is at an offset never changes.
+
+Merging.  Records that come in a few at a time still leave many small blocks, which are slow to
+read.  ``merge_step`` makes one of several neighbours (``notes.py`` says when, ``merging.py``
+how): it reads and assembles them beside the appends, then swaps them in one transaction.  A
+reader finds the records in the old blocks or in the new one, a kill leaves either, and the pages
+of the old ones are free for later appends, as those of trimmed ones are.
+
+Reading.  There are two ways, because LMDB cannot use a freed page again while a read transaction
+is open that may still see it.  ``read`` hands out copies: they stay valid after later writes,
+trims and ``close``, and no transaction is open between calls, so a reader may be as slow as it
+likes.  ``snapshot`` hands out the mapped file itself, without a copy; its transaction lasts as
+long as anything refers to what it handed out (``snapshot.py``).  So executors on the store's
+machine read: each process opens the directory ``read_only``, beside the store that goes on
+writing, merging and trimming.
+
+One thread appends, another one may merge; any number of threads read at the same time.
 """
 
 from __future__ import annotations
 
-import struct
 import time
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from types import TracebackType
-from typing import TYPE_CHECKING, Self
+from typing import TYPE_CHECKING, NamedTuple, Self
 
 import numpy as np
 
 from dafka_core.errors import StoreError
 from dafka_core.records import PartitionInfo, Run
-from dafka_core.storage import keys
-from dafka_core.storage.block import Block, Chunk, pack_pieces
+from dafka_core.storage.activity import Activity
+from dafka_core.storage.block import Block, Chunk
 from dafka_core.storage.cache import BlockCache
 from dafka_core.storage.environment import DEFAULT_MAP_BYTES, Environment
+from dafka_core.storage.failures import damaged_block
 from dafka_core.storage.keys import Row
+from dafka_core.storage.merging import Merging
+from dafka_core.storage.notes import Notes
+from dafka_core.storage.packing import MAX_BLOCK_BYTES
+from dafka_core.storage.snapshot import Snapshot
+from dafka_core.storage.tables import (
+    block_at,
+    infos_of,
+    offset_of_time,
+    row_of,
+    size_of,
+    time_at,
+)
+from dafka_core.storage.writing import Written, append_run, trim_partition
 
 if TYPE_CHECKING:
     from dafka_core.storage.environment import Transaction
-
-SMALL_BLOCK_BYTES = 64 << 10
-"""A last block below this is rewritten together with the next records, so that records trickling
-in do not make a block each; what a rewrite costs stays below what its fsync costs."""
 
 DEFAULT_MAX_RECORDS = 1 << 20
 DEFAULT_MAX_BYTES = 64 << 20
 """What one ``read`` returns at most unless told: a few blocks, so memory stays bounded."""
 
-_ID = struct.Struct("<Q")
-_NEXT_ID_KEY = b"next partition"
 
+class PartitionStatistics(NamedTuple):
+    """What a partition takes and when it was written.
 
-class WrongOffsetError(ValueError):
-    """An append that does not begin where its partition ends: a gap or an overlap."""
+    ``records`` lie at offsets ``earliest`` to ``end`` (exclusive).  ``size_bytes`` is that of
+    their blocks: their values, 4 bytes for each and little else.  Of a block that is trimmed in
+    part, ``size_bytes`` has the whole.  ``first_time_us`` and ``last_time_us`` are when the store
+    wrote the first record that is held and the last one, in microseconds since the epoch UTC;
+    None when no record is held.
+    """
 
-    def __init__(self, topic: str, partition: str, offset: int, end: int) -> None:
-        super().__init__(
-            f"topic {topic!r}, partition {partition}: records from offset {offset} on were to be "
-            f"appended, but the partition ends at {end}"
-        )
-        self.topic = topic
-        self.partition = partition
-        self.offset = offset
-        self.end = end
+    topic: str
+    partition: str
+    earliest: int
+    end: int
+    records: int
+    size_bytes: int
+    first_time_us: int | None
+    last_time_us: int | None
 
 
 def _now_us() -> int:
@@ -89,9 +118,13 @@ class Log:
         self.read_only = read_only
         self._clock_us = clock_us
         self._cache = BlockCache()
+        self._buffer = bytearray(0 if read_only else MAX_BLOCK_BYTES)
+        self._appending = Activity()
         self._env = Environment(self.directory, read_only=read_only, map_size_bytes=map_size_bytes)
+        self._notes = Notes()
+        self._merging = Merging(self._env, self._notes)
 
-    def append(self, appends: Sequence[Run]) -> None:
+    def append(self, runs: Sequence[Run]) -> None:
         """Writes all runs, or none; they are on disk when this returns.
 
         Several runs of one partition must follow each other.  All are stamped with one time,
@@ -99,19 +132,23 @@ class Log:
 
         Raises:
             WrongOffsetError: a run does not begin at its partition's end.
-            ValueError: an empty run, a record above ``block.MAX_RECORD_BYTES``, or a name that
+            ValueError: an empty run, a record above ``packing.MAX_RECORD_BYTES``, or a name that
                 cannot be stored.
             StoreError: the disk cannot take it; reading goes on working.
         """
-        keyed = [(keys.partition_key(append.topic, append.partition), append) for append in appends]
         now_us = self._clock_us()
 
-        def write(transaction: Transaction) -> None:
-            for key, append in keyed:
-                self._append_one(transaction, key, append, now_us)
+        def write(transaction: Transaction) -> list[Written]:
+            written = []
+            for run in runs:
+                written += append_run(self._env, transaction, run, now_us, self._buffer)
+            return written
 
-        if keyed:
-            self._env.write(write)
+        if not runs:
+            return
+        with self._appending.under_way():
+            for partition_id, block in self._env.write(write):
+                self._notes.add(partition_id, block)
 
     def trim(self, topic: str, partition: str, before: int) -> int:
         """Gives up the records below ``before``; whole blocks of them free their space.
@@ -123,40 +160,52 @@ class Log:
             ValueError: ``before`` is above the partition's end.
             StoreError: the disk cannot take it.
         """
-        key = keys.partition_key(topic, partition)
 
         def write(transaction: Transaction) -> int:
-            row = self._row(transaction, key)
-            end = row.end if row else 0
-            if before > end:
-                raise ValueError(
-                    f"topic {topic!r}, partition {partition}: cannot trim before offset {before}, "
-                    f"the partition ends at {end}"
-                )
-            if row is None or before <= row.earliest:
-                return row.earliest if row else 0
-            for block_key in self._keys_before(transaction, row, before):
-                transaction.delete(block_key, db=self._env.blocks)
-            trimmed = row._replace(earliest=before)
-            transaction.put(key, trimmed.packed(), db=self._env.partitions)
-            return before
+            return trim_partition(self._env, transaction, topic, partition, before)
 
         return self._env.write(write)
 
+    def merge_step(self) -> bool:
+        """Merges some small blocks into one, if there are such; False when there are not.
+
+        The first steps look for those that were there when the log was opened.  To be called in
+        a thread of its own, again and again; appends and reads go on meanwhile, and wait for the
+        disk at most as long as for another append.
+
+        Raises:
+            ClosedError: the log is closed.
+            StoreError: a block is damaged (it is left alone from then on), the disk cannot take
+                it, or the log was opened for reading only.
+        """
+        self._env.check_writable()
+        return self._merging.step()
+
+    @property
+    def small_blocks(self) -> int:
+        """About how many small blocks there are that ``merge_step`` has not looked at."""
+        return self._notes.waiting
+
+    @property
+    def quiet_s(self) -> float:
+        """How long ago the last append ended; 0 while there is one."""
+        return self._appending.quiet_s
+
+    def check_readers(self) -> int:
+        """Ends the reads of processes that were killed meanwhile, and says how many.
+
+        Until then they keep the store from using freed space again.
+
+        Raises:
+            ClosedError: the log is closed.
+            StoreError: LMDB cannot do it.
+        """
+        return self._env.check_readers()
+
     def partitions(self, topic: str | None = None) -> list[PartitionInfo]:
         """What is held of every partition, or of every one of a topic; in order of their names."""
-        prefix = b"" if topic is None else keys.topic_prefix(topic)
-        found = []
         with self._env.reading() as transaction:
-            cursor = transaction.cursor(self._env.partitions)
-            cursor.set_range(prefix)
-            for key, value in cursor.iternext():
-                name = bytes(key)
-                if not name.startswith(prefix):
-                    break
-                row = Row.parse(value)
-                found.append(PartitionInfo(*keys.names(name), row.earliest, row.end))
-        return found
+            return infos_of(self._env, transaction, topic)
 
     def info(self, topic: str, partition: str) -> PartitionInfo | None:
         """What is held of a partition; None when it is not known."""
@@ -201,6 +250,17 @@ class Log:
                 break
         return chunks
 
+    def snapshot(self) -> Snapshot:
+        """The log as it is now, to be read in place, without a copy; close it.
+
+        For readers of much that let go of it quickly.  It costs the store space as long as it
+        lasts, so not for what waits for others: ``read`` is.
+
+        Raises:
+            StoreError: too many reads at one time.
+        """
+        return Snapshot(self._env)
+
     def times(self, topic: str, partition: str, start: int, end: int) -> list[tuple[int, int]]:
         """When the records from ``start`` up to ``end`` (exclusive) were written.
 
@@ -224,30 +284,51 @@ class Log:
     def offset_for_time(self, topic: str, partition: str, timestamp_us: int) -> int | None:
         """The first record held that was written at ``timestamp_us`` or later.
 
-        None when there is none.  Looks at a number of blocks that grows with the logarithm of
-        the number of records.
+        None when there is none.  Looks at the beginning of a number of blocks that grows with
+        the logarithm of the number of records, and checks the block with the answer.
 
         Raises:
             StoreError: a block is damaged.
         """
-        row = self._held(topic, partition)
-        if row is None or row.earliest == row.end or row.last_timestamp_us < timestamp_us:
-            return None
-        low, high = row.earliest, row.end
-        while low < high:
-            found = self._block_at(topic, partition, (low + high) // 2)
-            if found is None:  # trimmed meanwhile: what was below is gone
-                low = (low + high) // 2 + 1
-                continue
-            first, block = found
-            stamps = block.timestamps()
-            if stamps[-1] < timestamp_us:
-                low = first + block.count
-            elif stamps[0] >= timestamp_us:
-                high = max(low, first)
-            else:
-                return max(low, first + int(stamps.searchsorted(timestamp_us)))
-        return low if low < row.end else None
+        while True:
+            with self._env.reading() as transaction:
+                found = offset_of_time(self._env, transaction, topic, partition, timestamp_us)
+            if found is None:
+                return None
+            checked = self._block_at(topic, partition, found)
+            if checked is None:
+                continue  # trimmed meanwhile
+            first, block = checked
+            stamps = block.timestamps()[found - first :]
+            return found + int(stamps.searchsorted(timestamp_us))
+
+    def statistics(self, topic: str, partition: str) -> PartitionStatistics | None:
+        """What a partition takes and when it was written; None when it is not known.
+
+        Looks at the table's pages, not at the blocks: some 0.2 microseconds per block.
+
+        Raises:
+            StoreError: the first block is damaged.
+        """
+        with self._env.reading() as transaction:
+            row = row_of(self._env, transaction, topic, partition)
+            if row is None:
+                return None
+            first_us = last_us = None
+            if row.earliest < row.end:
+                first_us = time_at(self._env, transaction, topic, partition, row.earliest)
+                last_us = row.last_timestamp_us
+            size_bytes = size_of(self._env, transaction, row.id)
+        return PartitionStatistics(
+            topic,
+            partition,
+            row.earliest,
+            row.end,
+            row.end - row.earliest,
+            size_bytes,
+            first_us,
+            last_us,
+        )
 
     def close(self) -> None:
         """Waits for reads and writes to end, then closes; a second call does nothing."""
@@ -263,43 +344,6 @@ class Log:
         traceback: TracebackType | None,
     ) -> None:
         self.close()
-
-    def _append_one(self, transaction: Transaction, key: bytes, append: Run, now_us: int) -> None:
-        row = self._row(transaction, key) or self._new_row(transaction)
-        if append.offset != row.end:
-            raise WrongOffsetError(append.topic, append.partition, append.offset, row.end)
-        stamp_us = max(now_us, row.last_timestamp_us)
-        tail = self._small_tail(transaction, append, row)
-        try:
-            for piece in pack_pieces(append.values, stamp_us, tail[1] if tail else None):
-                first = tail[0] if tail and piece.extends else append.offset + piece.start
-                block_key = keys.BLOCK.pack(row.id, first)
-                transaction.put(block_key, piece.packed, db=self._env.blocks)
-        except ValueError as error:
-            name = f"topic {append.topic!r}, partition {append.partition}"
-            raise ValueError(f"{name}, append at offset {append.offset}: {error}") from error
-        written = row._replace(end=append.end, last_timestamp_us=stamp_us)
-        transaction.put(key, written.packed(), db=self._env.partitions)
-
-    def _new_row(self, transaction: Transaction) -> Row:
-        found = transaction.get(_NEXT_ID_KEY, db=self._env.meta)
-        partition_id: int = _ID.unpack(found)[0] if found is not None else 0
-        transaction.put(_NEXT_ID_KEY, _ID.pack(partition_id + 1), db=self._env.meta)
-        return Row(partition_id, 0, 0, keys.NEVER_US)
-
-    def _small_tail(
-        self, transaction: Transaction, append: Run, row: Row
-    ) -> tuple[int, Block] | None:
-        """The partition's last block and its first offset, if it is to be extended."""
-        cursor = transaction.cursor(self._env.blocks)
-        first = keys.seek_block(cursor, row.id, keys.LAST_OFFSET)
-        if first is None or len(cursor.value()) >= SMALL_BLOCK_BYTES:
-            return None
-        block = self._parsed(bytes(cursor.value()), append.topic, append.partition, first)
-        if first + block.count != row.end:
-            why = f"it ends at offset {first + block.count}, not at {row.end}"
-            raise self._damaged(append.topic, append.partition, first, why)
-        return first, block
 
     def _blocks(
         self, topic: str, partition: str, start: int, end: int
@@ -321,46 +365,22 @@ class Log:
     def _block_at(self, topic: str, partition: str, offset: int) -> tuple[int, Block] | None:
         """The block that holds a record, and its first offset; None when the record is not held."""
         with self._env.reading() as transaction:
-            row = self._row(transaction, keys.partition_key(topic, partition))
-            if row is None or not row.earliest <= offset < row.end:
+            found = block_at(self._env, transaction, topic, partition, offset)
+            if found is None:
                 return None
-            cursor = transaction.cursor(self._env.blocks)
-            first = keys.seek_block(cursor, row.id, offset)
-            if first is None:
-                raise self._damaged(topic, partition, offset, "there is no block")
-            key = bytes(cursor.key())
-            block = self._cache.get(key)
-            if block is not None and offset < first + block.count:
-                return first, block
-            copied = bytes(cursor.value())
-        block = self._parsed(copied, topic, partition, first)
-        if offset >= first + block.count:
+            block = self._cache.get(found.key)
+            if block is not None and offset < found.first + block.count:
+                return found.first, block
+            copied = bytes(found.packed)
+        block = self._parsed(copied, topic, partition, found.first)
+        if offset >= found.first + block.count:
             raise self._damaged(topic, partition, offset, "there is no block")
-        self._cache.put(key, block)
-        return first, block
-
-    def _keys_before(self, transaction: Transaction, row: Row, before: int) -> list[bytes]:
-        """The keys of the blocks whose records all lie below ``before``."""
-        doomed: list[bytes] = []
-        cursor = transaction.cursor(self._env.blocks)
-        cursor.set_range(keys.BLOCK.pack(row.id, 0))
-        for key in cursor.iternext(keys=True, values=False):
-            partition_id, first = keys.BLOCK.unpack(key)
-            if partition_id != row.id or first > before:
-                break
-            doomed.append(bytes(key))
-        # A block ends where the next one begins, the last one where the partition does.
-        if doomed and before < row.end:
-            doomed.pop()
-        return doomed
+        self._cache.put(found.key, block)
+        return found.first, block
 
     def _held(self, topic: str, partition: str) -> Row | None:
         with self._env.reading() as transaction:
-            return self._row(transaction, keys.partition_key(topic, partition))
-
-    def _row(self, transaction: Transaction, key: bytes) -> Row | None:
-        found = transaction.get(key, db=self._env.partitions)
-        return None if found is None else Row.parse(found)
+            return row_of(self._env, transaction, topic, partition)
 
     def _parsed(self, buffer: bytes, topic: str, partition: str, first: int) -> Block:
         try:
@@ -369,7 +389,4 @@ class Log:
             raise self._damaged(topic, partition, first, str(error)) from error
 
     def _damaged(self, topic: str, partition: str, offset: int, why: str) -> StoreError:
-        return self._env.damaged(
-            f"topic {topic!r}, partition {partition}: the block at offset {offset} cannot be "
-            f"read: {why}"
-        )
+        return damaged_block(self.directory, topic, partition, offset, why)

@@ -1,15 +1,17 @@
-"""A child process of the tests: writes a log until it is killed, telling what is on disk.
+"""A child process of the tests: writes, merges and trims a log until it is killed.
 
-``appender.py DIRECTORY SEED`` prints the end of the partition after each append that returned.
+``appender.py DIRECTORY SEED`` prints, after each append that returned, the end of the partition
+and how many merges there were.  Its blocks are small, so that there are many to merge.
 """
 
 from __future__ import annotations
 
 import random
 import sys
+import threading
 
 from dafka_core.records import Run
-from dafka_core.storage import Log
+from dafka_core.storage import Log, packing, writing
 
 TOPIC, PARTITION = "t", "P"
 
@@ -19,12 +21,37 @@ def value(offset: int) -> bytes:
     return b"%d," % offset * (1 + offset * 7919 % 97)
 
 
+class Merging(threading.Thread):
+    """Merges without a pause."""
+
+    def __init__(self, log: Log) -> None:
+        super().__init__(daemon=True)
+        self._log = log
+        self.merged = 0
+        self.closed = threading.Event()
+
+    def run(self) -> None:
+        while not self.closed.is_set():
+            if self._log.merge_step():
+                self.merged += 1
+            else:
+                self.closed.wait(0.001)
+
+    def close(self) -> None:
+        self.closed.set()
+        self.join()
+
+
 def main() -> None:
     directory, seed = sys.argv[1:]
+    packing.MAX_BLOCK_BYTES = 400_000
+    writing.SMALL_BLOCK_BYTES = 5_000
     chance = random.Random(int(seed))
     with Log(directory, map_size_bytes=1 << 20) as log:
+        merging = Merging(log)
+        merging.start()
         end = log.end(TOPIC, PARTITION)
-        print(end, flush=True)
+        print(end, merging.merged, flush=True)
         while True:
             runs = []
             for _ in range(chance.randint(1, 3)):
@@ -35,7 +62,7 @@ def main() -> None:
             log.append(runs)
             if chance.random() < 0.05:
                 log.trim(TOPIC, PARTITION, end - min(end, 20_000))
-            print(end, flush=True)
+            print(end, merging.merged, flush=True)
 
 
 if __name__ == "__main__":

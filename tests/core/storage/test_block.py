@@ -13,8 +13,9 @@ import xxhash
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dafka_core.storage import block as module
-from dafka_core.storage.block import Block, Piece, merge, pack, pack_pieces
+from dafka_core.storage import packing as module
+from dafka_core.storage.block import Block
+from dafka_core.storage.packing import Piece, merge, pack, pack_pieces
 
 VALUES = st.lists(st.binary(max_size=40), min_size=1, max_size=30)
 TIMES_US = st.integers(-(2**63), 2**63 - 1)

@@ -7,8 +7,7 @@ import mmap
 import os
 import random
 import resource
-import subprocess
-import sys
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -17,73 +16,42 @@ import pytest
 
 from dafka_core.errors import ClosedError, StoreError
 from dafka_core.records import Run
-from dafka_core.storage import Log
+from dafka_core.storage import Log, environment
 from tests.core.storage import appender
-
-P = appender.PARTITION
-ROOT = Path(__file__).parents[3]
-
-
-@contextlib.contextmanager
-def child(directory: Path, seed: int) -> Iterator[subprocess.Popen[str]]:
-    """A process that appends to the log; killed when the test is through with it."""
-    command = [sys.executable, "-m", appender.__name__, str(directory), str(seed)]
-    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
-    with subprocess.Popen(
-        command, stdout=subprocess.PIPE, text=True, cwd=ROOT, env=environment
-    ) as process:
-        try:
-            yield process
-        finally:
-            process.kill()
-
-
-def line(process: subprocess.Popen[str]) -> str:
-    assert process.stdout is not None
-    return process.stdout.readline()
-
-
-def values_of(store: Log, topic: str = "t", partition: str = P) -> list[bytes]:
-    """All values that are held."""
-    info = store.info(topic, partition)
-    assert info is not None
-    values: list[bytes] = []
-    while info.earliest + len(values) < info.end:
-        for chunk in store.read(topic, partition, info.earliest + len(values), info.end):
-            assert chunk.offset == info.earliest + len(values)
-            values += chunk.values_list()
-    return values
+from tests.core.storage.processes import P, child, killed, told, values_of
 
 
 def test_what_was_acknowledged_survives_kills(tmp_path: Path) -> None:
+    """Each child appends, merges and trims, and is killed at some moment of that."""
     chance = random.Random(20)
-    acknowledged = 0
-    for seed in range(8):
+    acknowledged, merged = 0, 0
+    for seed in range(12):
         with child(tmp_path, seed) as process:
-            told = [int(line(process)) for _ in range(chance.randint(1, 60))]
-            assert told[0] >= acknowledged
-            process.kill()
-            assert process.stdout is not None
-            told += [int(text) for text in process.stdout if text.endswith("\n")]
-        acknowledged = told[-1]
+            heard = [told(process) for _ in range(chance.randint(1, 60))]
+            assert heard[0].end >= acknowledged
+            time.sleep(chance.random() * 0.005)  # anywhere in an append, a merge or a trim
+            heard += killed(process)
+        acknowledged = heard[-1].end
+        merged += heard[-1].merged
         with Log(tmp_path) as store:
             assert store.end("t", P) >= acknowledged
             for info in store.partitions():
                 expected = [appender.value(n) for n in range(info.earliest, info.end)]
                 assert values_of(store) == expected
     assert acknowledged > 0
+    assert merged > 20
 
 
 def test_one_process_writes_and_others_may_read(tmp_path: Path) -> None:
     with child(tmp_path, 1) as process:
-        line(process)
+        told(process)
         with pytest.raises(StoreError, match=f"process {process.pid} has it open for writing"):
             Log(tmp_path)
         with Log(tmp_path, read_only=True, map_size_bytes=1 << 20) as store:
-            end = int(line(process))
+            end = told(process).end
             # The child's map grows beyond ours on the way.
             while (tmp_path / "data.mdb").stat().st_size < 4 << 20:
-                end = int(line(process))
+                end = told(process).end
             assert store.end("t", P) >= end
             info = store.info("t", P)
             assert info is not None
@@ -251,21 +219,57 @@ def test_a_full_disk_is_told_and_leaves_all_as_it_was(tmp_path: Path) -> None:
         assert values_of(store) == [*values, b"x" * 100_000]
 
 
-def test_a_map_that_cannot_grow_closes_the_log(tmp_path: Path) -> None:
-    value = b"x" * (1 << 20)
+VALUE = b"x" * (1 << 20)
 
-    def fill(store: Log) -> None:
-        for number in range(1000):
-            store.append([Run.of("t", P, number, [value])])
 
+def fill(store: Log) -> None:
+    for number in range(store.end("t", P), 1000):
+        store.append([Run.of("t", P, number, [VALUE])])
+
+
+def test_a_map_that_cannot_grow_is_told_and_read_on(tmp_path: Path) -> None:
     with Log(tmp_path, map_size_bytes=1 << 20) as store:
-        used = int(Path("/proc/self/statm").read_text().split()[0]) * mmap.PAGESIZE
-        with limited(resource.RLIMIT_AS, used + (48 << 20)):
-            with pytest.raises(StoreError, match=r"cannot map.*ulimit -v"):
-                fill(store)
-            with pytest.raises(ClosedError):
-                store.end("t", P)
+        with (
+            limited(resource.RLIMIT_AS, used_bytes() + (128 << 20)),
+            pytest.raises(StoreError, match=r"cannot map.*ulimit -v"),
+        ):
+            fill(store)
+        held = store.end("t", P)
+        assert held > 2
+        assert values_of(store) == [VALUE] * held
+        store.append([Run.of("t", P, held, [VALUE] * 20)])
+    with Log(tmp_path) as store:
+        assert values_of(store) == [VALUE] * (held + 20)
+
+
+def test_a_map_that_does_not_grow_after_all_closes_the_log(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(environment, "can_map", lambda size_bytes: True)
+    with Log(tmp_path, map_size_bytes=1 << 20) as store:
+        with (
+            limited(resource.RLIMIT_AS, used_bytes() + (128 << 20)),
+            pytest.raises(StoreError, match=r"cannot map.*ulimit -v"),
+        ):
+            fill(store)
+        with pytest.raises(ClosedError):
+            store.end("t", P)
     with Log(tmp_path) as store:
         values = values_of(store)
         assert len(values) > 2
-        assert set(values) == {value}
+        assert set(values) == {VALUE}
+
+
+def test_little_address_space_is_shared_with_others(tmp_path: Path) -> None:
+    with Log(tmp_path) as store, limited(resource.RLIMIT_AS, used_bytes() + (256 << 20)):
+        store.append([Run.of("t", P, 0, [b"a"])])
+    with limited(resource.RLIMIT_AS, used_bytes() + (256 << 20)):
+        for read_only in (False, True):
+            with Log(tmp_path, read_only=read_only) as store:
+                assert values_of(store) == [b"a"]
+                assert len(bytearray(64 << 20)) == 64 << 20
+
+
+def used_bytes() -> int:
+    """The address space this process has in use."""
+    return int(Path("/proc/self/statm").read_text().split()[0]) * mmap.PAGESIZE

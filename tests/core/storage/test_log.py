@@ -16,8 +16,7 @@ from hypothesis import strategies as st
 
 from dafka_core.errors import ClosedError, StoreError
 from dafka_core.records import PartitionInfo, Run
-from dafka_core.storage import Chunk, Log, WrongOffsetError
-from dafka_core.storage import block as block_module
+from dafka_core.storage import Chunk, Log, WrongOffsetError, packing
 from dafka_core.storage import cache as cache_module
 
 P = "A" * 32
@@ -137,7 +136,7 @@ def test_an_append_is_whole_or_nothing(store: Log) -> None:
 
 
 def test_a_record_too_large_is_refused(store: Log, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(block_module, "MAX_RECORD_BYTES", 10)
+    monkeypatch.setattr(packing, "MAX_RECORD_BYTES", 10)
     with pytest.raises(ValueError, match="value 1 has 11 bytes"):
         put(store, [b"x", b"y" * 11])
     assert store.end("t", P) == 0
@@ -175,7 +174,7 @@ def test_reading_more_than_is_kept_in_memory(store: Log, monkeypatch: pytest.Mon
 
 
 def test_large_appends_are_split(store: Log, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(block_module, "MAX_BLOCK_BYTES", 10_000)
+    monkeypatch.setattr(packing, "MAX_BLOCK_BYTES", 10_000)
     values = [b"small", *large(50), b"x" * 50_000, b"last"]
     put(store, [b"first"])
     put(store, values)

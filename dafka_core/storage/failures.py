@@ -1,0 +1,76 @@
+"""LMDB's errors as ``StoreError``, with what would be right."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+from collections.abc import Iterator
+from pathlib import Path
+
+import lmdb
+
+from dafka_core.errors import StoreError
+
+MAX_READERS = 1024
+"""Read transactions at one time, over all processes; each costs 64 bytes of LMDB's lock file."""
+
+DATA_FILE = "data.mdb"
+
+_DISK_CODES = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)
+"""LMDB makes EIO of a write that a disk took in part, which is how a full one begins."""
+
+
+@contextlib.contextmanager
+def translated(directory: Path, opening: bool = False) -> Iterator[None]:
+    """Errors of LMDB and the disk leave as ``StoreError``; those about the map's size as they are.
+
+    ``opening`` says that what is no database of LMDB's may be another program's file.
+    """
+    try:
+        yield
+    except (lmdb.MapFullError, lmdb.MapResizedError):
+        raise
+    except (lmdb.InvalidError, lmdb.VersionMismatchError) as error:
+        raise (foreign if opening else damaged)(directory, str(error)) from error
+    except (lmdb.CorruptedError, lmdb.PageNotFoundError) as error:
+        raise damaged(directory, str(error)) from error
+    except (lmdb.Error, OSError) as error:
+        raise StoreError(directory, _disk_reason(error)) from error
+
+
+def damaged(directory: Path, why: str) -> StoreError:
+    """The error for a directory whose content is not what was written."""
+    return StoreError(
+        directory,
+        f"{why}. Its files are damaged: move the directory away and start the store with an "
+        "empty one; it takes what other stores and producers still have",
+    )
+
+
+def damaged_block(directory: Path, topic: str, partition: str, offset: int, why: str) -> StoreError:
+    """The error for a block that is not what was written."""
+    return damaged(
+        directory,
+        f"topic {topic!r}, partition {partition}: the block at offset {offset} cannot be "
+        f"read: {why}",
+    )
+
+
+def foreign(directory: Path, why: str) -> StoreError:
+    """The error for a file that no store has written."""
+    return StoreError(
+        directory,
+        f"{DATA_FILE} is not a store's file ({why}): give the store an empty directory, or "
+        "move that file away",
+    )
+
+
+def _disk_reason(error: lmdb.Error | OSError) -> str:
+    code = error.errno if isinstance(error, OSError) else getattr(error, "code", 0)
+    if isinstance(error, lmdb.DiskError) or code in _DISK_CODES:
+        return f"the disk is full or fails ({error}); nothing of this was written: free some space"
+    if isinstance(error, lmdb.PanicError):
+        return f"an earlier write failed halfway ({error}); open the store again"
+    if isinstance(error, lmdb.ReadersFullError):
+        return f"more than {MAX_READERS} reads at one time ({error})"
+    return f"{error}"

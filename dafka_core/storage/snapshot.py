@@ -1,0 +1,126 @@
+"""The log at one moment, read in place: blocks are views of the file as it is mapped."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from types import TracebackType
+from typing import Any, Self
+
+import numpy as np
+
+from dafka_core.errors import ClosedError
+from dafka_core.records import PartitionInfo
+from dafka_core.storage.block import ALIGNMENT, Block, Chunk
+from dafka_core.storage.environment import Environment, Pin
+from dafka_core.storage.failures import damaged_block
+from dafka_core.storage.tables import block_at, infos_of, row_of
+
+
+class _Region:
+    """Bytes of the map, for numpy; whatever numpy makes of them refers to the pin, through this."""
+
+    __slots__ = ("__array_interface__", "pin")
+
+    def __init__(self, address: int, size_bytes: int, pin: Pin) -> None:
+        self.pin = pin
+        self.__array_interface__: dict[str, Any] = {
+            "data": (address, True),  # read-only
+            "shape": (size_bytes,),
+            "typestr": "|u1",
+            "version": 3,
+        }
+
+
+class Snapshot:
+    """What a log held when the snapshot was taken; see ``Log.snapshot``.
+
+    Later appends are not seen, and merging and trimming take nothing away.  Blocks are not
+    copied: arrays and buffers of the chunks lie in the mapped file.  They stay valid as long as
+    anything refers to them, also after ``close`` and after the log's own ``close``.  Until then
+    the store cannot use again the space of what it merges or trims, so let go of them soon.
+
+    Any number of threads may use it.
+    """
+
+    def __init__(self, env: Environment) -> None:
+        self._env = env
+        self._lock = threading.Lock()
+        self._pin: Pin | None = env.pin()
+
+    def partitions(self, topic: str | None = None) -> list[PartitionInfo]:
+        """What is held of every partition, or of every one of a topic; in order of their names."""
+        with self._lock:
+            return infos_of(self._env, self._pinned().transaction, topic)
+
+    def info(self, topic: str, partition: str) -> PartitionInfo | None:
+        """What is held of a partition; None when it is not known."""
+        with self._lock:
+            row = row_of(self._env, self._pinned().transaction, topic, partition)
+        return PartitionInfo(topic, partition, row.earliest, row.end) if row else None
+
+    def read(self, topic: str, partition: str, start: int, end: int) -> Iterator[Chunk]:
+        """The records from ``start`` up to ``end`` (exclusive) that are held, in order, no gap.
+
+        One chunk per block, each looked up and checked when it is asked for.  The first one
+        begins above ``start`` only when the records before it have been trimmed.
+
+        Raises:
+            ClosedError: the snapshot is closed, also between two chunks.
+            StoreError: a block is damaged (topic, partition and offset are named).
+        """
+        held = self.info(topic, partition)
+        if held is None:
+            return
+        offset, end = max(start, held.earliest), min(end, held.end)
+        while offset < end:
+            first, block = self._block_at(topic, partition, offset)
+            count = min(first + block.count, end) - offset
+            yield Chunk(offset, block.slice(offset - first, count))
+            offset += count
+
+    def close(self) -> None:
+        """Ends reading; what has been handed out stays valid.  A second call does nothing."""
+        with self._lock:
+            self._pin = None
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    def _block_at(self, topic: str, partition: str, offset: int) -> tuple[int, Block]:
+        with self._lock:
+            pin = self._pinned()
+            found = block_at(self._env, pin.transaction, topic, partition, offset)
+        assert found is not None  # what is held does not change inside a transaction
+        try:
+            block = Block.parse(_in_place(found.packed, pin))
+        except ValueError as error:
+            directory = self._env.directory
+            raise damaged_block(directory, topic, partition, found.first, str(error)) from error
+        if offset >= found.first + block.count:
+            why = "there is no block"
+            raise damaged_block(self._env.directory, topic, partition, offset, why)
+        return found.first, block
+
+    def _pinned(self) -> Pin:
+        if self._pin is None:
+            raise ClosedError("snapshot")
+        return self._pin
+
+
+def _in_place(packed: memoryview, pin: Pin) -> memoryview | bytes:
+    """The block's bytes, which keep the pin."""
+    address = int(np.frombuffer(packed, np.uint8).__array_interface__["data"][0])
+    if address % ALIGNMENT:
+        # LMDB puts a block below a page beside others, where its numbers lie anyhow. Arrow wants
+        # them aligned, and a copy of so little is nothing.
+        return bytes(packed)
+    return np.asarray(_Region(address, len(packed), pin)).data

@@ -1,0 +1,174 @@
+"""Changing the log's tables inside a write transaction: appending, trimming, merging."""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, NamedTuple
+
+from dafka_core.records import Run
+from dafka_core.storage import keys
+from dafka_core.storage.block import HEADER, Block
+from dafka_core.storage.environment import Environment
+from dafka_core.storage.failures import damaged_block
+from dafka_core.storage.keys import Row
+from dafka_core.storage.notes import Noted
+from dafka_core.storage.packing import pack_pieces
+from dafka_core.storage.tables import row_of
+
+if TYPE_CHECKING:
+    from dafka_core.storage.environment import Transaction
+
+SMALL_BLOCK_BYTES = 64 << 10
+"""A last block below this is rewritten together with the next records, so that records trickling
+in do not make a block each; what a rewrite costs stays below what its fsync costs."""
+
+_ID = struct.Struct("<Q")
+_NEXT_ID_KEY = b"next partition"
+
+
+class WrongOffsetError(ValueError):
+    """An append that does not begin where its partition ends: a gap or an overlap."""
+
+    def __init__(self, topic: str, partition: str, offset: int, end: int) -> None:
+        super().__init__(
+            f"topic {topic!r}, partition {partition}: records from offset {offset} on were to be "
+            f"appended, but the partition ends at {end}"
+        )
+        self.topic = topic
+        self.partition = partition
+        self.offset = offset
+        self.end = end
+
+
+class Written(NamedTuple):
+    """A block that will not change any more, except by merging."""
+
+    partition_id: int
+    block: Noted
+
+
+def append_run(
+    env: Environment, transaction: Transaction, run: Run, now_us: int, buffer: bytearray
+) -> list[Written]:
+    """Appends a run, in ``buffer`` as far as that goes; the blocks that were finished by it.
+
+    Raises:
+        WrongOffsetError: the run does not begin at its partition's end.
+        ValueError: an empty run, a record that is too large, or a name that cannot be stored.
+        StoreError: the partition's last block is damaged.
+    """
+    row = row_of(env, transaction, run.topic, run.partition) or _new_row(env, transaction)
+    if run.offset != row.end:
+        raise WrongOffsetError(run.topic, run.partition, run.offset, row.end)
+    stamp_us = max(now_us, row.last_timestamp_us)
+    last, extended = _last_block(env, transaction, run, row)
+    blocks = [last] if last else []
+    try:
+        for piece in pack_pieces(run.values, stamp_us, extended, buffer):
+            first, count = run.offset + piece.start, piece.stop - piece.start
+            if piece.extends:
+                assert last is not None
+                first, count = last.first, last.records + count
+                blocks.clear()
+            key = keys.BLOCK.pack(row.id, first)
+            transaction.put(key, piece.packed, db=env.blocks)
+            blocks.append(Noted(first, count, len(piece.packed)))
+    except ValueError as error:
+        name = f"topic {run.topic!r}, partition {run.partition}"
+        raise ValueError(f"{name}, append at offset {run.offset}: {error}") from error
+    written = row._replace(end=run.end, last_timestamp_us=stamp_us)
+    transaction.put(
+        keys.partition_key(run.topic, run.partition), written.packed(), db=env.partitions
+    )
+    if blocks[-1].size_bytes < SMALL_BLOCK_BYTES:
+        blocks.pop()
+    return [Written(row.id, block) for block in blocks]
+
+
+def trim_partition(
+    env: Environment, transaction: Transaction, topic: str, partition: str, before: int
+) -> int:
+    """Gives up the records below ``before``; the partition's earliest offset from now on.
+
+    Raises:
+        ValueError: ``before`` is above the partition's end.
+    """
+    row = row_of(env, transaction, topic, partition)
+    end = row.end if row else 0
+    if before > end:
+        raise ValueError(
+            f"topic {topic!r}, partition {partition}: cannot trim before offset {before}, "
+            f"the partition ends at {end}"
+        )
+    if row is None or before <= row.earliest:
+        return row.earliest if row else 0
+    for key in _keys_before(env, transaction, row, before):
+        transaction.delete(key, db=env.blocks)
+    trimmed = row._replace(earliest=before)
+    transaction.put(keys.partition_key(topic, partition), trimmed.packed(), db=env.partitions)
+    return before
+
+
+def swap_blocks(
+    env: Environment,
+    transaction: Transaction,
+    block_keys: Sequence[bytes],
+    heads: Sequence[bytes],
+    merged: memoryview,
+) -> bool:
+    """Puts ``merged`` in the place of blocks; False, and nothing done, when they have changed.
+
+    ``heads`` are their first bytes, with their checksums.
+    """
+    for key, head in zip(block_keys, heads, strict=True):
+        found = transaction.get(key, db=env.blocks)
+        if found is None or bytes(found[: HEADER.size]) != head:
+            return False
+    for key in block_keys:
+        transaction.delete(key, db=env.blocks)
+    transaction.put(block_keys[0], merged, db=env.blocks)
+    return True
+
+
+def _new_row(env: Environment, transaction: Transaction) -> Row:
+    found = transaction.get(_NEXT_ID_KEY, db=env.meta)
+    partition_id: int = _ID.unpack(found)[0] if found is not None else 0
+    transaction.put(_NEXT_ID_KEY, _ID.pack(partition_id + 1), db=env.meta)
+    return Row(partition_id, 0, 0, keys.NEVER_US)
+
+
+def _last_block(
+    env: Environment, transaction: Transaction, run: Run, row: Row
+) -> tuple[Noted | None, Block | None]:
+    """The partition's last block; as a block, too, if it is so small that it is to be extended."""
+    cursor = transaction.cursor(env.blocks)
+    first = keys.seek_block(cursor, row.id, keys.LAST_OFFSET)
+    if first is None:
+        return None, None
+    noted = Noted(first, row.end - first, len(cursor.value()))
+    if noted.size_bytes >= SMALL_BLOCK_BYTES:
+        return noted, None
+    try:
+        block = Block.parse(bytes(cursor.value()))
+        if first + block.count != row.end:
+            raise ValueError(f"it ends at offset {first + block.count}, not at {row.end}")
+    except ValueError as error:
+        raise damaged_block(env.directory, run.topic, run.partition, first, str(error)) from error
+    return noted, block
+
+
+def _keys_before(env: Environment, transaction: Transaction, row: Row, before: int) -> list[bytes]:
+    """The keys of the blocks whose records all lie below ``before``."""
+    doomed: list[bytes] = []
+    cursor = transaction.cursor(env.blocks)
+    cursor.set_range(keys.BLOCK.pack(row.id, 0))
+    for key in cursor.iternext(keys=True, values=False):
+        partition_id, first = keys.BLOCK.unpack(key)
+        if partition_id != row.id or first > before:
+            break
+        doomed.append(bytes(key))
+    # A block ends where the next one begins, the last one where the partition does.
+    if doomed and before < row.end:
+        doomed.pop()
+    return doomed

@@ -1,0 +1,134 @@
+"""Merging beside a store: it happens by itself, gives way, and survives what the disk does."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from dafka_core.errors import StoreError
+from dafka_core.nodes import merging as module
+from dafka_core.nodes.merging import Merger
+from dafka_core.records import Run
+from dafka_core.storage import Log, writing
+
+
+@pytest.fixture
+def log(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Log]:
+    """Each append makes a block."""
+    monkeypatch.setattr(writing, "SMALL_BLOCK_BYTES", 1)
+    monkeypatch.setattr(module, "QUIET_S", 0.2)
+    monkeypatch.setattr(module, "IDLE_S", 0.02)
+    with Log(tmp_path) as opened:
+        yield opened
+
+
+@pytest.fixture
+def merge(log: Log) -> Iterator[Callable[[], Merger]]:
+    mergers = []
+
+    def start() -> Merger:
+        mergers.append(Merger(log))
+        return mergers[-1]
+
+    yield start
+    for merger in mergers:
+        merger.close()
+
+
+def put(log: Log, appends: int) -> None:
+    for _ in range(appends):
+        log.append([Run.of("t", "p", log.end("t", "p"), [b"x" * 100])])
+
+
+def blocks(log: Log) -> int:
+    with log.snapshot() as snapshot:
+        return len(list(snapshot.read("t", "p", 0, log.end("t", "p"))))
+
+
+def wait_until(condition: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + 20
+    while not condition():
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+
+
+def test_what_is_small_is_merged_when_it_is_quiet(
+    log: Log, merge: Callable[[], Merger], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    merge()
+    for round_ in range(1, 4):
+        put(log, 64)
+        wait_until(lambda: blocks(log) <= 8)
+        assert log.end("t", "p") == 64 * round_
+    values = [value for chunk in log.read("t", "p", 0, 999) for value in chunk.values_list()]
+    assert values == [b"x" * 100] * 192
+
+
+def test_it_gives_way_until_blocks_have_piled_up(
+    log: Log, merge: Callable[[], Merger], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "PILED_UP", 200)
+    monkeypatch.setattr(module, "QUIET_S", 2)
+    put(log, 1)
+    merge()
+    put(log, 149)
+    assert blocks(log) == 150
+    while log.end("t", "p") < 2000 and blocks(log) == log.end("t", "p"):
+        put(log, 1)
+    assert blocks(log) < log.end("t", "p")
+
+
+def test_a_failing_disk_is_told_and_tried_again(
+    log: Log,
+    merge: Callable[[], Merger],
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    monkeypatch.setattr(module, "RETRY_S", 0.05)
+    step = log.merge_step
+    failures = iter([StoreError(log.directory, "the disk is full")] * 3)
+
+    def fails_at_first() -> bool:
+        for failure in failures:
+            raise failure
+        return step()
+
+    monkeypatch.setattr(log, "merge_step", fails_at_first)
+    with caplog.at_level(logging.ERROR, "dafka.store"):
+        merge()
+        put(log, 64)
+        wait_until(lambda: blocks(log) <= 8)
+    assert [record.getMessage() for record in caplog.records] == [
+        f"merging blocks: store at {log.directory}: the disk is full"
+    ] * 3
+
+
+def test_readers_are_checked_also_when_there_is_nothing_to_merge(
+    log: Log, merge: Callable[[], Merger], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "CHECK_READERS_S", 0.01)
+    checks: list[None] = []
+    monkeypatch.setattr(log, "check_readers", lambda: checks.append(None))
+    merge()
+    wait_until(lambda: len(checks) > 3)
+
+
+def test_it_ends_quickly(log: Log, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "IDLE_S", 60)
+    merger = Merger(log)
+    wait_until(lambda: not log.merge_step())
+    started = time.monotonic()
+    merger.close()
+    merger.close()
+    assert time.monotonic() - started < 5
+
+
+def test_it_ends_with_its_log(log: Log) -> None:
+    merger = Merger(log)
+    log.close()
+    wait_until(lambda: not merger._thread.is_alive())
+    merger.close()

@@ -1,0 +1,275 @@
+"""Snapshots: one moment of the log, read in place, valid as long as it is used."""
+
+from __future__ import annotations
+
+import gc
+import threading
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pytest
+
+from dafka_core.errors import ClosedError, StoreError
+from dafka_core.records import PartitionInfo, Run
+from dafka_core.storage import Log, environment
+from tests.core.storage import appender
+from tests.core.storage.processes import P, check_chunks, check_snapshot, child, told
+
+
+def values(start: int, end: int) -> list[bytes]:
+    return [appender.value(offset) for offset in range(start, end)]
+
+
+def put(store: Log, count: int, topic: str = "t") -> None:
+    end = store.end(topic, P)
+    store.append([Run.of(topic, P, end, values(end, end + count))])
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Iterator[Log]:
+    with Log(tmp_path / "store") as opened:
+        yield opened
+
+
+def pins(log: Log) -> int:
+    """How many snapshots, or buffers of them, the log's process has in use."""
+    mapped = log._env._map
+    assert mapped is not None
+    return len(mapped.pins)
+
+
+def test_a_snapshot_does_not_see_what_comes_later(store: Log) -> None:
+    put(store, 3000)
+    with store.snapshot() as snapshot:
+        put(store, 3000)
+        put(store, 10, "u")
+        store.trim("t", P, 5000)
+        assert snapshot.info("t", P) == PartitionInfo("t", P, 0, 3000)
+        assert snapshot.partitions() == [PartitionInfo("t", P, 0, 3000)]
+        assert snapshot.partitions("u") == []
+        assert snapshot.info("u", P) is None
+        assert list(snapshot.read("u", P, 0, 10)) == []
+        check_chunks(snapshot.read("t", P, -5, 9999), 0, 3000)
+    with store.snapshot() as snapshot:
+        check_chunks(snapshot.read("t", P, 0, 9999), 5000, 6000)
+        assert [info.topic for info in snapshot.partitions()] == ["t", "u"]
+        assert [info.topic for info in snapshot.partitions("u")] == ["u"]
+
+
+def test_ranges_begin_and_end_inside_blocks(store: Log) -> None:
+    for _ in range(4):
+        put(store, 3000)
+    with store.snapshot() as snapshot:
+        firsts = [chunk.offset for chunk in snapshot.read("t", P, 0, 12_000)]
+        assert len(firsts) > 2
+        edges = sorted({offset + step for offset in firsts for step in (0, 1, 500)})
+        for start in edges:
+            for end in (start, start + 1, *edges):
+                check_chunks(snapshot.read("t", P, start, end), start, max(start, end))
+
+
+def test_nothing_is_copied(store: Log) -> None:
+    put(store, 5000)
+    with store.snapshot() as snapshot:
+        (chunk,) = snapshot.read("t", P, 100, 4000)
+    (again,) = store.snapshot().read("t", P, 0, 5000)
+    _, offsets, data = chunk.values.buffers()
+    info = store._env._map.env.info()  # type: ignore[union-attr]
+    _, other_offsets, other_data = again.values.buffers()
+    assert (offsets.address, data.address) == (other_offsets.address, other_data.address)
+    assert offsets.address % 8 == data.address % 8 == 0
+    assert not data.is_mutable
+    with pytest.raises(ValueError, match="read-only"):
+        chunk.block.offsets[0] = 1
+    with pytest.raises(TypeError, match="read-only"):
+        chunk.block.data[0] = 1
+    assert info["map_size"] == environment.DEFAULT_MAP_BYTES
+
+
+def test_small_blocks_are_aligned_too(store: Log) -> None:
+    for length in range(1, 40):
+        store.append([Run.of(f"{length}", P, 0, [b"x" * length, b"y"])])
+    with store.snapshot() as snapshot:
+        for length in range(1, 40):
+            (chunk,) = snapshot.read(f"{length}", P, 0, 2)
+            assert chunk.values.to_pylist() == [b"x" * length, b"y"]
+            assert all(buffer.address % 8 == 0 for buffer in chunk.values.buffers()[1:])
+
+
+@pytest.mark.parametrize("kind", ["array", "slice", "offsets", "data", "values", "timestamps"])
+def test_a_buffer_holds_its_snapshot(store: Log, kind: str) -> None:
+    put(store, 5000)
+    snapshot = store.snapshot()
+    (chunk,) = snapshot.read("t", P, 1000, 5000)
+    expected = values(1000, 5000)
+    kept: Any
+    match kind:
+        case "array":
+            kept = chunk.values
+        case "slice":
+            kept = pa.table({"value": chunk.values}).slice(5, 3000)
+        case "offsets":
+            kept = chunk.block.offsets
+        case "data":
+            kept = chunk.block.data
+        case "values":
+            kept = chunk.run_values()
+        case _:
+            kept = chunk.block.slice(0, 4000).timestamp_runs
+    snapshot.close()
+    del chunk, snapshot
+    gc.collect()
+    held = kind != "timestamps"  # of a part of a block they are made, not read
+    assert pins(store) == held
+    for _ in range(30):  # were the pages free, they would be used again now
+        put(store, 5000)
+        store.trim("t", P, store.end("t", P) - 10)
+    match kind:
+        case "array":
+            assert kept.to_pylist() == expected
+        case "slice":
+            assert kept["value"].to_pylist() == expected[5:3005]
+        case "offsets":
+            assert np.diff(kept).tolist() == [len(value) for value in expected]
+        case "data":
+            assert bytes(kept) == b"".join(expected)
+        case "values":
+            assert kept.to_list() == expected
+    del kept
+    assert pins(store) == 0
+
+
+def test_buffers_outlive_the_log(tmp_path: Path) -> None:
+    with Log(tmp_path) as store:
+        put(store, 5000)
+        chunks = list(store.snapshot().read("t", P, 0, 5000))
+    with Log(tmp_path) as store:  # finds the directory still mapped in this process
+        for _ in range(30):
+            put(store, 5000)
+            store.trim("t", P, store.end("t", P) - 10)
+        check_chunks(chunks, 0, 5000)
+        thread = threading.Thread(target=chunks.clear)
+        thread.start()
+        thread.join()
+        assert pins(store) == 0
+
+
+def test_a_closed_snapshot_says_so(store: Log) -> None:
+    put(store, 5000)
+    put(store, 5000)
+    snapshot = store.snapshot()
+    chunks = snapshot.read("t", P, 0, 10_000)
+    first = next(chunks)
+    snapshot.close()
+    snapshot.close()
+    with pytest.raises(ClosedError, match="snapshot"):
+        next(chunks)
+    with pytest.raises(ClosedError):
+        snapshot.info("t", P)
+    with pytest.raises(ClosedError):
+        snapshot.partitions()
+    check_chunks([first], 0, first.end)
+    store.close()
+    with pytest.raises(ClosedError, match="log"):
+        store.snapshot()
+
+
+def test_damage_is_found_when_it_is_reached(tmp_path: Path) -> None:
+    with Log(tmp_path) as store:
+        put(store, 5000)
+        put(store, 5000)
+    data = (tmp_path / "data.mdb").read_bytes()
+    at = data.index(appender.value(7000))
+    with (tmp_path / "data.mdb").open("r+b") as file:
+        file.seek(at)
+        file.write(b"!")
+    with Log(tmp_path, read_only=True) as store, store.snapshot() as snapshot:
+        chunks = snapshot.read("t", P, 10, 10_000)
+        check_chunks([next(chunks)], 10, 5000)
+        with pytest.raises(StoreError, match=f"partition {P}: the block at offset 5000 .*checksum"):
+            next(chunks)
+
+
+def test_the_map_does_not_move_under_a_snapshot(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(environment, "PIN_WAIT_S", 0.1)
+    with Log(tmp_path, map_size_bytes=1 << 20) as store:
+        put(store, 1000)
+        chunks = list(store.snapshot().read("t", P, 0, 1000))
+        end = 1000
+        with pytest.raises(StoreError, match=r"1 still are after 0.1 s; close them"):
+            put(store, 20_000)
+        assert store.end("t", P) == end
+        check_chunks(chunks, 0, 1000)
+        monkeypatch.setattr(environment, "PIN_WAIT_S", 60)
+        threading.Timer(0.1, chunks.clear).start()
+        put(store, 20_000)
+        with store.snapshot() as snapshot:
+            assert check_snapshot(snapshot) == end + 20_000
+
+
+def test_one_process_maps_a_directory_once(tmp_path: Path) -> None:
+    with Log(tmp_path) as store:
+        put(store, 1000)
+        with Log(tmp_path, read_only=True) as other, other.snapshot() as snapshot:
+            put(store, 1000)
+            assert other.end("t", P) == 2000
+            assert check_snapshot(snapshot) == 1000
+            with pytest.raises(StoreError, match="for reading only"):
+                put(other, 1)
+        put(store, 1000)
+    with Log(tmp_path, read_only=True) as one, Log(tmp_path, read_only=True) as two:
+        with pytest.raises(StoreError, match="this process has it open for reading"):
+            Log(tmp_path)
+        one.close()
+        with two.snapshot() as snapshot:
+            assert check_snapshot(snapshot) == 3000
+    with Log(tmp_path) as store:
+        put(store, 1)
+
+
+def test_threads_share_a_snapshot(store: Log) -> None:
+    for _ in range(10):
+        put(store, 3000)
+    with store.snapshot() as snapshot, ThreadPoolExecutor(4) as pool:
+        for found in [pool.submit(check_snapshot, snapshot) for _ in range(8)]:
+            assert found.result() == 30_000
+
+
+def test_snapshots_beside_a_writing_process(tmp_path: Path) -> None:
+    """The writer begins with a map of 1 MiB: it grows, merges and trims while we read."""
+    kept = []
+    with child(tmp_path, 3) as process:
+        told(process)
+        with Log(tmp_path, read_only=True) as store:
+            for _ in range(40):
+                end = told(process).end
+                snapshot = store.snapshot()
+                info = snapshot.info("t", P)
+                assert info is not None
+                assert info.end >= end
+                kept.append((info, list(snapshot.read("t", P, 0, info.end))))
+                snapshot.close()
+            while (tmp_path / "data.mdb").stat().st_size < 16 << 20:
+                told(process)
+            for info, chunks in kept:
+                check_chunks(chunks, info.earliest, info.end)
+            with store.snapshot() as snapshot:
+                assert check_snapshot(snapshot) > 0
+        for info, chunks in kept:
+            check_chunks(chunks, info.earliest, info.end)
+
+
+def test_a_reader_with_a_small_map_follows_the_writer(tmp_path: Path) -> None:
+    with child(tmp_path, 4) as process:
+        told(process)
+        with Log(tmp_path, read_only=True, map_size_bytes=1 << 20) as store:
+            while (tmp_path / "data.mdb").stat().st_size < 4 << 20:
+                told(process)
+                with store.snapshot() as snapshot:
+                    check_snapshot(snapshot)
