@@ -152,3 +152,26 @@ class NoStoreError(DafkaError):
         )
         self.towers = tuple(towers)
         self.waited_s = waited_s
+
+
+class StoreUnreachableError(DafkaError):
+    """A store that does not answer, or cannot now; another one may."""
+
+    def __init__(self, store: str, why: str) -> None:
+        super().__init__(f"store {store}: {why}; is it running? Another store may have the records")
+        self.store = store
+        self.why = why
+
+
+class OffsetConflictError(DafkaError):
+    """A put that does not begin where its partition ends: it overlaps, or leaves a gap."""
+
+    def __init__(self, topic: str, partition: str, offset: int, end: int) -> None:
+        super().__init__(
+            f"topic {topic!r}, partition {partition}: records were to be put from offset {offset} "
+            f"on, but the partition ends at {end}: go on from there"
+        )
+        self.topic = topic
+        self.partition = partition
+        self.offset = offset
+        self.end = end

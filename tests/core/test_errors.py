@@ -19,8 +19,10 @@ from dafka_core.errors import (
     NodeFailedError,
     NoStoreError,
     NotAcknowledgedError,
+    OffsetConflictError,
     ProtocolError,
     StoreError,
+    StoreUnreachableError,
     TowerNotFoundError,
 )
 
@@ -93,6 +95,16 @@ ERRORS: list[tuple[DafkaError, dict[str, object], str]] = [
         NoStoreError(TOWERS, 5),
         {"towers": tuple(TOWERS), "waited_s": 5},
         "no store was heard of through 127.0.0.1:5556:5557, [::1]:1:2 within 5 s; start one with ",
+    ),
+    (
+        StoreUnreachableError("ABC", "no progress for 5 s"),
+        {"store": "ABC", "why": "no progress for 5 s"},
+        "store ABC: no progress for 5 s; is it running? Another store may have the records",
+    ),
+    (
+        OffsetConflictError("t", "P", 7, 9),
+        {"topic": "t", "partition": "P", "offset": 7, "end": 9},
+        "topic 't', partition P: records were to be put from offset 7 on, but the partition ends ",
     ),
 ]
 

@@ -1,0 +1,126 @@
+"""The service's actions: one request, one answer, both JSON."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, Final, NamedTuple
+
+from dafka_core.columnar.hosting import Host
+from dafka_core.columnar.limits import HEADS_PER_RESULT, MAX_PLACES
+from dafka_core.columnar.requests import (
+    DESCRIBE_ACTION,
+    HEADS_ACTION,
+    OFFSETS_ACTION,
+    STORES_ACTION,
+    VERSION,
+    WAIT_ACTION,
+    HeadsRequest,
+    OffsetsRequest,
+    WaitRequest,
+)
+from dafka_core.records import PartitionInfo
+from dafka_core.storage import Log
+
+WAIT_STEP_S: Final = 0.5
+"""How often a wait looks whether its client is still there."""
+
+DESCRIPTIONS: Final = {
+    HEADS_ACTION: "What the store holds of many topics: {v, topics?} -> {v, heads: [[topic, "
+    "partition, earliest, end], ...]}, in several results if they are many",
+    OFFSETS_ACTION: "The first offsets stored at a time or later: {v, times: [[topic, partition, "
+    "microseconds], ...]} -> {v, offsets: [offset or null, ...]}",
+    WAIT_ACTION: "Wait until records are on disk: {v, topic, partition, end, timeout_s} -> "
+    "{v, end}, which is lower when the time has passed",
+    STORES_ACTION: "The stores that this store knows of, itself included: {v}? -> a place each",
+    DESCRIBE_ACTION: "Where this store can be read in bulk: {v}? -> {v, store, locations, "
+    "directory, machine, session}",
+}
+
+
+class Caller(NamedTuple):
+    """What an action must know of its call: whether it is still wanted, and allowed."""
+
+    is_gone: Callable[[], bool]
+    check_open: Callable[[], None]
+
+
+def heads(log: Log, request: HeadsRequest) -> Iterator[bytes]:
+    """What is held of each partition."""
+    if request.topics is None:
+        found = log.partitions()
+    else:
+        # Each one once, whatever was asked.
+        found = [info for topic in dict.fromkeys(request.topics) for info in log.partitions(topic)]
+    for start in range(0, len(found), HEADS_PER_RESULT) or (0,):
+        yield _packed(heads=found[start : start + HEADS_PER_RESULT])
+
+
+def offsets(log: Log, request: OffsetsRequest, caller: Caller) -> bytes:
+    """The offset for each moment; null where nothing was stored then or later."""
+    found: list[int | None] = []
+    for moment in request.moments:
+        caller.check_open()
+        if caller.is_gone():
+            break
+        found.append(log.offset_for_time(*moment))
+    return _packed(offsets=found)
+
+
+def wait(host: Host, request: WaitRequest, caller: Caller) -> bytes:
+    """How far the partition is, when it is as far as asked for or the time has passed."""
+    deadline = time.monotonic() + request.timeout_s
+    while True:
+        caller.check_open()
+        left_s = min(max(deadline - time.monotonic(), 0), WAIT_STEP_S)
+        end = host.wait(request.topic, request.partition, request.end, left_s)
+        if end >= request.end or time.monotonic() >= deadline or caller.is_gone():
+            return _packed(end=end)
+
+
+def stores(host: Host) -> Iterator[bytes]:
+    """The places known, one a result."""
+    for place in host.places()[:MAX_PLACES]:
+        yield place.as_json().encode("ascii")
+
+
+def parse_heads(results: Sequence[bytes]) -> list[PartitionInfo]:
+    """The answer of ``heads``.
+
+    Raises:
+        ValueError: it is none.
+    """
+    rows = [row for result in results for row in _members(result)["heads"]]
+    return [PartitionInfo(str(row[0]), str(row[1]), int(row[2]), int(row[3])) for row in rows]
+
+
+def parse_offsets(results: Sequence[bytes]) -> list[int | None]:
+    """The answer of ``offsets``.
+
+    Raises:
+        ValueError: it is none.
+    """
+    rows = [row for result in results for row in _members(result)["offsets"]]
+    return [None if row is None else int(row) for row in rows]
+
+
+def parse_end(result: bytes) -> int:
+    """The answer of ``wait``, and what a put is told.
+
+    Raises:
+        ValueError: it is none.
+    """
+    end: int = _members(result)["end"]
+    return int(end)
+
+
+def _packed(**members: object) -> bytes:
+    return json.dumps({"v": VERSION, **members}).encode("ascii")
+
+
+def _members(packed: bytes) -> dict[str, Any]:
+    found = json.loads(packed)
+    if not isinstance(found, dict) or found.get("v") != VERSION:
+        raise ValueError(f"the answer is not of version {VERSION}")
+    return found

@@ -1,0 +1,158 @@
+"""Short-circuit reads: the log of a store on this machine, mapped by who reads it."""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+from collections.abc import Generator, Iterator
+from pathlib import Path
+from typing import Final
+
+from dafka_core.columnar import reading
+from dafka_core.columnar.columns import RecordColumns, cut, groups, in_place
+from dafka_core.columnar.places import SESSION_FILE, Place
+from dafka_core.columnar.requests import check_names, check_range
+from dafka_core.errors import ClosedError, StoreError
+from dafka_core.storage import Log
+from dafka_core.storage.block import Chunk
+
+SNAPSHOT_BYTES: Final = 64 << 20
+SNAPSHOT_S: Final = 2.0
+"""How long one moment of the log is read, at the most: the store cannot use again the space of
+what it merges or trims meanwhile."""
+
+MAX_SESSION_BYTES: Final = 256
+"""Of the file ``session``; a longer one is not a store's."""
+
+
+class LocalLogs:
+    """The logs of stores on this machine, each opened once, for reading only.  Thread-safe."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._logs: dict[tuple[str, str], Log] = {}
+        self._process = os.getpid()
+        self._closed = False
+
+    def open(self, place: Place) -> LocalLog | None:
+        """The log of a place; None unless it is of this machine, may be read, and is the one meant.
+
+        The one meant has the place's session in its directory: another machine's directory, or
+        another container's, may have the same name.
+
+        Raises:
+            ClosedError: after ``close``.
+        """
+        if not (place.here and place.directory and place.session):
+            return None
+        with self._lock:
+            if self._closed:
+                raise ClosedError("local logs")
+            if self._process != os.getpid():
+                # In a forked child they are the parent's; nothing of them can be used or closed.
+                _abandoned.append(self._logs)
+                self._logs, self._process = {}, os.getpid()
+            if _session(place.directory) != place.session:
+                return None
+            key = (place.directory, place.session)
+            log = self._logs.get(key)
+            if log is None:
+                log = self._opened(place)
+                if log is None:
+                    return None
+                self._logs[key] = log
+        return LocalLog(log)
+
+    def close(self) -> None:
+        """Closes all; what was handed out stays valid.  May be repeated."""
+        with self._lock:
+            self._closed = True
+            logs, self._logs = self._logs, {}
+            if self._process != os.getpid():
+                _abandoned.append(logs)
+                return
+        for log in logs.values():
+            log.close()
+
+    def _opened(self, place: Place) -> Log | None:
+        # Those of earlier sessions of the store are of no use any more.
+        for key in [key for key in self._logs if key[0] == place.directory]:
+            self._logs.pop(key).close()
+        try:
+            return Log(place.directory, read_only=True)
+        except StoreError:
+            return None
+
+
+class LocalLog:
+    """A store's log, read in place beside the process that writes it."""
+
+    def __init__(self, log: Log) -> None:
+        self._log = log
+
+    def read(
+        self,
+        topic: str,
+        partition: str,
+        start: int,
+        end: int,
+        *,
+        times: bool,
+        max_records: int,
+        max_bytes: int,
+    ) -> Generator[RecordColumns]:
+        """The records from ``start`` up to ``end`` (exclusive), in order and complete.
+
+        Values lie in the store's file and stay valid as long as anything refers to them; let go
+        of them soon.  Sizes are as those of ``StoreClient.read``.
+
+        Raises:
+            ConfigError: an argument cannot be used; at once.
+            DataLossError: the log does not hold all of the range.
+            StoreError: a block is damaged.
+            ClosedError: the ``LocalLogs`` it is of is closed.
+        """
+        check_names(topic, partition)
+        check_range(start, end)
+        return self._read(topic, partition, start, end, times, max_records, max_bytes)
+
+    def _read(
+        self,
+        topic: str,
+        partition: str,
+        start: int,
+        end: int,
+        times: bool,
+        max_records: int,
+        max_bytes: int,
+    ) -> Generator[RecordColumns]:
+        at = start
+        while at < end:
+            taken = self._taken(topic, partition, at, end)
+            for group in groups(taken, max_records, max_bytes):
+                columns = in_place(group, times=times)
+                yield from cut(columns, max_records, max_bytes)
+                at = columns.end
+
+    def _taken(self, topic: str, partition: str, start: int, end: int) -> Iterator[Chunk]:
+        """The chunks of one snapshot, which ends after a while."""
+        deadline = time.monotonic() + SNAPSHOT_S
+        left_bytes = SNAPSHOT_BYTES
+        with self._log.snapshot() as snapshot:
+            for chunk in reading.chunks(snapshot, topic, partition, start, end):
+                yield chunk
+                left_bytes -= len(chunk.block.data)
+                if left_bytes <= 0 or time.monotonic() > deadline:
+                    return
+
+
+_abandoned: list[dict[tuple[str, str], Log]] = []
+
+
+def _session(directory: str) -> str | None:
+    try:
+        with (Path(directory) / SESSION_FILE).open("rb") as file:
+            return file.read(MAX_SESSION_BYTES).decode("ascii").strip()
+    except (OSError, ValueError):
+        return None

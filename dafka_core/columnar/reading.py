@@ -1,0 +1,39 @@
+"""Ranges of a log as columns: complete, or an error that says what is held."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from dafka_core.errors import DataLossError
+from dafka_core.records import PartitionInfo
+from dafka_core.storage import Snapshot
+from dafka_core.storage.block import Chunk
+
+
+def check_held(
+    held: PartitionInfo | None, topic: str, partition: str, start: int, end: int
+) -> None:
+    """Raises DataLossError unless the records from ``start`` up to ``end`` are held.
+
+    Its ``available`` is the first offset held where the range begins before it, else None; its
+    ``wanted`` the first offset of the range that is not held.
+    """
+    if held is None:
+        held = PartitionInfo(topic, partition, 0, 0)
+    if start < held.earliest and start < end:
+        why = "the store has no records before it"
+        raise DataLossError(topic, partition, start, held.earliest, why)
+    if end > held.end:
+        why = f"the store has the records from {held.earliest} up to {held.end} (exclusive)"
+        raise DataLossError(topic, partition, max(start, held.end), None, why)
+
+
+def chunks(snapshot: Snapshot, topic: str, partition: str, start: int, end: int) -> Iterator[Chunk]:
+    """The records from ``start`` up to ``end`` (exclusive), all of them.
+
+    Raises:
+        DataLossError: some are not held (``check_held``); before any chunk.
+        StoreError: a block is damaged.
+    """
+    check_held(snapshot.info(topic, partition), topic, partition, start, end)
+    yield from snapshot.read(topic, partition, start, end)

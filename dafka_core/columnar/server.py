@@ -1,0 +1,322 @@
+"""Arrow Flight in front of a store's log (docs/flight.md)."""
+
+from __future__ import annotations
+
+import contextlib
+import socket
+import stat
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Final, Self
+
+from pyarrow import flight
+
+from dafka_core.columnar import actions, getting, listing, receiving
+from dafka_core.columnar.actions import Caller
+from dafka_core.columnar.columns import schema_of
+from dafka_core.columnar.failures import ClosingError, OtherStoreError, refusing
+from dafka_core.columnar.hosting import Host
+from dafka_core.columnar.limits import MAX_GETS, MAX_PUTS, MAX_WAITS
+from dafka_core.columnar.places import Place, short, tcp_location, unix_location
+from dafka_core.columnar.requests import (
+    DESCRIBE_ACTION,
+    HEADS_ACTION,
+    OFFSETS_ACTION,
+    STORES_ACTION,
+    WAIT_ACTION,
+    Criteria,
+    GetRequest,
+    HeadsRequest,
+    InfoRequest,
+    OffsetsRequest,
+    PlainRequest,
+    PutRequest,
+    WaitRequest,
+)
+from dafka_core.columnar.slots import Slots
+from dafka_core.columnar.sockets import Address, addresses_of, break_accepted
+from dafka_core.errors import ConfigError
+from dafka_core.storage import Log
+
+__all__ = ["FlightService", "Host"]
+
+CLOSE_GRACE_S: Final = 0.2
+"""How long streams may go on when the service closes; then their connections are broken."""
+
+
+class FlightService:
+    """Serves ``log`` from construction until ``close``, over TCP and, for its machine, a socket.
+
+    Args:
+        log: what is read; writes go through ``host``.
+        host: the store node.
+        place_of: makes the store's place of the service's locations; called once.
+        bind_host: address to listen at, and to be reached at.
+        port: 0 lets the system choose.
+        socket_path: where to listen for this machine; None for nowhere.
+
+    Attributes:
+        port: the one listened at.
+        locations: Flight URIs, the quickest first.
+        place: what ``place_of`` made.
+
+    Raises:
+        ConfigError: host, port or path cannot be listened at.
+    """
+
+    def __init__(
+        self,
+        log: Log,
+        host: Host,
+        place_of: Callable[[tuple[str, ...]], Place],
+        *,
+        bind_host: str,
+        port: int,
+        socket_path: str | None,
+    ) -> None:
+        self._log = log
+        self._host = host
+        self._gets = Slots("gets", MAX_GETS)
+        self._puts = Slots("puts", MAX_PUTS)
+        self._waits = Slots("waits", MAX_WAITS)
+        self._closing = threading.Event()
+        self._close_lock = threading.Lock()
+        self._socket_path = socket_path
+        self._actions = {
+            HEADS_ACTION: self._heads,
+            OFFSETS_ACTION: self._offsets,
+            WAIT_ACTION: self._wait,
+            STORES_ACTION: self._stores,
+            DESCRIBE_ACTION: self._describe,
+        }
+        self._servers: list[_Server] = []
+        self._addresses: set[Address] = set()
+        try:
+            _check_port(bind_host, port)
+            self.port = self._listen(tcp_location(bind_host, port)).port
+            tcp = tcp_location(bind_host, self.port)
+            self._addresses |= addresses_of(tcp)
+            self.locations: tuple[str, ...] = (tcp,)
+            if socket_path is not None:
+                _remove_socket(socket_path)
+                unix = unix_location(socket_path)
+                self._listen(unix)
+                self._addresses |= addresses_of(unix)
+                self.locations = (unix, tcp)
+            self.place = place_of(self.locations)
+        except BaseException:
+            self.close()
+            raise
+
+    def close(self) -> None:
+        """Ends all streams, also those of clients that hold still.  May be repeated."""
+        with self._close_lock:
+            self._closing.set()
+            servers, self._servers = self._servers, []
+            closing = [threading.Thread(target=each.end, daemon=True) for each in servers]
+            for thread in closing:
+                thread.start()
+            wait_s = CLOSE_GRACE_S
+            while any(_alive_after(thread, wait_s) for thread in closing):
+                break_accepted(self._addresses)
+                wait_s = CLOSE_GRACE_S / 4
+            if self._socket_path is not None and servers:
+                _remove_socket(self._socket_path)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    # -- what clients ask, in gRPC's threads -----------------------------------------------------
+
+    def list_flights(self, peer: str, criteria: bytes) -> Iterator[flight.FlightInfo]:
+        """One FlightInfo for each partition."""
+        self.check_open()
+        return listing.infos(self._log, Criteria.parse(criteria), self._locations_for(peer))
+
+    def info(self, peer: str, descriptor: flight.FlightDescriptor) -> flight.FlightInfo:
+        """The FlightInfo of a topic or a partition."""
+        self.check_open()
+        request = _info_request(descriptor)
+        return listing.info(self._log, request, descriptor, self._locations_for(peer))
+
+    def schema(self, descriptor: flight.FlightDescriptor) -> flight.SchemaResult:
+        """The schema of its batches."""
+        self.check_open()
+        request = _info_request(descriptor)
+        listing.held(self._log, request)
+        return flight.SchemaResult(schema_of(request.columns))
+
+    def get(self, ticket: bytes) -> flight.FlightDataStream:
+        """The batches of a range."""
+        request = GetRequest.parse(ticket)
+        self._check(request.store)
+        return getting.stream(self._log, request, self._gets.take(), self.check_open)
+
+    def put(
+        self,
+        descriptor: flight.FlightDescriptor,
+        reader: flight.MetadataRecordBatchReader,
+        writer: flight.FlightMetadataWriter,
+    ) -> None:
+        """Takes batches until all are on disk."""
+        if descriptor.descriptor_type != flight.DescriptorType.CMD:
+            raise ConfigError("descriptor", None, "a put's must be a command (docs/flight.md)")
+        request = PutRequest.parse(descriptor.command)
+        self._check(request.store)
+        slot = self._puts.take()
+        try:
+            receiving.receive(self._host, request, reader, writer, self.check_open)
+        finally:
+            slot.release()
+
+    def act(self, name: str, body: bytes, is_gone: Callable[[], bool]) -> Iterator[bytes]:
+        """The results of an action."""
+        self.check_open()
+        action = self._actions.get(name)
+        if action is None:
+            known = ", ".join(self._actions)
+            raise ConfigError("action", short(name), f"must be one of {known}")
+        return action(body, Caller(is_gone, self.check_open))
+
+    def _heads(self, body: bytes, caller: Caller) -> Iterator[bytes]:
+        request = HeadsRequest.parse(body)
+        self._check(request.store)
+        return actions.heads(self._log, request)
+
+    def _offsets(self, body: bytes, caller: Caller) -> Iterator[bytes]:
+        request = OffsetsRequest.parse(body)
+        self._check(request.store)
+        yield actions.offsets(self._log, request, caller)
+
+    def _wait(self, body: bytes, caller: Caller) -> Iterator[bytes]:
+        request = WaitRequest.parse(body)
+        self._check(request.store)
+        slot = self._waits.take()
+        try:
+            yield actions.wait(self._host, request, caller)
+        finally:
+            slot.release()
+
+    def _stores(self, body: bytes, caller: Caller) -> Iterator[bytes]:
+        self._check(PlainRequest.parse(body).store)
+        return actions.stores(self._host)
+
+    def _describe(self, body: bytes, caller: Caller) -> Iterator[bytes]:
+        self._check(PlainRequest.parse(body).store)
+        yield self.place.as_json().encode("ascii")
+
+    def check_open(self) -> None:
+        """Raises ClosingError when the service ends."""
+        if self._closing.is_set():
+            raise ClosingError("the store is about to end; ask another one")
+
+    def _check(self, store: str) -> None:
+        self.check_open()
+        if store and store != self.place.store:
+            raise OtherStoreError(f"store {store} was meant, and this is store {self.place.store}")
+
+    def _locations_for(self, peer: str) -> tuple[str, ...]:
+        # Who came through the network may be on another machine, where there is no such socket.
+        return self.locations if peer.startswith("unix") else self.locations[-1:]
+
+    def _listen(self, location: str) -> _Server:
+        try:
+            server = _Server(location, self)
+        except Exception as error:
+            why = f"cannot listen at {location}: {_last_line(error)}"
+            raise ConfigError("flight_port", location, why) from error
+        self._servers.append(server)
+        return server
+
+
+class _Server(flight.FlightServerBase):  # type: ignore[misc]  # pyarrow has no types
+    """One location of a service; turns pyarrow's calls into the service's."""
+
+    def __init__(self, location: str, service: FlightService) -> None:
+        self._service = service
+        super().__init__(location)
+
+    def end(self) -> None:
+        """Returns when the last stream has ended."""
+        self.__exit__(None, None, None)
+
+    def list_flights(self, context: Any, criteria: bytes) -> Iterator[flight.FlightInfo]:
+        with refusing():
+            yield from self._service.list_flights(context.peer(), criteria)
+
+    def get_flight_info(self, context: Any, descriptor: Any) -> flight.FlightInfo:
+        with refusing():
+            return self._service.info(context.peer(), descriptor)
+
+    def get_schema(self, context: Any, descriptor: Any) -> flight.SchemaResult:
+        with refusing():
+            return self._service.schema(descriptor)
+
+    def do_get(self, context: Any, ticket: flight.Ticket) -> flight.FlightDataStream:
+        with refusing():
+            return self._service.get(ticket.ticket)
+
+    def do_put(self, context: Any, descriptor: Any, reader: Any, writer: Any) -> None:
+        with refusing():
+            self._service.put(descriptor, reader, writer)
+
+    def do_exchange(self, context: Any, descriptor: Any, reader: Any, writer: Any) -> None:
+        with refusing():
+            raise ConfigError("method", "DoExchange", "is not served; there are DoGet and DoPut")
+
+    def list_actions(self, context: Any) -> list[tuple[str, str]]:
+        return list(actions.DESCRIPTIONS.items())
+
+    def do_action(self, context: Any, action: flight.Action) -> Iterator[bytes]:
+        with refusing():
+            yield from self._service.act(
+                action.type, action.body.to_pybytes(), context.is_cancelled
+            )
+
+
+def _info_request(descriptor: flight.FlightDescriptor) -> InfoRequest:
+    if descriptor.descriptor_type == flight.DescriptorType.PATH:
+        return InfoRequest.of_path(descriptor.path)
+    if descriptor.descriptor_type == flight.DescriptorType.CMD:
+        return InfoRequest.parse(descriptor.command)
+    raise ConfigError("descriptor", None, "must be a path or a command (docs/flight.md)")
+
+
+def _check_port(host: str, port: int) -> None:
+    """Raises ConfigError when it cannot be listened at; gRPC would complain on stderr."""
+    try:
+        family, kind, proto, _, address = socket.getaddrinfo(
+            host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
+        )[0]
+        with socket.socket(family, kind, proto) as probe:
+            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            probe.bind(address)
+    except OSError as error:
+        why = f"cannot listen at {host}: {error.strerror or error}; 0 lets the system choose"
+        raise ConfigError("flight_port", port, why) from error
+
+
+def _remove_socket(path: str) -> None:
+    """Removes the socket that an earlier store has left; nothing else."""
+    with contextlib.suppress(OSError):
+        if stat.S_ISSOCK(Path(path).lstat().st_mode):
+            Path(path).unlink()
+
+
+def _alive_after(thread: threading.Thread, wait_s: float) -> bool:
+    thread.join(wait_s)
+    return thread.is_alive()
+
+
+def _last_line(error: BaseException) -> str:
+    return (str(error).splitlines() or [type(error).__name__])[-1]
