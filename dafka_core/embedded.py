@@ -80,11 +80,21 @@ class EmbeddedCluster:
             self._tower.kill()
             self._tower = None
 
-    def start_store(self, index: int = 0) -> None:
-        """Starts a store on its directory; ``index`` may be one more than there are."""
+    def locations(self, index: int = 0) -> tuple[str, ...]:
+        """Where a store that runs can be read in bulk, as URIs of Arrow Flight."""
+        store = self._stores[index]
+        return tuple(store.ready["flight"]) if store is not None else ()
+
+    def start_store(self, index: int = 0, *, flight_port: int | str | None = None) -> None:
+        """Starts a store on its directory; ``index`` may be one more than there are.
+
+        ``flight_port``: see ``StoreConfig``, whose default it has.
+        """
         if index == len(self._stores):
             self._stores.append(None)
         arguments = ["--dir", str(self.store_directory(index)), "--tower", self.tower]
+        if flight_port is not None:
+            arguments += ["--flight-port", str(flight_port)]
         self._stores[index] = _Child("store", arguments)
 
     def kill_store(self, index: int = 0) -> None:

@@ -17,6 +17,9 @@ TOWER_ENVIRONMENT = "DAFKA_TOWER"
 AUTO_HOST = "auto"
 """For ``host``: the address from which this machine reaches the first tower."""
 
+FLIGHT_OFF = "off"
+"""For ``flight_port``: the store is reached over the mesh only."""
+
 _TOWER = re.compile(r"(?P<host>\[[^\]]+\]|[^:\[\]\s]+)(?::(?P<sub>\d{1,5}):(?P<pub>\d{1,5}))?")
 
 
@@ -71,6 +74,18 @@ def _tower(word: str) -> TowerAddress:
     if not all(0 < port < 65_536 for port in ports):
         raise ValueError("must have ports in 1 to 65535")
     return TowerAddress(match["host"], *ports)
+
+
+def parse_flight_port(value: Any) -> str:
+    """A port as text, or ``off``.
+
+    Raises:
+        ValueError: it is neither.
+    """
+    word = str(value).strip().lower()
+    if word != FLIGHT_OFF and not (word.isdecimal() and int(word) < 65_536):
+        raise ValueError(f"must be a port (0 lets the system choose) or {FLIGHT_OFF}")
+    return word
 
 
 @dataclass(frozen=True)
@@ -175,6 +190,15 @@ class StoreConfig(NodeConfig):
 
     sync_interval_ms: int = option(
         10_000, "how often other stores are asked what they have", unit="ms", minimum=50
+    )
+
+
+    flight_port: str = option(
+        "0",
+        "where Arrow Flight serves the records in bulk: a port, 0 lets the system choose, `off` "
+        "serves none",
+        kind="0|PORT|off",
+        parse=parse_flight_port,
     )
 
 

@@ -15,7 +15,7 @@ from dafka_core.node_config import TOWER_ENVIRONMENT
 
 Command = Callable[..., None]
 
-MAIN_OPTIONS: Final = frozenset({"host", "sub_address", "pub_address", "acks"})
+MAIN_OPTIONS: Final = frozenset({"host", "sub_address", "pub_address", "acks", "flight_port"})
 """Listed first in ``--help``; all others are for tuning, and most users need none."""
 
 TUNING_PANEL: Final = "Tuning"

@@ -45,7 +45,7 @@ def store(
         stop_when_input_ends()
     with Store(directory, tower=joined(tower), **options) as node:
         output.say(f"store {node.address} in {directory}; Ctrl-C stops it")
-        output.ready(address=node.address, dir=str(directory))
+        output.ready(address=node.address, dir=str(directory), flight=node.locations)
         node.wait(None)
 
 
@@ -70,5 +70,7 @@ def up(
         output.say(f"tower at {hub.tower}, store in {directory}; Ctrl-C stops both")
         output.say("other terminals need this, when it is not the default:")
         output.say(f"  export DAFKA_TOWER={hub.tower}")
-        output.ready(tower=hub.tower, address=node.address, dir=str(directory))
+        output.ready(
+            tower=hub.tower, address=node.address, dir=str(directory), flight=node.locations
+        )
         node.wait(None)

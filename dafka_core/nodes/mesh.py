@@ -150,6 +150,9 @@ class Mesh:
     def close(self) -> None:
         """Stops the loop and closes the sockets; may be called twice."""
         self._stopping = True
+        if self._thread.ident is None:
+            self._close_sockets()
+            return
         self.wake()
         if self._thread is not threading.current_thread():
             self._thread.join()

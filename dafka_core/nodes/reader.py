@@ -60,6 +60,14 @@ class Reader:
         """The addresses of the stores heard of so far."""
         return sorted(self._role.directory.stores)
 
+    def deployed_stores(self) -> list[str]:
+        """Those of them that answer no queries: deployed stores, which the mesh alone reaches."""
+        return sorted(self._role.directory.deployed)
+
+    def endpoints(self) -> dict[str, tuple[str, ...]]:
+        """Where stores can be read in bulk, as URIs of Arrow Flight, by the store's address."""
+        return self._role.directory.endpoints
+
     def partitions(
         self, topics: Collection[str] | None = None, *, timeout_s: float
     ) -> list[PartitionInfo]:

@@ -14,7 +14,10 @@ from dafka_core.errors import ClosedError, NodeFailedError, StoreError
 from dafka_core.node_config import StoreConfig
 from dafka_core.nodes.addresses import new_address
 from dafka_core.nodes.appending import Appender
+from dafka_core.nodes.bulk import serve_bulk
+from dafka_core.nodes.merging import Merger
 from dafka_core.nodes.mesh import Mesh
+from dafka_core.nodes.puts import Puts
 from dafka_core.protocol.messages import ConsumerHello, Fetch, GetHeads, HeadsQuery, TimesQuery
 from dafka_core.protocol.role import Outgoing, RunMessage
 from dafka_core.protocol.storing import StoreRole, head_messages, heads_reply, times_reply
@@ -53,28 +56,35 @@ class Store:
         if tower is not None:
             options["tower"] = tower
         config = StoreConfig.build(options)
-        self.log = Log(directory)
-        try:
+        with contextlib.ExitStack() as undo:
+            self.log = Log(directory)
+            undo.callback(self.log.close)
             self._role = StoreRole(
                 _kept_address(self.log.directory),
                 self.log.end,
                 sync_interval_s=config.sync_interval_ms / 1000,
             )
             self._appender = Appender(self.log, self._on_appended)
-            try:
-                self._mesh = Mesh("store", self._role, config, on_round=self._on_round)
-                self._mesh.start()
-            except BaseException:
-                self._appender.close()
-                raise
-        except BaseException:
-            self.log.close()
-            raise
+            undo.callback(self._appender.close)
+            self._merger = Merger(self.log)
+            undo.callback(self._merger.close)
+            self._mesh = Mesh("store", self._role, config, on_round=self._on_round)
+            undo.callback(self._mesh.close)
+            self._puts = Puts(self._mesh, self._role, self.log)
+            self._bulk = serve_bulk(self.log, self._puts, self._role, config)
+            undo.callback(self._bulk.close)
+            self._mesh.start()
+            undo.pop_all()
 
     @property
     def address(self) -> str:
         """The store's UUID.  It lasts as long as the directory."""
         return self._role.address
+
+    @property
+    def locations(self) -> tuple[str, ...]:
+        """Where its records can be had in bulk, as URIs of Arrow Flight; none if that is off."""
+        return self._bulk.locations
 
     def wait(self, timeout_s: float | None = None) -> bool:
         """Waits until the store has stopped; True if it has.
@@ -95,6 +105,9 @@ class Store:
         """Stops; what was received and is not on disk was not acknowledged.  May be repeated."""
         self._mesh.close()
         self._appender.close()
+        self._puts.fail()
+        self._bulk.close()
+        self._merger.close()
         self.log.close()
 
     def __enter__(self) -> Self:
@@ -125,11 +138,15 @@ class Store:
 
     def _on_appended(self, runs: list[Run], error: BaseException | None) -> None:
         """In the appender's thread."""
+        if error is not None:
+            self._puts.fail(error)
 
         def acknowledge(now: float) -> list[Outgoing]:
             if error is not None:
                 raise error
-            return self._role.on_stored(runs)
+            messages = self._role.on_stored(runs)
+            self._puts.stored(runs)
+            return messages
 
         # A loop that has ended acknowledges nothing; the records are stored all the same.
         with contextlib.suppress(ClosedError, NodeFailedError):
