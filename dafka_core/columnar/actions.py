@@ -9,12 +9,12 @@ from typing import Any, Final, NamedTuple
 
 from dafka_core.columnar.hosting import Host
 from dafka_core.columnar.limits import HEADS_PER_RESULT, MAX_PLACES
+from dafka_core.columnar.members import VERSION
 from dafka_core.columnar.requests import (
     DESCRIBE_ACTION,
     HEADS_ACTION,
     OFFSETS_ACTION,
     STORES_ACTION,
-    VERSION,
     WAIT_ACTION,
     HeadsRequest,
     OffsetsRequest,

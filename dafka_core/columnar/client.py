@@ -17,6 +17,7 @@ from dafka_core.columnar import actions
 from dafka_core.columnar.columns import RecordColumns, parse_metadata
 from dafka_core.columnar.failures import FLIGHT_ERRORS, translated
 from dafka_core.columnar.limits import MAX_BATCH_BYTES, MAX_BATCH_RECORDS, MAX_NAMES, MAX_TIMES
+from dafka_core.columnar.members import VALUE, check_names, check_range, checked_topic
 from dafka_core.columnar.patience import Call, Watchdog
 from dafka_core.columnar.places import Place, host_of, path_of
 from dafka_core.columnar.putting import Put
@@ -25,17 +26,14 @@ from dafka_core.columnar.requests import (
     HEADS_ACTION,
     OFFSETS_ACTION,
     STORES_ACTION,
-    VALUE,
     WAIT_ACTION,
     GetRequest,
     HeadsRequest,
-    Moment,
     OffsetsRequest,
     PlainRequest,
     PutRequest,
     WaitRequest,
-    check_names,
-    check_range,
+    checked_moment,
 )
 from dafka_core.columnar.sockets import addresses_of, break_opened
 from dafka_core.errors import ClosedError, ConfigError, DafkaError, StoreUnreachableError
@@ -55,6 +53,8 @@ GRPC_OPTIONS: Final = [
     ("grpc.initial_reconnect_backoff_ms", 100),
     ("grpc.max_reconnect_backoff_ms", 1_000),
 ]
+
+MIN_TIMEOUT_S: Final = 0.001
 
 WAIT_MARGIN_S: Final = 5.0
 """How much later than asked for the answer to a wait may come."""
@@ -104,7 +104,7 @@ class StoreClient:
         """
         if topics is None:
             return self._heads(None, timeout_s)
-        names = list(topics)
+        names = [checked_topic("topics", each) for each in topics]
         return [
             head
             for start in range(0, len(names), MAX_NAMES)
@@ -123,7 +123,7 @@ class StoreClient:
         """
         found: list[int | None] = []
         for start in range(0, len(moments), MAX_TIMES):
-            some = tuple(Moment(*each) for each in moments[start : start + MAX_TIMES])
+            some = tuple(map(checked_moment, moments[start : start + MAX_TIMES]))
             request = OffsetsRequest(some, self.place.store)
             results = self._act(OFFSETS_ACTION, request.packed(), timeout_s)
             with self._answers():
@@ -142,6 +142,7 @@ class StoreClient:
             ConfigError: a name or a number cannot be one.
         """
         check_names(topic, partition)
+        check_range(end, end)
         request = WaitRequest(topic, partition, end, timeout_s, self.place.store)
         results = self._act(WAIT_ACTION, request.packed(), timeout_s + WAIT_MARGIN_S)
         with self._answers():
@@ -205,6 +206,7 @@ class StoreClient:
         with self._lock:
             self._closed = True
             client, self._client = self._client, None
+        self._watchdog.close()
         if client is not None:
             client.close()
 
@@ -240,6 +242,8 @@ class StoreClient:
                         break
                     call.go_on()
                     values = values_batch.column(0)
+                    # Bytes from the network must not lead outside of the buffers they came in.
+                    values.validate(full=True)
                     offset, runs = parse_metadata(metadata, len(values), times=request.times)
                     if offset != at:
                         raise ValueError(f"offset {offset} came where {at} was to come")
@@ -261,10 +265,14 @@ class StoreClient:
 
     def _act(self, name: str, body: bytes, timeout_s: float) -> list[bytes]:
         client, _ = self._connected()
-        options = flight.FlightCallOptions(timeout=timeout_s)
+        # Zero and less would mean no limit.
+        options = flight.FlightCallOptions(timeout=max(timeout_s, MIN_TIMEOUT_S))
         try:
             found = client.do_action(flight.Action(name, body), options)
             return [result.body.to_pybytes() for result in found]
+        except flight.FlightTimedOutError as error:
+            why = f"no answer within {timeout_s:g} s"
+            raise StoreUnreachableError(self.place.store, why) from error
         except FLIGHT_ERRORS as error:
             raise translated(error, self.place.store) from error
 

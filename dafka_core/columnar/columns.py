@@ -15,7 +15,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from dafka_core.columnar.limits import JOINED_BYTES, JOINED_RECORDS
-from dafka_core.columnar.requests import OFFSET, PARTITION, TIMESTAMP, TOPIC, VALUE
+from dafka_core.columnar.members import OFFSET, PARTITION, TIMESTAMP, TOPIC, VALUE
 from dafka_core.errors import ConfigError
 from dafka_core.records import Values
 from dafka_core.storage.block import Chunk

@@ -12,7 +12,6 @@ import pyarrow as pa
 from pyarrow import flight
 
 from dafka_core.columnar.limits import MAX_MESSAGE_CHARS
-from dafka_core.columnar.places import short
 from dafka_core.errors import (
     ConfigError,
     DafkaError,
@@ -76,7 +75,8 @@ def refusal(error: BaseException) -> flight.FlightError:
         case flight.FlightError():
             return error
         case ConfigError():
-            return _error(BAD_REQUEST, str(error), member=error.option, why=error.why)
+            facts = {"member": error.option, "value": error.value, "why": error.why}
+            return _error(BAD_REQUEST, str(error), **facts)
         case DataLossError():
             facts = {"wanted": error.wanted, "available": error.available, "why": error.why}
             return _error(NOT_HELD, str(error), **facts)
@@ -96,23 +96,20 @@ def translated(
 ) -> DafkaError:
     """What a call's error means to whoever called ``store``."""
     facts = _facts(error)
-    sentence = str(facts.get("message", error))
+    code = facts.get("error")
     try:
-        match facts.get("error"):
-            case "bad-request":
-                return ConfigError(str(facts["member"]), None, f"store {store}: {sentence}")
-            case "not-held":
-                available = None if facts["available"] is None else int(facts["available"])
-                why = f"store {store}: {facts['why']}"
-                return DataLossError(topic, partition, int(facts["wanted"]), available, why)
-            case "offset-conflict":
-                offset, end = int(facts["offset"]), int(facts["end"])
-                return OffsetConflictError(topic, partition, offset, end)
-            case None:
-                return StoreUnreachableError(store, str(short(_first_line(error))))
+        if code == BAD_REQUEST:
+            return ConfigError(str(facts["member"]), facts["value"], str(facts["why"]))
+        if code == NOT_HELD:
+            available = None if facts["available"] is None else int(facts["available"])
+            why = f"{facts['why']} (store {store})"
+            return DataLossError(topic, partition, int(facts["wanted"]), available, why)
+        if code == CONFLICT:
+            offset, end = int(facts["offset"]), int(facts["end"])
+            return OffsetConflictError(topic, partition, offset, end)
     except (KeyError, TypeError, ValueError):
-        pass
-    return StoreUnreachableError(store, sentence)
+        pass  # facts of another kind than ours; their sentence remains
+    return StoreUnreachableError(store, str(facts.get("message") or _reason(error)))
 
 
 def _error(code: str, sentence: str, **facts: object) -> flight.FlightError:
@@ -125,9 +122,11 @@ def _unavailable(code: str, sentence: str) -> flight.FlightError:
 
 def _packed(code: str, sentence: str, facts: dict[str, Any]) -> bytes:
     facts = {"v": VERSION, "error": code, "message": _cut(sentence), **facts}
-    return json.dumps(
-        {name: _cut(fact) if isinstance(fact, str) else fact for name, fact in facts.items()}
-    ).encode("ascii")
+    numbers = (int, float, type(None))
+    plain = {
+        name: fact if isinstance(fact, numbers) else _cut(str(fact)) for name, fact in facts.items()
+    }
+    return json.dumps(plain).encode("ascii")
 
 
 def _facts(error: BaseException) -> dict[str, Any]:
@@ -143,5 +142,7 @@ def _cut(sentence: str) -> str:
     return whole if len(whole) <= MAX_MESSAGE_CHARS else f"{whole[:MAX_MESSAGE_CHARS]}..."
 
 
-def _first_line(error: BaseException) -> str:
-    return (str(error).splitlines() or [type(error).__name__])[0]
+def _reason(error: BaseException) -> str:
+    """What gRPC says is wrong, without what it says about itself."""
+    sentence = (str(error).splitlines() or [""])[0].partition(". gRPC client debug context")[0]
+    return _cut(sentence.rpartition("with message: ")[2] or type(error).__name__)

@@ -18,7 +18,8 @@ from dafka_core.columnar.columns import (
     schema_of,
 )
 from dafka_core.columnar.failures import refusing
-from dafka_core.columnar.requests import PARTITION, TIMESTAMP, TOPIC, GetRequest
+from dafka_core.columnar.members import PARTITION, TIMESTAMP, TOPIC
+from dafka_core.columnar.requests import GetRequest
 from dafka_core.columnar.slots import Slot
 from dafka_core.storage import Log
 

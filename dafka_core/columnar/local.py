@@ -7,15 +7,16 @@ import threading
 import time
 from collections.abc import Generator, Iterator
 from pathlib import Path
-from typing import Final
+from typing import Final, NamedTuple
 
 from dafka_core.columnar import reading
 from dafka_core.columnar.columns import RecordColumns, cut, groups, in_place
+from dafka_core.columnar.members import check_names, check_range
 from dafka_core.columnar.places import SESSION_FILE, Place
-from dafka_core.columnar.requests import check_names, check_range
 from dafka_core.errors import ClosedError, StoreError
 from dafka_core.storage import Log
 from dafka_core.storage.block import Chunk
+from dafka_core.storage.failures import DATA_FILE
 
 SNAPSHOT_BYTES: Final = 64 << 20
 SNAPSHOT_S: Final = 2.0
@@ -26,12 +27,17 @@ MAX_SESSION_BYTES: Final = 256
 """Of the file ``session``; a longer one is not a store's."""
 
 
+class _Opened(NamedTuple):
+    log: Log
+    file: tuple[int, int] | None
+
+
 class LocalLogs:
     """The logs of stores on this machine, each opened once, for reading only.  Thread-safe."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._logs: dict[tuple[str, str], Log] = {}
+        self._logs: dict[str, _Opened] = {}
         self._process = os.getpid()
         self._closed = False
 
@@ -55,13 +61,16 @@ class LocalLogs:
                 self._logs, self._process = {}, os.getpid()
             if _session(place.directory) != place.session:
                 return None
-            key = (place.directory, place.session)
-            log = self._logs.get(key)
-            if log is None:
-                log = self._opened(place)
-                if log is None:
-                    return None
-                self._logs[key] = log
+            known = self._logs.get(place.directory)
+            if known is not None and known.file == _file(place.directory):
+                return LocalLog(known.log)
+            # What reads the one of before goes on; it is closed when nothing refers to it.
+            self._logs.pop(place.directory, None)
+            try:
+                log = Log(place.directory, read_only=True)
+            except StoreError:
+                return None
+            self._logs[place.directory] = _Opened(log, _file(place.directory))
         return LocalLog(log)
 
     def close(self) -> None:
@@ -72,17 +81,8 @@ class LocalLogs:
             if self._process != os.getpid():
                 _abandoned.append(logs)
                 return
-        for log in logs.values():
-            log.close()
-
-    def _opened(self, place: Place) -> Log | None:
-        # Those of earlier sessions of the store are of no use any more.
-        for key in [key for key in self._logs if key[0] == place.directory]:
-            self._logs.pop(key).close()
-        try:
-            return Log(place.directory, read_only=True)
-        except StoreError:
-            return None
+        for opened in logs.values():
+            opened.log.close()
 
 
 class LocalLog:
@@ -147,7 +147,8 @@ class LocalLog:
                     return
 
 
-_abandoned: list[dict[tuple[str, str], Log]] = []
+_abandoned: list[dict[str, _Opened]] = []
+"""What was inherited by forking, kept because closing it would close it for the parent."""
 
 
 def _session(directory: str) -> str | None:
@@ -156,3 +157,12 @@ def _session(directory: str) -> str | None:
             return file.read(MAX_SESSION_BYTES).decode("ascii").strip()
     except (OSError, ValueError):
         return None
+
+
+def _file(directory: str) -> tuple[int, int] | None:
+    """What tells the store's file from one that has been put in its place."""
+    try:
+        found = (Path(directory) / DATA_FILE).stat()
+    except OSError:
+        return None
+    return found.st_dev, found.st_ino

@@ -19,14 +19,19 @@ class Call:
     the wait end.  ``expired`` tells afterwards that it did.
     """
 
-    __slots__ = ("_give_up", "_watchdog", "deadline", "expired", "timeout_s")
+    __slots__ = ("_watchdog", "deadline", "expired", "give_up", "timeout_s")
 
     def __init__(self, watchdog: Watchdog, timeout_s: float, give_up: Callable[[], None]) -> None:
         self._watchdog = watchdog
-        self._give_up = give_up
+        self.give_up = give_up
         self.timeout_s = timeout_s
         self.deadline: float | None = None
         self.expired = False
+
+    def limit(self, timeout_s: float) -> None:
+        """From the next wait on this is how long one may last."""
+        self.timeout_s = timeout_s
+        self._watchdog.look()
 
     def wait(self) -> None:
         """From now on the peer is waited for."""
@@ -42,7 +47,7 @@ class Call:
             return
         self.expired = True
         self.deadline = None
-        self._give_up()
+        self.give_up()
 
     def __enter__(self) -> Self:
         self._watchdog.add(self)
@@ -81,10 +86,22 @@ class Watchdog:
                 self._thread.start()
             self._changed.notify()
 
+    def look(self) -> None:
+        """Looks at all calls now, as one's limit has changed."""
+        with self._changed:
+            self._changed.notify()
+
     def remove(self, call: Call) -> None:
         """Lets go of the call."""
         with self._changed:
             self._calls.discard(call)
+
+    def close(self) -> None:
+        """Gives up all calls there are."""
+        with self._changed:
+            calls = list(self._calls)
+        for call in calls:
+            call.give_up()
 
     def _run(self) -> None:
         while True:

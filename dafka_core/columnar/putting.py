@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator
+import threading
+from collections.abc import Callable, Iterator
 from types import TracebackType
 from typing import Any, Self
 
@@ -14,16 +15,68 @@ from dafka_core.columnar import actions
 from dafka_core.columnar.columns import TYPES, VALUES_SCHEMA, RecordColumns, cut
 from dafka_core.columnar.failures import FLIGHT_ERRORS, translated
 from dafka_core.columnar.limits import MAX_PUT_BATCH_BYTES, MAX_PUT_BATCH_RECORDS
+from dafka_core.columnar.members import VALUE
 from dafka_core.columnar.patience import Call
-from dafka_core.columnar.requests import VALUE, PutRequest
+from dafka_core.columnar.requests import PutRequest
 from dafka_core.errors import ClosedError, ConfigError, DafkaError, StoreUnreachableError
+
+
+class _Told:
+    """What the store tells of its disk, read in a thread of its own: a writer does not wait for it.
+
+    ``ended`` says that it tells no more; why, the stream's end says.
+    """
+
+    def __init__(self, durable: int) -> None:
+        self.durable = durable
+        self.ended = False
+        self.failure: Exception | None = None
+        self._changed = threading.Condition()
+
+    def follow(self, reader: Any) -> None:
+        """Begins to listen."""
+        threading.Thread(
+            target=self._listen, args=(reader,), name="dafka-flight-told", daemon=True
+        ).start()
+
+    def wait(self, end: int, timeout_s: float) -> bool:
+        """Waits until ``end`` is on disk, or the store tells no more; False without progress."""
+        with self._changed:
+            while self.durable < end and not self.ended:
+                seen = self.durable
+                self._changed.wait_for(self._is_past(seen), timeout_s)
+                if self.durable == seen and not self.ended:
+                    return False
+        return True
+
+    def _is_past(self, seen: int) -> Callable[[], bool]:
+        return lambda: self.ended or self.durable != seen
+
+    def wait_ended(self) -> None:
+        """Waits until the store tells no more, which a broken connection ends, too."""
+        with self._changed:
+            self._changed.wait_for(lambda: self.ended)
+
+    def _listen(self, reader: Any) -> None:
+        failure: Exception | None = None
+        try:
+            while (told := reader.read()) is not None:
+                end = actions.parse_end(told.to_pybytes())
+                with self._changed:
+                    self.durable = max(self.durable, end)
+                    self._changed.notify_all()
+        except (*FLIGHT_ERRORS, LookupError, TypeError, ValueError) as error:
+            failure = error
+        with self._changed:
+            self.ended, self.failure = True, failure
+            self._changed.notify_all()
 
 
 class Put:
     """Appends values to one partition, in order; a context.  For one thread.
 
-    Nothing is certain before ``finish`` has returned.  A context left without it ends the put:
-    what was written may be stored, or not.
+    Nothing is certain before ``finish`` has returned, or ``durable`` says so.  A context left
+    without it ends the put: what was written may be stored, or not.
 
     Attributes:
         end: the offset of the next value to be written.
@@ -41,6 +94,28 @@ class Put:
         self._stream: tuple[Any, Any] | None = None
         self._failure: DafkaError | None = None
         self._finished = False
+        self._told = _Told(request.start)
+
+    @property
+    def durable(self) -> int:
+        """The partition's end on the store's disk, as far as the store has said."""
+        return self._told.durable
+
+    def wait_durable(self, end: int, *, timeout_s: float) -> int:
+        """Waits until the partition is on disk up to ``end``, which has been written.
+
+        Returns the partition's end on disk.  ``timeout_s`` is the longest wait without progress.
+        """
+        if self._told.durable < end:
+            if self._failure is not None:
+                raise self._failure
+            if not self._told.wait(end, timeout_s):
+                why = f"nothing came to its disk for {timeout_s:g} s"
+                self._failure = StoreUnreachableError(self._request.store, why)
+                self._call.give_up()
+                raise self._failure
+            self._check_told(end)
+        return self._told.durable
 
     def write(self, values: pa.BinaryArray) -> None:
         """Sends values, an Arrow array of binary without nulls; waits while the store has enough.
@@ -69,29 +144,30 @@ class Put:
         Raises:
             ClosedError: it was called before.
         """
-        self._call.timeout_s = timeout_s
+        self._call.limit(timeout_s)
         with self._step() as (writer, _):
             writer.done_writing()
-        end = self._request.start
-        while True:
-            with self._step() as (_, reader):
-                told = reader.read()
-            if told is None:
-                break
-            try:
-                end = max(end, actions.parse_end(told.to_pybytes()))
-            except (LookupError, TypeError, ValueError) as error:
-                raise self._failed(error) from error
+        self.wait_durable(self.end, timeout_s=timeout_s)
         with self._step() as (writer, _):
             writer.close()
         self._leave()
-        if end < self.end:
-            why = f"it has the records up to {end} (exclusive), not those up to {self.end}"
-            raise StoreUnreachableError(self._request.store, why)
-        return end
+        return self._told.durable
+
+    def close(self) -> None:
+        """Ends the put, finished or not; may be repeated."""
+        stream = self._stream
+        if stream is not None:
+            # Closing waits for the store, so this wait must have an end, too; and for whoever
+            # reads from it, who only hears of the end when the store does.
+            self._call.wait()
+            with contextlib.suppress(*FLIGHT_ERRORS):
+                stream[0].done_writing()
+                self._told.wait_ended()
+            with contextlib.suppress(*FLIGHT_ERRORS):
+                stream[0].close()
+        self._leave()
 
     def __enter__(self) -> Self:
-        self._call.__enter__()
         return self
 
     def __exit__(
@@ -100,13 +176,19 @@ class Put:
         error: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
-        stream = self._stream
-        if stream is not None:
-            # Closing waits for the store, so this wait must have an end, too.
-            self._call.wait()
-            with contextlib.suppress(*FLIGHT_ERRORS):
-                stream[0].close()
-        self._leave()
+        self.close()
+
+    def _check_told(self, end: int) -> None:
+        """Raises what has ended the stream before ``end`` was on disk."""
+        if self._told.durable >= end:
+            return
+        if self._told.failure is not None:
+            raise self._failed(self._told.failure)
+        with self._step() as (writer, _):
+            writer.close()
+        why = f"it has the records up to {self._told.durable} (exclusive), not those up to {end}"
+        self._failure = StoreUnreachableError(self._request.store, why)
+        raise self._failure
 
     def _leave(self) -> None:
         self._finished = True
@@ -120,11 +202,14 @@ class Put:
             raise self._failure
         if self._finished:
             raise ClosedError("put")
-        self._call.wait()
         try:
             if self._stream is None:
                 descriptor = flight.FlightDescriptor.for_command(self._request.packed())
+                self._call.__enter__()
+                self._call.wait()
                 self._stream = self._client.do_put(descriptor, VALUES_SCHEMA)
+                self._told.follow(self._stream[1])
+            self._call.wait()
             yield self._stream
         except FLIGHT_ERRORS as error:
             raise self._failed(error) from error

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import threading
 from collections.abc import Callable, Iterator
@@ -20,8 +21,9 @@ from dafka_core.columnar.limits import (
     MAX_PUT_RECORD_BYTES,
     MAX_UNDER_WAY_BYTES,
 )
+from dafka_core.columnar.members import MAX_OFFSET, VALUE
 from dafka_core.columnar.places import short
-from dafka_core.columnar.requests import MAX_OFFSET, VALUE, PutRequest
+from dafka_core.columnar.requests import PutRequest
 from dafka_core.errors import ConfigError, OffsetConflictError
 from dafka_core.records import Run
 
@@ -69,7 +71,8 @@ def receive(
         while acknowledging.is_alive() and _skipped(reader):
             continue
         acknowledging.join()
-    writer.write(_packed(durable))
+    with contextlib.suppress(*FLIGHT_ERRORS):  # a client that is gone has no use for it
+        writer.write(_packed(durable))
 
 
 class _UnderWay:

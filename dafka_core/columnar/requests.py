@@ -7,12 +7,9 @@ member and says what would be right.
 
 from __future__ import annotations
 
-import difflib
-import json
-import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Final, NamedTuple, Self
+from typing import Final, NamedTuple, Self
 
 from dafka_core.columnar.limits import (
     MAX_ACTION_BYTES,
@@ -23,19 +20,17 @@ from dafka_core.columnar.limits import (
     MAX_TIMES,
     MAX_WAIT_S,
 )
+from dafka_core.columnar.members import (
+    DEFAULT_COLUMNS,
+    Members,
+    check_range,
+    checked_partition,
+    checked_topic,
+    packed_members,
+    whole,
+)
 from dafka_core.columnar.places import short
-from dafka_core.errors import ConfigError, ProtocolError
-from dafka_core.protocol.checks import check_address, check_topic
-from dafka_core.protocol.limits import MAX_SEQUENCE
-
-VERSION: Final = 1
-
-VALUE, OFFSET, TIMESTAMP, TOPIC, PARTITION = "value", "offset", "timestamp", "topic", "partition"
-COLUMNS: Final = (VALUE, OFFSET, TIMESTAMP, TOPIC, PARTITION)
-DEFAULT_COLUMNS: Final = (VALUE, OFFSET, TIMESTAMP)
-
-MAX_OFFSET: Final = MAX_SEQUENCE + 1
-"""The highest ``end`` there can be."""
+from dafka_core.errors import ConfigError
 
 HEADS_ACTION: Final = "dafka.heads.v1"
 OFFSETS_ACTION: Final = "dafka.offsets.v1"
@@ -67,7 +62,7 @@ class GetRequest:
 
     def packed(self) -> bytes:
         """The request as it travels."""
-        return _packed(
+        return packed_members(
             topic=self.topic,
             partition=self.partition,
             start=self.start,
@@ -86,7 +81,7 @@ class GetRequest:
         Raises:
             ConfigError: see the module.
         """
-        members = _Members.parse("ticket", packed, MAX_REQUEST_BYTES)
+        members = Members.parse("ticket", packed, MAX_REQUEST_BYTES)
         request = cls(
             members.topic(),
             members.partition(),
@@ -114,7 +109,7 @@ class PutRequest:
 
     def packed(self) -> bytes:
         """The request as it travels."""
-        return _packed(
+        return packed_members(
             topic=self.topic, partition=self.partition, start=self.start, store=self.store
         )
 
@@ -125,7 +120,7 @@ class PutRequest:
         Raises:
             ConfigError: see the module.
         """
-        members = _Members.parse("command", packed, MAX_REQUEST_BYTES)
+        members = Members.parse("command", packed, MAX_REQUEST_BYTES)
         request = cls(
             members.topic(), members.partition(), members.offset("start"), members.store()
         )
@@ -149,7 +144,7 @@ class InfoRequest:
     def packed(self) -> bytes:
         """The request as it travels."""
         partition = {} if self.partition is None else {"partition": self.partition}
-        return _packed(
+        return packed_members(
             topic=self.topic,
             columns=self.columns,
             max_records=self.max_records,
@@ -164,7 +159,7 @@ class InfoRequest:
         Raises:
             ConfigError: see the module.
         """
-        members = _Members.parse("command", packed, MAX_REQUEST_BYTES)
+        members = Members.parse("command", packed, MAX_REQUEST_BYTES)
         request = cls(
             members.topic(),
             members.partition() if members.has("partition") else None,
@@ -186,8 +181,8 @@ class InfoRequest:
         if len(path) not in (1, 2):
             raise ConfigError("path", short(shown), "must be [topic] or [topic, partition]")
         names = [each.decode("utf-8", "surrogateescape") for each in path]
-        topic = _checked_topic("path", names[0])
-        return cls(topic, _checked_partition("path", names[1]) if len(names) == 2 else None)
+        topic = checked_topic("path", names[0])
+        return cls(topic, checked_partition("path", names[1]) if len(names) == 2 else None)
 
 
 @dataclass(frozen=True, slots=True)
@@ -198,7 +193,7 @@ class Criteria:
 
     def packed(self) -> bytes:
         """The request as it travels."""
-        return b"" if self.topic is None else _packed(topic=self.topic)
+        return b"" if self.topic is None else packed_members(topic=self.topic)
 
     @classmethod
     def parse(cls, packed: bytes) -> Self:
@@ -209,7 +204,7 @@ class Criteria:
         """
         if not packed:
             return cls()
-        members = _Members.parse("criteria", packed, MAX_REQUEST_BYTES)
+        members = Members.parse("criteria", packed, MAX_REQUEST_BYTES)
         request = cls(members.topic() if members.has("topic") else None)
         members.finish()
         return request
@@ -225,7 +220,7 @@ class HeadsRequest:
     def packed(self) -> bytes:
         """The request as it travels."""
         topics = {} if self.topics is None else {"topics": self.topics}
-        return _packed(store=self.store, **topics)
+        return packed_members(store=self.store, **topics)
 
     @classmethod
     def parse(cls, packed: bytes) -> Self:
@@ -234,11 +229,11 @@ class HeadsRequest:
         Raises:
             ConfigError: see the module.
         """
-        members = _Members.parse("body", packed, MAX_ACTION_BYTES)
+        members = Members.parse("body", packed, MAX_ACTION_BYTES)
         topics = None
         if members.has("topics"):
             names = members.rows("topics", MAX_NAMES)
-            topics = tuple(_checked_topic("topics", name) for name in names)
+            topics = tuple(checked_topic("topics", name) for name in names)
         request = cls(topics, members.store())
         members.finish()
         return request
@@ -261,7 +256,7 @@ class OffsetsRequest:
 
     def packed(self) -> bytes:
         """The request as it travels."""
-        return _packed(times=self.moments, store=self.store)
+        return packed_members(times=self.moments, store=self.store)
 
     @classmethod
     def parse(cls, packed: bytes) -> Self:
@@ -270,8 +265,8 @@ class OffsetsRequest:
         Raises:
             ConfigError: see the module.
         """
-        members = _Members.parse("body", packed, MAX_ACTION_BYTES)
-        request = cls(tuple(map(_moment, members.rows("times", MAX_TIMES))), members.store())
+        members = Members.parse("body", packed, MAX_ACTION_BYTES)
+        request = cls(tuple(map(checked_moment, members.rows("times", MAX_TIMES))), members.store())
         members.finish()
         return request
 
@@ -288,7 +283,7 @@ class WaitRequest:
 
     def packed(self) -> bytes:
         """The request as it travels."""
-        return _packed(
+        return packed_members(
             topic=self.topic,
             partition=self.partition,
             end=self.end,
@@ -303,7 +298,7 @@ class WaitRequest:
         Raises:
             ConfigError: see the module.
         """
-        members = _Members.parse("body", packed, MAX_ACTION_BYTES)
+        members = Members.parse("body", packed, MAX_ACTION_BYTES)
         request = cls(
             members.topic(),
             members.partition(),
@@ -323,7 +318,7 @@ class PlainRequest:
 
     def packed(self) -> bytes:
         """The request as it travels."""
-        return _packed(store=self.store)
+        return packed_members(store=self.store)
 
     @classmethod
     def parse(cls, packed: bytes) -> Self:
@@ -334,164 +329,20 @@ class PlainRequest:
         """
         if not packed:
             return cls()
-        members = _Members.parse("body", packed, MAX_ACTION_BYTES)
+        members = Members.parse("body", packed, MAX_ACTION_BYTES)
         request = cls(members.store())
         members.finish()
         return request
 
 
-def check_names(topic: object, partition: object) -> None:
-    """Raises ConfigError unless these can be the names of a partition."""
-    _checked_topic("topic", topic)
-    _checked_partition("partition", partition)
-
-
-def check_range(start: int, end: int) -> None:
-    """Raises ConfigError unless offsets from ``start`` up to ``end`` are a range."""
-    for name, value in (("start", start), ("end", end)):
-        _whole(name, value, 0, MAX_OFFSET)
-    if start > end:
-        raise ConfigError("end", end, f"must not be below start, which is {start}")
-
-
-def _packed(**members: object) -> bytes:
-    if not members.get("store", True):
-        del members["store"]
-    return json.dumps({"v": VERSION, **members}).encode("ascii")
-
-
-class _Members:
-    """The members of a request, each taken once; what is left over is not known."""
-
-    def __init__(self, found: dict[str, Any]) -> None:
-        self._found = found
-        self._asked: list[str] = []
-
-    @classmethod
-    def parse(cls, what: str, packed: bytes, max_bytes: int) -> Self:
-        if len(packed) > max_bytes:
-            raise ConfigError(what, f"{len(packed)} bytes", f"must have at most {max_bytes} bytes")
-        try:
-            found = json.loads(packed)
-        except (ValueError, RecursionError):
-            found = None
-        if not isinstance(found, dict):
-            raise ConfigError(what, short(packed), "must be a JSON object (docs/flight.md)")
-        members = cls(found)
-        version = members._take("v")
-        if type(version) is not int or version != VERSION:
-            raise ConfigError("v", short(version), f"must be the request's version, {VERSION}")
-        return members
-
-    def _take(self, name: str, default: object = None) -> Any:
-        self._asked.append(name)
-        return self._found.pop(name, default)
-
-    def has(self, name: str) -> bool:
-        if self._found.get(name) is not None:
-            return True
-        self._take(name)
-        return False
-
-    def topic(self) -> str:
-        return _checked_topic("topic", self._take("topic"))
-
-    def partition(self) -> str:
-        return _checked_partition("partition", self._take("partition"))
-
-    def offset(self, name: str) -> int:
-        return _whole(name, self._take(name), 0, MAX_OFFSET)
-
-    def size(self, name: str, most: int) -> int:
-        return _whole(name, self._take(name, most), 1, most)
-
-    def flag(self, name: str) -> bool:
-        value = self._take(name, False)
-        if not isinstance(value, bool):
-            raise ConfigError(name, short(value), "must be true or false")
-        return value
-
-    def seconds(self, name: str, most: float) -> float:
-        value = self._take(name)
-        number = isinstance(value, int | float) and not isinstance(value, bool)
-        if not number or not math.isfinite(value) or not 0 <= value <= most:
-            raise ConfigError(name, short(value), f"must be a number from 0 to {most}, in seconds")
-        return float(value)
-
-    def store(self) -> str:
-        value = self._take("store", "")
-        if not isinstance(value, str):
-            raise ConfigError("store", short(value), "must be the address of a store")
-        return value
-
-    def columns(self) -> tuple[str, ...]:
-        value = self._take("columns", list(DEFAULT_COLUMNS))
-        if not isinstance(value, list):
-            raise ConfigError("columns", short(value), "must be a list of names")
-        return check_columns(value)
-
-    def rows(self, name: str, most: int) -> list[Any]:
-        value = self._take(name)
-        if not isinstance(value, list) or len(value) > most:
-            raise ConfigError(name, short(value), f"must be a list of at most {most}")
-        return value
-
-    def finish(self) -> None:
-        if self._found:
-            name = min(self._found)
-            why = f"there is no such member; there are {', '.join(self._asked)}"
-            raise ConfigError(str(short(name)), short(self._found[name]), why)
-
-
-def check_columns(names: Iterable[object]) -> tuple[str, ...]:
-    """The names, if they are columns, none twice.
+def checked_moment(row: object) -> Moment:
+    """The moment that a row of three is.
 
     Raises:
-        ConfigError: they are not.
+        ConfigError: it is none.
     """
-    checked: list[str] = []
-    for name in names:
-        if not isinstance(name, str) or name not in COLUMNS:
-            near = difflib.get_close_matches(str(name)[:100], COLUMNS, 1)
-            why = f"did you mean {near[0]}?" if near else f"must be of {', '.join(COLUMNS)}"
-            raise ConfigError("columns", short(name), why)
-        if name in checked:
-            raise ConfigError("columns", name, "is there twice")
-        checked.append(name)
-    if not checked:
-        raise ConfigError("columns", [], f"must name some of {', '.join(COLUMNS)}")
-    return tuple(checked)
-
-
-def _moment(row: object) -> Moment:
-    if not isinstance(row, list) or len(row) != 3:
+    if not isinstance(row, list | tuple) or len(row) != 3:
         raise ConfigError("times", short(row), "must be lists of topic, partition, microseconds")
-    topic = _checked_topic("times", row[0])
-    partition = _checked_partition("times", row[1])
-    return Moment(topic, partition, _whole("times", row[2], _MIN_TIME_US, _MAX_TIME_US))
-
-
-def _checked_topic(member: str, name: object) -> str:
-    if not isinstance(name, str):
-        raise ConfigError(member, short(name), "must be a topic's name")
-    try:
-        check_topic(name)
-    except ProtocolError as error:
-        raise ConfigError(member, short(name), error.reason) from error
-    return name
-
-
-def _checked_partition(member: str, name: object) -> str:
-    if not isinstance(name, str):
-        raise ConfigError(member, short(name), "must be a partition's name")
-    try:
-        check_address(name)
-    except ProtocolError as error:
-        raise ConfigError(member, short(name), error.reason) from error
-    return name
-
-
-def _whole(member: str, value: object, least: int, most: int) -> int:
-    if isinstance(value, bool) or not isinstance(value, int) or not least <= value <= most:
-        raise ConfigError(member, short(value), f"must be a whole number from {least} to {most}")
-    return value
+    topic = checked_topic("times", row[0])
+    partition = checked_partition("times", row[1])
+    return Moment(topic, partition, whole("times", row[2], _MIN_TIME_US, _MAX_TIME_US))

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import contextlib
+import logging
 import socket
 import stat
 import threading
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import TracebackType
@@ -45,6 +47,11 @@ __all__ = ["FlightService", "Host"]
 CLOSE_GRACE_S: Final = 0.2
 """How long streams may go on when the service closes; then their connections are broken."""
 
+CLOSE_TIMEOUT_S: Final = 10.0
+"""How long closing takes at the most, whatever the store or the disk below it waits for."""
+
+_log = logging.getLogger("dafka.store")
+
 
 class FlightService:
     """Serves ``log`` from construction until ``close``, over TCP and, for its machine, a socket.
@@ -81,6 +88,7 @@ class FlightService:
         self._gets = Slots("gets", MAX_GETS)
         self._puts = Slots("puts", MAX_PUTS)
         self._waits = Slots("waits", MAX_WAITS)
+        self._started = threading.Event()
         self._closing = threading.Event()
         self._close_lock = threading.Lock()
         self._socket_path = socket_path
@@ -106,6 +114,7 @@ class FlightService:
                 self._addresses |= addresses_of(unix)
                 self.locations = (unix, tcp)
             self.place = place_of(self.locations)
+            self._started.set()
         except BaseException:
             self.close()
             raise
@@ -118,8 +127,12 @@ class FlightService:
             closing = [threading.Thread(target=each.end, daemon=True) for each in servers]
             for thread in closing:
                 thread.start()
+            deadline = time.monotonic() + CLOSE_TIMEOUT_S
             wait_s = CLOSE_GRACE_S
             while any(_alive_after(thread, wait_s) for thread in closing):
+                if time.monotonic() > deadline:
+                    _log.error("requests over Flight do not end; they are left to themselves")
+                    break
                 break_accepted(self._addresses)
                 wait_s = CLOSE_GRACE_S / 4
             if self._socket_path is not None and servers:
@@ -217,7 +230,8 @@ class FlightService:
 
     def check_open(self) -> None:
         """Raises ClosingError when the service ends."""
-        if self._closing.is_set():
+        # Listening begins before it is known where, so the first request may come too early.
+        if self._closing.is_set() or not self._started.wait(CLOSE_TIMEOUT_S):
             raise ClosingError("the store is about to end; ask another one")
 
     def _check(self, store: str) -> None:

@@ -64,8 +64,17 @@ def _sockets() -> Iterator[socket.socket]:
     for name in names:
         with contextlib.suppress(OSError, ValueError):
             if stat.S_ISSOCK(os.fstat(int(name)).st_mode):
-                # Of its own, for gRPC may close the one it has at any time.
-                yield socket.socket(fileno=os.dup(int(name)))
+                yield _own(int(name))
+
+
+def _own(descriptor: int) -> socket.socket:
+    # gRPC may close the one it has at any time.
+    copy = os.dup(descriptor)
+    try:
+        return socket.socket(fileno=copy)
+    except BaseException:
+        os.close(copy)
+        raise
 
 
 def _normal(address: object) -> Address:

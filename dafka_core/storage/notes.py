@@ -26,8 +26,8 @@ GROWTH = 8
 """More would leave more small blocks, less would write records more often."""
 
 MAX_NOTES = 100_000
-"""Some 20 MB.  Beyond it the partition written longest ago is forgotten until it is written
-again, or the log is opened again."""
+"""Some 20 MB.  Beyond it the partition written longest ago is forgotten, or half of the only one:
+those blocks stay as they are until the log is opened again."""
 
 
 class Noted(NamedTuple):
@@ -90,8 +90,10 @@ class Notes:
                 self._changed.add(partition_id)
             else:
                 self._keep(partition_id, [])
-            while self._count > MAX_NOTES and len(self._partitions) > 1:
-                self._keep(next(iter(self._partitions)), [])
+            while self._count > MAX_NOTES:
+                oldest = next(iter(self._partitions))
+                left = self._partitions[oldest]
+                self._keep(oldest, left[len(left) // 2 :] if len(self._partitions) == 1 else [])
 
     def drop(self, partition_id: int, blocks: Sequence[Noted]) -> None:
         """Forgets blocks that are no more."""

@@ -1,0 +1,305 @@
+"""Writing a partition straight into a store that hosts it, as blocks over Arrow Flight."""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+from collections.abc import Callable, Collection, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from types import TracebackType
+from typing import Final, NamedTuple, Protocol, Self
+
+import pyarrow as pa
+
+from dafka_core.columnar.places import Place
+from dafka_core.errors import (
+    NotAcknowledgedError,
+    OffsetConflictError,
+    StoreUnreachableError,
+)
+from dafka_core.records import PartitionInfo
+
+BLOCK_ROWS: Final = 65_536
+BLOCK_BYTES: Final = 8 << 20
+"""What is put at once: what a store makes one block of, and a reader one batch."""
+
+RETAINED_BYTES: Final = 64 << 20
+"""Values that are sent and not known to be on disk.  They are kept, to be put elsewhere if the
+host is lost, so this bounds a task's memory; it is enough for the disk never to wait."""
+
+LOOK_AGAIN_S: Final = 0.2
+"""How long to wait before hosts are looked for again."""
+
+
+class Put(Protocol):
+    """What writing needs of ``dafka_core.columnar.Put``: one stream of blocks into a partition."""
+
+    @property
+    def durable(self) -> int:
+        """The partition's end on the host's disk, as far as the host has said."""
+
+    def write(self, values: pa.Array) -> None:
+        """Sends the next records."""
+
+    def wait_durable(self, end: int, *, timeout_s: float) -> int:
+        """Waits until the partition reaches ``end`` on the host's disk."""
+
+    def close(self) -> None:
+        """Lets go of the stream."""
+
+
+class Host(Protocol):
+    """What writing needs of ``dafka_core.columnar.StoreClient``."""
+
+    @property
+    def place(self) -> Place:
+        """Which store it is."""
+
+    def heads(self, topics: Collection[str] | None, *, timeout_s: float) -> list[PartitionInfo]:
+        """What the store holds."""
+
+    def put(self, topic: str, partition: str, start: int, *, timeout_s: float) -> Put:
+        """Begins to append at ``start``."""
+
+    def wait(self, topic: str, partition: str, end: int, *, timeout_s: float) -> int:
+        """Waits until the store has the partition up to ``end`` on disk."""
+
+
+class Hosts(Protocol):
+    """The stores that can host partitions."""
+
+    def anew(self) -> Sequence[Host]:
+        """Those that are there now."""
+
+    def close(self) -> None:
+        """Lets go of them."""
+
+
+class _Sent(NamedTuple):
+    offset: int
+    values: pa.Array
+
+    @property
+    def end(self) -> int:
+        return self.offset + len(self.values)
+
+
+@dataclass(frozen=True, slots=True)
+class _Candidate:
+    host: Host
+    end: int
+
+
+class HostedPublisher:
+    """Appends to one partition at the store that has most of it.
+
+    Args:
+        known: the stores that are there.
+        hosts: finds them anew, when they fail; closed with the publisher.
+        acks: how many of them must have everything on disk when ``flush`` returns.
+        timeout_s: the longest wait for a host.
+
+    Raises:
+        StoreUnreachableError: none of them answers.
+    """
+
+    def __init__(
+        self,
+        topic: str,
+        address: str,
+        known: Sequence[Host],
+        hosts: Hosts,
+        *,
+        acks: int,
+        timeout_s: float,
+    ) -> None:
+        self._topic = topic
+        self.address = address
+        self._known = known
+        self._hosts = hosts
+        self._acks = acks
+        self._timeout_s = timeout_s
+        self._pieces: list[pa.Array] = []
+        self._rows = 0
+        self._size_bytes = 0
+        self._retained: deque[_Sent] = deque()
+        self._retained_bytes = 0
+        best = self._best()
+        self._host = best.host
+        self._sent_end = best.end
+        self._put = self._open(best.end)
+
+    @property
+    def next_offset(self) -> int:
+        """The offset of the next record."""
+        return self._sent_end + self._rows
+
+    def publish_many(self, values: pa.Array) -> int:
+        """Takes binary or string values without nulls and gives the first one's offset."""
+        first = self.next_offset
+        at = 0
+        while at < len(values):
+            part = values.slice(at, BLOCK_ROWS - self._rows)
+            self._pieces.append(part)
+            self._rows += len(part)
+            self._size_bytes += part.nbytes
+            at += len(part)
+            if self._rows >= BLOCK_ROWS or self._size_bytes >= BLOCK_BYTES:
+                self._send()
+        return first
+
+    def flush(self, timeout_s: float) -> None:
+        """Waits until everything is on the disks of ``acks`` stores.
+
+        Raises:
+            NotAcknowledgedError: it is not within ``timeout_s`` seconds.
+        """
+        deadline = time.monotonic() + timeout_s
+        self._send()
+        while self._retained:
+            self._guarded(lambda: self._wait(self._sent_end, deadline), deadline)
+            if self._retained and time.monotonic() >= deadline:
+                raise self._not_acknowledged(timeout_s)
+        self._wait_for_others(self._sent_end, deadline, timeout_s)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self._put.close()
+        self._hosts.close()
+
+    def _send(self) -> None:
+        if not self._rows:
+            return
+        values = _joined(self._pieces)
+        sent = _Sent(self._sent_end, values)
+        self._retained.append(sent)
+        self._retained_bytes += values.nbytes
+        self._sent_end += len(values)
+        self._pieces, self._rows, self._size_bytes = [], 0, 0
+        deadline = time.monotonic() + self._timeout_s
+        self._guarded(lambda: self._put_one(values), deadline)
+        while self._retained_bytes > RETAINED_BYTES and len(self._retained) > 1:
+            self._guarded(lambda: self._wait(self._retained[0].end, deadline), deadline)
+            if time.monotonic() >= deadline:
+                raise self._not_acknowledged(self._timeout_s)
+
+    def _put_one(self, values: pa.Array) -> None:
+        self._put.write(values)
+        self._release(self._put.durable)
+
+    def _wait(self, end: int, deadline: float) -> None:
+        self._release(self._put.wait_durable(end, timeout_s=_left_s(deadline)))
+
+    def _guarded(self, work: Callable[[], None], deadline: float) -> None:
+        """Does some work at the host; goes on elsewhere when it is lost.
+
+        A partition that ends elsewhere than expected has been written to by another attempt of
+        this task.  Which rows were its is not known, so what is not acknowledged follows them: at
+        least once.
+        """
+        try:
+            work()
+        except StoreUnreachableError:
+            self._move(deadline)
+        except OffsetConflictError as conflict:
+            self._put.close()
+            self._rebase(conflict.end)
+            self._resend(conflict.end)
+
+    def _release(self, durable: int) -> None:
+        while self._retained and self._retained[0].end <= durable:
+            self._retained_bytes -= self._retained.popleft().values.nbytes
+
+    def _move(self, deadline: float) -> None:
+        """Goes on at another host, or the same one started again, from what is on its disk.
+
+        Raises:
+            StoreUnreachableError: there is none until the deadline.
+            NotAcknowledgedError: none has all that was acknowledged before.
+        """
+        self._put.close()
+        while True:
+            try:
+                self._known = self._hosts.anew()
+                best = self._best()
+                if self._retained and best.end >= self._retained[0].offset:
+                    self._host = best.host
+                    self._resend(best.end)
+                    return
+            except StoreUnreachableError:
+                if time.monotonic() >= deadline:
+                    raise
+            if time.monotonic() >= deadline:
+                raise self._not_acknowledged(self._timeout_s)
+            time.sleep(LOOK_AGAIN_S)
+
+    def _rebase(self, end: int) -> None:
+        """Gives what is not acknowledged new offsets, from ``end`` on."""
+        rebased: deque[_Sent] = deque()
+        for sent in self._retained:
+            rebased.append(_Sent(end, sent.values))
+            end = rebased[-1].end
+        self._retained, self._sent_end = rebased, end
+
+    def _not_acknowledged(self, waited_s: float) -> NotAcknowledgedError:
+        count = self._sent_end - self._retained[0].offset
+        return NotAcknowledgedError(self._topic, self.address, count, waited_s)
+
+    def _resend(self, end: int) -> None:
+        self._release(end)
+        self._put = self._open(end)
+        for sent in self._retained:
+            self._put.write(sent.values.slice(max(end - sent.offset, 0)))
+
+    def _open(self, start: int) -> Put:
+        return self._host.put(self._topic, self.address, start, timeout_s=self._timeout_s)
+
+    def _best(self) -> _Candidate:
+        """The host that has most of the partition; the same one each time if they are equal."""
+        candidates, failure = [], None
+        for host in self._known:
+            try:
+                candidates.append(_Candidate(host, self._end_at(host)))
+            except StoreUnreachableError as error:
+                failure = error
+        if not candidates:
+            raise failure or StoreUnreachableError("", "no store is known that can host partitions")
+        turn = int(self.address[:8], 16)
+        candidates.sort(key=lambda candidate: candidate.host.place.store)
+        first = turn % len(candidates)
+        return max(candidates[first:] + candidates[:first], key=lambda candidate: candidate.end)
+
+    def _end_at(self, host: Host) -> int:
+        infos = host.heads([self._topic], timeout_s=self._timeout_s)
+        return next((info.end for info in infos if info.partition == self.address), 0)
+
+    def _wait_for_others(self, end: int, deadline: float, timeout_s: float) -> None:
+        have = {self._host.place.store}
+        others = {host.place.store: host for host in self._known}
+        while len(have) < self._acks:
+            for store, host in others.items():
+                if store in have:
+                    continue
+                step_s = min(_left_s(deadline), LOOK_AGAIN_S)
+                with suppress(StoreUnreachableError):
+                    if host.wait(self._topic, self.address, end, timeout_s=step_s) >= end:
+                        have.add(store)
+            if len(have) < self._acks and time.monotonic() >= deadline:
+                raise NotAcknowledgedError(self._topic, self.address, end, timeout_s)
+
+
+def _left_s(deadline: float) -> float:
+    return max(deadline - time.monotonic(), 0.001)
+
+
+def _joined(pieces: list[pa.Array]) -> pa.Array:
+    binary = [piece.cast(pa.binary()) for piece in pieces]
+    return binary[0] if len(binary) == 1 else pa.concat_arrays(binary)

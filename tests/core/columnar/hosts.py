@@ -1,0 +1,178 @@
+"""A store's bulk service over a real log, with the simplest host there can be."""
+
+from __future__ import annotations
+
+import contextlib
+import tempfile
+import threading
+import time
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from pathlib import Path
+from typing import Self
+
+import pyarrow as pa
+from pyarrow import flight
+
+from dafka_core.columnar.client import StoreClient
+from dafka_core.columnar.columns import RecordColumns
+from dafka_core.columnar.places import Place
+from dafka_core.columnar.server import FlightService
+from dafka_core.errors import OffsetConflictError
+from dafka_core.records import Run
+from dafka_core.storage import Log, WrongOffsetError
+
+TOPIC, PARTITION = "t", "P"
+STORE = "5" * 32
+PATIENCE_S = 30.0
+LARGEST = {"max_records": 65_536, "max_bytes": 8 << 20}
+
+
+def value(offset: int) -> bytes:
+    """The record at an offset: of a length of its own, and nothing another one has."""
+    return b"%d," % offset * (1 + offset * 7919 % 23)
+
+
+def values(start: int, end: int) -> list[bytes]:
+    return [value(offset) for offset in range(start, end)]
+
+
+def array(start: int, end: int) -> pa.BinaryArray:
+    return pa.array(values(start, end), pa.binary())
+
+
+class LogHost:
+    """Appends in a thread, one run after the other, as long as ``open`` is set."""
+
+    def __init__(self, log: Log) -> None:
+        self.log = log
+        self.open = threading.Event()
+        self.open.set()
+        self.failure: Exception | None = None
+        self.taken: list[Run] = []
+        self.known: list[Place] = []
+        self._pool = ThreadPoolExecutor(1)
+
+    def put(self, run: Run) -> Future[int]:
+        self.taken.append(run)
+        return self._pool.submit(self._append, run)
+
+    def end(self, topic: str, partition: str) -> int:
+        return self.log.end(topic, partition)
+
+    def wait(self, topic: str, partition: str, end: int, timeout_s: float) -> int:
+        deadline = time.monotonic() + timeout_s
+        while self.end(topic, partition) < end and time.monotonic() < deadline:
+            time.sleep(0.01)
+        return self.end(topic, partition)
+
+    def places(self) -> list[Place]:
+        return self.known
+
+    def close(self) -> None:
+        self.open.set()
+        self._pool.shutdown()
+
+    def _append(self, run: Run) -> int:
+        self.open.wait()
+        if self.failure is not None:
+            raise self.failure
+        try:
+            self.log.append([run])
+        except WrongOffsetError as error:
+            raise OffsetConflictError(run.topic, run.partition, error.offset, error.end) from error
+        return run.end
+
+
+class Served:
+    """A log with its service, in a directory whose path is short enough for a socket."""
+
+    def __init__(self, directory: Path, log: Log | None = None) -> None:
+        self.directory = directory
+        self.log = log or Log(directory)
+        self.host = LogHost(self.log)
+        self.service = FlightService(
+            self.log,
+            self.host,
+            lambda locations: Place.begin(STORE, locations, directory),
+            bind_host="127.0.0.1",
+            port=0,
+            socket_path=str(directory / "flight.sock"),
+        )
+        self.place = self.service.place
+        self.host.known = [self.place]
+        self._clients: list[StoreClient] = []
+
+    @property
+    def unix(self) -> Place:
+        """Found at its socket only."""
+        place = self.place
+        return Place(STORE, place.locations[:1], machine=place.machine)
+
+    @property
+    def tcp(self) -> Place:
+        """Found at its port only."""
+        return Place(STORE, self.place.locations[1:])
+
+    def client(self, place: Place | None = None) -> StoreClient:
+        client = StoreClient(place or self.place)
+        self._clients.append(client)
+        return client
+
+    def plain(self) -> flight.FlightClient:
+        """A client that knows nothing of Dafka."""
+        return flight.connect(self.place.locations[1])
+
+    def append(self, end: int, *, topic: str = TOPIC, partition: str = PARTITION) -> None:
+        """Appends up to ``end``, in one run."""
+        start = self.log.end(topic, partition)
+        self.log.append([Run.of(topic, partition, start, values(start, end))])
+
+    def close(self) -> None:
+        for client in self._clients:
+            client.close()
+        self.host.open.set()
+        self.service.close()
+        self.host.close()
+        self.log.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.close()
+
+
+@contextlib.contextmanager
+def short_directory() -> Iterator[Path]:
+    """One that has room for a socket's path wherever tests keep their files."""
+    with tempfile.TemporaryDirectory(prefix="dafka-") as path:
+        yield Path(path).resolve()
+
+
+def check(batches: Iterable[RecordColumns], start: int, end: int) -> list[RecordColumns]:
+    """Asserts that the batches are the records from ``start`` up to ``end``; the batches."""
+    found = []
+    at = start
+    for batch in batches:
+        assert batch.offset == at
+        assert batch.values.to_pylist() == values(at, batch.end)
+        assert batch.values.null_count == 0
+        at = batch.end
+        found.append(batch)
+    assert at == end
+    return found
+
+
+def pins(log: Log) -> int:
+    """How many snapshots, or buffers of them, this process has in use."""
+    mapped = log._env._map
+    assert mapped is not None
+    return len(mapped.pins)
+
+
+def wait_until(reached: Callable[[], object]) -> None:
+    deadline = time.monotonic() + PATIENCE_S
+    while not reached():
+        assert time.monotonic() < deadline, "it did not come to pass"
+        time.sleep(0.01)

@@ -1,0 +1,317 @@
+"""Records put into a real service: durable when it says so, exactly where they belong."""
+
+from __future__ import annotations
+
+import json
+import threading
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from pyarrow import flight
+
+from dafka_core.columnar import limits
+from dafka_core.columnar.client import StoreClient
+from dafka_core.columnar.columns import VALUES_SCHEMA
+from dafka_core.columnar.putting import Put
+from dafka_core.columnar.requests import PutRequest
+from dafka_core.errors import (
+    ClosedError,
+    ConfigError,
+    OffsetConflictError,
+    StoreError,
+    StoreUnreachableError,
+)
+from tests.core.columnar.hosts import (
+    LARGEST,
+    PARTITION,
+    PATIENCE_S,
+    TOPIC,
+    Served,
+    array,
+    check,
+    values,
+    wait_until,
+)
+
+
+def put(client: StoreClient, start: int, **options: Any) -> Put:
+    return client.put(TOPIC, PARTITION, start, **{"timeout_s": PATIENCE_S} | options)
+
+
+def stored(served: Served, end: int) -> None:
+    """Asserts that the partition is the first ``end`` values."""
+    batches = served.client().read(
+        TOPIC, PARTITION, 0, end, times=False, timeout_s=PATIENCE_S, **LARGEST
+    )
+    check(batches, 0, end)
+    assert served.log.end(TOPIC, PARTITION) == end
+
+
+def plain_put(served: Served, command: bytes, schema: pa.Schema = VALUES_SCHEMA) -> tuple[Any, Any]:
+    return served.plain().do_put(flight.FlightDescriptor.for_command(command), schema)
+
+
+def test_what_is_put_is_stored(served: Served, client: StoreClient) -> None:
+    with put(client, 0) as first:
+        first.write(array(0, 10_000))
+        first.write(array(10_000, 10_000))
+        first.write(array(10_000, 10_001))
+        assert first.end == 10_001
+        assert first.finish(PATIENCE_S) == 10_001
+    assert served.log.end(TOPIC, PARTITION) == 10_001
+    with put(client, 10_001) as second:
+        second.write(array(0, 20_000).slice(10_001))
+        assert second.finish(PATIENCE_S) == 20_000
+    stored(served, 20_000)
+
+
+def test_a_put_of_nothing_tells_where_the_partition_ends(
+    served: Served, client: StoreClient
+) -> None:
+    served.append(7)
+    with put(client, 7) as nothing:
+        assert nothing.finish(PATIENCE_S) == 7
+    stored(served, 7)
+
+
+def test_values_are_cut_to_what_a_batch_may_have(served: Served, client: StoreClient) -> None:
+    many = array(0, 150_000)
+    large = pa.array([b"x" * (5 << 20)] * 8 + [b"y" * (20 << 20)], pa.binary())
+    with put(client, 0) as cut:
+        cut.write(many)
+        cut.write(large)
+        assert cut.finish(PATIENCE_S) == 150_009
+    assert max(len(run.values) for run in served.host.taken) == limits.MAX_PUT_BATCH_RECORDS
+    sizes = [run.values.size_bytes for run in served.host.taken]
+    assert sizes[-4:] == [15 << 20, 15 << 20, 10 << 20, 20 << 20]
+
+
+@pytest.mark.parametrize(("start", "end"), [(0, 10), (9, 10), (11, 10), (1 << 40, 10), (1, 0)])
+def test_an_overlap_or_a_gap_is_answered_with_the_end(
+    served: Served, client: StoreClient, start: int, end: int
+) -> None:
+    if end:
+        served.append(end)
+    with pytest.raises(OffsetConflictError) as conflict, put(client, start) as wrong:
+        wrong.write(array(start, start + 5))
+        wrong.finish(PATIENCE_S)
+    assert (conflict.value.offset, conflict.value.end) == (start, end)
+    assert (conflict.value.topic, conflict.value.partition) == (TOPIC, PARTITION)
+    with pytest.raises(OffsetConflictError):
+        wrong.write(array(0, 1))
+    stored(served, end)
+
+
+def test_a_conflict_in_the_middle_of_a_put(served: Served, client: StoreClient) -> None:
+    with pytest.raises(OffsetConflictError) as conflict, put(client, 0) as overtaken:
+        overtaken.write(array(0, 10))
+        wait_until(lambda: served.log.end(TOPIC, PARTITION) == 10)
+        served.append(15)
+        overtaken.write(array(10, 20))
+        overtaken.finish(PATIENCE_S)
+    assert (conflict.value.offset, conflict.value.end) == (10, 15)
+    stored(served, 15)
+
+
+def test_ends_come_back_as_they_are_durable(served: Served) -> None:
+    writer, reader = plain_put(served, PutRequest(TOPIC, PARTITION, 0).packed())
+    for end in (10, 30, 35):
+        start = served.log.end(TOPIC, PARTITION)
+        writer.write_batch(pa.record_batch([array(start, end)], schema=VALUES_SCHEMA))
+        # Without more being sent: a client may wait for each batch.
+        assert json.loads(reader.read().to_pybytes()) == {"v": 1, "end": end}
+        assert served.log.end(TOPIC, PARTITION) == end
+    writer.done_writing()
+    assert json.loads(reader.read().to_pybytes()) == {"v": 1, "end": 35}
+    assert reader.read() is None
+    writer.close()
+
+
+def test_batches_are_submitted_before_those_before_them_are_durable(served: Served) -> None:
+    served.host.open.clear()
+    client = served.client()
+    with put(client, 0) as pipelined:
+        for start in range(0, 50, 10):
+            pipelined.write(array(start, start + 10))
+        wait_until(lambda: len(served.host.taken) == 5)
+        assert served.log.end(TOPIC, PARTITION) == 0
+        served.host.open.set()
+        assert pipelined.finish(PATIENCE_S) == 50
+    stored(served, 50)
+
+
+def test_what_is_under_way_is_bounded(served: Served) -> None:
+    served.host.open.clear()
+    client = served.client()
+    megabytes = pa.array([b"x" * (1 << 20)] * 8, pa.binary())
+    done = threading.Event()
+
+    def work() -> None:
+        with put(client, 0) as large:
+            for _ in range(20):
+                large.write(megabytes)
+            assert large.finish(PATIENCE_S) == 160
+        done.set()
+
+    thread = threading.Thread(target=work)
+    thread.start()
+    most = limits.MAX_UNDER_WAY_BYTES // (8 << 20)
+    wait_until(lambda: len(served.host.taken) == most)
+    assert not done.wait(0.3)
+    assert len(served.host.taken) == most
+    served.host.open.set()
+    thread.join()
+    assert done.is_set()
+    assert served.log.end(TOPIC, PARTITION) == 160
+
+
+def test_a_store_that_makes_no_progress_is_given_up(served: Served, client: StoreClient) -> None:
+    served.host.open.clear()
+    with pytest.raises(StoreUnreachableError, match=r"to its disk for 0.3 s"):
+        with put(client, 0) as stuck:
+            stuck.write(array(0, 10))
+            stuck.finish(0.3)
+    with pytest.raises(StoreUnreachableError, match=r"no progress for 0.2 s"):
+        with put(client, 0, timeout_s=0.2) as stuck:
+            megabytes = pa.array([b"x" * (1 << 20)] * 8, pa.binary())
+            for _ in range(100):
+                stuck.write(megabytes)
+    served.host.open.set()
+    # What had arrived may be stored by now or later; nothing else is hurt.
+    assert client.heads(None, timeout_s=PATIENCE_S) is not None
+
+
+def test_the_hosts_failure_is_the_stores(
+    served: Served, client: StoreClient, caplog: pytest.LogCaptureFixture
+) -> None:
+    served.host.failure = StoreError(served.directory, "the disk is full")
+    with pytest.raises(StoreUnreachableError, match="the disk is full"), put(client, 0) as failing:
+        failing.write(array(0, 10))
+        failing.finish(PATIENCE_S)
+    assert "the disk is full" in caplog.text
+    stored(served, 0)
+
+
+def test_values_are_checked_before_they_leave(served: Served) -> None:
+    client = served.client()
+    with put(client, 0) as wrong:
+        for bad in (
+            pa.array(["a"]),
+            pa.array([b"a"], pa.large_binary()),
+            pa.array([b"a", None], pa.binary()),
+            [b"a"],
+            pa.chunked_array([[b"a"]]),
+        ):
+            with pytest.raises(ConfigError, match="must be an array of binary without nulls"):
+                wrong.write(bad)
+        wrong.write(array(0, 5))
+        assert wrong.finish(PATIENCE_S) == 5
+        with pytest.raises(ClosedError):
+            wrong.write(array(5, 6))
+        with pytest.raises(ClosedError):
+            wrong.finish(1)
+    for topic, partition, start in (("", "P", 0), ("t", "", 0), ("t", "P", -1), ("t", "P", None)):
+        with pytest.raises(ConfigError):
+            client.put(topic, partition, start, timeout_s=1)  # type: ignore[arg-type]
+
+
+def test_a_put_that_is_left_ends(served: Served, client: StoreClient) -> None:
+    for _ in range(20):  # more than the store takes at one time
+        start = served.log.end(TOPIC, PARTITION)
+        with pytest.raises(KeyError), put(client, start) as left:
+            left.write(array(start, start + 10))
+            raise KeyError
+        wait_until(lambda end=start + 10: served.log.end(TOPIC, PARTITION) == end)
+    stored(served, 200)
+
+
+def test_a_failed_put_ends_though_its_client_reads_no_acknowledgements(served: Served) -> None:
+    """The acknowledgements fill what the connection holds; the error comes all the same."""
+    writer, reader = plain_put(served, PutRequest(TOPIC, PARTITION, 0).packed())
+    for start in range(6_000):
+        writer.write_batch(pa.record_batch([array(start, start + 1)], schema=VALUES_SCHEMA))
+    wait_until(lambda: served.log.end(TOPIC, PARTITION) == 6_000)
+    served.append(6_001)
+    with pytest.raises(flight.FlightServerError, match="the partition ends at 6001"):
+        for _ in range(1_000):
+            writer.write_batch(pa.record_batch([array(6_000, 6_001)], schema=VALUES_SCHEMA))
+        writer.done_writing()
+        while reader.read() is not None:
+            continue
+        writer.close()
+
+
+@pytest.mark.parametrize(
+    ("schema", "column", "says"),
+    [
+        (pa.schema([("v", pa.binary())]), pa.array([b"a"]), "'schema' = .*must have one column"),
+        (pa.schema([]), None, "'schema'"),
+        (pa.schema([("value", pa.utf8())]), pa.array(["a"]), "'value' = .*must be of binary"),
+        (pa.schema([("value", pa.large_binary())]), None, "'value' = .*must be of binary"),
+        (
+            pa.schema([("value", pa.dictionary(pa.int8(), pa.binary()))]),
+            None,
+            "'value' = .*must be of binary",
+        ),
+        (
+            pa.schema([("value", pa.binary())]),
+            pa.array([b"a", None], pa.binary()),
+            "'value' = .*1 are null",
+        ),
+        (
+            pa.schema([("value", pa.binary()), ("value", pa.binary())]),
+            None,
+            "'schema' = .*must have one column",
+        ),
+    ],
+)
+def test_other_batches_are_refused(
+    served: Served, schema: pa.Schema, column: pa.Array | None, says: str
+) -> None:
+    writer, reader = plain_put(served, PutRequest(TOPIC, PARTITION, 0).packed(), schema)
+    with pytest.raises(flight.FlightServerError, match=says) as refused:
+        if column is not None:
+            writer.write_batch(pa.record_batch([column], schema=schema))
+        writer.done_writing()
+        while reader.read() is not None:
+            continue
+        writer.close()
+    assert json.loads(refused.value.extra_info)["error"] == "bad-request"
+    stored(served, 0)
+
+
+def test_batches_beyond_the_limits_are_refused(served: Served) -> None:
+    for column in (
+        array(0, limits.MAX_PUT_BATCH_RECORDS + 1),
+        pa.array([b"x" * (1 << 20)] * 17, pa.binary()),
+    ):
+        writer, _ = plain_put(served, PutRequest(TOPIC, PARTITION, 0).packed())
+        with pytest.raises(flight.FlightServerError, match="'batch' = .*must have at most 65536"):
+            writer.write_batch(pa.record_batch([column], schema=VALUES_SCHEMA))
+            writer.close()
+    stored(served, 0)
+
+
+def test_offsets_do_not_go_beyond_the_last(served: Served, monkeypatch: Any) -> None:
+    last = 2**63 - 1
+    monkeypatch.setattr(served.host, "end", lambda topic, partition: last)
+    with pytest.raises(ConfigError, match="leaves no offsets"):
+        with put(served.client(), last) as full:
+            full.write(array(0, 1))
+            full.finish(PATIENCE_S)
+
+
+def test_what_comes_in_other_buffers_is_stored_the_same(served: Served) -> None:
+    """Compressed, and as slices of something larger."""
+    options = flight.FlightCallOptions(write_options=pa.ipc.IpcWriteOptions(compression="lz4"))
+    descriptor = flight.FlightDescriptor.for_command(PutRequest(TOPIC, PARTITION, 0).packed())
+    writer, reader = served.plain().do_put(descriptor, VALUES_SCHEMA, options)
+    whole = pa.array([b"no", *values(0, 500), b"no"], pa.binary())
+    writer.write_batch(pa.record_batch([whole.slice(1, 200)], schema=VALUES_SCHEMA))
+    writer.write_batch(pa.record_batch([whole.slice(201, 300)], schema=VALUES_SCHEMA))
+    writer.done_writing()
+    while reader.read() is not None:
+        continue
+    writer.close()
+    stored(served, 500)
