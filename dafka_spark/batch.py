@@ -14,8 +14,9 @@ from pyspark.sql.types import StructType
 
 from dafka_core.errors import ConfigError
 from dafka_spark import bounds, connections
+from dafka_spark.heads import look
 from dafka_spark.options import EARLIEST, LATEST, SourceOptions
-from dafka_spark.planning import OffsetRange, split
+from dafka_spark.planning import OffsetRange, planned
 from dafka_spark.reading import read_range
 
 if TYPE_CHECKING:
@@ -39,12 +40,12 @@ class DafkaBatchReader(DataSourceReader):
         """One range of offsets per task; none when there is nothing to read.
 
         Raises:
-            ConfigError: ``startingOffsets`` or ``endingOffsets`` lie outside of a partition.
+            ConfigError: ``startingOffsets`` or ``endingOffsets`` lie outside of a partition, or
+                option ``fetch`` asks for what no store offers.
         """
         options = self._options
-        with self._connect(options.via) as source:
-            found = source.partitions(options.selection.asked, timeout_s=options.fetch_timeout_s)
-        heads = options.selection.of(found)
+        seen = look(options, self._connect, thorough=True)
+        heads = options.selection.of(seen.infos)
         start = bounds.starting(options.starting_offsets or EARLIEST, heads)
         end = bounds.ending(options.ending_offsets or LATEST, heads)
         for key in heads:
@@ -56,13 +57,7 @@ class DafkaBatchReader(DataSourceReader):
                     f"{start[key]}",
                 )
         ranges = [OffsetRange(*key, start[key], end[key]) for key in heads]
-        return list(
-            split(
-                ranges,
-                min_partitions=options.min_partitions,
-                max_records=options.max_records_per_partition,
-            )
-        )
+        return list(planned(ranges, seen.holders, options))
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """The rows of one range.  Spark makes ``InputPartition(None)`` of no ranges: no rows."""

@@ -1,7 +1,8 @@
-"""One reader of Dafka's stores per process and tower, shared by the tasks that run there.
+"""What a process keeps open between tasks and triggers, for all that runs there.
 
+One reader of the mesh per tower, one client per store, and the logs of this machine's stores.
 Spark keeps its Python workers for later tasks but tells them neither when a query ends nor when
-they are retired: a reader nobody has used for a while is closed here.
+they are retired: what nobody has used for a while is closed here.
 """
 
 from __future__ import annotations
@@ -10,12 +11,15 @@ import atexit
 import os
 import threading
 import time
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection, Hashable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field
-from typing import Final, Protocol
+from typing import Final, Generic, Protocol, TypeVar
 
 from dafka_core import Reader
+from dafka_core.columnar.client import StoreClient
+from dafka_core.columnar.local import LocalLogs
+from dafka_core.columnar.places import Place
 from dafka_core.errors import DafkaError, DataLossError
 from dafka_core.records import PartitionInfo, Run
 from dafka_spark.options import Via
@@ -24,8 +28,21 @@ IDLE_S: Final = 60.0
 """Longer than the time between micro-batches of most queries, so that they find it connected."""
 
 
-class Source(Protocol):
+class Closable(Protocol):
+    """What can be kept open."""
+
+    def close(self) -> None:
+        """Lets go of sockets, files and threads."""
+
+
+class Source(Closable, Protocol):
     """What reading needs of ``dafka_core.Reader``."""
+
+    def stores(self) -> list[str]:
+        """The stores heard of."""
+
+    def endpoints(self) -> dict[str, tuple[str, ...]]:
+        """Where stores can be read in bulk."""
 
     def partitions(
         self, topics: Collection[str] | None = None, *, timeout_s: float
@@ -42,77 +59,77 @@ class Source(Protocol):
     ) -> list[tuple[int, int]]:
         """When a store wrote them."""
 
-    def close(self) -> None:
-        """Lets go of sockets and threads."""
-
 
 Connect = Callable[[Via], AbstractContextManager[Source]]
 """Takes the way into a mesh and lends a reader of what is there."""
 
+K = TypeVar("K", bound=Hashable)
+C = TypeVar("C", bound=Closable)
+
 
 @dataclass(slots=True)
-class _Entry:
-    source: Source
+class _Entry(Generic[C]):
+    lent: C
     users: int = 0
     idle_since: float = field(default_factory=time.monotonic)
 
 
-class Connections:
-    """Readers by the way into their mesh.  Thread-safe."""
+class Connections(Generic[K, C]):
+    """What is open, by what it was opened with.  Thread-safe."""
 
-    def __init__(self, open_source: Callable[[Via], Source], idle_s: float = IDLE_S) -> None:
-        self._open = open_source
+    def __init__(self, open_: Callable[[K], C], idle_s: float = IDLE_S) -> None:
+        self._open = open_
         self._idle_s = idle_s
         self._lock = threading.Lock()
-        self._entries: dict[Via, _Entry] = {}
+        self._entries: dict[K, _Entry[C]] = {}
         self._sweeper: threading.Thread | None = None
 
     @contextmanager
-    def lend(self, via: Via) -> Iterator[Source]:
-        """A reader for ``via``; after an error of it the next borrower gets a new one."""
+    def lend(self, key: K) -> Iterator[C]:
+        """What ``key`` opens; after an error of it the next borrower gets a new one."""
         with self._lock:
-            entry = self._entries.get(via)
+            entry = self._entries.get(key)
             if entry is None:
-                entry = self._entries[via] = _Entry(self._open(via))
+                entry = self._entries[key] = _Entry(self._open(key))
             entry.users += 1
         try:
-            yield entry.source
+            yield entry.lent
         except DataLossError:
             raise
         except DafkaError:
             with self._lock:
-                if self._entries.get(via) is entry:
-                    del self._entries[via]
+                if self._entries.get(key) is entry:
+                    del self._entries[key]
             raise
         finally:
-            self._give_back(via, entry)
+            self._give_back(key, entry)
 
     def close(self) -> None:
-        """Closes all readers."""
+        """Closes everything."""
         with self._lock:
             entries = list(self._entries.values())
             self._entries.clear()
         for entry in entries:
-            entry.source.close()
+            entry.lent.close()
 
     def forget(self) -> None:
-        """Drops all readers without closing them: in a forked child they are the parent's."""
+        """Drops everything without closing it: in a forked child it is the parent's."""
         self._lock = threading.Lock()
         self._entries = {}
         self._sweeper = None
 
-    def _give_back(self, via: Via, entry: _Entry) -> None:
+    def _give_back(self, key: K, entry: _Entry[C]) -> None:
         with self._lock:
             entry.users -= 1
             entry.idle_since = time.monotonic()
-            dropped = entry.users == 0 and self._entries.get(via) is not entry
+            dropped = entry.users == 0 and self._entries.get(key) is not entry
             if self._entries and self._sweeper is None:
                 self._sweeper = threading.Thread(
-                    target=self._sweep, name="dafka-idle-readers", daemon=True
+                    target=self._sweep, name="dafka-idle-connections", daemon=True
                 )
                 self._sweeper.start()
         if dropped:
-            entry.source.close()
+            entry.lent.close()
 
     def _sweep(self) -> None:
         while True:
@@ -120,16 +137,16 @@ class Connections:
             before = time.monotonic() - self._idle_s
             with self._lock:
                 idle = [
-                    via
-                    for via, entry in self._entries.items()
+                    key
+                    for key, entry in self._entries.items()
                     if entry.users == 0 and entry.idle_since <= before
                 ]
-                closing = [self._entries.pop(via).source for via in idle]
+                closing = [self._entries.pop(key).lent for key in idle]
                 done = not self._entries
                 if done:
                     self._sweeper = None
-            for source in closing:
-                source.close()
+            for lent in closing:
+                lent.close()
             if done:
                 return
 
@@ -138,11 +155,28 @@ def _open_reader(via: Via) -> Source:
     return Reader(tower=via.tower, host=via.host)
 
 
-_connections = Connections(_open_reader)
-atexit.register(_connections.close)
-os.register_at_fork(after_in_child=_connections.forget)
+def _open_logs(_: None) -> LocalLogs:
+    return LocalLogs()
+
+
+_readers: Connections[Via, Source] = Connections(_open_reader)
+_clients: Connections[Place, StoreClient] = Connections(StoreClient)
+_logs: Connections[None, LocalLogs] = Connections(_open_logs)
+for _kept in (_readers, _clients, _logs):
+    atexit.register(_kept.close)
+    os.register_at_fork(after_in_child=_kept.forget)
 
 
 def lend(via: Via) -> AbstractContextManager[Source]:
     """A reader of the mesh that ``via`` leads into, from this process's own."""
-    return _connections.lend(via)
+    return _readers.lend(via)
+
+
+def lend_client(place: Place) -> AbstractContextManager[StoreClient]:
+    """A client of one store, from this process's own."""
+    return _clients.lend(place)
+
+
+def lend_logs() -> AbstractContextManager[LocalLogs]:
+    """The logs of this machine's stores that this process has open."""
+    return _logs.lend(None)

@@ -16,6 +16,7 @@ from typing import Any, ClassVar, Final, NamedTuple, Self
 from dafka_core.config import DEFAULT_TOWER, Options, option, parse_int, unknown
 from dafka_core.errors import ConfigError
 from dafka_core.node_config import AUTO_HOST, TOWER_ENVIRONMENT, parse_towers
+from dafka_core.storage.packing import MAX_BLOCK_BYTES, MAX_BLOCK_RECORDS
 from dafka_spark.offsets import TopicPartition
 from dafka_spark.selection import Selection
 
@@ -27,11 +28,21 @@ LATEST_OFFSET: Final = -1
 MAX_NAME_BYTES: Final = 255
 """Topics and addresses are strings with a one-octet length on the wire."""
 
-ROWS_PER_BATCH: Final = 50_000
-"""Measured with 100-byte values: 10,000 rows a batch gave 3 million rows/s, these 4 to 6."""
+AUTO: Final = "auto"
+LOCAL: Final = "local"
+FLIGHT: Final = "flight"
+MESH: Final = "mesh"
+FETCH: Final = (AUTO, LOCAL, FLIGHT, MESH)
 
-BYTES_PER_BATCH: Final = 8 << 20
-"""Keeps a batch of large values as small in memory as one of many small ones."""
+RECORDS_PER_BATCH: Final = MAX_BLOCK_RECORDS
+BYTES_PER_BATCH: Final = MAX_BLOCK_BYTES
+"""A store's block is a batch as it is, neither cut nor copied.  Measured with 100-byte values:
+10,000 rows a batch gave 3 million rows/s, 50,000 gave 4 to 6."""
+
+RECORDS_PER_TASK: Final = 500_000
+"""Large partitions are cut into tasks of this size unless options say otherwise: a tenth of a
+second's work or more, beside which starting a task is little, and small enough to keep all cores
+busy.  A partition is all that one producer has written, and there may be only one."""
 
 SPARK_SINK_KEYS: Final = frozenset({"checkpointlocation", "queryname"})
 """What Spark itself adds to a streaming sink's options (seen in 4.3)."""
@@ -73,6 +84,11 @@ def parse_tower(value: Any) -> str:
 def parse_names(value: Any) -> tuple[str, ...]:
     """Topics with commas between them."""
     return tuple(parse_name(name.strip()) for name in str(value).split(","))
+
+
+def parse_word(value: Any) -> str:
+    """A word, in any case."""
+    return str(value).strip().lower()
 
 
 def parse_pattern(value: Any) -> str:
@@ -233,11 +249,20 @@ class SourceOptions(SparkOptions):
     )
     max_records_per_partition: int | None = option(
         None,
-        "split partitions so that no task reads more",
+        "split partitions so that no task reads more; "
+        f"{RECORDS_PER_TASK} when neither this nor minPartitions is given",
         kind="int",
         parse=parse_int,
         minimum=1,
         unit="records",
+    )
+    fetch: str = option(
+        AUTO,
+        "how executors get the records: `local` maps the log of a store on their own machine, "
+        "`flight` reads from stores by Arrow Flight, `mesh` fetches from whoever has them; `auto` "
+        "takes the first of these that is possible, and the next one when it fails",
+        choices=FETCH,
+        parse=parse_word,
     )
     fail_on_data_loss: bool = option(
         True, "fail when records are lost before they were read; else warn and go on after them"
@@ -246,7 +271,7 @@ class SourceOptions(SparkOptions):
         60_000, "the longest wait for a store without progress", minimum=1, unit="ms"
     )
     max_records_per_batch: int = option(
-        ROWS_PER_BATCH, "rows in one Arrow batch", minimum=1, maximum=1_000_000, unit="records"
+        RECORDS_PER_BATCH, "rows in one Arrow batch", minimum=1, maximum=1_000_000, unit="records"
     )
     max_bytes_per_batch: int = option(
         BYTES_PER_BATCH,

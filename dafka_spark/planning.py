@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from itertools import pairwise
+from typing import NamedTuple
 
 from pyspark.sql.datasource import InputPartition
 
+from dafka_core.columnar.places import Place
 from dafka_spark.offsets import TopicPartition
+from dafka_spark.options import AUTO, MESH, RECORDS_PER_TASK, SourceOptions
 
 
 @dataclass(frozen=True)
@@ -19,11 +22,25 @@ class OffsetRange(InputPartition):
     partition: str
     start: int
     end: int
+    places: tuple[Place, ...] = field(default=(), compare=False)
+    """Where it can be read in bulk, the best one first.  A hint: what is read is the same."""
 
     @property
     def size(self) -> int:
         """Records in the range."""
         return self.end - self.start
+
+
+class Held(NamedTuple):
+    """What one store has of a partition: offsets ``earliest`` up to, not including, ``end``."""
+
+    place: Place
+    earliest: int
+    end: int
+
+
+Holders = Mapping[TopicPartition, Sequence[Held]]
+"""The stores that can be read in bulk, and what they have of each partition."""
 
 
 def rate_limit(
@@ -52,6 +69,60 @@ def rate_limit(
     return shares
 
 
+def planned(
+    ranges: Iterable[OffsetRange], holders: Holders, options: SourceOptions
+) -> list[OffsetRange]:
+    """The tasks of a batch: ranges with the places to read them from, cut and spread."""
+    parts = split(
+        placed(ranges, holders, alone=options.fetch not in (AUTO, MESH)),
+        min_partitions=options.min_partitions,
+        max_records=options.max_records_per_partition,
+    )
+    return spread(parts)
+
+
+def placed(ranges: Iterable[OffsetRange], holders: Holders, *, alone: bool) -> list[OffsetRange]:
+    """The ranges with the places that have them.
+
+    A range that no store has as a whole is cut where what a store has begins or ends, so that
+    each part has either places or none.  Parts that nobody has get no place: they are fetched
+    over the mesh.  Unless there is no mesh to fall back on (``alone``): then they get every place
+    of their partition, which at least can say what it has.
+    """
+    found = []
+    for item in ranges:
+        held = holders.get(TopicPartition(item.topic, item.partition), ())
+        whole = _places_of(item, held)
+        if whole:
+            found.append(replace(item, places=whole))
+            continue
+        bounds = {bound for holder in held for bound in (holder.earliest, holder.end)}
+        cuts = [item.start, *sorted(b for b in bounds if item.start < b < item.end), item.end]
+        for start, end in pairwise(cuts):
+            part = replace(item, start=start, end=end)
+            places = _places_of(part, held)
+            if not places and alone:
+                places = tuple(holder.place for holder in held)
+            found.append(replace(part, places=places))
+    return found
+
+
+def spread(ranges: Iterable[OffsetRange]) -> list[OffsetRange]:
+    """The ranges with their places in turns: each store is the first choice for its share."""
+    return [
+        replace(item, places=_rotated(item.places, number)) for number, item in enumerate(ranges)
+    ]
+
+
+def _places_of(item: OffsetRange, held: Sequence[Held]) -> tuple[Place, ...]:
+    return tuple(h.place for h in held if h.earliest <= item.start and item.end <= h.end)
+
+
+def _rotated(places: tuple[Place, ...], steps: int) -> tuple[Place, ...]:
+    first = steps % len(places) if places else 0
+    return places[first:] + places[:first]
+
+
 def split(
     ranges: Iterable[OffsetRange],
     *,
@@ -62,7 +133,10 @@ def split(
 
     First so that none has more than ``max_records``; if there are still fewer than
     ``min_partitions``, then by size until there are about as many.  Empty ranges are left out.
+    With neither, none has more than ``RECORDS_PER_TASK``.
     """
+    if min_partitions is None and max_records is None:
+        max_records = RECORDS_PER_TASK
     whole = [item for item in ranges if item.size > 0]
     cut = whole
     if max_records is not None:

@@ -25,9 +25,10 @@ from dafka_core.errors import DataLossError
 from dafka_core.records import PartitionInfo
 from dafka_spark import bounds, connections
 from dafka_spark.dataloss import DataLossPolicy
+from dafka_spark.heads import Seen, look
 from dafka_spark.offsets import SourceOffset, TopicPartition
-from dafka_spark.options import LATEST, SourceOptions
-from dafka_spark.planning import OffsetRange, rate_limit, split
+from dafka_spark.options import LATEST, MESH, SourceOptions
+from dafka_spark.planning import Holders, OffsetRange, planned, rate_limit
 from dafka_spark.reading import read_range
 
 if TYPE_CHECKING:
@@ -36,6 +37,10 @@ if TYPE_CHECKING:
 
 LOOK_AGAIN_S: Final = 0.2
 """Between looks at a partition that ends too early, when the query reads only what there is."""
+
+HOLDERS_S: Final = 5.0
+"""How old what is known of the stores may be for a plan.  A query that reads only what there was
+asks for no heads, but stores come and go meanwhile."""
 
 
 class DafkaStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
@@ -52,17 +57,21 @@ class DafkaStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._connect = connect
         self._policy = DataLossPolicy(options.fail_on_data_loss)
         self._frozen: bounds.Heads | None = None
-        self._seen: bounds.Heads = {}
+        self._seen: Seen | None = None
+        self._seen_at = 0.0
+        self._furthest: dict[TopicPartition, int] = {}
         self._behind_since: dict[TopicPartition, float] = {}
 
     def initialOffset(self) -> dict[str, Any]:
         """Where a query without a checkpoint starts (``startingOffsets``).
 
         Raises:
-            ConfigError: ``startingOffsets`` lies beyond the end of a partition.
+            ConfigError: ``startingOffsets`` lies beyond the end of a partition, or option
+                ``fetch`` asks for what no store offers.
         """
         bound = self._options.starting_offsets or LATEST
-        return SourceOffset.initial(bounds.starting(bound, self._heads())).as_json()
+        heads = self._heads(thorough=True)
+        return SourceOffset.initial(bounds.starting(bound, heads)).as_json()
 
     def getDefaultReadLimit(self) -> ReadLimit:
         """``maxOffsetsPerTrigger``."""
@@ -71,7 +80,7 @@ class DafkaStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def prepareForTriggerAvailableNow(self) -> None:
         """Fixes the partitions and their ends: the query stops when it has read up to them."""
-        self._seen = self._frozen = self._look()
+        self._frozen = self._look(thorough=True)
 
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:
         """Where the next batch ends; ``start`` itself, unchanged, when there is nothing new.
@@ -107,10 +116,8 @@ class DafkaStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return SourceOffset(positions, started).as_json()
 
     def reportLatestOffset(self) -> dict[str, Any] | None:
-        """The ends of all partitions when they were last looked at, for the progress report."""
-        if not self._seen:
-            return None
-        return SourceOffset({key: info.end for key, info in self._seen.items()}).as_json()
+        """The furthest ends seen of all partitions, for the progress report."""
+        return SourceOffset(dict(self._furthest)).as_json() if self._furthest else None
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> list[OffsetRange]:
         """The tasks of a batch; none when it is empty.
@@ -125,11 +132,7 @@ class DafkaStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         for key in sorted(stop.positions):
             first = stop.start.get(key, begin.positions.get(key, 0))
             ranges.append(OffsetRange(*key, first, stop.positions[key]))
-        return split(
-            ranges,
-            min_partitions=self._options.min_partitions,
-            max_records=self._options.max_records_per_partition,
-        )
+        return planned(ranges, self._holders(), self._options)
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """The rows of one range."""
@@ -137,16 +140,28 @@ class DafkaStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             return iter(())
         return read_range(partition, self._schema, self._options, self._connect)
 
-    def _heads(self) -> bounds.Heads:
-        if self._frozen is None:
-            self._seen = self._look()
-            return self._seen
-        return self._frozen
+    def _heads(self, *, thorough: bool = False) -> bounds.Heads:
+        return self._look(thorough=thorough) if self._frozen is None else self._frozen
 
-    def _look(self) -> bounds.Heads:
-        selection, timeout_s = self._options.selection, self._options.fetch_timeout_s
-        with self._connect(self._options.via) as source:
-            return selection.of(source.partitions(selection.asked, timeout_s=timeout_s))
+    def _look(self, *, thorough: bool = False) -> bounds.Heads:
+        # A query that goes on from its checkpoint is told so at its first look, too, if option
+        # fetch asks for what cannot be.
+        thorough = thorough or self._seen is None
+        seen = self._seen = look(self._options, self._connect, thorough=thorough)
+        self._seen_at = time.monotonic()
+        heads = self._options.selection.of(seen.infos)
+        for key, info in heads.items():
+            self._furthest[key] = max(info.end, self._furthest.get(key, 0))
+        return heads
+
+    def _holders(self) -> Holders:
+        """Who has what, as it was when the heads were asked for, or a moment ago."""
+        if self._options.fetch == MESH:
+            return {}
+        if self._seen is None or time.monotonic() - self._seen_at > HOLDERS_S:
+            self._look()
+        assert self._seen is not None
+        return self._seen.holders
 
     def _first(self, key: TopicPartition, begin: SourceOffset, info: PartitionInfo) -> int:
         """The next offset to read of a partition."""

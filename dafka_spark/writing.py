@@ -1,10 +1,10 @@
-"""The sink: each task publishes its rows, and succeeds once stores have them on disk.
+"""The sink: each task puts its rows into a store, and succeeds once stores have them on disk.
 
 Guarantee: at least once.  A row whose task succeeded is stored; a task or a batch that Spark runs
 again writes its rows again.
 
-A producer's address is a partition, so that addresses must not be new in each micro-batch: they
-are made of what stays the same (the query, the topic, the task's number), and a producer resumes
+A writer's address is a partition, so that addresses must not be new in each micro-batch: they
+are made of what stays the same (the query, the topic, the task's number), and a writer resumes
 its partition after the last record the stores have of it.
 """
 
@@ -13,7 +13,7 @@ from __future__ import annotations
 import time
 import uuid
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from types import TracebackType
 from typing import Final, Protocol, Self
@@ -29,8 +29,10 @@ from pyspark.sql.datasource import (
 from pyspark.sql.types import BinaryType, StringType, StructType
 
 from dafka_core import Producer
-from dafka_core.errors import ConfigError
+from dafka_core.errors import ConfigError, StoreUnreachableError
 from dafka_spark.errors import ColumnError
+from dafka_spark.hosting import HostedPublisher
+from dafka_spark.hosts import Hosts
 from dafka_spark.options import SinkOptions, parse_name
 
 ADDRESSES: Final = uuid.UUID("6f0c2c5e-5d0b-5c0e-9a55-0d6b1c7f3a46")
@@ -66,7 +68,7 @@ class Written(WriterCommitMessage):
 
 
 class Publisher(Protocol):
-    """What writing needs of ``dafka_core.Producer``."""
+    """What writing needs of a partition's writer, as ``dafka_core.Producer`` is one."""
 
     @property
     def address(self) -> str:
@@ -98,8 +100,31 @@ Open = Callable[[SinkOptions, str, str], Publisher]
 """Takes the options, a topic and an address."""
 
 
-def open_producer(options: SinkOptions, topic: str, address: str) -> Publisher:
-    """A producer that goes on after the last record the stores have of ``address``."""
+def open_publisher(options: SinkOptions, topic: str, address: str) -> Publisher:
+    """A publisher that goes on after the last record the stores have of ``address``.
+
+    Stores of ours host the partition, if there are as many as must acknowledge; else it is
+    published to the mesh, where stores of any kind do.
+    """
+    hosts = Hosts(options.via, topic)
+    try:
+        for find in (hosts.known, hosts.anew):
+            known = find()
+            if len(known) < options.acks:
+                continue
+            with suppress(StoreUnreachableError):
+                return HostedPublisher(
+                    topic,
+                    address,
+                    known,
+                    hosts,
+                    acks=options.acks,
+                    timeout_s=options.delivery_timeout_ms / 1000,
+                )
+    except BaseException:
+        hosts.close()
+        raise
+    hosts.close()
     return Producer(
         topic, tower=options.tower, host=options.host, address=address, acks=options.acks
     )
@@ -234,7 +259,7 @@ class _Writer:
     """What both writers share.  Commit and abort have nothing to do: what is sent is stored."""
 
     def __init__(
-        self, schema: StructType, options: SinkOptions, open_: Open = open_producer
+        self, schema: StructType, options: SinkOptions, open_: Open = open_publisher
     ) -> None:
         check_columns(schema, options)
         self._options = options
@@ -277,7 +302,7 @@ class DafkaBatchWriter(_Writer, DataSourceArrowWriter):
         options: SinkOptions,
         *,
         overwrite: bool = False,
-        open_: Open = open_producer,
+        open_: Open = open_publisher,
     ) -> None:
         super().__init__(schema, options, open_)
         if overwrite:

@@ -43,6 +43,12 @@ class MemorySource:
     def connect(self, via: Via) -> AbstractContextManager[Source]:
         return nullcontext(self)
 
+    def stores(self) -> list[str]:
+        return ["C" * 32]
+
+    def endpoints(self) -> dict[str, tuple[str, ...]]:
+        return {}
+
     def partitions(
         self, topics: Collection[str] | None = None, *, timeout_s: float
     ) -> list[PartitionInfo]:

@@ -15,7 +15,7 @@ from tests.spark.memory import MemorySource
 class Opened:
     def __init__(self, idle_s: float = 60.0) -> None:
         self.sources: list[MemorySource] = []
-        self.connections = Connections(self._open, idle_s)
+        self.connections: Connections[Via, MemorySource] = Connections(self._open, idle_s)
 
     def _open(self, via: Via) -> MemorySource:
         self.sources.append(MemorySource())
@@ -76,13 +76,13 @@ def test_a_forked_process_does_not_use_its_parents_readers() -> None:
 def test_forgetting_happens_at_fork() -> None:
     from dafka_spark import connections
 
-    original = connections._connections._entries
-    connections._connections._entries = {Via("a"): connections._Entry(MemorySource())}
+    original = connections._readers._entries
+    connections._readers._entries = {Via("a"): connections._Entry(MemorySource())}
     try:
         child = os.fork()
         if child == 0:
-            os._exit(len(connections._connections._entries))
+            os._exit(len(connections._readers._entries))
         _, status = os.waitpid(child, 0)
     finally:
-        connections._connections._entries = original
+        connections._readers._entries = original
     assert os.waitstatus_to_exitcode(status) == 0

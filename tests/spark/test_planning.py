@@ -2,11 +2,24 @@
 
 from __future__ import annotations
 
+import pickle
+from collections.abc import Sequence
+
 from hypothesis import given
 from hypothesis import strategies as st
 
+from dafka_core.columnar.places import Place
 from dafka_spark.offsets import TopicPartition
-from dafka_spark.planning import OffsetRange, rate_limit, split
+from dafka_spark.options import RECORDS_PER_TASK, SourceOptions
+from dafka_spark.planning import (
+    Held,
+    OffsetRange,
+    placed,
+    planned,
+    rate_limit,
+    split,
+    spread,
+)
 
 
 def key(name: object) -> TopicPartition:
@@ -102,3 +115,86 @@ def test_no_offset_is_lost_or_doubled(
         assert at == item.end
     if max_records is not None:
         assert all(part.size <= max_records for part in parts)
+
+
+def test_large_partitions_keep_all_cores_busy() -> None:
+    parts = split(ranges(4 * RECORDS_PER_TASK, 10))
+    assert [part.size for part in parts] == [*[RECORDS_PER_TASK] * 4, 10]
+    assert split(ranges(RECORDS_PER_TASK)) == ranges(RECORDS_PER_TASK)
+    assert len(split(ranges(4 * RECORDS_PER_TASK), min_partitions=1)) == 1
+
+
+def held(*bounds: tuple[str, int, int]) -> list[Held]:
+    return [Held(Place(store, ()), earliest, end) for store, earliest, end in bounds]
+
+
+def stores(item: OffsetRange) -> str:
+    return "".join(place.store for place in item.places)
+
+
+def parts_of(
+    start: int, end: int, holders: Sequence[Held], *, alone: bool = False
+) -> list[tuple[int, int, str]]:
+    item = OffsetRange("t", "a", start, end)
+    found = placed([item], {key("a"): holders}, alone=alone)
+    return [(part.start, part.end, stores(part)) for part in found]
+
+
+def test_ranges_get_the_places_that_have_them() -> None:
+    holders = held(("A", 0, 100), ("B", 20, 90), ("C", 0, 5))
+    assert parts_of(30, 80, holders) == [(30, 80, "AB")]
+    # What one store has as a whole is not cut for the sake of the others.
+    assert parts_of(0, 95, holders) == [(0, 95, "A")]
+    assert parts_of(0, 10, []) == [(0, 10, "")]
+
+
+def test_ranges_that_no_store_has_as_a_whole_are_cut() -> None:
+    holders = held(("A", 10, 60), ("B", 40, 90))
+    assert parts_of(0, 100, holders) == [
+        (0, 10, ""),
+        (10, 40, "A"),
+        (40, 60, "AB"),
+        (60, 90, "B"),
+        (90, 100, ""),
+    ]
+    assert parts_of(0, 60, holders, alone=True) == [(0, 10, "AB"), (10, 40, "A"), (40, 60, "AB")]
+
+
+def test_stores_share_the_work() -> None:
+    holders = {key("0"): held(("A", 0, 200), ("B", 0, 200), ("C", 0, 200))}
+    options = SourceOptions.of({"subscribe": "t", "minpartitions": "4"})
+    parts = planned(ranges(80), holders, options)
+    assert [stores(part) for part in parts] == ["ABC", "BCA", "CAB", "ABC"]
+
+
+def test_places_are_a_hint() -> None:
+    """They travel to executors, but two ranges with the same records are the same."""
+    (bare,) = ranges(5)
+    (item,) = placed([bare], {key("0"): held(("A", 0, 200))}, alone=False)
+    assert item == bare
+    assert hash(item) == hash(bare)
+    assert pickle.loads(pickle.dumps(item)).places == item.places != ()
+
+
+@given(
+    st.integers(0, 50),
+    st.integers(0, 50),
+    st.lists(st.tuples(st.integers(0, 50), st.integers(0, 50)), max_size=4),
+    st.booleans(),
+)
+def test_places_have_what_they_are_named_for(
+    start: int, size: int, bounds: list[tuple[int, int]], alone: bool
+) -> None:
+    holders = held(*((str(n), min(pair), max(pair)) for n, pair in enumerate(bounds)))
+    at = start
+    for first, end, names in parts_of(start, start + size, holders, alone=alone):
+        assert first == at
+        at = end
+        having = "".join(h.place.store for h in holders if h.earliest <= first and end <= h.end)
+        assert names == having or (alone and not having)
+    assert at == start + size
+
+
+def test_nothing_to_spread() -> None:
+    assert spread([]) == []
+    assert spread(ranges(1, 1)) == ranges(1, 1)

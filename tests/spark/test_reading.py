@@ -8,18 +8,15 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 from pyspark.sql.datasource import InputPartition
 from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import StructType
 
 from dafka_core.errors import DataLossError
-from dafka_core.records import Run, Values
 from dafka_spark.batch import DafkaBatchReader
 from dafka_spark.options import SourceOptions
 from dafka_spark.planning import OffsetRange
-from dafka_spark.reading import chunks, read_range
+from dafka_spark.reading import read_range
 from dafka_spark.schema import full
 from tests.spark.memory import MemorySource
 
@@ -92,30 +89,6 @@ def test_no_rows_of_no_range(source: MemorySource) -> None:
     reader = DafkaBatchReader(full(), SourceOptions.of({"subscribe": "t"}), source.connect)
     assert list(reader.read(InputPartition(None))) == []
     assert source.calls == []
-
-
-@given(
-    st.lists(st.lists(st.binary(max_size=12), min_size=1, max_size=9), max_size=9),
-    st.integers(1, 12),
-    st.integers(1, 30),
-)
-def test_chunks_keep_every_record(
-    lists: list[list[bytes]], max_records: int, max_bytes: int
-) -> None:
-    runs, at = [], 5
-    for values in lists:
-        runs.append(Run("t", "A", at, Values.of(values)))
-        at += len(values)
-    expected = [value for values in lists for value in values]
-    cut = list(chunks(iter(runs), max_records, max_bytes))
-    assert [value for chunk in cut for piece in chunk.pieces for value in piece] == expected
-    at = 5
-    for chunk in cut:
-        assert chunk.offset == at
-        assert 1 <= chunk.rows <= max_records
-        assert chunk.size_bytes == sum(piece.size_bytes for piece in chunk.pieces)
-        assert chunk.size_bytes <= max_bytes or chunk.rows == 1
-        at = chunk.end
 
 
 def test_a_gap_is_noticed(source: MemorySource) -> None:

@@ -1,0 +1,83 @@
+"""A store as deployed ones are, of bare sockets, that only readers hear of.
+
+Stores of ours would copy what it has; it does not greet them, so what it has stays its own.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Collection, Sequence
+from types import TracebackType
+from typing import Self
+
+from dafka_core.protocol.messages import ConsumerHello, DirectHead, DirectRecord, Fetch, GetHeads
+from dafka_core.protocol.messages import StoreHello as Hello
+from dafka_core.protocol.wire import parse_subscription, subscription
+from tests.core.nodes.peers import RawPeer
+
+
+class DeployedStore:
+    """Has one partition; greets everybody but ``strangers``."""
+
+    def __init__(
+        self, tower: str, topic: str, values: Sequence[bytes], strangers: Collection[str]
+    ) -> None:
+        self.topic = topic
+        self.values = list(values)
+        self._strangers = strangers
+        self._peer = RawPeer(tower, subscription(GetHeads), subscription(Fetch))
+        self.partition = self._peer.address
+        self._peer.subscribe(subscription(ConsumerHello, self._peer.address))
+        self._ended = threading.Event()
+        self._thread = threading.Thread(target=self._run, daemon=True)
+        self._thread.start()
+
+    def close(self) -> None:
+        self._ended.set()
+        self._thread.join()
+        self._peer.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    def _run(self) -> None:
+        heads = fetches = 0
+        while not self._ended.wait(0.005):
+            for node in self._readers():
+                self._peer.send(Hello(node, self._peer.address))
+            asked = self._peer.messages(GetHeads)
+            for question in asked[heads:]:
+                if question.topic in ("", self.topic) and self._knows(question.requestor):
+                    end = len(self.values) - 1
+                    head = DirectHead(question.requestor, self.topic, self.partition, end)
+                    self._peer.send(head)
+            wanted = self._peer.messages(Fetch)
+            for fetch in wanted[fetches:]:
+                self._send(fetch)
+            heads, fetches = len(asked), len(wanted)
+
+    def _readers(self) -> set[str]:
+        found = map(parse_subscription, list(self._peer.subscribed))
+        return {node for _, kind, node in found if kind is Hello and node and self._knows(node)}
+
+    def _knows(self, node: str) -> bool:
+        return node not in self._strangers
+
+    def _send(self, fetch: Fetch) -> None:
+        own = (fetch.topic, fetch.partition) == (self.topic, self.partition)
+        if not own or not self._knows(fetch.requestor):
+            return
+        for offset in range(fetch.sequence, min(fetch.end, len(self.values))):
+            self._peer.send(
+                DirectRecord(
+                    fetch.requestor, self.topic, self.partition, offset, self.values[offset]
+                )
+            )

@@ -1,0 +1,275 @@
+"""What the driver learns of stores, at each trigger."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pyspark.sql.streaming.datasource import ReadAllAvailable
+
+from dafka_core.errors import ConfigError, StoreUnreachableError
+from dafka_core.records import PartitionInfo
+from dafka_spark import heads
+from dafka_spark.batch import DafkaBatchReader
+from dafka_spark.heads import Seen, look
+from dafka_spark.offsets import TopicPartition
+from dafka_spark.options import SourceOptions
+from dafka_spark.planning import OffsetRange
+from dafka_spark.schema import full
+from dafka_spark.stream import DafkaStreamReader
+from tests.spark.stores import HeardOf, Served
+
+A = TopicPartition("t", "A")
+
+Serve = Callable[[str], Served]
+
+
+@pytest.fixture
+def serve(tmp_path: Path) -> Iterator[Serve]:
+    """Starts stores, by name."""
+    with ExitStack() as running:
+        yield lambda name: running.enter_context(Served(tmp_path / name, name))
+
+
+def options(**given: str) -> SourceOptions:
+    return SourceOptions.of({"subscribe": "t", "fetchtimeoutms": "20000", **given})
+
+
+def seen(source: HeardOf, *, thorough: bool = False, **given: str) -> Seen:
+    return look(options(**given), source.connect, thorough=thorough)
+
+
+def holders(found: Seen) -> dict[str, tuple[int, int]]:
+    return {held.place.store: (held.earliest, held.end) for held in found.holders[A]}
+
+
+def test_the_furthest_head_and_the_longest_memory(serve: Serve) -> None:
+    ahead, behind = serve("ahead"), serve("behind")
+    ahead.add("t", "A", 100)
+    ahead.log.trim("t", "A", 20)
+    behind.add("t", "A", 60)
+    behind.add("u", "A", 1)
+    found = seen(HeardOf([ahead, behind]))
+    assert found.infos == [PartitionInfo("t", "A", 0, 100)]
+    assert holders(found) == {"ahead": (20, 100), "behind": (0, 60)}
+
+
+def test_the_mesh_is_asked_once_where_all_stores_serve_flight(serve: Serve) -> None:
+    store = serve("one")
+    source = HeardOf([store])
+    for count in range(1, 5):
+        store.add("t", "A", 1)
+        assert seen(source).infos == [PartitionInfo("t", "A", 0, count)]
+    assert source.calls == ["partitions"]
+
+
+def test_stores_come_and_go(serve: Serve) -> None:
+    first, second = serve("first"), serve("second")
+    first.add("t", "A", 5)
+    second.add("t", "A", 9)
+    source = HeardOf([first])
+    assert seen(source).infos[0].end == 5
+    source.served.append(second)
+    assert holders(seen(source)) == {"first": (0, 5), "second": (0, 9)}
+    source.served.remove(first)
+    assert holders(seen(source)) == {"second": (0, 9)}
+
+
+def test_deployed_stores_are_asked_over_the_mesh(serve: Serve) -> None:
+    store = serve("ours")
+    store.add("t", "A", 5)
+    source = HeardOf([store], ["deployed"])
+    source.add("t", "A", 7)
+    source.add("t", "B", 3)
+    for _ in range(2):
+        found = seen(source)
+        assert found.infos == [PartitionInfo("t", "A", 0, 7), PartitionInfo("t", "B", 0, 3)]
+        assert holders(found) == {"ours": (0, 5)}
+    assert source.calls == ["partitions"] * 2
+
+
+def test_a_store_that_does_not_answer_is_not_waited_for(serve: Serve) -> None:
+    gone, there = serve("gone"), serve("there")
+    gone.add("t", "A", 9)
+    there.add("t", "A", 5)
+    source = HeardOf([gone, there])
+    assert seen(source).infos[0].end == 9
+    gone.stop()
+    for _ in range(3):
+        assert holders(seen(source)) == {"there": (0, 5)}
+    assert source.calls == ["partitions"]
+    # Where the answer stands for a whole query the mesh is asked, which may still hear it.
+    source.add("t", "A", 9)
+    assert seen(source, thorough=True).infos == [PartitionInfo("t", "A", 0, 9)]
+
+
+def test_a_store_that_only_the_mesh_reaches_is_asked_there_after_a_while(
+    serve: Serve, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    gone, there = serve("gone"), serve("there")
+    there.add("t", "A", 5)
+    source = HeardOf([gone, there])
+    source.add("t", "A", 9)
+    gone.stop()
+    assert seen(source).infos[0].end == 9  # the first look is over the mesh, too
+    assert seen(source).infos[0].end == 5
+    monkeypatch.setattr(heads, "GRACE_S", 0.0)
+    assert seen(source).infos[0].end == 9
+
+
+def test_a_store_that_has_been_started_anew_is_described_anew(serve: Serve) -> None:
+    store = serve("one")
+    store.add("t", "A", 5)
+    source = HeardOf([store])
+    before = seen(source).holders[A][0].place
+    store.stop()
+    store.start()
+    after = seen(source).holders[A][0].place
+    assert after.session != before.session
+    store.stop()
+    store.start(store.port)
+    # Nothing announces it, but a query that maps logs must know.
+    assert seen(source, fetch="local").holders[A][0].place.session == store.place.session
+
+
+def test_nobody_answers(serve: Serve) -> None:
+    store = serve("one")
+    source = HeardOf([store])
+    source.add("t", "A", 9)
+    store.stop()
+    found = seen(source)
+    assert found.infos == [PartitionInfo("t", "A", 0, 9)]
+    assert found.holders == {}
+    with pytest.raises(StoreUnreachableError):
+        seen(source, fetch="flight")
+
+
+def test_another_store_where_one_was(serve: Serve) -> None:
+    store, other = serve("one"), serve("other")
+    other.add("t", "A", 9)
+    source = HeardOf([store])
+    store._service, service = other._service, store._service
+    with pytest.raises(StoreUnreachableError, match=r"store one: "):
+        seen(source, fetch="flight")
+    store._service = service
+
+
+@pytest.mark.parametrize("fetch", ["flight", "local"])
+def test_what_fetch_cannot_do_is_said_at_planning(serve: Serve, fetch: str) -> None:
+    deployed = HeardOf([], ["deployed"])
+    deployed.add("t", "A", 5)
+    reader = DafkaBatchReader(full(), options(fetch=fetch), deployed.connect)
+    with pytest.raises(ConfigError, match=rf"'fetch' = '{fetch}': no store .* serves Arrow Flight"):
+        reader.partitions()
+    store = serve("ours")
+    store.add("t", "A", 5)
+    both = HeardOf([store], ["deployed"])
+    both.add("t", "B", 5)
+    both.add("u", "C", 5)  # not of this query
+    reader = DafkaBatchReader(full(), options(fetch=fetch), both.connect)
+    with pytest.raises(ConfigError, match=r"partition B is only in stores that serve no Arrow"):
+        reader.partitions()
+    stream = DafkaStreamReader(full(), options(fetch=fetch), both.connect)
+    with pytest.raises(ConfigError, match=r"partition B is only in stores that serve no Arrow"):
+        stream.initialOffset()
+
+
+def test_a_log_that_no_store_tells_of(serve: Serve, monkeypatch: pytest.MonkeyPatch) -> None:
+    store = serve("one")
+    store.add("t", "A", 5)
+    assert store._service is not None
+    monkeypatch.setattr(store._service, "place", type(store.place)("one", store.place.locations))
+    with pytest.raises(ConfigError, match=r"'fetch' = 'local': no store says where its log is"):
+        seen(HeardOf([store]), fetch="local")
+
+
+def test_plans_name_the_places(serve: Serve) -> None:
+    first, second = serve("first"), serve("second")
+    for store in (first, second):
+        store.add("t", "A", 100)
+    second.log.trim("t", "A", 30)
+    source = HeardOf([first, second], ["deployed"])
+    source.add("t", "B", 10)
+    given = options(maxrecordsperpartition="50")
+    parts: list[Any] = DafkaBatchReader(full(), given, source.connect).partitions()
+    assert [(p.partition, p.start, p.end, [s.store for s in p.places]) for p in parts] == [
+        ("A", 0, 50, ["first"]),
+        ("A", 50, 100, ["first"]),
+        ("B", 0, 10, []),
+    ]
+
+
+# -- streams -------------------------------------------------------------------------------------
+
+
+def stream_of(source: HeardOf, **given: str) -> DafkaStreamReader:
+    return DafkaStreamReader(full(), options(startingoffsets="earliest", **given), source.connect)
+
+
+def test_an_offset_never_goes_backwards(serve: Serve) -> None:
+    """The store that was ahead is gone, the other one is behind, and then it catches up."""
+    ahead, behind = serve("ahead"), serve("behind")
+    ahead.add("t", "A", 100)
+    behind.add("t", "A", 60)
+    source = HeardOf([ahead, behind])
+    stream = stream_of(source)
+    offset = stream.latestOffset(stream.initialOffset(), ReadAllAvailable())
+    assert offset["topics"] == {"t": {"A": 100}}
+    ahead.stop()
+    for _ in range(3):
+        assert stream.latestOffset(offset, ReadAllAvailable()) == offset
+        assert stream.partitions(offset, offset) == []
+    source.served.remove(ahead)
+    assert stream.latestOffset(offset, ReadAllAvailable()) == offset
+    report = stream.reportLatestOffset()
+    assert report is not None
+    assert report["topics"] == {"t": {"A": 100}}
+    behind.add("t", "A", 50)
+    after = stream.latestOffset(offset, ReadAllAvailable())
+    assert after["topics"] == {"t": {"A": 110}}
+    (part,) = stream.partitions(offset, after)
+    assert part == OffsetRange("t", "A", 100, 110)
+    assert [place.store for place in part.places] == ["behind"]
+
+
+def test_places_are_not_in_the_checkpoint(serve: Serve) -> None:
+    store = serve("one")
+    store.add("t", "A", 100)
+    stream = stream_of(HeardOf([store]))
+    start = stream.initialOffset()
+    end = stream.latestOffset(start, ReadAllAvailable())
+    for offset in (start, end):
+        assert set(offset) == {"start", "topics", "version"}
+        assert "one" not in str(offset)
+
+
+def test_a_replayed_batch_is_planned_by_a_new_reader(serve: Serve) -> None:
+    """It is asked for tasks before it has been asked for an offset."""
+    store = serve("one")
+    store.add("t", "A", 100)
+    source = HeardOf([store])
+    first = stream_of(source)
+    start = first.initialOffset()
+    end = first.latestOffset(start, ReadAllAvailable())
+    (part,) = stream_of(source).partitions(start, end)
+    assert [place.store for place in part.places] == ["one"]
+
+
+def test_places_of_a_long_available_now_are_renewed(
+    serve: Serve, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("dafka_spark.stream.HOLDERS_S", 0.0)
+    first, second = serve("first"), serve("second")
+    for store in (first, second):
+        store.add("t", "A", 100)
+    source = HeardOf([first])
+    stream = stream_of(source)
+    stream.prepareForTriggerAvailableNow()
+    start = stream.initialOffset()
+    end = stream.latestOffset(start, ReadAllAvailable())
+    source.served[:] = [second]
+    (part,) = stream.partitions(start, end)
+    assert [place.store for place in part.places] == ["second"]
