@@ -1,25 +1,52 @@
-"""Runs the benchmarks: ``python -m benchmarks [--pairs N] [--quick]``."""
+"""Runs the benchmarks: ``python -m benchmarks [--only ROW ...] [--pairs N] [--records N]``."""
 
 from __future__ import annotations
 
 import argparse
+import importlib
 
-from benchmarks import mesh
-from benchmarks.figures import Figure, print_lines, print_table
+from benchmarks.bench import FULL_RECORDS, prepared
+from benchmarks.figures import Figure, print_line, print_table
+
+ROWS = {
+    "read": "reading",
+    "write": "writing",
+    "drain": "draining",
+    "trigger": "triggers",
+    "replay": "replaying",
+    "mesh": "ingesting",
+    "memory": "memory",
+}
+"""Modules by the name of their row.  Imported when they run: the processes that rows start import
+this module, too, and need not wait for Spark."""
 
 
 def main() -> None:
     """Prints each figure when it is there, and a table of all at the end."""
     parser = argparse.ArgumentParser(prog="benchmarks", description=__doc__)
+    parser.add_argument(
+        "--only", nargs="+", choices=ROWS, default=list(ROWS), metavar="ROW", help="rows to run"
+    )
+    parser.add_argument("--list", action="store_true", help="say which rows there are")
     parser.add_argument("--pairs", type=int, default=5, help="pairs per figure (default: 5)")
     parser.add_argument(
-        "--records", type=int, default=1_000_000, help="records per measurement (default: 1000000)"
+        "--records",
+        type=int,
+        default=FULL_RECORDS,
+        help=f"records of the first row (default: {FULL_RECORDS}); fewer make all rows smaller",
     )
     arguments = parser.parse_args()
+    rows = {name: importlib.import_module(f"benchmarks.{ROWS[name]}") for name in arguments.only}
+    if arguments.list:
+        for name, module in rows.items():
+            print(f"{name:8} {(module.__doc__ or '').splitlines()[0]}")
+        return
     figures: list[Figure] = []
-    for figure in mesh.run(pairs=arguments.pairs, count=arguments.records):
-        print_lines(figure)
-        figures.append(figure)
+    with prepared(arguments.pairs, arguments.records) as bench:
+        for module in rows.values():
+            for figure in module.run(bench):
+                print_line(figure)
+                figures.append(figure)
     print_table(figures)
 
 

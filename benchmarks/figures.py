@@ -5,11 +5,14 @@ from __future__ import annotations
 import json
 import statistics
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 
 from rich.console import Console
 from rich.table import Table
+
+Side = Callable[[], float]
+"""Runs one side of a comparison and gives what was measured."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,38 +33,60 @@ class Figure:
     pairs: int
 
 
-def compare_rates(
+def in_turns(
+    name: str, sides: Mapping[str, Side], pairs: int, *, warm_up: bool = False
+) -> dict[str, list[float]]:
+    """Measures all sides ``pairs`` times; a list of results by side.
+
+    ``warm_up``: each side runs once before, and that result is dropped.
+    """
+    if warm_up:
+        for side, measure in sides.items():
+            tell(f"{name}: warm-up of {side}: {measure():.4g}")
+    measured: dict[str, list[float]] = {side: [] for side in sides}
+    for index in range(pairs):
+        # Each goes first in half of the pairs: none always finds the machine as another left it.
+        for side in list(sides)[:: -1 if index % 2 else 1]:
+            measured[side].append(sides[side]())
+        last = ", ".join(f"{side} {values[-1]:.4g}" for side, values in measured.items())
+        tell(f"{name}: pair {index + 1} of {pairs}: {last}")
+    return measured
+
+
+def compared(
     name: str,
-    ours: Callable[[], float],
-    reference: Callable[[], float],
+    ours: Sequence[float],
+    reference: Sequence[float],
     *,
     unit: str,
     goal: float,
-    pairs: int,
+    smaller_is_better: bool = False,
 ) -> Figure:
-    """Measures both in turns; each call returns a rate."""
-    measured: list[tuple[float, float]] = []
-    for index in range(pairs):
-        # Each goes first in half of the pairs: neither always finds the machine warm.
-        if index % 2:
-            theirs = reference()
-            measured.append((ours(), theirs))
-        else:
-            mine = ours()
-            measured.append((mine, reference()))
-        print(f"{name}: pair {index + 1} of {pairs}: {measured[-1]}", file=sys.stderr)
+    """The figure of two sides that were measured in turns."""
+    pairs = list(zip(ours, reference, strict=True))
+    ratios = [theirs / mine if smaller_is_better else mine / theirs for mine, theirs in pairs]
     return Figure(
         name,
-        round(statistics.median(mine for mine, _ in measured), 3),
-        round(statistics.median(theirs for _, theirs in measured), 3),
+        _rounded(statistics.median(ours)),
+        _rounded(statistics.median(reference)),
         unit,
-        round(statistics.median(mine / theirs for mine, theirs in measured), 3),
+        _rounded(statistics.median(ratios)),
         goal,
-        pairs,
+        len(pairs),
     )
 
 
-def print_lines(figure: Figure) -> None:
+def slower(*sides: Iterable[float]) -> list[float]:
+    """The lowest rate of each pair."""
+    return [min(rates) for rates in zip(*sides, strict=True)]
+
+
+def tell(line: str) -> None:
+    """Says how far it is, on standard error."""
+    print(line, file=sys.stderr, flush=True)
+
+
+def print_line(figure: Figure) -> None:
     """The figure as a JSON line."""
     print(json.dumps(asdict(figure)), flush=True)
 
@@ -75,4 +100,8 @@ def print_table(figures: list[Figure]) -> None:
         met = "yes" if f.ratio >= f.goal else "NO"
         cells = (f.name, f"{f.ours:g}", f"{f.reference:g}", f.unit, f"{f.ratio:g}", f"{f.goal:g}")
         table.add_row(*cells, met)
-    Console(stderr=True, width=110).print(table)
+    Console(stderr=True, width=120).print(table)
+
+
+def _rounded(value: float) -> float:
+    return float(f"{value:.4g}")

@@ -1,24 +1,32 @@
-"""The mesh, record by record, against a bare pyzmq receive loop of two-frame messages."""
+"""What the rows about the mesh share: a bare pyzmq loop, and nodes in processes of their own."""
 
 from __future__ import annotations
 
 import multiprocessing
 import time
-from collections.abc import Callable, Iterator
-from functools import partial
+from collections.abc import Callable
 from multiprocessing.connection import Connection
 from struct import Struct
 
 import zmq
 
-from benchmarks.figures import Figure, compare_rates
-from dafka_core import Consumer, EmbeddedCluster, Producer
+FULL_BYTES = 100_000_000
+"""Bytes of values in a measurement, but for values so small that records are what counts."""
+
+MIN_RECORDS = 250_000
+
+UNIT = "M records/s"
 
 HEADER = b"Mbench\0\x01\x20" + b"A" * 32 + b"\x05bench"
 _SEQUENCE = Struct(">Q")
 
 # Processes are spawned, so that sender and receiver have nothing in common but the socket.
 _processes = multiprocessing.get_context("spawn")
+
+
+def full_records(size_bytes: int) -> int:
+    """Records in a measurement: some seconds' worth."""
+    return max(FULL_BYTES // size_bytes, MIN_RECORDS)
 
 
 def values_of(count: int, size_bytes: int) -> list[bytes]:
@@ -60,78 +68,29 @@ def _send_bare(port: int, count: int, size_bytes: int) -> None:
     context.term()
 
 
-def store_ingest(cluster: EmbeddedCluster, count: int, size_bytes: int, topic: str) -> float:
-    """Millions of records a second that a store has acknowledged, synced, over the mesh."""
-    return _in_child(_produce, cluster.tower, topic, count, size_bytes)
+class Child:
+    """A function in a process of its own; it is given its end of a pipe as first argument."""
+
+    def __init__(self, function: Callable[..., None], *arguments: object) -> None:
+        self.pipe, theirs = _processes.Pipe()
+        self._process = _processes.Process(target=function, args=(theirs, *arguments))
+        self._process.start()
+        theirs.close()
+
+    def join(self) -> None:
+        """Waits until it has ended."""
+        self._process.join()
 
 
-def _produce(tower: str, topic: str, count: int, size_bytes: int) -> float:
-    values = values_of(count, size_bytes)
-    with Producer(topic, tower=tower) as producer:
-        producer.publish(b"first")
-        producer.flush(30)
-        started = time.perf_counter()
-        producer.publish_many(values)
-        producer.flush(120)
-        return count / (time.perf_counter() - started) / 1e6
-
-
-def consumer_replay(cluster: EmbeddedCluster, count: int, topic: str) -> float:
-    """Millions of records a second that our consumer iterates over, from our store."""
-    return _in_child(_consume, cluster.tower, topic, count)
-
-
-def _consume(tower: str, topic: str, count: int) -> float:
-    with Consumer(tower=tower) as consumer:
-        consumer.subscribe(topic)
-        records: Iterator[object] = iter(consumer)
-        next(records)
-        started = time.perf_counter()
-        for _, _record in zip(range(count), records, strict=False):
-            pass
-        return count / (time.perf_counter() - started) / 1e6
-
-
-def _in_child(function: object, *arguments: object) -> float:
-    ours, theirs = _processes.Pipe()
-    child = _processes.Process(target=_send_result, args=(theirs, function, arguments))
-    child.start()
-    result: float = ours.recv()
+def in_child(function: Callable[..., float], *arguments: object) -> float:
+    """What ``function`` returns when a process of its own runs it."""
+    child = Child(_send_result, function, arguments)
+    result: float = child.pipe.recv()
     child.join()
     return result
 
 
-def _send_result(pipe: Connection, function: object, arguments: tuple[object, ...]) -> None:
-    assert callable(function)
+def _send_result(
+    pipe: Connection, function: Callable[..., float], arguments: tuple[object, ...]
+) -> None:
     pipe.send(function(*arguments))
-
-
-def run(*, pairs: int, count: int) -> Iterator[Figure]:
-    """Ingest and replay, on 100-byte and 1-kB records."""
-    for size_bytes in (100, 1_000):
-        records = count if size_bytes == 100 else count // 4
-        topics = [f"bench-{size_bytes}-{pair}" for pair in range(pairs)]
-        reference = partial(bare_loop, records, size_bytes)
-        with EmbeddedCluster() as cluster:
-            yield compare_rates(
-                f"store ingest over the mesh, synced, {size_bytes} B",
-                _each(topics, partial(store_ingest, cluster, records, size_bytes)),
-                reference,
-                unit="M records/s",
-                goal=0.4,
-                pairs=pairs,
-            )
-            yield compare_rates(
-                f"consumer replay record by record, {size_bytes} B",
-                _each(topics, partial(consumer_replay, cluster, records)),
-                reference,
-                unit="M records/s",
-                goal=0.5,
-                pairs=pairs,
-            )
-
-
-def _each(topics: list[str], measure: Callable[[str], float]) -> Callable[[], float]:
-    """Measures the next topic at each call."""
-    left = iter(topics)
-    return lambda: measure(next(left))

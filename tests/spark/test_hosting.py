@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import ExitStack
+from contextlib import ExitStack, closing
 
 import pyarrow as pa
 import pytest
 
 from dafka_core import EmbeddedCluster, Producer
 from dafka_core.columnar.client import StoreClient
-from dafka_core.columnar.putting import Put
 from dafka_core.errors import NotAcknowledgedError, OffsetConflictError
 from dafka_spark import hosting, hosts
-from dafka_spark.hosting import HostedPublisher
+from dafka_spark.hosting import HostedPublisher, Put
 from dafka_spark.options import SinkOptions
 from dafka_spark.writing import open_publisher
 
@@ -212,7 +211,7 @@ def test_a_put_that_is_refused_says_where_the_partition_ends(shared: EmbeddedClu
         client = publisher._host
         for start in (0, 5, 11):
             put = client.put("refused", PARTITION, start, timeout_s=PATIENCE_S)
-            with put, pytest.raises(OffsetConflictError) as caught:
+            with closing(put), pytest.raises(OffsetConflictError) as caught:
                 _write(put, start)
             assert caught.value.end == 10
 

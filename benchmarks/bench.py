@@ -1,0 +1,101 @@
+"""What the rows share: how much to measure, and stores that are full before anything is."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import tempfile
+import uuid
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from dafka_core import EmbeddedCluster
+from dafka_core.records import Run, Values
+from dafka_core.storage import Log
+
+SIZES_BYTES = (100, 1_000)
+"""Every row is measured with values of both sizes."""
+
+FULL_RECORDS = 10_000_000
+"""What the first row reads; the issue's numbers of the other rows stand in proportion to it."""
+
+BLOCK_RECORDS = 65_536
+BLOCK_BYTES = 8 << 20
+"""The most in a block of the log: records, and bytes of values with their offsets."""
+
+APPEND_BLOCKS = 8
+"""Blocks appended and synced at a time: 64 MB in memory, and the disk is not waited for often."""
+
+TOPIC = "bench"
+
+
+@dataclass(frozen=True, slots=True)
+class Bench:
+    """``records`` is what the first row reads; with fewer all rows have less to do."""
+
+    pairs: int
+    records: int
+    directory: Path
+
+    def part(self, full: int, least: int = 1) -> int:
+        """What takes the place of ``full``, which belongs to ``FULL_RECORDS``."""
+        return max(full * self.records // FULL_RECORDS, least)
+
+    @contextlib.contextmanager
+    def backlog(self, size_bytes: int) -> Iterator[EmbeddedCluster]:
+        """A cluster whose store has topic ``TOPIC`` of two partitions, ``records`` in all.
+
+        The records are written once for all rows of a run.
+        """
+        directory = self.directory / f"backlog-{size_bytes}"
+        with filled(directory, self.records, size_bytes, partitions=2) as cluster:
+            yield cluster
+
+
+@contextlib.contextmanager
+def prepared(pairs: int, records: int) -> Iterator[Bench]:
+    """A bench with a directory of its own, which is removed at the end."""
+    with tempfile.TemporaryDirectory(prefix="dafka-bench-") as directory:
+        yield Bench(pairs, records, Path(directory))
+
+
+@contextlib.contextmanager
+def filled(
+    directory: Path, records: int, size_bytes: int, *, partitions: int = 1
+) -> Iterator[EmbeddedCluster]:
+    """A cluster whose store has ``records`` of topic ``TOPIC``; they stay in the directory."""
+    store = directory / "store-0"
+    if not store.exists():
+        fill(store, records, size_bytes, partitions)
+    with EmbeddedCluster(directory=directory) as cluster:
+        yield cluster
+
+
+def fill(directory: Path, records: int, size_bytes: int, partitions: int) -> None:
+    """Writes a store's log in whole blocks, before the store starts."""
+    most = APPEND_BLOCKS * min(BLOCK_RECORDS, (BLOCK_BYTES - 4_096) // (size_bytes + 4))
+    ends = np.arange(0, (most + 1) * size_bytes, size_bytes, dtype=np.int64)
+    data = np.random.default_rng(size_bytes).bytes(most * size_bytes)
+    with Log(directory) as log:
+        for part in range(partitions):
+            partition = uuid.uuid4().hex.upper()
+            end = records * (part + 1) // partitions - records * part // partitions
+            for start in range(0, end, most):
+                count = min(most, end - start)
+                values = Values.from_columns(ends[: count + 1], data[: count * size_bytes])
+                log.append([Run(TOPIC, partition, start, values)])
+
+
+@contextlib.contextmanager
+def empty() -> Iterator[EmbeddedCluster]:
+    """A cluster with nothing in it; what is written to it is removed.
+
+    What the disk has to do for that is done when this returns, so that it is part of nobody's
+    time.
+    """
+    with EmbeddedCluster() as cluster:
+        yield cluster
+    os.sync()

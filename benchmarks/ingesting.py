@@ -1,0 +1,95 @@
+"""Row 6: records on their way through the mesh, to a store and to a consumer.
+
+Against a bare pyzmq loop.  A live consumer is measured as the loop is, with one process that sends
+and one that receives: there is no store, so the producer keeps everything.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import time
+import uuid
+from collections.abc import Iterator
+from functools import partial
+from multiprocessing.connection import Connection
+from typing import Any
+
+from benchmarks.bench import SIZES_BYTES, Bench, empty
+from benchmarks.figures import Figure, compared, in_turns
+from benchmarks.mesh import UNIT, Child, bare_loop, full_records, in_child, values_of
+from dafka_core import Consumer, EmbeddedCluster, Producer
+from dafka_core.errors import NotAcknowledgedError
+
+FLUSH_TIMEOUT_S = 300.0
+
+
+def run(bench: Bench) -> Iterator[Figure]:
+    """Ingest and live delivery, of each size."""
+    for size_bytes in SIZES_BYTES:
+        count = bench.part(full_records(size_bytes))
+        sides = {
+            "ingest": partial(ingest, count, size_bytes),
+            "live": partial(live, count, size_bytes),
+            "loop": partial(bare_loop, count, size_bytes),
+        }
+        rates = in_turns(f"mesh, {size_bytes} B", sides, bench.pairs)
+        for name, side, goal in (
+            ("ingest, acknowledged", "ingest", 0.5),
+            ("live delivery", "live", 0.7),
+        ):
+            yield compared(
+                f"{name}, {size_bytes} B", rates[side], rates["loop"], unit=UNIT, goal=goal
+            )
+
+
+def ingest(count: int, size_bytes: int) -> float:
+    """Millions of records a second that a new store has on disk and acknowledged."""
+    with empty() as cluster:
+        return in_child(_publish_acknowledged, cluster.tower, count, size_bytes)
+
+
+def _publish_acknowledged(tower: str, count: int, size_bytes: int) -> float:
+    values = values_of(count, size_bytes)
+    with Producer("bench", tower=tower) as producer:
+        producer.publish(b"first")
+        producer.flush(FLUSH_TIMEOUT_S)
+        started = time.perf_counter()
+        producer.publish_many(values)
+        producer.flush(FLUSH_TIMEOUT_S)
+        return count / (time.perf_counter() - started) / 1e6
+
+
+def live(count: int, size_bytes: int) -> float:
+    """Millions of records a second that reach a consumer while they are published."""
+    topic = f"live-{uuid.uuid4().hex}"
+    with EmbeddedCluster(stores=0) as cluster, Consumer(tower=cluster.tower) as consumer:
+        consumer.subscribe(topic)
+        producer = Child(_publish, cluster.tower, topic, count, size_bytes)
+        records: Iterator[object] = iter(consumer)
+        next(records)
+        producer.pipe.send("begin")
+        started = time.perf_counter()
+        for _, _record in zip(range(count), records, strict=False):
+            pass
+        elapsed_s = time.perf_counter() - started
+        producer.pipe.send("end")
+        producer.join()
+    return count / elapsed_s / 1e6
+
+
+def _publish(pipe: Connection, tower: str, topic: str, count: int, size_bytes: int) -> None:
+    values = values_of(count, size_bytes)
+    keeps_all: dict[str, Any] = {
+        "max_unacked_records": count + 1,
+        "max_unacked_bytes": (count + 1) * size_bytes,
+        "close_timeout_s": 0,
+    }
+    # Nobody acknowledges where there is no store.
+    with (
+        contextlib.suppress(NotAcknowledgedError),
+        Producer(topic, tower=tower, **keeps_all) as producer,
+    ):
+        producer.publish(b"first")
+        pipe.recv()
+        producer.publish_many(values)
+        pipe.recv()

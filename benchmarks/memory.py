@@ -1,0 +1,62 @@
+"""Row 7: how much memory one large partition takes, written and read back through Spark.
+
+Each measurement has workers of its own, so that none has the memory of one before.  Of a worker
+all counts that is resident; the log's pages that it maps do, too.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from benchmarks import sparks
+from benchmarks.bench import SIZES_BYTES, TOPIC, Bench, empty
+from benchmarks.figures import Figure, compared, tell
+from benchmarks.processes import Peaks
+from benchmarks.reading import source_options
+from benchmarks.writing import rows
+
+FULL_BYTES = 5_000_000_000
+
+LIMIT_MB = 400.0
+
+
+def run(bench: Bench) -> Iterator[Figure]:
+    """The peak of a worker and of the store, in writing and in each way of reading."""
+    for size_bytes in SIZES_BYTES:
+        records = bench.part(FULL_BYTES // size_bytes)
+        with empty() as cluster:
+            sink = {"tower": cluster.tower, "topic": TOPIC}
+            peaks = writing(records, size_bytes, sink)
+            yield figure(f"worker that writes, {size_bytes} B", peaks.worker_mb)
+            yield figure(f"store that is written to, {size_bytes} B", peaks.store_private_mb)
+            peaks = reading(records, source_options(cluster, fetch="flight"))
+            yield figure(f"worker that reads, {size_bytes} B, flight", peaks.worker_mb)
+            yield figure(f"store that is read from, {size_bytes} B, flight", peaks.store_private_mb)
+            peaks = reading(records, source_options(cluster, fetch="local"))
+            yield figure(f"worker that reads, {size_bytes} B, local", peaks.worker_mb)
+            tell(f"{peaks.worker_private_mb:.0f} MB of the last one are private")
+
+
+def writing(records: int, size_bytes: int, sink: dict[str, Any]) -> Peaks:
+    """What it takes to write all records in one task."""
+    with sparks.session() as spark, Peaks() as peaks:
+        written = sparks.rate(records, rows(spark, records, size_bytes, tasks=1), "dafka", sink)
+    tell(f"memory, {size_bytes} B: written at {written:.4g} M rows/s")
+    return peaks
+
+
+def reading(records: int, source: dict[str, Any]) -> Peaks:
+    """What it takes to read all records in one task."""
+    with sparks.session() as spark, Peaks() as peaks:
+        read = sparks.read_rate(spark, "dafka", records, source)
+    tell(f"memory, {source}: read at {read:.4g} M rows/s")
+    return peaks
+
+
+def figure(name: str, measured_mb: float) -> Figure:
+    """The limit over what was seen; a peak is measured once."""
+    return compared(
+        f"memory of a {name}", [measured_mb], [LIMIT_MB], unit="MB", goal=1.0,
+        smaller_is_better=True,
+    )  # fmt: skip

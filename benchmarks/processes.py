@@ -1,0 +1,105 @@
+"""Memory of other processes, as Linux tells it in ``/proc``."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import threading
+from pathlib import Path
+from types import TracebackType
+from typing import NamedTuple, Self
+
+WORKER = "pyspark.daemon"
+STORE = "dafka_core.cli store"
+
+INTERVAL_S = 0.05
+"""Between two looks: little work, and what a process adds meanwhile is small beside the limit."""
+
+
+class Process(NamedTuple):
+    """One process below this one."""
+
+    pid: int
+    parent: int
+    command: str
+
+
+def below_this_one() -> list[Process]:
+    """Children, their children, and so on."""
+    found: dict[int, Process] = {}
+    for entry in Path("/proc").iterdir():
+        if entry.name.isdecimal():
+            with contextlib.suppress(OSError):
+                # The name in brackets may have spaces; the parent is the second word after it.
+                parent = int((entry / "stat").read_text().rpartition(")")[2].split()[1])
+                command = (entry / "cmdline").read_bytes().replace(b"\0", b" ").decode()
+                found[int(entry.name)] = Process(int(entry.name), parent, command)
+
+    def is_below(process: Process | None) -> bool:
+        while process is not None and process.parent != os.getpid():
+            process = found.get(process.parent)
+        return process is not None
+
+    return [process for process in found.values() if is_below(process)]
+
+
+def workers() -> list[int]:
+    """Spark's Python workers.  They are forks of a daemon, which has the same command line."""
+    alike = {process.pid: process for process in below_this_one() if WORKER in process.command}
+    return [pid for pid, process in alike.items() if process.parent in alike]
+
+
+def stores() -> list[int]:
+    """The stores of embedded clusters."""
+    return [process.pid for process in below_this_one() if STORE in process.command]
+
+
+def memory_mb(pid: int, field: str) -> float:
+    """A field of ``/proc/PID/status`` in MB; 0 when the process is gone."""
+    with contextlib.suppress(OSError):
+        for line in Path(f"/proc/{pid}/status").read_text().splitlines():
+            name, _, value = line.partition(":")
+            if name == field:
+                return int(value.split()[0]) * 1024 / 1e6
+    return 0.0
+
+
+class Peaks:
+    """Watches the memory of workers and stores from ``__enter__`` to ``__exit__``.
+
+    ``worker_mb`` is the largest peak of resident memory of any worker, as the system keeps it;
+    ``worker_private_mb`` and ``store_private_mb`` are the most private memory seen.
+    """
+
+    def __init__(self) -> None:
+        self.worker_mb = 0.0
+        self.worker_private_mb = 0.0
+        self.store_private_mb = 0.0
+        self._done = threading.Event()
+        self._thread = threading.Thread(target=self._watch)
+
+    def look(self) -> None:
+        """Looks at all processes there are."""
+        for pid in workers():
+            self.worker_mb = max(self.worker_mb, memory_mb(pid, "VmHWM"))
+            self.worker_private_mb = max(self.worker_private_mb, memory_mb(pid, "RssAnon"))
+        for pid in stores():
+            self.store_private_mb = max(self.store_private_mb, memory_mb(pid, "RssAnon"))
+
+    def __enter__(self) -> Self:
+        self._thread.start()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self._done.set()
+        self._thread.join()
+        self.look()
+
+    def _watch(self) -> None:
+        while not self._done.wait(INTERVAL_S):
+            self.look()

@@ -1,0 +1,57 @@
+"""Row 5: our consumer replays from our store, against a bare pyzmq loop."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from functools import partial
+
+from benchmarks.bench import SIZES_BYTES, TOPIC, Bench, filled
+from benchmarks.figures import Figure, compared, in_turns
+from benchmarks.mesh import UNIT, bare_loop, full_records, in_child
+from dafka_core import Consumer
+
+LEAST_RECORDS = 50_000
+"""Fewer would come as one run, and nothing would be left to measure."""
+
+
+def run(bench: Bench) -> Iterator[Figure]:
+    """Record by record, and as Arrow arrays, of each size."""
+    for size_bytes in SIZES_BYTES:
+        count = bench.part(full_records(size_bytes), least=LEAST_RECORDS)
+        directory = bench.directory / f"replay-{size_bytes}"
+        # One more than is measured: the first says that everything is connected.
+        with filled(directory, count + 1, size_bytes) as cluster:
+            sides = {
+                "records": partial(in_child, replay_records, cluster.tower, count),
+                "arrow": partial(in_child, replay_arrow, cluster.tower, count),
+                "loop": partial(bare_loop, count, size_bytes),
+            }
+            name = f"replay, {size_bytes} B"
+            rates = in_turns(name, sides, bench.pairs)
+        for way, side, goal in (("record by record", "records", 1.0), ("as Arrow", "arrow", 3.0)):
+            yield compared(f"{name}, {way}", rates[side], rates["loop"], unit=UNIT, goal=goal)
+
+
+def replay_records(tower: str, count: int) -> float:
+    """Millions of records a second that our consumer iterates over, from our store."""
+    with Consumer(tower=tower) as consumer:
+        consumer.subscribe(TOPIC)
+        records: Iterator[object] = iter(consumer)
+        next(records)
+        started = time.perf_counter()
+        for _, _record in zip(range(count), records, strict=False):
+            pass
+        return count / (time.perf_counter() - started) / 1e6
+
+
+def replay_arrow(tower: str, count: int) -> float:
+    """The same as Arrow arrays.  What came first does not count, nor does its time."""
+    with Consumer(tower=tower) as consumer:
+        consumer.subscribe(TOPIC)
+        arrays = (run.values.to_arrow() for run in consumer.runs())
+        seen = first = len(next(arrays))
+        started = time.perf_counter()
+        while seen <= count:
+            seen += len(next(arrays))
+        return (seen - first) / (time.perf_counter() - started) / 1e6

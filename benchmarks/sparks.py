@@ -1,0 +1,58 @@
+"""Spark as the rows use it: two task slots, everything on the loopback, nothing shown."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from pyspark.sql import DataFrame, SparkSession
+
+from benchmarks.stubs import StubSource
+
+_ROOT = str(Path(__file__).parents[1])
+
+
+@contextlib.contextmanager
+def session() -> Iterator[SparkSession]:
+    """A session with Python workers of its own and the stubs registered."""
+    # Read as the JVM and its workers start, which import the stubs and find format "dafka".
+    os.environ["PYSPARK_PYTHON"] = sys.executable
+    paths = [_ROOT, *filter(None, [os.environ.get("PYTHONPATH", "")])]
+    os.environ["PYTHONPATH"] = os.pathsep.join(paths)
+    spark = (
+        SparkSession.builder.master("local[2]")
+        .appName("dafka benchmarks")
+        .config("spark.driver.bindAddress", "127.0.0.1")
+        .config("spark.driver.host", "127.0.0.1")
+        .config("spark.driver.memory", "2g")
+        .config("spark.pyspark.python", sys.executable)
+        .config("spark.ui.enabled", "false")
+        .config("spark.ui.showConsoleProgress", "false")
+        .config("spark.sql.shuffle.partitions", "2")
+        .getOrCreate()
+    )
+    try:
+        spark.sparkContext.setLogLevel("ERROR")
+        spark.dataSource.register(StubSource)
+        yield spark
+    finally:
+        spark.stop()
+
+
+def read_rate(spark: SparkSession, form: str, records: int, options: dict[str, Any]) -> float:
+    """Millions of rows a second that a batch query takes from a source, all columns."""
+    frame = spark.read.format(form).options(**options).load()
+    return rate(records, frame, "noop", {})
+
+
+def rate(records: int, frame: DataFrame, form: str, options: dict[str, Any]) -> float:
+    """Millions of rows a second that a batch query moves."""
+    writer = frame.write.format(form).mode("append").options(**options)
+    started = time.perf_counter()
+    writer.save()
+    return records / (time.perf_counter() - started) / 1e6

@@ -1,0 +1,193 @@
+"""A source of batches that are there already, and sinks that only count.
+
+What Spark takes for a Python source or sink that has nothing to do: the limit of any.  Spark's
+workers import this module, so it needs little.
+"""
+
+# ruff: noqa: N802 -- the names are Spark's
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from functools import lru_cache
+from itertools import cycle, pairwise
+
+import numpy as np
+import pyarrow as pa
+from pyspark.sql.datasource import (
+    DataSource,
+    DataSourceArrowWriter,
+    DataSourceReader,
+    DataSourceStreamArrowWriter,
+    DataSourceStreamReader,
+    InputPartition,
+    WriterCommitMessage,
+)
+from pyspark.sql.pandas.types import to_arrow_schema
+from pyspark.sql.streaming.datasource import (
+    ReadLimit,
+    ReadMaxRows,
+    SupportsTriggerAvailableNow,
+)
+from pyspark.sql.types import StructType
+
+from dafka_spark.schema import full
+
+FORM = "bench-stub"
+
+PREBUILT = 4
+"""Different batches in turn: with a single one the values would stay in the processor's cache."""
+
+
+@dataclass(frozen=True)
+class Rows(InputPartition):
+    """What one task reads."""
+
+    count: int
+
+
+@dataclass(frozen=True)
+class Counted(WriterCommitMessage):
+    """What one task was given."""
+
+    rows: int
+
+
+class StubSource(DataSource):
+    """Options: ``rows`` in all, ``batch`` rows in a batch, ``size`` of a value in bytes, ``tasks``.
+
+    Streams take ``limit`` more: rows in a micro-batch.
+    """
+
+    @classmethod
+    def name(cls) -> str:
+        """The name to give to ``format``."""
+        return FORM
+
+    def schema(self) -> StructType:
+        """The columns of format ``dafka``."""
+        return full()
+
+    def reader(self, schema: StructType) -> DataSourceReader:
+        """The reader of a batch query."""
+        return StubReader(self.options)
+
+    def streamReader(self, schema: StructType) -> DataSourceStreamReader:
+        """The reader of a streaming query."""
+        return StubStreamReader(self.options)
+
+    def writer(self, schema: StructType, overwrite: bool) -> DataSourceArrowWriter:
+        """The writer of a batch query."""
+        return CountingWriter()
+
+    def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamArrowWriter:
+        """The writer of a streaming query."""
+        return CountingStreamWriter()
+
+
+class StubReader(DataSourceReader):
+    """Hands out batches made before."""
+
+    def __init__(self, options: Mapping[str, str]) -> None:
+        self._rows = int(options["rows"])
+        self._shape = int(options["batch"]), int(options["size"])
+        self._tasks = int(options["tasks"])
+
+    def partitions(self) -> list[InputPartition]:
+        """The rows in equal parts."""
+        return list(shares(self._rows, self._tasks))
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        """As many rows as the partition says."""
+        assert isinstance(partition, Rows)
+        return taken(prebuilt(*self._shape), partition.count)
+
+
+class StubStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
+    """The same in micro-batches.  Its offset is the number of rows."""
+
+    def __init__(self, options: Mapping[str, str]) -> None:
+        self._rows = int(options["rows"])
+        self._shape = int(options["batch"]), int(options["size"])
+        self._tasks = int(options["tasks"])
+        self._limit = int(options["limit"])
+
+    def initialOffset(self) -> dict[str, int]:
+        """Nothing is read yet."""
+        return {"rows": 0}
+
+    def getDefaultReadLimit(self) -> ReadLimit:
+        """Option ``limit``."""
+        return ReadMaxRows(self._limit)
+
+    def prepareForTriggerAvailableNow(self) -> None:
+        """All rows are there from the beginning."""
+
+    def latestOffset(self, start: dict[str, int], limit: ReadLimit) -> dict[str, int]:
+        """One micro-batch further."""
+        return {"rows": min(start["rows"] + self._limit, self._rows)}
+
+    def partitions(self, start: dict[str, int], end: dict[str, int]) -> list[Rows]:
+        """The rows of a micro-batch in equal parts."""
+        return shares(end["rows"] - start["rows"], self._tasks)
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        """As many rows as the partition says."""
+        assert isinstance(partition, Rows)
+        return taken(prebuilt(*self._shape), partition.count)
+
+
+class CountingWriter(DataSourceArrowWriter):
+    """Takes rows and counts them."""
+
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> Counted:
+        """How many rows a task was given."""
+        return Counted(sum(batch.num_rows for batch in iterator))
+
+
+class CountingStreamWriter(DataSourceStreamArrowWriter):
+    """Takes the rows of micro-batches and counts them."""
+
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> Counted:
+        """How many rows a task was given."""
+        return Counted(sum(batch.num_rows for batch in iterator))
+
+
+def shares(rows: int, tasks: int) -> list[Rows]:
+    """``rows`` in as many parts as there are tasks."""
+    cuts = [rows * task // tasks for task in range(tasks + 1)]
+    return [Rows(end - start) for start, end in pairwise(cuts)]
+
+
+def taken(batches: tuple[pa.RecordBatch, ...], rows: int) -> Iterator[pa.RecordBatch]:
+    """The batches over and over, ``rows`` rows of them."""
+    for batch in cycle(batches):
+        if rows <= batch.num_rows:
+            break
+        rows -= batch.num_rows
+        yield batch
+    if rows:
+        yield batches[0].slice(0, rows)
+
+
+@lru_cache(maxsize=2)
+def prebuilt(rows: int, size_bytes: int) -> tuple[pa.RecordBatch, ...]:
+    """Batches of all columns, made once in a worker: the warm-up pays for it."""
+    schema = to_arrow_schema(full(), timezone="UTC")
+    ends = pa.array(np.arange(0, (rows + 1) * size_bytes, size_bytes, dtype=np.int32))
+    made = []
+    for number in range(PREBUILT):
+        data = pa.py_buffer(np.random.default_rng(number).bytes(rows * size_bytes))
+        values = pa.Array.from_buffers(pa.binary(), rows, [None, ends.buffers()[1], data])
+        columns = {
+            "key": pa.nulls(rows, pa.binary()),
+            "value": values,
+            "topic": pa.repeat("bench", rows),
+            "partition": pa.repeat("A" * 32, rows),
+            "offset": pa.array(np.arange(number * rows, (number + 1) * rows)),
+            "timestamp": pa.array(np.full(rows, 1_700_000_000_000_000)),
+        }
+        arrays = [columns[field.name].cast(field.type) for field in schema]
+        made.append(pa.RecordBatch.from_arrays(arrays, schema=schema))
+    return tuple(made)

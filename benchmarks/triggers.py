@@ -1,0 +1,72 @@
+"""Row 4: one micro-batch of a few rows from topic to topic, against stubs with nothing to do."""
+
+from __future__ import annotations
+
+import statistics
+import tempfile
+import uuid
+from collections.abc import Iterator
+from functools import partial
+from typing import Any
+
+from pyspark.sql import SparkSession
+
+from benchmarks import sparks
+from benchmarks.bench import SIZES_BYTES, Bench, filled
+from benchmarks.figures import Figure, compared, in_turns
+from benchmarks.reading import source_options, stub_options
+from benchmarks.stubs import FORM
+
+LIMIT = 100
+"""Rows in a micro-batch."""
+
+WARM_UP = 5
+FULL_BATCHES = 20
+"""Micro-batches that are not counted, and that are."""
+
+
+def run(bench: Bench) -> Iterator[Figure]:
+    """Each size; the time of the stubs over ours."""
+    batches = bench.part(FULL_BATCHES, least=2)
+    with sparks.session() as spark:
+        for size_bytes in SIZES_BYTES:
+            records = LIMIT * (WARM_UP + batches)
+            directory = bench.directory / f"triggers-{size_bytes}"
+            with filled(directory, records, size_bytes) as cluster:
+                source = source_options(cluster)
+                stub = {**stub_options(source, records, size_bytes), "limit": LIMIT, "batch": LIMIT}
+                ours = {**source, "startingOffsets": "earliest", "maxOffsetsPerTrigger": LIMIT}
+                sides = {
+                    "dafka": partial(trigger_ms, spark, "dafka", ours, {"tower": cluster.tower}),
+                    "stub": partial(trigger_ms, spark, FORM, stub, {}),
+                }
+                name = f"one micro-batch, {size_bytes} B"
+                times = in_turns(name, sides, bench.pairs)
+            yield compared(
+                name, times["dafka"], times["stub"], unit="ms", goal=0.87, smaller_is_better=True
+            )
+
+
+def trigger_ms(
+    spark: SparkSession, form: str, source: dict[str, Any], sink: dict[str, Any]
+) -> float:
+    """The median time of a micro-batch.
+
+    The query is not told that it is to stop at the end: it looks for more before each batch, as
+    one that runs for ever does.
+    """
+    frame = spark.readStream.format(form).options(**source).load().select("value")
+    topic = f"sink-{uuid.uuid4().hex}"
+    with tempfile.TemporaryDirectory(prefix="dafka-bench-") as checkpoint:
+        writer = frame.writeStream.format(form).options(**sink, topic=topic)
+        query = writer.option("checkpointLocation", checkpoint).start()
+        try:
+            query.processAllAvailable()
+            batches = [progress for progress in query.recentProgress if progress["numInputRows"]]
+        finally:
+            query.stop()
+    if any(batch["numInputRows"] != LIMIT for batch in batches):
+        raise RuntimeError(f"a micro-batch had not {LIMIT} rows")
+    return float(
+        statistics.median(batch["durationMs"]["triggerExecution"] for batch in batches[WARM_UP:])
+    )

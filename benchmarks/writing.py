@@ -1,0 +1,70 @@
+"""Row 2: a batch query writes, synced and acknowledged, against what any must do at least.
+
+That is the slower of two: the same query into a writer in Python that only counts, and the same
+bytes written to a plain file and synced.
+"""
+
+from __future__ import annotations
+
+import os
+import tempfile
+import time
+from collections.abc import Iterator
+from functools import partial
+from pathlib import Path
+
+from pyspark.sql import DataFrame, SparkSession
+
+from benchmarks import sparks
+from benchmarks.bench import SIZES_BYTES, TOPIC, Bench, empty
+from benchmarks.figures import Figure, compared, in_turns, slower
+from benchmarks.stubs import FORM
+
+FULL_RECORDS = 5_000_000
+
+BUFFER_BYTES = 8 << 20
+"""Written to the plain file at a time."""
+
+
+def run(bench: Bench) -> Iterator[Figure]:
+    """Each size beside its references."""
+    records = bench.part(FULL_RECORDS)
+    with sparks.session() as spark:
+        for size_bytes in SIZES_BYTES:
+            frame = rows(spark, records, size_bytes, tasks=2)
+            sides = {
+                "dafka": partial(write_rate, frame, records),
+                "counting": partial(sparks.rate, records, frame, FORM, {}),
+                "file": partial(file_rate, records, size_bytes),
+            }
+            name = f"batch write, acknowledged, {size_bytes} B"
+            rates = in_turns(name, sides, bench.pairs, warm_up=True)
+            reference = slower(rates["counting"], rates["file"])
+            yield compared(name, rates["dafka"], reference, unit="M rows/s", goal=0.5)
+
+
+def rows(spark: SparkSession, records: int, size_bytes: int, *, tasks: int) -> DataFrame:
+    """Rows that cost Spark little to make."""
+    value = f"cast(lpad(string(id), {size_bytes}, '0') AS binary) AS value"
+    return spark.range(0, records, 1, tasks).selectExpr(value)
+
+
+def write_rate(frame: DataFrame, records: int) -> float:
+    """Millions of rows a second into a new store."""
+    with empty() as cluster:
+        return sparks.rate(records, frame, "dafka", {"tower": cluster.tower, "topic": TOPIC})
+
+
+def file_rate(records: int, size_bytes: int) -> float:
+    """Millions of records a second that the disk takes, as a plain file that is synced once."""
+    buffer = os.urandom(BUFFER_BYTES)
+    left = records * size_bytes
+    with tempfile.TemporaryDirectory(prefix="dafka-bench-") as directory:
+        started = time.perf_counter()
+        with (Path(directory) / "file").open("wb", buffering=0) as file:
+            while left > 0:
+                left -= file.write(buffer[:left] if left < BUFFER_BYTES else buffer)
+            os.fsync(file.fileno())
+        elapsed_s = time.perf_counter() - started
+    os.sync()
+    return records / elapsed_s / 1e6
