@@ -11,6 +11,7 @@ from types import FrameType
 from typing import TYPE_CHECKING, Final
 
 from dafka_core.cli import output
+from dafka_core.cli.allocation import keep_freed_memory
 from dafka_core.errors import DafkaError
 
 if TYPE_CHECKING:
@@ -30,6 +31,7 @@ def run(arguments: Sequence[str] | None) -> int:
     """Runs a command; returns the process's exit code."""
     import typer
 
+    keep_freed_memory()
     handle_stop_signals()
     try:
         from dafka_core.cli.app import app

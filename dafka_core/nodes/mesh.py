@@ -43,8 +43,9 @@ from dafka_core.protocol.wire import DEPLOYED, decode, encode, parse_subscriptio
 from dafka_core.records import Run
 
 BURST_COUNT: Final = 65_536
-BURST_BYTES: Final = 64 << 20
-"""Messages taken from a socket before anything else gets its turn."""
+BURST_BYTES: Final = 16 << 20
+"""Messages taken from a socket before anything else gets its turn.  Buffers above this size would
+be given back to the system each time, and its zeroing new ones costs more than all else here."""
 
 FIRST_BEACONS_INTERVAL_S: Final = 0.02
 """The interval of beacons until one has come back: a PUB socket drops what it sends before the

@@ -15,7 +15,7 @@ import numpy as np
 import zmq
 from zmq.backend import Socket  # without the conveniences that zmq.Socket puts before each call
 
-from dafka_core.protocol.bursts import Burst
+from dafka_core.protocol.bursts import PACKED_IDS, Burst
 from dafka_core.protocol.limits import (
     DIRECT_RUN_BYTES,
     LIVE_RUN_BYTES,
@@ -30,7 +30,7 @@ _SEQUENCE = Struct(">Q")
 
 _SEQUENCE_COUNT = Struct(">QI")
 
-_RECORD_IDS = b"MDRP"
+_RECORD_IDS = b"MD"
 
 
 def drain(
@@ -60,6 +60,11 @@ def drain(
             frame = recv(nowait)
             if frame.more:
                 others.append(_rest(socket, [header, frame.bytes]))
+                continue
+            if header[:1] in PACKED_IDS:
+                # Where it lies: it is copied when the burst is joined.
+                size_bytes += len(frame)
+                burst.add(header, frame.buffer)
                 continue
             value = frame.bytes
             size_bytes += len(value)

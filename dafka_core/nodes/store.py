@@ -26,7 +26,7 @@ from dafka_core.storage import Log
 
 ADDRESS_FILE: Final = "address"
 
-MAX_PENDING_BYTES: Final = 64 << 20
+MAX_PENDING_BYTES: Final = 32 << 20
 """Records waiting for the disk; no more are received beyond it."""
 
 SERVE_COUNT: Final = 8_192

@@ -11,7 +11,7 @@ from __future__ import annotations
 import struct
 from dataclasses import dataclass, field
 from itertools import compress
-from typing import Final
+from typing import Any, Final
 
 import numpy as np
 import numpy.typing as npt
@@ -28,7 +28,9 @@ MAX_KNOWN_PREFIXES: Final = 16_384
 limit; at the limit all are forgotten and decoded again."""
 
 
-_PACKED: Final = b"RP"
+PACKED_IDS: Final = b"RP"
+"""Of the commands that carry many records."""
+
 _SEQUENCE_COUNT: Final = struct.Struct(">QI")
 
 
@@ -43,7 +45,8 @@ class Bucket:
     packed: bool
     sequences: list[bytes] = field(default_factory=list)
     """What follows the names in each header."""
-    values: list[bytes] = field(default_factory=list)
+    values: list[Any] = field(default_factory=list)
+    """Bytes, or for packed messages any buffer."""
 
 
 class Burst:
@@ -55,12 +58,12 @@ class Burst:
         self.invalid_count = 0
         """Messages that were no records; they were dropped."""
 
-    def add(self, header: bytes, value: bytes) -> None:
+    def add(self, header: bytes, value: bytes | memoryview) -> None:
         """Takes one message: the general path, for a header not in ``buckets`` yet."""
-        tail_bytes = 12 if header[:1] in _PACKED else 8
+        tail_bytes = 12 if header[:1] in PACKED_IDS else 8
         bucket = self.buckets.get(header[:-tail_bytes])
         if bucket is None:
-            bucket = self._learn(header, value)
+            bucket = self._learn(header, b"" if header[:1] in PACKED_IDS else bytes(value))
         if bucket is not None:
             bucket.sequences.append(header[-tail_bytes:])
             bucket.values.append(value)
@@ -81,7 +84,7 @@ class Burst:
     def _learn(self, header: bytes, value: bytes) -> Bucket | None:
         # Sequence, count and packed values are checked when the runs are made; here only the
         # names that stand before them.
-        packed = header[:1] in _PACKED
+        packed = header[:1] in PACKED_IDS
         names = header[:-12] if packed else header[:-8]
         try:
             if packed:

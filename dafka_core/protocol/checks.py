@@ -105,7 +105,7 @@ def check_run(sequence: int, count: int) -> None:
     check_sequence(sequence + count - 1)
 
 
-def unpack_run(count: int, value: bytes) -> tuple[npt.NDArray[np.uint32], memoryview]:
+def unpack_run(count: int, value: bytes | memoryview) -> tuple[npt.NDArray[np.uint32], memoryview]:
     """The lengths and the records of a run.
 
     Raises:

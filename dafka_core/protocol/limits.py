@@ -44,7 +44,7 @@ MAX_FRAMES: Final = 3
 MAX_RUN_COUNT: Final = 65_536
 """Records in one packed message."""
 
-LIVE_RUN_BYTES: Final = 8 << 10
+LIVE_RUN_BYTES: Final = 16 << 10
 """What a producer packs into one message at the most (or one record, if that is larger).  PUB
 sockets count messages: what waits for a peer that does not read is this times the high-water
 mark."""

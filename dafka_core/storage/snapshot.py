@@ -11,6 +11,7 @@ import numpy as np
 
 from dafka_core.errors import ClosedError
 from dafka_core.records import PartitionInfo
+from dafka_core.storage import paging
 from dafka_core.storage.block import ALIGNMENT, Block, Chunk
 from dafka_core.storage.environment import Environment, Pin
 from dafka_core.storage.failures import damaged_block
@@ -20,16 +21,24 @@ from dafka_core.storage.tables import block_at, infos_of, row_of
 class _Region:
     """Bytes of the map, for numpy; whatever numpy makes of them refers to the pin, through this."""
 
-    __slots__ = ("__array_interface__", "pin")
+    __slots__ = ("__array_interface__", "_address", "_once", "_size_bytes", "pin")
 
-    def __init__(self, address: int, size_bytes: int, pin: Pin) -> None:
+    def __init__(self, address: int, size_bytes: int, pin: Pin, *, once: bool) -> None:
         self.pin = pin
+        self._once = once
+        self._address = address
+        self._size_bytes = size_bytes
         self.__array_interface__: dict[str, Any] = {
             "data": (address, True),  # read-only
             "shape": (size_bytes,),
             "typestr": "|u1",
             "version": 3,
         }
+
+    def __del__(self) -> None:
+        # Before the pin goes: without it the map may move.
+        if self._once:
+            paging.leave(self._address, self._size_bytes)
 
 
 class Snapshot:
@@ -101,7 +110,7 @@ class Snapshot:
             found = block_at(self._env, pin.transaction, topic, partition, offset)
         assert found is not None  # what is held does not change inside a transaction
         try:
-            block = Block.parse(_in_place(found.packed, pin))
+            block = Block.parse(_in_place(found.packed, pin, once=self._env.read_only))
         except ValueError as error:
             directory = self._env.directory
             raise damaged_block(directory, topic, partition, found.first, str(error)) from error
@@ -116,11 +125,11 @@ class Snapshot:
         return self._pin
 
 
-def _in_place(packed: memoryview, pin: Pin) -> memoryview | bytes:
-    """The block's bytes, which keep the pin."""
+def _in_place(packed: memoryview, pin: Pin, *, once: bool) -> memoryview | bytes:
+    """The block's bytes, which keep the pin; ``once`` says that they are not read again."""
     address = int(np.frombuffer(packed, np.uint8).__array_interface__["data"][0])
     if address % ALIGNMENT:
         # LMDB puts a block below a page beside others, where its numbers lie anyhow. Arrow wants
         # them aligned, and a copy of so little is nothing.
         return bytes(packed)
-    return np.asarray(_Region(address, len(packed), pin)).data
+    return np.asarray(_Region(address, len(packed), pin, once=once)).data

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import sys
 import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -14,10 +15,10 @@ import pyarrow as pa
 import pytest
 
 from dafka_core.errors import ClosedError, StoreError
-from dafka_core.records import PartitionInfo, Run
+from dafka_core.records import PartitionInfo, Run, Values
 from dafka_core.storage import Log, environment
 from tests.core.storage import appender
-from tests.core.storage.processes import P, check_chunks, check_snapshot, child, told
+from tests.core.storage.processes import P, check_chunks, check_snapshot, child, started, told
 
 
 def values(start: int, end: int) -> list[bytes]:
@@ -273,3 +274,39 @@ def test_a_reader_with_a_small_map_follows_the_writer(tmp_path: Path) -> None:
                 told(process)
                 with store.snapshot() as snapshot:
                     check_snapshot(snapshot)
+
+
+RESIDENT = """
+import re
+import sys
+
+from dafka_core.storage import Log
+
+
+def mapped_kb():
+    with open("/proc/self/status") as status:
+        return int(re.search(r"RssFile:\\s+(\\d+)", status.read())[1])
+
+
+log = Log(sys.argv[1], read_only=True)
+before_kb = most_kb = mapped_kb()
+rows = 0
+with log.snapshot() as snapshot:
+    for chunk in snapshot.read("t", "P", 0, 64_000):
+        rows += len(chunk.values)
+        most_kb = max(most_kb, mapped_kb())
+print(rows, most_kb - before_kb)
+"""
+
+
+def test_a_reader_keeps_no_more_of_the_file_resident_than_it_holds(tmp_path: Path) -> None:
+    """64 MB are read; mapped pages that were read would count as the reader's memory."""
+    content = Values.from_columns(np.arange(0, 8_001_000, 1000), bytes(8_000_000))
+    with Log(tmp_path) as log:
+        for offset in range(0, 64_000, 8000):
+            log.append([Run("t", "P", offset, content)])
+    with started([sys.executable, "-c", RESIDENT, str(tmp_path)]) as process:
+        found, _ = process.communicate(timeout=60)
+    rows, grown_kb = map(int, found.split())
+    assert rows == 64_000
+    assert grown_kb < 40_000
