@@ -62,6 +62,17 @@ def test_the_example_of_writing(
         assert sum(info.end for info in held if info.topic == topic) == 100_000
 
 
+def test_the_example_of_flight(capsys: pytest.CaptureFixture[str]) -> None:
+    with EmbeddedCluster() as cluster:
+        with Producer("greetings", tower=cluster.tower) as producer:
+            producer.publish_many([b"hello", b"brokerless", b"world"])
+            producer.flush(20)
+        exec(example("Any Arrow Flight client"), {"location": cluster.locations()[-1]})
+    printed = capsys.readouterr().out
+    assert "offset: [[0,1,2]]" in printed
+    assert re.search(r"│ +3 │ +10 │", printed)
+
+
 def test_the_example_of_sql(spark: SparkSession, cluster: EmbeddedCluster) -> None:
     topic = f"sql-{uuid.uuid4().hex[:8]}"
     with Producer(topic, tower=cluster.tower) as producer:
