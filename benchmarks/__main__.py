@@ -1,11 +1,11 @@
-"""Runs the benchmarks: ``python -m benchmarks [--only ROW ...] [--pairs N] [--records N]``."""
+"""Runs the benchmarks: ``python -m benchmarks [--only ROW ...] [--records N]``."""
 
 from __future__ import annotations
 
 import argparse
 import importlib
 
-from benchmarks.bench import FULL_RECORDS, prepared
+from benchmarks.bench import FULL_RECORDS, SIZES_BYTES, prepared
 from benchmarks.figures import Figure, print_line, print_table
 
 ROWS = {
@@ -35,6 +35,15 @@ def main() -> None:
         default=FULL_RECORDS,
         help=f"records of the first row (default: {FULL_RECORDS}); fewer make all rows smaller",
     )
+    parser.add_argument(
+        "--sizes",
+        nargs="+",
+        type=int,
+        choices=SIZES_BYTES,
+        default=list(SIZES_BYTES),
+        metavar="BYTES",
+        help=f"sizes of a value (default: {' and '.join(map(str, SIZES_BYTES))})",
+    )
     arguments = parser.parse_args()
     rows = {name: importlib.import_module(f"benchmarks.{ROWS[name]}") for name in arguments.only}
     if arguments.list:
@@ -42,7 +51,7 @@ def main() -> None:
             print(f"{name:8} {(module.__doc__ or '').splitlines()[0]}")
         return
     figures: list[Figure] = []
-    with prepared(arguments.pairs, arguments.records) as bench:
+    with prepared(arguments.pairs, arguments.records, tuple(arguments.sizes)) as bench:
         for module in rows.values():
             for figure in module.run(bench):
                 print_line(figure)

@@ -17,7 +17,7 @@ from dafka_core.records import Run, Values
 from dafka_core.storage import Log
 
 SIZES_BYTES = (100, 1_000)
-"""Every row is measured with values of both sizes."""
+"""Values that every row is measured with, unless it is told otherwise."""
 
 FULL_RECORDS = 10_000_000
 """What the first row reads; the issue's numbers of the other rows stand in proportion to it."""
@@ -38,6 +38,7 @@ class Bench:
 
     pairs: int
     records: int
+    sizes_bytes: tuple[int, ...]
     directory: Path
 
     def part(self, full: int, least: int = 1) -> int:
@@ -56,10 +57,10 @@ class Bench:
 
 
 @contextlib.contextmanager
-def prepared(pairs: int, records: int) -> Iterator[Bench]:
+def prepared(pairs: int, records: int, sizes_bytes: tuple[int, ...]) -> Iterator[Bench]:
     """A bench with a directory of its own, which is removed at the end."""
     with tempfile.TemporaryDirectory(prefix="dafka-bench-") as directory:
-        yield Bench(pairs, records, Path(directory))
+        yield Bench(pairs, records, sizes_bytes, Path(directory))
 
 
 @contextlib.contextmanager

@@ -5,14 +5,16 @@ from __future__ import annotations
 import statistics
 import tempfile
 import time
+from collections import Counter
 from collections.abc import Iterator
 from functools import partial
 from typing import Any
 
 from pyspark.sql import SparkSession
+from pyspark.sql.streaming.listener import StreamingQueryProgress
 
 from benchmarks import sparks
-from benchmarks.bench import SIZES_BYTES, Bench
+from benchmarks.bench import Bench
 from benchmarks.figures import Figure, compared, in_turns, tell
 from benchmarks.reading import UNIT, source_options, stub_options
 from benchmarks.stubs import FORM
@@ -25,7 +27,7 @@ def run(bench: Bench) -> Iterator[Figure]:
     """Each size; beside it, on standard error, how fast Spark drains a stub."""
     limit = bench.part(FULL_LIMIT)
     with sparks.session() as spark:
-        for size_bytes in SIZES_BYTES:
+        for size_bytes in bench.sizes_bytes:
             with bench.backlog(size_bytes) as cluster:
                 batch = source_options(cluster)
                 stream = {**batch, "startingOffsets": "earliest", "maxOffsetsPerTrigger": limit}
@@ -54,7 +56,17 @@ def drain_rate(spark: SparkSession, form: str, records: int, options: dict[str, 
         query = writer.trigger(availableNow=True).start()
         query.awaitTermination()
         elapsed_s = time.perf_counter() - started
-        seen = sum(progress["numInputRows"] for progress in query.recentProgress)
+        batches = query.recentProgress
+    seen = sum(batch["numInputRows"] for batch in batches)
     if seen != records:
         raise RuntimeError(f"the query has read {seen} rows, not {records}")
+    tell(f"{form}: {elapsed_s:.2f} s, {_parts(batches)}")
     return records / elapsed_s / 1e6
+
+
+def _parts(batches: list[StreamingQueryProgress]) -> str:
+    """How long the steps of all micro-batches took; what they leave out is the query's start."""
+    steps: Counter[str] = Counter()
+    for batch in batches:
+        steps.update(batch["durationMs"])
+    return ", ".join(f"{step} {duration_ms / 1000:.2f}" for step, duration_ms in steps.items())

@@ -14,7 +14,7 @@ from functools import partial
 from multiprocessing.connection import Connection
 from typing import Any
 
-from benchmarks.bench import SIZES_BYTES, Bench, empty
+from benchmarks.bench import Bench, empty
 from benchmarks.figures import Figure, compared, in_turns
 from benchmarks.mesh import UNIT, Child, bare_loop, full_records, in_child, values_of
 from dafka_core import Consumer, EmbeddedCluster, Producer
@@ -25,7 +25,7 @@ FLUSH_TIMEOUT_S = 300.0
 
 def run(bench: Bench) -> Iterator[Figure]:
     """Ingest and live delivery, of each size."""
-    for size_bytes in SIZES_BYTES:
+    for size_bytes in bench.sizes_bytes:
         count = bench.part(full_records(size_bytes))
         sides = {
             "ingest": partial(ingest, count, size_bytes),

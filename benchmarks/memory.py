@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from benchmarks import sparks
-from benchmarks.bench import SIZES_BYTES, TOPIC, Bench, empty
+from benchmarks.bench import TOPIC, Bench, empty
 from benchmarks.figures import Figure, compared, tell
 from benchmarks.processes import Peaks
 from benchmarks.reading import source_options
@@ -23,7 +23,7 @@ LIMIT_MB = 400.0
 
 def run(bench: Bench) -> Iterator[Figure]:
     """The peak of a worker and of the store, in writing and in each way of reading."""
-    for size_bytes in SIZES_BYTES:
+    for size_bytes in bench.sizes_bytes:
         records = bench.part(FULL_BYTES // size_bytes)
         with empty() as cluster:
             sink = {"tower": cluster.tower, "topic": TOPIC}
@@ -48,9 +48,10 @@ def writing(records: int, size_bytes: int, sink: dict[str, Any]) -> Peaks:
 
 def reading(records: int, source: dict[str, Any]) -> Peaks:
     """What it takes to read all records in one task."""
+    source = {**source, "maxRecordsPerPartition": records}
     with sparks.session() as spark, Peaks() as peaks:
         read = sparks.read_rate(spark, "dafka", records, source)
-    tell(f"memory, {source}: read at {read:.4g} M rows/s")
+    tell(f"memory, {source['fetch']}: read at {read:.4g} M rows/s")
     return peaks
 
 

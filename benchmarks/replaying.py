@@ -6,7 +6,7 @@ import time
 from collections.abc import Iterator
 from functools import partial
 
-from benchmarks.bench import SIZES_BYTES, TOPIC, Bench, filled
+from benchmarks.bench import TOPIC, Bench, filled
 from benchmarks.figures import Figure, compared, in_turns
 from benchmarks.mesh import UNIT, bare_loop, full_records, in_child
 from dafka_core import Consumer
@@ -17,7 +17,7 @@ LEAST_RECORDS = 50_000
 
 def run(bench: Bench) -> Iterator[Figure]:
     """Record by record, and as Arrow arrays, of each size."""
-    for size_bytes in SIZES_BYTES:
+    for size_bytes in bench.sizes_bytes:
         count = bench.part(full_records(size_bytes), least=LEAST_RECORDS)
         directory = bench.directory / f"replay-{size_bytes}"
         # One more than is measured: the first says that everything is connected.

@@ -14,6 +14,9 @@ from pyspark.sql import DataFrame, SparkSession
 
 from benchmarks.stubs import StubSource
 
+SLOTS = 2
+"""Tasks that run at a time."""
+
 _ROOT = str(Path(__file__).parents[1])
 
 
@@ -25,7 +28,7 @@ def session() -> Iterator[SparkSession]:
     paths = [_ROOT, *filter(None, [os.environ.get("PYTHONPATH", "")])]
     os.environ["PYTHONPATH"] = os.pathsep.join(paths)
     spark = (
-        SparkSession.builder.master("local[2]")
+        SparkSession.builder.master(f"local[{SLOTS}]")
         .appName("dafka benchmarks")
         .config("spark.driver.bindAddress", "127.0.0.1")
         .config("spark.driver.host", "127.0.0.1")

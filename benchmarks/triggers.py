@@ -12,9 +12,9 @@ from typing import Any
 from pyspark.sql import SparkSession
 
 from benchmarks import sparks
-from benchmarks.bench import SIZES_BYTES, Bench, filled
+from benchmarks.bench import Bench, filled
 from benchmarks.figures import Figure, compared, in_turns
-from benchmarks.reading import source_options, stub_options
+from benchmarks.reading import source_options
 from benchmarks.stubs import FORM
 
 LIMIT = 100
@@ -29,13 +29,14 @@ def run(bench: Bench) -> Iterator[Figure]:
     """Each size; the time of the stubs over ours."""
     batches = bench.part(FULL_BATCHES, least=2)
     with sparks.session() as spark:
-        for size_bytes in SIZES_BYTES:
+        for size_bytes in bench.sizes_bytes:
             records = LIMIT * (WARM_UP + batches)
             directory = bench.directory / f"triggers-{size_bytes}"
             with filled(directory, records, size_bytes) as cluster:
                 source = source_options(cluster)
-                stub = {**stub_options(source, records, size_bytes), "limit": LIMIT, "batch": LIMIT}
                 ours = {**source, "startingOffsets": "earliest", "maxOffsetsPerTrigger": LIMIT}
+                stub = {"rows": records, "batch": LIMIT, "limit": LIMIT, "size": size_bytes}
+                stub["tasks"] = 1
                 sides = {
                     "dafka": partial(trigger_ms, spark, "dafka", ours, {"tower": cluster.tower}),
                     "stub": partial(trigger_ms, spark, FORM, stub, {}),

@@ -16,7 +16,7 @@ from pathlib import Path
 from pyspark.sql import DataFrame, SparkSession
 
 from benchmarks import sparks
-from benchmarks.bench import SIZES_BYTES, TOPIC, Bench, empty
+from benchmarks.bench import TOPIC, Bench, empty
 from benchmarks.figures import Figure, compared, in_turns, slower
 from benchmarks.stubs import FORM
 
@@ -30,8 +30,8 @@ def run(bench: Bench) -> Iterator[Figure]:
     """Each size beside its references."""
     records = bench.part(FULL_RECORDS)
     with sparks.session() as spark:
-        for size_bytes in SIZES_BYTES:
-            frame = rows(spark, records, size_bytes, tasks=2)
+        for size_bytes in bench.sizes_bytes:
+            frame = rows(spark, records, size_bytes, tasks=sparks.SLOTS)
             sides = {
                 "dafka": partial(write_rate, frame, records),
                 "counting": partial(sparks.rate, records, frame, FORM, {}),

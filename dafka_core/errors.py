@@ -158,7 +158,7 @@ class StoreUnreachableError(DafkaError):
     """A store that does not answer, or cannot now; another one may."""
 
     def __init__(self, store: str, why: str) -> None:
-        super().__init__(f"store {store}: {why}; is it running? Another store may have the records")
+        super().__init__(f"store {store or 'asked'}: {why}; another store may have the records")
         self.store = store
         self.why = why
 

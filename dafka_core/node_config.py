@@ -192,7 +192,6 @@ class StoreConfig(NodeConfig):
         10_000, "how often other stores are asked what they have", unit="ms", minimum=50
     )
 
-
     flight_port: str = option(
         "0",
         "where Arrow Flight serves the records in bulk: a port, 0 lets the system choose, `off` "

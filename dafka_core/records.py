@@ -86,7 +86,8 @@ class Values(Sequence[bytes]):
             array.offset : array.offset + len(array) + 1
         ]
         start, stop = int(ends[0]), int(ends[-1])
-        return cls.from_columns(ends, memoryview(data)[start:stop] if data else b"")
+        # Arrow says that its bytes are signed; whoever joins them with others must not care.
+        return cls.from_columns(ends, memoryview(data).cast("B")[start:stop] if data else b"")
 
     def columns(self) -> tuple[Longs, memoryview]:
         """``count + 1`` offsets, the first one 0, and the values one after the other."""

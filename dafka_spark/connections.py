@@ -83,6 +83,7 @@ class Connections(Generic[K, C]):
         self._lock = threading.Lock()
         self._entries: dict[K, _Entry[C]] = {}
         self._sweeper: threading.Thread | None = None
+        self._abandoned: list[dict[K, _Entry[C]]] = []
 
     @contextmanager
     def lend(self, key: K) -> Iterator[C]:
@@ -113,7 +114,11 @@ class Connections(Generic[K, C]):
             entry.lent.close()
 
     def forget(self) -> None:
-        """Drops everything without closing it: in a forked child it is the parent's."""
+        """Leaves everything as it is and begins anew: in a forked child it is the parent's.
+
+        It is not even let go of: a client's destructor would wait for threads that stayed behind.
+        """
+        self._abandoned.append(self._entries)
         self._lock = threading.Lock()
         self._entries = {}
         self._sweeper = None

@@ -133,11 +133,16 @@ class _Mesh:
                 known.described_at = now
             with connections.lend_client(known.place) as client:
                 infos = client.heads(topics, timeout_s=timeout_s)
-        except StoreUnreachableError as error:
+        except (StoreUnreachableError, ConfigError) as error:
             if known.failing_since is None:
                 known.failing_since = now
-                _log.warning("%s; asking the others", error)
-            known.failure = error
+                _log.warning("%s", error)
+            # What it announces may be no place at all: that is its fault, not the query's.
+            known.failure = (
+                error
+                if isinstance(error, StoreUnreachableError)
+                else StoreUnreachableError(store, str(error))
+            )
             known.again_at = time.monotonic() + AGAIN_S
             known.place = None
             return None

@@ -271,7 +271,11 @@ class SourceOptions(SparkOptions):
         60_000, "the longest wait for a store without progress", minimum=1, unit="ms"
     )
     max_records_per_batch: int = option(
-        RECORDS_PER_BATCH, "rows in one Arrow batch", minimum=1, maximum=1_000_000, unit="records"
+        RECORDS_PER_BATCH,
+        "rows in one Arrow batch",
+        minimum=1,
+        maximum=1_000_000,
+        unit="records",
     )
     max_bytes_per_batch: int = option(
         BYTES_PER_BATCH,

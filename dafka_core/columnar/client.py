@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import os
 import socket
 import threading
 from collections.abc import Collection, Generator, Iterator, Sequence
@@ -13,11 +12,11 @@ from typing import Any, Final, Self
 
 from pyarrow import flight
 
-from dafka_core.columnar import actions
+from dafka_core.columnar import actions, forking
 from dafka_core.columnar.columns import RecordColumns, parse_metadata
 from dafka_core.columnar.failures import FLIGHT_ERRORS, translated
 from dafka_core.columnar.limits import MAX_BATCH_BYTES, MAX_BATCH_RECORDS, MAX_NAMES, MAX_TIMES
-from dafka_core.columnar.members import VALUE, check_names, check_range, checked_topic
+from dafka_core.columnar.members import VALUE, check_names, check_range, checked_size, checked_topic
 from dafka_core.columnar.patience import Call, Watchdog
 from dafka_core.columnar.places import Place, host_of, path_of
 from dafka_core.columnar.putting import Put
@@ -58,9 +57,6 @@ MIN_TIMEOUT_S: Final = 0.001
 
 WAIT_MARGIN_S: Final = 5.0
 """How much later than asked for the answer to a wait may come."""
-
-_grpc_process: list[int] = []
-"""The process that used gRPC first: a child forked from it can only hang in it."""
 
 
 class StoreClient:
@@ -180,8 +176,8 @@ class StoreClient:
             end,
             (VALUE,),
             times,
-            _size("max_records", max_records, MAX_BATCH_RECORDS),
-            _size("max_bytes", max_bytes, MAX_BATCH_BYTES),
+            checked_size("max_records", max_records, MAX_BATCH_RECORDS),
+            checked_size("max_bytes", max_bytes, MAX_BATCH_BYTES),
             self.place.store,
         )
         return self._read(request, timeout_s)
@@ -304,23 +300,15 @@ class StoreClient:
             if self._closed:
                 raise ClosedError("store's client")
             if self._client is None:
-                self._check_process()
+                why = forking.use()
+                if why is not None:
+                    raise StoreUnreachableError(self.place.store, why)
                 self._location = self._nearest()
                 try:
                     self._client = flight.FlightClient(self._location, generic_options=GRPC_OPTIONS)
                 except FLIGHT_ERRORS as error:
                     raise translated(error, self.place.store) from error
             return self._client, self._location
-
-    def _check_process(self) -> None:
-        if not _grpc_process:
-            _grpc_process.append(os.getpid())
-        if _grpc_process[0] != os.getpid():
-            why = (
-                f"process {_grpc_process[0]} used Flight before it forked this one, which gRPC "
-                "cannot do; start processes anew (multiprocessing's method 'spawn')"
-            )
-            raise StoreUnreachableError(self.place.store, why)
 
     def _nearest(self) -> str:
         if self._unix is not None and self.place.here:
@@ -344,9 +332,3 @@ def _accepts(path: str) -> bool:
 def _disconnect(location: str) -> None:
     """Breaks every connection of this process to a store that has stopped to answer."""
     break_opened(addresses_of(location))
-
-
-def _size(name: str, value: object, most: int) -> int:
-    if isinstance(value, bool) or not isinstance(value, int) or value < 1:
-        raise ConfigError(name, value, "must be a whole number, at least 1")
-    return min(value, most)

@@ -11,7 +11,8 @@ from typing import Final, NamedTuple
 
 from dafka_core.columnar import reading
 from dafka_core.columnar.columns import RecordColumns, cut, groups, in_place
-from dafka_core.columnar.members import check_names, check_range
+from dafka_core.columnar.limits import MAX_BATCH_BYTES, MAX_BATCH_RECORDS
+from dafka_core.columnar.members import check_names, check_range, checked_size
 from dafka_core.columnar.places import SESSION_FILE, Place
 from dafka_core.errors import ClosedError, StoreError
 from dafka_core.storage import Log
@@ -45,7 +46,8 @@ class LocalLogs:
         """The log of a place; None unless it is of this machine, may be read, and is the one meant.
 
         The one meant has the place's session in its directory: another machine's directory, or
-        another container's, may have the same name.
+        another container's, may have the same name.  None, too, in a process forked from one that
+        has opened logs.
 
         Raises:
             ClosedError: after ``close``.
@@ -55,10 +57,8 @@ class LocalLogs:
         with self._lock:
             if self._closed:
                 raise ClosedError("local logs")
-            if self._process != os.getpid():
-                # In a forked child they are the parent's; nothing of them can be used or closed.
-                _abandoned.append(self._logs)
-                self._logs, self._process = {}, os.getpid()
+            if self._inherited():
+                return None
             if _session(place.directory) != place.session:
                 return None
             known = self._logs.get(place.directory)
@@ -77,12 +77,20 @@ class LocalLogs:
         """Closes all; what was handed out stays valid.  May be repeated."""
         with self._lock:
             self._closed = True
-            logs, self._logs = self._logs, {}
-            if self._process != os.getpid():
-                _abandoned.append(logs)
+            if self._inherited():
                 return
+            logs, self._logs = self._logs, {}
         for opened in logs.values():
             opened.log.close()
+
+    def _inherited(self) -> bool:
+        """Whether the logs are those of the process that forked this one.
+
+        LMDB can neither use nor close them here, nor open them again.
+        """
+        if not self._logs:
+            self._process = os.getpid()
+        return self._process != os.getpid()
 
 
 class LocalLog:
@@ -115,7 +123,9 @@ class LocalLog:
         """
         check_names(topic, partition)
         check_range(start, end)
-        return self._read(topic, partition, start, end, times, max_records, max_bytes)
+        records = checked_size("max_records", max_records, MAX_BATCH_RECORDS)
+        size_bytes = checked_size("max_bytes", max_bytes, MAX_BATCH_BYTES)
+        return self._read(topic, partition, start, end, times, records, size_bytes)
 
     def _read(
         self,
@@ -145,10 +155,6 @@ class LocalLog:
                 left_bytes -= len(chunk.block.data)
                 if left_bytes <= 0 or time.monotonic() > deadline:
                     return
-
-
-_abandoned: list[dict[str, _Opened]] = []
-"""What was inherited by forking, kept because closing it would close it for the parent."""
 
 
 def _session(directory: str) -> str | None:

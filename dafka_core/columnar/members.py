@@ -184,6 +184,13 @@ def checked_partition(member: str, name: object) -> str:
     return name
 
 
+def checked_size(name: str, value: object, most: int) -> int:
+    """A size that a caller wants at most, or ``most`` where that is less."""
+    if isinstance(value, bool) or not isinstance(value, int) or value < 1:
+        raise ConfigError(name, value, "must be a whole number, at least 1")
+    return min(value, most)
+
+
 def whole(member: str, value: object, least: int, most: int) -> int:
     """The value, if it is a whole number from ``least`` to ``most``."""
     if isinstance(value, bool) or not isinstance(value, int) or not least <= value <= most:

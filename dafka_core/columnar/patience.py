@@ -15,8 +15,8 @@ IDLE_S: Final = 5.0
 class Call:
     """One call, in which its thread waits for the peer now and then; a context.
 
-    ``give_up`` runs in another thread, once, when a wait has lasted ``timeout_s``: it must make
-    the wait end.  ``expired`` tells afterwards that it did.
+    ``give_up`` runs in another thread when a wait has lasted ``timeout_s``: it must make the wait
+    end.  ``expired`` tells afterwards that it did.
     """
 
     __slots__ = ("_watchdog", "deadline", "expired", "give_up", "timeout_s")
@@ -46,7 +46,7 @@ class Call:
         if self.deadline is None:
             return
         self.expired = True
-        self.deadline = None
+        self.wait()  # gRPC may connect again and wait on
         self.give_up()
 
     def __enter__(self) -> Self:

@@ -164,6 +164,8 @@ class Put:
                 stream[0].done_writing()
                 self._told.wait_ended()
             with contextlib.suppress(*FLIGHT_ERRORS):
+                # The store must know first, as only its last word ends what listens to it.
+                stream[0].done_writing()
                 stream[0].close()
         self._leave()
 

@@ -13,9 +13,10 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Final, Self
 
+import pyarrow as pa
 from pyarrow import flight
 
-from dafka_core.columnar import actions, getting, listing, receiving
+from dafka_core.columnar import actions, forking, getting, listing, receiving
 from dafka_core.columnar.actions import Caller
 from dafka_core.columnar.columns import schema_of
 from dafka_core.columnar.failures import ClosingError, OtherStoreError, refusing
@@ -39,7 +40,7 @@ from dafka_core.columnar.requests import (
 )
 from dafka_core.columnar.slots import Slots
 from dafka_core.columnar.sockets import Address, addresses_of, break_accepted
-from dafka_core.errors import ConfigError
+from dafka_core.errors import ConfigError, DafkaError
 from dafka_core.storage import Log
 
 __all__ = ["FlightService", "Host"]
@@ -101,6 +102,9 @@ class FlightService:
         }
         self._servers: list[_Server] = []
         self._addresses: set[Address] = set()
+        why = forking.use()
+        if why is not None:
+            raise ConfigError("flight_port", port, why)
         try:
             _check_port(bind_host, port)
             self.port = self._listen(tcp_location(bind_host, port)).port
@@ -273,8 +277,11 @@ class _Server(flight.FlightServerBase):  # type: ignore[misc]  # pyarrow has no 
             return self._service.info(context.peer(), descriptor)
 
     def get_schema(self, context: Any, descriptor: Any) -> flight.SchemaResult:
-        with refusing():
+        try:
             return self._service.schema(descriptor)
+        except DafkaError as error:
+            # Of Flight's own errors pyarrow keeps only the sentence here, as an unknown error.
+            raise pa.ArrowInvalid(str(error)) from None
 
     def do_get(self, context: Any, ticket: flight.Ticket) -> flight.FlightDataStream:
         with refusing():

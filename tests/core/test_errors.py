@@ -99,7 +99,7 @@ ERRORS: list[tuple[DafkaError, dict[str, object], str]] = [
     (
         StoreUnreachableError("ABC", "no progress for 5 s"),
         {"store": "ABC", "why": "no progress for 5 s"},
-        "store ABC: no progress for 5 s; is it running? Another store may have the records",
+        "store ABC: no progress for 5 s; another store may have the records",
     ),
     (
         OffsetConflictError("t", "P", 7, 9),

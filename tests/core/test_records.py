@@ -254,3 +254,12 @@ def test_the_largest_value_is_found_in_both_forms() -> None:
     ends, data = Values.of([b"", b"abc", b"de"]).columns()
     assert listed.largest_bytes == Values.from_columns(ends, data).largest_bytes == 3
     assert Values().largest_bytes == Values.from_columns(ends[:1], b"").largest_bytes == 0
+
+
+def test_values_from_arrow_can_be_joined_with_others() -> None:
+    values = Values.from_arrow(pa.array([b"one", b"two"]))
+    _, data = values.columns()
+    assert data.format == "B"
+    joined = bytearray(6)
+    joined[:] = data
+    assert joined == b"onetwo"

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import gc
 import os
+import subprocess
+from pathlib import Path
 
 import pytest
 
@@ -10,6 +13,7 @@ from dafka_core.errors import DataLossError, FetchTimeoutError
 from dafka_spark.connections import Connections
 from dafka_spark.options import Via
 from tests.spark.memory import MemorySource
+from tests.spark.stores import Served
 
 
 class Opened:
@@ -73,16 +77,34 @@ def test_a_forked_process_does_not_use_its_parents_readers() -> None:
     assert not opened.sources[0].closed
 
 
-def test_forgetting_happens_at_fork() -> None:
+def test_a_forked_child_does_not_even_let_go_of_a_client(tmp_path: Path) -> None:
+    """Its destructor would wait for threads that the child does not have."""
     from dafka_spark import connections
 
-    original = connections._readers._entries
-    connections._readers._entries = {Via("a"): connections._Entry(MemorySource())}
+    with Served(tmp_path / "one", "one") as store:
+        store.add("t", "A", 10)
+        with connections.lend_client(store.place) as client:
+            read = client.read(
+                "t", "A", 0, 10, times=False, max_records=10, max_bytes=100, timeout_s=20
+            )
+            assert sum(len(columns.values) for columns in read) == 10
+        del client, read
+        done = subprocess.run(["true"], preexec_fn=gc.collect, timeout=20, check=False)
+        assert done.returncode == 0
+
+
+@pytest.mark.parametrize("name", ["_readers", "_clients", "_logs"])
+def test_forgetting_happens_at_fork(name: str) -> None:
+    from dafka_spark import connections
+
+    kept = getattr(connections, name)
+    original = kept._entries
+    kept._entries = {"a": connections._Entry(MemorySource())}
     try:
         child = os.fork()
         if child == 0:
-            os._exit(len(connections._readers._entries))
+            os._exit(len(kept._entries))
         _, status = os.waitpid(child, 0)
     finally:
-        connections._readers._entries = original
+        kept._entries = original
     assert os.waitstatus_to_exitcode(status) == 0

@@ -157,6 +157,18 @@ def test_another_store_where_one_was(serve: Serve) -> None:
     store._service = service
 
 
+def test_a_store_that_announces_nonsense(serve: Serve, monkeypatch: pytest.MonkeyPatch) -> None:
+    there = serve("there")
+    there.add("t", "A", 5)
+    source = HeardOf([there], ["odd"])
+    announced = {"odd": ("http://nowhere",), "there": there.place.locations}
+    monkeypatch.setattr(source, "endpoints", lambda: announced)
+    assert holders(seen(source, fetch="flight")) == {"there": (0, 5)}
+    del announced["there"]
+    with pytest.raises(StoreUnreachableError, match=r"store odd: .*grpc://HOST:PORT"):
+        seen(source, fetch="flight")
+
+
 @pytest.mark.parametrize("fetch", ["flight", "local"])
 def test_what_fetch_cannot_do_is_said_at_planning(serve: Serve, fetch: str) -> None:
     deployed = HeardOf([], ["deployed"])

@@ -9,6 +9,7 @@ import pytest
 
 from dafka_core.config import markdown_table
 from dafka_core.errors import ConfigError
+from dafka_core.storage.packing import MAX_BLOCK_BYTES, MAX_BLOCK_RECORDS
 from dafka_spark.offsets import TopicPartition
 from dafka_spark.options import SinkOptions, SourceOptions, user_options
 
@@ -21,8 +22,9 @@ def read(**given: object) -> SourceOptions:
 
 def test_keys_match_in_any_case() -> None:
     options = SourceOptions.of(
-        {"SUBSCRIBE": "a, b", "fetchtimeoutms": "7", "failOnDataLoss": "false"}
+        {"SUBSCRIBE": "a, b", "fetchtimeoutms": "7", "failOnDataLoss": "false", "fetch": "Local"}
     )
+    assert options.fetch == "local"
     assert options.subscribe == ("a", "b")
     assert options.fetch_timeout_ms == 7
     assert options.fetch_timeout_s == 0.007
@@ -34,6 +36,10 @@ def test_defaults() -> None:
     assert options.starting_offsets is None
     assert options.max_offsets_per_trigger is None
     assert options.fail_on_data_loss is True
+    assert options.fetch == "auto"
+    # A store's block passes as one batch.
+    assert options.max_records_per_batch == MAX_BLOCK_RECORDS
+    assert options.max_bytes_per_batch >= MAX_BLOCK_BYTES
     assert SinkOptions.of({}).acks == 1
 
 
@@ -53,6 +59,7 @@ def test_defaults() -> None:
         ({"maxRecordsPerPartition": "-1"}, "at least 1"),
         ({"maxOffsetsPerTrigger": "0"}, "at least 1"),
         ({"failOnDataLoss": "maybe"}, "true or false"),
+        ({"fetch": "disk"}, "must be one of auto, local, flight, mesh"),
         ({"tower": "host:1"}, "HOST[:SUB_PORT:PUB_PORT]"),
         ({"subscribePattern": "t.*"}, "not with subscribe and subscribePattern"),
         ({"assign": '{"t": ["A"]}'}, "not with subscribe and assign"),

@@ -2,13 +2,23 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from dafka_core.columnar.client import StoreClient
-from tests.core.columnar.hosts import Served, short_directory
+from dafka_core.records import Run
+from dafka_core.storage import Log
+from tests.core.columnar.hosts import (
+    BLOCK_BYTES,
+    BLOCKS,
+    PARTITION,
+    TOPIC,
+    Served,
+    short_directory,
+)
 
 
 @pytest.fixture
@@ -21,6 +31,16 @@ def directory() -> Iterator[Path]:
 def served(directory: Path) -> Iterator[Served]:
     with Served(directory) as running:
         yield running
+
+
+@pytest.fixture
+def large(directory: Path) -> Path:
+    """A log of blocks with 200 records each, more than what connections hold on their way."""
+    with Log(directory) as log:
+        for block in range(BLOCKS):
+            records = [os.urandom(BLOCK_BYTES // 200)] * 200
+            log.append([Run.of(TOPIC, PARTITION, block * 200, records)])
+    return directory
 
 
 @pytest.fixture(params=["unix", "tcp"])

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import tempfile
 import threading
 import time
+import warnings
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
-from typing import Self
+from typing import Any, Self
 
 import pyarrow as pa
 from pyarrow import flight
@@ -25,6 +27,7 @@ from dafka_core.storage import Log, WrongOffsetError
 TOPIC, PARTITION = "t", "P"
 STORE = "5" * 32
 PATIENCE_S = 30.0
+BLOCK_BYTES, BLOCKS = 2 << 20, 20
 LARGEST = {"max_records": 65_536, "max_bytes": 8 << 20}
 
 
@@ -162,6 +165,37 @@ def check(batches: Iterable[RecordColumns], start: int, end: int) -> list[Record
         found.append(batch)
     assert at == end
     return found
+
+
+def everything(client: StoreClient, timeout_s: float = PATIENCE_S, **sizes: int) -> Any:
+    """All that a ``large`` log has."""
+    sizes = LARGEST | sizes
+    return client.read(TOPIC, PARTITION, 0, BLOCKS * 200, times=True, timeout_s=timeout_s, **sizes)
+
+
+def total(batches: Iterable[RecordColumns]) -> int:
+    return sum(len(batch.values) for batch in batches)
+
+
+def forked(work: Callable[[], object]) -> str:
+    """What a child of this process says of ``work``: its result or its error."""
+    reading, writing = os.pipe()
+    with warnings.catch_warnings():
+        # Python from 3.12 on warns of what is tried here.
+        warnings.simplefilter("ignore", DeprecationWarning)
+        child_id = os.fork()
+    if child_id == 0:
+        try:
+            os.write(writing, str(work()).encode())
+        except BaseException as error:  # noqa: BLE001 -- the parent looks at it
+            os.write(writing, repr(error).encode())
+        finally:
+            os._exit(0)
+    os.close(writing)
+    with os.fdopen(reading) as pipe:
+        said = pipe.read()
+    os.waitpid(child_id, 0)
+    return said
 
 
 def pins(log: Log) -> int:

@@ -8,9 +8,11 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pytest
+from numpy.typing import NDArray
 from pyarrow import flight
 
 from dafka_core.columnar.client import StoreClient
+from dafka_core.columnar.columns import RecordColumns
 from dafka_core.columnar.requests import GetRequest
 from dafka_core.errors import ConfigError, DataLossError, StoreUnreachableError
 from dafka_core.records import Run
@@ -37,12 +39,17 @@ def get(served: Served, **members: Any) -> flight.FlightStreamReader:
     return served.plain().do_get(flight.Ticket(json.dumps(request).encode()))
 
 
+def times_of(batch: RecordColumns) -> NDArray[np.int64]:
+    assert batch.times is not None
+    return batch.times
+
+
 def test_a_range_is_read_over_both_ways(served: Served, client: StoreClient) -> None:
     for end in (30_000, 60_000, 60_001, 60_500):
         served.append(end)
     batches = check(read(client, 0, 60_500), 0, 60_500)
     assert 1 < len(batches) < 5
-    stamped = [moment for batch in batches for moment in batch.times.tolist()]
+    stamped = [moment for batch in batches for moment in times_of(batch).tolist()]
     told = np.repeat([time for _, time in stamped], [count for count, _ in stamped])
     assert len(told) == 60_500
     for offset, time_us in served.log.times(TOPIC, PARTITION, 0, 60_500):
@@ -58,7 +65,7 @@ def test_ranges_begin_and_end_inside_blocks(served: Served, client: StoreClient)
         for end in edges:
             if start <= end:
                 for batch in check(read(client, start, end), start, end):
-                    assert batch.times[:, 0].sum() == len(batch.values)
+                    assert times_of(batch)[:, 0].sum() == len(batch.values)
 
 
 @pytest.mark.parametrize("max_records", [1, 999, 1_000, 65_536, 1 << 40])
@@ -140,8 +147,7 @@ def test_records_trimmed_under_a_reader_are_an_error(served: Served) -> None:
     got = [next(batches)]
     served.log.trim(TOPIC, PARTITION, end - 10)
     with pytest.raises(DataLossError) as loss:
-        for batch in batches:
-            got.append(batch)
+        got.extend(batches)
     assert loss.value.wanted == got[-1].end
     assert loss.value.available == end - 10
     check(got, 0, loss.value.wanted)

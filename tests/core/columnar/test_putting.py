@@ -10,7 +10,7 @@ import pyarrow as pa
 import pytest
 from pyarrow import flight
 
-from dafka_core.columnar import limits
+from dafka_core.columnar import limits, receiving
 from dafka_core.columnar.client import StoreClient
 from dafka_core.columnar.columns import VALUES_SCHEMA
 from dafka_core.columnar.putting import Put
@@ -39,6 +39,13 @@ def put(client: StoreClient, start: int, **options: Any) -> Put:
     return client.put(TOPIC, PARTITION, start, **{"timeout_s": PATIENCE_S} | options)
 
 
+def put_all(client: StoreClient, start: int, *arrays: pa.Array, **options: Any) -> int:
+    with put(client, start, **options) as whole:
+        for each in arrays:
+            whole.write(each)
+        return whole.finish(options.get("timeout_s", PATIENCE_S))
+
+
 def stored(served: Served, end: int) -> None:
     """Asserts that the partition is the first ``end`` values."""
     batches = served.client().read(
@@ -48,8 +55,24 @@ def stored(served: Served, end: int) -> None:
     assert served.log.end(TOPIC, PARTITION) == end
 
 
-def plain_put(served: Served, command: bytes, schema: pa.Schema = VALUES_SCHEMA) -> tuple[Any, Any]:
-    return served.plain().do_put(flight.FlightDescriptor.for_command(command), schema)
+def plain_put(
+    served: Served,
+    schema: pa.Schema = VALUES_SCHEMA,
+    **options: Any,
+) -> tuple[Any, Any]:
+    descriptor = flight.FlightDescriptor.for_command(PutRequest(TOPIC, PARTITION, 0).packed())
+    writer, reader = served.plain().do_put(descriptor, schema, flight.FlightCallOptions(**options))
+    return writer, reader
+
+
+def finish(stream: tuple[Any, Any], *arrays: pa.Array, schema: pa.Schema = VALUES_SCHEMA) -> None:
+    writer, reader = stream
+    for each in arrays:
+        writer.write_batch(pa.record_batch([each], schema=schema))
+    writer.done_writing()
+    while reader.read() is not None:
+        continue
+    writer.close()
 
 
 def test_what_is_put_is_stored(served: Served, client: StoreClient) -> None:
@@ -93,29 +116,28 @@ def test_an_overlap_or_a_gap_is_answered_with_the_end(
 ) -> None:
     if end:
         served.append(end)
-    with pytest.raises(OffsetConflictError) as conflict, put(client, start) as wrong:
-        wrong.write(array(start, start + 5))
-        wrong.finish(PATIENCE_S)
+    with pytest.raises(OffsetConflictError) as conflict:
+        put_all(client, start, array(0, 5))
     assert (conflict.value.offset, conflict.value.end) == (start, end)
     assert (conflict.value.topic, conflict.value.partition) == (TOPIC, PARTITION)
-    with pytest.raises(OffsetConflictError):
-        wrong.write(array(0, 1))
     stored(served, end)
 
 
 def test_a_conflict_in_the_middle_of_a_put(served: Served, client: StoreClient) -> None:
-    with pytest.raises(OffsetConflictError) as conflict, put(client, 0) as overtaken:
+    with put(client, 0) as overtaken:
         overtaken.write(array(0, 10))
-        wait_until(lambda: served.log.end(TOPIC, PARTITION) == 10)
+        assert overtaken.wait_durable(10, timeout_s=PATIENCE_S) == 10
         served.append(15)
         overtaken.write(array(10, 20))
-        overtaken.finish(PATIENCE_S)
-    assert (conflict.value.offset, conflict.value.end) == (10, 15)
+        for call in (lambda: overtaken.finish(PATIENCE_S), lambda: overtaken.write(array(0, 1))):
+            with pytest.raises(OffsetConflictError) as conflict:
+                call()
+            assert (conflict.value.offset, conflict.value.end) == (10, 15)
     stored(served, 15)
 
 
 def test_ends_come_back_as_they_are_durable(served: Served) -> None:
-    writer, reader = plain_put(served, PutRequest(TOPIC, PARTITION, 0).packed())
+    writer, reader = plain_put(served)
     for end in (10, 30, 35):
         start = served.log.end(TOPIC, PARTITION)
         writer.write_batch(pa.record_batch([array(start, end)], schema=VALUES_SCHEMA))
@@ -168,27 +190,27 @@ def test_what_is_under_way_is_bounded(served: Served) -> None:
 
 def test_a_store_that_makes_no_progress_is_given_up(served: Served, client: StoreClient) -> None:
     served.host.open.clear()
-    with pytest.raises(StoreUnreachableError, match=r"to its disk for 0.3 s"):
-        with put(client, 0) as stuck:
-            stuck.write(array(0, 10))
-            stuck.finish(0.3)
-    with pytest.raises(StoreUnreachableError, match=r"no progress for 0.2 s"):
-        with put(client, 0, timeout_s=0.2) as stuck:
-            megabytes = pa.array([b"x" * (1 << 20)] * 8, pa.binary())
-            for _ in range(100):
-                stuck.write(megabytes)
+    with put(client, 0) as stuck:
+        stuck.write(array(0, 10))
+        with pytest.raises(StoreUnreachableError, match=r"nothing came to its disk for 0\.2 s"):
+            stuck.wait_durable(10, timeout_s=0.2)
+        with pytest.raises(StoreUnreachableError, match=r"nothing came to its disk for 0\.2 s"):
+            stuck.finish(PATIENCE_S)
+    megabytes = pa.array([b"x" * (1 << 20)] * 8, pa.binary())
+    with pytest.raises(StoreUnreachableError, match=r"no progress for 0\.2 s"):
+        put_all(client, 0, *[megabytes] * 100, timeout_s=0.2)
     served.host.open.set()
-    # What had arrived may be stored by now or later; nothing else is hurt.
-    assert client.heads(None, timeout_s=PATIENCE_S) is not None
+    wait_until(lambda: served.service._puts._free._value == limits.MAX_PUTS)
+    # What had arrived is stored by now or later; nothing else is hurt.
+    assert client.describe(timeout_s=PATIENCE_S) == served.place
 
 
 def test_the_hosts_failure_is_the_stores(
     served: Served, client: StoreClient, caplog: pytest.LogCaptureFixture
 ) -> None:
     served.host.failure = StoreError(served.directory, "the disk is full")
-    with pytest.raises(StoreUnreachableError, match="the disk is full"), put(client, 0) as failing:
-        failing.write(array(0, 10))
-        failing.finish(PATIENCE_S)
+    with pytest.raises(StoreUnreachableError, match="the disk is full"):
+        put_all(client, 0, array(0, 10))
     assert "the disk is full" in caplog.text
     stored(served, 0)
 
@@ -217,29 +239,43 @@ def test_values_are_checked_before_they_leave(served: Served) -> None:
 
 
 def test_a_put_that_is_left_ends(served: Served, client: StoreClient) -> None:
-    for _ in range(20):  # more than the store takes at one time
-        start = served.log.end(TOPIC, PARTITION)
-        with pytest.raises(KeyError), put(client, start) as left:
+    for start in range(0, 200, 10):  # more than the store takes at one time
+        with put(client, start) as left:
             left.write(array(start, start + 10))
-            raise KeyError
-        wait_until(lambda end=start + 10: served.log.end(TOPIC, PARTITION) == end)
+        assert served.log.end(TOPIC, PARTITION) == start + 10
+        with pytest.raises(ClosedError):
+            left.finish(PATIENCE_S)
+        left.close()
     stored(served, 200)
 
 
-def test_a_failed_put_ends_though_its_client_reads_no_acknowledgements(served: Served) -> None:
+def test_a_put_tells_how_far_it_is(served: Served, client: StoreClient) -> None:
+    served.append(5)
+    with put(client, 5) as told:
+        assert told.durable == 5
+        assert told.wait_durable(5, timeout_s=PATIENCE_S) == 5
+        for end in (10, 20):
+            told.write(array(told.end, end))
+            assert told.wait_durable(end, timeout_s=PATIENCE_S) == end
+            assert served.log.end(TOPIC, PARTITION) == end
+        assert told.durable == 20
+        assert told.finish(PATIENCE_S) == 20
+
+
+def test_a_failed_put_ends_though_its_client_reads_no_acknowledgements(
+    served: Served, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The acknowledgements fill what the connection holds; the error comes all the same."""
-    writer, reader = plain_put(served, PutRequest(TOPIC, PARTITION, 0).packed())
-    for start in range(6_000):
-        writer.write_batch(pa.record_batch([array(start, start + 1)], schema=VALUES_SCHEMA))
-    wait_until(lambda: served.log.end(TOPIC, PARTITION) == 6_000)
-    served.append(6_001)
-    with pytest.raises(flight.FlightServerError, match="the partition ends at 6001"):
-        for _ in range(1_000):
-            writer.write_batch(pa.record_batch([array(6_000, 6_001)], schema=VALUES_SCHEMA))
-        writer.done_writing()
-        while reader.read() is not None:
-            continue
-        writer.close()
+    # A connection holds some hundred thousand of those that are sent.
+    monkeypatch.setattr(receiving, "_packed", lambda end: b" " * 1_000_000)
+    stream = plain_put(served)
+    count = 100
+    for start in range(count):
+        stream[0].write_batch(pa.record_batch([array(start, start + 1)], schema=VALUES_SCHEMA))
+    wait_until(lambda: served.log.end(TOPIC, PARTITION) == count)
+    served.append(count + 1)
+    with pytest.raises(flight.FlightServerError, match=f"the partition ends at {count + 1}"):
+        finish(stream, *[array(0, 60_000)] * 30)
 
 
 @pytest.mark.parametrize(
@@ -269,14 +305,9 @@ def test_a_failed_put_ends_though_its_client_reads_no_acknowledgements(served: S
 def test_other_batches_are_refused(
     served: Served, schema: pa.Schema, column: pa.Array | None, says: str
 ) -> None:
-    writer, reader = plain_put(served, PutRequest(TOPIC, PARTITION, 0).packed(), schema)
+    stream = plain_put(served, schema)
     with pytest.raises(flight.FlightServerError, match=says) as refused:
-        if column is not None:
-            writer.write_batch(pa.record_batch([column], schema=schema))
-        writer.done_writing()
-        while reader.read() is not None:
-            continue
-        writer.close()
+        finish(stream, *[column] * (column is not None), schema=schema)
     assert json.loads(refused.value.extra_info)["error"] == "bad-request"
     stored(served, 0)
 
@@ -286,10 +317,8 @@ def test_batches_beyond_the_limits_are_refused(served: Served) -> None:
         array(0, limits.MAX_PUT_BATCH_RECORDS + 1),
         pa.array([b"x" * (1 << 20)] * 17, pa.binary()),
     ):
-        writer, _ = plain_put(served, PutRequest(TOPIC, PARTITION, 0).packed())
-        with pytest.raises(flight.FlightServerError, match="'batch' = .*must have at most 65536"):
-            writer.write_batch(pa.record_batch([column], schema=VALUES_SCHEMA))
-            writer.close()
+        with pytest.raises(flight.FlightServerError, match=r"'batch' = .*must have at most 65536"):
+            finish(plain_put(served), column)
     stored(served, 0)
 
 
@@ -297,21 +326,12 @@ def test_offsets_do_not_go_beyond_the_last(served: Served, monkeypatch: Any) -> 
     last = 2**63 - 1
     monkeypatch.setattr(served.host, "end", lambda topic, partition: last)
     with pytest.raises(ConfigError, match="leaves no offsets"):
-        with put(served.client(), last) as full:
-            full.write(array(0, 1))
-            full.finish(PATIENCE_S)
+        put_all(served.client(), last, array(0, 1))
 
 
 def test_what_comes_in_other_buffers_is_stored_the_same(served: Served) -> None:
     """Compressed, and as slices of something larger."""
-    options = flight.FlightCallOptions(write_options=pa.ipc.IpcWriteOptions(compression="lz4"))
-    descriptor = flight.FlightDescriptor.for_command(PutRequest(TOPIC, PARTITION, 0).packed())
-    writer, reader = served.plain().do_put(descriptor, VALUES_SCHEMA, options)
+    stream = plain_put(served, write_options=pa.ipc.IpcWriteOptions(compression="lz4"))
     whole = pa.array([b"no", *values(0, 500), b"no"], pa.binary())
-    writer.write_batch(pa.record_batch([whole.slice(1, 200)], schema=VALUES_SCHEMA))
-    writer.write_batch(pa.record_batch([whole.slice(201, 300)], schema=VALUES_SCHEMA))
-    writer.done_writing()
-    while reader.read() is not None:
-        continue
-    writer.close()
+    finish(stream, whole.slice(1, 200), whole.slice(201, 300))
     stored(served, 500)

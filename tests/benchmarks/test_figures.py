@@ -1,0 +1,67 @@
+"""How measurements become figures."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from benchmarks.bench import FULL_RECORDS, Bench, fill
+from benchmarks.figures import Figure, compared, in_turns, print_line, slower
+from dafka_core.storage import Log
+
+
+def test_the_ratio_is_the_median_of_the_pairs_ratios() -> None:
+    figure = compared("f", [1.0, 8.0, 3.0], [2.0, 2.0, 4.0], unit="u", goal=0.5)
+    assert figure == Figure("f", 3.0, 2.0, "u", 0.75, 0.5, 3)
+
+
+def test_smaller_may_be_better() -> None:
+    figure = compared("f", [200.0], [100.0], unit="ms", goal=0.87, smaller_is_better=True)
+    assert (figure.ours, figure.reference, figure.ratio) == (200.0, 100.0, 0.5)
+
+
+def test_the_slower_side_of_each_pair() -> None:
+    assert slower([1.0, 5.0], [2.0, 3.0]) == [1.0, 3.0]
+
+
+def test_sides_alternate_in_who_is_first() -> None:
+    calls: list[str] = []
+
+    def side(name: str) -> float:
+        calls.append(name)
+        return float(len(calls))
+
+    sides = {name: lambda name=name: side(name) for name in "ab"}
+    measured = in_turns("t", sides, 2, warm_up=True)
+    assert "".join(calls) == "ababba"
+    assert measured == {"a": [3.0, 6.0], "b": [4.0, 5.0]}
+
+
+def test_a_figure_is_a_line_of_json(capsys: pytest.CaptureFixture[str]) -> None:
+    print_line(compared("f", [1.0], [3.0], unit="u", goal=0.5))
+    assert json.loads(capsys.readouterr().out) == {
+        "name": "f",
+        "ours": 1.0,
+        "reference": 3.0,
+        "unit": "u",
+        "ratio": 0.3333,
+        "goal": 0.5,
+        "pairs": 1,
+    }
+
+
+def test_fewer_records_make_all_rows_smaller(tmp_path: Path) -> None:
+    bench = Bench(5, FULL_RECORDS // 100, (100,), tmp_path)
+    assert bench.part(5_000_000) == 50_000
+    assert bench.part(20, least=2) == 2
+
+
+def test_a_store_is_filled_in_whole_blocks(tmp_path: Path) -> None:
+    fill(tmp_path, 20_001, 1_000, partitions=2)
+    with Log(tmp_path) as log:
+        infos = log.partitions("bench")
+        assert sorted(info.end for info in infos) == [10_000, 10_001]
+        chunks = log.read("bench", infos[0].partition, 0, infos[0].end, max_bytes=1 << 30)
+        assert len(chunks) == 2

@@ -1,0 +1,65 @@
+"""Child processes of the tests: one serves a log, the others are clients of it.
+
+serving.py serve DIRECTORY      prints its place; for each line of input what it has in use
+serving.py read PLACE           reads one batch of everything, says so, and holds still
+serving.py put PLACE            puts one batch, says so, and holds still
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+import threading
+from pathlib import Path
+
+import pyarrow as pa
+
+from dafka_core.columnar.client import StoreClient
+from dafka_core.columnar.places import Place
+from tests.core.columnar.hosts import (
+    LARGEST,
+    PARTITION,
+    PATIENCE_S,
+    TOPIC,
+    Served,
+    array,
+    pins,
+)
+
+
+def serve(directory: str) -> None:
+    with Served(Path(directory)) as served:
+        print(served.place.as_json(), flush=True)
+        for _ in sys.stdin:
+            use = {
+                "arrow_bytes": pa.total_allocated_bytes(),
+                "pins": pins(served.log),
+                "readers": len(served.log._env._map.env.readers().splitlines()),  # type: ignore[union-attr]
+                "acks": [each.name for each in threading.enumerate()].count("dafka-flight-acks"),
+                "end": served.log.end(TOPIC, PARTITION),
+                "free_gets": served.service._gets._free._value,
+                "free_puts": served.service._puts._free._value,
+            }
+            print(json.dumps(use), flush=True)
+
+
+def read(place: str) -> None:
+    client = StoreClient(Place.parse(place))
+    (held,) = client.heads([TOPIC], timeout_s=PATIENCE_S)
+    batches = client.read(
+        TOPIC, PARTITION, 0, held.end, times=True, timeout_s=PATIENCE_S, **LARGEST
+    )
+    print(len(next(batches).values), flush=True)
+    threading.Event().wait()
+
+
+def put(place: str) -> None:
+    client = StoreClient(Place.parse(place))
+    with client.put(TOPIC, PARTITION, 0, timeout_s=PATIENCE_S) as writing:
+        writing.write(array(0, 10))
+        print(writing.wait_durable(10, timeout_s=PATIENCE_S), flush=True)
+        threading.Event().wait()
+
+
+if __name__ == "__main__":
+    {"serve": serve, "read": read, "put": put}[sys.argv[1]](sys.argv[2])

@@ -1,0 +1,172 @@
+"""Actions: heads of many topics, offsets by time, waiting, and where stores are."""
+
+from __future__ import annotations
+
+import json
+import threading
+import time
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from pyarrow import flight
+
+from dafka_core.columnar import actions, client, limits
+from dafka_core.columnar.client import StoreClient
+from dafka_core.columnar.places import Place
+from dafka_core.errors import ConfigError, StoreUnreachableError
+from dafka_core.records import Run
+from dafka_core.storage import Log
+from tests.core.columnar.hosts import (
+    PARTITION,
+    PATIENCE_S,
+    STORE,
+    TOPIC,
+    Served,
+    short_directory,
+    wait_until,
+)
+
+
+def act(served: Served, name: str, **members: Any) -> list[Any]:
+    body = json.dumps({"v": 1} | members).encode()
+    results = served.plain().do_action(flight.Action(name, body))
+    return [json.loads(result.body.to_pybytes()) for result in results]
+
+
+def test_heads_of_many_topics_come_in_one_answer(served: Served, client: StoreClient) -> None:
+    assert client.heads(None, timeout_s=PATIENCE_S) == []
+    for number in range(300):
+        served.append(number % 7 + 1, topic=f"t{number % 100}", partition=f"P{number}")
+    served.log.trim("t3", "P3", 2)
+    everything = client.heads(None, timeout_s=PATIENCE_S)
+    assert everything == served.log.partitions()
+    assert len(everything) == 300
+    some = client.heads(["t3", "t99", "none", "t3"], timeout_s=PATIENCE_S)
+    assert some == served.log.partitions("t3") + served.log.partitions("t99")
+    assert client.heads([], timeout_s=PATIENCE_S) == []
+
+
+def test_many_heads_come_in_several_results(
+    served: Served, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(actions, "HEADS_PER_RESULT", 4)
+    monkeypatch.setattr(client, "MAX_NAMES", 3)
+    for number in range(9):
+        served.append(1, topic=f"t{number}")
+    assert [len(result["heads"]) for result in act(served, "dafka.heads.v1")] == [4, 4, 1]
+    topics = [f"t{number}" for number in range(9)]
+    found = served.client().heads(topics, timeout_s=PATIENCE_S)
+    assert [info.topic for info in found] == topics
+
+
+def test_offsets_by_time() -> None:
+    clock = [1_000]
+    with short_directory() as directory:
+        log = Log(directory, clock_us=lambda: clock[0])
+        with Served(directory, log) as served:
+            for start in range(0, 50, 10):
+                log.append([Run.of(TOPIC, PARTITION, start, [b"x"] * 10)])
+                clock[0] += 100
+            log.trim(TOPIC, PARTITION, 5)
+            moments = [(TOPIC, PARTITION, at) for at in (0, 1_000, 1_001, 1_100, 1_400, 1_401)]
+            moments += [("none", PARTITION, 0), (TOPIC, "none", 0)]
+            found = served.client().offset_for_times(moments, timeout_s=PATIENCE_S)
+            assert found == [5, 5, 10, 10, 40, None, None, None]
+            expected = [log.offset_for_time(*moment) for moment in moments]
+            assert found == expected
+            assert served.client().offset_for_times([], timeout_s=PATIENCE_S) == []
+            many = [moments[3]] * (limits.MAX_TIMES + 5)
+            assert served.client().offset_for_times(many, timeout_s=PATIENCE_S) == [10] * len(many)
+
+
+def test_a_wait_ends_when_the_records_are_on_disk(served: Served, client: StoreClient) -> None:
+    served.append(5)
+    assert client.wait(TOPIC, PARTITION, 5, timeout_s=0) == 5
+    timer = threading.Timer(0.2, served.append, [10])
+    timer.start()
+    assert client.wait(TOPIC, PARTITION, 10, timeout_s=PATIENCE_S) == 10
+    timer.join()
+
+
+def test_a_wait_ends_when_its_time_has_passed(served: Served, client: StoreClient) -> None:
+    served.append(5)
+    before = time.monotonic()
+    assert client.wait(TOPIC, PARTITION, 6, timeout_s=0.7) == 5
+    assert 0.7 <= time.monotonic() - before < 5
+    assert client.wait("none", PARTITION, 6, timeout_s=0) == 0
+
+
+def test_a_wait_whose_client_is_gone_ends(served: Served) -> None:
+    options = flight.FlightCallOptions(timeout=0.2)
+    body = json.dumps({"v": 1, "topic": TOPIC, "partition": "P", "end": 9, "timeout_s": 3_000})
+    with pytest.raises(flight.FlightTimedOutError):
+        list(served.plain().do_action(flight.Action("dafka.wait.v1", body.encode()), options))
+    wait_until(lambda: served.service._waits._free._value == limits.MAX_WAITS)
+
+
+def test_a_store_says_where_it_is(served: Served, client: StoreClient) -> None:
+    place = client.describe(timeout_s=PATIENCE_S)
+    assert place == served.place
+    assert place.here
+    assert place.directory == str(served.directory)
+    assert place.session == (served.directory / "session").read_text().strip()
+    unknown = served.client(Place("", place.locations))
+    assert unknown.describe(timeout_s=PATIENCE_S) == place
+
+
+def test_a_store_says_where_others_are(served: Served, client: StoreClient) -> None:
+    other = Place("other", ("grpc://10.0.0.1:1",))
+    served.host.known.append(other)
+    assert client.stores(timeout_s=PATIENCE_S) == [served.place, other]
+
+
+def test_actions_are_listed_and_documented(served: Served) -> None:
+    found = {each.type: each.description for each in served.plain().list_actions()}
+    assert found == actions.DESCRIPTIONS
+    assert sorted(found) == sorted(served.service._actions)
+    assert all(name.startswith("dafka.") and name.endswith(".v1") for name in found)
+
+
+def test_an_action_without_a_body_where_there_is_nothing_to_say(served: Served) -> None:
+    plain = served.plain()
+    for name in ("dafka.describe.v1", "dafka.stores.v1"):
+        (result,) = plain.do_action(name)
+        assert Place.parse(result.body.to_pybytes()) == served.place
+    with pytest.raises(flight.FlightServerError, match="'body' = b'': must be a JSON object"):
+        list(plain.do_action("dafka.heads.v1"))
+
+
+def test_what_cannot_be_asked_is_refused_before_it_is_sent(served: Served) -> None:
+    asking = served.client()
+    for wrong in (
+        lambda: asking.heads([""], timeout_s=1),
+        lambda: asking.heads([7], timeout_s=1),  # type: ignore[list-item]
+        lambda: asking.offset_for_times([("t", "P")], timeout_s=1),  # type: ignore[list-item]
+        lambda: asking.offset_for_times([("t", "P", 2**63)], timeout_s=1),
+        lambda: asking.wait("t", "P", -1, timeout_s=1),
+        lambda: asking.wait("", "P", 1, timeout_s=1),
+    ):
+        with pytest.raises(ConfigError):
+            wrong()
+    with pytest.raises(ConfigError, match=r"'timeout_s' = .*must be a number from 0 to 3600"):
+        asking.wait("t", "P", 1, timeout_s=3_601)
+
+
+def test_an_answer_that_is_none_is_the_stores_fault(
+    served: Served, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asking = served.client()
+    questions: list[Callable[[], object]] = [
+        lambda: asking.heads(None, timeout_s=PATIENCE_S),
+        lambda: asking.offset_for_times([(TOPIC, PARTITION, 0)], timeout_s=PATIENCE_S),
+        lambda: asking.wait(TOPIC, PARTITION, 1, timeout_s=1),
+        lambda: asking.describe(timeout_s=PATIENCE_S),
+        lambda: asking.stores(timeout_s=PATIENCE_S),
+    ]
+    for answer in (b"", b"[]", b"{}", b'{"v": 2}', b'{"v": 1, "heads": 3}', b'{"v": 1}', b"\xff"):
+        monkeypatch.setattr(served.service, "act", lambda *_, answer=answer: iter([answer]))
+        for ask in questions:
+            with pytest.raises(StoreUnreachableError, match="answer") as unreadable:
+                ask()
+            assert unreadable.value.store == STORE
