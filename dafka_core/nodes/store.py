@@ -20,7 +20,16 @@ from dafka_core.nodes.mesh import Mesh
 from dafka_core.nodes.puts import Puts
 from dafka_core.protocol.messages import ConsumerHello, Fetch, GetHeads, HeadsQuery, TimesQuery
 from dafka_core.protocol.role import Outgoing, RunMessage
-from dafka_core.protocol.storing import StoreRole, head_messages, heads_reply, times_reply
+from dafka_core.protocol.storing import (
+    Announce,
+    Request,
+    StoreRole,
+    announcement,
+    goes_on,
+    head_messages,
+    heads_reply,
+    times_reply,
+)
 from dafka_core.records import PartitionInfo, Run
 from dafka_core.storage import Log
 
@@ -152,9 +161,7 @@ class Store:
         with contextlib.suppress(ClosedError, NodeFailedError):
             self._mesh.call(acknowledge)
 
-    def _answer(
-        self, request: Fetch | GetHeads | ConsumerHello | HeadsQuery | TimesQuery
-    ) -> list[Outgoing]:
+    def _answer(self, request: Request) -> list[Outgoing]:
         match request:
             case Fetch():
                 return self._records(request)
@@ -170,6 +177,8 @@ class Store:
                     request.topic, request.partition, request.sequence, request.end
                 )
                 return times_reply(request, self.address, times)
+            case Announce():
+                return announcement(self.log.partitions())
 
     def _held(self, topics: tuple[str, ...]) -> list[PartitionInfo]:
         return [info for topic in topics for info in self.log.partitions(topic)]
@@ -190,13 +199,16 @@ class Store:
         if end < fetch.end:
             rest = Fetch(fetch.partition, fetch.requestor, fetch.topic, end, fetch.end - end)
             self._role.put_back(rest)
-        return [
+        records: list[Outgoing] = [
             RunMessage(
                 Run(fetch.topic, fetch.partition, chunk.offset, chunk.run_values()),
                 fetch.requestor,
             )
             for chunk in chunks
         ]
+        if end == fetch.end:
+            records.extend(goes_on(fetch, self.log.end(fetch.topic, fetch.partition)))
+        return records
 
 
 def _kept_address(directory: Path) -> str:

@@ -45,7 +45,13 @@ MAX_PENDING_REQUESTS: Final = 4_096
 
 E = TypeVar("E")
 
-Request = Fetch | GetHeads | ConsumerHello | HeadsQuery | TimesQuery
+
+@dataclass(frozen=True, slots=True)
+class Announce:
+    """Publish the head of every partition: a store has come that knows no other way to ask."""
+
+
+Request = Fetch | GetHeads | ConsumerHello | HeadsQuery | TimesQuery | Announce
 
 
 @dataclass(slots=True)
@@ -157,6 +163,9 @@ class StoreRole:
         if kind is TimesReply and topic:
             # The last subscription of a requestor, in the order of their octets: it hears all.
             return [HeadsReply(topic, GREETING, self.address, 0, 1, ())]
+        if kind is Head and not topic:
+            # Deployed stores ask nobody for heads, they wait until some are published.
+            self._queue(Announce())
         if kind is GetHeads and not topic:
             return [GetHeads("", self.address)]  # another store, which hears us now
         if kind is Fetch:
@@ -273,6 +282,8 @@ def _request_key(request: Request) -> tuple[object, ...]:
             return (ConsumerHello, request.consumer)
         case HeadsQuery() | TimesQuery():
             return (type(request), request.requestor, request.query)
+        case Announce():
+            return (Announce,)
 
 
 def _joined(older: Fetch, newer: Fetch) -> Fetch:
@@ -284,6 +295,23 @@ def _joined(older: Fetch, newer: Fetch) -> Fetch:
     if newer.sequence != older.end or count > MAX_FETCH_COUNT:
         return newer
     return Fetch(older.partition, older.requestor, older.topic, older.sequence, count)
+
+
+def announcement(infos: Iterable[PartitionInfo]) -> list[Outgoing]:
+    """The HEAD of each partition."""
+    return [Head(info.topic, info.partition, info.end - 1) for info in infos if info.end]
+
+
+def goes_on(fetch: Fetch, end: int) -> list[Outgoing]:
+    """What follows the answer to a FETCH if the partition goes on after it.
+
+    Deployed nodes ask for 100,000 records at the most, and for the next ones only when they hear
+    of a head again: from a partition whose producer is gone, never.
+    """
+    if end <= fetch.end:
+        return []
+    head = Head(fetch.topic, fetch.partition, end - 1)
+    return [DirectHead(fetch.requestor, fetch.topic, fetch.partition, end - 1), head]
 
 
 def head_messages(requestor: str, infos: Iterable[PartitionInfo]) -> list[Outgoing]:

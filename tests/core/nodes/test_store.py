@@ -190,3 +190,29 @@ def test_many_partitions_are_followed_at_once(store: Store, peer: RawPeer) -> No
         peer.send(RecordMessage("t", partition, 0, partition.encode()))
     wait_until(lambda: len(store.log.partitions("t")) == 300)
     assert all(stored(store, "t", p) == [p.encode()] for p in partitions)
+
+
+def test_a_deployed_store_that_comes_late_hears_of_heads(
+    store: Store, produce: Callable[..., Producer], raw: Raw
+) -> None:
+    """It asks nobody: it waits for a HEAD, and the producers that would publish one are gone."""
+    with produce("t") as producer:
+        producer.publish_many(values(100))
+        producer.flush(PATIENCE_S)
+    late = raw(subscription(Head))
+    assert late.wait_for(Head)[0] == Head("t", producer.address, 99)
+
+
+def test_who_fetches_a_block_hears_that_the_partition_goes_on(store: Store, peer: RawPeer) -> None:
+    """Deployed nodes ask for no more than 100,000 records before they hear of a head again."""
+    for sequence, value in enumerate(values(100)):
+        peer.send(RecordMessage("t", peer.address, sequence, value))
+    wait_until(lambda: Ack(peer.address, "t", 99) in peer.messages(Ack))
+    peer.forget_heard()
+    peer.send(Fetch(peer.address, peer.address, "t", 0, 10))
+    assert peer.wait_for(DirectHead) == [DirectHead(peer.address, "t", peer.address, 99)]
+    assert [record.sequence for record in peer.messages(DirectRecord)] == list(range(10))
+    peer.forget_heard()
+    peer.send(Fetch(peer.address, peer.address, "t", 10, 90))
+    peer.wait_for(DirectRecord, 90)
+    assert peer.messages(DirectHead) == []  # that was all
