@@ -15,16 +15,13 @@ import numpy as np
 from dafka_core import EmbeddedCluster
 from dafka_core.records import Run, Values
 from dafka_core.storage import Log
+from dafka_core.storage.packing import MAX_BLOCK_BYTES, MAX_BLOCK_RECORDS
 
 SIZES_BYTES = (100, 1_000)
 """Values that every row is measured with, unless it is told otherwise."""
 
 FULL_RECORDS = 10_000_000
 """What the first row reads; the issue's numbers of the other rows stand in proportion to it."""
-
-BLOCK_RECORDS = 65_536
-BLOCK_BYTES = 8 << 20
-"""The most in a block of the log: records, and bytes of values with their offsets."""
 
 APPEND_BLOCKS = 8
 """Blocks appended and synced at a time: 64 MB in memory, and the disk is not waited for often."""
@@ -77,7 +74,7 @@ def filled(
 
 def fill(directory: Path, records: int, size_bytes: int, partitions: int) -> None:
     """Writes a store's log in whole blocks, before the store starts."""
-    most = APPEND_BLOCKS * min(BLOCK_RECORDS, (BLOCK_BYTES - 4_096) // (size_bytes + 4))
+    most = APPEND_BLOCKS * min(MAX_BLOCK_RECORDS, MAX_BLOCK_BYTES // size_bytes)
     ends = np.arange(0, (most + 1) * size_bytes, size_bytes, dtype=np.int64)
     data = np.random.default_rng(size_bytes).bytes(most * size_bytes)
     with Log(directory) as log:

@@ -13,7 +13,7 @@ import zmq
 FULL_BYTES = 100_000_000
 """Bytes of values in a measurement, but for values so small that records are what counts."""
 
-MIN_RECORDS = 250_000
+MIN_RECORDS = 500_000
 
 UNIT = "M records/s"
 

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import time
 from collections import deque
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from types import TracebackType
 from typing import Final, NamedTuple, Protocol, Self
 
 import pyarrow as pa
+import pyarrow.compute as pc
 
+from dafka_core.columnar.columns import RecordColumns
 from dafka_core.columnar.places import Place
 from dafka_core.errors import (
     NotAcknowledgedError,
@@ -64,6 +66,20 @@ class Host(Protocol):
 
     def wait(self, topic: str, partition: str, end: int, *, timeout_s: float) -> int:
         """Waits until the store has the partition up to ``end`` on disk."""
+
+    def read(
+        self,
+        topic: str,
+        partition: str,
+        start: int,
+        end: int,
+        *,
+        times: bool,
+        max_records: int,
+        max_bytes: int,
+        timeout_s: float,
+    ) -> Iterator[RecordColumns]:
+        """What the store has from ``start`` up to ``end``."""
 
 
 class Hosts(Protocol):
@@ -202,8 +218,7 @@ class HostedPublisher:
         """Does some work at the host; goes on elsewhere when it is lost.
 
         A partition that ends elsewhere than expected has been written to by another attempt of
-        this task.  Which rows were its is not known, so what is not acknowledged follows them: at
-        least once.
+        this task.  What is not acknowledged follows it: at least once.
         """
         try:
             work()
@@ -211,8 +226,13 @@ class HostedPublisher:
             self._move(deadline)
         except OffsetConflictError as conflict:
             self._put.close()
-            self._rebase(conflict.end)
-            self._resend(conflict.end)
+            try:
+                self._host.wait(
+                    self._topic, self.address, conflict.end, timeout_s=_left_s(deadline)
+                )
+                self._go_on(self._host, conflict.end)
+            except StoreUnreachableError:
+                self._move(deadline)
 
     def _release(self, durable: int) -> None:
         while self._retained and self._retained[0].end <= durable:
@@ -231,8 +251,7 @@ class HostedPublisher:
                 self._known = self._hosts.anew()
                 best = self._best()
                 if self._retained and best.end >= self._retained[0].offset:
-                    self._host = best.host
-                    self._resend(best.end)
+                    self._go_on(best.host, best.end)
                     return
             except StoreUnreachableError:
                 if time.monotonic() >= deadline:
@@ -241,23 +260,51 @@ class HostedPublisher:
                 raise self._not_acknowledged(self._timeout_s)
             time.sleep(LOOK_AGAIN_S)
 
-    def _rebase(self, end: int) -> None:
-        """Gives what is not acknowledged new offsets, from ``end`` on."""
-        rebased: deque[_Sent] = deque()
-        for sent in self._retained:
-            rebased.append(_Sent(end, sent.values))
-            end = rebased[-1].end
-        self._retained, self._sent_end = rebased, end
-
     def _not_acknowledged(self, waited_s: float) -> NotAcknowledgedError:
         count = self._sent_end - self._retained[0].offset
         return NotAcknowledgedError(self._topic, self.address, count, waited_s)
 
-    def _resend(self, end: int) -> None:
-        self._release(end)
-        self._put = self._open(end)
+    def _go_on(self, host: Host, end: int) -> None:
+        """Puts what is not acknowledged at a host where the partition ends at ``end``.
+
+        But not again what the host has of it.
+        """
+        stored = self._stored(host, end)
+        rest, offset = deque[_Sent](), end
         for sent in self._retained:
-            self._put.write(sent.values.slice(max(end - sent.offset, 0)))
+            missing = sent.values.slice(max(stored - sent.offset, 0))
+            if len(missing):
+                rest.append(_Sent(offset, missing))
+                offset = rest[-1].end
+        self._host, self._retained, self._sent_end = host, rest, offset
+        self._retained_bytes = sum(sent.values.nbytes for sent in rest)
+        self._put = self._open(end)
+        for sent in rest:
+            self._put.write(sent.values)
+
+    def _stored(self, host: Host, end: int) -> int:
+        """Up to which offset a host has what was sent; others may have written there, too."""
+        if not self._retained or end <= self._retained[0].offset:
+            return end
+        at = self._retained[0].offset
+        sent = pa.concat_arrays([sent.values for sent in self._retained])
+        start = at
+        for found in host.read(
+            self._topic,
+            self.address,
+            start,
+            min(end, start + len(sent)),
+            times=False,
+            max_records=BLOCK_ROWS,
+            max_bytes=BLOCK_BYTES,
+            timeout_s=self._timeout_s,
+        ):
+            same = pc.equal(found.values, sent.slice(at - start, len(found.values)))
+            first_other = pc.index(same, False).as_py()
+            if first_other >= 0:
+                return at + int(first_other)
+            at = found.end
+        return at
 
     def _open(self, start: int) -> Put:
         return self._host.put(self._topic, self.address, start, timeout_s=self._timeout_s)

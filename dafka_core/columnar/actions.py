@@ -106,13 +106,23 @@ def parse_offsets(results: Sequence[bytes]) -> list[int | None]:
 
 
 def parse_end(result: bytes) -> int:
-    """The answer of ``wait``, and what a put is told.
+    """The answer of ``wait``.
 
     Raises:
         ValueError: it is none.
     """
     end: int = _members(result)["end"]
     return int(end)
+
+
+def parse_told(result: bytes) -> tuple[int, bool]:
+    """What a put is told: how far it is on disk, and whether it has failed.
+
+    Raises:
+        ValueError: it is none.
+    """
+    members = _members(result)
+    return int(members["end"]), members.get("failed") is True
 
 
 def _packed(**members: object) -> bytes:

@@ -24,12 +24,13 @@ from dafka_core.errors import ClosedError, ConfigError, DafkaError, StoreUnreach
 class _Told:
     """What the store tells of its disk, read in a thread of its own: a writer does not wait for it.
 
-    ``ended`` says that it tells no more; why, the stream's end says.
+    ``ended`` says that it tells no more, ``failed`` that it takes no more; why, the stream's end
+    says.
     """
 
     def __init__(self, durable: int) -> None:
         self.durable = durable
-        self.ended = False
+        self.ended = self.failed = False
         self.failure: Exception | None = None
         self._changed = threading.Condition()
 
@@ -40,17 +41,20 @@ class _Told:
         ).start()
 
     def wait(self, end: int, timeout_s: float) -> bool:
-        """Waits until ``end`` is on disk, or the store tells no more; False without progress."""
+        """Waits until ``end`` is on disk, or cannot come there; False without progress."""
         with self._changed:
-            while self.durable < end and not self.ended:
+            while self.durable < end and not self._is_over():
                 seen = self.durable
                 self._changed.wait_for(self._is_past(seen), timeout_s)
-                if self.durable == seen and not self.ended:
+                if self.durable == seen and not self._is_over():
                     return False
         return True
 
+    def _is_over(self) -> bool:
+        return self.ended or self.failed
+
     def _is_past(self, seen: int) -> Callable[[], bool]:
-        return lambda: self.ended or self.durable != seen
+        return lambda: self._is_over() or self.durable != seen
 
     def wait_ended(self) -> None:
         """Waits until the store tells no more, which a broken connection ends, too."""
@@ -61,9 +65,9 @@ class _Told:
         failure: Exception | None = None
         try:
             while (told := reader.read()) is not None:
-                end = actions.parse_end(told.to_pybytes())
+                end, failed = actions.parse_told(told.to_pybytes())
                 with self._changed:
-                    self.durable = max(self.durable, end)
+                    self.durable, self.failed = max(self.durable, end), failed
                     self._changed.notify_all()
         except (*FLIGHT_ERRORS, LookupError, TypeError, ValueError) as error:
             failure = error
@@ -164,8 +168,6 @@ class Put:
                 stream[0].done_writing()
                 self._told.wait_ended()
             with contextlib.suppress(*FLIGHT_ERRORS):
-                # The store must know first, as only its last word ends what listens to it.
-                stream[0].done_writing()
                 stream[0].close()
         self._leave()
 
@@ -184,9 +186,12 @@ class Put:
         """Raises what has ended the stream before ``end`` was on disk."""
         if self._told.durable >= end:
             return
-        if self._told.failure is not None:
-            raise self._failed(self._told.failure)
         with self._step() as (writer, _):
+            # The store must know that nothing more comes: only its last word ends what listens.
+            writer.done_writing()
+            self._told.wait_ended()
+            if self._told.failure is not None:
+                raise self._failed(self._told.failure)
             writer.close()
         why = f"it has the records up to {self._told.durable} (exclusive), not those up to {end}"
         self._failure = StoreUnreachableError(self._request.store, why)

@@ -72,7 +72,7 @@ def receive(
             continue
         acknowledging.join()
     with contextlib.suppress(*FLIGHT_ERRORS):  # a client that is gone has no use for it
-        writer.write(_packed(durable))
+        writer.write(_packed(durable, failed=False))
 
 
 class _UnderWay:
@@ -115,18 +115,25 @@ class _UnderWay:
         """Tells the client how far it is, each time it has come further, until ``stop``.
 
         In a thread of its own: neither a client that does not read nor one that does not send
-        holds up anything else.
+        holds up anything else.  A client that sends nothing more would not hear of a failure,
+        which ends the stream at its next batch: it is told, and then ends it itself.
         """
-        while True:
+        failed = False
+        while not failed:
             with self._changed:
-                self._changed.wait_for(lambda: self._stopped or self._durable != self._acknowledged)
+                self._changed.wait_for(self._has_news)
                 if self._stopped:
                     return
                 end = self._acknowledged = self._durable
+                failed = self._failure is not None
             try:
-                writer.write(_packed(end))
+                writer.write(_packed(end, failed=failed))
             except FLIGHT_ERRORS:
                 return  # the client is gone, as reading from it will tell
+
+    def _has_news(self) -> bool:
+        behind = self._durable != self._acknowledged
+        return self._stopped or behind or self._failure is not None
 
     def _done(self, promise: Future[int], size_bytes: int) -> None:
         failure = promise.exception()
@@ -208,5 +215,5 @@ def _size_bytes(values: pa.BinaryArray) -> int:
     return int(ends[-1]) - int(ends[0])
 
 
-def _packed(end: int) -> bytes:
-    return json.dumps({"v": 1, "end": end}).encode("ascii")
+def _packed(end: int, *, failed: bool) -> bytes:
+    return json.dumps({"v": 1, "end": end, **({"failed": True} if failed else {})}).encode("ascii")

@@ -22,8 +22,8 @@ from dafka_core.protocol.messages import ConsumerHello, Fetch, GetHeads, HeadsQu
 from dafka_core.protocol.role import Outgoing, RunMessage
 from dafka_core.protocol.storing import (
     Announce,
-    Request,
     StoreRole,
+    Work,
     announcement,
     goes_on,
     head_messages,
@@ -161,7 +161,7 @@ class Store:
         with contextlib.suppress(ClosedError, NodeFailedError):
             self._mesh.call(acknowledge)
 
-    def _answer(self, request: Request) -> list[Outgoing]:
+    def _answer(self, request: Work) -> list[Outgoing]:
         match request:
             case Fetch():
                 return self._records(request)

@@ -51,7 +51,8 @@ class Announce:
     """Publish the head of every partition: a store has come that knows no other way to ask."""
 
 
-Request = Fetch | GetHeads | ConsumerHello | HeadsQuery | TimesQuery | Announce
+Request = Fetch | GetHeads | ConsumerHello | HeadsQuery | TimesQuery
+Work = Request | Announce
 
 
 @dataclass(slots=True)
@@ -88,7 +89,7 @@ class StoreRole:
         self._pending: list[Run] = []
         self.pending_bytes = 0
         """How much waits for ``take_pending``, in bytes of values and an octet for each record."""
-        self._requests: dict[tuple[object, ...], Request] = {}
+        self._requests: dict[tuple[object, ...], Work] = {}
 
     def subscriptions(self) -> list[bytes]:
         """RFC 46, Store Subscriptions; and as a consumer of other stores' heads."""
@@ -217,7 +218,7 @@ class StoreRole:
         """Whether somebody waits for an answer."""
         return bool(self._requests)
 
-    def take_request(self) -> Request | None:
+    def take_request(self) -> Work | None:
         """The request that has waited longest."""
         if not self._requests:
             return None
@@ -234,7 +235,7 @@ class StoreRole:
         self._pending.extend(runs)
         self.pending_bytes += sum(run.values.size_bytes + len(run.values) for run in runs)
 
-    def _queue(self, request: Request) -> None:
+    def _queue(self, request: Work) -> None:
         key = _request_key(request)
         older = self._requests.get(key)
         if isinstance(request, Fetch) and isinstance(older, Fetch):
@@ -271,7 +272,7 @@ class StoreRole:
         return acks
 
 
-def _request_key(request: Request) -> tuple[object, ...]:
+def _request_key(request: Work) -> tuple[object, ...]:
     """Requests with one key are the same question: the newer one replaces the older."""
     match request:
         case Fetch():

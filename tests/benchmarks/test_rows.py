@@ -18,7 +18,7 @@ ROOT = Path(__file__).parents[2]
 NAMES = {
     "read": ["batch read, {}, flight", "batch read, {}, local"],
     "write": ["batch write, acknowledged, {}"],
-    "drain": ["backlog drained, {}"],
+    "drain": ["backlog drained, {}", "backlog drained, {}, micro-batches alone"],
     "trigger": ["one micro-batch, {}"],
     "replay": ["replay, {}, record by record", "replay, {}, as Arrow"],
     "mesh": ["ingest, acknowledged, {}", "live delivery, {}"],

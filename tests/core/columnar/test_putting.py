@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import threading
+import time
 from typing import Any
 
 import pyarrow as pa
@@ -262,12 +263,27 @@ def test_a_put_tells_how_far_it_is(served: Served, client: StoreClient) -> None:
         assert told.finish(PATIENCE_S) == 20
 
 
+def test_a_put_that_was_overtaken_hears_of_it_though_it_sends_nothing_more(
+    served: Served, client: StoreClient
+) -> None:
+    with put(client, 0) as overtaken:
+        overtaken.write(array(0, 10))
+        assert overtaken.wait_durable(10, timeout_s=PATIENCE_S) == 10
+        served.append(12)
+        overtaken.write(array(10, 11))
+        started = time.monotonic()
+        with pytest.raises(OffsetConflictError) as caught:
+            overtaken.wait_durable(11, timeout_s=PATIENCE_S)
+        assert caught.value.end == 12
+        assert time.monotonic() - started < PATIENCE_S / 2  # it was told, it did not give up
+
+
 def test_a_failed_put_ends_though_its_client_reads_no_acknowledgements(
     served: Served, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The acknowledgements fill what the connection holds; the error comes all the same."""
     # A connection holds some hundred thousand of those that are sent.
-    monkeypatch.setattr(receiving, "_packed", lambda end: b" " * 1_000_000)
+    monkeypatch.setattr(receiving, "_packed", lambda end, failed: b" " * 1_000_000)
     stream = plain_put(served)
     count = 100
     for start in range(count):

@@ -19,6 +19,7 @@ from dafka_core.protocol.messages import (
 )
 from dafka_core.protocol.storing import (
     MAX_PENDING_REQUESTS,
+    Announce,
     Request,
     StoreRole,
     head_messages,
@@ -52,6 +53,7 @@ def taken(role: StoreRole) -> list[Request]:
     while role.has_requests():
         request = role.take_request()
         assert request is not None
+        assert not isinstance(request, Announce)
         requests.append(request)
     assert role.take_request() is None
     return requests
