@@ -19,6 +19,7 @@ from dafka_spark.fetching import Fetch, ways
 from dafka_spark.joining import UNKNOWN_US
 from dafka_spark.options import SourceOptions
 from dafka_spark.planning import OffsetRange
+from dafka_spark.workers import settle
 
 
 def read_range(
@@ -36,6 +37,7 @@ def read_range(
     fetch = Fetch(wanted, options, open_ways, times="timestamp" in batches.schema.names)
     for columns in fetch.columns():
         yield batches.of(columns)
+    settle()
 
 
 class Batches:

@@ -34,6 +34,7 @@ from dafka_spark.errors import ColumnError
 from dafka_spark.hosting import HostedPublisher
 from dafka_spark.hosts import Hosts
 from dafka_spark.options import SinkOptions, parse_name
+from dafka_spark.workers import settle
 
 ADDRESSES: Final = uuid.UUID("6f0c2c5e-5d0b-5c0e-9a55-0d6b1c7f3a46")
 """The namespace of the sink's addresses.  Fixed for ever: a query's partitions depend on it."""
@@ -268,9 +269,11 @@ class _Writer:
     def _write(self, batches: Iterator[pa.RecordBatch], writer_id: str) -> Written:
         task = _task()
         number = task.partitionId()
-        return write_rows(
+        written = write_rows(
             batches, self._options, lambda topic: address(writer_id, topic, number), self._open
         )
+        settle()
+        return written
 
 
 def _task() -> TaskContext:
