@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import argparse
 import importlib
-import signal
-import sys
 
 from benchmarks.bench import FULL_RECORDS, SIZES_BYTES, prepared
 from benchmarks.figures import Figure, print_line, print_table
@@ -52,8 +50,6 @@ def main() -> None:
         for name, module in rows.items():
             print(f"{name:8} {(module.__doc__ or '').splitlines()[0]}")
         return
-    # Stopped from outside, it removes its files all the same: they are many gigabytes.
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
     figures: list[Figure] = []
     with prepared(arguments.pairs, arguments.records, tuple(arguments.sizes)) as bench:
         for module in rows.values():
