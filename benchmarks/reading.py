@@ -1,4 +1,7 @@
-"""Row 1: a batch query reads a store, against one that reads batches which are there already."""
+"""Row 1: a batch query reads a store, against one that reads batches which are there already.
+
+Beside them, a Flight server with nothing to do but to send batches: what Flight itself costs.
+"""
 
 from __future__ import annotations
 
@@ -8,7 +11,7 @@ from typing import Any
 
 from pyspark.sql import SparkSession
 
-from benchmarks import sparks
+from benchmarks import flights, sparks
 from benchmarks.bench import TOPIC, Bench
 from benchmarks.figures import Figure, compared, in_turns
 from benchmarks.stubs import FORM
@@ -17,6 +20,9 @@ from dafka_spark import DafkaDataSource
 
 GOALS = {"flight": 0.8, "local": 0.9}
 """By value of option ``fetch``."""
+
+BARE = "bare Flight server"
+"""No store, so not ours: whether the goal of ``flight`` can be reached at all."""
 
 UNIT = "M rows/s"
 
@@ -41,10 +47,15 @@ def compare(
         references[fetch] = reference = f"batches of {stub['batch']} rows"
         sides[reference] = partial(sparks.read_rate, spark, FORM, bench.records, stub)
     name = f"batch read, {size_bytes} B"
-    rates = in_turns(name, sides, bench.pairs, warm_up=True)
-    for fetch, goal in GOALS.items():
-        theirs = rates[references[fetch]]
-        yield compared(f"{name}, {fetch}", rates[fetch], theirs, unit=UNIT, goal=goal)
+    references[BARE] = references["flight"]
+    stub = stub_options(source_options(cluster, fetch="flight"), bench.records, size_bytes)
+    with flights.serving(bench.directory, stub["batch"], size_bytes) as location:
+        stub["location"] = location
+        sides[BARE] = partial(sparks.read_rate, spark, flights.FORM, bench.records, stub)
+        rates = in_turns(name, sides, bench.pairs, warm_up=True)
+    for side, goal in {**GOALS, BARE: GOALS["flight"]}.items():
+        theirs = rates[references[side]]
+        yield compared(f"{name}, {side}", rates[side], theirs, unit=UNIT, goal=goal)
 
 
 def source_options(cluster: EmbeddedCluster, **more: Any) -> dict[str, Any]:

@@ -12,6 +12,7 @@ from typing import Any
 
 from pyspark.sql import DataFrame, SparkSession
 
+from benchmarks.flights import FlightSource
 from benchmarks.stubs import StubSource
 
 SLOTS = 2
@@ -42,6 +43,7 @@ def session() -> Iterator[SparkSession]:
     try:
         spark.sparkContext.setLogLevel("ERROR")
         spark.dataSource.register(StubSource)
+        spark.dataSource.register(FlightSource)
         yield spark
     finally:
         spark.stop()

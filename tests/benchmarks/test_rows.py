@@ -16,7 +16,11 @@ from benchmarks.__main__ import ROWS
 ROOT = Path(__file__).parents[2]
 
 NAMES = {
-    "read": ["batch read, {}, flight", "batch read, {}, local"],
+    "read": [
+        "batch read, {}, flight",
+        "batch read, {}, local",
+        "batch read, {}, bare Flight server",
+    ],
     "write": ["batch write, acknowledged, {}"],
     "drain": ["backlog drained, {}", "backlog drained, {}, micro-batches alone"],
     "trigger": ["one micro-batch, {}"],
