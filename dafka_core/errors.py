@@ -4,6 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from dafka_core.records import Unit
 
 
 class DafkaError(Exception):
@@ -175,3 +179,31 @@ class OffsetConflictError(DafkaError):
         self.partition = partition
         self.offset = offset
         self.end = end
+
+
+class FencedError(DafkaError):
+    """A step of an attempt that another one has taken the place of; nothing of it is visible."""
+
+    def __init__(self, topic: str, partition: str, attempt: str) -> None:
+        super().__init__(
+            f"topic {topic!r}, partition {partition}: attempt {attempt} has nothing staged here: "
+            "another attempt has taken over, or what it staged was discarded; write the unit "
+            "again, as a new attempt"
+        )
+        self.topic = topic
+        self.partition = partition
+        self.attempt = attempt
+
+
+class UnitExistsError(DafkaError):
+    """A unit that is not newer than the last one of its partition: it is there already, whole."""
+
+    def __init__(self, topic: str, partition: str, unit: Unit) -> None:
+        super().__init__(
+            f"topic {topic!r}, partition {partition}: unit {unit.number} is there already, at "
+            f"offsets {unit.start} to {unit.end} (exclusive), and only newer ones can be written: "
+            "go on with what follows it"
+        )
+        self.topic = topic
+        self.partition = partition
+        self.unit = unit

@@ -32,6 +32,52 @@ class Record(NamedTuple):
     value: bytes
 
 
+NO_NUMBER = -1
+"""The number of a unit that has none: whole or not at all, but no marker is left of it."""
+
+
+class Unit(NamedTuple):
+    """Records that are there as a whole or not at all: offsets ``start`` to ``end`` (exclusive).
+
+    What one task of one micro-batch writes to one partition.  ``number`` is the batch's, which
+    ascends in each partition, or ``NO_NUMBER``.  The unit committed last is a partition's
+    marker: it says what has been written, to whoever tries to write it again.
+    """
+
+    number: int
+    start: int
+    end: int
+
+
+class CommitUnit(NamedTuple):
+    """A unit that is to become visible: what ``attempt`` staged from ``start`` to ``end``.
+
+    ``attempt`` is 32 upper-case hex digits, new for each attempt of a task.
+    """
+
+    topic: str
+    partition: str
+    attempt: str
+    start: int
+    end: int
+    number: int
+
+
+class UnitInfo(NamedTuple):
+    """How far a partition's units are at a store.
+
+    Records from ``end`` to ``staged_end`` are staged: on disk and seen by no reader.  They are
+    ``attempt``'s.  When there are none (the two ends are the same), ``attempt`` is the one that
+    was committed here last.  It is empty when there was none, and when what is staged comes from
+    another store.  ``unit`` is the partition's marker.
+    """
+
+    end: int
+    staged_end: int
+    attempt: str
+    unit: Unit | None
+
+
 class PartitionInfo(NamedTuple):
     """What a store holds of one partition: offsets ``earliest`` up to, not including, ``end``."""
 
@@ -178,18 +224,27 @@ class Values(Sequence[bytes]):
 class Run:
     """Consecutive records of one partition: the unit in which everything is done.
 
-    ``values[i]`` is the record at ``offset + i``.  A run is never empty.
+    ``values[i]`` is the record at ``offset + i``.  A run is never empty.  ``unit``, if any, is
+    the one that all of its records belong to.
     """
 
     topic: str
     partition: str
     offset: int
     values: Values
+    unit: Unit | None = None
 
     @classmethod
-    def of(cls, topic: str, partition: str, offset: int, values: Iterable[bytes]) -> Self:
+    def of(
+        cls,
+        topic: str,
+        partition: str,
+        offset: int,
+        values: Iterable[bytes],
+        unit: Unit | None = None,
+    ) -> Self:
         """A run of values that are objects."""
-        return cls(topic, partition, offset, Values.of(values))
+        return cls(topic, partition, offset, Values.of(values), unit)
 
     @property
     def end(self) -> int:
@@ -200,7 +255,8 @@ class Run:
         """The part of the run from ``offset`` on; ``offset`` must lie in ``[self.offset, end)``."""
         if offset == self.offset:
             return self
-        return Run(self.topic, self.partition, offset, self.values[offset - self.offset :])
+        values = self.values[offset - self.offset :]
+        return Run(self.topic, self.partition, offset, values, self.unit)
 
     def records(self) -> Iterator[Record]:
         """The run's records, one by one and in order."""

@@ -5,22 +5,27 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Future
 from typing import Any, Final, NamedTuple
 
 from dafka_core.columnar.hosting import Host
 from dafka_core.columnar.limits import HEADS_PER_RESULT, MAX_PLACES
 from dafka_core.columnar.members import VERSION
 from dafka_core.columnar.requests import (
+    COMMIT_ACTION,
     DESCRIBE_ACTION,
+    DISCARD_ACTION,
     HEADS_ACTION,
     OFFSETS_ACTION,
     STORES_ACTION,
+    UNITS_ACTION,
     WAIT_ACTION,
     HeadsRequest,
     OffsetsRequest,
+    UnitsRequest,
     WaitRequest,
 )
-from dafka_core.records import PartitionInfo
+from dafka_core.records import PartitionInfo, Unit, UnitInfo
 from dafka_core.storage import Log
 
 WAIT_STEP_S: Final = 0.5
@@ -31,8 +36,14 @@ DESCRIPTIONS: Final = {
     "partition, earliest, end], ...]}, in several results if they are many",
     OFFSETS_ACTION: "The first offsets stored at a time or later: {v, times: [[topic, partition, "
     "microseconds], ...]} -> {v, offsets: [offset or null, ...]}",
-    WAIT_ACTION: "Wait until records are on disk: {v, topic, partition, end, timeout_s} -> "
+    WAIT_ACTION: "Wait until records are on disk: {v, topic, partition, end, timeout_s, unit?} -> "
     "{v, end}, which is lower when the time has passed",
+    UNITS_ACTION: "How far units are: {v, partitions: [[topic, partition], ...]} -> {v, units: "
+    "[[end, staged end, attempt, [number, start, end] or null], ...]}",
+    COMMIT_ACTION: "Make what was staged visible, all or nothing: {v, units: [[topic, partition, "
+    "attempt, start, end, number], ...]} -> {v}",
+    DISCARD_ACTION: "Give up what was staged: {v, stages: [[topic, partition, attempt], ...]} -> "
+    "{v}",
     STORES_ACTION: "The stores that this store knows of, itself included: {v}? -> a place each",
     DESCRIBE_ACTION: "Where this store can be read in bulk: {v}? -> {v, store, locations, "
     "directory, machine, session}",
@@ -60,7 +71,7 @@ def heads(log: Log, request: HeadsRequest) -> Iterator[bytes]:
 def offsets(log: Log, request: OffsetsRequest, caller: Caller) -> bytes:
     """The offset for each moment; null where nothing was stored then or later."""
     found: list[int | None] = []
-    for moment in request.moments:
+    for moment in request.times:
         caller.check_open()
         if caller.is_gone():
             break
@@ -74,9 +85,27 @@ def wait(host: Host, request: WaitRequest, caller: Caller) -> bytes:
     while True:
         caller.check_open()
         left_s = min(max(deadline - time.monotonic(), 0), WAIT_STEP_S)
-        end = host.wait(request.topic, request.partition, request.end, left_s)
+        end = host.wait(request.topic, request.partition, request.end, left_s, request.unit)
         if end >= request.end or time.monotonic() >= deadline or caller.is_gone():
             return _packed(end=end)
+
+
+def units(host: Host, request: UnitsRequest) -> bytes:
+    """How far each partition is."""
+    return _packed(units=host.units(request.partitions))
+
+
+def finish(promise: Future[None], caller: Caller) -> bytes:
+    """An answer that says nothing but that it is done; whether anybody still wants it or not."""
+    while True:
+        try:
+            promise.result(WAIT_STEP_S)
+        except TimeoutError:
+            if promise.done():
+                raise
+            caller.check_open()
+        else:
+            return _packed()
 
 
 def stores(host: Host) -> Iterator[bytes]:
@@ -103,6 +132,27 @@ def parse_offsets(results: Sequence[bytes]) -> list[int | None]:
     """
     rows = [row for result in results for row in _members(result)["offsets"]]
     return [None if row is None else int(row) for row in rows]
+
+
+def parse_units(result: bytes) -> list[UnitInfo]:
+    """The answer of ``units``.
+
+    Raises:
+        ValueError: it is none.
+    """
+    return [
+        UnitInfo(int(end), int(staged_end), str(attempt), Unit(*map(int, unit)) if unit else None)
+        for end, staged_end, attempt, unit in _members(result)["units"]
+    ]
+
+
+def parse_done(result: bytes) -> None:
+    """The answer of ``finish``.
+
+    Raises:
+        ValueError: it is none.
+    """
+    _members(result)
 
 
 def parse_end(result: bytes) -> int:

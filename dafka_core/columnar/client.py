@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import contextlib
-import socket
 import threading
 from collections.abc import Collection, Generator, Iterator, Sequence
-from pathlib import Path
 from types import TracebackType
 from typing import Any, Final, Self
 
@@ -15,28 +13,41 @@ from pyarrow import flight
 from dafka_core.columnar import actions, forking
 from dafka_core.columnar.columns import RecordColumns, parse_metadata
 from dafka_core.columnar.failures import FLIGHT_ERRORS, translated
-from dafka_core.columnar.limits import MAX_BATCH_BYTES, MAX_BATCH_RECORDS, MAX_NAMES, MAX_TIMES
+from dafka_core.columnar.limits import (
+    MAX_BATCH_BYTES,
+    MAX_BATCH_RECORDS,
+    MAX_NAMES,
+    MAX_TIMES,
+    MAX_UNITS,
+)
 from dafka_core.columnar.members import VALUE, check_names, check_range, checked_size, checked_topic
 from dafka_core.columnar.patience import Call, Watchdog
 from dafka_core.columnar.places import Place, host_of, path_of
 from dafka_core.columnar.putting import Put
 from dafka_core.columnar.requests import (
+    COMMIT_ACTION,
     DESCRIBE_ACTION,
+    DISCARD_ACTION,
     HEADS_ACTION,
     OFFSETS_ACTION,
     STORES_ACTION,
+    UNITS_ACTION,
     WAIT_ACTION,
+    CommitRequest,
+    DiscardRequest,
     GetRequest,
     HeadsRequest,
     OffsetsRequest,
     PlainRequest,
     PutRequest,
+    Stage,
+    UnitsRequest,
     WaitRequest,
     checked_moment,
 )
-from dafka_core.columnar.sockets import addresses_of, break_opened
+from dafka_core.columnar.sockets import accepts, addresses_of, break_opened
 from dafka_core.errors import ClosedError, ConfigError, DafkaError, StoreUnreachableError
-from dafka_core.records import PartitionInfo
+from dafka_core.records import NO_NUMBER, CommitUnit, PartitionInfo, Unit, UnitInfo
 
 CONNECT_TIMEOUT_MS: Final = 5_000
 """How long one attempt to connect may take; a store that is there answers at once."""
@@ -119,7 +130,7 @@ class StoreClient:
         """
         found: list[int | None] = []
         for start in range(0, len(moments), MAX_TIMES):
-            some = tuple(map(checked_moment, moments[start : start + MAX_TIMES]))
+            some = tuple(checked_moment("times", m) for m in moments[start : start + MAX_TIMES])
             request = OffsetsRequest(some, self.place.store)
             results = self._act(OFFSETS_ACTION, request.packed(), timeout_s)
             with self._answers():
@@ -128,18 +139,25 @@ class StoreClient:
             raise StoreUnreachableError(self.place.store, "it answered other than it was asked")
         return found
 
-    def wait(self, topic: str, partition: str, end: int, *, timeout_s: float) -> int:
+    def wait(
+        self,
+        topic: str,
+        partition: str,
+        end: int,
+        *,
+        unit: Unit | None = None,
+        timeout_s: float,
+    ) -> int:
         """Waits until the store has the partition's records up to ``end`` on disk.
 
-        Returns how far it has them, which is less than ``end`` when ``timeout_s`` seconds have
-        passed.
+        With a ``unit``, which ends there or before, the store also has its marker then, or that
+        of a newer one.  Returns how far it has them, which is less than ``end`` when
+        ``timeout_s`` seconds have passed.
 
         Raises:
             ConfigError: a name or a number cannot be one.
         """
-        check_names(topic, partition)
-        check_range(end, end)
-        request = WaitRequest(topic, partition, end, timeout_s, self.place.store)
+        request = WaitRequest(topic, partition, end, timeout_s, unit, self.place.store).checked()
         results = self._act(WAIT_ACTION, request.packed(), timeout_s + WAIT_MARGIN_S)
         with self._answers():
             return actions.parse_end(results[0])
@@ -182,19 +200,72 @@ class StoreClient:
         )
         return self._read(request, timeout_s)
 
-    def put(self, topic: str, partition: str, start: int, *, timeout_s: float) -> Put:
+    def units(self, partitions: Sequence[tuple[str, str]], *, timeout_s: float) -> list[UnitInfo]:
+        """How far these partitions (topic, partition) and their units are; zeros if unknown.
+
+        Raises:
+            ConfigError: a name cannot be one.
+        """
+        found: list[UnitInfo] = []
+        for start in range(0, len(partitions), MAX_UNITS):
+            some = tuple(partitions[start : start + MAX_UNITS])
+            request = UnitsRequest(some, self.place.store).checked()
+            results = self._act(UNITS_ACTION, request.packed(), timeout_s)
+            with self._answers():
+                found += actions.parse_units(results[0])
+        if len(found) != len(partitions):
+            raise StoreUnreachableError(self.place.store, "it answered other than it was asked")
+        return found
+
+    def commit(self, units: Sequence[CommitUnit], *, timeout_s: float) -> None:
+        """Makes what was staged visible: all units, at most 10,000, at once, or nothing.
+
+        They are on disk when this returns.  Where no answer came it may be repeated: what is
+        committed already remains so.
+
+        Raises:
+            ConfigError: an argument cannot be used.
+            FencedError: an attempt has not (any more) staged what is to be committed.
+            OffsetConflictError: a unit does not begin at its partition's end.
+        """
+        request = CommitRequest(tuple(units), self.place.store).checked()
+        self._finish(COMMIT_ACTION, request.packed(), timeout_s)
+
+    def discard(self, stages: Sequence[tuple[str, str, str]], *, timeout_s: float) -> None:
+        """Gives up what attempts (topic, partition, attempt) have staged; not what others have.
+
+        Raises:
+            ConfigError: an argument cannot be used.
+        """
+        some = tuple(Stage(*stage) for stage in stages)
+        request = DiscardRequest(some, self.place.store).checked()
+        self._finish(DISCARD_ACTION, request.packed(), timeout_s)
+
+    def put(
+        self,
+        topic: str,
+        partition: str,
+        start: int,
+        *,
+        attempt: str = "",
+        unit: int = NO_NUMBER,
+        timeout_s: float,
+    ) -> Put:
         """Records to be appended to a partition that ends at ``start``; see ``Put``.
+
+        With an ``attempt`` (32 upper-case hexadecimal digits, its own) they are staged, for the
+        unit of that number if it has one: nobody sees them until ``commit``.  ``start`` is then
+        the partition's end, or that of what the same attempt has staged.
 
         ``timeout_s`` is how long a write may wait for the store without progress.
 
         Raises:
             ConfigError: an argument cannot be used.
         """
-        check_names(topic, partition)
-        check_range(start, start)
-        request = PutRequest(topic, partition, start, self.place.store)
+        store = self.place.store
+        request = PutRequest(topic, partition, start, attempt, unit, store).checked()
         client, location = self._connected()
-        call = Call(self._watchdog, timeout_s, lambda: _disconnect(location))
+        call = Call(self._watchdog, timeout_s, lambda: break_opened(addresses_of(location)))
         return Put(client, request, call)
 
     def close(self) -> None:
@@ -222,7 +293,7 @@ class StoreClient:
         stream: list[Any] = []
 
         def give_up() -> None:
-            stream[0].cancel() if stream else _disconnect(location)
+            stream[0].cancel() if stream else break_opened(addresses_of(location))
 
         at = request.start
         with Call(self._watchdog, timeout_s, give_up) as call:
@@ -258,6 +329,11 @@ class StoreClient:
         results = self._act(HEADS_ACTION, request.packed(), timeout_s)
         with self._answers():
             return actions.parse_heads(results)
+
+    def _finish(self, name: str, body: bytes, timeout_s: float) -> None:
+        results = self._act(name, body, timeout_s)
+        with self._answers():
+            actions.parse_done(results[0])
 
     def _act(self, name: str, body: bytes, timeout_s: float) -> list[bytes]:
         client, _ = self._connected()
@@ -313,22 +389,8 @@ class StoreClient:
     def _nearest(self) -> str:
         if self._unix is not None and self.place.here:
             path = path_of(self._unix)
-            if path is not None and Path(path).is_socket() and _accepts(path):
+            if path is not None and accepts(path):
                 return self._unix
         if self._tcp is None:
             raise StoreUnreachableError(self.place.store, f"nobody listens at {self._unix}")
         return self._tcp
-
-
-def _accepts(path: str) -> bool:
-    with socket.socket(socket.AF_UNIX) as probe:
-        try:
-            probe.connect(path)
-        except OSError:
-            return False
-    return True
-
-
-def _disconnect(location: str) -> None:
-    """Breaks every connection of this process to a store that has stopped to answer."""
-    break_opened(addresses_of(location))

@@ -16,9 +16,12 @@ from dafka_core.errors import (
     ConfigError,
     DafkaError,
     DataLossError,
+    FencedError,
     OffsetConflictError,
     StoreUnreachableError,
+    UnitExistsError,
 )
+from dafka_core.records import Unit
 from dafka_core.storage import WrongOffsetError
 
 VERSION: Final = 1
@@ -26,10 +29,14 @@ VERSION: Final = 1
 BAD_REQUEST: Final = "bad-request"
 NOT_HELD: Final = "not-held"
 CONFLICT: Final = "offset-conflict"
+FENCED: Final = "fenced"
+UNIT_EXISTS: Final = "unit-exists"
 FAILED: Final = "failed"
 
 FLIGHT_ERRORS: Final = (flight.FlightError, pa.ArrowException, OSError)
 """What a call of pyarrow's client may raise that is not a mistake of its caller."""
+
+_NAMES: Final = ("topic", "partition")
 
 _log = logging.getLogger("dafka.store")
 
@@ -71,24 +78,31 @@ def refusing() -> Iterator[None]:
 
 def refusal(error: BaseException) -> flight.FlightError:
     """An error as Flight carries it."""
+    facts: dict[str, Any] = {}
     match error:
         case flight.FlightError():
             return error
-        case ConfigError():
-            facts = {"member": error.option, "value": error.value, "why": error.why}
-            return _error(BAD_REQUEST, str(error), **facts)
-        case DataLossError():
-            facts = {"wanted": error.wanted, "available": error.available, "why": error.why}
-            return _error(NOT_HELD, str(error), **facts)
-        case OffsetConflictError() | WrongOffsetError():
-            return _error(CONFLICT, str(error), offset=error.offset, end=error.end)
         case AskAnotherError():
             return _unavailable(error.code, str(error))
+        case ConfigError():
+            code = BAD_REQUEST
+            facts = {"member": error.option, "value": error.value, "why": error.why}
+        case DataLossError():
+            code = NOT_HELD
+            facts = {"wanted": error.wanted, "available": error.available, "why": error.why}
+        case OffsetConflictError() | WrongOffsetError():
+            code, facts = CONFLICT, _names(error) | {"offset": error.offset, "end": error.end}
+        case FencedError():
+            code, facts = FENCED, _names(error) | {"attempt": error.attempt}
+        case UnitExistsError():
+            code, facts = UNIT_EXISTS, _names(error) | error.unit._asdict()
         case DafkaError():
+            code = FAILED
             _log.error("%s", error)
-            return _error(FAILED, str(error))
-    _log.error("a request over Flight failed", exc_info=error)
-    return _error(FAILED, f"{type(error).__name__}: {error}")
+        case _:
+            _log.error("a request over Flight failed", exc_info=error)
+            return _error(FAILED, f"{type(error).__name__}: {error}", {})
+    return _error(code, str(error), facts)
 
 
 def translated(
@@ -104,15 +118,29 @@ def translated(
             available = None if facts["available"] is None else int(facts["available"])
             why = f"{facts['why']} (store {store})"
             return DataLossError(topic, partition, int(facts["wanted"]), available, why)
+        # A request may be about many partitions: the error says which one it is.
+        topic = str(facts.get("topic", topic))
+        partition = str(facts.get("partition", partition))
         if code == CONFLICT:
             offset, end = int(facts["offset"]), int(facts["end"])
             return OffsetConflictError(topic, partition, offset, end)
+        if code == FENCED:
+            return FencedError(topic, partition, str(facts["attempt"]))
+        if code == UNIT_EXISTS:
+            unit = Unit(int(facts["number"]), int(facts["start"]), int(facts["end"]))
+            return UnitExistsError(topic, partition, unit)
     except (KeyError, TypeError, ValueError):
         pass  # facts of another kind than ours; their sentence remains
     return StoreUnreachableError(store, str(facts.get("message") or _reason(error)))
 
 
-def _error(code: str, sentence: str, **facts: object) -> flight.FlightError:
+def _names(
+    error: OffsetConflictError | WrongOffsetError | FencedError | UnitExistsError,
+) -> dict[str, Any]:
+    return {"topic": error.topic, "partition": error.partition}
+
+
+def _error(code: str, sentence: str, facts: dict[str, Any]) -> flight.FlightError:
     return flight.FlightServerError(_cut(sentence), extra_info=_packed(code, sentence, facts))
 
 
@@ -124,7 +152,9 @@ def _packed(code: str, sentence: str, facts: dict[str, Any]) -> bytes:
     facts = {"v": VERSION, "error": code, "message": _cut(sentence), **facts}
     numbers = (int, float, type(None))
     plain = {
-        name: fact if isinstance(fact, numbers) else _cut(str(fact)) for name, fact in facts.items()
+        # Names are never long, and must arrive as they are.
+        name: fact if isinstance(fact, numbers) or name in _NAMES else _cut(str(fact))
+        for name, fact in facts.items()
     }
     return json.dumps(plain).encode("ascii")
 

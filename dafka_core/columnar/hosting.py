@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from concurrent.futures import Future
 from typing import Protocol
 
 from dafka_core.columnar.places import Place
-from dafka_core.records import Run
+from dafka_core.records import CommitUnit, Run, Unit, UnitInfo
 
 
 class Host(Protocol):
@@ -19,13 +20,35 @@ class Host(Protocol):
         at the partition's end.
         """
 
+    def stage(self, run: Run, attempt: str, number: int) -> Future[int]:
+        """Puts a run on disk, synced, where nobody sees it; gives the end of what is staged.
+
+        May wait for room.  The future fails with FencedError, OffsetConflictError or
+        UnitExistsError when the attempt cannot go on there.
+        """
+
+    def commit(self, units: Sequence[CommitUnit]) -> Future[None]:
+        """Makes what was staged visible, all of it in one transaction, synced, or nothing.
+
+        The future fails with FencedError or OffsetConflictError.
+        """
+
+    def discard(self, stages: Sequence[tuple[str, str, str]]) -> Future[None]:
+        """Gives up what attempts (topic, partition, attempt) have staged."""
+
+    def units(self, partitions: Sequence[tuple[str, str]]) -> list[UnitInfo]:
+        """How far partitions and their units are on disk."""
+
     def end(self, topic: str, partition: str) -> int:
         """The partition's durable end."""
 
-    def wait(self, topic: str, partition: str, end: int, timeout_s: float) -> int:
+    def wait(
+        self, topic: str, partition: str, end: int, timeout_s: float, unit: Unit | None = None
+    ) -> int:
         """Waits until the partition is durable up to ``end``, but ``timeout_s`` seconds.
 
-        Returns its durable end, which is less than ``end`` when the time has passed.
+        With a ``unit`` its marker is that one, or a newer one, when it is.  Returns its durable
+        end, which is less than ``end`` when the time has passed.
         """
 
     def places(self) -> list[Place]:

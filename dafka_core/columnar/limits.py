@@ -18,6 +18,13 @@ MAX_NAMES: Final = 10_000
 MAX_TIMES: Final = 1_000
 """Partitions of a request for offsets by timestamp: each is a search that reads some blocks."""
 
+MAX_UNITS: Final = 10_000
+"""Partitions whose units one request asks for, commits or discards: a job's tasks, some times
+over.  All of a commit is one transaction."""
+
+MAX_UNITS_BYTES: Final = 8 << 20
+"""A body that names so many, with names of 255 characters."""
+
 HEADS_PER_RESULT: Final = 10_000
 """Entries in one result of an action, so that it stays a small message; the next has the rest."""
 
@@ -40,11 +47,15 @@ MAX_UNDER_WAY_BYTES: Final = 32 << 20
 MAX_GETS: Final = 64
 """Streams read at one time: each may keep a block in memory and holds a thread."""
 
-MAX_PUTS: Final = 16
-"""Streams written at one time: each may have ``MAX_UNDER_WAY_BYTES`` in memory."""
+MAX_PUTS: Final = 32
+"""Streams written at one time: each holds a thread and has a batch in hand, beside what all of
+them together have on its way to the disk."""
 
 MAX_WAITS: Final = 64
 """Actions that wait at one time: each holds a thread."""
+
+MAX_COMMITS: Final = 64
+"""Actions that commit or discard at one time: each holds a thread."""
 
 MAX_WAIT_S: Final = 3_600
 """How long one action may wait."""

@@ -7,14 +7,18 @@ from __future__ import annotations
 
 import difflib
 import json
-import math
-from collections.abc import Iterable
-from typing import Any, Final, Self
+import re
+from collections.abc import Callable, Sequence
+from dataclasses import MISSING, fields
+from functools import cache
+from typing import Any, ClassVar, Final, Self, TypeVar, get_type_hints
 
+from dafka_core.columnar.limits import MAX_ACTION_BYTES, MAX_WAIT_S
 from dafka_core.columnar.places import short
 from dafka_core.errors import ConfigError, ProtocolError
 from dafka_core.protocol.checks import check_address, check_topic
 from dafka_core.protocol.limits import MAX_SEQUENCE
+from dafka_core.records import NO_NUMBER, Unit
 
 VERSION: Final = 1
 
@@ -24,6 +28,10 @@ DEFAULT_COLUMNS: Final = (VALUE, OFFSET, TIMESTAMP)
 
 MAX_OFFSET: Final = MAX_SEQUENCE + 1
 """The highest ``end`` there can be."""
+
+_ATTEMPT: Final = re.compile("[0-9A-F]{32}")
+
+T = TypeVar("T")
 
 
 def check_names(topic: object, partition: object) -> None:
@@ -40,125 +48,110 @@ def check_range(start: int, end: int) -> None:
         raise ConfigError("end", end, f"must not be below start, which is {start}")
 
 
-def packed_members(**members: object) -> bytes:
-    """A request as it travels; a member ``store`` that is empty is left out."""
-    if not members.get("store", True):
-        del members["store"]
-    return json.dumps({"v": VERSION, **members}).encode("ascii")
+class Request:
+    """A request as JSON: what a dataclass declares its members to be.
 
+    Each field's type is annotated with its check, a function of the member's name and value that
+    gives what the field becomes.  A member that is its default is left out, and is the default
+    when it is left out; null means the same where None is the default.
 
-class Members:
-    """The members of a request, each taken once; what is left over is not known."""
+    A class may also say where its request travels, how long that may be, and whether no octets
+    at all are the request with all defaults.
+    """
 
-    def __init__(self, found: dict[str, Any]) -> None:
-        self._found = found
-        self._asked: list[str] = []
+    __slots__ = ()
+
+    _what: ClassVar[str] = "body"
+    _largest_bytes: ClassVar[int] = MAX_ACTION_BYTES
+    _may_be_empty: ClassVar[bool] = False
+
+    def packed(self) -> bytes:
+        """The request as it travels."""
+        said = {
+            field.name: value
+            for field in fields(self)  # type: ignore[arg-type]  # the classes below are some
+            if (value := getattr(self, field.name)) != field.default
+        }
+        if not said and self._may_be_empty:
+            return b""
+        return json.dumps({"v": VERSION, **said}).encode("ascii")
 
     @classmethod
-    def parse(cls, what: str, packed: bytes, max_bytes: int) -> Self:
-        """The members of a JSON object, which must have the member ``v``."""
-        if len(packed) > max_bytes:
-            raise ConfigError(what, f"{len(packed)} bytes", f"must have at most {max_bytes} bytes")
-        try:
-            found = json.loads(packed)
-        except (ValueError, RecursionError):
-            found = None
-        if not isinstance(found, dict):
-            raise ConfigError(what, short(packed), "must be a JSON object (docs/flight.md)")
-        members = cls(found)
-        version = members._take("v")
+    def parse(cls, packed: bytes) -> Self:
+        """The request that travelled.
+
+        Raises:
+            ConfigError: it is none; the member is named.
+        """
+        if not packed and cls._may_be_empty:
+            return cls()
+        found = _parse_object(cls._what, packed, cls._largest_bytes)
+        version = found.pop("v", None)
         if type(version) is not int or version != VERSION:
             raise ConfigError("v", short(version), f"must be the request's version, {VERSION}")
-        return members
+        declared = fields(cls)  # type: ignore[arg-type]
+        checks = _checks(cls)  # type: ignore[arg-type]  # a class is hashable
+        taken: dict[str, Any] = {}
+        for field in declared:
+            name = field.name
+            absent = name not in found or (field.default is None and found[name] is None)
+            value = found.pop(name, None)
+            if not absent or field.default is MISSING:
+                taken[name] = checks[name](name, value)
+        if found:
+            known = ", ".join(["v", *(field.name for field in declared)])
+            name = min(found)
+            why = f"there is no such member; there are {known}"
+            raise ConfigError(str(short(name)), short(found[name]), why)
+        request = cls(**taken)
+        request.check()
+        return request
 
-    def _take(self, name: str, default: object = None) -> Any:
-        self._asked.append(name)
-        return self._found.pop(name, default)
+    def checked(self) -> Self:
+        """The request as whoever parses it will have it.
 
-    def has(self, name: str) -> bool:
-        """Whether the member is there and not null."""
-        if self._found.get(name) is not None:
-            return True
-        self._take(name)
-        return False
+        Raises:
+            ConfigError: it would be refused.
+        """
+        return self.parse(self.packed())
 
-    def topic(self) -> str:
-        """Member ``topic``."""
-        return checked_topic("topic", self._take("topic"))
-
-    def partition(self) -> str:
-        """Member ``partition``."""
-        return checked_partition("partition", self._take("partition"))
-
-    def offset(self, name: str) -> int:
-        """An offset."""
-        return whole(name, self._take(name), 0, MAX_OFFSET)
-
-    def size(self, name: str, most: int) -> int:
-        """A number from 1 to ``most``; that when it is not there."""
-        return whole(name, self._take(name, most), 1, most)
-
-    def flag(self, name: str) -> bool:
-        """Whether the member is true; false when it is not there."""
-        value = self._take(name, False)
-        if not isinstance(value, bool):
-            raise ConfigError(name, short(value), "must be true or false")
-        return value
-
-    def seconds(self, name: str, most: float) -> float:
-        """A number of seconds from 0 to ``most``."""
-        value = self._take(name)
-        number = isinstance(value, int | float) and not isinstance(value, bool)
-        if not number or not math.isfinite(value) or not 0 <= value <= most:
-            raise ConfigError(name, short(value), f"must be a number from 0 to {most}, in seconds")
-        return float(value)
-
-    def store(self) -> str:
-        """Member ``store``; empty when it is not there."""
-        value = self._take("store", "")
-        if not isinstance(value, str):
-            raise ConfigError("store", short(value), "must be the address of a store")
-        return value
-
-    def columns(self) -> tuple[str, ...]:
-        """Member ``columns``; the default ones when it is not there."""
-        value = self._take("columns", list(DEFAULT_COLUMNS))
-        if not isinstance(value, list):
-            raise ConfigError("columns", short(value), "must be a list of names")
-        return check_columns(value)
-
-    def rows(self, name: str, most: int) -> list[Any]:
-        """A list of at most ``most``."""
-        value = self._take(name)
-        if not isinstance(value, list) or len(value) > most:
-            raise ConfigError(name, short(value), f"must be a list of at most {most}")
-        return value
-
-    def finish(self) -> None:
-        """Refuses what is left."""
-        if self._found:
-            name = min(self._found)
-            why = f"there is no such member; there are {', '.join(self._asked)}"
-            raise ConfigError(str(short(name)), short(self._found[name]), why)
+    def check(self) -> None:
+        """Raises ConfigError unless the members, each right in itself, are right together."""
 
 
-def check_columns(names: Iterable[object]) -> tuple[str, ...]:
-    """The names, if they are columns, none twice.
+@cache
+def _checks(kind: type[Request]) -> dict[str, Callable[[str, Any], Any]]:
+    hints = get_type_hints(kind, include_extras=True)
+    return {field.name: hints[field.name].__metadata__[0] for field in fields(kind)}  # type: ignore[arg-type]
 
-    Raises:
-        ConfigError: they are not.
-    """
+
+def _parse_object(what: str, packed: bytes, max_bytes: int) -> dict[str, Any]:
+    if len(packed) > max_bytes:
+        raise ConfigError(what, f"{len(packed)} bytes", f"must have at most {max_bytes} bytes")
+    try:
+        found = json.loads(packed)
+    except (ValueError, RecursionError):
+        found = None
+    if not isinstance(found, dict):
+        raise ConfigError(what, short(packed), "must be a JSON object (docs/flight.md)")
+    return found
+
+
+def checked_columns(member: str, names: object) -> tuple[str, ...]:
+    """The names, if they are columns, none twice."""
+    if not isinstance(names, list | tuple):
+        raise ConfigError(member, short(names), "must be a list of names")
     checked: list[str] = []
     for name in names:
         if not isinstance(name, str) or name not in COLUMNS:
             near = difflib.get_close_matches(str(name)[:100], COLUMNS, 1)
             why = f"did you mean {near[0]}?" if near else f"must be of {', '.join(COLUMNS)}"
-            raise ConfigError("columns", short(name), why)
+            raise ConfigError(member, short(name), why)
         if name in checked:
-            raise ConfigError("columns", name, "is there twice")
+            raise ConfigError(member, name, "is there twice")
         checked.append(name)
     if not checked:
-        raise ConfigError("columns", [], f"must name some of {', '.join(COLUMNS)}")
+        raise ConfigError(member, [], f"must name some of {', '.join(COLUMNS)}")
     return tuple(checked)
 
 
@@ -182,6 +175,80 @@ def checked_partition(member: str, name: object) -> str:
     except ProtocolError as error:
         raise ConfigError(member, short(name), error.reason) from error
     return name
+
+
+def checked_store(member: str, name: object) -> str:
+    """The name, if it can be a store's; empty for any store."""
+    if not isinstance(name, str):
+        raise ConfigError(member, short(name), "must be the address of a store")
+    return name
+
+
+def checked_flag(member: str, value: object) -> bool:
+    """The value, if it is true or false."""
+    if not isinstance(value, bool):
+        raise ConfigError(member, short(value), "must be true or false")
+    return value
+
+
+def checked_offset(member: str, value: object) -> int:
+    """The value, if it can be an offset, or an end."""
+    return whole(member, value, 0, MAX_OFFSET)
+
+
+def checked_seconds(member: str, value: object) -> float:
+    """The value, if it is as many seconds as an action may wait."""
+    number = isinstance(value, int | float) and not isinstance(value, bool)
+    if not number or not 0 <= value <= MAX_WAIT_S:  # type: ignore[operator]
+        why = f"must be a number from 0 to {MAX_WAIT_S}, in seconds"
+        raise ConfigError(member, short(value), why)
+    return float(value)  # type: ignore[arg-type]  # it is a number
+
+
+def checked_attempt(member: str, value: object) -> str:
+    """The value, if it can be an attempt: 32 upper-case hexadecimal digits, not all zero."""
+    if not isinstance(value, str) or not _ATTEMPT.fullmatch(value) or not value.strip("0"):
+        why = "must be 32 upper-case hexadecimal digits, not all zero"
+        raise ConfigError(member, short(value), why)
+    return value
+
+
+def checked_number(member: str, value: object) -> int:
+    """The value, if it can be a unit's number, or ``NO_NUMBER``."""
+    return whole(member, value, NO_NUMBER, MAX_SEQUENCE)
+
+
+def checked_unit(member: str, value: object) -> Unit:
+    """The unit that a row of number, start and end is."""
+    number, start, end = checked_row(member, value, "number, start, end")
+    number = whole(member, number, 0, MAX_SEQUENCE)
+    start, end = checked_offset(member, start), checked_offset(member, end)
+    if start >= end:
+        raise ConfigError(member, short(value), "must have records: start below end")
+    return Unit(number, start, end)
+
+
+def up_to(most: int) -> Callable[[str, object], int]:
+    """The check of a number from 1 to ``most``."""
+    return lambda member, value: whole(member, value, 1, most)
+
+
+def rows_of(check: Callable[[str, object], T], most: int) -> Callable[[str, object], tuple[T, ...]]:
+    """The check of a list of at most ``most`` that ``check`` takes."""
+
+    def checked(member: str, value: object) -> tuple[T, ...]:
+        if not isinstance(value, list | tuple) or len(value) > most:
+            raise ConfigError(member, short(value), f"must be a list of at most {most}")
+        return tuple(check(member, row) for row in value)
+
+    return checked
+
+
+def checked_row(member: str, value: object, names: str) -> Sequence[Any]:
+    """The value, if it is a row of as many as ``names`` says."""
+    if not isinstance(value, list | tuple) or len(value) != names.count(",") + 1:
+        raise ConfigError(member, short(value), f"must be lists of {names}")
+    return value
 
 
 def checked_size(name: str, value: object, most: int) -> int:

@@ -77,7 +77,7 @@ class _Told:
 
 
 class Put:
-    """Appends values to one partition, in order; a context.  For one thread.
+    """Appends values to one partition, or stages them, in order; a context.  For one thread.
 
     Nothing is certain before ``finish`` has returned, or ``durable`` says so.  A context left
     without it ends the put: what was written may be stored, or not.
@@ -87,6 +87,8 @@ class Put:
 
     Raises, from each call:
         OffsetConflictError: the partition does not end where the put begins.
+        FencedError: another attempt has taken over what this one stages.
+        UnitExistsError: the unit that it stages is there already.
         StoreUnreachableError: the store is not there, or nothing went on for the timeout.
     """
 
@@ -102,7 +104,7 @@ class Put:
 
     @property
     def durable(self) -> int:
-        """The partition's end on the store's disk, as far as the store has said."""
+        """The end of what is on the store's disk, as far as the store has said."""
         return self._told.durable
 
     def wait_durable(self, end: int, *, timeout_s: float) -> int:

@@ -24,8 +24,8 @@ from dafka_core.columnar.limits import (
 from dafka_core.columnar.members import MAX_OFFSET, VALUE
 from dafka_core.columnar.places import short
 from dafka_core.columnar.requests import PutRequest
-from dafka_core.errors import ConfigError, OffsetConflictError
-from dafka_core.records import Run
+from dafka_core.errors import ConfigError, FencedError, OffsetConflictError, UnitExistsError
+from dafka_core.records import NO_NUMBER, Run
 
 PATIENCE_S: Final = 1.0
 """How long a failed put waits for its acknowledgements to leave.  A client may read none before it
@@ -44,25 +44,29 @@ def receive(
     Raises:
         ConfigError: the batches are not what is to be put.
         OffsetConflictError: the put does not begin, or go on, at the partition's end.
+        FencedError: another attempt stages there.
+        UnitExistsError: the unit to be staged is there already.
         DafkaError: the host cannot take it.
     """
-    end = host.end(request.topic, request.partition)
-    if request.start != end:
-        raise OffsetConflictError(request.topic, request.partition, request.start, end)
+    _check_start(host, request)
     column = _value_column(reader.schema)
-    under_way = _UnderWay(end, check_open)
+    under_way = _UnderWay(request.start, check_open)
     acknowledging = threading.Thread(
         target=under_way.acknowledge, args=(writer,), name="dafka-flight-acks", daemon=True
     )
     acknowledging.start()
     try:
-        at = end
+        at = request.start
         for values in _batches(reader, column):
             run = Run(request.topic, request.partition, at, run_values(values))
             if run.end > MAX_OFFSET:
                 raise ConfigError("start", request.start, "leaves no offsets for so many records")
             under_way.enter(_size_bytes(values))
-            under_way.follow(host.put(run), _size_bytes(values))
+            if request.attempt:
+                promise = host.stage(run, request.attempt, request.unit)
+            else:
+                promise = host.put(run)
+            under_way.follow(promise, _size_bytes(values))
             at = run.end
         durable = under_way.finish()
     finally:
@@ -73,6 +77,24 @@ def receive(
         acknowledging.join()
     with contextlib.suppress(*FLIGHT_ERRORS):  # a client that is gone has no use for it
         writer.write(_packed(durable, failed=False))
+
+
+def _check_start(host: Host, request: PutRequest) -> None:
+    """Raises what ``receive`` does unless the request may begin, as far as can be said now."""
+    topic, partition, start = request.topic, request.partition, request.start
+    if not request.attempt:
+        end = host.end(topic, partition)
+        if start != end:
+            raise OffsetConflictError(topic, partition, start, end)
+        return
+    (info,) = host.units([(topic, partition)])
+    if info.unit is not None and request.unit != NO_NUMBER and info.unit.number >= request.unit:
+        raise UnitExistsError(topic, partition, info.unit)
+    own = info.attempt == request.attempt
+    if start > info.end and not own:
+        raise FencedError(topic, partition, request.attempt)
+    if start not in (info.end, info.staged_end):
+        raise OffsetConflictError(topic, partition, start, info.staged_end if own else info.end)
 
 
 class _UnderWay:

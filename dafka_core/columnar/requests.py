@@ -1,48 +1,140 @@
 """What a Flight client asks, as versioned JSON: tickets, descriptors, criteria and actions.
 
 Every request is an object with a member ``v``, the version (1).  An unknown member is refused, so
-that a misspelt one is not passed over.  Parsing raises one error, ConfigError, which names the
-member and says what would be right.
+that a misspelt one is not passed over.  A class below declares each member with its check, in
+the order in which they are looked at; ``members.py`` packs and parses by it.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Final, NamedTuple, Self
+from typing import Annotated, ClassVar, Final, NamedTuple, Self
 
 from dafka_core.columnar.limits import (
-    MAX_ACTION_BYTES,
     MAX_BATCH_BYTES,
     MAX_BATCH_RECORDS,
     MAX_NAMES,
     MAX_REQUEST_BYTES,
     MAX_TIMES,
-    MAX_WAIT_S,
+    MAX_UNITS,
+    MAX_UNITS_BYTES,
 )
 from dafka_core.columnar.members import (
     DEFAULT_COLUMNS,
-    Members,
+    Request,
     check_range,
+    checked_attempt,
+    checked_columns,
+    checked_flag,
+    checked_number,
+    checked_offset,
     checked_partition,
+    checked_row,
+    checked_seconds,
+    checked_store,
     checked_topic,
-    packed_members,
+    checked_unit,
+    rows_of,
+    up_to,
     whole,
 )
 from dafka_core.columnar.places import short
 from dafka_core.errors import ConfigError
+from dafka_core.records import NO_NUMBER, CommitUnit, Unit
 
 HEADS_ACTION: Final = "dafka.heads.v1"
 OFFSETS_ACTION: Final = "dafka.offsets.v1"
 WAIT_ACTION: Final = "dafka.wait.v1"
+UNITS_ACTION: Final = "dafka.units.v1"
+COMMIT_ACTION: Final = "dafka.commit.v1"
+DISCARD_ACTION: Final = "dafka.discard.v1"
 STORES_ACTION: Final = "dafka.stores.v1"
 DESCRIBE_ACTION: Final = "dafka.describe.v1"
 
 _MIN_TIME_US, _MAX_TIME_US = -(2**63), 2**63 - 1
 
 
+class Moment(NamedTuple):
+    """A time of a partition, in microseconds since the epoch UTC."""
+
+    topic: str
+    partition: str
+    timestamp_us: int
+
+
+class Stage(NamedTuple):
+    """What an attempt has staged in a partition."""
+
+    topic: str
+    partition: str
+    attempt: str
+
+
+def checked_moment(member: str, row: object) -> Moment:
+    """The moment that a row of three is.
+
+    Raises:
+        ConfigError: it is none.
+    """
+    topic, partition, time_us = checked_row(member, row, "topic, partition, microseconds")
+    return Moment(
+        checked_topic(member, topic),
+        checked_partition(member, partition),
+        whole(member, time_us, _MIN_TIME_US, _MAX_TIME_US),
+    )
+
+
+def checked_names(member: str, row: object) -> tuple[str, str]:
+    """The names of a partition that a row of two is.
+
+    Raises:
+        ConfigError: it is none.
+    """
+    topic, partition = checked_row(member, row, "topic, partition")
+    return checked_topic(member, topic), checked_partition(member, partition)
+
+
+def checked_stage(member: str, row: object) -> Stage:
+    """The stage that a row of three is.
+
+    Raises:
+        ConfigError: it is none.
+    """
+    topic, partition, attempt = checked_row(member, row, "topic, partition, attempt")
+    return Stage(
+        checked_topic(member, topic),
+        checked_partition(member, partition),
+        checked_attempt(member, attempt),
+    )
+
+
+def checked_commit(member: str, row: object) -> CommitUnit:
+    """The unit to be committed that a row of six is.
+
+    Raises:
+        ConfigError: it is none.
+    """
+    names = "topic, partition, attempt, start, end, number"
+    topic, partition, attempt, start, end, number = checked_row(member, row, names)
+    stage = checked_stage(member, (topic, partition, attempt))
+    start, end = checked_offset(member, start), checked_offset(member, end)
+    if start >= end:
+        raise ConfigError(member, short(row), "must have records: start below end")
+    return CommitUnit(*stage, start, end, checked_number(member, number))
+
+
+Topic = Annotated[str, checked_topic]
+Partition = Annotated[str, checked_partition]
+Offset = Annotated[int, checked_offset]
+Columns = Annotated[tuple[str, ...], checked_columns]
+Records = Annotated[int, up_to(MAX_BATCH_RECORDS)]
+Bytes = Annotated[int, up_to(MAX_BATCH_BYTES)]
+Store = Annotated[str, checked_store]
+
+
 @dataclass(frozen=True, slots=True)
-class GetRequest:
+class GetRequest(Request):
     """A ticket: the records from ``start`` up to ``end`` (exclusive) of one partition.
 
     ``columns`` says which columns the batches have, ``times`` whether each batch's metadata says
@@ -50,125 +142,62 @@ class GetRequest:
     largest size.  ``store`` is the store meant, if another one must not answer.
     """
 
-    topic: str
-    partition: str
-    start: int
-    end: int
-    columns: tuple[str, ...] = DEFAULT_COLUMNS
-    times: bool = False
-    max_records: int = MAX_BATCH_RECORDS
-    max_bytes: int = MAX_BATCH_BYTES
-    store: str = ""
+    _what: ClassVar = "ticket"
+    _largest_bytes: ClassVar = MAX_REQUEST_BYTES
 
-    def packed(self) -> bytes:
-        """The request as it travels."""
-        return packed_members(
-            topic=self.topic,
-            partition=self.partition,
-            start=self.start,
-            end=self.end,
-            columns=self.columns,
-            times=self.times,
-            max_records=self.max_records,
-            max_bytes=self.max_bytes,
-            store=self.store,
-        )
+    topic: Topic
+    partition: Partition
+    start: Offset
+    end: Offset
+    columns: Columns = DEFAULT_COLUMNS
+    times: Annotated[bool, checked_flag] = False
+    max_records: Records = MAX_BATCH_RECORDS
+    max_bytes: Bytes = MAX_BATCH_BYTES
+    store: Store = ""
 
-    @classmethod
-    def parse(cls, packed: bytes) -> Self:
-        """The request in a ticket.
-
-        Raises:
-            ConfigError: see the module.
-        """
-        members = Members.parse("ticket", packed, MAX_REQUEST_BYTES)
-        request = cls(
-            members.topic(),
-            members.partition(),
-            members.offset("start"),
-            members.offset("end"),
-            members.columns(),
-            members.flag("times"),
-            members.size("max_records", MAX_BATCH_RECORDS),
-            members.size("max_bytes", MAX_BATCH_BYTES),
-            members.store(),
-        )
-        members.finish()
-        check_range(request.start, request.end)
-        return request
+    def check(self) -> None:
+        """The range is one."""
+        check_range(self.start, self.end)
 
 
 @dataclass(frozen=True, slots=True)
-class PutRequest:
-    """The descriptor of a put: its first record becomes offset ``start`` of the partition."""
+class PutRequest(Request):
+    """The descriptor of a put: its first record becomes offset ``start`` of the partition.
 
-    topic: str
-    partition: str
-    start: int
-    store: str = ""
+    With an ``attempt`` the records are staged, for the unit of that number if it has one.
+    """
 
-    def packed(self) -> bytes:
-        """The request as it travels."""
-        return packed_members(
-            topic=self.topic, partition=self.partition, start=self.start, store=self.store
-        )
+    _what: ClassVar = "command"
+    _largest_bytes: ClassVar = MAX_REQUEST_BYTES
 
-    @classmethod
-    def parse(cls, packed: bytes) -> Self:
-        """The request in a descriptor's command.
+    topic: Topic
+    partition: Partition
+    start: Offset
+    attempt: Annotated[str, checked_attempt] = ""
+    unit: Annotated[int, checked_number] = NO_NUMBER
+    store: Store = ""
 
-        Raises:
-            ConfigError: see the module.
-        """
-        members = Members.parse("command", packed, MAX_REQUEST_BYTES)
-        request = cls(
-            members.topic(), members.partition(), members.offset("start"), members.store()
-        )
-        members.finish()
-        return request
+    def check(self) -> None:
+        """A unit is what an attempt stages."""
+        if self.unit != NO_NUMBER and not self.attempt:
+            raise ConfigError("unit", self.unit, "is staged: name the 'attempt', too")
 
 
 @dataclass(frozen=True, slots=True)
-class InfoRequest:
+class InfoRequest(Request):
     """The descriptor of a topic, or of one of its partitions.
 
     The other members become those of the tickets that the answer contains.
     """
 
-    topic: str
-    partition: str | None = None
-    columns: tuple[str, ...] = DEFAULT_COLUMNS
-    max_records: int = MAX_BATCH_RECORDS
-    max_bytes: int = MAX_BATCH_BYTES
+    _what: ClassVar = "command"
+    _largest_bytes: ClassVar = MAX_REQUEST_BYTES
 
-    def packed(self) -> bytes:
-        """The request as it travels."""
-        partition = {} if self.partition is None else {"partition": self.partition}
-        return packed_members(
-            topic=self.topic,
-            columns=self.columns,
-            max_records=self.max_records,
-            max_bytes=self.max_bytes,
-            **partition,
-        )
-
-    @classmethod
-    def parse(cls, packed: bytes) -> Self:
-        """The request in a descriptor's command.
-
-        Raises:
-            ConfigError: see the module.
-        """
-        members = Members.parse("command", packed, MAX_REQUEST_BYTES)
-        request = cls(
-            members.topic(),
-            members.partition() if members.has("partition") else None,
-            members.columns(),
-            members.size("max_records", MAX_BATCH_RECORDS),
-            members.size("max_bytes", MAX_BATCH_BYTES),
-        )
-        members.finish()
-        return request
+    topic: Topic
+    partition: Annotated[str | None, checked_partition] = None
+    columns: Columns = DEFAULT_COLUMNS
+    max_records: Records = MAX_BATCH_RECORDS
+    max_bytes: Bytes = MAX_BATCH_BYTES
 
     @classmethod
     def of_path(cls, path: Sequence[bytes]) -> Self:
@@ -186,163 +215,94 @@ class InfoRequest:
 
 
 @dataclass(frozen=True, slots=True)
-class Criteria:
+class Criteria(Request):
     """Which partitions to list: all, or those of one topic."""
 
-    topic: str | None = None
+    _what: ClassVar = "criteria"
+    _largest_bytes: ClassVar = MAX_REQUEST_BYTES
+    _may_be_empty: ClassVar = True
 
-    def packed(self) -> bytes:
-        """The request as it travels."""
-        return b"" if self.topic is None else packed_members(topic=self.topic)
-
-    @classmethod
-    def parse(cls, packed: bytes) -> Self:
-        """The request in the criteria of a listing; none at all means everything.
-
-        Raises:
-            ConfigError: see the module.
-        """
-        if not packed:
-            return cls()
-        members = Members.parse("criteria", packed, MAX_REQUEST_BYTES)
-        request = cls(members.topic() if members.has("topic") else None)
-        members.finish()
-        return request
+    topic: Annotated[str | None, checked_topic] = None
 
 
 @dataclass(frozen=True, slots=True)
-class HeadsRequest:
+class HeadsRequest(Request):
     """What the store holds: of these topics, or of all (None)."""
 
-    topics: tuple[str, ...] | None = None
-    store: str = ""
-
-    def packed(self) -> bytes:
-        """The request as it travels."""
-        topics = {} if self.topics is None else {"topics": self.topics}
-        return packed_members(store=self.store, **topics)
-
-    @classmethod
-    def parse(cls, packed: bytes) -> Self:
-        """The request in an action's body.
-
-        Raises:
-            ConfigError: see the module.
-        """
-        members = Members.parse("body", packed, MAX_ACTION_BYTES)
-        topics = None
-        if members.has("topics"):
-            names = members.rows("topics", MAX_NAMES)
-            topics = tuple(checked_topic("topics", name) for name in names)
-        request = cls(topics, members.store())
-        members.finish()
-        return request
-
-
-class Moment(NamedTuple):
-    """A time of a partition, in microseconds since the epoch UTC."""
-
-    topic: str
-    partition: str
-    timestamp_us: int
+    topics: Annotated[tuple[str, ...] | None, rows_of(checked_topic, MAX_NAMES)] = None
+    store: Store = ""
 
 
 @dataclass(frozen=True, slots=True)
-class OffsetsRequest:
+class OffsetsRequest(Request):
     """The first offsets that were stored at these times or later."""
 
-    moments: tuple[Moment, ...]
-    store: str = ""
-
-    def packed(self) -> bytes:
-        """The request as it travels."""
-        return packed_members(times=self.moments, store=self.store)
-
-    @classmethod
-    def parse(cls, packed: bytes) -> Self:
-        """The request in an action's body.
-
-        Raises:
-            ConfigError: see the module.
-        """
-        members = Members.parse("body", packed, MAX_ACTION_BYTES)
-        request = cls(tuple(map(checked_moment, members.rows("times", MAX_TIMES))), members.store())
-        members.finish()
-        return request
+    times: Annotated[tuple[Moment, ...], rows_of(checked_moment, MAX_TIMES)]
+    store: Store = ""
 
 
 @dataclass(frozen=True, slots=True)
-class WaitRequest:
-    """Wait until the partition has its records up to ``end`` on disk, but ``timeout_s``."""
+class WaitRequest(Request):
+    """Wait until the partition has its records up to ``end`` on disk, but ``timeout_s``.
 
-    topic: str
-    partition: str
-    end: int
-    timeout_s: float
-    store: str = ""
+    With a ``unit`` also until the marker says that it has that one, or a newer one.
+    """
 
-    def packed(self) -> bytes:
-        """The request as it travels."""
-        return packed_members(
-            topic=self.topic,
-            partition=self.partition,
-            end=self.end,
-            timeout_s=self.timeout_s,
-            store=self.store,
-        )
+    topic: Topic
+    partition: Partition
+    end: Offset
+    timeout_s: Annotated[float, checked_seconds]
+    unit: Annotated[Unit | None, checked_unit] = None
+    store: Store = ""
 
-    @classmethod
-    def parse(cls, packed: bytes) -> Self:
-        """The request in an action's body.
-
-        Raises:
-            ConfigError: see the module.
-        """
-        members = Members.parse("body", packed, MAX_ACTION_BYTES)
-        request = cls(
-            members.topic(),
-            members.partition(),
-            members.offset("end"),
-            members.seconds("timeout_s", MAX_WAIT_S),
-            members.store(),
-        )
-        members.finish()
-        return request
+    def check(self) -> None:
+        """A unit is among the records that are waited for."""
+        if self.unit is not None and self.unit.end > self.end:
+            raise ConfigError("unit", list(self.unit), f"must not end above end, {self.end}")
 
 
 @dataclass(frozen=True, slots=True)
-class PlainRequest:
+class UnitsRequest(Request):
+    """How far the units of these partitions are."""
+
+    _largest_bytes: ClassVar = MAX_UNITS_BYTES
+
+    partitions: Annotated[tuple[tuple[str, str], ...], rows_of(checked_names, MAX_UNITS)]
+    store: Store = ""
+
+
+@dataclass(frozen=True, slots=True)
+class CommitRequest(Request):
+    """Make what was staged visible, all of it or nothing."""
+
+    _largest_bytes: ClassVar = MAX_UNITS_BYTES
+
+    units: Annotated[tuple[CommitUnit, ...], rows_of(checked_commit, MAX_UNITS)]
+    store: Store = ""
+
+    def check(self) -> None:
+        """A partition has one unit at a time."""
+        seen: set[tuple[str, str]] = set()
+        for unit in self.units:
+            if unit[:2] in seen:
+                raise ConfigError("units", short(list(unit)), "names a partition twice")
+            seen.add(unit[:2])
+
+
+@dataclass(frozen=True, slots=True)
+class DiscardRequest(Request):
+    """Give up what was staged."""
+
+    _largest_bytes: ClassVar = MAX_UNITS_BYTES
+
+    stages: Annotated[tuple[Stage, ...], rows_of(checked_stage, MAX_UNITS)]
+    store: Store = ""
+
+
+@dataclass(frozen=True, slots=True)
+class PlainRequest(Request):
     """An action that takes nothing; its body may be empty."""
 
-    store: str = ""
+    _may_be_empty: ClassVar = True
 
-    def packed(self) -> bytes:
-        """The request as it travels."""
-        return packed_members(store=self.store)
-
-    @classmethod
-    def parse(cls, packed: bytes) -> Self:
-        """The request in an action's body.
-
-        Raises:
-            ConfigError: see the module.
-        """
-        if not packed:
-            return cls()
-        members = Members.parse("body", packed, MAX_ACTION_BYTES)
-        request = cls(members.store())
-        members.finish()
-        return request
-
-
-def checked_moment(row: object) -> Moment:
-    """The moment that a row of three is.
-
-    Raises:
-        ConfigError: it is none.
-    """
-    if not isinstance(row, list | tuple) or len(row) != 3:
-        raise ConfigError("times", short(row), "must be lists of topic, partition, microseconds")
-    topic = checked_topic("times", row[0])
-    partition = checked_partition("times", row[1])
-    return Moment(topic, partition, whole("times", row[2], _MIN_TIME_US, _MAX_TIME_US))
+    store: Store = ""

@@ -9,6 +9,7 @@ import stat
 import threading
 import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import Future
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Final, Self
@@ -21,21 +22,27 @@ from dafka_core.columnar.actions import Caller
 from dafka_core.columnar.columns import schema_of
 from dafka_core.columnar.failures import ClosingError, OtherStoreError, refusing
 from dafka_core.columnar.hosting import Host
-from dafka_core.columnar.limits import MAX_GETS, MAX_PUTS, MAX_WAITS
+from dafka_core.columnar.limits import MAX_COMMITS, MAX_GETS, MAX_PUTS, MAX_WAITS
 from dafka_core.columnar.places import Place, short, tcp_location, unix_location
 from dafka_core.columnar.requests import (
+    COMMIT_ACTION,
     DESCRIBE_ACTION,
+    DISCARD_ACTION,
     HEADS_ACTION,
     OFFSETS_ACTION,
     STORES_ACTION,
+    UNITS_ACTION,
     WAIT_ACTION,
+    CommitRequest,
     Criteria,
+    DiscardRequest,
     GetRequest,
     HeadsRequest,
     InfoRequest,
     OffsetsRequest,
     PlainRequest,
     PutRequest,
+    UnitsRequest,
     WaitRequest,
 )
 from dafka_core.columnar.slots import Slots
@@ -89,6 +96,7 @@ class FlightService:
         self._gets = Slots("gets", MAX_GETS)
         self._puts = Slots("puts", MAX_PUTS)
         self._waits = Slots("waits", MAX_WAITS)
+        self._commits = Slots("commits", MAX_COMMITS)
         self._started = threading.Event()
         self._closing = threading.Event()
         self._close_lock = threading.Lock()
@@ -97,6 +105,9 @@ class FlightService:
             HEADS_ACTION: self._heads,
             OFFSETS_ACTION: self._offsets,
             WAIT_ACTION: self._wait,
+            UNITS_ACTION: self._units,
+            COMMIT_ACTION: self._commit,
+            DISCARD_ACTION: self._discard,
             STORES_ACTION: self._stores,
             DESCRIBE_ACTION: self._describe,
         }
@@ -221,6 +232,28 @@ class FlightService:
         slot = self._waits.take()
         try:
             yield actions.wait(self._host, request, caller)
+        finally:
+            slot.release()
+
+    def _units(self, body: bytes, caller: Caller) -> Iterator[bytes]:
+        request = UnitsRequest.parse(body)
+        self._check(request.store)
+        yield actions.units(self._host, request)
+
+    def _commit(self, body: bytes, caller: Caller) -> Iterator[bytes]:
+        request = CommitRequest.parse(body)
+        self._check(request.store)
+        return self._finish(lambda: self._host.commit(request.units), caller)
+
+    def _discard(self, body: bytes, caller: Caller) -> Iterator[bytes]:
+        request = DiscardRequest.parse(body)
+        self._check(request.store)
+        return self._finish(lambda: self._host.discard(request.stages), caller)
+
+    def _finish(self, begin: Callable[[], Future[None]], caller: Caller) -> Iterator[bytes]:
+        slot = self._commits.take()
+        try:
+            yield actions.finish(begin(), caller)
         finally:
             slot.release()
 

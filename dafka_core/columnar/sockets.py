@@ -37,14 +37,24 @@ def addresses_of(location: str) -> set[Address]:
     return {_normal(each[4]) for each in found}
 
 
+def accepts(path: str) -> bool:
+    """Whether somebody listens at a socket's path."""
+    with socket.socket(socket.AF_UNIX) as probe:
+        try:
+            probe.connect(path)
+        except OSError:
+            return False
+    return True
+
+
 def break_accepted(addresses: set[Address]) -> int:
     """Breaks this process's connections that were accepted at one of these; how many."""
     return _break(addresses, socket.socket.getsockname)
 
 
-def break_opened(addresses: set[Address]) -> int:
-    """Breaks this process's connections that were opened to one of these; how many."""
-    return _break(addresses, socket.socket.getpeername)
+def break_opened(addresses: set[Address]) -> None:
+    """Breaks this process's connections that were opened to one of these."""
+    _break(addresses, socket.socket.getpeername)
 
 
 def _break(addresses: set[Address], address_of: Callable[[socket.socket], object]) -> int:

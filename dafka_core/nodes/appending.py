@@ -1,28 +1,33 @@
-"""Appending to a store's log beside its loop: while the disk syncs, the next records come in."""
+"""Writing a store's log beside its loop: while the disk syncs, the next records come in."""
 
 from __future__ import annotations
 
 import threading
 from collections.abc import Callable
 
-from dafka_core.records import Run
-from dafka_core.storage import Log
+from dafka_core.errors import DafkaError
+from dafka_core.storage import Entry, Log
+
+Outcomes = list[DafkaError | None]
+"""What the log says of each entry: None when it is done."""
 
 
 class Appender:
-    """A thread that appends one group of runs at a time.
+    """A thread that has the log write one group of entries at a time.
 
     Args:
-        log: nobody else appends to it.
-        done: called in the thread after each group: with its runs and None when they are on
-            disk, with the error when they are not.  No group is taken after an error.
+        log: nobody else writes to it.
+        done: called in the thread after each group: with its entries and their outcomes when
+            they are on disk, with the error when none is.  No group is taken after an error.
     """
 
-    def __init__(self, log: Log, done: Callable[[list[Run], BaseException | None], None]) -> None:
+    def __init__(
+        self, log: Log, done: Callable[[list[Entry], Outcomes | BaseException], None]
+    ) -> None:
         self._log = log
         self._done = done
         self._changed = threading.Condition()
-        self._group: list[Run] | None = None
+        self._group: list[Entry] | None = None
         self._closed = False
         self._thread = threading.Thread(target=self._run, name="dafka-appender", daemon=True)
         self._thread.start()
@@ -32,11 +37,11 @@ class Appender:
         """Whether a group is on its way to the disk."""
         return self._group is not None
 
-    def append(self, runs: list[Run]) -> None:
+    def append(self, entries: list[Entry]) -> None:
         """Takes a group; the appender must not be busy."""
         with self._changed:
             assert self._group is None
-            self._group = runs
+            self._group = entries
             self._changed.notify()
 
     def close(self) -> None:
@@ -50,13 +55,13 @@ class Appender:
         while True:
             with self._changed:
                 self._changed.wait_for(lambda: self._group is not None or self._closed)
-                runs = self._group
-            if runs is None:
+                entries = self._group
+            if entries is None:
                 return
             try:
-                self._log.append(runs)
+                outcomes = self._log.write(entries)
             except BaseException as error:  # noqa: BLE001 -- the store fails with it
-                self._done(runs, error)
+                self._done(entries, error)
                 return
             self._group = None
-            self._done(runs, None)
+            self._done(entries, outcomes)

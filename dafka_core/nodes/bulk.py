@@ -41,6 +41,10 @@ class BulkHost:
         self._role = role
         self._own: list[Place] = []
         self.put = puts.put
+        self.stage = puts.stage
+        self.commit = puts.commit
+        self.discard = puts.discard
+        self.units = puts.units
         self.end = puts.end
         self.wait = puts.wait
 

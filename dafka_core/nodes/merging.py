@@ -1,4 +1,7 @@
-"""Merging a log's small blocks beside its store, when the disk has nothing better to do."""
+"""Merging a log's small blocks beside its store, when the disk has nothing better to do.
+
+What was staged too long ago, and is nobody's any more, is discarded on the way.
+"""
 
 from __future__ import annotations
 
@@ -8,7 +11,7 @@ import time
 from typing import Final
 
 from dafka_core.errors import ClosedError, StoreError
-from dafka_core.storage import Log
+from dafka_core.storage import STAGED_HOURS, Log
 
 QUIET_S: Final = 0.25
 """Merging waits until nothing has been appended for so long."""
@@ -24,6 +27,9 @@ IDLE_S: Final = 1.0
 
 CHECK_READERS_S: Final = 10.0
 """How long a reader that was killed may hold back freed space."""
+
+DISCARD_S: Final = 600.0
+"""How often it looks for what was staged too long ago."""
 
 RETRY_S: Final = 30.0
 """How long it leaves a disk alone that has failed."""
@@ -53,13 +59,16 @@ class Merger:
         self._thread.join()
 
     def _run(self) -> None:
-        checked_s = time.monotonic()
+        checked_s = discarded_s = time.monotonic()
         pause_s = 0.0
         while not self._closed.wait(pause_s):
             try:
                 if time.monotonic() - checked_s >= CHECK_READERS_S:
                     checked_s = time.monotonic()
                     self._log.check_readers()
+                if time.monotonic() - discarded_s >= DISCARD_S:
+                    discarded_s = time.monotonic()
+                    self._log.discard_stale(STAGED_HOURS * 3600, replicas=False)
                 pause_s = self._step()
             except ClosedError:
                 return

@@ -25,7 +25,7 @@ from dafka_core.errors import (
 )
 from dafka_core.node_config import NodeConfig
 from dafka_core.nodes.addresses import own_host
-from dafka_core.nodes.sockets import drain, send_packed, send_run
+from dafka_core.nodes.sockets import drain, keep_alive, let_go, send_packed, send_run
 from dafka_core.nodes.subscribers import Subscribers
 from dafka_core.protocol.beaconing import (
     BEACON,
@@ -219,6 +219,8 @@ class Mesh:
             socket.set_hwm(self._config.high_water_mark)
             socket.set(zmq.LINGER, 0)
             socket.set(zmq.MAXMSGSIZE, MAX_HEADER_BYTES)  # only subscriptions and beacons come in
+            keep_alive(socket)
+        let_go(self._pub)
         # What is under way to peers gets a moment: an ACK sent last would be lost.
         self._pub.set(zmq.LINGER, LINGER_MS)
         try:
@@ -248,6 +250,7 @@ class Mesh:
         socket.set_hwm(self._config.high_water_mark)
         socket.set(zmq.LINGER, 0)
         socket.set(zmq.MAXMSGSIZE, self._config.max_record_bytes)
+        keep_alive(socket)
         for prefix in self._subscriptions:
             socket.subscribe(prefix)
         return socket

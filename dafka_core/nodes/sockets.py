@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from functools import partial
 from struct import Struct
-from typing import cast
+from typing import Final, cast
 
 import numpy as np
 import zmq
@@ -24,13 +24,34 @@ from dafka_core.protocol.limits import (
 )
 from dafka_core.protocol.messages import DirectRecord, RecordMessage
 from dafka_core.protocol.role import RunMessage
+from dafka_core.protocol.units import pack_run_tail
 from dafka_core.protocol.wire import DEPLOYED, encode, encode_run_prefix
+
+STALLED_MS: Final = 10_000
+"""A peer that takes nothing for so long is cut off, and what waits for it goes: large messages
+would take too much before the high-water mark is reached.  It connects anew by itself."""
+
+IDLE_S: Final = 5
+"""Without anything from a peer for so long, and each time as long again, the system asks it."""
 
 _SEQUENCE = Struct(">Q")
 
-_SEQUENCE_COUNT = Struct(">QI")
-
 _RECORD_IDS = b"MD"
+
+
+def let_go(socket: zmq.Socket[bytes]) -> None:
+    """Has a socket that sends close connections on which nothing leaves any more."""
+    socket.set(zmq.TCP_MAXRT, STALLED_MS)
+
+
+def keep_alive(socket: zmq.Socket[bytes]) -> None:
+    """Has the system find out that the other end has closed a connection while nothing got through.
+
+    Who only receives would wait for ever on a connection that its peer has let go of.
+    """
+    socket.set(zmq.TCP_KEEPALIVE, 1)
+    socket.set(zmq.TCP_KEEPALIVE_IDLE, IDLE_S)
+    socket.set(zmq.TCP_KEEPALIVE_INTVL, IDLE_S)
 
 
 def drain(
@@ -115,7 +136,7 @@ def send_packed(socket: zmq.Socket[bytes], message: RunMessage) -> None:
         stop = int(ends.searchsorted(ends[start] + limit_bytes, side="right")) - 1
         stop = min(max(stop, start + 1), start + MAX_RUN_COUNT, len(run.values))
         records = data[int(ends[start]) : int(ends[stop])]
-        header = prefix + _SEQUENCE_COUNT.pack(run.offset + start, stop - start)
+        header = prefix + pack_run_tail(run.offset + start, stop - start, run.unit)
         socket.send(header, zmq.SNDMORE)
         socket.send(b"".join((lengths[4 * start : 4 * stop], records)))
         start = stop

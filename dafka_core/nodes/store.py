@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import logging
 import os
 from pathlib import Path
 from types import TracebackType
@@ -13,36 +12,17 @@ from uuid import UUID
 from dafka_core.errors import ClosedError, NodeFailedError, StoreError
 from dafka_core.node_config import StoreConfig
 from dafka_core.nodes.addresses import new_address
-from dafka_core.nodes.appending import Appender
+from dafka_core.nodes.appending import Appender, Outcomes
 from dafka_core.nodes.bulk import serve_bulk
 from dafka_core.nodes.merging import Merger
 from dafka_core.nodes.mesh import Mesh
 from dafka_core.nodes.puts import Puts
-from dafka_core.protocol.messages import ConsumerHello, Fetch, GetHeads, HeadsQuery, TimesQuery
-from dafka_core.protocol.role import Outgoing, RunMessage
-from dafka_core.protocol.storing import (
-    Announce,
-    StoreRole,
-    Work,
-    announcement,
-    goes_on,
-    head_messages,
-    heads_reply,
-    times_reply,
-)
-from dafka_core.records import PartitionInfo, Run
-from dafka_core.storage import Log
+from dafka_core.nodes.serving import StoreLoop
+from dafka_core.protocol.role import Outgoing
+from dafka_core.protocol.storing import StoreRole
+from dafka_core.storage import STAGED_HOURS, Entry, Log
 
 ADDRESS_FILE: Final = "address"
-
-MAX_PENDING_BYTES: Final = 32 << 20
-"""Records waiting for the disk; no more are received beyond it."""
-
-SERVE_COUNT: Final = 8_192
-SERVE_BYTES: Final = 4 << 20
-"""Records read and sent per turn: between turns records are stored and others are served."""
-
-_log = logging.getLogger("dafka.store")
 
 
 class Store:
@@ -68,6 +48,7 @@ class Store:
         with contextlib.ExitStack() as undo:
             self.log = Log(directory)
             undo.callback(self.log.close)
+            self.log.discard_stale(STAGED_HOURS * 3600)
             self._role = StoreRole(
                 _kept_address(self.log.directory),
                 self.log.end,
@@ -79,6 +60,13 @@ class Store:
             undo.callback(self._merger.close)
             self._mesh = Mesh("store", self._role, config, on_round=self._on_round)
             undo.callback(self._mesh.close)
+            self._loop = StoreLoop(
+                self._role,
+                self.log,
+                self._appender,
+                send=self._mesh.send,
+                receive=self._mesh.receive,
+            )
             self._puts = Puts(self._mesh, self._role, self.log)
             self._bulk = serve_bulk(self.log, self._puts, self._role, config)
             undo.callback(self._bulk.close)
@@ -133,82 +121,23 @@ class Store:
     # -- in the loop -----------------------------------------------------------------------------
 
     def _on_round(self, now: float) -> bool:
-        if self._role.pending_bytes and not self._appender.busy:
-            self._appender.append(self._role.take_pending())
-        self._mesh.receive(self._role.pending_bytes < MAX_PENDING_BYTES)
-        request = self._role.take_request()
-        if request is not None:
-            try:
-                self._mesh.send(self._answer(request))
-            except StoreError as error:
-                # Damage concerns one partition; the others go on. Nothing wrong is ever sent.
-                _log.error("%s", error)
-        return self._role.has_requests()
+        return self._loop.on_round(now)
 
-    def _on_appended(self, runs: list[Run], error: BaseException | None) -> None:
+    def _on_appended(self, entries: list[Entry], outcomes: Outcomes | BaseException) -> None:
         """In the appender's thread."""
-        if error is not None:
-            self._puts.fail(error)
+        if isinstance(outcomes, BaseException):
+            self._puts.fail(outcomes)
 
         def acknowledge(now: float) -> list[Outgoing]:
-            if error is not None:
-                raise error
-            messages = self._role.on_stored(runs)
-            self._puts.stored(runs)
+            if isinstance(outcomes, BaseException):
+                raise outcomes
+            messages = self._role.on_stored(entries, outcomes)
+            self._puts.stored(entries, outcomes)
             return messages
 
         # A loop that has ended acknowledges nothing; the records are stored all the same.
         with contextlib.suppress(ClosedError, NodeFailedError):
             self._mesh.call(acknowledge)
-
-    def _answer(self, request: Work) -> list[Outgoing]:
-        match request:
-            case Fetch():
-                return self._records(request)
-            case GetHeads():
-                return head_messages(request.requestor, self.log.partitions(request.topic or None))
-            case ConsumerHello():
-                return head_messages(request.consumer, self._held(request.topics))
-            case HeadsQuery():
-                infos = self._held(request.topics) if request.topics else self.log.partitions()
-                return heads_reply(request, self.address, infos)
-            case TimesQuery():
-                times = self.log.times(
-                    request.topic, request.partition, request.sequence, request.end
-                )
-                return times_reply(request, self.address, times)
-            case Announce():
-                return announcement(self.log.partitions())
-
-    def _held(self, topics: tuple[str, ...]) -> list[PartitionInfo]:
-        return [info for topic in topics for info in self.log.partitions(topic)]
-
-    def _records(self, fetch: Fetch) -> list[Outgoing]:
-        chunks = self.log.read(
-            fetch.topic,
-            fetch.partition,
-            fetch.sequence,
-            fetch.end,
-            max_records=SERVE_COUNT,
-            max_bytes=SERVE_BYTES,
-        )
-        # Not before what was asked for: a requestor can do nothing with what follows a gap.
-        if not chunks or chunks[0].offset != fetch.sequence:
-            return []
-        end = chunks[-1].end
-        if end < fetch.end:
-            rest = Fetch(fetch.partition, fetch.requestor, fetch.topic, end, fetch.end - end)
-            self._role.put_back(rest)
-        records: list[Outgoing] = [
-            RunMessage(
-                Run(fetch.topic, fetch.partition, chunk.offset, chunk.run_values()),
-                fetch.requestor,
-            )
-            for chunk in chunks
-        ]
-        if end == fetch.end:
-            records.extend(goes_on(fetch, self.log.end(fetch.topic, fetch.partition)))
-        return records
 
 
 def _kept_address(directory: Path) -> str:

@@ -28,7 +28,7 @@ class Subscribers:
         self._pack = pack
         self._single: Counter[str] = Counter()  # subscriptions to RECORD, by topic
         self._packed: Counter[str] = Counter()  # and to its packed form
-        self._requestors: set[str] = set()
+        self._requestors: Counter[str] = Counter()  # connections that take packed answers
         self._layouts: dict[str, list[bool]] = {}  # by topic, until a subscription changes it
 
     def apply(self, frame: bytes) -> None:
@@ -38,7 +38,7 @@ class Subscribers:
             if frame[:1] == b"\x00":
                 self._pub.set(zmq.UNSUBSCRIBE, frame[1:])
                 if kind is DirectRun:
-                    self._requestors.discard(topic)
+                    self._forget(topic)
             return
         self._pub.set(zmq.SUBSCRIBE, frame[1:])
         if kind is RecordMessage:
@@ -48,9 +48,9 @@ class Subscribers:
         elif kind is RecordRun and self._pack:
             self._pub.set(zmq.UNSUBSCRIBE, command_id(RecordMessage) + frame[2:])
             self._count(self._packed, topic)
-        elif kind is DirectRun and self._pack and len(self._requestors) < MAX_NAMES:
+        elif kind is DirectRun and self._pack and self._has_room(self._requestors, topic):
             self._pub.set(zmq.UNSUBSCRIBE, command_id(DirectRecord) + frame[2:])
-            self._requestors.add(topic)
+            self._requestors[topic] += 1
 
     def layouts(self, topic: str, requestor: str) -> list[bool]:
         """How to send records: packed (True), one by one (False), both, or not at all."""
@@ -66,9 +66,20 @@ class Subscribers:
         return layouts
 
     def _count(self, subscriptions: Counter[str], topic: str) -> None:
-        if topic in subscriptions or len(subscriptions) < MAX_NAMES:
+        if self._has_room(subscriptions, topic):
             subscriptions[topic] += 1
             self._layouts = {}
+
+    def _forget(self, requestor: str) -> None:
+        """One connection of a requestor is gone: noticed late, the next one may be there."""
+        if self._requestors[requestor] > 1:
+            self._requestors[requestor] -= 1
+        else:
+            self._requestors.pop(requestor, None)
+
+    @staticmethod
+    def _has_room(names: Counter[str], name: str) -> bool:
+        return name in names or len(names) < MAX_NAMES
 
 
 def _matching(subscriptions: Counter[str], topic: str) -> int:

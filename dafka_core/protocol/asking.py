@@ -164,7 +164,10 @@ class StoreDirectory:
                 # The last thing that a new acquaintance says: it hears us, and we hear it.
                 store.greeted = store.answers_queries = True
                 return self._ask_all_again(now)
-            case HeadsReply() | TimesReply():
+            case HeadsReply() | TimesReply() if message.query in self._questions:
+                # Who answers hears us, and we hear it, also where its greeting was lost.
+                store = self._store(message.store)
+                store.greeted = store.answers_queries = True
                 self._on_reply(now, message)
             case DirectHead():
                 for question in self._questions.values():

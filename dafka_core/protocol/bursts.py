@@ -1,14 +1,13 @@
 """Many record messages at once, as runs: RECORD, DIRECT-RECORD and their packed extensions.
 
-What follows the names in a header is the sequence (and the count, if packed); all before is the
-same for all records of a partition: one look-up of it replaces decoding.  What comes out is just
+What follows the names in a header is the sequence (and count and unit, if packed); all before is
+the same for all records of a partition: one look-up of it replaces decoding.  What comes out is
 what decoding each message by itself would give; ``tests/core/protocol/test_bursts.py`` holds the
 two against each other.
 """
 
 from __future__ import annotations
 
-import struct
 from dataclasses import dataclass, field
 from itertools import compress
 from typing import Any, Final
@@ -17,11 +16,12 @@ import numpy as np
 import numpy.typing as npt
 
 from dafka_core.errors import ProtocolError
-from dafka_core.protocol.checks import check_run, unpack_run
+from dafka_core.protocol.checks import check_run, check_unit, unpack_run
 from dafka_core.protocol.limits import MAX_SEQUENCE
 from dafka_core.protocol.messages import DirectRecord, DirectRun, RecordMessage, RecordRun
+from dafka_core.protocol.units import RUN_TAIL, pack_run_tail, unpack_run_tail
 from dafka_core.protocol.wire import decode
-from dafka_core.records import Run, Values
+from dafka_core.records import Run, Unit, Values
 
 MAX_KNOWN_PREFIXES: Final = 16_384
 """Prefixes remembered between bursts: a partition has one.  Peers choose them, so there is a
@@ -31,7 +31,7 @@ limit; at the limit all are forgotten and decoded again."""
 PACKED_IDS: Final = b"RP"
 """Of the commands that carry many records."""
 
-_SEQUENCE_COUNT: Final = struct.Struct(">QI")
+_ANY_TAIL: Final = pack_run_tail(0, 1, None)
 
 
 @dataclass(slots=True)
@@ -60,7 +60,7 @@ class Burst:
 
     def add(self, header: bytes, value: bytes | memoryview) -> None:
         """Takes one message: the general path, for a header not in ``buckets`` yet."""
-        tail_bytes = 12 if header[:1] in PACKED_IDS else 8
+        tail_bytes = RUN_TAIL.size if header[:1] in PACKED_IDS else 8
         bucket = self.buckets.get(header[:-tail_bytes])
         if bucket is None:
             bucket = self._learn(header, b"" if header[:1] in PACKED_IDS else bytes(value))
@@ -82,13 +82,13 @@ class Burst:
         return runs
 
     def _learn(self, header: bytes, value: bytes) -> Bucket | None:
-        # Sequence, count and packed values are checked when the runs are made; here only the
-        # names that stand before them.
+        # What follows the names, and packed values, are checked when the runs are made; here only
+        # the names.
         packed = header[:1] in PACKED_IDS
-        names = header[:-12] if packed else header[:-8]
+        names = header[: -RUN_TAIL.size] if packed else header[:-8]
         try:
             if packed:
-                message = decode((names + bytes(11) + b"\x01", bytes(4)))
+                message = decode((names + _ANY_TAIL, bytes(4)))
             else:
                 message = decode((names + bytes(8), value))
         except ProtocolError:
@@ -126,27 +126,27 @@ class Burst:
         runs: list[Run] = []
         pieces: list[tuple[npt.NDArray[np.uint32], memoryview]] = []
         first = end = 0
+        of: Unit | None = None
 
         def finish() -> None:
             if pieces:
                 values = _joined(pieces)
-                runs.append(Run(bucket.topic, bucket.partition, first, values))
+                runs.append(Run(bucket.topic, bucket.partition, first, values, of))
                 pieces.clear()
 
         for tail, value in zip(bucket.sequences, bucket.values, strict=True):
             try:
-                # The receive loop finds a bucket also for a header that lacks the count.
-                if len(tail) != _SEQUENCE_COUNT.size:
-                    raise ProtocolError("a run's header ends within a field")
-                sequence, count = _SEQUENCE_COUNT.unpack(tail)
+                # The receive loop finds a bucket also for a header that lacks some of it.
+                sequence, count, unit = unpack_run_tail(tail)
                 check_run(sequence, count)
+                check_unit(sequence, count, unit)
                 piece = unpack_run(count, value)
             except ProtocolError:
                 self.invalid_count += 1
                 continue
-            if not pieces or sequence != end:
+            if not pieces or sequence != end or unit != of:
                 finish()
-                first = sequence
+                first, of = sequence, unit
             pieces.append(piece)
             end = sequence + count
         finish()

@@ -16,6 +16,7 @@ from dafka_core.protocol.limits import (
     MAX_SEQUENCE,
     MAX_TOPIC_BYTES,
 )
+from dafka_core.records import NO_NUMBER, Unit
 
 
 def text_size_bytes(text: str) -> int:
@@ -103,6 +104,17 @@ def check_run(sequence: int, count: int) -> None:
         raise ProtocolError(f"a run has 1 to {MAX_RUN_COUNT} records")
     check_sequence(sequence)
     check_sequence(sequence + count - 1)
+
+
+def check_unit(sequence: int, count: int, unit: Unit | None) -> None:
+    """Raises ProtocolError unless records of these sequences can all be of the unit."""
+    if unit is None:
+        return
+    if not NO_NUMBER <= unit.number <= MAX_SEQUENCE:
+        raise ProtocolError(f"a unit's number must lie in {NO_NUMBER} to {MAX_SEQUENCE}")
+    check_end(unit.end)
+    if not 0 <= unit.start <= sequence or sequence + count > unit.end:
+        raise ProtocolError("a run must lie within its unit")
 
 
 def unpack_run(count: int, value: bytes | memoryview) -> tuple[npt.NDArray[np.uint32], memoryview]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Literal
+from typing import Final, Literal
 
 from dafka_core.protocol.fetching import MAX_PARTITIONS, Ahead, Catchup, Missing
 from dafka_core.protocol.messages import (
@@ -25,6 +25,10 @@ from dafka_core.records import Run
 
 Start = Literal["earliest", "latest"] | Mapping[str, Mapping[str, int]]
 
+HEADS_INTERVAL_S: Final = 10.0
+"""How often stores are asked for heads.  PUB sockets drop silently: where the last records of a
+partition and all heads after them were dropped, and its producer is gone, nothing else tells."""
+
 
 class ConsumerRole:
     """Follows the topics it is subscribed to.
@@ -42,6 +46,7 @@ class ConsumerRole:
         self._ahead = Ahead()
         self._catchups: dict[tuple[str, str], Catchup] = {}
         self._missing = Missing()
+        self._heads_due: float | None = None
 
     @property
     def topics(self) -> list[str]:
@@ -129,12 +134,22 @@ class ConsumerRole:
         """Others have its records, or it comes back: nothing to forget."""
 
     def on_tick(self, now: float) -> list[Outgoing]:
-        """Asks for what is missing."""
-        return [*self._missing.ask_due(now, self.address)] if self.room else []
+        """Asks for what is missing, and now and then for the heads."""
+        if not self.room:
+            return []
+        messages: list[Outgoing] = []
+        if self._heads_due is not None and now >= self._heads_due:
+            messages.extend(GetHeads(topic, self.address) for topic in self._topics)
+        if self._topics and (self._heads_due is None or messages):
+            self._heads_due = now + HEADS_INTERVAL_S
+        return [*messages, *self._missing.ask_due(now, self.address)]
 
     def deadline(self, now: float) -> float | None:
         """When to ask again."""
-        return self._missing.deadline() if self.room else None
+        if not self.room:
+            return None
+        deadlines = (self._missing.deadline(), self._heads_due)
+        return min((due for due in deadlines if due is not None), default=None)
 
     def _catchup(self, topic: str, partition: str, latest: int) -> Catchup | None:
         # Subscriptions match by prefix: a subscriber of "a" is sent "ab", too.

@@ -108,8 +108,21 @@ class Catchup:
         if run.offset > self.next_offset:
             self._keep_ahead(run)
             return []
-        taken = [run.since(self.next_offset)]
-        self.next_offset = run.end
+        taken = [run.since(self.next_offset), *self.advance(run.end)]
+        self._quiet_since = now
+        self._unanswered = False
+        self._retry_s = RETRY_FIRST_S
+        self._fit_count(run)
+        return taken
+
+    def advance(self, end: int) -> list[Run]:
+        """The reader has the records up to ``end`` (exclusive) from elsewhere.
+
+        Returns those kept that are next now.
+        """
+        self.note_head(end)
+        self.next_offset = max(self.next_offset, end)
+        taken: list[Run] = []
         used = 0
         for later in self._ahead:
             if later.offset > self.next_offset:
@@ -120,10 +133,6 @@ class Catchup:
                 taken.append(later.since(self.next_offset))
                 self.next_offset = later.end
         del self._ahead[:used]
-        self._quiet_since = now
-        self._unanswered = False
-        self._retry_s = RETRY_FIRST_S
-        self._fit_count(run)
         return taken
 
     def lose(self, run: Run) -> None:

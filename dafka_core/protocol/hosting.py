@@ -47,11 +47,15 @@ class Hosting:
 
     def stored(self, run: Run) -> list[Outgoing]:
         """What to publish when records are on disk: nothing unless they are hosted."""
-        key = (run.topic, run.partition)
-        if key not in self._until:
+        head = self.published(run.topic, run.partition, run.end)
+        return [RunMessage(run), *head] if head else []
+
+    def published(self, topic: str, partition: str, end: int) -> list[Outgoing]:
+        """The head to publish after the records up to ``end``: none unless they are hosted."""
+        if (topic, partition) not in self._until:
             return []
-        head = self._heads[key] = Head(run.topic, run.partition, run.end - 1)
-        return [RunMessage(run), head]
+        head = self._heads[topic, partition] = Head(topic, partition, end - 1)
+        return [head]
 
     def on_tick(self, now: float) -> list[Outgoing]:
         """The heads that are due."""

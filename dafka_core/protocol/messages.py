@@ -20,12 +20,14 @@ from dafka_core.protocol.checks import (
     check_sequence,
     check_topic,
     check_topics,
+    check_unit,
     unpack_run,
 )
 from dafka_core.protocol.limits import (
     MAX_FETCH_COUNT,
     MAX_SEQUENCE,
 )
+from dafka_core.records import Unit
 
 
 @dataclass(frozen=True, slots=True)
@@ -203,7 +205,7 @@ class RecordRun:
     """Extension: RECORDs of one partition in one message, for nodes that subscribe to it.
 
     ``value`` is the lengths of the records, four octets each and little endian, as columns are,
-    and then the records themselves.
+    and then the records themselves.  ``unit`` is the one that all of them belong to, if any.
     """
 
     topic: str
@@ -211,17 +213,19 @@ class RecordRun:
     sequence: int
     count: int
     value: bytes
+    unit: Unit | None = None
 
     def __post_init__(self) -> None:
         check_topic(self.topic)
         check_address(self.partition)
         check_run(self.sequence, self.count)
+        check_unit(self.sequence, self.count, self.unit)
         unpack_run(self.count, self.value)
 
 
 @dataclass(frozen=True, slots=True)
 class DirectRun:
-    """Extension: DIRECT-RECORDs of one partition in one message; ``value`` as in RecordRun."""
+    """Extension: DIRECT-RECORDs of one partition in one message; the rest as in RecordRun."""
 
     requestor: str
     topic: str
@@ -229,12 +233,14 @@ class DirectRun:
     sequence: int
     count: int
     value: bytes
+    unit: Unit | None = None
 
     def __post_init__(self) -> None:
         check_address(self.requestor)
         check_topic(self.topic)
         check_address(self.partition)
         check_run(self.sequence, self.count)
+        check_unit(self.sequence, self.count, self.unit)
         unpack_run(self.count, self.value)
 
 

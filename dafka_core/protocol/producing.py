@@ -99,9 +99,10 @@ class ProducerRole:
                 self._on_ack(message.store or peer, message.end)
             case Fetch(partition=self.address, topic=self.topic):
                 return self._answer(message)
-            case GetHeads(topic=self.topic) if self.next_offset:
-                head = DirectHead(message.requestor, self.topic, self.address, self.next_offset - 1)
-                return [head]
+            case GetHeads(topic=self.topic) if self.durable:
+                # Not what is published: whoever asks takes it for what can be had from now on,
+                # also when this producer is gone. What is beyond it is told by HEADs.
+                return [DirectHead(message.requestor, self.topic, self.address, self.durable - 1)]
             case _ if self.directory is not None:
                 return self.directory.on_message(now, message)
         return []

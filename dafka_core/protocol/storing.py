@@ -1,20 +1,22 @@
 """The store's role: take every partition in order, acknowledge what is on disk, answer from it.
 
-The role decides; the node has the log.  Records that are next come out of ``take_pending``, the
-node appends and syncs them, and ``on_stored`` then says whom to acknowledge.  Requests to read
-come out of ``take_request``.
+The role decides; the node has the log.  Records that are next, and what writers stage and commit,
+come out of ``take_pending``, the node has the log do it, and ``on_stored`` then says whom to
+acknowledge.  Requests to read come out of ``take_request``.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Final, TypeVar
+from itertools import zip_longest
+from typing import Final
 
+from dafka_core.errors import DafkaError
+from dafka_core.protocol.answering import Announce, Work, joined, request_key
 from dafka_core.protocol.asking import GREETING, MAX_STORES
 from dafka_core.protocol.fetching import MAX_PARTITIONS, Ahead, Catchup, Missing
 from dafka_core.protocol.hosting import Hosting
-from dafka_core.protocol.limits import MAX_FETCH_COUNT, MAX_REPLY_ENTRIES
 from dafka_core.protocol.messages import (
     Ack,
     ConsumerHello,
@@ -24,7 +26,6 @@ from dafka_core.protocol.messages import (
     Fetch,
     GetHeads,
     Head,
-    HeadEntry,
     HeadsQuery,
     HeadsReply,
     Message,
@@ -32,33 +33,30 @@ from dafka_core.protocol.messages import (
     RecordRun,
     StoreEndpoints,
     StoreHello,
-    TimeEntry,
     TimesQuery,
     TimesReply,
 )
 from dafka_core.protocol.role import Outgoing
+from dafka_core.protocol.units import Publish, going_on
 from dafka_core.protocol.wire import subscription
-from dafka_core.records import PartitionInfo, Run
+from dafka_core.records import Run, Unit
+from dafka_core.storage.staging import Commit, Discard, Entry, Mark, Staged
 
 MAX_PENDING_REQUESTS: Final = 4_096
 """Requests waiting to be served.  Peers ask again, so the newest are dropped beyond this."""
-
-E = TypeVar("E")
-
-
-@dataclass(frozen=True, slots=True)
-class Announce:
-    """Publish the head of every partition: a store has come that knows no other way to ask."""
-
-
-Request = Fetch | GetHeads | ConsumerHello | HeadsQuery | TimesQuery
-Work = Request | Announce
 
 
 @dataclass(slots=True)
 class _Partition:
     catchup: Catchup
     durable: int
+    """How far it is on disk for all to see: what there is of a unit in part is not."""
+    shown: int
+    """How far it is to be, when all that has come is on disk."""
+    staged: Unit | None = None
+    """Of what comes from the mesh, the unit of which only a part has come."""
+    commits: int = 0
+    """On their way to the disk: only when one is there it is known how the partition goes on."""
 
 
 class StoreRole:
@@ -86,10 +84,11 @@ class StoreRole:
         self._partitions: dict[tuple[str, str], _Partition] = {}
         self._missing = Missing()
         self._acknowledge: dict[tuple[str, str], _Partition] = {}
-        self._pending: list[Run] = []
+        self._pending: list[Entry] = []
         self.pending_bytes = 0
-        """How much waits for ``take_pending``, in bytes of values and an octet for each record."""
+        """What waits for ``take_pending``: bytes of values, an octet for each record or entry."""
         self._requests: dict[tuple[object, ...], Work] = {}
+        self._commit_s = 0.0  # when the last commit was taken
 
     def subscriptions(self) -> list[bytes]:
         """RFC 46, Store Subscriptions; and as a consumer of other stores' heads."""
@@ -131,10 +130,13 @@ class StoreRole:
         partition = self._partition(run.topic, run.partition)
         if partition is None:
             return []
+        if partition.commits:
+            partition.catchup.lose(run)
+            return []
         taken = partition.catchup.take(now, run)
         if taken:
             self._hosting.end(run.topic, run.partition)
-            self._add_pending(taken)
+            self._add_taken(partition, taken)
         elif run.offset < partition.durable:
             # The sender has not heard our acknowledgement. Deployed stores keep silent here, and
             # the producer then waits for ever.
@@ -144,16 +146,44 @@ class StoreRole:
     def host(self, now: float, run: Run) -> bool:
         """Takes records that a writer puts here, if they are the partition's next."""
         partition = self._partition(run.topic, run.partition)
-        if partition is None or run.offset != partition.catchup.next_offset:
+        if partition is None or partition.commits or run.offset != partition.shown:
             return False
+        self._give_up_staged(partition)
         self._hosting.begin(now, run.topic, run.partition)
-        self._add_pending(partition.catchup.take(now, run))
+        self._add_taken(partition, partition.catchup.take(now, run))
         return True
+
+    def stage(self, staged: Staged) -> bool:
+        """Takes records that an attempt stages; False if its partition cannot be kept track of."""
+        run = staged.run
+        partition = self._partition(run.topic, run.partition)
+        if partition is None:
+            return False
+        if run.offset == partition.shown:
+            self._give_up_staged(partition)
+        self._add_pending(staged)
+        return True
+
+    def commit(self, now: float, commit: Commit) -> bool:
+        """Takes a commit; False if these are more partitions than can be kept track of."""
+        found = [self._partition(unit.topic, unit.partition) for unit in commit.units]
+        partitions = [partition for partition in found if partition is not None]
+        if len(partitions) < len(found):
+            return False
+        for partition in partitions:
+            partition.commits += 1
+        self._commit_s = now
+        self._add_pending(commit)
+        return True
+
+    def write(self, entry: Discard | Mark) -> None:
+        """Takes what changes nothing that anybody can see."""
+        self._add_pending(entry)
 
     def next_offset(self, topic: str, partition: str) -> int:
         """The offset of the record that a partition takes next; more than is on disk yet."""
         known = self._partitions.get((topic, partition))
-        return known.catchup.next_offset if known else self._end_of(topic, partition)
+        return known.shown if known else self._end_of(topic, partition)
 
     def on_subscribed(self, now: float, kind: type[Message], topic: str) -> list[Outgoing]:
         """RFC 46: a store that sees a hello subscription "SHALL send a STORE-HELLO"."""
@@ -198,21 +228,30 @@ class StoreRole:
         deadlines = (self._sync_due, self._missing.deadline(), self._hosting.deadline())
         return min(due for due in deadlines if due is not None)
 
-    def take_pending(self) -> list[Run]:
-        """Records to append to the log now, in order per partition."""
+    def take_pending(self) -> list[Entry]:
+        """What the log is to do now, in order."""
         pending, self._pending = self._pending, []
         self.pending_bytes = 0
         return pending
 
-    def on_stored(self, runs: Iterable[Run]) -> list[Outgoing]:
-        """The runs are on disk, synced: their acknowledgements; hosted ones are published."""
+    def on_stored(
+        self, entries: Sequence[Entry], outcomes: Sequence[DafkaError | None] = ()
+    ) -> list[Outgoing]:
+        """The log has done this, synced, or not where an outcome says why.
+
+        Returns the acknowledgements of what is there; what is hosted here is published.
+        """
         published: list[Outgoing] = []
-        for run in runs:
-            partition = self._partitions[run.topic, run.partition]
-            partition.durable = run.end
-            self._acknowledge[run.topic, run.partition] = partition
-            published.extend(self._hosting.stored(run))
+        for entry, error in zip_longest(entries, outcomes):
+            if isinstance(entry, Run):
+                published.extend(self._on_run_stored(entry, error))
+            elif isinstance(entry, Commit):
+                published.extend(self._on_committed(entry, error))
         return [*self._take_acks(), *published]
+
+    def on_published(self, publish: Publish) -> list[Outgoing]:
+        """All that was committed is published; its head."""
+        return self._hosting.published(publish.topic, publish.partition, publish.end)
 
     def has_requests(self) -> bool:
         """Whether somebody waits for an answer."""
@@ -224,24 +263,76 @@ class StoreRole:
             return None
         return self._requests.pop(next(iter(self._requests)))
 
-    def put_back(self, rest: Fetch) -> None:
-        """What is left of a FETCH that was served in part; others are served before it."""
-        newer = self._requests.pop(_request_key(rest), None)
-        if isinstance(newer, Fetch):
-            rest = _joined(rest, newer)
-        self._requests[_request_key(rest)] = rest
+    def put_back(self, rest: Fetch | Publish) -> None:
+        """What is left of something that was served in part; others are served before it."""
+        newer = self._requests.pop(request_key(rest), None)
+        self._requests[request_key(rest)] = rest if newer is None else joined(rest, newer)
 
-    def _add_pending(self, runs: list[Run]) -> None:
-        self._pending.extend(runs)
-        self.pending_bytes += sum(run.values.size_bytes + len(run.values) for run in runs)
+    def _add_taken(self, partition: _Partition, runs: list[Run]) -> None:
+        for taken in runs:
+            run, partition.staged = going_on(taken, partition.staged)
+            if partition.staged is None:
+                partition.shown = run.end
+            self._add_pending(run)
 
-    def _queue(self, request: Work) -> None:
-        key = _request_key(request)
+    def _add_pending(self, entry: Entry) -> None:
+        self._pending.append(entry)
+        run = entry.run if isinstance(entry, Staged) else entry
+        size_bytes = run.values.size_bytes + len(run.values) if isinstance(run, Run) else 1
+        self.pending_bytes += size_bytes
+
+    def _on_run_stored(self, run: Run, error: DafkaError | None) -> list[Outgoing]:
+        partition = self._partitions[run.topic, run.partition]
+        if error is not None:
+            self._begin_anew(partition, self._end_of(run.topic, run.partition))
+        elif run.unit is None or run.end >= run.unit.end:
+            partition.durable = run.end
+            self._acknowledge[run.topic, run.partition] = partition
+            return self._hosting.stored(run)
+        return []
+
+    def _on_committed(self, commit: Commit, error: DafkaError | None) -> list[Outgoing]:
+        published: list[Outgoing] = []
+        for topic, name, _, start, end, number in commit.units:
+            partition = self._partitions[topic, name]
+            partition.commits -= 1
+            if error is None and end > partition.durable:
+                partition.durable = partition.shown = end
+                self._acknowledge[topic, name] = partition
+                self._hosting.begin(self._commit_s, topic, name)
+                self._add_taken(partition, partition.catchup.advance(end))
+                publish = Publish(topic, name, start, end, (Unit(number, start, end),))
+                if not self._queue(publish):
+                    published.extend(self.on_published(publish))
+            self._missing.postpone(partition.catchup)
+        return published
+
+    def _give_up_staged(self, partition: _Partition) -> None:
+        """A writer goes on where a unit came in part: whoever sent it may be gone for ever."""
+        if partition.staged is not None:
+            self._begin_anew(partition, partition.shown)
+
+    def _begin_anew(self, partition: _Partition, end: int) -> None:
+        """What was taken from ``end`` on is not in the log, or will not be: it is fetched again."""
+        catchup = partition.catchup
+        catchup.close()
+        of = (catchup.topic, catchup.partition)
+        for entry in self.take_pending():
+            taken = isinstance(entry, Run) and (entry.topic, entry.partition) == of
+            if not taken or entry.offset < end:  # type: ignore[union-attr]  # it is a run
+                self._add_pending(entry)
+        partition.catchup = Catchup(catchup.topic, catchup.partition, end, self._ahead)
+        partition.catchup.note_head(catchup.head)
+        partition.shown, partition.staged = end, None
+        self._missing.postpone(partition.catchup)
+
+    def _queue(self, request: Work) -> bool:
+        key = request_key(request)
         older = self._requests.get(key)
-        if isinstance(request, Fetch) and isinstance(older, Fetch):
-            self._requests[key] = _joined(older, request)
-        elif older is not None or len(self._requests) < MAX_PENDING_REQUESTS:
-            self._requests[key] = request
+        if older is None and len(self._requests) >= MAX_PENDING_REQUESTS:
+            return False
+        self._requests[key] = request if older is None else joined(older, request)
+        return True
 
     def _on_head(self, now: float, head: Head | DirectHead) -> list[Outgoing]:
         partition = self._partition(head.topic, head.partition)
@@ -258,7 +349,7 @@ class StoreRole:
         partition = self._partitions.get((topic, name))
         if partition is None and len(self._partitions) < MAX_PARTITIONS:
             end = self._end_of(topic, name)
-            partition = _Partition(Catchup(topic, name, end, self._ahead), end)
+            partition = _Partition(Catchup(topic, name, end, self._ahead), end, end)
             self._partitions[topic, name] = partition
         return partition
 
@@ -270,75 +361,3 @@ class StoreRole:
         ]
         self._acknowledge.clear()
         return acks
-
-
-def _request_key(request: Work) -> tuple[object, ...]:
-    """Requests with one key are the same question: the newer one replaces the older."""
-    match request:
-        case Fetch():
-            return (Fetch, request.requestor, request.topic, request.partition)
-        case GetHeads():
-            return (GetHeads, request.requestor, request.topic)
-        case ConsumerHello():
-            return (ConsumerHello, request.consumer)
-        case HeadsQuery() | TimesQuery():
-            return (type(request), request.requestor, request.query)
-        case Announce():
-            return (Announce,)
-
-
-def _joined(older: Fetch, newer: Fetch) -> Fetch:
-    """What one requestor wants of one partition: the newer block, after the older if it goes on.
-
-    Requestors ask for the next block while one is under way; else they have changed their mind.
-    """
-    count = older.count + newer.count
-    if newer.sequence != older.end or count > MAX_FETCH_COUNT:
-        return newer
-    return Fetch(older.partition, older.requestor, older.topic, older.sequence, count)
-
-
-def announcement(infos: Iterable[PartitionInfo]) -> list[Outgoing]:
-    """The HEAD of each partition."""
-    return [Head(info.topic, info.partition, info.end - 1) for info in infos if info.end]
-
-
-def goes_on(fetch: Fetch, end: int) -> list[Outgoing]:
-    """What follows the answer to a FETCH if the partition goes on after it.
-
-    Deployed nodes ask for 100,000 records at the most, and for the next ones only when they hear
-    of a head again: from a partition whose producer is gone, never.
-    """
-    if end <= fetch.end:
-        return []
-    head = Head(fetch.topic, fetch.partition, end - 1)
-    return [DirectHead(fetch.requestor, fetch.topic, fetch.partition, end - 1), head]
-
-
-def head_messages(requestor: str, infos: Iterable[PartitionInfo]) -> list[Outgoing]:
-    """The answer to GET-HEADS: "one DIRECT-HEAD command for each partition"."""
-    return [DirectHead(requestor, i.topic, i.partition, i.end - 1) for i in infos if i.end]
-
-
-def heads_reply(query: HeadsQuery, store: str, infos: Sequence[PartitionInfo]) -> list[Outgoing]:
-    """The answer to a HEADS-QUERY: at least one part, as nothing is an answer, too."""
-    entries = [HeadEntry(*info) for info in infos if info.end]
-    parts = _parts(entries)
-    return [
-        HeadsReply(query.requestor, query.query, store, i, len(parts), tuple(part))
-        for i, part in enumerate(parts)
-    ]
-
-
-def times_reply(query: TimesQuery, store: str, times: Sequence[tuple[int, int]]) -> list[Outgoing]:
-    """The answer to a TIMES-QUERY, in parts as a HEADS-REPLY."""
-    parts = _parts([TimeEntry(*time) for time in times])
-    return [
-        TimesReply(query.requestor, query.query, store, i, len(parts), tuple(part))
-        for i, part in enumerate(parts)
-    ]
-
-
-def _parts(entries: Sequence[E]) -> list[Sequence[E]]:
-    starts = range(0, max(len(entries), 1), MAX_REPLY_ENTRIES)
-    return [entries[i : i + MAX_REPLY_ENTRIES] for i in starts]

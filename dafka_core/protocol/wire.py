@@ -25,6 +25,7 @@ from dafka_core.protocol.limits import (
     MAX_HELLO_BYTES,
     MAX_REPLY_ENTRIES,
 )
+from dafka_core.protocol.units import NO_UNIT, RUN_TAIL, UNIT, unit_of
 
 DEPLOYED: Final = "deployed"
 RFC46: Final = "rfc46"
@@ -145,6 +146,10 @@ _KINDS: Final = {
     "count4": _Kind(
         lambda n: int(n).to_bytes(4, "big"), lambda fields: min(fields.number(4), MAX_FETCH_COUNT)
     ),
+    "unit": _Kind(
+        lambda unit: UNIT.pack(*(unit or NO_UNIT)),
+        lambda fields: unit_of(UNIT.unpack(fields.take(UNIT.size))),
+    ),
     "heads": _Kind(_put_heads, _get_heads),
     "times": _Kind(_put_times, _get_times),
 }
@@ -164,6 +169,7 @@ class _Command:
 
 
 _ADDRESS_SUBJECT_SEQUENCE: Final = "partition:string topic:string sequence:number8"
+_COUNT_UNIT: Final = " count:number4 unit:unit"
 
 
 def _command(
@@ -214,10 +220,10 @@ _COMMANDS: Final[dict[type, _Command]] = {
     m.StoreHello: _command(b"L", m.StoreHello, "consumer", "store:string"),
     # Extensions.  Deployed nodes never subscribe to these identifiers, so never see them.
     m.RecordRun: _command(
-        b"R", m.RecordRun, "topic", _ADDRESS_SUBJECT_SEQUENCE + " count:number4", content=True
+        b"R", m.RecordRun, "topic", _ADDRESS_SUBJECT_SEQUENCE + _COUNT_UNIT, content=True
     ),
     m.DirectRun: _command(
-        b"P", m.DirectRun, "requestor", _ADDRESS_SUBJECT_SEQUENCE + " count:number4", content=True
+        b"P", m.DirectRun, "requestor", _ADDRESS_SUBJECT_SEQUENCE + _COUNT_UNIT, content=True
     ),
     m.HeadsQuery: _command(
         b"Q", m.HeadsQuery, "", "requestor:string query:number8 topics:strings",
@@ -287,8 +293,8 @@ def encode(message: m.Message, layout: str = DEPLOYED) -> list[bytes]:
 def encode_run_prefix(requestor: str, topic: str, partition: str, *, packed: bool) -> bytes:
     """The deployed first frame of records but for what follows the names.
 
-    That is the sequence (8 octets), and the count (4) if they are ``packed``.  All before is the
-    same for all records of a partition.
+    That is the sequence (8 octets), or ``pack_run_tail`` if they are ``packed``.  All before is
+    the same for all records of a partition.
     """
     message: m.Message
     match packed, requestor:
@@ -300,7 +306,7 @@ def encode_run_prefix(requestor: str, topic: str, partition: str, *, packed: boo
             message = m.RecordRun(topic, partition, 0, 1, bytes(4))
         case _:
             message = m.DirectRun(requestor, topic, partition, 0, 1, bytes(4))
-    return encode(message)[0][: -12 if packed else -8]
+    return encode(message)[0][: -RUN_TAIL.size if packed else -8]
 
 
 def decode(frames: Sequence[bytes]) -> m.Message:

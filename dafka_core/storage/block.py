@@ -47,6 +47,15 @@ def aligned(size_bytes: int) -> int:
     return -(-size_bytes // ALIGNMENT) * ALIGNMENT
 
 
+def peek_count(buffer: Bytes) -> int:
+    """How many records a packed block says it has; its checksum is not looked at.
+
+    Raises:
+        ValueError: it cannot be a block.
+    """
+    return _header(memoryview(buffer))[1]
+
+
 def peek_times(buffer: Bytes) -> Longs:
     """When the records of a packed block were written, as ``Block.timestamp_runs`` has it.
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import struct
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -32,6 +33,8 @@ def translated(directory: Path, opening: bool = False) -> Iterator[None]:
         raise
     except (lmdb.InvalidError, lmdb.VersionMismatchError) as error:
         raise (foreign if opening else damaged)(directory, str(error)) from error
+    except struct.error as error:
+        raise damaged(directory, f"a key or a row is not what was written ({error})") from error
     except (lmdb.CorruptedError, lmdb.PageNotFoundError) as error:
         raise damaged(directory, str(error)) from error
     except (lmdb.Error, OSError) as error:

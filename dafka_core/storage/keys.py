@@ -5,6 +5,10 @@ from __future__ import annotations
 import struct
 from typing import TYPE_CHECKING, NamedTuple, Self
 
+import xxhash
+
+from dafka_core.records import NO_NUMBER, Unit
+
 if TYPE_CHECKING:
     import lmdb
 
@@ -17,25 +21,89 @@ BLOCK = struct.Struct(">QQ")
 LAST_OFFSET = 2**64 - 1
 NEVER_US = -(2**63)
 
+_CHECKSUM = struct.Struct("<Q")
+"""The end of a row: xxh3, 64 bits, of its key and of what precedes.  A row that is damaged, or has
+come under another name, would have other records served, or have some written over."""
+
 _ROW = struct.Struct("<QQQq")
+_UNITS = struct.Struct("<Qq16sqQQ16sQQqQQ")
+"""What follows it in the row of a partition that units are written to: all zeros for what there
+is not, since everything that can be missing has an end above zero."""
+
+
+class Tail(NamedTuple):
+    """What is staged beyond a partition's end, up to ``end`` (exclusive).
+
+    Of ``unit``, the number is always known.  Its end is 0 until an attempt has committed it.
+    """
+
+    end: int
+    last_timestamp_us: int
+    attempt: bytes
+    unit: Unit
+
+
+class Committed(NamedTuple):
+    """What was committed last: an attempt's tail from ``start`` to ``end`` (exclusive)."""
+
+    attempt: bytes
+    start: int
+    end: int
+
+
+_NO_UNITS = (None, None, None)
+_NO_TAIL = (0, 0, bytes(16), 0, 0, 0)
+_NOT_COMMITTED = Committed(bytes(16), 0, 0)
+_NO_MARKER = Unit(NO_NUMBER, 0, 0)
 
 
 class Row(NamedTuple):
-    """What the log knows of a partition: offsets ``earliest`` to ``end`` (exclusive) are held."""
+    """What the log knows of a partition: offsets ``earliest`` to ``end`` (exclusive) are held.
+
+    ``marker`` is the last unit that was committed here or at another store.
+    """
 
     id: int
     earliest: int
     end: int
     last_timestamp_us: int
+    tail: Tail | None = None
+    committed: Committed | None = None
+    marker: Unit | None = None
 
     @classmethod
-    def parse(cls, value: memoryview) -> Self:
-        """The row that ``packed`` made."""
-        return cls._make(_ROW.unpack(value))
+    def parse(cls, key: bytes, value: memoryview) -> Self:
+        """The row that ``packed`` made; or one of the older form, which ends before the checksum.
 
-    def packed(self) -> bytes:
-        """The row as it lies in the table."""
-        return _ROW.pack(*self)
+        Raises:
+            ValueError: it is damaged, or of no form that there is.
+        """
+        if len(value) == _ROW.size:
+            return cls._make(_ROW.unpack(value) + _NO_UNITS)
+        row = bytes(value[: -_CHECKSUM.size])
+        if len(row) not in (_ROW.size, _ROW.size + _UNITS.size):
+            raise ValueError(f"a partition's row cannot have {len(value)} octets")
+        if value[-_CHECKSUM.size :] != _checksum(key, row):
+            raise ValueError("its row does not match its checksum")
+        if len(row) == _ROW.size:
+            return cls._make(_ROW.unpack(row) + _NO_UNITS)
+        tail_end, tail_us, attempt, *facts = _UNITS.unpack_from(row, _ROW.size)
+        tail = Tail(tail_end, tail_us, attempt, Unit._make(facts[:3])) if tail_end else None
+        committed, marker = Committed._make(facts[3:6]), Unit._make(facts[6:])
+        units = tail, committed if committed.end else None, marker if marker.end else None
+        return cls._make((*_ROW.unpack_from(row), *units))
+
+    def packed(self, key: bytes) -> bytes:
+        """The row as it lies in the table under its key."""
+        row = _ROW.pack(*self[:4])
+        if (self.tail, self.committed, self.marker) != _NO_UNITS:
+            tail = self.tail
+            row += _UNITS.pack(
+                *((*tail[:3], *tail.unit) if tail else _NO_TAIL),
+                *(self.committed or _NOT_COMMITTED),
+                *(self.marker or _NO_MARKER),
+            )
+        return row + _checksum(key, row)
 
 
 def partition_key(topic: str, partition: str) -> bytes:
@@ -83,3 +151,7 @@ def _encoded(name: str) -> bytes:
     if b"\0" in encoded:
         raise ValueError(f"the name {name!r} contains a zero octet")
     return encoded
+
+
+def _checksum(key: bytes, row: bytes) -> bytes:
+    return _CHECKSUM.pack(xxhash.xxh3_64_intdigest(key + row))

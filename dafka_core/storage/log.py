@@ -2,8 +2,9 @@
 
 Tables (LMDB, one environment per directory):
 
-    meta         the format's version; the id of the next new partition
-    partitions   topic, a zero octet, partition  ->  id, earliest, end, last timestamp
+    meta         the format's version; the id of the next new partition; partitions with a tail
+    partitions   topic, a zero octet, partition  ->  id, earliest, end, last timestamp; units;
+                 checksum
     blocks       partition id, first offset (both 8 octets, big endian)  ->  block (``block.py``)
 
 What a partition's row says is written in the transaction of the blocks it tells of, so it cannot
@@ -11,7 +12,9 @@ disagree with them.
 
 Writing.  ``append`` packs a run into as few blocks as hold it (``packing.py``) and returns when
 they are on disk.  A last block that is very small is written again together with what follows
-it.  Blocks change in no other way, and what is at an offset never changes.
+it.  Blocks change in no other way, and what is at an offset never changes.  ``write`` does so,
+too, and stages and commits units (``staging.py``): blocks of staged records begin at their
+partition's end or beyond, where no reader looks, and are none of those that others extend.
 
 Merging.  Records that come in a few at a time still leave many small blocks, which are slow to
 read.  ``merge_step`` makes one of several neighbours (``notes.py`` says when, ``merging.py``
@@ -36,12 +39,12 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from types import TracebackType
-from typing import TYPE_CHECKING, NamedTuple, Self
+from typing import TYPE_CHECKING, Self
 
 import numpy as np
 
-from dafka_core.errors import StoreError
-from dafka_core.records import PartitionInfo, Run
+from dafka_core.errors import DafkaError, StoreError
+from dafka_core.records import PartitionInfo, Run, UnitInfo
 from dafka_core.storage.activity import Activity
 from dafka_core.storage.block import Block, Chunk
 from dafka_core.storage.cache import BlockCache
@@ -52,15 +55,11 @@ from dafka_core.storage.merging import Merging
 from dafka_core.storage.notes import Notes
 from dafka_core.storage.packing import MAX_BLOCK_BYTES
 from dafka_core.storage.snapshot import Snapshot
-from dafka_core.storage.tables import (
-    block_at,
-    infos_of,
-    offset_of_time,
-    row_of,
-    size_of,
-    time_at,
-)
-from dafka_core.storage.writing import Written, append_run, trim_partition
+from dafka_core.storage.staging import Entry
+from dafka_core.storage.statistics import PartitionStatistics, statistics_of
+from dafka_core.storage.tables import block_at, held_row, infos_of, offset_of_time, row_of, tails
+from dafka_core.storage.units import Writes, discard_stale, unit_info
+from dafka_core.storage.writing import Written, trim_partition
 
 if TYPE_CHECKING:
     from dafka_core.storage.environment import Transaction
@@ -68,26 +67,6 @@ if TYPE_CHECKING:
 DEFAULT_MAX_RECORDS = 1 << 20
 DEFAULT_MAX_BYTES = 64 << 20
 """What one ``read`` returns at most unless told: a few blocks, so memory stays bounded."""
-
-
-class PartitionStatistics(NamedTuple):
-    """What a partition takes and when it was written.
-
-    ``records`` lie at offsets ``earliest`` to ``end`` (exclusive).  ``size_bytes`` is that of
-    their blocks: their values, 4 bytes for each and little else.  Of a block that is trimmed in
-    part, ``size_bytes`` has the whole.  ``first_time_us`` and ``last_time_us`` are when the store
-    wrote the first record that is held and the last one, in microseconds since the epoch UTC;
-    None when no record is held.
-    """
-
-    topic: str
-    partition: str
-    earliest: int
-    end: int
-    records: int
-    size_bytes: int
-    first_time_us: int | None
-    last_time_us: int | None
 
 
 def _now_us() -> int:
@@ -123,6 +102,8 @@ class Log:
         self._env = Environment(self.directory, read_only=read_only, map_size_bytes=map_size_bytes)
         self._notes = Notes()
         self._merging = Merging(self._env, self._notes)
+        if not read_only:
+            self._check_rows()
 
     def append(self, runs: Sequence[Run]) -> None:
         """Writes all runs, or none; they are on disk when this returns.
@@ -134,21 +115,62 @@ class Log:
             WrongOffsetError: a run does not begin at its partition's end.
             ValueError: an empty run, a record above ``packing.MAX_RECORD_BYTES``, or a name that
                 cannot be stored.
+            OffsetConflictError: a run with a unit does not; the others are written.
+            StoreError: the disk cannot take it; reading goes on working.
+        """
+        for refused in self.write(runs):
+            if refused is not None:
+                raise refused
+
+    def write(self, entries: Sequence[Entry]) -> list[DafkaError | None]:
+        """Does what all entries say (``staging.py``), in order; it is on disk when this returns.
+
+        One outcome for each: None, or why nothing of it was done (``staging.py`` has them).
+
+        Raises:
+            WrongOffsetError: a run without a unit begins elsewhere; nothing of all is written.
+            ValueError: what ``append`` refuses, an attempt that is not 32 upper-case hex digits,
+                or a unit that cannot be one or does not have the run; nothing is written.
             StoreError: the disk cannot take it; reading goes on working.
         """
         now_us = self._clock_us()
 
-        def write(transaction: Transaction) -> list[Written]:
-            written = []
-            for run in runs:
-                written += append_run(self._env, transaction, run, now_us, self._buffer)
-            return written
+        def work(transaction: Transaction) -> tuple[list[DafkaError | None], list[Written]]:
+            writes = Writes(self._env, transaction, now_us, self._buffer)
+            return [writes.apply(entry) for entry in entries], writes.written
 
-        if not runs:
-            return
+        if not entries:
+            return []
         with self._appending.under_way():
-            for partition_id, block in self._env.write(write):
+            outcomes, written = self._env.write(work)
+            for partition_id, block in written:
                 self._notes.add(partition_id, block)
+        return outcomes
+
+    def unit(self, topic: str, partition: str) -> UnitInfo:
+        """How far a partition's units are; all zero when it is not known."""
+        with self._env.reading() as transaction:
+            return unit_info(row_of(self._env, transaction, topic, partition))
+
+    def discard_stale(self, older_than_s: float, *, replicas: bool = True) -> int:
+        """Gives up what was staged longer ago and nobody went on with; of how many partitions.
+
+        With ``replicas`` also what came from another store.  Not while a store runs that has
+        taken it: that one counts on it, and goes on with it when the other one is there again.
+
+        Raises:
+            StoreError: the disk cannot take it, or the log was opened for reading only.
+        """
+        before_us = self._clock_us() - int(older_than_s * 1_000_000)
+
+        def work(transaction: Transaction) -> int:
+            return discard_stale(self._env, transaction, before_us, replicas=replicas)
+
+        self._env.check_writable()
+        with self._env.reading() as transaction:
+            if not tails(self._env, transaction):
+                return 0
+        return self._env.write(work)
 
     def trim(self, topic: str, partition: str, before: int) -> int:
         """Gives up the records below ``before``; whole blocks of them free their space.
@@ -311,24 +333,7 @@ class Log:
             StoreError: the first block is damaged.
         """
         with self._env.reading() as transaction:
-            row = row_of(self._env, transaction, topic, partition)
-            if row is None:
-                return None
-            first_us = last_us = None
-            if row.earliest < row.end:
-                first_us = time_at(self._env, transaction, topic, partition, row.earliest)
-                last_us = row.last_timestamp_us
-            size_bytes = size_of(self._env, transaction, row.id)
-        return PartitionStatistics(
-            topic,
-            partition,
-            row.earliest,
-            row.end,
-            row.end - row.earliest,
-            size_bytes,
-            first_us,
-            last_us,
-        )
+            return statistics_of(self._env, transaction, topic, partition)
 
     def close(self) -> None:
         """Waits for reads and writes to end, then closes; a second call does nothing."""
@@ -378,9 +383,17 @@ class Log:
         self._cache.put(found.key, block)
         return found.first, block
 
+    def _check_rows(self) -> None:
+        """Refuses a damaged table of partitions: one that was lost would begin again at 0."""
+        try:
+            self.partitions()
+        except BaseException:
+            self._env.close()
+            raise
+
     def _held(self, topic: str, partition: str) -> Row | None:
         with self._env.reading() as transaction:
-            return row_of(self._env, transaction, topic, partition)
+            return held_row(self._env, transaction, topic, partition)
 
     def _parsed(self, buffer: bytes, topic: str, partition: str, first: int) -> Block:
         try:

@@ -12,7 +12,7 @@ from dafka_core.storage.environment import Environment
 from dafka_core.storage.failures import damaged_block
 from dafka_core.storage.notes import Noted, Notes, Plan
 from dafka_core.storage.packing import MAX_BLOCK_BYTES, merge
-from dafka_core.storage.tables import name_of
+from dafka_core.storage.tables import name_of, staged_from
 from dafka_core.storage.writing import swap_blocks
 
 if TYPE_CHECKING:
@@ -104,17 +104,21 @@ class Merging:
         """Looks for small blocks that were there when the log was opened; False when through.
 
         The last block of a partition is not noted: the next append does that, or extends it.
+        What is staged is noted when it is committed, and stays as it is until then.
         """
         if self._scanned is None:
             return False
         before: tuple[int, int, int] | None = None
+        staged = 0
         with self._env.reading() as transaction:
             cursor = transaction.cursor(self._env.blocks)
             cursor.set_range(self._scanned)
             key = None
             for seen, (key, packed) in enumerate(cursor.iternext()):
                 partition_id, first = keys.BLOCK.unpack(key)
-                if before is not None and before[0] == partition_id:
+                if before is None or before[0] != partition_id:
+                    staged = staged_from(self._env, transaction, partition_id)
+                elif first < staged:
                     block = Noted(before[1], first - before[1], before[2])
                     self._notes.add(partition_id, block, known=False)
                 if seen == SCAN_BLOCKS:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import threading
 from collections.abc import Iterator
 from types import TracebackType
@@ -14,8 +15,8 @@ from dafka_core.records import PartitionInfo
 from dafka_core.storage import paging
 from dafka_core.storage.block import ALIGNMENT, Block, Chunk
 from dafka_core.storage.environment import Environment, Pin
-from dafka_core.storage.failures import damaged_block
-from dafka_core.storage.tables import block_at, infos_of, row_of
+from dafka_core.storage.failures import damaged_block, translated
+from dafka_core.storage.tables import block_at, held_row, infos_of
 
 
 class _Region:
@@ -59,13 +60,13 @@ class Snapshot:
 
     def partitions(self, topic: str | None = None) -> list[PartitionInfo]:
         """What is held of every partition, or of every one of a topic; in order of their names."""
-        with self._lock:
-            return infos_of(self._env, self._pinned().transaction, topic)
+        with self._reading() as pin:
+            return infos_of(self._env, pin.transaction, topic)
 
     def info(self, topic: str, partition: str) -> PartitionInfo | None:
         """What is held of a partition; None when it is not known."""
-        with self._lock:
-            row = row_of(self._env, self._pinned().transaction, topic, partition)
+        with self._reading() as pin:
+            row = held_row(self._env, pin.transaction, topic, partition)
         return PartitionInfo(topic, partition, row.earliest, row.end) if row else None
 
     def read(self, topic: str, partition: str, start: int, end: int) -> Iterator[Chunk]:
@@ -105,8 +106,7 @@ class Snapshot:
         self.close()
 
     def _block_at(self, topic: str, partition: str, offset: int) -> tuple[int, Block]:
-        with self._lock:
-            pin = self._pinned()
+        with self._reading() as pin:
             found = block_at(self._env, pin.transaction, topic, partition, offset)
         assert found is not None  # what is held does not change inside a transaction
         try:
@@ -119,10 +119,12 @@ class Snapshot:
             raise damaged_block(self._env.directory, topic, partition, offset, why)
         return found.first, block
 
-    def _pinned(self) -> Pin:
-        if self._pin is None:
-            raise ClosedError("snapshot")
-        return self._pin
+    @contextlib.contextmanager
+    def _reading(self) -> Iterator[Pin]:
+        with self._lock, translated(self._env.directory):
+            if self._pin is None:
+                raise ClosedError("snapshot")
+            yield self._pin
 
 
 def _in_place(packed: memoryview, pin: Pin, *, once: bool) -> memoryview | bytes:

@@ -6,13 +6,16 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from dafka_core.records import Longs, PartitionInfo
 from dafka_core.storage import keys
-from dafka_core.storage.block import peek_times
+from dafka_core.storage.block import peek_count, peek_times
 from dafka_core.storage.environment import Environment
-from dafka_core.storage.failures import damaged_block
+from dafka_core.storage.failures import damaged, damaged_block
 from dafka_core.storage.keys import Row
 
 if TYPE_CHECKING:
     from dafka_core.storage.environment import Transaction
+
+
+_TAIL_KEY = b"tail of "
 
 
 class Found(NamedTuple):
@@ -24,32 +27,86 @@ class Found(NamedTuple):
 
 
 def row_of(env: Environment, transaction: Transaction, topic: str, partition: str) -> Row | None:
-    """A partition's row; None when the partition is not known."""
-    found = transaction.get(keys.partition_key(topic, partition), db=env.partitions)
-    return None if found is None else Row.parse(found)
+    """A partition's row; None when the partition is not known.
+
+    Raises:
+        StoreError: the row is damaged.
+    """
+    name = keys.partition_key(topic, partition)
+    found = transaction.get(name, db=env.partitions)
+    return None if found is None else _parsed(env, name, found)
+
+
+def held_row(env: Environment, transaction: Transaction, topic: str, partition: str) -> Row | None:
+    """A partition's row, for readers; None when it is not known, or has only staged records."""
+    row = row_of(env, transaction, topic, partition)
+    return row if row is not None and row.end else None
 
 
 def name_of(env: Environment, transaction: Transaction, partition_id: int) -> tuple[str, str]:
     """The topic and the partition that have an id, found by looking at all of them."""
     for key, value in transaction.cursor(env.partitions).iternext():
-        if Row.parse(value).id == partition_id:
+        if _parsed(env, bytes(key), value).id == partition_id:
             return keys.names(bytes(key))
     return "unknown", f"with id {partition_id}"
 
 
+def tail_key(partition_id: int) -> bytes:
+    """Where the table ``meta`` names a partition with a tail, so that none is searched for."""
+    return _TAIL_KEY + partition_id.to_bytes(8, "big")
+
+
+def tails(env: Environment, transaction: Transaction) -> list[tuple[str, str]]:
+    """The partitions with a tail."""
+    found = []
+    cursor = transaction.cursor(env.meta)
+    cursor.set_range(_TAIL_KEY)
+    for key, name in cursor.iternext():
+        if not bytes(key).startswith(_TAIL_KEY):
+            break
+        found.append(keys.names(bytes(name)))
+    return found
+
+
+def staged_from(env: Environment, transaction: Transaction, partition_id: int) -> int:
+    """Where a partition's staged blocks begin, if it has some; behind all blocks if not."""
+    name = transaction.get(tail_key(partition_id), db=env.meta)
+    row = None
+    if name is not None:
+        row = row_of(env, transaction, *keys.names(bytes(name)))
+    return keys.LAST_OFFSET if row is None else row.end
+
+
 def infos_of(env: Environment, transaction: Transaction, topic: str | None) -> list[PartitionInfo]:
-    """What is held of every partition, or of every one of a topic; in order of their names."""
+    """What is held of every partition, or of every one of a topic; in order of their names.
+
+    Raises:
+        StoreError: a row is damaged; or, when all are looked at, some are missing.
+    """
     prefix = b"" if topic is None else keys.topic_prefix(topic)
     found = []
+    count = 0
     cursor = transaction.cursor(env.partitions)
     cursor.set_range(prefix)
     for key, value in cursor.iternext():
         name = bytes(key)
         if not name.startswith(prefix):
             break
-        row = Row.parse(value)
-        found.append(PartitionInfo(*keys.names(name), row.earliest, row.end))
+        count += 1
+        row = _parsed(env, name, value)
+        if row.end:
+            found.append(PartitionInfo(*keys.names(name), row.earliest, row.end))
+    if topic is None:
+        _check_count(env, transaction, count)
     return found
+
+
+def _check_count(env: Environment, transaction: Transaction, count: int) -> None:
+    """Refuses a table whose tree leads to fewer rows, or more, than it says it has."""
+    expected = transaction.stat(env.partitions)["entries"]
+    if count != expected:
+        why = f"the table of partitions has {count} rows and says that they are {expected}"
+        raise damaged(env.directory, why)
 
 
 def block_at(
@@ -58,7 +115,7 @@ def block_at(
     """The block that should hold a record; None when the record is not held.
 
     Raises:
-        StoreError: the record is held, and there is no block that begins before it.
+        StoreError: the record is held, and there is no block for it that can be in its place.
     """
     row = row_of(env, transaction, topic, partition)
     if row is None or not row.earliest <= offset < row.end:
@@ -67,16 +124,30 @@ def block_at(
     first = keys.seek_block(cursor, row.id, offset)
     if first is None:
         raise damaged_block(env.directory, topic, partition, offset, "there is no block")
-    return Found(bytes(cursor.key()), first, cursor.value())
+    found = Found(bytes(cursor.key()), first, cursor.value())
+    try:
+        end = first + peek_count(found.packed)
+    except ValueError as error:
+        raise damaged_block(env.directory, topic, partition, first, str(error)) from error
+    if offset >= end:
+        raise damaged_block(env.directory, topic, partition, offset, "there is no block")
+    # Its checksum tells what it holds, not where it belongs.  Looked for by its exact key: in a
+    # damaged tree LMDB ends the process when it is asked for whatever comes next.
+    following = keys.BLOCK.pack(row.id, end)
+    if end > row.end or (end < row.end and transaction.get(following, db=env.blocks) is None):
+        why = f"it ends at offset {end}, where no other one begins"
+        raise damaged_block(env.directory, topic, partition, first, why)
+    return found
 
 
-def size_of(env: Environment, transaction: Transaction, partition_id: int) -> int:
+def size_of(env: Environment, transaction: Transaction, row: Row) -> int:
     """How many bytes the blocks of a partition have; without a look at them."""
     total = 0
     cursor = transaction.cursor(env.blocks)
-    cursor.set_range(keys.BLOCK.pack(partition_id, 0))
+    cursor.set_range(keys.BLOCK.pack(row.id, 0))
     for key, packed in cursor.iternext():
-        if keys.BLOCK.unpack(key)[0] != partition_id:
+        partition_id, first = keys.BLOCK.unpack(key)
+        if partition_id != row.id or first >= row.end:
             break
         total += len(packed)
     return total
@@ -124,6 +195,14 @@ def offset_of_time(
             earlier = int(runs[runs[:, 1] < timestamp_us, 0].sum())
             return max(low, first + earlier)
     return low if low < row.end else None
+
+
+def _parsed(env: Environment, name: bytes, value: memoryview) -> Row:
+    try:
+        return Row.parse(name, value)
+    except ValueError as error:
+        topic, partition = keys.names(name)
+        raise damaged(env.directory, f"topic {topic!r}, partition {partition}: {error}") from error
 
 
 def _times_at(

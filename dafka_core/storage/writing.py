@@ -10,7 +10,7 @@ from dafka_core.records import Run
 from dafka_core.storage import keys
 from dafka_core.storage.block import HEADER, Block
 from dafka_core.storage.environment import Environment
-from dafka_core.storage.failures import damaged_block
+from dafka_core.storage.failures import damaged, damaged_block
 from dafka_core.storage.keys import Row
 from dafka_core.storage.notes import Noted
 from dafka_core.storage.packing import pack_pieces
@@ -48,21 +48,25 @@ class Written(NamedTuple):
     block: Noted
 
 
-def append_run(
-    env: Environment, transaction: Transaction, run: Run, now_us: int, buffer: bytearray
-) -> list[Written]:
-    """Appends a run, in ``buffer`` as far as that goes; the blocks that were finished by it.
+def write_run(
+    env: Environment,
+    transaction: Transaction,
+    run: Run,
+    row: Row,
+    floor: int,
+    stamp_us: int,
+    buffer: bytearray,
+) -> list[Noted]:
+    """Writes a run's blocks behind the others of its partition, in ``buffer`` as far as that goes.
+
+    The blocks written, after the one before them.  That one is extended if it is small and does
+    not begin below ``floor``.
 
     Raises:
-        WrongOffsetError: the run does not begin at its partition's end.
-        ValueError: an empty run, a record that is too large, or a name that cannot be stored.
+        ValueError: an empty run, or a record that is too large.
         StoreError: the partition's last block is damaged.
     """
-    row = row_of(env, transaction, run.topic, run.partition) or _new_row(env, transaction)
-    if run.offset != row.end:
-        raise WrongOffsetError(run.topic, run.partition, run.offset, row.end)
-    stamp_us = max(now_us, row.last_timestamp_us)
-    last, extended = _last_block(env, transaction, run, row)
+    last, extended = _last_block(env, transaction, run, row.id, floor)
     blocks = [last] if last else []
     try:
         for piece in pack_pieces(run.values, stamp_us, extended, buffer):
@@ -77,13 +81,22 @@ def append_run(
     except ValueError as error:
         name = f"topic {run.topic!r}, partition {run.partition}"
         raise ValueError(f"{name}, append at offset {run.offset}: {error}") from error
-    written = row._replace(end=run.end, last_timestamp_us=stamp_us)
-    transaction.put(
-        keys.partition_key(run.topic, run.partition), written.packed(), db=env.partitions
-    )
-    if blocks[-1].size_bytes < SMALL_BLOCK_BYTES:
-        blocks.pop()
+    return blocks
+
+
+def finished(row: Row, blocks: list[Noted]) -> list[Written]:
+    """Those of a partition's last blocks that the next append will not extend."""
+    if blocks and blocks[-1].size_bytes < SMALL_BLOCK_BYTES:
+        blocks = blocks[:-1]
     return [Written(row.id, block) for block in blocks]
+
+
+def put_row(
+    env: Environment, transaction: Transaction, topic: str, partition: str, row: Row
+) -> None:
+    """Writes a partition's row."""
+    key = keys.partition_key(topic, partition)
+    transaction.put(key, row.packed(key), db=env.partitions)
 
 
 def trim_partition(
@@ -105,8 +118,7 @@ def trim_partition(
         return row.earliest if row else 0
     for key in _keys_before(env, transaction, row, before):
         transaction.delete(key, db=env.blocks)
-    trimmed = row._replace(earliest=before)
-    transaction.put(keys.partition_key(topic, partition), trimmed.packed(), db=env.partitions)
+    put_row(env, transaction, topic, partition, row._replace(earliest=before))
     return before
 
 
@@ -131,28 +143,35 @@ def swap_blocks(
     return True
 
 
-def _new_row(env: Environment, transaction: Transaction) -> Row:
+def new_row(env: Environment, transaction: Transaction) -> Row:
+    """A row for a partition that is new; ids are not used again.
+
+    Raises:
+        StoreError: the next id is another partition's, whose records would be written over.
+    """
     found = transaction.get(_NEXT_ID_KEY, db=env.meta)
     partition_id: int = _ID.unpack(found)[0] if found is not None else 0
+    if transaction.cursor(env.blocks).set_range(keys.BLOCK.pack(partition_id, 0)):
+        raise damaged(env.directory, f"the id of the next partition, {partition_id}, is in use")
     transaction.put(_NEXT_ID_KEY, _ID.pack(partition_id + 1), db=env.meta)
     return Row(partition_id, 0, 0, keys.NEVER_US)
 
 
 def _last_block(
-    env: Environment, transaction: Transaction, run: Run, row: Row
+    env: Environment, transaction: Transaction, run: Run, partition_id: int, floor: int
 ) -> tuple[Noted | None, Block | None]:
-    """The partition's last block; as a block, too, if it is so small that it is to be extended."""
+    """The block before a run's; as a block, too, if it is so small that it is to be extended."""
     cursor = transaction.cursor(env.blocks)
-    first = keys.seek_block(cursor, row.id, keys.LAST_OFFSET)
-    if first is None:
+    first = keys.seek_block(cursor, partition_id, keys.LAST_OFFSET)
+    if first is None or first < floor:
         return None, None
-    noted = Noted(first, row.end - first, len(cursor.value()))
+    noted = Noted(first, run.offset - first, len(cursor.value()))
     if noted.size_bytes >= SMALL_BLOCK_BYTES:
         return noted, None
     try:
         block = Block.parse(bytes(cursor.value()))
-        if first + block.count != row.end:
-            raise ValueError(f"it ends at offset {first + block.count}, not at {row.end}")
+        if first + block.count != run.offset:
+            raise ValueError(f"it ends at offset {first + block.count}, not at {run.offset}")
     except ValueError as error:
         raise damaged_block(env.directory, run.topic, run.partition, first, str(error)) from error
     return noted, block
@@ -165,7 +184,8 @@ def _keys_before(env: Environment, transaction: Transaction, row: Row, before: i
     cursor.set_range(keys.BLOCK.pack(row.id, 0))
     for key in cursor.iternext(keys=True, values=False):
         partition_id, first = keys.BLOCK.unpack(key)
-        if partition_id != row.id or first > before:
+        # At the end, staged records may begin.
+        if partition_id != row.id or first > before or first >= row.end:
             break
         doomed.append(bytes(key))
     # A block ends where the next one begins, the last one where the partition does.

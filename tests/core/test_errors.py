@@ -15,6 +15,7 @@ from dafka_core.errors import (
     ConfigError,
     DafkaError,
     DataLossError,
+    FencedError,
     FetchTimeoutError,
     NodeFailedError,
     NoStoreError,
@@ -24,7 +25,9 @@ from dafka_core.errors import (
     StoreError,
     StoreUnreachableError,
     TowerNotFoundError,
+    UnitExistsError,
 )
+from dafka_core.records import Unit
 
 TOWERS = ["127.0.0.1:5556:5557", "[::1]:1:2"]
 ERRORS: list[tuple[DafkaError, dict[str, object], str]] = [
@@ -105,6 +108,16 @@ ERRORS: list[tuple[DafkaError, dict[str, object], str]] = [
         OffsetConflictError("t", "P", 7, 9),
         {"topic": "t", "partition": "P", "offset": 7, "end": 9},
         "topic 't', partition P: records were to be put from offset 7 on, but the partition ends ",
+    ),
+    (
+        FencedError("t", "P", "A" * 32),
+        {"topic": "t", "partition": "P", "attempt": "A" * 32},
+        f"topic 't', partition P: attempt {'A' * 32} has nothing staged here: another attempt has ",
+    ),
+    (
+        UnitExistsError("t", "P", Unit(7, 3, 9)),
+        {"topic": "t", "partition": "P", "unit": Unit(7, 3, 9)},
+        "topic 't', partition P: unit 7 is there already, at offsets 3 to 9 (exclusive), and only ",
     ),
 ]
 

@@ -14,7 +14,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dafka_core.records import Record, Run, Values, records
+from dafka_core.records import Record, Run, Unit, Values, records
 
 LISTS = st.lists(st.binary(max_size=9) | st.just(b""), max_size=12)
 INDICES = st.none() | st.integers(-15, 15)
@@ -238,6 +238,13 @@ def test_runs(maker: Callable[[list[bytes]], Values]) -> None:
         Record("t", "P", 6, b"b"),
         Record("t", "P", 7, b"c"),
     ]
+
+
+def test_a_part_of_a_run_belongs_to_its_unit() -> None:
+    unit = Unit(4, 3, 9)
+    run = Run.of("t", "P", 5, [b"a", b"b", b"c"], unit)
+    assert run.since(7) == Run("t", "P", 7, Values.of([b"c"]), unit)
+    assert run != Run.of("t", "P", 5, [b"a", b"b", b"c"])
 
 
 def test_clearing_the_list_ends_an_iteration_over_records() -> None:

@@ -8,10 +8,10 @@ import tempfile
 import threading
 import time
 import warnings
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
-from typing import Any, Self
+from typing import Any, Self, TypeVar
 
 import pyarrow as pa
 from pyarrow import flight
@@ -21,8 +21,18 @@ from dafka_core.columnar.columns import RecordColumns
 from dafka_core.columnar.places import Place
 from dafka_core.columnar.server import FlightService
 from dafka_core.errors import OffsetConflictError
-from dafka_core.records import Run
-from dafka_core.storage import Log, WrongOffsetError
+from dafka_core.records import CommitUnit, Run, Unit, UnitInfo
+from dafka_core.storage import (
+    Commit,
+    Discard,
+    Entry,
+    Log,
+    Mark,
+    Staged,
+    WrongOffsetError,
+)
+
+T = TypeVar("T")
 
 TOPIC, PARTITION = "t", "P"
 STORE = "5" * 32
@@ -60,13 +70,34 @@ class LogHost:
         self.taken.append(run)
         return self._pool.submit(self._append, run)
 
+    def stage(self, run: Run, attempt: str, number: int) -> Future[int]:
+        self.taken.append(run)
+        return self._pool.submit(self._write, Staged(run, attempt, number), run.end)
+
+    def commit(self, units: Sequence[CommitUnit]) -> Future[None]:
+        return self._pool.submit(self._write, Commit(tuple(units)), None)
+
+    def discard(self, stages: Sequence[tuple[str, str, str]]) -> Future[None]:
+        def work() -> None:
+            for each in stages:
+                self._write(Discard(*each), None)
+
+        return self._pool.submit(work)
+
+    def units(self, partitions: Sequence[tuple[str, str]]) -> list[UnitInfo]:
+        return [self.log.unit(*each) for each in partitions]
+
     def end(self, topic: str, partition: str) -> int:
         return self.log.end(topic, partition)
 
-    def wait(self, topic: str, partition: str, end: int, timeout_s: float) -> int:
+    def wait(
+        self, topic: str, partition: str, end: int, timeout_s: float, unit: Unit | None = None
+    ) -> int:
         deadline = time.monotonic() + timeout_s
         while self.end(topic, partition) < end and time.monotonic() < deadline:
             time.sleep(0.01)
+        if unit is not None and self.end(topic, partition) >= end:
+            self._write(Mark(topic, partition, unit), None)
         return self.end(topic, partition)
 
     def places(self) -> list[Place]:
@@ -75,6 +106,13 @@ class LogHost:
     def close(self) -> None:
         self.open.set()
         self._pool.shutdown()
+
+    def _write(self, entry: Entry, result: T) -> T:
+        self.open.wait()
+        (error,) = self.log.write([entry])
+        if error is not None:
+            raise error
+        return result
 
     def _append(self, run: Run) -> int:
         self.open.wait()

@@ -8,6 +8,7 @@ import time
 from collections.abc import Callable
 from typing import Any
 
+import pyarrow as pa
 import pytest
 from pyarrow import flight
 
@@ -15,8 +16,8 @@ from dafka_core.columnar import actions, client, limits
 from dafka_core.columnar.client import StoreClient
 from dafka_core.columnar.places import Place
 from dafka_core.errors import ConfigError, StoreUnreachableError
-from dafka_core.records import Run
-from dafka_core.storage import Log
+from dafka_core.records import CommitUnit, Run
+from dafka_core.storage import Log, Staged
 from tests.core.columnar.hosts import (
     PARTITION,
     PATIENCE_S,
@@ -161,6 +162,7 @@ def test_an_answer_that_is_none_is_the_stores_fault(
         lambda: asking.heads(None, timeout_s=PATIENCE_S),
         lambda: asking.offset_for_times([(TOPIC, PARTITION, 0)], timeout_s=PATIENCE_S),
         lambda: asking.wait(TOPIC, PARTITION, 1, timeout_s=1),
+        lambda: asking.units([(TOPIC, PARTITION)], timeout_s=PATIENCE_S),
         lambda: asking.describe(timeout_s=PATIENCE_S),
         lambda: asking.stores(timeout_s=PATIENCE_S),
     ]
@@ -170,3 +172,104 @@ def test_an_answer_that_is_none_is_the_stores_fault(
             with pytest.raises(StoreUnreachableError, match="answer") as unreadable:
                 ask()
             assert unreadable.value.store == STORE
+
+
+def test_an_answer_about_units_that_is_none(
+    served: Served, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asking = served.client()
+    for answer in (b"", b"[]", b"{}", b'{"v": 2}', b"\xff"):
+        monkeypatch.setattr(served.service, "act", lambda *_, answer=answer: iter([answer]))
+        for ask in (asking.commit, asking.discard):
+            with pytest.raises(StoreUnreachableError, match="answer"):
+                ask([], timeout_s=PATIENCE_S)
+    row = [5, 5, "", None]
+    for units in (3, [3], [row[:3]], [[*row, 1]], [[5, 5, "", [1, 2]]], [["x", 5, "", None]], []):
+        answer = json.dumps({"v": 1, "units": units}).encode()
+        monkeypatch.setattr(served.service, "act", lambda *_, answer=answer: iter([answer]))
+        with pytest.raises(StoreUnreachableError, match="answer"):
+            asking.units([(TOPIC, PARTITION)], timeout_s=PATIENCE_S)
+
+
+def test_units_are_staged_and_committed_with_flight_alone(served: Served) -> None:
+    """What docs/flight.md says, said by somebody who knows nothing else."""
+    attempt = "3F2504E04F8911D39A0C0305E82C3301"
+    put = {"v": 1, "topic": "a", "partition": "P1", "start": 0, "attempt": attempt, "unit": 17}
+    plain = served.plain()
+
+    def stage(start: int, values: list[bytes]) -> list[dict[str, Any]]:
+        descriptor = flight.FlightDescriptor.for_command(
+            json.dumps(put | {"start": start}).encode()
+        )
+        writer, reader = plain.do_put(descriptor, pa.schema([("value", pa.binary())]))
+        writer.write_batch(pa.record_batch([pa.array(values, pa.binary())], ["value"]))
+        writer.done_writing()
+        told = []
+        while (each := reader.read()) is not None:
+            told.append(json.loads(each.to_pybytes()))
+        writer.close()
+        return told
+
+    assert stage(0, [b"x", b"y"])[-1] == {"v": 1, "end": 2}
+    assert stage(2, [b"z"])[-1] == {"v": 1, "end": 3}
+    asked = {"partitions": [["a", "P1"], ["a", "none"]]}
+    nothing = [0, 0, "", None]
+    assert act(served, "dafka.units.v1", **asked) == [
+        {"v": 1, "units": [[0, 3, attempt, None], nothing]}
+    ]
+    wrong = {"units": [["a", "P1", attempt, 0, 2, 17]]}
+    with pytest.raises(flight.FlightServerError) as refused:
+        act(served, "dafka.commit.v1", **wrong)
+    told = json.loads(refused.value.extra_info)
+    assert (told["error"], told["topic"], told["end"]) == ("offset-conflict", "a", 3)
+    for _ in range(2):
+        units = {"units": [["a", "P1", attempt, 0, 3, 17]]}
+        assert act(served, "dafka.commit.v1", **units) == [{"v": 1}]
+    with pytest.raises(flight.FlightServerError) as refused:
+        stage(3, [b"x"])
+    told = json.loads(refused.value.extra_info)
+    assert told["error"] == "unit-exists"
+    assert (told["partition"], told["number"], told["start"], told["end"]) == ("P1", 17, 0, 3)
+    waited = {"topic": "a", "partition": "P1", "end": 3, "timeout_s": 1, "unit": [18, 1, 3]}
+    assert act(served, "dafka.wait.v1", **waited) == [{"v": 1, "end": 3}]
+    assert act(served, "dafka.discard.v1", stages=[["a", "P1", attempt]]) == [{"v": 1}]
+    assert act(served, "dafka.units.v1", **asked) == [
+        {"v": 1, "units": [[3, 3, attempt, [18, 1, 3]], nothing]}
+    ]
+
+
+def test_a_commit_that_takes_its_time_is_waited_for(
+    served: Served, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(actions, "WAIT_STEP_S", 0.01)
+    client = served.client()
+    unit = CommitUnit(TOPIC, PARTITION, "A" * 32, 0, 1, 1)
+    served.log.write([Staged(Run.of(TOPIC, PARTITION, 0, [b"x"]), unit.attempt)])
+    served.host.open.clear()
+    timer = threading.Timer(0.2, served.host.open.set)
+    timer.start()
+    client.commit([unit], timeout_s=PATIENCE_S)
+    timer.join()
+    assert served.log.end(TOPIC, PARTITION) == 1
+
+
+def test_a_commit_at_a_store_that_ends_is_given_up(
+    served: Served, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(actions, "WAIT_STEP_S", 0.01)
+    client = served.client()
+    served.host.open.clear()
+    timer = threading.Timer(0.2, served.service.close)
+    timer.start()
+    unit = CommitUnit(TOPIC, PARTITION, "A" * 32, 0, 1, 1)
+    with pytest.raises(StoreUnreachableError):
+        client.commit([unit], timeout_s=PATIENCE_S)
+    timer.join()
+
+
+def test_so_many_commits_at_one_time(served: Served) -> None:
+    slots = [served.service._commits.take() for _ in range(limits.MAX_COMMITS)]
+    with pytest.raises(StoreUnreachableError, match="commits already"):
+        served.client().commit([], timeout_s=PATIENCE_S)
+    slots.pop().release()
+    served.client().commit([], timeout_s=PATIENCE_S)

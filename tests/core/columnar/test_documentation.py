@@ -27,18 +27,19 @@ def packed(example: dict[str, Any]) -> bytes:
 
 
 def test_the_examples_of_requests_are_taken() -> None:
-    criteria, info, _, ticket, put, end, place, _ = examples()
+    criteria, info, _, ticket, put, end, stage, place, _ = examples()
     assert Criteria.parse(packed(criteria)).topic == "flights"
     assert InfoRequest.parse(packed(info)).columns == ("value",)
     assert GetRequest.parse(packed(ticket)).end == 1_000
     assert PutRequest.parse(packed(put)).start == 1_000
     assert actions.parse_end(packed(end)) == 2_000
+    assert PutRequest.parse(packed(stage)).unit == 17
     assert Place.parse(packed(place)).directory == "/data"
 
 
 def test_the_examples_of_answers_are_like_those_given(served: Served) -> None:
     served.append(10)
-    _, _, facts, _, _, _, place, error = examples()
+    _, _, facts, _, _, _, _, place, error = examples()
     (info,) = served.plain().list_flights()
     assert list(json.loads(info.app_metadata)) == list(facts)
     assert json.loads(served.place.as_json()).keys() == place.keys()
@@ -63,6 +64,9 @@ def test_everything_that_there_is_is_there() -> None:
         limits.MAX_GETS,
         limits.MAX_PUTS,
         limits.MAX_WAITS,
+        limits.MAX_UNITS,
+        limits.MAX_UNITS_BYTES,
+        limits.MAX_COMMITS,
         limits.MAX_MESSAGE_CHARS,
     ):
         assert f"{number:,}" in TEXT

@@ -6,7 +6,7 @@ import contextlib
 import json
 import random
 import socket
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -18,7 +18,7 @@ from pyarrow import flight
 
 from dafka_core.columnar import requests
 from dafka_core.columnar.columns import VALUES_SCHEMA
-from dafka_core.columnar.limits import MAX_ACTION_BYTES, MAX_REQUEST_BYTES
+from dafka_core.columnar.limits import MAX_ACTION_BYTES, MAX_REQUEST_BYTES, MAX_UNITS_BYTES
 from dafka_core.errors import ConfigError
 from tests.core.columnar.hosts import LARGEST, PARTITION, PATIENCE_S, TOPIC, Served, array, check
 
@@ -57,9 +57,53 @@ GETS = [
     ),
     ("end", GET | {"start": 5, "end": 4}),
 ]
-PUTS = list(
-    variants(PUT, topic=NAMES_WRONG, partition=NAMES_WRONG, start=OFFSETS_WRONG, store=(1, None))
+ATTEMPT = "3F2504E04F8911D39A0C0305E82C3301"
+ATTEMPTS_WRONG: tuple[object, ...] = (
+    "",
+    "A" * 31,
+    "A" * 33,
+    "a" * 32,
+    "G" * 32,
+    "0" * 32,
+    "\uff11" * 32,
+    7,
+    None,
+    ["A" * 32],
 )
+NUMBERS_WRONG: tuple[object, ...] = (-2, 2**63 - 1, 1.0, "1", True, None, [])
+UNITS_WRONG: tuple[object, ...] = (
+    7,
+    [],
+    [1, 2],
+    [1, 0, 5, 6],
+    [-1, 0, 5],
+    [1, 5, 5],
+    [1, 6, 5],
+    [1, 0, 6],
+    [1, -1, 5],
+    [True, 0, 5],
+    [1, 0, "5"],
+    {"number": 1},
+)
+PUTS = [
+    *variants(PUT, topic=NAMES_WRONG, partition=NAMES_WRONG, start=OFFSETS_WRONG, store=(1, None)),
+    *variants(PUT | {"attempt": ATTEMPT}, attempt=ATTEMPTS_WRONG, unit=NUMBERS_WRONG),
+    ("unit", PUT | {"unit": 1}),
+]
+COMMIT: list[object] = ["t", "P", ATTEMPT, 0, 5, 1]
+
+
+def rows_wrong(row: list[object], *wrong: Sequence[object]) -> Iterator[list[object]]:
+    """Lists of one row in which something is wrong; ``wrong`` says what can be, at each place."""
+    for place, values in enumerate(wrong):
+        for value in values:
+            yield [[*row[:place], value, *row[place + 1 :]]]
+    yield [row[:-1]]
+    yield [[*row, 0]]
+    yield [{"topic": "t"}]
+    yield ["row"]
+
+
 NOT_OBJECTS = [
     b"",
     b"null",
@@ -183,6 +227,46 @@ def test_every_malformed_action_is_refused(served: Served) -> None:
                 for seconds in (-1, 3_601, "1", None, True, float("nan"), float("inf"))
             ),
             {"topic": "t", "partition": "P", "end": -1, "timeout_s": 1},
+            *(
+                {"topic": "t", "partition": "P", "end": 5, "timeout_s": 1, "unit": unit}
+                for unit in UNITS_WRONG
+            ),
+        ],
+        "dafka.units.v1": [
+            {},
+            {"partitions": {}},
+            {"partitions": [["t", "P"]] * 10_001},
+            *({"partitions": rows} for rows in rows_wrong(["t", "P"], NAMES_WRONG, NAMES_WRONG)),
+        ],
+        "dafka.commit.v1": [
+            {},
+            {"units": "x"},
+            {"units": [[*COMMIT[:1], f"P{n}", *COMMIT[2:]] for n in range(10_001)]},
+            {"units": [COMMIT, COMMIT]},
+            {"units": [["t", "P", ATTEMPT, 5, 5, 1]]},
+            *(
+                {"units": rows}
+                for rows in rows_wrong(
+                    COMMIT,
+                    NAMES_WRONG,
+                    NAMES_WRONG,
+                    ATTEMPTS_WRONG,
+                    OFFSETS_WRONG,
+                    OFFSETS_WRONG,
+                    NUMBERS_WRONG,
+                )
+            ),
+        ],
+        "dafka.discard.v1": [
+            {},
+            {"stages": None},
+            {"stages": [["t", "P", ATTEMPT]] * 10_001},
+            *(
+                {"stages": rows}
+                for rows in rows_wrong(
+                    ["t", "P", ATTEMPT], NAMES_WRONG, NAMES_WRONG, ATTEMPTS_WRONG
+                )
+            ),
         ],
         "dafka.stores.v1": [{"x": 1}, {"store": 1}],
         "dafka.describe.v1": [{"x": 1}],
@@ -190,7 +274,9 @@ def test_every_malformed_action_is_refused(served: Served) -> None:
     assert sorted(bodies) == sorted(served.service._actions)
     for name, wrong in bodies.items():
         packed = [json.dumps({"v": 1} | members).encode() for members in wrong]
-        packed += [each for each in NOT_OBJECTS if each] + [b" " * (MAX_ACTION_BYTES + 1)]
+        large = name in ("dafka.units.v1", "dafka.commit.v1", "dafka.discard.v1")
+        most = MAX_UNITS_BYTES if large else MAX_ACTION_BYTES
+        packed += [each for each in NOT_OBJECTS if each] + [b" " * (most + 1)]
         for body in packed:
             with pytest.raises(flight.FlightServerError) as refused:
                 list(plain.do_action(flight.Action(name, body)))
@@ -291,6 +377,9 @@ def parsers() -> list[Callable[[bytes], object]]:
         requests.HeadsRequest.parse,
         requests.OffsetsRequest.parse,
         requests.WaitRequest.parse,
+        requests.UnitsRequest.parse,
+        requests.CommitRequest.parse,
+        requests.DiscardRequest.parse,
         requests.PlainRequest.parse,
     ]
 
@@ -301,7 +390,23 @@ plain_values = st.recursive(
     max_leaves=8,
 )
 members = st.sampled_from(
-    ["v", "topic", "partition", "start", "end", "columns", "times", "topics", "timeout_s", "store"]
+    [
+        "v",
+        "topic",
+        "partition",
+        "start",
+        "end",
+        "columns",
+        "times",
+        "topics",
+        "timeout_s",
+        "store",
+        "attempt",
+        "unit",
+        "units",
+        "partitions",
+        "stages",
+    ]
 )
 objects = st.dictionaries(members, plain_values).map(lambda found: json.dumps({"v": 1} | found))
 
@@ -331,6 +436,9 @@ def test_anything_is_answered(served: Served, packed: bytes, path: list[str]) ->
         lambda: list(plain.list_flights(packed)),
         lambda: list(plain.do_action(flight.Action("dafka.offsets.v1", packed))),
         lambda: list(plain.do_action(flight.Action("dafka.heads.v1", packed))),
+        lambda: list(plain.do_action(flight.Action("dafka.units.v1", packed))),
+        lambda: list(plain.do_action(flight.Action("dafka.commit.v1", packed))),
+        lambda: list(plain.do_action(flight.Action("dafka.discard.v1", packed))),
         lambda: list(plain.do_action(flight.Action(packed.decode("latin-1"), packed))),
         lambda: plain.get_flight_info(flight.FlightDescriptor.for_path(*path)),
     ]
@@ -352,6 +460,6 @@ def unharmed(served: Served) -> None:
     client = served.client()
     check(client.read(TOPIC, PARTITION, 0, 5, times=True, timeout_s=PATIENCE_S, **LARGEST), 0, 5)
     assert client.heads(None, timeout_s=PATIENCE_S) == [(TOPIC, PARTITION, 0, 5)]
-    wait_free = (served.service._gets, served.service._puts, served.service._waits)
-    for slots in wait_free:
+    service = served.service
+    for slots in (service._gets, service._puts, service._waits, service._commits):
         assert slots._free._value == slots._count

@@ -24,9 +24,13 @@ from dafka_core.errors import (
     ConfigError,
     DafkaError,
     DataLossError,
+    FencedError,
     OffsetConflictError,
     StoreUnreachableError,
+    UnitExistsError,
 )
+from dafka_core.records import Unit
+from dafka_core.storage import WrongOffsetError
 from tests.core.columnar.hosts import PATIENCE_S, STORE, Served, wait_until
 
 
@@ -179,6 +183,11 @@ def test_addresses_are_those_that_sockets_have() -> None:
             DataLossError("t", "P", 3, None, "why (store S)"),
         ),
         (OffsetConflictError("t", "P", 3, 9), OffsetConflictError("t", "P", 3, 9)),
+        # A request may be about many partitions; their names come as they are.
+        (OffsetConflictError("é", "\udcff", 3, 9), OffsetConflictError("é", "\udcff", 3, 9)),
+        (WrongOffsetError("u", "Q", 3, 9), OffsetConflictError("u", "Q", 3, 9)),
+        (FencedError("u", "Q", "A" * 32), FencedError("u", "Q", "A" * 32)),
+        (UnitExistsError("u", "Q", Unit(1, 2, 9)), UnitExistsError("u", "Q", Unit(1, 2, 9))),
         (failures.BusyError("busy"), StoreUnreachableError("S", "busy")),
         (failures.ClosingError("end"), StoreUnreachableError("S", "end")),
         (DafkaError("broken"), StoreUnreachableError("S", "broken")),
@@ -190,7 +199,8 @@ def test_errors_cross_with_their_facts(
 ) -> None:
     with caplog.at_level(logging.CRITICAL, "dafka.store"):
         sent = failures.refusal(error)
-    assert str(sent) == (str(error) if isinstance(error, DafkaError) else "KeyError: 'x'")
+    said = str(error).encode("ascii", "backslashreplace").decode()
+    assert str(sent) == ("KeyError: 'x'" if isinstance(error, KeyError) else said)
     found = failures.translated(sent, "S", "t", "P")
     assert type(found) is type(again)
     assert vars(found) == vars(again)

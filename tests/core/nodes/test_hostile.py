@@ -34,6 +34,7 @@ from dafka_core.protocol.messages import (
     TimesReply,
 )
 from dafka_core.protocol.wire import DEPLOYED, RFC46, encode, subscription
+from dafka_core.records import Unit, UnitInfo
 from tests.core.nodes.peers import PATIENCE_S, RawPeer, wait_until
 
 PACKED_ONE = bytes([1, 0, 0, 0]) + b"x"
@@ -166,12 +167,28 @@ LYING_RUNS = [
 def test_packed_runs_that_lie_about_their_lengths(mesh: Mesh, count: int, value: bytes) -> None:
     before = mesh.invalid_count()
     honest = RecordRun("t", "P", 0, 1, PACKED_ONE)
-    header = encode(honest)[0][:-4] + count.to_bytes(4, "big")
+    header = encode(honest)[0][:-28] + count.to_bytes(4, "big") + bytes(24)
     mesh.hostile.send_frames([header, value])
     wait_until(lambda: mesh.invalid_count() >= before + 2)  # the store and the consumer
     assert mesh.store.log.end("t", "P") == 0
     mesh.hostile.send(honest)
     wait_until(lambda: mesh.store.log.end("t", "P") == 1)
+    mesh.assert_works()
+
+
+@pytest.mark.parametrize(
+    "unit", [(1, 0, 0), (1, 1, 2), (1, 5, 0), (2**63, 0, 1), (2**64 - 2, 0, 1), (0, 0, 2**63)]
+)
+def test_packed_runs_that_lie_about_their_units(mesh: Mesh, unit: tuple[int, ...]) -> None:
+    before = mesh.invalid_count()
+    honest = RecordRun("t", "P", 0, 1, PACKED_ONE, Unit(1, 0, 1))
+    octets = b"".join(number.to_bytes(8, "big") for number in unit)
+    for header in (encode(honest)[0][:-24], encode(honest)[0][:-24] + octets):
+        mesh.hostile.send_frames([header, PACKED_ONE])
+    wait_until(lambda: mesh.invalid_count() >= before + 4)  # the store and the consumer
+    assert mesh.store.log.unit("t", "P") == UnitInfo(0, 0, "", None)
+    mesh.hostile.send(honest)
+    wait_until(lambda: mesh.store.log.unit("t", "P").unit == Unit(1, 0, 1))
     mesh.assert_works()
 
 

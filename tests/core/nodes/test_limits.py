@@ -73,7 +73,7 @@ def test_a_disk_that_fails_ends_a_store_in_the_application(
     def refuse(runs: object) -> None:
         raise StoreError(store.log.directory, "the disk is full")
 
-    monkeypatch.setattr(store.log, "append", refuse)
+    monkeypatch.setattr(store.log, "write", refuse)
     producer = produce("t")
     producer.publish(b"0")
     with pytest.raises(StoreError, match="the disk is full"):

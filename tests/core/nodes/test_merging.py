@@ -12,8 +12,8 @@ import pytest
 from dafka_core.errors import StoreError
 from dafka_core.nodes import merging as module
 from dafka_core.nodes.merging import Merger
-from dafka_core.records import Run
-from dafka_core.storage import Log, writing
+from dafka_core.records import Run, Unit
+from dafka_core.storage import Log, Staged, writing
 
 
 @pytest.fixture
@@ -132,3 +132,17 @@ def test_it_ends_with_its_log(log: Log) -> None:
     log.close()
     wait_until(lambda: not merger._thread.is_alive())
     merger.close()
+
+
+def test_what_was_staged_too_long_ago_is_discarded(
+    tmp_path: Path, merge: Callable[[], Merger], log: Log, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "DISCARD_S", 0.0)
+    monkeypatch.setattr(module, "STAGED_HOURS", 0)
+    attempt = "A" * 32
+    log.write([Staged(Run.of("t", "p", 0, [b"x"]), attempt)])
+    # What comes from another store is gone on with by the store's loop.
+    log.write([Run.of("t", "q", 0, [b"x"], Unit(1, 0, 2))])
+    merge()
+    wait_until(lambda: log.unit("t", "p").staged_end == 0)
+    assert log.unit("t", "q").staged_end == 1

@@ -264,6 +264,8 @@ def test_get_heads_is_answered(produce: Produce, raw: Raw) -> None:
     wait_until(partial(has_published, producer, 5))
 
     def heads() -> list[DirectHead]:
+        for node in (producer, other):
+            peer.send(Ack(node.address, node.topic, 4))
         peer.send(GetHeads("t", peer.address))
         return peer.messages(DirectHead)
 

@@ -28,6 +28,7 @@ from dafka_core.protocol.messages import (
     TimesQuery,
     TimesReply,
 )
+from dafka_core.records import NO_NUMBER, Unit
 
 
 def names(least: int = 1) -> st.SearchStrategy[str]:
@@ -57,18 +58,38 @@ HEAD_ENTRIES = st.builds(
     st.tuples(ENDS, ENDS),
 )
 TIME_ENTRIES = st.builds(TimeEntry, SEQUENCES, SEQUENCES)
+NUMBERS = st.integers(NO_NUMBER, MAX_SEQUENCE)
+MARGINS = st.none() | st.tuples(NUMBERS, st.integers(0, 9), st.integers(0, 9))
+"""A unit's number, and how many of its records are before and behind those of a run."""
+
+
+def unit_around(sequence: int, count: int, margins: tuple[int, int, int] | None) -> Unit | None:
+    """A unit that has these records."""
+    if margins is None:
+        return None
+    number, before, behind = margins
+    end = min(sequence + count + behind, MAX_SEQUENCE + 1)
+    return Unit(number, max(sequence - before, 0), end)
+
+
 RECORD_RUNS = st.builds(
-    lambda topic, partition, sequence, values: RecordRun(
-        topic, partition, sequence, len(values), packed(values)
+    lambda topic, partition, sequence, values, margins: RecordRun(
+        topic,
+        partition,
+        sequence,
+        len(values),
+        packed(values),
+        unit_around(sequence, len(values), margins),
     ),
     names(),
     names(),
     st.integers(0, MAX_SEQUENCE - 4),
     st.lists(VALUES, min_size=1, max_size=5),
+    MARGINS,
 )
 DIRECT_RUNS = st.builds(
     lambda requestor, run: DirectRun(
-        requestor, run.topic, run.partition, run.sequence, run.count, run.value
+        requestor, run.topic, run.partition, run.sequence, run.count, run.value, run.unit
     ),
     names(),
     RECORD_RUNS,

@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from dafka_core.protocol.answering import heads_reply
 from dafka_core.protocol.asking import (
     ASK_AGAIN_S,
     GREETING,
@@ -30,7 +31,6 @@ from dafka_core.protocol.messages import (
     TimesReply,
 )
 from dafka_core.protocol.role import Outgoing
-from dafka_core.protocol.storing import heads_reply
 from dafka_core.protocol.wire import subscription
 from dafka_core.records import PartitionInfo
 from tests.core.protocol.model import PARTITION, TOPIC, Network
@@ -223,6 +223,18 @@ def test_a_long_answer_is_not_asked_for_again_while_it_comes() -> None:
     assert answered(stores, question, 31.0)
 
 
+def test_a_store_whose_greeting_was_lost_is_known_by_its_answer() -> None:
+    # Nobody greets twice on one connection, and PUB sockets drop.
+    stores = directory()
+    question = ask(stores, TOPIC)
+    assert not answered(stores, question, 5.0)
+    reply(stores, question, "S", entry(5), now=5.0)
+    assert stores.stores == ["S"]
+    assert stores.deployed == []
+    assert answered(stores, question, 5.0)
+    assert question.heads == {(TOPIC, PARTITION): (0, 5)}
+
+
 def test_a_dead_store_is_not_waited_for() -> None:
     stores = directory()
     greet(stores, "S1")
@@ -253,7 +265,7 @@ def test_lost_replies_are_asked_for_until_all_is_there(
         greet(stores, name)
     infos = [PartitionInfo(TOPIC, f"P{i}", 0, i + 1) for i in range(5)]
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("dafka_core.protocol.storing.MAX_REPLY_ENTRIES", 2)
+        patch.setattr("dafka_core.protocol.answering.MAX_REPLY_ENTRIES", 2)
         question, sent = stores.ask_heads(0.0, [])
         tenth = 0
         while not question.answered:

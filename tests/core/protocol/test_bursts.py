@@ -18,7 +18,7 @@ from dafka_core.protocol.checks import unpack_run
 from dafka_core.protocol.limits import MAX_RUN_COUNT, MAX_SEQUENCE
 from dafka_core.protocol.messages import DirectRecord, DirectRun, Message, RecordMessage, RecordRun
 from dafka_core.protocol.wire import RFC46, decode, encode, encode_run_prefix
-from dafka_core.records import Run, Values
+from dafka_core.records import NO_NUMBER, Run, Unit, Values
 from tests.core.protocol.strategies import MESSAGES, names, packed
 from tests.core.protocol.vectors import RECORDED_VECTORS
 
@@ -46,16 +46,19 @@ class Named(NamedTuple):
 DEFAULT = Named("", "t", "P")
 
 
-def run_of(offset: int, values: list[bytes], of: Named = DEFAULT) -> Run:
-    return Run(of.topic, of.partition, offset, Values.of(values))
+def run_of(offset: int, values: list[bytes], of: Named = DEFAULT, unit: Unit | None = None) -> Run:
+    return Run(of.topic, of.partition, offset, Values.of(values), unit)
 
 
 def header(sequence: int, of: Named = DEFAULT) -> bytes:
     return encode_run_prefix(*of, packed=False) + sequence.to_bytes(8, "big")
 
 
-def run_header(sequence: int, count: int, of: Named = DEFAULT) -> bytes:
-    tail = sequence.to_bytes(8, "big") + count.to_bytes(4, "big")
+def run_header(
+    sequence: int, count: int, of: Named = DEFAULT, unit: tuple[int, ...] = (0, 0, 0)
+) -> bytes:
+    numbers = [number.to_bytes(8, "big", signed=number < 0) for number in unit]
+    tail = sequence.to_bytes(8, "big") + count.to_bytes(4, "big") + b"".join(numbers)
     return encode_run_prefix(*of, packed=True) + tail
 
 
@@ -65,12 +68,12 @@ def stretch(sequences: list[int], of: Named, value: bytes) -> list[Frames]:
 
 
 def packed_stretch(
-    sequence: int, parts: list[list[bytes]], of: Named, overlap: int
+    sequence: int, parts: list[tuple[list[bytes], tuple[int, ...]]], of: Named, overlap: int
 ) -> list[Frames]:
-    """Runs that follow each other, or overlap, in one partition."""
+    """Runs that follow each other, or overlap, in one partition; of units or of none."""
     messages = []
-    for values in parts:
-        messages.append((run_header(sequence % 2**64, len(values), of), packed(values)))
+    for values, unit in parts:
+        messages.append((run_header(sequence % 2**64, len(values), of, unit), packed(values)))
         sequence += max(len(values) - overlap, 0)
     return messages
 
@@ -90,9 +93,15 @@ def cut_values(messages: list[Frames], size_bytes: int) -> list[Frames]:
 
 def recount(messages: list[Frames], count: int) -> list[Frames]:
     """What is announced as so many records."""
-    return [(first[:-4] + count.to_bytes(4, "big"), second) for first, second in messages]
+    return [
+        (first[:-28] + count.to_bytes(4, "big") + first[-24:], second) for first, second in messages
+    ]
 
 
+# None, such as have all records there are, and such as do not have some or all of them.
+UNITS = st.sampled_from(
+    [(0, 0, 0), (0, 0, 0), (5, 0, 2**63 - 1), (NO_NUMBER, 0, 2**63 - 1), (5, 3, 6), (0, 1, 0)]
+)
 NAMED = st.builds(
     Named,
     st.sampled_from(["", "", "C1", "C2"]),
@@ -104,7 +113,11 @@ SINGLE = st.builds(stretch, STRETCHES, NAMED, st.binary(max_size=3))
 PACKED = st.builds(
     packed_stretch,
     SEQUENCES,
-    st.lists(st.lists(st.binary(max_size=5), min_size=1, max_size=4), min_size=1, max_size=4),
+    st.lists(
+        st.tuples(st.lists(st.binary(max_size=5), min_size=1, max_size=4), UNITS),
+        min_size=1,
+        max_size=4,
+    ),
     NAMED,
     st.sampled_from([0, 0, 1]),
 )
@@ -150,11 +163,12 @@ def one_by_one(messages: list[Frames]) -> tuple[dict[tuple[Named, bool], list[Ru
         requestor = message.requestor if isinstance(message, DirectRecord | DirectRun) else ""
         named = Named(requestor, message.topic, message.partition)
         of_form = runs[named, isinstance(message, RecordRun | DirectRun)]
-        if of_form and of_form[-1].end == message.sequence:
+        unit = message.unit if isinstance(message, RecordRun | DirectRun) else None
+        if of_form and (of_form[-1].end, of_form[-1].unit) == (message.sequence, unit):
             last = of_form.pop()
-            of_form.append(run_of(last.offset, [*last.values, *values], named))
+            of_form.append(run_of(last.offset, [*last.values, *values], named, unit))
         else:
-            of_form.append(run_of(message.sequence, values, named))
+            of_form.append(run_of(message.sequence, values, named, unit))
     return dict(runs), invalid_count
 
 
@@ -284,12 +298,30 @@ def test_runs_that_cannot_be_are_dropped_and_counted(
     assert burst.invalid_count == 1
 
 
-def test_a_run_without_its_count_is_dropped_and_counted() -> None:
+@pytest.mark.parametrize("lacks_bytes", [8, 16, 24, 28])
+def test_a_run_without_all_of_its_fields_is_dropped_and_counted(lacks_bytes: int) -> None:
     burst = Burst()
     receive(burst, run_header(3, 1), packed([b"a"]))
-    # The receive loop takes it for a record of the partition that it knows.
-    receive(burst, run_header(4, 1)[:-4], packed([b"b"]))
+    # The receive loop takes it for a record of the partition that it knows, if 8 are left.
+    receive(burst, run_header(4, 1)[:-lacks_bytes], packed([b"b"]))
+    receive(burst, run_header(4, 1) + b"\0", packed([b"b"]))
     assert burst.take() == [("", run_of(3, [b"a"]))]
+    assert burst.invalid_count == 2
+
+
+def test_runs_of_units_are_joined_within_them() -> None:
+    burst = Burst()
+    first, second = Unit(4, 3, 6), Unit(5, 6, 8)
+    burst.add(run_header(3, 2, unit=first), packed([b"a", b"b"]))
+    burst.add(run_header(5, 1, unit=first), packed([b"c"]))
+    burst.add(run_header(6, 1, unit=second), packed([b"d"]))
+    burst.add(run_header(7, 1), packed([b"e"]))
+    burst.add(run_header(8, 1, unit=second), packed([b"x"]))  # it is not of this unit
+    assert burst.take() == [
+        ("", run_of(3, [b"a", b"b", b"c"], unit=first)),
+        ("", run_of(6, [b"d"], unit=second)),
+        ("", run_of(7, [b"e"])),
+    ]
     assert burst.invalid_count == 1
 
 
@@ -355,7 +387,7 @@ def test_invalid_messages_are_not_remembered() -> None:
     burst = Burst()
     for i in range(1_000):
         burst.add(b"M%d" % i + bytes(8), b"v")
-        burst.add(b"R%d" % i + bytes(12), packed([b"v"]))
+        burst.add(b"R%d" % i + bytes(36), packed([b"v"]))
         burst.add(b"H%d" % i, b"\xaa\xa5H\x01\x01P\x01t" + bytes(8))
     assert burst.buckets == {}
     assert burst.invalid_count == 3_000

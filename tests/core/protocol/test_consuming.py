@@ -9,7 +9,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from dafka_core.protocol import fetching
-from dafka_core.protocol.consuming import ConsumerRole
+from dafka_core.protocol.consuming import HEADS_INTERVAL_S, ConsumerRole
 from dafka_core.protocol.fetching import RETRY_FIRST_S, RETRY_MAX_S
 from dafka_core.protocol.limits import MAX_FETCH_COUNT
 from dafka_core.protocol.messages import (
@@ -214,7 +214,7 @@ def test_everything_is_delivered_once_and_in_order(
         assert delivered == list(range(total))
         assert role._ahead.records == role._ahead.size_bytes == 0
         assert role.positions() == {(TOPIC, PARTITION): (total, total)}
-        assert role.deadline(0.0) is None
+        assert role._missing.deadline() is None
 
 
 @pytest.mark.parametrize("extra", [0, 1])
@@ -270,6 +270,25 @@ def test_records_sent_to_somebody_else_are_not_taken() -> None:
 # -- when to ask ----------------------------------------------------------------------------------
 
 
+def test_heads_are_asked_for_now_and_then() -> None:
+    # The last records may be dropped on their way, and all heads after them, and nobody says so.
+    role = ConsumerRole(ME, "earliest")
+    assert role.on_tick(0.0) == []
+    for topic in ("a", "b"):
+        role.subscribe(topic)
+    assert role.on_tick(1.0) == []
+    assert role.deadline(1.0) == 1.0 + HEADS_INTERVAL_S
+    asked = [GetHeads("a", ME), GetHeads("b", ME)]
+    assert role.on_tick(1.0 + HEADS_INTERVAL_S) == asked
+    assert role.on_tick(2.0 + HEADS_INTERVAL_S) == []
+    role.unsubscribe("a")
+    role.room = False
+    assert role.on_tick(1.0 + 3 * HEADS_INTERVAL_S) == []
+    assert role.deadline(1.0 + 3 * HEADS_INTERVAL_S) is None
+    role.room = True
+    assert role.on_tick(1.0 + 3 * HEADS_INTERVAL_S) == [GetHeads("b", ME)]
+
+
 def test_deadline_is_when_to_ask_again() -> None:
     role = consumer("earliest")
     assert role.deadline(0.0) is None
@@ -277,7 +296,7 @@ def test_deadline_is_when_to_ask_again() -> None:
     assert role.deadline(10.0) == 10.0 + RETRY_FIRST_S
     assert role.on_tick(10.0 + RETRY_FIRST_S) == [fetch(0, 5)]
     direct(role, 0, 5, now=11.5)
-    assert role.deadline(11.5) is None
+    assert role.deadline(11.5) == 10.0 + RETRY_FIRST_S + HEADS_INTERVAL_S  # for heads
 
 
 def test_who_comes_to_hear_fetches_is_asked_at_once() -> None:

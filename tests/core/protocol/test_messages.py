@@ -39,6 +39,7 @@ from dafka_core.protocol.messages import (
     TimesQuery,
     TimesReply,
 )
+from dafka_core.records import NO_NUMBER, Unit
 
 RECORD = RecordMessage("t", "P", 1, b"v")
 DIRECT_RECORD = DirectRecord("C", "t", "P", 1, b"v")
@@ -242,6 +243,22 @@ def test_runs_are_checked(run: RecordRun | DirectRun) -> None:
             replace(run, count=count, value=value)
     with pytest.raises(ProtocolError, match="a sequence must lie in"):
         replace(run, sequence=MAX_SEQUENCE, count=2, value=bytes(8))
+
+
+@pytest.mark.parametrize("run", [RECORD_RUN, DIRECT_RUN])
+def test_units_of_runs_are_checked(run: RecordRun | DirectRun) -> None:
+    for right in (Unit(NO_NUMBER, 1, 2), Unit(0, 0, 9), Unit(MAX_SEQUENCE, 1, MAX_SEQUENCE + 1)):
+        assert replace(run, unit=right).unit == right
+    for wrong in (
+        Unit(-2, 1, 2),
+        Unit(MAX_SEQUENCE + 1, 1, 2),
+        Unit(0, 2, 3),
+        Unit(0, 0, 1),
+        Unit(0, -1, 2),
+        Unit(0, 1, MAX_SEQUENCE + 2),
+    ):
+        with pytest.raises(ProtocolError, match=r"unit|end"):
+            replace(run, unit=wrong)
 
 
 @pytest.mark.parametrize("message", [ACK, HEAD, DIRECT_HEAD])

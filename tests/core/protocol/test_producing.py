@@ -253,7 +253,10 @@ def test_heads_come_more_often_while_somebody_waits_for_acknowledgements() -> No
 def test_get_heads_is_answered() -> None:
     role = producer()
     assert role.on_message(0.0, GetHeads(TOPIC, "C"), "") == []
-    publish(role, 3)
+    publish(role, 5)
+    # It may be gone before a store has its records: only those that can be had are an answer.
+    assert role.on_message(0.0, GetHeads(TOPIC, "C"), "") == []
+    acknowledge(role, 3)
     assert role.on_message(0.0, GetHeads(TOPIC, "C"), "") == [DirectHead("C", TOPIC, PARTITION, 2)]
     assert role.on_message(0.0, GetHeads("hell", "C"), "") == []
 

@@ -64,6 +64,7 @@ class Disk:
         """Stores what is pending; the acknowledgements."""
         pending = role.take_pending()
         for run in pending:
+            assert isinstance(run, Run)
             assert run.offset == self.end(run.topic, run.partition)
             self.runs.setdefault((run.topic, run.partition), []).append(run)
         return role.on_stored(pending)

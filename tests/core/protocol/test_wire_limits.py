@@ -6,6 +6,7 @@ import time
 import tracemalloc
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 
 import pytest
 
@@ -25,6 +26,7 @@ from dafka_core.protocol.wire import (
     decode,
     encode,
 )
+from dafka_core.records import NO_NUMBER, Unit
 
 
 @contextmanager
@@ -89,7 +91,10 @@ def test_counts_are_clamped(layout: str) -> None:
         assert decode(frames) == m.Fetch("P", "C", "t", 7, MAX_FETCH_COUNT)
 
 
-RUNS = [m.RecordRun("t", "P", 7, 1, bytes(4)), m.DirectRun("C", "t", "P", 7, 1, bytes(4))]
+RUNS: list[m.RecordRun | m.DirectRun] = [
+    m.RecordRun("t", "P", 7, 1, bytes(4)),
+    m.DirectRun("C", "t", "P", 7, 1, bytes(4)),
+]
 
 
 @pytest.mark.parametrize("run", RUNS, ids=lambda run: type(run).__name__)
@@ -118,9 +123,38 @@ def test_runs_that_cannot_be(
 ) -> None:
     frames = encode(run, layout)
     tail = sequence.to_bytes(8, "big") + count.to_bytes(4, "big")
-    frames[-2:] = [frames[-2][:-12] + tail, value]
+    frames[-2:] = [frames[-2][:-36] + tail + bytes(24), value]
     with quickly_and_without_memory(), pytest.raises(ProtocolError, match=why):
         decode(frames)
+
+
+@pytest.mark.parametrize("run", RUNS, ids=lambda run: type(run).__name__)
+@pytest.mark.parametrize("layout", LAYOUTS)
+@pytest.mark.parametrize(
+    ("unit", "why"),
+    [
+        ((0, 8, 9), "within its unit"),
+        ((0, 0, 7), "within its unit"),
+        ((0, 7, 7), "within its unit"),
+        ((0, 2**64 - 1, 2**63 - 1), "within its unit"),
+        ((1, 0, 0), "within its unit"),
+        ((0, 0, 2**63), "an end must lie in"),
+        ((0, 0, 2**64 - 1), "an end must lie in"),
+        ((2**63 - 1, 0, 8), "a unit's number must lie in"),
+        ((2**63, 0, 8), "a unit's number must lie in"),
+        ((2**64 - 2, 0, 8), "a unit's number must lie in"),
+    ],
+)
+def test_units_that_cannot_be(
+    run: m.RecordRun | m.DirectRun, layout: str, unit: tuple[int, int, int], why: str
+) -> None:
+    frames = encode(run, layout)
+    names = frames[-2][:-24]
+    frames[-2] = names + b"".join(number.to_bytes(8, "big") for number in unit)
+    with pytest.raises(ProtocolError, match=why):
+        decode(frames)
+    frames[-2] = names + b"".join(number.to_bytes(8, "big") for number in (2**64 - 1, 7, 8))
+    assert decode(frames) == replace(run, unit=Unit(NO_NUMBER, 7, 8))
 
 
 def test_largest_runs_are_not_refused() -> None:

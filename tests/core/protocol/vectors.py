@@ -31,6 +31,7 @@ from dafka_core.protocol.messages import (
     TimesReply,
 )
 from dafka_core.protocol.wire import DEPLOYED, RFC46
+from dafka_core.records import NO_NUMBER, Unit
 
 PRODUCER = "640AC1809C7044FD9C4E5673ABD1BC5E"
 STORE_READER = "C907107406D149E897A2DEA4F157F211"
@@ -250,6 +251,13 @@ RFC46_VECTORS = [
 _RUN_OF_THREE = b"\3\0\0\0" + b"\0\0\0\0" + b"\2\0\0\0" + b"one" + b"" + b"ab"
 _RECORD_RUN = RecordRun("hello", "P1", 7, 3, _RUN_OF_THREE)
 _DIRECT_RUN = DirectRun("C1", "hello", "P1", 0x0102030405060708, 1, b"\1\0\0\0x")
+_UNIT_RUN = RecordRun("hello", "P1", 7, 3, _RUN_OF_THREE, Unit(258, 5, 11))
+_DIRECT_UNIT_RUN = DirectRun(
+    "C1", "hello", "P1", 7, 3, _RUN_OF_THREE, Unit(NO_NUMBER, 7, 0x0102030405060708)
+)
+_NO_UNIT = "0000000000000000 0000000000000000 0000000000000000"
+_UNIT = "0000000000000102 0000000000000005 000000000000000b"
+_UNIT_WITHOUT_NUMBER = "ffffffffffffffff 0000000000000007 0102030405060708"
 _HEADS_QUERY = HeadsQuery("C1", 258, ("hello", "b"))
 _TIMES_QUERY = TimesQuery("C1", 258, "hello", "P1", 3, 9)
 _HEADS_REPLY = HeadsReply(
@@ -263,13 +271,23 @@ _STORE_ENDPOINTS = StoreEndpoints("C1", "S1", ("grpc://h:1", "grpc+unix:///s"))
 EXTENSION_VECTORS = [
     _deployed(
         _RECORD_RUN,
-        "52 68656c6c6f 00 01 02 5031 05 68656c6c6f 0000000000000007 00000003",
+        "52 68656c6c6f 00 01 02 5031 05 68656c6c6f 0000000000000007 00000003" + _NO_UNIT,
+        "03000000 00000000 02000000 6f6e65 6162",
+    ),
+    _deployed(
+        _UNIT_RUN,
+        "52 68656c6c6f 00 01 02 5031 05 68656c6c6f 0000000000000007 00000003" + _UNIT,
         "03000000 00000000 02000000 6f6e65 6162",
     ),
     _deployed(
         _DIRECT_RUN,
-        "50 4331 00 01 02 5031 05 68656c6c6f 0102030405060708 00000001",
+        "50 4331 00 01 02 5031 05 68656c6c6f 0102030405060708 00000001" + _NO_UNIT,
         "01000000 78",
+    ),
+    _deployed(
+        _DIRECT_UNIT_RUN,
+        "50 4331 00 01 02 5031 05 68656c6c6f 0000000000000007 00000003" + _UNIT_WITHOUT_NUMBER,
+        "03000000 00000000 02000000 6f6e65 6162",
     ),
     _deployed(
         _HEADS_QUERY,
@@ -309,14 +327,26 @@ EXTENSION_VECTORS = [
     _rfc46(
         _RECORD_RUN,
         "52 68656c6c6f",
-        "aaa5 52 01 02 5031 05 68656c6c6f 0000000000000007 00000003",
+        "aaa5 52 01 02 5031 05 68656c6c6f 0000000000000007 00000003" + _NO_UNIT,
+        "03000000 00000000 02000000 6f6e65 6162",
+    ),
+    _rfc46(
+        _UNIT_RUN,
+        "52 68656c6c6f",
+        "aaa5 52 01 02 5031 05 68656c6c6f 0000000000000007 00000003" + _UNIT,
         "03000000 00000000 02000000 6f6e65 6162",
     ),
     _rfc46(
         _DIRECT_RUN,
         "50 4331",
-        "aaa5 50 01 02 5031 05 68656c6c6f 0102030405060708 00000001",
+        "aaa5 50 01 02 5031 05 68656c6c6f 0102030405060708 00000001" + _NO_UNIT,
         "01000000 78",
+    ),
+    _rfc46(
+        _DIRECT_UNIT_RUN,
+        "50 4331",
+        "aaa5 50 01 02 5031 05 68656c6c6f 0000000000000007 00000003" + _UNIT_WITHOUT_NUMBER,
+        "03000000 00000000 02000000 6f6e65 6162",
     ),
     _rfc46(
         _HEADS_QUERY,

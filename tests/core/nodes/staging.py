@@ -1,0 +1,90 @@
+"""Units, staged and committed at a store over Arrow Flight."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Sequence
+
+import pyarrow as pa
+
+from dafka_core import EmbeddedCluster, Store
+from dafka_core.columnar.client import StoreClient
+from dafka_core.columnar.places import Place
+from dafka_core.records import NO_NUMBER, CommitUnit
+from tests.core.nodes.content import values
+from tests.core.nodes.peers import PATIENCE_S
+
+TOPIC = "t"
+PARTITION = "9A3F8E1BBB578999443B8818C5851AFC"
+OTHER = "0B3F8E1BBB578999443B8818C5851AFC"
+
+
+def new_attempt() -> str:
+    return uuid.uuid4().hex.upper()
+
+
+def client_of(store: Store) -> StoreClient:
+    return StoreClient(Place(store.address, store.locations))
+
+
+def client_in(cluster: EmbeddedCluster, index: int = 0) -> StoreClient:
+    """Of the store that runs there now."""
+    return StoreClient(Place("", cluster.locations(index)))
+
+
+def array(start: int, end: int) -> pa.BinaryArray:
+    return pa.array(values(end - start, start), pa.binary())
+
+
+def stage(
+    client: StoreClient,
+    attempt: str,
+    start: int,
+    end: int,
+    number: int = NO_NUMBER,
+    partition: str = PARTITION,
+) -> CommitUnit:
+    """Stages the records ``[start, end)``; what is to be committed."""
+    with client.put(
+        TOPIC, partition, start, attempt=attempt, unit=number, timeout_s=PATIENCE_S
+    ) as put:
+        put.write(array(start, end))
+        assert put.finish(PATIENCE_S) == end
+    return CommitUnit(TOPIC, partition, attempt, start, end, number)
+
+
+def commit(client: StoreClient, *units: CommitUnit) -> None:
+    client.commit(units, timeout_s=PATIENCE_S)
+
+
+def write(client: StoreClient, start: int, end: int, number: int = NO_NUMBER) -> CommitUnit:
+    """Stages and commits a unit as a new attempt."""
+    unit = stage(client, new_attempt(), start, end, number)
+    commit(client, unit)
+    return unit
+
+
+def put(client: StoreClient, start: int, end: int) -> None:
+    """Puts the records ``[start, end)``, visible at once."""
+    with client.put(TOPIC, PARTITION, start, timeout_s=PATIENCE_S) as plain:
+        plain.write(array(start, end))
+        assert plain.finish(PATIENCE_S) == end
+
+
+def read(client: StoreClient, end: int, partition: str = PARTITION) -> list[bytes]:
+    """The records ``[0, end)``."""
+    batches = client.read(
+        TOPIC,
+        partition,
+        0,
+        end,
+        times=False,
+        max_records=65_536,
+        max_bytes=8 << 20,
+        timeout_s=PATIENCE_S,
+    )
+    return [value for batch in batches for value in batch.values.to_pylist()]
+
+
+def ends(client: StoreClient, topics: Sequence[str] | None = None) -> list[int]:
+    return [info.end for info in client.heads(topics, timeout_s=PATIENCE_S)]

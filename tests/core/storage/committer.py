@@ -1,0 +1,73 @@
+"""A child process of the tests: stages, commits and merges units until it is killed.
+
+``committer.py DIRECTORY SEED`` prints the number of each unit when it is staged and when it is
+committed.  A unit is one of every partition, and of each a part comes from an attempt that is
+given up.
+"""
+
+from __future__ import annotations
+
+import random
+import sys
+
+from dafka_core.records import CommitUnit, Run
+from dafka_core.storage import Commit, Log, Staged, packing, writing
+from tests.core.storage.appender import Merging
+
+PARTITIONS = ("p", "q", "r")
+
+
+def unit_values(partition: str, number: int) -> list[bytes]:
+    """The records of a unit: another count for each, of other lengths."""
+    count = (number * 7919 + ord(partition) * 104_729) % 400 + 1
+    size = number * 31 % 97
+    return [b"%s.%d.%d" % (partition.encode(), number, each) * size for each in range(count)]
+
+
+def units_values(partition: str, numbers: int) -> list[bytes]:
+    """The records of the first units."""
+    return [value for number in range(numbers) for value in unit_values(partition, number)]
+
+
+def committed(store: Log) -> int:
+    """How many units there are."""
+    unit = store.unit("t", PARTITIONS[0]).unit
+    return unit.number + 1 if unit else 0
+
+
+def write_unit(store: Log, number: int, chance: random.Random) -> Commit:
+    """Stages a unit of every partition, in steps; what commits it."""
+    units = []
+    for partition in PARTITIONS:
+        start = store.end("t", partition)
+        given_up, attempt = (f"{chance.getrandbits(128):032X}" for _ in range(2))
+        others = [b"given up"] * chance.choice((1, 100, 2000))
+        store.write([Staged(Run.of("t", partition, start, others), given_up, number)])
+        values = unit_values(partition, number)
+        at = chance.randint(1, len(values))
+        for part in (slice(0, at), slice(at, None)):
+            if values[part]:
+                run = Run.of("t", partition, start + (part.start or 0), values[part])
+                assert store.write([Staged(run, attempt, number)]) == [None]
+        units.append(CommitUnit("t", partition, attempt, start, start + len(values), number))
+    return Commit(tuple(units))
+
+
+def main() -> None:
+    directory, seed = sys.argv[1:]
+    packing.MAX_BLOCK_BYTES = 100_000
+    writing.SMALL_BLOCK_BYTES = 2_000
+    chance = random.Random(int(seed))
+    with Log(directory, map_size_bytes=1 << 20) as store:
+        merging = Merging(store)
+        merging.start()
+        print("opened", committed(store), flush=True)
+        for number in range(committed(store), 1 << 30):
+            commit = write_unit(store, number, chance)
+            print("staged", number, flush=True)
+            assert store.write([commit]) == [None]
+            print("committed", number + 1, flush=True)
+
+
+if __name__ == "__main__":
+    main()

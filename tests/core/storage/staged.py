@@ -1,0 +1,99 @@
+"""What the tests of units write, and all that a reader is told of it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from dafka_core.errors import DafkaError
+from dafka_core.records import NO_NUMBER, CommitUnit, Run, Unit
+from dafka_core.storage import Commit, Log, Snapshot, Staged
+
+A, B, C = ("A" * 32, "B" * 32, "C" * 32)
+"""Attempts."""
+
+
+def values(count: int, mark: str = "v", size_bytes: int = 0) -> list[bytes]:
+    """Values that tell which they are."""
+    return [b"%s%d" % (mark.encode(), number) + b"." * size_bytes for number in range(count)]
+
+
+def large(count: int, mark: str = "v") -> list[bytes]:
+    """Values of which any hundred make a block that is not extended."""
+    return values(count, mark, 1000)
+
+
+def put(store: Log, written: Sequence[bytes], partition: str = "p") -> None:
+    """Appends at the partition's end."""
+    store.append([Run.of("t", partition, store.end("t", partition), written)])
+
+
+def stage(
+    written: Sequence[bytes],
+    offset: int,
+    attempt: str = A,
+    partition: str = "p",
+    number: int = NO_NUMBER,
+) -> Staged:
+    """An entry."""
+    return Staged(Run.of("t", partition, offset, written), attempt, number)
+
+
+def commit(*units: tuple[str, str, int, int, int]) -> Commit:
+    """An entry: partition, attempt, start, end and number of each."""
+    return Commit(tuple(CommitUnit("t", *unit) for unit in units))
+
+
+def one(attempt: str, start: int, end: int, number: int) -> Commit:
+    """An entry for one partition."""
+    return commit(("p", attempt, start, end, number))
+
+
+def part(written: Sequence[bytes], unit: Unit, start: int, end: int) -> Run:
+    """Records ``start`` to ``end`` of a unit, as another store sends them."""
+    return Run.of("t", "p", start, written[start - unit.start : end - unit.start], unit)
+
+
+def facts(error: DafkaError | None) -> tuple[object, ...]:
+    """The kind of an error and what it carries."""
+    assert error is not None
+    return (type(error), *vars(error).values())
+
+
+def held(store: Log | Snapshot, partition: str = "p") -> list[bytes]:
+    """All values that a reader gets."""
+    info = store.info("t", partition)
+    if info is None:
+        return []
+    found: list[bytes] = []
+    chunks = list(store.read("t", partition, 0, info.end + 1000))
+    for chunk in chunks:
+        assert chunk.offset == info.earliest + len(found)
+        found += chunk.values_list()
+    assert len(found) == info.end - info.earliest
+    return found
+
+
+def told(store: Log) -> dict[str, object]:
+    """Everything that a log tells readers."""
+    facts: dict[str, object] = {}
+    with store.snapshot() as snapshot:
+        assert snapshot.partitions() == store.partitions() == store.partitions("t")
+        facts["partitions"] = store.partitions()
+        for name in ("p", "q", "r"):
+            assert snapshot.info("t", name) == store.info("t", name)
+            assert held(snapshot, name) == held(store, name)
+            facts[name] = (
+                store.info("t", name),
+                store.end("t", name),
+                held(store, name),
+                store.times("t", name, 0, 1 << 40),
+                [store.offset_for_time("t", name, at) for at in (0, 1000, 2000, 3000, 1 << 50)],
+                store.statistics("t", name),
+            )
+    return facts
+
+
+def clean(store: Log) -> None:
+    """Merges until there is nothing to merge."""
+    while store.merge_step():
+        pass

@@ -1,0 +1,258 @@
+"""Random steps on two partitions, beside a model that is lists."""
+
+from __future__ import annotations
+
+import shutil
+import tempfile
+from dataclasses import dataclass, field
+from itertools import count
+from typing import Any
+
+import pytest
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
+
+from dafka_core.records import NO_NUMBER, CommitUnit, Run, Unit, UnitInfo
+from dafka_core.storage import Commit, Discard, Log, Mark, Staged, WrongOffsetError
+from tests.core.storage.staged import A, B, clean, held
+
+PARTITIONS = st.sampled_from(("p", "q"))
+ATTEMPTS = st.sampled_from((A, B))
+SIZES = st.sampled_from((1, 2, 30, 300))
+SHIFTS = st.sampled_from((0, 0, 0, 0, 0, -1, 1))
+NUMBERS = st.integers(NO_NUMBER, 6)
+
+
+@dataclass
+class Model:
+    """A partition."""
+
+    committed: list[bytes] = field(default_factory=list)
+    staged: list[bytes] = field(default_factory=list)
+    attempt: str = ""
+    number: int = NO_NUMBER
+    unit: Unit | None = None
+    last: tuple[str, int, int] | None = None
+    marker: Unit | None = None
+    earliest: int = 0
+
+    @property
+    def end(self) -> int:
+        return len(self.committed)
+
+    @property
+    def staged_end(self) -> int:
+        return self.end + len(self.staged)
+
+    def drop(self) -> None:
+        self.staged, self.attempt, self.number, self.unit = [], "", NO_NUMBER, None
+
+    def show(self) -> None:
+        self.committed += self.staged
+        self.drop()
+
+    def mark(self, unit: Unit) -> None:
+        if unit.number > (self.marker.number if self.marker else NO_NUMBER):
+            self.marker = unit
+
+
+class Units(RuleBasedStateMachine):
+    """Every step, whatever its arguments, does what the model does or is refused by both."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.directory = tempfile.mkdtemp()
+        self.store = Log(self.directory)
+        self.models = {"p": Model(), "q": Model()}
+        self.numbers = count()
+
+    def values(self, size: int) -> list[bytes]:
+        """Values that no other record has; the larger ones make blocks that are not extended."""
+        return [b"%d," % next(self.numbers) * (1 + size) for _ in range(size)]
+
+    def teardown(self) -> None:
+        self.store.close()
+        shutil.rmtree(self.directory)
+
+    @initialize()
+    def begin(self) -> None:
+        self.store.append([Run.of("t", "q", 0, [b"first"])])
+        self.models["q"].committed = [b"first"]
+
+    @rule(name=PARTITIONS, size=SIZES, at_tail=st.booleans(), shift=SHIFTS)
+    def append(self, name: str, size: int, at_tail: bool, shift: int) -> None:
+        model, values = self.models[name], self.values(size)
+        offset = (model.staged_end if at_tail else model.end) + shift
+        run = Run.of("t", name, offset, values)
+        if offset == model.end:
+            model.drop()
+        elif offset == model.staged_end and model.unit is not None:
+            if run.end >= model.unit.end:
+                model.mark(model.unit)
+            model.show()
+        else:
+            with pytest.raises(WrongOffsetError, match=f"ends at {model.end}"):
+                self.store.append([run])
+            return
+        self.store.append([run])
+        model.committed += values
+
+    @rule(
+        name=PARTITIONS,
+        attempt=ATTEMPTS,
+        size=SIZES,
+        anew=st.booleans(),
+        shift=SHIFTS,
+        number=NUMBERS,
+    )
+    def stage(
+        self, name: str, attempt: str, size: int, anew: bool, shift: int, number: int
+    ) -> None:
+        model, values = self.models[name], self.values(size)
+        offset = (model.end if anew else model.staged_end) + shift
+        (outcome,) = self.store.write([Staged(Run.of("t", name, offset, values), attempt, number)])
+        own = bool(model.staged) and model.attempt == attempt
+        exists = model.marker is not None and NO_NUMBER < number <= model.marker.number
+        older = not own and NO_NUMBER < number < model.number
+        if exists or older or not (offset == model.end or (own and offset == model.staged_end)):
+            assert outcome is not None
+            return
+        assert outcome is None
+        if offset == model.end:
+            model.drop()
+        model.staged, model.attempt, model.number = model.staged + values, attempt, number
+
+    @rule(name=PARTITIONS, size=SIZES, more=st.integers(0, 2), at_tail=st.booleans(), shift=SHIFTS)
+    def replicate(self, name: str, size: int, more: int, at_tail: bool, shift: int) -> None:
+        model, values = self.models[name], self.values(size)
+        if at_tail and model.unit is not None:
+            unit = model.unit
+            offset = model.staged_end + shift
+            values = values[: max(unit.end - offset, 0)]
+            if not values or offset < unit.start:
+                return
+        else:
+            offset = model.end + shift
+            if offset < 0:
+                return
+            number = 1 + (model.marker.number if model.marker else 0)
+            unit = Unit(number, offset, offset + len(values) + more * 20)
+        run = Run.of("t", name, offset, values, unit)
+        (outcome,) = self.store.write([run])
+        goes_on = model.unit == unit and offset == model.staged_end
+        if not goes_on and offset != model.end:
+            assert outcome is not None
+            return
+        assert outcome is None
+        if not goes_on:
+            model.drop()
+        model.staged, model.unit, model.number = model.staged + values, unit, unit.number
+        if run.end == unit.end:
+            model.show()
+            model.mark(unit)
+
+    @rule(
+        attempts=st.tuples(ATTEMPTS, ATTEMPTS),
+        names=st.lists(PARTITIONS, min_size=1, max_size=2),
+        shift=SHIFTS,
+        number=NUMBERS,
+        right=st.booleans(),
+    )
+    def commit(
+        self, attempts: tuple[str, str], names: list[str], shift: int, number: int, right: bool
+    ) -> None:
+        units: list[CommitUnit] = []
+        for name, drawn in zip(names, attempts, strict=False):
+            model, attempt = self.models[name], drawn
+            if right and model.attempt:
+                attempt, number = model.attempt, max(number, model.number)
+            units.append(
+                CommitUnit("t", name, attempt, model.end, model.staged_end + shift, number)
+            )
+        done: dict[str, tuple[Model, CommitUnit]] = {}
+        refused = False
+        for unit in units:
+            model = self.models[unit.partition]
+            if unit[2:5] == model.last or (
+                unit.partition in done and done[unit.partition][1][2:5] == unit[2:5]
+            ):
+                continue
+            marked = model.marker.number if model.marker else NO_NUMBER
+            refused |= (
+                unit.partition in done
+                or unit.attempt != model.attempt
+                or unit.end != model.staged_end
+                or NO_NUMBER < unit.number <= marked
+            )
+            done[unit.partition] = model, unit
+        (outcome,) = self.store.write([Commit(tuple(units))])
+        assert (outcome is not None) == refused
+        if not refused:
+            for model, unit in done.values():
+                model.show()
+                model.last = unit[2:5]
+                model.mark(Unit(unit.number, unit.start, unit.end))
+
+    @rule(name=PARTITIONS, attempt=st.sampled_from((A, B, "")))
+    def discard(self, name: str, attempt: str) -> None:
+        assert self.store.write([Discard("t", name, attempt)]) == [None]
+        model = self.models[name]
+        if model.attempt == attempt:
+            model.drop()
+
+    @rule(name=PARTITIONS, number=NUMBERS, length=st.integers(1, 3), beyond=st.booleans())
+    def mark(self, name: str, number: int, length: int, beyond: bool) -> None:
+        model = self.models[name]
+        end = model.end + beyond
+        unit = Unit(number, max(end - length, 0), max(end, 1))
+        (outcome,) = self.store.write([Mark("t", name, unit)])
+        same = model.marker is not None and model.marker.number == number != NO_NUMBER
+        assert (outcome is not None) == (unit.end > model.end or (same and model.marker != unit))
+        if outcome is None:
+            model.mark(unit)
+
+    @rule(name=PARTITIONS, part=st.integers(0, 4))
+    def trim(self, name: str, part: int) -> None:
+        model = self.models[name]
+        before = model.end * part // 4
+        model.earliest = max(model.earliest, before)
+        assert self.store.trim("t", name, before) == model.earliest
+
+    @rule()
+    def merge(self) -> None:
+        clean(self.store)
+
+    @rule()
+    def discard_stale(self) -> None:
+        stale = [model for model in self.models.values() if model.staged]
+        assert self.store.discard_stale(-60) == len(stale)
+        for model in stale:
+            model.drop()
+
+    @rule()
+    def reopen(self) -> None:
+        self.store.close()
+        self.store = Log(self.directory)
+
+    @invariant()
+    def the_log_is_as_the_model(self) -> None:
+        facts: dict[str, Any] = {info.partition: info for info in self.store.partitions()}
+        for name, model in self.models.items():
+            attempt = model.attempt if model.staged else model.last[0] if model.last else ""
+            assert self.store.unit("t", name) == UnitInfo(
+                model.end, model.staged_end, attempt, model.marker
+            )
+            assert held(self.store, name) == model.committed[model.earliest :]
+            assert (name in facts) == bool(model.committed)
+            found = self.store.statistics("t", name)
+            if found is not None and found.records:
+                size = sum(map(len, model.committed[model.earliest :]))
+                assert found.size_bytes >= size
+                assert found.last_time_us == self.store.times("t", name, 0, model.end)[-1][1]
+            elif found is not None:
+                assert found.size_bytes == 0
+
+
+TestUnits = Units.TestCase
+TestUnits.settings = settings(max_examples=40, stateful_step_count=40, deadline=None)
