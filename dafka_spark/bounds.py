@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dafka_core.errors import ConfigError
 from dafka_core.records import PartitionInfo
 from dafka_spark.offsets import TopicPartition
-from dafka_spark.options import EARLIEST, EARLIEST_OFFSET, LATEST, LATEST_OFFSET, Bound
+from dafka_spark.parsing import EARLIEST, EARLIEST_OFFSET, LATEST, LATEST_OFFSET, Bound
 
 Heads = Mapping[TopicPartition, PartitionInfo]
 """What the stores hold of each selected partition."""

@@ -16,8 +16,8 @@ if TYPE_CHECKING:
     from pyspark.sql.types import StructType
 
     from dafka_spark.batch import DafkaBatchReader
+    from dafka_spark.sinks import DafkaBatchWriter, DafkaStreamWriter
     from dafka_spark.stream import DafkaStreamReader
-    from dafka_spark.writing import DafkaBatchWriter, DafkaStreamWriter
 
 
 class DafkaDataSource(DataSource):
@@ -64,9 +64,11 @@ class DafkaDataSource(DataSource):
     def writer(self, schema: StructType, overwrite: bool) -> DafkaBatchWriter:
         """The writer of a batch query; ``mode("overwrite")`` is refused, topics only grow."""
         from dafka_spark.options import SinkOptions
-        from dafka_spark.writing import DafkaBatchWriter
+        from dafka_spark.sinks import DafkaBatchWriter
 
-        return DafkaBatchWriter(schema, SinkOptions.of(self.options), overwrite=overwrite)
+        writer = DafkaBatchWriter(schema, SinkOptions.of(self.options), overwrite=overwrite)
+        writer.begin()
+        return writer
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> DafkaStreamWriter:
         """The writer of a streaming query.
@@ -75,7 +77,7 @@ class DafkaDataSource(DataSource):
         micro-batch's whole result is appended.
         """
         from dafka_spark.options import SinkOptions
-        from dafka_spark.writing import DafkaStreamWriter
+        from dafka_spark.sinks import DafkaStreamWriter
 
         del overwrite
         return DafkaStreamWriter(schema, SinkOptions.of(self.options))

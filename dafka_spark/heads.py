@@ -52,6 +52,10 @@ class Seen(NamedTuple):
     """By partition: the furthest end and the longest memory of any store."""
     holders: Holders
     """Which stores can be read in bulk, and what each of them has."""
+    answered: frozenset[str] = frozenset()
+    """The stores that said so themselves, by Flight."""
+    silent: tuple[str, ...] = ()
+    """Those that are there, so far as the mesh knows, and do not answer."""
 
 
 class _Answer(NamedTuple):
@@ -118,6 +122,10 @@ class _Mesh:
             if known.failure and known.failing_since is not None and known.failing_since <= before
         ]
 
+    def silent(self) -> tuple[str, ...]:
+        """The stores that did not answer when they were asked last."""
+        return tuple(sorted(store for store, known in self._stores.items() if known.failure))
+
     def _known(self, store: str, announced: tuple[str, ...]) -> _Store:
         known = self._stores.get(store)
         return known if known and known.announced == announced else _Store(announced)
@@ -182,14 +190,16 @@ def look(options: SourceOptions, connect: Connect, *, thorough: bool) -> Seen:
         elsewhere = bool(set(source.stores()) - set(source.endpoints()))
         if heard is None and (elsewhere or failing) and (thorough or options.fetch == AUTO):
             heard = _over_mesh(source, options)
-        unreachable = mesh.failing(0.0)
+        unreachable, silent = mesh.failing(0.0), mesh.silent()
     flown = [info for answer in answers for info in answer.infos]
+    answered = frozenset(answer.place.store for answer in answers)
     if options.fetch == AUTO:
-        return Seen(_furthest([*flown, *(heard or ())]), _holders(answers))
+        found = furthest([*flown, *(heard or ())])
+        return Seen(found, _holders(answers), answered, silent)
     if not answers and unreachable:
         raise unreachable[0]
     _check_possible(options, answers, heard or ())
-    return Seen(_furthest(flown), _holders(answers))
+    return Seen(furthest(flown), _holders(answers), answered, silent)
 
 
 def _over_mesh(source: Source, options: SourceOptions) -> list[PartitionInfo]:
@@ -214,7 +224,8 @@ def _described(store: str, announced: tuple[str, ...], timeout_s: float) -> Plac
     return place
 
 
-def _furthest(infos: Iterable[PartitionInfo]) -> list[PartitionInfo]:
+def furthest(infos: Iterable[PartitionInfo]) -> list[PartitionInfo]:
+    """What several stores have together: by partition, the longest memory and the furthest end."""
     found: dict[TopicPartition, PartitionInfo] = {}
     for info in infos:
         key = TopicPartition(info.topic, info.partition)

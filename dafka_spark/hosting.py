@@ -4,107 +4,41 @@ from __future__ import annotations
 
 import time
 from collections import deque
-from collections.abc import Callable, Collection, Iterator, Sequence
-from contextlib import suppress
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
 from types import TracebackType
-from typing import Final, NamedTuple, Protocol, Self
+from typing import Final, NamedTuple, Self
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from dafka_core.columnar.columns import RecordColumns
-from dafka_core.columnar.places import Place
+from dafka_core.columnar.client import StoreClient
+from dafka_core.columnar.putting import Put
 from dafka_core.errors import (
     NotAcknowledgedError,
     OffsetConflictError,
     StoreUnreachableError,
 )
-from dafka_core.records import PartitionInfo
-
-BLOCK_ROWS: Final = 65_536
-BLOCK_BYTES: Final = 8 << 20
-"""What is put at once: what a store makes one block of, and a reader one batch."""
+from dafka_spark.acknowledging import LOOK_AGAIN_S, Goal, left_s, wait_for_stores
+from dafka_spark.blocks import BLOCK_BYTES, BLOCK_ROWS, Blocks, Sent
+from dafka_spark.hosts import Hosts
 
 RETAINED_BYTES: Final = 64 << 20
 """Values that are sent and not known to be on disk.  They are kept, to be put elsewhere if the
 host is lost, so this bounds a task's memory; it is enough for the disk never to wait."""
 
-LOOK_AGAIN_S: Final = 0.2
-"""How long to wait before hosts are looked for again."""
 
+class Candidate(NamedTuple):
+    """A store that can host a partition, and where the partition ends there."""
 
-class Put(Protocol):
-    """What writing needs of ``dafka_core.columnar.Put``: one stream of blocks into a partition."""
-
-    @property
-    def durable(self) -> int:
-        """The partition's end on the host's disk, as far as the host has said."""
-
-    def write(self, values: pa.Array) -> None:
-        """Sends the next records."""
-
-    def wait_durable(self, end: int, *, timeout_s: float) -> int:
-        """Waits until the partition reaches ``end`` on the host's disk."""
-
-    def close(self) -> None:
-        """Lets go of the stream."""
-
-
-class Host(Protocol):
-    """What writing needs of ``dafka_core.columnar.StoreClient``."""
-
-    @property
-    def place(self) -> Place:
-        """Which store it is."""
-
-    def heads(self, topics: Collection[str] | None, *, timeout_s: float) -> list[PartitionInfo]:
-        """What the store holds."""
-
-    def put(self, topic: str, partition: str, start: int, *, timeout_s: float) -> Put:
-        """Begins to append at ``start``."""
-
-    def wait(self, topic: str, partition: str, end: int, *, timeout_s: float) -> int:
-        """Waits until the store has the partition up to ``end`` on disk."""
-
-    def read(
-        self,
-        topic: str,
-        partition: str,
-        start: int,
-        end: int,
-        *,
-        times: bool,
-        max_records: int,
-        max_bytes: int,
-        timeout_s: float,
-    ) -> Iterator[RecordColumns]:
-        """What the store has from ``start`` up to ``end``."""
-
-
-class Hosts(Protocol):
-    """The stores that can host partitions."""
-
-    def anew(self) -> Sequence[Host]:
-        """Those that are there now."""
-
-    def close(self) -> None:
-        """Lets go of them."""
-
-
-class _Sent(NamedTuple):
-    offset: int
-    values: pa.Array
-
-    @property
-    def end(self) -> int:
-        return self.offset + len(self.values)
-
-
-@dataclass(frozen=True, slots=True)
-class _Candidate:
-    host: Host
+    host: StoreClient
     end: int
+
+
+def furthest(candidates: Sequence[Candidate], address: str) -> Candidate:
+    """The one that has most of a partition; the same one each time if they are equal."""
+    ranked = sorted(candidates, key=lambda candidate: candidate.host.place.store)
+    first = int(address[:8], 16) % len(ranked)
+    return max(ranked[first:] + ranked[:first], key=lambda candidate: candidate.end)
 
 
 class HostedPublisher:
@@ -124,7 +58,7 @@ class HostedPublisher:
         self,
         topic: str,
         address: str,
-        known: Sequence[Host],
+        known: Sequence[StoreClient],
         hosts: Hosts,
         *,
         acks: int,
@@ -136,33 +70,24 @@ class HostedPublisher:
         self._hosts = hosts
         self._acks = acks
         self._timeout_s = timeout_s
-        self._pieces: list[pa.Array] = []
-        self._rows = 0
-        self._size_bytes = 0
-        self._retained: deque[_Sent] = deque()
+        self._blocks = Blocks()
+        self._retained: deque[Sent] = deque()
         self._retained_bytes = 0
         best = self._best()
         self._host = best.host
-        self._sent_end = best.end
+        self._began = self._sent_end = best.end
         self._put = self._open(best.end)
 
     @property
     def next_offset(self) -> int:
         """The offset of the next record."""
-        return self._sent_end + self._rows
+        return self._sent_end + self._blocks.rows
 
     def publish_many(self, values: pa.Array) -> int:
         """Takes binary or string values without nulls and gives the first one's offset."""
         first = self.next_offset
-        at = 0
-        while at < len(values):
-            part = values.slice(at, BLOCK_ROWS - self._rows)
-            self._pieces.append(part)
-            self._rows += len(part)
-            self._size_bytes += part.nbytes
-            at += len(part)
-            if self._rows >= BLOCK_ROWS or self._size_bytes >= BLOCK_BYTES:
-                self._send()
+        for block in self._blocks.add(values):
+            self._send(block)
         return first
 
     def flush(self, timeout_s: float) -> None:
@@ -172,12 +97,20 @@ class HostedPublisher:
             NotAcknowledgedError: it is not within ``timeout_s`` seconds.
         """
         deadline = time.monotonic() + timeout_s
-        self._send()
+        for block in self._blocks.rest():
+            self._send(block)
         while self._retained:
             self._guarded(lambda: self._wait(self._sent_end, deadline), deadline)
             if self._retained and time.monotonic() >= deadline:
                 raise self._not_acknowledged(timeout_s)
-        self._wait_for_others(self._sent_end, deadline, timeout_s)
+        wait_for_stores(
+            Goal(self._topic, self.address, self._began, self._sent_end),
+            self._hosts,
+            self._known,
+            acks=self._acks,
+            have={self._host.place.store},
+            deadline=deadline,
+        )
 
     def __enter__(self) -> Self:
         return self
@@ -191,15 +124,11 @@ class HostedPublisher:
         self._put.close()
         self._hosts.close()
 
-    def _send(self) -> None:
-        if not self._rows:
-            return
-        values = _joined(self._pieces)
-        sent = _Sent(self._sent_end, values)
+    def _send(self, values: pa.Array) -> None:
+        sent = Sent(self._sent_end, values)
         self._retained.append(sent)
         self._retained_bytes += values.nbytes
         self._sent_end += len(values)
-        self._pieces, self._rows, self._size_bytes = [], 0, 0
         deadline = time.monotonic() + self._timeout_s
         self._guarded(lambda: self._put_one(values), deadline)
         while self._retained_bytes > RETAINED_BYTES and len(self._retained) > 1:
@@ -212,7 +141,7 @@ class HostedPublisher:
         self._release(self._put.durable)
 
     def _wait(self, end: int, deadline: float) -> None:
-        self._release(self._put.wait_durable(end, timeout_s=_left_s(deadline)))
+        self._release(self._put.wait_durable(end, timeout_s=left_s(deadline)))
 
     def _guarded(self, work: Callable[[], None], deadline: float) -> None:
         """Does some work at the host; goes on elsewhere when it is lost.
@@ -227,9 +156,7 @@ class HostedPublisher:
         except OffsetConflictError as conflict:
             self._put.close()
             try:
-                self._host.wait(
-                    self._topic, self.address, conflict.end, timeout_s=_left_s(deadline)
-                )
+                self._host.wait(self._topic, self.address, conflict.end, timeout_s=left_s(deadline))
                 self._go_on(self._host, conflict.end)
             except StoreUnreachableError:
                 self._move(deadline)
@@ -264,17 +191,17 @@ class HostedPublisher:
         count = self._sent_end - self._retained[0].offset
         return NotAcknowledgedError(self._topic, self.address, count, waited_s)
 
-    def _go_on(self, host: Host, end: int) -> None:
+    def _go_on(self, host: StoreClient, end: int) -> None:
         """Puts what is not acknowledged at a host where the partition ends at ``end``.
 
         But not again what the host has of it.
         """
         stored = self._stored(host, end)
-        rest, offset = deque[_Sent](), end
+        rest, offset = deque[Sent](), end
         for sent in self._retained:
             missing = sent.values.slice(max(stored - sent.offset, 0))
             if len(missing):
-                rest.append(_Sent(offset, missing))
+                rest.append(Sent(offset, missing))
                 offset = rest[-1].end
         self._host, self._retained, self._sent_end = host, rest, offset
         self._retained_bytes = sum(sent.values.nbytes for sent in rest)
@@ -282,7 +209,7 @@ class HostedPublisher:
         for sent in rest:
             self._put.write(sent.values)
 
-    def _stored(self, host: Host, end: int) -> int:
+    def _stored(self, host: StoreClient, end: int) -> int:
         """Up to which offset a host has what was sent; others may have written there, too."""
         if not self._retained or end <= self._retained[0].offset:
             return end
@@ -309,44 +236,18 @@ class HostedPublisher:
     def _open(self, start: int) -> Put:
         return self._host.put(self._topic, self.address, start, timeout_s=self._timeout_s)
 
-    def _best(self) -> _Candidate:
+    def _best(self) -> Candidate:
         """The host that has most of the partition; the same one each time if they are equal."""
         candidates, failure = [], None
         for host in self._known:
             try:
-                candidates.append(_Candidate(host, self._end_at(host)))
+                candidates.append(Candidate(host, self._end_at(host)))
             except StoreUnreachableError as error:
                 failure = error
         if not candidates:
             raise failure or StoreUnreachableError("", "no store is known that can host partitions")
-        turn = int(self.address[:8], 16)
-        candidates.sort(key=lambda candidate: candidate.host.place.store)
-        first = turn % len(candidates)
-        return max(candidates[first:] + candidates[:first], key=lambda candidate: candidate.end)
+        return furthest(candidates, self.address)
 
-    def _end_at(self, host: Host) -> int:
+    def _end_at(self, host: StoreClient) -> int:
         infos = host.heads([self._topic], timeout_s=self._timeout_s)
         return next((info.end for info in infos if info.partition == self.address), 0)
-
-    def _wait_for_others(self, end: int, deadline: float, timeout_s: float) -> None:
-        have = {self._host.place.store}
-        others = {host.place.store: host for host in self._known}
-        while len(have) < self._acks:
-            for store, host in others.items():
-                if store in have:
-                    continue
-                step_s = min(_left_s(deadline), LOOK_AGAIN_S)
-                with suppress(StoreUnreachableError):
-                    if host.wait(self._topic, self.address, end, timeout_s=step_s) >= end:
-                        have.add(store)
-            if len(have) < self._acks and time.monotonic() >= deadline:
-                raise NotAcknowledgedError(self._topic, self.address, end, timeout_s)
-
-
-def _left_s(deadline: float) -> float:
-    return max(deadline - time.monotonic(), 0.001)
-
-
-def _joined(pieces: list[pa.Array]) -> pa.Array:
-    binary = [piece.cast(pa.binary()) for piece in pieces]
-    return binary[0] if len(binary) == 1 else pa.concat_arrays(binary)

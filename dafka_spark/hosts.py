@@ -1,21 +1,24 @@
 """The stores that can host what a task writes, as its process knows them.
 
 They are looked for in the mesh once, by the first task of a process, and again when one of them
-fails: a micro-batch of a few rows has no time for that.
+fails or tells of another: a micro-batch of a few rows has no time for that.
 """
 
 from __future__ import annotations
 
 import os
 import threading
+import time
+from collections.abc import Sequence
 from contextlib import ExitStack, suppress
-from typing import Final
+from typing import Final, NamedTuple
 
 from dafka_core.columnar.client import StoreClient
 from dafka_core.columnar.places import Place
-from dafka_core.errors import NoStoreError, StoreUnreachableError
+from dafka_core.errors import ConfigError, NoStoreError, StoreUnreachableError
 from dafka_spark import connections
-from dafka_spark.options import Via
+from dafka_spark.acknowledging import LOOK_AGAIN_S
+from dafka_spark.options import AT_LEAST_ONCE, EXACTLY_ONCE, Via
 
 FIND_S: Final = 2.0
 """Stores that are there are heard of in less; without any the rows are published to the mesh."""
@@ -23,8 +26,24 @@ FIND_S: Final = 2.0
 DESCRIBE_S: Final = 5.0
 """The longest wait for one store to say where it is."""
 
+SOME_TOPIC: Final = "-"
+"""What stores are asked for, to hear of them."""
+
+TRUST_S: Final = 1.0
+"""How long a look at the mesh is good.  A store that is gone is still told of for a while."""
+
+OTHERS_S: Final = 4.0
+"""How long only stores of other kinds may be heard of: a store of ours that has just started is
+heard of before it has said where it is."""
+
+
+class _Found(NamedTuple):
+    places: list[Place]
+    at: float
+
+
 _lock = threading.Lock()
-_known: dict[Via, list[Place]] = {}
+_known: dict[Via, _Found] = {}
 
 
 def _forget() -> None:
@@ -37,18 +56,43 @@ os.register_at_fork(after_in_child=_forget)
 
 
 class Hosts:
-    """Clients of the stores of one mesh, for one task; to be closed."""
+    """Clients of the stores of one mesh, for one task; to be closed.
 
-    def __init__(self, via: Via, topic: str) -> None:
+    Attributes:
+        others: stores of other kinds that were heard of, when they were looked for last.
+        silent: those that did not answer then.  The mesh gives up a store that is gone after a
+            few seconds; until then it may be about to come back.
+    """
+
+    def __init__(self, via: Via) -> None:
+        self.others: list[str] = []
+        self.silent: list[str] = []
         self._via = via
-        self._topic = topic
         self._stack = ExitStack()
 
     def known(self) -> list[StoreClient]:
         """Those found before, if there are any; else ``anew``."""
         with _lock:
-            places = _known.get(self._via)
-        return self._clients(places) if places else self.anew()
+            found = _known.get(self._via)
+        return self._clients(found.places) if found and found.places else self.anew()
+
+    def current(self) -> list[StoreClient]:
+        """Those found before, if one of them knows of no other; else ``anew``.
+
+        A store may have come back, with records that are not to be written again.
+        """
+        with _lock:
+            found = _known.get(self._via)
+        if found is None or not found.places:
+            return self.anew()
+        clients = self._clients(found.places)
+        if time.monotonic() - found.at < TRUST_S:
+            return clients
+        with suppress(StoreUnreachableError):
+            told = clients[0].stores(timeout_s=DESCRIBE_S)
+            if _where(told) <= _where(found.places):
+                return clients
+        return self.anew()
 
     def anew(self) -> list[StoreClient]:
         """Those that are there now, perhaps none."""
@@ -56,17 +100,18 @@ class Hosts:
         with suppress(NoStoreError), connections.lend(self._via) as source:
             # The answer is of no interest; once it is there, every store has been heard of.
             with suppress(NoStoreError):
-                source.partitions([self._topic], timeout_s=FIND_S)
+                source.partitions([SOME_TOPIC], timeout_s=FIND_S)
             endpoints = source.endpoints()
-        places = []
+            self.others = sorted(set(source.stores()) - set(endpoints))
+        places, self.silent = [], []
         for store, locations in sorted(endpoints.items()):
-            with (
-                suppress(StoreUnreachableError),
-                connections.lend_client(Place(store, locations)) as client,
-            ):
-                places.append(client.describe(timeout_s=DESCRIBE_S))
+            try:
+                with connections.lend_client(Place(store, locations)) as client:
+                    places.append(client.describe(timeout_s=DESCRIBE_S))
+            except StoreUnreachableError:
+                self.silent.append(store)
         with _lock:
-            _known[self._via] = places
+            _known[self._via] = _Found(places, time.monotonic())
         return self._clients(places)
 
     def close(self) -> None:
@@ -75,3 +120,49 @@ class Hosts:
 
     def _clients(self, places: list[Place]) -> list[StoreClient]:
         return [self._stack.enter_context(connections.lend_client(place)) for place in places]
+
+
+def enough(hosts: Hosts, acks: int, timeout_s: float) -> list[StoreClient]:
+    """The stores, when there are as many as must acknowledge: exactly-once needs them.
+
+    Raises:
+        ConfigError: there are only stores of other kinds, or too few of ours for ``timeout_s``
+            seconds.
+    """
+    began = time.monotonic()
+    known = hosts.current()
+    while len(known) < max(acks, 1):
+        waited_s = time.monotonic() - began
+        if not known and hosts.others and waited_s >= min(OTHERS_S, timeout_s):
+            raise ConfigError("delivery", EXACTLY_ONCE, _only_others(hosts.others))
+        if waited_s >= timeout_s:
+            raise _too_few(known, acks, timeout_s)
+        time.sleep(LOOK_AGAIN_S)
+        known = hosts.anew()
+    return known
+
+
+def _only_others(others: Sequence[str]) -> str:
+    return (
+        f"needs a store with Arrow Flight, and of the stores here ({', '.join(others)}) none has "
+        f"it: start one with 'dafka store --dir DIR', or set delivery = {AT_LEAST_ONCE}"
+    )
+
+
+def _too_few(known: Sequence[StoreClient], acks: int, waited_s: float) -> ConfigError:
+    if not known:
+        why = (
+            f"needs a store with Arrow Flight, and none was heard of within {waited_s:g} s: start "
+            f"one with 'dafka store --dir DIR', or set delivery = {AT_LEAST_ONCE} where stores of "
+            "other kinds are to take the rows"
+        )
+        return ConfigError("delivery", EXACTLY_ONCE, why)
+    why = (
+        f"there are only {len(known)} stores with Arrow Flight after {waited_s:g} s, and no "
+        f"others count with delivery = {EXACTLY_ONCE}: start more of them, or lower acks"
+    )
+    return ConfigError("acks", acks, why)
+
+
+def _where(places: Sequence[Place]) -> set[tuple[str, tuple[str, ...]]]:
+    return {(place.store, place.locations) for place in places}

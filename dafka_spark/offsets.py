@@ -14,7 +14,7 @@ whose next records were found lost.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final, NamedTuple
 
@@ -50,6 +50,30 @@ class SourceOffset:
     def is_initial(self) -> bool:
         """Whether no batch has ended here yet."""
         return self.start == self.positions
+
+    def since(self, begin: SourceOffset) -> Iterator[tuple[TopicPartition, tuple[int, int]]]:
+        """The ranges (start, end) of the batch that ends here, by partition, in their order.
+
+        Where this offset says where the batch began it is believed over ``begin``.
+
+        Raises:
+            ConfigError: the batch would go backwards.
+        """
+        for key in sorted({*self.positions, *begin.positions}):
+            # An initial offset asked for anew may know partitions that the batch did not have.
+            if key not in self.positions and begin.is_initial:
+                continue
+            start = self.start.get(key, begin.positions.get(key, 0))
+            end = self.positions.get(key, 0)
+            if start > end:
+                raise ConfigError(
+                    "checkpointLocation",
+                    f"{key.topic}/{key.partition}",
+                    f"holds a batch that starts at offset {start} and ends before it, at {end}: "
+                    "its files are not of one query, or have been edited; bring back those that "
+                    "were there, or start the query with a new checkpoint",
+                )
+            yield key, (start, end)
 
     def as_json(self) -> dict[str, Any]:
         """What Spark is given; equal offsets give equal JSON."""

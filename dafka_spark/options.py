@@ -7,26 +7,32 @@ them (``fetchTimeoutMs``) in errors and in the documentation's tables.
 from __future__ import annotations
 
 import dataclasses
-import json
 import os
-import re
 from collections.abc import Callable, Mapping
-from typing import Any, ClassVar, Final, NamedTuple, Self
+from typing import ClassVar, Final, NamedTuple, Self
 
 from dafka_core.config import DEFAULT_TOWER, Options, option, parse_int, unknown
 from dafka_core.errors import ConfigError
-from dafka_core.node_config import AUTO_HOST, TOWER_ENVIRONMENT, parse_towers
+from dafka_core.node_config import AUTO_HOST, TOWER_ENVIRONMENT
 from dafka_core.storage.packing import MAX_BLOCK_BYTES, MAX_BLOCK_RECORDS
 from dafka_spark.offsets import TopicPartition
+from dafka_spark.parsing import (
+    EARLIEST,
+    EARLIEST_OFFSET,
+    LATEST,
+    Bound,
+    parse_acks,
+    parse_assign,
+    parse_bound,
+    parse_name,
+    parse_names,
+    parse_pattern,
+    parse_tower,
+    parse_word,
+)
 from dafka_spark.selection import Selection
 
-EARLIEST: Final = "earliest"
-LATEST: Final = "latest"
-EARLIEST_OFFSET: Final = -2
-LATEST_OFFSET: Final = -1
-
-MAX_NAME_BYTES: Final = 255
-"""Topics and addresses are strings with a one-octet length on the wire."""
+__all__ = ["EARLIEST", "LATEST", "SinkOptions", "SourceOptions", "SparkOptions", "Via"]
 
 AUTO: Final = "auto"
 LOCAL: Final = "local"
@@ -45,6 +51,10 @@ work or more, beside which the 70 ms that a task costs Spark are little (measure
 records take a third longer in 20 tasks than in 4), and small enough to keep all cores busy.  A
 partition is all that one producer has written, and there may be only one."""
 
+EXACTLY_ONCE: Final = "exactly-once"
+AT_LEAST_ONCE: Final = "at-least-once"
+DELIVERY: Final = (EXACTLY_ONCE, AT_LEAST_ONCE)
+
 SPARK_SINK_KEYS: Final = frozenset({"checkpointlocation", "queryname"})
 """What Spark itself adds to a streaming sink's options (seen in 4.3)."""
 
@@ -59,91 +69,10 @@ class Via(NamedTuple):
     host: str = AUTO_HOST
 
 
-Bound = str | dict[TopicPartition, int]
-"""``earliest``, ``latest``, or an offset (or -2 or -1) for each partition."""
-
-
 def camel(name: str) -> str:
     """``fetch_timeout_ms`` as Spark's users write it: ``fetchTimeoutMs``."""
     first, *others = name.split("_")
     return first + "".join(map(str.title, others))
-
-
-def parse_name(value: Any) -> str:
-    """A topic: 1 to 255 bytes of UTF-8 without NUL."""
-    size = len(value.encode()) if isinstance(value, str) else 0
-    if not 1 <= size <= MAX_NAME_BYTES or "\0" in value:
-        raise ValueError(f"must be a name of 1 to {MAX_NAME_BYTES} bytes without NUL")
-    return str(value)
-
-
-def parse_tower(value: Any) -> str:
-    """Towers, as the nodes parse them."""
-    return ",".join(map(str, parse_towers(value)))
-
-
-def parse_names(value: Any) -> tuple[str, ...]:
-    """Topics with commas between them."""
-    return tuple(parse_name(name.strip()) for name in str(value).split(","))
-
-
-def parse_word(value: Any) -> str:
-    """A word, in any case."""
-    return str(value).strip().lower()
-
-
-def parse_pattern(value: Any) -> str:
-    """A regular expression of Python's ``re``."""
-    try:
-        re.compile(value)
-    except re.error as error:
-        raise ValueError(f"must be a regular expression: {error}") from None
-    if not value:
-        raise ValueError("must be a regular expression that is not empty")
-    return str(value)
-
-
-def parse_assign(value: Any) -> frozenset[TopicPartition]:
-    """JSON: the partitions of each topic."""
-    form = 'must be JSON like {"topic": ["partition", ...]}'
-    tree = _json(value, form)
-    if not all(isinstance(partitions, list) for partitions in tree.values()):
-        raise ValueError(form)
-    return frozenset(
-        TopicPartition(parse_name(topic), parse_name(partition))
-        for topic, partitions in tree.items()
-        for partition in partitions
-    )
-
-
-def parse_bound(value: Any) -> Bound:
-    """``earliest``, ``latest`` or JSON with an offset for partitions."""
-    form = f'must be {EARLIEST}, {LATEST} or JSON like {{"topic": {{"partition": 1000}}}}'
-    word = str(value).strip().lower()
-    if word in (EARLIEST, LATEST):
-        return word
-    bound = {}
-    for topic, partitions in _json(value, form).items():
-        if not isinstance(partitions, dict):
-            raise ValueError(form)
-        for partition, offset in partitions.items():
-            if type(offset) is not int or offset < EARLIEST_OFFSET:
-                raise ValueError(
-                    f"offset {offset!r} of partition {partition} must be a whole number, the next "
-                    f"record's; {EARLIEST_OFFSET} is the earliest and {LATEST_OFFSET} the latest"
-                )
-            bound[TopicPartition(parse_name(topic), parse_name(partition))] = offset
-    return bound
-
-
-def _json(value: Any, form: str) -> dict[str, Any]:
-    try:
-        tree = json.loads(value)
-    except (TypeError, ValueError):
-        raise ValueError(form) from None
-    if not isinstance(tree, dict) or not tree:
-        raise ValueError(form)
-    return tree
 
 
 @dataclasses.dataclass(frozen=True)
@@ -266,7 +195,10 @@ class SourceOptions(SparkOptions):
         parse=parse_word,
     )
     fail_on_data_loss: bool = option(
-        True, "fail when records are lost before they were read; else warn and go on after them"
+        True,
+        "fail when records are lost before they were read, once that has been so for "
+        "fetchTimeoutMs; else warn of each loss and go on without them. What is lost, and what "
+        "to do, is told by its condition: docs/source.md",
     )
     fetch_timeout_ms: int = option(
         60_000, "the longest wait for a store without progress", minimum=1, unit="ms"
@@ -366,12 +298,38 @@ class SinkOptions(SparkOptions):
     topic: str = option(
         "", "topic of every row; without it column `topic` says each row's", parse=parse_name
     )
+    delivery: str = option(
+        EXACTLY_ONCE,
+        "`exactly-once`: each row of a micro-batch is in its topic once, however often it is tried "
+        "again, and the rows of a batch write appear all at once; needs a store with Arrow Flight. "
+        "`at-least-once`: what is tried again is written again; stores of any kind will do",
+        choices=DELIVERY,
+        parse=parse_word,
+    )
     acks: int = option(
-        1, "stores that must have a row on disk before its task succeeds", minimum=1, unit="stores"
+        1,
+        "stores that must have a row on disk before its task (with a batch write its job) "
+        "succeeds; `all`: every store with Arrow Flight that is reachable then, one at least",
+        kind="int or all",
+        parse=parse_acks,
+        unit="stores",
     )
     delivery_timeout_ms: int = option(
-        120_000, "the longest wait for the last acknowledgement of a task", minimum=1, unit="ms"
+        120_000,
+        "the longest wait for stores, and for the last acknowledgement of a task",
+        minimum=1,
+        unit="ms",
     )
+
+    @property
+    def is_exact(self) -> bool:
+        """Whether ``delivery`` is exactly-once."""
+        return self.delivery == EXACTLY_ONCE
+
+    @property
+    def delivery_timeout_s(self) -> float:
+        """``deliveryTimeoutMs`` in seconds."""
+        return self.delivery_timeout_ms / 1000
 
 
 def creates_table(given: Mapping[str, str]) -> bool:

@@ -14,6 +14,14 @@ from dafka_spark.offsets import TopicPartition
 from dafka_spark.options import AUTO, MESH, RECORDS_PER_TASK, SourceOptions
 
 
+class Held(NamedTuple):
+    """What one store has of a partition: offsets ``earliest`` up to, not including, ``end``."""
+
+    place: Place
+    earliest: int
+    end: int
+
+
 @dataclass(frozen=True)
 class OffsetRange(InputPartition):
     """What one task reads: offsets ``start`` up to, not including, ``end`` of one partition."""
@@ -22,21 +30,18 @@ class OffsetRange(InputPartition):
     partition: str
     start: int
     end: int
-    places: tuple[Place, ...] = field(default=(), compare=False)
-    """Where it can be read in bulk, the best one first.  A hint: what is read is the same."""
+    held: tuple[Held, ...] = field(default=(), compare=False)
+    """Who was seen to have some of it, the best one first.  A hint: what is read is the same."""
 
     @property
     def size(self) -> int:
         """Records in the range."""
         return self.end - self.start
 
-
-class Held(NamedTuple):
-    """What one store has of a partition: offsets ``earliest`` up to, not including, ``end``."""
-
-    place: Place
-    earliest: int
-    end: int
+    @property
+    def places(self) -> tuple[Place, ...]:
+        """Where it can be read in bulk, all of it or some, the best one first."""
+        return tuple(held.place for held in self.held)
 
 
 Holders = Mapping[TopicPartition, Sequence[Held]]
@@ -72,55 +77,43 @@ def rate_limit(
 def planned(
     ranges: Iterable[OffsetRange], holders: Holders, options: SourceOptions
 ) -> list[OffsetRange]:
-    """The tasks of a batch: ranges with the places to read them from, cut and spread."""
+    """The tasks of a batch: ranges cut and in order, each with who has it.
+
+    Which tasks there are, and which one reads what, follows from the ranges and the options
+    alone: a sink that knows its tasks by number is given the same rows by the same task when a
+    batch is run again, whatever has become of the stores.  They decide only where a task reads.
+    """
     parts = split(
-        placed(ranges, holders, alone=options.fetch not in (AUTO, MESH)),
+        sorted(ranges, key=lambda item: (item.topic, item.partition, item.start)),
         min_partitions=options.min_partitions,
         max_records=options.max_records_per_partition,
     )
-    return spread(parts)
+    alone = options.fetch not in (AUTO, MESH)
+    return [placed(item, holders, turn, alone=alone) for turn, item in enumerate(parts)]
 
 
-def placed(ranges: Iterable[OffsetRange], holders: Holders, *, alone: bool) -> list[OffsetRange]:
-    """The ranges with the places that have them.
+def placed(item: OffsetRange, holders: Holders, turn: int = 0, *, alone: bool) -> OffsetRange:
+    """The range with the stores that have it, in the order in which they are to be asked.
 
-    A range that no store has as a whole is cut where what a store has begins or ends, so that
-    each part has either places or none.  Parts that nobody has get no place: they are fetched
-    over the mesh.  Unless there is no mesh to fall back on (``alone``): then they get every place
-    of their partition, which at least can say what it has.
+    First those that have all of it, then those that have some, both in turns: each store is the
+    first choice for its share of the tasks.  Stores that have none of it are named where there is
+    no mesh to fall back on (``alone``) and nobody else has any: they at least can say what they
+    have.
     """
-    found = []
-    for item in ranges:
-        held = holders.get(TopicPartition(item.topic, item.partition), ())
-        whole = _places_of(item, held)
-        if whole:
-            found.append(replace(item, places=whole))
-            continue
-        bounds = {bound for holder in held for bound in (holder.earliest, holder.end)}
-        cuts = [item.start, *sorted(b for b in bounds if item.start < b < item.end), item.end]
-        for start, end in pairwise(cuts):
-            part = replace(item, start=start, end=end)
-            places = _places_of(part, held)
-            if not places and alone:
-                places = tuple(holder.place for holder in held)
-            found.append(replace(part, places=places))
-    return found
-
-
-def spread(ranges: Iterable[OffsetRange]) -> list[OffsetRange]:
-    """The ranges with their places in turns: each store is the first choice for its share."""
-    return [
-        replace(item, places=_rotated(item.places, number)) for number, item in enumerate(ranges)
+    held = holders.get(TopicPartition(item.topic, item.partition), ())
+    whole = [each for each in held if each.earliest <= item.start and item.end <= each.end]
+    some = [
+        each
+        for each in held
+        if each not in whole and each.earliest < item.end and item.start < each.end
     ]
+    found = (*_rotated(whole, turn), *_rotated(some, turn))
+    return replace(item, held=found or (tuple(held) if alone else ()))
 
 
-def _places_of(item: OffsetRange, held: Sequence[Held]) -> tuple[Place, ...]:
-    return tuple(h.place for h in held if h.earliest <= item.start and item.end <= h.end)
-
-
-def _rotated(places: tuple[Place, ...], steps: int) -> tuple[Place, ...]:
-    first = steps % len(places) if places else 0
-    return places[first:] + places[:first]
+def _rotated(held: Sequence[Held], steps: int) -> tuple[Held, ...]:
+    first = steps % len(held) if held else 0
+    return (*held[first:], *held[:first])
 
 
 def split(

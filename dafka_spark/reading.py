@@ -14,11 +14,13 @@ from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import StructType
 
 from dafka_core.columnar.columns import RecordColumns
+from dafka_spark.completeness import Completeness
 from dafka_spark.connections import Connect
-from dafka_spark.fetching import Fetch, ways
+from dafka_spark.fetching import Fetch
 from dafka_spark.joining import UNKNOWN_US
 from dafka_spark.options import SourceOptions
 from dafka_spark.planning import OffsetRange
+from dafka_spark.ways import ways
 from dafka_spark.workers import settle
 
 
@@ -28,15 +30,20 @@ def read_range(
     """The records of one range, in order and complete, with ``schema``'s columns.
 
     Raises:
-        DataLossError: records are gone, and option ``failOnDataLoss`` is true.
+        SourceLossError: records are gone, and option ``failOnDataLoss`` is true.
+        IncompleteBatchError: the rows are not all those of the range.
         FetchError: no place that option ``fetch`` allows gave them for ``fetchTimeoutMs``.
         FetchTimeoutError: nobody in the mesh sent them for ``fetchTimeoutMs``.
     """
     batches = Batches(wanted, schema)
-    open_ways = ways(wanted.places, options, connect)
+    open_ways = ways(wanted.held, options, connect)
     fetch = Fetch(wanted, options, open_ways, times="timestamp" in batches.schema.names)
+    completeness = Completeness(wanted, fetch.lost)
     for columns in fetch.columns():
-        yield batches.of(columns)
+        batch = batches.of(columns)
+        completeness.take(columns.offset, batch.num_rows)
+        yield batch
+    completeness.finish()
     settle()
 
 

@@ -21,7 +21,7 @@ from pyspark.sql.streaming.datasource import (
 )
 from pyspark.sql.types import StructType
 
-from dafka_core.errors import DataLossError
+from dafka_core.errors import ConfigError, StoreUnreachableError
 from dafka_core.records import PartitionInfo
 from dafka_spark import bounds, connections
 from dafka_spark.dataloss import DataLossPolicy
@@ -30,13 +30,14 @@ from dafka_spark.offsets import SourceOffset, TopicPartition
 from dafka_spark.options import LATEST, MESH, SourceOptions
 from dafka_spark.planning import Holders, OffsetRange, planned, rate_limit
 from dafka_spark.reading import read_range
+from dafka_spark.suspects import Suspects
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
 
 LOOK_AGAIN_S: Final = 0.2
-"""Between looks at a partition that ends too early, when the query reads only what there is."""
+"""Between looks, while stores are waited for."""
 
 HOLDERS_S: Final = 5.0
 """How old what is known of the stores may be for a plan.  A query that reads only what there was
@@ -60,18 +61,29 @@ class DafkaStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._seen: Seen | None = None
         self._seen_at = 0.0
         self._furthest: dict[TopicPartition, int] = {}
-        self._behind_since: dict[TopicPartition, float] = {}
+        self._suspects = Suspects(self._options)
+        self._refused: ConfigError | None = None
 
     def initialOffset(self) -> dict[str, Any]:
         """Where a query without a checkpoint starts (``startingOffsets``).
 
+        Spark asks again when it runs a first batch again, and then the answer does not matter:
+        that batch's end says where it began.  So ``startingOffsets`` beyond the end of a
+        partition, which may only look lower now, is an error of ``latestOffset``, which is not
+        asked then.
+
         Raises:
-            ConfigError: ``startingOffsets`` lies beyond the end of a partition, or option
-                ``fetch`` asks for what no store offers.
+            ConfigError: option ``fetch`` asks for what no store offers.
         """
         bound = self._options.starting_offsets or LATEST
         heads = self._heads(thorough=True)
-        return SourceOffset.initial(bounds.starting(bound, heads)).as_json()
+        try:
+            positions = bounds.starting(bound, heads)
+        except ConfigError as error:
+            self._refused, positions = error, {}
+        else:
+            self._refused = None
+        return SourceOffset.initial(positions).as_json()
 
     def getDefaultReadLimit(self) -> ReadLimit:
         """``maxOffsetsPerTrigger``."""
@@ -86,12 +98,15 @@ class DafkaStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """Where the next batch ends; ``start`` itself, unchanged, when there is nothing new.
 
         Raises:
-            ConfigError: the checkpoint cannot be read.
-            DataLossError: a partition ends before what was read of it, for ``fetchTimeoutMs``,
-                and option ``failOnDataLoss`` is true.
+            ConfigError: the checkpoint cannot be read, or ``startingOffsets`` lies beyond the end
+                of a partition.
+            SourceLossError: a partition is not known any more, or ends before what was read of
+                it, for ``fetchTimeoutMs``, and option ``failOnDataLoss`` is true.
         """
         begin = SourceOffset.parse(start)
-        heads = self._heads()
+        if self._refused is not None and not begin.positions:
+            raise self._refused
+        heads = self._trusted_heads(begin)
         firsts = {key: self._first(key, begin, info) for key, info in heads.items()}
         waiting = {key: info.end - firsts[key] for key, info in heads.items()}
         if isinstance(limit, ReadMaxRows):
@@ -107,12 +122,8 @@ class DafkaStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         started = dict(begin.start) if begin.is_initial else {}
         for key, count in taken.items():
             positions[key] = firsts[key] + count
-            before = begin.positions.get(key)
-            if firsts[key] != before:
+            if firsts[key] != begin.positions.get(key):
                 started[key] = firsts[key]
-                if before is not None:
-                    why = "the records before it have been trimmed"
-                    self._policy.meet(DataLossError(*key, before, firsts[key], why))
         return SourceOffset(positions, started).as_json()
 
     def reportLatestOffset(self) -> dict[str, Any] | None:
@@ -123,15 +134,18 @@ class DafkaStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """The tasks of a batch; none when it is empty.
 
         Where ``end`` says where the batch began it is believed over ``start``: in a first batch
-        that is run again, ``start`` is a new answer of ``initialOffset``.
+        that is run again, ``start`` is a new answer of ``initialOffset``.  Nothing else decides
+        which tasks there are, nor which one reads what (``planning.planned``).
+
+        Raises:
+            ConfigError: the checkpoint cannot be read, or the batch would go backwards.
         """
         if start == end:
             return []
-        begin, stop = SourceOffset.parse(start), SourceOffset.parse(end)
-        ranges = []
-        for key in sorted(stop.positions):
-            first = stop.start.get(key, begin.positions.get(key, 0))
-            ranges.append(OffsetRange(*key, first, stop.positions[key]))
+        ranges = [
+            OffsetRange(*key, first, stop)
+            for key, (first, stop) in SourceOffset.parse(end).since(SourceOffset.parse(start))
+        ]
         return planned(ranges, self._holders(), self._options)
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
@@ -147,12 +161,24 @@ class DafkaStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         # A query that goes on from its checkpoint is told so at its first look, too, if option
         # fetch asks for what cannot be.
         thorough = thorough or self._seen is None
-        seen = self._seen = look(self._options, self._connect, thorough=thorough)
+        seen = self._seen = self._patient_look(thorough=thorough)
         self._seen_at = time.monotonic()
+        self._suspects.note(seen)
         heads = self._options.selection.of(seen.infos)
         for key, info in heads.items():
             self._furthest[key] = max(info.end, self._furthest.get(key, 0))
         return heads
+
+    def _patient_look(self, *, thorough: bool) -> Seen:
+        """Waits for stores that may only be starting, where there is no other way to any."""
+        deadline = time.monotonic() + self._options.fetch_timeout_s
+        while True:
+            try:
+                return look(self._options, self._connect, thorough=thorough)
+            except StoreUnreachableError:
+                if time.monotonic() >= deadline:
+                    raise
+            time.sleep(LOOK_AGAIN_S)
 
     def _holders(self) -> Holders:
         """Who has what, as it was when the heads were asked for, or a moment ago."""
@@ -168,24 +194,33 @@ class DafkaStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         if key not in begin.positions:
             return info.earliest
         position = begin.positions[key]
-        self._check_not_behind(key, position, info)
         # What is lost fails in the task that reads it, after it has asked every store.
         return position if self._policy.fail else max(position, info.earliest)
 
-    def _check_not_behind(self, key: TopicPartition, position: int, info: PartitionInfo) -> None:
-        """A store that is catching up ends too early for a while; one that lost records stays."""
-        if info.end >= position:
-            self._behind_since.pop(key, None)
-            return
-        if not self._policy.fail and key in self._behind_since:
-            return  # it has been warned of
-        since = self._behind_since.setdefault(key, time.monotonic())
-        while self._policy.fail and time.monotonic() - since < self._options.fetch_timeout_s:
-            if self._frozen is None:
-                return  # the next trigger looks again
-            time.sleep(LOOK_AGAIN_S)
-            found = self._look().get(key)
-            if found is not None and found.end >= position:
-                return
-        why = f"it ends at {info.end} now, before what was read of it"
-        self._policy.meet(DataLossError(*key, position, None, why))
+    def _trusted_heads(self, begin: SourceOffset) -> bounds.Heads:
+        """The heads, without partitions that look wrong and may look right in a moment.
+
+        A query that reads only what there is now, or that looks seldom, waits for them here.
+        """
+        heads = self._heads()
+        self._suspects.pace()
+        while True:
+            verdicts = self._suspects.check(begin.positions, heads)
+            for loss in verdicts.due:
+                self._policy.meet(loss)
+            if not verdicts.waiting:
+                return heads
+            if self._frozen is None and not self._suspects.slow:
+                # The next trigger looks again.
+                return {key: heads[key] for key in heads if key not in verdicts.waiting}
+            heads = self._looked_again(heads, verdicts.waiting)
+
+    def _looked_again(self, heads: bounds.Heads, keys: set[TopicPartition]) -> bounds.Heads:
+        time.sleep(LOOK_AGAIN_S)
+        found = self._look()
+        # Of all others what was seen before goes on to count: it may have been frozen.
+        heads = {key: info for key, info in heads.items() if key not in keys}
+        heads |= {key: found[key] for key in keys if key in found}
+        if self._frozen is not None:
+            self._frozen = heads
+        return heads

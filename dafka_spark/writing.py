@@ -1,11 +1,8 @@
-"""The sink: each task puts its rows into a store, and succeeds once stores have them on disk.
-
-Guarantee: at least once.  A row whose task succeeded is stored; a task or a batch that Spark runs
-again writes its rows again.
+"""A task's rows: which partitions they go to, and through which publishers.
 
 A writer's address is a partition, so that addresses must not be new in each micro-batch: they
-are made of what stays the same (the query, the topic, the task's number), and a writer resumes
-its partition after the last record the stores have of it.
+are made of what stays the same (the query, the topic, the task's number), and a writer goes on
+after the last record the stores have of its partition.
 """
 
 from __future__ import annotations
@@ -13,77 +10,38 @@ from __future__ import annotations
 import time
 import uuid
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, suppress
-from dataclasses import dataclass
+from contextlib import ExitStack
 from types import TracebackType
 from typing import Final, Protocol, Self
 
 import pyarrow as pa
 import pyarrow.compute as pc
-from pyspark import TaskContext
-from pyspark.sql.datasource import (
-    DataSourceArrowWriter,
-    DataSourceStreamArrowWriter,
-    WriterCommitMessage,
-)
 from pyspark.sql.types import BinaryType, StringType, StructType
 
-from dafka_core import Producer
-from dafka_core.errors import ConfigError, StoreUnreachableError
+from dafka_core.errors import ConfigError
 from dafka_spark.errors import ColumnError
-from dafka_spark.hosting import HostedPublisher
-from dafka_spark.hosts import Hosts
-from dafka_spark.options import SinkOptions, parse_name
-from dafka_spark.workers import settle
+from dafka_spark.messages import Written, WrittenRange
+from dafka_spark.options import SinkOptions
+from dafka_spark.parsing import parse_name
 
 ADDRESSES: Final = uuid.UUID("6f0c2c5e-5d0b-5c0e-9a55-0d6b1c7f3a46")
 """The namespace of the sink's addresses.  Fixed for ever: a query's partitions depend on it."""
 
 MAX_TOPICS: Final = 1000
-"""Topics in one task.  Each has a producer with sockets and a thread of its own."""
+"""Topics in one task.  Each has a publisher with streams or sockets and threads of its own."""
 
 MIN_WAIT_S: Final = 0.001
-"""A flush with no time left still looks once whether all is acknowledged."""
-
-QUERY_ID: Final = "sql.streaming.queryId"
-SPECULATION: Final = "spark.speculation"
-"""Local properties of a task: Spark hands the session's settings and the query's id on in them."""
-
-
-@dataclass(frozen=True, slots=True)
-class WrittenRange:
-    """Offsets ``start`` up to, not including, ``end``, written to one partition."""
-
-    topic: str
-    partition: str
-    start: int
-    end: int
-
-
-@dataclass(frozen=True)
-class Written(WriterCommitMessage):
-    """What one task has written, acknowledged."""
-
-    rows: int
-    ranges: tuple[WrittenRange, ...]
+"""A publisher with no time left still looks once whether all is acknowledged."""
 
 
 class Publisher(Protocol):
-    """What writing needs of a partition's writer, as ``dafka_core.Producer`` is one."""
+    """What writing needs of a partition's writer."""
 
-    @property
-    def address(self) -> str:
-        """The partition."""
+    def publish_many(self, values: pa.Array) -> object:
+        """Takes binary or string values without nulls."""
 
-    @property
-    def next_offset(self) -> int:
-        """The offset of the next record."""
-
-    def publish_many(self, values: pa.Array) -> int:
-        """Takes binary or string values without nulls and gives the first one's offset."""
-
-    def flush(self, timeout_s: float) -> None:
-        """Waits until all are acknowledged."""
+    def finish(self, timeout_s: float) -> WrittenRange:
+        """Waits until all are acknowledged, or staged; says where."""
 
     def __enter__(self) -> Self:
         """Begins."""
@@ -94,41 +52,11 @@ class Publisher(Protocol):
         error: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
-        """Ends the producer."""
+        """Ends the publisher."""
 
 
-Open = Callable[[SinkOptions, str, str], Publisher]
-"""Takes the options, a topic and an address."""
-
-
-def open_publisher(options: SinkOptions, topic: str, address: str) -> Publisher:
-    """A publisher that goes on after the last record the stores have of ``address``.
-
-    Stores of ours host the partition, if there are as many as must acknowledge; else it is
-    published to the mesh, where stores of any kind do.
-    """
-    hosts = Hosts(options.via, topic)
-    try:
-        for find in (hosts.known, hosts.anew):
-            known = find()
-            if len(known) < options.acks:
-                continue
-            with suppress(StoreUnreachableError):
-                return HostedPublisher(
-                    topic,
-                    address,
-                    known,
-                    hosts,
-                    acks=options.acks,
-                    timeout_s=options.delivery_timeout_ms / 1000,
-                )
-    except BaseException:
-        hosts.close()
-        raise
-    hosts.close()
-    return Producer(
-        topic, tower=options.tower, host=options.host, address=address, acks=options.acks
-    )
+Open = Callable[[str, str], Publisher]
+"""Takes a topic and an address."""
 
 
 def address(*parts: object) -> str:
@@ -190,8 +118,8 @@ def _whole(batch: pa.RecordBatch, name: str, cure: str) -> pa.Array:
     return column
 
 
-class Producers:
-    """The producers of one task, by topic; ``stack`` closes them."""
+class Publishers:
+    """The publishers of one task, by topic; ``stack`` closes them."""
 
     def __init__(
         self,
@@ -204,41 +132,39 @@ class Producers:
         self._stack = stack
         self._open = open_
         self._address_of = address_of
-        self._producers: dict[str, Publisher] = {}
-        self._starts: dict[str, int] = {}
+        self._publishers: dict[str, Publisher] = {}
         self._rows = 0
 
     def publish(self, topic: str, values: pa.Array) -> None:
-        """Hands rows to the topic's producer, which is started when it has none."""
-        if not len(values):
-            return
-        producer = self._producers.get(topic)
-        if producer is None:
-            if len(self._producers) == MAX_TOPICS:
+        """Hands rows to the topic's publisher."""
+        if len(values):
+            self.opened(topic).publish_many(values)
+            self._rows += len(values)
+
+    def opened(self, topic: str) -> Publisher:
+        """The topic's publisher, which is begun when there is none."""
+        publisher = self._publishers.get(topic)
+        if publisher is None:
+            if len(self._publishers) == MAX_TOPICS:
                 raise ColumnError(
                     "topic", f"a task writes to more than {MAX_TOPICS} topics; repartition by topic"
                 )
-            opened = self._open(self._options, topic, self._address_of(topic))
-            producer = self._stack.enter_context(opened)
-            self._producers[topic] = producer
-        first = producer.publish_many(values)
-        self._starts.setdefault(topic, first)
-        self._rows += len(values)
+            opened = self._open(topic, self._address_of(topic))
+            publisher = self._publishers[topic] = self._stack.enter_context(opened)
+        return publisher
 
     def finish(self) -> Written:
-        """Waits until everything is acknowledged.
+        """Waits until everything is acknowledged, or staged.
 
         Raises:
             NotAcknowledgedError: it is not within ``deliveryTimeoutMs``.
         """
-        deadline = time.monotonic() + self._options.delivery_timeout_ms / 1000
-        for producer in self._producers.values():
-            producer.flush(max(deadline - time.monotonic(), MIN_WAIT_S))
-        ranges = (
-            WrittenRange(topic, producer.address, self._starts[topic], producer.next_offset)
-            for topic, producer in self._producers.items()
-        )
-        return Written(self._rows, tuple(ranges))
+        deadline = time.monotonic() + self._options.delivery_timeout_s
+        ranges = [
+            publisher.finish(max(deadline - time.monotonic(), MIN_WAIT_S))
+            for publisher in self._publishers.values()
+        ]
+        return Written(self._rows, tuple(each for each in ranges if each.end > each.start))
 
 
 def write_rows(
@@ -247,82 +173,17 @@ def write_rows(
     address_of: Callable[[str], str],
     open_: Open,
 ) -> Written:
-    """Publishes a task's rows, each batch once it is checked, and waits for the stores."""
+    """Publishes a task's rows, each batch once it is checked, and waits for the stores.
+
+    With exactly-once a topic known beforehand is opened before there are rows.  What cannot be
+    written is refused at once then, and a unit that was written before is found even if it has
+    no rows now.
+    """
     with ExitStack() as stack:
-        producers = Producers(options, open_, address_of, stack)
+        publishers = Publishers(options, open_, address_of, stack)
+        if options.is_exact and options.topic:
+            publishers.opened(options.topic)
         for batch in batches:
             for topic, values in list(by_topic(batch, options.topic)):
-                producers.publish(topic, values)
-        return producers.finish()
-
-
-class _Writer:
-    """What both writers share.  Commit and abort have nothing to do: what is sent is stored."""
-
-    def __init__(
-        self, schema: StructType, options: SinkOptions, open_: Open = open_publisher
-    ) -> None:
-        check_columns(schema, options)
-        self._options = options
-        self._open = open_
-
-    def _write(self, batches: Iterator[pa.RecordBatch], writer_id: str) -> Written:
-        task = _task()
-        number = task.partitionId()
-        written = write_rows(
-            batches, self._options, lambda topic: address(writer_id, topic, number), self._open
-        )
-        settle()
-        return written
-
-
-def _task() -> TaskContext:
-    """The running task; refuses speculation, which runs a task twice at the same time.
-
-    Both attempts would be one producer's address, and a store keeps the first record it sees of
-    each offset: acknowledged rows of one attempt could be the other's.
-    """
-    task = TaskContext.get()
-    if task is None:
-        raise RuntimeError("rows are written by Spark's tasks only")
-    if (task.getLocalProperty(SPECULATION) or "").lower() == "true":
-        raise ConfigError(
-            SPECULATION, "true", "format 'dafka' cannot write with speculative tasks; set it false"
-        )
-    return task
-
-
-class DafkaBatchWriter(_Writer, DataSourceArrowWriter):
-    """Appends a DataFrame to topics.
-
-    Each write makes partitions of its own, but for those in ``foreachBatch``: they go on in their
-    query's, as its own sink would.
-    """
-
-    def __init__(
-        self,
-        schema: StructType,
-        options: SinkOptions,
-        *,
-        overwrite: bool = False,
-        open_: Open = open_publisher,
-    ) -> None:
-        super().__init__(schema, options, open_)
-        if overwrite:
-            raise ConfigError("mode", "overwrite", "a topic only grows; use mode('append')")
-        self._write_id = uuid.uuid4().hex
-
-    def write(self, iterator: Iterator[pa.RecordBatch]) -> Written:
-        """Writes the rows of one task; a second attempt goes on in the first one's partition."""
-        return self._write(iterator, _task().getLocalProperty(QUERY_ID) or self._write_id)
-
-
-class DafkaStreamWriter(_Writer, DataSourceStreamArrowWriter):
-    """Appends micro-batches to topics; all batches of a query write to the same partitions."""
-
-    def write(self, iterator: Iterator[pa.RecordBatch]) -> Written:
-        """Writes the rows of one task of a micro-batch."""
-        query_id = _task().getLocalProperty(QUERY_ID)
-        if not query_id:
-            raise RuntimeError("Spark did not tell the task which streaming query it belongs to")
-        return self._write(iterator, query_id)
+                publishers.publish(topic, values)
+        return publishers.finish()

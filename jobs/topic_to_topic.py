@@ -5,7 +5,7 @@ r"""Copies topics to another topic, all records or some, as they are or changed.
         --where "get_json_object(text, '$.dep_delay_min') > 60"
 
 ``--where`` and ``--value`` are Spark SQL over the source's columns and ``text``, the value as a
-string.  A batch repeated after a crash may copy records again (at least once).
+string.  Each record is copied once, also when a crash has a batch repeated.
 """
 
 from __future__ import annotations

@@ -40,6 +40,9 @@ class MemorySource:
     def cut(self, topic: str, partition: str, end: int) -> None:
         del self.logs[topic, partition][end:]
 
+    def drop(self, topic: str, partition: str) -> None:
+        del self.logs[topic, partition]
+
     def connect(self, via: Via) -> AbstractContextManager[Source]:
         return nullcontext(self)
 
@@ -65,6 +68,8 @@ class MemorySource:
     ) -> Iterator[Run]:
         self.calls.append("read")
         key = (topic, partition)
+        if key not in self.logs:
+            raise DataLossError(topic, partition, start, None, "no store has the partition")
         if start < self.earliest.get(key, 0):
             raise DataLossError(topic, partition, start, self.earliest[key], "trimmed")
         at = start
@@ -76,6 +81,8 @@ class MemorySource:
             stop = min([stop, *(gap for gap in self.missing if at < gap)])
             yield Run(topic, partition, at, Values.of(self.logs[key][at:stop]))
             at = stop
+        if at < end:
+            raise DataLossError(topic, partition, at, self.earliest.get(key, 0), "it ends there")
 
     def times(
         self, topic: str, partition: str, start: int, end: int, *, timeout_s: float

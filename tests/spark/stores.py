@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from concurrent.futures import Future
 from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
@@ -10,7 +10,7 @@ from typing import Self
 
 from dafka_core.columnar.places import Place
 from dafka_core.columnar.server import FlightService
-from dafka_core.records import Run
+from dafka_core.records import CommitUnit, Run, Unit, UnitInfo
 from dafka_core.storage import Log
 from dafka_spark.connections import Source
 from dafka_spark.options import Via
@@ -74,10 +74,24 @@ class Served:
     def put(self, run: Run) -> Future[int]:
         raise NotImplementedError
 
+    def stage(self, run: Run, attempt: str, number: int) -> Future[int]:
+        raise NotImplementedError
+
+    def commit(self, units: Sequence[CommitUnit]) -> Future[None]:
+        raise NotImplementedError
+
+    def discard(self, stages: Sequence[tuple[str, str, str]]) -> Future[None]:
+        raise NotImplementedError
+
+    def units(self, partitions: Sequence[tuple[str, str]]) -> list[UnitInfo]:
+        raise NotImplementedError
+
     def end(self, topic: str, partition: str) -> int:
         raise NotImplementedError
 
-    def wait(self, topic: str, partition: str, end: int, timeout_s: float) -> int:
+    def wait(
+        self, topic: str, partition: str, end: int, timeout_s: float, unit: Unit | None = None
+    ) -> int:
         raise NotImplementedError
 
     def places(self) -> list[Place]:

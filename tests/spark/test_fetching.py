@@ -14,10 +14,19 @@ from hypothesis import strategies as st
 from dafka_core.columnar.columns import RecordColumns
 from dafka_core.columnar.places import Place, this_machine
 from dafka_core.errors import DafkaError, DataLossError, FetchTimeoutError, StoreUnreachableError
-from dafka_spark.errors import FetchError
-from dafka_spark.fetching import Fetch, FlightWay, LocalWay, MeshWay, Way, ways
+from dafka_core.records import PartitionInfo
+from dafka_spark.errors import (
+    FetchError,
+    HeadBehindError,
+    IncompleteBatchError,
+    PartitionVanishedError,
+    RetentionAheadError,
+    StoreLostDataError,
+)
+from dafka_spark.fetching import Fetch
 from dafka_spark.options import SourceOptions
-from dafka_spark.planning import OffsetRange
+from dafka_spark.planning import Held, OffsetRange
+from dafka_spark.ways import FlightWay, LocalWay, MeshWay, Way, ways
 from tests.spark.memory import MemorySource
 
 GONE = StoreUnreachableError("S", "connection lost")
@@ -25,7 +34,10 @@ GONE = StoreUnreachableError("S", "connection lost")
 
 @dataclass
 class Scripted:
-    """Has offsets ``[earliest, end)``; each of ``breaks`` ends one call, after so many records."""
+    """Has offsets ``[earliest, end)``; each of ``breaks`` ends one call, after so many records.
+
+    It is known to have ``known``, or all that a test reads.
+    """
 
     earliest: int = 0
     end: int = 100
@@ -34,6 +46,13 @@ class Scripted:
     error: DafkaError = GONE
     asked: list[int] = field(default_factory=list)
     name: str = "a place"
+    known: range | None = range(1_000)
+    there: bool = True
+
+    def held(self, wanted: OffsetRange) -> PartitionInfo | None:
+        if self.breaks:
+            raise self.error
+        return PartitionInfo("t", "A", self.earliest, self.end) if self.there else None
 
     def read(self, wanted: OffsetRange, start: int, *, times: bool) -> Iterator[RecordColumns]:
         self.asked.append(start)
@@ -116,14 +135,18 @@ def test_what_one_place_lacks_another_may_have() -> None:
     assert offsets(0, 60, [Scripted(earliest=20), Scripted()]) == list(range(60))
 
 
-def test_lost_is_what_every_place_lacks(caplog: pytest.LogCaptureFixture) -> None:
+def test_trimmed_is_what_every_place_lacks(caplog: pytest.LogCaptureFixture) -> None:
     places = [Scripted(earliest=40), Scripted(earliest=20)]
-    with pytest.raises(DataLossError, match=r"offset 0 was asked for, offset 20 on is available"):
-        offsets(0, 60, places)
+    says = r"^\[DAFKA_RETENTION_AHEAD\] .* offset 0 was asked for, offset 20 on is available"
+    with pytest.raises(RetentionAheadError, match=says) as caught:
+        offsets(0, 60, places, options(fetchtimeoutms="60000"))  # nobody waits for it
+    assert (caught.value.wanted, caught.value.earliest) == (0, 20)
     with caplog.at_level(logging.WARNING):
         found = offsets(0, 60, places, options(failondataloss="false"))
     assert found == list(range(20, 60))
-    assert "failOnDataLoss is false" in caplog.text
+    assert "offsets 0 to 20 (exclusive) are left out, as failOnDataLoss is false" in caplog.text
+    assert "Start a store that still has the records" in caplog.text
+    assert offsets(0, 10, places, options(failondataloss="false")) == []
 
 
 def test_what_cannot_be_reached_is_not_lost() -> None:
@@ -134,21 +157,146 @@ def test_what_cannot_be_reached_is_not_lost() -> None:
 
 def test_an_end_that_nobody_has(caplog: pytest.LogCaptureFixture) -> None:
     places = [Scripted(end=30), Scripted(end=40)]
-    with pytest.raises(DataLossError, match=r"offset 40 was asked for, nothing is available"):
+    says = r"^\[DAFKA_STORE_LOST_DATA\] .* offset 40 was asked for, nothing is available"
+    with pytest.raises(StoreLostDataError, match=says) as caught:
         offsets(0, 60, places)
+    assert (caught.value.wanted, caught.value.end, caught.value.lost_end) == (40, 40, 60)
     with caplog.at_level(logging.WARNING):
         assert offsets(0, 60, places, options(failondataloss="false")) == list(range(40))
+    assert "offsets 40 to 60 (exclusive) are left out" in caplog.text
 
 
-@pytest.mark.parametrize("wrong", [[columns(1, 9)], [columns(0, 9)], [columns(0, 5)] * 2, []])
+def test_an_end_that_looks_lower_for_a_moment() -> None:
+    """A store that starts, or that is catching up, is waited for."""
+
+    class Growing(Scripted):
+        def read(self, wanted: OffsetRange, start: int, *, times: bool) -> Iterator[RecordColumns]:
+            self.end += 1
+            return super().read(wanted, start, times=times)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("dafka_spark.fetching.RETRY_S", 0.01)
+        patient = options(fetchtimeoutms="60000")
+        assert offsets(0, 60, [Growing(end=30), Scripted(end=40)], patient) == list(range(60))
+
+
+def test_a_partition_that_no_place_knows() -> None:
+    place = Scripted(end=0, there=False)
+    with pytest.raises(PartitionVanishedError, match=r"^\[DAFKA_PARTITION_VANISHED\] .*no store"):
+        offsets(5, 60, [place])
+    assert offsets(5, 60, [place], options(failondataloss="false")) == []
+
+
+def test_a_store_that_had_more_and_is_away() -> None:
+    """The mesh has less: nothing is known to be lost while that store may come back."""
+    memory = MemorySource()
+    memory.add("t", "A", 40)
+    auto = options("auto")
+
+    class Mesh(MeshWay):
+        def read(self, wanted: OffsetRange, start: int, *, times: bool) -> Iterator[RecordColumns]:
+            raise DataLossError("t", "A", 40, 0, "the partition ends at 40 in every store")
+
+    through: list[Way] = [Scripted(breaks=[0] * 9), Mesh(memory.connect, auto)]
+    says = r"^\[DAFKA_HEAD_BEHIND\] .* it ends at 40 .* store S, .* Start store S again"
+    with pytest.raises(HeadBehindError, match=says) as caught:
+        offsets(40, 60, through, auto)
+    assert (caught.value.end, caught.value.store) == (40, "S")
+    with pytest.raises(StoreLostDataError):
+        offsets(40, 60, through[1:], auto)
+
+
+@pytest.mark.parametrize("wrong", [[columns(0, 9)], [columns(0, 5)] * 2, []])
 def test_replies_are_not_believed(wrong: list[RecordColumns]) -> None:
     class Wrong(Scripted):
         def read(self, wanted: OffsetRange, start: int, *, times: bool) -> Iterator[RecordColumns]:
             yield from wrong
 
     assert offsets(0, 8, [Wrong(), Scripted()]) == list(range(8))
-    with pytest.raises(DataLossError, match=r"does not go on where the one before it ended"):
-        offsets(0, 8, [Wrong()])
+    for fail in ("true", "false"):
+        with pytest.raises(IncompleteBatchError, match=r"^\[DAFKA_INCOMPLETE_BATCH\] .*a place"):
+            offsets(0, 8, [Wrong()], options(failondataloss=fail))
+
+
+def test_a_hole_in_what_a_store_has() -> None:
+    class Holed(Scripted):
+        def read(self, wanted: OffsetRange, start: int, *, times: bool) -> Iterator[RecordColumns]:
+            if start < 5:
+                yield columns(start, 5)
+            yield columns(max(start, 7), wanted.end)
+
+    assert offsets(0, 9, [Holed(), Scripted()]) == list(range(9))
+    with pytest.raises(StoreLostDataError, match=r"offset 5 was asked for, offset 7 on is avail"):
+        offsets(0, 9, [Holed()])
+    lenient = options(failondataloss="false")
+    assert offsets(0, 9, [Holed()], lenient) == [0, 1, 2, 3, 4, 7, 8]
+
+
+def test_a_store_that_says_it_has_what_it_does_not_give() -> None:
+    class Denying(Scripted):
+        def read(self, wanted: OffsetRange, start: int, *, times: bool) -> Iterator[RecordColumns]:
+            yield from ()
+            raise DataLossError("t", "A", start, None, "I have not")
+
+    for fail in ("true", "false"):
+        with pytest.raises(IncompleteBatchError, match=r"do not give it .*I have not"):
+            offsets(0, 9, [Denying()], options(failondataloss=fail))
+
+
+# -- each place is asked for what it has -----------------------------------------------------------
+
+
+def test_places_that_have_a_part_each() -> None:
+    first = Scripted(end=60, known=range(60))
+    second = Scripted(earliest=40, known=range(40, 100))
+    assert offsets(0, 100, [second, first]) == list(range(100))
+    assert (first.asked, second.asked) == ([0], [60])
+
+
+def test_the_mesh_is_asked_for_what_no_place_has() -> None:
+    memory = MemorySource()
+    memory.add("t", "A", 100)
+    auto = options("auto", fetchtimeoutms="20000")
+    asked: list[tuple[int, int]] = []
+
+    class Mesh(MeshWay):
+        def read(self, wanted: OffsetRange, start: int, *, times: bool) -> Iterator[RecordColumns]:
+            asked.append((start, wanted.end))
+            return super().read(wanted, start, times=times)
+
+    place = Scripted(earliest=10, end=60, known=range(10, 60))
+    assert offsets(0, 100, [place, Mesh(memory.connect, auto)], auto) == list(range(100))
+    assert (asked, place.asked) == ([(0, 10), (60, 100)], [10])
+    # Where the place has gone meanwhile the mesh is asked for its part, too.
+    asked.clear()
+    gone = Scripted(breaks=[0] * 9, known=range(10, 60))
+    assert offsets(0, 100, [gone, Mesh(memory.connect, auto)], auto) == list(range(100))
+    assert asked == [(0, 10), (10, 100)]
+
+
+@pytest.mark.parametrize("known", [range(30), range(50, 60), range(1_000), range(0)])
+def test_what_is_known_of_a_place_may_be_old(known: range) -> None:
+    assert offsets(0, 100, [Scripted(known=known)]) == list(range(100))
+    less = [Scripted(end=60, known=known), Scripted(earliest=50, known=known)]
+    assert offsets(0, 100, less) == list(range(100))
+
+
+@given(
+    st.lists(
+        st.tuples(*[st.integers(0, 100)] * 4, st.lists(st.integers(0, 30), max_size=3)), max_size=4
+    )
+)
+def test_whatever_places_have_and_are_known_for(
+    given_places: list[tuple[int, int, int, int, list[int]]],
+) -> None:
+    places = []
+    for a, b, c, d, breaks in given_places:
+        known = range(min(c, d), max(c, d))
+        places.append(Scripted(min(a, b), max(a, b), list(breaks), known=known))
+    everything = Scripted(step=3, known=range(0))
+    assert offsets(0, 100, [*places, everything], options(fetchtimeoutms="60000")) == list(
+        range(100)
+    )
 
 
 def test_the_mesh_comes_last() -> None:
@@ -158,7 +306,7 @@ def test_the_mesh_comes_last() -> None:
     through: list[Way] = [Scripted(breaks=[20]), MeshWay(memory.connect, auto)]
     assert offsets(0, 60, through, auto) == list(range(60))
     memory.trim("t", "A", 50)
-    with pytest.raises(DataLossError, match=r"offset 0 was asked for, offset 50 on is available"):
+    with pytest.raises(RetentionAheadError, match=r"offset 0 was asked for, offset 50 on is avail"):
         offsets(0, 60, [Scripted(breaks=[0]), MeshWay(memory.connect, auto)], auto)
 
 
@@ -175,7 +323,7 @@ def test_what_the_mesh_says_is_the_error_when_nobody_else_was_asked() -> None:
         offsets(0, 60, [Scripted(breaks=[0] * 9), way], auto)
 
 
-PLACES = (Place("A", ("grpc://127.0.0.1:1",)), Place("B", ("grpc://127.0.0.1:1",)))
+HINTS = tuple(Held(Place(name, ("grpc://127.0.0.1:1",)), 0, 60) for name in "AB")
 
 
 @pytest.mark.parametrize(
@@ -188,7 +336,7 @@ PLACES = (Place("A", ("grpc://127.0.0.1:1",)), Place("B", ("grpc://127.0.0.1:1",
     ],
 )
 def test_ways(fetch: str, kinds: list[type]) -> None:
-    found = ways(PLACES, options(fetch), MemorySource().connect)
+    found = ways(HINTS, options(fetch), MemorySource().connect)
     assert [type(way) for way in found] == kinds
 
 
@@ -203,4 +351,4 @@ def test_ways(fetch: str, kinds: list[type]) -> None:
 def test_why_a_log_is_not_local(place: Place, says: str) -> None:
     local = options("local")
     with pytest.raises(FetchError, match=rf"fetch = local: the log of store A: .*{says}"):
-        offsets(0, 60, ways([place], local, MemorySource().connect), local)
+        offsets(0, 60, ways([Held(place, 0, 60)], local, MemorySource().connect), local)

@@ -208,8 +208,8 @@ def test_plans_name_the_places(serve: Serve) -> None:
     given = options(maxrecordsperpartition="50")
     parts: list[Any] = DafkaBatchReader(full(), given, source.connect).partitions()
     assert [(p.partition, p.start, p.end, [s.store for s in p.places]) for p in parts] == [
-        ("A", 0, 50, ["first"]),
-        ("A", 50, 100, ["first"]),
+        ("A", 0, 50, ["first", "second"]),
+        ("A", 50, 100, ["second", "first"]),
         ("B", 0, 10, []),
     ]
 
@@ -285,3 +285,33 @@ def test_places_of_a_long_available_now_are_renewed(
     source.served[:] = [second]
     (part,) = stream.partitions(start, end)
     assert [place.store for place in part.places] == ["second"]
+
+
+def test_the_same_tasks_whatever_stores_there_are(serve: Serve) -> None:
+    """A batch is run again when one store has died and another one holds only some of it."""
+    whole, part = serve("whole"), serve("part")
+    whole.add("t", "A", 100)
+    part.add("t", "A", 45)
+    source = HeardOf([whole, part])
+    source.add("t", "A", 100)
+    given = {"maxrecordsperpartition": "30"}
+    stream = stream_of(source, **given)
+    start = stream.initialOffset()
+    end = stream.latestOffset(start, ReadAllAvailable())
+    plan: list[Any] = stream.partitions(start, end)
+    assert [(p.start, p.end) for p in plan] == [(0, 25), (25, 50), (50, 75), (75, 100)]
+    before = [rows_of(stream, p) for p in plan]
+    whole.stop()
+    source.served.remove(whole)
+    replay = stream_of(source, **given)
+    again: list[Any] = replay.partitions(replay.initialOffset(), end)
+    assert again == plan
+    assert [[place.store for place in p.places] for p in again] == [["part"], ["part"], [], []]
+    assert [rows_of(replay, p) for p in again] == before
+
+
+def rows_of(stream: DafkaStreamReader, part: OffsetRange) -> list[tuple[int, bytes]]:
+    found: list[tuple[int, bytes]] = []
+    for batch in stream.read(part):
+        found += zip(batch["offset"].to_pylist(), batch["value"].to_pylist(), strict=True)
+    return found

@@ -10,11 +10,12 @@ import pytest
 
 from dafka_core import EmbeddedCluster, Producer
 from dafka_core.columnar.client import StoreClient
+from dafka_core.columnar.putting import Put
 from dafka_core.errors import NotAcknowledgedError, OffsetConflictError
-from dafka_spark import hosting, hosts
-from dafka_spark.hosting import HostedPublisher, Put
+from dafka_spark import blocks, hosting, hosts
+from dafka_spark.hosting import HostedPublisher
 from dafka_spark.options import SinkOptions
-from dafka_spark.writing import open_publisher
+from dafka_spark.repeatable import open_repeatable
 
 PARTITION = "0A3F8E1BBB578999443B8818C5851AFC"
 PATIENCE_S = 30.0
@@ -34,11 +35,12 @@ def own() -> Iterator[EmbeddedCluster]:
 
 
 def options(cluster: EmbeddedCluster, **given: object) -> SinkOptions:
-    return SinkOptions.of({"tower": cluster.tower, **{k: str(v) for k, v in given.items()}})
+    given = {"tower": cluster.tower, "delivery": "at-least-once", **given}
+    return SinkOptions.of({key: str(value) for key, value in given.items()})
 
 
 def hosted(cluster: EmbeddedCluster, topic: str, **given: object) -> HostedPublisher:
-    publisher = open_publisher(options(cluster, **given), topic, PARTITION)
+    publisher = open_repeatable(options(cluster, **given), topic, PARTITION).publisher
     assert isinstance(publisher, HostedPublisher)
     return publisher
 
@@ -50,7 +52,7 @@ def numbers(start: int, stop: int) -> pa.Array:
 def held(cluster: EmbeddedCluster, topic: str, index: int = 0) -> list[bytes]:
     """What one store has of the partition."""
     address = cluster.stores[index]
-    clients = hosts.Hosts(options(cluster).via, topic)
+    clients = hosts.Hosts(options(cluster).via)
     try:
         (client,) = [each for each in clients.anew() if each.place.store == address]
         end = next((info.end for info in client.heads([topic], timeout_s=PATIENCE_S)), 0)
@@ -95,7 +97,7 @@ def test_values_of_any_kind_become_bytes(shared: EmbeddedCluster, kind: pa.DataT
 def test_small_batches_become_blocks(
     shared: EmbeddedCluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(hosting, "BLOCK_ROWS", 100)
+    monkeypatch.setattr(blocks, "BLOCK_ROWS", 100)
     with hosted(shared, "blocks") as publisher:
         for start in range(0, 250, 10):
             publisher.publish_many(numbers(start, start + 10))
@@ -109,7 +111,7 @@ def test_small_batches_become_blocks(
 def test_what_is_not_on_disk_yet_is_bounded(
     shared: EmbeddedCluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(hosting, "BLOCK_ROWS", 10)
+    monkeypatch.setattr(blocks, "BLOCK_ROWS", 10)
     monkeypatch.setattr(hosting, "RETAINED_BYTES", 2000)
     with hosted(shared, "bounded") as publisher:
         for start in range(0, 1000, 10):
@@ -122,7 +124,7 @@ def test_what_is_not_on_disk_yet_is_bounded(
 def test_another_attempt_beside_it_costs_no_row(
     shared: EmbeddedCluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(hosting, "BLOCK_ROWS", 10)
+    monkeypatch.setattr(blocks, "BLOCK_ROWS", 10)
     with hosted(shared, "zombie") as late, hosted(shared, "zombie") as early:
         late.publish_many(numbers(0, 10))
         late.flush(PATIENCE_S)
@@ -138,7 +140,7 @@ def test_another_attempt_beside_it_costs_no_row(
 def test_without_flight_the_mesh_takes_the_rows() -> None:
     with EmbeddedCluster(stores=0) as cluster:
         cluster.start_store(0, flight_port="off")
-        with open_publisher(options(cluster), "t", PARTITION) as publisher:
+        with open_repeatable(options(cluster), "t", PARTITION).publisher as publisher:
             assert isinstance(publisher, Producer)
             publisher.publish_many(numbers(0, 10))
             publisher.flush(PATIENCE_S)
@@ -146,7 +148,8 @@ def test_without_flight_the_mesh_takes_the_rows() -> None:
 
 def test_more_acknowledgements_than_hosts_are_the_meshs_matter(shared: EmbeddedCluster) -> None:
     with ExitStack() as stack:
-        publisher = stack.enter_context(open_publisher(options(shared, acks=2), "acks", PARTITION))
+        opened = open_repeatable(options(shared, acks=2), "acks", PARTITION)
+        publisher = stack.enter_context(opened.publisher)
         assert isinstance(publisher, Producer)
         publisher.publish_many(numbers(0, 1))
         with pytest.raises(NotAcknowledgedError):

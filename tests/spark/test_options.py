@@ -12,6 +12,7 @@ from dafka_core.errors import ConfigError
 from dafka_core.storage.packing import MAX_BLOCK_BYTES, MAX_BLOCK_RECORDS
 from dafka_spark.offsets import TopicPartition
 from dafka_spark.options import SinkOptions, SourceOptions, user_options
+from dafka_spark.parsing import ALL_STORES
 
 ADDRESS = "EB0A5E4C1F3B4D7C8C1B0F8E2D3C4B5A"
 
@@ -41,6 +42,8 @@ def test_defaults() -> None:
     assert options.max_records_per_batch == MAX_BLOCK_RECORDS
     assert options.max_bytes_per_batch >= MAX_BLOCK_BYTES
     assert SinkOptions.of({}).acks == 1
+    assert SinkOptions.of({}).is_exact
+    assert SinkOptions.of({}).delivery_timeout_s == 120.0
 
 
 @pytest.mark.parametrize(
@@ -100,11 +103,15 @@ def test_wrong_choice_of_topics(given: Any, says: str) -> None:
 @pytest.mark.parametrize(
     ("given", "says"),
     [
-        ({"subscribe": "t"}, "is an option of reading; writing takes acks"),
+        ({"subscribe": "t"}, "is an option of reading; writing takes acks, delivery"),
         ({"startingOffsets": "latest"}, "is an option of reading"),
         ({"topics": "t"}, "did you mean 'topic'"),
         ({"path": "t"}, "has no path; name the topic with option 'topic'"),
-        ({"acks": "0"}, "at least 1"),
+        ({"acks": "0"}, "at least 1, or all"),
+        ({"acks": "-1"}, "at least 1, or all"),
+        ({"acks": "every"}, "must be a whole number or all"),
+        ({"acks": "1.5"}, "must be a whole number or all"),
+        ({"delivery": "twice"}, "must be one of exactly-once, at-least-once"),
         ({"topic": ""}, "name of 1 to 255 bytes"),
         ({"deliveryTimeoutMs": "0"}, "at least 1"),
     ],
@@ -113,6 +120,18 @@ def test_wrong_sink_options(given: Any, says: str) -> None:
     with pytest.raises(ConfigError) as caught:
         SinkOptions.of(given)
     assert says in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("acks", "count"), [("1", 1), ("3", 3), ("all", ALL_STORES), (" ALL ", ALL_STORES)]
+)
+def test_acknowledgements(acks: str, count: int) -> None:
+    assert SinkOptions.of({"acks": acks}).acks == count
+
+
+@pytest.mark.parametrize(("delivery", "exact"), [("Exactly-Once", True), ("AT-LEAST-ONCE", False)])
+def test_delivery(delivery: str, exact: bool) -> None:
+    assert SinkOptions.of({"delivery": delivery}).is_exact is exact
 
 
 def test_what_spark_adds_to_a_sink_is_no_error() -> None:

@@ -19,11 +19,11 @@ from dafka_core.errors import DataLossError
 from dafka_core.storage.packing import MAX_BLOCK_RECORDS
 from dafka_spark.batch import DafkaBatchReader
 from dafka_spark.errors import FetchError
-from dafka_spark.fetching import FlightWay, LocalWay, MeshWay
 from dafka_spark.options import SourceOptions
-from dafka_spark.planning import OffsetRange
+from dafka_spark.planning import Held, OffsetRange
 from dafka_spark.reading import read_range
 from dafka_spark.schema import full
+from dafka_spark.ways import FlightWay, LocalWay, MeshWay
 from tests.core.storage import appender
 from tests.core.storage.processes import started, told
 from tests.spark.stores import HeardOf, Served, value
@@ -64,10 +64,15 @@ def options(fetch: str, **given: str) -> SourceOptions:
     return SourceOptions.of({"subscribe": "t", "fetch": fetch, "fetchtimeoutms": "2000", **given})
 
 
+def known(places: list[Place], end: int) -> tuple[Held, ...]:
+    """Places that have been seen to have everything up to ``end``."""
+    return tuple(Held(place, 0, end) for place in places)
+
+
 def batches(
     places: list[Place], start: int, end: int, given: SourceOptions, *names: str
 ) -> Iterator[pa.RecordBatch]:
-    wanted = OffsetRange("t", "A", start, end, tuple(places))
+    wanted = OffsetRange("t", "A", start, end, known(places, end))
     schema = columns(*names) if names else full()
     return read_range(wanted, schema, given, HeardOf().connect)
 
@@ -80,7 +85,7 @@ def test_every_way_gives_the_same_rows(serve: Serve, used: list[str], fetch: str
     source = HeardOf()
     source.logs["t", "A"] = [value(offset, 10) for offset in range(3_000)]
     source.written = store.log.times("t", "A", 0, 3_000)
-    wanted = OffsetRange("t", "A", 500, 2_900, (store.place,))
+    wanted = OffsetRange("t", "A", 500, 2_900, known([store.place], 3_000))
     found = read_range(wanted, full(), options(fetch, maxrecordsperbatch="700"), source.connect)
     table = pa.Table.from_batches(list(found))
     assert table["value"].to_pylist() == [value(offset, 10) for offset in range(500, 2_900)]
@@ -157,7 +162,8 @@ def test_reading_goes_on_over_the_mesh(serve: Serve, used: list[str]) -> None:
     store.add("t", "A", 60_000, size_bytes=1_000)
     source = HeardOf()
     source.logs["t", "A"] = [value(offset, 1_000) for offset in range(60_000)]
-    wanted = OffsetRange("t", "A", 0, 60_000, (Place("one", store.place.locations),))
+    place = Place("one", store.place.locations)
+    wanted = OffsetRange("t", "A", 0, 60_000, known([place], 60_000))
     found = read_range(wanted, columns("offset", "value"), options("auto"), source.connect)
     table = [next(found)]
     store.stop()
@@ -233,7 +239,7 @@ def test_a_log_that_is_merged_and_trimmed_while_it_is_read(tmp_path: Path) -> No
 
 def checked_rows(place: Place, start: int, end: int) -> int:
     """Reads an appender's records from its log, and says how far it came before a trim."""
-    wanted = OffsetRange(appender.TOPIC, appender.PARTITION, start, end, (place,))
+    wanted = OffsetRange(appender.TOPIC, appender.PARTITION, start, end, known([place], end))
     given = options("local", maxrecordsperbatch="500")
     at, lost = start, None
     try:

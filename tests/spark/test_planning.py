@@ -5,6 +5,7 @@ from __future__ import annotations
 import pickle
 from collections.abc import Sequence
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -18,7 +19,6 @@ from dafka_spark.planning import (
     planned,
     rate_limit,
     split,
-    spread,
 )
 
 
@@ -132,32 +132,31 @@ def stores(item: OffsetRange) -> str:
     return "".join(place.store for place in item.places)
 
 
-def parts_of(
-    start: int, end: int, holders: Sequence[Held], *, alone: bool = False
-) -> list[tuple[int, int, str]]:
+def who(
+    start: int, end: int, holders: Sequence[Held], *, turn: int = 0, alone: bool = False
+) -> str:
     item = OffsetRange("t", "a", start, end)
-    found = placed([item], {key("a"): holders}, alone=alone)
-    return [(part.start, part.end, stores(part)) for part in found]
+    found = placed(item, {key("a"): holders}, turn, alone=alone)
+    assert found == item
+    return stores(found)
 
 
-def test_ranges_get_the_places_that_have_them() -> None:
-    holders = held(("A", 0, 100), ("B", 20, 90), ("C", 0, 5))
-    assert parts_of(30, 80, holders) == [(30, 80, "AB")]
-    # What one store has as a whole is not cut for the sake of the others.
-    assert parts_of(0, 95, holders) == [(0, 95, "A")]
-    assert parts_of(0, 10, []) == [(0, 10, "")]
+def test_those_that_have_all_of_a_range_come_first() -> None:
+    holders = held(("A", 20, 90), ("B", 0, 100), ("C", 0, 5), ("D", 0, 100))
+    assert who(30, 80, holders) == "ABD"
+    assert who(0, 95, holders) == "BDAC"
+    assert who(0, 95, holders, turn=1) == "DBCA"
+    assert who(0, 10, []) == ""
 
 
-def test_ranges_that_no_store_has_as_a_whole_are_cut() -> None:
+def test_those_that_have_some_of_it_are_named() -> None:
     holders = held(("A", 10, 60), ("B", 40, 90))
-    assert parts_of(0, 100, holders) == [
-        (0, 10, ""),
-        (10, 40, "A"),
-        (40, 60, "AB"),
-        (60, 90, "B"),
-        (90, 100, ""),
-    ]
-    assert parts_of(0, 60, holders, alone=True) == [(0, 10, "AB"), (10, 40, "A"), (40, 60, "AB")]
+    assert who(0, 100, holders) == "AB"
+    assert who(0, 30, holders) == "A"
+    assert who(95, 100, holders) == ""
+    # Where there is no mesh to ask they at least can say what they have.
+    assert who(95, 100, holders, alone=True) == "AB"
+    assert who(0, 30, holders, alone=True) == "A"
 
 
 def test_stores_share_the_work() -> None:
@@ -167,34 +166,46 @@ def test_stores_share_the_work() -> None:
     assert [stores(part) for part in parts] == ["ABC", "BCA", "CAB", "ABC"]
 
 
-def test_places_are_a_hint() -> None:
+def test_holders_are_a_hint() -> None:
     """They travel to executors, but two ranges with the same records are the same."""
     (bare,) = ranges(5)
-    (item,) = placed([bare], {key("0"): held(("A", 0, 200))}, alone=False)
+    item = placed(bare, {key("0"): held(("A", 0, 200))}, alone=False)
     assert item == bare
     assert hash(item) == hash(bare)
-    assert pickle.loads(pickle.dumps(item)).places == item.places != ()
+    assert pickle.loads(pickle.dumps(item)).held == item.held != ()
 
 
-@given(
-    st.integers(0, 50),
-    st.integers(0, 50),
-    st.lists(st.tuples(st.integers(0, 50), st.integers(0, 50)), max_size=4),
-    st.booleans(),
-)
-def test_places_have_what_they_are_named_for(
-    start: int, size: int, bounds: list[tuple[int, int]], alone: bool
+SIZES = st.lists(st.integers(0, 3000), min_size=1, max_size=5)
+BOUNDS = st.lists(st.tuples(st.integers(0, 4), st.integers(0, 3200), st.integers(0, 3200)))
+
+
+@given(SIZES, BOUNDS, BOUNDS, st.booleans(), st.sampled_from(["auto", "local", "flight", "mesh"]))
+def test_a_plan_follows_from_ranges_and_options_alone(
+    sizes: list[int],
+    before: list[tuple[int, int, int]],
+    after: list[tuple[int, int, int]],
+    backwards: bool,
+    fetch: str,
 ) -> None:
-    holders = held(*((str(n), min(pair), max(pair)) for n, pair in enumerate(bounds)))
-    at = start
-    for first, end, names in parts_of(start, start + size, holders, alone=alone):
-        assert first == at
-        at = end
-        having = "".join(h.place.store for h in holders if h.earliest <= first and end <= h.end)
-        assert names == having or (alone and not having)
-    assert at == start + size
+    """Whatever stores there are: a sink counts on it when a batch is run again."""
+    options = SourceOptions.of({"subscribe": "t", "fetch": fetch, "maxrecordsperpartition": "700"})
+
+    def plan(bounds: list[tuple[int, int, int]], wanted: list[OffsetRange]) -> list[OffsetRange]:
+        holders: dict[TopicPartition, list[Held]] = {}
+        for number, (name, *pair) in enumerate(bounds):
+            holders.setdefault(key(name), []).extend(held((str(number), min(pair), max(pair))))
+        return planned(wanted, holders, options)
+
+    whole = ranges(*sizes)
+    assert plan(before, whole) == plan(after, whole[::-1] if backwards else whole)
+    assert plan(before, whole) == split(whole, max_records=700)
 
 
-def test_nothing_to_spread() -> None:
-    assert spread([]) == []
-    assert spread(ranges(1, 1)) == ranges(1, 1)
+def test_a_plan_is_the_same_whatever_the_number_of_cores(monkeypatch: pytest.MonkeyPatch) -> None:
+    options = SourceOptions.of({"subscribe": "t"})
+    plans = []
+    for cores in (1, 64):
+        monkeypatch.setattr("os.cpu_count", lambda cores=cores: cores)
+        plans.append(planned(ranges(3 * RECORDS_PER_TASK), {}, options))
+    assert plans[0] == plans[1]
+    assert len(plans[0]) == 3

@@ -12,8 +12,15 @@ from pyspark.sql.datasource import InputPartition
 from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import StructType
 
-from dafka_core.errors import DataLossError
+from dafka_core.columnar.columns import RecordColumns
 from dafka_spark.batch import DafkaBatchReader
+from dafka_spark.errors import (
+    IncompleteBatchError,
+    PartitionVanishedError,
+    RetentionAheadError,
+    StoreLostDataError,
+)
+from dafka_spark.fetching import Fetch
 from dafka_spark.options import SourceOptions
 from dafka_spark.planning import OffsetRange
 from dafka_spark.reading import read_range
@@ -93,19 +100,32 @@ def test_no_rows_of_no_range(source: MemorySource) -> None:
 
 def test_a_gap_is_noticed(source: MemorySource) -> None:
     source.missing = {50}
-    with pytest.raises(DataLossError, match=r"offset 50 was asked for.*failOnDataLoss") as caught:
+    with pytest.raises(
+        StoreLostDataError, match=r"offset 50 was asked for.*failOnDataLoss"
+    ) as caught:
         rows(source, 0, 100)
     assert caught.value.wanted == 50
 
 
 def test_an_early_end_is_noticed(source: MemorySource) -> None:
-    with pytest.raises(DataLossError, match=r"offset 100 was asked for, nothing is available"):
+    with pytest.raises(
+        StoreLostDataError, match=r"offset 100 was asked for, nothing is available"
+    ) as caught:
         rows(source, 90, 110)
+    assert caught.value.end == 100
 
 
 def test_trimmed_records_fail(source: MemorySource) -> None:
     source.trim("t", "A", 20)
-    with pytest.raises(DataLossError, match=r"offset 10 was asked for, offset 20 on is available"):
+    with pytest.raises(
+        RetentionAheadError, match=r"offset 10 was asked for, offset 20 on is available"
+    ):
+        rows(source, 10, 30)
+
+
+def test_a_partition_that_is_gone_fails(source: MemorySource) -> None:
+    source.drop("t", "A")
+    with pytest.raises(PartitionVanishedError, match=r"no store has the partition"):
         rows(source, 10, 30)
 
 
@@ -127,3 +147,51 @@ def test_nothing_left_is_warned_of(source: MemorySource, caplog: pytest.LogCaptu
         batches = rows(source, 90, 110, failondataloss="false")
     assert pa.Table.from_batches(batches)["offset"].to_pylist() == list(range(90, 100))
     assert "offset 100" in caplog.text
+
+
+# -- every range is counted ------------------------------------------------------------------------
+
+
+def some(start: int, end: int) -> RecordColumns:
+    return RecordColumns(start, pa.array([b"%d" % n for n in range(start, end)], pa.binary()), None)
+
+
+@pytest.mark.parametrize(
+    ("given", "expected", "found"),
+    [
+        ([some(10, 20)], 20, None),
+        ([some(10, 15), some(16, 30)], 15, 16),
+        ([some(10, 15), some(10, 15), some(15, 30)], 15, 10),
+        ([some(10, 31)], 10, 10),
+        ([], 10, None),
+    ],
+)
+@pytest.mark.parametrize("fail", ["true", "false"])
+def test_rows_that_are_not_those_of_the_range_are_an_error(
+    source: MemorySource,
+    monkeypatch: pytest.MonkeyPatch,
+    given: list[RecordColumns],
+    expected: int,
+    found: int | None,
+    fail: str,
+) -> None:
+    """Whoever made the mistake, and whatever ``failOnDataLoss`` says."""
+    monkeypatch.setattr(Fetch, "columns", lambda _: iter(given))
+    with pytest.raises(IncompleteBatchError, match=r"^\[DAFKA_INCOMPLETE_BATCH\]") as caught:
+        rows(source, 10, 30, columns("offset", "value"), failondataloss=fail)
+    error = caught.value
+    assert (error.start, error.end) == (10, 30)
+    assert (error.expected, error.found) == (expected, found)
+
+
+def test_only_what_is_known_to_be_lost_may_be_missing(
+    source: MemorySource, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def holed(fetch: Fetch) -> Any:
+        yield some(10, 15)
+        fetch.lost.extend([range(15, 18), range(18, 20)])
+        yield some(20, 28)
+        fetch.lost.append(range(28, 30))
+
+    monkeypatch.setattr(Fetch, "columns", holed)
+    assert [batch.num_rows for batch in rows(source, 10, 30, columns("value"))] == [5, 8]

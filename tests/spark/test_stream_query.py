@@ -215,7 +215,8 @@ def test_lost_records_fail_the_query(
     spark: SparkSession, lost: EmbeddedCluster, topic: str, tmp_path: Path
 ) -> None:
     frame = stream(spark, lost, subscribe=topic, fetchTimeoutMs=3000)
-    with pytest.raises(PySparkException, match=r"it ends at 3 now.*set option failOnDataLoss"):
+    says = r"\[DAFKA_STORE_LOST_DATA\] .*it ends at 3 now.*set option failOnDataLoss"
+    with pytest.raises(PySparkException, match=says):
         run(frame, tmp_path / "c", print)
 
 
@@ -223,6 +224,6 @@ def test_lost_records_are_left_out_on_demand(
     spark: SparkSession, lost: EmbeddedCluster, topic: str, tmp_path: Path
 ) -> None:
     seen: list[Row] = []
-    frame = stream(spark, lost, subscribe=topic, fetchTimeoutMs=10_000, failOnDataLoss=False)
+    frame = stream(spark, lost, subscribe=topic, fetchTimeoutMs=3000, failOnDataLoss=False)
     run(frame, tmp_path / "c", seen.extend)
     assert texts(seen) == ["other"]

@@ -4,27 +4,21 @@ from __future__ import annotations
 
 import json
 import pickle
-import threading
-import time
-from collections.abc import Callable
-from typing import Any
 
 import pytest
 from pyspark.sql.streaming.datasource import (
-    ReadAllAvailable,
     ReadMaxBytes,
     ReadMaxRows,
     SupportsTriggerAvailableNow,
 )
 
-from dafka_core.errors import DataLossError
+from dafka_core.errors import ConfigError
 from dafka_spark import connections
 from dafka_spark.options import SourceOptions
 from dafka_spark.schema import full
 from dafka_spark.stream import DafkaStreamReader
 from tests.spark.memory import MemorySource
-
-ALL = ReadAllAvailable()
+from tests.spark.streams import ALL, everything, json_round, planned, reader
 
 
 @pytest.fixture
@@ -33,31 +27,6 @@ def source() -> MemorySource:
     memory.add("t", "A", 10)
     memory.add("t", "B", 20)
     return memory
-
-
-def reader(source: MemorySource, **given: str) -> DafkaStreamReader:
-    options = SourceOptions.of({"subscribe": "t", "startingoffsets": "earliest", **given})
-    return DafkaStreamReader(full(), options, source.connect)
-
-
-def wait_until(condition: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + 20
-    while not condition():
-        assert time.monotonic() < deadline
-
-
-def json_round(offset: Any) -> Any:
-    """What Spark does with an offset."""
-    return json.loads(json.dumps(offset))
-
-
-def everything(stream: DafkaStreamReader) -> dict[str, Any]:
-    return stream.latestOffset(stream.initialOffset(), ALL)
-
-
-def planned(stream: DafkaStreamReader, start: Any, end: Any) -> Any:
-    parts = stream.partitions(json_round(start), json_round(end))
-    return {(part.partition, part.start, part.end) for part in parts}
 
 
 def test_nothing_is_opened_before_it_is_needed(source: MemorySource) -> None:
@@ -212,66 +181,10 @@ def test_offsets_never_go_backwards(source: MemorySource) -> None:
     stream = reader(source)
     first = stream.latestOffset(stream.initialOffset(), ALL)
     source.cut("t", "A", 3)
-    del source.logs["t", "B"]
+    source.drop("t", "B")
     assert stream.latestOffset(json_round(first), ALL) == first
     source.add("t", "B", 1)
     assert stream.latestOffset(json_round(first), ALL) == first
-
-
-def test_a_partition_that_stays_too_short_is_lost_data(source: MemorySource) -> None:
-    stream = reader(source, fetchtimeoutms="1")
-    first = stream.latestOffset(stream.initialOffset(), ALL)
-    source.cut("t", "A", 3)
-
-    def look() -> bool:
-        return stream.latestOffset(first, ALL) != first
-
-    with pytest.raises(DataLossError, match=r"it ends at 3 now.*failOnDataLoss"):
-        wait_until(look)
-
-
-def test_a_partition_that_stays_too_short_is_warned_of(
-    source: MemorySource, caplog: pytest.LogCaptureFixture
-) -> None:
-    stream = reader(source, fetchtimeoutms="1", failondataloss="false")
-    first = stream.latestOffset(stream.initialOffset(), ALL)
-    source.cut("t", "A", 3)
-
-    def look() -> bool:
-        assert stream.latestOffset(first, ALL) == first
-        return "it ends at 3 now" in caplog.text
-
-    wait_until(look)
-
-
-def test_available_now_waits_for_a_store_that_is_catching_up(source: MemorySource) -> None:
-    first = everything(reader(source))
-    source.cut("t", "A", 3)
-    stream = reader(source)
-    stream.prepareForTriggerAvailableNow()
-    threading.Timer(0.1, source.add, ("t", "A", 7)).start()
-    assert stream.latestOffset(first, ALL) == first
-
-
-def test_available_now_fails_for_lost_records(source: MemorySource) -> None:
-    first = everything(reader(source))
-    source.cut("t", "A", 3)
-    stream = reader(source, fetchtimeoutms="1")
-    stream.prepareForTriggerAvailableNow()
-    with pytest.raises(DataLossError, match=r"it ends at 3 now.*failOnDataLoss"):
-        stream.latestOffset(first, ALL)
-
-
-def test_trimmed_records_are_skipped_only_if_allowed(
-    source: MemorySource, caplog: pytest.LogCaptureFixture
-) -> None:
-    first = reader(source).initialOffset()
-    source.trim("t", "B", 15)
-    strict, lenient = reader(source), reader(source, failondataloss="false")
-    assert ("B", 0, 20) in planned(strict, first, strict.latestOffset(first, ALL))
-    end = lenient.latestOffset(first, ALL)
-    assert planned(lenient, first, end) == {("A", 0, 10), ("B", 15, 20)}
-    assert "offset 0 was asked for, offset 15 on is available" in caplog.text
 
 
 def test_ranges_are_split(source: MemorySource) -> None:
@@ -279,3 +192,56 @@ def test_ranges_are_split(source: MemorySource) -> None:
     start = stream.initialOffset()
     end = stream.latestOffset(start, ALL)
     assert len(planned(stream, start, end)) == 6
+
+
+# -- the first offset is fixed for ever ------------------------------------------------------------
+
+
+def test_batch_zero_is_the_same_whatever_has_changed(source: MemorySource) -> None:
+    stream = reader(source, startingoffsets="latest", maxrecordsperpartition="4")
+    start = stream.initialOffset()
+    source.add("t", "A", 9)
+    source.add("t", "C", 3)
+    end = stream.latestOffset(start, ALL)
+    plan = stream.partitions(json_round(start), json_round(end))
+    source.add("t", "A", 50)
+    source.add("t", "D", 7)
+    source.trim("t", "A", 14)
+    source.backwards = True
+    replay = reader(source, startingoffsets="latest", maxrecordsperpartition="4")
+    again = replay.initialOffset()
+    assert again != start
+    assert replay.partitions(json_round(again), json_round(end)) == plan
+    assert [(part.partition, part.start, part.end) for part in plan] == [
+        ("A", 10, 13),
+        ("A", 13, 16),
+        ("A", 16, 19),
+        ("C", 0, 3),
+    ]
+    after = replay.latestOffset(json_round(end), ALL)
+    assert {("D", 0, 3), ("D", 3, 7)} <= planned(replay, end, after)
+
+
+def test_starting_offsets_that_only_look_too_far_do_not_stop_a_replay(
+    source: MemorySource,
+) -> None:
+    given = {"startingoffsets": '{"t": {"A": 7}}'}
+    stream = reader(source, **given)
+    start = stream.initialOffset()
+    end = stream.latestOffset(start, ALL)
+    source.cut("t", "A", 3)
+    replay = reader(source, **given)
+    assert planned(replay, replay.initialOffset(), end) == {("A", 7, 10), ("B", 0, 20)}
+    fresh = reader(source, **given)
+    with pytest.raises(ConfigError, match=r"'startingOffsets' = 7: .* offsets 0 up to, not incl"):
+        fresh.latestOffset(json_round(fresh.initialOffset()), ALL)
+
+
+def test_a_batch_that_goes_backwards_is_refused(source: MemorySource) -> None:
+    stream = reader(source)
+    end = everything(stream)
+    source.add("t", "A", 5)
+    later = stream.latestOffset(end, ALL)
+    for wrong in (end, {**later, "topics": {"t": {"B": 20}}}):
+        with pytest.raises(ConfigError, match=r"'checkpointLocation' = 't/A': .* ends before it"):
+            stream.partitions(json_round(later), {**json_round(wrong), "start": {}})

@@ -14,8 +14,10 @@ from dafka_core.errors import ConfigError, NotAcknowledgedError
 from dafka_core.records import Values
 from dafka_spark import writing
 from dafka_spark.errors import ColumnError
+from dafka_spark.messages import Written, WrittenRange
 from dafka_spark.options import SinkOptions
-from dafka_spark.writing import DafkaBatchWriter, Written, WrittenRange, address, write_rows
+from dafka_spark.sinks import DafkaBatchWriter
+from dafka_spark.writing import address, write_rows
 
 
 class Ledger:
@@ -24,27 +26,28 @@ class Ledger:
     def __init__(self, failing: str = "") -> None:
         self.values: dict[str, list[bytes]] = {}
         self.failing = failing
+        self.opened: list[str] = []
         self.closed: list[str] = []
 
-    def open(self, options: Any, topic: str, partition: str) -> Any:
+    def open(self, topic: str, partition: str) -> Any:
+        self.opened.append(topic)
         return Publisher(self, topic, partition)
 
 
 class Publisher(contextlib.AbstractContextManager[Any]):
     def __init__(self, ledger: Ledger, topic: str, partition: str) -> None:
         self.ledger, self.topic, self.address = ledger, topic, partition
-        self.next_offset = 40
+        self.end = 40
 
-    def publish_many(self, values: pa.Array) -> int:
-        first = self.next_offset
+    def publish_many(self, values: pa.Array) -> None:
         self.ledger.values.setdefault(self.topic, []).extend(Values.from_arrow(values))
-        self.next_offset += len(values)
-        return first
+        self.end += len(values)
 
-    def flush(self, timeout_s: float) -> None:
+    def finish(self, timeout_s: float) -> WrittenRange:
         assert timeout_s > 0
         if self.topic == self.ledger.failing:
             raise NotAcknowledgedError(self.topic, self.address, 1, timeout_s)
+        return WrittenRange(self.topic, self.address, 40, self.end)
 
     def __exit__(self, *_: object) -> None:
         self.ledger.closed.append(self.topic)
@@ -83,10 +86,20 @@ def test_rows_go_to_their_topics_in_order() -> None:
     assert sorted(ledger.closed) == ["a", "b"]
 
 
-def test_no_rows_open_no_producer() -> None:
-    ledger = Ledger()
-    assert write(ledger, topic="t") == Written(0, ())
-    assert write(ledger, batch(value=pa.array([], pa.binary())), topic="t") == Written(0, ())
+@pytest.mark.parametrize(
+    ("given", "opened"),
+    [
+        ({"topic": "t"}, ["t"]),  # what cannot be written is refused before there are rows
+        ({}, []),
+        ({"topic": "t", "delivery": "at-least-once"}, []),
+    ],
+)
+def test_publishers_that_no_row_needs(given: Any, opened: list[str]) -> None:
+    empty = batch(value=pa.array([], pa.binary()), topic=pa.array([], pa.string()))
+    for batches in ([], [empty]):
+        ledger = Ledger()
+        assert write(ledger, *batches, **given) == Written(0, ())
+        assert ledger.opened == ledger.closed == opened
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,193 @@
+"""A task's units: opened, staged, and committed by the task itself or by the driver for all tasks.
+
+A micro-batch's tasks commit their own units, each with the batch's number.  A batch write's tasks
+only stage, all at one store that the driver has picked, and the driver commits in one step.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from contextlib import closing, suppress
+
+from dafka_core.columnar.client import StoreClient
+from dafka_core.columnar.limits import MAX_UNITS
+from dafka_core.errors import ConfigError, DafkaError, StoreUnreachableError
+from dafka_core.records import NO_NUMBER, CommitUnit
+from dafka_spark.acknowledging import LOOK_AGAIN_S, Goal, left_s, wait_for_stores
+from dafka_spark.exact import ASK_S, DISCARD_S, ExactPublisher
+from dafka_spark.hosting import Candidate, furthest
+from dafka_spark.hosts import Hosts, enough
+from dafka_spark.messages import WrittenRange
+from dafka_spark.options import SinkOptions
+from dafka_spark.streams import Streams
+from dafka_spark.writing import address
+
+
+class UnitOpener:
+    """Opens the publishers of one task's units; to be closed.
+
+    Args:
+        number: the units'; ``NO_NUMBER`` for those that the driver commits.
+        store: the store that the driver has picked for these.
+        goes_on: whether other stores may have more of their partitions than that one.
+    """
+
+    def __init__(
+        self, options: SinkOptions, number: int, *, store: str = "", goes_on: bool = False
+    ) -> None:
+        self._options = options
+        self._number = number
+        self._store = store
+        self._goes_on = goes_on
+        self._hosts = Hosts(options.via)
+        self._streams = Streams()
+        self.close = self._hosts.close
+
+    def __call__(self, topic: str, address: str) -> ExactPublisher:
+        """A publisher of one unit.
+
+        Raises:
+            ConfigError: exactly-once cannot be had.
+            StoreUnreachableError: the store that was picked is not there.
+        """
+        options = self._options
+        known = enough(self._hosts, options.acks, options.delivery_timeout_s)
+        if self._store:
+            if self._goes_on:
+                self._catch_up(known, topic, address)
+            known = [host for host in known if host.place.store == self._store]
+        return ExactPublisher(
+            topic,
+            address,
+            self._number,
+            self._hosts,
+            known,
+            self._streams,
+            store=self._store,
+            acks=options.acks,
+            timeout_s=options.delivery_timeout_s,
+        )
+
+    def _catch_up(self, known: Sequence[StoreClient], topic: str, address: str) -> None:
+        """Waits until the picked store has what any other has of the partition."""
+        end = 0
+        for host in known:
+            with suppress(StoreUnreachableError):
+                end = max(end, host.units([(topic, address)], timeout_s=ASK_S)[0].end)
+        for host in known:
+            if host.place.store == self._store:
+                timeout_s = self._options.delivery_timeout_s
+                found = host.wait(topic, address, end, timeout_s=timeout_s)
+                if found < end:
+                    why = f"it has the partition up to {found}, another store up to {end}"
+                    raise StoreUnreachableError(self._store, why)
+
+
+def pick_store(options: SinkOptions) -> str:
+    """The store that has most of the topic; the same one each time if they are equal.
+
+    Raises:
+        ConfigError: exactly-once cannot be had.
+    """
+    with closing(Hosts(options.via)) as hosts:
+        known = enough(hosts, options.acks, options.delivery_timeout_s)
+        sizes = [Candidate(host, _size_of(host, options.topic)) for host in known]
+        return furthest(sizes, address("", options.topic)).host.place.store
+
+
+def commit(options: SinkOptions, store: str, ranges: Sequence[WrittenRange]) -> None:
+    """Makes what tasks have staged at a store visible, all of it in one step, or nothing.
+
+    Then waits until as many stores have it as must acknowledge.
+
+    Raises:
+        ConfigError: there are too many partitions for one step.
+        FencedError, OffsetConflictError: another writer was there; nothing is visible.
+        NotAcknowledgedError: the store does not answer, or the others have not got it in time.
+    """
+    if not ranges:
+        return
+    units = [
+        CommitUnit(each.topic, each.partition, each.attempt, each.start, each.end, NO_NUMBER)
+        for each in ranges
+    ]
+    if len(units) > MAX_UNITS:
+        why = f"a job that writes to {len(units)} partitions cannot appear at once; {MAX_UNITS} can"
+        raise ConfigError("delivery", options.delivery, f"{why}: write with fewer tasks")
+    deadline = time.monotonic() + options.delivery_timeout_s
+    with closing(Hosts(options.via)) as hosts:
+        known = _at(hosts, store, deadline, lambda host: _commit(host, units, deadline))
+        if options.acks == 1:
+            return
+        for unit in units:
+            wait_for_stores(
+                Goal(unit.topic, unit.partition, unit.start, unit.end),
+                hosts,
+                known,
+                acks=options.acks,
+                have={store},
+                deadline=deadline,
+            )
+
+
+def discard(
+    options: SinkOptions,
+    store: str,
+    ranges: Sequence[WrittenRange],
+    partitions: Sequence[tuple[str, str]],
+) -> None:
+    """Gives up what tasks have staged at a store, as far as it answers.
+
+    ``partitions`` (topic, address) are those where tasks may have staged something that cannot
+    say so any more.
+    """
+    deadline = time.monotonic() + DISCARD_S
+    stages = {(each.topic, each.partition, each.attempt) for each in ranges}
+
+    def give_up(host: StoreClient) -> None:
+        infos = host.units(partitions, timeout_s=left_s(deadline)) if partitions else []
+        for (topic, partition), info in zip(partitions, infos, strict=True):
+            if info.staged_end > info.end:
+                stages.add((topic, partition, info.attempt))
+        found = sorted(stages)
+        for start in range(0, len(found), MAX_UNITS):
+            host.discard(found[start : start + MAX_UNITS], timeout_s=left_s(deadline))
+
+    with suppress(DafkaError), closing(Hosts(options.via)) as hosts:
+        _at(hosts, store, deadline, give_up)
+
+
+def _at(
+    hosts: Hosts, store: str, deadline: float, work: Callable[[StoreClient], None]
+) -> list[StoreClient]:
+    """Does some work at a store, wherever it is then; gives the stores there are."""
+    known = hosts.known()
+    while True:
+        lost = StoreUnreachableError(store, "it is not there")
+        for host in known:
+            if host.place.store != store:
+                continue
+            try:
+                work(host)
+            except StoreUnreachableError as error:
+                lost = error
+            else:
+                return known
+        if time.monotonic() >= deadline:
+            raise lost
+        time.sleep(LOOK_AGAIN_S)
+        known = hosts.anew()
+
+
+def _commit(host: StoreClient, units: Sequence[CommitUnit], deadline: float) -> None:
+    host.commit(units, timeout_s=left_s(deadline))
+
+
+def _size_of(host: StoreClient, topic: str) -> int:
+    """How many records of the topic the store has; 0 as well when that does not matter."""
+    if not topic:
+        return 0
+    with suppress(StoreUnreachableError):
+        return sum(info.end for info in host.heads([topic], timeout_s=ASK_S))
+    return 0

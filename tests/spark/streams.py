@@ -1,0 +1,34 @@
+"""Streaming readers without Spark, and offsets as it hands them on."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+from pyspark.sql.streaming.datasource import ReadAllAvailable
+
+from dafka_spark.options import SourceOptions
+from dafka_spark.schema import full
+from dafka_spark.stream import DafkaStreamReader
+from tests.spark.memory import MemorySource
+
+ALL = ReadAllAvailable()
+
+
+def reader(source: MemorySource, **given: str) -> DafkaStreamReader:
+    options = SourceOptions.of({"subscribe": "t", "startingoffsets": "earliest", **given})
+    return DafkaStreamReader(full(), options, source.connect)
+
+
+def json_round(offset: Any) -> Any:
+    """What Spark does with an offset."""
+    return json.loads(json.dumps(offset))
+
+
+def everything(stream: DafkaStreamReader) -> dict[str, Any]:
+    return stream.latestOffset(stream.initialOffset(), ALL)
+
+
+def planned(stream: DafkaStreamReader, start: Any, end: Any) -> Any:
+    parts = stream.partitions(json_round(start), json_round(end))
+    return {(part.partition, part.start, part.end) for part in parts}

@@ -1,0 +1,65 @@
+"""Units written by hand: publishers of one partition, and what stores have of it then."""
+
+from __future__ import annotations
+
+import dataclasses
+from contextlib import closing
+
+import pyarrow as pa
+
+from dafka_core import EmbeddedCluster
+from dafka_core.columnar.client import StoreClient
+from dafka_core.records import UnitInfo
+from dafka_spark import hosts
+from dafka_spark.exact import ExactPublisher
+from dafka_spark.options import SinkOptions
+from dafka_spark.units import UnitOpener
+
+PARTITION = "0A3F8E1BBB578999443B8818C5851AFC"
+PATIENCE_S = 30.0
+
+
+def options(cluster: EmbeddedCluster, **given: object) -> SinkOptions:
+    return SinkOptions.of({"tower": cluster.tower, **{k: str(v) for k, v in given.items()}})
+
+
+def unit(
+    cluster: EmbeddedCluster, topic: str, number: int, store: str = "", **given: object
+) -> ExactPublisher:
+    """What one attempt of a task opens.  The test's process keeps its clients."""
+    opener = UnitOpener(options(cluster, **given), number, store=store)
+    return opener(topic, PARTITION)
+
+
+def numbers(start: int, stop: int) -> pa.Array:
+    return pa.array([b"%d" % number for number in range(start, stop)])
+
+
+def texts_of(values: pa.Array) -> list[bytes]:
+    found: list[bytes] = values.to_pylist()
+    return found
+
+
+@dataclasses.dataclass(frozen=True)
+class Held:
+    """One store's part of the partition."""
+
+    values: list[bytes]
+    info: UnitInfo
+
+
+def held(cluster: EmbeddedCluster, topic: str, index: int = 0, partition: str = PARTITION) -> Held:
+    """What one store has."""
+    store = cluster.stores[index]
+    with closing(hosts.Hosts(options(cluster).via)) as found:
+        (client,) = [each for each in found.anew() if each.place.store == store]
+        (info,) = client.units([(topic, partition)], timeout_s=PATIENCE_S)
+        return Held(read(client, topic, partition, info.end), info)
+
+
+def read(client: StoreClient, topic: str, partition: str, end: int) -> list[bytes]:
+    found = client.read(
+        topic, partition, 0, end, times=False, max_records=1000, max_bytes=1 << 20,
+        timeout_s=PATIENCE_S,
+    )  # fmt: skip
+    return [value for columns in found for value in columns.values.to_pylist()]
