@@ -1,0 +1,237 @@
+"""What must hold after every step, whatever has happened.  Each says what it states.
+
+They know what was published (``publish``) and nothing of how production works, but for its
+limits, and the names of what it holds.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from dafka_core.nodes import serving
+from dafka_core.protocol import fetching, storing
+from dafka_core.protocol.consuming import ConsumerRole
+from dafka_core.protocol.messages import Ack, DirectHead, Head, Message
+from dafka_core.protocol.producing import MAX_ACKING_STORES, ProducerRole
+from dafka_core.protocol.reading import ReaderRole
+from dafka_core.protocol.role import RunMessage
+from dafka_core.protocol.storing import StoreRole
+from dafka_core.records import CommitUnit, Run
+from tests.simulation.world import World
+
+if TYPE_CHECKING:
+    from tests.simulation.disk import Disk
+    from tests.simulation.mesh import SimulatedMesh
+
+LOST = "lost:"
+DOUBLED = "doubled:"
+"""Failures of these kinds begin so."""
+
+MAX_OVERDUE = 5
+"""Ticks, one after the other, that may leave something due: what comes between may add to it."""
+
+Key = tuple[str, str]
+"""Topic and partition."""
+
+
+class Checkers:
+    """The truth, and every claim about it."""
+
+    def __init__(self, world: World) -> None:
+        self._world = world
+        self.disks: dict[str, Disk] = {}
+        """By the store's address."""
+        self.published: dict[Key, list[bytes]] = {}
+        """What has been published up to now."""
+        self.acknowledged: dict[str, dict[Key, int]] = {}
+        """By the store's address: up to where it has acknowledged."""
+        self._seen: dict[tuple[object, ...], int] = {}
+        self._units: dict[tuple[str, str, int], tuple[int, int]] = {}
+        self._latest: dict[tuple[int, str, str], int] = {}
+        self.delivered_records = 0
+
+    # -- what is true ----------------------------------------------------------------------------
+
+    def publish(self, topic: str, partition: str, offset: int, values: list[bytes]) -> None:
+        """An application says records; a later life says the same again, or goes on."""
+        truth = self.published.setdefault((topic, partition), [])
+        known = truth[offset : offset + len(values)]
+        if offset > len(truth) or known != values[: len(known)]:
+            self._world.fail(partition[:4], f"publishes another record at {offset}")
+        truth.extend(values[len(known) :])
+
+    def is_true(self, run: Run) -> bool:
+        """Whether the run is what was published at its offsets."""
+        truth = self.published.get((run.topic, run.partition), [])
+        return run.end <= len(truth) and truth[run.offset : run.end] == run.values.to_list()
+
+    # -- delivery --------------------------------------------------------------------------------
+
+    def on_delivered(self, who: str, run: Run, expected: int | None) -> None:
+        """What is delivered is a prefix of what was published, each record once and in order.
+
+        ``expected`` is the next offset; None where any may come first.
+        """
+        if expected is not None and run.offset != expected:
+            kind = DOUBLED if run.offset < expected else LOST
+            self._world.fail(who, f"{kind} was delivered {_name(run)} where {expected} was next")
+        if not self.is_true(run):
+            self._world.fail(who, f"was delivered {_name(run)}, which were never published")
+        self.delivered_records += len(run.values)
+
+    def on_told(self, mesh: SimulatedMesh, message: Message | Run) -> None:
+        """A consumer hears of a partition; of some, it is where "latest" is."""
+        role = mesh.role
+        if not isinstance(role, ConsumerRole) or not isinstance(message, Head | DirectHead | Run):
+            return
+        if message.topic in role.topics:
+            latest = message.offset if isinstance(message, Run) else message.end
+            self._latest.setdefault((mesh.number, message.topic, message.partition), latest)
+
+    def on_latest(self, mesh: SimulatedMesh, run: Run) -> None:
+        """Who begins at the latest is delivered nothing from before what it was told first."""
+        latest = self._latest[mesh.number, run.topic, run.partition]
+        if run.offset < latest:
+            self._world.fail(mesh.name, f"begins with {_name(run)}, and the latest was {latest}")
+
+    # -- durability ------------------------------------------------------------------------------
+
+    def on_disk(self, store: str, run: Run) -> None:
+        """What a store keeps at an offset is what was published there."""
+        if not self.is_true(run):
+            self._world.fail(store, f"stores {_name(run)}, which were never published")
+
+    def on_committed(self, store: str, unit: CommitUnit, values: list[bytes]) -> None:
+        """A unit is there: from now on this is what its writer has said, and it says it once."""
+        topic, partition, _, start, end, number = unit
+        place = self._units.setdefault((topic, partition, number), (start, end))
+        if place != (start, end):
+            self._world.fail(store, f"{DOUBLED} unit {number} at {place}, and at {(start, end)}")
+        self.publish(topic, partition, start, values)
+
+    def on_unit(self, who: str, disk: Disk, key: Key, number: int, rows: list[bytes]) -> None:
+        """A unit whose writer was told that it is there is there, all of it and nothing else."""
+        start, end = self._units.get((*key, number), (0, 0))
+        found = self.published.get(key, [])[start:end]
+        if sorted(found) != sorted(rows) or disk.end(*key) < end:
+            self._world.fail(who, f"{LOST} unit {number} is not what was written")
+
+    def on_sent(self, mesh: SimulatedMesh, message: Message | RunMessage) -> None:
+        """No node sends what was never published, or acknowledges what is not on its disk."""
+        match message:
+            case RunMessage(run):
+                if not self.is_true(run):
+                    self._world.fail(mesh.name, f"sends {_name(run)}, which is not what it was")
+            case Head(topic, partition):
+                if message.end > len(self.published.get((topic, partition), ())):
+                    self._world.fail(mesh.name, f"sends a head of {message.end}, which is none")
+            case Ack(partition, topic, _, store):
+                self._on_ack(mesh, (topic, partition), message.end, store)
+
+    def _on_ack(self, mesh: SimulatedMesh, key: Key, end: int, store: str) -> None:
+        on_disk = self.disks[store].end(*key)
+        if end > on_disk:
+            self._world.fail(
+                mesh.name, f"acknowledges {end} of {key[1][:4]}, and {on_disk} are on its disk"
+            )
+        acknowledged = self.acknowledged.setdefault(store, {})
+        acknowledged[key] = max(end, acknowledged.get(key, 0))
+
+    def after_crash(self, store: str) -> None:
+        """What a store has acknowledged is on its disk after a crash."""
+        for key, end in self.acknowledged.get(store, {}).items():
+            on_disk = self.disks[store].end(*key)
+            if on_disk < end:
+                self._world.fail(
+                    self.disks[store].name, f"{LOST} {on_disk} to {end} of {key}, acknowledged"
+                )
+
+    def on_durable(self, who: str, key: Key, end: int, acks: int) -> None:
+        """A producer is told that records are safe only when ``acks`` disks have them."""
+        count = sum(disk.end(*key) >= end for disk in self.disks.values())
+        if count < acks:
+            self._world.fail(who, f"{LOST} takes {end} for safe, {count} stores have it on disk")
+
+    def on_resumed(self, who: str, key: Key, end: int, asked_end: int | None) -> None:
+        """A producer goes on after all that stores have acknowledged, if it can reach them."""
+        if asked_end is not None and end < asked_end:
+            self._world.fail(who, f"resumes at {end}, and stores that it reaches have {asked_end}")
+
+    # -- offsets and memory ----------------------------------------------------------------------
+
+    def never_backwards(self, who: str, what: tuple[object, ...], value: int) -> None:
+        """An offset only grows."""
+        before = self._seen.get(what, value)
+        if value < before:
+            self._world.fail(who, f"{what[1:]} went back from {before} to {value}")
+        self._seen[what] = value
+
+    def after_round(self, mesh: SimulatedMesh) -> None:
+        """What a node holds is within its limits, and its offsets never go back."""
+        role = mesh.role
+        # What was due at a tick is done by it, else the loop goes round without an end.
+        due = role.deadline(self._world.now)
+        mesh.overdue = mesh.overdue + 1 if due is not None and due <= self._world.now else 0
+        self.most(mesh, "rounds in which nothing that was due was done", mesh.overdue, MAX_OVERDUE)
+        counted, came = mesh.invalid_count, mesh.expected_invalid_count
+        if counted != came and (counted > came or not mesh.inbox):
+            self._world.fail(mesh.name, f"counts {counted} invalid messages, and {came} came")
+        match role:
+            case StoreRole():
+                self._store(mesh, role)
+            case ConsumerRole():
+                self._ahead(mesh, role._ahead, list(role._catchups.values()))
+                for key, (position, head) in role.positions().items():
+                    self.never_backwards(mesh.name, (mesh.number, "head", key), head)
+                    if position > head:
+                        self._world.fail(mesh.name, f"is at {position} beyond its head {head}")
+                self.most(mesh, "missing", len(role._missing), len(role._catchups))
+            case ReaderRole():
+                reads = [read for reads in role._reads.values() for read in reads]
+                self._ahead(mesh, role._ahead, [read.catchup for read in reads])
+            case ProducerRole():
+                self.never_backwards(mesh.name, (mesh.number, "durable"), role.durable)
+                self.most(mesh, "durable", role.durable, role.next_offset)
+                self.most(mesh, "acking stores", len(role._acked), MAX_ACKING_STORES)
+                kept = sum(len(run.values) for run in role._retained)
+                partly = len(role._retained[0].values) if role._retained else 0
+                self.most(mesh, "kept records", kept, role.unacknowledged + partly)
+
+    def most(self, mesh: SimulatedMesh, what: str, value: int, limit: int) -> None:
+        """Something is not above its limit."""
+        if value > limit:
+            self._world.fail(mesh.name, f"{what}: {value}, at most {limit} are allowed")
+
+    def _store(self, mesh: SimulatedMesh, role: StoreRole) -> None:
+        partitions = role._partitions
+        self._ahead(mesh, role._ahead, [p.catchup for p in partitions.values()])
+        self.most(mesh, "requests", len(role._requests), storing.MAX_PENDING_REQUESTS + 1)
+        for key, partition in partitions.items():
+            self.never_backwards(mesh.name, (mesh.number, "durable", key), partition.durable)
+            self.never_backwards(mesh.name, (mesh.number, "head", key), partition.catchup.head)
+            on_disk = self.disks[role.address].end(*key)
+            self.most(mesh, f"durable {key}", partition.durable, on_disk)
+        # It stops receiving in time: one look at the queue may go beyond the limit, with what was
+        # waiting behind a gap that it filled, and no second one.
+        ahead, before = (mesh.number, "ahead"), (mesh.number, "pending")
+        limit = max(serving.MAX_PENDING_BYTES, self._seen.get(before, 0)) + self._seen.get(ahead, 0)
+        self.most(
+            mesh, "pending bytes", role.pending_bytes, limit + mesh.taken_bytes + mesh.put_bytes
+        )
+        if self._seen.get(before, 0) >= serving.MAX_PENDING_BYTES:
+            self.most(mesh, "bytes received while its disk is behind", mesh.taken_bytes, 0)
+        self._seen[ahead] = role._ahead.size_bytes + role._ahead.records
+        self._seen[before] = role.pending_bytes
+
+    def _ahead(self, mesh: SimulatedMesh, ahead: fetching.Ahead, catchups: list[Any]) -> None:
+        kept = [run for catchup in catchups for run in catchup._ahead]
+        records = sum(len(run.values) for run in kept)
+        if ahead.records != records:
+            self._world.fail(mesh.name, f"counts {ahead.records} records ahead, holds {records}")
+        self.most(mesh, "records ahead", records, fetching.MAX_AHEAD_RECORDS)
+        size_bytes = sum(run.values.size_bytes for run in kept)
+        self.most(mesh, "bytes ahead", size_bytes, fetching.MAX_AHEAD_BYTES)
+
+
+def _name(run: Run) -> str:
+    return f"{run.topic} {run.partition[:4]} [{run.offset}, {run.end})"

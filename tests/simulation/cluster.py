@@ -1,0 +1,219 @@
+"""A whole simulation: who is there, what befalls them, and whether all is well in the end."""
+
+from __future__ import annotations
+
+import hashlib
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Final
+
+from dafka_core.nodes.serving import StoreLoop
+from dafka_core.protocol.consuming import ConsumerRole
+from dafka_core.protocol.producing import ProducerRole
+from dafka_core.protocol.reading import ReaderRole
+from dafka_core.protocol.storing import StoreRole
+from tests.simulation.checkers import LOST, Checkers, Key
+from tests.simulation.exact import ExactQuery
+from tests.simulation.faults import Faults
+from tests.simulation.hosts import ConsumerHost, Host, ProducerHost, StoreHost
+from tests.simulation.network import Network
+from tests.simulation.reader import ReaderHost
+from tests.simulation.shape import Shape, limited, shape_of
+from tests.simulation.world import World
+from tests.simulation.writer import Writer
+
+CATCH_UP_S: Final = 60.0
+"""Within this time after the last fault everyone has everything.  It holds the largest sync
+interval, and the longest wait before something is asked for again, twice."""
+
+LOOK_S: Final = 0.5
+
+QUICK_S: Final = 0.011
+"""Where a message takes longer a new node may meet a store too late for its first question."""
+
+
+@dataclass(frozen=True)
+class Roles:
+    """What is simulated.  Production, but for one defect where a test puts one in."""
+
+    store: Callable[..., StoreRole] = StoreRole
+    producer: Callable[..., ProducerRole] = ProducerRole
+    consumer: Callable[..., ConsumerRole] = ConsumerRole
+    reader: Callable[..., ReaderRole] = ReaderRole
+    loop: Callable[..., StoreLoop] = StoreLoop
+
+
+@dataclass(frozen=True)
+class Result:
+    """What a simulation has seen."""
+
+    seed: int
+    trace_hash: str
+    faults: Counter[str]
+    steps: int
+    records: int
+    """Published."""
+    delivered: int
+    """Records delivered, to all consumers and readers together."""
+    caught_up_s: float
+    """How long it took after the last fault until everyone had everything."""
+    virtual_s: float
+
+
+class Cluster:
+    """Everyone in one world."""
+
+    def __init__(self, shape: Shape, roles: Roles, write: Callable[[str], object] | None) -> None:
+        self.shape = shape
+        self.roles = roles
+        self.world = World(shape.seed, write)
+        self.checkers = Checkers(self.world)
+        self.network = Network(self.world, shape)
+        self._bodies: dict[str, bytes] = {}
+        chance = self.world.random
+        styles = shape.styles
+        self.stores = [
+            StoreHost(self, f"store-{i}", styles[i % len(styles)]) for i in range(shape.stores)
+        ]
+        self.producers = [
+            ProducerHost(
+                self,
+                f"producer-{i}",
+                chance.choice(styles),
+                chance.choice(shape.topics),
+                leaves=self.world.chance(shape.leaves),
+            )
+            for i in range(shape.producers)
+        ]
+        self.consumers = [
+            ConsumerHost(
+                self,
+                f"consumer-{i}",
+                chance.choice(styles),
+                tuple(sorted({chance.choice(shape.topics), chance.choice(shape.topics)})),
+                latest=self.world.chance(shape.latest),
+            )
+            for i in range(shape.consumers)
+        ]
+        self.readers = [ReaderHost(self, f"reader-{i}", styles[0]) for i in range(shape.readers)]
+        self.writers = [
+            Writer(self, f"writer-{i}", chance.choice(shape.topics)) for i in range(shape.writers)
+        ]
+        self.queries = [
+            ExactQuery(self, f"query-{i}", chance.choice(shape.topics))
+            for i in range(shape.queries)
+        ]
+        self.faults = Faults(self)
+        self._start()
+
+    @property
+    def hosts(self) -> list[Host]:
+        """All machines."""
+        return [*self.stores, *self.producers, *self.consumers, *self.readers]
+
+    def values(self, address: str, offset: int, count: int) -> list[bytes]:
+        """Records of a partition: each says which it is, and has its own length."""
+        body = self._bodies.get(address)
+        if body is None:
+            body = hashlib.blake2b(address.encode()).digest() * 4
+            self._bodies[address] = body
+        most = self.shape.value_bytes
+        return [
+            b"%x:%s:" % (i, body[:3]) + body[: i * 7 % most] for i in range(offset, offset + count)
+        ]
+
+    def gap_s(self, target: int) -> float:
+        """The time between two bursts, so that all is said about when the faults end."""
+        return 0.8 * self.shape.faults_s / max(1.0, 2 * target / (1 + self.shape.burst))
+
+    def reaches_all(self, since_s: float) -> bool:
+        """Whether a node that started then has met every store by now, quick as they are."""
+        quick = self.shape.delay_s + self.shape.lag_s <= QUICK_S
+        calm = since_s - self.shape.faults_s > 2 * self.shape.sync_s
+        return quick and calm and all(store.up for store in self.stores)
+
+    def run(self) -> Result:
+        """Lets the world go on until everyone has everything.
+
+        Raises:
+            SimulationError: a checker has found something.
+        """
+        world, shape = self.world, self.shape
+        world.run_until(shape.faults_s)
+        self.faults.end()
+        world.note("world", "the faults are over")
+        behind = self._behind()
+        while behind and world.now < shape.faults_s + CATCH_UP_S + self._saying_s():
+            world.run_until(world.now + LOOK_S)
+            behind = self._behind()
+        if behind:
+            waited_s = world.now - shape.faults_s
+            world.fail("world", f"{LOST} {waited_s:.0f} s after the faults, {'; '.join(behind)}")
+        return Result(
+            shape.seed,
+            world.trace_hash,
+            world.faults,
+            world.steps,
+            sum(map(len, self.checkers.published.values())),
+            self.checkers.delivered_records,
+            world.now - shape.faults_s,
+            world.now,
+        )
+
+    def _saying_s(self) -> float:
+        """What was left to be said takes its time."""
+        return 2 * self.shape.faults_s
+
+    def _start(self) -> None:
+        late = self.shape.late_stores
+        for i, host in enumerate(self.hosts):
+            if i < late:
+                self.world.after(self.world.between(0.3, 0.9) * self.shape.faults_s, host.start)
+            else:
+                self.world.after(self.world.between(0, 1), host.start)
+
+    def _behind(self) -> list[str]:
+        """Who does not have everything yet, and why."""
+        goals: dict[Key, int] = {}
+        for store in self.stores:
+            for key, end in store.disk.ends().items():
+                goals[key] = max(end, goals.get(key, 0))
+        for producer in self.producers:
+            goals[producer.key] = max(producer.end, goals.get(producer.key, 0))
+        goals = {key: end for key, end in goals.items() if end}
+        behind = [f"{p.name} waits" for p in self.producers if not p.done]
+        behind += [f"{w.name} waits at {w.acknowledged}" for w in self.writers if not w.done]
+        behind += [f"{q.name} waits at unit {q.number}" for q in self.queries if not q.done]
+        behind += [f"{reader.name} reads" for reader in self.readers if not reader.done]
+        for store in self.stores:
+            for key, end in goals.items():
+                held = store.disk.end(*key)
+                if held < end:
+                    behind.append(f"{store.name} has {held} of {end} of {_key(key)}")
+        for consumer in self.consumers:
+            for key, end in goals.items():
+                missing = consumer.missing(key, end)
+                if missing:
+                    behind.append(f"{consumer.name} {missing} of {end} of {_key(key)}")
+        return behind
+
+
+def _key(key: Key) -> str:
+    return f"{key[0]} {key[1][:4]}"
+
+
+def simulate(
+    seed: int, roles: Roles | None = None, write: Callable[[str], Any] | None = None
+) -> Result:
+    """Runs the world of a seed; ``write`` is given each line of the trace.
+
+    Raises:
+        SimulationError: a checker has found something.
+    """
+    shape = shape_of(seed)
+    if write is not None:
+        for line in shape.describe():
+            write(line)
+    with limited(shape.limits):
+        return Cluster(shape, roles or Roles(), write).run()

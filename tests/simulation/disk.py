@@ -1,0 +1,308 @@
+"""A store's disk: what is synced survives a crash, and nothing else does.
+
+As LMDB has it: a group of runs is on disk whole or not at all, and readers see it only then.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+
+from dafka_core.errors import DafkaError, FencedError, OffsetConflictError, UnitExistsError
+from dafka_core.nodes.appending import Outcomes
+from dafka_core.records import NO_NUMBER, CommitUnit, PartitionInfo, Run, Unit, UnitInfo, Values
+from dafka_core.storage.staging import Commit, Discard, Entry, Mark, Staged
+from tests.simulation.checkers import Checkers
+from tests.simulation.world import World
+
+BLOCK_COUNT = 50
+"""Records in one piece that a read hands out."""
+
+
+@dataclass(frozen=True)
+class Piece:
+    """Consecutive records, as ``storage.block.Chunk`` has them."""
+
+    offset: int
+    values: list[bytes]
+
+    @property
+    def end(self) -> int:
+        """The offset after the last record."""
+        return self.offset + len(self.values)
+
+    def run_values(self) -> Values:
+        """The records."""
+        return Values.of(self.values)
+
+
+@dataclass
+class Tail:
+    """What is staged behind a partition's end, and whose it is."""
+
+    attempt: str
+    unit: Unit
+    values: list[bytes] = field(default_factory=list)
+
+
+@dataclass
+class Partition:
+    """One partition on disk."""
+
+    records: list[bytes] = field(default_factory=list)
+    tail: Tail | None = None
+    marker: Unit | None = None
+    committed: tuple[str, int, int] | None = None
+
+    @property
+    def end(self) -> int:
+        """How far readers see."""
+        return len(self.records)
+
+    @property
+    def tail_end(self) -> int:
+        """How far it is staged."""
+        return self.end + (len(self.tail.values) if self.tail else 0)
+
+    def mark(self, unit: Unit) -> None:
+        """Keeps the newer marker."""
+        newest = self.marker.number if self.marker else NO_NUMBER
+        if unit.number > newest:
+            self.marker = unit
+
+
+class Disk:
+    """What a store's machine keeps: ``Log`` as far as a store's loop uses it.
+
+    What an entry does is written down in ``storage/staging.py``; here it is done in the plainest
+    way.
+    """
+
+    def __init__(self, world: World, checkers: Checkers, name: str) -> None:
+        self.name = name
+        self._world = world
+        self._checkers = checkers
+        self._partitions: dict[tuple[str, str], Partition] = {}
+
+    # -- writing ---------------------------------------------------------------------------------
+
+    def write(self, entries: Sequence[Entry]) -> list[DafkaError | None]:
+        """Puts a group on disk, synced; see ``Log.write``."""
+        return [self._apply(entry) for entry in entries]
+
+    def _apply(self, entry: Entry) -> DafkaError | None:
+        match entry:
+            case Run():
+                return self._append(entry)
+            case Staged():
+                return self._stage(entry)
+            case Commit():
+                return self._commit(entry.units)
+            case Discard(topic, partition, attempt):
+                held = self._partition(topic, partition)
+                if held.tail is not None and held.tail.attempt == attempt:
+                    held.tail = None
+            case Mark(topic, partition, unit):
+                return self._mark(topic, partition, unit)
+        return None
+
+    def _append(self, run: Run) -> DafkaError | None:
+        held, unit = self._partition(run.topic, run.partition), run.unit
+        tail = held.tail
+        whole = unit is None or run.end == unit.end
+        goes_on = tail is not None and tail.attempt == "" and run.offset == held.tail_end
+        if unit is not None and goes_on and tail is not None:
+            goes_on = tail.unit == unit
+        if not goes_on and run.offset != held.end:
+            if unit is None:
+                self._world.fail(self.name, f"appends {run.offset} to an end of {held.end}")
+            return OffsetConflictError(run.topic, run.partition, run.offset, held.end)
+        shown = list(run.values)
+        if goes_on and tail is not None:
+            shown = tail.values + shown
+        if not whole and unit is not None:
+            held.tail = Tail("", unit, shown)
+            return None
+        if goes_on and tail is not None and run.end >= tail.unit.end:
+            held.mark(tail.unit)
+        self._show(run.topic, run.partition, held, shown)
+        if unit is not None:
+            held.mark(unit)
+        return None
+
+    def _show(self, topic: str, partition: str, held: Partition, values: list[bytes]) -> None:
+        self._checkers.on_disk(self.name, Run.of(topic, partition, held.end, list(values)))
+        held.tail = None
+        held.records.extend(values)
+
+    def _stage(self, staged: Staged) -> DafkaError | None:
+        run, attempt, number = staged
+        held = self._partition(run.topic, run.partition)
+        names, tail = (run.topic, run.partition), held.tail
+        if held.marker is not None and NO_NUMBER < number <= held.marker.number:
+            return UnitExistsError(*names, held.marker)
+        own = tail is not None and tail.attempt == attempt
+        if tail is not None and not own and NO_NUMBER < number < tail.unit.number:
+            return FencedError(*names, attempt)
+        if tail is not None and own and run.offset == held.tail_end:
+            tail.values.extend(run.values)
+            tail.unit = Unit(number, held.end, 0)
+            return None
+        if run.offset != held.end:
+            if own:
+                return OffsetConflictError(*names, run.offset, held.tail_end)
+            if run.offset > held.end:
+                return FencedError(*names, attempt)
+            return OffsetConflictError(*names, run.offset, held.end)
+        held.tail = Tail(attempt, Unit(number, held.end, 0), list(run.values))
+        return None
+
+    def _commit(self, units: Sequence[CommitUnit]) -> DafkaError | None:
+        for unit in units:
+            refused = self._refused(unit)
+            if refused is not None:
+                return refused
+        for unit in units:
+            topic, partition, attempt, start, end, number = unit
+            held = self._partition(topic, partition)
+            if held.committed == (attempt, start, end) or held.tail is None:
+                continue
+            self._checkers.on_committed(self.name, unit, held.tail.values)
+            self._show(topic, partition, held, held.tail.values)
+            held.committed = (attempt, start, end)
+            held.mark(Unit(number, start, end))
+        return None
+
+    def _refused(self, unit: CommitUnit) -> DafkaError | None:
+        topic, partition, attempt, start, end, number = unit
+        held = self._partition(topic, partition)
+        if held.committed == (attempt, start, end):
+            return None
+        if held.tail is None or held.tail.attempt != attempt:
+            return FencedError(topic, partition, attempt)
+        if start != held.end:
+            return OffsetConflictError(topic, partition, start, held.end)
+        if end != held.tail_end:
+            return OffsetConflictError(topic, partition, end, held.tail_end)
+        if held.marker is not None and NO_NUMBER < number <= held.marker.number:
+            return UnitExistsError(topic, partition, held.marker)
+        return None
+
+    def _mark(self, topic: str, partition: str, unit: Unit) -> DafkaError | None:
+        held = self._partition(topic, partition)
+        if held.end < unit.end:
+            return OffsetConflictError(topic, partition, unit.end, held.end)
+        marker = held.marker
+        if marker is not None and marker.number == unit.number and marker != unit:
+            return UnitExistsError(topic, partition, marker)
+        held.mark(unit)
+        return None
+
+    def _partition(self, topic: str, partition: str) -> Partition:
+        return self._partitions.setdefault((topic, partition), Partition())
+
+    # -- reading ---------------------------------------------------------------------------------
+
+    def end(self, topic: str, partition: str) -> int:
+        """See ``Log.end``."""
+        held = self._partitions.get((topic, partition))
+        return held.end if held else 0
+
+    def unit(self, topic: str, partition: str) -> UnitInfo:
+        """See ``Log.unit``."""
+        held = self._partitions.get((topic, partition))
+        if held is None:
+            return UnitInfo(0, 0, "", None)
+        attempt = held.committed[0] if held.committed else ""
+        if held.tail is not None:
+            attempt = held.tail.attempt
+        return UnitInfo(held.end, held.tail_end, attempt, held.marker)
+
+    def ends(self) -> dict[tuple[str, str], int]:
+        """The end of every partition."""
+        return {key: held.end for key, held in self._partitions.items() if held.end}
+
+    def partitions(self, topic: str | None = None) -> list[PartitionInfo]:
+        """See ``Log.partitions``."""
+        return [
+            PartitionInfo(name, partition, 0, held.end)
+            for (name, partition), held in sorted(self._partitions.items(), key=_name)
+            if topic in (None, name) and held.end
+        ]
+
+    def read(
+        self, topic: str, partition: str, start: int, end: int, *, max_records: int, max_bytes: int
+    ) -> list[Piece]:
+        """See ``Log.read``."""
+        held = self._partitions.get((topic, partition))
+        records = held.records if held else []
+        end = min(end, len(records))
+        pieces: list[Piece] = []
+        while start < end and max_records > 0:
+            values: list[bytes] = []
+            for value in records[start : min(end, start + BLOCK_COUNT, start + max_records)]:
+                if max_bytes < len(value) and (values or pieces):
+                    break
+                max_bytes -= len(value)
+                values.append(value)
+            if not values:
+                break
+            pieces.append(Piece(start, values))
+            start += len(values)
+            max_records -= len(values)
+        return pieces
+
+    def times(self, topic: str, partition: str, start: int, end: int) -> list[tuple[int, int]]:
+        """See ``Log.times``: one time for all."""
+        return [(start, 1)] if start < min(end, self.end(topic, partition)) else []
+
+
+def _name(item: tuple[tuple[str, str], Partition]) -> tuple[str, str]:
+    return item[0]
+
+
+class SimulatedAppender:
+    """``Appender`` over a disk that takes its time.
+
+    Args:
+        done: called when a group is on disk, some time later.
+    """
+
+    def __init__(
+        self, world: World, disk: Disk, done: Callable[[list[Entry], Outcomes], None]
+    ) -> None:
+        self._world = world
+        self._disk = disk
+        self._done = done
+        self._group: list[Entry] | None = None
+        self._dead = False
+        self.append_s = 0.0
+
+    @property
+    def busy(self) -> bool:
+        """Whether a group is on its way to the disk."""
+        return self._group is not None
+
+    def append(self, entries: list[Entry]) -> None:
+        """Takes a group."""
+        if self._group is not None:
+            self._world.fail(self._disk.name, "appends while the appender is busy")
+        self._group = entries
+        self._world.after(self._world.random.random() * self.append_s, self._synced)
+
+    def crash(self) -> None:
+        """The machine is gone: what is not synced may be on disk whole, or is lost whole."""
+        self._dead = True
+        if self._group is None:
+            return
+        if self._world.chance(0.5):
+            self._disk.write(self._group)
+            self._world.fault("crash between sync and ACK", self._disk.name)
+        else:
+            self._world.fault("unsynced append lost", self._disk.name)
+
+    def _synced(self) -> None:
+        if self._dead or self._group is None:
+            return
+        entries, self._group = self._group, None
+        self._done(entries, self._disk.write(entries))

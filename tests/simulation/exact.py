@@ -1,0 +1,136 @@
+"""A query that writes units, each once: its tasks are tried again, and twice at a time.
+
+An attempt asks the store how far the partition is, stages its rows in an order of its own and
+commits them, as ``dafka_spark/exact.py`` does where its host comes back.  The query moves to
+another store only when that has its last unit: there, too, the marker must tell that it is there.
+"""
+
+from __future__ import annotations
+
+from concurrent.futures import Future
+from itertools import pairwise
+from typing import TYPE_CHECKING, Any
+
+from dafka_core.errors import DafkaError
+from dafka_core.records import CommitUnit, Run, Values
+from tests.simulation.checkers import Key
+
+if TYPE_CHECKING:
+    from tests.simulation.cluster import Cluster
+    from tests.simulation.hosts import StoreHost
+
+UNITS = 8
+"""Units that a query writes at the most."""
+
+
+class ExactQuery:
+    """One partition of a query's output."""
+
+    def __init__(self, cluster: Cluster, name: str, topic: str) -> None:
+        self.cluster = cluster
+        self.world = cluster.world
+        self.name = name
+        self.topic = topic
+        self.address = self.world.address()
+        self.units = self.world.random.randint(1, UNITS)
+        self.number = 0
+        """Of the unit to write next."""
+        self.home: StoreHost = self.world.random.choice(cluster.stores)
+        most = 2 * cluster.shape.burst
+        self.sizes = [self.world.random.randint(1, most) for _ in range(self.units)]
+        self._again(0)
+
+    @property
+    def key(self) -> Key:
+        """Its partition."""
+        return (self.topic, self.address)
+
+    @property
+    def done(self) -> bool:
+        """Every unit is there."""
+        return self.number >= self.units
+
+    def rows(self, number: int) -> list[bytes]:
+        """What a unit consists of, in some order."""
+        return [b"unit %d row %d" % (number, i) for i in range(self.sizes[number])]
+
+    def _again(self, number: int) -> None:
+        self.world.after(self.world.between(0.05, 1), lambda: self._attempt(number))
+
+    def _attempt(self, number: int) -> None:
+        puts, mesh = self.home.puts, self.home.mesh
+        if number < self.number - 1:
+            return
+        if puts is None or mesh is None:
+            self._again(number)
+            return
+        [info] = puts.units([self.key])
+        if info.unit is not None and info.unit.number >= number:
+            self._finished(number)
+            return
+        attempt = self.world.address()
+        self.world.note(self.name, f"unit {number}: {attempt[:4]} begins at {info.end}")
+        rows = self.rows(number)
+        self.world.random.shuffle(rows)
+        cuts = sorted({0, len(rows), self.world.random.randint(0, len(rows))})
+        promises: list[Future[Any]] = []
+        for start, stop in pairwise(cuts):
+            values = Values.of(rows[start:stop])
+            run = Run(self.topic, self.address, info.end + start, values)
+            promises.append(puts.stage(run, attempt, number))
+            self._count(promises[-1], mesh, values.size_bytes + len(values))
+        unit = CommitUnit(*self.key, attempt, info.end, info.end + len(rows), number)
+        promises[-1].add_done_callback(lambda done: self._staged(done, unit))
+        if self.world.chance(0.3):
+            self._again(number)  # a second attempt beside the first
+
+    def _staged(self, done: Future[Any], unit: CommitUnit) -> None:
+        puts, mesh = self.home.puts, self.home.mesh
+        if self._failed(done, unit.number) or puts is None or mesh is None:
+            return
+        promise = puts.commit([unit])
+        self._count(promise, mesh, 1)
+        promise.add_done_callback(lambda done: self._committed(done, unit))
+
+    def _committed(self, done: Future[Any], unit: CommitUnit) -> None:
+        if not self._failed(done, unit.number):
+            self.world.note(self.name, f"unit {unit.number}: {unit.attempt[:4]} is committed")
+            self._finished(unit.number)
+
+    def _failed(self, done: Future[Any], number: int) -> bool:
+        error = done.exception()
+        if error is None:
+            return False
+        if not isinstance(error, DafkaError):
+            self.world.fail(self.name, f"unit {number} failed with {error!r}")
+        self.world.note(self.name, f"unit {number}: {type(error).__name__}")
+        self._again(number)
+        return True
+
+    def _finished(self, number: int) -> None:
+        self.cluster.checkers.on_unit(
+            self.name, self.home.disk, self.key, number, self.rows(number)
+        )
+        if number < self.number:
+            return
+        self.number = number + 1
+        self._move()
+        if self.world.chance(0.3):
+            self._again(number)  # the driver has not heard of it, and runs the batch once more
+        if not self.done:
+            self._again(self.number)
+
+    def _move(self) -> None:
+        held = self.home.disk.unit(*self.key)
+        for store in self.cluster.stores:
+            if store.disk.unit(*self.key)[::3] == held[::3] and self.world.chance(0.3):
+                self.home = store
+                self.world.note(self.name, f"goes on at {store.name}")
+
+    def _count(self, promise: Future[Any], mesh: Any, size_bytes: int) -> None:
+        mesh.put_bytes += size_bytes
+
+        def give_back(done: Future[Any]) -> None:
+            mesh.put_bytes -= size_bytes
+
+        promise.add_done_callback(give_back)

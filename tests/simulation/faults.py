@@ -1,0 +1,122 @@
+"""What happens to machines and connections while there are faults; messages see ``network.py``."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from tests.simulation.hosts import ConsumerHost, Host, StoreHost
+from tests.simulation.network import TOWER, Fate
+
+if TYPE_CHECKING:
+    from tests.simulation.cluster import Cluster
+
+
+class Faults:
+    """Kills, separates, stalls, by chance and until ``end``."""
+
+    def __init__(self, cluster: Cluster) -> None:
+        self.cluster = cluster
+        self.world = cluster.world
+        self.until_s = cluster.shape.faults_s
+        """When the last fault ends."""
+        self._ended = False
+        shape = cluster.shape
+        self._every(shape.partition_every_s, self._partition)
+        self._every(shape.cut_every_s, self._cut)
+        self._every(shape.crash_every_s, self._crash)
+        self._every(shape.stall_every_s, self._stall)
+        self._every(shape.tower_every_s, self._tower)
+
+    def end(self) -> None:
+        """All that was broken works from now on."""
+        self._ended = True
+        network = self.cluster.network
+        network.faulty = False
+        network.blocks.clear()
+        if not network.tower_up:
+            network.tower_back()
+        for host in self.cluster.hosts:
+            host.start()
+            if isinstance(host, StoreHost):
+                host.heal_disk()
+            if isinstance(host, ConsumerHost):
+                host.paused_until = 0.0
+            if host.mesh is not None and host.mesh.stalled_until > self.world.now:
+                host.mesh.stalled_until = self.world.now
+                host.mesh.wake(self.world.now)
+
+    def _every(self, mean_s: float, happen: Callable[[], None]) -> None:
+        if not mean_s:
+            return
+
+        def act() -> None:
+            if not self._ended:
+                happen()
+                self._every(mean_s, happen)
+
+        self.world.after(self.world.random.expovariate(1 / mean_s), act)
+
+    def _host(self) -> Host:
+        return self.world.random.choice(self.cluster.hosts)
+
+    def _crash(self) -> None:
+        host = self._host()
+        if not host.up:
+            return
+        self.world.fault(f"crash of a {host.name.split('-')[0]}", host.name)
+        host.crash()
+        down_s = self.world.random.choice((0.01, 0.5, 5.0)) * self.world.between(0.5, 1.5)
+        self.world.after(down_s, host.start)
+
+    def _cut(self) -> None:
+        links = self.cluster.network.links()
+        if links:
+            link = self.world.random.choice(links)
+            half_open_s = self.world.random.choice((0, 0, 0.3, 3.0))
+            self.world.fault("connection cut", link.subscriber.name, f"to {link.publisher.name}")
+            self.cluster.network.cut(link, half_open_s)
+
+    def _partition(self) -> None:
+        """Some cannot reach others, in one direction or in both."""
+        chance = self.world.random
+        names = [host.name for host in self.cluster.hosts] + [TOWER]
+        side = [name for name in names if chance.random() < 0.5] or [chance.choice(names)]
+        others = [name for name in names if name not in side]
+        both = chance.random() < 0.5
+        fate: Fate = "lost" if chance.random() < 0.5 else "held"
+        until_s = self.world.now + chance.choice((0.3, 2.0, 8.0)) * self.world.between(0.5, 1.5)
+        kind = "partition" if both else "one-way partition"
+        self.world.fault(kind, "world", f"{side} from {others}, {fate}, until {until_s:.1f}")
+        for one in side:
+            for other in others:
+                self.cluster.network.blocks[one, other] = (until_s, fate)
+                if both:
+                    self.cluster.network.blocks[other, one] = (until_s, fate)
+
+    def _stall(self) -> None:
+        """A machine is busy, a disk slow, or an application does not read."""
+        host = self._host()
+        stall_s = self.world.random.choice((0.2, 2.0)) * self.world.between(0.5, 1.5)
+        if isinstance(host, StoreHost) and self.world.chance(0.5):
+            self.world.fault("slow disk", host.name)
+            host.slow_disk(stall_s)
+        elif isinstance(host, ConsumerHost) and self.world.chance(0.5):
+            self.world.fault("consumer does not read", host.name)
+            host.paused_until = self.world.now + 2 * stall_s
+        elif host.mesh is not None:
+            self.world.fault("stall", host.name)
+            host.mesh.stalled_until = self.world.now + stall_s
+
+    def _tower(self) -> None:
+        network = self.cluster.network
+        if not network.tower_up:
+            return
+        self.world.fault("tower killed", TOWER)
+        network.tower_down()
+
+        def back() -> None:
+            if not network.tower_up:
+                network.tower_back()
+
+        self.world.after(self.world.between(0.1, 6), back)

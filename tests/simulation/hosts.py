@@ -1,0 +1,385 @@
+"""The machines of a simulation: what an application or a disk keeps when its node is killed.
+
+A host starts nodes, one after the other.  What a node of ``dafka_core/nodes`` does with threads
+around its role, a host does with events.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from functools import partial
+from typing import TYPE_CHECKING, Any, cast
+
+from dafka_core.nodes.appending import Outcomes
+from dafka_core.nodes.puts import Puts
+from dafka_core.nodes.serving import StoreLoop
+from dafka_core.protocol.asking import Question
+from dafka_core.protocol.consuming import ConsumerRole, Start
+from dafka_core.protocol.producing import ProducerRole
+from dafka_core.protocol.role import Outgoing
+from dafka_core.protocol.storing import StoreRole
+from dafka_core.records import Run, Values
+from dafka_core.storage.staging import Entry
+from tests.simulation.checkers import Key
+from tests.simulation.disk import Disk, SimulatedAppender
+from tests.simulation.mesh import SimulatedMesh
+
+if TYPE_CHECKING:
+    from tests.simulation.cluster import Cluster
+
+RESUME_ROUNDS = 3
+RESUME_TIMEOUT_S = 10.0
+"""As ``nodes/producer.py`` has them."""
+
+
+class Host:
+    """A machine with at most one node running."""
+
+    def __init__(self, cluster: Cluster, name: str, style: str) -> None:
+        self.cluster = cluster
+        self.world = cluster.world
+        self.shape = cluster.shape
+        self.checkers = cluster.checkers
+        self.name = name
+        self.style = style
+        self.mesh: SimulatedMesh | None = None
+        self.lives = 0
+        self.gone = False
+        """It never comes back."""
+
+    @property
+    def up(self) -> bool:
+        """Whether its node runs."""
+        return self.mesh is not None
+
+    def start(self) -> None:
+        """Starts a node."""
+        if not self.up and not self.gone:
+            self.lives += 1
+            self.mesh = self._start()
+            self.world.note(self.name, f"starts as {self.mesh.role.address}")
+
+    def crash(self) -> None:
+        """Kills the node."""
+        if self.mesh is not None:
+            mesh, self.mesh = self.mesh, None
+            mesh.kill()
+            self._crashed()
+
+    def give_up(self) -> None:
+        """The application closes its node, and makes another."""
+        if self.mesh is not None:
+            mesh, self.mesh = self.mesh, None
+            mesh.kill()
+            self.world.after(self.world.between(0.1, 1), self.start)
+
+    def _start(self) -> SimulatedMesh:
+        raise NotImplementedError
+
+    def _crashed(self) -> None:
+        """What is kept, and what is not."""
+
+    def _new_mesh(self, role: Any, on_round: Any, *, apart: bool = False) -> SimulatedMesh:
+        return SimulatedMesh(
+            self.cluster.network,
+            self.checkers,
+            self.name,
+            role,
+            self.style,
+            on_round=on_round,
+            tell_peers_apart=apart,
+        )
+
+
+class StoreHost(Host):
+    """A store and its disk."""
+
+    def __init__(self, cluster: Cluster, name: str, style: str) -> None:
+        super().__init__(cluster, name, style)
+        self.address = self.world.address()
+        self.disk = Disk(self.world, self.checkers, name)
+        self.checkers.disks[self.address] = self.disk
+        self.append_s = self.shape.disk_s
+        self.puts: Puts | None = None
+        self._loop = cast("StoreLoop", None)
+        self._role = cast("StoreRole", None)
+        self._appender = cast("SimulatedAppender", None)
+
+    def _start(self) -> SimulatedMesh:
+        role = self.cluster.roles.store(
+            self.address, self.disk.end, sync_interval_s=self.shape.sync_s
+        )
+        mesh = self._new_mesh(role, self._on_round)
+        appender = SimulatedAppender(self.world, self.disk, self._on_appended)
+        appender.append_s = self.append_s
+        self._appender = appender
+        self._role = role
+        self._loop = self.cluster.roles.loop(
+            role, self.disk, appender, send=mesh.send, receive=mesh.receive
+        )
+        self.puts = Puts(cast("Any", mesh), role, cast("Any", self.disk))
+        return mesh
+
+    def slow_disk(self, append_s: float) -> None:
+        """Appends take so long now, at the most."""
+        self.append_s = append_s
+        if self.up:
+            self._appender.append_s = append_s
+
+    def heal_disk(self) -> None:
+        """Appends are quick from now on."""
+        self.slow_disk(0.001)
+
+    def _crashed(self) -> None:
+        self._appender.crash()
+        assert self.puts is not None
+        self.puts.fail()
+        self.puts = None
+        self.checkers.after_crash(self.address)
+
+    def _on_round(self, now: float) -> bool:
+        return self._loop.on_round(now)
+
+    def _on_appended(self, entries: list[Entry], outcomes: Outcomes) -> None:
+        mesh, puts, role = self.mesh, self.puts, self._role
+        assert mesh is not None
+        assert puts is not None
+
+        def acknowledge(now: float) -> list[Outgoing]:
+            messages = role.on_stored(entries, outcomes)
+            puts.stored(entries, outcomes)
+            return messages
+
+        mesh.call(acknowledge)
+
+
+class ProducerHost(Host):
+    """An application that says its records, from a source that it can read again.
+
+    So the record at an offset is the same in each of its lives.
+    """
+
+    def __init__(self, cluster: Cluster, name: str, style: str, topic: str, *, leaves: bool):
+        super().__init__(cluster, name, style)
+        self.topic = topic
+        self.address = self.world.address()
+        self.leaves = leaves
+        self.target = self.shape.records
+        self.paused_s = 0.0
+        self._role = cast("ProducerRole", None)
+        self._question: Question | None = None
+        self._deadline_s = 0.0
+        self._asked_at = 0.0
+        self._asked_end = 0
+        self._resumed_at = 0
+
+    @property
+    def key(self) -> Key:
+        """Its partition."""
+        return (self.topic, self.address)
+
+    @property
+    def end(self) -> int:
+        """How far it has published in this life; 0 if it is not there."""
+        return self._role.next_offset if self.up and self._role.directory is None else 0
+
+    @property
+    def done(self) -> bool:
+        """Everything is acknowledged, or it is gone."""
+        if self.gone:
+            return True
+        return self.up and self._role.directory is None and self._role.durable >= self.target
+
+    def _start(self) -> SimulatedMesh:
+        role = self.cluster.roles.producer(
+            self.topic,
+            self.address,
+            acks=self.shape.acks,
+            head_interval_s=1.0,
+            resume=self.lives > 1,
+        )
+        self._role = role
+        mesh = self._new_mesh(role, self._on_round, apart=self.shape.acks > 1)
+        if self.lives > 1:
+            mesh.call(self._ask)
+        else:
+            self._publish_later(mesh)
+        return mesh
+
+    def _crashed(self) -> None:
+        if self.leaves:
+            self.gone = True
+
+    def _ask(self, now: float) -> list[Outgoing]:
+        assert self._role.directory is not None
+        self._deadline_s = now + RESUME_TIMEOUT_S
+        self._asked_at = now
+        self._asked_end = max(store.disk.end(*self.key) for store in self.cluster.stores)
+        self._question, messages = self._role.directory.ask_heads(
+            now, [self.topic], rounds=RESUME_ROUNDS
+        )
+        return messages
+
+    def _on_round(self, now: float) -> bool:
+        role, mesh = self._role, self.mesh
+        if mesh is None:
+            return False
+        if role.directory is not None:
+            self._resume(now, mesh)
+            return False
+        key = (self.topic, self.address)
+        if role.durable > self._resumed_at:  # what an earlier life has left is not its own
+            self.checkers.on_durable(self.name, key, role.durable, self.shape.acks)
+        if self.leaves and role.durable >= self.target:
+            self.world.note(self.name, "is done, and leaves")
+            self.gone = True
+            # Producers linger: what they have sent is under way already.
+            self.world.after(0, self.crash)
+        return False
+
+    def _resume(self, now: float, mesh: SimulatedMesh) -> None:
+        question = self._question
+        if question is not None and question.answered:
+            _, end = question.heads.get(self.key, (0, 0))
+            asked_end = self._asked_end if self.cluster.reaches_all(self._asked_at) else None
+            self.checkers.on_resumed(self.name, self.key, end, asked_end)
+            self.world.note(self.name, f"resumes at {end}")
+            self._resumed_at = end
+            self._role.resume_at(end)
+            self._publish_later(mesh)
+        elif question is not None and now > self._deadline_s:
+            # NoStoreError: the application tries again.
+            self.world.note(self.name, "finds no store")
+            self.world.after(0, self.give_up)
+
+    def _publish_later(self, mesh: SimulatedMesh) -> None:
+        gap_s = self.world.random.expovariate(1.0) * self.cluster.gap_s(self.target)
+
+        def publish() -> None:
+            if mesh.alive:
+                mesh.call(self._publish)
+                self._publish_later(mesh)
+
+        if self._role.next_offset < self.target:
+            self.world.after(gap_s, publish)
+
+    def _publish(self, now: float) -> list[Outgoing]:
+        role = self._role
+        room = self.shape.max_unacked - role.unacknowledged
+        count = min(self.world.random.randint(1, self.shape.burst), room)
+        count = min(count, self.target - role.next_offset)
+        role.hurry = role.hurry or self.world.chance(self.shape.hurry)
+        if count <= 0:
+            return []
+        values = self.cluster.values(self.address, role.next_offset, count)
+        self.checkers.publish(self.topic, self.address, role.next_offset, values)
+        return role.publish(now, Values.of(values))
+
+
+class ConsumerHost(Host):
+    """An application that keeps its offsets with its results, in one transaction."""
+
+    def __init__(
+        self, cluster: Cluster, name: str, style: str, topics: tuple[str, ...], *, latest: bool
+    ) -> None:
+        super().__init__(cluster, name, style)
+        self.topics = topics
+        self.latest = latest
+        self.kept: dict[Key, int] = {}
+        """The offsets kept: where each partition goes on."""
+        self.paused_until = 0.0
+        self._taken: dict[Key, int] = {}
+        self._delivered: dict[Key, int] = {}
+        self._queue: deque[Run] = deque()
+        self._role = cast("ConsumerRole", None)
+
+    def position(self, key: Key) -> int | None:
+        """The next offset that the application takes; None where it takes the latest."""
+        return self._taken.get(key, self.kept.get(key, None if self.latest else 0))
+
+    def delivered_to(self, key: Key) -> int | None:
+        """The next offset to be delivered to the node's queue in this life."""
+        first = self.kept.get(key, None if self.latest else 0)
+        return self._delivered.get(key, first)
+
+    def missing(self, key: Key, end: int) -> str:
+        """What is missing of a partition that ends at ``end``; empty if nothing is."""
+        if key[0] not in self.topics:
+            return ""
+        if not self.up or self._queue:
+            return "has not taken all"
+        position, _ = self._role.positions().get(key, (None, None))
+        if position is None:
+            return "" if self.latest else "knows nothing"
+        return f"is at {position}" if position < end else ""
+
+    def _start(self) -> SimulatedMesh:
+        self._taken = {}
+        self._delivered = {}
+        self._queue.clear()
+        start: Start = "latest" if self.latest else "earliest"
+        if self.kept:
+            offsets: dict[str, dict[str, int]] = {}
+            for (topic, partition), offset in self.kept.items():
+                offsets.setdefault(topic, {})[partition] = offset
+            start = offsets
+            self.latest = False  # partitions not named begin at 0
+        role = self.cluster.roles.consumer(self.world.address(), start)
+        self._role = role
+        mesh = self._new_mesh(role, self._on_round)
+        for topic in self.topics:
+            self.world.after(self.world.between(0, 1), partial(self._subscribe, mesh, topic))
+        self._take_later(mesh)
+        return mesh
+
+    def _subscribe(self, mesh: SimulatedMesh, topic: str) -> None:
+        def subscribe(now: float) -> list[Outgoing]:
+            role = cast("ConsumerRole", mesh.role)
+            mesh.subscribe(role.topic_subscriptions(topic))
+            return role.subscribe(topic)
+
+        if mesh.alive:
+            mesh.call(subscribe)
+
+    def _on_round(self, now: float) -> bool:
+        role = self._role
+        delivered, role.delivered = role.delivered, []
+        for run in delivered:
+            key = (run.topic, run.partition)
+            if run.topic not in self.topics:
+                self.world.fail(self.name, f"was delivered {run.topic}: not subscribed to")
+            expected = self.delivered_to(key)
+            if expected is None and self.mesh is not None:
+                self.checkers.on_latest(self.mesh, run)
+            self.checkers.on_delivered(self.name, run, expected)
+            self._delivered[key] = run.end
+            self.world.note(
+                self.name, f"delivered {run.topic} {run.partition[:4]} [{run.offset}, {run.end})"
+            )
+        self._queue.extend(delivered)
+        queued = sum(len(run.values) for run in self._queue)
+        had_room = role.room
+        share = 1.0 if had_room else 0.5
+        role.room = queued < self.shape.max_queued * share or not self._queue
+        return role.room and not had_room
+
+    def _take_later(self, mesh: SimulatedMesh) -> None:
+        def take() -> None:
+            if not mesh.alive:
+                return
+            if self.world.now >= self.paused_until:
+                self._take(mesh)
+            self._take_later(mesh)
+
+        self.world.after(self.world.between(0.01, 0.1), take)
+
+    def _take(self, mesh: SimulatedMesh) -> None:
+        """The application takes records, and sometimes keeps its results with the offsets."""
+        had = bool(self._queue)
+        while self._queue:
+            run = self._queue.popleft()
+            self._taken[run.topic, run.partition] = run.end
+        if had:
+            mesh.wake(self.world.now)
+        if self._taken and self.world.chance(0.3):
+            self.kept.update(self._taken)

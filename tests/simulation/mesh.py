@@ -1,0 +1,353 @@
+"""A node's loop in the simulation: what ``nodes/mesh.py`` does with sockets.
+
+All that is no socket is production's: the codec, bursts, which peers take packed records, who is
+there, and the role.
+"""
+
+from __future__ import annotations
+
+from collections import Counter, deque
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, Final, cast
+
+import zmq
+
+from dafka_core.errors import ProtocolError
+from dafka_core.nodes.mesh import FIRST_BEACONS_INTERVAL_S
+from dafka_core.nodes.sockets import send_packed
+from dafka_core.nodes.subscribers import Subscribers
+from dafka_core.protocol.beaconing import (
+    WELCOME,
+    NodeBeacon,
+    Peers,
+    decode_tower_beacon,
+    encode_node_beacon,
+)
+from dafka_core.protocol.bursts import PACKED_IDS, Burst
+from dafka_core.protocol.messages import DirectRecord, Message, RecordMessage
+from dafka_core.protocol.role import Outgoing, Role, RunMessage
+from dafka_core.protocol.wire import DEPLOYED, decode, encode, parse_subscription
+from dafka_core.protocol.wire import RFC46 as RFC46_LAYOUT
+from dafka_core.records import Run
+from tests.simulation.network import Link, Network
+from tests.simulation.shape import RFC46, SINGLE
+from tests.simulation.world import World
+
+if TYPE_CHECKING:
+    from tests.simulation.checkers import Checkers
+
+EXTENSION_IDS: Final = b"RPQTSUN"
+"""Commands that deployed nodes do not know."""
+
+_ROUND_S: Final = 0.0001
+
+
+class _Pub:
+    """What ``Subscribers`` and ``send_packed`` ask of an XPUB socket in manual mode."""
+
+    def __init__(self) -> None:
+        self.link: Link | None = None
+        """Whom the subscription taken last is from."""
+        self.frames: list[bytes] = []
+
+    def set(self, option: int, prefix: bytes) -> None:
+        """Changes what the peer is sent."""
+        if self.link is None:
+            return
+        prefixes = dict.fromkeys(self.link.prefixes)
+        if option == zmq.SUBSCRIBE:
+            prefixes[prefix] = None
+        else:
+            prefixes.pop(prefix, None)
+        self.link.prefixes = tuple(prefixes)
+
+    def send(self, frame: bytes, flags: int = 0) -> None:
+        """Collects frames."""
+        self.frames.append(frame)
+
+
+class SimulatedMesh:
+    """A node that is running.
+
+    Args:
+        name: of the machine, which lasts when the node is started again.
+        on_round: as ``Mesh`` has it.
+    """
+
+    def __init__(
+        self,
+        network: Network,
+        checkers: Checkers,
+        name: str,
+        role: Role,
+        style: str,
+        *,
+        on_round: Callable[[float], bool],
+        tell_peers_apart: bool = False,
+    ) -> None:
+        self.network = network
+        self.world: World = network.world
+        self.checkers = checkers
+        self.name = name
+        self.role = role
+        self.style = style
+        self.alive = True
+        self.invalid_count = 0
+        self.expected_invalid_count = 0
+        self.stalled_until = 0.0
+        self.overdue = 0
+        """Rounds, one after the other, after which something was still due."""
+        self.taken_bytes = 0
+        """What was in the queue when it was looked at last."""
+        self.put_bytes = 0
+        """What writers have put here and is not on disk."""
+        self.subscriptions = dict.fromkeys(self._known(role.subscriptions()))
+        self.inbox: deque[tuple[Link, list[bytes]]] = deque()
+        self.peers = Peers(role.address, expiry_s=4 * network.shape.beacon_s)
+        self._on_round = on_round
+        self._apart = tell_peers_apart
+        self._layout = RFC46_LAYOUT if style == RFC46 else DEPLOYED
+        self._pub = _Pub()
+        pack = style not in (RFC46, SINGLE)
+        self.subscribers = Subscribers(cast("Any", self._pub), pack=pack)
+        self._burst = Burst()
+        self._queued: Counter[Link] = Counter()
+        self._told: deque[tuple[Link, bytes]] = deque()
+        self._beacons: deque[list[bytes]] = deque()
+        self._calls: deque[Callable[[float], list[Outgoing] | None]] = deque()
+        self._receiving = True
+        self._connected = False
+        self._beacon_due = self.world.now
+        self._round_at: float | None = None
+        self._port = self.number = network.add(self)
+        self.wake(self.world.now)
+
+    # -- from outside ----------------------------------------------------------------------------
+
+    def call(self, function: Callable[[float], list[Outgoing] | None]) -> None:
+        """Has the loop run ``function(now)`` and send what it returns."""
+        self._calls.append(function)
+        self.wake(self.world.now + self._lag_s())
+
+    def kill(self) -> None:
+        """The node is gone from one moment to the other."""
+        self.alive = False
+        self.network.remove(self)
+
+    def take_subscription(self, link: Link, frame: bytes) -> None:
+        """A peer has subscribed, or its connection has ended."""
+        self._told.append((link, frame))
+        self.wake(self.world.now + self._lag_s())
+
+    def take_beacon(self, frames: list[bytes]) -> None:
+        """Something has come from the tower."""
+        if self.alive:
+            self._beacons.append(frames)
+            self.wake(self.world.now + self._lag_s())
+
+    def take_frames(self, link: Link, frames: list[bytes]) -> bool:
+        """A message has come; False if the queue is full."""
+        if not self.alive:
+            return False
+        if self._queued[link] >= self.network.shape.high_water_mark:
+            self.world.fault("queue full", self.name)
+            return False
+        self._queued[link] += 1
+        self.inbox.append((link, frames))
+        self.wake(self.world.now + self._lag_s())
+        return True
+
+    def expect_invalid(self, link: Link, time_s: float, kind: str, frames: list[bytes]) -> None:
+        """Something comes that is no message."""
+
+        def arrive() -> None:
+            if link.up and self.take_frames(link, frames):
+                self.world.fault("corrupted", self.name, kind)
+                self.expected_invalid_count += 1
+
+        self.world.at(time_s, arrive)
+
+    def wake(self, time_s: float) -> None:
+        """Has the loop go round at a time, or before."""
+        time_s = max(time_s, self.stalled_until, self.world.now)
+        if self._round_at is None or time_s < self._round_at:
+            self._round_at = time_s
+            self.world.at(time_s, lambda: self._round(time_s))
+
+    # -- the loop's own --------------------------------------------------------------------------
+
+    def subscribe(self, prefixes: list[bytes]) -> None:
+        """As ``Mesh.subscribe``."""
+        new = [prefix for prefix in self._known(prefixes) if prefix not in self.subscriptions]
+        self.subscriptions.update(dict.fromkeys(new))
+        for link in self.network.subscriber_links(self):
+            self.network.tell(link, [b"\x01" + prefix for prefix in new])
+
+    def unsubscribe(self, prefixes: list[bytes]) -> None:
+        """As ``Mesh.unsubscribe``."""
+        old = [prefix for prefix in prefixes if prefix in self.subscriptions]
+        for prefix in old:
+            del self.subscriptions[prefix]
+        for link in self.network.subscriber_links(self):
+            self.network.tell(link, [b"\x00" + prefix for prefix in old])
+
+    def receive(self, wanted: bool) -> None:
+        """As ``Mesh.receive``."""
+        if wanted and not self._receiving:
+            self.wake(self.world.now)
+        self._receiving = wanted
+
+    def send(self, messages: list[Outgoing]) -> None:
+        """As ``Mesh.send``."""
+        for message in messages:
+            self.checkers.on_sent(self, message)
+            if not isinstance(message, RunMessage):
+                frames = encode(message, self._layout)
+                if self.style == SINGLE and frames[0][:1] in EXTENSION_IDS:
+                    continue
+                self.world.note(self.name, f"-> {message}")
+                self.network.publish(self, frames)
+                continue
+            run = message.run
+            to = f" to {message.requestor}" if message.requestor else ""
+            what = f"-> {run.topic} {run.partition[:4]} [{run.offset}, {run.end}){to}"
+            for packed in self.subscribers.layouts(run.topic, message.requestor):
+                self.world.note(self.name, f"{what} {'packed' if packed else 'one by one'}")
+                if packed:
+                    self._send_packed(message)
+                else:
+                    self._send_singles(message)
+
+    def _send_packed(self, message: RunMessage) -> None:
+        send_packed(cast("Any", self._pub), message)
+        frames, self._pub.frames = self._pub.frames, []
+        for header, value in zip(frames[::2], frames[1::2], strict=True):
+            self.network.publish(self, [header, value])
+
+    def _send_singles(self, message: RunMessage) -> None:
+        run, single = message.run, message.requestor
+        for sequence, value in enumerate(run.values, run.offset):
+            record: Message = (
+                DirectRecord(single, run.topic, run.partition, sequence, value)
+                if single
+                else RecordMessage(run.topic, run.partition, sequence, value)
+            )
+            self.network.publish(self, encode(record, self._layout))
+
+    def _known(self, prefixes: list[bytes]) -> list[bytes]:
+        if self.style != SINGLE:
+            return prefixes
+        return [prefix for prefix in prefixes if prefix[:1] not in EXTENSION_IDS]
+
+    def _lag_s(self) -> float:
+        return self.world.random.random() * self.network.shape.lag_s
+
+    def _round(self, time_s: float) -> None:
+        if not self.alive or self._round_at != time_s:
+            return
+        now = self.world.now
+        if now < self.stalled_until:
+            self._round_at = None
+            self.wake(self.stalled_until)
+            return
+        self._round_at = None
+        self.taken_bytes = 0
+        self._take_beacons(now)
+        for _ in range(len(self._calls)):
+            self.send(self._calls.popleft()(now) or [])
+        self._take_subscriptions(now)
+        if self._receiving:
+            self._take_messages(now)
+        self._keep_peers(now)
+        self.send(self.role.on_tick(now))
+        more = self._on_round(now)
+        self.checkers.after_round(self)
+        deadline = self.role.deadline(now)
+        due = self._beacon_due if deadline is None else min(deadline, self._beacon_due)
+        if more or self._calls:
+            due = now + _ROUND_S
+        if self.alive:
+            self.wake(max(due, now + _ROUND_S))
+
+    def _take_subscriptions(self, now: float) -> None:
+        while self._told:
+            link, frame = self._told.popleft()
+            self._pub.link = link if link.known else None
+            self.subscribers.apply(frame)
+            self._pub.link = None
+            subscribed, kind, topic = parse_subscription(frame)
+            if subscribed and kind is not None:
+                self.send(self.role.on_subscribed(now, kind, topic))
+
+    def _take_messages(self, now: float) -> None:
+        inbox, self.inbox = self.inbox, deque()
+        self._queued.clear()
+        self.taken_bytes = sum(len(frame) for _, frames in inbox for frame in frames)
+        by_peer: dict[str, list[list[bytes]]] = {}
+        for link, frames in inbox:
+            peer = link.publisher.role.address if self._apart else ""
+            by_peer.setdefault(peer, []).append(frames)
+        for peer, messages in by_peer.items():
+            others = [frames for frames in messages if not self._is_record(frames)]
+            for requestor, run in self._burst.take():
+                if not requestor:
+                    self.checkers.on_told(self, run)
+                self.send(self.role.on_run(now, requestor, run))
+            self.invalid_count += self._burst.invalid_count
+            self._burst.invalid_count = 0
+            for frames in others:
+                self._take_other(now, frames, peer)
+
+    def _is_record(self, frames: list[bytes]) -> bool:
+        """Puts a record into the burst, as ``sockets.drain`` does."""
+        if len(frames) != 2 or frames[0][:1] not in (b"M", b"D", *_single_octets(PACKED_IDS)):
+            return False
+        self._burst.add(frames[0], frames[1])
+        return True
+
+    def _take_other(self, now: float, frames: list[bytes], peer: str) -> None:
+        try:
+            message = decode(frames)
+        except ProtocolError:
+            self.invalid_count += 1
+            return
+        if isinstance(message, RecordMessage | DirectRecord):
+            requestor = message.requestor if isinstance(message, DirectRecord) else ""
+            run = Run.of(message.topic, message.partition, message.sequence, [message.value])
+            if not requestor:
+                self.checkers.on_told(self, run)
+            self.send(self.role.on_run(now, requestor, run))
+        else:
+            self.checkers.on_told(self, message)
+            self.send(self.role.on_message(now, message, peer))
+
+    def _take_beacons(self, now: float) -> None:
+        while self._beacons:
+            frames = self._beacons.popleft()
+            if frames == [WELCOME]:
+                self._connected = True
+                self.peers.announced = False
+                self._beacon_due = now
+                continue
+            beacon = decode_tower_beacon(frames)
+            if self.peers.hear(now, beacon):
+                self.network.connect(self, beacon.endpoint)
+                self._beacon_due = now
+
+    def _keep_peers(self, now: float) -> None:
+        if now < self._beacon_due:
+            return
+        interval_s = self.network.shape.beacon_s
+        if not self.peers.announced and self._connected:
+            interval_s = min(interval_s, FIRST_BEACONS_INTERVAL_S)
+        self._beacon_due = now + interval_s
+        beacon = NodeBeacon(self.role.address, self.name, self._port)
+        self.network.beacon(self, encode_node_beacon(beacon))
+        for node, endpoint in self.peers.expire(now):
+            self.network.disconnect(self, endpoint)
+            if not self.peers.knows(node):
+                self.role.on_peer_lost(node)
+
+
+def _single_octets(octets: bytes) -> list[bytes]:
+    return [octets[i : i + 1] for i in range(len(octets))]

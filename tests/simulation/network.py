@@ -1,0 +1,296 @@
+"""Connections between nodes, as ZeroMQ's PUB and SUB sockets have them, and what befalls them.
+
+A node that hears of another connects to it and tells it its subscriptions, which TCP carries
+without loss.  Messages that match go to it in order, as long as the connection lasts.  On top of
+that everything bad happens that the seed's shape asks for: also what TCP would not do, such as
+doubling a message, as a role must not depend on its absence.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Final, Literal
+
+from dafka_core.errors import ProtocolError
+from dafka_core.protocol.beaconing import (
+    WELCOME,
+    TowerBeacon,
+    decode_node_beacon,
+    encode_tower_beacon,
+    endpoint_of,
+)
+from tests.simulation.corruption import corrupted
+from tests.simulation.shape import Shape
+from tests.simulation.world import World
+
+if TYPE_CHECKING:
+    from tests.simulation.mesh import SimulatedMesh
+
+TOWER: Final = "tower"
+
+RECONNECT_S: Final = 0.2
+"""How often a SUB socket tries to connect."""
+
+Fate = Literal["lost", "held"]
+"""What becomes of a message that cannot pass: TCP holds it back, until a queue is full."""
+
+Block = tuple[float, Fate]
+
+
+class Link:
+    """One connection of a subscriber to a publisher."""
+
+    def __init__(self, publisher: SimulatedMesh, subscriber: SimulatedMesh) -> None:
+        self.publisher = publisher
+        self.subscriber = subscriber
+        self.up = True
+        """Whether the subscriber still receives from it."""
+        self.known = True
+        """Whether the publisher still sends into it."""
+        self.told: dict[bytes, None] = {}
+        """The subscriptions that the publisher has been told of."""
+        self.prefixes: tuple[bytes, ...] = ()
+        """What the publisher has made of them."""
+        self.arrives_at = 0.0
+        self.tells_at = 0.0
+
+
+class Network:
+    """All links, and the tower."""
+
+    def __init__(self, world: World, shape: Shape) -> None:
+        self.world = world
+        self.shape = shape
+        self.faulty = True
+        """Whether chance may lose, double, delay or corrupt messages now."""
+        self.blocks: dict[tuple[str, str], Block] = {}
+        """From whom to whom nothing passes until when, and what becomes of it."""
+        self.tower_up = True
+        self._meshes: dict[str, SimulatedMesh] = {}  # that live, by endpoint
+        self._connecting: dict[tuple[SimulatedMesh, str], Link | None] = {}
+        self._out: dict[SimulatedMesh, list[Link]] = {}
+        self._welcomed: dict[SimulatedMesh, None] = {}
+        self._ports = 0
+
+    # -- nodes -----------------------------------------------------------------------------------
+
+    def add(self, mesh: SimulatedMesh) -> int:
+        """A node has come; returns its port."""
+        self._ports += 1
+        port = 10_000 + self._ports
+        self._meshes[f"tcp://{mesh.name}:{port}"] = mesh
+        self._out[mesh] = []
+        self._join_tower(mesh)
+        return port
+
+    def remove(self, mesh: SimulatedMesh) -> None:
+        """A node is gone, at once; others notice some time."""
+        self._meshes = {e: other for e, other in self._meshes.items() if other is not mesh}
+        self._welcomed.pop(mesh, None)
+        for link in self._out.pop(mesh):
+            link.up = link.known = False
+            self._reconnect_later(link)
+        for key, own in list(self._connecting.items()):
+            if key[0] is mesh:
+                del self._connecting[key]
+                if own is not None:
+                    self._end(own, half_open_s=self._half_open_s())
+
+    def connect(self, subscriber: SimulatedMesh, endpoint: str) -> None:
+        """Connects, now or as soon as it can be, and again whenever the connection breaks."""
+        if (subscriber, endpoint) not in self._connecting:
+            self._connecting[subscriber, endpoint] = None
+            self._try(subscriber, endpoint)
+
+    def disconnect(self, subscriber: SimulatedMesh, endpoint: str) -> None:
+        """Ends a connection."""
+        link = self._connecting.pop((subscriber, endpoint), None)
+        if link is not None:
+            self._end(link, half_open_s=0)
+
+    def links(self) -> list[Link]:
+        """The connections that are up."""
+        return [link for link in self._connecting.values() if link is not None and link.up]
+
+    def cut(self, link: Link, half_open_s: float) -> None:
+        """Breaks a connection; the publisher notices so much later."""
+        if link.up:
+            self._end(link, half_open_s=half_open_s)
+            self._reconnect_later(link)
+
+    def blocked(self, source: str, target: str) -> Block | None:
+        """Whether nothing passes."""
+        block = self.blocks.get((source, target))
+        return block if block is not None and block[0] > self.world.now else None
+
+    def _half_open_s(self) -> float:
+        return self.world.between(0, 3) if self.faulty and self.world.chance(0.3) else 0.0
+
+    def _reconnect_later(self, link: Link) -> None:
+        for (subscriber, endpoint), current in self._connecting.items():
+            if current is link:
+                self._connecting[subscriber, endpoint] = None
+                self._try_later(subscriber, endpoint)
+                return
+
+    def _try_later(self, subscriber: SimulatedMesh, endpoint: str) -> None:
+        delay_s = self.world.between(0.5, 1.0) * RECONNECT_S
+        self.world.after(delay_s, lambda: self._try(subscriber, endpoint))
+
+    def _try(self, subscriber: SimulatedMesh, endpoint: str) -> None:
+        if not subscriber.alive or self._connecting.get((subscriber, endpoint), self) is not None:
+            return
+        publisher = self._meshes.get(endpoint)
+        if publisher is None:
+            # Nobody listens there, and nobody will: addresses are not used again.
+            return
+        names = (subscriber.name, publisher.name)
+        if self.blocked(*names) or self.blocked(*reversed(names)):
+            self._try_later(subscriber, endpoint)
+            return
+        link = Link(publisher, subscriber)
+        self._connecting[subscriber, endpoint] = link
+        self._out[publisher].append(link)
+        self.world.note(subscriber.name, f"connects to {publisher.name}")
+        self.tell(link, [b"\x01" + prefix for prefix in sorted(subscriber.subscriptions)])
+
+    def _end(self, link: Link, *, half_open_s: float) -> None:
+        link.up = False
+
+        def notice() -> None:
+            if link.known and link.publisher.alive:
+                link.known = False
+                self._out[link.publisher].remove(link)
+                for prefix in link.told:
+                    link.publisher.take_subscription(link, b"\x00" + prefix)
+
+        if half_open_s:
+            self.world.fault("half-open connection", link.publisher.name, link.subscriber.name)
+            self.world.after(half_open_s, notice)
+        else:
+            notice()
+
+    # -- messages --------------------------------------------------------------------------------
+
+    def subscriber_links(self, subscriber: SimulatedMesh) -> list[Link]:
+        """A node's own connections to others."""
+        return [link for (mesh, _), link in self._connecting.items() if mesh is subscriber and link]
+
+    def tell(self, link: Link, frames: list[bytes]) -> None:
+        """Tells a publisher of subscriptions: nothing is lost unless the connection is."""
+
+        def arrive() -> None:
+            if not link.known or not link.publisher.alive:
+                return
+            if not link.up:  # they were under way when it broke
+                return
+            for frame in frames:
+                if frame[:1] == b"\x01":
+                    link.told[frame[1:]] = None
+                else:
+                    link.told.pop(frame[1:], None)
+                link.publisher.take_subscription(link, frame)
+
+        block = self.blocked(link.subscriber.name, link.publisher.name)
+        start_s = block[0] if block else self.world.now
+        link.tells_at = max(link.tells_at, start_s + self._delay_s())
+        self.world.at(link.tells_at, arrive)
+
+    def publish(self, publisher: SimulatedMesh, frames: list[bytes]) -> None:
+        """Sends a message to everyone who has subscribed to it."""
+        header = frames[0]
+        for link in self._out[publisher]:
+            if link.prefixes and header.startswith(link.prefixes):
+                self._carry(link, frames)
+
+    def _carry(self, link: Link, frames: list[bytes]) -> None:
+        world, shape = self.world, self.shape
+        names = (link.publisher.name, link.subscriber.name)
+        block = self.blocked(*names)
+        if block is not None and block[1] == "lost":
+            world.fault("lost in a partition", *names)
+            return
+        if self.faulty and world.chance(shape.loss):
+            world.fault("lost", *names)
+            return
+        arrives_at = (block[0] if block else world.now) + self._delay_s()
+        if self.faulty and world.chance(shape.reorder):
+            world.fault("reordered", *names)
+            arrives_at += world.between(0, shape.reorder_s)
+        else:
+            arrives_at = link.arrives_at = max(arrives_at, link.arrives_at)
+        self._deliver_at(arrives_at, link, frames)
+        if self.faulty and world.chance(shape.double):
+            world.fault("doubled", *names)
+            self._deliver_at(arrives_at + world.between(0, shape.reorder_s), link, frames)
+
+    def _deliver_at(self, time_s: float, link: Link, frames: list[bytes]) -> None:
+        if self.faulty and self.world.chance(self.shape.corrupt):
+            found = corrupted(self.world.random, frames)
+            if found is not None:
+                kind, frames = found
+                link.subscriber.expect_invalid(link, time_s, kind, frames)
+                return
+
+        def arrive() -> None:
+            if link.up:
+                link.subscriber.take_frames(link, frames)
+
+        self.world.at(time_s, arrive)
+
+    def _delay_s(self) -> float:
+        return self.world.random.random() * self.shape.delay_s
+
+    # -- the tower -------------------------------------------------------------------------------
+
+    def tower_down(self) -> None:
+        """The tower is killed: connections between nodes stay."""
+        self.tower_up = False
+        self._welcomed.clear()
+
+    def tower_back(self) -> None:
+        """It has been started again, and knows nobody."""
+        self.tower_up = True
+        for mesh in list(self._meshes.values()):
+            self._join_tower(mesh)
+
+    def beacon(self, mesh: SimulatedMesh, frames: list[bytes]) -> None:
+        """A node's beacon goes to the tower, and from there to all."""
+        if not self.tower_up or mesh not in self._welcomed or self._lost(mesh.name, TOWER):
+            return
+
+        def arrive() -> None:
+            try:
+                beacon = decode_node_beacon(frames)
+            except ProtocolError as error:
+                self.world.fail(mesh.name, f"a beacon of production is invalid: {error}")
+            told = encode_tower_beacon(TowerBeacon(beacon.node, endpoint_of(beacon, "")))
+            for other in list(self._welcomed):
+                if self.tower_up and not self._lost(TOWER, other.name):
+                    self.world.after(self._delay_s(), _taker(other, told))
+
+        self.world.after(self._delay_s(), arrive)
+
+    def _lost(self, source: str, target: str) -> bool:
+        if self.blocked(source, target):
+            return True
+        if self.faulty and self.world.chance(self.shape.loss):
+            self.world.fault("beacon lost", source, target)
+            return True
+        return False
+
+    def _join_tower(self, mesh: SimulatedMesh) -> None:
+        def join() -> None:
+            if not mesh.alive or mesh in self._welcomed or not self.tower_up:
+                return
+            if self.blocked(mesh.name, TOWER) or self.blocked(TOWER, mesh.name):
+                self._join_tower(mesh)
+                return
+            self._welcomed[mesh] = None
+            mesh.take_beacon([WELCOME])
+
+        self.world.after(self.world.between(0.001, RECONNECT_S), join)
+
+
+def _taker(mesh: SimulatedMesh, frames: list[bytes]) -> Callable[[], None]:
+    return lambda: mesh.take_beacon(frames)

@@ -1,0 +1,127 @@
+"""A reader, as Spark's driver and executors are: asks for heads, then reads ranges."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, cast
+
+from dafka_core.protocol.asking import Question
+from dafka_core.protocol.reading import RangeRead, ReaderRole
+from dafka_core.protocol.role import Outgoing
+from tests.simulation.checkers import Key
+from tests.simulation.hosts import RESUME_TIMEOUT_S, Host
+from tests.simulation.mesh import SimulatedMesh
+from tests.simulation.shape import SINGLE
+
+if TYPE_CHECKING:
+    from tests.simulation.cluster import Cluster
+
+READS = 3
+"""Ranges read, one after the other, that make it done; more while others are not."""
+
+
+class ReaderHost(Host):
+    """Asks and reads, again and again."""
+
+    def __init__(self, cluster: Cluster, name: str, style: str) -> None:
+        super().__init__(cluster, name, style)
+        self._role = cast("ReaderRole", None)
+        self._question: Question | None = None
+        self._read: RangeRead | None = None
+        self._position = 0
+        self._reads = 0
+        self._deadline_s = 0.0
+        self._asked_at = 0.0
+        self._asked_ends: dict[Key, int] = {}
+        self._greeted_once = any(store.style == SINGLE for store in cluster.stores)
+
+    @property
+    def done(self) -> bool:
+        """It has read enough."""
+        return self._reads >= READS
+
+    def _start(self) -> SimulatedMesh:
+        role = self.cluster.roles.reader(self.world.address())
+        self._role, self._question, self._read = role, None, None
+        mesh = self._new_mesh(role, self._on_round)
+        self._ask_later(mesh)
+        return mesh
+
+    def _ask_later(self, mesh: SimulatedMesh) -> None:
+        def ask() -> None:
+            if mesh.alive:
+                mesh.call(self._ask)
+
+        self.world.after(self.world.between(0.05, 1), ask)
+
+    def _ask(self, now: float) -> list[Outgoing]:
+        topics = [t for t in self.shape.topics if self.world.chance(0.5)]
+        self._deadline_s = now + RESUME_TIMEOUT_S
+        self._asked_at = now
+        self._asked_ends = self._on_disk(topics)
+        self._question, messages = self._role.directory.ask_heads(now, topics, rounds=2)
+        return messages
+
+    def _on_round(self, now: float) -> bool:
+        if self._question is not None and self._question.answered:
+            question, self._question = self._question, None
+            self._role.directory.forget(question)
+            self._choose(question)
+        elif self._question is not None and now > self._deadline_s and self._greeted_once:
+            # A deployed store says hello once, and where that is lost only another node helps.
+            self.world.note(self.name, "hears no store")
+            self.world.after(0, self.give_up)
+        read = self._read
+        if read is not None:
+            delivered, read.delivered = read.delivered, []
+            for run in delivered:
+                self.checkers.on_delivered(self.name, run, self._position)
+                self._position = run.end
+            if read.complete:
+                if self._position != read.end:
+                    self.world.fail(self.name, f"ends at {self._position}, not at {read.end}")
+                self._role.forget(read)
+                self._read = None
+                self._reads += 1
+                self.world.note(self.name, f"has read up to {self._position}")
+                assert self.mesh is not None
+                self._ask_later(self.mesh)
+        return False
+
+    def _on_disk(self, topics: list[str]) -> dict[Key, int]:
+        ends: dict[Key, int] = {}
+        for store in self.cluster.stores:
+            for key, end in store.disk.ends().items():
+                if not topics or key[0] in topics:
+                    ends[key] = max(end, ends.get(key, 0))
+        return ends
+
+    def _check_heads(self, heads: dict[Key, tuple[int, int]]) -> None:
+        """Stores say what is on their disks, no more, and all of it if they can be reached."""
+        on_disk = self._on_disk([])
+        for key, (_, end) in heads.items():
+            if end > on_disk.get(key, 0):
+                self.world.fail(
+                    self.name, f"was told {end} of {key}, and {on_disk.get(key, 0)} are on disk"
+                )
+        if self.cluster.reaches_all(self._asked_at):
+            for key, end in self._asked_ends.items():
+                told = heads.get(key, (0, 0))[1]
+                if told < end:
+                    self.world.fail(self.name, f"was told {told} of {key}, and {end} are on disk")
+
+    def _choose(self, question: Question) -> None:
+        heads: dict[Key, tuple[int, int]] = question.heads
+        self._check_heads(heads)
+        assert self.mesh is not None
+        held = [key for key, (earliest, end) in heads.items() if end > earliest]
+        if not held:
+            self._reads += not self._asked_ends
+            self._ask_later(self.mesh)
+            return
+        key = self.world.random.choice(sorted(held))
+        end = self.world.random.randint(1, heads[key][1])
+        start = self.world.random.randint(0, end - 1)
+        self.world.note(self.name, f"reads {key[0]} {key[1][:4]} [{start}, {end})")
+        self._position = start
+        self._read = self._role.read(*key, start, end)
+        self.mesh.wake(self.world.now)

@@ -1,0 +1,173 @@
+"""What a seed decides before anything happens: who is there, and how bad the world is.
+
+Swarm testing: each seed leaves out most kinds of faults and takes others strongly, and makes some
+of the nodes' limits so small that they are reached.  All at once would hide each other.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from types import ModuleType
+from typing import Any, Final
+
+from dafka_core.nodes import serving, sockets
+from dafka_core.protocol import answering, bursts, fetching, hosting, producing, storing
+
+TOPICS: Final = ("a", "ab", "abc", "b")
+"""Some are prefixes of others: subscriptions match by prefix."""
+
+OURS: Final = "ours"
+RFC46: Final = "rfc46"
+SINGLE: Final = "single"
+"""Styles of nodes: ours; ours with the layout of RFC 46; without packed records and queries, as
+deployed ones are."""
+
+LIMITS: Final[dict[tuple[ModuleType, str], tuple[int, ...]]] = {
+    (fetching, "FETCH_FIRST_COUNT"): (1, 3, 20),
+    (fetching, "FETCH_BLOCK_COUNT"): (20, 60, 200),
+    (fetching, "FETCH_BLOCK_BYTES"): (100, 1_000),
+    (fetching, "MAX_AHEAD_RECORDS"): (5, 40, 200),
+    (fetching, "MAX_AHEAD_BYTES"): (200, 4_000),
+    (storing, "MAX_PENDING_REQUESTS"): (16, 64),
+    (answering, "MAX_REPLY_ENTRIES"): (1, 3),
+    (serving, "MAX_PENDING_BYTES"): (100, 2_000),
+    (serving, "SERVE_COUNT"): (2, 15, 100),
+    (serving, "SERVE_BYTES"): (300, 1_000),
+    (producing, "MAX_ANSWER_BYTES"): (400, 4_000),
+    (sockets, "LIVE_RUN_BYTES"): (20, 200),
+    (sockets, "DIRECT_RUN_BYTES"): (20, 200, 1_000),
+    (bursts, "MAX_KNOWN_PREFIXES"): (1, 3),
+    (hosting, "ANNOUNCED_S"): (2, 5),
+}
+"""Limits of production, and values of them that a small simulation reaches."""
+
+
+@dataclass(frozen=True)
+class Shape:
+    """One world.  Times in seconds, probabilities per message unless said otherwise."""
+
+    seed: int
+    topics: tuple[str, ...]
+    stores: int
+    late_stores: int
+    """Of the stores, how many come only when some time has passed."""
+    producers: int
+    writers: int
+    queries: int
+    """Those that write units, each once."""
+    consumers: int
+    readers: int
+    records: int
+    """What each producer and writer has to say."""
+    value_bytes: int
+    """How long a value is at the most."""
+    burst: int
+    """Records published at once, at the most."""
+    faults_s: float
+    """How long there are faults."""
+    acks: int
+    hurry: float
+    """How often an application waits in ``flush`` for what it has just published."""
+    max_unacked: int
+    max_queued: int
+    styles: tuple[str, ...]
+    beacon_s: float
+    sync_s: float
+    high_water_mark: int
+    disk_s: float
+    """How long an append takes at the most."""
+    delay_s: float
+    """How long a message takes when nothing is wrong, at the most."""
+    lag_s: float
+    """How long a node takes until it looks at what has come, at the most."""
+    loss: float
+    double: float
+    reorder: float
+    reorder_s: float
+    corrupt: float
+    partition_every_s: float
+    """A partition begins so often, on average; 0 never.  The same of those below."""
+    cut_every_s: float
+    crash_every_s: float
+    stall_every_s: float
+    tower_every_s: float
+    latest: float
+    """The share of consumers that begin at the end."""
+    leaves: float
+    """The share of producers that end for good: when all is acknowledged, or when they crash."""
+    limits: Mapping[tuple[ModuleType, str], int] = field(repr=False)
+
+    def describe(self) -> list[str]:
+        """The shape in lines, for people."""
+        changed = [f"{module.__name__}.{name} = {v}" for (module, name), v in self.limits.items()]
+        return [repr(self), *changed]
+
+
+def shape_of(seed: int) -> Shape:
+    """The world of a seed."""
+    chance = random.Random(f"shape {seed}")
+
+    def sometimes(share: float, low: float, high: float) -> float:
+        return chance.uniform(low, high) if chance.random() < share else 0.0
+
+    stores = chance.choice((1, 1, 2, 2, 3))
+    limits = {key: chance.choice(values) for key, values in LIMITS.items()}
+    kept = {key: value for key, value in limits.items() if chance.random() < 0.25}
+    if (producing, "MAX_ANSWER_BYTES") in kept:
+        # A block that is asked for is a quarter of what is answered at once.
+        kept[fetching, "FETCH_BLOCK_BYTES"] = kept[producing, "MAX_ANSWER_BYTES"] // 4
+    return Shape(
+        seed=seed,
+        topics=TOPICS[: chance.choice((1, 2, 3, 4))],
+        stores=stores,
+        late_stores=chance.randint(0, 1) if stores > 1 else 0,
+        producers=chance.randint(1, 3),
+        writers=chance.choice((0, 0, 1)),
+        queries=chance.choice((0, 0, 1)),
+        consumers=chance.randint(1, 2),
+        readers=chance.choice((0, 1)),
+        records=chance.choice((5, 40, 150, 400)),
+        value_bytes=chance.choice((8, 40, 200)),
+        burst=chance.choice((1, 5, 40)),
+        faults_s=chance.uniform(4, 20),
+        acks=chance.choice((1, 1, 1, 2)) if stores > 1 else 1,
+        hurry=chance.choice((0.0, 0.2)),
+        max_unacked=chance.choice((10, 100, 500_000)),
+        max_queued=chance.choice((20, 100, 200_000)),
+        styles=chance.choice(((OURS,), (OURS,), (OURS, SINGLE), (OURS, RFC46, SINGLE), (RFC46,))),
+        beacon_s=chance.choice((1.0, 2.0)),
+        sync_s=chance.choice((2.0, 5.0, 10.0)),
+        high_water_mark=chance.choice((20, 1_000, 50_000)),
+        disk_s=chance.choice((0.001, 0.02, 0.3)),
+        delay_s=chance.choice((0.0005, 0.01, 0.1)),
+        lag_s=chance.choice((0.0002, 0.02)),
+        loss=sometimes(0.5, 0.01, 0.3),
+        double=sometimes(0.3, 0.01, 0.3),
+        reorder=sometimes(0.3, 0.01, 0.3),
+        reorder_s=chance.choice((0.02, 1.5)),
+        corrupt=sometimes(0.2, 0.01, 0.1),
+        partition_every_s=sometimes(0.4, 1, 6),
+        cut_every_s=sometimes(0.4, 0.5, 4),
+        crash_every_s=sometimes(0.6, 1, 6),
+        stall_every_s=sometimes(0.3, 1, 5),
+        tower_every_s=sometimes(0.15, 3, 8),
+        latest=chance.choice((0.0, 0.0, 0.5)),
+        leaves=chance.choice((0.0, 0.3, 1.0)),
+        limits=kept,
+    )
+
+
+@contextmanager
+def limited(limits: Mapping[tuple[ModuleType, str], Any]) -> Iterator[None]:
+    """Replaces limits of production, or other names of its modules, for a while."""
+    before = {(module, name): getattr(module, name) for module, name in limits}
+    try:
+        for (module, name), value in limits.items():
+            setattr(module, name, value)
+        yield
+    finally:
+        for (module, name), value in before.items():
+            setattr(module, name, value)

@@ -1,0 +1,31 @@
+"""Each known defect is found, and the worlds that show it are well without it."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.simulation.cluster import simulate
+from tests.simulation.known_defects import DEFECTS, Defect
+from tests.simulation.shape import limited
+from tests.simulation.world import SimulationError
+
+SEEDS = 60
+"""Within so many, from its first one on, each defect is found; most within five."""
+
+
+def find(defect: Defect) -> tuple[int, str]:
+    """The first seed that shows a defect, and what it says."""
+    with limited(defect.changes()):
+        for seed in range(defect.first, defect.first + SEEDS):
+            try:
+                simulate(seed, defect.roles)
+            except SimulationError as error:
+                return seed, str(error)
+    raise AssertionError(f"{SEEDS} seeds do not show: {defect.name}")
+
+
+@pytest.mark.parametrize("defect", DEFECTS, ids=lambda defect: defect.name)
+def test_is_found(defect: Defect) -> None:
+    seed, why = find(defect)
+    print(f"{defect.name} ({defect.where}): seed {seed}, after {seed - defect.first + 1}: {why}")
+    simulate(seed)

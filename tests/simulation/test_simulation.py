@@ -1,0 +1,92 @@
+"""300 worlds, each from its seed.  A failure names its seed: ``make soak SEED=n`` replays it."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections import Counter
+from pathlib import Path
+
+import pytest
+
+from tests.simulation.cluster import simulate
+from tests.simulation.soak import BATCH, Report, simulate_batch
+
+SEEDS = 300
+
+PROJECT = Path(__file__).parents[2]
+
+
+@pytest.fixture(scope="module")
+def total() -> Report:
+    return Report()
+
+
+@pytest.mark.parametrize("first", range(0, SEEDS, BATCH))
+def test_seeds(first: int, total: Report) -> None:
+    report = simulate_batch(first, min(BATCH, SEEDS - first))
+    assert not report.failures, "\n".join(report.failure_lines())
+    total.add(report)
+
+
+def test_all_that_can_go_wrong_went_wrong(total: Report) -> None:
+    # Only when all the seeds have run before: a simulation without faults shows nothing.
+    if total.seeds < SEEDS:
+        total.add(simulate_batch(0, SEEDS))
+    assert min(total.faults[kind] for kind in FAULTS) >= 5, total.faults
+    assert total.delivered > total.records > 0
+
+
+FAULTS = (
+    "lost",
+    "doubled",
+    "reordered",
+    "corrupted",
+    "queue full",
+    "partition",
+    "one-way partition",
+    "lost in a partition",
+    "connection cut",
+    "half-open connection",
+    "crash of a store",
+    "crash of a producer",
+    "crash of a consumer",
+    "crash of a reader",
+    "unsynced append lost",
+    "crash between sync and ACK",
+    "slow disk",
+    "stall",
+    "consumer does not read",
+    "tower killed",
+    "beacon lost",
+)
+
+
+def test_a_seed_gives_the_same_trace_always() -> None:
+    lines: list[list[str]] = [[], []]
+    for found in lines:
+        simulate(7, write=found.append)
+    assert lines[0] == lines[1]
+    assert len(lines[0]) > 100
+
+
+@pytest.mark.parametrize("hash_seed", ["1", "2"])
+def test_a_seed_gives_the_same_trace_in_other_processes(hash_seed: str) -> None:
+    here = [simulate(seed).trace_hash for seed in range(3)]
+    code = "from tests.simulation.cluster import simulate\n"
+    code += "print(*[simulate(seed).trace_hash for seed in range(3)])"
+    environment = {**os.environ, "PYTHONHASHSEED": hash_seed}
+    there = subprocess.run(
+        [sys.executable, "-c", code],
+        cwd=PROJECT,
+        env=environment,
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert there.stdout.split() == here
+
+
+def test_seeds_differ() -> None:
+    assert Counter(simulate(seed).trace_hash for seed in range(3)).most_common(1)[0][1] == 1

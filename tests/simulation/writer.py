@@ -1,0 +1,116 @@
+"""A writer of a hosted partition: it puts records straight into a store, and moves when that fails.
+
+It keeps its rows until a store has them, and finds out from the next store what to go on with, as
+``dafka_spark/hosting.py`` does.
+"""
+
+from __future__ import annotations
+
+from concurrent.futures import Future
+from typing import TYPE_CHECKING
+
+from dafka_core.errors import DafkaError, OffsetConflictError
+from dafka_core.records import Run, Values
+from tests.simulation.checkers import Key
+
+if TYPE_CHECKING:
+    from tests.simulation.cluster import Cluster
+    from tests.simulation.hosts import StoreHost
+
+WINDOW = 4
+"""Puts under way at one time."""
+
+
+class Writer:
+    """An application that hosts its partition at any store."""
+
+    def __init__(self, cluster: Cluster, name: str, topic: str) -> None:
+        self.cluster = cluster
+        self.world = cluster.world
+        self.name = name
+        self.topic = topic
+        self.address = self.world.address()
+        self.target = cluster.shape.records
+        self.acknowledged = 0
+        self._host: StoreHost | None = None
+        self._session = 0
+        self._next = 0
+        self._under_way = 0
+        self.move()
+
+    @property
+    def key(self) -> Key:
+        """Its partition."""
+        return (self.topic, self.address)
+
+    @property
+    def done(self) -> bool:
+        """Everything is on a disk."""
+        return self.acknowledged >= self.target
+
+    def move(self) -> None:
+        """Looks for a store, another one if there is one, and goes on from where that is."""
+        self._session += 1
+        session = self._session
+        self._under_way = 0
+
+        def look() -> None:
+            if session != self._session:
+                return
+            up = [host for host in self.cluster.stores if host.up and host is not self._host]
+            up = up or [host for host in self.cluster.stores if host.up]
+            if not up:
+                self.world.after(0.5, look)
+                return
+            self._host = self.world.random.choice(up)
+            assert self._host.puts is not None
+            self._next = self._host.puts.end(*self.key)
+            self.acknowledged = max(self.acknowledged, self._next)
+            self.world.note(self.name, f"is hosted by {self._host.name} from {self._next} on")
+            self._put(session)
+
+        self.world.after(self.world.between(0.05, 0.5), look)
+
+    def _put(self, session: int) -> None:
+        if session != self._session or self.done:
+            return
+        host = self._host
+        if host is None or host.puts is None or host.mesh is None:
+            self.move()
+            return
+        count = min(
+            self.world.random.randint(1, self.cluster.shape.burst), self.target - self._next
+        )
+        if count > 0 and self._under_way < WINDOW:
+            values = self.cluster.values(self.address, self._next, count)
+            run = Run(self.topic, self.address, self._next, Values.of(values))
+            self.cluster.checkers.publish(*self.key, self._next, values)
+            self._under_way += 1
+            self._next = run.end
+            mesh, size_bytes = host.mesh, run.values.size_bytes + len(run.values)
+            mesh.put_bytes += size_bytes
+            promise = host.puts.put(run)
+            promise.add_done_callback(lambda done: self._on_put(session, host, run.end, done))
+            promise.add_done_callback(lambda done: _gave_back(mesh, size_bytes))
+        gap_s = self.world.random.expovariate(1.0) * self.cluster.gap_s(self.target)
+        self.world.after(gap_s, lambda: self._put(session))
+
+    def _on_put(self, session: int, host: StoreHost, end: int, done: Future[int]) -> None:
+        error = done.exception()
+        if error is None:
+            self.cluster.checkers.on_durable(self.name, self.key, end, 1)
+            if host.disk.end(*self.key) < end:
+                self.world.fail(self.name, f"{host.name} has less than {end} on disk, and says so")
+            self.acknowledged = max(self.acknowledged, end)
+        elif not isinstance(error, DafkaError):
+            self.world.fail(self.name, f"a put failed with {error!r}")
+        if session != self._session:
+            return
+        self._under_way -= 1
+        if isinstance(error, OffsetConflictError) or error is not None:
+            self.world.note(self.name, f"moves: {type(error).__name__}")
+            self.move()
+
+
+def _gave_back(mesh: object, size_bytes: int) -> None:
+    mesh.put_bytes -= size_bytes  # type: ignore[attr-defined]
