@@ -1,7 +1,7 @@
 # Every target makes the environment .venv by itself, and again when what it is made from changed.
 SHELL := /bin/bash
 .DEFAULT_GOAL := help
-.PHONY: help demo test lint bench package env java clean
+.PHONY: help demo test soak chaos lint bench package env java clean
 
 BIN := .venv/bin
 # Workers of Spark run the same Python as the driver.
@@ -15,7 +15,10 @@ demo: java env ## a year of flights through Dafka and Spark, with a kill and a r
 	@$(BIN)/python jobs/demo.py
 
 test: java env lint ## everything: format, lint, types, tests
-	@$(BIN)/python -m pytest
+	@$(BIN)/python -m pytest -n 2 --dist loadfile
+
+soak: env ## SEEDS=10000 worlds of the simulation with faults of all kinds, or SEED=7 step by step
+	@$(BIN)/python -m tests.simulation.soak $(if $(SEED),--seed $(SEED),--seeds $(or $(SEEDS),10000))
 
 lint: env ## format, lint and types only
 	@$(BIN)/ruff format --check .
@@ -24,6 +27,10 @@ lint: env ## format, lint and types only
 
 bench: java env ## figures beside their references, as JSON lines and a table
 	@$(BIN)/python -m benchmarks
+
+chaos: java env ## faults on real processes; SEED=n, ROUNDS=n and TABLE=n as you like (docs/chaos.md)
+	@$(BIN)/python -m tests.chaos $(if $(SEED),--seed $(SEED)) $(if $(ROUNDS),--rounds $(ROUNDS)) \
+		$(if $(TABLE),--table $(TABLE))
 
 package: env ## a wheel, and a zip for spark-submit --py-files, in dist/
 	@$(BIN)/python scripts/package.py

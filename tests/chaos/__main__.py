@@ -1,0 +1,104 @@
+"""``python -m tests.chaos``: the tables, one after the other, a JSON line for each."""
+
+from __future__ import annotations
+
+import argparse
+import random
+import sys
+import tempfile
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+from tests.chaos import (
+    damage,
+    lost_stores,
+    query_kills,
+    separations,
+    slow_consumers,
+    store_kills,
+    tower_kills,
+)
+from tests.chaos.harness import DELIVERIES, EXACTLY_ONCE, Chaos, Outcome
+
+
+class Table(NamedTuple):
+    """One table: how often it is run in full and in short."""
+
+    name: str
+    run: Callable[[Chaos, int], None]
+    rounds: int
+    short_rounds: int
+
+
+TABLES = {
+    1: Table("store_kills", store_kills.run, store_kills.ROUNDS, store_kills.SHORT_ROUNDS),
+    2: Table("query_kills", query_kills.run, query_kills.ROUNDS, query_kills.SHORT_ROUNDS),
+    3: Table("lost_stores", lost_stores.run, lost_stores.ROUNDS, lost_stores.SHORT_ROUNDS),
+    4: Table("tower_kills", tower_kills.run, tower_kills.ROUNDS, tower_kills.SHORT_ROUNDS),
+    5: Table("separations", separations.run, separations.ROUNDS, separations.SHORT_ROUNDS),
+    6: Table("damage", damage.run, damage.ROUNDS, damage.SHORT_ROUNDS),
+    7: Table(
+        "slow_consumers", slow_consumers.run, slow_consumers.ROUNDS, slow_consumers.SHORT_ROUNDS
+    ),
+}
+
+
+def run_table(
+    number: int,
+    seed: int,
+    rounds: int,
+    directory: Path,
+    *,
+    first: int = 0,
+    delivery: str = EXACTLY_ONCE,
+    short: bool = False,
+) -> Outcome:
+    """Runs one table; ``short`` is for rounds that shall not take their full time."""
+    table = TABLES[number]
+    chaos = Chaos(number, table.name, seed, directory, first=first, delivery=delivery, short=short)
+    table.run(chaos, rounds)
+    return chaos.end()
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Runs the tables asked for; 1 if anything was lost, doubled or stuck."""
+    arguments = _parser().parse_args(argv)
+    print(f"seed {arguments.seed}", file=sys.stderr, flush=True)
+    good = True
+    for number in arguments.table or sorted(TABLES):
+        # Kept when something went wrong: the files of the rounds that failed are in it.
+        directory = Path(tempfile.mkdtemp(prefix=f"dafka-chaos-{number}-"))
+        rounds = arguments.rounds or TABLES[number].rounds
+        outcome = run_table(
+            number,
+            arguments.seed,
+            rounds,
+            directory,
+            first=arguments.first,
+            delivery=arguments.delivery,
+        )
+        print(outcome.line(), flush=True)
+        good = good and outcome.good
+        if outcome.good:
+            directory.rmdir()
+        else:
+            again = f"make chaos SEED={arguments.seed} TABLE={number} ROUNDS={rounds}"
+            print(f"to run it again: {again}", file=sys.stderr, flush=True)
+    return 0 if good else 1
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="make chaos", description=__doc__)
+    parser.add_argument("--seed", type=int, default=random.SystemRandom().randrange(1_000_000))
+    parser.add_argument("--rounds", type=int, help="of each table (default: each table's own)")
+    parser.add_argument("--first", type=int, default=0, help="number of the first round")
+    parser.add_argument(
+        "--table", type=int, action="append", choices=sorted(TABLES), help="may be repeated"
+    )
+    parser.add_argument("--delivery", choices=DELIVERIES, default=EXACTLY_ONCE, help="of sinks")
+    return parser
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,56 @@
+"""What went in against what came out, as multisets with counts."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Hashable, Iterable
+from typing import NamedTuple
+
+EXAMPLES = 3
+"""How many values of each kind a difference names: enough to look for them."""
+
+
+class Difference(NamedTuple):
+    """What is not as it should be.
+
+    ``losses`` went in and did not come out, ``doubles`` came out more often than they went in,
+    ``strangers`` never went in.  ``examples`` has some of them, with their kind.
+    """
+
+    losses: int
+    doubles: int
+    strangers: int
+    examples: tuple[str, ...]
+
+    def __bool__(self) -> bool:
+        return bool(self.losses or self.doubles or self.strangers)
+
+    def __str__(self) -> str:
+        return (
+            f"{self.losses} lost, {self.doubles} doubled, {self.strangers} never written: "
+            + "; ".join(self.examples)
+        )
+
+
+def compare(
+    required: Iterable[Hashable],
+    found: Iterable[Hashable],
+    allowed: Iterable[Hashable] | None = None,
+) -> Difference:
+    """Every one of ``required`` must have been found, and nothing but ``allowed``.
+
+    Without ``allowed`` it is ``required``.  With it, ``required`` is the part that was
+    acknowledged of all that was sent.
+    """
+    must, got = Counter(required), Counter(found)
+    may = must if allowed is None else Counter(allowed)
+    lost = must - got
+    extra = got - may
+    strangers = Counter({value: count for value, count in extra.items() if value not in may})
+    doubled = extra - strangers
+    examples = tuple(
+        f"{kind} {str(value)[:60]}: {must[value]} to {may[value]} were right, found {got[value]}"
+        for kind, values in (("lost", lost), ("doubled", doubled), ("stranger", strangers))
+        for value in list(values)[:EXAMPLES]
+    )
+    return Difference(lost.total(), doubled.total(), strangers.total(), examples)

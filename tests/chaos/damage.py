@@ -1,0 +1,344 @@
+"""Table 6: the disk is full, or the database file is not what was written.
+
+A full disk: a limit on the store's files, or a file system of its own that something else fills.
+The store must say so and end; what it acknowledged must be there, and with room again it goes on.
+
+Damage: of a store that was killed the file is cut short or overwritten.  Started again it may
+refuse, with a sentence that says why, or serve; what it serves must be right, record by record,
+and what it acknowledges then must be there after another start.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import random
+import shutil
+import time
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+
+import pyarrow as pa
+
+from dafka_core.columnar.client import StoreClient
+from dafka_core.columnar.places import Place
+from dafka_core.errors import DafkaError
+from tests.chaos.disks import values_on_disk
+from tests.chaos.harness import Chaos, ChaosError, wait_until
+from tests.chaos.networks import Process, unshare_works
+from tests.chaos.nodes import Listener, Node, start_store, start_tower
+from tests.chaos.store_kills import TOPIC, FlightWriter, MeshWriter, Writer, value
+
+ROUNDS = 70
+SHORT_ROUNDS = 5
+
+CLEAR = "dafka: store at "
+"""How a store's sentence about its own directory begins."""
+
+FILE_SYSTEM_BYTES = 96 << 20
+PAGE_BYTES = 4096
+READ_TIMEOUT_S = 5.0
+
+END_S = 0.3
+"""A store that dies of a request is gone by then."""
+
+NEW, NEW_RECORDS = "F" * 32, 200
+
+Partitions = dict[str, int]
+"""By partition, which is also what its values are made of: how many records were acknowledged."""
+
+
+def run(chaos: Chaos, rounds: int) -> None:
+    """The rounds: full disks and kinds of damage in turn."""
+    kinds: list[Callable[..., None]] = [_limited, _truncated, _overwritten, _flipped, _misplaced]
+    kinds += [_running, _filled if unshare_works("-rm") else _limited]
+    for number in range(chaos.first, chaos.first + rounds):
+        with chaos.round(number) as directory, contextlib.ExitStack() as stack:
+            tower = stack.enter_context(start_tower(directory / "tower.log"))
+            kind = kinds[number % len(kinds)]
+            kind(_Round(chaos, chaos.chance(number), directory, str(tower.ready()["tower"])))
+
+
+class _Round:
+    def __init__(self, chaos: Chaos, chance: random.Random, directory: Path, tower: str) -> None:
+        self.chaos = chaos
+        self.chance = chance
+        self.directory = directory
+        self.tower = tower
+        self.log = directory / "store.log"
+
+    def store(self, kept: Path | None = None, prefix: tuple[str, ...] = ()) -> Node:
+        return start_store(kept or self.directory / "store", self.tower, self.log, prefix)
+
+
+# -- full disks ----------------------------------------------------------------------------------
+
+
+def _limited(it: _Round) -> None:
+    def fill(store: Node) -> None:
+        held = (it.directory / "store" / "data.mdb").stat().st_size
+        store.limit_file(held + it.chance.randrange(300_000))
+
+    _full(it, fill, lambda: None, it.directory / "store", it.store)
+    it.chaos.fault("disk full, a limit on files")
+
+
+def _filled(it: _Round) -> None:
+    mounted = it.directory / "mounted"
+    mounted.mkdir()
+    with contextlib.ExitStack() as stack:
+        holder = Process(
+            stack,
+            ["unshare", "-rm"],
+            f"mount -t tmpfs -o size={FILE_SYSTEM_BYTES} chaos {mounted}",
+        )
+        seen = Path(f"/proc/{holder.pid}/root{mounted}")
+        prefix = ("nsenter", "-t", str(holder.pid), "-U", "-m", "--preserve-credentials")
+        ballast = seen / "ballast"
+
+        def fill(_: Node) -> None:
+            with ballast.open("wb", buffering=0) as file, contextlib.suppress(OSError):
+                while file.write(bytes(PAGE_BYTES)):
+                    continue
+
+        _full(
+            it, fill, ballast.unlink, seen / "store", partial(it.store, mounted / "store", prefix)
+        )
+    it.chaos.fault("disk full, no space on its file system")
+
+
+def _full(
+    it: _Round,
+    fill: Callable[[Node], None],
+    clear: Callable[[], None],
+    kept: Path,
+    store_on: Callable[[], Node],
+) -> None:
+    """A store whose disk becomes full at some moment, and then has room again."""
+    mesh = MeshWriter("mesh", str(it.chance.random()), it.tower)
+    putter = FlightWriter("put", str(it.chance.random()))
+    writers: list[Writer] = [mesh, putter]
+    try:
+        with store_on() as store:
+            putter.found(store.ready(), kept)
+            for writer in writers:
+                writer.start()
+            wait_until(lambda: all(w.acknowledged() > 100 for w in writers), "acknowledgements")
+            time.sleep(it.chance.uniform(0, 0.5))
+            fill(store)
+            code = store.end()
+        said = it.log.read_text()
+        if code != 1 or "the disk is full or fails" not in said or "Traceback" in said:
+            raise ChaosError(f"on a full disk the store ended with {code}: {said[-500:]}")
+        acknowledged = [writer.acknowledged() for writer in writers]
+        clear()
+        on_disk = values_on_disk(kept)
+        for writer, least in zip(writers, acknowledged, strict=True):
+            it.chaos.compare(
+                f"{writer.name} on a disk that was full",
+                [value(writer.name, offset) for offset in range(least)],
+                on_disk.get((TOPIC, writer.partition), []),
+                [value(writer.name, offset) for offset in range(writer.sent())],
+            )
+        with store_on() as store:
+            putter.found(store.ready(), kept)
+            for writer in writers:
+                writer.stop()
+            _check_consumer(it, {writer.name: writer.acknowledged() for writer in writers})
+    finally:
+        for each in (mesh, putter):
+            each.close()
+
+
+def _check_consumer(it: _Round, held: Partitions) -> None:
+    everything = [value(name, offset).decode() for name in held for offset in range(held[name])]
+    it.chaos.outcome.records += len(everything)
+    with Listener(TOPIC, it.tower, it.directory / "consumer.log") as listener:
+        listener.wait_for(len(everything))
+        it.chaos.compare("a consumer", everything, listener.values())
+
+
+# -- damage --------------------------------------------------------------------------------------
+
+
+def _truncated(it: _Round) -> None:
+    def damage(data: Path) -> None:
+        os.truncate(data, it.chance.randrange(data.stat().st_size))
+
+    _damaged(it, "file truncated", damage)
+
+
+def _overwritten(it: _Round) -> None:
+    def damage(data: Path) -> None:
+        for _ in range(it.chance.randint(1, 4)):
+            _write(data, _place(it, data), it.chance.randbytes(it.chance.randint(16, 6000)))
+
+    _damaged(it, "file overwritten in places", damage)
+
+
+def _flipped(it: _Round) -> None:
+    def damage(data: Path) -> None:
+        for _ in range(it.chance.randint(1, 8)):
+            place = _place(it, data)
+            with data.open("rb") as file:
+                file.seek(place)
+                before = file.read(1)[0]
+            _write(data, place, bytes([before ^ (1 << it.chance.randrange(8))]))
+
+    _damaged(it, "bits flipped", damage)
+
+
+def _misplaced(it: _Round) -> None:
+    def damage(data: Path) -> None:
+        pages = [place // PAGE_BYTES * PAGE_BYTES for place in (_place(it, data), _place(it, data))]
+        with data.open("rb") as file:
+            file.seek(pages[0])
+            page = file.read(PAGE_BYTES)
+        _write(data, pages[1], page)
+
+    _damaged(it, "page written in another's place", damage)
+
+
+def _running(it: _Round) -> None:
+    """Overwrites the file of a store that runs, and is read from meanwhile."""
+    with it.store() as store:
+        held = _fill(it, store)
+        data = it.directory / "store" / "data.mdb"
+        _write(data, _place(it, data), it.chance.randbytes(it.chance.randint(16, 6000)))
+        it.chaos.fault("file overwritten in places, store running")
+        _check_serving(it, store, held)
+
+
+def _damaged(it: _Round, kind: str, damage: Callable[[Path], None]) -> None:
+    with it.store() as store:
+        held = _fill(it, store)
+        store.kill()
+    damage(it.directory / "store" / "data.mdb")
+    shutil.copy(it.directory / "store" / "data.mdb", it.directory / "damaged.mdb")
+    it.chaos.fault(kind)
+    with it.store() as store:
+        if store.wait_started():
+            _check_serving(it, store, held)
+        else:
+            _check_end(it, store.end())
+
+
+def _fill(it: _Round, store: Node) -> Partitions:
+    """Large and small partitions, of large and small blocks."""
+    held: Partitions = {}
+    with _client(store) as client:
+        for number in range(it.chance.randint(3, 40)):
+            name = f"{number:032X}"
+            for _ in range(it.chance.randint(1, 4)):
+                count = it.chance.choice((1, 3, 40, 400))
+                _put(client, name, held.get(name, 0), count)
+                held[name] = held.get(name, 0) + count
+    return held
+
+
+def _client(store: Node) -> StoreClient:
+    ready = store.ready()
+    return StoreClient(Place(str(ready["address"]), tuple(ready["flight"])))
+
+
+def _put(client: StoreClient, name: str, start: int, count: int) -> None:
+    values = [value(name, offset) for offset in range(start, start + count)]
+    with client.put(TOPIC, name, start, timeout_s=READ_TIMEOUT_S) as put:
+        put.write(pa.array(values, pa.binary()))
+        put.finish(READ_TIMEOUT_S)
+
+
+def _place(it: _Round, data: Path) -> int:
+    """Somewhere in the file; as often in its trees, which are little of it, as in its records."""
+    content = data.read_bytes()
+    trees = [
+        page
+        for page in range(0, len(content), PAGE_BYTES)
+        if content[page + 10] & 0b1011 and content[page : page + 8] == _number(page)
+    ]
+    if trees and it.chance.random() < 0.5:
+        return it.chance.choice(trees) + it.chance.randrange(PAGE_BYTES)
+    return it.chance.randrange(len(content))
+
+
+def _number(page: int) -> bytes:
+    return (page // PAGE_BYTES).to_bytes(8, "little")
+
+
+def _write(data: Path, place: int, content: bytes) -> None:
+    with data.open("r+b") as file:
+        file.seek(place)
+        file.write(content)
+
+
+def _check_serving(it: _Round, store: Node, held: Partitions) -> None:
+    """Everything that the store serves must be right; and it must keep what it takes."""
+    with _client(store) as client:
+        try:
+            found = client.heads([TOPIC], timeout_s=READ_TIMEOUT_S)
+        except DafkaError:
+            _refused(it, store, "heads refused")
+            return
+        ends = {info.partition: info.end for info in found}
+        if ends != held:
+            others = [name for name in held if ends.get(name) != held[name]]
+            raise ChaosError(
+                f"without a word {len(others)} partitions have other ends: {others[:3]}"
+            )
+        for name, end in ends.items():
+            try:
+                _read(it, client, name, end)
+            except DafkaError:
+                _refused(it, store, "reads refused")
+        taken = False
+        with contextlib.suppress(DafkaError):
+            _put(client, NEW, 0, NEW_RECORDS)
+            taken = True
+    if not store.running:
+        _check_end(it, store.end())
+    store.kill()
+    with it.store() as again:
+        if not again.wait_started():
+            _check_end(it, again.end())
+        elif taken:
+            with _client(again) as client:
+                _read(it, client, NEW, NEW_RECORDS)
+
+
+def _refused(it: _Round, store: Node, what: str) -> None:
+    """An error instead of records: a clear one if the store has ended."""
+    it.chaos.add(what)
+    time.sleep(END_S)
+    if not store.running:
+        _check_end(it, store.end())
+
+
+def _read(it: _Round, client: StoreClient, name: str, end: int) -> None:
+    at = 0
+    for part in client.read(
+        TOPIC,
+        name,
+        0,
+        end,
+        times=False,
+        max_records=1000,
+        max_bytes=1 << 20,
+        timeout_s=READ_TIMEOUT_S,
+    ):
+        found = part.values.to_pylist()
+        wanted = [value(name, offset) for offset in range(at, at + len(found))]
+        it.chaos.compare(f"partition {name} from {at} on", wanted, found)
+        if wanted != found:
+            raise ChaosError(f"partition {name} from {at} on: records out of order")
+        at += len(found)
+        it.chaos.outcome.records += len(found)
+
+
+def _check_end(it: _Round, code: int) -> None:
+    said = it.log.read_text()
+    if code < 0:
+        raise ChaosError(f"the store was killed by signal {-code}: {said[-300:]}")
+    if code != 1 or CLEAR not in said or "Traceback" in said:
+        raise ChaosError(f"the store ended with {code}: {said[-500:]}")
+    it.chaos.add("stores ended")

@@ -1,0 +1,65 @@
+"""What lies on a store's disk, read from its directory."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import lmdb
+
+from dafka_core.errors import StoreError
+from dafka_core.storage import Log
+
+READ_RECORDS = 65_536
+
+
+def values_on_disk(directory: Path) -> dict[tuple[str, str], list[bytes]]:
+    """All records of a store that does not run, by topic and partition, as it would find them.
+
+    Raises:
+        StoreError: the directory is damaged.
+        AssertionError: a partition has a gap.
+    """
+    found: dict[tuple[str, str], list[bytes]] = {}
+    with Log(directory) as log:
+        for info in log.partitions():
+            values = found[info.topic, info.partition] = []
+            while (start := info.earliest + len(values)) < info.end:
+                chunks = log.read(
+                    info.topic, info.partition, start, info.end, max_records=READ_RECORDS
+                )
+                assert chunks, f"{info} has nothing at {start}"
+                for chunk in chunks:
+                    assert chunk.offset == info.earliest + len(values)
+                    values += chunk.values_list()
+    return found
+
+
+class Blocks:
+    """Watches the table of a store that runs: its merging makes the blocks fewer.
+
+    To be closed before this process opens the directory in another way.
+    """
+
+    def __init__(self, directory: Path) -> None:
+        self._env = lmdb.open(
+            str(directory), readonly=True, max_dbs=3, map_size=1 << 40, create=False
+        )
+        self._blocks = self._env.open_db(b"blocks", create=False)
+
+    def count(self) -> int:
+        """How many blocks there are."""
+        with self._env.begin() as transaction:
+            entries: int = transaction.stat(self._blocks)["entries"]
+            return entries
+
+    def close(self) -> None:
+        self._env.close()
+
+
+def count_on_disk(directory: Path) -> int:
+    """How many records a store has, which may be running."""
+    try:
+        with Log(directory, read_only=True) as log:
+            return sum(info.end - info.earliest for info in log.partitions())
+    except StoreError:  # not there yet, or just about to grow
+        return 0

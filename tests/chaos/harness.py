@@ -1,0 +1,154 @@
+"""What all tables share: rounds from a seed, faults counted by kind, and what came of them."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import random
+import shutil
+import time
+import traceback
+from collections import Counter
+from collections.abc import Callable, Hashable, Iterable, Iterator
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+
+from dafka_core.errors import DafkaError
+from tests.chaos.counting import compare
+
+PATIENCE_S = 90.0
+"""The longest wait for something that must happen: on a busy machine nodes start slowly."""
+
+_POLL_S = 0.01
+
+
+EXACTLY_ONCE = "exactly-once"
+AT_LEAST_ONCE = "at-least-once"
+DELIVERIES = (EXACTLY_ONCE, AT_LEAST_ONCE)
+"""Of the sink.  At least once, doubles are counted but are no failure: that is what it promises."""
+
+
+class ChaosError(Exception):
+    """Something that must happen has not, or what must not has."""
+
+
+@dataclass
+class Outcome:
+    """A table's line: what was done, and what is not as it should be."""
+
+    table: int
+    name: str
+    seed: int
+    rounds: int = 0
+    faults: Counter[str] = field(default_factory=Counter)
+    records: int = 0
+    losses: int = 0
+    doubles: int = 0
+    strangers: int = 0
+    figures: dict[str, float] = field(default_factory=dict)
+    failures: list[str] = field(default_factory=list)
+    seconds: float = 0.0
+
+    @property
+    def good(self) -> bool:
+        """Nothing lost, nothing doubled that must not be, and every round went to its end."""
+        return not (self.losses or self.strangers or self.failures)
+
+    def line(self) -> str:
+        """The table as a JSON line."""
+        return json.dumps(asdict(self) | {"faults": dict(sorted(self.faults.items()))})
+
+
+class Chaos:
+    """One table under way.
+
+    Each round has its own random numbers, made of the seed, the table and the round's number: so
+    a round does the same whichever rounds are run before it.
+    """
+
+    def __init__(
+        self,
+        table: int,
+        name: str,
+        seed: int,
+        directory: Path,
+        *,
+        first: int = 0,
+        delivery: str = EXACTLY_ONCE,
+        short: bool = False,
+    ) -> None:
+        self.outcome = Outcome(table, name, seed)
+        self.directory = directory
+        self.first = first
+        self.short = short
+        self.delivery = delivery
+        self.exact = delivery == EXACTLY_ONCE
+        self._started_s = time.monotonic()
+
+    def chance(self, number: int) -> random.Random:
+        """The random numbers of a round."""
+        return random.Random(f"{self.outcome.seed}/{self.outcome.table}/{number}")
+
+    def fault(self, kind: str) -> None:
+        """Counts a fault that has been injected."""
+        self.outcome.faults[kind] += 1
+
+    def compare(
+        self,
+        where: str,
+        required: Iterable[Hashable],
+        found: Iterable[Hashable],
+        allowed: Iterable[Hashable] | None = None,
+    ) -> None:
+        """Counts what is lost, doubled or was never written; the round has failed then, too."""
+        difference = compare(required, found, allowed)
+        self.outcome.losses += difference.losses
+        self.outcome.doubles += difference.doubles
+        self.outcome.strangers += difference.strangers
+        if not self.exact:
+            difference = difference._replace(doubles=0)
+        if difference:
+            raise ChaosError(f"{where}: {difference}")
+
+    def add(self, figure: str, count: int = 1) -> None:
+        """Counts something that is neither a fault nor a failure."""
+        self.outcome.figures[figure] = self.outcome.figures.get(figure, 0) + count
+
+    def most(self, figure: str, value: float) -> None:
+        """Keeps the largest value seen of a figure."""
+        self.outcome.figures[figure] = max(value, self.outcome.figures.get(figure, 0.0))
+
+    @contextlib.contextmanager
+    def round(self, number: int) -> Iterator[Path]:
+        """A round, with a directory of its own, which is kept when the round fails."""
+        directory = self.directory / f"{self.outcome.name}-{number}"
+        directory.mkdir(parents=True)
+        try:
+            yield directory
+        except (ChaosError, DafkaError, AssertionError, OSError) as error:
+            place = traceback.extract_tb(error.__traceback__)[-1]
+            at = f"{Path(place.filename).name}:{place.lineno}"
+            self.outcome.failures.append(
+                f"round {number} ({at}, files in {directory}): {type(error).__name__}: {error}"
+            )
+        else:
+            shutil.rmtree(directory, ignore_errors=True)
+        self.outcome.rounds += 1
+
+    def end(self) -> Outcome:
+        """The table's outcome."""
+        self.outcome.seconds = round(time.monotonic() - self._started_s, 1)
+        return self.outcome
+
+
+def wait_until(condition: Callable[[], object], what: str, timeout_s: float = PATIENCE_S) -> None:
+    """Waits for a condition.
+
+    Raises:
+        ChaosError: it has not come true in time.
+    """
+    deadline = time.monotonic() + timeout_s
+    while not condition():
+        if time.monotonic() > deadline:
+            raise ChaosError(f"waited {timeout_s:g} s in vain until {what}")
+        time.sleep(_POLL_S)

@@ -1,0 +1,88 @@
+"""Table 3: one of two stores is killed for good; reading, writing and exactly-once go on.
+
+A query copies counts from topic to topic with ``acks`` of all stores that there are.  In the
+middle one of the stores dies, whichever it was that the query wrote to, and never comes back.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import random
+import time
+from pathlib import Path
+
+from tests.chaos.harness import Chaos
+from tests.chaos.nodes import Feeder, Listener, start_store, start_tower
+from tests.chaos.queries import Driver, Plan, check, expected, value
+
+ROUNDS = 10
+SHORT_ROUNDS = 1
+
+MASTER = "local[2,8]"
+SOURCE, SINK = "numbers", "counts"
+RECORDS = 4_000
+SHORT_RECORDS = 1_200
+BATCH_RECORDS = 400
+
+
+def run(chaos: Chaos, rounds: int) -> None:
+    """The rounds, each with stores and a query of its own."""
+    for number in range(chaos.first, chaos.first + rounds):
+        with chaos.round(number) as directory, contextlib.ExitStack() as stack:
+            _round(chaos, chaos.chance(number), directory, stack)
+
+
+def _round(
+    chaos: Chaos, chance: random.Random, directory: Path, stack: contextlib.ExitStack
+) -> None:
+    tower = stack.enter_context(start_tower(directory / "tower.log"))
+    address = str(tower.ready()["tower"])
+    stores = [
+        stack.enter_context(
+            start_store(directory / f"store{n}", address, directory / f"store{n}.log")
+        )
+        for n in (0, 1)
+    ]
+    for store in stores:
+        store.ready()
+    # Both have it: what only a store had that dies for good is gone, as ``acks`` of 1 says.
+    count = SHORT_RECORDS if chaos.short else RECORDS
+    before = _fed(stack, address, directory, "before", range(count), ("--acks", "2"))
+    before.finish()
+    options = {"delivery": chaos.delivery, "acks": "all" if chaos.exact else "2"}
+    plan = Plan(MASTER, address, SOURCE, SINK, str(directory), BATCH_RECORDS, options)
+    driver = Driver(plan, directory / "driver.log")
+    stack.callback(driver.close)
+    driver.wait_batch(chance.randint(-1, 1))
+    time.sleep(chance.uniform(0, 0.7))
+    stores[chance.randrange(2)].kill()
+    chaos.fault("store killed for good")
+    after = _fed(stack, address, directory, "after", range(count, 2 * count), ())
+    after.finish()
+    reached = driver.batch
+    driver.wait_batch(reached)
+    answer = driver.finish()
+    chaos.most("restarts of the driver", driver.restarts)
+    records = {feeder.partition(): feeder.fed for feeder in (before, after)}
+    wanted = expected(directory / "checkpoint", SOURCE, records)
+    chaos.outcome.records += len(wanted)
+    with Listener(SINK, address, directory / "sink.log") as listener:
+        listener.wait_for(len(wanted))
+        check(chaos, "the sink's topic", wanted, listener.values(1), answer)
+    with Listener(SOURCE, address, directory / "source.log") as listener:
+        listener.wait_for(2 * count)
+        chaos.compare("the source's topic", before.fed + after.fed, listener.values())
+
+
+def _fed(
+    stack: contextlib.ExitStack,
+    tower: str,
+    directory: Path,
+    name: str,
+    numbers: range,
+    options: tuple[str, ...],
+) -> Feeder:
+    feeder = Feeder(SOURCE, tower, directory / f"{name}.log", options=options)
+    stack.enter_context(feeder).wait_joined()
+    feeder.feed([value(number) for number in numbers])
+    return feeder

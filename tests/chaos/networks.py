@@ -1,0 +1,132 @@
+"""Two machines with a network between them that can be cut and joined.
+
+Where an unprivileged user may make network namespaces, a machine is one, and cutting pulls its
+cable: packets vanish, connections do not know.  ``relays.py`` is for everywhere else.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import shutil
+import subprocess
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Protocol
+
+from tests.chaos.harness import ChaosError
+from tests.chaos.nodes import Node, start_tower
+
+MACHINES = 2
+
+_HUB = "ip link set lo up && ip link add name switch type bridge && ip link set switch up"
+_STAY = "echo up && exec cat"  # as long as its input is open: it ends when the harness does
+
+
+class Network(Protocol):
+    """Machines 0 and 1."""
+
+    @property
+    def cuts(self) -> Sequence[str]:
+        """The kinds of separation."""
+
+    def prefix(self, machine: int) -> Sequence[str]:
+        """What runs a command on a machine."""
+
+    def host(self, machine: int) -> str:
+        """Where a machine's nodes are to bind."""
+
+    def tower(self, machine: int) -> str:
+        """Where a machine's nodes find each other."""
+
+    def cut(self, kind: str) -> None:
+        """Separates the machines."""
+
+    def join(self) -> None:
+        """Ends the separation."""
+
+
+def unshare_works(what: str, script: str = "true") -> bool:
+    """Whether this machine lets us make namespaces of a kind, and run a script in them."""
+    if shutil.which("unshare") is None:
+        return False
+    command = ["unshare", what, "sh", "-c", script]
+    return subprocess.run(command, capture_output=True, timeout=30, check=False).returncode == 0
+
+
+def namespaces_work() -> bool:
+    """Whether ``Namespaces`` can be had here."""
+    return unshare_works("-rn", _HUB)
+
+
+class Process:
+    """A process that holds namespaces as long as the stack is open; ``script`` sets them up."""
+
+    def __init__(self, stack: contextlib.ExitStack, command: Sequence[str], script: str) -> None:
+        process = subprocess.Popen(
+            [*command, "sh", "-c", f"{script} && {_STAY}"],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+        )
+        assert process.stdin is not None
+        assert process.stdout is not None
+        self.pid = process.pid
+        stack.callback(process.wait)
+        stack.callback(process.stdout.close)
+        stack.callback(process.stdin.close)
+        if process.stdout.readline() != b"up\n":
+            raise ChaosError(f"no namespace by {' '.join(command)}")
+
+
+class Namespaces:
+    """Machines as network namespaces on a bridge; the tower is on machine 0."""
+
+    cuts = ("cable pulled",)
+
+    def __init__(self, stack: contextlib.ExitStack, log: Path) -> None:
+        self._stack = stack
+        self._hub = Process(stack, ["unshare", "-rn"], _HUB).pid
+        self._machines = [self._machine(number) for number in range(MACHINES)]
+        node: Node = stack.enter_context(start_tower(log, (0, 0), self.host(0), self.prefix(0)))
+        self._tower = str(node.ready()["tower"])
+
+    def prefix(self, machine: int) -> Sequence[str]:
+        return _enter(self._machines[machine])
+
+    def host(self, machine: int) -> str:
+        return f"10.77.0.{machine + 1}"
+
+    def tower(self, machine: int) -> str:
+        return self._tower
+
+    def cut(self, kind: str) -> None:
+        self._in(self._hub, "ip link set port1 down")
+
+    def join(self) -> None:
+        self._in(self._hub, "ip link set port1 up")
+
+    def _machine(self, number: int) -> int:
+        machine = Process(
+            self._stack, [*_enter(self._hub), "unshare", "-n"], "ip link set lo up"
+        ).pid
+        cable, port = f"cable{number}", f"port{number}"
+        self._in(
+            self._hub,
+            f"ip link add name {cable} type veth peer name {port} && "
+            f"ip link set {cable} netns {machine} && "
+            f"ip link set {port} master switch && ip link set {port} up",
+        )
+        address = f"{self.host(number)}/24"
+        self._in(machine, f"ip addr add {address} dev {cable} && ip link set {cable} up")
+        return machine
+
+    @staticmethod
+    def _in(pid: int, script: str) -> None:
+        done = subprocess.run(
+            [*_enter(pid), "sh", "-c", script], capture_output=True, text=True, check=False
+        )
+        if done.returncode:
+            raise ChaosError(f"{script}: {done.stderr}")
+
+
+def _enter(pid: int) -> Sequence[str]:
+    return ("nsenter", "-t", str(pid), "-U", "-n", "--preserve-credentials")

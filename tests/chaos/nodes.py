@@ -1,0 +1,337 @@
+"""Nodes of Dafka as the command line starts them, to be stopped, killed and listened to."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import re
+import resource
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from types import TracebackType
+from typing import Any, NamedTuple, Self
+
+from tests.chaos.harness import PATIENCE_S, ChaosError, wait_until
+
+READY = b"READY "
+ROOT = Path(__file__).parents[2]
+
+
+_PADDING = re.compile(rb"\.{64,}")
+
+
+def _counted(padding: re.Match[bytes]) -> bytes:
+    return b"<%d>" % len(padding[0])
+
+
+_PADDED = re.compile("<([0-9]+)>$")
+
+
+def _padding(counted: re.Match[str]) -> str:
+    return "." * int(counted[1])
+
+
+class Delivered(NamedTuple):
+    """One record as a consumer printed it."""
+
+    partition: str
+    offset: int
+    value: str
+
+
+class Node:
+    """``dafka WHAT`` in a process.  Leaving the context kills it.
+
+    ``prefix`` is a command that runs it, as ``nsenter`` does.  What the node says of itself goes
+    to the file ``log``.
+    """
+
+    def __init__(
+        self, what: str, arguments: Sequence[str], log: Path, prefix: Sequence[str] = ()
+    ) -> None:
+        self.what = what
+        self.log = log
+        self._gate = threading.Event()  # closed, nobody reads what the node prints
+        self._gate.set()
+        self.lines: list[bytes] = []
+        with log.open("ab") as errors:
+            self.process = subprocess.Popen(
+                [*prefix, sys.executable, "-m", "dafka_core.cli", what, *arguments],
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=errors,
+                env=_environment(),
+            )
+        self._reading = threading.Thread(target=self._read, daemon=True)
+        self._reading.start()
+
+    @property
+    def pid(self) -> int:
+        return self.process.pid
+
+    @property
+    def running(self) -> bool:
+        return self.process.poll() is None
+
+    @property
+    def said(self) -> str:
+        """All it has said of itself, and those before it with the same log."""
+        return self.log.read_text(errors="replace")
+
+    def ready(self) -> dict[str, Any]:
+        """Waits until the node serves; what it says of itself then.
+
+        Raises:
+            ChaosError: it has ended, or does not come up.
+        """
+        self.wait_started()
+        if not self.lines:
+            raise ChaosError(f"{self.what} ended with {self.process.poll()}: {self.said[-500:]}")
+        facts: dict[str, Any] = json.loads(self.lines[0].removeprefix(READY))
+        return facts
+
+    def wait_started(self) -> bool:
+        """Waits until the node serves, or has ended; whether it serves."""
+        wait_until(
+            lambda: self.lines or not self._reading.is_alive(), f"{self.what} serves or has ended"
+        )
+        return bool(self.lines)
+
+    def kill(self) -> None:
+        """As a crash would."""
+        self.process.kill()
+        self.close()
+
+    def end(self, timeout_s: float = PATIENCE_S) -> int:
+        """Waits until it has ended by itself; its exit code.
+
+        Raises:
+            ChaosError: it goes on.
+        """
+        try:
+            code = self.process.wait(timeout_s)
+        except subprocess.TimeoutExpired:
+            raise ChaosError(f"{self.what} has not ended after {timeout_s:g} s") from None
+        self._reading.join(PATIENCE_S)
+        return code
+
+    def pause(self) -> None:
+        """The process stands still, with all its connections."""
+        self.process.send_signal(signal.SIGSTOP)
+
+    def resume(self) -> None:
+        self.process.send_signal(signal.SIGCONT)
+
+    def stop_reading(self) -> None:
+        """Nobody reads its output: it has to wait as soon as the pipe is full."""
+        self._gate.clear()
+
+    def read_on(self) -> None:
+        self._gate.set()
+
+    def limit_file(self, size_bytes: int) -> None:
+        """No file of the process may grow beyond this from now on."""
+        resource.prlimit(self.pid, resource.RLIMIT_FSIZE, (size_bytes, resource.RLIM_INFINITY))
+
+    def close(self) -> None:
+        if self.process.poll() is None:
+            self.process.kill()
+        self._gate.set()
+        self.process.wait()
+        self._reading.join(PATIENCE_S)
+        for stream in (self.process.stdin, self.process.stdout):
+            if stream is not None:
+                with contextlib.suppress(OSError):
+                    stream.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    def _read(self) -> None:
+        assert self.process.stdout is not None
+        for line in self.process.stdout:
+            # Padding is what takes room, and its length is all there is to it.
+            self.lines.append(_PADDING.sub(_counted, line))
+            self._gate.wait()
+
+
+class Feeder(Node):
+    """``dafka produce``: a value for each line."""
+
+    def __init__(
+        self,
+        topic: str,
+        tower: str,
+        log: Path,
+        prefix: Sequence[str] = (),
+        options: Sequence[str] = (),
+    ) -> None:
+        waits = ("--close-timeout-s", str(PATIENCE_S), "--publish-timeout-s", str(PATIENCE_S))
+        super().__init__("produce", [topic, "--tower", tower, *waits, *options], log, prefix)
+        self.fed: list[str] = []
+        self._failed = False
+
+    def wait_joined(self) -> None:
+        """Waits until it is a node of the mesh."""
+        wait_until(lambda: "partition" in self.said or not self.running, "a producer has joined")
+
+    def partition(self) -> str:
+        """The address it publishes under."""
+        found = re.search("partition ([0-9A-F]{32})", self.said)
+        if found is None:
+            raise ChaosError(f"a producer has not joined: {self.said[-500:]}")
+        return found[1]
+
+    def feed(self, values: Sequence[str]) -> None:
+        """Publishes; waits when the producer has too much that is not acknowledged."""
+        assert self.process.stdin is not None
+        self.fed += values
+        with contextlib.suppress(BrokenPipeError):  # its exit code will tell
+            self.process.stdin.write("".join(f"{value}\n" for value in values).encode())
+            self.process.stdin.flush()
+
+    def finish(self) -> None:
+        """Ends the input; returns when the producer has seen everything acknowledged.
+
+        Raises:
+            ChaosError: it has not.
+        """
+        assert self.process.stdin is not None
+        with contextlib.suppress(BrokenPipeError):
+            self.process.stdin.close()
+        code = self.end(2 * PATIENCE_S)
+        if code or f"{len(self.fed)} records acknowledged" not in self.said:
+            raise ChaosError(f"a producer ended with {code}: {self.said[-500:]}")
+
+
+class Steady:
+    """Feeds values to a producer, some at a time, in a thread of its own."""
+
+    def __init__(self, feeder: Feeder, name: str, each: int, pause_s: float, pad: int = 0) -> None:
+        self.feeder = feeder
+        self._name = name
+        self._pad = pad
+        self._each = each
+        self._pause_s = pause_s
+        self._done = threading.Event()
+        self._thread = threading.Thread(target=self._run, daemon=True)
+        self._thread.start()
+
+    def stop(self) -> list[str]:
+        """No more; waits until all is acknowledged, and gives all values."""
+        self._done.set()
+        self._thread.join(PATIENCE_S)
+        self.feeder.finish()
+        return self.feeder.fed
+
+    def _run(self) -> None:
+        number = 0
+        while not self._done.is_set() and self.feeder.running:
+            numbers = range(number, number + self._each)
+            self.feeder.feed([f"{self._name}-{n}".ljust(self._pad, ".") for n in numbers])
+            number += self._each
+            self._done.wait(self._pause_s)
+
+
+class Listener(Node):
+    """``dafka consume``: all records of a topic from the first one on."""
+
+    def __init__(
+        self,
+        topic: str,
+        tower: str,
+        log: Path,
+        prefix: Sequence[str] = (),
+        options: Sequence[str] = (),
+    ) -> None:
+        arguments = [topic, "--tower", tower, "--from-beginning", "--json", *options]
+        super().__init__("consume", arguments, log, prefix)
+
+    def wait_joined(self) -> None:
+        """Waits until it is a node of the mesh."""
+        wait_until(lambda: "from earliest" in self.said or not self.running, "a consumer joined")
+
+    def wait_for(self, count: int, timeout_s: float = PATIENCE_S) -> None:
+        """Waits until it has delivered so many records."""
+        wait_until(
+            lambda: len(self.lines) >= count or not self.running,
+            f"a consumer, which has {len(self.lines)} records, has {count}",
+            timeout_s,
+        )
+
+    def delivered(self, settle_s: float = 0.3) -> list[Delivered]:
+        """All that it has printed by now, after a moment in which more might come.
+
+        Raises:
+            ChaosError: a partition's records are not in order.
+        """
+        time.sleep(settle_s)
+        records = []
+        next_offsets: dict[str, int] = {}
+        for line in list(self.lines):
+            found = json.loads(line)
+            record = Delivered(found["partition"], found["offset"], found["value"])
+            expected = next_offsets.get(record.partition, 0)
+            if record.offset != expected:
+                raise ChaosError(
+                    f"partition {record.partition}: a consumer delivered offset {record.offset} "
+                    f"where {expected} was due"
+                )
+            next_offsets[record.partition] = expected + 1
+            records.append(record)
+        return records
+
+    def values(self, settle_s: float = 0.3) -> list[str]:
+        """As ``delivered``, the values only."""
+        return [_PADDED.sub(_padding, record.value) for record in self.delivered(settle_s)]
+
+
+def _environment() -> dict[str, str]:
+    kept = {name: text for name, text in os.environ.items() if name != "DAFKA_TOWER"}
+    # A prefix may lead to another working directory.
+    return kept | {"PYTHONPATH": str(ROOT)}
+
+
+def start_tower(
+    log: Path, ports: tuple[int, int] = (0, 0), host: str = "127.0.0.1", prefix: Sequence[str] = ()
+) -> Node:
+    """A tower that does not serve yet."""
+    sub, pub = (f"tcp://{host}:{port}" for port in ports)
+    arguments = ["--exit-with-parent", "--sub-address", sub, "--pub-address", pub]
+    return Node("tower", arguments, log, prefix)
+
+
+def start_store(
+    directory: Path | str,
+    tower: str,
+    log: Path,
+    prefix: Sequence[str] = (),
+    options: Sequence[str] = (),
+) -> Node:
+    """A store that does not serve yet."""
+    arguments = ["--exit-with-parent", "--dir", str(directory), "--tower", tower, *options]
+    return Node("store", arguments, log, prefix)
+
+
+def memory_mb(pid: int) -> float:
+    """Resident memory of a process that is not file pages, in MB; 0 when it is gone."""
+    with contextlib.suppress(OSError):
+        for line in Path(f"/proc/{pid}/status").read_text().splitlines():
+            name, _, value = line.partition(":")
+            if name == "RssAnon":
+                return int(value.split()[0]) * 1024 / 1e6
+    return 0.0

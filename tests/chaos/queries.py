@@ -1,0 +1,238 @@
+"""A streaming query from topic to topic in a driver of its own, and what it should have written."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import signal
+import subprocess
+import sys
+import threading
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from tests.chaos.harness import PATIENCE_S, Chaos, ChaosError, wait_until
+from tests.chaos.nodes import ROOT
+from tests.chaos.query_job import JVM, SEPARATOR
+
+JOB = Path(__file__).with_name("query_job.py")
+
+END_S = 4 * PATIENCE_S
+"""The rest of a topic, and a batch query; Spark alone takes ten seconds to start and to stop."""
+
+KEYS = 40
+
+
+class Plan(NamedTuple):
+    """What a driver is to do."""
+
+    master: str
+    tower: str
+    source: str
+    sink: str
+    directory: str
+    batch_records: int
+    sink_options: dict[str, str]
+
+
+class Process(NamedTuple):
+    """A process below a driver."""
+
+    pid: int
+    parent: int
+    command: str
+
+
+class Driver:
+    """A query under way.  It may die and be started again on its checkpoint, any number of times.
+
+    What it prints beside its own lines goes to the file ``log``.
+    """
+
+    def __init__(self, plan: Plan, log: Path) -> None:
+        self._plan = plan
+        self.log = log
+        self.batch = -1
+        """The last batch that is done."""
+        self.restarts = -1
+        self.answer: dict[str, int] | None = None
+        self._process: subprocess.Popen[str] | None = None
+        self._reading: threading.Thread | None = None
+        self._groups: list[int] = []
+
+    def start(self) -> None:
+        """Starts it, without waiting for it."""
+        self.restarts += 1
+        self._leave()
+        environment = {
+            name: text for name, text in os.environ.items() if "PYSPARK_GATEWAY" not in name
+        }
+        environment |= {"PYTHONPATH": str(ROOT), "PYSPARK_PYTHON": sys.executable}
+        environment["PYSPARK_SUBMIT_ARGS"] = f"--driver-java-options '{JVM}' pyspark-shell"
+        with self.log.open("ab") as errors:
+            self._process = subprocess.Popen(
+                [sys.executable, str(JOB), json.dumps(self._plan._asdict())],
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=errors,
+                text=True,
+                env=environment,
+                start_new_session=True,
+            )
+        self._groups.append(self._process.pid)
+        self._reading = threading.Thread(target=self._read, args=(self._process,), daemon=True)
+        self._reading.start()
+
+    @property
+    def running(self) -> bool:
+        return self._process is not None and self._process.poll() is None
+
+    def wait_batch(self, after: int) -> None:
+        """Waits until a batch beyond ``after`` is done, starting the driver whenever it has ended.
+
+        Raises:
+            ChaosError: it does not come to that.
+        """
+        limit = self.restarts + 10
+
+        def done() -> bool:
+            if not self.running:
+                if self.restarts == limit:
+                    raise ChaosError(f"the driver fails again and again: {self.tail()}")
+                self.start()
+            return self.batch > after
+
+        wait_until(done, f"a batch after {after} is done; {self.tail(3)}", END_S)
+
+    def finish(self) -> dict[str, int]:
+        """Lets it come to the topic's end; the batch answer.
+
+        Raises:
+            ChaosError: it does not.
+        """
+        for _ in range(5):
+            if not self.running:
+                self.start()
+            assert self._process is not None
+            assert self._process.stdin is not None
+            assert self._reading is not None
+            with contextlib.suppress(BrokenPipeError):
+                self._process.stdin.close()
+            try:
+                self._process.wait(END_S)
+            except subprocess.TimeoutExpired:
+                raise ChaosError(f"the driver does not end: {self.tail()}") from None
+            self._reading.join(PATIENCE_S)
+            if self.answer is not None:
+                return self.answer
+        raise ChaosError(f"the driver does not come to its end: {self.tail()}")
+
+    def below(self) -> list[Process]:
+        """Its own processes: JVMs, executors and Python workers."""
+        return [] if self._process is None else list(_below(self._process.pid))
+
+    def kill(self, pids: Sequence[int]) -> None:
+        """Kills processes of its own."""
+        for pid in pids:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+
+    def kill_driver(self) -> None:
+        """Kills the driver, the Python and the JVM; executors must notice by themselves."""
+        assert self._process is not None
+        jvms = [each.pid for each in self.below() if each.parent == self._process.pid]
+        self.kill([self._process.pid, *jvms])
+        self._process.wait()
+
+    def close(self) -> None:
+        """Ends everything it ever started."""
+        for group in self._groups:
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(group, signal.SIGKILL)
+        self._leave()
+
+    def _leave(self) -> None:
+        """Lets go of a process that has ended."""
+        if self._process is not None and self._process.stdin is not None:
+            self._process.wait()
+            with contextlib.suppress(OSError):
+                self._process.stdin.close()
+
+    def tail(self, lines: int = 15) -> str:
+        """The end of what it said."""
+        said = self.log.read_text(errors="replace").splitlines() if self.log.exists() else []
+        return "\n".join(said[-lines:])
+
+    def _read(self, process: subprocess.Popen[str]) -> None:
+        assert process.stdout is not None
+        with process.stdout:
+            for line in process.stdout:
+                word, _, rest = line.strip().partition(" ")
+                if word == "BATCH":
+                    self.batch = max(self.batch, int(rest))
+                elif word == "ANSWER":
+                    self.answer = json.loads(rest)
+
+
+def _below(pid: int) -> Iterator[Process]:
+    found: dict[int, Process] = {}
+    for entry in Path("/proc").iterdir():
+        if entry.name.isdecimal():
+            with contextlib.suppress(OSError):
+                parent = int((entry / "stat").read_text().rpartition(")")[2].split()[1])
+                command = (entry / "cmdline").read_bytes().replace(b"\0", b" ").decode()
+                found[int(entry.name)] = Process(int(entry.name), parent, command)
+    parents = {pid}
+    while parents:
+        children = [each for each in found.values() if each.parent in parents]
+        yield from children
+        parents = {each.pid for each in children}
+
+
+def value(number: int) -> str:
+    """A record of the source topic."""
+    return f"key{(number * 7919) % KEYS}-{number}"
+
+
+def expected(checkpoint: Path, topic: str, records: Mapping[str, Sequence[str]]) -> list[str]:
+    """What the query must have written: in each batch the new count of every key in it.
+
+    Which records a batch had, the checkpoint tells; ``records`` are those of the partitions.
+    """
+    counts: Counter[str] = Counter()
+    written: list[str] = []
+    before: dict[str, int] = {}
+    for number in range(
+        len([each for each in (checkpoint / "offsets").iterdir() if each.name.isdecimal()])
+    ):
+        lines = (checkpoint / "offsets" / str(number)).read_text().splitlines()
+        ends: dict[str, int] = json.loads(lines[2])["topics"].get(topic, {})
+        keys: Counter[str] = Counter()
+        for partition, end in ends.items():
+            part = records[partition][before.get(partition, 0) : end]
+            keys.update(each.partition("-")[0] for each in part)
+        counts += keys
+        written += [f"{key}{SEPARATOR}{counts[key]}" for key in keys]
+        before = ends
+    return written
+
+
+def check(
+    chaos: Chaos, where: str, wanted: Sequence[str], found: Sequence[str], answer: dict[str, int]
+) -> None:
+    """What the topic has against what was to be written, its last counts against the batch's."""
+    chaos.compare(where, wanted, found)
+    last: dict[str, int] = {}
+    for each in found:
+        key, _, count = each.partition(SEPARATOR)
+        last[key] = max(int(count), last.get(key, 0))
+    if last != answer:
+        raise ChaosError(f"{where}: the batch answer is {answer}, the stream came to {last}")
+
+
+def as_options(options: Mapping[str, Any]) -> dict[str, str]:
+    """Options as Spark takes them."""
+    return {name: str(option) for name, option in options.items()}

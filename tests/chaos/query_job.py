@@ -1,0 +1,127 @@
+"""A driver of its own: counts the records of a topic by key and writes the counts to another one.
+
+It says BATCH and a number for each batch, and, when its standard input ends, goes on to
+the end of the topic, says ANSWER and the counts that a batch query finds, and ends.
+
+Usage: query_job.py JSON, an object with the members of ``queries.Plan``
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+import threading
+from collections.abc import Iterator
+from typing import Any
+
+import pandas as pd
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as sf
+from pyspark.sql.streaming.query import StreamingQuery
+from pyspark.sql.streaming.state import GroupState
+
+SEPARATOR = "="
+JVM = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
+"""For JVMs that live for seconds: compiling well and collecting in parallel is not worth it."""
+
+LOOK_S = 0.05
+
+
+def say(*words: object) -> None:
+    """One line, whole: threads take turns with the lock of the output."""
+    sys.stdout.write(" ".join(map(str, words)) + "\n")
+    sys.stdout.flush()
+
+
+def session(plan: dict[str, Any]) -> SparkSession:
+    builder = SparkSession.builder.master(plan["master"]).appName("chaos")
+    settings = {
+        "spark.driver.bindAddress": "127.0.0.1",
+        "spark.driver.host": "127.0.0.1",
+        "spark.pyspark.python": sys.executable,
+        "spark.executor.memory": "512m",
+        "spark.executor.extraJavaOptions": JVM,
+        "spark.ui.enabled": "false",
+        "spark.ui.showConsoleProgress": "false",
+        "spark.sql.shuffle.partitions": "2",
+        "spark.sql.warehouse.dir": plan["directory"] + "/warehouse",
+        # Every batch must be told from the checkpoint at the end.
+        "spark.sql.streaming.minBatchesToRetain": "1000000",
+        # Faults come faster here than anywhere else; how many are borne is not what is tested.
+        "spark.task.maxFailures": "100",
+        "spark.stage.maxConsecutiveAttempts": "100",
+        "spark.deploy.maxExecutorRetries": "-1",
+    }
+    for name, value in settings.items():
+        builder = builder.config(name, value)
+    return builder.getOrCreate()
+
+
+def keyed(records: DataFrame) -> DataFrame:
+    """The key of each record: what is before the first hyphen."""
+    return records.select(sf.substring_index(sf.col("value").cast("string"), "-", 1).alias("key"))
+
+
+def count_on(
+    key: tuple[str], rows: Iterator[pd.DataFrame], state: GroupState
+) -> Iterator[pd.DataFrame]:
+    """The key and how many records it has by now, in one row for each batch that has some."""
+    count = (state.get[0] if state.exists else 0) + sum(map(len, rows))
+    state.update((count,))
+    yield pd.DataFrame({"value": [f"{key[0]}{SEPARATOR}{count}"]})
+
+
+def start(spark: SparkSession, plan: dict[str, Any]) -> StreamingQuery:
+    records = (
+        spark.readStream.format("dafka")
+        .options(tower=plan["tower"], subscribe=plan["source"], startingOffsets="earliest")
+        .option("maxOffsetsPerTrigger", plan["batch_records"])
+        .load()
+    )
+    return (
+        keyed(records)
+        .groupBy("key")
+        .applyInPandasWithState(count_on, "value string", "count bigint", "append", "NoTimeout")
+        .writeStream.format("dafka")
+        .options(**plan["sink_options"], tower=plan["tower"], topic=plan["sink"])
+        .option("checkpointLocation", plan["directory"] + "/checkpoint")
+        .start()
+    )
+
+
+def follow(query: StreamingQuery, ended: threading.Event) -> None:
+    """Says each batch until the input ends or the query fails."""
+    last = -1
+    while True:
+        progress = query.lastProgress
+        if progress is not None and progress.batchId > last and progress.numInputRows:
+            last = progress.batchId
+            say("BATCH", last)
+        if ended.wait(LOOK_S):
+            return
+        if not query.isActive:
+            query.awaitTermination()  # raises what it has ended with
+
+
+def main(plan: dict[str, Any]) -> None:
+    ended = threading.Event()
+
+    def watch() -> None:
+        while sys.stdin.read(4096):
+            continue
+        ended.set()
+
+    threading.Thread(target=watch, daemon=True).start()
+    spark = session(plan)
+    query = start(spark, plan)
+    follow(query, ended)
+    query.processAllAvailable()
+    query.stop()
+    records = spark.read.format("dafka").options(tower=plan["tower"], subscribe=plan["source"])
+    rows = keyed(records.load()).groupBy("key").count().collect()
+    say("ANSWER", json.dumps({row["key"]: row["count"] for row in rows}))
+    spark.stop()
+
+
+if __name__ == "__main__":
+    main(json.loads(sys.argv[1]))

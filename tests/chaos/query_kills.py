@@ -1,0 +1,134 @@
+"""Table 2: executors, Python workers and the driver are killed while a stateful query runs.
+
+The query counts records by key and writes each batch's new counts to another topic, exactly once.
+Each round feeds some records, kills something at some moment, and waits for the next batch.  The
+checkpoint tells which records each batch had: so it is known what must have been written, row by
+row.  An executor may also be stopped while the driver is killed, and go on beside the next one.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import random
+import signal
+import threading
+import time
+from pathlib import Path
+
+from tests.chaos.harness import Chaos
+from tests.chaos.nodes import Feeder, Listener, start_store, start_tower
+from tests.chaos.queries import Driver, Plan, Process, check, expected, value
+
+ROUNDS = 50
+SHORT_ROUNDS = 2
+SERIES = 25
+"""Rounds with one query."""
+
+MASTER = "local-cluster[2,1,512]"
+SHORT_MASTER = "local-cluster[1,2,512]"
+SOURCE, SINK = "numbers", "counts"
+ROUND_RECORDS = 1_500
+BATCH_RECORDS = 500
+
+WORKER = "pyspark.daemon"
+EXECUTOR = "CoarseGrainedExecutorBackend"
+
+KINDS = ("executor", "python worker", "driver", "zombie executor")
+WEIGHTS = (3, 4, 2, 1)
+
+
+def run(chaos: Chaos, rounds: int) -> None:
+    """The rounds, in series."""
+    for first in range(0, rounds, SERIES):
+        with chaos.round(chaos.first + first) as directory, contextlib.ExitStack() as stack:
+            count = min(SERIES, rounds - first)
+            chaos.outcome.rounds += count - 1
+            _series(chaos, chaos.first + first, count, directory, stack)
+
+
+def _series(
+    chaos: Chaos, first: int, count: int, directory: Path, stack: contextlib.ExitStack
+) -> None:
+    tower = stack.enter_context(start_tower(directory / "tower.log"))
+    address = str(tower.ready()["tower"])
+    store = stack.enter_context(start_store(directory / "store", address, directory / "store.log"))
+    store.ready()
+    feeder = stack.enter_context(Feeder(SOURCE, address, directory / "feeder.log"))
+    feeder.wait_joined()
+    plan = Plan(
+        SHORT_MASTER if chaos.short else MASTER,
+        address,
+        SOURCE,
+        SINK,
+        str(directory),
+        BATCH_RECORDS,
+        {"delivery": chaos.delivery, "acks": "1"},
+    )
+    driver = Driver(plan, directory / "driver.log")
+    stack.callback(driver.close)
+    each = BATCH_RECORDS if chaos.short else ROUND_RECORDS
+    _feed(feeder, each)
+    driver.wait_batch(-1)
+    for number in range(first, first + count):
+        chance = chaos.chance(number)
+        reached = driver.batch
+        _feed(feeder, each)
+        time.sleep(chance.uniform(0, 2))
+        chaos.fault(_kill(chance, driver))
+        driver.wait_batch(reached)
+    answer = driver.finish()
+    chaos.most("restarts of the driver", driver.restarts)
+    feeder.finish()
+    partition = feeder.partition()
+    wanted = expected(directory / "checkpoint", SOURCE, {partition: feeder.fed})
+    chaos.outcome.records += len(wanted)
+    with Listener(SINK, address, directory / "consumer.log") as listener:
+        listener.wait_for(len(wanted))
+        check(chaos, "the sink's topic", wanted, listener.values(1), answer)
+
+
+def _feed(feeder: Feeder, count: int) -> None:
+    start = len(feeder.fed)
+    feeder.feed([value(number) for number in range(start, start + count)])
+
+
+def _kill(chance: random.Random, driver: Driver) -> str:
+    """Kills something; what it was."""
+    (kind,) = chance.choices(KINDS, WEIGHTS)
+    processes = driver.below()
+    executors = [each for each in processes if EXECUTOR in each.command]
+    workers = [each for each in processes if WORKER in each.command]
+    if kind == "python worker" and workers:
+        victim = chance.choice(workers)
+        driver.kill([victim.pid])
+        return _kind_of(victim, {each.pid: each for each in processes})
+    if kind == "executor" and executors:
+        driver.kill([chance.choice(executors).pid])
+        return "executor killed"
+    if kind == "zombie executor" and executors:
+        zombie = chance.choice(executors).pid
+        os.kill(zombie, signal.SIGSTOP)
+        time.sleep(chance.uniform(0, 0.5))
+        driver.kill_driver()
+        _wake_later(zombie, chance.uniform(3, 12))
+        return "driver killed, an executor stopped until the next one runs"
+    driver.kill_driver()
+    return "driver killed"
+
+
+def _kind_of(victim: Process, processes: dict[int, Process]) -> str:
+    above: Process | None = victim
+    while above is not None and EXECUTOR not in above.command:
+        above = processes.get(above.parent)
+    return "python worker killed" if above is not None else "python worker of the driver killed"
+
+
+def _wake_later(pid: int, after_s: float) -> None:
+    def wake() -> None:
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGCONT)
+
+    timer = threading.Timer(after_s, wake)
+    timer.daemon = True
+    timer.start()

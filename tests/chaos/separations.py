@@ -1,0 +1,151 @@
+"""Table 5: machines are separated and joined again.
+
+On each of two machines a store, a producer and a consumer.  Separated, each machine goes on with
+what it has; joined, both stores and both consumers must come to have everything, once.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import random
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+from tests.chaos.harness import Chaos, ChaosError, wait_until
+from tests.chaos.networks import MACHINES, Namespaces, Network, namespaces_work
+from tests.chaos.nodes import Feeder, Listener, Node, Steady, start_store
+from tests.chaos.relays import Relays
+from tests.chaos.tower_kills import check_stores
+
+ROUNDS = 20
+SHORT_ROUNDS = 1
+
+TOPIC = "separations"
+
+APART_S = (0.1, 14.0)
+SHORT_APART_S = (0.1, 2.0)
+"""Peers that are not heard of for 4 s are gone, and connections on which nothing leaves for 10 s:
+some separations are longer, some shorter."""
+
+
+def run(chaos: Chaos, rounds: int) -> None:
+    """The rounds: with namespaces where there are such, and with relays in turn."""
+    networks: list[type[Namespaces | Relays]] = [Relays]
+    if namespaces_work():
+        networks.insert(0, Namespaces)
+    for number in range(chaos.first, chaos.first + rounds):
+        with chaos.round(number) as directory, contextlib.ExitStack() as stack:
+            network = networks[number % len(networks)](stack, directory / "tower.log")
+            _Round(chaos, chaos.chance(number), directory, stack, network).run()
+
+
+SETTLE_S = 1.0
+"""When for so long nothing has come from the other machine, nothing is under way any more."""
+
+SETTLE_TIMEOUT_S = 15.0
+
+
+def _from(listener: Listener, machine: int) -> int:
+    """How many records of a machine's producer a consumer has."""
+    mark = f'"machine{machine}-'.encode()
+    return sum(mark in line for line in list(listener.lines))
+
+
+class _Round:
+    def __init__(
+        self,
+        chaos: Chaos,
+        chance: random.Random,
+        directory: Path,
+        stack: contextlib.ExitStack,
+        network: Network,
+    ) -> None:
+        self._chaos = chaos
+        self._chance = chance
+        self._directory = directory
+        self._stack = stack
+        self._network = network
+
+    def run(self) -> None:
+        machines = range(MACHINES)
+        stores = [self._store(machine) for machine in machines]
+        for store in stores:
+            store.ready()
+        listeners = [self._listener(machine) for machine in machines]
+        feeders = [self._feeder(machine) for machine in machines]
+        steady = [Steady(each, f"machine{n}", 50, 0.02) for n, each in enumerate(feeders)]
+        for listener in listeners:
+            listener.wait_for(200)
+        for _ in range(self._chance.randint(1, 2)):
+            time.sleep(self._chance.uniform(0, 0.5))
+            self._separate(listeners)
+        values = [value for each in steady for value in each.stop()]
+        self._chaos.outcome.records += len(values)
+        for machine, listener in enumerate(listeners):
+            listener.wait_for(len(values))
+            self._chaos.compare(f"the consumer of machine {machine}", values, listener.values())
+        check_stores(self._chaos, stores, self._directory, values)
+
+    def _separate(self, listeners: Sequence[Listener]) -> None:
+        kind = self._chance.choice(list(self._network.cuts))
+        self._network.cut(kind)
+        self._chaos.fault(f"separated, {kind}")
+        self._settle(listeners)
+        reached = [len(listener.lines) for listener in listeners]
+        others = [_from(listener, 1 - n) for n, listener in enumerate(listeners)]
+        time.sleep(self._chance.uniform(*(SHORT_APART_S if self._chaos.short else APART_S)))
+        for machine, listener in enumerate(listeners):
+            wait_until(
+                lambda each=listener, m=machine: len(each.lines) > reached[m],  # type: ignore[misc]
+                f"machine {machine} goes on alone",
+            )
+        if others != [_from(listener, 1 - n) for n, listener in enumerate(listeners)]:
+            raise ChaosError(f"{kind}: the machines are not separated")
+        self._network.join()
+
+    def _settle(self, listeners: Sequence[Listener]) -> None:
+        """Waits until what was under way when the machines were separated has arrived."""
+        deadline = time.monotonic() + SETTLE_TIMEOUT_S
+        before: list[int] = []
+        while time.monotonic() < deadline:
+            others = [_from(listener, 1 - n) for n, listener in enumerate(listeners)]
+            if others == before:
+                return
+            before = others
+            time.sleep(SETTLE_S)
+
+    def _options(self, machine: int) -> Sequence[str]:
+        return ("--host", self._network.host(machine))
+
+    def _store(self, machine: int) -> Node:
+        store = start_store(
+            self._directory / f"store{machine}",
+            self._network.tower(machine),
+            self._directory / f"store{machine}.log",
+            self._network.prefix(machine),
+            (*self._options(machine), "--sync-interval-ms", "1000"),
+        )
+        return self._stack.enter_context(store)
+
+    def _feeder(self, machine: int) -> Feeder:
+        feeder = Feeder(
+            TOPIC,
+            self._network.tower(machine),
+            self._directory / f"feeder{machine}.log",
+            self._network.prefix(machine),
+            self._options(machine),
+        )
+        self._stack.enter_context(feeder).wait_joined()
+        return feeder
+
+    def _listener(self, machine: int) -> Listener:
+        listener = Listener(
+            TOPIC,
+            self._network.tower(machine),
+            self._directory / f"consumer{machine}.log",
+            self._network.prefix(machine),
+            self._options(machine),
+        )
+        self._stack.enter_context(listener).wait_joined()
+        return listener

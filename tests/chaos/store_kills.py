@@ -1,0 +1,285 @@
+"""Table 1: a store is killed while records come in and while it merges, and started again.
+
+A series of rounds goes on with one directory.  Two producers publish over the mesh, a third writer
+puts blocks over Arrow Flight.  What each of them knows to be acknowledged is noted just before
+each kill and must be in the directory after it; nothing may be there that was not sent.  At a
+series' end everything must have arrived once, at a consumer that was there all the time and at one
+that comes then.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import random
+import threading
+import time
+import uuid
+from collections.abc import Iterator
+from pathlib import Path
+
+import pyarrow as pa
+
+from dafka_core import NotAcknowledgedError, Producer
+from dafka_core.columnar.client import StoreClient
+from dafka_core.columnar.places import Place
+from dafka_core.errors import DafkaError
+from tests.chaos.disks import Blocks, values_on_disk
+from tests.chaos.harness import PATIENCE_S, Chaos, ChaosError, wait_until
+from tests.chaos.nodes import Listener, Node, start_store, start_tower
+
+ROUNDS = 100
+SHORT_ROUNDS = 3
+SERIES = 10
+"""Rounds on one directory: it grows, and each round reads all of it."""
+
+TOPIC = "ingest"
+PAD_BYTES = 900
+"""A hundred records are a block of their own then, a small one: there is something to merge."""
+
+MERGE_WAIT_S = 5.0
+
+
+def value(name: str, offset: int) -> bytes:
+    """What a partition has at an offset."""
+    return f"{name}-{offset}".encode().ljust(PAD_BYTES + offset % 7, b".")
+
+
+class Writer:
+    """One partition that is written in a thread, on and on, whatever happens to the store."""
+
+    def __init__(self, name: str, seed: str) -> None:
+        self.name = name
+        self.partition = uuid.uuid4().hex.upper()
+        self._chance = random.Random(seed)
+        self._may_write = threading.Event()
+        self._done = threading.Event()
+        self.failure: Exception | None = None
+        self._thread = threading.Thread(target=self._run, daemon=True)
+
+    def start(self) -> None:
+        self._may_write.set()
+        self._thread.start()
+
+    def hold(self, held: bool) -> None:
+        """Writes nothing more for now, or goes on."""
+        (self._may_write.clear if held else self._may_write.set)()
+
+    def stop(self) -> None:
+        self._done.set()
+        self._may_write.set()
+        self._thread.join(PATIENCE_S)
+        if self.failure is not None:
+            raise ChaosError(f"writer {self.name}: {self.failure}") from self.failure
+
+    def sent(self) -> int:
+        """How many records it has handed over."""
+        raise NotImplementedError
+
+    def acknowledged(self) -> int:
+        """How many of them it knows to be on disk."""
+        raise NotImplementedError
+
+    def write(self, values: list[bytes]) -> None:
+        """Hands records over; they are those from ``sent`` on."""
+        raise NotImplementedError
+
+    def close(self) -> None:
+        """Ends it as it is."""
+        raise NotImplementedError
+
+    def _run(self) -> None:
+        try:
+            while not self._done.is_set():
+                self._may_write.wait()
+                first = self.sent()
+                count = self._chance.randint(1, 160)
+                self.write([value(self.name, first + n) for n in range(count)])
+                time.sleep(self._chance.uniform(0, 0.02))
+        except Exception as error:  # noqa: BLE001 -- told by ``stop``
+            self.failure = error
+
+
+class MeshWriter(Writer):
+    """A producer of the mesh."""
+
+    def __init__(self, name: str, seed: str, tower: str) -> None:
+        super().__init__(name, seed)
+        self._producer = Producer(TOPIC, tower=tower, max_unacked_records=20_000)
+        self.partition = self._producer.address
+
+    def sent(self) -> int:
+        return self._producer.next_offset
+
+    def acknowledged(self) -> int:
+        # Before the count: what is published in between must not pass for acknowledged.
+        sent = self._producer.next_offset
+        try:
+            self._producer.flush(0)
+        except NotAcknowledgedError as error:
+            return sent - error.count
+        return sent
+
+    def write(self, values: list[bytes]) -> None:
+        self._producer.publish_many(values)
+
+    def stop(self) -> None:
+        super().stop()
+        self._producer.flush(PATIENCE_S)
+
+    def close(self) -> None:
+        with contextlib.suppress(DafkaError):
+            self._producer._mesh.close()
+
+
+class FlightWriter(Writer):
+    """Puts blocks; after a kill it asks the store how far it has come and goes on from there."""
+
+    def __init__(self, name: str, seed: str) -> None:
+        super().__init__(name, seed)
+        self._place: Place | None = None
+        self._acknowledged = self._sent = 0
+
+    def found(self, ready: dict[str, object], directory: Path) -> None:
+        """The store serves, here."""
+        locations = tuple(map(str, ready["flight"]))  # type: ignore[call-overload]
+        self._place = Place(str(ready["address"]), locations)
+
+    def sent(self) -> int:
+        return self._sent
+
+    def acknowledged(self) -> int:
+        return self._acknowledged
+
+    def write(self, values: list[bytes]) -> None:
+        place, first = self._place, self._sent
+        if place is None:
+            time.sleep(0.02)
+            return
+        try:
+            with StoreClient(place) as client:
+                held = {info.partition: info.end for info in client.heads([TOPIC], timeout_s=5)}
+                start = held.get(self.partition, 0)
+                if start < self._acknowledged:
+                    raise ChaosError(f"acknowledged to {self._acknowledged}, the store has {start}")
+                values = [value(self.name, start + n) for n in range(len(values))]
+                self._sent = max(first, start + len(values))
+                with client.put(TOPIC, self.partition, start, timeout_s=5) as put:
+                    put.write(pa.array(values, pa.binary()))
+                    self._acknowledged = put.finish(5)
+        except DafkaError:
+            # It was killed; what has come of this, the next one asks it.
+            time.sleep(0.05)
+
+    def stop(self) -> None:
+        super().stop()
+        # What was sent last may have been lost with the store: nobody was told that it was there.
+        deadline = time.monotonic() + PATIENCE_S
+        before = self._acknowledged
+        while self._acknowledged <= before or self._acknowledged < self._sent:
+            if time.monotonic() > deadline:
+                raise ChaosError("no put has succeeded any more")
+            self.write([b""] * 10)
+
+    def close(self) -> None:
+        self._place = None
+
+
+def run(chaos: Chaos, rounds: int) -> None:
+    """The rounds, in series."""
+    for first in range(0, rounds, SERIES):
+        with chaos.round(chaos.first + first) as directory:
+            count = min(SERIES, rounds - first)
+            chaos.outcome.rounds += count - 1
+            _series(chaos, chaos.first + first, count, directory)
+
+
+def _series(chaos: Chaos, first: int, count: int, directory: Path) -> None:
+    with contextlib.ExitStack() as stack:
+        tower = stack.enter_context(start_tower(directory / "tower.log"))
+        address = str(tower.ready()["tower"])
+        listener = stack.enter_context(Listener(TOPIC, address, directory / "consumer.log"))
+        listener.wait_joined()
+        mesh = [
+            MeshWriter(f"mesh{n}", f"{chaos.outcome.seed}/{first}/{n}", address) for n in (1, 2)
+        ]
+        putter = FlightWriter("put", f"{chaos.outcome.seed}/{first}/put")
+        writers: list[Writer] = [*mesh, putter]
+        for writer in writers:
+            stack.callback(writer.close)
+        for writer in writers:
+            writer.start()
+        for number in range(first, first + count):
+            with _store(directory, address, putter) as store:
+                _kill(chaos, chaos.chance(number), store, writers, directory)
+            putter.close()
+        with _store(directory, address, putter):
+            for writer in writers:
+                writer.stop()
+            everything = [
+                value(writer.name, offset).decode()
+                for writer in writers
+                for offset in range(writer.acknowledged())
+            ]
+            chaos.outcome.records += len(everything)
+            late = stack.enter_context(Listener(TOPIC, address, directory / "late.log"))
+            for consumer in (late, listener):
+                consumer.wait_for(len(everything))
+            chaos.compare("a new consumer", everything, late.values())
+            chaos.compare("a consumer that was there", everything, listener.values())
+
+
+@contextlib.contextmanager
+def _store(directory: Path, tower: str, putter: FlightWriter) -> Iterator[Node]:
+    with start_store(directory / "store", tower, directory / "store.log") as store:
+        putter.found(store.ready(), directory)
+        yield store
+
+
+def _kill(
+    chaos: Chaos, chance: random.Random, store: Node, writers: list[Writer], directory: Path
+) -> None:
+    before = [writer.acknowledged() for writer in writers]
+    wait_until(
+        lambda: all(w.acknowledged() > b for w, b in zip(writers, before, strict=True)),
+        f"records of every writer are acknowledged, {before} were",
+    )
+    time.sleep(chance.uniform(0, 0.4))
+    if chance.random() < 0.5:
+        chaos.fault(_wait_for_merging(chance, writers, directory / "store"))
+    else:
+        chaos.fault("store killed during ingest")
+    acknowledged = [writer.acknowledged() for writer in writers]
+    store.kill()
+    on_disk = values_on_disk(directory / "store")
+    for writer, least in zip(writers, acknowledged, strict=True):
+        chaos.compare(
+            f"{writer.name} on disk after a kill",
+            [value(writer.name, offset) for offset in range(least)],
+            on_disk.get((TOPIC, writer.partition), []),
+            [value(writer.name, offset) for offset in range(writer.sent())],
+        )
+        writer.hold(False)
+
+
+def _wait_for_merging(chance: random.Random, writers: list[Writer], directory: Path) -> str:
+    """Lets the store become quiet, so that it merges; the moment is one at which it does."""
+    for writer in writers:
+        writer.hold(True)
+    blocks = Blocks(directory)
+    try:
+        deadline = time.monotonic() + MERGE_WAIT_S
+        most = blocks.count()
+        while (now := blocks.count()) >= most:
+            if time.monotonic() > deadline:
+                return "store killed when quiet"
+            most = now
+            time.sleep(0.001)
+    finally:
+        blocks.close()
+    if chance.random() < 0.5:
+        for writer in writers:
+            writer.hold(False)
+        time.sleep(chance.uniform(0, 0.03))
+        return "store killed during merges, records coming in"
+    time.sleep(chance.uniform(0, 0.03))
+    return "store killed during merges"

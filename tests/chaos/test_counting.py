@@ -1,0 +1,116 @@
+"""The comparison itself: it finds a planted loss and a planted double, and tells them apart."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+
+from tests.chaos.counting import compare
+from tests.chaos.harness import AT_LEAST_ONCE, Chaos, ChaosError
+from tests.chaos.queries import check, expected, value
+
+VALUES = [f"value-{number}" for number in range(1000)] + ["twice"] * 2
+
+
+def shuffled(values: Sequence[str]) -> list[str]:
+    return random.Random(4).sample(values, len(values))
+
+
+def test_the_same_in_another_order_is_the_same() -> None:
+    assert not compare(VALUES, shuffled(VALUES))
+
+
+@pytest.mark.parametrize("gone", ["value-77", "twice"])
+def test_a_loss_is_found(gone: str) -> None:
+    found = shuffled(VALUES)
+    found.remove(gone)
+    difference = compare(VALUES, found)
+    assert difference[:3] == (1, 0, 0)
+    assert gone in str(difference)
+
+
+@pytest.mark.parametrize("again", ["value-77", "twice"])
+def test_a_double_is_found(again: str) -> None:
+    difference = compare(VALUES, shuffled([*VALUES, again]))
+    assert difference[:3] == (0, 1, 0)
+    assert again in str(difference)
+
+
+def test_a_value_that_was_never_written_is_found() -> None:
+    assert compare(VALUES, [*VALUES, "other"])[:3] == (0, 0, 1)
+
+
+def test_a_loss_and_a_double_do_not_cancel_out() -> None:
+    found = [*VALUES, "value-1"]
+    found.remove("value-2")
+    assert compare(VALUES, found)[:3] == (1, 1, 0)
+
+
+def test_what_was_not_acknowledged_may_be_there_or_not() -> None:
+    acknowledged, sent = VALUES[:500], VALUES
+    assert not compare(acknowledged, acknowledged, sent)
+    assert not compare(acknowledged, sent, sent)
+    assert compare(acknowledged, sent[1:], sent)[:3] == (1, 0, 0)
+    assert compare(acknowledged, [*sent, sent[0]], sent)[:3] == (0, 1, 0)
+
+
+def test_a_round_that_lost_something_fails_with_its_files_kept(tmp_path: Path) -> None:
+    chaos = Chaos(9, "planted", 7, tmp_path)
+    with chaos.round(0) as kept:
+        chaos.compare("here", ["a", "b"], ["a"])
+    with chaos.round(1) as gone:
+        chaos.compare("here", ["a", "b"], ["b", "a"])
+    outcome = chaos.end()
+    assert (outcome.rounds, outcome.losses, outcome.doubles, outcome.good) == (2, 1, 0, False)
+    assert "round 0" in outcome.failures[0]
+    assert "lost b" in outcome.failures[0]
+    assert '"losses": 1' in outcome.line()
+    assert (kept.exists(), gone.exists()) == (True, False)
+
+
+def test_doubles_are_no_failure_at_least_once_but_losses_are(tmp_path: Path) -> None:
+    chaos = Chaos(9, "planted", 7, tmp_path, delivery=AT_LEAST_ONCE)
+    chaos.compare("here", ["a"], ["a", "a"])
+    assert (chaos.end().doubles, chaos.end().good) == (1, True)
+    with pytest.raises(ChaosError, match="1 lost"):
+        chaos.compare("here", ["a", "b"], ["a", "a"])
+    assert not chaos.end().good
+
+
+def test_a_seed_gives_a_round_the_same_moments_whichever_came_before(tmp_path: Path) -> None:
+    first, second = (Chaos(1, "same", 5, tmp_path).chance(3).random() for _ in range(2))
+    assert first == second
+    assert Chaos(1, "other", 6, tmp_path).chance(3).random() != first
+
+
+def checkpoint(directory: Path, ends: Sequence[dict[str, int]]) -> Path:
+    """As Spark leaves it: a file for each batch, the source's offset on its third line."""
+    (directory / "offsets").mkdir()
+    for number, each in enumerate(ends):
+        offset = f'{{"topics": {{"t": {each}}}}}'.replace("'", '"')
+        (directory / "offsets" / str(number)).write_text(f"v1\n{{}}\n{offset}\n")
+    return directory
+
+
+def test_what_a_query_must_have_written_follows_from_its_checkpoint(tmp_path: Path) -> None:
+    kept = checkpoint(tmp_path, [{"P": 2}, {"P": 3, "Q": 1}])
+    records = {"P": ["a-1", "b-2", "a-3", "a-4"], "Q": ["a-5"]}
+    assert sorted(expected(kept, "t", records)) == ["a=1", "a=3", "b=1"]
+
+
+def test_a_query_that_doubled_or_lost_a_row_is_found(tmp_path: Path) -> None:
+    records = {"P": [value(number) for number in range(300)]}
+    kept = checkpoint(tmp_path, [{"P": 100}, {"P": 200}, {"P": 300}])
+    written = expected(kept, "t", records)
+    answer = {row.split("=")[0]: int(row.split("=")[1]) for row in written}
+    chaos = Chaos(9, "planted", 7, tmp_path)
+    check(chaos, "the sink", written, shuffled(written), answer)
+    with pytest.raises(ChaosError, match="0 lost, 1 doubled"):
+        check(chaos, "the sink", written, [*written, written[5]], answer)
+    with pytest.raises(ChaosError, match="1 lost, 0 doubled"):
+        check(chaos, "the sink", written, written[:-1], answer)
+    with pytest.raises(ChaosError, match="batch answer"):
+        check(chaos, "the sink", written, written, answer | {"key0": 0})

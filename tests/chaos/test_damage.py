@@ -1,0 +1,86 @@
+"""Damage that the tables of chaos have found to be served, or to end a store without a sentence."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import lmdb
+import pytest
+
+from dafka_core.errors import StoreError
+from dafka_core.records import Run
+from dafka_core.storage import Log
+
+P, Q = "P" * 32, "Q" * 32
+EACH = 100
+
+
+def filled(directory: Path) -> list[bytes]:
+    """Three blocks, each too large to be extended, in one partition: offsets 0, 100 and 200."""
+    values = [b"%d".ljust(1000, b".") % number for number in range(3 * EACH)]
+    with Log(directory) as log:
+        for first in range(0, len(values), EACH):
+            log.append([Run.of("t", P, first, values[first : first + EACH])])
+    return values
+
+
+def changed(directory: Path, table: bytes, key: bytes, other: bytes | None) -> None:
+    """Gives what lies under a key another one, or removes it."""
+    with lmdb.open(str(directory), max_dbs=3, map_size=1 << 30) as env:
+        found = env.open_db(table, create=False)
+        with env.begin(write=True) as transaction:
+            content = transaction.pop(key, db=found)
+            assert content is not None
+            if other is not None:
+                transaction.put(other, content, db=found)
+
+
+def block_key(partition_id: int, first: int) -> bytes:
+    return partition_id.to_bytes(8, "big") + first.to_bytes(8, "big")
+
+
+def read(log: Log, start: int) -> list[bytes]:
+    return [value for chunk in log.read("t", P, start, 3 * EACH) for value in chunk.values_list()]
+
+
+def read_in_place(log: Log, start: int) -> list[bytes]:
+    with log.snapshot() as snapshot:
+        return [
+            value
+            for chunk in snapshot.read("t", P, start, 3 * EACH)
+            for value in chunk.values_list()
+        ]
+
+
+@pytest.mark.parametrize("way", [read, read_in_place])
+@pytest.mark.parametrize("moved_to", [90, 101, 110])
+def test_a_block_under_another_key_is_refused(tmp_path: Path, way: object, moved_to: int) -> None:
+    """It used to be served: its checksum tells what it holds, not where it belongs."""
+    assert callable(way)
+    values = filled(tmp_path)
+    changed(tmp_path, b"blocks", block_key(0, 100), block_key(0, moved_to))
+    with Log(tmp_path) as log:
+        for start in (0, 95, 120, 180):
+            with pytest.raises(StoreError, match="damaged"):
+                way(log, start)
+        assert way(log, 2 * EACH) == values[2 * EACH :]
+
+
+@pytest.mark.parametrize("way", [read, read_in_place])
+def test_a_key_of_another_length_is_told(tmp_path: Path, way: object) -> None:
+    assert callable(way)
+    filled(tmp_path)
+    changed(tmp_path, b"blocks", block_key(0, 100), block_key(0, 100)[:-3])
+    with Log(tmp_path) as log, pytest.raises(StoreError, match="damaged"):
+        way(log, 0)
+
+
+def test_a_new_partition_does_not_take_the_place_of_another(tmp_path: Path) -> None:
+    """It used to write over the first records of the one that had its number."""
+    values = filled(tmp_path)
+    changed(tmp_path, b"meta", b"next partition", None)
+    with Log(tmp_path) as store:
+        with pytest.raises(StoreError, match="in use"):
+            store.append([Run.of("t", Q, 0, [b"other"] * EACH)])
+        assert read(store, 0) == values
+        assert store.info("t", Q) is None

@@ -1,0 +1,22 @@
+"""A few rounds of each table; ``make chaos`` runs all of them.  The seed is in every failure."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.chaos.__main__ import TABLES, run_table
+
+SEED = 20
+
+
+@pytest.mark.parametrize("number", sorted(TABLES))
+def test_nothing_is_lost_and_nothing_doubled(number: int, tmp_path: Path) -> None:
+    table = TABLES[number]
+    outcome = run_table(number, SEED, table.short_rounds, tmp_path, short=True)
+    assert outcome.good, outcome.line()
+    assert outcome.doubles == 0
+    assert outcome.rounds == table.short_rounds
+    assert outcome.faults.total() >= table.short_rounds
+    assert outcome.records > 0

@@ -1,0 +1,129 @@
+"""Table 4: the tower is killed and comes back on the same ports; no node is started again for it.
+
+Two producers, two stores and a consumer go on meanwhile.  A store that is killed while the tower
+is away comes back before it, and finds it when it is there.  Afterwards nodes that are new must
+join: a consumer from the first record on, and a producer whose records the old consumer gets.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import random
+import time
+from functools import partial
+from pathlib import Path
+
+from tests.chaos.disks import count_on_disk, values_on_disk
+from tests.chaos.harness import Chaos, wait_until
+from tests.chaos.nodes import Feeder, Listener, Node, Steady, start_store, start_tower
+
+ROUNDS = 20
+SHORT_ROUNDS = 1
+
+TOPIC = "towers"
+PATIENT = ("--wait-for-tower",)
+
+AWAY_S = (0.0, 7.0)
+SHORT_AWAY_S = (0.0, 2.0)
+"""Peers that are not heard of for 4 s are gone: some towers are away for longer, some shorter."""
+
+
+def run(chaos: Chaos, rounds: int) -> None:
+    """The rounds, each with a cluster of its own."""
+    for number in range(chaos.first, chaos.first + rounds):
+        with chaos.round(number) as directory, contextlib.ExitStack() as stack:
+            _Round(chaos, chaos.chance(number), directory, stack).run()
+
+
+class _Round:
+    def __init__(
+        self, chaos: Chaos, chance: random.Random, directory: Path, stack: contextlib.ExitStack
+    ) -> None:
+        self._chaos = chaos
+        self._chance = chance
+        self._directory = directory
+        self._stack = stack
+
+    def run(self) -> None:
+        tower = self._stack.enter_context(start_tower(self._directory / "tower.log"))
+        facts = tower.ready()
+        self._tower = str(facts["tower"])
+        ports = int(facts["sub_port"]), int(facts["pub_port"])
+        stores = [self._store(index) for index in (0, 1)]
+        for store in stores:
+            store.ready()
+        old = self._listener("old")
+        feeders = [self._feeder(f"feeder{n}") for n in (1, 2)]
+        steady = [Steady(each, f"value{n}", 50, 0.02) for n, each in enumerate(feeders)]
+        old.wait_for(100)
+
+        for _ in range(self._chance.randint(1, 2)):
+            time.sleep(self._chance.uniform(0, 1))
+            tower.kill()
+            self._chaos.fault("tower killed")
+            if self._chance.random() < 0.4:
+                time.sleep(self._chance.uniform(0, 1))
+                stores[1].kill()
+                self._chaos.fault("store killed while the tower is away")
+                stores[1] = self._store(1)
+            reached = len(old.lines)
+            time.sleep(self._chance.uniform(*(SHORT_AWAY_S if self._chaos.short else AWAY_S)))
+            wait_until(partial(_is_beyond, old, reached), "records flow without a tower")
+            tower = self._stack.enter_context(start_tower(self._directory / "tower.log", ports))
+            tower.ready()
+        self._end(stores, old, steady)
+
+    def _end(self, stores: list[Node], old: Listener, steady: list[Steady]) -> None:
+        stores[1].ready()
+        late = self._feeder("late")
+        late.feed([f"late-{n}" for n in range(500)])
+        values = [value for each in steady for value in each.stop()]
+        late.finish()
+        values += late.fed
+        self._chaos.outcome.records += len(values)
+        new = self._listener("new")
+        for listener in (old, new):
+            listener.wait_for(len(values))
+        self._chaos.compare("the old consumer", values, old.values())
+        self._chaos.compare("the new consumer", values, new.values())
+        check_stores(self._chaos, stores, self._directory, values)
+
+    def _store(self, index: int) -> Node:
+        store = start_store(
+            self._directory / f"store{index}",
+            self._tower,
+            self._directory / f"store{index}.log",
+            options=("--sync-interval-ms", "1000", *PATIENT),
+        )
+        return self._stack.enter_context(store)
+
+    def _feeder(self, name: str) -> Feeder:
+        feeder = Feeder(TOPIC, self._tower, self._directory / f"{name}.log")
+        self._stack.enter_context(feeder).wait_joined()
+        return feeder
+
+    def _listener(self, name: str) -> Listener:
+        listener = Listener(TOPIC, self._tower, self._directory / f"{name}.log")
+        self._stack.enter_context(listener).wait_joined()
+        return listener
+
+
+def check_stores(chaos: Chaos, stores: list[Node], directory: Path, values: list[str]) -> None:
+    """Every store has everything once, as soon as it has caught up with the others.
+
+    The stores are killed for it, in ``directory`` under ``store0`` and so on.
+    """
+    for index, store in enumerate(stores):
+        kept = directory / f"store{index}"
+        wait_until(partial(_has, kept, len(values)), f"store {index} has all {len(values)} records")
+        store.kill()
+        on_disk = [value for found in values_on_disk(kept).values() for value in found]
+        chaos.compare(f"store {index}", values, [value.decode() for value in on_disk])
+
+
+def _is_beyond(listener: Listener, count: int) -> bool:
+    return len(listener.lines) > count
+
+
+def _has(directory: Path, count: int) -> bool:
+    return count_on_disk(directory) >= count
