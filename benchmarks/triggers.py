@@ -1,4 +1,7 @@
-"""Row 4: one micro-batch of a few rows from topic to topic, against stubs with nothing to do."""
+"""Row 4: one micro-batch of a few rows from topic to topic, against stubs with nothing to do.
+
+And what delivering exactly once costs it.
+"""
 
 from __future__ import annotations
 
@@ -16,9 +19,13 @@ from benchmarks.bench import Bench, filled
 from benchmarks.figures import Figure, compared, in_turns
 from benchmarks.reading import source_options
 from benchmarks.stubs import FORM
+from dafka_spark.options import AT_LEAST_ONCE, DELIVERY, EXACTLY_ONCE
 
 LIMIT = 100
 """Rows in a micro-batch."""
+
+STUB_GOAL = 0.87
+DELIVERY_GOAL = 0.9
 
 WARM_UP = 5
 FULL_BATCHES = 20
@@ -26,7 +33,7 @@ FULL_BATCHES = 20
 
 
 def run(bench: Bench) -> Iterator[Figure]:
-    """Each size; the time of the stubs over ours."""
+    """Each size, both ways to deliver."""
     batches = bench.part(FULL_BATCHES, least=2)
     with sparks.session() as spark:
         for size_bytes in bench.sizes_bytes:
@@ -37,15 +44,34 @@ def run(bench: Bench) -> Iterator[Figure]:
                 ours = {**source, "startingOffsets": "earliest", "maxOffsetsPerTrigger": LIMIT}
                 stub = {"rows": records, "batch": LIMIT, "limit": LIMIT, "size": size_bytes}
                 stub["tasks"] = 1
-                sides = {
-                    "dafka": partial(trigger_ms, spark, "dafka", ours, {"tower": cluster.tower}),
-                    "stub": partial(trigger_ms, spark, FORM, stub, {}),
-                }
-                name = f"one micro-batch, {size_bytes} B"
-                times = in_turns(name, sides, bench.pairs)
-            yield compared(
-                name, times["dafka"], times["stub"], unit="ms", goal=0.87, smaller_is_better=True
-            )
+                sides = {"stub": partial(trigger_ms, spark, FORM, stub, {})}
+                for delivery in DELIVERY:
+                    sink = {"tower": cluster.tower, "delivery": delivery}
+                    sides[delivery] = partial(trigger_ms, spark, "dafka", ours, sink)
+                times = in_turns(f"one micro-batch, {size_bytes} B", sides, bench.pairs)
+            yield from compare(size_bytes, times)
+
+
+def compare(size_bytes: int, times: dict[str, list[float]]) -> Iterator[Figure]:
+    """The stub's time over ours, and at-least-once's over exactly-once's."""
+    name = f"one micro-batch, {size_bytes} B"
+    for delivery in DELIVERY:
+        yield compared(
+            f"{name}, {delivery}",
+            times[delivery],
+            times["stub"],
+            unit="ms",
+            goal=STUB_GOAL,
+            smaller_is_better=True,
+        )
+    yield compared(
+        f"{name}, exactly-once beside at-least-once",
+        times[EXACTLY_ONCE],
+        times[AT_LEAST_ONCE],
+        unit="ms",
+        goal=DELIVERY_GOAL,
+        smaller_is_better=True,
+    )
 
 
 def trigger_ms(

@@ -23,7 +23,11 @@ NAMES = {
     ],
     "write": ["batch write, acknowledged, {}"],
     "drain": ["backlog drained, {}", "backlog drained, {}, micro-batches alone"],
-    "trigger": ["one micro-batch, {}"],
+    "trigger": [
+        "one micro-batch, {}, exactly-once",
+        "one micro-batch, {}, at-least-once",
+        "one micro-batch, {}, exactly-once beside at-least-once",
+    ],
     "replay": ["replay, {}, record by record", "replay, {}, as Arrow"],
     "mesh": ["ingest, acknowledged, {}", "live delivery, {}"],
     "memory": [
