@@ -15,7 +15,7 @@ demo: java env ## a year of flights through Dafka and Spark, with a kill and a r
 	@$(BIN)/python jobs/demo.py
 
 test: java env lint ## everything: format, lint, types, tests
-	@$(BIN)/python -m pytest -n 2 --dist loadfile
+	@$(BIN)/python -m pytest -n 2 --dist loadgroup
 
 soak: env ## SEEDS=10000 worlds of the simulation with faults of all kinds, or SEED=7 step by step
 	@$(BIN)/python -m tests.simulation.soak $(if $(SEED),--seed $(SEED),--seeds $(or $(SEEDS),10000))
