@@ -9,8 +9,8 @@ import pytest
 
 from dafka_core import pytest_plugin
 
-SPARK: Final = ("benchmarks", "jobs", "notebooks", "spark")
-"""Directories whose tests share one process with one JVM; all others run beside it."""
+SPARK: Final = ("jobs", "spark")
+"""Directories whose tests share one process and its JVM; all others run beside it."""
 
 
 def pytest_configure(config: pytest.Config) -> None:
