@@ -187,6 +187,10 @@ class Mesh:
                 else:
                     send_run(self._pub, message, self._config.wire)
 
+    def has_subscriber(self, topic: str) -> bool:
+        """Whether any peer takes the topic's records (loop's thread only)."""
+        return bool(self._subscribers.layouts(topic, ""))
+
     def receive(self, wanted: bool) -> None:
         """Whether to take messages from peers at all (loop's thread only).
 

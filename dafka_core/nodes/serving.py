@@ -96,6 +96,7 @@ class StoreLoop:
     Args:
         send: publishes messages.
         receive: says whether to take messages from peers at all.
+        has_subscriber: whether any peer takes a topic's records.
     """
 
     def __init__(
@@ -106,12 +107,14 @@ class StoreLoop:
         *,
         send: Callable[[list[Outgoing]], None],
         receive: Callable[[bool], None],
+        has_subscriber: Callable[[str], bool],
     ) -> None:
         self._role = role
         self._log = log
         self._appender = appender
         self._send = send
         self._receive = receive
+        self._has_subscriber = has_subscriber
 
     def on_round(self, now: float) -> bool:
         """Hands records to the disk and serves one request; True if more requests wait."""
@@ -154,6 +157,9 @@ class StoreLoop:
     def _published(self, publish: Publish) -> list[Outgoing]:
         """What comes next of what was committed here, and when it was all its head."""
         topic, partition = publish.topic, publish.partition
+        if not self._has_subscriber(topic):
+            # Whoever comes later hears of the head, and asks. Reading a large unit takes a while.
+            return [*self._role.on_published(publish)]
         runs = self._read(topic, partition, publish.start, publish.end)
         end = runs[-1].end if runs else publish.end
         records: list[Outgoing] = [

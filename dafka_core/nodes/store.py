@@ -66,6 +66,7 @@ class Store:
                 self._appender,
                 send=self._mesh.send,
                 receive=self._mesh.receive,
+                has_subscriber=self._mesh.has_subscriber,
             )
             self._puts = Puts(self._mesh, self._role, self.log)
             self._bulk = serve_bulk(self.log, self._puts, self._role, config)

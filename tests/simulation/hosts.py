@@ -115,7 +115,12 @@ class StoreHost(Host):
         self._appender = appender
         self._role = role
         self._loop = self.cluster.roles.loop(
-            role, self.disk, appender, send=mesh.send, receive=mesh.receive
+            role,
+            self.disk,
+            appender,
+            send=mesh.send,
+            receive=mesh.receive,
+            has_subscriber=mesh.has_subscriber,
         )
         self.puts = Puts(cast("Any", mesh), role, cast("Any", self.disk))
         return mesh

@@ -197,6 +197,10 @@ class SimulatedMesh:
             self.wake(self.world.now)
         self._receiving = wanted
 
+    def has_subscriber(self, topic: str) -> bool:
+        """See ``Mesh.has_subscriber``."""
+        return bool(self.subscribers.layouts(topic, ""))
+
     def send(self, messages: list[Outgoing]) -> None:
         """As ``Mesh.send``."""
         for message in messages:
