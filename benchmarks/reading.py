@@ -39,16 +39,16 @@ def compare(
     spark: SparkSession, bench: Bench, cluster: EmbeddedCluster, size_bytes: int
 ) -> Iterator[Figure]:
     """Figures of one size."""
-    sides, references = {}, {}
+    sides, references, stubs = {}, {}, {}
     for fetch in GOALS:
         options = source_options(cluster, fetch=fetch)
         sides[fetch] = partial(sparks.read_rate, spark, "dafka", bench.records, options)
-        stub = stub_options(options, bench.records, size_bytes)
+        stub = stubs[fetch] = stub_options(options, bench.records, size_bytes)
         references[fetch] = reference = f"batches of {stub['batch']} rows"
         sides[reference] = partial(sparks.read_rate, spark, FORM, bench.records, stub)
     name = f"batch read, {size_bytes} B"
     references[BARE] = references["flight"]
-    stub = stub_options(source_options(cluster, fetch="flight"), bench.records, size_bytes)
+    stub = dict(stubs["flight"])
     with flights.serving(bench.directory, stub["batch"], size_bytes) as location:
         stub["location"] = location
         sides[BARE] = partial(sparks.read_rate, spark, flights.FORM, bench.records, stub)

@@ -30,6 +30,7 @@ from dafka_core.records import NO_NUMBER, CommitUnit, Unit, UnitInfo
 from dafka_spark.acknowledging import LOOK_AGAIN_S, SILENT_S, Goal, left_s, wait_for_stores
 from dafka_spark.blocks import Blocks, Sent
 from dafka_spark.errors import OldCheckpointError, UnitChangedError
+from dafka_spark.fencing import DISCARD_S, end_attempt
 from dafka_spark.hosting import Candidate, furthest
 from dafka_spark.hosts import Hosts
 from dafka_spark.messages import WrittenRange
@@ -41,9 +42,6 @@ memory.  A larger unit has to wait for its host."""
 
 ASK_S: Final = 10.0
 """The longest wait for a store's word on a partition, which it has at hand."""
-
-DISCARD_S: Final = 2.0
-"""How long giving up may take: what is not discarded now, the store discards some day."""
 
 _LOST: Final = (StoreUnreachableError, OffsetConflictError, UnitExistsError)
 """Errors after which the unit's place is looked for anew."""
@@ -374,28 +372,7 @@ class ExactPublisher:
         """Ends attempts of before at the other stores; at the unit's own its first rows do."""
         for host, info in found:
             if host is not best and self._is_others(info):
-                with suppress(DafkaError):
-                    attempt = info.attempt or self._taken_over(host, info)
-                    host.discard([(self._topic, self.address, attempt)], timeout_s=DISCARD_S)
-
-    def _taken_over(self, host: StoreClient, info: UnitInfo) -> str:
-        """An attempt that takes the place of a unit which came to a store only in part.
-
-        The store it came from is gone.  What is left of it must not be joined with what comes
-        from this unit's host, which has the same offsets, and the rows in another order.
-        """
-        attempt = uuid.uuid4().hex.upper()
-        with host.put(
-            self._topic,
-            self.address,
-            info.end,
-            attempt=attempt,
-            unit=self._number,
-            timeout_s=DISCARD_S,
-        ) as put:
-            put.write(pa.array([b""], pa.binary()))
-            put.wait_durable(info.end + 1, timeout_s=DISCARD_S)
-        return attempt
+                end_attempt(host, self._topic, self.address, info, self._number)
 
     def _is_others(self, info: UnitInfo) -> bool:
         return info.staged_end > info.end and info.attempt not in self._attempts

@@ -38,11 +38,6 @@ class OffsetRange(InputPartition):
         """Records in the range."""
         return self.end - self.start
 
-    @property
-    def places(self) -> tuple[Place, ...]:
-        """Where it can be read in bulk, all of it or some, the best one first."""
-        return tuple(held.place for held in self.held)
-
 
 Holders = Mapping[TopicPartition, Sequence[Held]]
 """The stores that can be read in bulk, and what they have of each partition."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Final, Protocol
 
 MAX_STREAMS: Final = 4
-"""Streams that a task has open: a store takes 16, and other tasks write to it, too."""
+"""Streams that a task has open: a store takes 32, and other tasks write to it, too."""
 
 
 class Pausing(Protocol):

@@ -15,7 +15,8 @@ from dafka_core.columnar.limits import MAX_UNITS
 from dafka_core.errors import ConfigError, DafkaError, StoreUnreachableError
 from dafka_core.records import NO_NUMBER, CommitUnit
 from dafka_spark.acknowledging import LOOK_AGAIN_S, Goal, left_s, wait_for_stores
-from dafka_spark.exact import ASK_S, DISCARD_S, ExactPublisher
+from dafka_spark.exact import ASK_S, ExactPublisher
+from dafka_spark.fencing import DISCARD_S
 from dafka_spark.hosting import Candidate, furthest
 from dafka_spark.hosts import Hosts, enough
 from dafka_spark.messages import WrittenRange

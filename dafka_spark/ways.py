@@ -40,16 +40,11 @@ class NotHereError(DafkaError):
 
 
 @dataclass(frozen=True, slots=True)
-class LocalWay:
-    """The log of a store on this machine, with no server in between."""
+class _OneStore:
+    """What the ways to one store share."""
 
     hint: Held
     options: SourceOptions
-
-    @property
-    def name(self) -> str:
-        """Which log."""
-        return f"the log of store {self.place.store}"
 
     @property
     def place(self) -> Place:
@@ -60,6 +55,23 @@ class LocalWay:
     def known(self) -> range:
         """See ``Way``."""
         return range(self.hint.earliest, self.hint.end)
+
+    def held(self, wanted: OffsetRange) -> PartitionInfo | None:
+        """See ``Way``; the store itself says it."""
+        with connections.lend_client(self.place) as client:
+            infos = client.heads([wanted.topic], timeout_s=self.options.fetch_timeout_s)
+        return _of(wanted, infos)
+
+
+class LocalWay(_OneStore):
+    """The log of a store on this machine, with no server in between."""
+
+    __slots__ = ()
+
+    @property
+    def name(self) -> str:
+        """Which log."""
+        return f"the log of store {self.place.store}"
 
     def read(self, wanted: OffsetRange, start: int, *, times: bool) -> Iterator[RecordColumns]:
         """See ``Way``; raises ``NotHereError`` where the log cannot be mapped."""
@@ -77,10 +89,6 @@ class LocalWay:
                 max_bytes=self.options.max_bytes_per_batch,
             )
 
-    def held(self, wanted: OffsetRange) -> PartitionInfo | None:
-        """See ``Way``; the store itself says it."""
-        return _held_by(self.place, wanted, self.options)
-
     def _why_not(self) -> str:
         place = self.place
         if not place.directory:
@@ -92,27 +100,15 @@ class LocalWay:
         )
 
 
-@dataclass(frozen=True, slots=True)
-class FlightWay:
+class FlightWay(_OneStore):
     """A store's Arrow Flight server."""
 
-    hint: Held
-    options: SourceOptions
+    __slots__ = ()
 
     @property
     def name(self) -> str:
         """Which store."""
         return f"store {self.place.store} by Arrow Flight"
-
-    @property
-    def place(self) -> Place:
-        """Where it is."""
-        return self.hint.place
-
-    @property
-    def known(self) -> range:
-        """See ``Way``."""
-        return range(self.hint.earliest, self.hint.end)
 
     def read(self, wanted: OffsetRange, start: int, *, times: bool) -> Iterator[RecordColumns]:
         """See ``Way``."""
@@ -128,10 +124,6 @@ class FlightWay:
                 max_bytes=min(self.options.max_bytes_per_batch, MAX_BATCH_BYTES),
                 timeout_s=self.options.fetch_timeout_s,
             )
-
-    def held(self, wanted: OffsetRange) -> PartitionInfo | None:
-        """See ``Way``; the store itself says it."""
-        return _held_by(self.place, wanted, self.options)
 
 
 @dataclass(frozen=True, slots=True)
@@ -178,11 +170,6 @@ def ways(hints: Sequence[Held], options: SourceOptions, connect: connections.Con
     if options.fetch in (AUTO, MESH):
         found.append(MeshWay(connect, options))
     return found
-
-
-def _held_by(place: Place, wanted: OffsetRange, options: SourceOptions) -> PartitionInfo | None:
-    with connections.lend_client(place) as client:
-        return _of(wanted, client.heads([wanted.topic], timeout_s=options.fetch_timeout_s))
 
 
 def _of(wanted: OffsetRange, infos: Sequence[PartitionInfo]) -> PartitionInfo | None:

@@ -9,6 +9,7 @@ that comes then.
 
 from __future__ import annotations
 
+import abc
 import contextlib
 import random
 import threading
@@ -44,7 +45,7 @@ def value(name: str, offset: int) -> bytes:
     return f"{name}-{offset}".encode().ljust(PAD_BYTES + offset % 7, b".")
 
 
-class Writer:
+class Writer(abc.ABC):
     """One partition that is written in a thread, on and on, whatever happens to the store."""
 
     def __init__(self, name: str, seed: str) -> None:
@@ -71,21 +72,21 @@ class Writer:
         if self.failure is not None:
             raise ChaosError(f"writer {self.name}: {self.failure}") from self.failure
 
+    @abc.abstractmethod
     def sent(self) -> int:
         """How many records it has handed over."""
-        raise NotImplementedError
 
+    @abc.abstractmethod
     def acknowledged(self) -> int:
         """How many of them it knows to be on disk."""
-        raise NotImplementedError
 
+    @abc.abstractmethod
     def write(self, values: list[bytes]) -> None:
         """Hands records over; they are those from ``sent`` on."""
-        raise NotImplementedError
 
+    @abc.abstractmethod
     def close(self) -> None:
         """Ends it as it is."""
-        raise NotImplementedError
 
     def _run(self) -> None:
         try:

@@ -6,6 +6,7 @@ around its role, a host does with events.
 
 from __future__ import annotations
 
+import abc
 from collections import deque
 from functools import partial
 from typing import TYPE_CHECKING, Any, cast
@@ -32,7 +33,7 @@ RESUME_TIMEOUT_S = 10.0
 """As ``nodes/producer.py`` has them."""
 
 
-class Host:
+class Host(abc.ABC):
     """A machine with at most one node running."""
 
     def __init__(self, cluster: Cluster, name: str, style: str) -> None:
@@ -73,10 +74,11 @@ class Host:
             mesh.kill()
             self.world.after(self.world.between(0.1, 1), self.start)
 
+    @abc.abstractmethod
     def _start(self) -> SimulatedMesh:
-        raise NotImplementedError
+        """Makes a node."""
 
-    def _crashed(self) -> None:
+    def _crashed(self) -> None:  # noqa: B027 -- most lose nothing
         """What is kept, and what is not."""
 
     def _new_mesh(self, role: Any, on_round: Any, *, apart: bool = False) -> SimulatedMesh:

@@ -207,7 +207,7 @@ def test_plans_name_the_places(serve: Serve) -> None:
     source.add("t", "B", 10)
     given = options(maxrecordsperpartition="50")
     parts: list[Any] = DafkaBatchReader(full(), given, source.connect).partitions()
-    assert [(p.partition, p.start, p.end, [s.store for s in p.places]) for p in parts] == [
+    assert [(p.partition, p.start, p.end, [h.place.store for h in p.held]) for p in parts] == [
         ("A", 0, 50, ["first", "second"]),
         ("A", 50, 100, ["second", "first"]),
         ("B", 0, 10, []),
@@ -244,7 +244,7 @@ def test_an_offset_never_goes_backwards(serve: Serve) -> None:
     assert after["topics"] == {"t": {"A": 110}}
     (part,) = stream.partitions(offset, after)
     assert part == OffsetRange("t", "A", 100, 110)
-    assert [place.store for place in part.places] == ["behind"]
+    assert [held.place.store for held in part.held] == ["behind"]
 
 
 def test_places_are_not_in_the_checkpoint(serve: Serve) -> None:
@@ -267,7 +267,7 @@ def test_a_replayed_batch_is_planned_by_a_new_reader(serve: Serve) -> None:
     start = first.initialOffset()
     end = first.latestOffset(start, ReadAllAvailable())
     (part,) = stream_of(source).partitions(start, end)
-    assert [place.store for place in part.places] == ["one"]
+    assert [held.place.store for held in part.held] == ["one"]
 
 
 def test_places_of_a_long_available_now_are_renewed(
@@ -284,7 +284,7 @@ def test_places_of_a_long_available_now_are_renewed(
     end = stream.latestOffset(start, ReadAllAvailable())
     source.served[:] = [second]
     (part,) = stream.partitions(start, end)
-    assert [place.store for place in part.places] == ["second"]
+    assert [held.place.store for held in part.held] == ["second"]
 
 
 def test_the_same_tasks_whatever_stores_there_are(serve: Serve) -> None:
@@ -306,7 +306,7 @@ def test_the_same_tasks_whatever_stores_there_are(serve: Serve) -> None:
     replay = stream_of(source, **given)
     again: list[Any] = replay.partitions(replay.initialOffset(), end)
     assert again == plan
-    assert [[place.store for place in p.places] for p in again] == [["part"], ["part"], [], []]
+    assert [[held.place.store for held in p.held] for p in again] == [["part"], ["part"], [], []]
     assert [rows_of(replay, p) for p in again] == before
 
 

@@ -281,7 +281,7 @@ def test_a_store_is_killed_in_the_middle_of_a_range(used: list[str]) -> None:
         reader = DafkaBatchReader(columns("offset", "value"), given)
         (part,) = reader.partitions()
         assert isinstance(part, OffsetRange)
-        stores = [place.store for place in part.places]
+        stores = [held.place.store for held in part.held]
         assert sorted(stores) == sorted(cluster.stores)
         found = reader.read(part)
         table = [next(found)]

@@ -129,7 +129,7 @@ def held(*bounds: tuple[str, int, int]) -> list[Held]:
 
 
 def stores(item: OffsetRange) -> str:
-    return "".join(place.store for place in item.places)
+    return "".join(held.place.store for held in item.held)
 
 
 def who(

@@ -6,7 +6,6 @@ import itertools
 import subprocess
 import sys
 import threading
-from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -18,29 +17,9 @@ from dafka_core.errors import ClosedError, StoreError
 from dafka_core.records import PartitionInfo, Run
 from dafka_core.storage import Chunk, Log, WrongOffsetError, packing
 from dafka_core.storage import cache as cache_module
+from tests.core.storage.clocks import Clock
 
 P = "A" * 32
-
-
-class Clock:
-    """A clock that stands until it is set."""
-
-    def __init__(self) -> None:
-        self.now_us = 1_000
-
-    def __call__(self) -> int:
-        return self.now_us
-
-
-@pytest.fixture
-def clock() -> Clock:
-    return Clock()
-
-
-@pytest.fixture
-def store(tmp_path: Path, clock: Clock) -> Iterator[Log]:
-    with Log(tmp_path / "store", clock_us=clock) as opened:
-        yield opened
 
 
 def put(store: Log, values: list[bytes], topic: str = "t", partition: str = P) -> None:

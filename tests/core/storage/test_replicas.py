@@ -10,16 +10,11 @@ import pytest
 from dafka_core.errors import FencedError, OffsetConflictError
 from dafka_core.records import NO_NUMBER, Run, Unit, UnitInfo
 from dafka_core.storage import Discard, Log, Mark, WrongOffsetError
+from tests.core.storage.clocks import Clock
 from tests.core.storage.staged import A, B, facts, held, large, one, part, put, stage, told, values
-from tests.core.storage.test_log import Clock
 
 UNIT = Unit(4, 3, 303)
 RECORDS = large(300, "u")
-
-
-@pytest.fixture
-def clock() -> Clock:
-    return Clock()
 
 
 @pytest.fixture

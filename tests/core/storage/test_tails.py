@@ -20,6 +20,7 @@ from dafka_core.errors import (
 )
 from dafka_core.records import NO_NUMBER, CommitUnit, Run, Unit, UnitInfo
 from dafka_core.storage import STAGED_HOURS, Commit, Discard, Log, Mark, environment, packing
+from tests.core.storage.clocks import Clock
 from tests.core.storage.staged import (
     A,
     B,
@@ -34,19 +35,6 @@ from tests.core.storage.staged import (
     told,
     values,
 )
-from tests.core.storage.test_log import Clock
-
-
-@pytest.fixture
-def clock() -> Clock:
-    return Clock()
-
-
-@pytest.fixture
-def store(tmp_path: Path, clock: Clock) -> Iterator[Log]:
-    with Log(tmp_path / "store", clock_us=clock) as opened:
-        yield opened
-
 
 # -- discarding -----------------------------------------------------------------------------------
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import subprocess
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -12,6 +11,7 @@ import pytest
 from dafka_core.errors import FencedError, OffsetConflictError, UnitExistsError
 from dafka_core.records import NO_NUMBER, Run, Unit, UnitInfo
 from dafka_core.storage import Commit, Discard, Entry, Log, Mark, WrongOffsetError, attempt_octets
+from tests.core.storage.clocks import Clock
 from tests.core.storage.staged import (
     A,
     B,
@@ -27,19 +27,6 @@ from tests.core.storage.staged import (
     told,
     values,
 )
-from tests.core.storage.test_log import Clock
-
-
-@pytest.fixture
-def clock() -> Clock:
-    return Clock()
-
-
-@pytest.fixture
-def store(tmp_path: Path, clock: Clock) -> Iterator[Log]:
-    with Log(tmp_path / "store", clock_us=clock) as opened:
-        yield opened
-
 
 # -- staging --------------------------------------------------------------------------------------
 
