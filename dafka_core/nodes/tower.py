@@ -17,6 +17,7 @@ import zmq
 
 from dafka_core.errors import ConfigError, NodeFailedError, ProtocolError
 from dafka_core.node_config import TowerConfig
+from dafka_core.nodes.sockets import keep_alive
 from dafka_core.protocol.beaconing import (
     WELCOME,
     TowerBeacon,
@@ -53,8 +54,10 @@ class Tower:
         self._xsub = self._context.socket(zmq.XSUB)
         self._xpub = self._context.socket(zmq.XPUB)
         self._xpub.set(zmq.XPUB_WELCOME_MSG, WELCOME)
-        self._xsub.set(zmq.MAXMSGSIZE, MAX_BEACON_BYTES)
-        self._xpub.set(zmq.MAXMSGSIZE, MAX_BEACON_BYTES)
+        for socket in (self._xsub, self._xpub):
+            socket.set(zmq.MAXMSGSIZE, MAX_BEACON_BYTES)
+            # Without it a node that vanishes leaves a descriptor here for ever.
+            keep_alive(socket)
         self._stop_signal, self._stopped = self._pair()
         try:
             sub_host, self.sub_port = _bind(self._xsub, "sub_address", config.sub_address)
