@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import statistics
 import sys
+import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 
@@ -34,11 +35,17 @@ class Figure:
 
 
 def in_turns(
-    name: str, sides: Mapping[str, Side], pairs: int, *, warm_up: bool = False
+    name: str,
+    sides: Mapping[str, Side],
+    pairs: int,
+    *,
+    warm_up: bool = False,
+    rest_s: float = 0,
 ) -> dict[str, list[float]]:
     """Measures all sides ``pairs`` times; a list of results by side.
 
-    ``warm_up``: each side runs once before, and that result is dropped.
+    ``warm_up``: each side runs once before, and that result is dropped.  ``rest_s``: how long
+    the machine has nothing to do before each measurement.
     """
     if warm_up:
         for side, measure in sides.items():
@@ -47,6 +54,7 @@ def in_turns(
     for index in range(pairs):
         # Each goes first in half of the pairs: none always finds the machine as another left it.
         for side in list(sides)[:: -1 if index % 2 else 1]:
+            time.sleep(rest_s)
             measured[side].append(sides[side]())
         last = ", ".join(f"{side} {values[-1]:.4g}" for side, values in measured.items())
         tell(f"{name}: pair {index + 1} of {pairs}: {last}")

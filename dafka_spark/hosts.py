@@ -6,6 +6,7 @@ fails or tells of another: a micro-batch of a few rows has no time for that.
 
 from __future__ import annotations
 
+import math
 import os
 import threading
 import time
@@ -58,17 +59,24 @@ os.register_at_fork(after_in_child=_forget)
 class Hosts:
     """Clients of the stores of one mesh, for one task; to be closed.
 
+    Args:
+        via: the way into the mesh.
+        told: where stores were when the driver looked, for a process that has not looked yet.
+
     Attributes:
         others: stores of other kinds that were heard of, when they were looked for last.
         silent: those that did not answer then.  The mesh gives up a store that is gone after a
             few seconds; until then it may be about to come back.
     """
 
-    def __init__(self, via: Via) -> None:
+    def __init__(self, via: Via, told: Sequence[Place] = ()) -> None:
         self.others: list[str] = []
         self.silent: list[str] = []
         self._via = via
         self._stack = ExitStack()
+        with _lock:
+            if told and via not in _known:
+                _known[via] = _Found(list(told), at=-math.inf)
 
     def known(self) -> list[StoreClient]:
         """Those found before, if there are any; else ``anew``."""

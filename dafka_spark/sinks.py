@@ -90,7 +90,7 @@ class DafkaBatchWriter(_Writer, DataSourceArrowWriter):
         if overwrite:
             raise ConfigError("mode", "overwrite", "a topic only grows; use mode('append')")
         self._write_id = uuid.uuid4().hex
-        self._store = ""
+        self._pick = units.NO_PICK
 
     def begin(self) -> None:
         """Picks the store where all tasks stage their rows (driver).
@@ -99,7 +99,7 @@ class DafkaBatchWriter(_Writer, DataSourceArrowWriter):
             ConfigError: exactly-once cannot be had.
         """
         if self._options.is_exact:
-            self._store = units.pick_store(self._options)
+            self._pick = units.pick_store(self._options)
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> Written:
         """Writes the rows of one task; a second attempt goes on in the first one's partition."""
@@ -109,7 +109,7 @@ class DafkaBatchWriter(_Writer, DataSourceArrowWriter):
         if not self._options.is_exact:
             return self._write_repeatable(iterator, writer_id, task)
         goes_on = bool(query_id)
-        opener = UnitOpener(self._options, NO_NUMBER, store=self._store, goes_on=goes_on)
+        opener = UnitOpener(self._options, NO_NUMBER, pick=self._pick, goes_on=goes_on)
         with closing(opener):
             return self._write(iterator, writer_id, task, opener)
 
@@ -117,7 +117,7 @@ class DafkaBatchWriter(_Writer, DataSourceArrowWriter):
         """Makes everything visible at once (driver)."""
         if self._options.is_exact:
             ranges = [each for message in _written(messages) for each in message.ranges]
-            units.commit(self._options, self._store, ranges)
+            units.commit(self._options, self._pick, ranges)
 
     def abort(self, messages: Sequence[WriterCommitMessage | None]) -> None:
         """Gives up what tasks have staged, also those that were killed (driver)."""
@@ -130,7 +130,7 @@ class DafkaBatchWriter(_Writer, DataSourceArrowWriter):
             for topic in sorted(topics)
             for number in range(len(messages))
         ]
-        units.discard(self._options, self._store, ranges, partitions)
+        units.discard(self._options, self._pick, ranges, partitions)
 
 
 class DafkaStreamWriter(_Writer, DataSourceStreamArrowWriter):

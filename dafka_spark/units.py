@@ -9,9 +9,11 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Sequence
 from contextlib import closing, suppress
+from typing import Final, NamedTuple
 
 from dafka_core.columnar.client import StoreClient
 from dafka_core.columnar.limits import MAX_UNITS
+from dafka_core.columnar.places import Place
 from dafka_core.errors import ConfigError, DafkaError, StoreUnreachableError
 from dafka_core.records import NO_NUMBER, CommitUnit
 from dafka_spark.acknowledging import LOOK_AGAIN_S, Goal, left_s, wait_for_stores
@@ -25,23 +27,37 @@ from dafka_spark.streams import Streams
 from dafka_spark.writing import address
 
 
+class Pick(NamedTuple):
+    """What the driver has found, for its tasks: they need not look for themselves.
+
+    ``store`` is the one where all of them stage their rows, ``places`` are all there were.
+    """
+
+    store: str
+    places: tuple[Place, ...]
+
+
+NO_PICK: Final = Pick("", ())
+"""Each task looks for itself, for a store of its own."""
+
+
 class UnitOpener:
     """Opens the publishers of one task's units; to be closed.
 
     Args:
         number: the units'; ``NO_NUMBER`` for those that the driver commits.
-        store: the store that the driver has picked for these.
+        pick: the store that the driver has picked for these.
         goes_on: whether other stores may have more of their partitions than that one.
     """
 
     def __init__(
-        self, options: SinkOptions, number: int, *, store: str = "", goes_on: bool = False
+        self, options: SinkOptions, number: int, *, pick: Pick = NO_PICK, goes_on: bool = False
     ) -> None:
         self._options = options
         self._number = number
-        self._store = store
+        self._store = pick.store
         self._goes_on = goes_on
-        self._hosts = Hosts(options.via)
+        self._hosts = Hosts(options.via, pick.places)
         self._streams = Streams()
         self.close = self._hosts.close
 
@@ -85,7 +101,7 @@ class UnitOpener:
                     raise StoreUnreachableError(self._store, why)
 
 
-def pick_store(options: SinkOptions) -> str:
+def pick_store(options: SinkOptions) -> Pick:
     """The store that has most of the topic; the same one each time if they are equal.
 
     Raises:
@@ -94,10 +110,11 @@ def pick_store(options: SinkOptions) -> str:
     with closing(Hosts(options.via)) as hosts:
         known = enough(hosts, options.acks, options.delivery_timeout_s)
         sizes = [Candidate(host, _size_of(host, options.topic)) for host in known]
-        return furthest(sizes, address("", options.topic)).host.place.store
+        store = furthest(sizes, address("", options.topic)).host.place.store
+        return Pick(store, tuple(host.place for host in known))
 
 
-def commit(options: SinkOptions, store: str, ranges: Sequence[WrittenRange]) -> None:
+def commit(options: SinkOptions, pick: Pick, ranges: Sequence[WrittenRange]) -> None:
     """Makes what tasks have staged at a store visible, all of it in one step, or nothing.
 
     Then waits until as many stores have it as must acknowledge.
@@ -117,8 +134,8 @@ def commit(options: SinkOptions, store: str, ranges: Sequence[WrittenRange]) -> 
         why = f"a job that writes to {len(units)} partitions cannot appear at once; {MAX_UNITS} can"
         raise ConfigError("delivery", options.delivery, f"{why}: write with fewer tasks")
     deadline = time.monotonic() + options.delivery_timeout_s
-    with closing(Hosts(options.via)) as hosts:
-        known = _at(hosts, store, deadline, lambda host: _commit(host, units, deadline))
+    with closing(Hosts(options.via, pick.places)) as hosts:
+        known = _at(hosts, pick.store, deadline, lambda host: _commit(host, units, deadline))
         if options.acks == 1:
             return
         for unit in units:
@@ -127,14 +144,14 @@ def commit(options: SinkOptions, store: str, ranges: Sequence[WrittenRange]) -> 
                 hosts,
                 known,
                 acks=options.acks,
-                have={store},
+                have={pick.store},
                 deadline=deadline,
             )
 
 
 def discard(
     options: SinkOptions,
-    store: str,
+    pick: Pick,
     ranges: Sequence[WrittenRange],
     partitions: Sequence[tuple[str, str]],
 ) -> None:
@@ -155,8 +172,8 @@ def discard(
         for start in range(0, len(found), MAX_UNITS):
             host.discard(found[start : start + MAX_UNITS], timeout_s=left_s(deadline))
 
-    with suppress(DafkaError), closing(Hosts(options.via)) as hosts:
-        _at(hosts, store, deadline, give_up)
+    with suppress(DafkaError), closing(Hosts(options.via, pick.places)) as hosts:
+        _at(hosts, pick.store, deadline, give_up)
 
 
 def _at(

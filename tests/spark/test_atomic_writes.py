@@ -63,7 +63,7 @@ class Job:
 
     def info(self, number: int) -> UnitInfo:
         """What the picked store has of a task's partition."""
-        store = self.cluster.stores.index(self.writer._store)
+        store = self.cluster.stores.index(self.writer._pick.store)
         partition = address(self.writer._write_id, self.topic, number)
         return held(self.cluster, self.topic, store, partition).info
 
@@ -214,7 +214,7 @@ def test_all_stores_have_it_and_the_picked_one_catches_up(
         partition = address("q", topic, 0)
         for index in range(2):
             assert held(own, topic, index, partition).values == texts_of(numbers(0, 10))
-        picked = own.stores.index(job.writer._store)
+        picked = own.stores.index(job.writer._pick.store)
         own.kill_store(picked)
         with UnitOpener(options(own), 0)(topic, partition) as publisher:
             publisher.publish_many(numbers(10, 20))

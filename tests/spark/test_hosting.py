@@ -85,6 +85,21 @@ def test_rows_are_put_in_order_and_a_writer_goes_on(shared: EmbeddedCluster) -> 
     assert held(shared, "order") == numbers(0, 30).to_pylist()
 
 
+def test_a_process_that_was_told_of_stores_does_not_look_for_them(
+    shared: EmbeddedCluster,
+) -> None:
+    with closing(hosts.Hosts(options(shared).via)) as finding:
+        places = [client.place for client in finding.anew()]
+    assert places
+    # Nobody answers here, so looking would find nothing.
+    nowhere = options(shared, tower="127.0.0.1:9:9").via
+    with closing(hosts.Hosts(nowhere, places)) as told:
+        for find in (told.current, told.known):
+            (client,) = find()
+            assert client.place in places
+            client.put("told", PARTITION, 0, timeout_s=PATIENCE_S).close()
+
+
 @pytest.mark.parametrize("kind", [pa.string(), pa.large_string(), pa.large_binary()])
 def test_values_of_any_kind_become_bytes(shared: EmbeddedCluster, kind: pa.DataType) -> None:
     topic = f"kind-{kind}"

@@ -13,7 +13,7 @@ from dafka_core.records import UnitInfo
 from dafka_spark import hosts
 from dafka_spark.exact import ExactPublisher
 from dafka_spark.options import SinkOptions
-from dafka_spark.units import UnitOpener
+from dafka_spark.units import Pick, UnitOpener
 
 PARTITION = "0A3F8E1BBB578999443B8818C5851AFC"
 PATIENCE_S = 30.0
@@ -27,7 +27,7 @@ def unit(
     cluster: EmbeddedCluster, topic: str, number: int, store: str = "", **given: object
 ) -> ExactPublisher:
     """What one attempt of a task opens.  The test's process keeps its clients."""
-    opener = UnitOpener(options(cluster, **given), number, store=store)
+    opener = UnitOpener(options(cluster, **given), number, pick=Pick(store, ()))
     return opener(topic, PARTITION)
 
 
