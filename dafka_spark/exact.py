@@ -190,10 +190,10 @@ class ExactPublisher:
         deadline = time.monotonic() + self._timeout_s
         self._guarded(lambda _: self._write(sent), deadline)
         while self._retained_bytes > RETAINED_BYTES and len(self._retained) > 1:
-            self._is_whole = False
-            self._guarded(self._release, deadline)
             if time.monotonic() >= deadline:
                 raise self._not_acknowledged(self._timeout_s)
+            self._is_whole = False
+            self._guarded(self._release, deadline)
 
     def _release(self, deadline: float) -> None:
         """Keeps no longer what is on the host's disk."""
@@ -252,7 +252,7 @@ class ExactPublisher:
         """
         self._leave()
         given_up_at = time.monotonic() + SILENT_S
-        is_sure, looked = self._host is None, False
+        is_sure, looked = self._host is None and not self._hosts.silent, False
         while True:
             lost: DafkaError | None = None
             try:
@@ -304,9 +304,14 @@ class ExactPublisher:
         if best is None or best.end < self._start:
             return False
         if self._host is None:
-            self._fence(found, best.host)
+            self._fence(found, best)
             self._attempts.update(each.info.attempt for each in found)
-        elif any(self._is_others(each.info) for each in possible if each.host is best.host):
+        elif any(
+            # What came from the lost host has no attempt: it may be this unit, in part.
+            each.info.attempt and self._is_others(each.info)
+            for each in possible
+            if each.host is best.host
+        ):
             raise FencedError(self._topic, self.address, self._attempt)
         self._begin(best)
         return True
@@ -368,10 +373,15 @@ class ExactPublisher:
         for sent in self._retained:
             self._write(sent)
 
-    def _fence(self, found: Sequence[_Found], best: StoreClient) -> None:
-        """Ends attempts of before at the other stores; at the unit's own its first rows do."""
+    def _fence(self, found: Sequence[_Found], best: Candidate) -> None:
+        """Ends attempts of before at the other stores; at the unit's own its first rows do.
+
+        Not what a store has got in part of another unit, which begins elsewhere: it cannot be
+        joined with this one, and the store that has it may be sending the rest.
+        """
         for host, info in found:
-            if host is not best and self._is_others(info):
+            is_older = not info.attempt and info.end != best.end
+            if host is not best.host and self._is_others(info) and not is_older:
                 end_attempt(host, self._topic, self.address, info, self._number)
 
     def _is_others(self, info: UnitInfo) -> bool:
@@ -381,7 +391,7 @@ class ExactPublisher:
         if self._put is not None:
             self._put.close()
             self._put = None
-            self._streams.leave(self)
+        self._streams.leave(self)
 
     def _not_acknowledged(self, waited_s: float) -> NotAcknowledgedError:
         return NotAcknowledgedError(self._topic, self.address, self._rows, waited_s)

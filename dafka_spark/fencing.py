@@ -31,8 +31,8 @@ def end_attempt(host: StoreClient, topic: str, address: str, info: UnitInfo, num
 def _taken_over(host: StoreClient, topic: str, address: str, end: int, number: int) -> str:
     """An attempt that takes the place of a unit which came to a store only in part.
 
-    The store it came from is gone.  What is left of it must not be joined with what comes from
-    the unit's new host, which has the same offsets, and the rows in another order.
+    The store it came from is lost.  What is left of it must not be joined with what comes from
+    the unit's new host, which has the same offsets, and may have the rows in another order.
     """
     attempt = uuid.uuid4().hex.upper()
     with host.put(topic, address, end, attempt=attempt, unit=number, timeout_s=DISCARD_S) as put:

@@ -18,9 +18,9 @@ from dafka_core.errors import (
     OffsetConflictError,
     StoreUnreachableError,
 )
-from dafka_spark.acknowledging import LOOK_AGAIN_S, Goal, left_s, wait_for_stores
+from dafka_spark.acknowledging import LOOK_AGAIN_S, SILENT_S, Goal, left_s, wait_for_stores
 from dafka_spark.blocks import BLOCK_BYTES, BLOCK_ROWS, Blocks, Sent
-from dafka_spark.hosts import Hosts
+from dafka_spark.hosts import Hosts, hear_all
 
 RETAINED_BYTES: Final = 64 << 20
 """Values that are sent and not known to be on disk.  They are kept, to be put elsewhere if the
@@ -66,14 +66,15 @@ class HostedPublisher:
     ) -> None:
         self._topic = topic
         self.address = address
-        self._known = known
         self._hosts = hosts
         self._acks = acks
         self._timeout_s = timeout_s
         self._blocks = Blocks()
         self._retained: deque[Sent] = deque()
         self._retained_bytes = 0
-        best = self._best()
+        heard = hear_all(hosts, known, self._end_at, time.monotonic() + SILENT_S)
+        self._known: Sequence[StoreClient] = [host for host, _ in heard]
+        best = furthest([Candidate(host, end) for host, end in heard], address)
         self._host = best.host
         self._began = self._sent_end = best.end
         self._put = self._open(best.end)
@@ -132,9 +133,9 @@ class HostedPublisher:
         deadline = time.monotonic() + self._timeout_s
         self._guarded(lambda: self._put_one(values), deadline)
         while self._retained_bytes > RETAINED_BYTES and len(self._retained) > 1:
-            self._guarded(lambda: self._wait(self._retained[0].end, deadline), deadline)
             if time.monotonic() >= deadline:
                 raise self._not_acknowledged(self._timeout_s)
+            self._guarded(lambda: self._wait(self._retained[0].end, deadline), deadline)
 
     def _put_one(self, values: pa.Array) -> None:
         self._put.write(values)

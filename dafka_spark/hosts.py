@@ -1,7 +1,8 @@
 """The stores that can host what a task writes, as its process knows them.
 
-They are looked for in the mesh once, by the first task of a process, and again when one of them
-fails or tells of another: a micro-batch of a few rows has no time for that.
+They are looked for in the mesh once, by the driver for its tasks or by the first task of a process,
+and again when one of them fails or tells of others: a micro-batch of a few rows has no time for
+that.
 """
 
 from __future__ import annotations
@@ -10,15 +11,15 @@ import math
 import os
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack, suppress
-from typing import Final, NamedTuple
+from typing import Final, NamedTuple, TypeVar
 
 from dafka_core.columnar.client import StoreClient
 from dafka_core.columnar.places import Place
 from dafka_core.errors import ConfigError, NoStoreError, StoreUnreachableError
 from dafka_spark import connections
-from dafka_spark.acknowledging import LOOK_AGAIN_S
+from dafka_spark.acknowledging import LOOK_AGAIN_S, SILENT_S
 from dafka_spark.options import AT_LEAST_ONCE, EXACTLY_ONCE, Via
 
 FIND_S: Final = 2.0
@@ -37,9 +38,12 @@ OTHERS_S: Final = 4.0
 """How long only stores of other kinds may be heard of: a store of ours that has just started is
 heard of before it has said where it is."""
 
+T = TypeVar("T")
+
 
 class _Found(NamedTuple):
     places: list[Place]
+    silent: list[str]
     at: float
 
 
@@ -61,45 +65,46 @@ class Hosts:
 
     Args:
         via: the way into the mesh.
-        told: where stores were when the driver looked, for a process that has not looked yet.
+        picked: where stores were when the driver looked.
 
     Attributes:
         others: stores of other kinds that were heard of, when they were looked for last.
         silent: those that did not answer then.  The mesh gives up a store that is gone after a
-            few seconds; until then it may be about to come back.
+            few seconds; until then it may be about to come back, with more than others have.
     """
 
-    def __init__(self, via: Via, told: Sequence[Place] = ()) -> None:
+    def __init__(self, via: Via, picked: Sequence[Place] = ()) -> None:
         self.others: list[str] = []
         self.silent: list[str] = []
         self._via = via
         self._stack = ExitStack()
         with _lock:
-            if told and via not in _known:
-                _known[via] = _Found(list(told), at=-math.inf)
+            found = _known.get(via)
+            if picked and (found is None or not _where(picked) <= _where(found.places)):
+                # Who looked last is not known: so the next look does not trust it.
+                _known[via] = _Found(list(picked), [], at=-math.inf)
 
     def known(self) -> list[StoreClient]:
         """Those found before, if there are any; else ``anew``."""
-        with _lock:
-            found = _known.get(self._via)
-        return self._clients(found.places) if found and found.places else self.anew()
+        found = self._remembered()
+        return self._clients(found.places) if found else self.anew()
 
     def current(self) -> list[StoreClient]:
-        """Those found before, if one of them knows of no other; else ``anew``.
+        """Those found before, if all answered then, and one knows of the same ones; else ``anew``.
 
         A store may have come back, with records that are not to be written again.
         """
-        with _lock:
-            found = _known.get(self._via)
-        if found is None or not found.places:
+        found = self._remembered()
+        if found is None:
             return self.anew()
         clients = self._clients(found.places)
         if time.monotonic() - found.at < TRUST_S:
             return clients
-        with suppress(StoreUnreachableError):
-            told = clients[0].stores(timeout_s=DESCRIBE_S)
-            if _where(told) <= _where(found.places):
-                return clients
+        if not found.silent:
+            with suppress(StoreUnreachableError):
+                told = clients[0].stores(timeout_s=DESCRIBE_S)
+                if _where(told) == _where(found.places):
+                    return clients
         return self.anew()
 
     def anew(self) -> list[StoreClient]:
@@ -119,12 +124,20 @@ class Hosts:
             except StoreUnreachableError:
                 self.silent.append(store)
         with _lock:
-            _known[self._via] = _Found(places, time.monotonic())
+            _known[self._via] = _Found(places, self.silent, time.monotonic())
         return self._clients(places)
 
     def close(self) -> None:
         """Gives the clients back."""
         self._stack.close()
+
+    def _remembered(self) -> _Found | None:
+        with _lock:
+            found = _known.get(self._via)
+        if found is None or not found.places:
+            return None
+        self.silent = found.silent
+        return found
 
     def _clients(self, places: list[Place]) -> list[StoreClient]:
         return [self._stack.enter_context(connections.lend_client(place)) for place in places]
@@ -148,6 +161,42 @@ def enough(hosts: Hosts, acks: int, timeout_s: float) -> list[StoreClient]:
         time.sleep(LOOK_AGAIN_S)
         known = hosts.anew()
     return known
+
+
+def hear_all(
+    hosts: Hosts,
+    known: Sequence[StoreClient],
+    ask: Callable[[StoreClient], T],
+    deadline: float,
+) -> list[tuple[StoreClient, T]]:
+    """What each store answers.
+
+    One that is silent is waited for until the mesh has given it up: it may come back at once,
+    and have more than all others.
+
+    Args:
+        known: those that are there.
+        deadline: on the clock ``time.monotonic``, for the first answer.
+
+    Raises:
+        StoreUnreachableError: none answers until then.
+    """
+    given_up_at = time.monotonic() + SILENT_S
+    while True:
+        heard: list[tuple[StoreClient, T]] = []
+        lost: StoreUnreachableError | None = None
+        for host in known:
+            try:
+                heard.append((host, ask(host)))
+            except StoreUnreachableError as error:
+                lost = error
+        now = time.monotonic()
+        if heard and (now >= given_up_at or not (lost or hosts.silent)):
+            return heard
+        if not heard and now >= deadline:
+            raise lost or StoreUnreachableError("", "no store is known that can host partitions")
+        time.sleep(LOOK_AGAIN_S)
+        known = hosts.anew()
 
 
 def _only_others(others: Sequence[str]) -> str:

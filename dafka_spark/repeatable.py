@@ -63,7 +63,7 @@ def open_repeatable(options: SinkOptions, topic: str, address: str) -> Repeatabl
     """
     hosts = Hosts(options.via)
     try:
-        for find in (hosts.known, hosts.anew):
+        for find in (hosts.current, hosts.anew):
             known = find()
             if len(known) < max(options.acks, 1):
                 continue

@@ -20,7 +20,7 @@ from dafka_spark.acknowledging import LOOK_AGAIN_S, Goal, left_s, wait_for_store
 from dafka_spark.exact import ASK_S, ExactPublisher
 from dafka_spark.fencing import DISCARD_S
 from dafka_spark.hosting import Candidate, furthest
-from dafka_spark.hosts import Hosts, enough
+from dafka_spark.hosts import Hosts, enough, hear_all
 from dafka_spark.messages import WrittenRange
 from dafka_spark.options import SinkOptions
 from dafka_spark.streams import Streams
@@ -72,7 +72,7 @@ class UnitOpener:
         known = enough(self._hosts, options.acks, options.delivery_timeout_s)
         if self._store:
             if self._goes_on:
-                self._catch_up(known, topic, address)
+                known = self._catch_up(known, topic, address)
             known = [host for host in known if host.place.store == self._store]
         return ExactPublisher(
             topic,
@@ -86,19 +86,29 @@ class UnitOpener:
             timeout_s=options.delivery_timeout_s,
         )
 
-    def _catch_up(self, known: Sequence[StoreClient], topic: str, address: str) -> None:
-        """Waits until the picked store has what any other has of the partition."""
-        end = 0
-        for host in known:
-            with suppress(StoreUnreachableError):
-                end = max(end, host.units([(topic, address)], timeout_s=ASK_S)[0].end)
-        for host in known:
-            if host.place.store == self._store:
-                timeout_s = self._options.delivery_timeout_s
-                found = host.wait(topic, address, end, timeout_s=timeout_s)
-                if found < end:
-                    why = f"it has the partition up to {found}, another store up to {end}"
-                    raise StoreUnreachableError(self._store, why)
+    def _catch_up(
+        self, known: Sequence[StoreClient], topic: str, address: str
+    ) -> list[StoreClient]:
+        """Waits until the picked store has what any other has of the partition; the stores then."""
+
+        def end_at(host: StoreClient) -> int:
+            return host.units([(topic, address)], timeout_s=ASK_S)[0].end
+
+        deadline = time.monotonic() + self._options.delivery_timeout_s
+        while True:
+            heard = hear_all(self._hosts, known, end_at, deadline)
+            end = max(found for _, found in heard)
+            why = "it is not there"
+            for picked in (host for host, _ in heard if host.place.store == self._store):
+                with suppress(StoreUnreachableError):
+                    has = picked.wait(topic, address, end, timeout_s=left_s(deadline))
+                    if has >= end:
+                        return [host for host, _ in heard]
+                    why = f"it has the partition up to {has}, another store up to {end}"
+            if time.monotonic() >= deadline:
+                raise StoreUnreachableError(self._store, why)
+            time.sleep(LOOK_AGAIN_S)
+            known = self._hosts.anew()
 
 
 def pick_store(options: SinkOptions) -> Pick:
@@ -106,12 +116,16 @@ def pick_store(options: SinkOptions) -> Pick:
 
     Raises:
         ConfigError: exactly-once cannot be had.
+        StoreUnreachableError: no store answers.
     """
+    timeout_s = options.delivery_timeout_s
     with closing(Hosts(options.via)) as hosts:
-        known = enough(hosts, options.acks, options.delivery_timeout_s)
-        sizes = [Candidate(host, _size_of(host, options.topic)) for host in known]
+        known = enough(hosts, options.acks, timeout_s)
+        deadline = time.monotonic() + timeout_s
+        heard = hear_all(hosts, known, lambda host: _size_of(host, options.topic), deadline)
+        sizes = [Candidate(host, size) for host, size in heard]
         store = furthest(sizes, address("", options.topic)).host.place.store
-        return Pick(store, tuple(host.place for host in known))
+        return Pick(store, tuple(host.place for host, _ in heard))
 
 
 def commit(options: SinkOptions, pick: Pick, ranges: Sequence[WrittenRange]) -> None:
@@ -122,7 +136,8 @@ def commit(options: SinkOptions, pick: Pick, ranges: Sequence[WrittenRange]) -> 
     Raises:
         ConfigError: there are too many partitions for one step.
         FencedError, OffsetConflictError: another writer was there; nothing is visible.
-        NotAcknowledgedError: the store does not answer, or the others have not got it in time.
+        StoreUnreachableError: the store does not answer; nothing may be visible, or all of it.
+        NotAcknowledgedError: others have not got it in time; it is visible.
     """
     if not ranges:
         return
@@ -135,9 +150,11 @@ def commit(options: SinkOptions, pick: Pick, ranges: Sequence[WrittenRange]) -> 
         raise ConfigError("delivery", options.delivery, f"{why}: write with fewer tasks")
     deadline = time.monotonic() + options.delivery_timeout_s
     with closing(Hosts(options.via, pick.places)) as hosts:
-        known = _at(hosts, pick.store, deadline, lambda host: _commit(host, units, deadline))
+        _at(hosts, pick.store, deadline, lambda host: _commit(host, units, deadline))
         if options.acks == 1:
             return
+        # Not those of when the job began: others may have come, or come back.
+        known = hosts.current()
         for unit in units:
             wait_for_stores(
                 Goal(unit.topic, unit.partition, unit.start, unit.end),
@@ -176,10 +193,8 @@ def discard(
         _at(hosts, pick.store, deadline, give_up)
 
 
-def _at(
-    hosts: Hosts, store: str, deadline: float, work: Callable[[StoreClient], None]
-) -> list[StoreClient]:
-    """Does some work at a store, wherever it is then; gives the stores there are."""
+def _at(hosts: Hosts, store: str, deadline: float, work: Callable[[StoreClient], None]) -> None:
+    """Does some work at a store, wherever it is then."""
     known = hosts.known()
     while True:
         lost = StoreUnreachableError(store, "it is not there")
@@ -191,7 +206,7 @@ def _at(
             except StoreUnreachableError as error:
                 lost = error
             else:
-                return known
+                return
         if time.monotonic() >= deadline:
             raise lost
         time.sleep(LOOK_AGAIN_S)
@@ -203,9 +218,8 @@ def _commit(host: StoreClient, units: Sequence[CommitUnit], deadline: float) -> 
 
 
 def _size_of(host: StoreClient, topic: str) -> int:
-    """How many records of the topic the store has; 0 as well when that does not matter."""
+    """How many records of the topic the store has; 0 where the topic comes from a column."""
     if not topic:
+        host.describe(timeout_s=ASK_S)  # it must be there all the same
         return 0
-    with suppress(StoreUnreachableError):
-        return sum(info.end for info in host.heads([topic], timeout_s=ASK_S))
-    return 0
+    return sum(info.end for info in host.heads([topic], timeout_s=ASK_S))

@@ -43,7 +43,7 @@ def run(chaos: Chaos, rounds: int) -> None:
 SETTLE_S = 1.0
 """When for so long nothing has come from the other machine, nothing is under way any more."""
 
-SETTLE_TIMEOUT_S = 15.0
+SETTLE_TIMEOUT_S = 30.0
 
 
 def _from(listener: Listener, machine: int) -> int:
@@ -92,28 +92,35 @@ class _Round:
         self._network.cut(kind)
         self._chaos.fault(f"separated, {kind}")
         self._settle(listeners)
-        reached = [len(listener.lines) for listener in listeners]
-        others = [_from(listener, 1 - n) for n, listener in enumerate(listeners)]
+        reached, others = self._seen(listeners)
         time.sleep(self._chance.uniform(*(SHORT_APART_S if self._chaos.short else APART_S)))
         for machine, listener in enumerate(listeners):
             wait_until(
                 lambda each=listener, m=machine: len(each.lines) > reached[m],  # type: ignore[misc]
                 f"machine {machine} goes on alone",
             )
-        if others != [_from(listener, 1 - n) for n, listener in enumerate(listeners)]:
+        if others != self._seen(listeners)[1]:
             raise ChaosError(f"{kind}: the machines are not separated")
         self._network.join()
 
     def _settle(self, listeners: Sequence[Listener]) -> None:
-        """Waits until what was under way when the machines were separated has arrived."""
+        """Waits until what was under way when the machines were separated has arrived.
+
+        Consumers must have gone on meanwhile: on a busy machine they may stand still as long.
+        """
         deadline = time.monotonic() + SETTLE_TIMEOUT_S
-        before: list[int] = []
+        seen, others = self._seen(listeners)
         while time.monotonic() < deadline:
-            others = [_from(listener, 1 - n) for n, listener in enumerate(listeners)]
-            if others == before:
-                return
-            before = others
             time.sleep(SETTLE_S)
+            before, (seen, now) = seen, self._seen(listeners)
+            if now == others and all(new > old for old, new in zip(before, seen, strict=True)):
+                return
+            others = now
+
+    def _seen(self, listeners: Sequence[Listener]) -> tuple[list[int], list[int]]:
+        """How many records consumers have, of all, and of the other machine's producer."""
+        others = [_from(listener, 1 - n) for n, listener in enumerate(listeners)]
+        return [len(listener.lines) for listener in listeners], others
 
     def _options(self, machine: int) -> Sequence[str]:
         return ("--host", self._network.host(machine))

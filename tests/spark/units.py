@@ -24,11 +24,16 @@ def options(cluster: EmbeddedCluster, **given: object) -> SinkOptions:
 
 
 def unit(
-    cluster: EmbeddedCluster, topic: str, number: int, store: str = "", **given: object
+    cluster: EmbeddedCluster,
+    topic: str,
+    number: int,
+    store: str = "",
+    partition: str = PARTITION,
+    **given: object,
 ) -> ExactPublisher:
     """What one attempt of a task opens.  The test's process keeps its clients."""
     opener = UnitOpener(options(cluster, **given), number, pick=Pick(store, ()))
-    return opener(topic, PARTITION)
+    return opener(topic, partition)
 
 
 def numbers(start: int, stop: int) -> pa.Array:
