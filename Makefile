@@ -41,7 +41,7 @@ env: .venv/.made ## the environment .venv alone
 	@bash scripts/environment.sh
 	@touch $@
 
-java:
+java: ## checks that Java 17 or newer is there
 	@bash scripts/tools.sh java
 
 clean: ## remove what the other targets made

@@ -21,7 +21,7 @@ SIZES_BYTES = (100, 1_000)
 """Values that every row is measured with, unless it is told otherwise."""
 
 FULL_RECORDS = 10_000_000
-"""What the first row reads; the issue's numbers of the other rows stand in proportion to it."""
+"""What the first row reads; the full sizes of the other rows stand in proportion to it."""
 
 APPEND_BLOCKS = 8
 """Blocks appended and synced at a time: 64 MB in memory, and the disk is not waited for often."""

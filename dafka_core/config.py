@@ -117,7 +117,8 @@ def markdown_table(options: type[Options], without: type[Options] | None = None)
             continue
         shown = row.default or isinstance(row.default, bool | int)
         default = f"`{row.default}`" if shown else ""
-        lines.append(f"| `{row.name}` | {row.kind} | {default} | {row.unit} | {row.meaning} |")
+        kind = row.kind.replace("|", "\\|")  # it would end the cell
+        lines.append(f"| `{row.name}` | {kind} | {default} | {row.unit} | {row.meaning} |")
     return "\n".join(lines)
 
 

@@ -94,7 +94,8 @@ class NodeConfig(Options):
 
     tower: tuple[TowerAddress, ...] = option(
         (),
-        "towers to join through; several by commas. Without it DAFKA_TOWER from the environment",
+        "towers to join through; several by commas. Without it DAFKA_TOWER from the environment, "
+        "else 127.0.0.1:5556:5557",
         kind="HOST[:SUB_PORT:PUB_PORT]",
         parse=parse_towers,
     )

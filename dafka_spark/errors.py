@@ -99,10 +99,7 @@ class RetentionAheadError(SourceLossError):
     condition = "DAFKA_RETENTION_AHEAD"
 
     def __init__(self, topic: str, partition: str, wanted: int, earliest: int) -> None:
-        advice = (
-            "Start a store that still has the records; let stores keep records for longer than "
-            "the query may be behind"
-        )
+        advice = "Start a store that still has the records"
         why = "every store has trimmed the records before it"
         super().__init__(topic, partition, wanted, earliest, why, advice, earliest)
         self.earliest = earliest

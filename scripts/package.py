@@ -1,8 +1,7 @@
 """Builds what a Spark cluster needs into ``dist/``: a wheel, and a zip for ``--py-files``.
 
-The zip holds the pure Python packages only.  What they depend on (pyzmq, pyarrow, numpy and, for
-stores, lmdb) has native parts, which Python cannot import from a zip: executors must have them
-installed.
+The zip holds the pure Python packages only.  What they depend on (pyzmq, pyarrow, numpy, lmdb
+and xxhash) has native parts, which Python cannot import from a zip: executors must have them.
 """
 
 from __future__ import annotations

@@ -289,7 +289,7 @@ class Mesh:
             if socket in ready:
                 self._take_messages(now, socket, self._peers.node_at(endpoint))
         # Never between poll and recv: poll takes a message's first frame from the queue, a
-        # disconnect drops the others, and recv then aborts the process (libzmq issue 2163).
+        # disconnect drops the others, and recv then aborts the process (a defect of libzmq).
         self._keep_peers(now)
         self.send(self.role.on_tick(now))
         return self._on_round(now)

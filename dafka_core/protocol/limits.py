@@ -17,7 +17,7 @@ MAX_HELLO_BYTES: Final = 1 << 20
 """A CONSUMER-HELLO lists every topic of a consumer: some 4000 topics with the longest names."""
 
 MAX_REPLY_ENTRIES: Final = 10_000
-"""Entries in one STORE-REPLY, so that it stays a small message; the next part has the rest."""
+"""Entries in one HEADS-REPLY or TIMES-REPLY, which stays a small message; the next has more."""
 
 MAX_LOCATIONS: Final = 8
 """Endpoints of one store: one per kind of transport, and some to spare."""

@@ -83,7 +83,10 @@ def main(argv: Sequence[str] | None = None) -> int:
         if outcome.good:
             directory.rmdir()
         else:
-            again = f"make chaos SEED={arguments.seed} TABLE={number} ROUNDS={rounds}"
+            again = (
+                f"python -m tests.chaos --seed {arguments.seed} --table {number} "
+                f"--first {arguments.first} --rounds {rounds} --delivery {arguments.delivery}"
+            )
             print(f"to run it again: {again}", file=sys.stderr, flush=True)
     return 0 if good else 1
 

@@ -121,7 +121,7 @@ def _full(
     writers: list[Writer] = [mesh, putter]
     try:
         with store_on() as store:
-            putter.found(store.ready(), kept)
+            putter.found(store.ready())
             for writer in writers:
                 writer.start()
             wait_until(lambda: all(w.acknowledged() > 100 for w in writers), "acknowledgements")
@@ -142,7 +142,7 @@ def _full(
                 [value(writer.name, offset) for offset in range(writer.sent())],
             )
         with store_on() as store:
-            putter.found(store.ready(), kept)
+            putter.found(store.ready())
             for writer in writers:
                 writer.stop()
             _check_consumer(it, {writer.name: writer.acknowledged() for writer in writers})

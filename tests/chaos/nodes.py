@@ -183,7 +183,6 @@ class Feeder(Node):
         waits = ("--close-timeout-s", str(PATIENCE_S), "--publish-timeout-s", str(PATIENCE_S))
         super().__init__("produce", [topic, "--tower", tower, *waits, *options], log, prefix)
         self.fed: list[str] = []
-        self._failed = False
 
     def wait_joined(self) -> None:
         """Waits until it is a node of the mesh."""

@@ -12,7 +12,7 @@ import threading
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from tests.chaos.harness import PATIENCE_S, Chaos, ChaosError, wait_until
 from tests.chaos.nodes import ROOT
@@ -231,8 +231,3 @@ def check(
         last[key] = max(int(count), last.get(key, 0))
     if last != answer:
         raise ChaosError(f"{where}: the batch answer is {answer}, the stream came to {last}")
-
-
-def as_options(options: Mapping[str, Any]) -> dict[str, str]:
-    """Options as Spark takes them."""
-    return {name: str(option) for name, option in options.items()}

@@ -163,7 +163,6 @@ class _Relay:
         self._link = link
         self._listening = socket.create_server((HOST, 0))
         self.port: int = self._listening.getsockname()[1]
-        self._threads: list[threading.Thread] = []
         self._start(self._accept)
 
     def close(self) -> None:

@@ -140,7 +140,7 @@ class FlightWriter(Writer):
         self._place: Place | None = None
         self._acknowledged = self._sent = 0
 
-    def found(self, ready: dict[str, object], directory: Path) -> None:
+    def found(self, ready: dict[str, object]) -> None:
         """The store serves, here."""
         locations = tuple(map(str, ready["flight"]))  # type: ignore[call-overload]
         self._place = Place(str(ready["address"]), locations)
@@ -232,7 +232,7 @@ def _series(chaos: Chaos, first: int, count: int, directory: Path) -> None:
 @contextlib.contextmanager
 def _store(directory: Path, tower: str, putter: FlightWriter) -> Iterator[Node]:
     with start_store(directory / "store", tower, directory / "store.log") as store:
-        putter.found(store.ready(), directory)
+        putter.found(store.ready())
         yield store
 
 

@@ -152,8 +152,8 @@ class Checkers:
         if count < acks:
             self._world.fail(who, f"{LOST} takes {end} for safe, {count} stores have it on disk")
 
-    def on_resumed(self, who: str, key: Key, end: int, asked_end: int | None) -> None:
-        """A producer goes on after all that stores have acknowledged, if it can reach them."""
+    def on_resumed(self, who: str, end: int, asked_end: int | None) -> None:
+        """A producer goes on after all that the stores it reaches had on disk when it asked."""
         if asked_end is not None and end < asked_end:
             self._world.fail(who, f"resumes at {end}, and stores that it reaches have {asked_end}")
 

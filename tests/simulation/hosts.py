@@ -172,7 +172,6 @@ class ProducerHost(Host):
         self.address = self.world.address()
         self.leaves = leaves
         self.target = self.shape.records
-        self.paused_s = 0.0
         self._role = cast("ProducerRole", None)
         self._question: Question | None = None
         self._deadline_s = 0.0
@@ -249,7 +248,7 @@ class ProducerHost(Host):
         if question is not None and question.answered:
             _, end = question.heads.get(self.key, (0, 0))
             asked_end = self._asked_end if self.cluster.reaches_all(self._asked_at) else None
-            self.checkers.on_resumed(self.name, self.key, end, asked_end)
+            self.checkers.on_resumed(self.name, end, asked_end)
             self.world.note(self.name, f"resumes at {end}")
             self._resumed_at = end
             self._role.resume_at(end)

@@ -93,6 +93,8 @@ def soak(first: int, seeds: int, workers: int) -> Report:
     with ProcessPoolExecutor(workers) as pool:
         for report in _in_order(pool, starts, counts):
             total.add(report)
+            for seed, why in report.failures.items():
+                print(f"seed {seed}: {why}", flush=True)
             elapsed_s = time.monotonic() - started
             print(
                 f"{total.seeds:>7} of {seeds} seeds, {elapsed_s:6.0f} s, "

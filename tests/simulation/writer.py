@@ -9,7 +9,7 @@ from __future__ import annotations
 from concurrent.futures import Future
 from typing import TYPE_CHECKING
 
-from dafka_core.errors import DafkaError, OffsetConflictError
+from dafka_core.errors import DafkaError
 from dafka_core.records import Run, Values
 from tests.simulation.checkers import Key
 
@@ -107,7 +107,7 @@ class Writer:
         if session != self._session:
             return
         self._under_way -= 1
-        if isinstance(error, OffsetConflictError) or error is not None:
+        if error is not None:
             self.world.note(self.name, f"moves: {type(error).__name__}")
             self.move()
 
