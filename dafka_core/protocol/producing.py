@@ -57,6 +57,8 @@ class ProducerRole:
         self._head_interval_s = head_interval_s
         self._head_due = 0.0
         self._acked: dict[str, int] = {}
+        self._beyond: dict[str, int] = {}
+        """Stores that have more than is published, and up to where: see ``_on_ack``."""
         self._retained: list[Run] = []
         self._offsets: list[int] = []  # of the retained runs, to find one
 
@@ -110,10 +112,14 @@ class ProducerRole:
     def on_run(self, now: float, requestor: str, run: Run) -> list[Outgoing]:
         """Takes its own last record, from a store that was asked for it."""
         own = (requestor, run.topic, run.partition) == (self.address, self.topic, self.address)
-        # Which store has sent it is not known, so it counts where any one will do; and only if it
-        # is this record, not one that an earlier life of this producer left at its offset.
-        if own and self._acks == 1 and run.values[-1] == self._retained_value(run.end - 1):
-            self._on_ack("", run.end)
+        # Only if it is this record, and not one that an earlier life has left at its offset.
+        if own and run.values[-1] == self._retained_value(run.end - 1):
+            beyond, self._beyond = self._beyond, {}
+            for store, end in beyond.items():
+                self._on_ack(store, min(end, run.end))
+            # Which store has sent it is not known, so by itself it counts where any one will do.
+            if self._acks == 1:
+                self._on_ack("", run.end)
         return []
 
     def on_subscribed(self, now: float, kind: type[Message], topic: str) -> list[Outgoing]:
@@ -146,7 +152,8 @@ class ProducerRole:
             return []
         self._head_due = now + interval_s
         self._hurries = self._hurries + 1 if hurry else 0
-        if self._hurries < HURRIES_PER_FETCH:
+        doubtful = bool(self._beyond) and self.unacknowledged > 0
+        if self._hurries < HURRIES_PER_FETCH and not doubtful:
             return self._head()
         self._hurries = 0
         fetch = Fetch(self.address, self.address, self.topic, self.next_offset - 1, 1)
@@ -164,9 +171,15 @@ class ProducerRole:
         return [Head(self.topic, self.address, self.next_offset - 1)]
 
     def _on_ack(self, store: str, end: int) -> None:
-        # An acknowledgement of what was never published is forged or of another life.
         if end > self.next_offset:
+            # Forged, or of an earlier life: the store was away when this one asked where to go on.
+            # It says nothing less from now on, so to wait until as much is published would be to
+            # wait for ever where there is no room for it. Nor does it count, as other records may
+            # be at these offsets: with the next HEAD the last one is fetched, and compared.
+            if store in self._beyond or len(self._beyond) < MAX_ACKING_STORES:
+                self._beyond[store] = end
             return
+        self._beyond.pop(store, None)
         if store not in self._acked and len(self._acked) >= MAX_ACKING_STORES:
             return
         self._acked[store] = max(end, self._acked.get(store, 0))

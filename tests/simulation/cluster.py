@@ -123,9 +123,13 @@ class Cluster:
             b"%x:%s:" % (i, body[:3]) + body[: i * 7 % most] for i in range(offset, offset + count)
         ]
 
-    def gap_s(self, target: int) -> float:
-        """The time between two bursts, so that all is said about when the faults end."""
-        return 0.8 * self.shape.faults_s / max(1.0, 2 * target / (1 + self.shape.burst))
+    def pause_s(self, target: int) -> float:
+        """The time until the next burst, by chance, so that all is said about when faults end."""
+        mean_s = 0.8 * self.shape.faults_s / max(1.0, 2 * target / (1 + self.shape.burst))
+        pause_s = self.world.random.expovariate(1.0) * mean_s
+        # Chance alone knows no end, and who has not yet said all would be taken for stuck.
+        left_s = self.shape.faults_s + self._saying_s() - self.world.now
+        return min(pause_s, max(left_s, QUICK_S))
 
     def reaches_all(self, since_s: float) -> bool:
         """Whether a node that started then has met every store by now, quick as they are."""

@@ -259,7 +259,7 @@ class ProducerHost(Host):
             self.world.after(0, self.give_up)
 
     def _publish_later(self, mesh: SimulatedMesh) -> None:
-        gap_s = self.world.random.expovariate(1.0) * self.cluster.gap_s(self.target)
+        pause_s = self.cluster.pause_s(self.target)
 
         def publish() -> None:
             if mesh.alive:
@@ -267,7 +267,7 @@ class ProducerHost(Host):
                 self._publish_later(mesh)
 
         if self._role.next_offset < self.target:
-            self.world.after(gap_s, publish)
+            self.world.after(pause_s, publish)
 
     def _publish(self, now: float) -> list[Outgoing]:
         role = self._role

@@ -120,6 +120,14 @@ class TellsOfMoreThanIsStored(ProducerRole):
         return super().on_message(now, message, peer)
 
 
+class WaitsForWhatIsStored(ProducerRole):
+    """Ignores who has more than it has published, also where it has no room to publish more."""
+
+    def _on_ack(self, store: str, end: int) -> None:
+        if end <= self.next_offset:
+            super()._on_ack(store, end)
+
+
 # -- stores ---------------------------------------------------------------------------------------
 
 
@@ -336,8 +344,16 @@ DEFECTS = (
         "dafka_proto.c:92",
         changes=lambda: {(mesh, "decode"): _StaleParse()},
     ),
-    Defect("a dropped head is never asked for", "ours", Roles(consumer=NeverAsksForHeads)),
+    Defect(
+        "a dropped head is never asked for", "ours", Roles(consumer=NeverAsksForHeads), first=80
+    ),
     Defect("heads of what no store has", "ours", Roles(producer=TellsOfMoreThanIsStored)),
+    Defect(
+        "a producer waits for what an earlier life has stored",
+        "ours",
+        Roles(producer=WaitsForWhatIsStored),
+        first=2_190,
+    ),
     Defect("a lost greeting hides a store", "ours", Roles(reader=WaitsForGreetings), first=1_000),
     Defect(
         "a broken connection takes its successor with it",

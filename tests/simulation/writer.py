@@ -92,8 +92,7 @@ class Writer:
             promise = host.puts.put(run)
             promise.add_done_callback(lambda done: self._on_put(session, host, run.end, done))
             promise.add_done_callback(lambda done: _gave_back(mesh, size_bytes))
-        gap_s = self.world.random.expovariate(1.0) * self.cluster.gap_s(self.target)
-        self.world.after(gap_s, lambda: self._put(session))
+        self.world.after(self.cluster.pause_s(self.target), lambda: self._put(session))
 
     def _on_put(self, session: int, host: StoreHost, end: int, done: Future[int]) -> None:
         error = done.exception()

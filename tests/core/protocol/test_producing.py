@@ -9,20 +9,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dafka_core.protocol import producing
-from dafka_core.protocol.asking import GREETING, SETTLE_S
 from dafka_core.protocol.limits import MAX_FETCH_COUNT, MAX_SEQUENCE
 from dafka_core.protocol.messages import (
     Ack,
-    ConsumerHello,
     DirectHead,
     DirectRecord,
     DirectRun,
     Fetch,
     GetHeads,
     Head,
-    HeadEntry,
-    HeadsQuery,
-    HeadsReply,
     RecordMessage,
     RecordRun,
     StoreHello,
@@ -329,49 +324,3 @@ def test_a_record_in_a_store_does_not_stand_for_two_acknowledgements() -> None:
     role.on_run(0.0, PARTITION, run_of(2, 3))
     acknowledge(role, 3, "S1")
     assert role.durable == 0
-
-
-def test_resumes_where_the_furthest_store_says_that_it_ended() -> None:
-    role = producer(resume=True)
-    directory = role.directory
-    assert directory is not None
-    assert role.on_tick(0.0) == []
-    question, messages = directory.ask_heads(0.0, [TOPIC])
-    assert messages == [HeadsQuery(PARTITION, 1, (TOPIC,))]
-    assert role.deadline(0.0) is not None
-    for store in ("S1", "S2"):
-        role.on_subscribed(0.0, ConsumerHello, store)
-        role.on_message(0.0, HeadsReply(PARTITION, GREETING, store, 0, 1, ()), "")
-    # Stores acknowledge what they have to a producer they hear of; that is no head yet.
-    acknowledge(role, 7, store="S1")
-    for store, end in (("S1", 7), ("S2", 9)):
-        entries = (HeadEntry(TOPIC, PARTITION, 0, end), HeadEntry(TOPIC, "P2", 0, 99))
-        role.on_message(0.1, HeadsReply(PARTITION, 1, store, 0, 1, entries), "")
-    role.on_tick(SETTLE_S)
-    assert question.answered
-    role.resume_at(question.heads[TOPIC, PARTITION][1])
-    assert (role.next_offset, role.durable, role.unacknowledged) == (9, 9, 0)
-    # Stores and consumers that lag behind hear at once how far it has come.
-    assert role.on_tick(SETTLE_S) == [Head(TOPIC, PARTITION, 8)]
-    run = publish(role, 2, now=1.0)
-    assert run == run_of(9, 11)
-    assert fetched(role, 9, 100) == [run]
-    assert fetched(role, 8, 100) == []
-    acknowledge(role, 11)
-    assert role.unacknowledged == 0
-
-
-def test_a_lost_store_is_not_waited_for_when_resuming() -> None:
-    role = producer(resume=True)
-    assert role.directory is not None
-    role.on_tick(0.0)
-    for store in ("S1", "S2"):
-        role.on_message(0.0, HeadsReply(PARTITION, GREETING, store, 0, 1, ()), "")
-    question, _ = role.directory.ask_heads(0.0, [TOPIC])
-    role.on_message(0.1, HeadsReply(PARTITION, 1, "S1", 0, 1, ()), "")
-    role.on_tick(SETTLE_S)
-    before = question.answered
-    role.on_peer_lost("S2")
-    role.on_tick(SETTLE_S)
-    assert (before, question.answered) == (False, True)
-    assert question.heads == {}
