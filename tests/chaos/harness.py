@@ -140,8 +140,10 @@ class Chaos:
         return self.outcome
 
 
-def wait_until(condition: Callable[[], object], what: str, timeout_s: float = PATIENCE_S) -> None:
-    """Waits for a condition.
+def wait_until(
+    condition: Callable[[], object], what: str | Callable[[], str], timeout_s: float = PATIENCE_S
+) -> None:
+    """Waits for a condition; ``what`` it is may be said at the end, with what is there then.
 
     Raises:
         ChaosError: it has not come true in time.
@@ -149,5 +151,6 @@ def wait_until(condition: Callable[[], object], what: str, timeout_s: float = PA
     deadline = time.monotonic() + timeout_s
     while not condition():
         if time.monotonic() > deadline:
-            raise ChaosError(f"waited {timeout_s:g} s in vain until {what}")
+            awaited = what if isinstance(what, str) else what()
+            raise ChaosError(f"waited {timeout_s:g} s in vain until {awaited}")
         time.sleep(_POLL_S)

@@ -268,7 +268,7 @@ class Listener(Node):
         """Waits until it has delivered so many records."""
         wait_until(
             lambda: len(self.lines) >= count or not self.running,
-            f"a consumer, which has {len(self.lines)} records, has {count}",
+            lambda: f"a consumer, which has {len(self.lines)} records, has {count}",
             timeout_s,
         )
 

@@ -105,7 +105,7 @@ class Driver:
                 self.start()
             return self.batch > after
 
-        wait_until(done, f"a batch after {after} is done; {self.tail(3)}", END_S)
+        wait_until(done, lambda: f"a batch after {after} is done; {self.tail(3)}", END_S)
 
     def finish(self) -> dict[str, int]:
         """Lets it come to the topic's end; the batch answer.

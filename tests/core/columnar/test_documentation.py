@@ -53,26 +53,42 @@ def test_the_examples_of_answers_are_like_those_given(served: Served) -> None:
 def test_everything_that_there_is_is_there() -> None:
     for name in (*actions.DESCRIPTIONS, *COLUMNS):
         assert f"| `{name}` |" in TEXT
-    for number in (
-        limits.MAX_REQUEST_BYTES,
-        limits.MAX_ACTION_BYTES,
-        limits.MAX_NAMES,
-        limits.MAX_TIMES,
-        limits.MAX_BATCH_RECORDS,
-        limits.MAX_BATCH_BYTES,
-        limits.MAX_PUT_BATCH_RECORDS,
-        limits.MAX_GETS,
-        limits.MAX_PUTS,
-        limits.MAX_WAITS,
-        limits.MAX_UNITS,
-        limits.MAX_UNITS_BYTES,
-        limits.MAX_COMMITS,
-        limits.MAX_MESSAGE_CHARS,
-    ):
-        assert f"{number:,}" in TEXT
-    for size_bytes in (
-        limits.MAX_PUT_BATCH_BYTES,
-        limits.MAX_PUT_RECORD_BYTES,
-        limits.MAX_UNDER_WAY_BYTES,
-    ):
-        assert f"{size_bytes >> 20} MiB" in TEXT
+
+
+def mib(size_bytes: int) -> str:
+    return f"{size_bytes >> 20} MiB"
+
+
+@pytest.mark.parametrize(
+    ("limit", "value"),
+    [
+        ("ticket, command, criteria", f"{limits.MAX_REQUEST_BYTES:,} octets"),
+        ("body of an action", f"{limits.MAX_ACTION_BYTES:,} octets"),
+        ("topics of a request for heads", f"{limits.MAX_NAMES:,}"),
+        ("times of a request for offsets", f"{limits.MAX_TIMES:,}"),
+        (
+            "partitions of a request about units",
+            f"{limits.MAX_UNITS:,}, in a body of {limits.MAX_UNITS_BYTES:,} octets",
+        ),
+        (
+            "batch that is read",
+            f"{limits.MAX_BATCH_RECORDS:,} records, {mib(limits.MAX_BATCH_BYTES)} of values",
+        ),
+        (
+            "batch that is put",
+            (
+                f"{limits.MAX_PUT_BATCH_RECORDS:,} records, {mib(limits.MAX_PUT_BATCH_BYTES)} of "
+                f"values, or one record of up to {mib(limits.MAX_PUT_RECORD_BYTES)}"
+            ),
+        ),
+        ("values of a put under way to the disk", mib(limits.MAX_UNDER_WAY_BYTES)),
+        ("streams read at one time", f"{limits.MAX_GETS}"),
+        ("streams put at one time", f"{limits.MAX_PUTS}"),
+        ("waits at one time", f"{limits.MAX_WAITS}, each an hour at the most"),
+        ("commits and discards at one time", f"{limits.MAX_COMMITS}"),
+        ("stores in one answer", f"{limits.MAX_PLACES:,}"),
+        ("an error's sentence", f"{limits.MAX_MESSAGE_CHARS:,} characters"),
+    ],
+)
+def test_each_limit_has_its_row(limit: str, value: str) -> None:
+    assert f"| {limit} | {value} |" in TEXT
