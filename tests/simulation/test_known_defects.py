@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
 
 from tests.simulation.cluster import simulate
@@ -27,5 +29,6 @@ def find(defect: Defect) -> tuple[int, str]:
 @pytest.mark.parametrize("defect", DEFECTS, ids=lambda defect: defect.name)
 def test_is_found(defect: Defect) -> None:
     seed, why = find(defect)
+    assert re.search(defect.finds, why), why
     print(f"{defect.name} ({defect.where}): seed {seed}, after {seed - defect.first + 1}: {why}")
     simulate(seed)

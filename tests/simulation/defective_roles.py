@@ -1,0 +1,295 @@
+"""Production roles with one known defect each (``known_defects.py``)."""
+
+from __future__ import annotations
+
+from itertools import count
+from typing import Any
+
+from dafka_core.errors import ProtocolError
+from dafka_core.nodes import subscribers
+from dafka_core.nodes.serving import StoreLoop
+from dafka_core.protocol.asking import StoreDirectory
+from dafka_core.protocol.consuming import ConsumerRole
+from dafka_core.protocol.fetching import Catchup
+from dafka_core.protocol.messages import (
+    Ack,
+    DirectHead,
+    DirectRun,
+    Fetch,
+    GetHeads,
+    Head,
+    HeadsReply,
+    Message,
+)
+from dafka_core.protocol.producing import ProducerRole
+from dafka_core.protocol.reading import ReaderRole
+from dafka_core.protocol.role import Outgoing, RunMessage
+from dafka_core.protocol.storing import StoreRole
+from dafka_core.protocol.wire import decode, parse_subscription
+from dafka_core.records import Run, Values
+
+CHUNK_COUNT = 4
+"""Records in one chunk of a producer's memory; the C node has 256."""
+
+
+# -- producers ------------------------------------------------------------------------------------
+
+
+class WrongChunk(ProducerRole):
+    """Indexes the first chunk's values instead of those of the chunk it has come to."""
+
+    def _answer(self, fetch: Fetch) -> list[Outgoing]:
+        kept = [value for run in self._retained for value in run.values][:CHUNK_COUNT]
+        answer: list[Outgoing] = []
+        for message in super()._answer(fetch):
+            assert isinstance(message, RunMessage)
+            run = message.run
+            first = run.offset - self._retained[0].offset
+            values = [kept[(first + i) % len(kept)] for i in range(len(run.values))]
+            wrong = Run(run.topic, run.partition, run.offset, Values.of(values))
+            answer.append(RunMessage(wrong, message.requestor))
+        return answer
+
+
+class ShiftedIndex(ProducerRole):
+    """A partial acknowledgement moves the index of what is kept, and not the values."""
+
+    def _answer(self, fetch: Fetch) -> list[Outgoing]:
+        answer: list[Outgoing] = []
+        for message in super()._answer(fetch):
+            assert isinstance(message, RunMessage)
+            run, kept = message.run, self._retained[0]
+            if kept.offset < self.durable < kept.end and run.offset >= self.durable:
+                values = kept.values[: min(len(run.values), len(kept.values))]
+                run = Run(run.topic, run.partition, run.offset, values)
+            answer.append(RunMessage(run, message.requestor))
+        return answer
+
+
+class HangsOnRing(ProducerRole):
+    """A chunk used again closes a ring: a FETCH that comes to its end goes on for ever."""
+
+    hangs = False
+
+    def on_message(self, now: float, message: Message, peer: str) -> list[Outgoing]:
+        reused = self.durable > CHUNK_COUNT and self.next_offset > 2 * CHUNK_COUNT
+        if isinstance(message, Fetch) and reused and message.end >= self.next_offset:
+            self.hangs = True
+        return [] if self.hangs else super().on_message(now, message, peer)
+
+    def on_tick(self, now: float) -> list[Outgoing]:
+        return [] if self.hangs else super().on_tick(now)
+
+    def deadline(self, now: float) -> float | None:
+        return None if self.hangs else super().deadline(now)
+
+
+class CountsAcksTwice(ProducerRole):
+    """An ACK does not say which store it is from, so each one counts."""
+
+    _numbers = count()
+
+    def _on_ack(self, store: str, end: int) -> None:
+        super()._on_ack(f"{next(self._numbers)}", end)
+
+
+class ForgetsAtOnce(ProducerRole):
+    """Deletes what it has sent before any store has acknowledged it."""
+
+    def _answer(self, fetch: Fetch) -> list[Outgoing]:
+        recent = self.next_offset - CHUNK_COUNT
+        return super()._answer(fetch) if fetch.sequence >= recent else []
+
+
+class TellsOfMoreThanIsStored(ProducerRole):
+    """Answers GET-HEADS with what it has published, stored or not."""
+
+    def on_message(self, now: float, message: Message, peer: str) -> list[Outgoing]:
+        if isinstance(message, GetHeads) and message.topic == self.topic and self.next_offset:
+            last = self.next_offset - 1
+            return [DirectHead(message.requestor, self.topic, self.address, last)]
+        return super().on_message(now, message, peer)
+
+
+class WaitsForWhatIsStored(ProducerRole):
+    """Ignores who has more than it has published, also where it has no room to publish more."""
+
+    def _on_ack(self, store: str, end: int) -> None:
+        if end <= self.next_offset:
+            super()._on_ack(store, end)
+
+
+# -- stores ---------------------------------------------------------------------------------------
+
+
+class AcknowledgesOnce(StoreRole):
+    """Is silent about what it has acknowledged before."""
+
+    def _take_acks(self) -> list[Outgoing]:
+        said: dict[tuple[str, str], int] = self.__dict__.setdefault("said", {})
+        new: list[Outgoing] = []
+        for ack in super()._take_acks():
+            assert isinstance(ack, Ack)
+            key = (ack.topic, ack.partition)
+            if ack.end > said.get(key, 0):
+                said[key] = ack.end
+                new.append(ack)
+        return new
+
+
+class AcknowledgesUnsynced(StoreLoop):
+    """Acknowledges what the system has taken, and the disk has not."""
+
+    def on_round(self, now: float) -> bool:
+        role = self._role
+        if role.pending_bytes and not self._appender.busy:
+            entries = role.take_pending()
+            self._appender.append(entries)
+            self._send(role.on_stored(entries))
+        return super().on_round(now)
+
+
+class AnswersFromLater(StoreLoop):
+    """Answers a FETCH of a record that it does not have with another one."""
+
+    def _read(self, topic: str, partition: str, start: int, end: int) -> list[Run]:
+        held = self._log.end(topic, partition)
+        if 0 < held <= start:
+            found = super()._read(topic, partition, held - 1, held)
+            return [Run(topic, partition, start, run.values) for run in found]
+        return super()._read(topic, partition, start, end)
+
+
+class AsksNobody(StoreRole):
+    """Waits for the heads that producers publish, and asks no store for others'."""
+
+    def on_tick(self, now: float) -> list[Outgoing]:
+        return _without(super().on_tick(now), GetHeads)
+
+    def on_subscribed(self, now: float, kind: type[Message], topic: str) -> list[Outgoing]:
+        found = super().on_subscribed(now, kind, topic)
+        return found if kind is Ack else _without(found, GetHeads, Head)
+
+    def on_message(self, now: float, message: Message, peer: str) -> list[Outgoing]:
+        if isinstance(message, DirectHead):
+            return []
+        return _without(super().on_message(now, message, peer), GetHeads)
+
+
+# -- consumers ------------------------------------------------------------------------------------
+
+
+class StopsAfterBlock(ConsumerRole):
+    """Asks when it hears of a head, and for one block: nobody asks for the next one."""
+
+    def on_run(self, now: float, requestor: str, run: Run) -> list[Outgoing]:
+        found = super().on_run(now, requestor, run)
+        return [] if requestor else found
+
+    def on_tick(self, now: float) -> list[Outgoing]:
+        return []
+
+    def deadline(self, now: float) -> float | None:
+        return None
+
+
+class TakesPrefixes(ConsumerRole):
+    """Trusts the subscription, which matches by prefix."""
+
+    def _catchup(self, topic: str, partition: str, latest: int) -> Catchup | None:
+        if not any(topic.startswith(own) for own in self._topics):
+            return None
+        known, self._topics = self._topics, {**self._topics, topic: None}
+        try:
+            return super()._catchup(topic, partition, latest)
+        finally:
+            self._topics = known
+
+
+class LatestIsOneTooFew(ConsumerRole):
+    """Takes the last record that a HEAD names for the next one."""
+
+    def on_message(self, now: float, message: Message, peer: str) -> list[Outgoing]:
+        if isinstance(message, Head | DirectHead):
+            key = (message.topic, message.partition)
+            if key not in self._catchups:
+                self._catchup(*key, message.sequence)
+        return super().on_message(now, message, peer)
+
+
+class SkipsGaps(ConsumerRole):
+    """What a PUB socket drops is not found again: the next record is taken."""
+
+    def on_run(self, now: float, requestor: str, run: Run) -> list[Outgoing]:
+        catchup = self._catchups.get((run.topic, run.partition))
+        if catchup is not None and run.offset > catchup.next_offset and self.room:
+            catchup.next_offset = run.offset
+        return super().on_run(now, requestor, run)
+
+
+class TakesTwice(ConsumerRole):
+    """Does not look whether it has had a record already."""
+
+    def on_run(self, now: float, requestor: str, run: Run) -> list[Outgoing]:
+        catchup = self._catchups.get((run.topic, run.partition))
+        if catchup is not None and run.end <= catchup.next_offset and self.room:
+            self.delivered.append(run)
+        return super().on_run(now, requestor, run)
+
+
+class NeverAsksForHeads(ConsumerRole):
+    """Asks for heads when it subscribes, and not again."""
+
+    def on_tick(self, now: float) -> list[Outgoing]:
+        return _without(super().on_tick(now), GetHeads)
+
+
+# -- others ---------------------------------------------------------------------------------------
+
+
+class WaitsForGreetings(ReaderRole):
+    """Knows a store by its greeting only, not by its answers."""
+
+    def __init__(self, address: str) -> None:
+        super().__init__(address)
+        self.directory = _GreetedOnly(address)
+
+
+class _GreetedOnly(StoreDirectory):
+    def on_message(self, now: float, message: Message) -> list[Outgoing]:
+        if not isinstance(message, HeadsReply) or message.query == 0:
+            return super().on_message(now, message)
+        known = message.store in self.stores
+        found = super().on_message(now, message)
+        if not known:
+            self._stores.pop(message.store, None)
+        return found
+
+
+class ForgetsRequestors(subscribers.Subscribers):
+    """Takes the end of a broken connection for that of the peer, which is back already."""
+
+    def apply(self, frame: bytes) -> None:
+        super().apply(frame)
+        subscribed, kind, topic = parse_subscription(frame)
+        if not subscribed and kind is DirectRun:
+            self._requestors.pop(topic, None)
+
+
+class _StaleParse:
+    """A frame that ends within a field is taken for what was received before."""
+
+    def __init__(self) -> None:
+        self._last: Message | None = None
+
+    def __call__(self, frames: Any) -> Message:
+        try:
+            self._last = decode(frames)
+        except ProtocolError:
+            if self._last is None:
+                raise
+        return self._last
+
+
+def _without(messages: list[Outgoing], *kinds: type[Message]) -> list[Outgoing]:
+    return [message for message in messages if not isinstance(message, kinds)]
