@@ -43,7 +43,8 @@ T = TypeVar("T")
 
 class _Found(NamedTuple):
     places: list[Place]
-    silent: list[str]
+    silent: dict[str, float]
+    """Since when, on the clock ``time.monotonic``."""
     at: float
 
 
@@ -71,6 +72,8 @@ class Hosts:
         others: stores of other kinds that were heard of, when they were looked for last.
         silent: those that did not answer then.  The mesh gives up a store that is gone after a
             few seconds; until then it may be about to come back, with more than others have.
+            Not those silent for longer: what is there and cannot be reached is not waited for by
+            each task anew.
     """
 
     def __init__(self, via: Via, picked: Sequence[Place] = ()) -> None:
@@ -82,7 +85,7 @@ class Hosts:
             found = _known.get(via)
             if picked and (found is None or not _where(picked) <= _where(found.places)):
                 # Who looked last is not known: so the next look does not trust it.
-                _known[via] = _Found(list(picked), [], at=-math.inf)
+                _known[via] = _Found(list(picked), {}, at=-math.inf)
 
     def known(self) -> list[StoreClient]:
         """Those found before, if there are any; else ``anew``."""
@@ -116,15 +119,20 @@ class Hosts:
                 source.partitions([SOME_TOPIC], timeout_s=FIND_S)
             endpoints = source.endpoints()
             self.others = sorted(set(source.stores()) - set(endpoints))
-        places, self.silent = [], []
+        places, unreachable = [], []
         for store, locations in sorted(endpoints.items()):
             try:
                 with connections.lend_client(Place(store, locations)) as client:
                     places.append(client.describe(timeout_s=DESCRIBE_S))
             except StoreUnreachableError:
-                self.silent.append(store)
+                unreachable.append(store)
+        now = time.monotonic()
         with _lock:
-            _known[self._via] = _Found(places, self.silent, time.monotonic())
+            before = _known.get(self._via)
+            since = before.silent if before else {}
+            found = _Found(places, {store: since.get(store, now) for store in unreachable}, now)
+            _known[self._via] = found
+        self._set_silent(found)
         return self._clients(places)
 
     def close(self) -> None:
@@ -136,8 +144,12 @@ class Hosts:
             found = _known.get(self._via)
         if found is None or not found.places:
             return None
-        self.silent = found.silent
+        self._set_silent(found)
         return found
+
+    def _set_silent(self, found: _Found) -> None:
+        before = time.monotonic() - SILENT_S
+        self.silent = [store for store, since in found.silent.items() if since > before]
 
     def _clients(self, places: list[Place]) -> list[StoreClient]:
         return [self._stack.enter_context(connections.lend_client(place)) for place in places]

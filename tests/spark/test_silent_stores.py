@@ -13,6 +13,7 @@ import pytest
 
 from dafka_core import EmbeddedCluster
 from dafka_core.columnar.client import StoreClient
+from dafka_core.columnar.places import Place
 from dafka_core.errors import StoreUnreachableError
 from dafka_core.records import NO_NUMBER, CommitUnit, Unit, UnitInfo
 from dafka_spark import exact, hosts, units
@@ -90,6 +91,40 @@ def test_a_store_that_may_come_back_is_waited_for_at_the_first_look(
         has = held(own, "t", index, partition)
         assert has.values == texts_of(pa.concat_arrays([numbers(0, 10), MUCH, numbers(10, 20)]))
         assert has.info.unit == Unit(2, 10 + len(MUCH), 20 + len(MUCH))
+
+
+def test_a_store_that_is_never_reached_is_waited_for_once(
+    own: EmbeddedCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # It is in the mesh, and its Flight is not reached from here.
+    lost = own.stores[1]
+    describe = StoreClient.describe
+
+    def refused(client: StoreClient, *, timeout_s: float) -> Place:
+        if client.place.store == lost:
+            raise StoreUnreachableError(lost, "there is a wall")
+        return describe(client, timeout_s=timeout_s)
+
+    monkeypatch.setattr(StoreClient, "describe", refused)
+    monkeypatch.setattr(hosts, "SILENT_S", 0.5)
+    via = options(own).via
+
+    def silent() -> list[str]:
+        with closing(hosts.Hosts(via)) as found:
+            assert [client.place.store for client in found.anew()] == [own.stores[0]]
+            return found.silent
+
+    assert silent() == [lost]
+    wait_until(lambda: silent() == [])
+    with closing(hosts.Hosts(via)) as found:
+        found.current()
+        assert found.silent == []
+    # It has answered meanwhile, so it counts anew.
+    monkeypatch.undo()
+    with closing(hosts.Hosts(via)) as found:
+        assert len(found.anew()) == 2
+    monkeypatch.setattr(StoreClient, "describe", refused)
+    assert silent() == [lost]
 
 
 def test_a_commit_waits_for_stores_that_came_after_the_job_began(own: EmbeddedCluster) -> None:
