@@ -14,7 +14,7 @@ import pytest
 from dafka_core import EmbeddedCluster
 from dafka_core.columnar.client import StoreClient
 from dafka_core.columnar.places import Place
-from dafka_core.errors import StoreUnreachableError
+from dafka_core.errors import FencedError, StoreUnreachableError
 from dafka_core.records import NO_NUMBER, CommitUnit, Unit, UnitInfo
 from dafka_spark import exact, hosts, units
 from dafka_spark.hosting import Candidate
@@ -196,3 +196,17 @@ def test_what_still_comes_of_an_older_unit_is_left_alone(
     for info in (older, this, zombie):
         publisher._fence([exact._Found(other, info)], Candidate(best, 20))
     assert ended == [this, zombie]
+
+
+def test_only_a_named_attempt_at_the_next_host_has_taken_over(own: EmbeddedCluster) -> None:
+    publisher = unit(own, "t", 5)
+    publisher.publish_many(numbers(0, 10))
+    publisher._attempts.discard("")  # both stores have hosted the partition
+    (other,) = (host for host in publisher._known if host is not publisher._host)
+    with pytest.raises(FencedError):
+        publisher._go_on([exact._Found(other, UnitInfo(0, 5, "F" * 32, None))])
+    # What came from the lost host may be this unit, in part.
+    assert publisher._go_on([exact._Found(other, UnitInfo(0, 5, "", None))])
+    assert publisher._host is other
+    assert publisher.finish(PATIENCE_S).end == 10
+    assert len(held(own, "t", own.stores.index(other.place.store)).values) == 10
