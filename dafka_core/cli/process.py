@@ -22,6 +22,9 @@ EXIT_FAILED: Final = 1
 
 _INPUT_CHUNK_BYTES: Final = 4_096
 
+_REMIND_INTERVAL_S: Final = 0.05
+"""How long the main thread may take to see a signal before it is reminded of it."""
+
 
 class Stopped(BaseException):
     """SIGINT or SIGTERM: whatever runs is to be closed.  No ``except Exception`` stops it."""
@@ -58,14 +61,42 @@ def handle_stop_signals() -> None:
     After it a second Ctrl-C ends the process at once, for a user who will not wait for the close;
     a second SIGTERM does nothing, as whoever stops processes in order may send several.
     """
+    seen = threading.Event()
 
     def stop(_number: int, _frame: FrameType | None) -> None:
+        seen.set()
         signal.signal(signal.SIGINT, signal.SIG_DFL)
         signal.signal(signal.SIGTERM, signal.SIG_IGN)
         raise Stopped
 
+    _remind_main_thread(seen)
     signal.signal(signal.SIGINT, stop)
     signal.signal(signal.SIGTERM, stop)
+
+
+def _remind_main_thread(seen: threading.Event) -> None:
+    """Has a signal be seen that arrives just when the main thread begins to wait.
+
+    Handlers run between two instructions of the interpreter.  One that became due after the last
+    look at it, and before the system call that waits, is due until that call ends, which without
+    another signal may be never: the node would run on.
+    """
+    arrived, written = os.pipe()
+    os.set_blocking(written, False)
+    signal.set_wakeup_fd(written, warn_on_full_buffer=False)
+
+    def remind() -> None:
+        os.read(arrived, 1)
+        while not seen.wait(_REMIND_INTERVAL_S):
+            _interrupt_main_thread()
+
+    threading.Thread(target=remind, name="dafka-signals", daemon=True).start()
+
+
+def _interrupt_main_thread() -> None:
+    main = threading.main_thread().ident
+    if main is not None:
+        signal.pthread_kill(main, signal.SIGTERM)
 
 
 def stop_when_input_ends() -> None:
@@ -78,9 +109,7 @@ def stop_when_input_ends() -> None:
         with contextlib.suppress(OSError):  # a closed input has ended, too
             while os.read(0, _INPUT_CHUNK_BYTES):
                 continue
-        main = threading.main_thread().ident
-        if main is not None:
-            signal.pthread_kill(main, signal.SIGTERM)
+        _interrupt_main_thread()
 
     threading.Thread(target=watch, name="dafka-parent", daemon=True).start()
 

@@ -6,6 +6,7 @@ import threading
 from collections.abc import Callable
 
 from dafka_core.errors import DafkaError
+from dafka_core.nodes.threads import NodeThread
 from dafka_core.storage import Entry, Log
 
 Outcomes = list[DafkaError | None]
@@ -29,7 +30,7 @@ class Appender:
         self._changed = threading.Condition()
         self._group: list[Entry] | None = None
         self._closed = False
-        self._thread = threading.Thread(target=self._run, name="dafka-appender", daemon=True)
+        self._thread = NodeThread("dafka-appender", self._run)
         self._thread.start()
 
     @property

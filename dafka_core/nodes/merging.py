@@ -11,6 +11,7 @@ import time
 from typing import Final
 
 from dafka_core.errors import ClosedError, StoreError
+from dafka_core.nodes.threads import NodeThread
 from dafka_core.storage import STAGED_HOURS, Log
 
 QUIET_S: Final = 0.25
@@ -50,7 +51,7 @@ class Merger:
     def __init__(self, log: Log) -> None:
         self._log = log
         self._closed = threading.Event()
-        self._thread = threading.Thread(target=self._run, name="dafka-merger", daemon=True)
+        self._thread = NodeThread("dafka-merger", self._run)
         self._thread.start()
 
     def close(self) -> None:

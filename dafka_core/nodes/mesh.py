@@ -27,6 +27,7 @@ from dafka_core.node_config import NodeConfig
 from dafka_core.nodes.addresses import own_host
 from dafka_core.nodes.sockets import drain, keep_alive, let_go, send_packed, send_run
 from dafka_core.nodes.subscribers import Subscribers
+from dafka_core.nodes.threads import NodeThread
 from dafka_core.protocol.beaconing import (
     BEACON,
     WELCOME,
@@ -99,7 +100,7 @@ class Mesh:
         self._subscriptions = dict.fromkeys(role.subscriptions())
         self._peer_sockets: dict[str, zmq.Socket[bytes]] = {}
         self._open()
-        self._thread = threading.Thread(target=self._run, name=f"dafka-{what}", daemon=True)
+        self._thread = NodeThread(f"dafka-{what}", self._run)
 
     # -- called by the application's threads ----------------------------------------------------
 
@@ -140,8 +141,7 @@ class Mesh:
 
     def join(self, timeout_s: float | None) -> bool:
         """Waits for the loop to end; True if it has."""
-        self._thread.join(timeout_s)
-        return not self._thread.is_alive()
+        return self._thread.join(timeout_s)
 
     @property
     def failure(self) -> BaseException | None:
@@ -151,12 +151,11 @@ class Mesh:
     def close(self) -> None:
         """Stops the loop and closes the sockets; may be called twice."""
         self._stopping = True
-        if self._thread.ident is None:
+        if not self._thread.started:
             self._close_sockets()
             return
         self.wake()
-        if self._thread is not threading.current_thread():
-            self._thread.join()
+        self._thread.join()
 
     # -- the loop's own --------------------------------------------------------------------------
 

@@ -9,7 +9,6 @@ from __future__ import annotations
 import contextlib
 import re
 import socket as sockets
-import threading
 from types import TracebackType
 from typing import Any, Final, Self
 
@@ -18,6 +17,7 @@ import zmq
 from dafka_core.errors import ConfigError, NodeFailedError, ProtocolError
 from dafka_core.node_config import TowerConfig
 from dafka_core.nodes.sockets import keep_alive
+from dafka_core.nodes.threads import NodeThread
 from dafka_core.protocol.beaconing import (
     WELCOME,
     TowerBeacon,
@@ -66,7 +66,7 @@ class Tower:
             self._context.destroy(linger=0)
             raise
         self.host = _reachable(sub_host)
-        self._thread = threading.Thread(target=self._run, name="dafka-tower", daemon=True)
+        self._thread = NodeThread("dafka-tower", self._run)
         self._thread.start()
 
     @property
@@ -80,14 +80,14 @@ class Tower:
         Raises:
             NodeFailedError: it ended with an error.
         """
-        self._thread.join(timeout_s)
+        ended = self._thread.join(timeout_s)
         if self._failure is not None:
             raise NodeFailedError("tower", str(self._failure)) from self._failure
-        return not self._thread.is_alive()
+        return ended
 
     def stop(self) -> None:
         """Stops the tower; may be called twice.  Connections between nodes stay."""
-        if self._thread.is_alive():
+        if not self._thread.join(0):
             with contextlib.suppress(zmq.ZMQError):
                 self._stop_signal.send(b"", zmq.NOBLOCK)
             self._thread.join()

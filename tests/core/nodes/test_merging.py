@@ -130,7 +130,7 @@ def test_it_ends_quickly(log: Log, monkeypatch: pytest.MonkeyPatch) -> None:
 def test_it_ends_with_its_log(log: Log) -> None:
     merger = Merger(log)
     log.close()
-    wait_until(lambda: not merger._thread.is_alive())
+    assert merger._thread.join(30)
     merger.close()
 
 
