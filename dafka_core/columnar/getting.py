@@ -11,9 +11,9 @@ from dafka_core.columnar.columns import (
     RecordColumns,
     batch_of,
     check_text,
-    copied,
     cut,
     groups,
+    in_place,
     packed_metadata,
     schema_of,
 )
@@ -70,6 +70,6 @@ def _block_at(log: Log, request: GetRequest, at: int) -> RecordColumns:
     times = request.times or TIMESTAMP in request.columns
     topic, partition = request.topic, request.partition
     with log.snapshot() as snapshot:
-        chunks = reading.chunks(snapshot, topic, partition, at, request.end)
+        chunks = reading.chunks(snapshot, topic, partition, at, request.end, copy=True)
         group = next(groups(chunks, request.max_records, request.max_bytes))
-        return copied(group, times=times)
+        return in_place(group, times=times)

@@ -28,12 +28,14 @@ def check_held(
         raise DataLossError(topic, partition, max(start, held.end), None, why)
 
 
-def chunks(snapshot: Snapshot, topic: str, partition: str, start: int, end: int) -> Iterator[Chunk]:
-    """The records from ``start`` up to ``end`` (exclusive), all of them.
+def chunks(
+    snapshot: Snapshot, topic: str, partition: str, start: int, end: int, *, copy: bool = False
+) -> Iterator[Chunk]:
+    """The records from ``start`` up to ``end`` (exclusive), all of them; see ``Snapshot.read``.
 
     Raises:
         DataLossError: some are not held (``check_held``); before any chunk.
         StoreError: a block is damaged.
     """
     check_held(snapshot.info(topic, partition), topic, partition, start, end)
-    yield from snapshot.read(topic, partition, start, end)
+    yield from snapshot.read(topic, partition, start, end, copy=copy)

@@ -376,8 +376,7 @@ class Log:
             block = self._cache.get(found.key)
             if block is not None and offset < found.first + block.count:
                 return found.first, block
-            copied = bytes(found.packed)
-        block = self._parsed(copied, topic, partition, found.first)
+            block = self._copied(found.packed, topic, partition, found.first)
         if offset >= found.first + block.count:
             raise self._damaged(topic, partition, offset, "there is no block")
         self._cache.put(found.key, block)
@@ -395,9 +394,9 @@ class Log:
         with self._env.reading() as transaction:
             return held_row(self._env, transaction, topic, partition)
 
-    def _parsed(self, buffer: bytes, topic: str, partition: str, first: int) -> Block:
+    def _copied(self, packed: memoryview, topic: str, partition: str, first: int) -> Block:
         try:
-            return Block.parse(buffer)
+            return Block.copied(packed)
         except ValueError as error:
             raise self._damaged(topic, partition, first, str(error)) from error
 

@@ -46,9 +46,10 @@ class Snapshot:
     """What a log held when the snapshot was taken; see ``Log.snapshot``.
 
     Later appends are not seen, and merging and trimming take nothing away.  Blocks are not
-    copied: arrays and buffers of the chunks lie in the mapped file.  They stay valid as long as
-    anything refers to them, also after ``close`` and after the log's own ``close``.  Until then
-    the store cannot use again the space of what it merges or trims, so let go of them soon.
+    copied, unless it is asked for: arrays and buffers of the chunks lie in the mapped file.  They
+    stay valid as long as anything refers to them, also after ``close`` and after the log's own
+    ``close``.  Until then the store cannot use again the space of what it merges or trims, so let
+    go of them soon.
 
     Any number of threads may use it.
     """
@@ -69,11 +70,14 @@ class Snapshot:
             row = held_row(self._env, pin.transaction, topic, partition)
         return PartitionInfo(topic, partition, row.earliest, row.end) if row else None
 
-    def read(self, topic: str, partition: str, start: int, end: int) -> Iterator[Chunk]:
+    def read(
+        self, topic: str, partition: str, start: int, end: int, *, copy: bool = False
+    ) -> Iterator[Chunk]:
         """The records from ``start`` up to ``end`` (exclusive) that are held, in order, no gap.
 
         One chunk per block, each looked up and checked when it is asked for.  The first one
-        begins above ``start`` only when the records before it have been trimmed.
+        begins above ``start`` only when the records before it have been trimmed.  With ``copy``
+        a chunk keeps nothing of the snapshot.
 
         Raises:
             ClosedError: the snapshot is closed, also between two chunks.
@@ -84,7 +88,7 @@ class Snapshot:
             return
         offset, end = max(start, held.earliest), min(end, held.end)
         while offset < end:
-            first, block = self._block_at(topic, partition, offset)
+            first, block = self._block_at(topic, partition, offset, copy=copy)
             count = min(first + block.count, end) - offset
             yield Chunk(offset, block.slice(offset - first, count))
             offset += count
@@ -105,12 +109,17 @@ class Snapshot:
     ) -> None:
         self.close()
 
-    def _block_at(self, topic: str, partition: str, offset: int) -> tuple[int, Block]:
+    def _block_at(
+        self, topic: str, partition: str, offset: int, *, copy: bool
+    ) -> tuple[int, Block]:
         with self._reading() as pin:
             found = block_at(self._env, pin.transaction, topic, partition, offset)
         assert found is not None  # what is held does not change inside a transaction
         try:
-            block = Block.parse(_in_place(found.packed, pin, once=self._env.read_only))
+            if copy:
+                block = Block.copied(found.packed)
+            else:
+                block = Block.parse(_in_place(found.packed, pin, once=self._env.read_only))
         except ValueError as error:
             directory = self._env.directory
             raise damaged_block(directory, topic, partition, found.first, str(error)) from error

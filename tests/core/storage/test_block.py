@@ -14,12 +14,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dafka_core.storage import packing as module
-from dafka_core.storage.block import Block
+from dafka_core.storage.block import PIECE_BYTES, Block, Bytes
 from dafka_core.storage.packing import Piece, merge, pack, pack_pieces
 
 VALUES = st.lists(st.binary(max_size=40), min_size=1, max_size=30)
 TIMES_US = st.integers(-(2**63), 2**63 - 1)
 HEADER = struct.Struct("<4sHHQII")
+
+READ = pytest.mark.parametrize("read", [Block.parse, Block.copied])
 
 
 def resealed(packed: bytes | bytearray, change: Callable[[bytearray], None]) -> bytearray:
@@ -30,10 +32,13 @@ def resealed(packed: bytes | bytearray, change: Callable[[bytearray], None]) -> 
     return changed
 
 
+@READ
 @given(VALUES, TIMES_US)
-def test_what_is_packed_is_parsed(values: list[bytes], time_us: int) -> None:
+def test_what_is_packed_is_parsed(
+    read: Callable[[Bytes], Block], values: list[bytes], time_us: int
+) -> None:
     packed = pack(values, time_us)
-    block = Block.parse(packed)
+    block = read(packed)
     assert block.count == len(values)
     assert block.size_bytes == len(packed)
     assert block.values_list() == values
@@ -78,21 +83,40 @@ def test_extending_is_merging(old: list[bytes], new: list[bytes], old_us: int, n
     assert piece == Piece(0, len(new), True, merge([first, Block.parse(pack(new, new_us))]))
 
 
+@READ
 @given(VALUES, TIMES_US, st.integers(1, 255))
 def test_a_block_cut_short_or_changed_anywhere_is_refused(
-    values: list[bytes], time_us: int, mask: int
+    read: Callable[[Bytes], Block], values: list[bytes], time_us: int, mask: int
 ) -> None:
     packed = pack(values, time_us)
     for length in range(len(packed)):
         with pytest.raises(ValueError, match=r"."):
-            Block.parse(packed[:length])
+            read(packed[:length])
     for position in range(len(packed)):
         changed = bytearray(packed)
         changed[position] ^= mask
         with pytest.raises(ValueError, match=r"."):
-            Block.parse(changed)
+            read(changed)
     with pytest.raises(ValueError, match="checksum"):
-        Block.parse(packed + b"\0")
+        read(packed + b"\0")
+
+
+@pytest.mark.parametrize("over", [-1, 0, 1, PIECE_BYTES, PIECE_BYTES + 1])
+def test_a_copy_is_checked_to_its_last_byte_and_is_its_own(over: int) -> None:
+    empty = len(pack([b""], 0))
+    packed = pack([b"a" * (PIECE_BYTES + over - empty)], 0)
+    assert len(packed) == PIECE_BYTES + over
+    block = Block.copied(packed)
+    expected = Block.parse(packed).values_list()
+    for position in {16, PIECE_BYTES - 1, PIECE_BYTES, len(packed) - 1}:
+        changed = bytearray(packed)
+        changed[min(position, len(packed) - 1)] ^= 1
+        with pytest.raises(ValueError, match="checksum"):
+            Block.copied(changed)
+    packed[:] = bytes(len(packed))
+    assert block.values_list() == expected
+    with pytest.raises(TypeError, match="read-only"):
+        block.data[0] = 1
 
 
 def test_a_block_of_another_format_names_both() -> None:

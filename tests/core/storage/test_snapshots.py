@@ -91,6 +91,18 @@ def test_nothing_is_copied(store: Log) -> None:
     assert info["map_size"] == environment.DEFAULT_MAP_BYTES
 
 
+def test_copies_keep_nothing_of_the_snapshot(store: Log) -> None:
+    put(store, 5000)
+    store.append([Run.of("small", P, 0, [b"x"])])
+    with store.snapshot() as snapshot:
+        chunks = [*snapshot.read("t", P, 100, 4000, copy=True)]
+        chunks += snapshot.read("small", P, 0, 1, copy=True)
+    del snapshot
+    assert pins(store) == 0
+    store.close()
+    assert [value for each in chunks for value in each.values_list()] == [*values(100, 4000), b"x"]
+
+
 def test_small_blocks_are_aligned_too(store: Log) -> None:
     for length in range(1, 40):
         store.append([Run.of(f"{length}", P, 0, [b"x" * length, b"y"])])
