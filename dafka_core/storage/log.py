@@ -43,13 +43,12 @@ from typing import TYPE_CHECKING, Self
 
 import numpy as np
 
-from dafka_core.errors import DafkaError, StoreError
+from dafka_core.errors import DafkaError
 from dafka_core.records import PartitionInfo, Run, UnitInfo
 from dafka_core.storage.activity import Activity
 from dafka_core.storage.block import Block, Chunk
 from dafka_core.storage.cache import BlockCache
 from dafka_core.storage.environment import DEFAULT_MAP_BYTES, Environment
-from dafka_core.storage.failures import damaged_block
 from dafka_core.storage.keys import Row
 from dafka_core.storage.merging import Merging
 from dafka_core.storage.notes import Notes
@@ -57,7 +56,15 @@ from dafka_core.storage.packing import MAX_BLOCK_BYTES
 from dafka_core.storage.snapshot import Snapshot
 from dafka_core.storage.staging import Entry
 from dafka_core.storage.statistics import PartitionStatistics, statistics_of
-from dafka_core.storage.tables import block_at, held_row, infos_of, offset_of_time, row_of, tails
+from dafka_core.storage.tables import (
+    block_at,
+    held_row,
+    infos_of,
+    offset_of_time,
+    read_block,
+    row_of,
+    tails,
+)
 from dafka_core.storage.units import Writes, discard_stale, unit_info
 from dafka_core.storage.writing import Written, trim_partition
 
@@ -376,9 +383,7 @@ class Log:
             block = self._cache.get(found.key)
             if block is not None and offset < found.first + block.count:
                 return found.first, block
-            block = self._copied(found.packed, topic, partition, found.first)
-        if offset >= found.first + block.count:
-            raise self._damaged(topic, partition, offset, "there is no block")
+            block = read_block(self._env, topic, partition, found, Block.copied)
         self._cache.put(found.key, block)
         return found.first, block
 
@@ -393,12 +398,3 @@ class Log:
     def _held(self, topic: str, partition: str) -> Row | None:
         with self._env.reading() as transaction:
             return held_row(self._env, transaction, topic, partition)
-
-    def _copied(self, packed: memoryview, topic: str, partition: str, first: int) -> Block:
-        try:
-            return Block.copied(packed)
-        except ValueError as error:
-            raise self._damaged(topic, partition, first, str(error)) from error
-
-    def _damaged(self, topic: str, partition: str, offset: int, why: str) -> StoreError:
-        return damaged_block(self.directory, topic, partition, offset, why)

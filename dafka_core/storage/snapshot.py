@@ -15,8 +15,8 @@ from dafka_core.records import PartitionInfo
 from dafka_core.storage import paging
 from dafka_core.storage.block import ALIGNMENT, Block, Chunk
 from dafka_core.storage.environment import Environment, Pin
-from dafka_core.storage.failures import damaged_block, translated
-from dafka_core.storage.tables import block_at, held_row, infos_of
+from dafka_core.storage.failures import translated
+from dafka_core.storage.tables import block_at, held_row, infos_of, read_block
 
 
 class _Region:
@@ -115,18 +115,12 @@ class Snapshot:
         with self._reading() as pin:
             found = block_at(self._env, pin.transaction, topic, partition, offset)
         assert found is not None  # what is held does not change inside a transaction
-        try:
-            if copy:
-                block = Block.copied(found.packed)
-            else:
-                block = Block.parse(_in_place(found.packed, pin, once=self._env.read_only))
-        except ValueError as error:
-            directory = self._env.directory
-            raise damaged_block(directory, topic, partition, found.first, str(error)) from error
-        if offset >= found.first + block.count:
-            why = "there is no block"
-            raise damaged_block(self._env.directory, topic, partition, offset, why)
-        return found.first, block
+
+        def in_place(packed: memoryview) -> Block:
+            return Block.parse(_in_place(packed, pin, once=self._env.read_only))
+
+        read = Block.copied if copy else in_place
+        return found.first, read_block(self._env, topic, partition, found, read)
 
     @contextlib.contextmanager
     def _reading(self) -> Iterator[Pin]:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NamedTuple
+from collections.abc import Callable
+from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
 from dafka_core.records import Longs, PartitionInfo
 from dafka_core.storage import keys
@@ -14,8 +15,9 @@ from dafka_core.storage.keys import Row
 if TYPE_CHECKING:
     from dafka_core.storage.environment import Transaction
 
-
 _TAIL_KEY = b"tail of "
+
+T = TypeVar("T")
 
 
 class Found(NamedTuple):
@@ -140,6 +142,24 @@ def block_at(
     return found
 
 
+def read_block(
+    env: Environment,
+    topic: str,
+    partition: str,
+    found: Found,
+    read: Callable[[memoryview], T],
+) -> T:
+    """What ``read`` makes of a block that ``block_at`` has found, in the same transaction.
+
+    Raises:
+        StoreError: it is damaged, as ``read`` says by a ValueError.
+    """
+    try:
+        return read(found.packed)
+    except ValueError as error:
+        raise damaged_block(env.directory, topic, partition, found.first, str(error)) from error
+
+
 def size_of(env: Environment, transaction: Transaction, row: Row) -> int:
     """How many bytes the blocks of a partition have; without a look at them."""
     total = 0
@@ -212,11 +232,4 @@ def _times_at(
     found = block_at(env, transaction, topic, partition, offset)
     if found is None:
         return None
-    try:
-        runs = peek_times(found.packed)
-    except ValueError as error:
-        directory = env.directory
-        raise damaged_block(directory, topic, partition, found.first, str(error)) from error
-    if offset >= found.first + int(runs[:, 0].sum()):
-        raise damaged_block(env.directory, topic, partition, offset, "there is no block")
-    return found.first, runs
+    return found.first, read_block(env, topic, partition, found, peek_times)
