@@ -10,8 +10,10 @@ from __future__ import annotations
 import json
 import sys
 import threading
+import tracemalloc
 from pathlib import Path
 
+import numpy as np
 import pyarrow as pa
 
 from dafka_core.columnar.client import StoreClient
@@ -27,12 +29,21 @@ from tests.core.columnar.hosts import (
 )
 
 
+def buffer_bytes() -> int:
+    """What numpy's arrays and Arrow's buffers take in this process."""
+    arrays = tracemalloc.DomainFilter(inclusive=True, domain=np.lib.tracemalloc_domain)
+    traces = tracemalloc.take_snapshot().filter_traces([arrays]).traces
+    size: int = pa.total_allocated_bytes() + sum(trace.size for trace in traces)
+    return size
+
+
 def serve(directory: str) -> None:
+    tracemalloc.start()
     with Served(Path(directory)) as served:
         print(served.place.as_json(), flush=True)
         for _ in sys.stdin:
             use = {
-                "arrow_bytes": pa.total_allocated_bytes(),
+                "buffer_bytes": buffer_bytes(),
                 "pins": pins(served.log),
                 "readers": len(served.log._env._map.env.readers().splitlines()),  # type: ignore[union-attr]
                 "acks": [each.name for each in threading.enumerate()].count("dafka-flight-acks"),
