@@ -80,7 +80,9 @@ class Connections(Generic[K, C]):
     def __init__(self, open_: Callable[[K], C], idle_s: float = IDLE_S) -> None:
         self._open = open_
         self._idle_s = idle_s
-        self._lock = threading.Lock()
+        # A borrower that is abandoned gives back when it is collected: perhaps in a thread that
+        # holds the lock already.
+        self._lock = threading.RLock()
         self._entries: dict[K, _Entry[C]] = {}
         self._sweeper: threading.Thread | None = None
         self._abandoned: list[dict[K, _Entry[C]]] = []
@@ -93,8 +95,12 @@ class Connections(Generic[K, C]):
             if entry is None:
                 entry = self._entries[key] = _Entry(self._open(key))
             entry.users += 1
+        abandoned = False
         try:
             yield entry.lent
+        except GeneratorExit:
+            abandoned = True
+            raise
         except DataLossError:
             raise
         except DafkaError:
@@ -103,7 +109,7 @@ class Connections(Generic[K, C]):
                     del self._entries[key]
             raise
         finally:
-            self._give_back(key, entry)
+            self._give_back(key, entry, abandoned=abandoned)
 
     def close(self) -> None:
         """Closes everything."""
@@ -119,11 +125,11 @@ class Connections(Generic[K, C]):
         It is not even let go of: a client's destructor would wait for threads that stayed behind.
         """
         self._abandoned.append(self._entries)
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()
         self._entries = {}
         self._sweeper = None
 
-    def _give_back(self, key: K, entry: _Entry[C]) -> None:
+    def _give_back(self, key: K, entry: _Entry[C], *, abandoned: bool) -> None:
         with self._lock:
             entry.users -= 1
             entry.idle_since = time.monotonic()
@@ -133,7 +139,10 @@ class Connections(Generic[K, C]):
                     target=self._sweep, name="dafka-idle-connections", daemon=True
                 )
                 self._sweeper.start()
-        if dropped:
+        if dropped and abandoned:
+            # Closing waits, and this thread may hold what it waits for.
+            threading.Thread(target=entry.lent.close, name="dafka-closing", daemon=True).start()
+        elif dropped:
             entry.lent.close()
 
     def _sweep(self) -> None:

@@ -112,7 +112,8 @@ class Watchdog:
                 now = time.monotonic()
                 late = []
                 next_look = now + 60
-                for call in self._calls:
+                # A copy: a call that is collected meanwhile is removed by this very thread.
+                for call in tuple(self._calls):
                     deadline = call.deadline
                     if deadline is not None and deadline <= now:
                         late.append(call)

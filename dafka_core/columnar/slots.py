@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import threading
+import queue
 
 from dafka_core.columnar.failures import BusyError
 
@@ -13,7 +13,16 @@ class Slots:
     def __init__(self, what: str, count: int) -> None:
         self._what = what
         self._count = count
-        self._free = threading.BoundedSemaphore(count)
+        # Not a semaphore: a slot may be collected, and so given back, by a thread that is about
+        # to take or to give back another one.  This queue can be put to even then.
+        self._free: queue.SimpleQueue[None] = queue.SimpleQueue()
+        for _ in range(count):
+            self._free.put(None)
+
+    @property
+    def free(self) -> int:
+        """How many places there are."""
+        return self._free.qsize()
 
     def take(self) -> Slot:
         """A place, if there is one.
@@ -21,11 +30,13 @@ class Slots:
         Raises:
             BusyError: there is none.
         """
-        if not self._free.acquire(blocking=False):
+        try:
+            self._free.get_nowait()
+        except queue.Empty:
             raise BusyError(
                 f"the store serves {self._count} {self._what} already, as many as it may at one "
                 "time; ask another store, or later"
-            )
+            ) from None
         return Slot(self._free)
 
 
@@ -38,13 +49,13 @@ class Slot:
 
     __slots__ = ("_free",)
 
-    def __init__(self, free: threading.BoundedSemaphore) -> None:
-        self._free: threading.BoundedSemaphore | None = free
+    def __init__(self, free: queue.SimpleQueue[None]) -> None:
+        self._free: queue.SimpleQueue[None] | None = free
 
     def release(self) -> None:
         """Gives the place back; a second call does nothing."""
         free, self._free = self._free, None
         if free is not None:
-            free.release()
+            free.put(None)
 
     __del__ = release

@@ -10,6 +10,9 @@ from tests.chaos.__main__ import TABLES, run_table
 
 SEED = 20
 
+pytestmark = pytest.mark.timeout(900)
+"""More than what a round itself may take until it says what it waits for."""
+
 
 @pytest.mark.parametrize("number", sorted(TABLES))
 def test_nothing_is_lost_and_nothing_doubled(number: int, tmp_path: Path) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import os
 import subprocess
+import threading
 from pathlib import Path
 
 import pytest
@@ -65,6 +66,48 @@ def test_idle_readers_are_closed_and_busy_ones_are_not() -> None:
         assert idle.closing.wait(20)
         assert not busy.closed
     opened.connections.close()
+
+
+def abandon(opened: Opened, via: Via) -> None:
+    """Borrows, and leaves it to the garbage collector to give back."""
+    cycle: list[object] = [opened.connections.lend(via)]
+    cycle[0].__enter__()  # type: ignore[attr-defined]
+    cycle.append(cycle)
+
+
+def test_a_borrower_may_be_collected_while_another_one_borrows() -> None:
+    opened = Opened()
+
+    def open_(via: Via) -> MemorySource:
+        gc.collect()
+        return opened._open(via)
+
+    def borrow() -> None:
+        abandon(opened, Via("a"))
+        with opened.connections.lend(Via("b")):
+            pass
+
+    opened.connections = Connections(open_)
+    gc.disable()  # not before
+    try:
+        thread = threading.Thread(target=borrow, daemon=True)
+        thread.start()
+        thread.join(20)
+        assert not thread.is_alive()
+    finally:
+        gc.enable()
+    assert [entry.users for entry in opened.connections._entries.values()] == [0, 0]
+    opened.connections.close()
+
+
+def test_what_failed_is_closed_when_its_last_borrower_is_collected() -> None:
+    opened = Opened()
+    abandon(opened, Via("a"))
+    failure = FetchTimeoutError("t", "A", 0, 1, 1.0)
+    with pytest.raises(FetchTimeoutError), opened.connections.lend(Via("a")):
+        raise failure
+    gc.collect()
+    assert opened.sources[0].closing.wait(20)
 
 
 def test_a_forked_process_does_not_use_its_parents_readers() -> None:

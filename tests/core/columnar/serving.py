@@ -48,8 +48,8 @@ def serve(directory: str) -> None:
                 "readers": len(served.log._env._map.env.readers().splitlines()),  # type: ignore[union-attr]
                 "acks": [each.name for each in threading.enumerate()].count("dafka-flight-acks"),
                 "end": served.log.end(TOPIC, PARTITION),
-                "free_gets": served.service._gets._free._value,
-                "free_puts": served.service._puts._free._value,
+                "free_gets": served.service._gets.free,
+                "free_puts": served.service._puts.free,
             }
             print(json.dumps(use), flush=True)
 

@@ -103,7 +103,7 @@ def test_a_wait_whose_client_is_gone_ends(served: Served) -> None:
     body = json.dumps({"v": 1, "topic": TOPIC, "partition": "P", "end": 9, "timeout_s": 3_000})
     with pytest.raises(flight.FlightTimedOutError):
         list(served.plain().do_action(flight.Action("dafka.wait.v1", body.encode()), options))
-    wait_until(lambda: served.service._waits._free._value == limits.MAX_WAITS)
+    wait_until(lambda: served.service._waits.free == limits.MAX_WAITS)
 
 
 def test_a_store_says_where_it_is(served: Served, client: StoreClient) -> None:

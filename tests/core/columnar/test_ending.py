@@ -45,7 +45,7 @@ def test_more_streams_than_there_may_be(large: Path, monkeypatch: pytest.MonkeyP
             plain.do_get(flight.Ticket(GetRequest(TOPIC, PARTITION, 0, 1).packed())).read_all()
         assert json.loads(busy.value.extra_info)["error"] == "busy"
         streams[0].close()
-        wait_until(lambda: served.service._gets._free._value == 1)
+        wait_until(lambda: served.service._gets.free == 1)
         assert total(everything(client)) == BLOCKS * 200
         for each in streams:
             each.close()
@@ -66,7 +66,7 @@ def test_more_streams_than_there_may_be(large: Path, monkeypatch: pytest.MonkeyP
         threads = [threading.Thread(target=wait) for _ in range(2)]
         for thread in threads:
             thread.start()
-        wait_until(lambda: served.service._waits._free._value == 0)
+        wait_until(lambda: served.service._waits.free == 0)
         with pytest.raises(StoreUnreachableError, match="serves 2 waits already"):
             client.wait(TOPIC, PARTITION, 99_999, timeout_s=60)
         served.service.close()
@@ -95,7 +95,7 @@ def test_a_service_closes_at_once_whatever_its_clients_do(large: Path) -> None:
             target=_expect_unreachable, args=(lambda: client.wait("t", "P", 99_999, timeout_s=60),)
         )
         waiting.start()
-        wait_until(lambda: served.service._waits._free._value == limits.MAX_WAITS - 1)
+        wait_until(lambda: served.service._waits.free == limits.MAX_WAITS - 1)
         before = time.monotonic()
         served.service.close()
         assert time.monotonic() - before < 3
@@ -140,8 +140,8 @@ def test_a_closed_client_ends_what_goes_on(large: Path) -> None:
         ):
             with pytest.raises(ClosedError, match="store's client is closed"):
                 ask()
-        wait_until(lambda: served.service._gets._free._value == limits.MAX_GETS)
-        wait_until(lambda: served.service._puts._free._value == limits.MAX_PUTS)
+        wait_until(lambda: served.service._gets.free == limits.MAX_GETS)
+        wait_until(lambda: served.service._puts.free == limits.MAX_PUTS)
 
 
 def test_a_forked_process_is_told_to_start_anew(served: Served) -> None:

@@ -462,4 +462,4 @@ def unharmed(served: Served) -> None:
     assert client.heads(None, timeout_s=PATIENCE_S) == [(TOPIC, PARTITION, 0, 5)]
     service = served.service
     for slots in (service._gets, service._puts, service._waits, service._commits):
-        assert slots._free._value == slots._count
+        assert slots.free == slots._count

@@ -201,7 +201,7 @@ def test_a_store_that_makes_no_progress_is_given_up(served: Served, client: Stor
     with pytest.raises(StoreUnreachableError, match=r"no progress for 0\.2 s"):
         put_all(client, 0, *[megabytes] * 100, timeout_s=0.2)
     served.host.open.set()
-    wait_until(lambda: served.service._puts._free._value == limits.MAX_PUTS)
+    wait_until(lambda: served.service._puts.free == limits.MAX_PUTS)
     # What had arrived is stored by now or later; nothing else is hurt.
     assert client.describe(timeout_s=PATIENCE_S) == served.place
 

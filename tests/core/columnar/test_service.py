@@ -131,13 +131,13 @@ def test_a_close_does_not_wait_for_ever(
     monkeypatch.setattr(served.host, "wait", lambda *_: released.wait() and 0)
     client = served.client()
     threading.Thread(target=_wait, args=(client,), daemon=True).start()
-    wait_until(lambda: served.service._waits._free._value == limits.MAX_WAITS - 1)
+    wait_until(lambda: served.service._waits.free == limits.MAX_WAITS - 1)
     before = time.monotonic()
     served.service.close()
     assert time.monotonic() - before < 5
     assert "do not end; they are left to themselves" in caplog.text
     released.set()
-    wait_until(lambda: served.service._waits._free._value == limits.MAX_WAITS)
+    wait_until(lambda: served.service._waits.free == limits.MAX_WAITS)
 
 
 def _wait(client: StoreClient) -> None:

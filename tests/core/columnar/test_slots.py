@@ -1,0 +1,46 @@
+"""Slots: never more than there are, and none is lost."""
+
+from __future__ import annotations
+
+import gc
+import threading
+
+import pytest
+
+from dafka_core.columnar.failures import BusyError
+from dafka_core.columnar.slots import Slots
+
+
+def test_there_are_no_more_than_that() -> None:
+    slots = Slots("gets", 2)
+    first, second = slots.take(), slots.take()
+    assert slots.free == 0
+    with pytest.raises(BusyError, match=r"serves 2 gets already.*ask another store"):
+        slots.take()
+    first.release()
+    first.release()
+    assert slots.free == 1
+    del second
+    assert slots.free == 2
+
+
+def test_slots_that_are_collected_at_any_moment_are_given_back() -> None:
+    slots = Slots("gets", 10_000)
+
+    def abandon_many() -> None:
+        for _ in range(2_000):
+            cycle: list[object] = [slots.take()]
+            cycle.append(cycle)
+            slots.take().release()
+
+    thresholds = gc.get_threshold()
+    gc.set_threshold(1)  # whenever anything is allocated
+    try:
+        thread = threading.Thread(target=abandon_many, daemon=True)
+        thread.start()
+        thread.join(60)
+        assert not thread.is_alive()
+    finally:
+        gc.set_threshold(*thresholds)
+    gc.collect()
+    assert slots.free == 10_000
