@@ -95,11 +95,11 @@ class Connections(Generic[K, C]):
             if entry is None:
                 entry = self._entries[key] = _Entry(self._open(key))
             entry.users += 1
-        abandoned = False
+        collected = False
         try:
             yield entry.lent
         except GeneratorExit:
-            abandoned = True
+            collected = True
             raise
         except DataLossError:
             raise
@@ -109,7 +109,7 @@ class Connections(Generic[K, C]):
                     del self._entries[key]
             raise
         finally:
-            self._give_back(key, entry, abandoned=abandoned)
+            self._give_back(key, entry, collected=collected)
 
     def close(self) -> None:
         """Closes everything."""
@@ -129,7 +129,7 @@ class Connections(Generic[K, C]):
         self._entries = {}
         self._sweeper = None
 
-    def _give_back(self, key: K, entry: _Entry[C], *, abandoned: bool) -> None:
+    def _give_back(self, key: K, entry: _Entry[C], *, collected: bool) -> None:
         with self._lock:
             entry.users -= 1
             entry.idle_since = time.monotonic()
@@ -139,7 +139,7 @@ class Connections(Generic[K, C]):
                     target=self._sweep, name="dafka-idle-connections", daemon=True
                 )
                 self._sweeper.start()
-        if dropped and abandoned:
+        if dropped and collected:
             # Closing waits, and this thread may hold what it waits for.
             threading.Thread(target=entry.lent.close, name="dafka-closing", daemon=True).start()
         elif dropped:

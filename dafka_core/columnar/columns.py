@@ -81,7 +81,7 @@ def groups(chunks: Iterable[Chunk], max_records: int, max_bytes: int) -> Iterato
         yield held
 
 
-def in_place(group: Sequence[Chunk], *, times: bool) -> RecordColumns:
+def joined(group: Sequence[Chunk], *, times: bool) -> RecordColumns:
     """A group as columns; a chunk that is alone is not copied."""
     if len(group) > 1:
         return copied(group, times=times)

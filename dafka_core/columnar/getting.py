@@ -13,7 +13,7 @@ from dafka_core.columnar.columns import (
     check_text,
     cut,
     groups,
-    in_place,
+    joined,
     packed_metadata,
     schema_of,
 )
@@ -72,4 +72,4 @@ def _block_at(log: Log, request: GetRequest, at: int) -> RecordColumns:
     with log.snapshot() as snapshot:
         chunks = reading.chunks(snapshot, topic, partition, at, request.end, copy=True)
         group = next(groups(chunks, request.max_records, request.max_bytes))
-        return in_place(group, times=times)
+        return joined(group, times=times)

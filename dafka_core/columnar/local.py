@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Final, NamedTuple
 
 from dafka_core.columnar import reading
-from dafka_core.columnar.columns import RecordColumns, cut, groups, in_place
+from dafka_core.columnar.columns import RecordColumns, cut, groups, joined
 from dafka_core.columnar.limits import MAX_BATCH_BYTES, MAX_BATCH_RECORDS
 from dafka_core.columnar.members import check_names, check_range, checked_size
 from dafka_core.columnar.places import SESSION_FILE, Place
@@ -141,7 +141,7 @@ class LocalLog:
         while at < end:
             taken = self._taken(topic, partition, at, end)
             for group in groups(taken, max_records, max_bytes):
-                columns = in_place(group, times=times)
+                columns = joined(group, times=times)
                 yield from cut(columns, max_records, max_bytes)
                 at = columns.end
 

@@ -16,7 +16,7 @@ from dafka_core.columnar.columns import (
     copied,
     cut,
     groups,
-    in_place,
+    joined,
     packed_metadata,
     parse_metadata,
     run_values,
@@ -82,7 +82,7 @@ def test_joining_and_copying_keep_records_and_times(
     made[0] = Chunk(first.offset + start, first.block.slice(start, first.block.count - start))
     expected = [value for each in made for value in each.values_list()]
     stamps = np.concatenate([each.timestamps() for each in made]).tolist()
-    for columns in (copied(made, times=True), in_place(made, times=True)):
+    for columns in (copied(made, times=True), joined(made, times=True)):
         assert columns.offset == made[0].offset
         assert columns.end == made[-1].end
         columns.values.validate(full=True)
