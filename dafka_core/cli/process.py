@@ -52,6 +52,9 @@ def run(arguments: Sequence[str] | None) -> int:
         if error.format_message():  # without a command the help was shown, and there is no more
             output.complain(_usage_sentence(error))
         return error.exit_code
+    finally:
+        # The interpreter's end would restore the default: the code is decided, and stays.
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)
     return code if isinstance(code, int) else EXIT_OK
 
 
@@ -66,7 +69,8 @@ def handle_stop_signals() -> None:
     def stop(_number: int, _frame: FrameType | None) -> None:
         seen.set()
         signal.signal(signal.SIGINT, signal.SIG_DFL)
-        signal.signal(signal.SIGTERM, signal.SIG_IGN)
+        # Not SIG_IGN: of one that is due already the interpreter would complain, with a traceback.
+        signal.signal(signal.SIGTERM, lambda _number, _frame: None)
         raise Stopped
 
     _remind_main_thread(seen)

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import os
 import signal
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
-from tests.core.cli.processes import PATIENCE_S, environment
+from tests.core.cli.processes import PATIENCE_S, Dafka, environment
+from tests.core.nodes.peers import wait_until
 
 # The signal goes to another thread than the one that waits: nothing interrupts the system call
 # that the main thread is in, as when a signal comes just before that call.
@@ -53,3 +56,17 @@ def test_a_signal_is_seen_that_did_not_interrupt_the_main_thread(number: int, wa
             assert process.returncode == 0
         finally:
             process.kill()
+
+
+def test_two_signals_at_once_are_one(lone_tower: str) -> None:
+    """As of Ctrl-C and of a parent that ends by it: one is due while the other is seen."""
+    with Dafka("consume", "t", "--tower", lone_tower) as consumer:
+        assert consumer.err.next() == b"topic t, from latest"
+        stat = Path(f"/proc/{consumer.process.pid}/stat")
+        consumer.process.send_signal(signal.SIGSTOP)
+        wait_until(lambda: stat.read_text().rpartition(")")[2].split()[0] == "T")
+        consumer.process.send_signal(signal.SIGTERM)
+        consumer.process.send_signal(signal.SIGINT)
+        os.kill(consumer.process.pid, signal.SIGCONT)
+        assert consumer.wait() == 0
+        assert consumer.err.rest() == []
