@@ -67,10 +67,10 @@ def handle_stop_signals() -> None:
     seen = threading.Event()
 
     def stop(_number: int, _frame: FrameType | None) -> None:
-        seen.set()
         signal.signal(signal.SIGINT, signal.SIG_DFL)
         # Not SIG_IGN: of one that is due already the interpreter would complain, with a traceback.
         signal.signal(signal.SIGTERM, lambda _number, _frame: None)
+        seen.set()  # last: it takes a lock, and a handler within this one would wait for it
         raise Stopped
 
     _remind_main_thread(seen)

@@ -14,7 +14,7 @@ from dafka_core.node_config import ConsumerConfig
 from dafka_core.nodes.addresses import new_address
 from dafka_core.nodes.arguments import check_argument
 from dafka_core.nodes.mesh import Mesh
-from dafka_core.nodes.waiting import wait_for
+from dafka_core.nodes.waiting import Bell, Flag
 from dafka_core.protocol.checks import check_topics
 from dafka_core.protocol.consuming import ConsumerRole, Start
 from dafka_core.protocol.limits import MAX_SEQUENCE
@@ -48,7 +48,7 @@ class Consumer:
         self._config = ConsumerConfig.build(options)
         self._role = ConsumerRole(new_address(), _checked_start(start))
         self._lock = threading.Lock()
-        self._arrived = threading.Condition(self._lock)
+        self._arrived = Bell()
         self._queue: deque[tuple[Run, int]] = deque()
         self._queued_records = 0
         self._queued_bytes = 0
@@ -147,7 +147,7 @@ class Consumer:
             self._closed = True
             self._queue.clear()
             self._current_values.clear()
-            self._arrived.notify_all()
+        self._arrived.ring()
         self._mesh.close()
 
     def __enter__(self) -> Self:
@@ -168,26 +168,29 @@ class Consumer:
         return records(run, values)
 
     def _take(self, timeout_s: float | None) -> Run | None:
-        with self._lock:
-            wait_for(
-                self._arrived,
-                lambda: bool(self._queue) or self._closed,
-                timeout_s,
-                self._mesh.check,
-            )
-            if not self._queue:
-                return None
-            run, size_bytes = self._queue.popleft()
-            was_full = not self._role.room
-            self._queued_records -= len(run.values)
-            self._queued_bytes -= size_bytes
-            if was_full and self._queued_records <= self._config.max_queued_records // 2:
-                self._mesh.wake()
-            return run
+        taken: list[Run] = []
+
+        def take() -> bool:
+            with self._lock:
+                if self._queue:
+                    taken.append(self._pop())
+                return bool(taken) or self._closed
+
+        self._arrived.wait_until(take, timeout_s, self._mesh.check)
+        return taken[0] if taken else None
+
+    def _pop(self) -> Run:
+        run, size_bytes = self._queue.popleft()
+        was_full = not self._role.room
+        self._queued_records -= len(run.values)
+        self._queued_bytes -= size_bytes
+        if was_full and self._queued_records <= self._config.max_queued_records // 2:
+            self._mesh.wake()
+        return run
 
     def _call(self, function: Any) -> None:
         """Runs ``function(now)`` in the loop and waits for it."""
-        done = threading.Event()
+        done = Flag()
 
         def call(now: float) -> list[Outgoing] | None:
             try:
@@ -219,7 +222,7 @@ class Consumer:
                 and self._queued_bytes < self._config.max_queued_bytes * share
             ) or not self._queue
             if delivered:
-                self._arrived.notify()
+                self._arrived.ring()
             # With room again, the next round asks for what was left.
             return self._role.room and not had_room
 

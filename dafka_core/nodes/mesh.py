@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import contextlib
 import socket as sockets
-import threading
 import time
 from collections import deque
 from collections.abc import Callable
@@ -28,6 +27,7 @@ from dafka_core.nodes.addresses import own_host
 from dafka_core.nodes.sockets import drain, keep_alive, let_go, send_packed, send_run
 from dafka_core.nodes.subscribers import Subscribers
 from dafka_core.nodes.threads import NodeThread
+from dafka_core.nodes.waiting import Flag
 from dafka_core.protocol.beaconing import (
     BEACON,
     WELCOME,
@@ -91,7 +91,7 @@ class Mesh:
         self._apart = tell_peers_apart
         self._calls: deque[Callable[[float], list[Outgoing] | None]] = deque()
         self._failure: BaseException | None = None
-        self._connected = threading.Event()
+        self._connected = Flag()
         self._stopping = False
         self._receiving = True
         self._peers = Peers(role.address, expiry_s=config.peer_expiry_ms / 1000)

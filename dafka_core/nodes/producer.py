@@ -19,7 +19,7 @@ from dafka_core.node_config import ProducerConfig
 from dafka_core.nodes.addresses import new_address
 from dafka_core.nodes.arguments import check_argument
 from dafka_core.nodes.mesh import Mesh
-from dafka_core.nodes.waiting import wait_for
+from dafka_core.nodes.waiting import Bell, Flag
 from dafka_core.protocol.asking import Question
 from dafka_core.protocol.checks import check_address, check_topic
 from dafka_core.protocol.producing import ProducerRole
@@ -82,10 +82,10 @@ class Producer:
             head_interval_s=config.head_interval_ms / 1000,
             resume=address is not None,
         )
-        # Waiting for room gives up the lock, but not the turn: a call's offsets are consecutive.
+        # Whoever waits for room holds the turn, not the lock: a call's offsets are consecutive.
         self._turn = threading.Lock()
         self._lock = threading.Lock()
-        self._changed = threading.Condition(self._lock)
+        self._changed = Bell()
         self._outbox: list[Values] = []  # published, not yet with the role
         self._singles: list[bytes] = []  # the same, after the outbox: published one by one
         self._next_offset = 0
@@ -122,13 +122,13 @@ class Producer:
         """
         if type(value) is not bytes or len(value) > self._config.max_record_bytes:
             return self.publish_many((value,))
-        with self._turn, self._lock:
-            self._check_open()
+        with self._turn:
             self._make_room()
-            self._singles.append(value)
-            offset = self._next_offset
-            self._count(1, len(value))
-            return offset
+            with self._lock:
+                self._singles.append(value)
+                offset = self._next_offset
+                self._count(1, len(value))
+                return offset
 
     def publish_many(self, values: Iterable[bytes] | pa.Array) -> int:
         """Publishes records, in order, and returns the offset of the first (or the next one's).
@@ -144,15 +144,16 @@ class Producer:
         if checked.largest_bytes > self._config.max_record_bytes:
             why = f"a record has {checked.largest_bytes} bytes"
             raise ConfigError("max_record_bytes", self._config.max_record_bytes, why)
-        with self._turn, self._lock:
+        with self._turn:
             self._check_open()
             first = self._next_offset
             for start in range(0, len(checked), CHUNK_COUNT):
                 chunk = checked[start : start + CHUNK_COUNT]
                 self._make_room()
-                self._put_singles()
-                self._outbox.append(chunk)
-                self._count(len(chunk), chunk.size_bytes)
+                with self._lock:
+                    self._put_singles()
+                    self._outbox.append(chunk)
+                    self._count(len(chunk), chunk.size_bytes)
             return first
 
     def flush(self, timeout_s: float) -> None:
@@ -161,15 +162,13 @@ class Producer:
         Raises:
             NotAcknowledgedError: it was not within ``timeout_s`` seconds; says how many.
         """
-        with self._lock:
-            target = self._next_offset
-            if self._durable >= target:
-                return
-            self._mesh.call(self._hurry)
-            self._wait(lambda: self._durable >= target, timeout_s)
-            if self._durable < target:
-                count = target - self._durable
-                raise NotAcknowledgedError(self.topic, self.address, count, timeout_s)
+        target = self._next_offset
+        if self._durable >= target:
+            return
+        self._mesh.call(self._hurry)
+        if not self._wait(lambda: self._durable >= target, timeout_s):
+            count = target - self._durable
+            raise NotAcknowledgedError(self.topic, self.address, count, timeout_s)
 
     def close(self) -> None:
         """Waits up to ``close_timeout_s`` for acknowledgements, then ends; may be called twice.
@@ -201,7 +200,7 @@ class Producer:
             self._closed = True
             self._mesh.close()
 
-    # -- under self._lock ------------------------------------------------------------------------
+    # -- under self._turn ------------------------------------------------------------------------
 
     def _check_open(self) -> None:
         if self._closed:
@@ -209,6 +208,7 @@ class Producer:
         self._mesh.check()
 
     def _make_room(self) -> None:
+        self._check_open()
         if not self._has_room():
             self._wait(self._has_room, self._config.publish_timeout_s)
             self._check_open()
@@ -216,6 +216,18 @@ class Producer:
                 count = self._next_offset - self._durable
                 waited_s = self._config.publish_timeout_s
                 raise BackPressureError(self.topic, self.address, count, waited_s)
+
+    def _has_room(self) -> bool:
+        config = self._config
+        return (
+            self._next_offset - self._durable < config.max_unacked_records
+            and self._waiting_bytes < config.max_unacked_bytes
+        )
+
+    def _wait(self, condition: Callable[[], bool], timeout_s: float) -> bool:
+        return self._changed.wait_until(condition, timeout_s, self._mesh.check)
+
+    # -- under self._lock ------------------------------------------------------------------------
 
     def _count(self, records: int, size_bytes: int) -> None:
         self._next_offset += records
@@ -229,16 +241,6 @@ class Producer:
         if self._singles:
             self._outbox.append(Values.of(self._singles))
             self._singles = []
-
-    def _has_room(self) -> bool:
-        config = self._config
-        return (
-            self._next_offset - self._durable < config.max_unacked_records
-            and self._waiting_bytes < config.max_unacked_bytes
-        )
-
-    def _wait(self, condition: Callable[[], bool], timeout_s: float) -> None:
-        wait_for(self._changed, condition, timeout_s, self._mesh.check)
 
     # -- in the loop -----------------------------------------------------------------------------
 
@@ -256,7 +258,7 @@ class Producer:
                     self._waiting_bytes -= self._sizes[acknowledged][1]
                     acknowledged += 1
                 del self._sizes[:acknowledged]
-                self._changed.notify_all()
+                self._changed.ring()
         for values in outbox:
             self._mesh.send(self._role.publish(now, values))
         return False
@@ -290,7 +292,7 @@ class Producer:
                 raise NoStoreError(towers, self._config.resume_timeout_s)
             time.sleep(0.005)
         _, end = asked[0].heads.get((self.topic, self.address), (0, 0))
-        resumed = threading.Event()
+        resumed = Flag()
 
         def resume(now: float) -> list[Outgoing]:
             self._role.resume_at(end)

@@ -19,7 +19,7 @@ from dafka_core.node_config import ReaderConfig
 from dafka_core.nodes.addresses import new_address
 from dafka_core.nodes.arguments import check_argument
 from dafka_core.nodes.mesh import Mesh
-from dafka_core.nodes.waiting import wait_for
+from dafka_core.nodes.waiting import Bell
 from dafka_core.protocol.asking import Question
 from dafka_core.protocol.checks import check_address, check_end, check_sequence, check_topic
 from dafka_core.protocol.reading import RangeRead, ReaderRole
@@ -46,7 +46,7 @@ class Reader:
         self._limit_bytes = self._config.max_queued_bytes
         self._role = ReaderRole(new_address())
         self._lock = threading.Lock()
-        self._changed = threading.Condition(self._lock)
+        self._changed = Bell()
         self._reads: dict[int, _Reading] = {}
         self._mesh = Mesh("reader", self._role, self._config, on_round=self._on_round)
         self._mesh.start()
@@ -213,8 +213,7 @@ class Reader:
         raise FetchTimeoutError(topic, partition, offset, end, waited_s)
 
     def _wait(self, condition: Callable[[], bool], timeout_s: float | None) -> None:
-        with self._lock:
-            wait_for(self._changed, condition, timeout_s, self._mesh.check)
+        self._changed.wait_until(condition, timeout_s, self._mesh.check)
 
     # -- in the loop -----------------------------------------------------------------------------
 
@@ -228,7 +227,7 @@ class Reader:
                 read.delivered.clear()
                 had_room, read.room = read.room, reading.arrived_bytes < self._limit_bytes
                 room_again |= read.room and not had_room
-            self._changed.notify_all()
+        self._changed.ring()
         return room_again
 
 

@@ -5,9 +5,11 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable
 
+from dafka_core.nodes.waiting import Flag
+
 
 class NodeThread:
-    """A daemon thread whose end is an event of its own.
+    """A daemon thread whose end is a flag of its own.
 
     ``Thread.join`` does not do: interrupted by an exception (Ctrl-C, a signal's handler) it takes
     the thread for ended, before Python 3.13, and the node is closed under its running loop.
@@ -15,7 +17,7 @@ class NodeThread:
 
     def __init__(self, name: str, run: Callable[[], None]) -> None:
         self._run = run
-        self._ended = threading.Event()
+        self._ended = Flag()
         self._thread = threading.Thread(target=self._run_to_end, name=name, daemon=True)
 
     def start(self) -> None:
