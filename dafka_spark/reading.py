@@ -57,6 +57,8 @@ class Batches:
         self.wanted = wanted
         self.schema = to_arrow_schema(schema, timezone="UTC")
         self._constants: dict[str, pa.Array] = {}
+        self._stamped_us: int | None = None
+        self._rising = np.arange(0, dtype=np.int64)
 
     def of(self, columns: RecordColumns) -> pa.RecordBatch:
         """One record batch."""
@@ -69,11 +71,31 @@ class Batches:
                 values = columns.values
                 return values if values.type == field.type else values.cast(field.type)
             case "offset":
-                return pa.array(np.arange(columns.offset, columns.end), field.type)
+                return self._offsets(columns, field.type)
             case "timestamp":
-                return _timestamps(columns, field.type)
+                return self._timestamps(columns, field)
             case _:
                 return self._constant(field, len(columns.values))
+
+    def _offsets(self, columns: RecordColumns, kind: pa.DataType) -> pa.Array:
+        rows = len(columns.values)
+        if rows > len(self._rising):
+            self._rising = np.arange(rows, dtype=np.int64)
+        # Arrow keeps the memory for the next batch, where numpy has the system make it anew.
+        buffer = pa.allocate_buffer(rows * self._rising.itemsize)
+        np.add(self._rising[:rows], columns.offset, out=np.frombuffer(buffer, np.int64))
+        return pa.Array.from_buffers(kind, rows, [None, buffer], null_count=0)
+
+    def _timestamps(self, columns: RecordColumns, field: pa.Field) -> pa.Array:
+        runs = columns.times
+        if runs is None or len(runs) != 1 or runs[0, 1] == UNKNOWN_US:
+            return _timestamps(columns, field.type)
+        # What a store wrote at once has one time: the same in block after block.
+        time_us = int(runs[0, 1])
+        if time_us != self._stamped_us:
+            self._constants.pop(field.name, None)
+            self._stamped_us = time_us
+        return self._constant(field, len(columns.values))
 
     def _constant(self, field: pa.Field, rows: int) -> pa.Array:
         """A column with one value, cut from the longest one made so far."""
@@ -85,6 +107,8 @@ class Batches:
     def _repeated(self, field: pa.Field, rows: int) -> pa.Array:
         if field.name == "key":
             return pa.nulls(rows, field.type)
+        if field.name == "timestamp":
+            return pa.repeat(pa.scalar(self._stamped_us, field.type), rows)
         name = self.wanted.topic if field.name == "topic" else self.wanted.partition
         return pa.repeat(pa.scalar(name, field.type), rows)
 

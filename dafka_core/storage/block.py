@@ -87,6 +87,14 @@ def _header(view: memoryview) -> tuple[int, int, int]:
     return checksum, count, run_count
 
 
+def _fit(runs: Longs, count: int) -> bool:
+    """Whether runs of timestamps tell of as many records, and each of some."""
+    if len(runs) == 1:  # most have one, and this is done for each block that is read
+        return int(runs[0, 0]) == count
+    counts = runs[:, 0]
+    return bool(counts.min(initial=1) >= 1 and counts.sum() == count)
+
+
 class Block:
     """A block, or a part of one, over the buffer it was parsed from; nothing is copied."""
 
@@ -148,7 +156,7 @@ class Block:
             raise ValueError(f"{len(view)} bytes cannot hold {count} records")
         runs = np.frombuffer(view, LONG, 2 * run_count, HEADER.size).reshape(-1, 2)
         offsets = np.frombuffer(view, OFFSET, count + 1, offsets_at)
-        if runs[:, 0].min(initial=1) < 1 or runs[:, 0].sum() != count:
+        if not _fit(runs, count):
             raise ValueError("its timestamps are not those of its records")
         ascending = bool((offsets[1:] >= offsets[:-1]).all())
         if offsets[0] != 0 or offsets[-1] != len(view) - data_at or not ascending:

@@ -16,7 +16,8 @@ from dafka_core.storage import paging
 from dafka_core.storage.block import ALIGNMENT, Block, Chunk
 from dafka_core.storage.environment import Environment, Pin
 from dafka_core.storage.failures import translated
-from dafka_core.storage.tables import block_at, held_row, infos_of, read_block
+from dafka_core.storage.keys import Row
+from dafka_core.storage.tables import block_of, held_row, infos_of, read_block
 
 
 class _Region:
@@ -83,12 +84,13 @@ class Snapshot:
             ClosedError: the snapshot is closed, also between two chunks.
             StoreError: a block is damaged (topic, partition and offset are named).
         """
-        held = self.info(topic, partition)
-        if held is None:
+        with self._reading() as pin:
+            row = held_row(self._env, pin.transaction, topic, partition)
+        if row is None:
             return
-        offset, end = max(start, held.earliest), min(end, held.end)
+        offset, end = max(start, row.earliest), min(end, row.end)
         while offset < end:
-            first, block = self._block_at(topic, partition, offset, copy=copy)
+            first, block = self._block_at(topic, partition, row, offset, copy=copy)
             count = min(first + block.count, end) - offset
             yield Chunk(offset, block.slice(offset - first, count))
             offset += count
@@ -110,11 +112,10 @@ class Snapshot:
         self.close()
 
     def _block_at(
-        self, topic: str, partition: str, offset: int, *, copy: bool
+        self, topic: str, partition: str, row: Row, offset: int, *, copy: bool
     ) -> tuple[int, Block]:
         with self._reading() as pin:
-            found = block_at(self._env, pin.transaction, topic, partition, offset)
-        assert found is not None  # what is held does not change inside a transaction
+            found = block_of(self._env, pin.transaction, topic, partition, row, offset)
 
         def in_place(packed: memoryview) -> Block:
             return Block.parse(_in_place(packed, pin, once=self._env.read_only))

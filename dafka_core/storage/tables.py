@@ -122,6 +122,17 @@ def block_at(
     row = row_of(env, transaction, topic, partition)
     if row is None or not row.earliest <= offset < row.end:
         return None
+    return block_of(env, transaction, topic, partition, row, offset)
+
+
+def block_of(
+    env: Environment, transaction: Transaction, topic: str, partition: str, row: Row, offset: int
+) -> Found:
+    """The same where the partition's row is known, and has the record.
+
+    Raises:
+        StoreError: there is no block for it that can be in its place.
+    """
     cursor = transaction.cursor(env.blocks)
     first = keys.seek_block(cursor, row.id, offset)
     if first is None:
@@ -134,9 +145,10 @@ def block_at(
     if offset >= end:
         raise damaged_block(env.directory, topic, partition, offset, "there is no block")
     # Its checksum tells what it holds, not where it belongs.  Looked for by its exact key: in a
-    # damaged tree LMDB ends the process when it is asked for whatever comes next.
+    # damaged tree LMDB ends the process when it is asked for whatever comes next.  With the cursor:
+    # ``get`` would have every page of the block that follows read.
     following = keys.BLOCK.pack(row.id, end)
-    if end > row.end or (end < row.end and transaction.get(following, db=env.blocks) is None):
+    if end > row.end or (end < row.end and not cursor.set_key(following)):
         why = f"it ends at offset {end}, where no other one begins"
         raise damaged_block(env.directory, topic, partition, first, why)
     return found

@@ -6,6 +6,7 @@ import datetime as dt
 import logging
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import pytest
 from pyspark.sql.datasource import InputPartition
@@ -23,7 +24,7 @@ from dafka_spark.errors import (
 from dafka_spark.fetching import Fetch
 from dafka_spark.options import SourceOptions
 from dafka_spark.planning import OffsetRange
-from dafka_spark.reading import read_range
+from dafka_spark.reading import Batches, read_range
 from dafka_spark.schema import full
 from tests.spark.memory import MemorySource
 
@@ -195,3 +196,22 @@ def test_only_what_is_known_to_be_lost_may_be_missing(
 
     monkeypatch.setattr(Fetch, "columns", holed)
     assert [batch.num_rows for batch in rows(source, 10, 30, columns("value"))] == [5, 8]
+
+
+def test_times_and_offsets_are_those_of_each_batch() -> None:
+    batches = Batches(OffsetRange("t", "A", 0, 100), columns("value", "offset", "timestamp"))
+    found: list[tuple[int, int]] = []
+    kept: list[pa.RecordBatch] = []
+    expected: list[tuple[int, int]] = []
+    offset = 0
+    for runs in ([(3, 7)], [(2, 7)], [(5, 7)], [(4, 9)], [(6, 8)], [(1, 8), (2, 9)], [(3, 7)]):
+        count = sum(rows for rows, _ in runs)
+        values = pa.array([b"v"] * count, pa.binary())
+        kept.append(batches.of(RecordColumns(offset, values, np.array(runs, np.int64))))
+        times = [time_us for rows, time_us in runs for _ in range(rows)]
+        expected += zip(range(offset, offset + count), times, strict=True)
+        offset += count
+    for batch in kept:  # at the end: no batch lies in memory that a later one has been given
+        times = batch.column("timestamp").cast(pa.int64())
+        found += zip(batch.column("offset").to_pylist(), times.to_pylist(), strict=True)
+    assert found == expected

@@ -149,6 +149,22 @@ def test_a_block_that_contradicts_itself_is_refused_whatever_its_checksum(
         Block.parse(resealed(packed, change))
 
 
+@pytest.mark.parametrize("counts", [(2, 2), (0, 3), (-1, 4), (3, 1)])
+def test_runs_of_timestamps_are_of_some_records_each_and_of_all_together(
+    counts: tuple[int, int],
+) -> None:
+    packed = bytearray(
+        merge([Block.parse(pack([b"one", b"two"], 5)), Block.parse(pack([b"x"], 6))])
+    )
+
+    def change(block: bytearray) -> None:
+        struct.pack_into("<q8xq", block, 24, *counts)
+
+    assert Block.parse(packed).timestamp_runs.tolist() == [[2, 5], [1, 6]]
+    with pytest.raises(ValueError, match="timestamps"):
+        Block.parse(resealed(packed, change))
+
+
 def test_arrow_reads_the_buffer_itself() -> None:
     packed = bytes(pack([b"first", b"second"], 0))
     address = np.frombuffer(packed, np.uint8).ctypes.data
