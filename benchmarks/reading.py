@@ -1,6 +1,7 @@
 """Row 1: a batch query reads a store, against one that reads batches which are there already.
 
-Beside them, a Flight server with nothing to do but to send batches: what Flight itself costs.
+Beside them, a Flight server with nothing to do but to send batches, and a file that is mapped and
+checked: what Flight itself costs, and what reading in place does.
 """
 
 from __future__ import annotations
@@ -11,18 +12,19 @@ from typing import Any
 
 from pyspark.sql import SparkSession
 
-from benchmarks import flights, sparks
+from benchmarks import flights, mapped, sparks
 from benchmarks.bench import TOPIC, Bench
 from benchmarks.figures import Figure, compared, in_turns
 from benchmarks.stubs import FORM
 from dafka_core import EmbeddedCluster
+from dafka_core.storage.failures import DATA_FILE
 from dafka_spark import DafkaDataSource
 
 GOALS = {"flight": 0.8, "local": 0.9}
 """By value of option ``fetch``."""
 
-BARE = "bare Flight server"
-"""No store, so not ours: whether the goal of ``flight`` can be reached at all."""
+BARE = {"flight": "bare Flight server", "local": "bare mapped file"}
+"""No store, so not ours: whether the goals can be reached at all."""
 
 UNIT = "M rows/s"
 
@@ -47,15 +49,24 @@ def compare(
         references[fetch] = reference = f"batches of {stub['batch']} rows"
         sides[reference] = partial(sparks.read_rate, spark, FORM, bench.records, stub)
     name = f"batch read, {size_bytes} B"
-    references[BARE] = references["flight"]
-    stub = dict(stubs["flight"])
-    with flights.serving(bench.directory, stub["batch"], size_bytes) as location:
-        stub["location"] = location
-        sides[BARE] = partial(sparks.read_rate, spark, flights.FORM, bench.records, stub)
+    batch = stubs["flight"]["batch"]
+    with flights.serving(bench.directory, batch, size_bytes) as location:
+        bare = {
+            "flight": (flights.FORM, {**stubs["flight"], "location": location}),
+            "local": (mapped.FORM, {**stubs["local"], "file": data_file(cluster)}),
+        }
+        for fetch, (form, options) in bare.items():
+            sides[BARE[fetch]] = partial(sparks.read_rate, spark, form, bench.records, options)
         rates = in_turns(name, sides, bench.pairs, warm_up=True)
-    for side, goal in {**GOALS, BARE: GOALS["flight"]}.items():
-        theirs = rates[references[side]]
-        yield compared(f"{name}, {side}", rates[side], theirs, unit=UNIT, goal=goal)
+    for fetch, goal in GOALS.items():
+        theirs = rates[references[fetch]]
+        for side in (fetch, BARE[fetch]):
+            yield compared(f"{name}, {side}", rates[side], theirs, unit=UNIT, goal=goal)
+
+
+def data_file(cluster: EmbeddedCluster) -> str:
+    """Where the store has its records."""
+    return str(cluster.store_directory() / DATA_FILE)
 
 
 def source_options(cluster: EmbeddedCluster, **more: Any) -> dict[str, Any]:

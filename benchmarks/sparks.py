@@ -13,6 +13,7 @@ from typing import Any
 from pyspark.sql import DataFrame, SparkSession
 
 from benchmarks.flights import FlightSource
+from benchmarks.mapped import MappedSource
 from benchmarks.stubs import StubSource
 
 SLOTS = 2
@@ -44,6 +45,7 @@ def session() -> Iterator[SparkSession]:
         spark.sparkContext.setLogLevel("ERROR")
         spark.dataSource.register(StubSource)
         spark.dataSource.register(FlightSource)
+        spark.dataSource.register(MappedSource)
         yield spark
     finally:
         spark.stop()

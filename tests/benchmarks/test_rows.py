@@ -23,8 +23,9 @@ pytestmark = pytest.mark.timeout(TIMEOUT_S + 20)
 NAMES = {
     "read": [
         "batch read, {}, flight",
-        "batch read, {}, local",
         "batch read, {}, bare Flight server",
+        "batch read, {}, local",
+        "batch read, {}, bare mapped file",
     ],
     "write": ["batch write, acknowledged, {}"],
     "drain": ["backlog drained, {}", "backlog drained, {}, micro-batches alone"],

@@ -1,0 +1,87 @@
+"""The least that reading a log in place costs: a file is mapped, checked and given to Spark.
+
+There is no table of blocks, and nothing is looked for or fetched: pieces of a store's file, as
+large as its batches, are hashed as its blocks are, and become values; the other columns were made
+before.  What a reader of the file can reach that checks what it hands out is not more.
+"""
+
+from __future__ import annotations
+
+import mmap
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from itertools import pairwise
+from pathlib import Path
+
+import pyarrow as pa
+import xxhash
+from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
+from pyspark.sql.types import StructType
+
+from benchmarks.stubs import prebuilt
+from dafka_spark.schema import full
+
+FORM = "bench-mapped"
+
+
+@dataclass(frozen=True)
+class Pieces(InputPartition):
+    """What one task reads: pieces of the file, by number."""
+
+    first: int
+    stop: int
+
+
+class MappedSource(DataSource):
+    """Options: those of the stub source, and ``file``, which has several batches' bytes."""
+
+    @classmethod
+    def name(cls) -> str:
+        """The name to give to ``format``."""
+        return FORM
+
+    def schema(self) -> StructType:
+        """The columns of format ``dafka``."""
+        return full()
+
+    def reader(self, schema: StructType) -> DataSourceReader:
+        """The reader of a batch query."""
+        return MappedReader(self.options)
+
+
+class MappedReader(DataSourceReader):
+    """Takes the values from the file and the other columns from what was made before."""
+
+    def __init__(self, options: Mapping[str, str]) -> None:
+        self._rows = int(options["batch"])
+        self._size_bytes = int(options["size"])
+        self._count = -(-int(options["rows"]) // self._rows)
+        self._tasks = int(options["tasks"])
+        self._file = Path(options["file"])
+
+    def partitions(self) -> list[InputPartition]:
+        """The pieces in equal parts."""
+        cuts = [self._count * task // self._tasks for task in range(self._tasks + 1)]
+        return [Pieces(*cut) for cut in pairwise(cuts)]
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        """A batch for each piece."""
+        assert isinstance(partition, Pieces)
+        like = prebuilt(self._rows, self._size_bytes)[0]
+        at = like.schema.get_field_index("value")
+        columns = like.columns
+        _, ends, _ = columns[at].buffers()
+        piece_bytes = self._rows * self._size_bytes
+        step = -(-piece_bytes // mmap.PAGESIZE) * mmap.PAGESIZE
+        with self._file.open("rb") as file:
+            mapped = mmap.mmap(file.fileno(), 0, prot=mmap.PROT_READ)
+        whole, places = memoryview(mapped), len(mapped) // step
+        for number in range(partition.first, partition.stop):
+            start = number % places * step
+            data = whole[start : start + piece_bytes]
+            xxhash.xxh3_64_intdigest(data)
+            buffers = [None, ends, pa.py_buffer(data)]
+            columns[at] = pa.Array.from_buffers(pa.binary(), self._rows, buffers, null_count=0)
+            yield pa.RecordBatch.from_arrays(columns, schema=like.schema)
+            # As our reader does, so that memory does not grow with what was read.
+            mapped.madvise(mmap.MADV_DONTNEED, start, step)
