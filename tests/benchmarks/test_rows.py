@@ -24,6 +24,7 @@ NAMES = {
     "read": [
         "batch read, {}, flight",
         "batch read, {}, bare Flight server",
+        "batch read, {}, bare Flight server that copies and checks",
         "batch read, {}, local",
         "batch read, {}, bare mapped file",
     ],
