@@ -17,11 +17,10 @@ import numpy as np
 import pyarrow as pa
 import xxhash
 from pyarrow import flight
-from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
+from pyspark.sql.datasource import DataSourceReader, InputPartition
 from pyspark.sql.types import StructType
 
-from benchmarks.stubs import Rows, prebuilt, shares, taken
-from dafka_spark.schema import full
+from benchmarks.stubs import Rows, StubReader, StubSource, prebuilt, taken
 
 FORM = "bench-flight"
 
@@ -36,7 +35,7 @@ PIECE_BYTES = 256 << 10
 """Copied at a time, and then hashed: it stays in a core's own cache between the two."""
 
 
-class FlightSource(DataSource):
+class FlightSource(StubSource):
     """Options: those of the stub source, ``location`` of the server, and ``checked`` or not."""
 
     @classmethod
@@ -44,28 +43,18 @@ class FlightSource(DataSource):
         """The name to give to ``format``."""
         return FORM
 
-    def schema(self) -> StructType:
-        """The columns of format ``dafka``."""
-        return full()
-
     def reader(self, schema: StructType) -> DataSourceReader:
         """The reader of a batch query."""
         return FlightReader(self.options)
 
 
-class FlightReader(DataSourceReader):
+class FlightReader(StubReader):
     """Takes the values from the server and the other columns from what was made before."""
 
     def __init__(self, options: Mapping[str, str]) -> None:
-        self._rows = int(options["rows"])
-        self._shape = int(options["batch"]), int(options["size"])
-        self._tasks = int(options["tasks"])
+        super().__init__(options)
         self._location = options["location"]
         self._end = CHECKED if options.get("checked") == "true" else b""
-
-    def partitions(self) -> list[InputPartition]:
-        """The rows in equal parts."""
-        return list(shares(self._rows, self._tasks))
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """As many rows as the partition says."""
@@ -99,7 +88,10 @@ class Server(flight.FlightServerBase):  # type: ignore[misc]
 
 
 def copied_and_checked(batch: pa.RecordBatch) -> pa.RecordBatch:
-    """The same values in other memory, hashed on the way."""
+    """The same values in other memory, hashed on the way.
+
+    Written anew, not taken from the store: a limit must not move with what it limits.
+    """
     (values,) = batch.columns
     _, ends, data = values.buffers()
     source = np.frombuffer(data, np.uint8)

@@ -15,11 +15,10 @@ from pathlib import Path
 
 import pyarrow as pa
 import xxhash
-from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
+from pyspark.sql.datasource import DataSourceReader, InputPartition
 from pyspark.sql.types import StructType
 
-from benchmarks.stubs import prebuilt
-from dafka_spark.schema import full
+from benchmarks.stubs import StubReader, StubSource, prebuilt
 
 FORM = "bench-mapped"
 
@@ -32,7 +31,7 @@ class Pieces(InputPartition):
     stop: int
 
 
-class MappedSource(DataSource):
+class MappedSource(StubSource):
     """Options: those of the stub source, and ``file``, which has several batches' bytes."""
 
     @classmethod
@@ -40,38 +39,33 @@ class MappedSource(DataSource):
         """The name to give to ``format``."""
         return FORM
 
-    def schema(self) -> StructType:
-        """The columns of format ``dafka``."""
-        return full()
-
     def reader(self, schema: StructType) -> DataSourceReader:
         """The reader of a batch query."""
         return MappedReader(self.options)
 
 
-class MappedReader(DataSourceReader):
+class MappedReader(StubReader):
     """Takes the values from the file and the other columns from what was made before."""
 
     def __init__(self, options: Mapping[str, str]) -> None:
-        self._rows = int(options["batch"])
-        self._size_bytes = int(options["size"])
-        self._count = -(-int(options["rows"]) // self._rows)
-        self._tasks = int(options["tasks"])
+        super().__init__(options)
         self._file = Path(options["file"])
 
     def partitions(self) -> list[InputPartition]:
         """The pieces in equal parts."""
-        cuts = [self._count * task // self._tasks for task in range(self._tasks + 1)]
+        count = -(-self._rows // self._shape[0])
+        cuts = [count * task // self._tasks for task in range(self._tasks + 1)]
         return [Pieces(*cut) for cut in pairwise(cuts)]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """A batch for each piece."""
         assert isinstance(partition, Pieces)
-        like = prebuilt(self._rows, self._size_bytes)[0]
+        rows, size_bytes = self._shape
+        like = prebuilt(rows, size_bytes)[0]
         at = like.schema.get_field_index("value")
         columns = like.columns
         _, ends, _ = columns[at].buffers()
-        piece_bytes = self._rows * self._size_bytes
+        piece_bytes = rows * size_bytes
         step = -(-piece_bytes // mmap.PAGESIZE) * mmap.PAGESIZE
         with self._file.open("rb") as file:
             mapped = mmap.mmap(file.fileno(), 0, prot=mmap.PROT_READ)
@@ -81,7 +75,7 @@ class MappedReader(DataSourceReader):
             data = whole[start : start + piece_bytes]
             xxhash.xxh3_64_intdigest(data)
             buffers = [None, ends, pa.py_buffer(data)]
-            columns[at] = pa.Array.from_buffers(pa.binary(), self._rows, buffers, null_count=0)
+            columns[at] = pa.Array.from_buffers(pa.binary(), rows, buffers, null_count=0)
             yield pa.RecordBatch.from_arrays(columns, schema=like.schema)
             # As our reader does, so that memory does not grow with what was read.
             mapped.madvise(mmap.MADV_DONTNEED, start, step)

@@ -56,8 +56,7 @@ class Batches:
     def __init__(self, wanted: OffsetRange, schema: StructType) -> None:
         self.wanted = wanted
         self.schema = to_arrow_schema(schema, timezone="UTC")
-        self._constants: dict[str, pa.Array] = {}
-        self._stamped_us: int | None = None
+        self._constants: dict[str, tuple[str | int | None, pa.Array]] = {}
         self._rising = np.arange(0, dtype=np.int64)
 
     def of(self, columns: RecordColumns) -> pa.RecordBatch:
@@ -66,16 +65,23 @@ class Batches:
         return pa.RecordBatch.from_arrays(arrays, schema=self.schema)
 
     def _column(self, field: pa.Field, columns: RecordColumns) -> pa.Array:
+        values, times = columns.values, columns.times
         match field.name:
             case "value":
-                values = columns.values
                 return values if values.type == field.type else values.cast(field.type)
             case "offset":
                 return self._offsets(columns, field.type)
             case "timestamp":
-                return self._timestamps(columns, field)
-            case _:
-                return self._constant(field, len(columns.values))
+                if times is None or len(times) != 1 or times[0, 1] == UNKNOWN_US:
+                    return _timestamps(columns, field.type)
+                # What a store wrote at once has one time: the same in block after block.
+                return self._constant(field, int(times[0, 1]), len(values))
+            case "topic":
+                return self._constant(field, self.wanted.topic, len(values))
+            case "partition":
+                return self._constant(field, self.wanted.partition, len(values))
+            case _:  # key
+                return self._constant(field, None, len(values))
 
     def _offsets(self, columns: RecordColumns, kind: pa.DataType) -> pa.Array:
         rows = len(columns.values)
@@ -86,31 +92,13 @@ class Batches:
         np.add(self._rising[:rows], columns.offset, out=np.frombuffer(buffer, np.int64))
         return pa.Array.from_buffers(kind, rows, [None, buffer], null_count=0)
 
-    def _timestamps(self, columns: RecordColumns, field: pa.Field) -> pa.Array:
-        runs = columns.times
-        if runs is None or len(runs) != 1 or runs[0, 1] == UNKNOWN_US:
-            return _timestamps(columns, field.type)
-        # What a store wrote at once has one time: the same in block after block.
-        time_us = int(runs[0, 1])
-        if time_us != self._stamped_us:
-            self._constants.pop(field.name, None)
-            self._stamped_us = time_us
-        return self._constant(field, len(columns.values))
-
-    def _constant(self, field: pa.Field, rows: int) -> pa.Array:
-        """A column with one value, cut from the longest one made so far."""
-        made = self._constants.get(field.name)
-        if made is None or len(made) < rows:
-            made = self._constants[field.name] = self._repeated(field, rows)
+    def _constant(self, field: pa.Field, value: str | int | None, rows: int) -> pa.Array:
+        """A column with one value, cut from the longest one of it made so far."""
+        made_of, made = self._constants.get(field.name, (None, None))
+        if made is None or made_of != value or len(made) < rows:
+            made = pa.repeat(pa.scalar(value, field.type), rows)
+            self._constants[field.name] = value, made
         return made if len(made) == rows else made.slice(0, rows)
-
-    def _repeated(self, field: pa.Field, rows: int) -> pa.Array:
-        if field.name == "key":
-            return pa.nulls(rows, field.type)
-        if field.name == "timestamp":
-            return pa.repeat(pa.scalar(self._stamped_us, field.type), rows)
-        name = self.wanted.topic if field.name == "topic" else self.wanted.partition
-        return pa.repeat(pa.scalar(name, field.type), rows)
 
 
 def _timestamps(columns: RecordColumns, kind: pa.DataType) -> pa.Array:
