@@ -12,9 +12,11 @@ from pathlib import Path
 
 import numpy as np
 
+from benchmarks.warm import kept
 from dafka_core import EmbeddedCluster
 from dafka_core.records import Run, Values
 from dafka_core.storage import Log
+from dafka_core.storage.failures import DATA_FILE
 from dafka_core.storage.packing import MAX_BLOCK_BYTES, MAX_BLOCK_RECORDS
 
 SIZES_BYTES = (100, 1_000)
@@ -23,7 +25,7 @@ SIZES_BYTES = (100, 1_000)
 FULL_RECORDS = 10_000_000
 """What the first row reads; the full sizes of the other rows stand in proportion to it."""
 
-APPEND_BLOCKS = 8
+APPEND_BLOCKS = 4
 """Blocks appended and synced at a time: 64 MB in memory, and the disk is not waited for often."""
 
 TOPIC = "bench"
@@ -64,11 +66,14 @@ def prepared(pairs: int, records: int, sizes_bytes: tuple[int, ...]) -> Iterator
 def filled(
     directory: Path, records: int, size_bytes: int, *, partitions: int = 1
 ) -> Iterator[EmbeddedCluster]:
-    """A cluster whose store has ``records`` of topic ``TOPIC``; they stay in the directory."""
+    """A cluster whose store has ``records`` of topic ``TOPIC``; they stay in the directory.
+
+    And in memory, as what they are compared with does.
+    """
     store = directory / "store-0"
     if not store.exists():
         fill(store, records, size_bytes, partitions)
-    with EmbeddedCluster(directory=directory) as cluster:
+    with EmbeddedCluster(directory=directory) as cluster, kept(store / DATA_FILE):
         yield cluster
 
 

@@ -1,11 +1,13 @@
 """Row 1: a batch query reads a store, against one that reads batches which are there already.
 
 Beside them, a Flight server with nothing to do but to send batches, one that copies and checks them
-as a store must, and a file that is mapped and checked: what Flight costs, and reading in place.
+as a store must, and a file that is mapped, and one that is checked, too: what Flight costs, and
+reading in place.
 """
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Iterator
 from functools import partial
 from typing import Any
@@ -23,13 +25,6 @@ from dafka_spark import DafkaDataSource
 GOALS = {"flight": 0.8, "local": 0.9}
 """By value of option ``fetch``."""
 
-BARE = {
-    "bare Flight server": "flight",
-    "bare Flight server that copies and checks": "flight",
-    "bare mapped file": "local",
-}
-"""No stores, so not ours: whether the goals can be reached at all.  With the value of ``fetch``."""
-
 UNIT = "M rows/s"
 
 
@@ -44,30 +39,52 @@ def run(bench: Bench) -> Iterator[Figure]:
 def compare(
     spark: SparkSession, bench: Bench, cluster: EmbeddedCluster, size_bytes: int
 ) -> Iterator[Figure]:
-    """Figures of one size."""
-    sides, references, stubs = {}, {}, {}
-    for fetch in GOALS:
-        options = source_options(cluster, fetch=fetch)
-        sides[fetch] = partial(sparks.read_rate, spark, "dafka", bench.records, options)
-        stub = stubs[fetch] = stub_options(options, bench.records, size_bytes)
-        references[fetch] = reference = f"batches of {stub['batch']} rows"
-        sides[reference] = partial(sparks.read_rate, spark, FORM, bench.records, stub)
-    name = f"batch read, {size_bytes} B"
-    batch = stubs["flight"]["batch"]
-    with flights.serving(bench.directory, batch, size_bytes) as location:
-        served = {**stubs["flight"], "location": location}
-        forms: list[tuple[str, dict[str, Any]]] = [
-            (flights.FORM, served),
-            (flights.FORM, {**served, "checked": True}),
-            (mapped.FORM, {**stubs["local"], "file": data_file(cluster)}),
-        ]
-        for side, (form, options) in zip(BARE, forms, strict=True):
-            sides[side] = partial(sparks.read_rate, spark, form, bench.records, options)
-        rates = in_turns(name, sides, bench.pairs, warm_up=True)
+    """Figures of one size, of few sides at a time.
+
+    Spark ends Python workers that have had nothing to do for a minute, and then a side's turn
+    would begin with starting some.
+    """
     for fetch, goal in GOALS.items():
-        theirs = rates[references[fetch]]
-        for side in (fetch, *(bare for bare, of in BARE.items() if of == fetch)):
-            yield compared(f"{name}, {side}", rates[side], theirs, unit=UNIT, goal=goal)
+        options = source_options(cluster, fetch=fetch)
+        stub = stub_options(options, bench.records, size_bytes)
+        reference = f"batches of {stub['batch']} rows"
+        with bare(fetch, bench, cluster, stub) as forms:
+            for group in ({fetch: ("dafka", options)}, forms):
+                sides = {
+                    side: partial(sparks.read_rate, spark, form, bench.records, given)
+                    for side, (form, given) in {**group, reference: (FORM, stub)}.items()
+                }
+                name = f"batch read, {size_bytes} B"
+                rates = in_turns(name, sides, bench.pairs, warm_up=True)
+                for side in group:
+                    theirs = rates[reference]
+                    yield compared(f"{name}, {side}", rates[side], theirs, unit=UNIT, goal=goal)
+
+
+@contextlib.contextmanager
+def bare(
+    fetch: str, bench: Bench, cluster: EmbeddedCluster, stub: dict[str, Any]
+) -> Iterator[dict[str, tuple[str, dict[str, Any]]]]:
+    """Sources without a store: whether a goal can be reached at all.  Format and options of each.
+
+    They yield what the stub yields, by way of what option ``fetch`` names.
+    """
+    if fetch == "local":
+        read = {**stub, "file": data_file(cluster)}
+        yield {
+            "bare mapped file": (mapped.FORM, read),
+            "bare mapped file that is checked": (mapped.FORM, {**read, "checked": True}),
+        }
+        return
+    with flights.serving(bench.directory, stub["batch"], stub["size"]) as location:
+        served = {**stub, "location": location}
+        yield {
+            "bare Flight server": (flights.FORM, served),
+            "bare Flight server that copies and checks": (
+                flights.FORM,
+                {**served, "checked": True},
+            ),
+        }
 
 
 def data_file(cluster: EmbeddedCluster) -> str:

@@ -27,6 +27,7 @@ NAMES = {
         "batch read, {}, bare Flight server that copies and checks",
         "batch read, {}, local",
         "batch read, {}, bare mapped file",
+        "batch read, {}, bare mapped file that is checked",
     ],
     "write": ["batch write, acknowledged, {}"],
     "drain": ["backlog drained, {}", "backlog drained, {}, micro-batches alone"],
