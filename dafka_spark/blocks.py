@@ -9,7 +9,8 @@ import pyarrow as pa
 
 BLOCK_ROWS: Final = 65_536
 BLOCK_BYTES: Final = 8 << 20
-"""What is put at once: what a store makes one block of, and a reader one batch."""
+"""From when on rows are put: half of what a store has in a block at most, so that it makes one
+block of them, which it need not merge, even where a batch of Spark's goes far beyond."""
 
 
 class Sent(NamedTuple):

@@ -35,8 +35,8 @@ is what one stream may keep in memory.  A larger record has a batch to itself.""
 
 MAX_PUT_BATCH_RECORDS: Final = MAX_BATCH_RECORDS
 MAX_PUT_BATCH_BYTES: Final = 16 << 20
-"""What a batch that is put has at most; a larger record has one to itself.  Two blocks, because a
-writer's rows are not cut at our sizes."""
+"""What a batch that is put has at most; a larger record has one to itself.  A block, or two if
+what the block has beside its values leaves no room."""
 
 MAX_PUT_RECORD_BYTES: Final = 256 << 20
 """What nodes of the mesh take at most by default, and this record must reach them, too."""

@@ -59,9 +59,9 @@ def test_fewer_records_make_all_rows_smaller(tmp_path: Path) -> None:
 
 
 def test_a_store_is_filled_in_whole_blocks(tmp_path: Path) -> None:
-    fill(tmp_path, 20_001, 1_000, partitions=2)
+    fill(tmp_path, 40_001, 1_000, partitions=2)
     with Log(tmp_path) as log:
         infos = log.partitions("bench")
-        assert sorted(info.end for info in infos) == [10_000, 10_001]
+        assert sorted(info.end for info in infos) == [20_000, 20_001]
         chunks = log.read("bench", infos[0].partition, 0, infos[0].end, max_bytes=1 << 30)
         assert len(chunks) == 2

@@ -18,7 +18,12 @@ from pyarrow import flight
 
 from dafka_core.columnar import requests
 from dafka_core.columnar.columns import VALUES_SCHEMA
-from dafka_core.columnar.limits import MAX_ACTION_BYTES, MAX_REQUEST_BYTES, MAX_UNITS_BYTES
+from dafka_core.columnar.limits import (
+    MAX_ACTION_BYTES,
+    MAX_BATCH_BYTES,
+    MAX_REQUEST_BYTES,
+    MAX_UNITS_BYTES,
+)
 from dafka_core.errors import ConfigError
 from tests.core.columnar.hosts import LARGEST, PARTITION, PATIENCE_S, TOPIC, Served, array, check
 
@@ -52,7 +57,7 @@ GETS = [
         columns=("value", [], ["valu"], ["value", "value"], [1], None, {"value": 1}, [None]),
         times=(1, "true", None),
         max_records=(0, -1, 65_537, 1.0, "1", None, False),
-        max_bytes=(0, (8 << 20) + 1, 2**70, None),
+        max_bytes=(0, MAX_BATCH_BYTES + 1, 2**70, None),
         store=(1, None, []),
     ),
     ("end", GET | {"start": 5, "end": 4}),

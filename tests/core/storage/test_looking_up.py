@@ -115,8 +115,8 @@ def test_blocks_have_the_size_of_a_batch(tmp_path: Path) -> None:
     with Log(tmp_path) as store:
         assert appended(store, "a", 65_536, 100) == [65_536]
         assert appended(store, "b", 65_537, 1) == [32_769, 32_768]
-        assert appended(store, "c", 8_192, 1_000) == [8_192]
-        assert appended(store, "d", 20_000, 1_000) == [6_667, 6_667, 6_666]
+        assert appended(store, "c", 16_384, 1_000) == [16_384]
+        assert appended(store, "d", 40_000, 1_000) == [13_334, 13_333, 13_333]
         assert appended(store, "e", 2, 10_000_000) == [1, 1]
 
 
@@ -126,7 +126,7 @@ def test_larger_blocks_of_earlier_versions_are_read_and_kept(
     values = [b"%07d" % number for number in range(200_000)]
     with monkeypatch.context() as patch, Log(tmp_path) as store:
         patch.setattr(packing, "MAX_BLOCK_RECORDS", 1 << 30)
-        patch.setattr(packing, "MAX_BLOCK_BYTES", 16 << 20)
+        patch.setattr(packing, "MAX_BLOCK_BYTES", 32 << 20)
         store.append([Run.of("t", P, 0, values)])
         store.append([Run.of("t", P, 200_000, values[:9_000])])
     with Log(tmp_path) as store:
