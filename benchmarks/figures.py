@@ -39,15 +39,15 @@ def in_turns(
     sides: Mapping[str, Side],
     pairs: int,
     *,
-    warm_up: bool = False,
+    warm_ups: int = 0,
     rest_s: float = 0,
 ) -> dict[str, list[float]]:
     """Measures all sides ``pairs`` times; a list of results by side.
 
-    ``warm_up``: each side runs once before, and that result is dropped.  ``rest_s``: how long
-    the machine has nothing to do before each measurement.
+    ``warm_ups``: how often each side runs before, which is dropped.  ``rest_s``: how long the
+    machine has nothing to do before each measurement.
     """
-    if warm_up:
+    for _ in range(warm_ups):
         for side, measure in sides.items():
             tell(f"{name}: warm-up of {side}: {measure():.4g}")
     measured: dict[str, list[float]] = {side: [] for side in sides}

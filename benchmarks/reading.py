@@ -25,6 +25,9 @@ from dafka_spark import DafkaDataSource
 GOALS = {"flight": 0.8, "local": 0.9}
 """By value of option ``fetch``."""
 
+WARM_UPS = 3
+"""The JVM compiles for some turns, at whose cost is chance, and the first sides would pay most."""
+
 UNIT = "M rows/s"
 
 
@@ -55,7 +58,7 @@ def compare(
                     for side, (form, given) in {**group, reference: (FORM, stub)}.items()
                 }
                 name = f"batch read, {size_bytes} B"
-                rates = in_turns(name, sides, bench.pairs, warm_up=True)
+                rates = in_turns(name, sides, bench.pairs, warm_ups=WARM_UPS)
                 for side in group:
                     theirs = rates[reference]
                     yield compared(f"{name}, {side}", rates[side], theirs, unit=UNIT, goal=goal)

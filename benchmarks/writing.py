@@ -49,7 +49,7 @@ def run(bench: Bench) -> Iterator[Figure]:
                 "file": partial(file_rate, records, size_bytes),
             }
             name = f"batch write, acknowledged, {size_bytes} B"
-            rates = in_turns(name, sides, bench.pairs, warm_up=True, rest_s=REST_S)
+            rates = in_turns(name, sides, bench.pairs, warm_ups=1, rest_s=REST_S)
             reference = slower(rates["counting"], rates["file"])
             yield compared(name, rates["dafka"], reference, unit="M rows/s", goal=0.5)
 

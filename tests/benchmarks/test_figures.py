@@ -34,7 +34,7 @@ def test_sides_alternate_in_who_is_first() -> None:
         return float(len(calls))
 
     sides = {name: lambda name=name: side(name) for name in "ab"}
-    measured = in_turns("t", sides, 2, warm_up=True)
+    measured = in_turns("t", sides, 2, warm_ups=1)
     assert "".join(calls) == "ababba"
     assert measured == {"a": [3.0, 6.0], "b": [4.0, 5.0]}
 
