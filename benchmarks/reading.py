@@ -30,6 +30,9 @@ WARM_UPS = 3
 
 UNIT = "M rows/s"
 
+Forms = dict[str, tuple[str, dict[str, Any]]]
+"""Format and options of sources, by the name of their side."""
+
 
 def run(bench: Bench) -> Iterator[Figure]:
     """Both ways to fetch beside the reference."""
@@ -50,30 +53,36 @@ def compare(
     for fetch, goal in GOALS.items():
         options = source_options(cluster, fetch=fetch)
         stub = stub_options(options, bench.records, size_bytes)
-        reference = f"batches of {stub['batch']} rows"
+        yield from beside(spark, bench, stub, {fetch: ("dafka", options)}, goal)
         with bare(fetch, bench, cluster, stub) as forms:
-            for group in ({fetch: ("dafka", options)}, forms):
-                sides = {
-                    side: partial(sparks.read_rate, spark, form, bench.records, given)
-                    for side, (form, given) in {**group, reference: (FORM, stub)}.items()
-                }
-                name = f"batch read, {size_bytes} B"
-                rates = in_turns(name, sides, bench.pairs, warm_ups=WARM_UPS)
-                for side in group:
-                    theirs = rates[reference]
-                    yield compared(f"{name}, {side}", rates[side], theirs, unit=UNIT, goal=goal)
+            yield from beside(spark, bench, stub, forms, goal)
+
+
+def beside(
+    spark: SparkSession, bench: Bench, stub: dict[str, Any], forms: Forms, goal: float
+) -> Iterator[Figure]:
+    """Figures of sources in turns with the stub."""
+    name = f"batch read, {stub['size']} B"
+    reference = f"batches of {stub['batch']} rows"
+    sides = {
+        side: partial(sparks.read_rate, spark, form, bench.records, options)
+        for side, (form, options) in {**forms, reference: (FORM, stub)}.items()
+    }
+    rates = in_turns(name, sides, bench.pairs, warm_ups=WARM_UPS)
+    for side in forms:
+        yield compared(f"{name}, {side}", rates[side], rates[reference], unit=UNIT, goal=goal)
 
 
 @contextlib.contextmanager
 def bare(
     fetch: str, bench: Bench, cluster: EmbeddedCluster, stub: dict[str, Any]
-) -> Iterator[dict[str, tuple[str, dict[str, Any]]]]:
-    """Sources without a store: whether a goal can be reached at all.  Format and options of each.
+) -> Iterator[Forms]:
+    """Sources without a store: whether a goal can be reached at all.
 
     They yield what the stub yields, by way of what option ``fetch`` names.
     """
     if fetch == "local":
-        read = {**stub, "file": data_file(cluster)}
+        read = {**stub, "file": cluster.store_directory() / DATA_FILE}
         yield {
             "bare mapped file": (mapped.FORM, read),
             "bare mapped file that is checked": (mapped.FORM, {**read, "checked": True}),
@@ -88,11 +97,6 @@ def bare(
                 {**served, "checked": True},
             ),
         }
-
-
-def data_file(cluster: EmbeddedCluster) -> str:
-    """Where the store has its records."""
-    return str(cluster.store_directory() / DATA_FILE)
 
 
 def source_options(cluster: EmbeddedCluster, **more: Any) -> dict[str, Any]:

@@ -25,8 +25,10 @@ PAUSE_S = 2.0
 @contextlib.contextmanager
 def kept(file: Path) -> Iterator[None]:
     """The file stays in memory for as long as the context lasts, if there is enough."""
+    with file.open("rb") as opened:
+        mapped = mmap.mmap(opened.fileno(), 0, prot=mmap.PROT_READ)
     done = threading.Event()
-    toucher = threading.Thread(target=_touch, args=(file, done), name="keeps the page cache")
+    toucher = threading.Thread(target=_touch, args=(mapped, done), name="keeps the page cache")
     toucher.start()
     try:
         yield
@@ -35,9 +37,7 @@ def kept(file: Path) -> Iterator[None]:
         toucher.join()
 
 
-def _touch(file: Path, done: threading.Event) -> None:
-    with file.open("rb") as opened:
-        mapped = mmap.mmap(opened.fileno(), 0, prot=mmap.PROT_READ)
+def _touch(mapped: mmap.mmap, done: threading.Event) -> None:
     octets = np.frombuffer(mapped, np.uint8)
     while not done.wait(PAUSE_S):
         octets[::STEP_BYTES].max()

@@ -7,8 +7,10 @@ from typing import Final, NamedTuple
 
 import pyarrow as pa
 
-BLOCK_ROWS: Final = 65_536
-BLOCK_BYTES: Final = 8 << 20
+from dafka_core.storage.packing import MAX_BLOCK_BYTES, MAX_BLOCK_RECORDS
+
+BLOCK_ROWS: Final = MAX_BLOCK_RECORDS
+BLOCK_BYTES: Final = MAX_BLOCK_BYTES // 2
 """From when on rows are put: half of what a store has in a block at most, so that it makes one
 block of them, which it need not merge, even where a batch of Spark's goes far beyond."""
 

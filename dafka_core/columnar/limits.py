@@ -34,7 +34,7 @@ MAX_BATCH_BYTES: Final = MAX_BLOCK_BYTES
 is what one stream may keep in memory.  A larger record has a batch to itself."""
 
 MAX_PUT_BATCH_RECORDS: Final = MAX_BATCH_RECORDS
-MAX_PUT_BATCH_BYTES: Final = 16 << 20
+MAX_PUT_BATCH_BYTES: Final = MAX_BATCH_BYTES
 """What a batch that is put has at most; a larger record has one to itself.  A block, or two if
 what the block has beside its values leaves no room."""
 

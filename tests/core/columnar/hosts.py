@@ -18,6 +18,7 @@ from pyarrow import flight
 
 from dafka_core.columnar.client import StoreClient
 from dafka_core.columnar.columns import RecordColumns
+from dafka_core.columnar.limits import MAX_BATCH_BYTES, MAX_BATCH_RECORDS
 from dafka_core.columnar.places import Place
 from dafka_core.columnar.server import FlightService
 from dafka_core.errors import OffsetConflictError
@@ -38,7 +39,7 @@ TOPIC, PARTITION = "t", "P"
 STORE = "5" * 32
 PATIENCE_S = 30.0
 BLOCK_BYTES, BLOCKS = 2 << 20, 20
-LARGEST = {"max_records": 65_536, "max_bytes": 8 << 20}
+LARGEST = {"max_records": MAX_BATCH_RECORDS, "max_bytes": MAX_BATCH_BYTES}
 
 
 def value(offset: int) -> bytes:
