@@ -19,7 +19,7 @@ from benchmarks.bench import TOPIC, Bench
 from benchmarks.figures import Figure, compared, in_turns
 from benchmarks.stubs import FORM
 from dafka_core import EmbeddedCluster
-from dafka_core.storage.failures import DATA_FILE
+from dafka_core.storage.storage_errors import DATA_FILE
 from dafka_spark import DafkaDataSource
 
 GOALS = {"flight": 0.8, "local": 0.9}

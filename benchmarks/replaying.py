@@ -49,7 +49,7 @@ def replay_arrow(tower: str, count: int) -> float:
     """The same as Arrow arrays.  What came first does not count, nor does its time."""
     with Consumer(tower=tower) as consumer:
         consumer.subscribe(TOPIC)
-        arrays = (run.values.to_arrow() for run in consumer.runs())
+        arrays = (run.values.to_arrow() for run in consumer.batches())
         seen = first = len(next(arrays))
         started = time.perf_counter()
         while seen <= count:

@@ -6,7 +6,7 @@ per producer; stores keep every partition on disk; towers introduce the nodes to
 
 from __future__ import annotations
 
-from dafka_core.embedded import EmbeddedCluster
+from dafka_core.embedded_cluster import EmbeddedCluster
 from dafka_core.errors import (
     BackPressureError,
     ClosedError,
@@ -26,7 +26,7 @@ from dafka_core.nodes.producer import Producer
 from dafka_core.nodes.reader import Reader
 from dafka_core.nodes.store import Store
 from dafka_core.nodes.tower import Tower
-from dafka_core.records import PartitionInfo, Record, Run
+from dafka_core.records import PartitionInfo, Record, RecordBatch
 
 __all__ = [
     "BackPressureError",
@@ -45,7 +45,7 @@ __all__ = [
     "ProtocolError",
     "Reader",
     "Record",
-    "Run",
+    "RecordBatch",
     "Store",
     "StoreError",
     "Tower",

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from dafka_core.records import Unit
+    from dafka_core.records import Transaction
 
 
 class DafkaError(Exception):
@@ -195,15 +195,15 @@ class FencedError(DafkaError):
         self.attempt = attempt
 
 
-class UnitExistsError(DafkaError):
+class TransactionExistsError(DafkaError):
     """A unit that is not newer than the last one of its partition: it is there already, whole."""
 
-    def __init__(self, topic: str, partition: str, unit: Unit) -> None:
+    def __init__(self, topic: str, partition: str, transaction: Transaction) -> None:
         super().__init__(
-            f"topic {topic!r}, partition {partition}: unit {unit.number} is there already, at "
-            f"offsets {unit.start} to {unit.end} (exclusive), and only newer ones can be written: "
+            f"topic {topic!r}, partition {partition}: unit {transaction.number} is there already, at "
+            f"offsets {transaction.start} to {transaction.end} (exclusive), and only newer ones can be written: "
             "go on with what follows it"
         )
         self.topic = topic
         self.partition = partition
-        self.unit = unit
+        self.transaction = transaction

@@ -32,15 +32,15 @@ class Record(NamedTuple):
     value: bytes
 
 
-NO_NUMBER = -1
+NO_VERSION = -1
 """The number of a unit that has none: whole or not at all, but no marker is left of it."""
 
 
-class Unit(NamedTuple):
+class Transaction(NamedTuple):
     """Records that are there as a whole or not at all: offsets ``start`` to ``end`` (exclusive).
 
     What one task of one micro-batch writes to one partition.  ``number`` is the batch's, which
-    ascends in each partition, or ``NO_NUMBER``.  The unit committed last is a partition's
+    ascends in each partition, or ``NO_VERSION``.  The unit committed last is a partition's
     marker: it says what has been written, to whoever tries to write it again.
     """
 
@@ -49,7 +49,7 @@ class Unit(NamedTuple):
     end: int
 
 
-class CommitUnit(NamedTuple):
+class StagedTransaction(NamedTuple):
     """A unit that is to become visible: what ``attempt`` staged from ``start`` to ``end``.
 
     ``attempt`` is 32 upper-case hex digits, new for each attempt of a task.
@@ -63,19 +63,19 @@ class CommitUnit(NamedTuple):
     number: int
 
 
-class UnitInfo(NamedTuple):
+class TransactionState(NamedTuple):
     """How far a partition's units are at a store.
 
     Records from ``end`` to ``staged_end`` are staged: on disk and seen by no reader.  They are
     ``attempt``'s.  When there are none (the two ends are the same), ``attempt`` is the one that
     was committed here last.  It is empty when there was none, and when what is staged comes from
-    another store.  ``unit`` is the partition's marker.
+    another store.  ``transaction`` is the partition's marker.
     """
 
     end: int
     staged_end: int
     attempt: str
-    unit: Unit | None
+    transaction: Transaction | None
 
 
 class PartitionInfo(NamedTuple):
@@ -221,10 +221,10 @@ class Values(Sequence[bytes]):
 
 
 @dataclass(frozen=True, slots=True)
-class Run:
+class RecordBatch:
     """Consecutive records of one partition: the unit in which everything is done.
 
-    ``values[i]`` is the record at ``offset + i``.  A run is never empty.  ``unit``, if any, is
+    ``values[i]`` is the record at ``offset + i``.  A run is never empty.  ``transaction``, if any, is
     the one that all of its records belong to.
     """
 
@@ -232,7 +232,7 @@ class Run:
     partition: str
     offset: int
     values: Values
-    unit: Unit | None = None
+    transaction: Transaction | None = None
 
     @classmethod
     def of(
@@ -241,32 +241,32 @@ class Run:
         partition: str,
         offset: int,
         values: Iterable[bytes],
-        unit: Unit | None = None,
+        transaction: Transaction | None = None,
     ) -> Self:
         """A run of values that are objects."""
-        return cls(topic, partition, offset, Values.of(values), unit)
+        return cls(topic, partition, offset, Values.of(values), transaction)
 
     @property
     def end(self) -> int:
         """The offset after the last record of the run."""
         return self.offset + len(self.values)
 
-    def since(self, offset: int) -> Run:
+    def since(self, offset: int) -> RecordBatch:
         """The part of the run from ``offset`` on; ``offset`` must lie in ``[self.offset, end)``."""
         if offset == self.offset:
             return self
         values = self.values[offset - self.offset :]
-        return Run(self.topic, self.partition, offset, values, self.unit)
+        return RecordBatch(self.topic, self.partition, offset, values, self.transaction)
 
     def records(self) -> Iterator[Record]:
         """The run's records, one by one and in order."""
         return records(self, self.values.to_list())
 
 
-def records(run: Run, values: list[bytes]) -> Iterator[Record]:
+def records(batch: RecordBatch, values: list[bytes]) -> Iterator[Record]:
     """The records of a run, one by one, from its values as a list.
 
     Clearing the list ends the iteration.
     """
-    columns = (repeat(run.topic), repeat(run.partition), count(run.offset), values)
+    columns = (repeat(batch.topic), repeat(batch.partition), count(batch.offset), values)
     return map(Record._make, zip(*columns, strict=False))

@@ -15,9 +15,9 @@ from pyspark.sql.datasource import DataSource
 if TYPE_CHECKING:
     from pyspark.sql.types import StructType
 
-    from dafka_spark.batch import DafkaBatchReader
-    from dafka_spark.sinks import DafkaBatchWriter, DafkaStreamWriter
-    from dafka_spark.stream import DafkaStreamReader
+    from dafka_spark.sink.writers import DafkaBatchWriter, DafkaStreamWriter
+    from dafka_spark.source.batch_reader import DafkaBatchReader
+    from dafka_spark.source.stream_reader import DafkaStreamReader
 
 
 class DafkaDataSource(DataSource):
@@ -45,9 +45,9 @@ class DafkaDataSource(DataSource):
 
     def reader(self, schema: StructType) -> DafkaBatchReader:
         """The reader of a batch query, with ``schema``'s columns."""
-        from dafka_spark.batch import DafkaBatchReader
         from dafka_spark.options import SourceOptions
         from dafka_spark.schema import checked, table_options
+        from dafka_spark.source.batch_reader import DafkaBatchReader
 
         options = SourceOptions.of({**table_options(schema), **self.options})
         return DafkaBatchReader(checked(schema), options)
@@ -56,7 +56,7 @@ class DafkaDataSource(DataSource):
         """The reader of a streaming query, with ``schema``'s columns."""
         from dafka_spark.options import SourceOptions
         from dafka_spark.schema import checked, table_options
-        from dafka_spark.stream import DafkaStreamReader
+        from dafka_spark.source.stream_reader import DafkaStreamReader
 
         options = SourceOptions.of({**table_options(schema), **self.options})
         return DafkaStreamReader(checked(schema), options)
@@ -64,7 +64,7 @@ class DafkaDataSource(DataSource):
     def writer(self, schema: StructType, overwrite: bool) -> DafkaBatchWriter:
         """The writer of a batch query; ``mode("overwrite")`` is refused, topics only grow."""
         from dafka_spark.options import SinkOptions
-        from dafka_spark.sinks import DafkaBatchWriter
+        from dafka_spark.sink.writers import DafkaBatchWriter
 
         writer = DafkaBatchWriter(schema, SinkOptions.of(self.options), overwrite=overwrite)
         writer.begin()
@@ -77,7 +77,7 @@ class DafkaDataSource(DataSource):
         micro-batch's whole result is appended.
         """
         from dafka_spark.options import SinkOptions
-        from dafka_spark.sinks import DafkaStreamWriter
+        from dafka_spark.sink.writers import DafkaStreamWriter
 
         del overwrite
         return DafkaStreamWriter(schema, SinkOptions.of(self.options))

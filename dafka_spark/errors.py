@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import ClassVar
 
 from dafka_core.errors import DafkaError, DataLossError
-from dafka_core.records import Unit
+from dafka_core.records import Transaction
 
 
 class ColumnError(DafkaError, ValueError):
@@ -187,35 +187,35 @@ class IncompleteBatchError(DafkaError):
         self.why = why
 
 
-class UnitChangedError(DafkaError):
+class TransactionChangedError(DafkaError):
     """A micro-batch that is run again and gives a partition another number of rows than before."""
 
-    def __init__(self, topic: str, partition: str, unit: Unit, rows: int) -> None:
-        count = unit.end - unit.start
+    def __init__(self, topic: str, partition: str, transaction: Transaction, rows: int) -> None:
+        count = transaction.end - transaction.start
         super().__init__(
-            f"topic {topic!r}, partition {partition}: batch {unit.number} of this query has "
-            f"written {count} rows here, at offsets {unit.start} to {unit.end} (exclusive), and "
+            f"topic {topic!r}, partition {partition}: batch {transaction.number} of this query has "
+            f"written {count} rows here, at offsets {transaction.start} to {transaction.end} (exclusive), and "
             f"has {rows} now that it is run again. Which rows would be missing or doubled cannot "
             "be known: let the query cut this batch into tasks as it did before (the same options "
             "of its sources, the same repartitioning; see docs/delivery.md)"
         )
         self.topic = topic
         self.partition = partition
-        self.unit = unit
+        self.transaction = transaction
         self.rows = rows
 
 
 class OldCheckpointError(DafkaError):
     """A micro-batch older than one that the query has written already."""
 
-    def __init__(self, topic: str, partition: str, number: int, unit: Unit) -> None:
+    def __init__(self, topic: str, partition: str, number: int, transaction: Transaction) -> None:
         super().__init__(
             f"topic {topic!r}, partition {partition}: batch {number} is to be written, and batch "
-            f"{unit.number} of this query has been: its checkpoint is an older copy, or two "
+            f"{transaction.number} of this query has been: its checkpoint is an older copy, or two "
             "queries run from copies of one. Go on from the newest checkpoint, or start a new "
             "query with a new one"
         )
         self.topic = topic
         self.partition = partition
         self.number = number
-        self.unit = unit
+        self.transaction = transaction

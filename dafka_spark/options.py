@@ -11,16 +11,15 @@ import os
 from collections.abc import Callable, Mapping
 from typing import ClassVar, Final, NamedTuple, Self
 
-from dafka_core.config import DEFAULT_TOWER, Options, option, parse_int, unknown
 from dafka_core.errors import ConfigError
-from dafka_core.node_config import AUTO_HOST, TOWER_ENVIRONMENT
-from dafka_core.storage.packing import MAX_BLOCK_BYTES, MAX_BLOCK_RECORDS
-from dafka_spark.offsets import TopicPartition
-from dafka_spark.parsing import (
+from dafka_core.node_options import AUTO_HOST, TOWER_ENVIRONMENT
+from dafka_core.options import DEFAULT_TOWER, Options, option, parse_int, unknown
+from dafka_core.storage.block_builder import MAX_BLOCK_BYTES, MAX_BLOCK_RECORDS
+from dafka_spark.option_values import (
     EARLIEST,
     EARLIEST_OFFSET,
     LATEST,
-    Bound,
+    OffsetRangeLimit,
     parse_acks,
     parse_assign,
     parse_bound,
@@ -30,9 +29,10 @@ from dafka_spark.parsing import (
     parse_tower,
     parse_word,
 )
-from dafka_spark.selection import Selection
+from dafka_spark.source.source_offset import TopicPartition
+from dafka_spark.source.topic_selection import TopicSelection
 
-__all__ = ["EARLIEST", "LATEST", "SinkOptions", "SourceOptions", "SparkOptions", "Via"]
+__all__ = ["EARLIEST", "LATEST", "MeshAddress", "SinkOptions", "SourceOptions", "SparkOptions"]
 
 AUTO: Final = "auto"
 LOCAL: Final = "local"
@@ -62,7 +62,7 @@ TABLE_PREFIX: Final = "option."
 """``CREATE TABLE ... OPTIONS (a 1)`` arrives as ``a`` and ``option.a``, among table properties."""
 
 
-class Via(NamedTuple):
+class MeshAddress(NamedTuple):
     """How to join the mesh: through which towers, and reachable at which address."""
 
     tower: str
@@ -96,9 +96,9 @@ class SparkOptions(Options):
     )
 
     @property
-    def via(self) -> Via:
+    def via(self) -> MeshAddress:
         """How to join the mesh."""
-        return Via(self.tower, self.host)
+        return MeshAddress(self.tower, self.host)
 
     @classmethod
     def of(cls, given: Mapping[str, str]) -> Self:
@@ -146,7 +146,7 @@ class SourceOptions(SparkOptions):
         kind="JSON",
         parse=parse_assign,
     )
-    starting_offsets: Bound | None = option(  # noqa: RUF009 -- a field
+    starting_offsets: OffsetRangeLimit | None = option(  # noqa: RUF009 -- a field
         None,
         "where a new query starts: `earliest` (default of batches), `latest` (streams only, their "
         'default) or `{"topic": {"partition": offset}}` with -2 for earliest and -1 for latest; '
@@ -154,7 +154,7 @@ class SourceOptions(SparkOptions):
         kind="word or JSON",
         parse=parse_bound,
     )
-    ending_offsets: Bound | None = option(  # noqa: RUF009 -- a field
+    ending_offsets: OffsetRangeLimit | None = option(  # noqa: RUF009 -- a field
         None,
         "batches only, where to end (exclusive): `latest` (default) or JSON with offsets or -1",
         kind="word or JSON",
@@ -236,9 +236,9 @@ class SourceOptions(SparkOptions):
         self._check_bound("ending_offsets", self.ending_offsets)
 
     @property
-    def selection(self) -> Selection:
+    def selection(self) -> TopicSelection:
         """What to read."""
-        return Selection(frozenset(self.subscribe), self.subscribe_pattern, self.assign)
+        return TopicSelection(frozenset(self.subscribe), self.subscribe_pattern, self.assign)
 
     @property
     def fetch_timeout_s(self) -> float:
@@ -272,7 +272,7 @@ class SourceOptions(SparkOptions):
             raise ConfigError("endingOffsets", self.ending_offsets, "is for batch queries only")
         return self
 
-    def _check_bound(self, field: str, bound: Bound | None) -> None:
+    def _check_bound(self, field: str, bound: OffsetRangeLimit | None) -> None:
         for key in bound if isinstance(bound, dict) else ():
             if not self.selection.has(key):
                 raise ConfigError(

@@ -15,7 +15,7 @@ from pyspark.sql.types import (
     TimestampType,
 )
 
-from dafka_core.config import unknown
+from dafka_core.options import unknown
 from dafka_spark.errors import ColumnError
 
 COLUMNS: Final[Mapping[str, DataType]] = {

@@ -11,7 +11,7 @@ from pyspark.sql import functions as sf
 # A broken run differs everywhere; the first few places tell as much as all of them.
 EXAMPLES = 3
 
-Row = Mapping[str, object]
+PartitionRow = Mapping[str, object]
 
 
 class PartitionSum(NamedTuple):
@@ -75,11 +75,11 @@ def partition_differences(
 
 
 def row_differences(
-    name: str, key: Sequence[str], expected: Iterable[Row], actual: Iterable[Row]
+    name: str, key: Sequence[str], expected: Iterable[PartitionRow], actual: Iterable[PartitionRow]
 ) -> list[str]:
     """Where the rows called ``name`` are not the expected ones; ``key`` names a row."""
     wanted = {_key(row, key): row for row in expected}
-    found: dict[tuple[object, ...], Row] = {}
+    found: dict[tuple[object, ...], PartitionRow] = {}
     places: dict[str, list[str]] = {"twice": [], "unexpected": [], "different": [], "missing": []}
     for row in actual:
         place = _key(row, key)
@@ -98,5 +98,5 @@ def row_differences(
     ]
 
 
-def _key(row: Row, key: Sequence[str]) -> tuple[object, ...]:
+def _key(row: PartitionRow, key: Sequence[str]) -> tuple[object, ...]:
     return tuple(row[name] for name in key)

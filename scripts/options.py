@@ -9,15 +9,15 @@ import re
 import sys
 from pathlib import Path
 
-from dafka_core.config import Options, markdown_table
-from dafka_core.node_config import (
-    ConsumerConfig,
-    NodeConfig,
-    ProducerConfig,
-    ReaderConfig,
-    StoreConfig,
-    TowerConfig,
+from dafka_core.node_options import (
+    ConsumerOptions,
+    NodeOptions,
+    ProducerOptions,
+    ReaderOptions,
+    StoreOptions,
+    TowerOptions,
 )
+from dafka_core.options import Options, markdown_table
 from dafka_spark.options import SinkOptions, SourceOptions
 
 README = Path(__file__).resolve().parent.parent / "README.md"
@@ -27,12 +27,12 @@ END = "<!-- end -->"
 TABLES: tuple[tuple[str, type[Options], type[Options] | None], ...] = (
     ("Spark: reading", SourceOptions, None),
     ("Spark: writing", SinkOptions, None),
-    ("Every node (Python; on the command line `--tower-timeout-s` and so on)", NodeConfig, None),
-    ("`Producer`, and those of every node", ProducerConfig, NodeConfig),
-    ("`Consumer`, and those of every node", ConsumerConfig, NodeConfig),
-    ("`Reader`, and those of every node", ReaderConfig, NodeConfig),
-    ("`Store`, and those of every node", StoreConfig, NodeConfig),
-    ("`Tower`", TowerConfig, None),
+    ("Every node (Python; on the command line `--tower-timeout-s` and so on)", NodeOptions, None),
+    ("`Producer`, and those of every node", ProducerOptions, NodeOptions),
+    ("`Consumer`, and those of every node", ConsumerOptions, NodeOptions),
+    ("`Reader`, and those of every node", ReaderOptions, NodeOptions),
+    ("`Store`, and those of every node", StoreOptions, NodeOptions),
+    ("`Tower`", TowerOptions, None),
 )
 
 

@@ -7,7 +7,7 @@ from typing import Final
 
 import pytest
 
-from dafka_core import pytest_plugin
+from dafka_core.testing import pytest_plugin
 
 SPARK: Final = ("jobs", "spark")
 """Directories whose tests share one process and its JVM; all others run beside it."""

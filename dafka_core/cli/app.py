@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import typer
 
-from dafka_core.cli.asking import heads, topics
-from dafka_core.cli.options import with_options
-from dafka_core.cli.records import consume, produce
-from dafka_core.cli.serving import store, tower, up
-from dafka_core.node_config import (
-    ConsumerConfig,
-    ProducerConfig,
-    ReaderConfig,
-    StoreConfig,
-    TowerConfig,
+from dafka_core.cli.flags import with_options
+from dafka_core.cli.list_commands import heads, topics
+from dafka_core.cli.node_commands import store, tower, up
+from dafka_core.cli.record_commands import consume, produce
+from dafka_core.node_options import (
+    ConsumerOptions,
+    ProducerOptions,
+    ReaderOptions,
+    StoreOptions,
+    TowerOptions,
 )
 
 app = typer.Typer(
@@ -26,10 +26,10 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 
-app.command()(with_options(TowerConfig, StoreConfig)(up))
-app.command()(with_options(TowerConfig)(tower))
-app.command()(with_options(StoreConfig)(store))
-app.command()(with_options(ProducerConfig)(produce))
-app.command()(with_options(ConsumerConfig)(consume))
-app.command()(with_options(ReaderConfig)(topics))
-app.command()(with_options(ReaderConfig)(heads))
+app.command()(with_options(TowerOptions, StoreOptions)(up))
+app.command()(with_options(TowerOptions)(tower))
+app.command()(with_options(StoreOptions)(store))
+app.command()(with_options(ProducerOptions)(produce))
+app.command()(with_options(ConsumerOptions)(consume))
+app.command()(with_options(ReaderOptions)(topics))
+app.command()(with_options(ReaderOptions)(heads))

@@ -11,7 +11,7 @@ from types import FrameType
 from typing import TYPE_CHECKING, Final
 
 from dafka_core.cli import output
-from dafka_core.cli.allocation import keep_freed_memory
+from dafka_core.cli.malloc import keep_freed_memory
 from dafka_core.errors import DafkaError
 
 if TYPE_CHECKING:

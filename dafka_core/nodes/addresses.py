@@ -5,7 +5,7 @@ from __future__ import annotations
 import socket as sockets
 import uuid
 
-from dafka_core.node_config import AUTO_HOST, NodeConfig
+from dafka_core.node_options import AUTO_HOST, NodeOptions
 
 
 def new_address() -> str:
@@ -13,7 +13,7 @@ def new_address() -> str:
     return uuid.uuid4().hex.upper()
 
 
-def own_host(config: NodeConfig) -> str:
+def own_host(config: NodeOptions) -> str:
     """The address to bind to and to announce: ``host``, or what ``auto`` stands for.
 
     Raises:

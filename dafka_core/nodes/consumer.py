@@ -10,16 +10,16 @@ from types import TracebackType
 from typing import Any, Self
 
 from dafka_core.errors import ClosedError, ConfigError
-from dafka_core.node_config import ConsumerConfig
+from dafka_core.node_options import ConsumerOptions
 from dafka_core.nodes.addresses import new_address
-from dafka_core.nodes.arguments import check_argument
+from dafka_core.nodes.argument_checks import check_argument
+from dafka_core.nodes.interruptible import InterruptibleCondition, InterruptibleEvent
 from dafka_core.nodes.mesh import Mesh
-from dafka_core.nodes.waiting import Bell, Flag
-from dafka_core.protocol.checks import check_topics
-from dafka_core.protocol.consuming import ConsumerRole, Start
+from dafka_core.protocol.consumer_role import ConsumerRole, Start
 from dafka_core.protocol.limits import MAX_SEQUENCE
 from dafka_core.protocol.role import Outgoing
-from dafka_core.records import Record, Run, records
+from dafka_core.protocol.validation import check_topics
+from dafka_core.records import Record, RecordBatch, records
 
 
 class Consumer:
@@ -31,11 +31,11 @@ class Consumer:
     fetched later, so a slow application costs nobody memory.
 
     Args:
-        tower: see ``NodeConfig.tower``.
+        tower: see ``NodeOptions.tower``.
         start: where to begin partitions: ``"earliest"``, ``"latest"`` (the end of each partition
             when it is first heard of), or ``{topic: {partition: offset}}`` with the earliest for
             the partitions not named.
-        options: see ``ConsumerConfig``.
+        options: see ``ConsumerOptions``.
 
     Raises:
         ConfigError: an option cannot be used.
@@ -45,15 +45,15 @@ class Consumer:
     def __init__(self, *, tower: Any = None, start: Start = "earliest", **options: Any) -> None:
         if tower is not None:
             options["tower"] = tower
-        self._config = ConsumerConfig.build(options)
+        self._config = ConsumerOptions.build(options)
         self._role = ConsumerRole(new_address(), _checked_start(start))
         self._lock = threading.Lock()
-        self._arrived = Bell()
-        self._queue: deque[tuple[Run, int]] = deque()
+        self._arrived = InterruptibleCondition()
+        self._queue: deque[tuple[RecordBatch, int]] = deque()
         self._queued_records = 0
         self._queued_bytes = 0
         self._current: Iterator[Record] = iter(())
-        self._current_run: Run | None = None
+        self._current_run: RecordBatch | None = None
         self._current_values: list[bytes] = []
         self._closed = False
         self._mesh = Mesh("consumer", self._role, self._config, on_round=self._on_round)
@@ -91,7 +91,7 @@ class Consumer:
             if topic in self._role.topics:
                 self._mesh.unsubscribe(self._role.topic_subscriptions(topic))
                 self._role.unsubscribe(topic)
-                self._drop(lambda run: run.topic == topic)
+                self._drop(lambda batch: batch.topic == topic)
 
         self._call(unsubscribe)
 
@@ -106,7 +106,7 @@ class Consumer:
 
         def seek(now: float) -> None:
             self._role.seek(topic, partition, offset)
-            self._drop(lambda run: (run.topic, run.partition) == (topic, partition))
+            self._drop(lambda batch: (batch.topic, batch.partition) == (topic, partition))
 
         self._call(seek)
 
@@ -124,22 +124,22 @@ class Consumer:
         """
         record = next(self._current, None)
         if record is None:
-            run = self._take(timeout_s)
-            if run is not None:
-                self._current = self._records(run)
+            batch = self._take(timeout_s)
+            if batch is not None:
+                self._current = self._records(batch)
                 record = next(self._current, None)
         if record is None and self._closed:
             raise ClosedError("consumer")
         return record
 
-    def runs(self, timeout_s: float | None = None) -> Iterator[Run]:
+    def batches(self, timeout_s: float | None = None) -> Iterator[RecordBatch]:
         """Records as runs, until none comes for ``timeout_s`` or the consumer is closed."""
-        while (run := self._take(timeout_s)) is not None:
-            yield run
+        while (batch := self._take(timeout_s)) is not None:
+            yield batch
 
     def __iter__(self) -> Iterator[Record]:
         rest, self._current = self._current, iter(())
-        return chain(rest, chain.from_iterable(map(self._records, self.runs())))
+        return chain(rest, chain.from_iterable(map(self._records, self.batches())))
 
     def close(self) -> None:
         """Ends; may be called twice.  Records that wait are dropped: they are in the stores."""
@@ -161,14 +161,14 @@ class Consumer:
     ) -> None:
         self.close()
 
-    def _records(self, run: Run) -> Iterator[Record]:
-        values = list(run.values)
+    def _records(self, batch: RecordBatch) -> Iterator[Record]:
+        values = list(batch.values)
         with self._lock:
-            self._current_run, self._current_values = run, values
-        return records(run, values)
+            self._current_run, self._current_values = batch, values
+        return records(batch, values)
 
-    def _take(self, timeout_s: float | None) -> Run | None:
-        taken: list[Run] = []
+    def _take(self, timeout_s: float | None) -> RecordBatch | None:
+        taken: list[RecordBatch] = []
 
         def take() -> bool:
             with self._lock:
@@ -179,18 +179,18 @@ class Consumer:
         self._arrived.wait_until(take, timeout_s, self._mesh.check)
         return taken[0] if taken else None
 
-    def _pop(self) -> Run:
-        run, size_bytes = self._queue.popleft()
+    def _pop(self) -> RecordBatch:
+        batch, size_bytes = self._queue.popleft()
         was_full = not self._role.room
-        self._queued_records -= len(run.values)
+        self._queued_records -= len(batch.values)
         self._queued_bytes -= size_bytes
         if was_full and self._queued_records <= self._config.max_queued_records // 2:
             self._mesh.wake()
-        return run
+        return batch
 
     def _call(self, function: Any) -> None:
         """Runs ``function(now)`` in the loop and waits for it."""
-        done = Flag()
+        done = InterruptibleEvent()
 
         def call(now: float) -> list[Outgoing] | None:
             try:
@@ -207,12 +207,12 @@ class Consumer:
 
     def _on_round(self, now: float) -> bool:
         delivered, self._role.delivered = self._role.delivered, []
-        sized = [(run, run.values.size_bytes) for run in delivered]
+        sized = [(batch, batch.values.size_bytes) for batch in delivered]
         with self._lock:
             if self._closed:
                 return False
             self._queue.extend(sized)
-            self._queued_records += sum(len(run.values) for run in delivered)
+            self._queued_records += sum(len(batch.values) for batch in delivered)
             self._queued_bytes += sum(size_bytes for _, size_bytes in sized)
             # A queue that was full takes records again when half of it is gone, not one by one.
             had_room = self._role.room
@@ -232,9 +232,9 @@ class Consumer:
             if self._current_run is not None and unwanted(self._current_run):
                 # The application may be iterating over it: this ends that iteration.
                 self._current_values.clear()
-            kept = [(run, size) for run, size in self._queue if not unwanted(run)]
+            kept = [(batch, size) for batch, size in self._queue if not unwanted(batch)]
             self._queue = deque(kept)
-            self._queued_records = sum(len(run.values) for run, _ in kept)
+            self._queued_records = sum(len(batch.values) for batch, _ in kept)
             self._queued_bytes = sum(size_bytes for _, size_bytes in kept)
 
 

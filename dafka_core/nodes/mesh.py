@@ -22,26 +22,26 @@ from dafka_core.errors import (
     ProtocolError,
     TowerNotFoundError,
 )
-from dafka_core.node_config import NodeConfig
+from dafka_core.node_options import NodeOptions
 from dafka_core.nodes.addresses import own_host
-from dafka_core.nodes.sockets import drain, keep_alive, let_go, send_packed, send_run
+from dafka_core.nodes.interruptible import InterruptibleEvent
+from dafka_core.nodes.sockets import drain, keep_alive, let_go, send_batch, send_packed
 from dafka_core.nodes.subscribers import Subscribers
 from dafka_core.nodes.threads import NodeThread
-from dafka_core.nodes.waiting import Flag
-from dafka_core.protocol.beaconing import (
+from dafka_core.protocol.beacons import (
     BEACON,
     WELCOME,
     NodeBeacon,
-    Peers,
+    PeerTable,
     decode_tower_beacon,
     encode_node_beacon,
 )
-from dafka_core.protocol.bursts import Burst
+from dafka_core.protocol.bulk_decoder import BulkDecoder
+from dafka_core.protocol.codec import C_LAYOUT, decode, encode, parse_subscription
 from dafka_core.protocol.limits import MAX_HEADER_BYTES
 from dafka_core.protocol.messages import DirectRecord, Message, RecordMessage
-from dafka_core.protocol.role import Outgoing, Role, RunMessage
-from dafka_core.protocol.wire import DEPLOYED, decode, encode, parse_subscription
-from dafka_core.records import Run
+from dafka_core.protocol.role import Outgoing, OutgoingBatch, Role
+from dafka_core.records import RecordBatch
 
 BURST_COUNT: Final = 65_536
 BURST_BYTES: Final = 16 << 20
@@ -77,7 +77,7 @@ class Mesh:
         self,
         what: str,
         role: Role,
-        config: NodeConfig,
+        config: NodeOptions,
         *,
         on_round: Callable[[float], bool] = lambda now: False,
         tell_peers_apart: bool = False,
@@ -91,11 +91,11 @@ class Mesh:
         self._apart = tell_peers_apart
         self._calls: deque[Callable[[float], list[Outgoing] | None]] = deque()
         self._failure: BaseException | None = None
-        self._connected = Flag()
+        self._connected = InterruptibleEvent()
         self._stopping = False
         self._receiving = True
-        self._peers = Peers(role.address, expiry_s=config.peer_expiry_ms / 1000)
-        self._burst = Burst()
+        self._peers = PeerTable(role.address, expiry_s=config.peer_expiry_ms / 1000)
+        self._burst = BulkDecoder()
         self._beacon_due = 0.0
         self._subscriptions = dict.fromkeys(role.subscriptions())
         self._peer_sockets: dict[str, zmq.Socket[bytes]] = {}
@@ -177,14 +177,14 @@ class Mesh:
     def send(self, messages: list[Outgoing]) -> None:
         """Publishes messages (loop's thread only)."""
         for message in messages:
-            if not isinstance(message, RunMessage):
+            if not isinstance(message, OutgoingBatch):
                 self._pub.send_multipart(encode(message, self._config.wire))
                 continue
-            for packed in self._subscribers.layouts(message.run.topic, message.requestor):
+            for packed in self._subscribers.layouts(message.batch.topic, message.requestor):
                 if packed:
                     send_packed(self._pub, message)
                 else:
-                    send_run(self._pub, message, self._config.wire)
+                    send_batch(self._pub, message, self._config.wire)
 
     def has_subscriber(self, topic: str) -> bool:
         """Whether any peer takes the topic's records (loop's thread only)."""
@@ -214,7 +214,7 @@ class Mesh:
         # Each peer's subscriptions are told of, and ours to apply.
         self._pub.set(zmq.XPUB_VERBOSE, 1)
         self._pub.set(zmq.XPUB_MANUAL, 1)
-        self._subscribers = Subscribers(self._pub, pack=self._config.wire == DEPLOYED)
+        self._subscribers = Subscribers(self._pub, pack=self._config.wire == C_LAYOUT)
         self._sub = self._new_sub()
         self._beacon_pub = self._context.socket(zmq.PUB)
         self._beacon_sub = self._context.socket(zmq.SUB)
@@ -306,11 +306,11 @@ class Mesh:
 
     def _take_messages(self, now: float, socket: zmq.Socket[bytes], peer: str) -> None:
         others = drain(socket, self._burst, max_count=BURST_COUNT, max_bytes=BURST_BYTES)
-        runs = self._burst.take()
+        batches = self._burst.take()
         self.invalid_count += self._burst.invalid_count
         self._burst.invalid_count = 0
-        for requestor, run in runs:
-            self.send(self.role.on_run(now, requestor, run))
+        for requestor, batch in batches:
+            self.send(self.role.on_batch(now, requestor, batch))
         for frames in others:
             try:
                 message = decode(frames)
@@ -322,8 +322,10 @@ class Mesh:
     def _take_message(self, now: float, message: Message, peer: str) -> None:
         if isinstance(message, RecordMessage | DirectRecord):
             requestor = message.requestor if isinstance(message, DirectRecord) else ""
-            run = Run.of(message.topic, message.partition, message.sequence, [message.value])
-            self.send(self.role.on_run(now, requestor, run))
+            batch = RecordBatch.of(
+                message.topic, message.partition, message.sequence, [message.value]
+            )
+            self.send(self.role.on_batch(now, requestor, batch))
         else:
             self.send(self.role.on_message(now, message, peer))
 

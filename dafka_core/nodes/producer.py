@@ -15,15 +15,15 @@ from dafka_core.errors import (
     NoStoreError,
     NotAcknowledgedError,
 )
-from dafka_core.node_config import ProducerConfig
+from dafka_core.node_options import ProducerOptions
 from dafka_core.nodes.addresses import new_address
-from dafka_core.nodes.arguments import check_argument
+from dafka_core.nodes.argument_checks import check_argument
+from dafka_core.nodes.interruptible import InterruptibleCondition, InterruptibleEvent
 from dafka_core.nodes.mesh import Mesh
-from dafka_core.nodes.waiting import Bell, Flag
-from dafka_core.protocol.asking import Question
-from dafka_core.protocol.checks import check_address, check_topic
-from dafka_core.protocol.producing import ProducerRole
+from dafka_core.protocol.producer_role import ProducerRole
 from dafka_core.protocol.role import Outgoing
+from dafka_core.protocol.store_directory import StoreQuery
+from dafka_core.protocol.validation import check_address, check_topic
 from dafka_core.records import Values
 
 if TYPE_CHECKING:
@@ -52,10 +52,10 @@ class Producer:
 
     Args:
         topic: 1 to 255 bytes.
-        tower: see ``NodeConfig.tower``.
+        tower: see ``NodeOptions.tower``.
         address: resume this partition where its earlier producer has ended; a new one otherwise.
             There must never be two producers with one address at a time.
-        options: see ``ProducerConfig``.
+        options: see ``ProducerOptions``.
 
     Raises:
         ConfigError: an option, the topic or the address cannot be used.
@@ -68,7 +68,7 @@ class Producer:
     ) -> None:
         if tower is not None:
             options["tower"] = tower
-        config = ProducerConfig.build(options)
+        config = ProducerOptions.build(options)
         check_argument("topic", topic, check_topic)
         if address is not None:
             check_argument("address", address, check_address)
@@ -85,7 +85,7 @@ class Producer:
         # Whoever waits for room holds the turn, not the lock: a call's offsets are consecutive.
         self._turn = threading.Lock()
         self._lock = threading.Lock()
-        self._changed = Bell()
+        self._changed = InterruptibleCondition()
         self._outbox: list[Values] = []  # published, not yet with the role
         self._singles: list[bytes] = []  # the same, after the outbox: published one by one
         self._next_offset = 0
@@ -268,7 +268,7 @@ class Producer:
         return []
 
     def _resume(self) -> None:
-        asked: list[Question] = []
+        asked: list[StoreQuery] = []
 
         def ask(now: float) -> list[Outgoing]:
             assert self._role.directory is not None
@@ -292,7 +292,7 @@ class Producer:
                 raise NoStoreError(towers, self._config.resume_timeout_s)
             time.sleep(0.005)
         _, end = asked[0].heads.get((self.topic, self.address), (0, 0))
-        resumed = Flag()
+        resumed = InterruptibleEvent()
 
         def resume(now: float) -> list[Outgoing]:
             self._role.resume_at(end)

@@ -15,24 +15,24 @@ from dafka_core.errors import (
     NodeFailedError,
     NoStoreError,
 )
-from dafka_core.node_config import ReaderConfig
+from dafka_core.node_options import ReaderOptions
 from dafka_core.nodes.addresses import new_address
-from dafka_core.nodes.arguments import check_argument
+from dafka_core.nodes.argument_checks import check_argument
+from dafka_core.nodes.interruptible import InterruptibleCondition
 from dafka_core.nodes.mesh import Mesh
-from dafka_core.nodes.waiting import Bell
-from dafka_core.protocol.asking import Question
-from dafka_core.protocol.checks import check_address, check_end, check_sequence, check_topic
-from dafka_core.protocol.reading import RangeRead, ReaderRole
+from dafka_core.protocol.reader_role import RangeRead, ReaderRole
 from dafka_core.protocol.role import Outgoing
-from dafka_core.records import PartitionInfo, Run
+from dafka_core.protocol.store_directory import StoreQuery
+from dafka_core.protocol.validation import check_address, check_end, check_sequence, check_topic
+from dafka_core.records import PartitionInfo, RecordBatch
 
 
 class Reader:
     """Reads heads, times and ranges from the stores.  May be used from several threads.
 
     Args:
-        tower: see ``NodeConfig.tower``.
-        options: see ``ReaderConfig``.
+        tower: see ``NodeOptions.tower``.
+        options: see ``ReaderOptions``.
 
     Raises:
         ConfigError: an option cannot be used.
@@ -42,11 +42,11 @@ class Reader:
     def __init__(self, *, tower: Any = None, **options: Any) -> None:
         if tower is not None:
             options["tower"] = tower
-        self._config = ReaderConfig.build(options)
+        self._config = ReaderOptions.build(options)
         self._limit_bytes = self._config.max_queued_bytes
         self._role = ReaderRole(new_address())
         self._lock = threading.Lock()
-        self._changed = Bell()
+        self._changed = InterruptibleCondition()
         self._reads: dict[int, _Reading] = {}
         self._mesh = Mesh("reader", self._role, self._config, on_round=self._on_round)
         self._mesh.start()
@@ -60,7 +60,7 @@ class Reader:
         """The addresses of the stores heard of so far."""
         return sorted(self._role.directory.stores)
 
-    def deployed_stores(self) -> list[str]:
+    def c_stores(self) -> list[str]:
         """Those of them that answer no queries: deployed stores, which the mesh alone reaches."""
         return sorted(self._role.directory.deployed)
 
@@ -109,7 +109,7 @@ class Reader:
 
     def read(
         self, topic: str, partition: str, start: int, end: int, *, timeout_s: float
-    ) -> Iterator[Run]:
+    ) -> Iterator[RecordBatch]:
         """The records ``[start, end)``, in order and complete.
 
         Raises:
@@ -124,12 +124,12 @@ class Reader:
         offset = start
         try:
             while offset < end:
-                runs = self._take(reading, timeout_s)
-                if not runs:
+                batches = self._take(reading, timeout_s)
+                if not batches:
                     self._explain(topic, partition, offset, end, timeout_s)
-                for run in runs:
-                    offset = run.end
-                    yield run
+                for batch in batches:
+                    offset = batch.end
+                    yield batch
         finally:
             self._end(reading)
 
@@ -149,9 +149,9 @@ class Reader:
         self.close()
 
     def _ask(
-        self, ask: Callable[[float], tuple[Question, list[Outgoing]]], timeout_s: float
-    ) -> Question:
-        asked: list[Question] = []
+        self, ask: Callable[[float], tuple[StoreQuery, list[Outgoing]]], timeout_s: float
+    ) -> StoreQuery:
+        asked: list[StoreQuery] = []
 
         def call(now: float) -> list[Outgoing]:
             question, messages = ask(now)
@@ -179,15 +179,15 @@ class Reader:
         self._wait(lambda: bool(begun), None)
         return begun[0]
 
-    def _take(self, reading: _Reading, timeout_s: float) -> list[Run]:
+    def _take(self, reading: _Reading, timeout_s: float) -> list[RecordBatch]:
         self._mesh.check()  # also when records are there: a closed reader gives out no more
         self._wait(lambda: bool(reading.arrived), timeout_s)
         with self._lock:
-            runs, reading.arrived = reading.arrived, []
+            batches, reading.arrived = reading.arrived, []
             reading.arrived_bytes = 0
         if not reading.read.room:
             self._mesh.wake()
-        return runs
+        return batches
 
     def _end(self, reading: _Reading) -> None:
         def call(now: float) -> None:
@@ -222,7 +222,7 @@ class Reader:
         with self._lock:
             for reading in self._reads.values():
                 read = reading.read
-                reading.arrived_bytes += sum(run.values.size_bytes for run in read.delivered)
+                reading.arrived_bytes += sum(batch.values.size_bytes for batch in read.delivered)
                 reading.arrived.extend(read.delivered)
                 read.delivered.clear()
                 had_room, read.room = read.room, reading.arrived_bytes < self._limit_bytes
@@ -236,7 +236,7 @@ class _Reading:
 
     def __init__(self, read: RangeRead) -> None:
         self.read = read
-        self.arrived: list[Run] = []
+        self.arrived: list[RecordBatch] = []
         self.arrived_bytes = 0
 
 

@@ -15,17 +15,17 @@ import numpy as np
 import zmq
 from zmq.backend import Socket  # without the conveniences that zmq.Socket puts before each call
 
-from dafka_core.protocol.bursts import PACKED_IDS, Burst
+from dafka_core.protocol.bulk_decoder import PACKED_IDS, BulkDecoder
+from dafka_core.protocol.codec import C_LAYOUT, encode, encode_batch_prefix
 from dafka_core.protocol.limits import (
-    DIRECT_RUN_BYTES,
-    LIVE_RUN_BYTES,
+    DIRECT_BATCH_BYTES,
+    LIVE_BATCH_BYTES,
+    MAX_BATCH_COUNT,
     MAX_FRAMES,
-    MAX_RUN_COUNT,
 )
 from dafka_core.protocol.messages import DirectRecord, RecordMessage
-from dafka_core.protocol.role import RunMessage
-from dafka_core.protocol.units import pack_run_tail
-from dafka_core.protocol.wire import DEPLOYED, encode, encode_run_prefix
+from dafka_core.protocol.role import OutgoingBatch
+from dafka_core.protocol.transactions import pack_batch_tail
 
 STALLED_MS: Final = 10_000
 """A peer that takes nothing for so long is cut off, and what waits for it goes: large messages
@@ -55,7 +55,7 @@ def keep_alive(socket: zmq.Socket[bytes]) -> None:
 
 
 def drain(
-    socket: zmq.Socket[bytes], burst: Burst, *, max_count: int, max_bytes: int
+    socket: zmq.Socket[bytes], burst: BulkDecoder, *, max_count: int, max_bytes: int
 ) -> list[list[bytes]]:
     """Takes messages that are there, until one of the limits is passed.
 
@@ -111,43 +111,43 @@ def _rest(socket: zmq.Socket[bytes], frames: list[bytes]) -> list[bytes]:
     return frames
 
 
-def send_run(socket: zmq.Socket[bytes], message: RunMessage, layout: str) -> None:
+def send_batch(socket: zmq.Socket[bytes], message: OutgoingBatch, layout: str) -> None:
     """Sends a record message for each record of the run."""
-    run = message.run
-    if layout != DEPLOYED:
+    batch = message.batch
+    if layout != C_LAYOUT:
         _send_one_by_one(socket, message, layout)
         return
-    prefix = encode_run_prefix(message.requestor, run.topic, run.partition, packed=False)
+    prefix = encode_batch_prefix(message.requestor, batch.topic, batch.partition, packed=False)
     send, pack, more = partial(Socket.send, socket), _SEQUENCE.pack, int(zmq.SNDMORE)
-    for sequence, value in enumerate(run.values, run.offset):
+    for sequence, value in enumerate(batch.values, batch.offset):
         send(prefix + pack(sequence), more)
         send(value)
 
 
-def send_packed(socket: zmq.Socket[bytes], message: RunMessage) -> None:
+def send_packed(socket: zmq.Socket[bytes], message: OutgoingBatch) -> None:
     """Sends the run in as few messages as the limits allow, without looking at its records."""
-    run = message.run
-    prefix = encode_run_prefix(message.requestor, run.topic, run.partition, packed=True)
-    limit_bytes = DIRECT_RUN_BYTES if message.requestor else LIVE_RUN_BYTES
-    ends, data = run.values.columns()
+    batch = message.batch
+    prefix = encode_batch_prefix(message.requestor, batch.topic, batch.partition, packed=True)
+    limit_bytes = DIRECT_BATCH_BYTES if message.requestor else LIVE_BATCH_BYTES
+    ends, data = batch.values.columns()
     lengths = memoryview(np.diff(ends).astype("<u4").tobytes())
     start = 0
-    while start < len(run.values):
+    while start < len(batch.values):
         stop = int(ends.searchsorted(ends[start] + limit_bytes, side="right")) - 1
-        stop = min(max(stop, start + 1), start + MAX_RUN_COUNT, len(run.values))
+        stop = min(max(stop, start + 1), start + MAX_BATCH_COUNT, len(batch.values))
         records = data[int(ends[start]) : int(ends[stop])]
-        header = prefix + pack_run_tail(run.offset + start, stop - start, run.unit)
+        header = prefix + pack_batch_tail(batch.offset + start, stop - start, batch.transaction)
         socket.send(header, zmq.SNDMORE)
         socket.send(b"".join((lengths[4 * start : 4 * stop], records)))
         start = stop
 
 
-def _send_one_by_one(socket: zmq.Socket[bytes], message: RunMessage, layout: str) -> None:
-    run = message.run
-    for sequence, value in enumerate(run.values, run.offset):
+def _send_one_by_one(socket: zmq.Socket[bytes], message: OutgoingBatch, layout: str) -> None:
+    batch = message.batch
+    for sequence, value in enumerate(batch.values, batch.offset):
         if message.requestor:
-            direct = DirectRecord(message.requestor, run.topic, run.partition, sequence, value)
+            direct = DirectRecord(message.requestor, batch.topic, batch.partition, sequence, value)
             socket.send_multipart(encode(direct, layout))
         else:
-            record = RecordMessage(run.topic, run.partition, sequence, value)
+            record = RecordMessage(batch.topic, batch.partition, sequence, value)
             socket.send_multipart(encode(record, layout))

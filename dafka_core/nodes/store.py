@@ -10,17 +10,17 @@ from typing import Any, Final, Self
 from uuid import UUID
 
 from dafka_core.errors import ClosedError, NodeFailedError, StoreError
-from dafka_core.node_config import StoreConfig
+from dafka_core.node_options import StoreOptions
 from dafka_core.nodes.addresses import new_address
-from dafka_core.nodes.appending import Appender, Outcomes
-from dafka_core.nodes.bulk import serve_bulk
-from dafka_core.nodes.merging import Merger
+from dafka_core.nodes.append_queue import AppendQueue
+from dafka_core.nodes.flight_host import serve_bulk
+from dafka_core.nodes.log_writer import LogWriter, Outcomes
+from dafka_core.nodes.merge_thread import MergeThread
 from dafka_core.nodes.mesh import Mesh
-from dafka_core.nodes.puts import Puts
-from dafka_core.nodes.serving import StoreLoop
+from dafka_core.nodes.store_loop import StoreLoop
 from dafka_core.protocol.role import Outgoing
-from dafka_core.protocol.storing import StoreRole
-from dafka_core.storage import STAGED_HOURS, Entry, Log
+from dafka_core.protocol.store_role import StoreRole
+from dafka_core.storage import STAGED_HOURS, Log, LogEntry
 
 ADDRESS_FILE: Final = "address"
 
@@ -32,8 +32,8 @@ class Store:
 
     Args:
         directory: made if it does not exist; one store at a time may have it open.
-        tower: see ``NodeConfig.tower``.
-        options: see ``StoreConfig``.
+        tower: see ``NodeOptions.tower``.
+        options: see ``StoreOptions``.
 
     Raises:
         ConfigError: an option cannot be used.
@@ -44,7 +44,7 @@ class Store:
     def __init__(self, directory: str | Path, *, tower: Any = None, **options: Any) -> None:
         if tower is not None:
             options["tower"] = tower
-        config = StoreConfig.build(options)
+        config = StoreOptions.build(options)
         with contextlib.ExitStack() as undo:
             self.log = Log(directory)
             undo.callback(self.log.close)
@@ -54,9 +54,9 @@ class Store:
                 self.log.end,
                 sync_interval_s=config.sync_interval_ms / 1000,
             )
-            self._appender = Appender(self.log, self._on_appended)
+            self._appender = LogWriter(self.log, self._on_appended)
             undo.callback(self._appender.close)
-            self._merger = Merger(self.log)
+            self._merger = MergeThread(self.log)
             undo.callback(self._merger.close)
             self._mesh = Mesh("store", self._role, config, on_round=self._on_round)
             undo.callback(self._mesh.close)
@@ -68,7 +68,7 @@ class Store:
                 receive=self._mesh.receive,
                 has_subscriber=self._mesh.has_subscriber,
             )
-            self._puts = Puts(self._mesh, self._role, self.log)
+            self._puts = AppendQueue(self._mesh, self._role, self.log)
             self._bulk = serve_bulk(self.log, self._puts, self._role, config)
             undo.callback(self._bulk.close)
             self._mesh.start()
@@ -124,7 +124,7 @@ class Store:
     def _on_round(self, now: float) -> bool:
         return self._loop.on_round(now)
 
-    def _on_appended(self, entries: list[Entry], outcomes: Outcomes | BaseException) -> None:
+    def _on_appended(self, entries: list[LogEntry], outcomes: Outcomes | BaseException) -> None:
         """In the appender's thread."""
         if isinstance(outcomes, BaseException):
             self._puts.fail(outcomes)

@@ -12,8 +12,13 @@ from typing import Final
 
 import zmq
 
-from dafka_core.protocol.messages import DirectRecord, DirectRun, RecordMessage, RecordRun
-from dafka_core.protocol.wire import command_id, parse_subscription
+from dafka_core.protocol.codec import command_id, parse_subscription
+from dafka_core.protocol.messages import (
+    DirectRecord,
+    DirectRecordBatch,
+    RecordBatchMessage,
+    RecordMessage,
+)
 
 MAX_NAMES: Final = 100_000
 """Requestors known to take packed answers, and topics subscribed to.  Peers choose the names;
@@ -37,7 +42,7 @@ class Subscribers:
         if not subscribed:
             if frame[:1] == b"\x00":
                 self._pub.set(zmq.UNSUBSCRIBE, frame[1:])
-                if kind is DirectRun:
+                if kind is DirectRecordBatch:
                     self._forget(topic)
             return
         self._pub.set(zmq.SUBSCRIBE, frame[1:])
@@ -45,10 +50,10 @@ class Subscribers:
             self._count(self._single, topic)
         # A SUB socket sends its subscriptions in the order of their octets, and the packed forms
         # come after the single ones.
-        elif kind is RecordRun and self._pack:
+        elif kind is RecordBatchMessage and self._pack:
             self._pub.set(zmq.UNSUBSCRIBE, command_id(RecordMessage) + frame[2:])
             self._count(self._packed, topic)
-        elif kind is DirectRun and self._pack and self._has_room(self._requestors, topic):
+        elif kind is DirectRecordBatch and self._pack and self._has_room(self._requestors, topic):
             self._pub.set(zmq.UNSUBSCRIBE, command_id(DirectRecord) + frame[2:])
             self._requestors[topic] += 1
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable
 
-from dafka_core.nodes.waiting import Flag
+from dafka_core.nodes.interruptible import InterruptibleEvent
 
 
 class NodeThread:
@@ -17,7 +17,7 @@ class NodeThread:
 
     def __init__(self, name: str, run: Callable[[], None]) -> None:
         self._run = run
-        self._ended = Flag()
+        self._ended = InterruptibleEvent()
         self._thread = threading.Thread(target=self._run_to_end, name=name, daemon=True)
 
     def start(self) -> None:

@@ -15,10 +15,10 @@ from typing import Any, Final, Self
 import zmq
 
 from dafka_core.errors import ConfigError, NodeFailedError, ProtocolError
-from dafka_core.node_config import TowerConfig
+from dafka_core.node_options import TowerOptions
 from dafka_core.nodes.sockets import keep_alive
 from dafka_core.nodes.threads import NodeThread
-from dafka_core.protocol.beaconing import (
+from dafka_core.protocol.beacons import (
     WELCOME,
     TowerBeacon,
     decode_node_beacon,
@@ -39,14 +39,14 @@ class Tower:
     """A tower in a thread of its own, from construction until ``stop``.
 
     Args:
-        options: see ``TowerConfig``.
+        options: see ``TowerOptions``.
 
     Raises:
         ConfigError: an address cannot be bound to.
     """
 
     def __init__(self, **options: Any) -> None:
-        config = TowerConfig.build(options)
+        config = TowerOptions.build(options)
         self.invalid_count = 0
         """Beacons that were none; they were dropped."""
         self._failure: BaseException | None = None

@@ -41,13 +41,13 @@ MAX_VALUE_BYTES: Final = 256 << 20
 MAX_FRAMES: Final = 3
 """RFC 46's RECORD has the most: topic frame, command frame, content."""
 
-MAX_RUN_COUNT: Final = 65_536
+MAX_BATCH_COUNT: Final = 65_536
 """Records in one packed message."""
 
-LIVE_RUN_BYTES: Final = 16 << 10
+LIVE_BATCH_BYTES: Final = 16 << 10
 """What a producer packs into one message at the most (or one record, if that is larger).  PUB
 sockets count messages: what waits for a peer that does not read is this times the high-water
 mark."""
 
-DIRECT_RUN_BYTES: Final = 512 << 10
+DIRECT_BATCH_BYTES: Final = 512 << 10
 """The same for the answer to a FETCH, which is bounded already by what was asked for."""

@@ -10,24 +10,24 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from dafka_core.errors import ProtocolError
-from dafka_core.protocol.checks import (
-    check_address,
-    check_end,
-    check_locations,
-    check_part,
-    check_query,
-    check_run,
-    check_sequence,
-    check_topic,
-    check_topics,
-    check_unit,
-    unpack_run,
-)
 from dafka_core.protocol.limits import (
     MAX_FETCH_COUNT,
     MAX_SEQUENCE,
 )
-from dafka_core.records import Unit
+from dafka_core.protocol.validation import (
+    check_address,
+    check_batch,
+    check_end,
+    check_locations,
+    check_part,
+    check_query,
+    check_sequence,
+    check_topic,
+    check_topics,
+    check_transaction,
+    unpack_batch,
+)
+from dafka_core.records import Transaction
 
 
 @dataclass(frozen=True, slots=True)
@@ -201,11 +201,11 @@ class StoreHello:
 
 
 @dataclass(frozen=True, slots=True)
-class RecordRun:
+class RecordBatchMessage:
     """Extension: RECORDs of one partition in one message, for nodes that subscribe to it.
 
     ``value`` is the lengths of the records, four octets each and little endian, as columns are,
-    and then the records themselves.  ``unit`` is the one that all of them belong to, if any.
+    and then the records themselves.  ``transaction`` is the one that all of them belong to, if any.
     """
 
     topic: str
@@ -213,19 +213,19 @@ class RecordRun:
     sequence: int
     count: int
     value: bytes
-    unit: Unit | None = None
+    transaction: Transaction | None = None
 
     def __post_init__(self) -> None:
         check_topic(self.topic)
         check_address(self.partition)
-        check_run(self.sequence, self.count)
-        check_unit(self.sequence, self.count, self.unit)
-        unpack_run(self.count, self.value)
+        check_batch(self.sequence, self.count)
+        check_transaction(self.sequence, self.count, self.transaction)
+        unpack_batch(self.count, self.value)
 
 
 @dataclass(frozen=True, slots=True)
-class DirectRun:
-    """Extension: DIRECT-RECORDs of one partition in one message; the rest as in RecordRun."""
+class DirectRecordBatch:
+    """Extension: DIRECT-RECORDs of one partition in one message; the rest as in RecordBatchMessage."""
 
     requestor: str
     topic: str
@@ -233,15 +233,15 @@ class DirectRun:
     sequence: int
     count: int
     value: bytes
-    unit: Unit | None = None
+    transaction: Transaction | None = None
 
     def __post_init__(self) -> None:
         check_address(self.requestor)
         check_topic(self.topic)
         check_address(self.partition)
-        check_run(self.sequence, self.count)
-        check_unit(self.sequence, self.count, self.unit)
-        unpack_run(self.count, self.value)
+        check_batch(self.sequence, self.count)
+        check_transaction(self.sequence, self.count, self.transaction)
+        unpack_batch(self.count, self.value)
 
 
 class HeadEntry(NamedTuple):
@@ -370,8 +370,8 @@ Message = (
     | GetHeads
     | ConsumerHello
     | StoreHello
-    | RecordRun
-    | DirectRun
+    | RecordBatchMessage
+    | DirectRecordBatch
     | HeadsQuery
     | TimesQuery
     | HeadsReply

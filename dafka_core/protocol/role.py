@@ -11,18 +11,18 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from dafka_core.protocol.messages import Message
-from dafka_core.records import Run
+from dafka_core.records import RecordBatch
 
 
 @dataclass(frozen=True, slots=True)
-class RunMessage:
-    """A RECORD for each record of ``run``; DIRECT-RECORDs to ``requestor`` if there is one."""
+class OutgoingBatch:
+    """A RECORD for each record of ``batch``; DIRECT-RECORDs to ``requestor`` if there is one."""
 
-    run: Run
+    batch: RecordBatch
     requestor: str = ""
 
 
-Outgoing = Message | RunMessage
+Outgoing = Message | OutgoingBatch
 
 
 class Role(Protocol):
@@ -37,7 +37,7 @@ class Role(Protocol):
     def on_message(self, now: float, message: Message, peer: str) -> list[Outgoing]:
         """A message that is no record.  ``peer`` is who sent it, or empty where unknown."""
 
-    def on_run(self, now: float, requestor: str, run: Run) -> list[Outgoing]:
+    def on_batch(self, now: float, requestor: str, batch: RecordBatch) -> list[Outgoing]:
         """Records; ``requestor`` is whom they were sent to, empty for RECORD."""
 
     def on_subscribed(self, now: float, kind: type[Message], topic: str) -> list[Outgoing]:

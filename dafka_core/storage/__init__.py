@@ -1,31 +1,31 @@
 """The store's durable log."""
 
-from dafka_core.storage.block import Chunk
-from dafka_core.storage.log import Log
-from dafka_core.storage.snapshot import Snapshot
-from dafka_core.storage.staging import (
+from dafka_core.log_entries import (
     STAGED_HOURS,
     Commit,
     Discard,
-    Entry,
-    Mark,
-    Staged,
+    LogEntry,
+    SetTransaction,
+    Stage,
     attempt_octets,
 )
+from dafka_core.storage.block import Chunk
+from dafka_core.storage.block_writer import WrongOffsetError
+from dafka_core.storage.log import Log
+from dafka_core.storage.snapshot import Snapshot
 from dafka_core.storage.statistics import PartitionStatistics
-from dafka_core.storage.writing import WrongOffsetError
 
 __all__ = [
     "STAGED_HOURS",
     "Chunk",
     "Commit",
     "Discard",
-    "Entry",
     "Log",
-    "Mark",
+    "LogEntry",
     "PartitionStatistics",
+    "SetTransaction",
     "Snapshot",
-    "Staged",
+    "Stage",
     "WrongOffsetError",
     "attempt_octets",
 ]

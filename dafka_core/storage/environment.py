@@ -21,15 +21,15 @@ from typing import TYPE_CHECKING, TypeVar
 import lmdb
 
 from dafka_core.errors import ClosedError, StoreError
-from dafka_core.storage.failures import DATA_FILE, translated
-from dafka_core.storage.gate import Gate
-from dafka_core.storage.opening import (
+from dafka_core.storage.open_environment import (
     Opened,
     affordable_bytes,
     can_map,
     lock_writer,
     open_environment,
 )
+from dafka_core.storage.rw_lock import RWLock
+from dafka_core.storage.storage_errors import DATA_FILE, translated
 
 DEFAULT_MAP_BYTES = 1 << 40
 """Address space, not memory or disk: so much that growing, which waits for readers, is rare."""
@@ -43,7 +43,7 @@ _PIN_POLL_S = 0.01
 T = TypeVar("T")
 
 if TYPE_CHECKING:
-    Transaction = lmdb.Transaction[memoryview]
+    Txn = lmdb.Transaction[memoryview]
 
 
 class _Map:
@@ -54,12 +54,12 @@ class _Map:
         self.env = opened.env
         self.read_only = read_only
         self.closed = False
-        self.gate = Gate()
+        self.gate = RWLock()
         self.writer = threading.Lock()
         self.handles = 0
         self.pins: weakref.WeakSet[Pin] = weakref.WeakSet()
 
-    def begin(self) -> Transaction | None:
+    def begin(self) -> Txn | None:
         """A read transaction; None when another process's file has outgrown the map."""
         try:
             return self.env.begin(buffers=True)
@@ -77,10 +77,10 @@ class Pin:
     Nothing closes it: the last reference does, so that it cannot end too early.
     """
 
-    __slots__ = ("__weakref__", "_map", "transaction")
+    __slots__ = ("__weakref__", "_map", "txn")
 
-    def __init__(self, mapped: _Map, transaction: Transaction) -> None:
-        self.transaction = transaction
+    def __init__(self, mapped: _Map, txn: Txn) -> None:
+        self.txn = txn
         self._map = mapped
 
 
@@ -107,7 +107,7 @@ class Environment:
         _, self.meta, self.partitions, self.blocks = self._map.opened
 
     @contextlib.contextmanager
-    def reading(self) -> Iterator[Transaction]:
+    def reading(self) -> Iterator[Txn]:
         """A read transaction.  What it hands out is valid only inside: copy it.
 
         A thread must not open a second one inside the first.
@@ -120,10 +120,10 @@ class Environment:
             mapped = self._mapped()
             with mapped.gate.shared(), translated(self.directory):
                 self._mapped()
-                transaction = mapped.begin()
-                if transaction is not None:
-                    with transaction:
-                        yield transaction
+                txn = mapped.begin()
+                if txn is not None:
+                    with txn:
+                        yield txn
                     return
             self._grow(mapped, None)
 
@@ -138,14 +138,14 @@ class Environment:
             mapped = self._mapped()
             with mapped.gate.shared(), translated(self.directory):
                 self._mapped()
-                transaction = mapped.begin()
-                if transaction is not None:
-                    pin = Pin(mapped, transaction)
+                txn = mapped.begin()
+                if txn is not None:
+                    pin = Pin(mapped, txn)
                     mapped.pins.add(pin)
                     return pin
             self._grow(mapped, None)
 
-    def write(self, work: Callable[[Transaction], T]) -> T:
+    def write(self, work: Callable[[Txn], T]) -> T:
         """What ``work`` returns, after all it wrote is on disk; or nothing of it is.
 
         ``work`` runs again from the start when the map had to grow.
@@ -161,8 +161,8 @@ class Environment:
                 try:
                     with translated(self.directory):
                         self._mapped()
-                        with mapped.env.begin(write=True, buffers=True) as transaction:
-                            return work(transaction)
+                        with mapped.env.begin(write=True, buffers=True) as txn:
+                            return work(txn)
                 except lmdb.MapFullError:
                     self._grow(mapped, 2 * mapped.env.info()["map_size"])
                 except lmdb.MapResizedError:

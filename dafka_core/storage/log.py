@@ -44,17 +44,19 @@ from typing import TYPE_CHECKING, Self
 import numpy as np
 
 from dafka_core.errors import DafkaError
-from dafka_core.records import PartitionInfo, Run, UnitInfo
-from dafka_core.storage.activity import Activity
+from dafka_core.log_entries import LogEntry
+from dafka_core.records import PartitionInfo, RecordBatch, TransactionState
 from dafka_core.storage.block import Block, Chunk
-from dafka_core.storage.cache import BlockCache
+from dafka_core.storage.block_builder import MAX_BLOCK_BYTES
+from dafka_core.storage.block_cache import BlockCache
+from dafka_core.storage.block_merger import BlockMerger
+from dafka_core.storage.block_writer import FinishedBlock, trim_partition
+from dafka_core.storage.entry_writer import EntryWriter, discard_stale, transaction_state
 from dafka_core.storage.environment import DEFAULT_MAP_BYTES, Environment
-from dafka_core.storage.keys import Row
-from dafka_core.storage.merging import Merging
-from dafka_core.storage.notes import Notes
-from dafka_core.storage.packing import MAX_BLOCK_BYTES
+from dafka_core.storage.idle_timer import IdleTimer
+from dafka_core.storage.merge_planner import MergePlanner
+from dafka_core.storage.rows import PartitionRow
 from dafka_core.storage.snapshot import Snapshot
-from dafka_core.storage.staging import Entry
 from dafka_core.storage.statistics import PartitionStatistics, statistics_of
 from dafka_core.storage.tables import (
     block_at,
@@ -65,11 +67,9 @@ from dafka_core.storage.tables import (
     row_of,
     tails,
 )
-from dafka_core.storage.units import Writes, discard_stale, unit_info
-from dafka_core.storage.writing import Written, trim_partition
 
 if TYPE_CHECKING:
-    from dafka_core.storage.environment import Transaction
+    from dafka_core.storage.environment import Txn
 
 DEFAULT_MAX_RECORDS = 1 << 20
 DEFAULT_MAX_BYTES = 64 << 20
@@ -105,14 +105,14 @@ class Log:
         self._clock_us = clock_us
         self._cache = BlockCache()
         self._buffer = bytearray(0 if read_only else MAX_BLOCK_BYTES)
-        self._appending = Activity()
+        self._appending = IdleTimer()
         self._env = Environment(self.directory, read_only=read_only, map_size_bytes=map_size_bytes)
-        self._notes = Notes()
-        self._merging = Merging(self._env, self._notes)
+        self._notes = MergePlanner()
+        self._merging = BlockMerger(self._env, self._notes)
         if not read_only:
             self._check_rows()
 
-    def append(self, runs: Sequence[Run]) -> None:
+    def append(self, runs: Sequence[RecordBatch]) -> None:
         """Writes all runs, or none; they are on disk when this returns.
 
         Several runs of one partition must follow each other.  All are stamped with one time,
@@ -129,7 +129,7 @@ class Log:
             if refused is not None:
                 raise refused
 
-    def write(self, entries: Sequence[Entry]) -> list[DafkaError | None]:
+    def write(self, entries: Sequence[LogEntry]) -> list[DafkaError | None]:
         """Does what all entries say (``staging.py``), in order; it is on disk when this returns.
 
         One outcome for each: None, or why nothing of it was done (``staging.py`` has them).
@@ -142,8 +142,8 @@ class Log:
         """
         now_us = self._clock_us()
 
-        def work(transaction: Transaction) -> tuple[list[DafkaError | None], list[Written]]:
-            writes = Writes(self._env, transaction, now_us, self._buffer)
+        def work(txn: Txn) -> tuple[list[DafkaError | None], list[FinishedBlock]]:
+            writes = EntryWriter(self._env, txn, now_us, self._buffer)
             return [writes.apply(entry) for entry in entries], writes.written
 
         if not entries:
@@ -154,10 +154,10 @@ class Log:
                 self._notes.add(partition_id, block)
         return outcomes
 
-    def unit(self, topic: str, partition: str) -> UnitInfo:
+    def transaction_state(self, topic: str, partition: str) -> TransactionState:
         """How far a partition's units are; all zero when it is not known."""
-        with self._env.reading() as transaction:
-            return unit_info(row_of(self._env, transaction, topic, partition))
+        with self._env.reading() as txn:
+            return transaction_state(row_of(self._env, txn, topic, partition))
 
     def discard_stale(self, older_than_s: float, *, replicas: bool = True) -> int:
         """Gives up what was staged longer ago and nobody went on with; of how many partitions.
@@ -170,12 +170,12 @@ class Log:
         """
         before_us = self._clock_us() - int(older_than_s * 1_000_000)
 
-        def work(transaction: Transaction) -> int:
-            return discard_stale(self._env, transaction, before_us, replicas=replicas)
+        def work(txn: Txn) -> int:
+            return discard_stale(self._env, txn, before_us, replicas=replicas)
 
         self._env.check_writable()
-        with self._env.reading() as transaction:
-            if not tails(self._env, transaction):
+        with self._env.reading() as txn:
+            if not tails(self._env, txn):
                 return 0
         return self._env.write(work)
 
@@ -190,8 +190,8 @@ class Log:
             StoreError: the disk cannot take it.
         """
 
-        def write(transaction: Transaction) -> int:
-            return trim_partition(self._env, transaction, topic, partition, before)
+        def write(txn: Txn) -> int:
+            return trim_partition(self._env, txn, topic, partition, before)
 
         return self._env.write(write)
 
@@ -233,8 +233,8 @@ class Log:
 
     def partitions(self, topic: str | None = None) -> list[PartitionInfo]:
         """What is held of every partition, or of every one of a topic; in order of their names."""
-        with self._env.reading() as transaction:
-            return infos_of(self._env, transaction, topic)
+        with self._env.reading() as txn:
+            return infos_of(self._env, txn, topic)
 
     def info(self, topic: str, partition: str) -> PartitionInfo | None:
         """What is held of a partition; None when it is not known."""
@@ -320,8 +320,8 @@ class Log:
             StoreError: a block is damaged.
         """
         while True:
-            with self._env.reading() as transaction:
-                found = offset_of_time(self._env, transaction, topic, partition, timestamp_us)
+            with self._env.reading() as txn:
+                found = offset_of_time(self._env, txn, topic, partition, timestamp_us)
             if found is None:
                 return None
             checked = self._block_at(topic, partition, found)
@@ -339,8 +339,8 @@ class Log:
         Raises:
             StoreError: the first block is damaged.
         """
-        with self._env.reading() as transaction:
-            return statistics_of(self._env, transaction, topic, partition)
+        with self._env.reading() as txn:
+            return statistics_of(self._env, txn, topic, partition)
 
     def close(self) -> None:
         """Waits for reads and writes to end, then closes; a second call does nothing."""
@@ -376,8 +376,8 @@ class Log:
 
     def _block_at(self, topic: str, partition: str, offset: int) -> tuple[int, Block] | None:
         """The block that holds a record, and its first offset; None when the record is not held."""
-        with self._env.reading() as transaction:
-            found = block_at(self._env, transaction, topic, partition, offset)
+        with self._env.reading() as txn:
+            found = block_at(self._env, txn, topic, partition, offset)
             if found is None:
                 return None
             block = self._cache.get(found.key)
@@ -395,6 +395,6 @@ class Log:
             self._env.close()
             raise
 
-    def _held(self, topic: str, partition: str) -> Row | None:
-        with self._env.reading() as transaction:
-            return held_row(self._env, transaction, topic, partition)
+    def _held(self, topic: str, partition: str) -> PartitionRow | None:
+        with self._env.reading() as txn:
+            return held_row(self._env, txn, topic, partition)

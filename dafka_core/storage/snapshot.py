@@ -12,11 +12,11 @@ import numpy as np
 
 from dafka_core.errors import ClosedError
 from dafka_core.records import PartitionInfo
-from dafka_core.storage import paging
+from dafka_core.storage import page_advice
 from dafka_core.storage.block import ALIGNMENT, Block, Chunk
 from dafka_core.storage.environment import Environment, Pin
-from dafka_core.storage.failures import translated
-from dafka_core.storage.keys import Row
+from dafka_core.storage.rows import PartitionRow
+from dafka_core.storage.storage_errors import translated
 from dafka_core.storage.tables import block_of, held_row, infos_of, read_block
 
 
@@ -40,7 +40,7 @@ class _Region:
     def __del__(self) -> None:
         # Before the pin goes: without it the map may move.
         if self._once:
-            paging.leave(self._address, self._size_bytes)
+            page_advice.leave(self._address, self._size_bytes)
 
 
 class Snapshot:
@@ -63,12 +63,12 @@ class Snapshot:
     def partitions(self, topic: str | None = None) -> list[PartitionInfo]:
         """What is held of every partition, or of every one of a topic; in order of their names."""
         with self._reading() as pin:
-            return infos_of(self._env, pin.transaction, topic)
+            return infos_of(self._env, pin.txn, topic)
 
     def info(self, topic: str, partition: str) -> PartitionInfo | None:
         """What is held of a partition; None when it is not known."""
         with self._reading() as pin:
-            row = held_row(self._env, pin.transaction, topic, partition)
+            row = held_row(self._env, pin.txn, topic, partition)
         return PartitionInfo(topic, partition, row.earliest, row.end) if row else None
 
     def read(
@@ -85,7 +85,7 @@ class Snapshot:
             StoreError: a block is damaged (topic, partition and offset are named).
         """
         with self._reading() as pin:
-            row = held_row(self._env, pin.transaction, topic, partition)
+            row = held_row(self._env, pin.txn, topic, partition)
         if row is None:
             return
         offset, end = max(start, row.earliest), min(end, row.end)
@@ -112,10 +112,10 @@ class Snapshot:
         self.close()
 
     def _block_at(
-        self, topic: str, partition: str, row: Row, offset: int, *, copy: bool
+        self, topic: str, partition: str, row: PartitionRow, offset: int, *, copy: bool
     ) -> tuple[int, Block]:
         with self._reading() as pin:
-            found = block_of(self._env, pin.transaction, topic, partition, row, offset)
+            found = block_of(self._env, pin.txn, topic, partition, row, offset)
 
         def in_place(packed: memoryview) -> Block:
             return Block.parse(_in_place(packed, pin, once=self._env.read_only))

@@ -8,7 +8,7 @@ from dafka_core.storage.environment import Environment
 from dafka_core.storage.tables import held_row, size_of, time_at
 
 if TYPE_CHECKING:
-    from dafka_core.storage.environment import Transaction
+    from dafka_core.storage.environment import Txn
 
 
 class PartitionStatistics(NamedTuple):
@@ -32,15 +32,15 @@ class PartitionStatistics(NamedTuple):
 
 
 def statistics_of(
-    env: Environment, transaction: Transaction, topic: str, partition: str
+    env: Environment, txn: Txn, topic: str, partition: str
 ) -> PartitionStatistics | None:
     """See ``Log.statistics``."""
-    row = held_row(env, transaction, topic, partition)
+    row = held_row(env, txn, topic, partition)
     if row is None:
         return None
     first_us = last_us = None
     if row.earliest < row.end:
-        first_us = time_at(env, transaction, topic, partition, row.earliest)
+        first_us = time_at(env, txn, topic, partition, row.earliest)
         last_us = row.last_timestamp_us
     return PartitionStatistics(
         topic,
@@ -48,7 +48,7 @@ def statistics_of(
         row.earliest,
         row.end,
         row.end - row.earliest,
-        size_of(env, transaction, row),
+        size_of(env, txn, row),
         first_us,
         last_us,
     )

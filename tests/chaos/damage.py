@@ -21,9 +21,9 @@ from pathlib import Path
 
 import pyarrow as pa
 
-from dafka_core.columnar.client import StoreClient
-from dafka_core.columnar.places import Place
 from dafka_core.errors import DafkaError
+from dafka_core.flight.store_client import StoreClient
+from dafka_core.flight.store_location import StoreLocation
 from tests.chaos.disks import values_on_disk
 from tests.chaos.harness import Chaos, ChaosError, wait_until
 from tests.chaos.networks import Process, unshare_works
@@ -239,7 +239,7 @@ def _fill(it: _Round, store: Node) -> Partitions:
 
 def _client(store: Node) -> StoreClient:
     ready = store.ready()
-    return StoreClient(Place(str(ready["address"]), tuple(ready["flight"])))
+    return StoreClient(StoreLocation(str(ready["address"]), tuple(ready["flight"])))
 
 
 def _put(client: StoreClient, name: str, start: int, count: int) -> None:

@@ -34,7 +34,7 @@ def values_on_disk(directory: Path) -> dict[tuple[str, str], list[bytes]]:
     return found
 
 
-class Blocks:
+class RowBuffer:
     """Watches the table of a store that runs: its merging makes the blocks fewer.
 
     To be closed before this process opens the directory in another way.

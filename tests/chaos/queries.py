@@ -26,7 +26,7 @@ END_S = 4 * PATIENCE_S
 KEYS = 40
 
 
-class Plan(NamedTuple):
+class MergePlan(NamedTuple):
     """What a driver is to do."""
 
     master: str
@@ -52,7 +52,7 @@ class Driver:
     What it prints beside its own lines goes to the file ``log``.
     """
 
-    def __init__(self, plan: Plan, log: Path) -> None:
+    def __init__(self, plan: MergePlan, log: Path) -> None:
         self._plan = plan
         self.log = log
         self.batch = -1

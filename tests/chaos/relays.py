@@ -14,7 +14,7 @@ from pathlib import Path
 
 import zmq
 
-from dafka_core.protocol.beaconing import (
+from dafka_core.protocol.beacons import (
     WELCOME,
     NodeBeacon,
     TowerBeacon,

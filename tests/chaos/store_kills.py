@@ -21,10 +21,10 @@ from pathlib import Path
 import pyarrow as pa
 
 from dafka_core import NotAcknowledgedError, Producer
-from dafka_core.columnar.client import StoreClient
-from dafka_core.columnar.places import Place
 from dafka_core.errors import DafkaError
-from tests.chaos.disks import Blocks, values_on_disk
+from dafka_core.flight.store_client import StoreClient
+from dafka_core.flight.store_location import StoreLocation
+from tests.chaos.disks import RowBuffer, values_on_disk
 from tests.chaos.harness import PATIENCE_S, Chaos, ChaosError, wait_until
 from tests.chaos.nodes import Listener, Node, start_store, start_tower
 
@@ -137,13 +137,13 @@ class FlightWriter(Writer):
 
     def __init__(self, name: str, seed: str) -> None:
         super().__init__(name, seed)
-        self._place: Place | None = None
+        self._place: StoreLocation | None = None
         self._acknowledged = self._sent = 0
 
     def found(self, ready: dict[str, object]) -> None:
         """The store serves, here."""
         locations = tuple(map(str, ready["flight"]))  # type: ignore[call-overload]
-        self._place = Place(str(ready["address"]), locations)
+        self._place = StoreLocation(str(ready["address"]), locations)
 
     def sent(self) -> int:
         return self._sent
@@ -266,7 +266,7 @@ def _wait_for_merging(chance: random.Random, writers: list[Writer], directory: P
     """Lets the store become quiet, so that it merges; the moment is one at which it does."""
     for writer in writers:
         writer.hold(True)
-    blocks = Blocks(directory)
+    blocks = RowBuffer(directory)
     try:
         deadline = time.monotonic() + MERGE_WAIT_S
         most = blocks.count()

@@ -8,7 +8,7 @@ import lmdb
 import pytest
 
 from dafka_core.errors import StoreError
-from dafka_core.records import Run
+from dafka_core.records import RecordBatch
 from dafka_core.storage import Log
 
 P, Q = "P" * 32, "Q" * 32
@@ -20,7 +20,7 @@ def filled(directory: Path) -> list[bytes]:
     values = [b"%d".ljust(1000, b".") % number for number in range(3 * EACH)]
     with Log(directory) as log:
         for first in range(0, len(values), EACH):
-            log.append([Run.of("t", P, first, values[first : first + EACH])])
+            log.append([RecordBatch.of("t", P, first, values[first : first + EACH])])
     return values
 
 
@@ -81,6 +81,6 @@ def test_a_new_partition_does_not_take_the_place_of_another(tmp_path: Path) -> N
     changed(tmp_path, b"meta", b"next partition", None)
     with Log(tmp_path) as store:
         with pytest.raises(StoreError, match="in use"):
-            store.append([Run.of("t", Q, 0, [b"other"] * EACH)])
+            store.append([RecordBatch.of("t", Q, 0, [b"other"] * EACH)])
         assert read(store, 0) == values
         assert store.info("t", Q) is None

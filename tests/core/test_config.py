@@ -11,7 +11,8 @@ from typing import Any, ClassVar
 import numpy as np
 import pytest
 
-from dafka_core.config import (
+from dafka_core.errors import ConfigError
+from dafka_core.options import (
     OptionInfo,
     Options,
     markdown_table,
@@ -22,7 +23,6 @@ from dafka_core.config import (
     parse_str,
     unknown,
 )
-from dafka_core.errors import ConfigError
 
 
 def parse_pair(value: Any) -> tuple[int, ...]:

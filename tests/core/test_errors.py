@@ -25,9 +25,9 @@ from dafka_core.errors import (
     StoreError,
     StoreUnreachableError,
     TowerNotFoundError,
-    UnitExistsError,
+    TransactionExistsError,
 )
-from dafka_core.records import Unit
+from dafka_core.records import Transaction
 
 TOWERS = ["127.0.0.1:5556:5557", "[::1]:1:2"]
 ERRORS: list[tuple[DafkaError, dict[str, object], str]] = [
@@ -115,8 +115,8 @@ ERRORS: list[tuple[DafkaError, dict[str, object], str]] = [
         f"topic 't', partition P: attempt {'A' * 32} has nothing staged here: another attempt has ",
     ),
     (
-        UnitExistsError("t", "P", Unit(7, 3, 9)),
-        {"topic": "t", "partition": "P", "unit": Unit(7, 3, 9)},
+        TransactionExistsError("t", "P", Transaction(7, 3, 9)),
+        {"topic": "t", "partition": "P", "unit": Transaction(7, 3, 9)},
         "topic 't', partition P: unit 7 is there already, at offsets 3 to 9 (exclusive), and only ",
     ),
 ]

@@ -14,7 +14,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dafka_core.records import Record, Run, Unit, Values, records
+from dafka_core.records import Record, RecordBatch, Transaction, Values, records
 
 LISTS = st.lists(st.binary(max_size=9) | st.just(b""), max_size=12)
 INDICES = st.none() | st.integers(-15, 15)
@@ -166,7 +166,7 @@ def test_pickling_and_copying(maker: Callable[[list[bytes]], Values]) -> None:
     for again in (pickle.loads(pickle.dumps(maker(values))), copy.deepcopy(maker(values))):
         assert type(again) is Values
         assert_is(again, values)
-    run = Run("t", "P", 3, maker(values))
+    run = RecordBatch("t", "P", 3, maker(values))
     assert pickle.loads(pickle.dumps(run)) == run
 
 
@@ -229,10 +229,10 @@ def test_too_much_for_an_arrow_array_is_refused() -> None:
 
 @every_maker
 def test_runs(maker: Callable[[list[bytes]], Values]) -> None:
-    run = Run("t", "P", 5, maker([b"a", b"b", b"c"]))
+    run = RecordBatch("t", "P", 5, maker([b"a", b"b", b"c"]))
     assert run.end == 8
     assert run.since(5) is run
-    assert run.since(7) == Run("t", "P", 7, Values.of([b"c"]))
+    assert run.since(7) == RecordBatch("t", "P", 7, Values.of([b"c"]))
     assert list(run.records()) == [
         Record("t", "P", 5, b"a"),
         Record("t", "P", 6, b"b"),
@@ -241,14 +241,14 @@ def test_runs(maker: Callable[[list[bytes]], Values]) -> None:
 
 
 def test_a_part_of_a_run_belongs_to_its_unit() -> None:
-    unit = Unit(4, 3, 9)
-    run = Run.of("t", "P", 5, [b"a", b"b", b"c"], unit)
-    assert run.since(7) == Run("t", "P", 7, Values.of([b"c"]), unit)
-    assert run != Run.of("t", "P", 5, [b"a", b"b", b"c"])
+    unit = Transaction(4, 3, 9)
+    run = RecordBatch.of("t", "P", 5, [b"a", b"b", b"c"], unit)
+    assert run.since(7) == RecordBatch("t", "P", 7, Values.of([b"c"]), unit)
+    assert run != RecordBatch.of("t", "P", 5, [b"a", b"b", b"c"])
 
 
 def test_clearing_the_list_ends_an_iteration_over_records() -> None:
-    run = Run("t", "P", 5, Values.of([b"a", b"b", b"c"]))
+    run = RecordBatch("t", "P", 5, Values.of([b"a", b"b", b"c"]))
     values = list(run.values)
     iterator = records(run, values)
     assert next(iterator) == Record("t", "P", 5, b"a")

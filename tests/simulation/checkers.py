@@ -8,15 +8,15 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from dafka_core.nodes import serving
-from dafka_core.protocol import fetching, storing
-from dafka_core.protocol.consuming import ConsumerRole
+from dafka_core.nodes import store_loop
+from dafka_core.protocol import partition_fetcher, store_role
+from dafka_core.protocol.consumer_role import ConsumerRole
 from dafka_core.protocol.messages import Ack, DirectHead, Head, Message
-from dafka_core.protocol.producing import MAX_ACKING_STORES, ProducerRole
-from dafka_core.protocol.reading import ReaderRole
-from dafka_core.protocol.role import RunMessage
-from dafka_core.protocol.storing import StoreRole
-from dafka_core.records import CommitUnit, Run
+from dafka_core.protocol.producer_role import MAX_ACKING_STORES, ProducerRole
+from dafka_core.protocol.reader_role import ReaderRole
+from dafka_core.protocol.role import OutgoingBatch
+from dafka_core.protocol.store_role import StoreRole
+from dafka_core.records import RecordBatch, StagedTransaction
 from tests.simulation.world import World
 
 if TYPE_CHECKING:
@@ -60,50 +60,52 @@ class Checkers:
             self._world.fail(partition[:4], f"publishes another record at {offset}")
         truth.extend(values[len(known) :])
 
-    def is_true(self, run: Run) -> bool:
+    def is_true(self, batch: RecordBatch) -> bool:
         """Whether the run is what was published at its offsets."""
-        truth = self.published.get((run.topic, run.partition), [])
-        return run.end <= len(truth) and truth[run.offset : run.end] == run.values.to_list()
+        truth = self.published.get((batch.topic, batch.partition), [])
+        return batch.end <= len(truth) and truth[batch.offset : batch.end] == batch.values.to_list()
 
     # -- delivery --------------------------------------------------------------------------------
 
-    def on_delivered(self, who: str, run: Run, expected: int | None) -> None:
+    def on_delivered(self, who: str, batch: RecordBatch, expected: int | None) -> None:
         """What is delivered is a prefix of what was published, each record once and in order.
 
         ``expected`` is the next offset; None where any may come first.
         """
-        if expected is not None and run.offset != expected:
-            kind = DOUBLED if run.offset < expected else LOST
-            self._world.fail(who, f"{kind} was delivered {_name(run)} where {expected} was next")
-        if not self.is_true(run):
-            self._world.fail(who, f"was delivered {_name(run)}, which were never published")
-        self.delivered_records += len(run.values)
+        if expected is not None and batch.offset != expected:
+            kind = DOUBLED if batch.offset < expected else LOST
+            self._world.fail(who, f"{kind} was delivered {_name(batch)} where {expected} was next")
+        if not self.is_true(batch):
+            self._world.fail(who, f"was delivered {_name(batch)}, which were never published")
+        self.delivered_records += len(batch.values)
 
-    def on_told(self, mesh: SimulatedMesh, message: Message | Run) -> None:
+    def on_told(self, mesh: SimulatedMesh, message: Message | RecordBatch) -> None:
         """A consumer hears of a partition; of some, it is where "latest" is."""
         role = mesh.role
-        if not isinstance(role, ConsumerRole) or not isinstance(message, Head | DirectHead | Run):
+        if not isinstance(role, ConsumerRole) or not isinstance(
+            message, Head | DirectHead | RecordBatch
+        ):
             return
         if message.topic in role.topics:
-            latest = message.offset if isinstance(message, Run) else message.end
+            latest = message.offset if isinstance(message, RecordBatch) else message.end
             self._latest.setdefault((mesh.number, message.topic, message.partition), latest)
 
-    def on_latest(self, mesh: SimulatedMesh, run: Run) -> None:
+    def on_latest(self, mesh: SimulatedMesh, batch: RecordBatch) -> None:
         """Who begins at the latest is delivered nothing from before what it was told first."""
-        latest = self._latest[mesh.number, run.topic, run.partition]
-        if run.offset < latest:
-            self._world.fail(mesh.name, f"begins with {_name(run)}, and the latest was {latest}")
+        latest = self._latest[mesh.number, batch.topic, batch.partition]
+        if batch.offset < latest:
+            self._world.fail(mesh.name, f"begins with {_name(batch)}, and the latest was {latest}")
 
     # -- durability ------------------------------------------------------------------------------
 
-    def on_disk(self, store: str, run: Run) -> None:
+    def on_disk(self, store: str, batch: RecordBatch) -> None:
         """What a store keeps at an offset is what was published there."""
-        if not self.is_true(run):
-            self._world.fail(store, f"stores {_name(run)}, which were never published")
+        if not self.is_true(batch):
+            self._world.fail(store, f"stores {_name(batch)}, which were never published")
 
-    def on_committed(self, store: str, unit: CommitUnit, values: list[bytes]) -> None:
+    def on_committed(self, store: str, transaction: StagedTransaction, values: list[bytes]) -> None:
         """A unit is there: from now on this is what its writer has said, and it says it once."""
-        topic, partition, _, start, end, number = unit
+        topic, partition, _, start, end, number = transaction
         place = self._units.setdefault((topic, partition, number), (start, end))
         if place != (start, end):
             self._world.fail(store, f"{DOUBLED} unit {number} at {place}, and at {(start, end)}")
@@ -116,12 +118,12 @@ class Checkers:
         if sorted(found) != sorted(rows) or disk.end(*key) < end:
             self._world.fail(who, f"{LOST} unit {number} is not what was written")
 
-    def on_sent(self, mesh: SimulatedMesh, message: Message | RunMessage) -> None:
+    def on_sent(self, mesh: SimulatedMesh, message: Message | OutgoingBatch) -> None:
         """No node sends what was never published, or acknowledges what is not on its disk."""
         match message:
-            case RunMessage(run):
-                if not self.is_true(run):
-                    self._world.fail(mesh.name, f"sends {_name(run)}, which is not what it was")
+            case OutgoingBatch(batch):
+                if not self.is_true(batch):
+                    self._world.fail(mesh.name, f"sends {_name(batch)}, which is not what it was")
             case Head(topic, partition):
                 if message.end > len(self.published.get((topic, partition), ())):
                     self._world.fail(mesh.name, f"sends a head of {message.end}, which is none")
@@ -193,7 +195,7 @@ class Checkers:
                 self.never_backwards(mesh.name, (mesh.number, "durable"), role.durable)
                 self.most(mesh, "durable", role.durable, role.next_offset)
                 self.most(mesh, "acking stores", len(role._acked), MAX_ACKING_STORES)
-                kept = sum(len(run.values) for run in role._retained)
+                kept = sum(len(batch.values) for batch in role._retained)
                 partly = len(role._retained[0].values) if role._retained else 0
                 self.most(mesh, "kept records", kept, role.unacknowledged + partly)
 
@@ -205,7 +207,7 @@ class Checkers:
     def _store(self, mesh: SimulatedMesh, role: StoreRole) -> None:
         partitions = role._partitions
         self._ahead(mesh, role._ahead, [p.catchup for p in partitions.values()])
-        self.most(mesh, "requests", len(role._requests), storing.MAX_PENDING_REQUESTS + 1)
+        self.most(mesh, "requests", len(role._requests), store_role.MAX_PENDING_REQUESTS + 1)
         for key, partition in partitions.items():
             self.never_backwards(mesh.name, (mesh.number, "durable", key), partition.durable)
             self.never_backwards(mesh.name, (mesh.number, "head", key), partition.catchup.head)
@@ -214,24 +216,28 @@ class Checkers:
         # It stops receiving in time: one look at the queue may go beyond the limit, with what was
         # waiting behind a gap that it filled, and no second one.
         ahead, before = (mesh.number, "ahead"), (mesh.number, "pending")
-        limit = max(serving.MAX_PENDING_BYTES, self._seen.get(before, 0)) + self._seen.get(ahead, 0)
+        limit = max(store_loop.MAX_PENDING_BYTES, self._seen.get(before, 0)) + self._seen.get(
+            ahead, 0
+        )
         self.most(
             mesh, "pending bytes", role.pending_bytes, limit + mesh.taken_bytes + mesh.put_bytes
         )
-        if self._seen.get(before, 0) >= serving.MAX_PENDING_BYTES:
+        if self._seen.get(before, 0) >= store_loop.MAX_PENDING_BYTES:
             self.most(mesh, "bytes received while its disk is behind", mesh.taken_bytes, 0)
         self._seen[ahead] = role._ahead.size_bytes + role._ahead.records
         self._seen[before] = role.pending_bytes
 
-    def _ahead(self, mesh: SimulatedMesh, ahead: fetching.Ahead, catchups: list[Any]) -> None:
-        kept = [run for catchup in catchups for run in catchup._ahead]
-        records = sum(len(run.values) for run in kept)
+    def _ahead(
+        self, mesh: SimulatedMesh, ahead: partition_fetcher.ReorderBudget, catchups: list[Any]
+    ) -> None:
+        kept = [batch for catchup in catchups for batch in catchup._ahead]
+        records = sum(len(batch.values) for batch in kept)
         if ahead.records != records:
             self._world.fail(mesh.name, f"counts {ahead.records} records ahead, holds {records}")
-        self.most(mesh, "records ahead", records, fetching.MAX_AHEAD_RECORDS)
-        size_bytes = sum(run.values.size_bytes for run in kept)
-        self.most(mesh, "bytes ahead", size_bytes, fetching.MAX_AHEAD_BYTES)
+        self.most(mesh, "records ahead", records, partition_fetcher.MAX_AHEAD_RECORDS)
+        size_bytes = sum(batch.values.size_bytes for batch in kept)
+        self.most(mesh, "bytes ahead", size_bytes, partition_fetcher.MAX_AHEAD_BYTES)
 
 
-def _name(run: Run) -> str:
-    return f"{run.topic} {run.partition[:4]} [{run.offset}, {run.end})"
+def _name(batch: RecordBatch) -> str:
+    return f"{batch.topic} {batch.partition[:4]} [{batch.offset}, {batch.end})"

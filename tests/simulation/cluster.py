@@ -8,11 +8,11 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Final
 
-from dafka_core.nodes.serving import StoreLoop
-from dafka_core.protocol.consuming import ConsumerRole
-from dafka_core.protocol.producing import ProducerRole
-from dafka_core.protocol.reading import ReaderRole
-from dafka_core.protocol.storing import StoreRole
+from dafka_core.nodes.store_loop import StoreLoop
+from dafka_core.protocol.consumer_role import ConsumerRole
+from dafka_core.protocol.producer_role import ProducerRole
+from dafka_core.protocol.reader_role import ReaderRole
+from dafka_core.protocol.store_role import StoreRole
 from tests.simulation.checkers import LOST, Checkers, Key
 from tests.simulation.exact import ExactQuery
 from tests.simulation.faults import Faults
@@ -128,8 +128,8 @@ class Cluster:
         mean_s = 0.8 * self.shape.faults_s / max(1.0, 2 * target / (1 + self.shape.burst))
         pause_s = self.world.random.expovariate(1.0) * mean_s
         # Chance alone knows no end, and who has not yet said all would be taken for stuck.
-        left_s = self.shape.faults_s + self._saying_s() - self.world.now
-        return min(pause_s, max(left_s, QUICK_S))
+        remaining_s = self.shape.faults_s + self._saying_s() - self.world.now
+        return min(pause_s, max(remaining_s, QUICK_S))
 
     def reaches_all(self, since_s: float) -> bool:
         """Whether a node that started then has met every store by now, quick as they are."""

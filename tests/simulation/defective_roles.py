@@ -7,26 +7,26 @@ from typing import Any
 
 from dafka_core.errors import ProtocolError
 from dafka_core.nodes import subscribers
-from dafka_core.nodes.serving import StoreLoop
-from dafka_core.protocol.asking import StoreDirectory
-from dafka_core.protocol.consuming import ConsumerRole
-from dafka_core.protocol.fetching import Catchup
+from dafka_core.nodes.store_loop import StoreLoop
+from dafka_core.protocol.codec import decode, parse_subscription
+from dafka_core.protocol.consumer_role import ConsumerRole
 from dafka_core.protocol.messages import (
     Ack,
     DirectHead,
-    DirectRun,
+    DirectRecordBatch,
     Fetch,
     GetHeads,
     Head,
     HeadsReply,
     Message,
 )
-from dafka_core.protocol.producing import ProducerRole
-from dafka_core.protocol.reading import ReaderRole
-from dafka_core.protocol.role import Outgoing, RunMessage
-from dafka_core.protocol.storing import StoreRole
-from dafka_core.protocol.wire import decode, parse_subscription
-from dafka_core.records import Run, Values
+from dafka_core.protocol.partition_fetcher import PartitionFetcher
+from dafka_core.protocol.producer_role import ProducerRole
+from dafka_core.protocol.reader_role import ReaderRole
+from dafka_core.protocol.role import Outgoing, OutgoingBatch
+from dafka_core.protocol.store_directory import StoreDirectory
+from dafka_core.protocol.store_role import StoreRole
+from dafka_core.records import RecordBatch, Values
 
 CHUNK_COUNT = 4
 """Records in one chunk of a producer's memory; the C node has 256."""
@@ -39,15 +39,15 @@ class WrongChunk(ProducerRole):
     """Indexes the first chunk's values instead of those of the chunk it has come to."""
 
     def _answer(self, fetch: Fetch) -> list[Outgoing]:
-        kept = [value for run in self._retained for value in run.values][:CHUNK_COUNT]
+        kept = [value for batch in self._retained for value in batch.values][:CHUNK_COUNT]
         answer: list[Outgoing] = []
         for message in super()._answer(fetch):
-            assert isinstance(message, RunMessage)
-            run = message.run
-            first = run.offset - self._retained[0].offset
-            values = [kept[(first + i) % len(kept)] for i in range(len(run.values))]
-            wrong = Run(run.topic, run.partition, run.offset, Values.of(values))
-            answer.append(RunMessage(wrong, message.requestor))
+            assert isinstance(message, OutgoingBatch)
+            batch = message.batch
+            first = batch.offset - self._retained[0].offset
+            values = [kept[(first + i) % len(kept)] for i in range(len(batch.values))]
+            wrong = RecordBatch(batch.topic, batch.partition, batch.offset, Values.of(values))
+            answer.append(OutgoingBatch(wrong, message.requestor))
         return answer
 
 
@@ -57,12 +57,12 @@ class ShiftedIndex(ProducerRole):
     def _answer(self, fetch: Fetch) -> list[Outgoing]:
         answer: list[Outgoing] = []
         for message in super()._answer(fetch):
-            assert isinstance(message, RunMessage)
-            run, kept = message.run, self._retained[0]
-            if kept.offset < self.durable < kept.end and run.offset >= self.durable:
-                values = kept.values[: min(len(run.values), len(kept.values))]
-                run = Run(run.topic, run.partition, run.offset, values)
-            answer.append(RunMessage(run, message.requestor))
+            assert isinstance(message, OutgoingBatch)
+            batch, kept = message.batch, self._retained[0]
+            if kept.offset < self.durable < kept.end and batch.offset >= self.durable:
+                values = kept.values[: min(len(batch.values), len(kept.values))]
+                batch = RecordBatch(batch.topic, batch.partition, batch.offset, values)
+            answer.append(OutgoingBatch(batch, message.requestor))
         return answer
 
 
@@ -152,11 +152,11 @@ class AcknowledgesUnsynced(StoreLoop):
 class AnswersFromLater(StoreLoop):
     """Answers a FETCH of a record that it does not have with another one."""
 
-    def _read(self, topic: str, partition: str, start: int, end: int) -> list[Run]:
+    def _read(self, topic: str, partition: str, start: int, end: int) -> list[RecordBatch]:
         held = self._log.end(topic, partition)
         if 0 < held <= start:
             found = super()._read(topic, partition, held - 1, held)
-            return [Run(topic, partition, start, run.values) for run in found]
+            return [RecordBatch(topic, partition, start, batch.values) for batch in found]
         return super()._read(topic, partition, start, end)
 
 
@@ -182,8 +182,8 @@ class AsksNobody(StoreRole):
 class StopsAfterBlock(ConsumerRole):
     """Asks when it hears of a head, and for one block: nobody asks for the next one."""
 
-    def on_run(self, now: float, requestor: str, run: Run) -> list[Outgoing]:
-        found = super().on_run(now, requestor, run)
+    def on_batch(self, now: float, requestor: str, batch: RecordBatch) -> list[Outgoing]:
+        found = super().on_batch(now, requestor, batch)
         return [] if requestor else found
 
     def on_tick(self, now: float) -> list[Outgoing]:
@@ -196,7 +196,7 @@ class StopsAfterBlock(ConsumerRole):
 class TakesPrefixes(ConsumerRole):
     """Trusts the subscription, which matches by prefix."""
 
-    def _catchup(self, topic: str, partition: str, latest: int) -> Catchup | None:
+    def _catchup(self, topic: str, partition: str, latest: int) -> PartitionFetcher | None:
         if not any(topic.startswith(own) for own in self._topics):
             return None
         known, self._topics = self._topics, {**self._topics, topic: None}
@@ -220,21 +220,21 @@ class LatestIsOneTooFew(ConsumerRole):
 class SkipsGaps(ConsumerRole):
     """What a PUB socket drops is not found again: the next record is taken."""
 
-    def on_run(self, now: float, requestor: str, run: Run) -> list[Outgoing]:
-        catchup = self._catchups.get((run.topic, run.partition))
-        if catchup is not None and run.offset > catchup.next_offset and self.room:
-            catchup.next_offset = run.offset
-        return super().on_run(now, requestor, run)
+    def on_batch(self, now: float, requestor: str, batch: RecordBatch) -> list[Outgoing]:
+        catchup = self._catchups.get((batch.topic, batch.partition))
+        if catchup is not None and batch.offset > catchup.next_offset and self.room:
+            catchup.next_offset = batch.offset
+        return super().on_batch(now, requestor, batch)
 
 
 class TakesTwice(ConsumerRole):
     """Does not look whether it has had a record already."""
 
-    def on_run(self, now: float, requestor: str, run: Run) -> list[Outgoing]:
-        catchup = self._catchups.get((run.topic, run.partition))
-        if catchup is not None and run.end <= catchup.next_offset and self.room:
-            self.delivered.append(run)
-        return super().on_run(now, requestor, run)
+    def on_batch(self, now: float, requestor: str, batch: RecordBatch) -> list[Outgoing]:
+        catchup = self._catchups.get((batch.topic, batch.partition))
+        if catchup is not None and batch.end <= catchup.next_offset and self.room:
+            self.delivered.append(batch)
+        return super().on_batch(now, requestor, batch)
 
 
 class NeverAsksForHeads(ConsumerRole):
@@ -272,7 +272,7 @@ class ForgetsRequestors(subscribers.Subscribers):
     def apply(self, frame: bytes) -> None:
         super().apply(frame)
         subscribed, kind, topic = parse_subscription(frame)
-        if not subscribed and kind is DirectRun:
+        if not subscribed and kind is DirectRecordBatch:
             self._requestors.pop(topic, None)
 
 

@@ -8,10 +8,18 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
-from dafka_core.errors import DafkaError, FencedError, OffsetConflictError, UnitExistsError
-from dafka_core.nodes.appending import Outcomes
-from dafka_core.records import NO_NUMBER, CommitUnit, PartitionInfo, Run, Unit, UnitInfo, Values
-from dafka_core.storage.staging import Commit, Discard, Entry, Mark, Staged
+from dafka_core.errors import DafkaError, FencedError, OffsetConflictError, TransactionExistsError
+from dafka_core.log_entries import Commit, Discard, LogEntry, SetTransaction, Stage
+from dafka_core.nodes.log_writer import Outcomes
+from dafka_core.records import (
+    NO_VERSION,
+    PartitionInfo,
+    RecordBatch,
+    StagedTransaction,
+    Transaction,
+    TransactionState,
+    Values,
+)
 from tests.simulation.checkers import Checkers
 from tests.simulation.world import World
 
@@ -37,11 +45,11 @@ class Piece:
 
 
 @dataclass
-class Tail:
+class StagedRecords:
     """What is staged behind a partition's end, and whose it is."""
 
     attempt: str
-    unit: Unit
+    transaction: Transaction
     values: list[bytes] = field(default_factory=list)
 
 
@@ -50,8 +58,8 @@ class Partition:
     """One partition on disk."""
 
     records: list[bytes] = field(default_factory=list)
-    tail: Tail | None = None
-    marker: Unit | None = None
+    tail: StagedRecords | None = None
+    marker: Transaction | None = None
     committed: tuple[str, int, int] | None = None
 
     @property
@@ -64,11 +72,11 @@ class Partition:
         """How far it is staged."""
         return self.end + (len(self.tail.values) if self.tail else 0)
 
-    def mark(self, unit: Unit) -> None:
+    def mark(self, transaction: Transaction) -> None:
         """Keeps the newer marker."""
-        newest = self.marker.number if self.marker else NO_NUMBER
-        if unit.number > newest:
-            self.marker = unit
+        newest = self.marker.number if self.marker else NO_VERSION
+        if transaction.number > newest:
+            self.marker = transaction
 
 
 class Disk:
@@ -86,95 +94,95 @@ class Disk:
 
     # -- writing ---------------------------------------------------------------------------------
 
-    def write(self, entries: Sequence[Entry]) -> list[DafkaError | None]:
+    def write(self, entries: Sequence[LogEntry]) -> list[DafkaError | None]:
         """Puts a group on disk, synced; see ``Log.write``."""
         return [self._apply(entry) for entry in entries]
 
-    def _apply(self, entry: Entry) -> DafkaError | None:
+    def _apply(self, entry: LogEntry) -> DafkaError | None:
         match entry:
-            case Run():
+            case RecordBatch():
                 return self._append(entry)
-            case Staged():
+            case Stage():
                 return self._stage(entry)
             case Commit():
-                return self._commit(entry.units)
+                return self._commit(entry.transactions)
             case Discard(topic, partition, attempt):
                 held = self._partition(topic, partition)
                 if held.tail is not None and held.tail.attempt == attempt:
                     held.tail = None
-            case Mark(topic, partition, unit):
-                return self._mark(topic, partition, unit)
+            case SetTransaction(topic, partition, transaction):
+                return self._mark(topic, partition, transaction)
         return None
 
-    def _append(self, run: Run) -> DafkaError | None:
-        held, unit = self._partition(run.topic, run.partition), run.unit
+    def _append(self, batch: RecordBatch) -> DafkaError | None:
+        held, transaction = self._partition(batch.topic, batch.partition), batch.transaction
         tail = held.tail
-        whole = unit is None or run.end == unit.end
-        goes_on = tail is not None and tail.attempt == "" and run.offset == held.tail_end
-        if unit is not None and goes_on and tail is not None:
-            goes_on = tail.unit == unit
-        if not goes_on and run.offset != held.end:
-            if unit is None:
-                self._world.fail(self.name, f"appends {run.offset} to an end of {held.end}")
-            return OffsetConflictError(run.topic, run.partition, run.offset, held.end)
-        shown = list(run.values)
+        whole = transaction is None or batch.end == transaction.end
+        goes_on = tail is not None and tail.attempt == "" and batch.offset == held.tail_end
+        if transaction is not None and goes_on and tail is not None:
+            goes_on = tail.transaction == transaction
+        if not goes_on and batch.offset != held.end:
+            if transaction is None:
+                self._world.fail(self.name, f"appends {batch.offset} to an end of {held.end}")
+            return OffsetConflictError(batch.topic, batch.partition, batch.offset, held.end)
+        shown = list(batch.values)
         if goes_on and tail is not None:
             shown = tail.values + shown
-        if not whole and unit is not None:
-            held.tail = Tail("", unit, shown)
+        if not whole and transaction is not None:
+            held.tail = StagedRecords("", transaction, shown)
             return None
-        if goes_on and tail is not None and run.end >= tail.unit.end:
-            held.mark(tail.unit)
-        self._show(run.topic, run.partition, held, shown)
-        if unit is not None:
-            held.mark(unit)
+        if goes_on and tail is not None and batch.end >= tail.transaction.end:
+            held.mark(tail.transaction)
+        self._show(batch.topic, batch.partition, held, shown)
+        if transaction is not None:
+            held.mark(transaction)
         return None
 
     def _show(self, topic: str, partition: str, held: Partition, values: list[bytes]) -> None:
-        self._checkers.on_disk(self.name, Run.of(topic, partition, held.end, list(values)))
+        self._checkers.on_disk(self.name, RecordBatch.of(topic, partition, held.end, list(values)))
         held.tail = None
         held.records.extend(values)
 
-    def _stage(self, staged: Staged) -> DafkaError | None:
-        run, attempt, number = staged
-        held = self._partition(run.topic, run.partition)
-        names, tail = (run.topic, run.partition), held.tail
-        if held.marker is not None and NO_NUMBER < number <= held.marker.number:
-            return UnitExistsError(*names, held.marker)
+    def _stage(self, staged: Stage) -> DafkaError | None:
+        batch, attempt, number = staged
+        held = self._partition(batch.topic, batch.partition)
+        names, tail = (batch.topic, batch.partition), held.tail
+        if held.marker is not None and NO_VERSION < number <= held.marker.number:
+            return TransactionExistsError(*names, held.marker)
         own = tail is not None and tail.attempt == attempt
-        if tail is not None and not own and NO_NUMBER < number < tail.unit.number:
+        if tail is not None and not own and NO_VERSION < number < tail.transaction.number:
             return FencedError(*names, attempt)
-        if tail is not None and own and run.offset == held.tail_end:
-            tail.values.extend(run.values)
-            tail.unit = Unit(number, held.end, 0)
+        if tail is not None and own and batch.offset == held.tail_end:
+            tail.values.extend(batch.values)
+            tail.transaction = Transaction(number, held.end, 0)
             return None
-        if run.offset != held.end:
+        if batch.offset != held.end:
             if own:
-                return OffsetConflictError(*names, run.offset, held.tail_end)
-            if run.offset > held.end:
+                return OffsetConflictError(*names, batch.offset, held.tail_end)
+            if batch.offset > held.end:
                 return FencedError(*names, attempt)
-            return OffsetConflictError(*names, run.offset, held.end)
-        held.tail = Tail(attempt, Unit(number, held.end, 0), list(run.values))
+            return OffsetConflictError(*names, batch.offset, held.end)
+        held.tail = StagedRecords(attempt, Transaction(number, held.end, 0), list(batch.values))
         return None
 
-    def _commit(self, units: Sequence[CommitUnit]) -> DafkaError | None:
-        for unit in units:
-            refused = self._refused(unit)
+    def _commit(self, transactions: Sequence[StagedTransaction]) -> DafkaError | None:
+        for transaction in transactions:
+            refused = self._refused(transaction)
             if refused is not None:
                 return refused
-        for unit in units:
-            topic, partition, attempt, start, end, number = unit
+        for transaction in transactions:
+            topic, partition, attempt, start, end, number = transaction
             held = self._partition(topic, partition)
             if held.committed == (attempt, start, end) or held.tail is None:
                 continue
-            self._checkers.on_committed(self.name, unit, held.tail.values)
+            self._checkers.on_committed(self.name, transaction, held.tail.values)
             self._show(topic, partition, held, held.tail.values)
             held.committed = (attempt, start, end)
-            held.mark(Unit(number, start, end))
+            held.mark(Transaction(number, start, end))
         return None
 
-    def _refused(self, unit: CommitUnit) -> DafkaError | None:
-        topic, partition, attempt, start, end, number = unit
+    def _refused(self, transaction: StagedTransaction) -> DafkaError | None:
+        topic, partition, attempt, start, end, number = transaction
         held = self._partition(topic, partition)
         if held.committed == (attempt, start, end):
             return None
@@ -184,18 +192,18 @@ class Disk:
             return OffsetConflictError(topic, partition, start, held.end)
         if end != held.tail_end:
             return OffsetConflictError(topic, partition, end, held.tail_end)
-        if held.marker is not None and NO_NUMBER < number <= held.marker.number:
-            return UnitExistsError(topic, partition, held.marker)
+        if held.marker is not None and NO_VERSION < number <= held.marker.number:
+            return TransactionExistsError(topic, partition, held.marker)
         return None
 
-    def _mark(self, topic: str, partition: str, unit: Unit) -> DafkaError | None:
+    def _mark(self, topic: str, partition: str, transaction: Transaction) -> DafkaError | None:
         held = self._partition(topic, partition)
-        if held.end < unit.end:
-            return OffsetConflictError(topic, partition, unit.end, held.end)
+        if held.end < transaction.end:
+            return OffsetConflictError(topic, partition, transaction.end, held.end)
         marker = held.marker
-        if marker is not None and marker.number == unit.number and marker != unit:
-            return UnitExistsError(topic, partition, marker)
-        held.mark(unit)
+        if marker is not None and marker.number == transaction.number and marker != transaction:
+            return TransactionExistsError(topic, partition, marker)
+        held.mark(transaction)
         return None
 
     def _partition(self, topic: str, partition: str) -> Partition:
@@ -208,15 +216,15 @@ class Disk:
         held = self._partitions.get((topic, partition))
         return held.end if held else 0
 
-    def unit(self, topic: str, partition: str) -> UnitInfo:
-        """See ``Log.unit``."""
+    def transaction_state(self, topic: str, partition: str) -> TransactionState:
+        """See ``Log.transaction``."""
         held = self._partitions.get((topic, partition))
         if held is None:
-            return UnitInfo(0, 0, "", None)
+            return TransactionState(0, 0, "", None)
         attempt = held.committed[0] if held.committed else ""
         if held.tail is not None:
             attempt = held.tail.attempt
-        return UnitInfo(held.end, held.tail_end, attempt, held.marker)
+        return TransactionState(held.end, held.tail_end, attempt, held.marker)
 
     def ends(self) -> dict[tuple[str, str], int]:
         """The end of every partition."""
@@ -262,19 +270,19 @@ def _name(item: tuple[tuple[str, str], Partition]) -> tuple[str, str]:
 
 
 class SimulatedAppender:
-    """``Appender`` over a disk that takes its time.
+    """``LogWriter`` over a disk that takes its time.
 
     Args:
         done: called when a group is on disk, some time later.
     """
 
     def __init__(
-        self, world: World, disk: Disk, done: Callable[[list[Entry], Outcomes], None]
+        self, world: World, disk: Disk, done: Callable[[list[LogEntry], Outcomes], None]
     ) -> None:
         self._world = world
         self._disk = disk
         self._done = done
-        self._group: list[Entry] | None = None
+        self._group: list[LogEntry] | None = None
         self._dead = False
         self.append_s = 0.0
 
@@ -283,7 +291,7 @@ class SimulatedAppender:
         """Whether a group is on its way to the disk."""
         return self._group is not None
 
-    def append(self, entries: list[Entry]) -> None:
+    def append(self, entries: list[LogEntry]) -> None:
         """Takes a group."""
         if self._group is not None:
             self._world.fail(self._disk.name, "appends while the appender is busy")

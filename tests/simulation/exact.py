@@ -1,7 +1,7 @@
 """A query that writes units, each once: its tasks are tried again, and twice at a time.
 
 An attempt asks the store how far the partition is, stages its rows in an order of its own and
-commits them, as ``dafka_spark/exact.py`` does where its host comes back.  The query moves to
+commits them, as ``dafka_spark/sink/transactional_writer.py`` does where its host comes back.  The query moves to
 another store only when that has its last unit: there, too, the marker must tell that it is there.
 """
 
@@ -12,7 +12,7 @@ from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
 from dafka_core.errors import DafkaError
-from dafka_core.records import CommitUnit, Run, Values
+from dafka_core.records import RecordBatch, StagedTransaction, Values
 from tests.simulation.checkers import Key
 
 if TYPE_CHECKING:
@@ -32,12 +32,12 @@ class ExactQuery:
         self.name = name
         self.topic = topic
         self.address = self.world.address()
-        self.units = self.world.random.randint(1, UNITS)
+        self.transactions = self.world.random.randint(1, UNITS)
         self.number = 0
         """Of the unit to write next."""
         self.home: StoreHost = self.world.random.choice(cluster.stores)
         most = 2 * cluster.shape.burst
-        self.sizes = [self.world.random.randint(1, most) for _ in range(self.units)]
+        self.sizes = [self.world.random.randint(1, most) for _ in range(self.transactions)]
         self._again(0)
 
     @property
@@ -48,7 +48,7 @@ class ExactQuery:
     @property
     def done(self) -> bool:
         """Every unit is there."""
-        return self.number >= self.units
+        return self.number >= self.transactions
 
     def rows(self, number: int) -> list[bytes]:
         """What a unit consists of, in some order."""
@@ -64,8 +64,8 @@ class ExactQuery:
         if puts is None or mesh is None:
             self._again(number)
             return
-        [info] = puts.units([self.key])
-        if info.unit is not None and info.unit.number >= number:
+        [info] = puts.transaction_states([self.key])
+        if info.transaction is not None and info.transaction.number >= number:
             self._finished(number)
             return
         attempt = self.world.address()
@@ -76,26 +76,28 @@ class ExactQuery:
         promises: list[Future[Any]] = []
         for start, stop in pairwise(cuts):
             values = Values.of(rows[start:stop])
-            run = Run(self.topic, self.address, info.end + start, values)
-            promises.append(puts.stage(run, attempt, number))
+            batch = RecordBatch(self.topic, self.address, info.end + start, values)
+            promises.append(puts.stage(batch, attempt, number))
             self._count(promises[-1], mesh, values.size_bytes + len(values))
-        unit = CommitUnit(*self.key, attempt, info.end, info.end + len(rows), number)
-        promises[-1].add_done_callback(lambda done: self._staged(done, unit))
+        transaction = StagedTransaction(*self.key, attempt, info.end, info.end + len(rows), number)
+        promises[-1].add_done_callback(lambda done: self._staged(done, transaction))
         if self.world.chance(0.3):
             self._again(number)  # a second attempt beside the first
 
-    def _staged(self, done: Future[Any], unit: CommitUnit) -> None:
+    def _staged(self, done: Future[Any], transaction: StagedTransaction) -> None:
         puts, mesh = self.home.puts, self.home.mesh
-        if self._failed(done, unit.number) or puts is None or mesh is None:
+        if self._failed(done, transaction.number) or puts is None or mesh is None:
             return
-        promise = puts.commit([unit])
+        promise = puts.commit([transaction])
         self._count(promise, mesh, 1)
-        promise.add_done_callback(lambda done: self._committed(done, unit))
+        promise.add_done_callback(lambda done: self._committed(done, transaction))
 
-    def _committed(self, done: Future[Any], unit: CommitUnit) -> None:
-        if not self._failed(done, unit.number):
-            self.world.note(self.name, f"unit {unit.number}: {unit.attempt[:4]} is committed")
-            self._finished(unit.number)
+    def _committed(self, done: Future[Any], transaction: StagedTransaction) -> None:
+        if not self._failed(done, transaction.number):
+            self.world.note(
+                self.name, f"unit {transaction.number}: {transaction.attempt[:4]} is committed"
+            )
+            self._finished(transaction.number)
 
     def _failed(self, done: Future[Any], number: int) -> bool:
         error = done.exception()
@@ -121,9 +123,9 @@ class ExactQuery:
             self._again(self.number)
 
     def _move(self) -> None:
-        held = self.home.disk.unit(*self.key)
+        held = self.home.disk.transaction_state(*self.key)
         for store in self.cluster.stores:
-            if store.disk.unit(*self.key)[::3] == held[::3] and self.world.chance(0.3):
+            if store.disk.transaction_state(*self.key)[::3] == held[::3] and self.world.chance(0.3):
                 self.home = store
                 self.world.note(self.name, f"goes on at {store.name}")
 

@@ -11,16 +11,16 @@ from collections import deque
 from functools import partial
 from typing import TYPE_CHECKING, Any, cast
 
-from dafka_core.nodes.appending import Outcomes
-from dafka_core.nodes.puts import Puts
-from dafka_core.nodes.serving import StoreLoop
-from dafka_core.protocol.asking import Question
-from dafka_core.protocol.consuming import ConsumerRole, Start
-from dafka_core.protocol.producing import ProducerRole
+from dafka_core.log_entries import LogEntry
+from dafka_core.nodes.append_queue import AppendQueue
+from dafka_core.nodes.log_writer import Outcomes
+from dafka_core.nodes.store_loop import StoreLoop
+from dafka_core.protocol.consumer_role import ConsumerRole, Start
+from dafka_core.protocol.producer_role import ProducerRole
 from dafka_core.protocol.role import Outgoing
-from dafka_core.protocol.storing import StoreRole
-from dafka_core.records import Run, Values
-from dafka_core.storage.staging import Entry
+from dafka_core.protocol.store_directory import StoreQuery
+from dafka_core.protocol.store_role import StoreRole
+from dafka_core.records import RecordBatch, Values
 from tests.simulation.checkers import Key
 from tests.simulation.disk import Disk, SimulatedAppender
 from tests.simulation.mesh import SimulatedMesh
@@ -102,7 +102,7 @@ class StoreHost(Host):
         self.disk = Disk(self.world, self.checkers, name)
         self.checkers.disks[self.address] = self.disk
         self.append_s = self.shape.disk_s
-        self.puts: Puts | None = None
+        self.puts: AppendQueue | None = None
         self._loop = cast("StoreLoop", None)
         self._role = cast("StoreRole", None)
         self._appender = cast("SimulatedAppender", None)
@@ -124,7 +124,7 @@ class StoreHost(Host):
             receive=mesh.receive,
             has_subscriber=mesh.has_subscriber,
         )
-        self.puts = Puts(cast("Any", mesh), role, cast("Any", self.disk))
+        self.puts = AppendQueue(cast("Any", mesh), role, cast("Any", self.disk))
         return mesh
 
     def slow_disk(self, append_s: float) -> None:
@@ -147,7 +147,7 @@ class StoreHost(Host):
     def _on_round(self, now: float) -> bool:
         return self._loop.on_round(now)
 
-    def _on_appended(self, entries: list[Entry], outcomes: Outcomes) -> None:
+    def _on_appended(self, entries: list[LogEntry], outcomes: Outcomes) -> None:
         mesh, puts, role = self.mesh, self.puts, self._role
         assert mesh is not None
         assert puts is not None
@@ -173,7 +173,7 @@ class ProducerHost(Host):
         self.leaves = leaves
         self.target = self.shape.records
         self._role = cast("ProducerRole", None)
-        self._question: Question | None = None
+        self._question: StoreQuery | None = None
         self._deadline_s = 0.0
         self._asked_at = 0.0
         self._asked_end = 0
@@ -296,7 +296,7 @@ class ConsumerHost(Host):
         self.paused_until = 0.0
         self._taken: dict[Key, int] = {}
         self._delivered: dict[Key, int] = {}
-        self._queue: deque[Run] = deque()
+        self._queue: deque[RecordBatch] = deque()
         self._role = cast("ConsumerRole", None)
 
     def position(self, key: Key) -> int | None:
@@ -350,20 +350,21 @@ class ConsumerHost(Host):
     def _on_round(self, now: float) -> bool:
         role = self._role
         delivered, role.delivered = role.delivered, []
-        for run in delivered:
-            key = (run.topic, run.partition)
-            if run.topic not in self.topics:
-                self.world.fail(self.name, f"was delivered {run.topic}: not subscribed to")
+        for batch in delivered:
+            key = (batch.topic, batch.partition)
+            if batch.topic not in self.topics:
+                self.world.fail(self.name, f"was delivered {batch.topic}: not subscribed to")
             expected = self.delivered_to(key)
             if expected is None and self.mesh is not None:
-                self.checkers.on_latest(self.mesh, run)
-            self.checkers.on_delivered(self.name, run, expected)
-            self._delivered[key] = run.end
+                self.checkers.on_latest(self.mesh, batch)
+            self.checkers.on_delivered(self.name, batch, expected)
+            self._delivered[key] = batch.end
             self.world.note(
-                self.name, f"delivered {run.topic} {run.partition[:4]} [{run.offset}, {run.end})"
+                self.name,
+                f"delivered {batch.topic} {batch.partition[:4]} [{batch.offset}, {batch.end})",
             )
         self._queue.extend(delivered)
-        queued = sum(len(run.values) for run in self._queue)
+        queued = sum(len(batch.values) for batch in self._queue)
         had_room = role.room
         share = 1.0 if had_room else 0.5
         role.room = queued < self.shape.max_queued * share or not self._queue
@@ -383,8 +384,8 @@ class ConsumerHost(Host):
         """The application takes records, and sometimes keeps its results with the offsets."""
         had = bool(self._queue)
         while self._queue:
-            run = self._queue.popleft()
-            self._taken[run.topic, run.partition] = run.end
+            batch = self._queue.popleft()
+            self._taken[batch.topic, batch.partition] = batch.end
         if had:
             mesh.wake(self.world.now)
         if self._taken and self.world.chance(0.3):

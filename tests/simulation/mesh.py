@@ -16,19 +16,19 @@ from dafka_core.errors import ProtocolError
 from dafka_core.nodes.mesh import FIRST_BEACONS_INTERVAL_S
 from dafka_core.nodes.sockets import send_packed
 from dafka_core.nodes.subscribers import Subscribers
-from dafka_core.protocol.beaconing import (
+from dafka_core.protocol.beacons import (
     WELCOME,
     NodeBeacon,
-    Peers,
+    PeerTable,
     decode_tower_beacon,
     encode_node_beacon,
 )
-from dafka_core.protocol.bursts import PACKED_IDS, Burst
+from dafka_core.protocol.bulk_decoder import PACKED_IDS, BulkDecoder
+from dafka_core.protocol.codec import C_LAYOUT, decode, encode, parse_subscription
+from dafka_core.protocol.codec import RFC46 as RFC46_LAYOUT
 from dafka_core.protocol.messages import DirectRecord, Message, RecordMessage
-from dafka_core.protocol.role import Outgoing, Role, RunMessage
-from dafka_core.protocol.wire import DEPLOYED, decode, encode, parse_subscription
-from dafka_core.protocol.wire import RFC46 as RFC46_LAYOUT
-from dafka_core.records import Run
+from dafka_core.protocol.role import Outgoing, OutgoingBatch, Role
+from dafka_core.records import RecordBatch
 from tests.simulation.network import Link, Network
 from tests.simulation.shape import RFC46, SINGLE
 from tests.simulation.world import World
@@ -103,14 +103,14 @@ class SimulatedMesh:
         """What writers have put here and is not on disk."""
         self.subscriptions = dict.fromkeys(self._known(role.subscriptions()))
         self.inbox: deque[tuple[Link, list[bytes]]] = deque()
-        self.peers = Peers(role.address, expiry_s=4 * network.shape.beacon_s)
+        self.peers = PeerTable(role.address, expiry_s=4 * network.shape.beacon_s)
         self._on_round = on_round
         self._apart = tell_peers_apart
-        self._layout = RFC46_LAYOUT if style == RFC46 else DEPLOYED
+        self._layout = RFC46_LAYOUT if style == RFC46 else C_LAYOUT
         self._pub = _Pub()
         pack = style not in (RFC46, SINGLE)
         self.subscribers = Subscribers(cast("Any", self._pub), pack=pack)
-        self._burst = Burst()
+        self._burst = BulkDecoder()
         self._queued: Counter[Link] = Counter()
         self._told: deque[tuple[Link, bytes]] = deque()
         self._beacons: deque[list[bytes]] = deque()
@@ -205,36 +205,36 @@ class SimulatedMesh:
         """As ``Mesh.send``."""
         for message in messages:
             self.checkers.on_sent(self, message)
-            if not isinstance(message, RunMessage):
+            if not isinstance(message, OutgoingBatch):
                 frames = encode(message, self._layout)
                 if self.style == SINGLE and frames[0][:1] in EXTENSION_IDS:
                     continue
                 self.world.note(self.name, f"-> {message}")
                 self.network.publish(self, frames)
                 continue
-            run = message.run
+            batch = message.batch
             to = f" to {message.requestor}" if message.requestor else ""
-            what = f"-> {run.topic} {run.partition[:4]} [{run.offset}, {run.end}){to}"
-            for packed in self.subscribers.layouts(run.topic, message.requestor):
+            what = f"-> {batch.topic} {batch.partition[:4]} [{batch.offset}, {batch.end}){to}"
+            for packed in self.subscribers.layouts(batch.topic, message.requestor):
                 self.world.note(self.name, f"{what} {'packed' if packed else 'one by one'}")
                 if packed:
                     self._send_packed(message)
                 else:
                     self._send_singles(message)
 
-    def _send_packed(self, message: RunMessage) -> None:
+    def _send_packed(self, message: OutgoingBatch) -> None:
         send_packed(cast("Any", self._pub), message)
         frames, self._pub.frames = self._pub.frames, []
         for header, value in zip(frames[::2], frames[1::2], strict=True):
             self.network.publish(self, [header, value])
 
-    def _send_singles(self, message: RunMessage) -> None:
-        run, single = message.run, message.requestor
-        for sequence, value in enumerate(run.values, run.offset):
+    def _send_singles(self, message: OutgoingBatch) -> None:
+        batch, single = message.batch, message.requestor
+        for sequence, value in enumerate(batch.values, batch.offset):
             record: Message = (
-                DirectRecord(single, run.topic, run.partition, sequence, value)
+                DirectRecord(single, batch.topic, batch.partition, sequence, value)
                 if single
-                else RecordMessage(run.topic, run.partition, sequence, value)
+                else RecordMessage(batch.topic, batch.partition, sequence, value)
             )
             self.network.publish(self, encode(record, self._layout))
 
@@ -293,10 +293,10 @@ class SimulatedMesh:
             by_peer.setdefault(peer, []).append(frames)
         for peer, messages in by_peer.items():
             others = [frames for frames in messages if not self._is_record(frames)]
-            for requestor, run in self._burst.take():
+            for requestor, batch in self._burst.take():
                 if not requestor:
-                    self.checkers.on_told(self, run)
-                self.send(self.role.on_run(now, requestor, run))
+                    self.checkers.on_told(self, batch)
+                self.send(self.role.on_batch(now, requestor, batch))
             self.invalid_count += self._burst.invalid_count
             self._burst.invalid_count = 0
             for frames in others:
@@ -317,10 +317,12 @@ class SimulatedMesh:
             return
         if isinstance(message, RecordMessage | DirectRecord):
             requestor = message.requestor if isinstance(message, DirectRecord) else ""
-            run = Run.of(message.topic, message.partition, message.sequence, [message.value])
+            batch = RecordBatch.of(
+                message.topic, message.partition, message.sequence, [message.value]
+            )
             if not requestor:
-                self.checkers.on_told(self, run)
-            self.send(self.role.on_run(now, requestor, run))
+                self.checkers.on_told(self, batch)
+            self.send(self.role.on_batch(now, requestor, batch))
         else:
             self.checkers.on_told(self, message)
             self.send(self.role.on_message(now, message, peer))

@@ -12,7 +12,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Final, Literal
 
 from dafka_core.errors import ProtocolError
-from dafka_core.protocol.beaconing import (
+from dafka_core.protocol.beacons import (
     WELCOME,
     TowerBeacon,
     decode_node_beacon,

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, cast
 
-from dafka_core.protocol.asking import Question
-from dafka_core.protocol.reading import RangeRead, ReaderRole
+from dafka_core.protocol.reader_role import RangeRead, ReaderRole
 from dafka_core.protocol.role import Outgoing
+from dafka_core.protocol.store_directory import StoreQuery
 from tests.simulation.checkers import Key
 from tests.simulation.hosts import RESUME_TIMEOUT_S, Host
 from tests.simulation.mesh import SimulatedMesh
@@ -25,7 +25,7 @@ class ReaderHost(Host):
     def __init__(self, cluster: Cluster, name: str, style: str) -> None:
         super().__init__(cluster, name, style)
         self._role = cast("ReaderRole", None)
-        self._question: Question | None = None
+        self._question: StoreQuery | None = None
         self._read: RangeRead | None = None
         self._position = 0
         self._reads = 0
@@ -73,9 +73,9 @@ class ReaderHost(Host):
         read = self._read
         if read is not None:
             delivered, read.delivered = read.delivered, []
-            for run in delivered:
-                self.checkers.on_delivered(self.name, run, self._position)
-                self._position = run.end
+            for batch in delivered:
+                self.checkers.on_delivered(self.name, batch, self._position)
+                self._position = batch.end
             if read.complete:
                 if self._position != read.end:
                     self.world.fail(self.name, f"ends at {self._position}, not at {read.end}")
@@ -109,7 +109,7 @@ class ReaderHost(Host):
                 if told < end:
                     self.world.fail(self.name, f"was told {told} of {key}, and {end} are on disk")
 
-    def _choose(self, question: Question) -> None:
+    def _choose(self, question: StoreQuery) -> None:
         heads: dict[Key, tuple[int, int]] = question.heads
         self._check_heads(heads)
         assert self.mesh is not None

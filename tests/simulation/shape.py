@@ -13,8 +13,15 @@ from dataclasses import dataclass, field
 from types import ModuleType
 from typing import Any, Final
 
-from dafka_core.nodes import serving, sockets
-from dafka_core.protocol import answering, bursts, fetching, hosting, producing, storing
+from dafka_core.nodes import sockets, store_loop
+from dafka_core.protocol import (
+    bulk_decoder,
+    hosted_partitions,
+    partition_fetcher,
+    producer_role,
+    store_requests,
+    store_role,
+)
 
 TOPICS: Final = ("a", "ab", "abc", "b")
 """Some are prefixes of others: subscriptions match by prefix."""
@@ -26,21 +33,21 @@ SINGLE: Final = "single"
 deployed ones are."""
 
 LIMITS: Final[dict[tuple[ModuleType, str], tuple[int, ...]]] = {
-    (fetching, "FETCH_FIRST_COUNT"): (1, 3, 20),
-    (fetching, "FETCH_BLOCK_COUNT"): (20, 60, 200),
-    (fetching, "FETCH_BLOCK_BYTES"): (100, 1_000),
-    (fetching, "MAX_AHEAD_RECORDS"): (5, 40, 200),
-    (fetching, "MAX_AHEAD_BYTES"): (200, 4_000),
-    (storing, "MAX_PENDING_REQUESTS"): (16, 64),
-    (answering, "MAX_REPLY_ENTRIES"): (1, 3),
-    (serving, "MAX_PENDING_BYTES"): (100, 2_000),
-    (serving, "SERVE_COUNT"): (2, 15, 100),
-    (serving, "SERVE_BYTES"): (300, 1_000),
-    (producing, "MAX_ANSWER_BYTES"): (400, 4_000),
-    (sockets, "LIVE_RUN_BYTES"): (20, 200),
-    (sockets, "DIRECT_RUN_BYTES"): (20, 200, 1_000),
-    (bursts, "MAX_KNOWN_PREFIXES"): (1, 3),
-    (hosting, "ANNOUNCED_S"): (2, 5),
+    (partition_fetcher, "FETCH_FIRST_COUNT"): (1, 3, 20),
+    (partition_fetcher, "FETCH_BLOCK_COUNT"): (20, 60, 200),
+    (partition_fetcher, "FETCH_BLOCK_BYTES"): (100, 1_000),
+    (partition_fetcher, "MAX_AHEAD_RECORDS"): (5, 40, 200),
+    (partition_fetcher, "MAX_AHEAD_BYTES"): (200, 4_000),
+    (store_role, "MAX_PENDING_REQUESTS"): (16, 64),
+    (store_requests, "MAX_REPLY_ENTRIES"): (1, 3),
+    (store_loop, "MAX_PENDING_BYTES"): (100, 2_000),
+    (store_loop, "SERVE_COUNT"): (2, 15, 100),
+    (store_loop, "SERVE_BYTES"): (300, 1_000),
+    (producer_role, "MAX_ANSWER_BYTES"): (400, 4_000),
+    (sockets, "LIVE_BATCH_BYTES"): (20, 200),
+    (sockets, "DIRECT_BATCH_BYTES"): (20, 200, 1_000),
+    (bulk_decoder, "MAX_KNOWN_PREFIXES"): (1, 3),
+    (hosted_partitions, "ANNOUNCED_S"): (2, 5),
 }
 """Limits of production, and values of them that a small simulation reaches."""
 
@@ -116,9 +123,9 @@ def shape_of(seed: int) -> Shape:
     stores = chance.choice((1, 1, 2, 2, 3))
     limits = {key: chance.choice(values) for key, values in LIMITS.items()}
     kept = {key: value for key, value in limits.items() if chance.random() < 0.25}
-    if (producing, "MAX_ANSWER_BYTES") in kept:
+    if (producer_role, "MAX_ANSWER_BYTES") in kept:
         # A block that is asked for is a quarter of what is answered at once.
-        kept[fetching, "FETCH_BLOCK_BYTES"] = kept[producing, "MAX_ANSWER_BYTES"] // 4
+        kept[partition_fetcher, "FETCH_BLOCK_BYTES"] = kept[producer_role, "MAX_ANSWER_BYTES"] // 4
     return Shape(
         seed=seed,
         topics=TOPICS[: chance.choice((1, 2, 3, 4))],

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from dafka_core.records import NO_NUMBER, CommitUnit, Run, Unit
+from dafka_core.log_entries import Commit, Discard, LogEntry, SetTransaction, Stage
+from dafka_core.records import NO_VERSION, RecordBatch, StagedTransaction, Transaction
 from dafka_core.storage import Log
-from dafka_core.storage.staging import Commit, Discard, Entry, Mark, Staged
 from tests.simulation.checkers import Checkers
 from tests.simulation.disk import Disk
 from tests.simulation.world import World
@@ -18,33 +18,37 @@ NAMES = (("a", "P"), ("a", "Q"), ("ab", "P"))
 ATTEMPTS = ("A" * 32, "B" * 32)
 
 
-def entry(chance: random.Random, log: Log) -> Entry:
+def entry(chance: random.Random, log: Log) -> LogEntry:
     """Something to do that makes sense more often than not."""
     name = chance.choice(NAMES)
-    end, staged_end, attempt, marker = log.unit(*name)
+    end, staged_end, attempt, marker = log.transaction_state(*name)
     at = chance.choice((end, end, staged_end, staged_end, max(0, end - 1), end + 2))
     values = [chance.randbytes(3) for _ in range(chance.randint(1, 4))]
     number = (marker.number if marker else 0) + chance.choice((0, 1, 1, 1, 2))
     who = chance.choice(ATTEMPTS)
     match chance.randint(0, 9):
         case 0 if staged_end == end:
-            return Run.of(*name, end, values)
+            return RecordBatch.of(*name, end, values)
         case 0 if attempt == "":
-            return Run.of(*name, chance.choice((end, staged_end)), values)
+            return RecordBatch.of(*name, chance.choice((end, staged_end)), values)
         case 0 | 1 | 2:
             start = chance.choice((at, end))
             stop = max(at + len(values) + chance.choice((0, 0, 2)), start + 1)
-            unit = Unit(number, min(start, at), stop)
-            return Run.of(*name, at, values, unit)
+            transaction = Transaction(number, min(start, at), stop)
+            return RecordBatch.of(*name, at, values, transaction)
         case 3 | 4 | 5:
-            return Staged(Run.of(*name, at, values), who, chance.choice((number, NO_NUMBER)))
+            return Stage(
+                RecordBatch.of(*name, at, values), who, chance.choice((number, NO_VERSION))
+            )
         case 6 | 7:
             mine = chance.choice((attempt or who, who))
-            return Commit((CommitUnit(*name, mine, end, chance.choice((staged_end, at)), number),))
+            return Commit(
+                (StagedTransaction(*name, mine, end, chance.choice((staged_end, at)), number),)
+            )
         case 8:
             return Discard(*name, chance.choice((who, "")))
         case _:
-            return Mark(*name, Unit(number, max(0, end - 2), max(1, end)))
+            return SetTransaction(*name, Transaction(number, max(0, end - 2), max(1, end)))
 
 
 @pytest.mark.parametrize("seed", range(8))
@@ -54,8 +58,8 @@ def test_does_what_the_log_does(seed: int, tmp_path: Path) -> None:
     checkers = Checkers(world)
     disk = Disk(world, checkers, "disk")
     # What is published is no matter here.
-    checkers.on_disk = lambda store, run: None  # type: ignore[method-assign]
-    checkers.on_committed = lambda store, unit, values: None  # type: ignore[method-assign]
+    checkers.on_disk = lambda store, batch: None  # type: ignore[method-assign]
+    checkers.on_committed = lambda store, transaction, values: None  # type: ignore[method-assign]
     done = 0
     with Log(tmp_path) as log:
         for _ in range(250):
@@ -64,7 +68,7 @@ def test_does_what_the_log_does(seed: int, tmp_path: Path) -> None:
             assert [(type(e), str(e)) for e in found] == [(type(expected), str(expected))], told
             done += expected is None
             for name in NAMES:
-                assert disk.unit(*name) == log.unit(*name), told
+                assert disk.transaction_state(*name) == log.transaction_state(*name), told
         assert disk.partitions() == [info for info in log.partitions() if info.end]
         for name in NAMES:
             end = log.end(*name)

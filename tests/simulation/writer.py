@@ -1,7 +1,7 @@
 """A writer of a hosted partition: it puts records straight into a store, and moves when that fails.
 
 It keeps its rows until a store has them, and finds out from the next store what to go on with, as
-``dafka_spark/hosting.py`` does.
+``dafka_spark/sink/hosted_writer.py`` does.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from concurrent.futures import Future
 from typing import TYPE_CHECKING
 
 from dafka_core.errors import DafkaError
-from dafka_core.records import Run, Values
+from dafka_core.records import RecordBatch, Values
 from tests.simulation.checkers import Key
 
 if TYPE_CHECKING:
@@ -83,14 +83,14 @@ class Writer:
         )
         if count > 0 and self._under_way < WINDOW:
             values = self.cluster.values(self.address, self._next, count)
-            run = Run(self.topic, self.address, self._next, Values.of(values))
+            batch = RecordBatch(self.topic, self.address, self._next, Values.of(values))
             self.cluster.checkers.publish(*self.key, self._next, values)
             self._under_way += 1
-            self._next = run.end
-            mesh, size_bytes = host.mesh, run.values.size_bytes + len(run.values)
+            self._next = batch.end
+            mesh, size_bytes = host.mesh, batch.values.size_bytes + len(batch.values)
             mesh.put_bytes += size_bytes
-            promise = host.puts.put(run)
-            promise.add_done_callback(lambda done: self._on_put(session, host, run.end, done))
+            promise = host.puts.put(batch)
+            promise.add_done_callback(lambda done: self._on_put(session, host, batch.end, done))
             promise.add_done_callback(lambda done: _gave_back(mesh, size_bytes))
         self.world.after(self.cluster.pause_s(self.target), lambda: self._put(session))
 

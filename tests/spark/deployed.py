@@ -10,9 +10,9 @@ from collections.abc import Collection, Sequence
 from types import TracebackType
 from typing import Self
 
+from dafka_core.protocol.codec import parse_subscription, subscription
 from dafka_core.protocol.messages import ConsumerHello, DirectHead, DirectRecord, Fetch, GetHeads
 from dafka_core.protocol.messages import StoreHello as Hello
-from dafka_core.protocol.wire import parse_subscription, subscription
 from tests.core.nodes.peers import RawPeer
 
 

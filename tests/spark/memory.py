@@ -7,9 +7,9 @@ from collections.abc import Collection, Iterator
 from contextlib import AbstractContextManager, nullcontext
 
 from dafka_core.errors import DataLossError
-from dafka_core.records import PartitionInfo, Run, Values
-from dafka_spark.connections import Source
-from dafka_spark.options import Via
+from dafka_core.records import PartitionInfo, RecordBatch, Values
+from dafka_spark.cluster.connections import MeshReader
+from dafka_spark.options import MeshAddress
 
 RUN_RECORDS = 7
 
@@ -43,7 +43,7 @@ class MemorySource:
     def drop(self, topic: str, partition: str) -> None:
         del self.logs[topic, partition]
 
-    def connect(self, via: Via) -> AbstractContextManager[Source]:
+    def connect(self, via: MeshAddress) -> AbstractContextManager[MeshReader]:
         return nullcontext(self)
 
     def stores(self) -> list[str]:
@@ -65,7 +65,7 @@ class MemorySource:
 
     def read(
         self, topic: str, partition: str, start: int, end: int, *, timeout_s: float
-    ) -> Iterator[Run]:
+    ) -> Iterator[RecordBatch]:
         self.calls.append("read")
         key = (topic, partition)
         if key not in self.logs:
@@ -79,7 +79,7 @@ class MemorySource:
                 continue
             stop = min(at + RUN_RECORDS, end)
             stop = min([stop, *(gap for gap in self.missing if at < gap)])
-            yield Run(topic, partition, at, Values.of(self.logs[key][at:stop]))
+            yield RecordBatch(topic, partition, at, Values.of(self.logs[key][at:stop]))
             at = stop
         if at < end:
             raise DataLossError(topic, partition, at, self.earliest.get(key, 0), "it ends there")

@@ -8,12 +8,12 @@ from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import Self
 
-from dafka_core.columnar.places import Place
-from dafka_core.columnar.server import FlightService
-from dafka_core.records import CommitUnit, Run, Unit, UnitInfo
+from dafka_core.flight.server import FlightService
+from dafka_core.flight.store_location import StoreLocation
+from dafka_core.records import RecordBatch, StagedTransaction, Transaction, TransactionState
 from dafka_core.storage import Log
-from dafka_spark.connections import Source
-from dafka_spark.options import Via
+from dafka_spark.cluster.connections import MeshReader
+from dafka_spark.options import MeshAddress
 from tests.spark.memory import MemorySource
 
 
@@ -32,14 +32,14 @@ class Served:
         self._service = FlightService(
             self.log,
             self,
-            lambda locations: Place.begin(self.store, locations, self.directory),
+            lambda locations: StoreLocation.begin(self.store, locations, self.directory),
             bind_host="127.0.0.1",
             port=port,
             socket_path=None,
         )
 
     @property
-    def place(self) -> Place:
+    def place(self) -> StoreLocation:
         assert self._service is not None
         return self._service.place
 
@@ -52,7 +52,7 @@ class Served:
     def add(self, topic: str, partition: str, count: int, size_bytes: int = 0) -> None:
         end = self.log.end(topic, partition)
         values = [value(offset, size_bytes) for offset in range(end, end + count)]
-        self.log.append([Run.of(topic, partition, end, values)])
+        self.log.append([RecordBatch.of(topic, partition, end, values)])
 
     def stop(self) -> None:
         """Serves no more; the log is still there."""
@@ -71,30 +71,35 @@ class Served:
 
     # -- what the service needs of a node; nothing is put here -----------------------------------
 
-    def put(self, run: Run) -> Future[int]:
+    def put(self, run: RecordBatch) -> Future[int]:
         raise NotImplementedError
 
-    def stage(self, run: Run, attempt: str, number: int) -> Future[int]:
+    def stage(self, run: RecordBatch, attempt: str, number: int) -> Future[int]:
         raise NotImplementedError
 
-    def commit(self, units: Sequence[CommitUnit]) -> Future[None]:
+    def commit(self, transactions: Sequence[StagedTransaction]) -> Future[None]:
         raise NotImplementedError
 
     def discard(self, stages: Sequence[tuple[str, str, str]]) -> Future[None]:
         raise NotImplementedError
 
-    def units(self, partitions: Sequence[tuple[str, str]]) -> list[UnitInfo]:
+    def transaction_states(self, partitions: Sequence[tuple[str, str]]) -> list[TransactionState]:
         raise NotImplementedError
 
     def end(self, topic: str, partition: str) -> int:
         raise NotImplementedError
 
     def wait(
-        self, topic: str, partition: str, end: int, timeout_s: float, unit: Unit | None = None
+        self,
+        topic: str,
+        partition: str,
+        end: int,
+        timeout_s: float,
+        transaction: Transaction | None = None,
     ) -> int:
         raise NotImplementedError
 
-    def places(self) -> list[Place]:
+    def places(self) -> list[StoreLocation]:
         raise NotImplementedError
 
 
@@ -106,7 +111,7 @@ class HeardOf(MemorySource):
         self.served = list(stores)
         self.deployed = list(deployed)
 
-    def connect(self, via: Via) -> AbstractContextManager[Source]:
+    def connect(self, via: MeshAddress) -> AbstractContextManager[MeshReader]:
         return nullcontext(self)
 
     def stores(self) -> list[str]:

@@ -17,15 +17,16 @@ from pyspark.sql.types import StringType, StructField, StructType
 
 from dafka_core import EmbeddedCluster
 from dafka_core.errors import ConfigError, FencedError
-from dafka_core.records import UnitInfo
-from dafka_spark import hosts, sinks, units
-from dafka_spark.messages import Written
-from dafka_spark.sinks import BATCH_ID, QUERY_ID, DafkaBatchWriter
-from dafka_spark.units import UnitOpener
-from dafka_spark.writing import address
-from tests.spark.faults import Gate, changed
+from dafka_core.records import TransactionState
+from dafka_spark.cluster import store_registry
+from dafka_spark.sink import commit_coordinator, writers
+from dafka_spark.sink.commit_coordinator import TransactionalWriterFactory
+from dafka_spark.sink.commit_messages import TaskCommit
+from dafka_spark.sink.task_writer import address
+from dafka_spark.sink.writers import BATCH_ID, QUERY_ID, DafkaBatchWriter
+from tests.spark.faults import RWLock, changed
 from tests.spark.topics import batch, texts
-from tests.spark.units import PATIENCE_S, held, numbers, options, texts_of
+from tests.spark.transactions import PATIENCE_S, held, numbers, options, texts_of
 
 VALUES = StructType([StructField("value", StringType())])
 
@@ -56,12 +57,12 @@ class Job:
         self.writer.begin()
         self._monkeypatch = monkeypatch
 
-    def task(self, number: int, rows: pa.Array, query: str = "") -> Written:
+    def task(self, number: int, rows: pa.Array, query: str = "") -> TaskCommit:
         task = Task(number, **({QUERY_ID: query} if query else {}))
-        self._monkeypatch.setattr(sinks, "_task", lambda: task)
+        self._monkeypatch.setattr(writers, "_task", lambda: task)
         return self.writer.write(iter([pa.record_batch({"value": rows})]))
 
-    def info(self, number: int) -> UnitInfo:
+    def info(self, number: int) -> TransactionState:
         """What the picked store has of a task's partition."""
         store = self.cluster.stores.index(self.writer._pick.store)
         partition = address(self.writer._write_id, self.topic, number)
@@ -74,7 +75,7 @@ class Job:
 
 def seen(cluster: EmbeddedCluster, topic: str) -> int:
     """How many records of a topic the store that has most of it shows."""
-    with closing(hosts.Hosts(options(cluster).via)) as found:
+    with closing(store_registry.StoreRegistry(options(cluster).via)) as found:
         return max(
             sum(info.end for info in client.heads([topic], timeout_s=PATIENCE_S))
             for client in found.anew()
@@ -98,7 +99,7 @@ def text_rows(spark: SparkSession, count: int) -> DataFrame:
 def test_rows_appear_at_once(
     spark: SparkSession, cluster: EmbeddedCluster, topic: str, tmp_path: Path
 ) -> None:
-    gate = Gate(tmp_path)
+    gate = RWLock(tmp_path)
     meanwhile = []
 
     def look() -> None:
@@ -137,7 +138,7 @@ def test_what_is_staged_is_seen_on_commit(
     assert job.seen() == 30
     job.writer.commit(messages)  # Spark may not have heard of it
     assert job.seen() == 30
-    assert job.info(0).unit is None
+    assert job.info(0).transaction is None
 
 
 def test_what_an_aborted_job_has_staged_is_discarded(
@@ -148,7 +149,7 @@ def test_what_an_aborted_job_has_staged_is_discarded(
     job.task(1, numbers(0, 20))  # killed before Spark heard of it
     assert job.info(1).staged_end == 20
     job.writer.abort([done, None, None])
-    assert all(job.info(number) == UnitInfo(0, 0, "", None) for number in range(3))
+    assert all(job.info(number) == TransactionState(0, 0, "", None) for number in range(3))
     assert job.seen() == 0
 
 
@@ -177,7 +178,7 @@ def test_one_stage_that_is_gone_is_the_whole_jobs_failure(
 def test_more_partitions_than_can_appear_at_once(
     monkeypatch: pytest.MonkeyPatch, shared: EmbeddedCluster, topic: str
 ) -> None:
-    monkeypatch.setattr(units, "MAX_UNITS", 2)
+    monkeypatch.setattr(commit_coordinator, "MAX_TRANSACTIONS", 2)
     job = Job(monkeypatch, shared, topic)
     messages = [job.task(number, numbers(0, 10)) for number in range(3)]
     with pytest.raises(ConfigError, match="3 partitions cannot appear at once"):
@@ -189,8 +190,8 @@ def test_no_rows_need_no_commit(
     monkeypatch: pytest.MonkeyPatch, shared: EmbeddedCluster, topic: str
 ) -> None:
     job = Job(monkeypatch, shared, topic)
-    assert job.task(0, numbers(0, 0)) == Written(0, ())
-    job.writer.commit([Written(0, ()), None])
+    assert job.task(0, numbers(0, 0)) == TaskCommit(0, ())
+    job.writer.commit([TaskCommit(0, ()), None])
     assert job.seen() == 0
 
 
@@ -202,7 +203,7 @@ def test_writes_of_one_query_go_on_in_its_partitions(
         job.writer.commit([job.task(0, numbers(start, start + 10), query="q")])
     found = held(shared, topic, 0, address("q", topic, 0))
     assert found.values == texts_of(numbers(0, 20))
-    assert found.info.unit is None
+    assert found.info.transaction is None
 
 
 def test_all_stores_have_it_and_the_picked_one_catches_up(
@@ -216,11 +217,11 @@ def test_all_stores_have_it_and_the_picked_one_catches_up(
             assert held(own, topic, index, partition).values == texts_of(numbers(0, 10))
         picked = own.stores.index(job.writer._pick.store)
         own.kill_store(picked)
-        with UnitOpener(options(own), 0)(topic, partition) as publisher:
+        with TransactionalWriterFactory(options(own), 0)(topic, partition) as publisher:
             publisher.publish_many(numbers(10, 20))
             publisher.finish(PATIENCE_S)
         own.start_store(picked)
-        with closing(hosts.Hosts(options(own).via)) as found:
+        with closing(store_registry.StoreRegistry(options(own).via)) as found:
             found.anew()  # the store is at another port now
         job.writer.commit([job.task(0, numbers(20, 30), query="q")])
         assert held(own, topic, picked, partition).values == texts_of(numbers(0, 30))
@@ -242,7 +243,7 @@ def test_speculation_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     task = Task(0, **{"spark.speculation": "true", BATCH_ID: "0"})
     monkeypatch.setattr(TaskContext, "get", staticmethod(lambda: task))
     with pytest.raises(ConfigError, match="set it false"):
-        sinks._task()
+        writers._task()
 
 
 def test_a_job_needs_a_store_with_flight(topic: str) -> None:

@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 
 from dafka_core.errors import DataLossError, FetchTimeoutError
-from dafka_spark.connections import Connections
-from dafka_spark.options import Via
+from dafka_spark.cluster.connections import Connections
+from dafka_spark.options import MeshAddress
 from tests.spark.memory import MemorySource
 from tests.spark.stores import Served
 
@@ -20,18 +20,24 @@ from tests.spark.stores import Served
 class Opened:
     def __init__(self, idle_s: float = 60.0) -> None:
         self.sources: list[MemorySource] = []
-        self.connections: Connections[Via, MemorySource] = Connections(self._open, idle_s)
+        self.connections: Connections[MeshAddress, MemorySource] = Connections(self._open, idle_s)
 
-    def _open(self, via: Via) -> MemorySource:
+    def _open(self, via: MeshAddress) -> MemorySource:
         self.sources.append(MemorySource())
         return self.sources[-1]
 
 
 def test_one_reader_for_each_tower() -> None:
     opened = Opened()
-    with opened.connections.lend(Via("a")) as first, opened.connections.lend(Via("a")) as second:
+    with (
+        opened.connections.lend(MeshAddress("a")) as first,
+        opened.connections.lend(MeshAddress("a")) as second,
+    ):
         assert first is second
-    with opened.connections.lend(Via("a")) as third, opened.connections.lend(Via("b")) as other:
+    with (
+        opened.connections.lend(MeshAddress("a")) as third,
+        opened.connections.lend(MeshAddress("b")) as other,
+    ):
         assert third is first
         assert other is not first
     assert len(opened.sources) == 2
@@ -42,25 +48,25 @@ def test_one_reader_for_each_tower() -> None:
 def test_a_reader_that_failed_is_not_lent_again() -> None:
     opened = Opened()
     failure = FetchTimeoutError("t", "A", 0, 1, 1.0)
-    with pytest.raises(FetchTimeoutError), opened.connections.lend(Via("a")):
+    with pytest.raises(FetchTimeoutError), opened.connections.lend(MeshAddress("a")):
         raise failure
     assert opened.sources[0].closed
-    with opened.connections.lend(Via("a")):
+    with opened.connections.lend(MeshAddress("a")):
         assert len(opened.sources) == 2
 
 
 def test_lost_data_is_not_the_readers_fault() -> None:
     opened = Opened()
-    with pytest.raises(DataLossError), opened.connections.lend(Via("a")):
+    with pytest.raises(DataLossError), opened.connections.lend(MeshAddress("a")):
         raise DataLossError("t", "A", 0, None, "gone")
-    with opened.connections.lend(Via("a")):
+    with opened.connections.lend(MeshAddress("a")):
         assert len(opened.sources) == 1
 
 
 def test_idle_readers_are_closed_and_busy_ones_are_not() -> None:
     opened = Opened(idle_s=0.02)
-    with opened.connections.lend(Via("busy")):
-        with opened.connections.lend(Via("idle")):
+    with opened.connections.lend(MeshAddress("busy")):
+        with opened.connections.lend(MeshAddress("idle")):
             pass
         busy, idle = opened.sources
         assert idle.closing.wait(20)
@@ -68,7 +74,7 @@ def test_idle_readers_are_closed_and_busy_ones_are_not() -> None:
     opened.connections.close()
 
 
-def abandon(opened: Opened, via: Via) -> None:
+def abandon(opened: Opened, via: MeshAddress) -> None:
     """Borrows, and leaves it to the garbage collector to give back."""
     cycle: list[object] = [opened.connections.lend(via)]
     cycle[0].__enter__()  # type: ignore[attr-defined]
@@ -78,13 +84,13 @@ def abandon(opened: Opened, via: Via) -> None:
 def test_a_borrower_may_be_collected_while_another_one_borrows() -> None:
     opened = Opened()
 
-    def open_(via: Via) -> MemorySource:
+    def open_(via: MeshAddress) -> MemorySource:
         gc.collect()
         return opened._open(via)
 
     def borrow() -> None:
-        abandon(opened, Via("a"))
-        with opened.connections.lend(Via("b")):
+        abandon(opened, MeshAddress("a"))
+        with opened.connections.lend(MeshAddress("b")):
             pass
 
     opened.connections = Connections(open_)
@@ -102,9 +108,9 @@ def test_a_borrower_may_be_collected_while_another_one_borrows() -> None:
 
 def test_what_failed_is_closed_when_its_last_borrower_is_collected() -> None:
     opened = Opened()
-    abandon(opened, Via("a"))
+    abandon(opened, MeshAddress("a"))
     failure = FetchTimeoutError("t", "A", 0, 1, 1.0)
-    with pytest.raises(FetchTimeoutError), opened.connections.lend(Via("a")):
+    with pytest.raises(FetchTimeoutError), opened.connections.lend(MeshAddress("a")):
         raise failure
     gc.collect()
     assert opened.sources[0].closing.wait(20)
@@ -112,17 +118,17 @@ def test_what_failed_is_closed_when_its_last_borrower_is_collected() -> None:
 
 def test_a_forked_process_does_not_use_its_parents_readers() -> None:
     opened = Opened()
-    with opened.connections.lend(Via("a")):
+    with opened.connections.lend(MeshAddress("a")):
         pass
     opened.connections.forget()
-    with opened.connections.lend(Via("a")):
+    with opened.connections.lend(MeshAddress("a")):
         assert len(opened.sources) == 2
     assert not opened.sources[0].closed
 
 
 def test_a_forked_child_does_not_even_let_go_of_a_client(tmp_path: Path) -> None:
     """Its destructor would wait for threads that the child does not have."""
-    from dafka_spark import connections
+    from dafka_spark.cluster import connections
 
     with Served(tmp_path / "one", "one") as store:
         store.add("t", "A", 10)
@@ -138,7 +144,7 @@ def test_a_forked_child_does_not_even_let_go_of_a_client(tmp_path: Path) -> None
 
 @pytest.mark.parametrize("name", ["_readers", "_clients", "_logs"])
 def test_forgetting_happens_at_fork(name: str) -> None:
-    from dafka_spark import connections
+    from dafka_spark.cluster import connections
 
     kept = getattr(connections, name)
     original = kept._entries

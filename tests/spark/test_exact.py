@@ -9,17 +9,25 @@ import pytest
 
 from dafka_core import EmbeddedCluster
 from dafka_core.errors import ConfigError, FencedError, NotAcknowledgedError, StoreUnreachableError
-from dafka_core.protocol.messages import DirectRun, RecordRun
-from dafka_core.protocol.wire import subscription
-from dafka_core.records import NO_NUMBER, Unit, UnitInfo
-from dafka_spark import blocks, exact, streams
-from dafka_spark.errors import OldCheckpointError, UnitChangedError
-from dafka_spark.exact import ExactPublisher
-from dafka_spark.messages import WrittenRange
-from dafka_spark.units import UnitOpener
+from dafka_core.protocol.codec import subscription
+from dafka_core.protocol.messages import DirectRecordBatch, RecordBatchMessage
+from dafka_core.records import NO_VERSION, Transaction, TransactionState
+from dafka_spark.errors import OldCheckpointError, TransactionChangedError
+from dafka_spark.sink import row_buffer, stream_limit, transactional_writer
+from dafka_spark.sink.commit_coordinator import TransactionalWriterFactory
+from dafka_spark.sink.commit_messages import WrittenRange
+from dafka_spark.sink.transactional_writer import TransactionalWriter
 from tests.core.nodes.peers import RawPeer, wait_until
 from tests.core.protocol.strategies import packed
-from tests.spark.units import PARTITION, PATIENCE_S, held, numbers, options, texts_of, unit
+from tests.spark.transactions import (
+    PARTITION,
+    PATIENCE_S,
+    held,
+    numbers,
+    options,
+    texts_of,
+    transaction,
+)
 
 
 class TaskDiedError(Exception):
@@ -42,47 +50,47 @@ def own() -> Iterator[EmbeddedCluster]:
 @pytest.fixture
 def small_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
     """Each ten rows are sent."""
-    monkeypatch.setattr(blocks, "BLOCK_ROWS", 10)
+    monkeypatch.setattr(row_buffer, "BLOCK_ROWS", 10)
 
 
-def write(publisher: ExactPublisher, start: int, stop: int) -> WrittenRange:
+def write(publisher: TransactionalWriter, start: int, stop: int) -> WrittenRange:
     publisher.publish_many(numbers(start, stop))
     return publisher.finish(PATIENCE_S)
 
 
 def test_units_follow_each_other(shared: EmbeddedCluster, topic: str) -> None:
     for number, start in ((0, 0), (1, 10), (5, 20)):
-        with unit(shared, topic, number) as publisher:
+        with transaction(shared, topic, number) as publisher:
             publisher.publish_many(numbers(start, start + 4))
             written = write(publisher, start + 4, start + 10)
         assert written == WrittenRange(topic, PARTITION, start, start + 10)
         found = held(shared, topic)
-        assert found.info.unit == Unit(number, start, start + 10)
+        assert found.info.transaction == Transaction(number, start, start + 10)
         assert found.info.end == found.info.staged_end == start + 10
     assert held(shared, topic).values == texts_of(numbers(0, 30))
 
 
 @pytest.mark.usefixtures("small_blocks")
 def test_nothing_is_seen_before_the_unit_is_whole(shared: EmbeddedCluster, topic: str) -> None:
-    with unit(shared, topic, 0) as publisher:
+    with transaction(shared, topic, 0) as publisher:
         publisher.publish_many(numbers(0, 95))
         publisher.pause()
         found = held(shared, topic)
         assert found.info.staged_end == 90
-        assert (found.info.end, found.info.unit, found.values) == (0, None, [])
+        assert (found.info.end, found.info.transaction, found.values) == (0, None, [])
         publisher.finish(PATIENCE_S)
     assert held(shared, topic).values == texts_of(numbers(0, 95))
 
 
 @pytest.mark.usefixtures("small_blocks")
 def test_an_attempt_that_fails_leaves_nothing(shared: EmbeddedCluster, topic: str) -> None:
-    publisher = unit(shared, topic, 0)
+    publisher = transaction(shared, topic, 0)
     publisher.publish_many(numbers(0, 95))
     publisher.pause()
     publisher.__exit__(TaskDiedError, TaskDiedError(), None)
     found = held(shared, topic)
     assert found.info.end == found.info.staged_end == 0
-    with unit(shared, topic, 0) as publisher:
+    with transaction(shared, topic, 0) as publisher:
         publisher.publish_many(numbers(0, 95)[::-1])  # in another order
         publisher.finish(PATIENCE_S)
     assert held(shared, topic).values == texts_of(numbers(0, 95)[::-1])
@@ -90,10 +98,10 @@ def test_an_attempt_that_fails_leaves_nothing(shared: EmbeddedCluster, topic: st
 
 @pytest.mark.usefixtures("small_blocks")
 def test_an_attempt_that_is_killed_is_replaced(shared: EmbeddedCluster, topic: str) -> None:
-    killed = unit(shared, topic, 0)
+    killed = transaction(shared, topic, 0)
     killed.publish_many(numbers(0, 95))
     killed.pause()  # and never heard of again
-    with unit(shared, topic, 0) as publisher:
+    with transaction(shared, topic, 0) as publisher:
         publisher.publish_many(numbers(0, 95)[::-1])
         publisher.finish(PATIENCE_S)
     assert held(shared, topic).values == texts_of(numbers(0, 95)[::-1])
@@ -101,10 +109,10 @@ def test_an_attempt_that_is_killed_is_replaced(shared: EmbeddedCluster, topic: s
 
 @pytest.mark.usefixtures("small_blocks")
 def test_a_zombie_is_fenced(shared: EmbeddedCluster, topic: str) -> None:
-    with unit(shared, topic, 0) as zombie:
+    with transaction(shared, topic, 0) as zombie:
         zombie.publish_many(numbers(0, 50))
         zombie.pause()
-        with unit(shared, topic, 0) as publisher:
+        with transaction(shared, topic, 0) as publisher:
             publisher.publish_many(numbers(0, 95))
             publisher.pause()
             with pytest.raises(FencedError):
@@ -115,8 +123,8 @@ def test_a_zombie_is_fenced(shared: EmbeddedCluster, topic: str) -> None:
 
 @pytest.mark.usefixtures("small_blocks")
 def test_a_zombie_that_is_too_late_finds_the_unit(shared: EmbeddedCluster, topic: str) -> None:
-    with unit(shared, topic, 0) as zombie:
-        with unit(shared, topic, 0) as publisher:
+    with transaction(shared, topic, 0) as zombie:
+        with transaction(shared, topic, 0) as publisher:
             write(publisher, 0, 95)
         zombie.publish_many(numbers(0, 95)[::-1])
         assert zombie.finish(PATIENCE_S) == WrittenRange(topic, PARTITION, 0, 95)
@@ -125,7 +133,7 @@ def test_a_zombie_that_is_too_late_finds_the_unit(shared: EmbeddedCluster, topic
 
 def test_a_unit_that_is_there_is_not_written_again(shared: EmbeddedCluster, topic: str) -> None:
     for values in (numbers(0, 10), numbers(0, 10)[::-1]):
-        with unit(shared, topic, 3) as publisher:
+        with transaction(shared, topic, 3) as publisher:
             publisher.publish_many(values)
             assert publisher.finish(PATIENCE_S) == WrittenRange(topic, PARTITION, 0, 10)
     assert held(shared, topic).values == texts_of(numbers(0, 10))
@@ -133,34 +141,34 @@ def test_a_unit_that_is_there_is_not_written_again(shared: EmbeddedCluster, topi
 
 @pytest.mark.parametrize("rows", [9, 11, 0])
 def test_another_number_of_rows_is_refused(shared: EmbeddedCluster, topic: str, rows: int) -> None:
-    with unit(shared, topic, 3) as publisher:
+    with transaction(shared, topic, 3) as publisher:
         write(publisher, 0, 10)
     with (
-        pytest.raises(UnitChangedError, match=f"has written 10 rows here.*has {rows} now"),
-        unit(shared, topic, 3) as publisher,
+        pytest.raises(TransactionChangedError, match=f"has written 10 rows here.*has {rows} now"),
+        transaction(shared, topic, 3) as publisher,
     ):
         write(publisher, 0, rows)
     assert held(shared, topic).values == texts_of(numbers(0, 10))
 
 
 def test_an_older_checkpoint_is_refused(shared: EmbeddedCluster, topic: str) -> None:
-    with unit(shared, topic, 3) as publisher:
+    with transaction(shared, topic, 3) as publisher:
         write(publisher, 0, 10)
     with pytest.raises(OldCheckpointError, match="batch 2 is to be written, and batch 3"):
-        unit(shared, topic, 2)
+        transaction(shared, topic, 2)
 
 
 def test_no_rows_leave_no_unit(shared: EmbeddedCluster, topic: str) -> None:
-    with unit(shared, topic, 0) as publisher:
+    with transaction(shared, topic, 0) as publisher:
         publisher.publish_many(numbers(0, 0))
         written = publisher.finish(PATIENCE_S)
     assert written.start == written.end == 0
-    assert held(shared, topic).info.unit is None
+    assert held(shared, topic).info.transaction is None
 
 
 @pytest.mark.usefixtures("small_blocks")
 def test_staged_only(shared: EmbeddedCluster, topic: str) -> None:
-    with unit(shared, topic, NO_NUMBER, shared.stores[0]) as publisher:
+    with transaction(shared, topic, NO_VERSION, shared.stores[0]) as publisher:
         publisher.publish_many(numbers(0, 95))
         written = publisher.finish(PATIENCE_S)
     assert (written.start, written.end, len(written.attempt)) == (0, 95, 32)
@@ -173,9 +181,9 @@ def test_staged_only(shared: EmbeddedCluster, topic: str) -> None:
 def test_many_topics_share_few_streams(
     shared: EmbeddedCluster, topic: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(streams, "MAX_STREAMS", 2)
+    monkeypatch.setattr(stream_limit, "MAX_STREAMS", 2)
     names = [f"{topic}-{index}" for index in range(5)]
-    opener = UnitOpener(options(shared), 0)
+    opener = TransactionalWriterFactory(options(shared), 0)
     with ExitStack() as stack:
         publishers = [stack.enter_context(opener(name, PARTITION)) for name in names]
         for start in range(0, 60, 20):
@@ -191,23 +199,23 @@ def test_many_topics_share_few_streams(
 @pytest.mark.usefixtures("small_blocks")
 def test_the_host_is_killed_and_started_again(own: EmbeddedCluster, topic: str) -> None:
     own.kill_store(1)
-    with unit(own, topic, 0) as publisher:
+    with transaction(own, topic, 0) as publisher:
         publisher.publish_many(numbers(0, 55))
         own.kill_store(0)
         own.start_store(0)
         write(publisher, 55, 100)
     found = held(own, topic)
     assert found.values == texts_of(numbers(0, 100))
-    assert found.info.unit == Unit(0, 0, 100)
+    assert found.info.transaction == Transaction(0, 0, 100)
 
 
 @pytest.mark.usefixtures("small_blocks")
 def test_a_large_unit_goes_on_at_the_same_host(
     own: EmbeddedCluster, topic: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(exact, "RETAINED_BYTES", 300)
+    monkeypatch.setattr(transactional_writer, "RETAINED_BYTES", 300)
     own.kill_store(1)
-    with unit(own, topic, 0) as publisher:
+    with transaction(own, topic, 0) as publisher:
         publisher.publish_many(numbers(0, 155))
         assert not publisher._is_whole
         assert publisher._retained_bytes <= 300
@@ -221,8 +229,8 @@ def test_a_large_unit_goes_on_at_the_same_host(
 def test_a_large_unit_whose_host_is_gone_fails(
     own: EmbeddedCluster, topic: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(exact, "RETAINED_BYTES", 300)
-    with unit(own, topic, 0, deliveryTimeoutMs=1500) as publisher:
+    monkeypatch.setattr(transactional_writer, "RETAINED_BYTES", 300)
+    with transaction(own, topic, 0, deliveryTimeoutMs=1500) as publisher:
         publisher.publish_many(numbers(0, 155))
         assert publisher._host is not None
         own.kill_store(own.stores.index(publisher._host.place.store))
@@ -235,20 +243,24 @@ def test_a_large_unit_whose_host_is_gone_fails(
 def test_another_store_takes_over_with_all_acknowledgements(
     own: EmbeddedCluster, topic: str
 ) -> None:
-    with unit(own, topic, 0, acks="all") as publisher:
+    with transaction(own, topic, 0, acks="all") as publisher:
         write(publisher, 0, 100)
     assert held(own, topic, 0).values == held(own, topic, 1).values
-    assert held(own, topic, 0).info.unit == held(own, topic, 1).info.unit == Unit(0, 0, 100)
-    with unit(own, topic, 1, acks="all") as publisher:
+    assert (
+        held(own, topic, 0).info.transaction
+        == held(own, topic, 1).info.transaction
+        == Transaction(0, 0, 100)
+    )
+    with transaction(own, topic, 1, acks="all") as publisher:
         publisher.publish_many(numbers(100, 155))
         assert publisher._host is not None
         own.kill_store(own.stores.index(publisher._host.place.store))
         write(publisher, 155, 200)
-    with unit(own, topic, 1, acks="all") as publisher:  # as a replay finds it
+    with transaction(own, topic, 1, acks="all") as publisher:  # as a replay finds it
         write(publisher, 100, 200)
     found = held(own, topic)
     assert found.values == texts_of(numbers(0, 200))
-    assert found.info.unit == Unit(1, 100, 200)
+    assert found.info.transaction == Transaction(1, 100, 200)
 
 
 def test_parts_of_two_attempts_are_never_joined(own: EmbeddedCluster, topic: str) -> None:
@@ -256,22 +268,22 @@ def test_parts_of_two_attempts_are_never_joined(own: EmbeddedCluster, topic: str
     lost = packed([b"lost"] * 10)
     with RawPeer(own.tower) as peer:
         for store in own.stores:
-            peer.wait_until_subscribed(subscription(DirectRun, store))
-        peer.send(RecordRun(topic, PARTITION, 0, 10, lost, Unit(0, 0, 20)))
+            peer.wait_until_subscribed(subscription(DirectRecordBatch, store))
+        peer.send(RecordBatchMessage(topic, PARTITION, 0, 10, lost, Transaction(0, 0, 20)))
         wait_until(lambda: [held(own, topic, i).info.staged_end for i in (0, 1)] == [10, 10])
-    with unit(own, topic, 0, acks="all") as publisher:
+    with transaction(own, topic, 0, acks="all") as publisher:
         write(publisher, 0, 20)
     for index in (0, 1):
         found = held(own, topic, index)
         assert found.values == texts_of(numbers(0, 20))
-        assert found.info == UnitInfo(20, 20, found.info.attempt, Unit(0, 0, 20))
+        assert found.info == TransactionState(20, 20, found.info.attempt, Transaction(0, 0, 20))
 
 
 def test_too_few_stores_are_refused_before_anything_is_written(
     shared: EmbeddedCluster, topic: str
 ) -> None:
     with pytest.raises(ConfigError, match=r"there are only 1 stores .* lower acks"):
-        unit(shared, topic, 0, acks=2, deliveryTimeoutMs=300)
+        transaction(shared, topic, 0, acks=2, deliveryTimeoutMs=300)
     assert held(shared, topic).info.end == 0
 
 
@@ -279,7 +291,7 @@ def test_stores_without_flight_are_refused() -> None:
     with EmbeddedCluster(stores=0) as cluster:
         cluster.start_store(0, flight_port="off")
         with pytest.raises(ConfigError, match="set delivery = at-least-once") as caught:
-            unit(cluster, "t", 0)
+            transaction(cluster, "t", 0)
         assert caught.value.option == "delivery"
         assert cluster.stores[0] in str(caught.value)
 
@@ -289,4 +301,4 @@ def test_no_store_at_all_is_refused() -> None:
         EmbeddedCluster(stores=0) as cluster,
         pytest.raises(ConfigError, match=r"none was heard of within 0\.3 s"),
     ):
-        unit(cluster, "t", 0, deliveryTimeoutMs=300)
+        transaction(cluster, "t", 0, deliveryTimeoutMs=300)

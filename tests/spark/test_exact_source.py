@@ -21,8 +21,8 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as sf
 
 from dafka_core import EmbeddedCluster, Producer
-from dafka_core.columnar.client import StoreClient
-from dafka_core.columnar.places import Place
+from dafka_core.flight.store_client import StoreClient
+from dafka_core.flight.store_location import StoreLocation
 from dafka_core.storage import Log
 from tests.core.nodes.peers import wait_until
 from tests.spark import exact_job
@@ -32,7 +32,7 @@ Rows = list[tuple[int, str, int, str]]
 """Of a batch: task, partition, offset, value; in order."""
 
 
-class Batches:
+class ArrowBatches:
     """What each run of each batch has read."""
 
     def __init__(self) -> None:
@@ -91,7 +91,7 @@ def test_batch_zero_again_with_new_partitions_and_stores(
     """Its first run has read nothing or something; nothing of it was committed."""
     address = produce_to_all(mesh, topic, range(40))
     given = {"subscribe": topic, "startingOffsets": starting, "maxRecordsPerPartition": 15}
-    batches = Batches()
+    batches = ArrowBatches()
     batches.go(stream(spark, mesh, **given), tmp_path)
     forget_commits(tmp_path)
     produce_to_all(mesh, topic, range(40, 60), address)
@@ -124,7 +124,7 @@ def test_the_first_offset_is_fixed_before_there_is_anything_to_read(
     for path in (tmp_path / "c").glob("commits/*"):
         path.unlink()
     produce(mesh, topic, range(10, 25), address)
-    batches = Batches()
+    batches = ArrowBatches()
     batches.go(stream(spark, mesh, subscribe=topic, startingOffsets="latest"), tmp_path / "c")
     assert [row[2] for _, rows in batches.runs for row in rows] == list(range(10, 25))
 
@@ -139,7 +139,7 @@ def test_the_same_tasks_after_a_store_has_died(
     mesh.start_store(1)
     given = {"subscribe": topic, "maxRecordsPerPartition": 70, "fetchTimeoutMs": 30_000}
 
-    batches = Batches()
+    batches = ArrowBatches()
     batches.go(stream(spark, mesh, **given), tmp_path)
     assert [len(rows) for _, rows in batches.runs] == [200]
     forget_commits(tmp_path)
@@ -152,7 +152,7 @@ def test_the_same_tasks_after_a_store_has_died(
 
 def wait_until_caught_up(locations: tuple[str, ...], topic: str, address: str, wanted: int) -> None:
     """A store has all records: they are not lost with another one."""
-    with StoreClient(Place("", locations)) as client:
+    with StoreClient(StoreLocation("", locations)) as client:
         assert client.wait(topic, address, wanted, timeout_s=TIMEOUT_S) == wanted
 
 
@@ -163,7 +163,7 @@ def test_a_store_that_restarts_does_not_stop_a_query(
     mesh.kill_store(1)
     address = produce(mesh, topic, range(30))
     given = {"subscribe": topic, "fetchTimeoutMs": 60_000}
-    batches = Batches()
+    batches = ArrowBatches()
     batches.go(stream(spark, mesh, **given), tmp_path)
     mesh.kill_store(0)
     mesh.start_store(1)

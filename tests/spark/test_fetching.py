@@ -11,9 +11,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dafka_core.columnar.columns import RecordColumns
-from dafka_core.columnar.places import Place, this_machine
 from dafka_core.errors import DafkaError, DataLossError, FetchTimeoutError, StoreUnreachableError
+from dafka_core.flight.columns import RecordColumns
+from dafka_core.flight.store_location import StoreLocation, this_machine
 from dafka_core.records import PartitionInfo
 from dafka_spark.errors import (
     FetchError,
@@ -23,10 +23,16 @@ from dafka_spark.errors import (
     RetentionAheadError,
     StoreLostDataError,
 )
-from dafka_spark.fetching import Fetch
 from dafka_spark.options import SourceOptions
-from dafka_spark.planning import Held, OffsetRange
-from dafka_spark.ways import FlightWay, LocalWay, MeshWay, Way, ways
+from dafka_spark.source.range_fetch import RangeFetch
+from dafka_spark.source.range_planner import HeldRange, OffsetRange
+from dafka_spark.source.record_sources import (
+    FlightSource,
+    LocalLogSource,
+    MeshSource,
+    RecordSource,
+    ways,
+)
 from tests.spark.memory import MemorySource
 
 GONE = StoreUnreachableError("S", "connection lost")
@@ -78,9 +84,9 @@ def options(fetch: str = "flight", **given: str) -> SourceOptions:
 
 
 def offsets(
-    start: int, end: int, through: Sequence[Way], given: SourceOptions | None = None
+    start: int, end: int, through: Sequence[RecordSource], given: SourceOptions | None = None
 ) -> list[int]:
-    fetch = Fetch(OffsetRange("t", "A", start, end), given or options(), through, times=False)
+    fetch = RangeFetch(OffsetRange("t", "A", start, end), given or options(), through, times=False)
     found: list[int] = []
     for each in fetch.columns():
         assert each.values.to_pylist() == [b"%d" % n for n in range(each.offset, each.end)]
@@ -175,7 +181,7 @@ def test_an_end_that_looks_lower_for_a_moment() -> None:
             return super().read(wanted, start, times=times)
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("dafka_spark.fetching.RETRY_S", 0.01)
+        patch.setattr("dafka_spark.source.range_fetch.RETRY_S", 0.01)
         patient = options(fetchtimeoutms="60000")
         assert offsets(0, 60, [Growing(end=30), Scripted(end=40)], patient) == list(range(60))
 
@@ -193,11 +199,11 @@ def test_a_store_that_had_more_and_is_away() -> None:
     memory.add("t", "A", 40)
     auto = options("auto")
 
-    class Mesh(MeshWay):
+    class Mesh(MeshSource):
         def read(self, wanted: OffsetRange, start: int, *, times: bool) -> Iterator[RecordColumns]:
             raise DataLossError("t", "A", 40, 0, "the partition ends at 40 in every store")
 
-    through: list[Way] = [Scripted(breaks=[0] * 9), Mesh(memory.connect, auto)]
+    through: list[RecordSource] = [Scripted(breaks=[0] * 9), Mesh(memory.connect, auto)]
     says = r"^\[DAFKA_HEAD_BEHIND\] .* it ends at 40 .* store S, .* Start store S again"
     with pytest.raises(HeadBehindError, match=says) as caught:
         offsets(40, 60, through, auto)
@@ -259,7 +265,7 @@ def test_the_mesh_is_asked_for_what_no_place_has() -> None:
     auto = options("auto", fetchtimeoutms="20000")
     asked: list[tuple[int, int]] = []
 
-    class Mesh(MeshWay):
+    class Mesh(MeshSource):
         def read(self, wanted: OffsetRange, start: int, *, times: bool) -> Iterator[RecordColumns]:
             asked.append((start, wanted.end))
             return super().read(wanted, start, times=times)
@@ -303,11 +309,11 @@ def test_the_mesh_comes_last() -> None:
     memory = MemorySource()
     memory.add("t", "A", 100)
     auto = options("auto", fetchtimeoutms="20000")
-    through: list[Way] = [Scripted(breaks=[20]), MeshWay(memory.connect, auto)]
+    through: list[RecordSource] = [Scripted(breaks=[20]), MeshSource(memory.connect, auto)]
     assert offsets(0, 60, through, auto) == list(range(60))
     memory.trim("t", "A", 50)
     with pytest.raises(RetentionAheadError, match=r"offset 0 was asked for, offset 50 on is avail"):
-        offsets(0, 60, [Scripted(breaks=[0]), MeshWay(memory.connect, auto)], auto)
+        offsets(0, 60, [Scripted(breaks=[0]), MeshSource(memory.connect, auto)], auto)
 
 
 def test_what_the_mesh_says_is_the_error_when_nobody_else_was_asked() -> None:
@@ -316,23 +322,23 @@ def test_what_the_mesh_says_is_the_error_when_nobody_else_was_asked() -> None:
             raise FetchTimeoutError("t", "A", 0, 60, 0.3)
 
     auto = options("auto")
-    way = MeshWay(Silent().connect, auto)
+    way = MeshSource(Silent().connect, auto)
     with pytest.raises(FetchTimeoutError):
         offsets(0, 60, [way], auto)
     with pytest.raises(FetchError, match=r"a place: store S: .*; the mesh: .*did not arrive"):
         offsets(0, 60, [Scripted(breaks=[0] * 9), way], auto)
 
 
-HINTS = tuple(Held(Place(name, ("grpc://127.0.0.1:1",)), 0, 60) for name in "AB")
+HINTS = tuple(HeldRange(StoreLocation(name, ("grpc://127.0.0.1:1",)), 0, 60) for name in "AB")
 
 
 @pytest.mark.parametrize(
     ("fetch", "kinds"),
     [
-        ("local", [LocalWay, LocalWay]),
-        ("flight", [FlightWay, FlightWay]),
-        ("mesh", [MeshWay]),
-        ("auto", [LocalWay, LocalWay, FlightWay, FlightWay, MeshWay]),
+        ("local", [LocalLogSource, LocalLogSource]),
+        ("flight", [FlightSource, FlightSource]),
+        ("mesh", [MeshSource]),
+        ("auto", [LocalLogSource, LocalLogSource, FlightSource, FlightSource, MeshSource]),
     ],
 )
 def test_ways(fetch: str, kinds: list[type]) -> None:
@@ -343,12 +349,12 @@ def test_ways(fetch: str, kinds: list[type]) -> None:
 @pytest.mark.parametrize(
     ("place", "says"),
     [
-        (Place("A", ()), "does not say where it is"),
-        (Place("A", (), "/nowhere", "another", "s"), "on another machine"),
-        (Place("A", (), "/nowhere", this_machine(), "s"), "cannot read /nowhere"),
+        (StoreLocation("A", ()), "does not say where it is"),
+        (StoreLocation("A", (), "/nowhere", "another", "s"), "on another machine"),
+        (StoreLocation("A", (), "/nowhere", this_machine(), "s"), "cannot read /nowhere"),
     ],
 )
-def test_why_a_log_is_not_local(place: Place, says: str) -> None:
+def test_why_a_log_is_not_local(place: StoreLocation, says: str) -> None:
     local = options("local")
     with pytest.raises(FetchError, match=rf"fetch = local: the log of store A: .*{says}"):
-        offsets(0, 60, ways([Held(place, 0, 60)], local, MemorySource().connect), local)
+        offsets(0, 60, ways([HeldRange(place, 0, 60)], local, MemorySource().connect), local)

@@ -12,14 +12,14 @@ from pyspark.sql.streaming.datasource import ReadAllAvailable
 
 from dafka_core.errors import ConfigError, StoreUnreachableError
 from dafka_core.records import PartitionInfo
-from dafka_spark import heads
-from dafka_spark.batch import DafkaBatchReader
-from dafka_spark.heads import Seen, look
-from dafka_spark.offsets import TopicPartition
 from dafka_spark.options import SourceOptions
-from dafka_spark.planning import OffsetRange
 from dafka_spark.schema import full
-from dafka_spark.stream import DafkaStreamReader
+from dafka_spark.source import latest_offsets
+from dafka_spark.source.batch_reader import DafkaBatchReader
+from dafka_spark.source.latest_offsets import OffsetsSnapshot, look
+from dafka_spark.source.range_planner import OffsetRange
+from dafka_spark.source.source_offset import TopicPartition
+from dafka_spark.source.stream_reader import DafkaStreamReader
 from tests.spark.stores import HeardOf, Served
 
 A = TopicPartition("t", "A")
@@ -38,11 +38,11 @@ def options(**given: str) -> SourceOptions:
     return SourceOptions.of({"subscribe": "t", "fetchtimeoutms": "20000", **given})
 
 
-def seen(source: HeardOf, *, thorough: bool = False, **given: str) -> Seen:
+def seen(source: HeardOf, *, thorough: bool = False, **given: str) -> OffsetsSnapshot:
     return look(options(**given), source.connect, thorough=thorough)
 
 
-def holders(found: Seen) -> dict[str, tuple[int, int]]:
+def holders(found: OffsetsSnapshot) -> dict[str, tuple[int, int]]:
     return {held.place.store: (held.earliest, held.end) for held in found.holders[A]}
 
 
@@ -116,7 +116,7 @@ def test_a_store_that_only_the_mesh_reaches_is_asked_there_after_a_while(
     gone.stop()
     assert seen(source).infos[0].end == 9  # the first look is over the mesh, too
     assert seen(source).infos[0].end == 5
-    monkeypatch.setattr(heads, "GRACE_S", 0.0)
+    monkeypatch.setattr(latest_offsets, "GRACE_S", 0.0)
     assert seen(source).infos[0].end == 9
 
 
@@ -273,7 +273,7 @@ def test_a_replayed_batch_is_planned_by_a_new_reader(serve: Serve) -> None:
 def test_places_of_a_long_available_now_are_renewed(
     serve: Serve, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("dafka_spark.stream.HOLDERS_S", 0.0)
+    monkeypatch.setattr("dafka_spark.source.stream_reader.HOLDERS_S", 0.0)
     first, second = serve("first"), serve("second")
     for store in (first, second):
         store.add("t", "A", 100)

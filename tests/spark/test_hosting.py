@@ -9,13 +9,14 @@ import pyarrow as pa
 import pytest
 
 from dafka_core import EmbeddedCluster, Producer
-from dafka_core.columnar.client import StoreClient
-from dafka_core.columnar.putting import Put
 from dafka_core.errors import NotAcknowledgedError, OffsetConflictError
-from dafka_spark import blocks, hosting, hosts
-from dafka_spark.hosting import HostedPublisher
+from dafka_core.flight.client_put import PutStream
+from dafka_core.flight.store_client import StoreClient
+from dafka_spark.cluster import store_registry
 from dafka_spark.options import SinkOptions
-from dafka_spark.repeatable import open_repeatable
+from dafka_spark.sink import hosted_writer, row_buffer
+from dafka_spark.sink.at_least_once import open_at_least_once
+from dafka_spark.sink.hosted_writer import HostedWriter
 
 PARTITION = "0A3F8E1BBB578999443B8818C5851AFC"
 PATIENCE_S = 30.0
@@ -39,9 +40,9 @@ def options(cluster: EmbeddedCluster, **given: object) -> SinkOptions:
     return SinkOptions.of({key: str(value) for key, value in given.items()})
 
 
-def hosted(cluster: EmbeddedCluster, topic: str, **given: object) -> HostedPublisher:
-    publisher = open_repeatable(options(cluster, **given), topic, PARTITION).publisher
-    assert isinstance(publisher, HostedPublisher)
+def hosted(cluster: EmbeddedCluster, topic: str, **given: object) -> HostedWriter:
+    publisher = open_at_least_once(options(cluster, **given), topic, PARTITION).publisher
+    assert isinstance(publisher, HostedWriter)
     return publisher
 
 
@@ -52,7 +53,7 @@ def numbers(start: int, stop: int) -> pa.Array:
 def held(cluster: EmbeddedCluster, topic: str, index: int = 0) -> list[bytes]:
     """What one store has of the partition."""
     address = cluster.stores[index]
-    clients = hosts.Hosts(options(cluster).via)
+    clients = store_registry.StoreRegistry(options(cluster).via)
     try:
         (client,) = [each for each in clients.anew() if each.place.store == address]
         end = next((info.end for info in client.heads([topic], timeout_s=PATIENCE_S)), 0)
@@ -69,7 +70,7 @@ def read(client: StoreClient, topic: str, end: int) -> list[bytes]:
     return [value for columns in found for value in columns.values.to_pylist()]
 
 
-def other_than(cluster: EmbeddedCluster, publisher: HostedPublisher) -> int:
+def other_than(cluster: EmbeddedCluster, publisher: HostedWriter) -> int:
     """The index of the store that is not the host."""
     return 1 - cluster.stores.index(publisher._host.place.store)
 
@@ -88,12 +89,12 @@ def test_rows_are_put_in_order_and_a_writer_goes_on(shared: EmbeddedCluster) -> 
 def test_a_process_that_was_told_of_stores_does_not_look_for_them(
     shared: EmbeddedCluster,
 ) -> None:
-    with closing(hosts.Hosts(options(shared).via)) as finding:
+    with closing(store_registry.StoreRegistry(options(shared).via)) as finding:
         places = [client.place for client in finding.anew()]
     assert places
     # Nobody answers here, so looking would find nothing.
     nowhere = options(shared, tower="127.0.0.1:9:9").via
-    with closing(hosts.Hosts(nowhere, places)) as told:
+    with closing(store_registry.StoreRegistry(nowhere, places)) as told:
         for find in (told.current, told.known):
             (client,) = find()
             assert client.place in places
@@ -112,7 +113,7 @@ def test_values_of_any_kind_become_bytes(shared: EmbeddedCluster, kind: pa.DataT
 def test_small_batches_become_blocks(
     shared: EmbeddedCluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(blocks, "BLOCK_ROWS", 100)
+    monkeypatch.setattr(row_buffer, "BLOCK_ROWS", 100)
     with hosted(shared, "blocks") as publisher:
         for start in range(0, 250, 10):
             publisher.publish_many(numbers(start, start + 10))
@@ -126,8 +127,8 @@ def test_small_batches_become_blocks(
 def test_what_is_not_on_disk_yet_is_bounded(
     shared: EmbeddedCluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(blocks, "BLOCK_ROWS", 10)
-    monkeypatch.setattr(hosting, "RETAINED_BYTES", 2000)
+    monkeypatch.setattr(row_buffer, "BLOCK_ROWS", 10)
+    monkeypatch.setattr(hosted_writer, "RETAINED_BYTES", 2000)
     with hosted(shared, "bounded") as publisher:
         for start in range(0, 1000, 10):
             publisher.publish_many(numbers(start, start + 10))
@@ -139,7 +140,7 @@ def test_what_is_not_on_disk_yet_is_bounded(
 def test_another_attempt_beside_it_costs_no_row(
     shared: EmbeddedCluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(blocks, "BLOCK_ROWS", 10)
+    monkeypatch.setattr(row_buffer, "BLOCK_ROWS", 10)
     with hosted(shared, "zombie") as late, hosted(shared, "zombie") as early:
         late.publish_many(numbers(0, 10))
         late.flush(PATIENCE_S)
@@ -155,7 +156,7 @@ def test_another_attempt_beside_it_costs_no_row(
 def test_without_flight_the_mesh_takes_the_rows() -> None:
     with EmbeddedCluster(stores=0) as cluster:
         cluster.start_store(0, flight_port="off")
-        with open_repeatable(options(cluster), "t", PARTITION).publisher as publisher:
+        with open_at_least_once(options(cluster), "t", PARTITION).publisher as publisher:
             assert isinstance(publisher, Producer)
             publisher.publish_many(numbers(0, 10))
             publisher.flush(PATIENCE_S)
@@ -163,7 +164,7 @@ def test_without_flight_the_mesh_takes_the_rows() -> None:
 
 def test_more_acknowledgements_than_hosts_are_the_meshs_matter(shared: EmbeddedCluster) -> None:
     with ExitStack() as stack:
-        opened = open_repeatable(options(shared, acks=2), "acks", PARTITION)
+        opened = open_at_least_once(options(shared, acks=2), "acks", PARTITION)
         publisher = stack.enter_context(opened.publisher)
         assert isinstance(publisher, Producer)
         publisher.publish_many(numbers(0, 1))
@@ -234,6 +235,6 @@ def test_a_put_that_is_refused_says_where_the_partition_ends(shared: EmbeddedClu
             assert caught.value.end == 10
 
 
-def _write(put: Put, start: int) -> None:
+def _write(put: PutStream, start: int) -> None:
     put.write(numbers(0, 3))
     put.wait_durable(start + 3, timeout_s=PATIENCE_S)

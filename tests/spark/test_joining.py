@@ -6,14 +6,14 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dafka_core.records import Run, Values
-from dafka_spark.joining import UNKNOWN_US, chunks, joined, times_of
+from dafka_core.records import RecordBatch, Values
+from dafka_spark.source.mesh_batches import UNKNOWN_US, chunks, joined, times_of
 
 
-def runs_of(lists: list[list[bytes]], offset: int) -> list[Run]:
+def runs_of(lists: list[list[bytes]], offset: int) -> list[RecordBatch]:
     runs = []
     for values in lists:
-        runs.append(Run("t", "A", offset, Values.of(values)))
+        runs.append(RecordBatch("t", "A", offset, Values.of(values)))
         offset += len(values)
     return runs
 
@@ -40,7 +40,7 @@ def test_chunks_keep_every_record(
 
 
 def test_a_gap_ends_a_chunk() -> None:
-    runs = [Run.of("t", "A", 5, [b"a"]), Run.of("t", "A", 7, [b"b", b"c"])]
+    runs = [RecordBatch.of("t", "A", 5, [b"a"]), RecordBatch.of("t", "A", 7, [b"b", b"c"])]
     (first, second) = joined(iter(runs), None, 10, 100)
     assert (first.offset, first.values.to_pylist(), first.times) == (5, [b"a"], None)
     assert (second.offset, second.values.to_pylist()) == (7, [b"b", b"c"])

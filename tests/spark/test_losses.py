@@ -12,7 +12,6 @@ import pytest
 from dafka_core.errors import DafkaError, DataLossError
 from dafka_core.records import PartitionInfo
 from dafka_spark import errors
-from dafka_spark.dataloss import DataLossPolicy, judged
 from dafka_spark.errors import (
     HeadBehindError,
     IncompleteBatchError,
@@ -21,7 +20,8 @@ from dafka_spark.errors import (
     SourceLossError,
     StoreLostDataError,
 )
-from dafka_spark.offsets import TopicPartition
+from dafka_spark.source.data_loss import DataLossPolicy, judged
+from dafka_spark.source.source_offset import TopicPartition
 
 A = TopicPartition("t", "A")
 

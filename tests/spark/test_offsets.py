@@ -9,8 +9,8 @@ import pytest
 
 from dafka_core.errors import ConfigError
 from dafka_core.records import PartitionInfo
-from dafka_spark import bounds
-from dafka_spark.offsets import SourceOffset, TopicPartition
+from dafka_spark.source import offset_range_limit
+from dafka_spark.source.source_offset import SourceOffset, TopicPartition
 
 A, B = TopicPartition("t", "A"), TopicPartition("t", "B")
 HEADS = {A: PartitionInfo("t", "A", 5, 50), B: PartitionInfo("t", "B", 0, 7)}
@@ -56,20 +56,20 @@ def test_a_foreign_checkpoint_is_refused(given: Any) -> None:
 
 
 def test_words() -> None:
-    assert bounds.starting("earliest", HEADS) == {A: 5, B: 0}
-    assert bounds.starting("latest", HEADS) == {A: 50, B: 7}
+    assert offset_range_limit.starting("earliest", HEADS) == {A: 5, B: 0}
+    assert offset_range_limit.starting("latest", HEADS) == {A: 50, B: 7}
 
 
 def test_offsets_by_partition() -> None:
-    assert bounds.starting({A: 20}, HEADS) == {A: 20, B: 0}
-    assert bounds.starting({A: -1, B: -2}, HEADS) == {A: 50, B: 0}
-    assert bounds.ending({A: 20}, HEADS) == {A: 20, B: 7}
-    assert bounds.ending({A: -1}, HEADS) == {A: 50, B: 7}
+    assert offset_range_limit.starting({A: 20}, HEADS) == {A: 20, B: 0}
+    assert offset_range_limit.starting({A: -1, B: -2}, HEADS) == {A: 50, B: 0}
+    assert offset_range_limit.ending({A: 20}, HEADS) == {A: 20, B: 7}
+    assert offset_range_limit.ending({A: -1}, HEADS) == {A: 50, B: 7}
 
 
 def test_offsets_beyond_the_end() -> None:
     with pytest.raises(ConfigError, match=r"offsets 5 up to, not including, 50"):
-        bounds.starting({A: 51}, HEADS)
+        offset_range_limit.starting({A: 51}, HEADS)
     with pytest.raises(ConfigError, match=r"no store has topic 't', partition C"):
-        bounds.ending({TopicPartition("t", "C"): 1}, HEADS)
-    assert bounds.starting({A: 50, TopicPartition("t", "C"): -2}, HEADS)[A] == 50
+        offset_range_limit.ending({TopicPartition("t", "C"): 1}, HEADS)
+    assert offset_range_limit.starting({A: 50, TopicPartition("t", "C"): -2}, HEADS)[A] == 50

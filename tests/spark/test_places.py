@@ -14,16 +14,16 @@ import pytest
 from pyspark.sql.types import StructType
 
 from dafka_core import EmbeddedCluster, Producer
-from dafka_core.columnar.places import Place
 from dafka_core.errors import DataLossError
-from dafka_core.storage.packing import MAX_BLOCK_RECORDS
-from dafka_spark.batch import DafkaBatchReader
+from dafka_core.flight.store_location import StoreLocation
+from dafka_core.storage.block_builder import MAX_BLOCK_RECORDS
 from dafka_spark.errors import FetchError
 from dafka_spark.options import SourceOptions
-from dafka_spark.planning import Held, OffsetRange
-from dafka_spark.reading import read_range
 from dafka_spark.schema import full
-from dafka_spark.ways import FlightWay, LocalWay, MeshWay
+from dafka_spark.source.batch_reader import DafkaBatchReader
+from dafka_spark.source.range_planner import HeldRange, OffsetRange
+from dafka_spark.source.range_reader import read_range
+from dafka_spark.source.record_sources import FlightSource, LocalLogSource, MeshSource
 from tests.core.storage import appender
 from tests.core.storage.processes import started, told
 from tests.spark.stores import HeardOf, Served, value
@@ -42,7 +42,7 @@ def serve(tmp_path: Path) -> Iterator[Serve]:
 def used(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """The ways that have given records, as they are used."""
     found: list[str] = []
-    for kind in (LocalWay, FlightWay, MeshWay):
+    for kind in (LocalLogSource, FlightSource, MeshSource):
 
         def spied(
             way: Any, wanted: OffsetRange, start: int, *, times: bool, original: Any = kind.read
@@ -64,13 +64,13 @@ def options(fetch: str, **given: str) -> SourceOptions:
     return SourceOptions.of({"subscribe": "t", "fetch": fetch, "fetchtimeoutms": "2000", **given})
 
 
-def known(places: list[Place], end: int) -> tuple[Held, ...]:
+def known(places: list[StoreLocation], end: int) -> tuple[HeldRange, ...]:
     """Places that have been seen to have everything up to ``end``."""
-    return tuple(Held(place, 0, end) for place in places)
+    return tuple(HeldRange(place, 0, end) for place in places)
 
 
 def batches(
-    places: list[Place], start: int, end: int, given: SourceOptions, *names: str
+    places: list[StoreLocation], start: int, end: int, given: SourceOptions, *names: str
 ) -> Iterator[pa.RecordBatch]:
     wanted = OffsetRange("t", "A", start, end, known(places, end))
     schema = columns(*names) if names else full()
@@ -125,14 +125,14 @@ def test_only_times_that_are_read_are_asked_for(serve: Serve, used: list[str]) -
     store = serve("one")
     store.add("t", "A", 10)
     asked: list[bool] = []
-    original = LocalWay.read
+    original = LocalLogSource.read
 
     def spied(way: Any, wanted: OffsetRange, start: int, *, times: bool) -> Iterator[Any]:
         asked.append(times)
         return original(way, wanted, start, times=times)
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(LocalWay, "read", spied)
+        patch.setattr(LocalLogSource, "read", spied)
         (batch,) = batches([store.place], 0, 10, options("local"), "offset")
         assert batch.schema.names == ["offset"]
         list(batches([store.place], 0, 10, options("local"), "timestamp"))
@@ -145,7 +145,9 @@ def test_reading_goes_on_at_another_store(serve: Serve, used: list[str], fetch: 
     first, second = serve("first"), serve("second")
     for store in (first, second):
         store.add("t", "A", 60_000, size_bytes=1_000)
-    places = [Place(s.store, s.place.locations) for s in (first, second)]  # not of this machine
+    places = [
+        StoreLocation(s.store, s.place.locations) for s in (first, second)
+    ]  # not of this machine
     found = batches(places, 0, 60_000, options(fetch), "value", "offset")
     table = [next(found)]
     first.stop()
@@ -162,7 +164,7 @@ def test_reading_goes_on_over_the_mesh(serve: Serve, used: list[str]) -> None:
     store.add("t", "A", 60_000, size_bytes=1_000)
     source = HeardOf()
     source.logs["t", "A"] = [value(offset, 1_000) for offset in range(60_000)]
-    place = Place("one", store.place.locations)
+    place = StoreLocation("one", store.place.locations)
     wanted = OffsetRange("t", "A", 0, 60_000, known([place], 60_000))
     found = read_range(wanted, columns("offset", "value"), options("auto"), source.connect)
     table = [next(found)]
@@ -231,13 +233,13 @@ def test_a_log_that_is_merged_and_trimmed_while_it_is_read(tmp_path: Path) -> No
     rows = 0
     with started(command) as writer:
         first = said = told(writer)
-        place = Place.begin("one", ["grpc://127.0.0.1:1"], tmp_path)
+        place = StoreLocation.begin("one", ["grpc://127.0.0.1:1"], tmp_path)
         while rows < 300_000 or said.merged < first.merged + 20:
             said = told(writer)
             rows += checked_rows(place, max(0, said.end - 20_000), said.end)
 
 
-def checked_rows(place: Place, start: int, end: int) -> int:
+def checked_rows(place: StoreLocation, start: int, end: int) -> int:
     """Reads an appender's records from its log, and says how far it came before a trim."""
     wanted = OffsetRange(appender.TOPIC, appender.PARTITION, start, end, known([place], end))
     given = options("local", maxrecordsperbatch="500")

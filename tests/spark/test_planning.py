@@ -9,17 +9,17 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dafka_core.columnar.places import Place
-from dafka_spark.offsets import TopicPartition
+from dafka_core.flight.store_location import StoreLocation
 from dafka_spark.options import RECORDS_PER_TASK, SourceOptions
-from dafka_spark.planning import (
-    Held,
+from dafka_spark.source.range_planner import (
+    HeldRange,
     OffsetRange,
     placed,
     planned,
     rate_limit,
     split,
 )
+from dafka_spark.source.source_offset import TopicPartition
 
 
 def key(name: object) -> TopicPartition:
@@ -124,8 +124,8 @@ def test_large_partitions_keep_all_cores_busy() -> None:
     assert len(split(ranges(4 * RECORDS_PER_TASK), min_partitions=1)) == 1
 
 
-def held(*bounds: tuple[str, int, int]) -> list[Held]:
-    return [Held(Place(store, ()), earliest, end) for store, earliest, end in bounds]
+def held(*bounds: tuple[str, int, int]) -> list[HeldRange]:
+    return [HeldRange(StoreLocation(store, ()), earliest, end) for store, earliest, end in bounds]
 
 
 def stores(item: OffsetRange) -> str:
@@ -133,7 +133,7 @@ def stores(item: OffsetRange) -> str:
 
 
 def who(
-    start: int, end: int, holders: Sequence[Held], *, turn: int = 0, alone: bool = False
+    start: int, end: int, holders: Sequence[HeldRange], *, turn: int = 0, alone: bool = False
 ) -> str:
     item = OffsetRange("t", "a", start, end)
     found = placed(item, {key("a"): holders}, turn, alone=alone)
@@ -191,7 +191,7 @@ def test_a_plan_follows_from_ranges_and_options_alone(
     options = SourceOptions.of({"subscribe": "t", "fetch": fetch, "maxrecordsperpartition": "700"})
 
     def plan(bounds: list[tuple[int, int, int]], wanted: list[OffsetRange]) -> list[OffsetRange]:
-        holders: dict[TopicPartition, list[Held]] = {}
+        holders: dict[TopicPartition, list[HeldRange]] = {}
         for number, (name, *pair) in enumerate(bounds):
             holders.setdefault(key(name), []).extend(held((str(number), min(pair), max(pair))))
         return planned(wanted, holders, options)

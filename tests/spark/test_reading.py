@@ -13,19 +13,19 @@ from pyspark.sql.datasource import InputPartition
 from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import StructType
 
-from dafka_core.columnar.columns import RecordColumns
-from dafka_spark.batch import DafkaBatchReader
+from dafka_core.flight.columns import RecordColumns
 from dafka_spark.errors import (
     IncompleteBatchError,
     PartitionVanishedError,
     RetentionAheadError,
     StoreLostDataError,
 )
-from dafka_spark.fetching import Fetch
 from dafka_spark.options import SourceOptions
-from dafka_spark.planning import OffsetRange
-from dafka_spark.reading import Batches, read_range
 from dafka_spark.schema import full
+from dafka_spark.source.batch_reader import DafkaBatchReader
+from dafka_spark.source.range_fetch import RangeFetch
+from dafka_spark.source.range_planner import OffsetRange
+from dafka_spark.source.range_reader import ArrowBatches, read_range
 from tests.spark.memory import MemorySource
 
 MICROSECOND = dt.timedelta(microseconds=1)
@@ -177,7 +177,7 @@ def test_rows_that_are_not_those_of_the_range_are_an_error(
     fail: str,
 ) -> None:
     """Whoever made the mistake, and whatever ``failOnDataLoss`` says."""
-    monkeypatch.setattr(Fetch, "columns", lambda _: iter(given))
+    monkeypatch.setattr(RangeFetch, "columns", lambda _: iter(given))
     with pytest.raises(IncompleteBatchError, match=r"^\[DAFKA_INCOMPLETE_BATCH\]") as caught:
         rows(source, 10, 30, columns("offset", "value"), failondataloss=fail)
     error = caught.value
@@ -188,18 +188,18 @@ def test_rows_that_are_not_those_of_the_range_are_an_error(
 def test_only_what_is_known_to_be_lost_may_be_missing(
     source: MemorySource, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def holed(fetch: Fetch) -> Any:
+    def holed(fetch: RangeFetch) -> Any:
         yield some(10, 15)
         fetch.lost.extend([range(15, 18), range(18, 20)])
         yield some(20, 28)
         fetch.lost.append(range(28, 30))
 
-    monkeypatch.setattr(Fetch, "columns", holed)
+    monkeypatch.setattr(RangeFetch, "columns", holed)
     assert [batch.num_rows for batch in rows(source, 10, 30, columns("value"))] == [5, 8]
 
 
 def test_times_and_offsets_are_those_of_each_batch() -> None:
-    batches = Batches(OffsetRange("t", "A", 0, 100), columns("value", "offset", "timestamp"))
+    batches = ArrowBatches(OffsetRange("t", "A", 0, 100), columns("value", "offset", "timestamp"))
     found: list[tuple[int, int]] = []
     kept: list[pa.RecordBatch] = []
     expected: list[tuple[int, int]] = []

@@ -13,10 +13,10 @@ from pyspark.sql.streaming.datasource import (
 )
 
 from dafka_core.errors import ConfigError
-from dafka_spark import connections
+from dafka_spark.cluster import connections
 from dafka_spark.options import SourceOptions
 from dafka_spark.schema import full
-from dafka_spark.stream import DafkaStreamReader
+from dafka_spark.source.stream_reader import DafkaStreamReader
 from tests.spark.memory import MemorySource
 from tests.spark.streams import ALL, everything, json_round, planned, reader
 

@@ -12,12 +12,12 @@ from typing import Any
 import pytest
 
 from dafka_core.errors import DafkaError, StoreUnreachableError
-from dafka_spark import stream as streams
 from dafka_spark.errors import HeadBehindError, PartitionVanishedError, StoreLostDataError
 from dafka_spark.options import SourceOptions
-from dafka_spark.planning import OffsetRange
 from dafka_spark.schema import full
-from dafka_spark.stream import DafkaStreamReader
+from dafka_spark.source import stream_reader as streams
+from dafka_spark.source.range_planner import OffsetRange
+from dafka_spark.source.stream_reader import DafkaStreamReader
 from tests.spark.memory import MemorySource
 from tests.spark.stores import HeardOf, Served
 from tests.spark.streams import ALL, everything, json_round, planned, reader

@@ -6,7 +6,7 @@ import gc
 
 from pyspark.sql import SparkSession
 
-from dafka_spark.workers import settle
+from dafka_spark.cluster.worker_process import settle
 
 
 def frozen_counts(_: int) -> tuple[int, int, int]:

@@ -12,12 +12,12 @@ from pyspark.sql.types import StructType
 
 from dafka_core.errors import ConfigError, NotAcknowledgedError
 from dafka_core.records import Values
-from dafka_spark import writing
 from dafka_spark.errors import ColumnError
-from dafka_spark.messages import Written, WrittenRange
 from dafka_spark.options import SinkOptions
-from dafka_spark.sinks import DafkaBatchWriter
-from dafka_spark.writing import address, write_rows
+from dafka_spark.sink import task_writer
+from dafka_spark.sink.commit_messages import TaskCommit, WrittenRange
+from dafka_spark.sink.task_writer import address, write_rows
+from dafka_spark.sink.writers import DafkaBatchWriter
 
 
 class Ledger:
@@ -31,10 +31,10 @@ class Ledger:
 
     def open(self, topic: str, partition: str) -> Any:
         self.opened.append(topic)
-        return Publisher(self, topic, partition)
+        return PartitionWriter(self, topic, partition)
 
 
-class Publisher(contextlib.AbstractContextManager[Any]):
+class PartitionWriter(contextlib.AbstractContextManager[Any]):
     def __init__(self, ledger: Ledger, topic: str, partition: str) -> None:
         self.ledger, self.topic, self.address = ledger, topic, partition
         self.end = 40
@@ -67,7 +67,7 @@ def test_values_are_bytes(kind: pa.DataType) -> None:
     values = pa.array(["é", ""]).cast(kind)
     written = write(ledger, pa.record_batch({"value": values}), topic="t")
     assert ledger.values == {"t": ["é".encode(), b""]}
-    assert written == Written(2, (WrittenRange("t", "@t", 40, 42),))
+    assert written == TaskCommit(2, (WrittenRange("t", "@t", 40, 42),))
 
 
 def test_option_topic_wins_over_the_column() -> None:
@@ -98,7 +98,7 @@ def test_publishers_that_no_row_needs(given: Any, opened: list[str]) -> None:
     empty = batch(value=pa.array([], pa.binary()), topic=pa.array([], pa.string()))
     for batches in ([], [empty]):
         ledger = Ledger()
-        assert write(ledger, *batches, **given) == Written(0, ())
+        assert write(ledger, *batches, **given) == TaskCommit(0, ())
         assert ledger.opened == ledger.closed == opened
 
 
@@ -119,7 +119,7 @@ def test_a_batch_with_a_bad_row_is_not_sent(rows: Any, says: str) -> None:
 
 
 def test_too_many_topics_for_a_task(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(writing, "MAX_TOPICS", 2)
+    monkeypatch.setattr(task_writer, "MAX_TOPICS", 2)
     with pytest.raises(ColumnError, match=r"more than 2 topics"):
         write(Ledger(), batch(value=[b""] * 3, topic=["a", "b", "c"]))
 
@@ -169,7 +169,7 @@ def test_addresses_are_stable() -> None:
 def test_writers_and_messages_travel() -> None:
     writer = DafkaBatchWriter(ddl("value string"), SinkOptions.of({"topic": "t"}))
     assert pickle.loads(pickle.dumps(writer))._write_id == writer._write_id
-    message = Written(1, (WrittenRange("t", "A", 0, 1),))
+    message = TaskCommit(1, (WrittenRange("t", "A", 0, 1),))
     assert pickle.loads(pickle.dumps(message)) == message
 
 

@@ -7,25 +7,25 @@ from typing import Any
 
 import pytest
 
-from dafka_core.cli.options import of_table, with_options
-from dafka_core.config import Options
-from dafka_core.node_config import (
-    ConsumerConfig,
-    ProducerConfig,
-    ReaderConfig,
-    StoreConfig,
-    TowerConfig,
+from dafka_core.cli.flags import of_table, with_options
+from dafka_core.node_options import (
+    ConsumerOptions,
+    ProducerOptions,
+    ReaderOptions,
+    StoreOptions,
+    TowerOptions,
 )
+from dafka_core.options import Options
 from tests.core.cli.processes import run, sentence
 
 TABLES: dict[str, list[type[Options]]] = {
-    "up": [TowerConfig, StoreConfig],
-    "tower": [TowerConfig],
-    "store": [StoreConfig],
-    "produce": [ProducerConfig],
-    "consume": [ConsumerConfig],
-    "topics": [ReaderConfig],
-    "heads": [ReaderConfig],
+    "up": [TowerOptions, StoreOptions],
+    "tower": [TowerOptions],
+    "store": [StoreOptions],
+    "produce": [ProducerOptions],
+    "consume": [ConsumerOptions],
+    "topics": [ReaderOptions],
+    "heads": [ReaderOptions],
 }
 
 
@@ -97,14 +97,14 @@ def test_a_command_is_given_the_options_the_user_gave() -> None:
     def command(*, tower: list[str] | None = None, **options: Any) -> None:
         calls.append({"tower": tower, **options})
 
-    decorated = with_options(ConsumerConfig)(command)
+    decorated = with_options(ConsumerOptions)(command)
     parameters = inspect.signature(decorated).parameters
-    assert set(parameters) == {row.name for row in ConsumerConfig.table()}
+    assert set(parameters) == {row.name for row in ConsumerOptions.table()}
     decorated(tower=None, host="127.0.0.1", wire=None, wait_for_tower=None)
     assert calls == [{"tower": None, "host": "127.0.0.1"}]
 
 
 def test_options_of_two_tables_are_told_apart() -> None:
     options = {"sub_address": "a", "host": "h"}
-    assert of_table(TowerConfig, options) == {"sub_address": "a"}
-    assert of_table(StoreConfig, options) == {"host": "h"}
+    assert of_table(TowerOptions, options) == {"sub_address": "a"}
+    assert of_table(StoreOptions, options) == {"host": "h"}

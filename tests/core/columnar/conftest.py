@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from dafka_core.columnar.client import StoreClient
-from dafka_core.records import Run
+from dafka_core.flight.store_client import StoreClient
+from dafka_core.records import RecordBatch
 from dafka_core.storage import Log
 from tests.core.columnar.hosts import (
     BLOCK_BYTES,
@@ -39,7 +39,7 @@ def large(directory: Path) -> Path:
     with Log(directory) as log:
         for block in range(BLOCKS):
             records = [os.urandom(BLOCK_BYTES // 200)] * 200
-            log.append([Run.of(TOPIC, PARTITION, block * 200, records)])
+            log.append([RecordBatch.of(TOPIC, PARTITION, block * 200, records)])
     return directory
 
 

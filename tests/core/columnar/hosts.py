@@ -16,20 +16,20 @@ from typing import Any, Self, TypeVar
 import pyarrow as pa
 from pyarrow import flight
 
-from dafka_core.columnar.client import StoreClient
-from dafka_core.columnar.columns import RecordColumns
-from dafka_core.columnar.limits import MAX_BATCH_BYTES, MAX_BATCH_RECORDS
-from dafka_core.columnar.places import Place
-from dafka_core.columnar.server import FlightService
 from dafka_core.errors import OffsetConflictError
-from dafka_core.records import CommitUnit, Run, Unit, UnitInfo
+from dafka_core.flight.columns import RecordColumns
+from dafka_core.flight.limits import MAX_BATCH_BYTES, MAX_BATCH_RECORDS
+from dafka_core.flight.server import FlightService
+from dafka_core.flight.store_client import StoreClient
+from dafka_core.flight.store_location import StoreLocation
+from dafka_core.records import RecordBatch, StagedTransaction, Transaction, TransactionState
 from dafka_core.storage import (
     Commit,
     Discard,
-    Entry,
     Log,
-    Mark,
-    Staged,
+    LogEntry,
+    SetTransaction,
+    Stage,
     WrongOffsetError,
 )
 
@@ -63,20 +63,20 @@ class LogHost:
         self.open = threading.Event()
         self.open.set()
         self.failure: Exception | None = None
-        self.taken: list[Run] = []
-        self.known: list[Place] = []
+        self.taken: list[RecordBatch] = []
+        self.known: list[StoreLocation] = []
         self._pool = ThreadPoolExecutor(1)
 
-    def put(self, run: Run) -> Future[int]:
-        self.taken.append(run)
-        return self._pool.submit(self._append, run)
+    def put(self, batch: RecordBatch) -> Future[int]:
+        self.taken.append(batch)
+        return self._pool.submit(self._append, batch)
 
-    def stage(self, run: Run, attempt: str, number: int) -> Future[int]:
-        self.taken.append(run)
-        return self._pool.submit(self._write, Staged(run, attempt, number), run.end)
+    def stage(self, batch: RecordBatch, attempt: str, number: int) -> Future[int]:
+        self.taken.append(batch)
+        return self._pool.submit(self._write, Stage(batch, attempt, number), batch.end)
 
-    def commit(self, units: Sequence[CommitUnit]) -> Future[None]:
-        return self._pool.submit(self._write, Commit(tuple(units)), None)
+    def commit(self, transactions: Sequence[StagedTransaction]) -> Future[None]:
+        return self._pool.submit(self._write, Commit(tuple(transactions)), None)
 
     def discard(self, stages: Sequence[tuple[str, str, str]]) -> Future[None]:
         def work() -> None:
@@ -85,45 +85,52 @@ class LogHost:
 
         return self._pool.submit(work)
 
-    def units(self, partitions: Sequence[tuple[str, str]]) -> list[UnitInfo]:
-        return [self.log.unit(*each) for each in partitions]
+    def transaction_states(self, partitions: Sequence[tuple[str, str]]) -> list[TransactionState]:
+        return [self.log.transaction_state(*each) for each in partitions]
 
     def end(self, topic: str, partition: str) -> int:
         return self.log.end(topic, partition)
 
     def wait(
-        self, topic: str, partition: str, end: int, timeout_s: float, unit: Unit | None = None
+        self,
+        topic: str,
+        partition: str,
+        end: int,
+        timeout_s: float,
+        transaction: Transaction | None = None,
     ) -> int:
         deadline = time.monotonic() + timeout_s
         while self.end(topic, partition) < end and time.monotonic() < deadline:
             time.sleep(0.01)
-        if unit is not None and self.end(topic, partition) >= end:
-            self._write(Mark(topic, partition, unit), None)
+        if transaction is not None and self.end(topic, partition) >= end:
+            self._write(SetTransaction(topic, partition, transaction), None)
         return self.end(topic, partition)
 
-    def places(self) -> list[Place]:
+    def places(self) -> list[StoreLocation]:
         return self.known
 
     def close(self) -> None:
         self.open.set()
         self._pool.shutdown()
 
-    def _write(self, entry: Entry, result: T) -> T:
+    def _write(self, entry: LogEntry, result: T) -> T:
         self.open.wait()
         (error,) = self.log.write([entry])
         if error is not None:
             raise error
         return result
 
-    def _append(self, run: Run) -> int:
+    def _append(self, batch: RecordBatch) -> int:
         self.open.wait()
         if self.failure is not None:
             raise self.failure
         try:
-            self.log.append([run])
+            self.log.append([batch])
         except WrongOffsetError as error:
-            raise OffsetConflictError(run.topic, run.partition, error.offset, error.end) from error
-        return run.end
+            raise OffsetConflictError(
+                batch.topic, batch.partition, error.offset, error.end
+            ) from error
+        return batch.end
 
 
 class Served:
@@ -136,7 +143,7 @@ class Served:
         self.service = FlightService(
             self.log,
             self.host,
-            lambda locations: Place.begin(STORE, locations, directory),
+            lambda locations: StoreLocation.begin(STORE, locations, directory),
             bind_host="127.0.0.1",
             port=0,
             socket_path=str(directory / "flight.sock"),
@@ -146,17 +153,17 @@ class Served:
         self._clients: list[StoreClient] = []
 
     @property
-    def unix(self) -> Place:
+    def unix(self) -> StoreLocation:
         """Found at its socket only."""
         place = self.place
-        return Place(STORE, place.locations[:1], machine=place.machine)
+        return StoreLocation(STORE, place.locations[:1], machine=place.machine)
 
     @property
-    def tcp(self) -> Place:
+    def tcp(self) -> StoreLocation:
         """Found at its port only."""
-        return Place(STORE, self.place.locations[1:])
+        return StoreLocation(STORE, self.place.locations[1:])
 
-    def client(self, place: Place | None = None) -> StoreClient:
+    def client(self, place: StoreLocation | None = None) -> StoreClient:
         client = StoreClient(place or self.place)
         self._clients.append(client)
         return client
@@ -168,7 +175,7 @@ class Served:
     def append(self, end: int, *, topic: str = TOPIC, partition: str = PARTITION) -> None:
         """Appends up to ``end``, in one run."""
         start = self.log.end(topic, partition)
-        self.log.append([Run.of(topic, partition, start, values(start, end))])
+        self.log.append([RecordBatch.of(topic, partition, start, values(start, end))])
 
     def close(self) -> None:
         for client in self._clients:

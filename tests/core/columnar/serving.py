@@ -16,8 +16,8 @@ from pathlib import Path
 import numpy as np
 import pyarrow as pa
 
-from dafka_core.columnar.client import StoreClient
-from dafka_core.columnar.places import Place
+from dafka_core.flight.store_client import StoreClient
+from dafka_core.flight.store_location import StoreLocation
 from tests.core.columnar.hosts import (
     LARGEST,
     PARTITION,
@@ -55,7 +55,7 @@ def serve(directory: str) -> None:
 
 
 def read(place: str) -> None:
-    client = StoreClient(Place.parse(place))
+    client = StoreClient(StoreLocation.parse(place))
     (held,) = client.heads([TOPIC], timeout_s=PATIENCE_S)
     batches = client.read(
         TOPIC, PARTITION, 0, held.end, times=True, timeout_s=PATIENCE_S, **LARGEST
@@ -65,7 +65,7 @@ def read(place: str) -> None:
 
 
 def put(place: str) -> None:
-    client = StoreClient(Place.parse(place))
+    client = StoreClient(StoreLocation.parse(place))
     with client.put(TOPIC, PARTITION, 0, timeout_s=PATIENCE_S) as writing:
         writing.write(array(0, 10))
         print(writing.wait_durable(10, timeout_s=PATIENCE_S), flush=True)

@@ -12,12 +12,12 @@ import pyarrow as pa
 import pytest
 from pyarrow import flight
 
-from dafka_core.columnar import actions, client, limits
-from dafka_core.columnar.client import StoreClient
-from dafka_core.columnar.places import Place
 from dafka_core.errors import ConfigError, StoreUnreachableError
-from dafka_core.records import CommitUnit, Run
-from dafka_core.storage import Log, Staged
+from dafka_core.flight import limits, server_actions, store_client
+from dafka_core.flight.store_client import StoreClient
+from dafka_core.flight.store_location import StoreLocation
+from dafka_core.records import RecordBatch, StagedTransaction
+from dafka_core.storage import Log, Stage
 from tests.core.columnar.hosts import (
     PARTITION,
     PATIENCE_S,
@@ -51,8 +51,8 @@ def test_heads_of_many_topics_come_in_one_answer(served: Served, client: StoreCl
 def test_many_heads_come_in_several_results(
     served: Served, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(actions, "HEADS_PER_RESULT", 4)
-    monkeypatch.setattr(client, "MAX_NAMES", 3)
+    monkeypatch.setattr(server_actions, "HEADS_PER_RESULT", 4)
+    monkeypatch.setattr(store_client, "MAX_NAMES", 3)
     for number in range(9):
         served.append(1, topic=f"t{number}")
     assert [len(result["heads"]) for result in act(served, "dafka.heads.v1")] == [4, 4, 1]
@@ -67,7 +67,7 @@ def test_offsets_by_time() -> None:
         log = Log(directory, clock_us=lambda: clock[0])
         with Served(directory, log) as served:
             for start in range(0, 50, 10):
-                log.append([Run.of(TOPIC, PARTITION, start, [b"x"] * 10)])
+                log.append([RecordBatch.of(TOPIC, PARTITION, start, [b"x"] * 10)])
                 clock[0] += 100
             log.trim(TOPIC, PARTITION, 5)
             moments = [(TOPIC, PARTITION, at) for at in (0, 1_000, 1_001, 1_100, 1_400, 1_401)]
@@ -112,19 +112,19 @@ def test_a_store_says_where_it_is(served: Served, client: StoreClient) -> None:
     assert place.here
     assert place.directory == str(served.directory)
     assert place.session == (served.directory / "session").read_text().strip()
-    unknown = served.client(Place("", place.locations))
+    unknown = served.client(StoreLocation("", place.locations))
     assert unknown.describe(timeout_s=PATIENCE_S) == place
 
 
 def test_a_store_says_where_others_are(served: Served, client: StoreClient) -> None:
-    other = Place("other", ("grpc://10.0.0.1:1",))
+    other = StoreLocation("other", ("grpc://10.0.0.1:1",))
     served.host.known.append(other)
     assert client.stores(timeout_s=PATIENCE_S) == [served.place, other]
 
 
 def test_actions_are_listed_and_documented(served: Served) -> None:
     found = {each.type: each.description for each in served.plain().list_actions()}
-    assert found == actions.DESCRIPTIONS
+    assert found == server_actions.DESCRIPTIONS
     assert sorted(found) == sorted(served.service._actions)
     assert all(name.startswith("dafka.") and name.endswith(".v1") for name in found)
 
@@ -133,7 +133,7 @@ def test_an_action_without_a_body_where_there_is_nothing_to_say(served: Served) 
     plain = served.plain()
     for name in ("dafka.describe.v1", "dafka.stores.v1"):
         (result,) = plain.do_action(name)
-        assert Place.parse(result.body.to_pybytes()) == served.place
+        assert StoreLocation.parse(result.body.to_pybytes()) == served.place
     with pytest.raises(flight.FlightServerError, match="'body' = b'': must be a JSON object"):
         list(plain.do_action("dafka.heads.v1"))
 
@@ -162,7 +162,7 @@ def test_an_answer_that_is_none_is_the_stores_fault(
         lambda: asking.heads(None, timeout_s=PATIENCE_S),
         lambda: asking.offset_for_times([(TOPIC, PARTITION, 0)], timeout_s=PATIENCE_S),
         lambda: asking.wait(TOPIC, PARTITION, 1, timeout_s=1),
-        lambda: asking.units([(TOPIC, PARTITION)], timeout_s=PATIENCE_S),
+        lambda: asking.transaction_states([(TOPIC, PARTITION)], timeout_s=PATIENCE_S),
         lambda: asking.describe(timeout_s=PATIENCE_S),
         lambda: asking.stores(timeout_s=PATIENCE_S),
     ]
@@ -184,17 +184,32 @@ def test_an_answer_about_units_that_is_none(
             with pytest.raises(StoreUnreachableError, match="answer"):
                 ask([], timeout_s=PATIENCE_S)
     row = [5, 5, "", None]
-    for units in (3, [3], [row[:3]], [[*row, 1]], [[5, 5, "", [1, 2]]], [["x", 5, "", None]], []):
-        answer = json.dumps({"v": 1, "units": units}).encode()
+    for transactions in (
+        3,
+        [3],
+        [row[:3]],
+        [[*row, 1]],
+        [[5, 5, "", [1, 2]]],
+        [["x", 5, "", None]],
+        [],
+    ):
+        answer = json.dumps({"v": 1, "transactions": transactions}).encode()
         monkeypatch.setattr(served.service, "act", lambda *_, answer=answer: iter([answer]))
         with pytest.raises(StoreUnreachableError, match="answer"):
-            asking.units([(TOPIC, PARTITION)], timeout_s=PATIENCE_S)
+            asking.transaction_states([(TOPIC, PARTITION)], timeout_s=PATIENCE_S)
 
 
 def test_units_are_staged_and_committed_with_flight_alone(served: Served) -> None:
     """What docs/flight.md says, said by somebody who knows nothing else."""
     attempt = "3F2504E04F8911D39A0C0305E82C3301"
-    put = {"v": 1, "topic": "a", "partition": "P1", "start": 0, "attempt": attempt, "unit": 17}
+    put = {
+        "v": 1,
+        "topic": "a",
+        "partition": "P1",
+        "start": 0,
+        "attempt": attempt,
+        "transaction": 17,
+    }
     plain = served.plain()
 
     def stage(start: int, values: list[bytes]) -> list[dict[str, Any]]:
@@ -214,41 +229,41 @@ def test_units_are_staged_and_committed_with_flight_alone(served: Served) -> Non
     assert stage(2, [b"z"])[-1] == {"v": 1, "end": 3}
     asked = {"partitions": [["a", "P1"], ["a", "none"]]}
     nothing = [0, 0, "", None]
-    assert act(served, "dafka.units.v1", **asked) == [
-        {"v": 1, "units": [[0, 3, attempt, None], nothing]}
+    assert act(served, "dafka.transactions.v1", **asked) == [
+        {"v": 1, "transactions": [[0, 3, attempt, None], nothing]}
     ]
-    wrong = {"units": [["a", "P1", attempt, 0, 2, 17]]}
+    wrong = {"transactions": [["a", "P1", attempt, 0, 2, 17]]}
     with pytest.raises(flight.FlightServerError) as refused:
         act(served, "dafka.commit.v1", **wrong)
     told = json.loads(refused.value.extra_info)
     assert (told["error"], told["topic"], told["end"]) == ("offset-conflict", "a", 3)
     for _ in range(2):
-        units = {"units": [["a", "P1", attempt, 0, 3, 17]]}
-        assert act(served, "dafka.commit.v1", **units) == [{"v": 1}]
+        transactions = {"transactions": [["a", "P1", attempt, 0, 3, 17]]}
+        assert act(served, "dafka.commit.v1", **transactions) == [{"v": 1}]
     with pytest.raises(flight.FlightServerError) as refused:
         stage(3, [b"x"])
     told = json.loads(refused.value.extra_info)
-    assert told["error"] == "unit-exists"
+    assert told["error"] == "transaction-exists"
     assert (told["partition"], told["number"], told["start"], told["end"]) == ("P1", 17, 0, 3)
-    waited = {"topic": "a", "partition": "P1", "end": 3, "timeout_s": 1, "unit": [18, 1, 3]}
+    waited = {"topic": "a", "partition": "P1", "end": 3, "timeout_s": 1, "transaction": [18, 1, 3]}
     assert act(served, "dafka.wait.v1", **waited) == [{"v": 1, "end": 3}]
     assert act(served, "dafka.discard.v1", stages=[["a", "P1", attempt]]) == [{"v": 1}]
-    assert act(served, "dafka.units.v1", **asked) == [
-        {"v": 1, "units": [[3, 3, attempt, [18, 1, 3]], nothing]}
+    assert act(served, "dafka.transactions.v1", **asked) == [
+        {"v": 1, "transactions": [[3, 3, attempt, [18, 1, 3]], nothing]}
     ]
 
 
 def test_a_commit_that_takes_its_time_is_waited_for(
     served: Served, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(actions, "WAIT_STEP_S", 0.01)
+    monkeypatch.setattr(server_actions, "WAIT_STEP_S", 0.01)
     client = served.client()
-    unit = CommitUnit(TOPIC, PARTITION, "A" * 32, 0, 1, 1)
-    served.log.write([Staged(Run.of(TOPIC, PARTITION, 0, [b"x"]), unit.attempt)])
+    transaction = StagedTransaction(TOPIC, PARTITION, "A" * 32, 0, 1, 1)
+    served.log.write([Stage(RecordBatch.of(TOPIC, PARTITION, 0, [b"x"]), transaction.attempt)])
     served.host.open.clear()
     timer = threading.Timer(0.2, served.host.open.set)
     timer.start()
-    client.commit([unit], timeout_s=PATIENCE_S)
+    client.commit([transaction], timeout_s=PATIENCE_S)
     timer.join()
     assert served.log.end(TOPIC, PARTITION) == 1
 
@@ -256,14 +271,14 @@ def test_a_commit_that_takes_its_time_is_waited_for(
 def test_a_commit_at_a_store_that_ends_is_given_up(
     served: Served, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(actions, "WAIT_STEP_S", 0.01)
+    monkeypatch.setattr(server_actions, "WAIT_STEP_S", 0.01)
     client = served.client()
     served.host.open.clear()
     timer = threading.Timer(0.2, served.service.close)
     timer.start()
-    unit = CommitUnit(TOPIC, PARTITION, "A" * 32, 0, 1, 1)
+    transaction = StagedTransaction(TOPIC, PARTITION, "A" * 32, 0, 1, 1)
     with pytest.raises(StoreUnreachableError):
-        client.commit([unit], timeout_s=PATIENCE_S)
+        client.commit([transaction], timeout_s=PATIENCE_S)
     timer.join()
 
 

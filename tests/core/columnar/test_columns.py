@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dafka_core.columnar.columns import (
+from dafka_core.flight.columns import (
     RecordColumns,
     batch_of,
     copied,
@@ -23,9 +23,9 @@ from dafka_core.columnar.columns import (
     runs_between,
     schema_of,
 )
-from dafka_core.columnar.limits import JOINED_BYTES, JOINED_RECORDS
+from dafka_core.flight.limits import JOINED_BYTES, JOINED_RECORDS
 from dafka_core.storage.block import Block, Chunk
-from dafka_core.storage.packing import pack
+from dafka_core.storage.block_builder import pack
 
 unhurried = settings(deadline=None)
 records = st.lists(st.binary(max_size=12), min_size=1, max_size=30)

@@ -9,10 +9,10 @@ from typing import Any
 
 import pytest
 
-from dafka_core.columnar import actions, limits
-from dafka_core.columnar.members import COLUMNS
-from dafka_core.columnar.places import Place
-from dafka_core.columnar.requests import Criteria, GetRequest, InfoRequest, PutRequest
+from dafka_core.flight import limits, server_actions
+from dafka_core.flight.request_members import COLUMNS
+from dafka_core.flight.requests import Criteria, GetRequest, InfoRequest, PutRequest
+from dafka_core.flight.store_location import StoreLocation
 from tests.core.columnar.hosts import PARTITION, TOPIC, Served
 
 TEXT = (Path(__file__).parents[3] / "docs" / "flight.md").read_text()
@@ -32,9 +32,9 @@ def test_the_examples_of_requests_are_taken() -> None:
     assert InfoRequest.parse(packed(info)).columns == ("value",)
     assert GetRequest.parse(packed(ticket)).end == 1_000
     assert PutRequest.parse(packed(put)).start == 1_000
-    assert actions.parse_end(packed(end)) == 2_000
-    assert PutRequest.parse(packed(stage)).unit == 17
-    assert Place.parse(packed(place)).directory == "/data"
+    assert server_actions.parse_end(packed(end)) == 2_000
+    assert PutRequest.parse(packed(stage)).transaction == 17
+    assert StoreLocation.parse(packed(place)).directory == "/data"
 
 
 def test_the_examples_of_answers_are_like_those_given(served: Served) -> None:
@@ -51,7 +51,7 @@ def test_the_examples_of_answers_are_like_those_given(served: Served) -> None:
 
 
 def test_everything_that_there_is_is_there() -> None:
-    for name in (*actions.DESCRIPTIONS, *COLUMNS):
+    for name in (*server_actions.DESCRIPTIONS, *COLUMNS):
         assert f"| `{name}` |" in TEXT
 
 
@@ -68,7 +68,7 @@ def mib(size_bytes: int) -> str:
         ("times of a request for offsets", f"{limits.MAX_TIMES:,}"),
         (
             "partitions of a request about units",
-            f"{limits.MAX_UNITS:,}, in a body of {limits.MAX_UNITS_BYTES:,} octets",
+            f"{limits.MAX_TRANSACTIONS:,}, in a body of {limits.MAX_TRANSACTIONS_BYTES:,} octets",
         ),
         (
             "batch that is read",
@@ -86,7 +86,7 @@ def mib(size_bytes: int) -> str:
         ("streams put at one time", f"{limits.MAX_PUTS}"),
         ("waits at one time", f"{limits.MAX_WAITS}, each an hour at the most"),
         ("commits and discards at one time", f"{limits.MAX_COMMITS}"),
-        ("stores in one answer", f"{limits.MAX_PLACES:,}"),
+        ("stores in one answer", f"{limits.MAX_LOCATIONS_LISTED:,}"),
         ("an error's sentence", f"{limits.MAX_MESSAGE_CHARS:,} characters"),
     ],
 )

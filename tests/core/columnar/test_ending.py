@@ -11,11 +11,11 @@ from pathlib import Path
 import pytest
 from pyarrow import flight
 
-from dafka_core.columnar import limits
-from dafka_core.columnar.client import StoreClient
-from dafka_core.columnar.columns import VALUES_SCHEMA
-from dafka_core.columnar.requests import GetRequest, PutRequest
 from dafka_core.errors import ClosedError, StoreUnreachableError
+from dafka_core.flight import limits
+from dafka_core.flight.columns import VALUES_SCHEMA
+from dafka_core.flight.requests import GetRequest, PutRequest
+from dafka_core.flight.store_client import StoreClient
 from tests.core.columnar.hosts import (
     BLOCKS,
     PARTITION,
@@ -32,7 +32,7 @@ from tests.core.columnar.hosts import (
 
 def test_more_streams_than_there_may_be(large: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for name, count in (("MAX_GETS", 3), ("MAX_PUTS", 2), ("MAX_WAITS", 2)):
-        monkeypatch.setattr(f"dafka_core.columnar.server.{name}", count)
+        monkeypatch.setattr(f"dafka_core.flight.server.{name}", count)
     with Served(large) as served:
         client = served.client()
         streams = [everything(client, max_records=10) for _ in range(3)]

@@ -11,11 +11,11 @@ import pytest
 from numpy.typing import NDArray
 from pyarrow import flight
 
-from dafka_core.columnar.client import StoreClient
-from dafka_core.columnar.columns import RecordColumns
-from dafka_core.columnar.requests import GetRequest
 from dafka_core.errors import ConfigError, DataLossError, StoreUnreachableError
-from dafka_core.records import Run
+from dafka_core.flight.columns import RecordColumns
+from dafka_core.flight.requests import GetRequest
+from dafka_core.flight.store_client import StoreClient
+from dafka_core.records import RecordBatch
 from dafka_core.storage import Log
 from tests.core.columnar.hosts import (
     LARGEST,
@@ -89,7 +89,7 @@ def test_batches_have_at_most_the_bytes_asked_for(
 
 def test_a_large_record_has_a_batch_to_itself(served: Served, client: StoreClient) -> None:
     records = [b"a", b"b" * (20 << 20), b"", b"c"]
-    served.log.append([Run.of(TOPIC, PARTITION, 0, records)])
+    served.log.append([RecordBatch.of(TOPIC, PARTITION, 0, records)])
     found = list(read(client, 0, 4))
     assert [value for batch in found for value in batch.values.to_pylist()] == records
     assert [len(batch.values) for batch in found if batch.offset == 1] == [1]
@@ -99,7 +99,7 @@ def test_small_blocks_are_joined(served: Served, client: StoreClient) -> None:
     # Blocks of more than what an append extends, and of less than what is worth a batch.
     records = [bytes([65 + n]) * 70_000 for n in range(10)]
     for offset, record in enumerate(records):
-        served.log.append([Run.of(TOPIC, PARTITION, offset, [record])])
+        served.log.append([RecordBatch.of(TOPIC, PARTITION, offset, [record])])
     whole = list(read(client, 0, 10))
     assert len(whole) == 1
     assert whole[0].values.to_pylist() == records
@@ -236,7 +236,7 @@ def test_names_that_are_not_utf8(served: Served) -> None:
 def test_a_damaged_block_is_the_stores_failure(directory: Any) -> None:
     with Log(directory) as log:
         for start in (0, 30_000):
-            log.append([Run.of(TOPIC, PARTITION, start, values(start, start + 30_000))])
+            log.append([RecordBatch.of(TOPIC, PARTITION, start, values(start, start + 30_000))])
     data = (directory / "data.mdb").read_bytes()
     with (directory / "data.mdb").open("r+b") as file:
         file.seek(data.index(values(40_000, 40_001)[0]))

@@ -16,15 +16,15 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from pyarrow import flight
 
-from dafka_core.columnar import requests
-from dafka_core.columnar.columns import VALUES_SCHEMA
-from dafka_core.columnar.limits import (
+from dafka_core.errors import ConfigError
+from dafka_core.flight import requests
+from dafka_core.flight.columns import VALUES_SCHEMA
+from dafka_core.flight.limits import (
     MAX_ACTION_BYTES,
     MAX_BATCH_BYTES,
     MAX_REQUEST_BYTES,
-    MAX_UNITS_BYTES,
+    MAX_TRANSACTIONS_BYTES,
 )
-from dafka_core.errors import ConfigError
 from tests.core.columnar.hosts import LARGEST, PARTITION, PATIENCE_S, TOPIC, Served, array, check
 
 GET: dict[str, Any] = {"v": 1, "topic": TOPIC, "partition": PARTITION, "start": 0, "end": 5}
@@ -92,8 +92,8 @@ UNITS_WRONG: tuple[object, ...] = (
 )
 PUTS = [
     *variants(PUT, topic=NAMES_WRONG, partition=NAMES_WRONG, start=OFFSETS_WRONG, store=(1, None)),
-    *variants(PUT | {"attempt": ATTEMPT}, attempt=ATTEMPTS_WRONG, unit=NUMBERS_WRONG),
-    ("unit", PUT | {"unit": 1}),
+    *variants(PUT | {"attempt": ATTEMPT}, attempt=ATTEMPTS_WRONG, transaction=NUMBERS_WRONG),
+    ("transaction", PUT | {"transaction": 1}),
 ]
 COMMIT: list[object] = ["t", "P", ATTEMPT, 0, 5, 1]
 
@@ -233,11 +233,17 @@ def test_every_malformed_action_is_refused(served: Served) -> None:
             ),
             {"topic": "t", "partition": "P", "end": -1, "timeout_s": 1},
             *(
-                {"topic": "t", "partition": "P", "end": 5, "timeout_s": 1, "unit": unit}
-                for unit in UNITS_WRONG
+                {
+                    "topic": "t",
+                    "partition": "P",
+                    "end": 5,
+                    "timeout_s": 1,
+                    "transaction": transaction,
+                }
+                for transaction in UNITS_WRONG
             ),
         ],
-        "dafka.units.v1": [
+        "dafka.transactions.v1": [
             {},
             {"partitions": {}},
             {"partitions": [["t", "P"]] * 10_001},
@@ -245,12 +251,12 @@ def test_every_malformed_action_is_refused(served: Served) -> None:
         ],
         "dafka.commit.v1": [
             {},
-            {"units": "x"},
-            {"units": [[*COMMIT[:1], f"P{n}", *COMMIT[2:]] for n in range(10_001)]},
-            {"units": [COMMIT, COMMIT]},
-            {"units": [["t", "P", ATTEMPT, 5, 5, 1]]},
+            {"transactions": "x"},
+            {"transactions": [[*COMMIT[:1], f"P{n}", *COMMIT[2:]] for n in range(10_001)]},
+            {"transactions": [COMMIT, COMMIT]},
+            {"transactions": [["t", "P", ATTEMPT, 5, 5, 1]]},
             *(
-                {"units": rows}
+                {"transactions": rows}
                 for rows in rows_wrong(
                     COMMIT,
                     NAMES_WRONG,
@@ -279,8 +285,8 @@ def test_every_malformed_action_is_refused(served: Served) -> None:
     assert sorted(bodies) == sorted(served.service._actions)
     for name, wrong in bodies.items():
         packed = [json.dumps({"v": 1} | members).encode() for members in wrong]
-        large = name in ("dafka.units.v1", "dafka.commit.v1", "dafka.discard.v1")
-        most = MAX_UNITS_BYTES if large else MAX_ACTION_BYTES
+        large = name in ("dafka.transactions.v1", "dafka.commit.v1", "dafka.discard.v1")
+        most = MAX_TRANSACTIONS_BYTES if large else MAX_ACTION_BYTES
         packed += [each for each in NOT_OBJECTS if each] + [b" " * (most + 1)]
         for body in packed:
             with pytest.raises(flight.FlightServerError) as refused:
@@ -382,7 +388,7 @@ def parsers() -> list[Callable[[bytes], object]]:
         requests.HeadsRequest.parse,
         requests.OffsetsRequest.parse,
         requests.WaitRequest.parse,
-        requests.UnitsRequest.parse,
+        requests.TransactionsRequest.parse,
         requests.CommitRequest.parse,
         requests.DiscardRequest.parse,
         requests.PlainRequest.parse,
@@ -407,8 +413,8 @@ members = st.sampled_from(
         "timeout_s",
         "store",
         "attempt",
-        "unit",
-        "units",
+        "transaction",
+        "transactions",
         "partitions",
         "stages",
     ]
@@ -441,7 +447,7 @@ def test_anything_is_answered(served: Served, packed: bytes, path: list[str]) ->
         lambda: list(plain.list_flights(packed)),
         lambda: list(plain.do_action(flight.Action("dafka.offsets.v1", packed))),
         lambda: list(plain.do_action(flight.Action("dafka.heads.v1", packed))),
-        lambda: list(plain.do_action(flight.Action("dafka.units.v1", packed))),
+        lambda: list(plain.do_action(flight.Action("dafka.transactions.v1", packed))),
         lambda: list(plain.do_action(flight.Action("dafka.commit.v1", packed))),
         lambda: list(plain.do_action(flight.Action("dafka.discard.v1", packed))),
         lambda: list(plain.do_action(flight.Action(packed.decode("latin-1"), packed))),

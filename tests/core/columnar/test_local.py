@@ -14,11 +14,11 @@ from typing import Any
 
 import pytest
 
-from dafka_core.columnar import local, places
-from dafka_core.columnar.local import LocalLog, LocalLogs
-from dafka_core.columnar.places import Place
 from dafka_core.errors import ClosedError, ConfigError, DataLossError, StoreError
-from dafka_core.records import Run
+from dafka_core.flight import local_log, store_location
+from dafka_core.flight.local_log import LocalLog, LocalLogs
+from dafka_core.flight.store_location import StoreLocation
+from dafka_core.records import RecordBatch
 from dafka_core.storage import Log
 from tests.core.columnar.hosts import (
     LARGEST,
@@ -42,17 +42,17 @@ def logs() -> Iterator[LocalLogs]:
 
 
 @pytest.fixture
-def place(tmp_path: Path) -> Place:
+def place(tmp_path: Path) -> StoreLocation:
     """Of a store that has records, and is not running."""
     fill(tmp_path, 10_000, 20_000, 20_005)
-    return Place.begin(STORE, ["grpc://127.0.0.1:1"], tmp_path)
+    return StoreLocation.begin(STORE, ["grpc://127.0.0.1:1"], tmp_path)
 
 
 def fill(directory: Path, *ends: int) -> None:
     with Log(directory) as log:
         for end in ends:
             start = log.end(TOPIC, PARTITION)
-            log.append([Run.of(TOPIC, PARTITION, start, values(start, end))])
+            log.append([RecordBatch.of(TOPIC, PARTITION, start, values(start, end))])
 
 
 def read(log: LocalLog | None, start: int, end: int, **options: Any) -> Any:
@@ -60,7 +60,7 @@ def read(log: LocalLog | None, start: int, end: int, **options: Any) -> Any:
     return log.read(TOPIC, PARTITION, start, end, **{"times": True} | LARGEST | options)
 
 
-def test_a_log_of_this_machine_is_read_in_place(logs: LocalLogs, place: Place) -> None:
+def test_a_log_of_this_machine_is_read_in_place(logs: LocalLogs, place: StoreLocation) -> None:
     log = logs.open(place)
     assert log is not None
     batches = check(read(log, 3, 20_005), 3, 20_005)
@@ -77,7 +77,7 @@ def test_a_log_of_this_machine_is_read_in_place(logs: LocalLogs, place: Place) -
     assert without.times is None
 
 
-def test_sizes_are_those_asked_for(logs: LocalLogs, place: Place) -> None:
+def test_sizes_are_those_asked_for(logs: LocalLogs, place: StoreLocation) -> None:
     log = logs.open(place)
     for batch in check(read(log, 5, 20_005, max_records=999), 5, 20_005):
         assert len(batch.values) <= 999
@@ -89,12 +89,12 @@ def test_small_blocks_are_joined(logs: LocalLogs, tmp_path: Path) -> None:
     records = [bytes([65 + n]) * 70_000 for n in range(5)]
     with Log(tmp_path) as log:
         for offset, record in enumerate(records):
-            log.append([Run.of(TOPIC, PARTITION, offset, [record])])
-    (batch,) = read(logs.open(Place.begin(STORE, [], tmp_path)), 0, 5)
+            log.append([RecordBatch.of(TOPIC, PARTITION, offset, [record])])
+    (batch,) = read(logs.open(StoreLocation.begin(STORE, [], tmp_path)), 0, 5)
     assert batch.values.to_pylist() == records
 
 
-def test_each_log_is_opened_once(logs: LocalLogs, place: Place) -> None:
+def test_each_log_is_opened_once(logs: LocalLogs, place: StoreLocation) -> None:
     with ThreadPoolExecutor(8) as pool:
         opened = list(pool.map(logs.open, [place] * 32))
     assert len({id(each._log) for each in opened if each is not None}) == 1
@@ -112,14 +112,14 @@ def test_each_log_is_opened_once(logs: LocalLogs, place: Place) -> None:
     ],
 )
 def test_only_the_log_that_is_meant_is_opened(
-    logs: LocalLogs, place: Place, wrong: dict[str, Any]
+    logs: LocalLogs, place: StoreLocation, wrong: dict[str, Any]
 ) -> None:
     assert logs.open(dataclasses.replace(place, **wrong)) is None
     assert logs.open(place) is not None
 
 
 def test_a_directory_without_a_good_session_is_not_opened(
-    logs: LocalLogs, place: Place, tmp_path: Path
+    logs: LocalLogs, place: StoreLocation, tmp_path: Path
 ) -> None:
     session = tmp_path / "session"
     kept = session.read_bytes()
@@ -136,19 +136,19 @@ def test_a_directory_without_a_good_session_is_not_opened(
 
 
 def test_what_is_no_store_is_not_opened(logs: LocalLogs, tmp_path: Path) -> None:
-    place = Place.begin(STORE, [], tmp_path)
+    place = StoreLocation.begin(STORE, [], tmp_path)
     assert logs.open(place) is None
     (tmp_path / "data.mdb").write_bytes(b"hello" * 10_000)
     assert logs.open(place) is None
 
 
 def test_a_store_that_starts_again_has_another_session(
-    logs: LocalLogs, place: Place, tmp_path: Path
+    logs: LocalLogs, place: StoreLocation, tmp_path: Path
 ) -> None:
     before = logs.open(place)
     batches = read(before, 0, 20_005, max_records=100)
     got = [next(batches)]
-    again = Place.begin(STORE, [], tmp_path)
+    again = StoreLocation.begin(STORE, [], tmp_path)
     assert logs.open(place) is None
     after = logs.open(again)
     check(read(after, 0, 20_005), 0, 20_005)
@@ -156,7 +156,9 @@ def test_a_store_that_starts_again_has_another_session(
     check(got + list(batches), 0, 20_005)
 
 
-def test_a_log_put_in_the_place_of_another(logs: LocalLogs, place: Place, tmp_path: Path) -> None:
+def test_a_log_put_in_the_place_of_another(
+    logs: LocalLogs, place: StoreLocation, tmp_path: Path
+) -> None:
     before = logs.open(place)
     batches = read(before, 0, 20_005, max_records=100)
     got = [next(batches)]
@@ -164,13 +166,13 @@ def test_a_log_put_in_the_place_of_another(logs: LocalLogs, place: Place, tmp_pa
     assert logs.open(place) is None
     fill(tmp_path, 7)
     # The file has another number, or else it would be taken for the one that is open.
-    after = logs.open(Place.begin(STORE, [], tmp_path))
+    after = logs.open(StoreLocation.begin(STORE, [], tmp_path))
     check(read(after, 0, 7), 0, 7)
     check(got + list(batches), 0, 20_005)
 
 
 def test_what_is_not_held_is_an_error_with_the_facts(
-    logs: LocalLogs, place: Place, tmp_path: Path
+    logs: LocalLogs, place: StoreLocation, tmp_path: Path
 ) -> None:
     with Log(tmp_path) as log:
         log.trim(TOPIC, PARTITION, 10_100)
@@ -184,7 +186,7 @@ def test_what_is_not_held_is_an_error_with_the_facts(
     assert list(read(opened, 20_005, 20_005)) == []
 
 
-def test_arguments_are_checked_at_once(logs: LocalLogs, place: Place) -> None:
+def test_arguments_are_checked_at_once(logs: LocalLogs, place: StoreLocation) -> None:
     log = logs.open(place)
     for start, end in ((-1, 5), (5, 4), (0, 2**63)):
         with pytest.raises(ConfigError):
@@ -194,7 +196,7 @@ def test_arguments_are_checked_at_once(logs: LocalLogs, place: Place) -> None:
             read(log, 0, 5, **wrong)
 
 
-def test_a_damaged_block_is_an_error(logs: LocalLogs, place: Place, tmp_path: Path) -> None:
+def test_a_damaged_block_is_an_error(logs: LocalLogs, place: StoreLocation, tmp_path: Path) -> None:
     data = (tmp_path / "data.mdb").read_bytes()
     with (tmp_path / "data.mdb").open("r+b") as file:
         file.seek(data.index(values(15_000, 15_001)[0]))
@@ -206,7 +208,7 @@ def test_a_damaged_block_is_an_error(logs: LocalLogs, place: Place, tmp_path: Pa
     check(got, 0, 10_000)
 
 
-def test_closing_leaves_what_was_handed_out(logs: LocalLogs, place: Place) -> None:
+def test_closing_leaves_what_was_handed_out(logs: LocalLogs, place: StoreLocation) -> None:
     log = logs.open(place)
     batches = read(log, 0, 20_005, max_records=100)
     got = [next(batches)]
@@ -223,11 +225,11 @@ def test_closing_leaves_what_was_handed_out(logs: LocalLogs, place: Place) -> No
 def test_a_long_read_takes_new_snapshots(
     logs: LocalLogs, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(local, "SNAPSHOT_BYTES", 100_000)
+    monkeypatch.setattr(local_log, "SNAPSHOT_BYTES", 100_000)
     with Log(tmp_path) as writer:
         for start in range(0, 50_000, 5_000):
-            writer.append([Run.of(TOPIC, PARTITION, start, values(start, start + 5_000))])
-        log = logs.open(Place.begin(STORE, [], tmp_path))
+            writer.append([RecordBatch.of(TOPIC, PARTITION, start, values(start, start + 5_000))])
+        log = logs.open(StoreLocation.begin(STORE, [], tmp_path))
         batches = read(log, 0, 50_000)
         got = [next(batches)]
         for batch in batches:
@@ -251,7 +253,7 @@ def test_reads_beside_a_process_that_appends_merges_and_trims(
 ) -> None:
     with child(tmp_path, 5) as process:
         told(process)
-        place = Place.begin(STORE, [], tmp_path)
+        place = StoreLocation.begin(STORE, [], tmp_path)
         log = logs.open(place)
         assert log is not None
         merged = complete = 0
@@ -289,7 +291,7 @@ def verify(start: int, end: int, batches: list[Any]) -> None:
     assert at == end
 
 
-def test_a_forked_process_has_none(place: Place) -> None:
+def test_a_forked_process_has_none(place: StoreLocation) -> None:
     unused, logs = LocalLogs(), LocalLogs()
     inherited = logs.open(place)
 
@@ -304,7 +306,7 @@ def test_a_forked_process_has_none(place: Place) -> None:
     logs.close()
 
 
-def test_logs_may_be_opened_after_forking(place: Place) -> None:
+def test_logs_may_be_opened_after_forking(place: StoreLocation) -> None:
     unused = LocalLogs()
 
     def work() -> int:
@@ -313,7 +315,7 @@ def test_logs_may_be_opened_after_forking(place: Place) -> None:
     assert int(forked(work)) > 0
 
 
-def test_threads_share_a_log(logs: LocalLogs, place: Place) -> None:
+def test_threads_share_a_log(logs: LocalLogs, place: StoreLocation) -> None:
     log = logs.open(place)
 
     def work(_: int) -> int:
@@ -324,9 +326,9 @@ def test_threads_share_a_log(logs: LocalLogs, place: Place) -> None:
 
 
 def test_a_machine_without_a_boot_id_has_its_name(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(places, "_BOOT_ID", Path("/nowhere"))
-    places.this_machine.cache_clear()
+    monkeypatch.setattr(store_location, "_BOOT_ID", Path("/nowhere"))
+    store_location.this_machine.cache_clear()
     try:
-        assert places.this_machine() == os.uname().nodename
+        assert store_location.this_machine() == os.uname().nodename
     finally:
-        places.this_machine.cache_clear()
+        store_location.this_machine.cache_clear()

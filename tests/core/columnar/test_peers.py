@@ -15,10 +15,10 @@ from typing import Any
 
 import pytest
 
-from dafka_core.columnar import limits
-from dafka_core.columnar.client import StoreClient
-from dafka_core.columnar.places import Place
 from dafka_core.errors import StoreUnreachableError
+from dafka_core.flight import limits
+from dafka_core.flight.store_client import StoreClient
+from dafka_core.flight.store_location import StoreLocation
 from tests.core.columnar import serving
 from tests.core.columnar.hosts import (
     BLOCK_BYTES,
@@ -62,8 +62,8 @@ def server(large: Path) -> Iterator[Child]:
         yield process
 
 
-def place_of(server: Child) -> Place:
-    return Place.parse(line(server))
+def place_of(server: Child) -> StoreLocation:
+    return StoreLocation.parse(line(server))
 
 
 def use_of(server: Child) -> dict[str, Any]:
@@ -104,7 +104,7 @@ def wait_for_end(client: StoreClient, end: int) -> None:
 @pytest.mark.parametrize("way", [0, 1], ids=["unix", "tcp"])
 def test_slow_clients_cost_a_block_each_and_nothing_else(server: Child, way: int) -> None:
     known = place_of(server)
-    place = Place(STORE, known.locations[way : way + 1], machine=known.machine)
+    place = StoreLocation(STORE, known.locations[way : way + 1], machine=known.machine)
     before = use_of(server)
     clients = [StoreClient(place) for _ in range(8)]
     streams = [everything(client) for client in clients]
@@ -131,7 +131,7 @@ def test_vanished_readers_are_let_go_of(server: Child) -> None:
     with contextlib.ExitStack() as readers:
         processes = [
             readers.enter_context(child("read", part.as_json()))
-            for part in (place, Place(STORE, place.locations[1:]))
+            for part in (place, StoreLocation(STORE, place.locations[1:]))
         ]
         for process in processes:
             assert int(line(process)) == 200
@@ -163,7 +163,7 @@ def test_vanished_writers_are_let_go_of(directory: Path) -> None:
 @pytest.mark.parametrize("way", [0, 1], ids=["unix", "tcp"])
 def test_a_killed_store_is_unreachable_after_what_has_come(server: Child, way: int) -> None:
     known = place_of(server)
-    place = Place(STORE, known.locations[way : way + 1], machine=known.machine)
+    place = StoreLocation(STORE, known.locations[way : way + 1], machine=known.machine)
     with StoreClient(place) as client:
         batches = everything(client, max_records=50)
         got = [next(batches)]
@@ -186,7 +186,7 @@ def test_a_killed_store_is_unreachable_after_what_has_come(server: Child, way: i
 @pytest.mark.parametrize("way", [0, 1], ids=["unix", "tcp"])
 def test_a_store_that_stands_still_is_given_up(server: Child, way: int) -> None:
     known = place_of(server)
-    place = Place(STORE, known.locations[way : way + 1], machine=known.machine)
+    place = StoreLocation(STORE, known.locations[way : way + 1], machine=known.machine)
     with StoreClient(place) as client, StoreClient(place) as other:
         batches = everything(client, timeout_s=0.5)
         next(batches)
@@ -234,9 +234,9 @@ def test_nobody_listens(directory: Path) -> None:
         place = served.place
     for dead in (
         place,
-        Place(STORE, place.locations[1:]),
-        Place(STORE, ("grpc://127.0.0.1:1",)),
-        Place(STORE, ("grpc://no.such.host.invalid:1",)),
+        StoreLocation(STORE, place.locations[1:]),
+        StoreLocation(STORE, ("grpc://127.0.0.1:1",)),
+        StoreLocation(STORE, ("grpc://no.such.host.invalid:1",)),
     ):
         with StoreClient(dead) as client:
             with pytest.raises(StoreUnreachableError):
@@ -260,7 +260,7 @@ def test_another_program_listens() -> None:
         try:
             with (
                 StoreClient(
-                    Place(STORE, (f"grpc://127.0.0.1:{other.server_address[1]}",))
+                    StoreLocation(STORE, (f"grpc://127.0.0.1:{other.server_address[1]}",))
                 ) as client,
                 pytest.raises(StoreUnreachableError),
             ):

@@ -10,23 +10,25 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dafka_core.columnar import places
-from dafka_core.columnar.places import Place
 from dafka_core.errors import ConfigError, StoreError
+from dafka_core.flight import store_location
+from dafka_core.flight.store_location import StoreLocation
 
 texts = st.text(st.characters(exclude_categories=()), max_size=20)
 
 
 @settings(deadline=None)
-@given(st.builds(Place, texts, st.lists(texts).map(tuple), texts, texts, texts))
-def test_a_place_survives_json_and_pickling(place: Place) -> None:
-    assert Place.parse(place.as_json()) == place
-    assert Place.parse(place.as_json().encode("ascii")) == place
+@given(st.builds(StoreLocation, texts, st.lists(texts).map(tuple), texts, texts, texts))
+def test_a_place_survives_json_and_pickling(place: StoreLocation) -> None:
+    assert StoreLocation.parse(place.as_json()) == place
+    assert StoreLocation.parse(place.as_json().encode("ascii")) == place
     assert pickle.loads(pickle.dumps(place)) == place
 
 
 def test_members_that_a_later_version_has_are_passed_over() -> None:
-    assert Place.parse('{"v": 1, "store": "S", "locations": [], "more": 1}') == Place("S", ())
+    assert StoreLocation.parse(
+        '{"v": 1, "store": "S", "locations": [], "more": 1}'
+    ) == StoreLocation("S", ())
 
 
 @pytest.mark.parametrize(
@@ -47,54 +49,54 @@ def test_members_that_a_later_version_has_are_passed_over() -> None:
 )
 def test_what_is_no_place_is_refused(text: str | bytes, member: str) -> None:
     with pytest.raises(ConfigError) as refused:
-        Place.parse(text)
+        StoreLocation.parse(text)
     assert refused.value.option == member
     assert len(str(refused.value)) < 300
 
 
 def test_a_store_begins_a_session(tmp_path: Path) -> None:
-    first, second = (Place.begin("S", ["grpc://a:1"], tmp_path) for _ in range(2))
+    first, second = (StoreLocation.begin("S", ["grpc://a:1"], tmp_path) for _ in range(2))
     assert first.session != second.session
     assert (tmp_path / "session").read_text() == f"{second.session}\n"
     assert [each.name for each in tmp_path.iterdir()] == ["session"]
     assert first.here
     assert Path(first.directory).is_absolute()
     with pytest.raises(StoreError, match="file session"):
-        Place.begin("S", [], tmp_path / "missing")
+        StoreLocation.begin("S", [], tmp_path / "missing")
 
 
 def test_a_place_elsewhere_is_not_here() -> None:
-    assert not Place("S", ()).here
-    assert not Place("S", (), machine="another").here
-    assert Place("S", (), machine=places.this_machine()).here
+    assert not StoreLocation("S", ()).here
+    assert not StoreLocation("S", (), machine="another").here
+    assert StoreLocation("S", (), machine=store_location.this_machine()).here
 
 
 def test_a_socket_where_there_can_be_one(tmp_path: Path) -> None:
-    path = places.socket_path(Path("/a/b"))
+    path = store_location.socket_path(Path("/a/b"))
     assert path == "/a/b/flight.sock"
-    assert places.socket_path(Path("/" + "x" * 87)) is not None
-    assert places.socket_path(Path("/" + "x" * 88)) is None
+    assert store_location.socket_path(Path("/" + "x" * 87)) is not None
+    assert store_location.socket_path(Path("/" + "x" * 88)) is None
     for odd in ("a b", "a%20b", "a#b", "a?b", "é"):
-        assert places.socket_path(Path("/") / odd) is None
+        assert store_location.socket_path(Path("/") / odd) is None
 
 
 def test_locations_are_taken_apart() -> None:
-    assert places.path_of(places.unix_location("/a b/c")) == "/a b/c"
-    assert places.path_of("grpc://a:1") is None
-    assert places.host_of("grpc://a:1") == ("a", 1)
-    assert places.host_of(places.tcp_location("::1", 5)) == ("::1", 5)
-    assert places.host_of("grpc+tcp://a:1") == ("a", 1)
+    assert store_location.path_of(store_location.unix_location("/a b/c")) == "/a b/c"
+    assert store_location.path_of("grpc://a:1") is None
+    assert store_location.host_of("grpc://a:1") == ("a", 1)
+    assert store_location.host_of(store_location.tcp_location("::1", 5)) == ("::1", 5)
+    assert store_location.host_of("grpc+tcp://a:1") == ("a", 1)
     for other in ("grpc+tls://a:1", "grpc://a", "grpc://a:x", "grpc://[a:1", "grpc+unix:///a", ""):
-        assert places.host_of(other) is None
+        assert store_location.host_of(other) is None
 
 
 def test_what_came_from_elsewhere_is_cut() -> None:
-    assert places.short(5) == 5
-    assert places.short("x" * 90) == "x" * 90
-    assert len(str(places.short(["x" * 200]))) == 103
+    assert store_location.short(5) == 5
+    assert store_location.short("x" * 90) == "x" * 90
+    assert len(str(store_location.short(["x" * 200]))) == 103
 
 
 def test_json_has_nothing_that_is_not_ascii() -> None:
-    text = Place("é\udcff", ("grpc://é:1",)).as_json()
+    text = StoreLocation("é\udcff", ("grpc://é:1",)).as_json()
     assert text.isascii()
     assert json.loads(text)["v"] == 1

@@ -11,11 +11,6 @@ import pyarrow as pa
 import pytest
 from pyarrow import flight
 
-from dafka_core.columnar import limits, receiving
-from dafka_core.columnar.client import StoreClient
-from dafka_core.columnar.columns import VALUES_SCHEMA
-from dafka_core.columnar.putting import Put
-from dafka_core.columnar.requests import PutRequest
 from dafka_core.errors import (
     ClosedError,
     ConfigError,
@@ -23,6 +18,11 @@ from dafka_core.errors import (
     StoreError,
     StoreUnreachableError,
 )
+from dafka_core.flight import limits, server_put
+from dafka_core.flight.client_put import PutStream
+from dafka_core.flight.columns import VALUES_SCHEMA
+from dafka_core.flight.requests import PutRequest
+from dafka_core.flight.store_client import StoreClient
 from tests.core.columnar.hosts import (
     LARGEST,
     PARTITION,
@@ -36,7 +36,7 @@ from tests.core.columnar.hosts import (
 )
 
 
-def put(client: StoreClient, start: int, **options: Any) -> Put:
+def put(client: StoreClient, start: int, **options: Any) -> PutStream:
     return client.put(TOPIC, PARTITION, start, **{"timeout_s": PATIENCE_S} | options)
 
 
@@ -106,8 +106,8 @@ def test_values_are_cut_to_what_a_batch_may_have(served: Served, client: StoreCl
         cut.write(many)
         cut.write(large)
         assert cut.finish(PATIENCE_S) == 150_009
-    assert max(len(run.values) for run in served.host.taken) == limits.MAX_PUT_BATCH_RECORDS
-    sizes = [run.values.size_bytes for run in served.host.taken]
+    assert max(len(batch.values) for batch in served.host.taken) == limits.MAX_PUT_BATCH_RECORDS
+    sizes = [batch.values.size_bytes for batch in served.host.taken]
     assert sizes[-4:] == [15 << 20, 15 << 20, 10 << 20, 20 << 20]
 
 
@@ -283,7 +283,7 @@ def test_a_failed_put_ends_though_its_client_reads_no_acknowledgements(
 ) -> None:
     """The acknowledgements fill what the connection holds; the error comes all the same."""
     # A connection holds some hundred thousand of those that are sent.
-    monkeypatch.setattr(receiving, "_packed", lambda end, failed: b" " * 1_000_000)
+    monkeypatch.setattr(server_put, "_packed", lambda end, failed: b" " * 1_000_000)
     stream = plain_put(served)
     count = 100
     for start in range(count):

@@ -14,12 +14,6 @@ from typing import Any
 import pytest
 from pyarrow import flight
 
-from dafka_core.columnar import failures, limits, server
-from dafka_core.columnar.client import StoreClient
-from dafka_core.columnar.patience import Call, Watchdog
-from dafka_core.columnar.places import Place
-from dafka_core.columnar.server import FlightService
-from dafka_core.columnar.sockets import addresses_of
 from dafka_core.errors import (
     ConfigError,
     DafkaError,
@@ -27,9 +21,15 @@ from dafka_core.errors import (
     FencedError,
     OffsetConflictError,
     StoreUnreachableError,
-    UnitExistsError,
+    TransactionExistsError,
 )
-from dafka_core.records import Unit
+from dafka_core.flight import flight_errors, limits, server
+from dafka_core.flight.call_deadline import CallDeadline, Watchdog
+from dafka_core.flight.grpc_sockets import addresses_of
+from dafka_core.flight.server import FlightService
+from dafka_core.flight.store_client import StoreClient
+from dafka_core.flight.store_location import StoreLocation
+from dafka_core.records import Transaction
 from dafka_core.storage import WrongOffsetError
 from tests.core.columnar.hosts import PATIENCE_S, STORE, Served, wait_until
 
@@ -37,7 +37,7 @@ from tests.core.columnar.hosts import PATIENCE_S, STORE, Served, wait_until
 def service(served: Served, **options: Any) -> FlightService:
     given: dict[str, Any] = {"bind_host": "127.0.0.1", "port": 0, "socket_path": None}
     return FlightService(
-        served.log, served.host, lambda found: Place(STORE, found), **given | options
+        served.log, served.host, lambda found: StoreLocation(STORE, found), **given | options
     )
 
 
@@ -74,7 +74,7 @@ def test_a_socket_that_was_left_behind_is_replaced(served: Served) -> None:
     with socket.socket(socket.AF_UNIX) as left:
         left.bind(str(path))
     with service(served, socket_path=str(path)) as again:
-        place = Place(STORE, again.locations[:1], machine=served.place.machine)
+        place = StoreLocation(STORE, again.locations[:1], machine=served.place.machine)
         assert served.client(place).describe(timeout_s=PATIENCE_S) == again.place
     assert not path.exists()
 
@@ -88,7 +88,7 @@ def test_a_file_that_is_no_socket_stays(served: Served) -> None:
 
 
 def test_a_place_that_cannot_be_made_ends_it(served: Served) -> None:
-    def fail(locations: tuple[str, ...]) -> Place:
+    def fail(locations: tuple[str, ...]) -> StoreLocation:
         raise KeyError(locations)
 
     path = served.directory / "again.sock"
@@ -148,16 +148,16 @@ def _wait(client: StoreClient) -> None:
 def test_a_client_needs_a_location(served: Served) -> None:
     for locations in ((), ("grpc+unix:///nowhere",), ("http://a:1",), ("grpc://a",)):
         with pytest.raises(ConfigError, match="must have one like grpc://HOST:PORT"):
-            StoreClient(Place(STORE, locations))
+            StoreClient(StoreLocation(STORE, locations))
 
 
 def test_the_socket_is_used_on_the_stores_machine_only(served: Served) -> None:
     unix, tcp = served.place.locations
     for place, expected in (
         (served.place, unix),
-        (Place(STORE, (unix, tcp)), tcp),
-        (Place(STORE, (unix, tcp), machine="another"), tcp),
-        (Place(STORE, ("grpc+unix:///nowhere", tcp), machine=served.place.machine), tcp),
+        (StoreLocation(STORE, (unix, tcp)), tcp),
+        (StoreLocation(STORE, (unix, tcp), machine="another"), tcp),
+        (StoreLocation(STORE, ("grpc+unix:///nowhere", tcp), machine=served.place.machine), tcp),
     ):
         with StoreClient(place) as client:
             client.describe(timeout_s=PATIENCE_S)
@@ -187,9 +187,12 @@ def test_addresses_are_those_that_sockets_have() -> None:
         (OffsetConflictError("é", "\udcff", 3, 9), OffsetConflictError("é", "\udcff", 3, 9)),
         (WrongOffsetError("u", "Q", 3, 9), OffsetConflictError("u", "Q", 3, 9)),
         (FencedError("u", "Q", "A" * 32), FencedError("u", "Q", "A" * 32)),
-        (UnitExistsError("u", "Q", Unit(1, 2, 9)), UnitExistsError("u", "Q", Unit(1, 2, 9))),
-        (failures.BusyError("busy"), StoreUnreachableError("S", "busy")),
-        (failures.ClosingError("end"), StoreUnreachableError("S", "end")),
+        (
+            TransactionExistsError("u", "Q", Transaction(1, 2, 9)),
+            TransactionExistsError("u", "Q", Transaction(1, 2, 9)),
+        ),
+        (flight_errors.BusyError("busy"), StoreUnreachableError("S", "busy")),
+        (flight_errors.ClosingError("end"), StoreUnreachableError("S", "end")),
         (DafkaError("broken"), StoreUnreachableError("S", "broken")),
         (KeyError("x"), StoreUnreachableError("S", "KeyError: 'x'")),
     ],
@@ -198,10 +201,10 @@ def test_errors_cross_with_their_facts(
     error: Exception, again: DafkaError, caplog: pytest.LogCaptureFixture
 ) -> None:
     with caplog.at_level(logging.CRITICAL, "dafka.store"):
-        sent = failures.refusal(error)
+        sent = flight_errors.refusal(error)
     said = str(error).encode("ascii", "backslashreplace").decode()
     assert str(sent) == ("KeyError: 'x'" if isinstance(error, KeyError) else said)
-    found = failures.translated(sent, "S", "t", "P")
+    found = flight_errors.translated(sent, "S", "t", "P")
     assert type(found) is type(again)
     assert vars(found) == vars(again)
 
@@ -211,13 +214,13 @@ def test_errors_cross_with_their_facts(
 )
 def test_errors_without_facts_are_the_stores(info: bytes) -> None:
     error = flight.FlightServerError("a sentence", extra_info=info)
-    assert vars(failures.translated(error, "S")) == {"store": "S", "why": "a sentence"}
+    assert vars(flight_errors.translated(error, "S")) == {"store": "S", "why": "a sentence"}
 
 
 def test_a_wait_that_lasts_too_long_is_given_up_once() -> None:
     watchdog = Watchdog()
     given_up: list[float] = []
-    with Call(watchdog, 60, lambda: given_up.append(time.monotonic())) as call:
+    with CallDeadline(watchdog, 60, lambda: given_up.append(time.monotonic())) as call:
         call.limit(0.5)
         for _ in range(4):
             call.wait()
@@ -230,7 +233,7 @@ def test_a_wait_that_lasts_too_long_is_given_up_once() -> None:
         time.sleep(0.2)
         assert len(given_up) == 1
         assert call.expired
-    with Call(watchdog, 0.1, lambda: given_up.append(0)) as other:
+    with CallDeadline(watchdog, 0.1, lambda: given_up.append(0)) as other:
         other.wait()
     time.sleep(0.2)
     assert len(given_up) == 1
@@ -239,9 +242,9 @@ def test_a_wait_that_lasts_too_long_is_given_up_once() -> None:
 def test_the_watching_thread_ends_when_there_is_nothing_to_watch(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("dafka_core.columnar.patience.IDLE_S", 0.05)
+    monkeypatch.setattr("dafka_core.flight.call_deadline.IDLE_S", 0.05)
     watchdog = Watchdog()
     for _ in range(2):
-        with Call(watchdog, 1, lambda: None):
+        with CallDeadline(watchdog, 1, lambda: None):
             assert watchdog._thread is not None
         wait_until(lambda: watchdog._thread is None)

@@ -7,12 +7,12 @@ import threading
 
 import pytest
 
-from dafka_core.columnar.failures import BusyError
-from dafka_core.columnar.slots import Slots
+from dafka_core.flight.flight_errors import BusyError
+from dafka_core.flight.stream_limiter import StreamLimiter
 
 
 def test_there_are_no_more_than_that() -> None:
-    slots = Slots("gets", 2)
+    slots = StreamLimiter("gets", 2)
     first, second = slots.take(), slots.take()
     assert slots.free == 0
     with pytest.raises(BusyError, match=r"serves 2 gets already.*ask another store"):
@@ -25,7 +25,7 @@ def test_there_are_no_more_than_that() -> None:
 
 
 def test_slots_that_are_collected_at_any_moment_are_given_back() -> None:
-    slots = Slots("gets", 10_000)
+    slots = StreamLimiter("gets", 10_000)
 
     def abandon_many() -> None:
         for _ in range(2_000):

@@ -12,10 +12,10 @@ from typing import Any, Self, TypeVar
 import zmq
 
 from dafka_core.errors import ProtocolError
-from dafka_core.node_config import parse_towers
-from dafka_core.protocol.beaconing import NodeBeacon, decode_tower_beacon, encode_node_beacon
+from dafka_core.node_options import parse_towers
+from dafka_core.protocol.beacons import NodeBeacon, decode_tower_beacon, encode_node_beacon
+from dafka_core.protocol.codec import C_LAYOUT, decode, encode
 from dafka_core.protocol.messages import Message
-from dafka_core.protocol.wire import DEPLOYED, decode, encode
 
 # Generous: a test waits as long only when it fails, on a machine however busy.
 PATIENCE_S = 30.0
@@ -72,7 +72,7 @@ class RawPeer:
         self._thread = threading.Thread(target=self._run, daemon=True)
         self._thread.start()
 
-    def send(self, message: Message, layout: str = DEPLOYED) -> None:
+    def send(self, message: Message, layout: str = C_LAYOUT) -> None:
         self.send_frames(encode(message, layout))
 
     def send_frames(self, frames: Sequence[bytes]) -> None:

@@ -8,9 +8,9 @@ from collections.abc import Sequence
 import pyarrow as pa
 
 from dafka_core import EmbeddedCluster, Store
-from dafka_core.columnar.client import StoreClient
-from dafka_core.columnar.places import Place
-from dafka_core.records import NO_NUMBER, CommitUnit
+from dafka_core.flight.store_client import StoreClient
+from dafka_core.flight.store_location import StoreLocation
+from dafka_core.records import NO_VERSION, StagedTransaction
 from tests.core.nodes.content import values
 from tests.core.nodes.peers import PATIENCE_S
 
@@ -24,12 +24,12 @@ def new_attempt() -> str:
 
 
 def client_of(store: Store) -> StoreClient:
-    return StoreClient(Place(store.address, store.locations))
+    return StoreClient(StoreLocation(store.address, store.locations))
 
 
 def client_in(cluster: EmbeddedCluster, index: int = 0) -> StoreClient:
     """Of the store that runs there now."""
-    return StoreClient(Place("", cluster.locations(index)))
+    return StoreClient(StoreLocation("", cluster.locations(index)))
 
 
 def array(start: int, end: int) -> pa.BinaryArray:
@@ -41,27 +41,27 @@ def stage(
     attempt: str,
     start: int,
     end: int,
-    number: int = NO_NUMBER,
+    number: int = NO_VERSION,
     partition: str = PARTITION,
-) -> CommitUnit:
+) -> StagedTransaction:
     """Stages the records ``[start, end)``; what is to be committed."""
     with client.put(
-        TOPIC, partition, start, attempt=attempt, unit=number, timeout_s=PATIENCE_S
+        TOPIC, partition, start, attempt=attempt, transaction=number, timeout_s=PATIENCE_S
     ) as put:
         put.write(array(start, end))
         assert put.finish(PATIENCE_S) == end
-    return CommitUnit(TOPIC, partition, attempt, start, end, number)
+    return StagedTransaction(TOPIC, partition, attempt, start, end, number)
 
 
-def commit(client: StoreClient, *units: CommitUnit) -> None:
-    client.commit(units, timeout_s=PATIENCE_S)
+def commit(client: StoreClient, *transactions: StagedTransaction) -> None:
+    client.commit(transactions, timeout_s=PATIENCE_S)
 
 
-def write(client: StoreClient, start: int, end: int, number: int = NO_NUMBER) -> CommitUnit:
+def write(client: StoreClient, start: int, end: int, number: int = NO_VERSION) -> StagedTransaction:
     """Stages and commits a unit as a new attempt."""
-    unit = stage(client, new_attempt(), start, end, number)
-    commit(client, unit)
-    return unit
+    transaction = stage(client, new_attempt(), start, end, number)
+    commit(client, transaction)
+    return transaction
 
 
 def put(client: StoreClient, start: int, end: int) -> None:

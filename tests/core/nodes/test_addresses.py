@@ -7,7 +7,7 @@ import re
 import pytest
 
 from dafka_core import Producer, Store, Tower
-from dafka_core.node_config import NodeConfig
+from dafka_core.node_options import NodeOptions
 from dafka_core.nodes.addresses import new_address, own_host
 from tests.core.nodes.peers import ANY_PORTS
 
@@ -25,7 +25,7 @@ def test_addresses_look_like_those_of_deployed_nodes() -> None:
     ],
 )
 def test_auto_takes_the_address_that_reaches_the_tower(tower: str, host: str, own: str) -> None:
-    assert own_host(NodeConfig.build({"tower": f"{tower}:5556:5557", "host": host})) == own
+    assert own_host(NodeOptions.build({"tower": f"{tower}:5556:5557", "host": host})) == own
 
 
 def test_a_node_announces_the_address_it_found(tmp_path: object) -> None:

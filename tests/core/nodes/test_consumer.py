@@ -161,13 +161,13 @@ def test_runs_are_the_records_in_bulk(produce: Produce, consume: Consume) -> Non
     producer = flushed(produce("t"), values(20_000))
     consumer = consume("t")
     found: list[bytes] = []
-    for run in consumer.runs(PATIENCE_S):
-        assert (run.topic, run.partition, run.offset) == ("t", producer.address, len(found))
-        found.extend(run.values)
+    for batch in consumer.batches(PATIENCE_S):
+        assert (batch.topic, batch.partition, batch.offset) == ("t", producer.address, len(found))
+        found.extend(batch.values)
         if len(found) == 20_000:
             break
     assert found == values(20_000)
-    assert list(consumer.runs(0)) == []
+    assert list(consumer.batches(0)) == []
 
 
 def test_poll_waits_no_longer_than_asked(consume: Consume) -> None:
@@ -189,7 +189,7 @@ def test_a_slow_application_bounds_what_waits(
     producer.publish_many(values(19_000, 1_000))
     producer.flush(PATIENCE_S)
     wait_until(caught_up(consumer, producer))
-    waiting = sum(len(run.values) for run, _ in consumer._queue)
+    waiting = sum(len(batch.values) for batch, _ in consumer._queue)
     assert waiting == consumer._queued_records <= 1_000
     assert consumer._role._ahead.records == 0
     assert [r.value for r in take(consumer, 20_000)] == values(20_000)

@@ -52,8 +52,8 @@ def test_the_fixture_is_a_cluster(dafka_cluster: EmbeddedCluster) -> None:
     with Producer("fixture", tower=dafka_cluster.tower) as producer:
         producer.publish(b"0")
     with Reader(tower=dafka_cluster.tower) as reader:
-        [run] = reader.read("fixture", producer.address, 0, 1, timeout_s=PATIENCE_S)
-    assert run.values == [b"0"]
+        [batch] = reader.read("fixture", producer.address, 0, 1, timeout_s=PATIENCE_S)
+    assert batch.values == [b"0"]
 
 
 def test_the_fixture_is_the_same_for_the_whole_session(

@@ -34,10 +34,10 @@ def replayed(tower: str, topic: str, count: int) -> dict[str, list[bytes]]:
     found: dict[str, list[bytes]] = {}
     with Consumer(tower=tower, start="earliest") as consumer:
         consumer.subscribe(topic)
-        for run in consumer.runs(PATIENCE_S):
-            records = found.setdefault(run.partition, [])
-            assert run.offset == len(records)
-            records.extend(run.values)
+        for batch in consumer.batches(PATIENCE_S):
+            records = found.setdefault(batch.partition, [])
+            assert batch.offset == len(records)
+            records.extend(batch.values)
             if sum(map(len, found.values())) >= count:
                 break
     return found
@@ -146,8 +146,8 @@ def test_a_late_store_stands_in_for_the_first_one(cluster: EmbeddedCluster) -> N
     assert replayed(cluster.tower, "t", 50_000) == {producer.address: values(50_000)}
     with Reader(tower=cluster.tower) as reader:
         [info] = reader.partitions(["t"], timeout_s=PATIENCE_S)
-        runs = reader.read("t", producer.address, 49_990, info.end, timeout_s=PATIENCE_S)
-        assert [value for run in runs for value in run.values] == values(10, 49_990)
+        batches = reader.read("t", producer.address, 49_990, info.end, timeout_s=PATIENCE_S)
+        assert [value for batch in batches for value in batch.values] == values(10, 49_990)
 
 
 def test_two_acknowledgements_are_of_two_stores(
@@ -182,8 +182,8 @@ def test_a_reader_survives_the_store_it_reads_from(cluster: EmbeddedCluster) -> 
     with Producer("t", tower=cluster.tower) as producer:
         producer.publish_many([bytes(1_000)] * 20_000)
     with Reader(tower=cluster.tower, max_queued_bytes=10_000) as reader:
-        runs = reader.read("t", producer.address, 0, 20_000, timeout_s=PATIENCE_S)
-        got = len(next(runs).values)
+        batches = reader.read("t", producer.address, 0, 20_000, timeout_s=PATIENCE_S)
+        got = len(next(batches).values)
         cluster.kill_store()
         cluster.start_store()
-        assert got + sum(len(run.values) for run in runs) == 20_000
+        assert got + sum(len(batch.values) for batch in batches) == 20_000

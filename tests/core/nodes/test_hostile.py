@@ -12,13 +12,14 @@ import pytest
 import zmq
 
 from dafka_core import Consumer, Producer, Reader, Store
-from dafka_core.protocol.beaconing import TowerBeacon, encode_tower_beacon
+from dafka_core.protocol.beacons import TowerBeacon, encode_tower_beacon
+from dafka_core.protocol.codec import C_LAYOUT, RFC46, encode, subscription
 from dafka_core.protocol.messages import (
     Ack,
     ConsumerHello,
     DirectHead,
     DirectRecord,
-    DirectRun,
+    DirectRecordBatch,
     Fetch,
     GetHeads,
     Head,
@@ -26,15 +27,14 @@ from dafka_core.protocol.messages import (
     HeadsQuery,
     HeadsReply,
     Message,
+    RecordBatchMessage,
     RecordMessage,
-    RecordRun,
     StoreHello,
     TimeEntry,
     TimesQuery,
     TimesReply,
 )
-from dafka_core.protocol.wire import DEPLOYED, RFC46, encode, subscription
-from dafka_core.records import Unit, UnitInfo
+from dafka_core.records import Transaction, TransactionState
 from tests.core.nodes.peers import PATIENCE_S, RawPeer, wait_until
 
 PACKED_ONE = bytes([1, 0, 0, 0]) + b"x"
@@ -54,7 +54,7 @@ class Mesh:
         for prefix in (
             subscription(ConsumerHello, self.store.address),
             subscription(Ack, self.producer.address),
-            subscription(RecordRun, "t"),
+            subscription(RecordBatchMessage, "t"),
             subscription(TimesReply, self.reader.address),
         ):
             self.hostile.wait_until_subscribed(prefix)
@@ -71,10 +71,10 @@ class Mesh:
         partition, topic = self.producer.address, "t"
         store, consumer, reader = self.store.address, self.consumer.address, self.reader.address
         yield RecordMessage(topic, "P", 0, b"x")
-        yield RecordRun(topic, "P", 0, 1, PACKED_ONE)
+        yield RecordBatchMessage(topic, "P", 0, 1, PACKED_ONE)
         for requestor in (store, consumer, reader):
             yield DirectRecord(requestor, topic, "P", 0, b"x")
-            yield DirectRun(requestor, topic, "P", 0, 1, PACKED_ONE)
+            yield DirectRecordBatch(requestor, topic, "P", 0, 1, PACKED_ONE)
             yield DirectHead(requestor, topic, "P", 0)
             yield StoreHello(requestor, "S")
         yield Fetch(partition, "R", topic, 0, 10)
@@ -98,10 +98,10 @@ class Mesh:
             if record.partition == self.producer.address:
                 break
         assert record == ("t", self.producer.address, offset, value)
-        runs = self.reader.read(
+        batches = self.reader.read(
             "t", self.producer.address, offset, offset + 1, timeout_s=PATIENCE_S
         )
-        assert [run.values.to_list() for run in runs] == [[value]]
+        assert [batch.values.to_list() for batch in batches] == [[value]]
         self._published += 1
 
 
@@ -135,7 +135,7 @@ def spoiled(frames: list[bytes], chance: random.Random) -> Iterator[list[bytes]]
     yield [header + bytes(8_000)]
 
 
-@pytest.mark.parametrize("layout", [DEPLOYED, RFC46])
+@pytest.mark.parametrize("layout", [C_LAYOUT, RFC46])
 def test_spoiled_messages_are_counted_and_dropped(mesh: Mesh, layout: str) -> None:
     chance = random.Random(46)
     before = mesh.invalid_count()
@@ -166,7 +166,7 @@ LYING_RUNS = [
 @pytest.mark.parametrize(("count", "value"), LYING_RUNS)
 def test_packed_runs_that_lie_about_their_lengths(mesh: Mesh, count: int, value: bytes) -> None:
     before = mesh.invalid_count()
-    honest = RecordRun("t", "P", 0, 1, PACKED_ONE)
+    honest = RecordBatchMessage("t", "P", 0, 1, PACKED_ONE)
     header = encode(honest)[0][:-28] + count.to_bytes(4, "big") + bytes(24)
     mesh.hostile.send_frames([header, value])
     wait_until(lambda: mesh.invalid_count() >= before + 2)  # the store and the consumer
@@ -179,16 +179,18 @@ def test_packed_runs_that_lie_about_their_lengths(mesh: Mesh, count: int, value:
 @pytest.mark.parametrize(
     "unit", [(1, 0, 0), (1, 1, 2), (1, 5, 0), (2**63, 0, 1), (2**64 - 2, 0, 1), (0, 0, 2**63)]
 )
-def test_packed_runs_that_lie_about_their_units(mesh: Mesh, unit: tuple[int, ...]) -> None:
+def test_packed_runs_that_lie_about_their_units(mesh: Mesh, transaction: tuple[int, ...]) -> None:
     before = mesh.invalid_count()
-    honest = RecordRun("t", "P", 0, 1, PACKED_ONE, Unit(1, 0, 1))
-    octets = b"".join(number.to_bytes(8, "big") for number in unit)
+    honest = RecordBatchMessage("t", "P", 0, 1, PACKED_ONE, Transaction(1, 0, 1))
+    octets = b"".join(number.to_bytes(8, "big") for number in transaction)
     for header in (encode(honest)[0][:-24], encode(honest)[0][:-24] + octets):
         mesh.hostile.send_frames([header, PACKED_ONE])
     wait_until(lambda: mesh.invalid_count() >= before + 4)  # the store and the consumer
-    assert mesh.store.log.unit("t", "P") == UnitInfo(0, 0, "", None)
+    assert mesh.store.log.transaction_state("t", "P") == TransactionState(0, 0, "", None)
     mesh.hostile.send(honest)
-    wait_until(lambda: mesh.store.log.unit("t", "P").unit == Unit(1, 0, 1))
+    wait_until(
+        lambda: mesh.store.log.transaction_state("t", "P").transaction == Transaction(1, 0, 1)
+    )
     mesh.assert_works()
 
 

@@ -12,19 +12,19 @@ import pytest
 
 from dafka_core import Consumer, Producer, Reader, Store
 from dafka_core.errors import ClosedError, OffsetConflictError
-from dafka_core.nodes import puts
+from dafka_core.nodes import append_queue
+from dafka_core.protocol.codec import subscription
 from dafka_core.protocol.messages import (
     ConsumerHello,
     DirectHead,
     DirectRecord,
     Fetch,
     Head,
+    RecordBatchMessage,
     RecordMessage,
-    RecordRun,
     StoreHello,
 )
-from dafka_core.protocol.wire import subscription
-from dafka_core.records import Run
+from dafka_core.records import RecordBatch
 from tests.core.nodes.content import stored, values
 from tests.core.nodes.peers import PATIENCE_S, RawPeer, wait_until
 
@@ -32,7 +32,7 @@ PARTITION = "9A3F8E1BBB578999443B8818C5851AFC"
 
 
 def put(store: Store, offset: int, content: Sequence[bytes], topic: str = "t") -> Future[int]:
-    return store._puts.put(Run.of(topic, PARTITION, offset, content))
+    return store._puts.put(RecordBatch.of(topic, PARTITION, offset, content))
 
 
 def test_consumers_are_given_what_is_put(
@@ -46,8 +46,8 @@ def test_consumers_are_given_what_is_put(
     records = list(islice(consumer, 200))
     assert [record.value for record in records] == values(200)
     assert {record.partition for record in records} == {PARTITION}
-    runs = read().read("t", PARTITION, 50, 150, timeout_s=PATIENCE_S)
-    assert [value for run in runs for value in run.values] == values(100, 50)
+    batches = read().read("t", PARTITION, 50, 150, timeout_s=PATIENCE_S)
+    assert [value for batch in batches for value in batch.values] == values(100, 50)
 
 
 def test_a_deployed_consumer_and_store_get_everything(
@@ -70,7 +70,7 @@ def test_a_deployed_consumer_and_store_get_everything(
     assert [(record.sequence, record.value) for record in live] == [*enumerate(values(50, 50), 50)]
     head = Head("t", PARTITION, 99)
     wait_until(lambda: peer.messages(Head)[-1:] == [head])  # not a repeated one of before
-    assert peer.messages(RecordRun) == []
+    assert peer.messages(RecordBatchMessage) == []
     peer.forget_heard()
     assert peer.wait_for(Head, 2)[:2] == [head] * 2  # it is repeated
 
@@ -110,7 +110,7 @@ def test_a_put_and_a_producer_of_one_address(
 
 
 def test_puts_wait_for_room(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(puts, "MAX_PUT_BYTES", 1000)
+    monkeypatch.setattr(append_queue, "MAX_PUT_BYTES", 1000)
     content = [bytes(600)]
     promises = [put(store, offset, content) for offset in range(50)]
     assert [promise.result(PATIENCE_S) for promise in promises] == list(range(1, 51))

@@ -20,8 +20,8 @@ from dafka_core import (
     Tower,
     TowerNotFoundError,
 )
+from dafka_core.protocol.codec import subscription
 from dafka_core.protocol.messages import DirectHead
-from dafka_core.protocol.wire import subscription
 from tests.core.nodes.peers import ANY_PORTS, PATIENCE_S, RawPeer, wait_until
 
 NODES: dict[str, Callable[..., Any]] = {

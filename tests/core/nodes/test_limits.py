@@ -70,7 +70,7 @@ def test_a_full_disk_ends_the_store_and_nothing_is_acknowledged_that_is_not_stor
 def test_a_disk_that_fails_ends_a_store_in_the_application(
     store: Store, produce: Callable[..., Producer], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def refuse(runs: object) -> None:
+    def refuse(batches: object) -> None:
         raise StoreError(store.log.directory, "the disk is full")
 
     monkeypatch.setattr(store.log, "write", refuse)
@@ -115,8 +115,8 @@ def test_a_damaged_block_is_named_and_never_served(
     ):
         with pytest.raises(FetchTimeoutError):
             list(reader.read("bad", bad.address, 0, 1_000, timeout_s=0.5))
-        runs = reader.read("good", good.address, 0, 1_000, timeout_s=PATIENCE_S)
-        assert [value for run in runs for value in run.values] == values(1_000)
+        batches = reader.read("good", good.address, 0, 1_000, timeout_s=PATIENCE_S)
+        assert [value for batch in batches for value in batch.values] == values(1_000)
     assert f"topic 'bad', partition {bad.address}" in caplog.text
     assert "damaged" in caplog.text
 
@@ -155,9 +155,9 @@ def test_a_slow_application_gets_everything_in_the_end(
         producer.flush(PATIENCE_S)
         found: list[bytes] = []
         begun = time.monotonic()
-        for run in consumer.runs(PATIENCE_S):
-            assert run.offset == len(found)
-            found.extend(run.values)
+        for batch in consumer.batches(PATIENCE_S):
+            assert batch.offset == len(found)
+            found.extend(batch.values)
             if len(found) == 100_000:
                 break
         assert found == values(100_000)

@@ -10,16 +10,16 @@ from pathlib import Path
 import pytest
 
 from dafka_core.errors import StoreError
-from dafka_core.nodes import merging as module
-from dafka_core.nodes.merging import Merger
-from dafka_core.records import Run, Unit
-from dafka_core.storage import Log, Staged, writing
+from dafka_core.nodes import merge_thread as module
+from dafka_core.nodes.merge_thread import MergeThread
+from dafka_core.records import RecordBatch, Transaction
+from dafka_core.storage import Log, Stage, block_writer
 
 
 @pytest.fixture
 def log(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Log]:
     """Each append makes a block."""
-    monkeypatch.setattr(writing, "SMALL_BLOCK_BYTES", 1)
+    monkeypatch.setattr(block_writer, "SMALL_BLOCK_BYTES", 1)
     monkeypatch.setattr(module, "QUIET_S", 0.2)
     monkeypatch.setattr(module, "IDLE_S", 0.02)
     with Log(tmp_path) as opened:
@@ -27,11 +27,11 @@ def log(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Log]:
 
 
 @pytest.fixture
-def merge(log: Log) -> Iterator[Callable[[], Merger]]:
+def merge(log: Log) -> Iterator[Callable[[], MergeThread]]:
     mergers = []
 
-    def start() -> Merger:
-        mergers.append(Merger(log))
+    def start() -> MergeThread:
+        mergers.append(MergeThread(log))
         return mergers[-1]
 
     yield start
@@ -41,7 +41,7 @@ def merge(log: Log) -> Iterator[Callable[[], Merger]]:
 
 def put(log: Log, appends: int) -> None:
     for _ in range(appends):
-        log.append([Run.of("t", "p", log.end("t", "p"), [b"x" * 100])])
+        log.append([RecordBatch.of("t", "p", log.end("t", "p"), [b"x" * 100])])
 
 
 def blocks(log: Log) -> int:
@@ -57,7 +57,7 @@ def wait_until(condition: Callable[[], bool]) -> None:
 
 
 def test_what_is_small_is_merged_when_it_is_quiet(
-    log: Log, merge: Callable[[], Merger], monkeypatch: pytest.MonkeyPatch
+    log: Log, merge: Callable[[], MergeThread], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     merge()
     for round_ in range(1, 4):
@@ -69,7 +69,7 @@ def test_what_is_small_is_merged_when_it_is_quiet(
 
 
 def test_it_gives_way_until_blocks_have_piled_up(
-    log: Log, merge: Callable[[], Merger], monkeypatch: pytest.MonkeyPatch
+    log: Log, merge: Callable[[], MergeThread], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(module, "PILED_UP", 200)
     monkeypatch.setattr(module, "QUIET_S", 2)
@@ -84,7 +84,7 @@ def test_it_gives_way_until_blocks_have_piled_up(
 
 def test_a_failing_disk_is_told_and_tried_again(
     log: Log,
-    merge: Callable[[], Merger],
+    merge: Callable[[], MergeThread],
     monkeypatch: pytest.MonkeyPatch,
     caplog: pytest.LogCaptureFixture,
 ) -> None:
@@ -108,7 +108,7 @@ def test_a_failing_disk_is_told_and_tried_again(
 
 
 def test_readers_are_checked_also_when_there_is_nothing_to_merge(
-    log: Log, merge: Callable[[], Merger], monkeypatch: pytest.MonkeyPatch
+    log: Log, merge: Callable[[], MergeThread], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(module, "CHECK_READERS_S", 0.01)
     checks: list[None] = []
@@ -119,7 +119,7 @@ def test_readers_are_checked_also_when_there_is_nothing_to_merge(
 
 def test_it_ends_quickly(log: Log, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "IDLE_S", 60)
-    merger = Merger(log)
+    merger = MergeThread(log)
     wait_until(lambda: not log.merge_step())
     started = time.monotonic()
     merger.close()
@@ -128,21 +128,21 @@ def test_it_ends_quickly(log: Log, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_it_ends_with_its_log(log: Log) -> None:
-    merger = Merger(log)
+    merger = MergeThread(log)
     log.close()
     assert merger._thread.join(30)
     merger.close()
 
 
 def test_what_was_staged_too_long_ago_is_discarded(
-    tmp_path: Path, merge: Callable[[], Merger], log: Log, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, merge: Callable[[], MergeThread], log: Log, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(module, "DISCARD_S", 0.0)
     monkeypatch.setattr(module, "STAGED_HOURS", 0)
     attempt = "A" * 32
-    log.write([Staged(Run.of("t", "p", 0, [b"x"]), attempt)])
+    log.write([Stage(RecordBatch.of("t", "p", 0, [b"x"]), attempt)])
     # What comes from another store is gone on with by the store's loop.
-    log.write([Run.of("t", "q", 0, [b"x"], Unit(1, 0, 2))])
+    log.write([RecordBatch.of("t", "q", 0, [b"x"], Transaction(1, 0, 2))])
     merge()
-    wait_until(lambda: log.unit("t", "p").staged_end == 0)
-    assert log.unit("t", "q").staged_end == 1
+    wait_until(lambda: log.transaction_state("t", "p").staged_end == 0)
+    assert log.transaction_state("t", "q").staged_end == 1

@@ -21,8 +21,8 @@ from dafka_core import (
     Producer,
     Store,
 )
+from dafka_core.protocol.codec import subscription
 from dafka_core.protocol.messages import Ack, DirectHead, DirectRecord, Fetch, GetHeads, Head
-from dafka_core.protocol.wire import subscription
 from tests.core.nodes.content import has_acknowledged, has_published, stored, values
 from tests.core.nodes.peers import PATIENCE_S, RawPeer, new_address, wait_until
 

@@ -20,11 +20,11 @@ from dafka_core import (
     PartitionInfo,
     Producer,
     Reader,
-    Run,
+    RecordBatch,
     Store,
 )
+from dafka_core.protocol.codec import subscription
 from dafka_core.protocol.messages import ConsumerHello, DirectHead, GetHeads, StoreHello
-from dafka_core.protocol.wire import subscription
 from tests.core.nodes.content import values
 from tests.core.nodes.peers import PATIENCE_S, RawPeer, new_address, wait_until
 
@@ -41,12 +41,12 @@ def partition(tower: str, store: Store) -> str:
     return producer.address
 
 
-def joined(runs: Iterator[Run], start: int) -> list[bytes]:
+def joined(batches: Iterator[RecordBatch], start: int) -> list[bytes]:
     """The records of runs that follow each other."""
     found: list[bytes] = []
-    for run in runs:
-        assert run.offset == start + len(found)
-        found.extend(run.values)
+    for batch in batches:
+        assert batch.offset == start + len(found)
+        found.extend(batch.values)
     return found
 
 
@@ -107,8 +107,8 @@ def test_threads_may_share_one(read: Read, partition: str) -> None:
 
     def work(number: int) -> None:
         for start in range(number, 6_000, 1_500):
-            runs = reader.read("t", partition, start, start + 3_000, timeout_s=PATIENCE_S)
-            results[start] = joined(runs, start) == values(3_000, start)
+            batches = reader.read("t", partition, start, start + 3_000, timeout_s=PATIENCE_S)
+            results[start] = joined(batches, start) == values(3_000, start)
             assert reader.partitions(["t"], timeout_s=PATIENCE_S)[0].end == COUNT
 
     threads = [threading.Thread(target=work, args=(number,)) for number in range(4)]
@@ -124,33 +124,33 @@ def test_a_slow_application_bounds_what_waits(
     read: Read, partition: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     reader = read(max_queued_bytes=1_000)
-    runs = reader.read("t", partition, 0, COUNT, timeout_s=PATIENCE_S)
-    first = next(runs)
+    batches = reader.read("t", partition, 0, COUNT, timeout_s=PATIENCE_S)
+    first = next(batches)
     [reading] = reader._reads.values()
     wait_until(lambda: not reading.read.room)
     # What had been asked for by then still comes; nothing more is asked for.
     assert reading.read.catchup.next_offset < COUNT
     assert first.offset == 0
-    assert [*first.values, *joined(runs, first.end)] == values(COUNT)
+    assert [*first.values, *joined(batches, first.end)] == values(COUNT)
 
 
 def test_a_range_given_up_is_forgotten(read: Read, partition: str) -> None:
     reader = read()
-    runs = reader.read("t", partition, 0, COUNT, timeout_s=PATIENCE_S)
-    next(runs)
+    batches = reader.read("t", partition, 0, COUNT, timeout_s=PATIENCE_S)
+    next(batches)
     assert reader._reads
-    runs.close()  # type: ignore[attr-defined]
+    batches.close()  # type: ignore[attr-defined]
     wait_until(lambda: not reader._reads and not reader._role._reads)
 
 
 def test_a_closed_reader_says_so(read: Read, partition: str) -> None:
     reader = read()
-    runs = reader.read("t", partition, 0, COUNT + 1, timeout_s=PATIENCE_S)
-    next(runs)
+    batches = reader.read("t", partition, 0, COUNT + 1, timeout_s=PATIENCE_S)
+    next(batches)
     reader.close()
     reader.close()
     with pytest.raises(ClosedError, match="the reader is closed"):
-        list(runs)
+        list(batches)
     with pytest.raises(ClosedError):
         reader.partitions(timeout_s=1)
 
@@ -165,9 +165,9 @@ def test_a_partition_nobody_has_is_a_loss(read: Read, partition: str) -> None:
 
 def test_records_beyond_the_end_are_a_loss(read: Read, partition: str) -> None:
     reader = read()
-    runs = reader.read("t", partition, COUNT - 2, COUNT + 5, timeout_s=0.5)
+    batches = reader.read("t", partition, COUNT - 2, COUNT + 5, timeout_s=0.5)
     with pytest.raises(DataLossError, match=f"ends at {COUNT} in every store") as lost:
-        joined(runs, COUNT - 2)
+        joined(batches, COUNT - 2)
     assert lost.value.wanted == COUNT
 
 

@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from dafka_core import Consumer, Producer, Record, Store
+from dafka_core.protocol.codec import C_LAYOUT, RFC46, subscription
 from dafka_core.protocol.messages import (
     Ack,
     ConsumerHello,
@@ -23,13 +24,12 @@ from dafka_core.protocol.messages import (
     RecordMessage,
     StoreHello,
 )
-from dafka_core.protocol.wire import DEPLOYED, RFC46, subscription
 from tests.core.nodes.peers import PATIENCE_S, RawPeer, wait_until
 
 Raw = Callable[..., RawPeer]
 Consume = Callable[..., Consumer]
 
-both_layouts = pytest.mark.parametrize("layout", [DEPLOYED, RFC46])
+both_layouts = pytest.mark.parametrize("layout", [C_LAYOUT, RFC46])
 
 
 @pytest.fixture

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from dafka_core import Producer, Store, StoreError
+from dafka_core.protocol.codec import subscription
 from dafka_core.protocol.messages import (
     Ack,
     ConsumerHello,
@@ -21,7 +22,6 @@ from dafka_core.protocol.messages import (
     RecordMessage,
     StoreHello,
 )
-from dafka_core.protocol.wire import subscription
 from tests.core.nodes.content import holds, stored, values
 from tests.core.nodes.peers import PATIENCE_S, RawPeer, new_address, wait_until
 

@@ -9,8 +9,8 @@ import zmq
 
 from dafka_core.nodes import subscribers as module
 from dafka_core.nodes.subscribers import Subscribers
-from dafka_core.protocol.messages import DirectRecord, DirectRun
-from dafka_core.protocol.wire import subscription
+from dafka_core.protocol.codec import subscription
+from dafka_core.protocol.messages import DirectRecord, DirectRecordBatch
 
 REQUESTOR = "21962C91115348329557DE71C90C3718"
 
@@ -31,7 +31,7 @@ class Publisher:
     def connect(self, requestor: str = REQUESTOR) -> zmq.Socket[bytes]:
         """A connection of a node that takes both forms of answers."""
         socket = self._context.socket(zmq.SUB)
-        for kind in (DirectRecord, DirectRun):
+        for kind in (DirectRecord, DirectRecordBatch):
             socket.subscribe(subscription(kind, requestor))
         socket.connect(f"tcp://127.0.0.1:{self._port}")
         self.connections.append(socket)

@@ -9,7 +9,7 @@ import pytest
 import zmq
 
 from dafka_core import ConfigError, Tower
-from dafka_core.protocol.beaconing import (
+from dafka_core.protocol.beacons import (
     BEACON,
     WELCOME,
     NodeBeacon,

@@ -13,18 +13,19 @@ import pytest
 from pyarrow import flight
 
 from dafka_core import EmbeddedCluster, Store
-from dafka_core.columnar.client import StoreClient
-from dafka_core.columnar.columns import VALUES_SCHEMA
-from dafka_core.columnar.local import LocalLog, LocalLogs
-from dafka_core.columnar.requests import PutRequest
 from dafka_core.errors import (
     ConfigError,
     DataLossError,
     FencedError,
     OffsetConflictError,
     StoreUnreachableError,
-    UnitExistsError,
+    TransactionExistsError,
 )
+from dafka_core.flight.columns import VALUES_SCHEMA
+from dafka_core.flight.local_log import LocalLog, LocalLogs
+from dafka_core.flight.requests import PutRequest
+from dafka_core.flight.store_client import StoreClient
+from dafka_core.protocol.codec import subscription
 from dafka_core.protocol.messages import (
     DirectHead,
     DirectRecord,
@@ -34,8 +35,7 @@ from dafka_core.protocol.messages import (
     RecordMessage,
     StoreHello,
 )
-from dafka_core.protocol.wire import subscription
-from dafka_core.records import NO_NUMBER, Unit, UnitInfo
+from dafka_core.records import NO_VERSION, Transaction, TransactionState
 from tests.core.nodes.content import stored, values
 from tests.core.nodes.peers import PATIENCE_S, RawPeer
 from tests.core.nodes.staging import (
@@ -61,26 +61,26 @@ def client(store: Store) -> Iterator[StoreClient]:
         yield asking
 
 
-def info(client: StoreClient, partition: str = PARTITION) -> UnitInfo:
-    (found,) = client.units([(TOPIC, partition)], timeout_s=PATIENCE_S)
+def info(client: StoreClient, partition: str = PARTITION) -> TransactionState:
+    (found,) = client.transaction_states([(TOPIC, partition)], timeout_s=PATIENCE_S)
     return found
 
 
 def test_what_is_staged_becomes_visible_when_it_is_committed(
     store: Store, client: StoreClient
 ) -> None:
-    assert info(client) == UnitInfo(0, 0, "", None)
+    assert info(client) == TransactionState(0, 0, "", None)
     first, second = new_attempt(), new_attempt()
-    unit = stage(client, first, 0, 1000, 4)
-    assert info(client) == UnitInfo(0, 1000, first, None)
-    commit(client, unit)
-    assert info(client) == UnitInfo(1000, 1000, first, Unit(4, 0, 1000))
-    unit = stage(client, second, 1000, 1500, 5)
+    transaction = stage(client, first, 0, 1000, 4)
+    assert info(client) == TransactionState(0, 1000, first, None)
+    commit(client, transaction)
+    assert info(client) == TransactionState(1000, 1000, first, Transaction(4, 0, 1000))
+    transaction = stage(client, second, 1000, 1500, 5)
     # The attempt goes on where it is, in another stream.
-    unit = stage(client, second, 1500, 1600, 5)._replace(start=1000)
-    assert info(client) == UnitInfo(1000, 1600, second, Unit(4, 0, 1000))
-    commit(client, unit)
-    assert info(client) == UnitInfo(1600, 1600, second, Unit(5, 1000, 1600))
+    transaction = stage(client, second, 1500, 1600, 5)._replace(start=1000)
+    assert info(client) == TransactionState(1000, 1600, second, Transaction(4, 0, 1000))
+    commit(client, transaction)
+    assert info(client) == TransactionState(1600, 1600, second, Transaction(5, 1000, 1600))
     assert read(client, 1600) == values(1600)
     assert stored(store, TOPIC, PARTITION) == values(1600)
 
@@ -101,7 +101,7 @@ def test_nobody_sees_what_is_staged(
         peer.subscribe(subscription(kind, peer.address))
     peer.wait_for(StoreHello)
     peer.forget_heard()
-    unit = stage(client, new_attempt(), 10, 100, 1)
+    transaction = stage(client, new_attempt(), 10, 100, 1)
     other = stage(client, new_attempt(), 0, 100, 1, OTHER)
     assert client.heads(None, timeout_s=PATIENCE_S) == [(TOPIC, PARTITION, 0, 10)]
     assert ends(client, [TOPIC]) == [10]
@@ -129,7 +129,7 @@ def test_nobody_sees_what_is_staged(
         for partition, start in ((PARTITION, 10), (OTHER, 0)):
             with pytest.raises(DataLossError):
                 local_count(local, partition, start, 100)
-        commit(client, unit, other)
+        commit(client, transaction, other)
         assert local_count(local, PARTITION, 0, 100) == local_count(local, OTHER, 0, 100) == 100
     live = peer.wait_for(RecordMessage, 190)
     found_at = {(record.partition, record.sequence): record.value for record in live}
@@ -144,34 +144,34 @@ def test_nobody_sees_what_is_staged(
 def test_several_partitions_are_committed_at_once_or_not_at_all(client: StoreClient) -> None:
     partitions = [f"P{number}" for number in range(50)]
     attempts = [new_attempt() for _ in partitions]
-    units = [
+    transactions = [
         stage(client, attempt, 0, 10 + number, partition=partition)
         for number, (attempt, partition) in enumerate(zip(attempts, partitions, strict=True))
     ]
     for wrong, expected in (
-        (units[49]._replace(attempt=new_attempt()), FencedError),
-        (units[49]._replace(start=1), OffsetConflictError),
-        (units[49]._replace(end=60), OffsetConflictError),
-        (units[49]._replace(partition="none"), FencedError),
+        (transactions[49]._replace(attempt=new_attempt()), FencedError),
+        (transactions[49]._replace(start=1), OffsetConflictError),
+        (transactions[49]._replace(end=60), OffsetConflictError),
+        (transactions[49]._replace(partition="none"), FencedError),
     ):
         with pytest.raises(expected, match=f"partition {wrong.partition}:"):
-            commit(client, *units[:49], wrong)
+            commit(client, *transactions[:49], wrong)
         assert client.heads(None, timeout_s=PATIENCE_S) == []
-    commit(client, *units)
+    commit(client, *transactions)
     assert sorted(ends(client)) == list(range(10, 60))
     # Without a number there is no marker, so the next unit may have any.
-    assert info(client, "P7") == UnitInfo(17, 17, attempts[7], None)
+    assert info(client, "P7") == TransactionState(17, 17, attempts[7], None)
 
 
 def test_a_commit_whose_answer_was_lost_is_repeated(client: StoreClient) -> None:
-    unit = stage(client, new_attempt(), 0, 10, 1)
+    transaction = stage(client, new_attempt(), 0, 10, 1)
     other = stage(client, new_attempt(), 0, 20, 1, OTHER)
     for _ in range(3):
-        commit(client, unit, other)
+        commit(client, transaction, other)
     assert sorted(ends(client)) == [10, 20]
     # Not when another unit has followed, or another one is meant.
     later = write(client, 10, 15, 2)
-    for wrong in (unit, later._replace(start=9), later._replace(end=16)):
+    for wrong in (transaction, later._replace(start=9), later._replace(end=16)):
         with pytest.raises((FencedError, OffsetConflictError)):
             commit(client, wrong)
     assert sorted(ends(client)) == [15, 20]
@@ -180,10 +180,12 @@ def test_a_commit_whose_answer_was_lost_is_repeated(client: StoreClient) -> None
 def test_a_zombie_is_fenced(client: StoreClient) -> None:
     zombie, attempt = new_attempt(), new_attempt()
     old = stage(client, zombie, 0, 10, 1)
-    with client.put(TOPIC, PARTITION, 10, attempt=zombie, unit=1, timeout_s=PATIENCE_S) as stream:
+    with client.put(
+        TOPIC, PARTITION, 10, attempt=zombie, transaction=1, timeout_s=PATIENCE_S
+    ) as stream:
         stream.write(array(10, 20))
         assert stream.wait_durable(20, timeout_s=PATIENCE_S) == 20
-        unit = stage(client, attempt, 0, 7, 1)
+        transaction = stage(client, attempt, 0, 7, 1)
         # In the middle of its stream, then when it wants to commit, then when it comes again.
         stream.write(array(20, 30))
         with pytest.raises(FencedError) as fenced:
@@ -196,39 +198,39 @@ def test_a_zombie_is_fenced(client: StoreClient) -> None:
     with pytest.raises(FencedError):
         stage(client, zombie, 20, 30, 1)
     client.discard([(TOPIC, PARTITION, zombie)], timeout_s=PATIENCE_S)  # nothing of its own
-    commit(client, unit)
+    commit(client, transaction)
     for late in (old, old._replace(end=20)):
         with pytest.raises(FencedError):
             commit(client, late)
     assert read(client, 7) == values(7)
-    assert info(client) == UnitInfo(7, 7, attempt, Unit(1, 0, 7))
+    assert info(client) == TransactionState(7, 7, attempt, Transaction(1, 0, 7))
 
 
 def test_an_attempt_at_an_older_unit_is_fenced(client: StoreClient) -> None:
-    unit = stage(client, new_attempt(), 0, 10, 7)
+    transaction = stage(client, new_attempt(), 0, 10, 7)
     with pytest.raises(FencedError):
         stage(client, new_attempt(), 0, 10, 6)
-    commit(client, unit)
+    commit(client, transaction)
 
 
 def test_a_unit_that_is_there_is_not_written_again(client: StoreClient) -> None:
     write(client, 0, 10, 7)
     for number in (7, 6, 0):
-        with pytest.raises(UnitExistsError) as exists:
+        with pytest.raises(TransactionExistsError) as exists:
             stage(client, new_attempt(), 10, 20, number)
         assert (exists.value.topic, exists.value.partition) == (TOPIC, PARTITION)
-        assert exists.value.unit == Unit(7, 0, 10)
+        assert exists.value.transaction == Transaction(7, 0, 10)
     write(client, 10, 20)  # without a number it is none of these
     write(client, 20, 30, 8)
-    assert info(client).unit == Unit(8, 20, 30)
+    assert info(client).transaction == Transaction(8, 20, 30)
 
 
 def test_records_that_somebody_puts_fence_what_is_staged(client: StoreClient) -> None:
-    unit = stage(client, new_attempt(), 0, 10, 1)
+    transaction = stage(client, new_attempt(), 0, 10, 1)
     put(client, 0, 5)
     with pytest.raises(FencedError):
-        commit(client, unit)
-    assert info(client) == UnitInfo(5, 5, "", None)
+        commit(client, transaction)
+    assert info(client) == TransactionState(5, 5, "", None)
     assert read(client, 5) == values(5)
 
 
@@ -253,7 +255,7 @@ def test_a_stage_begins_where_the_partition_or_its_tail_ends(client: StoreClient
 
 def test_what_is_discarded_is_gone(client: StoreClient) -> None:
     first, second = new_attempt(), new_attempt()
-    unit = stage(client, first, 0, 10)
+    transaction = stage(client, first, 0, 10)
     stage(client, second, 0, 10, partition=OTHER)
     client.discard([(TOPIC, PARTITION, second), (TOPIC, OTHER, first)], timeout_s=PATIENCE_S)
     assert [info(client, each).staged_end for each in (PARTITION, OTHER)] == [10, 10]
@@ -262,16 +264,16 @@ def test_what_is_discarded_is_gone(client: StoreClient) -> None:
     client.discard([], timeout_s=PATIENCE_S)
     assert [info(client, each).staged_end for each in (PARTITION, OTHER)] == [0, 0]
     with pytest.raises(FencedError):
-        commit(client, unit)
+        commit(client, transaction)
 
 
 def test_a_stage_that_breaks_leaves_its_tail_and_nothing_visible(client: StoreClient) -> None:
     attempt = new_attempt()
-    stream = client.put(TOPIC, PARTITION, 0, attempt=attempt, unit=1, timeout_s=PATIENCE_S)
+    stream = client.put(TOPIC, PARTITION, 0, attempt=attempt, transaction=1, timeout_s=PATIENCE_S)
     with stream:  # which ends before it is finished
         stream.write(array(0, 10))
         stream.wait_durable(10, timeout_s=PATIENCE_S)
-    assert info(client) == UnitInfo(0, 10, attempt, None)
+    assert info(client) == TransactionState(0, 10, attempt, None)
     assert client.heads(None, timeout_s=PATIENCE_S) == []
     commit(client, stage(client, attempt, 10, 20, 1)._replace(start=0))
     assert read(client, 20) == values(20)
@@ -288,7 +290,7 @@ def test_a_stream_that_is_cancelled_leaves_its_tail(store: Store, client: StoreC
     assert json.loads(reader.read().to_pybytes()) == {"v": 1, "end": 10}
     plain.close()
     del writer, reader
-    assert info(client) == UnitInfo(0, 10, attempt, None)
+    assert info(client) == TransactionState(0, 10, attempt, None)
     commit(client, stage(client, attempt, 10, 20, 1)._replace(start=0))
     assert read(client, 20) == values(20)
 
@@ -300,7 +302,9 @@ def test_a_store_killed_before_the_commit_goes_on_with_the_attempt(
     with client_in(cluster) as client:
         put(client, 0, 10)
         stage(client, attempt, 10, 2000, 3)
-        stream = client.put(TOPIC, PARTITION, 2000, attempt=attempt, unit=3, timeout_s=PATIENCE_S)
+        stream = client.put(
+            TOPIC, PARTITION, 2000, attempt=attempt, transaction=3, timeout_s=PATIENCE_S
+        )
         with stream:
             stream.write(array(2000, 2500))
             stream.wait_durable(2500, timeout_s=PATIENCE_S)
@@ -309,15 +313,15 @@ def test_a_store_killed_before_the_commit_goes_on_with_the_attempt(
                 stream.finish(PATIENCE_S)
     cluster.start_store()
     with client_in(cluster) as client:
-        assert info(client) == UnitInfo(10, 2500, attempt, None)
+        assert info(client) == TransactionState(10, 2500, attempt, None)
         assert ends(client) == [10]
-        unit = stage(client, attempt, 2500, 4000, 3)._replace(start=10)
-        commit(client, unit)
-        assert info(client) == UnitInfo(4000, 4000, attempt, Unit(3, 10, 4000))
+        transaction = stage(client, attempt, 2500, 4000, 3)._replace(start=10)
+        commit(client, transaction)
+        assert info(client) == TransactionState(4000, 4000, attempt, Transaction(3, 10, 4000))
     cluster.kill_store()
     cluster.start_store()
     with client_in(cluster) as client:
-        commit(client, unit)  # whose answer was lost with the store
+        commit(client, transaction)  # whose answer was lost with the store
         assert read(client, 4000) == values(4000)
 
 
@@ -329,8 +333,8 @@ def test_commits_and_stages_of_many_writers_at_once(client: StoreClient) -> None
         try:
             for number in range(5):
                 start = 100 * number
-                unit = stage(client, new_attempt(), start, start + 100, number, partition)
-                commit(client, unit)
+                transaction = stage(client, new_attempt(), start, start + 100, number, partition)
+                commit(client, transaction)
         except BaseException as error:  # noqa: BLE001 -- it is told below
             failures.append(error)
 
@@ -342,20 +346,28 @@ def test_commits_and_stages_of_many_writers_at_once(client: StoreClient) -> None
     assert failures == []
     for number in range(8):
         assert read(client, 500, f"P{number}") == values(500)
-        assert info(client, f"P{number}").unit == Unit(4, 400, 500)
+        assert info(client, f"P{number}").transaction == Transaction(4, 400, 500)
 
 
 def test_who_waits_for_a_unit_has_its_marker_written(client: StoreClient) -> None:
     put(client, 0, 10)
-    for end, unit in ((10, Unit(3, 4, 8)), (10, Unit(4, 5, 10)), (9, Unit(3, 4, 8))):
-        assert client.wait(TOPIC, PARTITION, end, unit=unit, timeout_s=PATIENCE_S) == 10
-    assert info(client).unit == Unit(4, 5, 10)
-    with pytest.raises(UnitExistsError) as exists:
-        client.wait(TOPIC, PARTITION, 10, unit=Unit(4, 6, 10), timeout_s=PATIENCE_S)
-    assert exists.value.unit == Unit(4, 5, 10)
-    assert client.wait(TOPIC, PARTITION, 11, unit=Unit(5, 10, 11), timeout_s=0.05) == 10
-    assert info(client).unit == Unit(4, 5, 10)
-    with pytest.raises(UnitExistsError):
+    for end, transaction in (
+        (10, Transaction(3, 4, 8)),
+        (10, Transaction(4, 5, 10)),
+        (9, Transaction(3, 4, 8)),
+    ):
+        assert (
+            client.wait(TOPIC, PARTITION, end, transaction=transaction, timeout_s=PATIENCE_S) == 10
+        )
+    assert info(client).transaction == Transaction(4, 5, 10)
+    with pytest.raises(TransactionExistsError) as exists:
+        client.wait(TOPIC, PARTITION, 10, transaction=Transaction(4, 6, 10), timeout_s=PATIENCE_S)
+    assert exists.value.transaction == Transaction(4, 5, 10)
+    assert (
+        client.wait(TOPIC, PARTITION, 11, transaction=Transaction(5, 10, 11), timeout_s=0.05) == 10
+    )
+    assert info(client).transaction == Transaction(4, 5, 10)
+    with pytest.raises(TransactionExistsError):
         stage(client, new_attempt(), 10, 20, 4)
 
 
@@ -365,16 +377,16 @@ def test_what_cannot_be_asked_is_refused_before_it_is_sent(client: StoreClient) 
         lambda: client.put("t", "P", 0, attempt="A", timeout_s=1),
         lambda: client.put("t", "P", 0, attempt="0" * 32, timeout_s=1),
         lambda: client.put("t", "P", 0, attempt="a" * 32, timeout_s=1),
-        lambda: client.put("t", "P", 0, unit=5, timeout_s=1),
-        lambda: client.put("t", "P", 0, attempt="A" * 32, unit=-2, timeout_s=1),
+        lambda: client.put("t", "P", 0, transaction=5, timeout_s=1),
+        lambda: client.put("t", "P", 0, attempt="A" * 32, transaction=-2, timeout_s=1),
         lambda: client.commit([good._replace(end=0)], timeout_s=1),
         lambda: client.commit([good, good], timeout_s=1),
         lambda: client.commit([good] * 10_001, timeout_s=1),
         lambda: client.discard([("t", "P", "")], timeout_s=1),
-        lambda: client.units([("t", "")], timeout_s=1),
-        lambda: client.wait("t", "P", 5, unit=Unit(1, 0, 6), timeout_s=1),
-        lambda: client.wait("t", "P", 5, unit=Unit(NO_NUMBER, 0, 5), timeout_s=1),
-        lambda: client.wait("t", "P", 5, unit=Unit(1, 5, 5), timeout_s=1),
+        lambda: client.transaction_states([("t", "")], timeout_s=1),
+        lambda: client.wait("t", "P", 5, transaction=Transaction(1, 0, 6), timeout_s=1),
+        lambda: client.wait("t", "P", 5, transaction=Transaction(NO_VERSION, 0, 5), timeout_s=1),
+        lambda: client.wait("t", "P", 5, transaction=Transaction(1, 5, 5), timeout_s=1),
     ):
         with pytest.raises(ConfigError):
             wrong()
@@ -383,12 +395,19 @@ def test_what_cannot_be_asked_is_refused_before_it_is_sent(client: StoreClient) 
 def test_the_most_units_of_one_commit(client: StoreClient) -> None:
     """Names as long as they may be; nothing of it was staged."""
     name = "x" * 250
-    unit = stage(client, new_attempt(), 0, 1)
-    many = [unit._replace(topic=f"{name}{n:05}", partition=f"{name}{n:05}") for n in range(10_000)]
+    transaction = stage(client, new_attempt(), 0, 1)
+    many = [
+        transaction._replace(topic=f"{name}{n:05}", partition=f"{name}{n:05}")
+        for n in range(10_000)
+    ]
     with pytest.raises(FencedError):
         commit(client, *many)
-    found = client.units([each[:2] for each in many] + [(TOPIC, PARTITION)], timeout_s=PATIENCE_S)
-    assert found == [UnitInfo(0, 0, "", None)] * 10_000 + [UnitInfo(0, 1, unit.attempt, None)]
+    found = client.transaction_states(
+        [each[:2] for each in many] + [(TOPIC, PARTITION)], timeout_s=PATIENCE_S
+    )
+    assert found == [TransactionState(0, 0, "", None)] * 10_000 + [
+        TransactionState(0, 1, transaction.attempt, None)
+    ]
 
 
 def test_a_writer_of_a_stopped_store_hears_of_it(
@@ -396,8 +415,8 @@ def test_a_writer_of_a_stopped_store_hears_of_it(
 ) -> None:
     with Store(tmp_path / "s", tower=tower) as store:
         client = open_nodes.enter_context(client_of(store))
-        unit = stage(client, new_attempt(), 0, 10)
+        transaction = stage(client, new_attempt(), 0, 10)
     with pytest.raises(StoreUnreachableError):
-        commit(client, unit)
+        commit(client, transaction)
     with pytest.raises(StoreUnreachableError):
-        client.units([(TOPIC, PARTITION)], timeout_s=1)
+        client.transaction_states([(TOPIC, PARTITION)], timeout_s=1)

@@ -11,18 +11,18 @@ from pathlib import Path
 import pytest
 
 from dafka_core import Consumer, EmbeddedCluster, Reader, Store
-from dafka_core.errors import FencedError, UnitExistsError
-from dafka_core.protocol import hosting
+from dafka_core.errors import FencedError, TransactionExistsError
+from dafka_core.protocol import hosted_partitions
+from dafka_core.protocol.codec import subscription
 from dafka_core.protocol.messages import (
     Ack,
-    DirectRun,
+    DirectRecordBatch,
     Fetch,
     Head,
+    RecordBatchMessage,
     RecordMessage,
-    RecordRun,
 )
-from dafka_core.protocol.wire import subscription
-from dafka_core.records import NO_NUMBER, Unit, UnitInfo
+from dafka_core.records import NO_VERSION, Transaction, TransactionState
 from tests.core.nodes.content import stored, values
 from tests.core.nodes.peers import PATIENCE_S, RawPeer, wait_until
 from tests.core.nodes.staging import (
@@ -72,19 +72,23 @@ def wait_for_end(store: Store, end: int) -> None:
     wait_until(lambda: store.log.end(TOPIC, PARTITION) == end, f"an end of {end}")
 
 
-@pytest.mark.parametrize("number", [3, NO_NUMBER])
+@pytest.mark.parametrize("number", [3, NO_VERSION])
 def test_another_store_shows_units_whole(store: Store, other: Store, number: int) -> None:
     with client_of(store) as client, ends_seen(other) as seen:
         put(client, 0, 100)
         wait_for_end(other, 100)
         write(client, 100, LARGE, number)
         wait_for_end(other, LARGE)
-        marker = None if number == NO_NUMBER else Unit(number, 100, LARGE)
-        assert other.log.unit(TOPIC, PARTITION) == UnitInfo(LARGE, LARGE, "", marker)
+        marker = None if number == NO_VERSION else Transaction(number, 100, LARGE)
+        assert other.log.transaction_state(TOPIC, PARTITION) == TransactionState(
+            LARGE, LARGE, "", marker
+        )
         write(client, LARGE, LARGE + 50, number + 1)
         wait_for_end(other, LARGE + 50)
     assert seen <= {0, 100, LARGE, LARGE + 50}
-    assert other.log.unit(TOPIC, PARTITION).unit == Unit(number + 1, LARGE, LARGE + 50)
+    assert other.log.transaction_state(TOPIC, PARTITION).transaction == Transaction(
+        number + 1, LARGE, LARGE + 50
+    )
     assert stored(other, TOPIC, PARTITION) == values(LARGE + 50)
 
 
@@ -100,7 +104,7 @@ def test_a_store_that_comes_later_has_the_marker(
     with ends_seen(late) as seen:
         wait_for_end(late, LARGE + 10)
     assert not [end for end in seen if 2000 < end < LARGE]
-    assert late.log.unit(TOPIC, PARTITION).unit == Unit(2, 2000, LARGE)
+    assert late.log.transaction_state(TOPIC, PARTITION).transaction == Transaction(2, 2000, LARGE)
     assert stored(late, TOPIC, PARTITION) == values(LARGE + 10)
 
 
@@ -115,14 +119,14 @@ def test_consumers_get_what_is_committed(
     assert [record.value for record in islice(live, 20_200)] == values(20_200)
     late = consume(TOPIC, start="earliest")
     assert [record.value for record in islice(late, 20_200)] == values(20_200)
-    runs = read().read(TOPIC, PARTITION, 10, 20_150, timeout_s=PATIENCE_S)
-    assert [value for run in runs for value in run.values] == values(20_140, 10)
+    batches = read().read(TOPIC, PARTITION, 10, 20_150, timeout_s=PATIENCE_S)
+    assert [value for batch in batches for value in batch.values] == values(20_140, 10)
 
 
 def test_heads_of_what_is_committed_are_repeated(
     store: Store, raw: Callable[..., RawPeer], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(hosting, "HEAD_INTERVAL_S", 0.05)
+    monkeypatch.setattr(hosted_partitions, "HEAD_INTERVAL_S", 0.05)
     peer = raw(subscription(Head), subscription(RecordMessage))
     peer.wait_until_met(store.address)
     with client_of(store) as client:
@@ -137,16 +141,18 @@ def test_another_store_takes_over(store: Store, other: Store) -> None:
         write(first, 0, 10, 1)
         wait_for_end(other, 10)
         zombie = stage(first, new_attempt(), 10, 15, 2)
-        with pytest.raises(UnitExistsError):
+        with pytest.raises(TransactionExistsError):
             stage(second, new_attempt(), 10, 15, 1)
         write(second, 10, 20, 2)
         wait_for_end(store, 20)
         with pytest.raises(FencedError):
             commit(first, zombie)
-        with pytest.raises(UnitExistsError):
+        with pytest.raises(TransactionExistsError):
             stage(first, new_attempt(), 20, 30, 2)
         for each in (store, other):
-            assert each.log.unit(TOPIC, PARTITION).unit == Unit(2, 10, 20)
+            assert each.log.transaction_state(TOPIC, PARTITION).transaction == Transaction(
+                2, 10, 20
+            )
             assert stored(each, TOPIC, PARTITION) == values(20)
 
 
@@ -157,14 +163,14 @@ def test_what_is_staged_here_gives_way_to_what_comes_from_elsewhere(
     with client_of(store) as client:
         attempt = new_attempt()
         stage(client, attempt, 0, 5, 1)
-        peer.send(run_of(0, 10, Unit(1, 0, 20)))
-        wait_until(lambda: store.log.unit(TOPIC, PARTITION).staged_end == 10)
+        peer.send(run_of(0, 10, Transaction(1, 0, 20)))
+        wait_until(lambda: store.log.transaction_state(TOPIC, PARTITION).staged_end == 10)
         # Both in part: whoever has all of it comes through.
         with pytest.raises(FencedError):
             stage(client, attempt, 5, 8, 1)
-        peer.send(run_of(10, 20, Unit(1, 0, 20)))
+        peer.send(run_of(10, 20, Transaction(1, 0, 20)))
         wait_for_end(store, 20)
-        with pytest.raises(UnitExistsError):
+        with pytest.raises(TransactionExistsError):
             stage(client, new_attempt(), 20, 25, 1)
     assert stored(store, TOPIC, PARTITION) == values(20)
 
@@ -177,11 +183,13 @@ def test_who_waits_for_a_unit_has_its_marker_written_at_another_store(
     for sequence, value in enumerate(values(10)):
         peer.send(RecordMessage(TOPIC, PARTITION, sequence, value))
     with client_of(store) as client:
-        unit = Unit(7, 2, 10)
-        assert client.wait(TOPIC, PARTITION, 10, unit=unit, timeout_s=PATIENCE_S) == 10
-        with pytest.raises(UnitExistsError):
+        transaction = Transaction(7, 2, 10)
+        assert (
+            client.wait(TOPIC, PARTITION, 10, transaction=transaction, timeout_s=PATIENCE_S) == 10
+        )
+        with pytest.raises(TransactionExistsError):
             stage(client, new_attempt(), 10, 20, 7)
-    assert store.log.unit(TOPIC, PARTITION).unit == unit
+    assert store.log.transaction_state(TOPIC, PARTITION).transaction == transaction
 
 
 # -- a host of units that is only a socket --------------------------------------------------------
@@ -189,14 +197,16 @@ def test_who_waits_for_a_unit_has_its_marker_written_at_another_store(
 
 def sender(raw: Callable[..., RawPeer], store: Store) -> RawPeer:
     peer = raw(subscription(Fetch, PARTITION), subscription(Ack, PARTITION))
-    for kind in (RecordRun, DirectRun):
-        peer.wait_until_subscribed(subscription(kind, "" if kind is RecordRun else store.address))
+    for kind in (RecordBatchMessage, DirectRecordBatch):
+        peer.wait_until_subscribed(
+            subscription(kind, "" if kind is RecordBatchMessage else store.address)
+        )
     return peer
 
 
-def run_of(start: int, end: int, unit: Unit | None) -> RecordRun:
+def run_of(start: int, end: int, transaction: Transaction | None) -> RecordBatchMessage:
     content = values(end - start, start)
-    return RecordRun(TOPIC, PARTITION, start, len(content), packed(content), unit)
+    return RecordBatchMessage(TOPIC, PARTITION, start, len(content), packed(content), transaction)
 
 
 def acknowledged(peer: RawPeer) -> list[int]:
@@ -207,27 +217,29 @@ def test_a_unit_that_came_in_part_is_neither_shown_nor_acknowledged(
     store: Store, raw: Callable[..., RawPeer]
 ) -> None:
     peer = sender(raw, store)
-    unit = Unit(4, 10, 40)
+    transaction = Transaction(4, 10, 40)
     for start, end in pairwise((0, 10)):
         peer.send(run_of(start, end, None))
     for start, end in pairwise((10, 20, 25)):
-        peer.send(run_of(start, end, unit))
-    wait_until(lambda: store.log.unit(TOPIC, PARTITION).staged_end == 25)
+        peer.send(run_of(start, end, transaction))
+    wait_until(lambda: store.log.transaction_state(TOPIC, PARTITION).staged_end == 25)
     peer.send(Head(TOPIC, PARTITION, 39))
     # What is missing is asked for, and what is staged is not acknowledged however it is asked.
     (fetch,) = peer.wait_for(Fetch)
     assert (fetch.sequence, fetch.end) == (25, 40)
-    peer.send(run_of(10, 20, unit))
+    peer.send(run_of(10, 20, transaction))
     peer.send(Head(TOPIC, PARTITION, 9))
     wait_until(lambda: acknowledged(peer).count(10) >= 2)
     assert set(acknowledged(peer)) == {10}
-    assert store.log.unit(TOPIC, PARTITION) == UnitInfo(10, 25, "", None)
-    direct = run_of(25, 40, unit)
+    assert store.log.transaction_state(TOPIC, PARTITION) == TransactionState(10, 25, "", None)
+    direct = run_of(25, 40, transaction)
     peer.send(
-        DirectRun(fetch.requestor, TOPIC, PARTITION, 25, 15, direct.value, unit),
+        DirectRecordBatch(fetch.requestor, TOPIC, PARTITION, 25, 15, direct.value, transaction),
     )
     wait_until(lambda: 40 in acknowledged(peer))
-    assert store.log.unit(TOPIC, PARTITION) == UnitInfo(40, 40, "", unit)
+    assert store.log.transaction_state(TOPIC, PARTITION) == TransactionState(
+        40, 40, "", transaction
+    )
     assert stored(store, TOPIC, PARTITION) == values(40)
 
 
@@ -235,29 +247,50 @@ def test_a_unit_that_came_in_part_is_neither_shown_nor_acknowledged(
     ("sent", "end"),
     [
         # The rest comes from one that knows the unit as older: it was whole there.
-        ([(0, 10, Unit(1, 0, 20)), (10, 15, None)], 15),
+        ([(0, 10, Transaction(1, 0, 20)), (10, 15, None)], 15),
         # The rest is of another unit: forged, or from one that knows better.
-        ([(0, 10, Unit(1, 0, 20)), (10, 12, Unit(2, 10, 12))], 12),
-        ([(0, 10, Unit(1, 0, 20)), (10, 12, Unit(2, 10, 30)), (12, 15, Unit(2, 10, 30))], 15),
-        ([(0, 10, Unit(1, 0, 20)), (10, 12, Unit(1, 10, 20)), (12, 15, None)], 15),
+        ([(0, 10, Transaction(1, 0, 20)), (10, 12, Transaction(2, 10, 12))], 12),
+        (
+            [
+                (0, 10, Transaction(1, 0, 20)),
+                (10, 12, Transaction(2, 10, 30)),
+                (12, 15, Transaction(2, 10, 30)),
+            ],
+            15,
+        ),
+        ([(0, 10, Transaction(1, 0, 20)), (10, 12, Transaction(1, 10, 20)), (12, 15, None)], 15),
         # Out of order, and twice.
-        ([(10, 20, Unit(1, 0, 20)), (0, 10, Unit(1, 0, 20)), (0, 20, Unit(1, 0, 20))], 20),
+        (
+            [
+                (10, 20, Transaction(1, 0, 20)),
+                (0, 10, Transaction(1, 0, 20)),
+                (0, 20, Transaction(1, 0, 20)),
+            ],
+            20,
+        ),
         # From its middle on: what was before it came from elsewhere.
-        ([(0, 10, None), (10, 20, Unit(1, 5, 20)), (20, 22, Unit(2, 20, 30))], 22),
-        ([(0, 5, Unit(5, 0, 5)), (5, 9, Unit(4, 5, 9)), (9, 10, Unit(NO_NUMBER, 9, 10))], 10),
+        ([(0, 10, None), (10, 20, Transaction(1, 5, 20)), (20, 22, Transaction(2, 20, 30))], 22),
+        (
+            [
+                (0, 5, Transaction(5, 0, 5)),
+                (5, 9, Transaction(4, 5, 9)),
+                (9, 10, Transaction(NO_VERSION, 9, 10)),
+            ],
+            10,
+        ),
     ],
 )
 def test_whatever_comes_of_units_the_store_goes_on(
     store: Store,
     raw: Callable[..., RawPeer],
-    sent: Sequence[tuple[int, int, Unit | None]],
+    sent: Sequence[tuple[int, int, Transaction | None]],
     end: int,
 ) -> None:
     peer = sender(raw, store)
-    for start, stop, unit in sent:
-        peer.send(run_of(start, stop, unit))
+    for start, stop, transaction in sent:
+        peer.send(run_of(start, stop, transaction))
     # How much of it is visible already depends on which runs come together.
-    wait_until(lambda: store.log.unit(TOPIC, PARTITION).staged_end == end)
+    wait_until(lambda: store.log.transaction_state(TOPIC, PARTITION).staged_end == end)
     peer.send(run_of(end, end + 100, None))
     wait_for_end(store, end + 100)
     assert stored(store, TOPIC, PARTITION) == values(end + 100)
@@ -269,47 +302,51 @@ def test_a_writer_goes_on_where_a_unit_came_in_part(
     """Its host may be gone for ever: what nobody has whole holds nobody up."""
     peer = sender(raw, store)
     peer.send(run_of(0, 10, None))
-    peer.send(run_of(10, 15, Unit(1, 10, 20)))
-    wait_until(lambda: store.log.unit(TOPIC, PARTITION).staged_end == 15)
+    peer.send(run_of(10, 15, Transaction(1, 10, 20)))
+    wait_until(lambda: store.log.transaction_state(TOPIC, PARTITION).staged_end == 15)
     with client_of(store) as client:
-        unit = stage(client, new_attempt(), 10, 25, 1)
+        transaction = stage(client, new_attempt(), 10, 25, 1)
         # Unless it comes whole after all.
-        peer.send(run_of(15, 20, Unit(1, 10, 20)))
-        commit(client, unit)
-        assert store.log.unit(TOPIC, PARTITION).unit == Unit(1, 10, 25)
-        peer.send(run_of(25, 27, Unit(2, 25, 30)))
-        wait_until(lambda: store.log.unit(TOPIC, PARTITION).staged_end == 27)
+        peer.send(run_of(15, 20, Transaction(1, 10, 20)))
+        commit(client, transaction)
+        assert store.log.transaction_state(TOPIC, PARTITION).transaction == Transaction(1, 10, 25)
+        peer.send(run_of(25, 27, Transaction(2, 25, 30)))
+        wait_until(lambda: store.log.transaction_state(TOPIC, PARTITION).staged_end == 27)
         put(client, 25, 40)
         assert read(client, 40) == values(40)
-        peer.send(run_of(40, 42, Unit(3, 40, 50)))
-        wait_until(lambda: store.log.unit(TOPIC, PARTITION).staged_end == 42)
+        peer.send(run_of(40, 42, Transaction(3, 40, 50)))
+        wait_until(lambda: store.log.transaction_state(TOPIC, PARTITION).staged_end == 42)
         fenced = stage(client, new_attempt(), 40, 45, 3)
-        peer.send(run_of(40, 50, Unit(3, 40, 50)))
+        peer.send(run_of(40, 50, Transaction(3, 40, 50)))
         wait_for_end(store, 50)
         with pytest.raises(FencedError):
             commit(client, fenced)
     assert stored(store, TOPIC, PARTITION) == values(50)
-    assert store.log.unit(TOPIC, PARTITION).unit == Unit(3, 40, 50)
+    assert store.log.transaction_state(TOPIC, PARTITION).transaction == Transaction(3, 40, 50)
 
 
 def test_a_store_killed_in_the_middle_of_a_unit(
     cluster: EmbeddedCluster, open_nodes: ExitStack
 ) -> None:
     peer = open_nodes.enter_context(RawPeer(cluster.tower, subscription(Fetch, PARTITION)))
-    unit = Unit(4, 100, 5000)
-    peer.wait_until_subscribed(subscription(RecordRun))
+    transaction = Transaction(4, 100, 5000)
+    peer.wait_until_subscribed(subscription(RecordBatchMessage))
     peer.send(run_of(0, 100, None))
-    peer.send(run_of(100, 3000, unit))
+    peer.send(run_of(100, 3000, transaction))
     with client_in(cluster) as client:
-        wait_until(lambda: client.units([(TOPIC, PARTITION)], timeout_s=9)[0].staged_end == 3000)
+        wait_until(
+            lambda: (
+                client.transaction_states([(TOPIC, PARTITION)], timeout_s=9)[0].staged_end == 3000
+            )
+        )
     cluster.kill_store()
     peer.subscribed.clear()
     cluster.start_store()
     with client_in(cluster) as client:
-        (found,) = client.units([(TOPIC, PARTITION)], timeout_s=PATIENCE_S)
-        assert (found.end, found.unit) == (100, None)
+        (found,) = client.transaction_states([(TOPIC, PARTITION)], timeout_s=PATIENCE_S)
+        assert (found.end, found.transaction) == (100, None)
         assert read(client, 100) == values(100)
-        peer.wait_until_subscribed(subscription(RecordRun))
+        peer.wait_until_subscribed(subscription(RecordBatchMessage))
         answered = 0
 
         def is_whole() -> bool:
@@ -319,18 +356,18 @@ def test_a_store_killed_in_the_middle_of_a_unit(
                 answered += 1
                 content = values(fetch.count, fetch.sequence)
                 peer.send(
-                    DirectRun(
+                    DirectRecordBatch(
                         fetch.requestor,
                         TOPIC,
                         PARTITION,
                         fetch.sequence,
                         fetch.count,
                         packed(content),
-                        unit,
+                        transaction,
                     )
                 )
-            (now,) = client.units([(TOPIC, PARTITION)], timeout_s=PATIENCE_S)
-            return now == UnitInfo(5000, 5000, "", unit)
+            (now,) = client.transaction_states([(TOPIC, PARTITION)], timeout_s=PATIENCE_S)
+            return now == TransactionState(5000, 5000, "", transaction)
 
         wait_until(is_whole)
         assert read(client, 5000) == values(5000)
@@ -345,21 +382,28 @@ def test_a_store_killed_while_it_takes_a_large_unit(
         with client_in(cluster, 1) as replica:
             assert replica.wait(TOPIC, PARTITION, 100, timeout_s=PATIENCE_S) == 100
             write(host, 100, 4 * LARGE, 2)
-            wait_until(lambda: replica.units([(TOPIC, PARTITION)], timeout_s=9)[0].staged_end > 100)
+            wait_until(
+                lambda: (
+                    replica.transaction_states([(TOPIC, PARTITION)], timeout_s=9)[0].staged_end
+                    > 100
+                )
+            )
         cluster.kill_store(1)
         cluster.start_store(1)
         with client_in(cluster, 1) as replica:
             seen = set()
 
             def is_whole() -> bool:
-                (info,) = replica.units([(TOPIC, PARTITION)], timeout_s=PATIENCE_S)
+                (info,) = replica.transaction_states([(TOPIC, PARTITION)], timeout_s=PATIENCE_S)
                 seen.add(info.end)
                 return info.end == 4 * LARGE
 
             wait_until(is_whole)
             assert seen <= {100, 4 * LARGE}
-            (info,) = replica.units([(TOPIC, PARTITION)], timeout_s=PATIENCE_S)
-            assert info == UnitInfo(4 * LARGE, 4 * LARGE, "", Unit(2, 100, 4 * LARGE))
+            (info,) = replica.transaction_states([(TOPIC, PARTITION)], timeout_s=PATIENCE_S)
+            assert info == TransactionState(
+                4 * LARGE, 4 * LARGE, "", Transaction(2, 100, 4 * LARGE)
+            )
             assert read(replica, 4 * LARGE) == values(4 * LARGE)
 
 
@@ -371,17 +415,19 @@ def test_a_unit_of_a_host_that_is_gone_for_good_is_complete_at_another(
     with client_in(cluster) as host:
         write(host, 0, LARGE, 1)
         with client_in(cluster, 1) as replica:
-            unit = Unit(1, 0, LARGE)
-            end = replica.wait(TOPIC, PARTITION, LARGE, unit=unit, timeout_s=PATIENCE_S)
+            transaction = Transaction(1, 0, LARGE)
+            end = replica.wait(
+                TOPIC, PARTITION, LARGE, transaction=transaction, timeout_s=PATIENCE_S
+            )
             assert end == LARGE
     cluster.kill_store()
     cluster.start_store(2)
     with client_in(cluster, 2) as third:
         assert third.wait(TOPIC, PARTITION, LARGE, timeout_s=PATIENCE_S) == LARGE
-        (info,) = third.units([(TOPIC, PARTITION)], timeout_s=PATIENCE_S)
-        assert info == UnitInfo(LARGE, LARGE, "", unit)
+        (info,) = third.transaction_states([(TOPIC, PARTITION)], timeout_s=PATIENCE_S)
+        assert info == TransactionState(LARGE, LARGE, "", transaction)
         with third.put(
-            TOPIC, PARTITION, LARGE, attempt=new_attempt(), unit=2, timeout_s=PATIENCE_S
+            TOPIC, PARTITION, LARGE, attempt=new_attempt(), transaction=2, timeout_s=PATIENCE_S
         ) as stream:
             stream.write(array(LARGE, LARGE + 10))
             assert stream.finish(PATIENCE_S) == LARGE + 10

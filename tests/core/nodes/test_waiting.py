@@ -19,8 +19,8 @@ from dafka_core import (
     Reader,
     Tower,
 )
+from dafka_core.nodes.interruptible import InterruptibleCondition, InterruptibleEvent
 from dafka_core.nodes.threads import NodeThread
-from dafka_core.nodes.waiting import Bell, Flag
 from tests.core.nodes.peers import ANY_PORTS
 
 PATIENCE_S = 30.0
@@ -135,7 +135,7 @@ def test_waiting_for_a_thread() -> None:
 
 
 def test_setting_a_flag() -> None:
-    flag = Flag()
+    flag = InterruptibleEvent()
     moment = 0
     while interrupted_at(moment, flag.set):
         moment += 1
@@ -143,7 +143,7 @@ def test_setting_a_flag() -> None:
 
 
 def test_a_bell_wakes_all_who_wait() -> None:
-    bell = Bell()
+    bell = InterruptibleCondition()
     rung = False
     answers: list[bool] = []
     threads = [
@@ -161,7 +161,7 @@ def test_a_bell_wakes_all_who_wait() -> None:
 
 
 def test_no_bell_keeps_who_waited() -> None:
-    bell = Bell()
+    bell = InterruptibleCondition()
     assert not bell.wait_until(lambda: False, BRIEFLY_S)
     survives(lambda: bell.wait_until(lambda: False, BRIEFLY_S))
     assert bell._waiting == set()  # one left behind would be rung for ever
@@ -172,4 +172,4 @@ def test_whoever_waits_looks_for_the_end_of_the_loop() -> None:
         raise Interrupted
 
     with pytest.raises(Interrupted):
-        Bell().wait_until(lambda: False, None, check)
+        InterruptibleCondition().wait_until(lambda: False, None, check)

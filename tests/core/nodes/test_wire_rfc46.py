@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from dafka_core import Consumer, Producer, Reader, Store
+from dafka_core.protocol.codec import C_LAYOUT, LAYOUTS, RFC46, SIGNATURE, subscription
 from dafka_core.protocol.messages import Head, RecordMessage
-from dafka_core.protocol.wire import DEPLOYED, LAYOUTS, RFC46, SIGNATURE, subscription
 from tests.core.nodes.content import values
 from tests.core.nodes.peers import PATIENCE_S, RawPeer, wait_until
 
@@ -49,8 +49,8 @@ def test_every_mix_delivers_everything_once_and_in_order(
                     assert records == expected
                     assert consumer.poll(0) is None
                 [info] = reader.partitions(timeout_s=PATIENCE_S)
-                runs = reader.read("t", info.partition, 0, info.end, timeout_s=PATIENCE_S)
-                assert [value for run in runs for value in run.values] == values(COUNT)
+                batches = reader.read("t", info.partition, 0, info.end, timeout_s=PATIENCE_S)
+                assert [value for batch in batches for value in batch.values] == values(COUNT)
 
 
 @pytest.mark.parametrize("layout", LAYOUTS)
@@ -78,7 +78,7 @@ def test_acknowledgements_of_two_stores_are_told_apart(
     # RFC 46 has the store's address in its ACK, the deployed layout tells by the connection.
     with (
         Store(tmp_path / "one", tower=tower, wire=layout) as one,
-        Store(tmp_path / "two", tower=tower, wire=DEPLOYED) as two,
+        Store(tmp_path / "two", tower=tower, wire=C_LAYOUT) as two,
         Producer("t", tower=tower, acks=2) as producer,
     ):
         producer.publish(b"0")

@@ -15,8 +15,8 @@ from itertools import count
 import numpy as np
 
 from dafka_core.protocol.messages import Fetch
-from dafka_core.protocol.role import Outgoing, RunMessage
-from dafka_core.records import Run, Values
+from dafka_core.protocol.role import Outgoing, OutgoingBatch
+from dafka_core.records import RecordBatch, Values
 
 TOPIC = "hello"
 PARTITION = "640AC1809C7044FD9C4E5673ABD1BC5E"
@@ -29,17 +29,17 @@ def values_of(start: int, end: int) -> Values:
     return Values.from_columns(ends, np.arange(start, end, dtype=">u8").tobytes())
 
 
-def run_of(start: int, end: int, topic: str = TOPIC, partition: str = PARTITION) -> Run:
+def run_of(start: int, end: int, topic: str = TOPIC, partition: str = PARTITION) -> RecordBatch:
     """The records ``[start, end)``."""
-    return Run(topic, partition, start, values_of(start, end))
+    return RecordBatch(topic, partition, start, values_of(start, end))
 
 
-def offsets_of(runs: Iterable[Run]) -> list[int]:
+def offsets_of(batches: Iterable[RecordBatch]) -> list[int]:
     """Which records the runs are, by their values; their offsets must say the same."""
     found: list[int] = []
-    for run in runs:
-        offsets = np.frombuffer(run.values.columns()[1], ">u8").tolist()
-        assert offsets == list(range(run.offset, run.end))
+    for batch in batches:
+        offsets = np.frombuffer(batch.values.columns()[1], ">u8").tolist()
+        assert offsets == list(range(batch.offset, batch.end))
         found.extend(offsets)
     return found
 
@@ -49,12 +49,12 @@ def fetches_in(messages: Iterable[Outgoing]) -> list[Fetch]:
     return [message for message in messages if isinstance(message, Fetch)]
 
 
-def runs_in(messages: Iterable[Outgoing]) -> list[RunMessage]:
+def runs_in(messages: Iterable[Outgoing]) -> list[OutgoingBatch]:
     """The records among what a role sends."""
-    return [message for message in messages if isinstance(message, RunMessage)]
+    return [message for message in messages if isinstance(message, OutgoingBatch)]
 
 
-def answer(fetch: Fetch, end: int, *, at_once: int = 1 << 30) -> list[Run]:
+def answer(fetch: Fetch, end: int, *, at_once: int = 1 << 30) -> list[RecordBatch]:
     """What a log with the records ``[0, end)`` answers, in runs of ``at_once`` records."""
     stop = min(fetch.end, end)
     return [

@@ -12,7 +12,7 @@ from dafka_core.protocol.messages import (
     ConsumerHello,
     DirectHead,
     DirectRecord,
-    DirectRun,
+    DirectRecordBatch,
     Fetch,
     GetHeads,
     Head,
@@ -20,15 +20,15 @@ from dafka_core.protocol.messages import (
     HeadsQuery,
     HeadsReply,
     Message,
+    RecordBatchMessage,
     RecordMessage,
-    RecordRun,
     StoreEndpoints,
     StoreHello,
     TimeEntry,
     TimesQuery,
     TimesReply,
 )
-from dafka_core.records import NO_NUMBER, Unit
+from dafka_core.records import NO_VERSION, Transaction
 
 
 def names(least: int = 1) -> st.SearchStrategy[str]:
@@ -58,22 +58,24 @@ HEAD_ENTRIES = st.builds(
     st.tuples(ENDS, ENDS),
 )
 TIME_ENTRIES = st.builds(TimeEntry, SEQUENCES, SEQUENCES)
-NUMBERS = st.integers(NO_NUMBER, MAX_SEQUENCE)
+NUMBERS = st.integers(NO_VERSION, MAX_SEQUENCE)
 MARGINS = st.none() | st.tuples(NUMBERS, st.integers(0, 9), st.integers(0, 9))
 """A unit's number, and how many of its records are before and behind those of a run."""
 
 
-def unit_around(sequence: int, count: int, margins: tuple[int, int, int] | None) -> Unit | None:
+def unit_around(
+    sequence: int, count: int, margins: tuple[int, int, int] | None
+) -> Transaction | None:
     """A unit that has these records."""
     if margins is None:
         return None
     number, before, behind = margins
     end = min(sequence + count + behind, MAX_SEQUENCE + 1)
-    return Unit(number, max(sequence - before, 0), end)
+    return Transaction(number, max(sequence - before, 0), end)
 
 
 RECORD_RUNS = st.builds(
-    lambda topic, partition, sequence, values, margins: RecordRun(
+    lambda topic, partition, sequence, values, margins: RecordBatchMessage(
         topic,
         partition,
         sequence,
@@ -88,8 +90,14 @@ RECORD_RUNS = st.builds(
     MARGINS,
 )
 DIRECT_RUNS = st.builds(
-    lambda requestor, run: DirectRun(
-        requestor, run.topic, run.partition, run.sequence, run.count, run.value, run.unit
+    lambda requestor, batch: DirectRecordBatch(
+        requestor,
+        batch.topic,
+        batch.partition,
+        batch.sequence,
+        batch.count,
+        batch.value,
+        batch.transaction,
     ),
     names(),
     RECORD_RUNS,

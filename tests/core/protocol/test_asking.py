@@ -8,15 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dafka_core.protocol.answering import heads_reply
-from dafka_core.protocol.asking import (
-    ASK_AGAIN_S,
-    GREETING,
-    MAX_STORES,
-    SETTLE_S,
-    Question,
-    StoreDirectory,
-)
+from dafka_core.protocol.codec import subscription
 from dafka_core.protocol.messages import (
     Ack,
     ConsumerHello,
@@ -31,7 +23,15 @@ from dafka_core.protocol.messages import (
     TimesReply,
 )
 from dafka_core.protocol.role import Outgoing
-from dafka_core.protocol.wire import subscription
+from dafka_core.protocol.store_directory import (
+    ASK_AGAIN_S,
+    GREETING,
+    MAX_STORES,
+    SETTLE_S,
+    StoreDirectory,
+    StoreQuery,
+)
+from dafka_core.protocol.store_requests import heads_reply
 from dafka_core.records import PartitionInfo
 from tests.core.protocol.model import PARTITION, TOPIC, Network
 
@@ -60,7 +60,7 @@ def greet_deployed(of: StoreDirectory, store: str, now: float = 0.0) -> list[Out
 
 def reply(
     of: StoreDirectory,
-    question: Question,
+    question: StoreQuery,
     store: str,
     *entries: HeadEntry,
     now: float = 0.0,
@@ -75,11 +75,11 @@ def entry(end: int, earliest: int = 0, partition: str = PARTITION, topic: str = 
     return HeadEntry(topic, partition, earliest, end)
 
 
-def ask(of: StoreDirectory, *topics: str, now: float = 0.0) -> Question:
+def ask(of: StoreDirectory, *topics: str, now: float = 0.0) -> StoreQuery:
     return of.ask_heads(now, topics)[0]
 
 
-def answered(of: StoreDirectory, question: Question, now: float) -> bool:
+def answered(of: StoreDirectory, question: StoreQuery, now: float) -> bool:
     of.on_tick(now)
     return question.answered
 
@@ -265,7 +265,7 @@ def test_lost_replies_are_asked_for_until_all_is_there(
         greet(stores, name)
     infos = [PartitionInfo(TOPIC, f"P{i}", 0, i + 1) for i in range(5)]
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("dafka_core.protocol.answering.MAX_REPLY_ENTRIES", 2)
+        patch.setattr("dafka_core.protocol.store_requests.MAX_REPLY_ENTRIES", 2)
         question, sent = stores.ask_heads(0.0, [])
         tenth = 0
         while not question.answered:

@@ -4,12 +4,6 @@ from __future__ import annotations
 
 import pytest
 
-from dafka_core.protocol.asking import (
-    GREETING,
-    QUIET_S,
-    Question,
-    StoreDirectory,
-)
 from dafka_core.protocol.messages import (
     ConsumerHello,
     DirectHead,
@@ -20,6 +14,12 @@ from dafka_core.protocol.messages import (
     StoreHello,
 )
 from dafka_core.protocol.role import Outgoing
+from dafka_core.protocol.store_directory import (
+    GREETING,
+    QUIET_S,
+    StoreDirectory,
+    StoreQuery,
+)
 from tests.core.protocol.model import PARTITION, TOPIC
 
 ME = "8E1BBB578999443B8818C5851AFC9A3F"
@@ -37,11 +37,11 @@ def greet(of: StoreDirectory, store: str, now: float = 0.0) -> list[Outgoing]:
     return messages + of.on_subscribed(now, ConsumerHello, store)
 
 
-def ask(of: StoreDirectory, *topics: str, now: float = 0.0) -> Question:
+def ask(of: StoreDirectory, *topics: str, now: float = 0.0) -> StoreQuery:
     return of.ask_heads(now, topics)[0]
 
 
-def answered(of: StoreDirectory, question: Question, now: float) -> bool:
+def answered(of: StoreDirectory, question: StoreQuery, now: float) -> bool:
     of.on_tick(now)
     return question.answered
 

@@ -10,11 +10,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dafka_core.errors import ProtocolError
-from dafka_core.protocol.beaconing import (
+from dafka_core.protocol.beacons import (
     MAX_HOST_BYTES,
     MAX_PEERS,
     NodeBeacon,
-    Peers,
+    PeerTable,
     TowerBeacon,
     decode_node_beacon,
     decode_tower_beacon,
@@ -198,15 +198,15 @@ def beacon(node: str, port: int = 5000) -> TowerBeacon:
     return TowerBeacon(node, f"tcp://h:{port}")
 
 
-def peers_with(*names: str, now: float = 0.0) -> Peers:
-    peers = Peers(ME, expiry_s=EXPIRY_S)
+def peers_with(*names: str, now: float = 0.0) -> PeerTable:
+    peers = PeerTable(ME, expiry_s=EXPIRY_S)
     for port, name in enumerate(names):
         assert peers.hear(now, beacon(name, port))
     return peers
 
 
 def test_a_new_peer_is_new_once() -> None:
-    peers = Peers(ME, expiry_s=EXPIRY_S)
+    peers = PeerTable(ME, expiry_s=EXPIRY_S)
     assert peers.hear(0.0, beacon("A"))
     assert not peers.hear(1.0, beacon("A"))
     assert peers.hear(1.0, beacon("A", 5001))
@@ -217,7 +217,7 @@ def test_a_new_peer_is_new_once() -> None:
 
 
 def test_our_own_beacon_says_only_that_we_are_announced() -> None:
-    peers = Peers(ME, expiry_s=EXPIRY_S)
+    peers = PeerTable(ME, expiry_s=EXPIRY_S)
     before = peers.announced
     assert not peers.hear(0.0, beacon(ME))
     assert (before, peers.announced) == (False, True)
@@ -280,7 +280,7 @@ def test_another_node_at_an_endpoint_takes_its_place() -> None:
 
 
 def test_peers_are_bounded() -> None:
-    peers = Peers(ME, expiry_s=EXPIRY_S)
+    peers = PeerTable(ME, expiry_s=EXPIRY_S)
     for port in range(MAX_PEERS):
         assert peers.hear(0.0, beacon(f"N{port}", port))
     assert not peers.hear(1.0, beacon("late", 70_000))

@@ -12,13 +12,19 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dafka_core.errors import ProtocolError
-from dafka_core.protocol import bursts
-from dafka_core.protocol.bursts import Burst
-from dafka_core.protocol.checks import unpack_run
-from dafka_core.protocol.limits import MAX_RUN_COUNT, MAX_SEQUENCE
-from dafka_core.protocol.messages import DirectRecord, DirectRun, Message, RecordMessage, RecordRun
-from dafka_core.protocol.wire import RFC46, decode, encode, encode_run_prefix
-from dafka_core.records import NO_NUMBER, Run, Unit, Values
+from dafka_core.protocol import bulk_decoder
+from dafka_core.protocol.bulk_decoder import BulkDecoder
+from dafka_core.protocol.codec import RFC46, decode, encode, encode_batch_prefix
+from dafka_core.protocol.limits import MAX_BATCH_COUNT, MAX_SEQUENCE
+from dafka_core.protocol.messages import (
+    DirectRecord,
+    DirectRecordBatch,
+    Message,
+    RecordBatchMessage,
+    RecordMessage,
+)
+from dafka_core.protocol.validation import unpack_batch
+from dafka_core.records import NO_VERSION, RecordBatch, Transaction, Values
 from tests.core.protocol.strategies import MESSAGES, names, packed
 from tests.core.protocol.vectors import RECORDED_VECTORS
 
@@ -46,20 +52,22 @@ class Named(NamedTuple):
 DEFAULT = Named("", "t", "P")
 
 
-def run_of(offset: int, values: list[bytes], of: Named = DEFAULT, unit: Unit | None = None) -> Run:
-    return Run(of.topic, of.partition, offset, Values.of(values), unit)
+def run_of(
+    offset: int, values: list[bytes], of: Named = DEFAULT, transaction: Transaction | None = None
+) -> RecordBatch:
+    return RecordBatch(of.topic, of.partition, offset, Values.of(values), transaction)
 
 
 def header(sequence: int, of: Named = DEFAULT) -> bytes:
-    return encode_run_prefix(*of, packed=False) + sequence.to_bytes(8, "big")
+    return encode_batch_prefix(*of, packed=False) + sequence.to_bytes(8, "big")
 
 
 def run_header(
-    sequence: int, count: int, of: Named = DEFAULT, unit: tuple[int, ...] = (0, 0, 0)
+    sequence: int, count: int, of: Named = DEFAULT, transaction: tuple[int, ...] = (0, 0, 0)
 ) -> bytes:
-    numbers = [number.to_bytes(8, "big", signed=number < 0) for number in unit]
+    numbers = [number.to_bytes(8, "big", signed=number < 0) for number in transaction]
     tail = sequence.to_bytes(8, "big") + count.to_bytes(4, "big") + b"".join(numbers)
-    return encode_run_prefix(*of, packed=True) + tail
+    return encode_batch_prefix(*of, packed=True) + tail
 
 
 def stretch(sequences: list[int], of: Named, value: bytes) -> list[Frames]:
@@ -72,8 +80,10 @@ def packed_stretch(
 ) -> list[Frames]:
     """Runs that follow each other, or overlap, in one partition; of units or of none."""
     messages = []
-    for values, unit in parts:
-        messages.append((run_header(sequence % 2**64, len(values), of, unit), packed(values)))
+    for values, transaction in parts:
+        messages.append(
+            (run_header(sequence % 2**64, len(values), of, transaction), packed(values))
+        )
         sequence += max(len(values) - overlap, 0)
     return messages
 
@@ -100,7 +110,7 @@ def recount(messages: list[Frames], count: int) -> list[Frames]:
 
 # None, such as have all records there are, and such as do not have some or all of them.
 UNITS = st.sampled_from(
-    [(0, 0, 0), (0, 0, 0), (5, 0, 2**63 - 1), (NO_NUMBER, 0, 2**63 - 1), (5, 3, 6), (0, 1, 0)]
+    [(0, 0, 0), (0, 0, 0), (5, 0, 2**63 - 1), (NO_VERSION, 0, 2**63 - 1), (5, 3, 6), (0, 1, 0)]
 )
 NAMED = st.builds(
     Named,
@@ -127,7 +137,7 @@ INVALID = st.one_of(
     st.builds(cut, SINGLE | PACKED, st.integers(1, 20)),
     st.builds(cut, PACKED, st.just(4)),
     st.builds(cut_values, PACKED, st.integers(1, 9)),
-    st.builds(recount, PACKED, st.sampled_from([0, 1, 2, 5, MAX_RUN_COUNT + 1, 2**32 - 1])),
+    st.builds(recount, PACKED, st.sampled_from([0, 1, 2, 5, MAX_BATCH_COUNT + 1, 2**32 - 1])),
 )
 MIXES = st.lists(SINGLE | PACKED | INVALID, max_size=12).map(
     lambda parts: [m for part in parts for m in part]
@@ -139,16 +149,16 @@ def values_in(message: Message) -> list[bytes] | None:
     match message:
         case RecordMessage() | DirectRecord():
             return [message.value]
-        case RecordRun() | DirectRun():
-            lengths, records = unpack_run(message.count, message.value)
+        case RecordBatchMessage() | DirectRecordBatch():
+            lengths, records = unpack_batch(message.count, message.value)
             ends = [0, *lengths.cumsum().tolist()]
             return [bytes(records[start:stop]) for start, stop in pairwise(ends)]
     return None
 
 
-def one_by_one(messages: list[Frames]) -> tuple[dict[tuple[Named, bool], list[Run]], int]:
+def one_by_one(messages: list[Frames]) -> tuple[dict[tuple[Named, bool], list[RecordBatch]], int]:
     """The runs by their names and form, and how many messages were no records."""
-    runs: dict[tuple[Named, bool], list[Run]] = defaultdict(list)
+    batches: dict[tuple[Named, bool], list[RecordBatch]] = defaultdict(list)
     invalid_count = 0
     for frames in messages:
         try:
@@ -159,37 +169,48 @@ def one_by_one(messages: list[Frames]) -> tuple[dict[tuple[Named, bool], list[Ru
         if values is None:
             invalid_count += 1
             continue
-        assert isinstance(message, RecordMessage | DirectRecord | RecordRun | DirectRun)
-        requestor = message.requestor if isinstance(message, DirectRecord | DirectRun) else ""
+        assert isinstance(
+            message, RecordMessage | DirectRecord | RecordBatchMessage | DirectRecordBatch
+        )
+        requestor = (
+            message.requestor if isinstance(message, DirectRecord | DirectRecordBatch) else ""
+        )
         named = Named(requestor, message.topic, message.partition)
-        of_form = runs[named, isinstance(message, RecordRun | DirectRun)]
-        unit = message.unit if isinstance(message, RecordRun | DirectRun) else None
-        if of_form and (of_form[-1].end, of_form[-1].unit) == (message.sequence, unit):
+        of_form = batches[named, isinstance(message, RecordBatchMessage | DirectRecordBatch)]
+        transaction = (
+            message.transaction
+            if isinstance(message, RecordBatchMessage | DirectRecordBatch)
+            else None
+        )
+        if of_form and (of_form[-1].end, of_form[-1].transaction) == (
+            message.sequence,
+            transaction,
+        ):
             last = of_form.pop()
-            of_form.append(run_of(last.offset, [*last.values, *values], named, unit))
+            of_form.append(run_of(last.offset, [*last.values, *values], named, transaction))
         else:
-            of_form.append(run_of(message.sequence, values, named, unit))
-    return dict(runs), invalid_count
+            of_form.append(run_of(message.sequence, values, named, transaction))
+    return dict(batches), invalid_count
 
 
-def grouped(taken: list[tuple[str, Run]]) -> dict[Named, list[Run]]:
-    runs: dict[Named, list[Run]] = defaultdict(list)
-    for requestor, run in taken:
-        runs[Named(requestor, run.topic, run.partition)].append(run)
-    return dict(runs)
+def grouped(taken: list[tuple[str, RecordBatch]]) -> dict[Named, list[RecordBatch]]:
+    batches: dict[Named, list[RecordBatch]] = defaultdict(list)
+    for requestor, batch in taken:
+        batches[Named(requestor, batch.topic, batch.partition)].append(batch)
+    return dict(batches)
 
 
 def assert_equal(
-    taken: dict[Named, list[Run]], expected: dict[tuple[Named, bool], list[Run]]
+    taken: dict[Named, list[RecordBatch]], expected: dict[tuple[Named, bool], list[RecordBatch]]
 ) -> None:
     """The same runs in the same order; which of the two forms comes first does not matter."""
     assert taken.keys() == {named for named, _ in expected}
-    for named, runs in taken.items():
+    for named, batches in taken.items():
         single, packed_runs = expected.get((named, False), []), expected.get((named, True), [])
-        assert runs in (single + packed_runs, packed_runs + single)
+        assert batches in (single + packed_runs, packed_runs + single)
 
 
-def receive(burst: Burst, first: bytes, second: bytes) -> None:
+def receive(burst: BulkDecoder, first: bytes, second: bytes) -> None:
     """What the receive loop does: it looks for RECORDs itself."""
     bucket = burst.buckets.get(first[:-8])
     if bucket is None:
@@ -200,10 +221,10 @@ def receive(burst: Burst, first: bytes, second: bytes) -> None:
 
 
 @settings(max_examples=500, deadline=None)
-@given(st.lists(MIXES, min_size=1, max_size=3), st.sampled_from([Burst.add, receive]))
+@given(st.lists(MIXES, min_size=1, max_size=3), st.sampled_from([BulkDecoder.add, receive]))
 def test_burst_equals_decoding_one_by_one(mixes: list[list[Frames]], take_in: object) -> None:
     assert callable(take_in)
-    burst = Burst()
+    burst = BulkDecoder()
     invalid_count = 0
     for messages in mixes:
         for first, second in messages:
@@ -221,13 +242,13 @@ def test_prefix_and_sequence_are_the_encoded_header(
     requestor: str, topic: str, partition: str, sequence: int, value: bytes
 ) -> None:
     message: Message = RecordMessage(topic, partition, sequence, value)
-    run: Message = RecordRun(topic, partition, sequence, 1, packed([value]))
+    batch: Message = RecordBatchMessage(topic, partition, sequence, 1, packed([value]))
     if requestor:
         message = DirectRecord(requestor, topic, partition, sequence, value)
-        run = DirectRun(requestor, topic, partition, sequence, 1, packed([value]))
+        batch = DirectRecordBatch(requestor, topic, partition, sequence, 1, packed([value]))
     named = Named(requestor, topic, partition)
     assert [header(sequence, named), value] == encode(message)
-    assert [run_header(sequence, 1, named), packed([value])] == encode(run)
+    assert [run_header(sequence, 1, named), packed([value])] == encode(batch)
 
 
 @pytest.mark.parametrize(
@@ -248,19 +269,19 @@ def test_prefix_and_sequence_are_the_encoded_header(
 def test_runs(
     sequences: list[int], expected: list[tuple[int, int]], invalid_count: int, as_runs: bool
 ) -> None:
-    burst = Burst()
+    burst = BulkDecoder()
     for i, sequence in enumerate(sequences):
         if as_runs:
             burst.add(run_header(sequence, 1), packed([bytes([i])]))
         else:
             burst.add(header(sequence), bytes([i]))
-    runs = [run for _, run in burst.take()]
-    assert [(run.offset, len(run.values)) for run in runs] == expected
+    batches = [batch for _, batch in burst.take()]
+    assert [(batch.offset, len(batch.values)) for batch in batches] == expected
     assert burst.invalid_count == invalid_count
 
 
 def test_runs_that_follow_each_other_become_one() -> None:
-    burst = Burst()
+    burst = BulkDecoder()
     burst.add(run_header(3, 2), packed([b"a", b""]))
     burst.add(run_header(5, 1), packed([b"ccc"]))
     burst.add(run_header(9, 2), packed([b"d", b"e"]))
@@ -281,7 +302,7 @@ def test_runs_that_follow_each_other_become_one() -> None:
         (5, 1, b"\0\0\0\0x"),
         (5, 2, bytes(4)),
         (5, 2, b"\xff\xff\xff\xff\1\0\0\0"),
-        (5, MAX_RUN_COUNT + 1, bytes(4 * MAX_RUN_COUNT + 4)),
+        (5, MAX_BATCH_COUNT + 1, bytes(4 * MAX_BATCH_COUNT + 4)),
         (5, 2**32 - 1, b""),
         (MAX_SEQUENCE, 2, bytes(8)),
         (2**64 - 1, 2, bytes(8)),
@@ -290,7 +311,7 @@ def test_runs_that_follow_each_other_become_one() -> None:
 def test_runs_that_cannot_be_are_dropped_and_counted(
     sequence: int, count: int, value: bytes
 ) -> None:
-    burst = Burst()
+    burst = BulkDecoder()
     burst.add(run_header(3, 2), packed([b"a", b"b"]))
     burst.add(run_header(sequence, count), value)
     burst.add(run_header(5, 1), packed([b"c"]))
@@ -300,7 +321,7 @@ def test_runs_that_cannot_be_are_dropped_and_counted(
 
 @pytest.mark.parametrize("lacks_bytes", [8, 16, 24, 28])
 def test_a_run_without_all_of_its_fields_is_dropped_and_counted(lacks_bytes: int) -> None:
-    burst = Burst()
+    burst = BulkDecoder()
     receive(burst, run_header(3, 1), packed([b"a"]))
     # The receive loop takes it for a record of the partition that it knows, if 8 are left.
     receive(burst, run_header(4, 1)[:-lacks_bytes], packed([b"b"]))
@@ -310,16 +331,16 @@ def test_a_run_without_all_of_its_fields_is_dropped_and_counted(lacks_bytes: int
 
 
 def test_runs_of_units_are_joined_within_them() -> None:
-    burst = Burst()
-    first, second = Unit(4, 3, 6), Unit(5, 6, 8)
-    burst.add(run_header(3, 2, unit=first), packed([b"a", b"b"]))
-    burst.add(run_header(5, 1, unit=first), packed([b"c"]))
-    burst.add(run_header(6, 1, unit=second), packed([b"d"]))
+    burst = BulkDecoder()
+    first, second = Transaction(4, 3, 6), Transaction(5, 6, 8)
+    burst.add(run_header(3, 2, transaction=first), packed([b"a", b"b"]))
+    burst.add(run_header(5, 1, transaction=first), packed([b"c"]))
+    burst.add(run_header(6, 1, transaction=second), packed([b"d"]))
     burst.add(run_header(7, 1), packed([b"e"]))
-    burst.add(run_header(8, 1, unit=second), packed([b"x"]))  # it is not of this unit
+    burst.add(run_header(8, 1, transaction=second), packed([b"x"]))  # it is not of this unit
     assert burst.take() == [
-        ("", run_of(3, [b"a", b"b", b"c"], unit=first)),
-        ("", run_of(6, [b"d"], unit=second)),
+        ("", run_of(3, [b"a", b"b", b"c"], transaction=first)),
+        ("", run_of(6, [b"d"], transaction=second)),
         ("", run_of(7, [b"e"])),
     ]
     assert burst.invalid_count == 1
@@ -327,7 +348,7 @@ def test_runs_of_units_are_joined_within_them() -> None:
 
 def test_recorded_records() -> None:
     records = [v for v in RECORDED_VECTORS if isinstance(v.message, (RecordMessage, DirectRecord))]
-    burst = Burst()
+    burst = BulkDecoder()
     for vector in records:
         burst.add(*vector.frames)
     taken = burst.take()
@@ -337,12 +358,12 @@ def test_recorded_records() -> None:
         "8E1BBB578999443B8818C5851AFC9A3F",
     ]
     values = Values.of([b"hello 1", b"hello 2", b"hello 3"])
-    for _, run in taken:
-        assert run == replace(taken[0][1], values=values)
+    for _, batch in taken:
+        assert batch == replace(taken[0][1], values=values)
 
 
 def test_receive_loop_may_append_to_known_buckets() -> None:
-    burst = Burst()
+    burst = BulkDecoder()
     burst.add(header(0), b"a")
     bucket = burst.buckets[header(0)[:-8]]
     bucket.sequences.append(header(1)[-8:])
@@ -355,7 +376,7 @@ def test_receive_loop_may_append_to_known_buckets() -> None:
 
 @pytest.mark.parametrize("as_runs", [False, True])
 def test_taken_values_are_not_touched_by_the_next_burst(as_runs: bool) -> None:
-    burst = Burst()
+    burst = BulkDecoder()
     taken = []
     for offset, value in enumerate([b"a", b"b"]):
         if as_runs:
@@ -367,8 +388,8 @@ def test_taken_values_are_not_touched_by_the_next_burst(as_runs: bool) -> None:
 
 
 def test_remembered_prefixes_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(bursts, "MAX_KNOWN_PREFIXES", 100)
-    burst = Burst()
+    monkeypatch.setattr(bulk_decoder, "MAX_KNOWN_PREFIXES", 100)
+    burst = BulkDecoder()
     buckets = burst.buckets
     for start in range(0, 1_000, 30):
         for i, as_run in product(range(start, start + 30), (False, True)):
@@ -384,7 +405,7 @@ def test_remembered_prefixes_are_bounded(monkeypatch: pytest.MonkeyPatch) -> Non
 
 
 def test_invalid_messages_are_not_remembered() -> None:
-    burst = Burst()
+    burst = BulkDecoder()
     for i in range(1_000):
         burst.add(b"M%d" % i + bytes(8), b"v")
         burst.add(b"R%d" % i + bytes(36), packed([b"v"]))

@@ -8,24 +8,24 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from dafka_core.protocol import fetching
-from dafka_core.protocol.consuming import HEADS_INTERVAL_S, ConsumerRole
-from dafka_core.protocol.fetching import RETRY_FIRST_S, RETRY_MAX_S
+from dafka_core.protocol import partition_fetcher
+from dafka_core.protocol.codec import subscription
+from dafka_core.protocol.consumer_role import HEADS_INTERVAL_S, ConsumerRole
 from dafka_core.protocol.limits import MAX_FETCH_COUNT
 from dafka_core.protocol.messages import (
     ConsumerHello,
     DirectHead,
     DirectRecord,
-    DirectRun,
+    DirectRecordBatch,
     Fetch,
     GetHeads,
     Head,
+    RecordBatchMessage,
     RecordMessage,
-    RecordRun,
     StoreHello,
 )
+from dafka_core.protocol.partition_fetcher import RETRY_FIRST_S, RETRY_MAX_S
 from dafka_core.protocol.role import Outgoing
-from dafka_core.protocol.wire import subscription
 from tests.core.protocol.model import (
     PARTITION,
     TOPIC,
@@ -49,12 +49,12 @@ def consumer(start: Any = "earliest", *topics: str) -> ConsumerRole:
 
 def record(role: ConsumerRole, start: int, end: int, now: float = 0.0) -> list[Outgoing]:
     """RECORDs ``[start, end)`` arrive."""
-    return role.on_run(now, "", run_of(start, end))
+    return role.on_batch(now, "", run_of(start, end))
 
 
 def direct(role: ConsumerRole, start: int, end: int, now: float = 0.0) -> list[Outgoing]:
     """DIRECT-RECORDs ``[start, end)`` arrive."""
-    return role.on_run(now, ME, run_of(start, end))
+    return role.on_batch(now, ME, run_of(start, end))
 
 
 def head(role: ConsumerRole, end: int, now: float = 0.0) -> list[Outgoing]:
@@ -178,12 +178,12 @@ def follow(role: ConsumerRole, network: Network, total: int, *, rate: int) -> li
             network.send(now, Head(TOPIC, PARTITION, published - 1))
         for item in network.arrived(now):
             if isinstance(item, tuple):
-                sent.extend(role.on_run(now, *item))
+                sent.extend(role.on_batch(now, *item))
             elif isinstance(item, Head):
                 sent.extend(role.on_message(now, item, ""))
             elif isinstance(item, Fetch):
-                for run in answer(item, published, at_once=rate):
-                    network.send(now, (ME, run))
+                for batch in answer(item, published, at_once=rate):
+                    network.send(now, (ME, batch))
         sent.extend(role.on_tick(now))
         for request in fetches_in(sent):
             assert request.end <= published
@@ -208,7 +208,7 @@ def test_everything_is_delivered_once_and_in_order(
 ) -> None:
     total = 10 * rate * 10
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(fetching, "MAX_AHEAD_RECORDS", ahead)
+        patch.setattr(partition_fetcher, "MAX_AHEAD_RECORDS", ahead)
         role = consumer("earliest")
         delivered = follow(role, Network(seed, loss, faults_end_s), total, rate=rate)
         assert delivered == list(range(total))
@@ -228,8 +228,8 @@ def test_replays_a_long_partition_whose_producer_is_gone(extra: int) -> None:
         request = requests.pop(0)
         assert 0 < request.count <= MAX_FETCH_COUNT
         stop = min(request.end + extra, total)
-        for run in answer(request, stop, at_once=8_192):
-            requests.extend(fetches_in(role.on_run(0.0, ME, run)))
+        for batch in answer(request, stop, at_once=8_192):
+            requests.extend(fetches_in(role.on_batch(0.0, ME, batch)))
             assert sum(r.count for r in requests) <= MAX_FETCH_COUNT
             delivered.extend(offsets_of(role.delivered))
             role.delivered.clear()
@@ -238,11 +238,11 @@ def test_replays_a_long_partition_whose_producer_is_gone(extra: int) -> None:
 
 def test_several_partitions_and_topics_do_not_mix() -> None:
     role = consumer("earliest", "a", "b")
-    runs = [run_of(0, 3, t, p) for t in ("a", "b") for p in ("P1", "P2")]
-    for run in runs:
-        role.on_run(0.0, "", run.since(1))
-    for run in runs:
-        role.on_run(0.0, "", run_of(0, 1, run.topic, run.partition))
+    batches = [run_of(0, 3, t, p) for t in ("a", "b") for p in ("P1", "P2")]
+    for batch in batches:
+        role.on_batch(0.0, "", batch.since(1))
+    for batch in batches:
+        role.on_batch(0.0, "", run_of(0, 1, batch.topic, batch.partition))
     for topic in ("a", "b"):
         for partition in ("P1", "P2"):
             mine = [r for r in role.delivered if (r.topic, r.partition) == (topic, partition)]
@@ -253,16 +253,16 @@ def test_topics_match_exactly() -> None:
     role = consumer("earliest", "a")
     # A SUB socket that subscribed to "a" is sent all of these.
     for topic in ("ab", "a/b", "a ", "A"):
-        assert role.on_run(0.0, "", run_of(5, 9, topic)) == []
+        assert role.on_batch(0.0, "", run_of(5, 9, topic)) == []
         assert role.on_message(0.0, Head(topic, PARTITION, 9), "") == []
-        assert role.on_run(0.0, ME, run_of(5, 9, topic)) == []
+        assert role.on_batch(0.0, ME, run_of(5, 9, topic)) == []
     assert role.delivered == []
     assert role.positions() == {}
 
 
 def test_records_sent_to_somebody_else_are_not_taken() -> None:
     role = consumer("earliest")
-    assert role.on_run(0.0, ME + "0", run_of(0, 9)) == []
+    assert role.on_batch(0.0, ME + "0", run_of(0, 9)) == []
     assert role.delivered == []
     assert role.positions() == {}
 
@@ -322,10 +322,10 @@ def test_a_lost_peer_changes_nothing() -> None:
 def test_subscriptions() -> None:
     role = consumer("earliest")
     assert role.subscriptions() == [
-        subscription(kind, ME) for kind in (DirectRecord, DirectRun, DirectHead, StoreHello)
+        subscription(kind, ME) for kind in (DirectRecord, DirectRecordBatch, DirectHead, StoreHello)
     ]
     assert role.topic_subscriptions(TOPIC) == [
-        subscription(kind, TOPIC) for kind in (RecordMessage, RecordRun, Head)
+        subscription(kind, TOPIC) for kind in (RecordMessage, RecordBatchMessage, Head)
     ]
 
 

@@ -6,10 +6,10 @@ from typing import Any
 
 import pytest
 
-from dafka_core.protocol.consuming import ConsumerRole
-from dafka_core.protocol.fetching import MAX_AHEAD_RECORDS, RETRY_MAX_S
+from dafka_core.protocol.consumer_role import ConsumerRole
 from dafka_core.protocol.limits import MAX_SEQUENCE
 from dafka_core.protocol.messages import Fetch, Head
+from dafka_core.protocol.partition_fetcher import MAX_AHEAD_RECORDS, RETRY_MAX_S
 from dafka_core.protocol.role import Outgoing
 from tests.core.protocol.model import (
     PARTITION,
@@ -32,12 +32,12 @@ def consumer(start: Any = "earliest", *topics: str) -> ConsumerRole:
 
 def record(role: ConsumerRole, start: int, end: int, now: float = 0.0) -> list[Outgoing]:
     """RECORDs ``[start, end)`` arrive."""
-    return role.on_run(now, "", run_of(start, end))
+    return role.on_batch(now, "", run_of(start, end))
 
 
 def direct(role: ConsumerRole, start: int, end: int, now: float = 0.0) -> list[Outgoing]:
     """DIRECT-RECORDs ``[start, end)`` arrive."""
-    return role.on_run(now, ME, run_of(start, end))
+    return role.on_batch(now, ME, run_of(start, end))
 
 
 def head(role: ConsumerRole, end: int, now: float = 0.0) -> list[Outgoing]:
@@ -97,8 +97,8 @@ def test_seek(offset: int) -> None:
     asked = fetches_in(role.on_tick(0.0))
     assert asked == ([fetch(offset, 30)] if offset < 30 else [])
     for request in asked:
-        for run in answer(request, 30):
-            role.on_run(0.0, ME, run)
+        for batch in answer(request, 30):
+            role.on_batch(0.0, ME, batch)
     record(role, 30, 50)
     assert offsets_of(role.delivered) == list(range(offset, 50))
 
@@ -154,8 +154,8 @@ def test_a_head_that_is_a_lie_costs_little() -> None:
         sent = role.on_tick(now)
         for request in fetches_in([*sent, *head(role, MAX_SEQUENCE + 1, now)]):
             asked += 1
-            for run in answer(request, 10):
-                direct(role, run.offset, run.end, now)
+            for batch in answer(request, 10):
+                direct(role, batch.offset, batch.end, now)
     assert offsets_of(role.delivered) == list(range(10))
     # Once in eight seconds in the end.
     assert asked <= 200 / RETRY_MAX_S + 8
@@ -175,17 +175,17 @@ def test_records_that_nobody_has_cost_little() -> None:
     # All that did not fit is asked for when the first ones turn up.
     requests = [Fetch(PARTITION, ME, TOPIC, 0, 1_000)]
     while requests:
-        for run in answer(requests.pop(0), 601_000):
-            requests.extend(fetches_in(direct(role, run.offset, run.end, 60.0)))
+        for batch in answer(requests.pop(0), 601_000):
+            requests.extend(fetches_in(direct(role, batch.offset, batch.end, 60.0)))
     assert offsets_of(role.delivered) == list(range(601_000))
     assert role._ahead.records == role._ahead.size_bytes == 0
 
 
 def test_partitions_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("dafka_core.protocol.consuming.MAX_PARTITIONS", 10)
+    monkeypatch.setattr("dafka_core.protocol.consumer_role.MAX_PARTITIONS", 10)
     role = consumer("earliest")
     for i in range(30):
         role.on_message(0.0, Head(TOPIC, f"P{i}", 5), "")
-        role.on_run(0.0, "", run_of(0, 1, partition=f"P{i}"))
+        role.on_batch(0.0, "", run_of(0, 1, partition=f"P{i}"))
     assert len(role.positions()) == 10
     assert len(role.delivered) == 10

@@ -9,8 +9,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dafka_core.protocol import fetching
-from dafka_core.protocol.fetching import (
+from dafka_core.protocol import partition_fetcher
+from dafka_core.protocol.limits import MAX_FETCH_COUNT, MAX_SEQUENCE
+from dafka_core.protocol.messages import Fetch
+from dafka_core.protocol.partition_fetcher import (
     FETCH_BLOCK_BYTES,
     FETCH_BLOCK_COUNT,
     FETCH_FIRST_COUNT,
@@ -18,20 +20,18 @@ from dafka_core.protocol.fetching import (
     MAX_AHEAD_RECORDS,
     RETRY_FIRST_S,
     RETRY_MAX_S,
-    Ahead,
-    Catchup,
+    PartitionFetcher,
+    ReorderBudget,
 )
-from dafka_core.protocol.limits import MAX_FETCH_COUNT, MAX_SEQUENCE
-from dafka_core.protocol.messages import Fetch
-from dafka_core.records import Run, Values
+from dafka_core.records import RecordBatch, Values
 from tests.core.protocol.model import PARTITION, TOPIC, offsets_of, run_of
 
 
-def catchup_at(offset: int = 0, ahead: Ahead | None = None) -> Catchup:
-    return Catchup(TOPIC, PARTITION, offset, Ahead() if ahead is None else ahead)
+def catchup_at(offset: int = 0, ahead: ReorderBudget | None = None) -> PartitionFetcher:
+    return PartitionFetcher(TOPIC, PARTITION, offset, ReorderBudget() if ahead is None else ahead)
 
 
-def asked(catchup: Catchup, now: float) -> tuple[int, int] | None:
+def asked(catchup: PartitionFetcher, now: float) -> tuple[int, int] | None:
     fetch = catchup.ask(now, "C")
     if fetch is None:
         return None
@@ -48,10 +48,10 @@ def test_pieces_in_any_order_come_out_once_and_in_order(
     start: int, pieces: list[tuple[int, int]], room: int
 ) -> None:
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(fetching, "MAX_AHEAD_RECORDS", room)
-        ahead = Ahead()
+        patch.setattr(partition_fetcher, "MAX_AHEAD_RECORDS", room)
+        ahead = ReorderBudget()
         catchup = catchup_at(start, ahead)
-        delivered: list[Run] = []
+        delivered: list[RecordBatch] = []
         for piece in pieces:
             delivered.extend(catchup.take(0.0, run_of(*piece)))
             assert offsets_of(delivered) == list(range(start, catchup.next_offset))
@@ -82,7 +82,7 @@ def test_asks_for_what_is_known_to_be_missing_and_nothing_else() -> None:
     catchup = catchup_at(5)
     assert asked(catchup, 0.0) is None
     assert catchup.deadline() is None
-    catchup.note_head(9)
+    catchup.raise_head(9)
     assert asked(catchup, 0.0) == (5, 9)
     assert asked(catchup, 0.0) is None
     assert catchup.deadline() == RETRY_FIRST_S
@@ -99,14 +99,14 @@ def test_asks_only_up_to_what_it_keeps_behind_a_gap() -> None:
 
 def test_the_head_never_goes_backwards() -> None:
     catchup = catchup_at()
-    catchup.note_head(9)
-    catchup.note_head(3)
+    catchup.raise_head(9)
+    catchup.raise_head(3)
     assert catchup.head == 9
 
 
 def test_asks_again_ever_more_seldom_until_something_comes() -> None:
     catchup = catchup_at()
-    catchup.note_head(10)
+    catchup.raise_head(10)
     times = [tenth / 10 for tenth in range(1_000) if asked(catchup, tenth / 10)]
     gaps = [round(later - earlier, 1) for earlier, later in pairwise(times)]
     assert gaps[:4] == [1.0, 2.0, 4.0, 8.0]
@@ -118,7 +118,7 @@ def test_asks_again_ever_more_seldom_until_something_comes() -> None:
 
 def test_blocks_grow_and_the_next_one_is_asked_for_before_the_last_has_come() -> None:
     catchup = catchup_at()
-    catchup.note_head(1_000_000)
+    catchup.raise_head(1_000_000)
     counts = []
     under_way: list[tuple[int, int]] = []
     while catchup.next_offset < 1_000_000:
@@ -142,19 +142,19 @@ def test_blocks_grow_and_the_next_one_is_asked_for_before_the_last_has_come() ->
 
 def test_blocks_of_large_records_are_small() -> None:
     catchup = catchup_at()
-    catchup.note_head(1_000)
+    catchup.raise_head(1_000)
     value = bytes(FETCH_BLOCK_BYTES // 4)
-    catchup.take(0.0, Run(TOPIC, PARTITION, 0, Values.of([value])))
+    catchup.take(0.0, RecordBatch(TOPIC, PARTITION, 0, Values.of([value])))
     start, end = asked(catchup, 0.0) or (0, 0)
     assert (start, end - start) == (1, 6)  # three of them fit; the first block is doubled
-    catchup.take(0.0, Run(TOPIC, PARTITION, 1, Values.of([bytes(2 * FETCH_BLOCK_BYTES)])))
+    catchup.take(0.0, RecordBatch(TOPIC, PARTITION, 1, Values.of([bytes(2 * FETCH_BLOCK_BYTES)])))
     assert asked(catchup, 0.0) is None
     assert asked(catchup, RETRY_FIRST_S) == (2, 3)
 
 
 def test_records_that_were_lost_for_want_of_room_are_asked_for_at_once() -> None:
     catchup = catchup_at()
-    catchup.note_head(100)
+    catchup.raise_head(100)
     assert asked(catchup, 0.0) == (0, 100)
     catchup.take(0.1, run_of(0, 30))
     catchup.lose(run_of(30, 60))
@@ -176,29 +176,29 @@ def test_losing_what_was_taken_before_changes_nothing() -> None:
 
 def test_somebody_who_hears_us_only_now_is_asked_at_once() -> None:
     catchup = catchup_at()
-    catchup.note_head(100)
+    catchup.raise_head(100)
     assert asked(catchup, 0.0) == (0, 100)
-    catchup.heard_anew()
+    catchup.retry_unanswered()
     assert asked(catchup, 0.0) == (0, 100)
     catchup.take(0.1, run_of(0, 50))
     # An answer is coming: others need not give it once more.
-    catchup.heard_anew()
+    catchup.retry_unanswered()
     assert asked(catchup, 0.1) is None
 
 
 def test_hearing_anew_again_and_again_does_not_change_the_block() -> None:
     catchup = catchup_at()
-    catchup.note_head(1 << 40)
+    catchup.raise_head(1 << 40)
     blocks = set()
     for _ in range(100):
         blocks.add(asked(catchup, 0.0))
-        catchup.heard_anew()
+        catchup.retry_unanswered()
     assert blocks == {(0, 2 * FETCH_FIRST_COUNT)}
 
 
 def test_reaches_the_last_offset_there_can_be() -> None:
     catchup = catchup_at(MAX_SEQUENCE - 1)
-    catchup.note_head(MAX_SEQUENCE + 1)
+    catchup.raise_head(MAX_SEQUENCE + 1)
     assert asked(catchup, 0.0) == (MAX_SEQUENCE - 1, MAX_SEQUENCE + 1)
     catchup.take(0.0, run_of(MAX_SEQUENCE - 1, MAX_SEQUENCE + 1))
     assert catchup.next_offset == MAX_SEQUENCE + 1
@@ -206,8 +206,8 @@ def test_reaches_the_last_offset_there_can_be() -> None:
 
 
 def test_what_is_kept_behind_gaps_is_bounded_for_all_partitions_together() -> None:
-    ahead = Ahead()
-    catchups = [Catchup(TOPIC, f"P{i}", 0, ahead) for i in range(4)]
+    ahead = ReorderBudget()
+    catchups = [PartitionFetcher(TOPIC, f"P{i}", 0, ahead) for i in range(4)]
     for catchup in catchups:
         for start in range(1, MAX_AHEAD_RECORDS, 40_000):
             catchup.take(0.0, run_of(start, start + 30_000, partition=catchup.partition))
@@ -220,10 +220,10 @@ def test_what_is_kept_behind_gaps_is_bounded_for_all_partitions_together() -> No
 
 
 def test_what_is_kept_behind_gaps_is_bounded_in_bytes() -> None:
-    ahead = Ahead()
+    ahead = ReorderBudget()
     catchup = catchup_at(0, ahead)
     for offset in range(1, 40, 2):
-        catchup.take(0.0, Run(TOPIC, PARTITION, offset, Values.of([bytes(8 << 20)])))
+        catchup.take(0.0, RecordBatch(TOPIC, PARTITION, offset, Values.of([bytes(8 << 20)])))
     assert ahead.size_bytes == MAX_AHEAD_BYTES
     assert ahead.records == 8
     catchup.close()
@@ -231,7 +231,7 @@ def test_what_is_kept_behind_gaps_is_bounded_in_bytes() -> None:
 
 
 def test_what_is_kept_already_takes_no_room_again() -> None:
-    ahead = Ahead()
+    ahead = ReorderBudget()
     catchup = catchup_at(0, ahead)
     for _ in range(10):
         catchup.take(0.0, run_of(5, 9))
@@ -244,8 +244,8 @@ def test_the_worst_order_of_arrival_costs_no_time() -> None:
     values = Values.of([b""])
     started = time.perf_counter()
     for offset in range(100_000, 0, -1):
-        catchup.take(0.0, Run(TOPIC, PARTITION, offset, values))
-    taken = catchup.take(0.0, Run(TOPIC, PARTITION, 0, values))
-    assert [run.offset for run in taken] == list(range(100_001))
+        catchup.take(0.0, RecordBatch(TOPIC, PARTITION, offset, values))
+    taken = catchup.take(0.0, RecordBatch(TOPIC, PARTITION, 0, values))
+    assert [batch.offset for batch in taken] == list(range(100_001))
     # Looking through all that is kept, for each record, would take half an hour.
     assert time.perf_counter() - started < 20

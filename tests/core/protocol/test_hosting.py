@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from dafka_core.protocol import hosting
-from dafka_core.protocol.asking import MAX_STORES
-from dafka_core.protocol.hosting import ANNOUNCED_S, HEAD_INTERVAL_S
+from dafka_core.protocol import hosted_partitions
+from dafka_core.protocol.hosted_partitions import ANNOUNCED_S, HEAD_INTERVAL_S
 from dafka_core.protocol.messages import Ack, Head, StoreEndpoints, TimesReply
 from dafka_core.protocol.role import Outgoing
+from dafka_core.protocol.store_directory import MAX_STORES
 from tests.core.protocol.model import PARTITION, TOPIC, run_of, runs_in
 from tests.core.protocol.test_storing import ME, OTHER, Disk, ack, head, store
 
@@ -23,10 +23,10 @@ def test_a_put_is_published_when_it_is_on_disk() -> None:
     assert role.host(0.0, run_of(0, 10))
     assert role.on_tick(0.0) == []
     assert role.pending_bytes == 10 * 9
-    (run,) = role._pending
+    (batch,) = role._pending
     acked, record, announced = disk.store(role)
     assert isinstance(acked, Ack)
-    assert [message.run for message in runs_in([record])] == [run]
+    assert [message.batch for message in runs_in([record])] == [batch]
     assert [announced] == HEAD
     assert disk.offsets() == list(range(10))
 
@@ -56,7 +56,7 @@ def test_a_put_goes_on_after_what_an_earlier_life_has_stored() -> None:
 def test_records_of_producers_are_not_published() -> None:
     disk = Disk()
     role = store(disk)
-    role.on_run(0.0, "", run_of(0, 10))
+    role.on_batch(0.0, "", run_of(0, 10))
     assert disk.store(role) == [ack(10)]
     assert heads_in(role.on_tick(10.0)) == []
 
@@ -83,9 +83,9 @@ def test_a_partition_that_comes_from_elsewhere_is_not_hosted_any_more() -> None:
     role = store(disk)
     role.host(0.0, run_of(0, 10))
     disk.store(role)
-    role.on_run(0.0, "", run_of(5, 10))  # nothing new: another store's copy
+    role.on_batch(0.0, "", run_of(5, 10))  # nothing new: another store's copy
     assert heads_in(role.on_tick(1.0)) == HEAD
-    role.on_run(2.0, "", run_of(10, 20))
+    role.on_batch(2.0, "", run_of(10, 20))
     assert disk.store(role) == [ack(20)]
     assert heads_in(role.on_tick(3.0)) == []
 
@@ -93,7 +93,7 @@ def test_a_partition_that_comes_from_elsewhere_is_not_hosted_any_more() -> None:
 def test_records_that_came_ahead_follow_a_put() -> None:
     disk = Disk()
     role = store(disk)
-    role.on_run(0.0, "", run_of(10, 20))
+    role.on_batch(0.0, "", run_of(10, 20))
     assert role.host(0.0, run_of(0, 10))
     disk.store(role)
     assert disk.offsets() == list(range(20))
@@ -109,11 +109,11 @@ def test_a_head_above_the_end_does_not_hold_a_put_up() -> None:
 def test_hosted_partitions_are_bounded() -> None:
     disk = Disk()
     role = store(disk)
-    for index in range(hosting.MAX_HOSTED + 10):
+    for index in range(hosted_partitions.MAX_HOSTED + 10):
         role.host(0.0, run_of(0, 1, partition=f"P{index}"))
     disk.store(role)
     heads = heads_in(role.on_tick(2.0))
-    assert len(heads) == hosting.MAX_HOSTED
+    assert len(heads) == hosted_partitions.MAX_HOSTED
     assert heads[0] == Head(TOPIC, "P10", 0)
 
 

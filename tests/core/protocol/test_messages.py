@@ -9,7 +9,6 @@ from typing import Any
 import pytest
 
 from dafka_core.errors import ProtocolError
-from dafka_core.protocol.checks import text_size_bytes
 from dafka_core.protocol.limits import (
     MAX_ADDRESS_BYTES,
     MAX_FETCH_COUNT,
@@ -23,7 +22,7 @@ from dafka_core.protocol.messages import (
     ConsumerHello,
     DirectHead,
     DirectRecord,
-    DirectRun,
+    DirectRecordBatch,
     Fetch,
     GetHeads,
     Head,
@@ -31,15 +30,16 @@ from dafka_core.protocol.messages import (
     HeadsQuery,
     HeadsReply,
     Message,
+    RecordBatchMessage,
     RecordMessage,
-    RecordRun,
     StoreEndpoints,
     StoreHello,
     TimeEntry,
     TimesQuery,
     TimesReply,
 )
-from dafka_core.records import NO_NUMBER, Unit
+from dafka_core.protocol.validation import text_size_bytes
+from dafka_core.records import NO_VERSION, Transaction
 
 RECORD = RecordMessage("t", "P", 1, b"v")
 DIRECT_RECORD = DirectRecord("C", "t", "P", 1, b"v")
@@ -50,8 +50,8 @@ DIRECT_HEAD = DirectHead("C", "t", "P", 1)
 GET_HEADS = GetHeads("t", "C")
 CONSUMER_HELLO = ConsumerHello("S", "C", ("t",))
 STORE_HELLO = StoreHello("C", "S")
-RECORD_RUN = RecordRun("t", "P", 1, 1, b"\1\0\0\0v")
-DIRECT_RUN = DirectRun("C", "t", "P", 1, 1, b"\1\0\0\0v")
+RECORD_RUN = RecordBatchMessage("t", "P", 1, 1, b"\1\0\0\0v")
+DIRECT_RUN = DirectRecordBatch("C", "t", "P", 1, 1, b"\1\0\0\0v")
 HEADS_QUERY = HeadsQuery("C", 1, ("t",))
 TIMES_QUERY = TimesQuery("C", 1, "t", "P", 1, 2)
 HEADS_REPLY = HeadsReply("C", 1, "S", 0, 1, (HeadEntry("t", "P", 1, 2),))
@@ -237,28 +237,32 @@ def test_endpoints_are_checked(locations: tuple[str, ...]) -> None:
 
 
 @pytest.mark.parametrize("run", [RECORD_RUN, DIRECT_RUN])
-def test_runs_are_checked(run: RecordRun | DirectRun) -> None:
+def test_runs_are_checked(batch: RecordBatchMessage | DirectRecordBatch) -> None:
     for count, value in ((0, b""), (-1, b""), (2, b"\1\0\0\0v"), (1, b""), (1, b"\1\0\0\0")):
         with pytest.raises(ProtocolError):
-            replace(run, count=count, value=value)
+            replace(batch, count=count, value=value)
     with pytest.raises(ProtocolError, match="a sequence must lie in"):
-        replace(run, sequence=MAX_SEQUENCE, count=2, value=bytes(8))
+        replace(batch, sequence=MAX_SEQUENCE, count=2, value=bytes(8))
 
 
 @pytest.mark.parametrize("run", [RECORD_RUN, DIRECT_RUN])
-def test_units_of_runs_are_checked(run: RecordRun | DirectRun) -> None:
-    for right in (Unit(NO_NUMBER, 1, 2), Unit(0, 0, 9), Unit(MAX_SEQUENCE, 1, MAX_SEQUENCE + 1)):
-        assert replace(run, unit=right).unit == right
+def test_units_of_runs_are_checked(batch: RecordBatchMessage | DirectRecordBatch) -> None:
+    for right in (
+        Transaction(NO_VERSION, 1, 2),
+        Transaction(0, 0, 9),
+        Transaction(MAX_SEQUENCE, 1, MAX_SEQUENCE + 1),
+    ):
+        assert replace(batch, transaction=right).transaction == right
     for wrong in (
-        Unit(-2, 1, 2),
-        Unit(MAX_SEQUENCE + 1, 1, 2),
-        Unit(0, 2, 3),
-        Unit(0, 0, 1),
-        Unit(0, -1, 2),
-        Unit(0, 1, MAX_SEQUENCE + 2),
+        Transaction(-2, 1, 2),
+        Transaction(MAX_SEQUENCE + 1, 1, 2),
+        Transaction(0, 2, 3),
+        Transaction(0, 0, 1),
+        Transaction(0, -1, 2),
+        Transaction(0, 1, MAX_SEQUENCE + 2),
     ):
         with pytest.raises(ProtocolError, match=r"unit|end"):
-            replace(run, unit=wrong)
+            replace(batch, transaction=wrong)
 
 
 @pytest.mark.parametrize("message", [ACK, HEAD, DIRECT_HEAD])

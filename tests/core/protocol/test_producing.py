@@ -8,24 +8,24 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dafka_core.protocol import producing
+from dafka_core.protocol import producer_role
+from dafka_core.protocol.codec import subscription
 from dafka_core.protocol.limits import MAX_FETCH_COUNT, MAX_SEQUENCE
 from dafka_core.protocol.messages import (
     Ack,
     DirectHead,
     DirectRecord,
-    DirectRun,
+    DirectRecordBatch,
     Fetch,
     GetHeads,
     Head,
+    RecordBatchMessage,
     RecordMessage,
-    RecordRun,
     StoreHello,
 )
-from dafka_core.protocol.producing import HURRY_INTERVAL_S, MAX_ACKING_STORES, ProducerRole
-from dafka_core.protocol.role import RunMessage
-from dafka_core.protocol.wire import subscription
-from dafka_core.records import Run, Values
+from dafka_core.protocol.producer_role import HURRY_INTERVAL_S, MAX_ACKING_STORES, ProducerRole
+from dafka_core.protocol.role import OutgoingBatch
+from dafka_core.records import RecordBatch, Values
 from tests.core.protocol.model import PARTITION, TOPIC, offsets_of, run_of, runs_in, values_of
 
 
@@ -33,25 +33,25 @@ def producer(*, acks: int = 1, resume: bool = False) -> ProducerRole:
     return ProducerRole(TOPIC, PARTITION, acks=acks, head_interval_s=1.0, resume=resume)
 
 
-def publish(role: ProducerRole, count: int, now: float = 0.0) -> Run:
+def publish(role: ProducerRole, count: int, now: float = 0.0) -> RecordBatch:
     """Publishes records whose values say which they are."""
     values = values_of(role.next_offset, role.next_offset + count)
     [message] = role.publish(now, values)
-    assert isinstance(message, RunMessage)
+    assert isinstance(message, OutgoingBatch)
     assert message.requestor == ""
-    return message.run
+    return message.batch
 
 
 def acknowledge(role: ProducerRole, end: int, store: str = "", peer: str = "") -> None:
     assert role.on_message(0.0, Ack(PARTITION, TOPIC, end - 1, store), peer) == []
 
 
-def fetched(role: ProducerRole, start: int, count: int) -> list[Run]:
+def fetched(role: ProducerRole, start: int, count: int) -> list[RecordBatch]:
     messages = role.on_message(0.0, Fetch(PARTITION, "C", TOPIC, start, count), "")
     answers = runs_in(messages)
     assert len(answers) == len(messages)
     assert {message.requestor for message in answers} <= {"C"}
-    return [message.run for message in answers]
+    return [message.batch for message in answers]
 
 
 STORES = ["S1", "S2", "S3"]
@@ -182,7 +182,7 @@ def test_names_of_stores_are_bounded() -> None:
 def test_an_answer_has_at_most_so_many_bytes_but_always_a_record(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(producing, "MAX_ANSWER_BYTES", 80)
+    monkeypatch.setattr(producer_role, "MAX_ANSWER_BYTES", 80)
     role = producer()
     publish(role, 8)
     publish(role, 100)
@@ -190,8 +190,8 @@ def test_an_answer_has_at_most_so_many_bytes_but_always_a_record(
     assert offsets_of(fetched(role, 0, 100)) == list(range(10))
     assert offsets_of(fetched(role, 10, 100)) == list(range(10, 20))
     role.publish(0.0, Values.of([bytes(500), b"", b""]))
-    assert [run.values.size_bytes for run in fetched(role, 108, 3)] == [500]
-    assert [len(run.values) for run in fetched(role, 109, 3)] == [2]
+    assert [batch.values.size_bytes for batch in fetched(role, 108, 3)] == [500]
+    assert [len(batch.values) for batch in fetched(role, 109, 3)] == [2]
 
 
 @pytest.mark.parametrize(
@@ -258,15 +258,15 @@ def test_get_heads_is_answered() -> None:
 
 def test_who_subscribes_is_told_at_once_where_the_partition_is() -> None:
     role = producer()
-    assert role.on_subscribed(0.0, RecordRun, TOPIC) == []
+    assert role.on_subscribed(0.0, RecordBatchMessage, TOPIC) == []
     publish(role, 3)
     # Stores subscribe to all topics, by the empty prefix.
     for topic in (TOPIC, "hel", ""):
-        assert role.on_subscribed(0.0, RecordRun, topic) == [Head(TOPIC, PARTITION, 2)]
+        assert role.on_subscribed(0.0, RecordBatchMessage, topic) == [Head(TOPIC, PARTITION, 2)]
         # Deployed nodes, which subscribe to nothing else, are to ask only when they are heard.
         for kind in (RecordMessage, Head):
             assert role.on_subscribed(0.0, kind, topic) == []
-    assert role.on_subscribed(0.0, RecordRun, "hello, too") == []
+    assert role.on_subscribed(0.0, RecordBatchMessage, "hello, too") == []
     assert role.on_subscribed(0.0, StoreHello, TOPIC) == []
 
 
@@ -275,7 +275,7 @@ def test_subscriptions() -> None:
         subscription(Ack, PARTITION),
         subscription(Fetch, PARTITION),
         subscription(DirectRecord, PARTITION),
-        subscription(DirectRun, PARTITION),
+        subscription(DirectRecordBatch, PARTITION),
         subscription(GetHeads, TOPIC),
     ]
     assert producer().subscriptions() == own
@@ -288,7 +288,7 @@ def test_records_are_nothing_to_a_producer() -> None:
     role = producer()
     publish(role, 3)
     for requestor in ("", "C", PARTITION):
-        assert role.on_run(0.0, requestor, run_of(0, 9)) == []
+        assert role.on_batch(0.0, requestor, run_of(0, 9)) == []
         assert (role.next_offset, role.durable) == (3, 0)
 
 
@@ -302,9 +302,9 @@ def test_its_last_record_in_a_store_is_an_acknowledgement_that_was_lost() -> Non
     assert set(fetches) == {Fetch(PARTITION, PARTITION, TOPIC, 2, 1)}
     assert len(fetches) in (3, 4)
     for requestor in ("", "C"):
-        role.on_run(0.0, requestor, run_of(2, 3))
+        role.on_batch(0.0, requestor, run_of(2, 3))
         assert role.durable == 0
-    role.on_run(0.0, PARTITION, run_of(2, 3))
+    role.on_batch(0.0, PARTITION, run_of(2, 3))
     assert role.durable == 3
     assert not [m for i in range(20, 60) for m in role.on_tick(i / 5) if isinstance(m, Fetch)]
 
@@ -313,14 +313,14 @@ def test_another_record_at_its_offset_is_no_acknowledgement() -> None:
     # A deployed store that was missed when the partition was resumed keeps what it has.
     role = producer()
     publish(role, 3)
-    role.on_run(0.0, PARTITION, Run.of(TOPIC, PARTITION, 2, [b"of another life"]))
-    role.on_run(0.0, PARTITION, Run.of(TOPIC, PARTITION, 7, [b"never published"]))
+    role.on_batch(0.0, PARTITION, RecordBatch.of(TOPIC, PARTITION, 2, [b"of another life"]))
+    role.on_batch(0.0, PARTITION, RecordBatch.of(TOPIC, PARTITION, 7, [b"never published"]))
     assert role.durable == 0
 
 
 def test_a_record_in_a_store_does_not_stand_for_two_acknowledgements() -> None:
     role = producer(acks=2)
     publish(role, 3)
-    role.on_run(0.0, PARTITION, run_of(2, 3))
+    role.on_batch(0.0, PARTITION, run_of(2, 3))
     acknowledge(role, 3, "S1")
     assert role.durable == 0

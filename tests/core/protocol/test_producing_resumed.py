@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import pytest
 
-from dafka_core.protocol.asking import GREETING, SETTLE_S
 from dafka_core.protocol.messages import (
     ConsumerHello,
     Fetch,
@@ -13,8 +12,9 @@ from dafka_core.protocol.messages import (
     HeadsQuery,
     HeadsReply,
 )
-from dafka_core.protocol.producing import MAX_ACKING_STORES
-from dafka_core.records import Run
+from dafka_core.protocol.producer_role import MAX_ACKING_STORES
+from dafka_core.protocol.store_directory import GREETING, SETTLE_S
+from dafka_core.records import RecordBatch
 from tests.core.protocol.model import PARTITION, TOPIC, run_of
 from tests.core.protocol.test_producing import acknowledge, fetched, producer, publish
 
@@ -41,9 +41,9 @@ def test_resumes_where_the_furthest_store_says_that_it_ended() -> None:
     assert (role.next_offset, role.durable, role.unacknowledged) == (9, 9, 0)
     # Stores and consumers that lag behind hear at once how far it has come.
     assert role.on_tick(SETTLE_S) == [Head(TOPIC, PARTITION, 8)]
-    run = publish(role, 2, now=1.0)
-    assert run == run_of(9, 11)
-    assert fetched(role, 9, 100) == [run]
+    batch = publish(role, 2, now=1.0)
+    assert batch == run_of(9, 11)
+    assert fetched(role, 9, 100) == [batch]
     assert fetched(role, 8, 100) == []
     acknowledge(role, 11)
     assert role.unacknowledged == 0
@@ -79,10 +79,10 @@ def test_a_store_that_has_more_than_is_published_is_asked_whether_it_is_the_same
     assert role.durable == 2
     assert role.on_tick(2.0) == [Head(TOPIC, PARTITION, 4), fetch]
     # What an earlier life left at this offset may be another record.
-    role.on_run(2.0, PARTITION, Run.of(TOPIC, PARTITION, 4, [b"of another life"]))
+    role.on_batch(2.0, PARTITION, RecordBatch.of(TOPIC, PARTITION, 4, [b"of another life"]))
     assert role.durable == 2
     assert fetch in role.on_tick(3.0)  # the answer may be lost, too
-    role.on_run(3.0, PARTITION, run_of(4, 5))
+    role.on_batch(3.0, PARTITION, run_of(4, 5))
     assert role.unacknowledged == 0
     for store in ("S1", "S2"):
         acknowledge(role, 9, store)
@@ -97,7 +97,7 @@ def test_a_store_that_has_more_counts_up_to_where_it_has_said() -> None:
     for store in ("S1", "S2"):
         acknowledge(role, 4, store)
     publish(role, 7)
-    role.on_run(0.0, PARTITION, run_of(9, 10))
+    role.on_batch(0.0, PARTITION, run_of(9, 10))
     assert role.durable == 4
 
 

@@ -6,22 +6,22 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dafka_core.protocol import fetching
-from dafka_core.protocol.asking import GREETING, SETTLE_S
-from dafka_core.protocol.fetching import RETRY_FIRST_S, RETRY_MAX_S
+from dafka_core.protocol import partition_fetcher
+from dafka_core.protocol.codec import subscription
 from dafka_core.protocol.messages import (
     Ack,
     ConsumerHello,
     DirectRecord,
-    DirectRun,
+    DirectRecordBatch,
     Fetch,
     HeadsQuery,
     HeadsReply,
     StoreHello,
 )
-from dafka_core.protocol.reading import RangeRead, ReaderRole
+from dafka_core.protocol.partition_fetcher import RETRY_FIRST_S, RETRY_MAX_S
+from dafka_core.protocol.reader_role import RangeRead, ReaderRole
 from dafka_core.protocol.role import Outgoing
-from dafka_core.protocol.wire import subscription
+from dafka_core.protocol.store_directory import GREETING, SETTLE_S
 from tests.core.protocol.model import (
     PARTITION,
     TOPIC,
@@ -47,13 +47,13 @@ def fetch(start: int, end: int) -> Fetch:
 
 
 def direct(role: ReaderRole, start: int, end: int, now: float = 0.0) -> list[Outgoing]:
-    return role.on_run(now, ME, run_of(start, end))
+    return role.on_batch(now, ME, run_of(start, end))
 
 
 def taken(read: RangeRead) -> list[int]:
     """What was delivered, which the node takes away."""
-    runs, read.delivered = read.delivered, []
-    return offsets_of(runs)
+    batches, read.delivered = read.delivered, []
+    return offsets_of(batches)
 
 
 def test_asks_for_the_range_with_the_next_tick() -> None:
@@ -96,10 +96,10 @@ def test_more_than_was_asked_for_is_cut_off() -> None:
 def test_records_of_others_are_not_taken() -> None:
     role = reader()
     read = role.read(TOPIC, PARTITION, 0, 5)
-    assert role.on_run(0.0, "", run_of(0, 5)) == []
-    assert role.on_run(0.0, ME + "0", run_of(0, 5)) == []
-    assert role.on_run(0.0, ME, run_of(0, 5, topic="hell")) == []
-    assert role.on_run(0.0, ME, run_of(0, 5, partition="P2")) == []
+    assert role.on_batch(0.0, "", run_of(0, 5)) == []
+    assert role.on_batch(0.0, ME + "0", run_of(0, 5)) == []
+    assert role.on_batch(0.0, ME, run_of(0, 5, topic="hell")) == []
+    assert role.on_batch(0.0, ME, run_of(0, 5, partition="P2")) == []
     assert read.delivered == []
 
 
@@ -124,7 +124,7 @@ def test_ranges_become_complete_whatever_the_network_does(
     faults_end_s, log_end = 5.0, 6_000
     network = Network(seed, loss, faults_end_s)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(fetching, "MAX_AHEAD_RECORDS", ahead)
+        patch.setattr(partition_fetcher, "MAX_AHEAD_RECORDS", ahead)
         role = reader()
         reads = [role.read(TOPIC, PARTITION, start, start + count) for start, count in ranges]
         tenth = 0
@@ -134,10 +134,10 @@ def test_ranges_become_complete_whatever_the_network_does(
             sent = role.on_tick(now)
             for item in network.arrived(now):
                 if isinstance(item, Fetch):
-                    for run in answer(item, log_end, at_once=700):
-                        network.send(now, (ME, run))
+                    for batch in answer(item, log_end, at_once=700):
+                        network.send(now, (ME, batch))
                 elif isinstance(item, tuple):
-                    sent.extend(role.on_run(now, *item))
+                    sent.extend(role.on_batch(now, *item))
             for request in fetches_in(sent):
                 network.send(now, request)
             tenth += 1
@@ -155,8 +155,8 @@ def test_a_long_range_needs_no_time_beyond_that_of_its_answers() -> None:
     requests = fetches_in(role.on_tick(0.0))
     found: list[int] = []
     while requests:
-        for run in answer(requests.pop(0), total, at_once=8_192):
-            requests.extend(fetches_in(role.on_run(0.0, ME, run)))
+        for batch in answer(requests.pop(0), total, at_once=8_192):
+            requests.extend(fetches_in(role.on_batch(0.0, ME, batch)))
             found.extend(taken(read))
     assert found == list(range(total))
 
@@ -245,6 +245,6 @@ def test_subscriptions() -> None:
     role = ReaderRole(ME)
     assert role.subscriptions() == [
         subscription(DirectRecord, ME),
-        subscription(DirectRun, ME),
+        subscription(DirectRecordBatch, ME),
         *role.directory.subscriptions(),
     ]

@@ -4,13 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from dafka_core.protocol.answering import (
-    Announce,
-    Request,
-    head_messages,
-    heads_reply,
-    times_reply,
-)
+from dafka_core.protocol.codec import decode, encode
 from dafka_core.protocol.limits import MAX_FETCH_COUNT, MAX_REPLY_ENTRIES
 from dafka_core.protocol.messages import (
     ConsumerHello,
@@ -24,9 +18,15 @@ from dafka_core.protocol.messages import (
     TimesQuery,
     TimesReply,
 )
-from dafka_core.protocol.storing import MAX_PENDING_REQUESTS, StoreRole
-from dafka_core.protocol.units import Publish
-from dafka_core.protocol.wire import decode, encode
+from dafka_core.protocol.store_requests import (
+    AnnounceHeads,
+    Request,
+    head_messages,
+    heads_reply,
+    times_reply,
+)
+from dafka_core.protocol.store_role import MAX_PENDING_REQUESTS, StoreRole
+from dafka_core.protocol.transactions import PublishCommitted
 from dafka_core.records import PartitionInfo
 from tests.core.protocol.model import PARTITION, TOPIC
 
@@ -53,7 +53,7 @@ def taken(role: StoreRole) -> list[Request]:
     while role.has_requests():
         request = role.take_request()
         assert request is not None
-        assert not isinstance(request, Announce | Publish)
+        assert not isinstance(request, AnnounceHeads | PublishCommitted)
         requests.append(request)
     assert role.take_request() is None
     return requests

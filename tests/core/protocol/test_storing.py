@@ -6,34 +6,34 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dafka_core.protocol import fetching, storing
-from dafka_core.protocol.asking import GREETING
-from dafka_core.protocol.fetching import RETRY_FIRST_S, RETRY_MAX_S
+from dafka_core.protocol import partition_fetcher, store_role
+from dafka_core.protocol.codec import subscription
 from dafka_core.protocol.limits import MAX_SEQUENCE
 from dafka_core.protocol.messages import (
     Ack,
     ConsumerHello,
     DirectHead,
     DirectRecord,
-    DirectRun,
+    DirectRecordBatch,
     Fetch,
     GetHeads,
     Head,
     HeadsQuery,
     HeadsReply,
+    RecordBatchMessage,
     RecordMessage,
-    RecordRun,
     StoreEndpoints,
     StoreHello,
     TimesQuery,
     TimesReply,
 )
+from dafka_core.protocol.partition_fetcher import RETRY_FIRST_S, RETRY_MAX_S
 from dafka_core.protocol.role import Outgoing
-from dafka_core.protocol.storing import (
+from dafka_core.protocol.store_directory import GREETING
+from dafka_core.protocol.store_role import (
     StoreRole,
 )
-from dafka_core.protocol.wire import subscription
-from dafka_core.records import Run
+from dafka_core.records import RecordBatch
 from tests.core.protocol.model import (
     PARTITION,
     TOPIC,
@@ -53,24 +53,24 @@ class Disk:
     """The node's part: a log of which the role is told what was synced."""
 
     def __init__(self, **held: int) -> None:
-        self.runs: dict[tuple[str, str], list[Run]] = {}
+        self.batches: dict[tuple[str, str], list[RecordBatch]] = {}
         self._held = held
 
     def end(self, topic: str, partition: str) -> int:
-        runs = self.runs.get((topic, partition))
-        return runs[-1].end if runs else self._held.get(topic, 0)
+        batches = self.batches.get((topic, partition))
+        return batches[-1].end if batches else self._held.get(topic, 0)
 
     def store(self, role: StoreRole) -> list[Outgoing]:
         """Stores what is pending; the acknowledgements."""
         pending = role.take_pending()
-        for run in pending:
-            assert isinstance(run, Run)
-            assert run.offset == self.end(run.topic, run.partition)
-            self.runs.setdefault((run.topic, run.partition), []).append(run)
+        for batch in pending:
+            assert isinstance(batch, RecordBatch)
+            assert batch.offset == self.end(batch.topic, batch.partition)
+            self.batches.setdefault((batch.topic, batch.partition), []).append(batch)
         return role.on_stored(pending)
 
     def offsets(self, topic: str = TOPIC, partition: str = PARTITION) -> list[int]:
-        return offsets_of(self.runs.get((topic, partition), []))
+        return offsets_of(self.batches.get((topic, partition), []))
 
 
 def store(disk: Disk | None = None) -> StoreRole:
@@ -97,7 +97,7 @@ def head(role: StoreRole, end: int, now: float = 0.0) -> list[Outgoing]:
 def test_acknowledges_only_what_is_on_disk() -> None:
     disk = Disk()
     role = store(disk)
-    assert role.on_run(0.0, "", run_of(0, 10)) == []
+    assert role.on_batch(0.0, "", run_of(0, 10)) == []
     assert role.on_tick(0.1) == []
     assert head(role, 10) == []
     assert role.on_tick(0.2) == []
@@ -110,8 +110,8 @@ def test_one_acknowledgement_for_a_partition_of_a_group() -> None:
     disk = Disk()
     role = store(disk)
     for start in range(0, 100, 10):
-        role.on_run(0.0, "", run_of(start, start + 10))
-        role.on_run(0.0, "", run_of(start, start + 10, partition="P2"))
+        role.on_batch(0.0, "", run_of(start, start + 10))
+        role.on_batch(0.0, "", run_of(start, start + 10, partition="P2"))
     assert disk.store(role) == [ack(100), ack(100, "P2")]
     assert disk.offsets() == disk.offsets(partition="P2") == list(range(100))
 
@@ -119,15 +119,15 @@ def test_one_acknowledgement_for_a_partition_of_a_group() -> None:
 def test_acknowledges_again_when_a_record_comes_again() -> None:
     disk = Disk()
     role = store(disk)
-    role.on_run(0.0, "", run_of(0, 10))
+    role.on_batch(0.0, "", run_of(0, 10))
     disk.store(role)
-    for run in (run_of(0, 10), run_of(3, 4), run_of(9, 10)):
+    for batch in (run_of(0, 10), run_of(3, 4), run_of(9, 10)):
         # The sender has not heard it; deployed stores keep silent, and it waits for ever.
-        assert role.on_run(1.0, "", run) == []
+        assert role.on_batch(1.0, "", batch) == []
         assert role.on_tick(1.0) == [ack(10)]
         assert role.take_pending() == []
     # Half of it is new.
-    role.on_run(2.0, "", run_of(5, 15))
+    role.on_batch(2.0, "", run_of(5, 15))
     assert disk.store(role) == [ack(15)]
     assert disk.offsets() == list(range(15))
 
@@ -135,8 +135,8 @@ def test_acknowledges_again_when_a_record_comes_again() -> None:
 def test_a_duplicate_of_what_is_not_on_disk_yet_is_not_acknowledged() -> None:
     disk = Disk()
     role = store(disk)
-    role.on_run(0.0, "", run_of(0, 10))
-    role.on_run(0.0, "", run_of(0, 10))
+    role.on_batch(0.0, "", run_of(0, 10))
+    role.on_batch(0.0, "", run_of(0, 10))
     assert role.on_tick(0.0) == []
     assert disk.store(role) == [ack(10)]
 
@@ -158,9 +158,9 @@ def test_a_head_beyond_the_disk_is_not_acknowledged_but_asked_for() -> None:
 def test_acknowledges_again_when_a_producer_comes_to_hear_it() -> None:
     disk = Disk()
     role = store(disk)
-    role.on_run(0.0, "", run_of(0, 10))
-    role.on_run(0.0, "", run_of(0, 5, "t2"))
-    role.on_run(0.0, "", run_of(0, 5, "t2", "P2"))
+    role.on_batch(0.0, "", run_of(0, 10))
+    role.on_batch(0.0, "", run_of(0, 5, "t2"))
+    role.on_batch(0.0, "", run_of(0, 5, "t2", "P2"))
     disk.store(role)
     assert role.on_subscribed(1.0, Ack, PARTITION) == []
     assert role.on_tick(1.0) == [ack(10), ack(5, topic="t2")]
@@ -178,7 +178,7 @@ def test_nothing_is_acknowledged_of_a_partition_that_is_not_on_disk() -> None:
 def test_after_a_restart_goes_on_where_the_disk_ends() -> None:
     disk = Disk(hello=10)
     role = store(disk)
-    assert role.on_run(0.0, "", run_of(5, 15)) == []
+    assert role.on_batch(0.0, "", run_of(5, 15)) == []
     assert disk.store(role) == [ack(15)]
     assert disk.offsets() == list(range(10, 15))
 
@@ -190,9 +190,9 @@ def test_fetches_what_was_published_before_it_was_there() -> None:
     # The C project's scenario: produce two, start the store, produce a third.
     disk = Disk()
     role = store(disk)
-    assert role.on_run(0.0, "", run_of(2, 3)) == [fetch(0, 2)]
+    assert role.on_batch(0.0, "", run_of(2, 3)) == [fetch(0, 2)]
     assert disk.store(role) == []
-    assert role.on_run(0.1, ME, run_of(0, 2)) == []
+    assert role.on_batch(0.1, ME, run_of(0, 2)) == []
     assert disk.store(role) == [ack(3)]
     assert disk.offsets() == [0, 1, 2]
 
@@ -216,7 +216,7 @@ def test_who_comes_to_hear_fetches_is_asked_at_once() -> None:
 
 def test_records_sent_to_somebody_else_are_not_taken() -> None:
     role = store()
-    assert role.on_run(0.0, OTHER, run_of(0, 9)) == []
+    assert role.on_batch(0.0, OTHER, run_of(0, 9)) == []
     assert role.take_pending() == []
 
 
@@ -235,7 +235,7 @@ def test_every_record_is_stored_and_acknowledged_whatever_the_network_does(
     network = Network(seed, loss, faults_end_s)
     disk = Disk()
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(fetching, "MAX_AHEAD_RECORDS", ahead)
+        patch.setattr(partition_fetcher, "MAX_AHEAD_RECORDS", ahead)
         role = store(disk)
         published = acknowledged = tenth = 0
         while acknowledged < total:
@@ -250,14 +250,14 @@ def test_every_record_is_stored_and_acknowledged_whatever_the_network_does(
                 network.send(now, Head(TOPIC, PARTITION, published - 1))
             for item in network.arrived(now):
                 match item:
-                    case (str(requestor), Run() as run):
-                        sent.extend(role.on_run(now, requestor, run))
+                    case (str(requestor), RecordBatch() as batch):
+                        sent.extend(role.on_batch(now, requestor, batch))
                     case Head():
                         sent.extend(role.on_message(now, item, ""))
                     case Fetch() if item.sequence >= acknowledged:
                         # By the producer, which has given up what is acknowledged.
-                        for run in answer(item, published, at_once=rate):
-                            network.send(now, (ME, run))
+                        for batch in answer(item, published, at_once=rate):
+                            network.send(now, (ME, batch))
                     case Ack():
                         assert item.end <= disk.end(TOPIC, PARTITION)
                         acknowledged = max(acknowledged, item.end)
@@ -276,7 +276,7 @@ def test_catches_up_with_another_store() -> None:
     assert role.on_message(0.0, StoreHello(ME, OTHER), "") == [GetHeads("", ME)]
     messages = role.on_message(0.0, DirectHead(ME, TOPIC, PARTITION, 8), "")
     assert messages == [fetch(3, 9)]
-    role.on_run(0.0, ME, run_of(3, 9))
+    role.on_batch(0.0, ME, run_of(3, 9))
     assert disk.store(role) == [ack(9)]
 
 
@@ -287,16 +287,16 @@ def test_a_store_that_tells_its_head_is_asked_at_once() -> None:
     message = DirectHead(ME, TOPIC, PARTITION, 8)
     assert role.on_message(0.0, message, "") == [fetch(0, 9)]
     # Not once more when an answer is coming.
-    role.on_run(0.1, ME, run_of(0, 5))
+    role.on_batch(0.1, ME, run_of(0, 5))
     assert role.on_message(0.1, message, "") == []
 
 
 def test_partitions_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(storing, "MAX_PARTITIONS", 10)
+    monkeypatch.setattr(store_role, "MAX_PARTITIONS", 10)
     role = store()
     for i in range(30):
         role.on_message(0.0, Head(TOPIC, f"P{i}", 5), "")
-        role.on_run(0.0, "", run_of(0, 1, partition=f"P{i}"))
+        role.on_batch(0.0, "", run_of(0, 1, partition=f"P{i}"))
     assert len(role.take_pending()) == 10
     assert len(role._partitions) == 10
 
@@ -342,14 +342,14 @@ def test_its_own_hello_is_not_answered() -> None:
 def test_a_lost_peer_changes_nothing() -> None:
     disk = Disk()
     role = store(disk)
-    role.on_run(0.0, "", run_of(0, 5))
+    role.on_batch(0.0, "", run_of(0, 5))
     role.on_peer_lost(PARTITION)
     assert disk.store(role) == [ack(5)]
 
 
 def test_subscriptions() -> None:
-    of_all = [RecordMessage, RecordRun, Head, Fetch, GetHeads, HeadsQuery, TimesQuery]
-    own = [DirectRecord, DirectRun, ConsumerHello, StoreHello, DirectHead, StoreEndpoints]
+    of_all = [RecordMessage, RecordBatchMessage, Head, Fetch, GetHeads, HeadsQuery, TimesQuery]
+    own = [DirectRecord, DirectRecordBatch, ConsumerHello, StoreHello, DirectHead, StoreEndpoints]
     assert set(store().subscriptions()) == {
         *(subscription(kind) for kind in of_all),
         *(subscription(kind, ME) for kind in own),

@@ -10,23 +10,23 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dafka_core.errors import DafkaError, FencedError, OffsetConflictError
-from dafka_core.protocol import storing
-from dafka_core.protocol.answering import Announce
-from dafka_core.protocol.fetching import MAX_PARTITIONS, Ahead, Catchup
-from dafka_core.protocol.hosting import HEAD_INTERVAL_S
+from dafka_core.protocol import store_role
+from dafka_core.protocol.hosted_partitions import HEAD_INTERVAL_S
 from dafka_core.protocol.messages import Ack, GetHeads, Head
+from dafka_core.protocol.partition_fetcher import MAX_PARTITIONS, PartitionFetcher, ReorderBudget
 from dafka_core.protocol.role import Outgoing
-from dafka_core.protocol.storing import StoreRole
-from dafka_core.protocol.units import (
-    MAX_PUBLISHED_UNITS,
-    Publish,
-    going_on,
-    pack_run_tail,
-    unpack_run_tail,
-    with_units,
+from dafka_core.protocol.store_requests import AnnounceHeads
+from dafka_core.protocol.store_role import StoreRole
+from dafka_core.protocol.transactions import (
+    MAX_PUBLISHED_TRANSACTIONS,
+    PublishCommitted,
+    continued,
+    pack_batch_tail,
+    split_by_transaction,
+    unpack_batch_tail,
 )
-from dafka_core.records import NO_NUMBER, CommitUnit, Run, Unit
-from dafka_core.storage import Commit, Discard, Entry, Mark, Staged
+from dafka_core.records import NO_VERSION, RecordBatch, StagedTransaction, Transaction
+from dafka_core.storage import Commit, Discard, LogEntry, SetTransaction, Stage
 from tests.core.protocol.model import (
     PARTITION,
     TOPIC,
@@ -42,16 +42,16 @@ A, B = "A" * 32, "B" * 32
 FENCED = FencedError(TOPIC, PARTITION, A)
 
 
-def of_unit(start: int, end: int, unit: Unit | None) -> Run:
-    return Run(TOPIC, PARTITION, start, values_of(start, end), unit)
+def of_unit(start: int, end: int, transaction: Transaction | None) -> RecordBatch:
+    return RecordBatch(TOPIC, PARTITION, start, values_of(start, end), transaction)
 
 
-def staged(start: int, end: int, attempt: str = A) -> Staged:
-    return Staged(run_of(start, end), attempt, 1)
+def staged(start: int, end: int, attempt: str = A) -> Stage:
+    return Stage(run_of(start, end), attempt, 1)
 
 
 def commit(start: int, end: int, *, number: int = 1, partition: str = PARTITION) -> Commit:
-    return Commit((CommitUnit(TOPIC, partition, A, start, end, number),))
+    return Commit((StagedTransaction(TOPIC, partition, A, start, end, number),))
 
 
 def role_at(end: int = 0) -> StoreRole:
@@ -64,7 +64,7 @@ def store(role: StoreRole, *outcomes: DafkaError | None) -> list[Outgoing]:
     return role.on_stored(role.take_pending(), outcomes)
 
 
-def taken(role: StoreRole) -> list[Entry]:
+def taken(role: StoreRole) -> list[LogEntry]:
     return role.take_pending()
 
 
@@ -88,13 +88,13 @@ def test_what_is_committed_is_acknowledged_and_then_published() -> None:
     assert role.commit(0.0, commit(10, 20))
     assert role.pending_bytes == 10 * 9 + 1
     entries = taken(role)
-    assert [type(entry) for entry in entries] == [Staged, Commit]
+    assert [type(entry) for entry in entries] == [Stage, Commit]
     assert role.on_stored(entries, [None, None]) == [ack(20)]
     assert role.next_offset(TOPIC, PARTITION) == 20
     # Nothing says where it ends before the records are on their way.
     assert role.on_tick(5.0) == []
     publish = role.take_request()
-    assert publish == Publish(TOPIC, PARTITION, 10, 20, (Unit(1, 10, 20),))
+    assert publish == PublishCommitted(TOPIC, PARTITION, 10, 20, (Transaction(1, 10, 20),))
     announced = [Head(TOPIC, PARTITION, 19)]
     assert role.on_published(publish) == announced
     assert role.on_tick(10.0) == announced
@@ -107,7 +107,7 @@ def test_a_commit_that_cannot_be_changes_nothing() -> None:
     assert store(role, None, FENCED) == []
     assert role.next_offset(TOPIC, PARTITION) == 10
     assert not role.has_requests()
-    role.on_run(0.0, "", run_of(10, 15))
+    role.on_batch(0.0, "", run_of(10, 15))
     assert store(role) == [ack(15)]
 
 
@@ -129,38 +129,44 @@ def test_records_that_come_during_a_commit_are_asked_for_when_it_is_there() -> N
         role = role_at(10)
         role.stage(staged(10, 20))
         role.commit(0.0, commit(10, 20))
-        assert role.on_run(0.0, "", run_of(10, 15)) == []
-        assert role.on_run(0.0, "", run_of(20, 25)) == []
+        assert role.on_batch(0.0, "", run_of(10, 15)) == []
+        assert role.on_batch(0.0, "", run_of(20, 25)) == []
         assert not role.host(0.0, run_of(10, 15))
-        assert [type(entry) for entry in role._pending] == [Staged, Commit]
+        assert [type(entry) for entry in role._pending] == [Stage, Commit]
         store(role, None, outcome)
         (fetch,) = fetches_in(role.on_tick(0.1))
         assert (fetch.sequence, fetch.end) == (first, 25)
-        role.on_run(0.2, ME, run_of(first, 25))
-        (run,) = taken(role)
-        assert isinstance(run, Run)
-        assert (run.offset, run.end) == (first, 25)
+        role.on_batch(0.2, ME, run_of(first, 25))
+        (batch,) = taken(role)
+        assert isinstance(batch, RecordBatch)
+        assert (batch.offset, batch.end) == (first, 25)
 
 
 def test_records_kept_behind_a_gap_follow_a_commit() -> None:
     role = role_at(0)
-    role.on_run(0.0, "", run_of(20, 30))
+    role.on_batch(0.0, "", run_of(20, 30))
     role.stage(staged(0, 20))
     role.commit(0.0, commit(0, 20))
     store(role)
-    (run,) = taken(role)
-    assert run == run_of(20, 30)
+    (batch,) = taken(role)
+    assert batch == run_of(20, 30)
 
 
 def test_the_log_is_given_everything_in_order() -> None:
     role = role_at(0)
-    role.on_run(0.0, "", run_of(0, 10))
+    role.on_batch(0.0, "", run_of(0, 10))
     role.stage(staged(0, 5))
     role.write(Discard(TOPIC, PARTITION, A))
-    role.write(Mark(TOPIC, PARTITION, Unit(1, 0, 10)))
+    role.write(SetTransaction(TOPIC, PARTITION, Transaction(1, 0, 10)))
     role.commit(0.0, commit(0, 5))
     entries = taken(role)
-    assert [type(entry) for entry in entries] == [Run, Staged, Discard, Mark, Commit]
+    assert [type(entry) for entry in entries] == [
+        RecordBatch,
+        Stage,
+        Discard,
+        SetTransaction,
+        Commit,
+    ]
     assert role.pending_bytes == 0
     conflict = OffsetConflictError(TOPIC, PARTITION, 0, 10)
     assert role.on_stored(entries, [None, conflict, None, None, FENCED]) == [ack(10)]
@@ -169,7 +175,7 @@ def test_the_log_is_given_everything_in_order() -> None:
 def test_with_too_many_requests_waiting_only_the_head_is_published(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(storing, "MAX_PENDING_REQUESTS", 0)
+    monkeypatch.setattr(store_role, "MAX_PENDING_REQUESTS", 0)
     role = role_at(0)
     role.stage(staged(0, 20))
     role.commit(0.0, commit(0, 20))
@@ -177,14 +183,14 @@ def test_with_too_many_requests_waiting_only_the_head_is_published(
 
 
 def test_partitions_of_commits_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(storing, "MAX_PARTITIONS", 2)
+    monkeypatch.setattr(store_role, "MAX_PARTITIONS", 2)
     assert MAX_PARTITIONS > 2
     role = role_at(0)
     assert role.stage(staged(0, 1))
-    many = tuple(CommitUnit(TOPIC, f"P{n}", A, 0, 1, 1) for n in range(5))
+    many = tuple(StagedTransaction(TOPIC, f"P{n}", A, 0, 1, 1) for n in range(5))
     assert not role.commit(0.0, Commit(many))
-    assert not role.stage(Staged(run_of(0, 1, partition="P9"), A))
-    assert [type(entry) for entry in taken(role)] == [Staged]
+    assert not role.stage(Stage(run_of(0, 1, partition="P9"), A))
+    assert [type(entry) for entry in taken(role)] == [Stage]
     assert len(role._partitions) == 2
     # None of them waits for a commit that was not taken.
     assert all(not partition.commits for partition in role._partitions.values())
@@ -201,13 +207,13 @@ def test_a_commit_of_nothing() -> None:
 
 def test_a_unit_is_acknowledged_when_it_is_whole() -> None:
     role = role_at(5)
-    unit = Unit(3, 5, 30)
+    transaction = Transaction(3, 5, 30)
     for start, end in pairwise((5, 10, 20)):
-        role.on_run(0.0, "", of_unit(start, end, unit))
+        role.on_batch(0.0, "", of_unit(start, end, transaction))
         assert store(role, None) == []
     head(role, 5)
     assert role.on_tick(1.0) == [ack(5)]
-    role.on_run(2.0, "", of_unit(20, 30, unit))
+    role.on_batch(2.0, "", of_unit(20, 30, transaction))
     assert store(role, None) == [ack(30)]
 
 
@@ -215,27 +221,27 @@ def test_a_unit_that_the_log_does_not_go_on_with_is_fetched_again() -> None:
     held = [5]
     role = StoreRole(ME, lambda topic, partition: held[0], sync_interval_s=1_000.0)
     role.on_tick(0.0)
-    unit = Unit(3, 5, 30)
-    role.on_run(0.0, "", of_unit(5, 10, unit))
+    transaction = Transaction(3, 5, 30)
+    role.on_batch(0.0, "", of_unit(5, 10, transaction))
     store(role, None)
-    role.on_run(1.0, "", of_unit(10, 20, unit))
+    role.on_batch(1.0, "", of_unit(10, 20, transaction))
     under_way = taken(role)
-    role.on_run(1.0, "", of_unit(20, 25, unit))
-    role.on_run(1.0, "", run_of(5, 8, partition="other"))
+    role.on_batch(1.0, "", of_unit(20, 25, transaction))
+    role.on_batch(1.0, "", run_of(5, 8, partition="other"))
     assert role.on_stored(under_way, [OffsetConflictError(TOPIC, PARTITION, 10, 5)]) == []
     (fetch,) = fetches_in(role.on_tick(2.0))
     assert (fetch.sequence, fetch.end) == (5, 25)
     # What had been taken behind it is not given to the log; what is of others is.
     assert [entry.partition for entry in taken(role)] == ["other"]  # type: ignore[union-attr]
-    role.on_run(3.0, ME, of_unit(5, 30, unit))
+    role.on_batch(3.0, ME, of_unit(5, 30, transaction))
     assert store(role, None) == [ack(30)]
 
 
 def test_who_stages_where_a_unit_came_in_part_takes_over() -> None:
     role = role_at(5)
-    role.on_run(0.0, "", of_unit(5, 10, Unit(3, 5, 30)))
+    role.on_batch(0.0, "", of_unit(5, 10, Transaction(3, 5, 30)))
     store(role, None)
-    role.on_run(0.0, "", of_unit(10, 20, Unit(3, 5, 30)))
+    role.on_batch(0.0, "", of_unit(10, 20, Transaction(3, 5, 30)))
     assert role.next_offset(TOPIC, PARTITION) == 5
     assert role.stage(staged(5, 8))
     (entry,) = taken(role)
@@ -248,7 +254,7 @@ def test_who_stages_where_a_unit_came_in_part_takes_over() -> None:
 
 def test_who_puts_where_a_unit_came_in_part_takes_over() -> None:
     role = role_at(5)
-    role.on_run(0.0, "", of_unit(5, 10, Unit(3, 5, 30)))
+    role.on_batch(0.0, "", of_unit(5, 10, Transaction(3, 5, 30)))
     assert not role.host(0.0, run_of(10, 12))
     assert role.host(0.0, run_of(5, 8))
     assert taken(role) == [run_of(5, 8)]
@@ -258,25 +264,27 @@ def test_a_stage_further_on_does_not_take_over() -> None:
     """Its tail is gone: the log will say so."""
     role = role_at(5)
     role.stage(staged(5, 10))
-    role.on_run(0.0, "", of_unit(5, 10, Unit(3, 5, 30)))
+    role.on_batch(0.0, "", of_unit(5, 10, Transaction(3, 5, 30)))
     role.stage(staged(10, 12))
-    role.on_run(0.0, "", of_unit(10, 30, Unit(3, 5, 30)))
+    role.on_batch(0.0, "", of_unit(10, 30, Transaction(3, 5, 30)))
     assert store(role, None, None, FENCED, None) == [ack(30)]
 
 
-@pytest.mark.parametrize("unit", [None, Unit(4, 10, 40)])
-def test_what_does_not_go_on_with_a_unit_shows_that_it_was_whole(unit: Unit | None) -> None:
+@pytest.mark.parametrize("unit", [None, Transaction(4, 10, 40)])
+def test_what_does_not_go_on_with_a_unit_shows_that_it_was_whole(
+    transaction: Transaction | None,
+) -> None:
     role = role_at(5)
-    role.on_run(0.0, "", of_unit(5, 10, Unit(3, 5, 30)))
-    role.on_run(0.0, "", of_unit(10, 12, unit))
-    assert taken(role) == [of_unit(5, 10, Unit(3, 5, 30)), run_of(10, 12)]
+    role.on_batch(0.0, "", of_unit(5, 10, Transaction(3, 5, 30)))
+    role.on_batch(0.0, "", of_unit(10, 12, transaction))
+    assert taken(role) == [of_unit(5, 10, Transaction(3, 5, 30)), run_of(10, 12)]
 
 
 # -- pieces ---------------------------------------------------------------------------------------
 
 UNITS = st.lists(st.integers(0, 60), unique=True, max_size=8).map(
     lambda bounds: [
-        Unit(number, start, end)
+        Transaction(number, start, end)
         for number, (start, end) in enumerate(pairwise(sorted(bounds)))
         if number % 3
     ]
@@ -285,40 +293,53 @@ UNITS = st.lists(st.integers(0, 60), unique=True, max_size=8).map(
 
 @given(st.integers(0, 50), st.integers(1, 30), UNITS)
 @settings(deadline=None)
-def test_runs_are_cut_where_units_are(start: int, count: int, units: Sequence[Unit]) -> None:
-    run = run_of(start, start + count)
-    parts = with_units(run, units)
+def test_runs_are_cut_where_units_are(
+    start: int, count: int, transactions: Sequence[Transaction]
+) -> None:
+    batch = run_of(start, start + count)
+    parts = split_by_transaction(batch, transactions)
     assert offsets_of(parts) == list(range(start, start + count))
     for part in parts:
-        of = [unit for unit in units if unit.start < part.end and part.offset < unit.end]
-        assert of == ([part.unit] if part.unit else [])
-        assert part.unit is None or part.unit.start <= part.offset < part.end <= part.unit.end
+        of = [
+            transaction
+            for transaction in transactions
+            if transaction.start < part.end and part.offset < transaction.end
+        ]
+        assert of == ([part.transaction] if part.transaction else [])
+        assert (
+            part.transaction is None
+            or part.transaction.start <= part.offset < part.end <= part.transaction.end
+        )
     for one, other in pairwise(parts):
-        assert one.unit != other.unit
+        assert one.transaction != other.transaction
 
 
 def test_a_run_within_one_unit_is_not_copied() -> None:
-    run = run_of(3, 9)
-    for units in ((), (Unit(1, 0, 10),)):
-        (part,) = with_units(run, units)
-        assert part.values is run.values
+    batch = run_of(3, 9)
+    for transactions in ((), (Transaction(1, 0, 10),)):
+        (part,) = split_by_transaction(batch, transactions)
+        assert part.values is batch.values
 
 
 def test_publishing_goes_on_with_what_follows() -> None:
-    first = Publish(TOPIC, PARTITION, 0, 10, (Unit(1, 0, 10),))
-    second = Publish(TOPIC, PARTITION, 10, 30, (Unit(2, 10, 30),))
+    first = PublishCommitted(TOPIC, PARTITION, 0, 10, (Transaction(1, 0, 10),))
+    second = PublishCommitted(TOPIC, PARTITION, 10, 30, (Transaction(2, 10, 30),))
     both = first.joined(second)
-    assert both == Publish(TOPIC, PARTITION, 0, 30, (Unit(1, 0, 10), Unit(2, 10, 30)))
-    assert both.rest(5) == Publish(TOPIC, PARTITION, 5, 30, both.units)
+    assert both == PublishCommitted(
+        TOPIC, PARTITION, 0, 30, (Transaction(1, 0, 10), Transaction(2, 10, 30))
+    )
+    assert both.rest(5) == PublishCommitted(TOPIC, PARTITION, 5, 30, both.transactions)
     assert both.rest(10) == second
-    apart = Publish(TOPIC, PARTITION, 40, 50, (Unit(NO_NUMBER, 40, 50),))
+    apart = PublishCommitted(TOPIC, PARTITION, 40, 50, (Transaction(NO_VERSION, 40, 50),))
     assert both.joined(apart) == apart
-    for number in range(3, 3 + 2 * MAX_PUBLISHED_UNITS):
+    for number in range(3, 3 + 2 * MAX_PUBLISHED_TRANSACTIONS):
         end = both.end
-        both = both.joined(Publish(TOPIC, PARTITION, end, end + 1, (Unit(number, end, end + 1),)))
+        both = both.joined(
+            PublishCommitted(TOPIC, PARTITION, end, end + 1, (Transaction(number, end, end + 1),))
+        )
     assert both.start == 0
-    assert len(both.units) == MAX_PUBLISHED_UNITS
-    assert both.units[-1].end == both.end
+    assert len(both.transactions) == MAX_PUBLISHED_TRANSACTIONS
+    assert both.transactions[-1].end == both.end
 
 
 def test_what_is_left_to_publish_is_put_back_before_what_is_newer() -> None:
@@ -327,40 +348,43 @@ def test_what_is_left_to_publish_is_put_back_before_what_is_newer() -> None:
     role.commit(0.0, commit(0, 20))
     store(role)
     publish = role.take_request()
-    assert isinstance(publish, Publish)
+    assert isinstance(publish, PublishCommitted)
     role.stage(staged(20, 25))
     role.commit(0.0, commit(20, 25, number=2))
     store(role)
     role.on_subscribed(0.0, Head, "")
     role.put_back(publish.rest(8))
-    assert role.take_request() == Announce()
-    units = (Unit(1, 0, 20), Unit(2, 20, 25))
-    assert role.take_request() == Publish(TOPIC, PARTITION, 8, 25, units)
+    assert role.take_request() == AnnounceHeads()
+    transactions = (Transaction(1, 0, 20), Transaction(2, 20, 25))
+    assert role.take_request() == PublishCommitted(TOPIC, PARTITION, 8, 25, transactions)
 
 
 def test_going_on_with_a_unit() -> None:
-    unit = Unit(1, 0, 20)
-    first, last, plain = of_unit(0, 9, unit), of_unit(9, 20, unit), run_of(9, 12)
-    assert going_on(first, None) == (first, unit)
-    assert going_on(last, unit) == (last, None)
-    assert going_on(plain, unit) == (plain, None)
-    assert going_on(plain, None)[0] is plain
-    assert going_on(of_unit(9, 12, Unit(2, 9, 15)), unit) == (plain, None)
+    transaction = Transaction(1, 0, 20)
+    first, last, plain = of_unit(0, 9, transaction), of_unit(9, 20, transaction), run_of(9, 12)
+    assert continued(first, None) == (first, transaction)
+    assert continued(last, transaction) == (last, None)
+    assert continued(plain, transaction) == (plain, None)
+    assert continued(plain, None)[0] is plain
+    assert continued(of_unit(9, 12, Transaction(2, 9, 15)), transaction) == (plain, None)
 
 
 @given(
     st.integers(0, 2**63),
     st.integers(0, 2**32 - 1),
-    st.none() | st.builds(Unit, st.integers(-1, 2**62), st.integers(0, 9), st.integers(1, 2**63)),
+    st.none()
+    | st.builds(Transaction, st.integers(-1, 2**62), st.integers(0, 9), st.integers(1, 2**63)),
 )
-def test_the_tail_of_a_header_comes_back(sequence: int, count: int, unit: Unit | None) -> None:
-    packed = pack_run_tail(sequence, count, unit)
-    assert unpack_run_tail(packed) == (sequence, count, unit)
+def test_the_tail_of_a_header_comes_back(
+    sequence: int, count: int, transaction: Transaction | None
+) -> None:
+    packed = pack_batch_tail(sequence, count, transaction)
+    assert unpack_batch_tail(packed) == (sequence, count, transaction)
 
 
 def test_a_reader_that_has_records_from_elsewhere() -> None:
-    ahead = Ahead()
-    catchup = Catchup(TOPIC, PARTITION, 0, ahead)
+    ahead = ReorderBudget()
+    catchup = PartitionFetcher(TOPIC, PARTITION, 0, ahead)
     for start, end in ((20, 30), (25, 40), (50, 60)):
         assert catchup.take(0.0, run_of(start, end)) == []
     assert catchup.advance(5) == []
@@ -377,5 +401,5 @@ def test_hosted_runs_are_published_as_ever() -> None:
     role = role_at(0)
     assert role.host(0.0, run_of(0, 5))
     messages = store(role)
-    assert [message.run for message in runs_in(messages)] == [run_of(0, 5)]
+    assert [message.batch for message in runs_in(messages)] == [run_of(0, 5)]
     assert [type(message) for message in messages if not runs_in([message])] == [Ack, Head]

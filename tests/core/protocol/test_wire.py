@@ -12,11 +12,8 @@ from hypothesis import strategies as st
 
 from dafka_core.errors import ProtocolError
 from dafka_core.protocol import messages as m
-from dafka_core.protocol.limits import (
-    MAX_FETCH_COUNT,
-)
-from dafka_core.protocol.wire import (
-    DEPLOYED,
+from dafka_core.protocol.codec import (
+    C_LAYOUT,
     LAYOUTS,
     RFC46,
     command_id,
@@ -24,6 +21,9 @@ from dafka_core.protocol.wire import (
     encode,
     parse_subscription,
     subscription,
+)
+from dafka_core.protocol.limits import (
+    MAX_FETCH_COUNT,
 )
 from tests.core.protocol.strategies import MESSAGES
 from tests.core.protocol.vectors import RECORDED_VECTORS, RFC46_VECTORS, VECTORS, Vector
@@ -38,15 +38,15 @@ COMMAND_IDS = {
     m.GetHeads: b"G",
     m.ConsumerHello: b"W",
     m.StoreHello: b"L",
-    m.RecordRun: b"R",
-    m.DirectRun: b"P",
+    m.RecordBatchMessage: b"R",
+    m.DirectRecordBatch: b"P",
     m.HeadsQuery: b"Q",
     m.TimesQuery: b"T",
     m.HeadsReply: b"S",
     m.TimesReply: b"U",
     m.StoreEndpoints: b"N",
 }
-WITH_CONTENT = (m.RecordMessage, m.DirectRecord, m.RecordRun, m.DirectRun)
+WITH_CONTENT = (m.RecordMessage, m.DirectRecord, m.RecordBatchMessage, m.DirectRecordBatch)
 SHORT_VECTORS = [v for v in VECTORS if v not in RECORDED_VECTORS]
 
 every_vector = pytest.mark.parametrize("vector", VECTORS, ids=lambda v: v.name)
@@ -241,7 +241,7 @@ def test_topics_that_are_not_utf8_survive(octets: bytes, layout: str) -> None:
 
 def test_deployed_acks_do_not_say_which_store() -> None:
     message = m.Ack("P", "t", 1, "S")
-    assert decode(encode(message, DEPLOYED)) == m.Ack("P", "t", 1)
+    assert decode(encode(message, C_LAYOUT)) == m.Ack("P", "t", 1)
     assert decode(encode(message, RFC46)) == message
 
 
@@ -266,7 +266,7 @@ def test_subscriptions_to_something_else(frame: bytes) -> None:
 @given(MESSAGES, st.sampled_from(LAYOUTS))
 def test_any_message_survives(message: m.Message, layout: str) -> None:
     arrived = decode(encode(message, layout))
-    if isinstance(message, m.Ack) and layout == DEPLOYED:
+    if isinstance(message, m.Ack) and layout == C_LAYOUT:
         message = replace(message, store="")
     assert arrived == message
 
@@ -285,7 +285,7 @@ def damaged(draw: Callable[[Any], Any]) -> list[bytes]:
 
 def layout_of(frames: list[bytes]) -> str:
     header_frames = len(frames) - (frames[0][:1] in (b"M", b"D", b"R", b"P") if frames else 0)
-    return RFC46 if header_frames > 1 else DEPLOYED
+    return RFC46 if header_frames > 1 else C_LAYOUT
 
 
 @settings(max_examples=500, deadline=None)

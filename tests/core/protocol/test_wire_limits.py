@@ -12,21 +12,21 @@ import pytest
 
 from dafka_core.errors import ProtocolError
 from dafka_core.protocol import messages as m
-from dafka_core.protocol.checks import unpack_run
-from dafka_core.protocol.limits import (
-    MAX_FETCH_COUNT,
-    MAX_HEADER_BYTES,
-    MAX_HELLO_BYTES,
-    MAX_REPLY_ENTRIES,
-    MAX_RUN_COUNT,
-    MAX_SEQUENCE,
-)
-from dafka_core.protocol.wire import (
+from dafka_core.protocol.codec import (
     LAYOUTS,
     decode,
     encode,
 )
-from dafka_core.records import NO_NUMBER, Unit
+from dafka_core.protocol.limits import (
+    MAX_BATCH_COUNT,
+    MAX_FETCH_COUNT,
+    MAX_HEADER_BYTES,
+    MAX_HELLO_BYTES,
+    MAX_REPLY_ENTRIES,
+    MAX_SEQUENCE,
+)
+from dafka_core.protocol.validation import unpack_batch
+from dafka_core.records import NO_VERSION, Transaction
 
 
 @contextmanager
@@ -91,23 +91,23 @@ def test_counts_are_clamped(layout: str) -> None:
         assert decode(frames) == m.Fetch("P", "C", "t", 7, MAX_FETCH_COUNT)
 
 
-RUNS: list[m.RecordRun | m.DirectRun] = [
-    m.RecordRun("t", "P", 7, 1, bytes(4)),
-    m.DirectRun("C", "t", "P", 7, 1, bytes(4)),
+RUNS: list[m.RecordBatchMessage | m.DirectRecordBatch] = [
+    m.RecordBatchMessage("t", "P", 7, 1, bytes(4)),
+    m.DirectRecordBatch("C", "t", "P", 7, 1, bytes(4)),
 ]
 
 
-@pytest.mark.parametrize("run", RUNS, ids=lambda run: type(run).__name__)
+@pytest.mark.parametrize("run", RUNS, ids=lambda batch: type(batch).__name__)
 @pytest.mark.parametrize("layout", LAYOUTS)
 @pytest.mark.parametrize(
     ("sequence", "count", "value", "why"),
     [
         (0, 0, b"", "a run has 1 to 65536 records"),
-        (0, MAX_RUN_COUNT + 1, bytes(4 * MAX_RUN_COUNT + 4), "a run has 1 to 65536 records"),
+        (0, MAX_BATCH_COUNT + 1, bytes(4 * MAX_BATCH_COUNT + 4), "a run has 1 to 65536 records"),
         (0, 2**32 - 1, b"", "a run has 1 to 65536 records"),
         (0, 1, b"", "shorter than its lengths"),
         (0, 3, bytes(11), "shorter than its lengths"),
-        (0, MAX_RUN_COUNT, bytes(4), "shorter than its lengths"),
+        (0, MAX_BATCH_COUNT, bytes(4), "shorter than its lengths"),
         (0, 1, b"\1\0\0\0", "do not add up"),
         (0, 1, b"\0\0\0\0x", "do not add up"),
         (0, 2, b"\1\0\0\0\1\0\0\0abc", "do not add up"),
@@ -119,16 +119,16 @@ RUNS: list[m.RecordRun | m.DirectRun] = [
     ],
 )
 def test_runs_that_cannot_be(
-    run: m.Message, layout: str, sequence: int, count: int, value: bytes, why: str
+    batch: m.Message, layout: str, sequence: int, count: int, value: bytes, why: str
 ) -> None:
-    frames = encode(run, layout)
+    frames = encode(batch, layout)
     tail = sequence.to_bytes(8, "big") + count.to_bytes(4, "big")
     frames[-2:] = [frames[-2][:-36] + tail + bytes(24), value]
     with quickly_and_without_memory(), pytest.raises(ProtocolError, match=why):
         decode(frames)
 
 
-@pytest.mark.parametrize("run", RUNS, ids=lambda run: type(run).__name__)
+@pytest.mark.parametrize("run", RUNS, ids=lambda batch: type(batch).__name__)
 @pytest.mark.parametrize("layout", LAYOUTS)
 @pytest.mark.parametrize(
     ("unit", "why"),
@@ -146,26 +146,29 @@ def test_runs_that_cannot_be(
     ],
 )
 def test_units_that_cannot_be(
-    run: m.RecordRun | m.DirectRun, layout: str, unit: tuple[int, int, int], why: str
+    batch: m.RecordBatchMessage | m.DirectRecordBatch,
+    layout: str,
+    transaction: tuple[int, int, int],
+    why: str,
 ) -> None:
-    frames = encode(run, layout)
+    frames = encode(batch, layout)
     names = frames[-2][:-24]
-    frames[-2] = names + b"".join(number.to_bytes(8, "big") for number in unit)
+    frames[-2] = names + b"".join(number.to_bytes(8, "big") for number in transaction)
     with pytest.raises(ProtocolError, match=why):
         decode(frames)
     frames[-2] = names + b"".join(number.to_bytes(8, "big") for number in (2**64 - 1, 7, 8))
-    assert decode(frames) == replace(run, unit=Unit(NO_NUMBER, 7, 8))
+    assert decode(frames) == replace(batch, transaction=Transaction(NO_VERSION, 7, 8))
 
 
 def test_largest_runs_are_not_refused() -> None:
-    value = b"\1\0\0\0" * MAX_RUN_COUNT + bytes(MAX_RUN_COUNT)
-    last = MAX_SEQUENCE - MAX_RUN_COUNT + 1
-    run = m.DirectRun("C", "t", "P", last, MAX_RUN_COUNT, value)
+    value = b"\1\0\0\0" * MAX_BATCH_COUNT + bytes(MAX_BATCH_COUNT)
+    last = MAX_SEQUENCE - MAX_BATCH_COUNT + 1
+    batch = m.DirectRecordBatch("C", "t", "P", last, MAX_BATCH_COUNT, value)
     for layout in LAYOUTS:
-        assert decode(encode(run, layout)) == run
-    lengths, records = unpack_run(MAX_RUN_COUNT, value)
-    assert lengths.tolist() == [1] * MAX_RUN_COUNT
-    assert records == bytes(MAX_RUN_COUNT)
+        assert decode(encode(batch, layout)) == batch
+    lengths, records = unpack_batch(MAX_BATCH_COUNT, value)
+    assert lengths.tolist() == [1] * MAX_BATCH_COUNT
+    assert records == bytes(MAX_BATCH_COUNT)
 
 
 @pytest.mark.parametrize("sequence", [MAX_SEQUENCE + 1, 2**63, 2**64 - 1])

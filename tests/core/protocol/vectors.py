@@ -9,12 +9,13 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
+from dafka_core.protocol.codec import C_LAYOUT, RFC46
 from dafka_core.protocol.messages import (
     Ack,
     ConsumerHello,
     DirectHead,
     DirectRecord,
-    DirectRun,
+    DirectRecordBatch,
     Fetch,
     GetHeads,
     Head,
@@ -22,16 +23,15 @@ from dafka_core.protocol.messages import (
     HeadsQuery,
     HeadsReply,
     Message,
+    RecordBatchMessage,
     RecordMessage,
-    RecordRun,
     StoreEndpoints,
     StoreHello,
     TimeEntry,
     TimesQuery,
     TimesReply,
 )
-from dafka_core.protocol.wire import DEPLOYED, RFC46
-from dafka_core.records import NO_NUMBER, Unit
+from dafka_core.records import NO_VERSION, Transaction
 
 PRODUCER = "640AC1809C7044FD9C4E5673ABD1BC5E"
 STORE_READER = "C907107406D149E897A2DEA4F157F211"
@@ -54,7 +54,7 @@ class Vector(NamedTuple):
 
 
 def _deployed(message: Message, *frames: str) -> Vector:
-    return Vector(message, [bytes.fromhex(frame) for frame in frames], DEPLOYED)
+    return Vector(message, [bytes.fromhex(frame) for frame in frames], C_LAYOUT)
 
 
 def _rfc46(message: Message, *frames: str) -> Vector:
@@ -249,11 +249,11 @@ RFC46_VECTORS = [
 ]
 
 _RUN_OF_THREE = b"\3\0\0\0" + b"\0\0\0\0" + b"\2\0\0\0" + b"one" + b"" + b"ab"
-_RECORD_RUN = RecordRun("hello", "P1", 7, 3, _RUN_OF_THREE)
-_DIRECT_RUN = DirectRun("C1", "hello", "P1", 0x0102030405060708, 1, b"\1\0\0\0x")
-_UNIT_RUN = RecordRun("hello", "P1", 7, 3, _RUN_OF_THREE, Unit(258, 5, 11))
-_DIRECT_UNIT_RUN = DirectRun(
-    "C1", "hello", "P1", 7, 3, _RUN_OF_THREE, Unit(NO_NUMBER, 7, 0x0102030405060708)
+_RECORD_RUN = RecordBatchMessage("hello", "P1", 7, 3, _RUN_OF_THREE)
+_DIRECT_RUN = DirectRecordBatch("C1", "hello", "P1", 0x0102030405060708, 1, b"\1\0\0\0x")
+_UNIT_RUN = RecordBatchMessage("hello", "P1", 7, 3, _RUN_OF_THREE, Transaction(258, 5, 11))
+_DIRECT_UNIT_RUN = DirectRecordBatch(
+    "C1", "hello", "P1", 7, 3, _RUN_OF_THREE, Transaction(NO_VERSION, 7, 0x0102030405060708)
 )
 _NO_UNIT = "0000000000000000 0000000000000000 0000000000000000"
 _UNIT = "0000000000000102 0000000000000005 000000000000000b"

@@ -10,8 +10,8 @@ import random
 import sys
 import threading
 
-from dafka_core.records import Run
-from dafka_core.storage import Log, packing, writing
+from dafka_core.records import RecordBatch
+from dafka_core.storage import Log, block_builder, block_writer
 
 TOPIC, PARTITION = "t", "P"
 
@@ -21,7 +21,7 @@ def value(offset: int) -> bytes:
     return b"%d," % offset * (1 + offset * 7919 % 97)
 
 
-class Merging(threading.Thread):
+class BlockMerger(threading.Thread):
     """Merges without a pause."""
 
     def __init__(self, log: Log) -> None:
@@ -44,11 +44,11 @@ class Merging(threading.Thread):
 
 def main() -> None:
     directory, seed = sys.argv[1:]
-    packing.MAX_BLOCK_BYTES = 400_000
-    writing.SMALL_BLOCK_BYTES = 5_000
+    block_builder.MAX_BLOCK_BYTES = 400_000
+    block_writer.SMALL_BLOCK_BYTES = 5_000
     chance = random.Random(int(seed))
     with Log(directory, map_size_bytes=1 << 20) as log:
-        merging = Merging(log)
+        merging = BlockMerger(log)
         merging.start()
         end = log.end(TOPIC, PARTITION)
         print(end, merging.merged, flush=True)
@@ -57,7 +57,7 @@ def main() -> None:
             for _ in range(chance.randint(1, 3)):
                 count = chance.choice((1, 1, 1, 2, 10, 200, 3000))
                 values = [value(offset) for offset in range(end, end + count)]
-                runs.append(Run.of(TOPIC, PARTITION, end, values))
+                runs.append(RecordBatch.of(TOPIC, PARTITION, end, values))
                 end += count
             log.append(runs)
             if chance.random() < 0.05:

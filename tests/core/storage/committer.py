@@ -10,9 +10,9 @@ from __future__ import annotations
 import random
 import sys
 
-from dafka_core.records import CommitUnit, Run
-from dafka_core.storage import Commit, Log, Staged, packing, writing
-from tests.core.storage.appender import Merging
+from dafka_core.records import RecordBatch, StagedTransaction
+from dafka_core.storage import Commit, Log, Stage, block_builder, block_writer
+from tests.core.storage.appender import BlockMerger
 
 PARTITIONS = ("p", "q", "r")
 
@@ -31,35 +31,37 @@ def units_values(partition: str, numbers: int) -> list[bytes]:
 
 def committed(store: Log) -> int:
     """How many units there are."""
-    unit = store.unit("t", PARTITIONS[0]).unit
-    return unit.number + 1 if unit else 0
+    transaction = store.transaction_state("t", PARTITIONS[0]).transaction
+    return transaction.number + 1 if transaction else 0
 
 
 def write_unit(store: Log, number: int, chance: random.Random) -> Commit:
     """Stages a unit of every partition, in steps; what commits it."""
-    units = []
+    transactions = []
     for partition in PARTITIONS:
         start = store.end("t", partition)
         given_up, attempt = (f"{chance.getrandbits(128):032X}" for _ in range(2))
         others = [b"given up"] * chance.choice((1, 100, 2000))
-        store.write([Staged(Run.of("t", partition, start, others), given_up, number)])
+        store.write([Stage(RecordBatch.of("t", partition, start, others), given_up, number)])
         values = unit_values(partition, number)
         at = chance.randint(1, len(values))
         for part in (slice(0, at), slice(at, None)):
             if values[part]:
-                run = Run.of("t", partition, start + (part.start or 0), values[part])
-                assert store.write([Staged(run, attempt, number)]) == [None]
-        units.append(CommitUnit("t", partition, attempt, start, start + len(values), number))
-    return Commit(tuple(units))
+                batch = RecordBatch.of("t", partition, start + (part.start or 0), values[part])
+                assert store.write([Stage(batch, attempt, number)]) == [None]
+        transactions.append(
+            StagedTransaction("t", partition, attempt, start, start + len(values), number)
+        )
+    return Commit(tuple(transactions))
 
 
 def main() -> None:
     directory, seed = sys.argv[1:]
-    packing.MAX_BLOCK_BYTES = 100_000
-    writing.SMALL_BLOCK_BYTES = 2_000
+    block_builder.MAX_BLOCK_BYTES = 100_000
+    block_writer.SMALL_BLOCK_BYTES = 2_000
     chance = random.Random(int(seed))
     with Log(directory, map_size_bytes=1 << 20) as store:
-        merging = Merging(store)
+        merging = BlockMerger(store)
         merging.start()
         print("opened", committed(store), flush=True)
         for number in range(committed(store), 1 << 30):

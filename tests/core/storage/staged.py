@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from dafka_core.errors import DafkaError
-from dafka_core.records import NO_NUMBER, CommitUnit, Run, Unit
-from dafka_core.storage import Commit, Log, Snapshot, Staged
+from dafka_core.records import NO_VERSION, RecordBatch, StagedTransaction, Transaction
+from dafka_core.storage import Commit, Log, Snapshot, Stage
 
 A, B, C = ("A" * 32, "B" * 32, "C" * 32)
 """Attempts."""
@@ -24,7 +24,7 @@ def large(count: int, mark: str = "v") -> list[bytes]:
 
 def put(store: Log, written: Sequence[bytes], partition: str = "p") -> None:
     """Appends at the partition's end."""
-    store.append([Run.of("t", partition, store.end("t", partition), written)])
+    store.append([RecordBatch.of("t", partition, store.end("t", partition), written)])
 
 
 def stage(
@@ -32,15 +32,15 @@ def stage(
     offset: int,
     attempt: str = A,
     partition: str = "p",
-    number: int = NO_NUMBER,
-) -> Staged:
+    number: int = NO_VERSION,
+) -> Stage:
     """An entry."""
-    return Staged(Run.of("t", partition, offset, written), attempt, number)
+    return Stage(RecordBatch.of("t", partition, offset, written), attempt, number)
 
 
-def commit(*units: tuple[str, str, int, int, int]) -> Commit:
+def commit(*transactions: tuple[str, str, int, int, int]) -> Commit:
     """An entry: partition, attempt, start, end and number of each."""
-    return Commit(tuple(CommitUnit("t", *unit) for unit in units))
+    return Commit(tuple(StagedTransaction("t", *transaction) for transaction in transactions))
 
 
 def one(attempt: str, start: int, end: int, number: int) -> Commit:
@@ -48,9 +48,11 @@ def one(attempt: str, start: int, end: int, number: int) -> Commit:
     return commit(("p", attempt, start, end, number))
 
 
-def part(written: Sequence[bytes], unit: Unit, start: int, end: int) -> Run:
+def part(written: Sequence[bytes], transaction: Transaction, start: int, end: int) -> RecordBatch:
     """Records ``start`` to ``end`` of a unit, as another store sends them."""
-    return Run.of("t", "p", start, written[start - unit.start : end - unit.start], unit)
+    return RecordBatch.of(
+        "t", "p", start, written[start - transaction.start : end - transaction.start], transaction
+    )
 
 
 def facts(error: DafkaError | None) -> tuple[object, ...]:

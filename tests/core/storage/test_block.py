@@ -13,9 +13,9 @@ import xxhash
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dafka_core.storage import packing as module
+from dafka_core.storage import block_builder as module
 from dafka_core.storage.block import PIECE_BYTES, Block, Bytes
-from dafka_core.storage.packing import Piece, merge, pack, pack_pieces
+from dafka_core.storage.block_builder import BuiltBlock, build_blocks, merge, pack
 
 VALUES = st.lists(st.binary(max_size=40), min_size=1, max_size=30)
 TIMES_US = st.integers(-(2**63), 2**63 - 1)
@@ -79,8 +79,8 @@ def test_merging_and_slicing_are_those_of_lists(
 @given(VALUES, VALUES, st.integers(0, 1), st.integers(0, 1))
 def test_extending_is_merging(old: list[bytes], new: list[bytes], old_us: int, new_us: int) -> None:
     first = Block.parse(pack(old, old_us))
-    (piece,) = pack_pieces(new, new_us, first)
-    assert piece == Piece(0, len(new), True, merge([first, Block.parse(pack(new, new_us))]))
+    (piece,) = build_blocks(new, new_us, first)
+    assert piece == BuiltBlock(0, len(new), True, merge([first, Block.parse(pack(new, new_us))]))
 
 
 @READ
@@ -218,7 +218,7 @@ def test_pieces_are_small_and_complete(sizes: list[int], extends: bool) -> None:
     limit = 300
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(module, "MAX_BLOCK_BYTES", limit)
-        pieces = list(pack_pieces(values, 2, old))
+        pieces = list(build_blocks(values, 2, old))
     assert [piece.start for piece in pieces[1:]] == [piece.stop for piece in pieces[:-1]]
     assert not any(piece.extends for piece in pieces[1:])
     found = []

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from dafka_core.errors import DafkaError
-from dafka_core.records import Unit
+from dafka_core.records import Transaction
 from dafka_core.storage import Log
 from tests.core.storage import committer
 from tests.core.storage.committer import PARTITIONS, committed, unit_values, units_values
@@ -20,19 +20,19 @@ from tests.core.storage.staged import A, clean, held, stage
 
 def check(store: Log, at_least: int, at_most: int) -> None:
     """Asserts that every partition has the same units, with all of their records."""
-    units = committed(store)
-    assert at_least <= units <= at_most
+    transactions = committed(store)
+    assert at_least <= transactions <= at_most
     for partition in PARTITIONS:
-        assert held(store, partition) == units_values(partition, units)
-        info = store.unit("t", partition)
-        if units:
-            start = info.end - len(unit_values(partition, units - 1))
-            assert info.unit == Unit(units - 1, start, info.end)
+        assert held(store, partition) == units_values(partition, transactions)
+        info = store.transaction_state("t", partition)
+        if transactions:
+            start = info.end - len(unit_values(partition, transactions - 1))
+            assert info.transaction == Transaction(transactions - 1, start, info.end)
 
 
 def test_units_survive_kills_as_a_whole(tmp_path: Path) -> None:
     chance = random.Random(4)
-    units = 0
+    transactions = 0
     for seed in range(10):
         command = [sys.executable, "-m", committer.__name__, str(tmp_path), str(seed)]
         with started(command) as process:
@@ -41,15 +41,15 @@ def test_units_survive_kills_as_a_whole(tmp_path: Path) -> None:
             time.sleep(chance.random() * 0.01)  # anywhere in a step, a commit or a merge
             process.kill()
             lines += [line for line in process.stdout if line.endswith("\n")]
-        assert lines[0] == f"opened {units}\n"
+        assert lines[0] == f"opened {transactions}\n"
         told = int(lines[-1].split()[1])
         with Log(tmp_path) as store:
             check(store, told, told + 1)
-            units = committed(store)
+            transactions = committed(store)
             if seed % 3 == 0:
                 clean(store)
-                check(store, units, units)
-    assert units > 30
+                check(store, transactions, transactions)
+    assert transactions > 30
 
 
 @pytest.mark.parametrize("number", [0, 3])
@@ -64,10 +64,10 @@ def test_a_kill_between_staging_and_committing(tmp_path: Path, number: int) -> N
     with Log(tmp_path) as store:
         check(store, number, 1 << 30)
         # Whoever comes next begins anew, whatever was left.
-        units = committed(store)
-        commit = committer.write_unit(store, units, random.Random(9))
+        transactions = committed(store)
+        commit = committer.write_unit(store, transactions, random.Random(9))
         assert store.write([commit]) == [None]
-        check(store, units + 1, units + 1)
+        check(store, transactions + 1, transactions + 1)
 
 
 def test_what_was_staged_before_a_kill_can_be_gone_on_with(tmp_path: Path) -> None:
@@ -83,7 +83,7 @@ def test_what_was_staged_before_a_kill_can_be_gone_on_with(tmp_path: Path) -> No
         process.kill()
     with Log(tmp_path) as store:
         assert store.partitions() == []
-        info = store.unit("t", "p")
+        info = store.transaction_state("t", "p")
         assert info.staged_end in (200, 700)
         outcomes: list[DafkaError | None] = store.write([stage([b"more"], info.staged_end, A)])
         assert outcomes == [None]

@@ -15,7 +15,7 @@ import lmdb
 import pytest
 
 from dafka_core.errors import ClosedError, StoreError
-from dafka_core.records import Run
+from dafka_core.records import RecordBatch
 from dafka_core.storage import Log, environment
 from tests.core.storage import appender
 from tests.core.storage.processes import P, child, killed, told, values_of
@@ -65,7 +65,7 @@ def test_a_process_has_a_directory_open_once(tmp_path: Path) -> None:
     with Log(tmp_path) as store:
         with pytest.raises(StoreError, match=f"process {os.getpid()} has it open"):
             Log(tmp_path)
-        store.append([Run.of("t", P, 0, [b"a"])])
+        store.append([RecordBatch.of("t", P, 0, [b"a"])])
         assert values_of(store) == [b"a"]
 
 
@@ -89,9 +89,9 @@ def test_a_file_that_is_no_database_is_refused(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("name", [None, b"other", b"meta"])
 def test_another_programs_database_is_refused(tmp_path: Path, name: bytes | None) -> None:
-    with lmdb.Environment(str(tmp_path), max_dbs=1) as env, env.begin(write=True) as transaction:
-        table = env.open_db(name, txn=transaction)
-        transaction.put(b"key", b"value", db=table)
+    with lmdb.Environment(str(tmp_path), max_dbs=1) as env, env.begin(write=True) as txn:
+        table = env.open_db(name, txn=txn)
+        txn.put(b"key", b"value", db=table)
     for read_only in (False, True):
         with pytest.raises(StoreError, match="another program's LMDB database"):
             Log(tmp_path, read_only=read_only)
@@ -109,25 +109,25 @@ def test_an_empty_file_becomes_a_log(tmp_path: Path) -> None:
     with pytest.raises(StoreError, match="no store here"):
         Log(tmp_path, read_only=True)
     with Log(tmp_path) as store:
-        store.append([Run.of("t", P, 0, [b"a"])])
+        store.append([RecordBatch.of("t", P, 0, [b"a"])])
 
 
 def change(directory: Path, table: bytes, key: bytes, value: bytes | None) -> None:
     """Changes a row behind the log's back."""
     with lmdb.Environment(str(directory), max_dbs=3) as env:
         opened = env.open_db(table, create=False)
-        with env.begin(write=True, db=opened) as transaction:
+        with env.begin(write=True, db=opened) as txn:
             if value is None:
-                assert transaction.delete(key)
+                assert txn.delete(key)
             else:
-                transaction.put(key, value)
+                txn.put(key, value)
 
 
 def three_blocks(directory: Path) -> list[bytes]:
     values = [appender.value(number).ljust(1000, b".") for number in range(300)]
     with Log(directory) as store:
         for first in range(0, 300, 100):
-            store.append([Run.of("t", P, first, values[first : first + 100])])
+            store.append([RecordBatch.of("t", P, first, values[first : first + 100])])
     return values
 
 
@@ -145,19 +145,19 @@ def test_a_flipped_bit_on_disk_is_found(tmp_path: Path) -> None:
         (first,) = store.read("t", P, 0, 100)
         (last,) = store.read("t", P, 250, 300)
         assert first.values_list() + last.values_list() == values[:100] + values[250:]
-        store.append([Run.of("t", P, 300, [b"next"])])
+        store.append([RecordBatch.of("t", P, 300, [b"next"])])
         assert store.trim("t", P, 200) == 200
         assert values_of(store) == [*values[200:], b"next"]
 
 
 def test_a_damaged_last_block_is_not_extended(tmp_path: Path) -> None:
     with Log(tmp_path) as store:
-        store.append([Run.of("t", P, 0, [b"a" * 10_000])])
+        store.append([RecordBatch.of("t", P, 0, [b"a" * 10_000])])
     with (tmp_path / "data.mdb").open("r+b") as file, mmap.mmap(file.fileno(), 0) as data:
         data[data.find(b"a" * 10_000) + 5_000] = 0
     with Log(tmp_path) as store:
         with pytest.raises(StoreError, match="the block at offset 0 cannot be read"):
-            store.append([Run.of("t", P, 1, [b"b"])])
+            store.append([RecordBatch.of("t", P, 1, [b"b"])])
         assert store.end("t", P) == 1
 
 
@@ -171,15 +171,17 @@ def test_a_missing_block_is_found(tmp_path: Path, missing: int, start: int) -> N
 
 def test_a_last_block_that_ends_elsewhere_is_found(tmp_path: Path) -> None:
     with Log(tmp_path) as store:
-        store.append([Run.of("t", "1", 0, [b"a"]), Run.of("t", "2", 0, [b"a", b"b"])])
+        store.append(
+            [RecordBatch.of("t", "1", 0, [b"a"]), RecordBatch.of("t", "2", 0, [b"a", b"b"])]
+        )
     with lmdb.Environment(str(tmp_path), max_dbs=3) as env:
         blocks = env.open_db(b"blocks", create=False)
-        with env.begin(db=blocks) as transaction:
-            other = transaction.get(bytes(16))
+        with env.begin(db=blocks) as txn:
+            other = txn.get(bytes(16))
     assert other is not None
     change(tmp_path, b"blocks", bytes(7) + b"\1" + bytes(8), other)
     with Log(tmp_path) as store, pytest.raises(StoreError, match="ends at offset 1, not at 2"):
-        store.append([Run.of("t", "2", 2, [b"c"])])
+        store.append([RecordBatch.of("t", "2", 2, [b"c"])])
 
 
 def test_a_file_cut_short_does_not_kill_the_process(tmp_path: Path) -> None:
@@ -210,10 +212,15 @@ def test_a_full_disk_is_told_and_leaves_all_as_it_was(tmp_path: Path) -> None:
         with limited(resource.RLIMIT_FSIZE, full_bytes):
             for _ in range(3):
                 with pytest.raises(StoreError, match=r"disk is full.*free some space"):
-                    store.append([Run.of("t", P, 300, [b"x" * 100_000]), Run.of("u", P, 0, [b"y"])])
+                    store.append(
+                        [
+                            RecordBatch.of("t", P, 300, [b"x" * 100_000]),
+                            RecordBatch.of("u", P, 0, [b"y"]),
+                        ]
+                    )
                 assert values_of(store) == values
                 assert store.info("u", P) is None
-        store.append([Run.of("t", P, 300, [b"x" * 100_000])])
+        store.append([RecordBatch.of("t", P, 300, [b"x" * 100_000])])
         assert values_of(store) == [*values, b"x" * 100_000]
     with Log(tmp_path) as store:
         assert values_of(store) == [*values, b"x" * 100_000]
@@ -224,7 +231,7 @@ VALUE = b"x" * (1 << 20)
 
 def fill(store: Log) -> None:
     for number in range(store.end("t", P), 1000):
-        store.append([Run.of("t", P, number, [VALUE])])
+        store.append([RecordBatch.of("t", P, number, [VALUE])])
 
 
 def test_a_map_that_cannot_grow_is_told_and_read_on(tmp_path: Path) -> None:
@@ -237,7 +244,7 @@ def test_a_map_that_cannot_grow_is_told_and_read_on(tmp_path: Path) -> None:
         held = store.end("t", P)
         assert held > 2
         assert values_of(store) == [VALUE] * held
-        store.append([Run.of("t", P, held, [VALUE] * 20)])
+        store.append([RecordBatch.of("t", P, held, [VALUE] * 20)])
     with Log(tmp_path) as store:
         assert values_of(store) == [VALUE] * (held + 20)
 
@@ -262,7 +269,7 @@ def test_a_map_that_does_not_grow_after_all_closes_the_log(
 
 def test_little_address_space_is_shared_with_others(tmp_path: Path) -> None:
     with Log(tmp_path) as store, limited(resource.RLIMIT_AS, used_bytes() + (256 << 20)):
-        store.append([Run.of("t", P, 0, [b"a"])])
+        store.append([RecordBatch.of("t", P, 0, [b"a"])])
     with limited(resource.RLIMIT_AS, used_bytes() + (256 << 20)):
         for read_only in (False, True):
             with Log(tmp_path, read_only=read_only) as store:

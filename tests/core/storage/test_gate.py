@@ -7,11 +7,11 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from dafka_core.storage.gate import Gate
+from dafka_core.storage.rw_lock import RWLock
 
 
 def test_readers_are_inside_together() -> None:
-    gate, together = Gate(), threading.Barrier(3)
+    gate, together = RWLock(), threading.Barrier(3)
 
     def read() -> None:
         with gate.shared():
@@ -23,7 +23,7 @@ def test_readers_are_inside_together() -> None:
 
 
 def test_one_alone_meets_nobody() -> None:
-    gate = Gate()
+    gate = RWLock()
     reading, alone = [False] * 3, [False] * 2
     met: list[bool] = []
 
@@ -51,7 +51,7 @@ def test_one_alone_meets_nobody() -> None:
 
 
 def test_an_error_inside_opens_the_gate_again() -> None:
-    gate = Gate()
+    gate = RWLock()
     for enter in (gate.shared, gate.exclusive):
         with pytest.raises(KeyError), enter():
             raise KeyError

@@ -14,16 +14,16 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dafka_core.errors import ClosedError, StoreError
-from dafka_core.records import PartitionInfo, Run
-from dafka_core.storage import Chunk, Log, WrongOffsetError, packing
-from dafka_core.storage import cache as cache_module
+from dafka_core.records import PartitionInfo, RecordBatch
+from dafka_core.storage import Chunk, Log, WrongOffsetError, block_builder
+from dafka_core.storage import block_cache as cache_module
 from tests.core.storage.clocks import Clock
 
 P = "A" * 32
 
 
 def put(store: Log, values: list[bytes], topic: str = "t", partition: str = P) -> None:
-    store.append([Run.of(topic, partition, store.end(topic, partition), values)])
+    store.append([RecordBatch.of(topic, partition, store.end(topic, partition), values)])
 
 
 def large(count: int, first: int = 0) -> list[bytes]:
@@ -72,10 +72,10 @@ def test_partitions_are_listed_by_topic(store: Log) -> None:
 
 
 def test_partitions_do_not_mix(store: Log) -> None:
-    runs = [Run.of("t", name, 0, [name.encode()] * 3) for name in ("1", "2", "10")]
+    runs = [RecordBatch.of("t", name, 0, [name.encode()] * 3) for name in ("1", "2", "10")]
     store.append(runs)
-    for run in runs:
-        assert values_of(store.read("t", run.partition, 0, 9)) == run.values
+    for batch in runs:
+        assert values_of(store.read("t", batch.partition, 0, 9)) == batch.values
 
 
 @pytest.mark.parametrize(
@@ -86,7 +86,7 @@ def test_names_that_do_not_fit_are_refused(
     store: Log, topic: str, partition: str, why: str
 ) -> None:
     with pytest.raises(ValueError, match=why):
-        store.append([Run.of(topic, partition, 0, [b"x"])])
+        store.append([RecordBatch.of(topic, partition, 0, [b"x"])])
     put(store, [b"x"], "t" * 255, "p" * 255)
     assert store.end("t" * 255, "p" * 255) == 1
 
@@ -95,19 +95,23 @@ def test_names_that_do_not_fit_are_refused(
 def test_gaps_and_overlaps_are_refused(store: Log, offset: int) -> None:
     put(store, [b"a", b"b", b"c"])
     with pytest.raises(WrongOffsetError, match="the partition ends at 3") as caught:
-        store.append([Run.of("t", P, offset, [b"x"])])
+        store.append([RecordBatch.of("t", P, offset, [b"x"])])
     error = caught.value
     assert (error.topic, error.partition, error.offset, error.end) == ("t", P, offset, 3)
 
 
 def test_an_append_is_whole_or_nothing(store: Log) -> None:
-    good = [Run.of("t", P, 0, [b"a"]), Run.of("t", P, 1, [b"b"]), Run.of("u", P, 0, [b"c"])]
+    good = [
+        RecordBatch.of("t", P, 0, [b"a"]),
+        RecordBatch.of("t", P, 1, [b"b"]),
+        RecordBatch.of("u", P, 0, [b"c"]),
+    ]
     with pytest.raises(WrongOffsetError):
-        store.append([*good, Run.of("t", P, 3, [b"gap"])])
+        store.append([*good, RecordBatch.of("t", P, 3, [b"gap"])])
     with pytest.raises(ValueError, match=f"topic 'v', partition {P}, append at offset 0"):
-        store.append([*good, Run.of("v", P, 0, [])])
+        store.append([*good, RecordBatch.of("v", P, 0, [])])
     with pytest.raises(TypeError):
-        store.append([*good, Run.of("v", P, 0, ["text"])])  # type: ignore[list-item]
+        store.append([*good, RecordBatch.of("v", P, 0, ["text"])])  # type: ignore[list-item]
     assert store.partitions() == []
     store.append(good)
     assert values_of(store.read("t", P, 0, 2)) == [b"a", b"b"]
@@ -115,7 +119,7 @@ def test_an_append_is_whole_or_nothing(store: Log) -> None:
 
 
 def test_a_record_too_large_is_refused(store: Log, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(packing, "MAX_RECORD_BYTES", 10)
+    monkeypatch.setattr(block_builder, "MAX_RECORD_BYTES", 10)
     with pytest.raises(ValueError, match="value 1 has 11 bytes"):
         put(store, [b"x", b"y" * 11])
     assert store.end("t", P) == 0
@@ -153,7 +157,7 @@ def test_reading_more_than_is_kept_in_memory(store: Log, monkeypatch: pytest.Mon
 
 
 def test_large_appends_are_split(store: Log, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(packing, "MAX_BLOCK_BYTES", 10_000)
+    monkeypatch.setattr(block_builder, "MAX_BLOCK_BYTES", 10_000)
     values = [b"small", *large(50), b"x" * 50_000, b"last"]
     put(store, [b"first"])
     put(store, values)
@@ -310,7 +314,7 @@ def test_a_closed_log_says_so(tmp_path: Path) -> None:
     with pytest.raises(ClosedError):
         put(store, [b"b"])
     with pytest.raises(ClosedError):
-        store.append([Run.of("t", P, 1, [b"b"])])
+        store.append([RecordBatch.of("t", P, 1, [b"b"])])
 
 
 def test_a_log_open_for_reading_does_not_write(tmp_path: Path) -> None:
@@ -319,7 +323,7 @@ def test_a_log_open_for_reading_does_not_write(tmp_path: Path) -> None:
     with Log(tmp_path, read_only=True) as store:
         assert values_of(store.read("t", P, 0, 1)) == [b"a"]
         with pytest.raises(StoreError, match="for reading only"):
-            store.append([Run.of("t", P, 1, [b"b"])])
+            store.append([RecordBatch.of("t", P, 1, [b"b"])])
         with pytest.raises(StoreError, match="for reading only"):
             store.trim("t", P, 1)
 

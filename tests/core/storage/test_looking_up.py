@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 
 from dafka_core.errors import StoreError
-from dafka_core.records import Run, Values
-from dafka_core.storage import Log, PartitionStatistics, packing, tables, writing
+from dafka_core.records import RecordBatch, Values
+from dafka_core.storage import Log, PartitionStatistics, block_builder, block_writer, tables
 from dafka_core.storage.block import peek_times
 from tests.core.storage.processes import P
 
@@ -19,7 +19,7 @@ from tests.core.storage.processes import P
 @pytest.fixture
 def store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Log]:
     """Each append makes a block and is stamped 10 microseconds later than the one before."""
-    monkeypatch.setattr(writing, "SMALL_BLOCK_BYTES", 1)
+    monkeypatch.setattr(block_writer, "SMALL_BLOCK_BYTES", 1)
     times = itertools.count(10_000, 10)
     with Log(tmp_path / "store", clock_us=lambda: next(times)) as opened:
         yield opened
@@ -27,7 +27,7 @@ def store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Log]:
 
 def fill(store: Log, blocks: int) -> None:
     for block in range(blocks):
-        store.append([Run.of("t", P, 3 * block, [b"%05d" % block] * 3)])
+        store.append([RecordBatch.of("t", P, 3 * block, [b"%05d" % block] * 3)])
 
 
 def test_a_time_is_found_by_a_search(store: Log, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -61,7 +61,7 @@ def test_damage_where_a_time_is_looked_up_is_found(tmp_path: Path) -> None:
     values = [b"<%05d>" % number * 3000 for number in range(30)]
     with Log(tmp_path) as store:
         for offset in range(0, 30, 10):
-            store.append([Run.of("t", P, offset, values[offset : offset + 10])])
+            store.append([RecordBatch.of("t", P, offset, values[offset : offset + 10])])
         times = store.times("t", P, 0, 30)
     data = (tmp_path / "data.mdb").read_bytes()
     with (tmp_path / "data.mdb").open("r+b") as file:
@@ -82,7 +82,9 @@ def test_damage_where_a_time_is_looked_up_is_found(tmp_path: Path) -> None:
 
 def test_statistics(store: Log) -> None:
     assert store.statistics("t", P) is None
-    store.append([Run.of("s", P, 0, [b"x" * 100_000]), Run.of("u", P, 0, [b"y" * 100_000])])
+    store.append(
+        [RecordBatch.of("s", P, 0, [b"x" * 100_000]), RecordBatch.of("u", P, 0, [b"y" * 100_000])]
+    )
     fill(store, 100)
     found = store.statistics("t", P)
     assert found is not None
@@ -108,7 +110,7 @@ def test_blocks_have_the_size_of_a_batch(tmp_path: Path) -> None:
     def appended(store: Log, topic: str, count: int, length: int) -> list[int]:
         ends = np.arange(count + 1) * length
         values = Values.from_columns(ends, bytes(count * length))
-        store.append([Run(topic, P, 0, values)])
+        store.append([RecordBatch(topic, P, 0, values)])
         with store.snapshot() as snapshot:
             return [chunk.block.count for chunk in snapshot.read(topic, P, 0, count)]
 
@@ -125,12 +127,12 @@ def test_larger_blocks_of_earlier_versions_are_read_and_kept(
 ) -> None:
     values = [b"%07d" % number for number in range(200_000)]
     with monkeypatch.context() as patch, Log(tmp_path) as store:
-        patch.setattr(packing, "MAX_BLOCK_RECORDS", 1 << 30)
-        patch.setattr(packing, "MAX_BLOCK_BYTES", 32 << 20)
-        store.append([Run.of("t", P, 0, values)])
-        store.append([Run.of("t", P, 200_000, values[:9_000])])
+        patch.setattr(block_builder, "MAX_BLOCK_RECORDS", 1 << 30)
+        patch.setattr(block_builder, "MAX_BLOCK_BYTES", 32 << 20)
+        store.append([RecordBatch.of("t", P, 0, values)])
+        store.append([RecordBatch.of("t", P, 200_000, values[:9_000])])
     with Log(tmp_path) as store:
-        store.append([Run.of("t", P, 209_000, values[:25_000])])
+        store.append([RecordBatch.of("t", P, 209_000, values[:25_000])])
         while store.merge_step():
             pass
         with store.snapshot() as snapshot:

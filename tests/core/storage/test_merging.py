@@ -13,8 +13,8 @@ from pathlib import Path
 import pytest
 
 from dafka_core.errors import ClosedError, StoreError
-from dafka_core.records import Run
-from dafka_core.storage import Log, cache, merging, packing, writing
+from dafka_core.records import RecordBatch
+from dafka_core.storage import Log, block_builder, block_cache, block_merger, block_writer
 from tests.core.storage import appender
 from tests.core.storage.processes import (
     P,
@@ -30,8 +30,8 @@ from tests.core.storage.processes import (
 @pytest.fixture
 def store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Log]:
     """A log whose full blocks have 1000 records."""
-    monkeypatch.setattr(packing, "MAX_BLOCK_RECORDS", 1000)
-    monkeypatch.setattr(writing, "SMALL_BLOCK_BYTES", 1)
+    monkeypatch.setattr(block_builder, "MAX_BLOCK_RECORDS", 1000)
+    monkeypatch.setattr(block_writer, "SMALL_BLOCK_BYTES", 1)
     with Log(tmp_path / "store") as opened:
         yield opened
 
@@ -41,7 +41,7 @@ def put(store: Log, *counts: int, topic: str = "t") -> None:
     for count in counts:
         end = store.end(topic, P)
         values = [appender.value(offset) for offset in range(end, end + count)]
-        store.append([Run.of(topic, P, end, values)])
+        store.append([RecordBatch.of(topic, P, end, values)])
 
 
 def merged(store: Log) -> int:
@@ -82,7 +82,7 @@ def test_small_blocks_become_one(store: Log) -> None:
 
 
 def test_times_are_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(writing, "SMALL_BLOCK_BYTES", 1)
+    monkeypatch.setattr(block_writer, "SMALL_BLOCK_BYTES", 1)
     now_us = iter(range(1000, 2000))
     with Log(tmp_path, clock_us=lambda: next(now_us) // 2) as store:
         put(store, *range(1, 20))
@@ -98,9 +98,9 @@ def test_times_are_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None
 def test_blocks_of_an_earlier_run_are_found(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(merging, "SCAN_BLOCKS", 10)
-    monkeypatch.setattr(packing, "MAX_BLOCK_RECORDS", 1000)
-    monkeypatch.setattr(writing, "SMALL_BLOCK_BYTES", 1)
+    monkeypatch.setattr(block_merger, "SCAN_BLOCKS", 10)
+    monkeypatch.setattr(block_builder, "MAX_BLOCK_RECORDS", 1000)
+    monkeypatch.setattr(block_writer, "SMALL_BLOCK_BYTES", 1)
     with Log(tmp_path) as store:
         for topic in ("t", "u", "v"):
             put(store, *[1] * 25, topic=topic)
@@ -125,13 +125,13 @@ def test_a_block_extended_or_trimmed_meanwhile_is_left(
     assert merged(store) > 0
     put(store, *[8] * 7)
     # The tail is noted with 8 records, and gets more behind the notes' back.
-    monkeypatch.setattr(writing, "SMALL_BLOCK_BYTES", 1 << 20)
+    monkeypatch.setattr(block_writer, "SMALL_BLOCK_BYTES", 1 << 20)
     notes, store._notes = store._notes, store._notes.__class__()
     put(store, 10)
     store._notes = notes
     merged(store)
     assert counts(store) == [*[8] * 7, 18]
-    monkeypatch.setattr(writing, "SMALL_BLOCK_BYTES", 1)
+    monkeypatch.setattr(block_writer, "SMALL_BLOCK_BYTES", 1)
     put(store, 900)
     assert merged(store) > 0
     assert counts(store) == [74, 900]
@@ -164,7 +164,7 @@ def test_what_changes_between_reading_and_writing_is_left(store: Log) -> None:
 def test_damage_is_told_once_and_does_not_spread(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(writing, "SMALL_BLOCK_BYTES", 1)
+    monkeypatch.setattr(block_writer, "SMALL_BLOCK_BYTES", 1)
     with Log(tmp_path) as store:
         put(store, 400, 400, 400, 400)
         put(store, *[1] * 8, topic="u")
@@ -172,7 +172,7 @@ def test_damage_is_told_once_and_does_not_spread(
     with (tmp_path / "data.mdb").open("r+b") as file:
         file.seek(data.index(appender.value(500)))
         file.write(b"!")
-    monkeypatch.setattr(packing, "MAX_BLOCK_RECORDS", 1000)
+    monkeypatch.setattr(block_builder, "MAX_BLOCK_RECORDS", 1000)
     with Log(tmp_path) as store:
         put(store, 1)
         assert store.merge_step()
@@ -197,7 +197,7 @@ def test_only_a_writer_merges(store: Log) -> None:
 
 
 def test_cached_blocks_stay_right(store: Log, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(cache, "CACHE_BYTES", 1 << 30)
+    monkeypatch.setattr(block_cache, "CACHE_BYTES", 1 << 30)
     chance = random.Random(5)
     for _ in range(150):
         put(store, chance.randint(1, 60))
@@ -276,7 +276,7 @@ def test_merged_and_trimmed_space_is_used_again(tmp_path: Path) -> None:
             for _ in range(20):
                 count = chance.choice((1, 100, 100, 700, 4000))
                 values = [b"%010d" % offset * 30 for offset in range(end, end + count)]
-                store.append([Run.of("t", P, end, values)])
+                store.append([RecordBatch.of("t", P, end, values)])
                 end += count
                 store.merge_step()
             merged(store)

@@ -9,30 +9,30 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dafka_core.storage import notes as module
-from dafka_core.storage import packing
-from dafka_core.storage.notes import Noted, Notes, Plan, window
+from dafka_core.storage import block_builder
+from dafka_core.storage import merge_planner as module
+from dafka_core.storage.merge_planner import MergeCandidate, MergePlan, MergePlanner, window
 
 
 @pytest.fixture(autouse=True)
 def limits() -> Iterator[None]:
     """A full block has 1000 records or 100 000 bytes."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(packing, "MAX_BLOCK_RECORDS", 1000)
-        patch.setattr(packing, "MAX_BLOCK_BYTES", 100_000)
+        patch.setattr(block_builder, "MAX_BLOCK_RECORDS", 1000)
+        patch.setattr(block_builder, "MAX_BLOCK_BYTES", 100_000)
         yield
 
 
-def blocks(*records: int, size_bytes: int = 10) -> list[Noted]:
+def blocks(*records: int, size_bytes: int = 10) -> list[MergeCandidate]:
     """Blocks that follow each other."""
-    made: list[Noted] = []
+    made: list[MergeCandidate] = []
     for count in records:
-        made.append(Noted(made[-1].end if made else 0, count, count * size_bytes))
+        made.append(MergeCandidate(made[-1].end if made else 0, count, count * size_bytes))
     return made
 
 
-def noted(*each: Noted) -> Notes:
-    notes = Notes()
+def noted(*each: MergeCandidate) -> MergePlanner:
+    notes = MergePlanner()
     for block in each:
         notes.add(7, block)
     return notes
@@ -65,15 +65,20 @@ def test_which_part_of_a_stretch(records: tuple[int, ...], expected: tuple[int, 
 def test_bytes_count_as_records_do() -> None:
     assert window(blocks(20, 20, 20, size_bytes=1000)) == slice(0, 3)
     assert window(blocks(45, 45, 45, size_bytes=1000)) == slice(0, 2)
-    assert not Noted(0, 20, 49_999).worth_reading
-    assert Noted(0, 20, 50_000).worth_reading
-    assert Noted(0, 500, 20).worth_reading
+    assert not MergeCandidate(0, 20, 49_999).worth_reading
+    assert MergeCandidate(0, 20, 50_000).worth_reading
+    assert MergeCandidate(0, 500, 20).worth_reading
 
 
 def test_only_neighbours_are_merged() -> None:
-    apart = [Noted(0, 300, 10), Noted(300, 100, 10), Noted(401, 300, 10), Noted(701, 100, 10)]
+    apart = [
+        MergeCandidate(0, 300, 10),
+        MergeCandidate(300, 100, 10),
+        MergeCandidate(401, 300, 10),
+        MergeCandidate(701, 100, 10),
+    ]
     notes = noted(*apart)
-    assert notes.plan() == Plan(7, apart[:2])
+    assert notes.plan() == MergePlan(7, apart[:2])
     notes.drop(7, apart[:2])
     assert notes.plan() is None
 
@@ -82,29 +87,29 @@ def test_what_lies_before_a_large_block_becomes_one() -> None:
     small = blocks(100, 50, 20)
     notes = noted(*small)
     assert notes.plan() is None
-    notes.add(7, Noted(170, 900, 900))
-    assert notes.plan() == Plan(7, small)
+    notes.add(7, MergeCandidate(170, 900, 900))
+    assert notes.plan() == MergePlan(7, small)
     notes.drop(7, small)
-    notes.add(7, Noted(0, 170, 1700))
+    notes.add(7, MergeCandidate(0, 170, 1700))
     assert notes.plan() is None
-    notes.add(7, Noted(1073, 3, 30))
+    notes.add(7, MergeCandidate(1073, 3, 30))
     assert notes.plan() is None
     assert notes.waiting == 0
 
 
 def test_what_is_known_is_not_replaced_by_what_was() -> None:
-    notes = noted(Noted(0, 400, 10))
-    notes.add(7, Noted(0, 1, 10), known=False)
-    notes.add(7, Noted(400, 100, 10), known=False)
+    notes = noted(MergeCandidate(0, 400, 10))
+    notes.add(7, MergeCandidate(0, 1, 10), known=False)
+    notes.add(7, MergeCandidate(400, 100, 10), known=False)
     assert notes.waiting == 2
-    assert notes.plan() == Plan(7, [Noted(0, 400, 10), Noted(400, 100, 10)])
-    notes.add(7, Noted(400, 700, 10))
+    assert notes.plan() == MergePlan(7, [MergeCandidate(0, 400, 10), MergeCandidate(400, 100, 10)])
+    notes.add(7, MergeCandidate(400, 700, 10))
     assert notes.plan() is None
     assert notes.waiting == 0
 
 
 def test_partitions_are_planned_one_after_the_other() -> None:
-    notes = Notes()
+    notes = MergePlanner()
     for partition_id in range(5):
         for block in blocks(300, 300):
             notes.add(partition_id, block)
@@ -117,7 +122,7 @@ def test_partitions_are_planned_one_after_the_other() -> None:
 
 def test_notes_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "MAX_NOTES", 10)
-    notes = Notes()
+    notes = MergePlanner()
     for partition_id in (1, 2, 3):
         for block in blocks(300, 10, 10, 10):
             notes.add(partition_id, block)
@@ -140,10 +145,10 @@ def test_small_blocks_do_not_stay_and_records_are_written_few_times(
 ) -> None:
     """As the log does it, with the records of an append as one block."""
     chance = random.Random(seed)
-    notes, table, written = Notes(), {}, 0
+    notes, table, written = MergePlanner(), {}, 0
     offset = 0
     for records in [1] * 400 + counts:
-        block = Noted(offset, records, records)
+        block = MergeCandidate(offset, records, records)
         table[offset] = block
         notes.add(0, block)
         offset = block.end
@@ -156,7 +161,7 @@ def test_small_blocks_do_not_stay_and_records_are_written_few_times(
     assert len(table) <= 20 + 4 * offset / 1000
 
 
-def merge(table: dict[int, Noted], notes: Notes, plan: Plan) -> int:
+def merge(table: dict[int, MergeCandidate], notes: MergePlanner, plan: MergePlan) -> int:
     assert len(plan.blocks) > 1
     first, records = plan.blocks[0].first, 0
     for block in plan.blocks:
@@ -164,7 +169,7 @@ def merge(table: dict[int, Noted], notes: Notes, plan: Plan) -> int:
         assert block.first == first + records
         records += block.records
     assert records <= 1000
-    table[first] = Noted(first, records, records)
+    table[first] = MergeCandidate(first, records, records)
     notes.drop(plan.partition_id, plan.blocks)
     notes.add(plan.partition_id, table[first])
     return records

@@ -15,7 +15,7 @@ import pyarrow as pa
 import pytest
 
 from dafka_core.errors import ClosedError, StoreError
-from dafka_core.records import PartitionInfo, Run, Values
+from dafka_core.records import PartitionInfo, RecordBatch, Values
 from dafka_core.storage import Log, environment
 from tests.core.storage import appender
 from tests.core.storage.processes import P, check_chunks, check_snapshot, child, started, told
@@ -27,7 +27,7 @@ def values(start: int, end: int) -> list[bytes]:
 
 def put(store: Log, count: int, topic: str = "t") -> None:
     end = store.end(topic, P)
-    store.append([Run.of(topic, P, end, values(end, end + count))])
+    store.append([RecordBatch.of(topic, P, end, values(end, end + count))])
 
 
 @pytest.fixture
@@ -93,7 +93,7 @@ def test_nothing_is_copied(store: Log) -> None:
 
 def test_copies_keep_nothing_of_the_snapshot(store: Log) -> None:
     put(store, 5000)
-    store.append([Run.of("small", P, 0, [b"x"])])
+    store.append([RecordBatch.of("small", P, 0, [b"x"])])
     with store.snapshot() as snapshot:
         chunks = [*snapshot.read("t", P, 100, 4000, copy=True)]
         chunks += snapshot.read("small", P, 0, 1, copy=True)
@@ -105,7 +105,7 @@ def test_copies_keep_nothing_of_the_snapshot(store: Log) -> None:
 
 def test_small_blocks_are_aligned_too(store: Log) -> None:
     for length in range(1, 40):
-        store.append([Run.of(f"{length}", P, 0, [b"x" * length, b"y"])])
+        store.append([RecordBatch.of(f"{length}", P, 0, [b"x" * length, b"y"])])
     with store.snapshot() as snapshot:
         for length in range(1, 40):
             (chunk,) = snapshot.read(f"{length}", P, 0, 2)
@@ -316,7 +316,7 @@ def test_a_reader_keeps_no_more_of_the_file_resident_than_it_holds(tmp_path: Pat
     content = Values.from_columns(np.arange(0, 8_001_000, 1000), bytes(8_000_000))
     with Log(tmp_path) as log:
         for offset in range(0, 64_000, 8000):
-            log.append([Run("t", "P", offset, content)])
+            log.append([RecordBatch("t", "P", offset, content)])
     with started([sys.executable, "-c", RESIDENT, str(tmp_path)]) as process:
         found, _ = process.communicate(timeout=60)
     rows, grown_kb = map(int, found.split())

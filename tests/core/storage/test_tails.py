@@ -16,10 +16,24 @@ from dafka_core.errors import (
     FencedError,
     OffsetConflictError,
     StoreError,
-    UnitExistsError,
+    TransactionExistsError,
 )
-from dafka_core.records import NO_NUMBER, CommitUnit, Run, Unit, UnitInfo
-from dafka_core.storage import STAGED_HOURS, Commit, Discard, Log, Mark, environment, packing
+from dafka_core.records import (
+    NO_VERSION,
+    RecordBatch,
+    StagedTransaction,
+    Transaction,
+    TransactionState,
+)
+from dafka_core.storage import (
+    STAGED_HOURS,
+    Commit,
+    Discard,
+    Log,
+    SetTransaction,
+    block_builder,
+    environment,
+)
 from tests.core.storage.clocks import Clock
 from tests.core.storage.staged import (
     A,
@@ -44,10 +58,10 @@ def test_a_tail_is_discarded_by_its_attempt(store: Log) -> None:
     seen = told(store)
     store.write([stage(large(300, "a"), 2), stage([b"b"], 0, A, "q")])
     assert store.write([Discard("t", "p", B), Discard("t", "p", "")]) == [None, None]
-    assert store.unit("t", "p") == UnitInfo(2, 302, A, None)
+    assert store.transaction_state("t", "p") == TransactionState(2, 302, A, None)
     assert store.write([Discard("t", "p", A), Discard("t", "q", A)]) == [None, None]
-    assert store.unit("t", "p") == UnitInfo(2, 2, "", None)
-    assert store.unit("t", "q") == UnitInfo(0, 0, "", None)
+    assert store.transaction_state("t", "p") == TransactionState(2, 2, "", None)
+    assert store.transaction_state("t", "q") == TransactionState(0, 0, "", None)
     assert told(store) == seen
     assert facts(store.write([stage([b"c"], 302)])[0]) == (FencedError, "t", "p", A)
     put(store, [b"c"])
@@ -70,7 +84,7 @@ def test_tails_that_nobody_went_on_with_are_discarded(tmp_path: Path, clock: Clo
         put(store, [b"a"])
         for name in ("p", "q", "r"):
             store.write([stage([b"x"], store.end("t", name), A, name)])
-        store.write([Run.of("t", "u", 0, [b"x"], Unit(0, 0, 2))])
+        store.write([RecordBatch.of("t", "u", 0, [b"x"], Transaction(0, 0, 2))])
         clock.now_us += 3_600_000_000
         store.write([stage([b"y"], 1, A, "q"), commit(("r", A, 0, 1, 0))])
         assert store.discard_stale(older_s) == 0
@@ -79,11 +93,11 @@ def test_tails_that_nobody_went_on_with_are_discarded(tmp_path: Path, clock: Clo
     with Log(tmp_path, clock_us=clock) as store:
         clock.now_us += 1
         assert store.discard_stale(older_s, replicas=False) == 1
-        assert store.unit("t", "u") == UnitInfo(0, 1, "", None)
+        assert store.transaction_state("t", "u") == TransactionState(0, 1, "", None)
         assert store.discard_stale(older_s) == 1
-        assert store.unit("t", "p") == UnitInfo(1, 1, "", None)
-        assert store.unit("t", "q") == UnitInfo(0, 2, A, None)
-        assert store.unit("t", "u") == UnitInfo(0, 0, "", None)
+        assert store.transaction_state("t", "p") == TransactionState(1, 1, "", None)
+        assert store.transaction_state("t", "q") == TransactionState(0, 2, A, None)
+        assert store.transaction_state("t", "u") == TransactionState(0, 0, "", None)
         assert (held(store), held(store, "r")) == ([b"a"], [b"x"])
         clock.now_us += 3_600_000_000
         assert store.discard_stale(older_s) == 1
@@ -108,14 +122,14 @@ def test_trimming_leaves_what_is_staged(store: Log) -> None:
     assert held(store) == large(200, "a") + values(3, "b")
     assert store.trim("t", "p", 451) == 451
     assert held(store) == values(3, "b")[1:]
-    assert store.unit("t", "p").unit == Unit(0, 250, 453)
+    assert store.transaction_state("t", "p").transaction == Transaction(0, 250, 453)
 
 
 @pytest.fixture
 def small(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Log]:
     """A log whose full blocks have 1000 records, and whose last blocks are not extended."""
-    monkeypatch.setattr(packing, "MAX_BLOCK_RECORDS", 1000)
-    monkeypatch.setattr("dafka_core.storage.writing.SMALL_BLOCK_BYTES", 1)
+    monkeypatch.setattr(block_builder, "MAX_BLOCK_RECORDS", 1000)
+    monkeypatch.setattr("dafka_core.storage.block_writer.SMALL_BLOCK_BYTES", 1)
     with Log(tmp_path / "store") as opened:
         yield opened
 
@@ -141,7 +155,7 @@ def test_blocks_are_merged_only_within_what_is_seen(
         clean(store)
         assert len(sizes(store)) < 20
         assert held(store) == [b"a"] * 20
-        assert store.unit("t", "p") == UnitInfo(20, 100, A, None)
+        assert store.transaction_state("t", "p") == TransactionState(20, 100, A, None)
         store.write([one(A, 20, 100, 0)])
         assert len(sizes(store)) > 80
         clean(store)
@@ -207,48 +221,53 @@ def test_the_map_grows_while_units_are_written(
 
 
 def test_a_marker_is_set_where_the_records_are(store: Log) -> None:
-    unit = Unit(3, 2, 5)
-    (outcome,) = store.write([Mark("t", "p", unit)])
+    transaction = Transaction(3, 2, 5)
+    (outcome,) = store.write([SetTransaction("t", "p", transaction)])
     assert facts(outcome) == (OffsetConflictError, "t", "p", 5, 0)
     put(store, values(4))
     store.write([stage(values(9), 4)])
-    (outcome,) = store.write([Mark("t", "p", unit)])
+    (outcome,) = store.write([SetTransaction("t", "p", transaction)])
     assert facts(outcome) == (OffsetConflictError, "t", "p", 5, 4)
-    assert store.unit("t", "p").unit is None
+    assert store.transaction_state("t", "p").transaction is None
     put(store, values(4))
-    assert store.write([Mark("t", "p", Unit(NO_NUMBER, 0, 3))]) == [None]
-    assert store.unit("t", "p").unit is None
-    assert store.write([Mark("t", "p", unit), Mark("t", "p", unit)]) == [None, None]
-    assert store.write([Mark("t", "p", Unit(2, 0, 2))]) == [None]
-    assert store.unit("t", "p").unit == unit
-    (outcome,) = store.write([Mark("t", "p", Unit(3, 2, 4))])
-    assert facts(outcome) == (UnitExistsError, "t", "p", unit)
-    assert store.write([Mark("t", "p", Unit(4, 5, 8))]) == [None]
-    assert store.unit("t", "p").unit == Unit(4, 5, 8)
+    assert store.write([SetTransaction("t", "p", Transaction(NO_VERSION, 0, 3))]) == [None]
+    assert store.transaction_state("t", "p").transaction is None
+    assert store.write(
+        [SetTransaction("t", "p", transaction), SetTransaction("t", "p", transaction)]
+    ) == [None, None]
+    assert store.write([SetTransaction("t", "p", Transaction(2, 0, 2))]) == [None]
+    assert store.transaction_state("t", "p").transaction == transaction
+    (outcome,) = store.write([SetTransaction("t", "p", Transaction(3, 2, 4))])
+    assert facts(outcome) == (TransactionExistsError, "t", "p", transaction)
+    assert store.write([SetTransaction("t", "p", Transaction(4, 5, 8))]) == [None]
+    assert store.transaction_state("t", "p").transaction == Transaction(4, 5, 8)
     assert held(store) == values(4) * 2
 
 
 def test_a_unit_that_is_marked_is_not_committed_again(store: Log) -> None:
     put(store, values(4))
-    store.write([stage([b"x"], 4, number=3), Mark("t", "p", Unit(3, 0, 4))])
+    store.write([stage([b"x"], 4, number=3), SetTransaction("t", "p", Transaction(3, 0, 4))])
     (outcome,) = store.write([one(A, 4, 5, 3)])
-    assert facts(outcome) == (UnitExistsError, "t", "p", Unit(3, 0, 4))
+    assert facts(outcome) == (TransactionExistsError, "t", "p", Transaction(3, 0, 4))
 
 
-@pytest.mark.parametrize("unit", [Unit(1, 2, 2), Unit(1, 3, 2), Unit(1, -1, 2), Unit(1, 0, 2**64)])
-def test_what_is_no_unit_is_refused(store: Log, unit: Unit) -> None:
+@pytest.mark.parametrize(
+    "unit",
+    [Transaction(1, 2, 2), Transaction(1, 3, 2), Transaction(1, -1, 2), Transaction(1, 0, 2**64)],
+)
+def test_what_is_no_unit_is_refused(store: Log, transaction: Transaction) -> None:
     put(store, values(4))
     with pytest.raises(ValueError, match="a unit cannot have the records from"):
-        store.write([Mark("t", "p", unit)])
+        store.write([SetTransaction("t", "p", transaction)])
     with pytest.raises(ValueError, match="a unit cannot have the records from"):
-        store.append([Run.of("t", "p", 4, [b"x"], unit)])
+        store.append([RecordBatch.of("t", "p", 4, [b"x"], transaction)])
 
 
 def test_units_of_a_partition_whose_name_is_odd(store: Log) -> None:
     name = "ü\udcff"
     store.write([stage([b"a"], 0, partition=name)])
     assert store.partitions() == []
-    assert store.write([Commit((CommitUnit("t", name, A, 0, 1, 0),))]) == [None]
+    assert store.write([Commit((StagedTransaction("t", name, A, 0, 1, 0),))]) == [None]
     assert store.end("t", name) == 1
 
 
@@ -257,9 +276,9 @@ def test_units_of_a_partition_whose_name_is_odd(store: Log) -> None:
 
 def rows(directory: Path) -> tuple[bytes | None, list[bytes]]:
     """The format, and the rows of all partitions as they lie in the table."""
-    with lmdb.Environment(str(directory), max_dbs=3) as env, env.begin() as transaction:
-        form = transaction.get(b"format", db=env.open_db(b"meta", transaction, create=False))
-        cursor = transaction.cursor(env.open_db(b"partitions", transaction, create=False))
+    with lmdb.Environment(str(directory), max_dbs=3) as env, env.begin() as txn:
+        form = txn.get(b"format", db=env.open_db(b"meta", txn, create=False))
+        cursor = txn.cursor(env.open_db(b"partitions", txn, create=False))
         return form, [bytes(value) for _, value in cursor]
 
 
@@ -297,12 +316,12 @@ def move_row(directory: Path, name: bytes, change: Callable[[bytearray], None]) 
     """Puts partition p's row, changed, where ``name`` says."""
     with (
         lmdb.Environment(str(directory), max_dbs=3) as env,
-        env.begin(write=True) as transaction,
+        env.begin(write=True) as txn,
     ):
-        partitions = env.open_db(b"partitions", transaction, create=False)
-        row = bytearray(transaction.pop(b"t\0p", db=partitions) or b"")
+        partitions = env.open_db(b"partitions", txn, create=False)
+        row = bytearray(txn.pop(b"t\0p", db=partitions) or b"")
         change(row)
-        transaction.put(name, bytes(row), db=partitions)
+        txn.put(name, bytes(row), db=partitions)
 
 
 @pytest.mark.parametrize("at", [0, 8, 16, 24, 32, 39, 48, 64, 151])
@@ -350,24 +369,24 @@ def older_log(directory: Path) -> None:
     names = [b"meta", b"partitions", b"blocks"]
     with (
         lmdb.Environment(str(directory), max_dbs=3) as env,
-        env.begin(write=True) as transaction,
+        env.begin(write=True) as txn,
     ):
-        meta, partitions, blocks = [env.open_db(name, transaction) for name in names]
-        transaction.put(b"format", struct.pack("<I", 1), db=meta)
-        transaction.put(b"next partition", struct.pack("<Q", 6), db=meta)
-        transaction.put(b"t\0p", struct.pack("<QQQq", 5, 2, 3, 1000), db=partitions)
+        meta, partitions, blocks = [env.open_db(name, txn) for name in names]
+        txn.put(b"format", struct.pack("<I", 1), db=meta)
+        txn.put(b"next partition", struct.pack("<Q", 6), db=meta)
+        txn.put(b"t\0p", struct.pack("<QQQq", 5, 2, 3, 1000), db=partitions)
         offsets = struct.pack("<4i", 0, 1, 3, 6)
         body = struct.pack("<II", 3, 1) + struct.pack("<qq", 3, 1000) + offsets + b"abbccc"
         checksum = xxhash.xxh3_64_intdigest(body)
         block = struct.pack("<4sHHQ", b"DafB", 1, 0, checksum) + body
-        transaction.put(struct.pack(">QQ", 5, 0), block, db=blocks)
+        txn.put(struct.pack(">QQ", 5, 0), block, db=blocks)
 
 
 def test_a_log_of_the_older_form_goes_on(tmp_path: Path, clock: Clock) -> None:
     older_log(tmp_path)
     before = rows(tmp_path)
     with Log(tmp_path, read_only=True) as store:
-        assert store.unit("t", "p") == UnitInfo(3, 3, "", None)
+        assert store.transaction_state("t", "p") == TransactionState(3, 3, "", None)
         assert held(store) == [b"ccc"]
     assert rows(tmp_path) == before
     clock.now_us = 2_000
@@ -380,7 +399,7 @@ def test_a_log_of_the_older_form_goes_on(tmp_path: Path, clock: Clock) -> None:
     with Log(tmp_path) as store:
         assert held(store) == [b"ccc", b"d", b"f"]
         assert store.times("t", "p", 0, 9) == [(2, 1_000), (3, 2_000)]
-        assert store.unit("t", "p") == UnitInfo(5, 5, A, Unit(0, 3, 4))
+        assert store.transaction_state("t", "p") == TransactionState(5, 5, A, Transaction(0, 3, 4))
 
 
 @pytest.mark.parametrize("size", [0, 7, 31, 33, 39, 41, 144, 151, 153])
@@ -388,8 +407,8 @@ def test_a_row_of_no_form_is_damage(tmp_path: Path, size: int) -> None:
     older_log(tmp_path)
     with (
         lmdb.Environment(str(tmp_path), max_dbs=3) as env,
-        env.begin(write=True) as transaction,
+        env.begin(write=True) as txn,
     ):
-        partitions = env.open_db(b"partitions", transaction, create=False)
-        transaction.put(b"t\0p", bytes(size), db=partitions)
+        partitions = env.open_db(b"partitions", txn, create=False)
+        txn.put(b"t\0p", bytes(size), db=partitions)
     refused(tmp_path, f"partition p: .*row cannot have {size} octets")

@@ -13,15 +13,21 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
-from dafka_core.records import NO_NUMBER, CommitUnit, Run, Unit, UnitInfo
-from dafka_core.storage import Commit, Discard, Log, Mark, Staged, WrongOffsetError
+from dafka_core.records import (
+    NO_VERSION,
+    RecordBatch,
+    StagedTransaction,
+    Transaction,
+    TransactionState,
+)
+from dafka_core.storage import Commit, Discard, Log, SetTransaction, Stage, WrongOffsetError
 from tests.core.storage.staged import A, B, clean, held
 
 PARTITIONS = st.sampled_from(("p", "q"))
 ATTEMPTS = st.sampled_from((A, B))
 SIZES = st.sampled_from((1, 2, 30, 300))
 SHIFTS = st.sampled_from((0, 0, 0, 0, 0, -1, 1))
-NUMBERS = st.integers(NO_NUMBER, 6)
+NUMBERS = st.integers(NO_VERSION, 6)
 
 
 @dataclass
@@ -31,10 +37,10 @@ class Model:
     committed: list[bytes] = field(default_factory=list)
     staged: list[bytes] = field(default_factory=list)
     attempt: str = ""
-    number: int = NO_NUMBER
-    unit: Unit | None = None
+    number: int = NO_VERSION
+    transaction: Transaction | None = None
     last: tuple[str, int, int] | None = None
-    marker: Unit | None = None
+    marker: Transaction | None = None
     earliest: int = 0
 
     @property
@@ -46,15 +52,15 @@ class Model:
         return self.end + len(self.staged)
 
     def drop(self) -> None:
-        self.staged, self.attempt, self.number, self.unit = [], "", NO_NUMBER, None
+        self.staged, self.attempt, self.number, self.transaction = [], "", NO_VERSION, None
 
     def show(self) -> None:
         self.committed += self.staged
         self.drop()
 
-    def mark(self, unit: Unit) -> None:
-        if unit.number > (self.marker.number if self.marker else NO_NUMBER):
-            self.marker = unit
+    def mark(self, transaction: Transaction) -> None:
+        if transaction.number > (self.marker.number if self.marker else NO_VERSION):
+            self.marker = transaction
 
 
 class Units(RuleBasedStateMachine):
@@ -77,25 +83,25 @@ class Units(RuleBasedStateMachine):
 
     @initialize()
     def begin(self) -> None:
-        self.store.append([Run.of("t", "q", 0, [b"first"])])
+        self.store.append([RecordBatch.of("t", "q", 0, [b"first"])])
         self.models["q"].committed = [b"first"]
 
     @rule(name=PARTITIONS, size=SIZES, at_tail=st.booleans(), shift=SHIFTS)
     def append(self, name: str, size: int, at_tail: bool, shift: int) -> None:
         model, values = self.models[name], self.values(size)
         offset = (model.staged_end if at_tail else model.end) + shift
-        run = Run.of("t", name, offset, values)
+        batch = RecordBatch.of("t", name, offset, values)
         if offset == model.end:
             model.drop()
-        elif offset == model.staged_end and model.unit is not None:
-            if run.end >= model.unit.end:
-                model.mark(model.unit)
+        elif offset == model.staged_end and model.transaction is not None:
+            if batch.end >= model.transaction.end:
+                model.mark(model.transaction)
             model.show()
         else:
             with pytest.raises(WrongOffsetError, match=f"ends at {model.end}"):
-                self.store.append([run])
+                self.store.append([batch])
             return
-        self.store.append([run])
+        self.store.append([batch])
         model.committed += values
 
     @rule(
@@ -111,10 +117,12 @@ class Units(RuleBasedStateMachine):
     ) -> None:
         model, values = self.models[name], self.values(size)
         offset = (model.end if anew else model.staged_end) + shift
-        (outcome,) = self.store.write([Staged(Run.of("t", name, offset, values), attempt, number)])
+        (outcome,) = self.store.write(
+            [Stage(RecordBatch.of("t", name, offset, values), attempt, number)]
+        )
         own = bool(model.staged) and model.attempt == attempt
-        exists = model.marker is not None and NO_NUMBER < number <= model.marker.number
-        older = not own and NO_NUMBER < number < model.number
+        exists = model.marker is not None and NO_VERSION < number <= model.marker.number
+        older = not own and NO_VERSION < number < model.number
         if exists or older or not (offset == model.end or (own and offset == model.staged_end)):
             assert outcome is not None
             return
@@ -126,31 +134,35 @@ class Units(RuleBasedStateMachine):
     @rule(name=PARTITIONS, size=SIZES, more=st.integers(0, 2), at_tail=st.booleans(), shift=SHIFTS)
     def replicate(self, name: str, size: int, more: int, at_tail: bool, shift: int) -> None:
         model, values = self.models[name], self.values(size)
-        if at_tail and model.unit is not None:
-            unit = model.unit
+        if at_tail and model.transaction is not None:
+            transaction = model.transaction
             offset = model.staged_end + shift
-            values = values[: max(unit.end - offset, 0)]
-            if not values or offset < unit.start:
+            values = values[: max(transaction.end - offset, 0)]
+            if not values or offset < transaction.start:
                 return
         else:
             offset = model.end + shift
             if offset < 0:
                 return
             number = 1 + (model.marker.number if model.marker else 0)
-            unit = Unit(number, offset, offset + len(values) + more * 20)
-        run = Run.of("t", name, offset, values, unit)
-        (outcome,) = self.store.write([run])
-        goes_on = model.unit == unit and offset == model.staged_end
+            transaction = Transaction(number, offset, offset + len(values) + more * 20)
+        batch = RecordBatch.of("t", name, offset, values, transaction)
+        (outcome,) = self.store.write([batch])
+        goes_on = model.transaction == transaction and offset == model.staged_end
         if not goes_on and offset != model.end:
             assert outcome is not None
             return
         assert outcome is None
         if not goes_on:
             model.drop()
-        model.staged, model.unit, model.number = model.staged + values, unit, unit.number
-        if run.end == unit.end:
+        model.staged, model.transaction, model.number = (
+            model.staged + values,
+            transaction,
+            transaction.number,
+        )
+        if batch.end == transaction.end:
             model.show()
-            model.mark(unit)
+            model.mark(transaction)
 
     @rule(
         attempts=st.tuples(ATTEMPTS, ATTEMPTS),
@@ -162,37 +174,38 @@ class Units(RuleBasedStateMachine):
     def commit(
         self, attempts: tuple[str, str], names: list[str], shift: int, number: int, right: bool
     ) -> None:
-        units: list[CommitUnit] = []
+        transactions: list[StagedTransaction] = []
         for name, drawn in zip(names, attempts, strict=False):
             model, attempt = self.models[name], drawn
             if right and model.attempt:
                 attempt, number = model.attempt, max(number, model.number)
-            units.append(
-                CommitUnit("t", name, attempt, model.end, model.staged_end + shift, number)
+            transactions.append(
+                StagedTransaction("t", name, attempt, model.end, model.staged_end + shift, number)
             )
-        done: dict[str, tuple[Model, CommitUnit]] = {}
+        done: dict[str, tuple[Model, StagedTransaction]] = {}
         refused = False
-        for unit in units:
-            model = self.models[unit.partition]
-            if unit[2:5] == model.last or (
-                unit.partition in done and done[unit.partition][1][2:5] == unit[2:5]
+        for transaction in transactions:
+            model = self.models[transaction.partition]
+            if transaction[2:5] == model.last or (
+                transaction.partition in done
+                and done[transaction.partition][1][2:5] == transaction[2:5]
             ):
                 continue
-            marked = model.marker.number if model.marker else NO_NUMBER
+            marked = model.marker.number if model.marker else NO_VERSION
             refused |= (
-                unit.partition in done
-                or unit.attempt != model.attempt
-                or unit.end != model.staged_end
-                or NO_NUMBER < unit.number <= marked
+                transaction.partition in done
+                or transaction.attempt != model.attempt
+                or transaction.end != model.staged_end
+                or NO_VERSION < transaction.number <= marked
             )
-            done[unit.partition] = model, unit
-        (outcome,) = self.store.write([Commit(tuple(units))])
+            done[transaction.partition] = model, transaction
+        (outcome,) = self.store.write([Commit(tuple(transactions))])
         assert (outcome is not None) == refused
         if not refused:
-            for model, unit in done.values():
+            for model, transaction in done.values():
                 model.show()
-                model.last = unit[2:5]
-                model.mark(Unit(unit.number, unit.start, unit.end))
+                model.last = transaction[2:5]
+                model.mark(Transaction(transaction.number, transaction.start, transaction.end))
 
     @rule(name=PARTITIONS, attempt=st.sampled_from((A, B, "")))
     def discard(self, name: str, attempt: str) -> None:
@@ -205,12 +218,14 @@ class Units(RuleBasedStateMachine):
     def mark(self, name: str, number: int, length: int, beyond: bool) -> None:
         model = self.models[name]
         end = model.end + beyond
-        unit = Unit(number, max(end - length, 0), max(end, 1))
-        (outcome,) = self.store.write([Mark("t", name, unit)])
-        same = model.marker is not None and model.marker.number == number != NO_NUMBER
-        assert (outcome is not None) == (unit.end > model.end or (same and model.marker != unit))
+        transaction = Transaction(number, max(end - length, 0), max(end, 1))
+        (outcome,) = self.store.write([SetTransaction("t", name, transaction)])
+        same = model.marker is not None and model.marker.number == number != NO_VERSION
+        assert (outcome is not None) == (
+            transaction.end > model.end or (same and model.marker != transaction)
+        )
         if outcome is None:
-            model.mark(unit)
+            model.mark(transaction)
 
     @rule(name=PARTITIONS, part=st.integers(0, 4))
     def trim(self, name: str, part: int) -> None:
@@ -240,7 +255,7 @@ class Units(RuleBasedStateMachine):
         facts: dict[str, Any] = {info.partition: info for info in self.store.partitions()}
         for name, model in self.models.items():
             attempt = model.attempt if model.staged else model.last[0] if model.last else ""
-            assert self.store.unit("t", name) == UnitInfo(
+            assert self.store.transaction_state("t", name) == TransactionState(
                 model.end, model.staged_end, attempt, model.marker
             )
             assert held(self.store, name) == model.committed[model.earliest :]

@@ -1,0 +1,76 @@
+"""``dafka tower``, ``dafka store`` and ``dafka up``: nodes that run until they are stopped."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any, Final
+
+from dafka_core.cli import output
+from dafka_core.cli.flags import Directory, ExitWithParent, Towers, joined, of_table
+from dafka_core.cli.process import stop_when_input_ends
+from dafka_core.node_options import StoreOptions, TowerOptions
+
+DESK_DIRECTORY: Final = Path("dafka-data")
+
+
+def tower(*, exit_with_parent: ExitWithParent = False, **options: Any) -> None:
+    """Run a tower: nodes find each other through it.
+
+    It prints READY and its ports as JSON when it serves. Ctrl-C stops it.
+    """
+    from dafka_core import Tower
+
+    if exit_with_parent:
+        stop_when_input_ends()
+    with Tower(**options) as node:
+        output.say(f"tower at {node.tower}; Ctrl-C stops it")
+        output.ready(sub_port=node.sub_port, pub_port=node.pub_port, tower=node.tower)
+        node.wait(None)
+
+
+def store(
+    *,
+    directory: Directory,
+    tower: Towers = None,
+    exit_with_parent: ExitWithParent = False,
+    **options: Any,
+) -> None:
+    """Run a store: it keeps every topic's records on disk, and acknowledges what is there.
+
+    It prints READY, its address and its directory as JSON when it serves. Ctrl-C stops it.
+    """
+    from dafka_core import Store
+
+    if exit_with_parent:
+        stop_when_input_ends()
+    with Store(directory, tower=joined(tower), **options) as node:
+        output.say(f"store {node.address} in {directory}; Ctrl-C stops it")
+        output.ready(address=node.address, dir=str(directory), flight=node.locations)
+        node.wait(None)
+
+
+def up(
+    *,
+    directory: Directory = DESK_DIRECTORY,
+    exit_with_parent: ExitWithParent = False,
+    **options: Any,
+) -> None:
+    """Run a tower and a store in one process: a cluster for a desk.
+
+    It prints READY and where it is as JSON when it serves. Ctrl-C stops it.
+    """
+    from dafka_core import Store, Tower
+
+    if exit_with_parent:
+        stop_when_input_ends()
+    with (
+        Tower(**of_table(TowerOptions, options)) as hub,
+        Store(directory, **of_table(StoreOptions, options) | {"tower": hub.tower}) as node,
+    ):
+        output.say(f"tower at {hub.tower}, store in {directory}; Ctrl-C stops both")
+        output.say("other terminals need this, when it is not the default:")
+        output.say(f"  export DAFKA_TOWER={hub.tower}")
+        output.ready(
+            tower=hub.tower, address=node.address, dir=str(directory), flight=node.locations
+        )
+        node.wait(None)

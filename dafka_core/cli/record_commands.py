@@ -1,0 +1,180 @@
+"""``dafka produce`` and ``dafka consume``: records by hand, and in shell pipes."""
+
+from __future__ import annotations
+
+import base64
+import json
+import os
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Annotated, Any, Final, Literal
+
+import typer
+
+from dafka_core.cli import output
+from dafka_core.cli.flags import Topic, Towers, joined
+from dafka_core.cli.process import Stopped
+from dafka_core.errors import DafkaError
+from dafka_core.node_options import ProducerOptions
+from dafka_core.records import RecordBatch
+
+if TYPE_CHECKING:
+    from dafka_core import Producer
+
+INPUT_CHUNK_BYTES: Final = 1 << 20
+"""Read at once at the most; whole lines are published as soon as they are there."""
+
+
+def produce(
+    topic: Topic,
+    *,
+    tower: Towers = None,
+    address: Annotated[
+        str | None,
+        typer.Option(
+            metavar="UUID",
+            help="The partition to go on with, 32 hexadecimal digits. Without it, a new one.",
+            show_default=False,
+        ),
+    ] = None,
+    **options: Any,
+) -> None:
+    """Publish a record for each line of standard input; end when all are acknowledged.
+
+    A line's bytes are kept as they are, without the newline.
+    """
+    from dafka_core import Producer
+
+    limit_bytes = ProducerOptions.build(options).max_record_bytes
+    with Producer(topic, tower=joined(tower), address=address, **options) as producer:
+        first = producer.next_offset
+        output.say(f"topic {topic}, partition {producer.address}, from offset {first}")
+        try:
+            refusal = publish_input(producer, limit_bytes)
+            output.say("end of input; waiting for acknowledgements")
+            producer.close()
+        except Stopped:
+            count = producer.next_offset - first
+            raise DafkaError(
+                f"stopped before all of {count} records were acknowledged; some may not be stored"
+            ) from None
+        output.say(f"{producer.next_offset - first} records acknowledged")
+        if refusal is not None:
+            raise refusal
+
+
+def publish_input(producer: Producer, limit_bytes: int) -> LineTooLongError | None:
+    """Publishes standard input to its end: Ctrl-C is one, too, and so is a line too long."""
+    try:
+        for lines in lines_of_input(limit_bytes):
+            producer.publish_many(lines)
+    except LineTooLongError as error:
+        return error
+    except Stopped:
+        pass
+    return None
+
+
+class LineTooLongError(DafkaError):
+    """A line of the input that cannot be a record; those before it are."""
+
+    def __init__(self, number: int, limit_bytes: int) -> None:
+        super().__init__(
+            f"line {number} of the input is longer than max_record_bytes = {limit_bytes}; it and "
+            "what follows it are not published"
+        )
+        self.number = number
+        self.limit_bytes = limit_bytes
+
+
+def lines_of_input(limit_bytes: int) -> Iterator[list[bytes]]:
+    """The lines of standard input, without their newlines, as many as are there at a time.
+
+    Raises:
+        LineTooLongError: a line is longer than ``limit_bytes``; it is not read to its end.
+    """
+    count = 0
+    pieces: list[bytes] = []
+    for chunk in iter(lambda: os.read(0, INPUT_CHUNK_BYTES), b""):
+        head, newline, rest = chunk.rpartition(b"\n")
+        if newline:
+            lines = b"".join([*pieces, head]).split(b"\n")
+            yield from _checked(lines, count, limit_bytes)
+            count += len(lines)
+            pieces = []
+        pieces.append(rest)
+        if sum(map(len, pieces)) > limit_bytes:
+            raise LineTooLongError(count + 1, limit_bytes)
+    last = b"".join(pieces)
+    if last:
+        yield [last]
+
+
+def _checked(lines: list[bytes], before: int, limit_bytes: int) -> Iterator[list[bytes]]:
+    if max(map(len, lines)) <= limit_bytes:
+        yield lines
+        return
+    index = next(i for i, line in enumerate(lines) if len(line) > limit_bytes)
+    yield lines[:index]
+    raise LineTooLongError(before + index + 1, limit_bytes)
+
+
+def consume(
+    topic: Topic,
+    *,
+    tower: Towers = None,
+    from_beginning: Annotated[
+        bool, typer.Option("--from-beginning", help="Start with the oldest records.")
+    ] = False,
+    count: Annotated[
+        int | None,
+        typer.Option(min=1, metavar="N", help="End after N records.", show_default=False),
+    ] = None,
+    as_json: Annotated[
+        bool,
+        typer.Option(
+            "--json",
+            help="Print objects with topic, partition, offset and value. A value that is not "
+            "UTF-8 is null, and value_base64 has it.",
+        ),
+    ] = False,
+    **options: Any,
+) -> None:
+    """Print the value of each record on a line, until Ctrl-C."""
+    from dafka_core import Consumer
+
+    start: Literal["earliest", "latest"] = "earliest" if from_beginning else "latest"
+    form = _json_lines if as_json else _lines
+    with Consumer(tower=joined(tower), start=start, **options) as consumer:
+        consumer.subscribe(topic)
+        output.say(f"topic {topic}, from {start}")
+        for run in _first(count, consumer.batches()):
+            output.write(form(run))
+
+
+def _first(count: int | None, runs: Iterator[RecordBatch]) -> Iterator[RecordBatch]:
+    if count is None:
+        yield from runs
+        return
+    for run in runs:
+        if len(run.values) >= count:
+            yield RecordBatch(run.topic, run.partition, run.offset, run.values[:count])
+            return
+        yield run
+        count -= len(run.values)
+
+
+def _lines(run: RecordBatch) -> bytes:
+    return b"\n".join([*run.values, b""])
+
+
+def _json_lines(run: RecordBatch) -> bytes:
+    lines = []
+    for record in run.records():
+        fields: dict[str, Any] = record._asdict()
+        try:
+            fields["value"] = record.value.decode()
+        except UnicodeDecodeError:
+            fields["value"] = None
+            fields["value_base64"] = base64.b64encode(record.value).decode()
+        lines.append(json.dumps(fields) + "\n")
+    return "".join(lines).encode()

@@ -1,0 +1,72 @@
+"""Limits on what one Flight request may ask, each with its reason."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from dafka_core.storage.block_builder import MAX_BLOCK_BYTES, MAX_BLOCK_RECORDS
+
+MAX_REQUEST_BYTES: Final = 8_192
+"""A ticket, descriptor or criteria: two names of 255 octets, each octet escaped, and the rest."""
+
+MAX_ACTION_BYTES: Final = 1 << 20
+"""An action's body lists topics or partitions: some thousands with the longest names."""
+
+MAX_NAMES: Final = 10_000
+"""Topics of a request for heads."""
+
+MAX_TIMES: Final = 1_000
+"""Partitions of a request for offsets by timestamp: each is a search that reads some blocks."""
+
+MAX_TRANSACTIONS: Final = 10_000
+"""Partitions whose units one request asks for, commits or discards: a job's tasks, some times
+over.  All of a commit is one transaction."""
+
+MAX_TRANSACTIONS_BYTES: Final = 8 << 20
+"""A body that names so many, with names of 255 characters."""
+
+HEADS_PER_RESULT: Final = 10_000
+"""Entries in one result of an action, so that it stays a small message; the next has the rest."""
+
+MAX_BATCH_RECORDS: Final = MAX_BLOCK_RECORDS
+MAX_BATCH_BYTES: Final = MAX_BLOCK_BYTES
+"""What a batch has at most, and what a request may ask for at most: a block of the log, since that
+is what one stream may keep in memory.  A larger record has a batch to itself."""
+
+MAX_PUT_BATCH_RECORDS: Final = MAX_BATCH_RECORDS
+MAX_PUT_BATCH_BYTES: Final = MAX_BATCH_BYTES
+"""What a batch that is put has at most; a larger record has one to itself.  A block, or two if
+what the block has beside its values leaves no room."""
+
+MAX_PUT_RECORD_BYTES: Final = 256 << 20
+"""What nodes of the mesh take at most by default, and this record must reach them, too."""
+
+MAX_UNDER_WAY_BYTES: Final = 32 << 20
+"""Values of one put on their way to the disk: enough that the disk always has the next."""
+
+MAX_GETS: Final = 64
+"""Streams read at one time: each may keep a block in memory and holds a thread."""
+
+MAX_PUTS: Final = 32
+"""Streams written at one time: each holds a thread and has a batch in hand, beside what all of
+them together have on its way to the disk."""
+
+MAX_WAITS: Final = 64
+"""Actions that wait at one time: each holds a thread."""
+
+MAX_COMMITS: Final = 64
+"""Actions that commit or discard at one time: each holds a thread."""
+
+MAX_WAIT_S: Final = 3_600
+"""How long one action may wait."""
+
+MAX_LOCATIONS_LISTED: Final = 1_000
+"""Stores that one answer may name."""
+
+MAX_MESSAGE_CHARS: Final = 1_000
+"""An error's sentence travels in a header of HTTP/2, where there is little room."""
+
+JOINED_RECORDS: Final = 4_096
+JOINED_BYTES: Final = 512 << 10
+"""A block below both is joined with its neighbours: copying it costs less than what a batch costs
+its reader."""

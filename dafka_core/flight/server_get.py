@@ -1,0 +1,77 @@
+"""The service's side of a get: a range of the log as a stream of batches."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+from pyarrow import flight
+
+from dafka_core.flight import complete_range
+from dafka_core.flight.columns import (
+    RecordColumns,
+    batch_of,
+    check_text,
+    cut,
+    groups,
+    joined,
+    packed_metadata,
+    schema_of,
+)
+from dafka_core.flight.flight_errors import refusing
+from dafka_core.flight.request_members import PARTITION, TIMESTAMP, TOPIC
+from dafka_core.flight.requests import GetRequest
+from dafka_core.flight.stream_limiter import StreamPermit
+from dafka_core.storage import Log
+
+
+def stream(
+    log: Log, request: GetRequest, slot: StreamPermit, check_open: Callable[[], None]
+) -> flight.FlightDataStream:
+    """The batches of a request; ``check_open`` raises when the service ends.
+
+    Raises:
+        ConfigError: the names cannot be columns.
+        DataLossError: the range is not held.
+    """
+    topic, partition = request.topic, request.partition
+    if TOPIC in request.columns:
+        check_text(TOPIC, topic)
+    if PARTITION in request.columns:
+        check_text(PARTITION, partition)
+    complete_range.check_held(
+        log.info(topic, partition), topic, partition, request.start, request.end
+    )
+    batches = _batches(log, request, slot, check_open)
+    return flight.GeneratorStream(schema_of(request.columns), batches)
+
+
+def _batches(
+    log: Log, request: GetRequest, slot: StreamPermit, check_open: Callable[[], None]
+) -> Iterator[tuple[object, bytes]]:
+    """Batches with their metadata.
+
+    Between two of them nothing is held but a copy of the block they are cut from: whoever reads
+    them may take as long as he likes.
+    """
+    schema = schema_of(request.columns)
+    at = request.start
+    try:
+        while at < request.end:
+            with refusing():
+                check_open()
+                block = _block_at(log, request, at)
+            for part in cut(block, request.max_records, request.max_bytes):
+                batch = batch_of(part, schema, request.topic, request.partition)
+                yield batch, packed_metadata(part.offset, part.times if request.times else None)
+            at = block.end
+    finally:
+        slot.release()
+
+
+def _block_at(log: Log, request: GetRequest, at: int) -> RecordColumns:
+    times = request.times or TIMESTAMP in request.columns
+    topic, partition = request.topic, request.partition
+    with log.snapshot() as snapshot:
+        chunks = complete_range.chunks(snapshot, topic, partition, at, request.end, copy=True)
+        group = next(groups(chunks, request.max_records, request.max_bytes))
+        return joined(group, times=times)

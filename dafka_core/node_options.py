@@ -1,0 +1,214 @@
+"""The options of each kind of node."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any
+
+from dafka_core.options import DEFAULT_PUB_PORT, DEFAULT_SUB_PORT, DEFAULT_TOWER, Options, option
+from dafka_core.protocol.codec import C_LAYOUT, LAYOUTS
+from dafka_core.protocol.limits import MAX_VALUE_BYTES
+
+TOWER_ENVIRONMENT = "DAFKA_TOWER"
+
+AUTO_HOST = "auto"
+"""For ``host``: the address from which this machine reaches the first tower."""
+
+FLIGHT_OFF = "off"
+"""For ``flight_port``: the store is reached over the mesh only."""
+
+_TOWER = re.compile(r"(?P<host>\[[^\]]+\]|[^:\[\]\s]+)(?::(?P<sub>\d{1,5}):(?P<pub>\d{1,5}))?")
+
+
+@dataclass(frozen=True, slots=True)
+class TowerAddress:
+    """One tower: a host, its SUB port (nodes send to it) and its PUB port (nodes hear it)."""
+
+    host: str
+    sub_port: int
+    pub_port: int
+
+    def __str__(self) -> str:
+        return f"{self.host}:{self.sub_port}:{self.pub_port}"
+
+    @property
+    def sub_endpoint(self) -> str:
+        """Where beacons are sent to."""
+        return f"tcp://{self.host}:{self.sub_port}"
+
+    @property
+    def pub_endpoint(self) -> str:
+        """Where beacons are heard."""
+        return f"tcp://{self.host}:{self.pub_port}"
+
+
+def parse_towers(value: Any) -> tuple[TowerAddress, ...]:
+    """Towers from ``HOST[:SUB_PORT:PUB_PORT]``, several by commas or in a list.
+
+    None means the environment's ``DAFKA_TOWER``, or else the default.
+
+    Raises:
+        ValueError: a word is no tower.
+    """
+    if value is None:
+        value = os.environ.get(TOWER_ENVIRONMENT) or DEFAULT_TOWER
+    if isinstance(value, TowerAddress):
+        return (value,)
+    words: Iterable[Any] = value.split(",") if isinstance(value, str) else value
+    towers = tuple(
+        word if isinstance(word, TowerAddress) else _tower(str(word).strip()) for word in words
+    )
+    if not towers:
+        raise ValueError("must name at least one tower, as HOST[:SUB_PORT:PUB_PORT]")
+    return towers
+
+
+def _tower(word: str) -> TowerAddress:
+    match = _TOWER.fullmatch(word)
+    if match is None:
+        raise ValueError(f"must be HOST[:SUB_PORT:PUB_PORT], as {DEFAULT_TOWER}; got {word!r}")
+    ports = int(match["sub"] or DEFAULT_SUB_PORT), int(match["pub"] or DEFAULT_PUB_PORT)
+    if not all(0 < port < 65_536 for port in ports):
+        raise ValueError("must have ports in 1 to 65535")
+    return TowerAddress(match["host"], *ports)
+
+
+def parse_flight_port(value: Any) -> str:
+    """A port as text, or ``off``.
+
+    Raises:
+        ValueError: it is neither.
+    """
+    word = str(value).strip().lower()
+    if word != FLIGHT_OFF and not (word.isdecimal() and int(word) < 65_536):
+        raise ValueError(f"must be a port (0 lets the system choose) or {FLIGHT_OFF}")
+    return word
+
+
+@dataclass(frozen=True)
+class NodeOptions(Options):
+    """What every node takes."""
+
+    tower: tuple[TowerAddress, ...] = option(
+        (),
+        "towers to join through; several by commas. Without it DAFKA_TOWER from the environment, "
+        "else 127.0.0.1:5556:5557",
+        kind="HOST[:SUB_PORT:PUB_PORT]",
+        parse=parse_towers,
+    )
+    host: str = option(
+        "127.0.0.1",
+        "address to bind to and to announce to other nodes; `auto` takes the one from which this "
+        "machine reaches the first tower",
+    )
+    tower_timeout_s: float = option(
+        10.0, "how long to look for a tower before failing", unit="s", minimum=0.01
+    )
+    wait_for_tower: bool = option(False, "keep looking for a tower for ever instead of failing")
+    beacon_interval_ms: int = option(
+        1_000, "how often a node tells the towers that it is there", unit="ms", minimum=10
+    )
+    peer_expiry_ms: int = option(4_000, "a peer silent for longer is gone", unit="ms", minimum=100)
+    high_water_mark: int = option(
+        50_000,
+        "messages queued per peer before some are dropped (they are fetched again later)",
+        unit="messages",
+        minimum=1_000,
+    )
+    max_record_bytes: int = option(
+        MAX_VALUE_BYTES, "larger frames from the network are refused", unit="bytes", minimum=4_096
+    )
+    wire: str = option(
+        C_LAYOUT, "layout of the frames sent; both are understood always", choices=LAYOUTS
+    )
+
+    def __post_init__(self) -> None:
+        if not self.tower:
+            object.__setattr__(self, "tower", parse_towers(None))
+
+
+@dataclass(frozen=True)
+class ProducerOptions(NodeOptions):
+    """What a producer takes."""
+
+    acks: int = option(
+        1, "stores that must have a record on disk before it counts as acknowledged", minimum=1
+    )
+    max_unacked_records: int = option(
+        500_000, "publish waits while this many are not acknowledged", unit="records", minimum=1
+    )
+    max_unacked_bytes: int = option(
+        256 << 20, "publish waits while this much is not acknowledged", unit="bytes", minimum=1
+    )
+    publish_timeout_s: float = option(
+        60.0, "how long publish waits for room before failing", unit="s", minimum=0
+    )
+    close_timeout_s: float = option(
+        30.0, "how long close waits for acknowledgements before failing", unit="s", minimum=0
+    )
+    resume_timeout_s: float = option(
+        10.0,
+        "how long a producer given an address waits for the stores to say how far it had come",
+        unit="s",
+        minimum=0.01,
+    )
+    head_interval_ms: int = option(
+        1_000, "how often the last offset is announced", unit="ms", minimum=10
+    )
+
+
+@dataclass(frozen=True)
+class ConsumerOptions(NodeOptions):
+    """What a consumer takes."""
+
+    max_queued_records: int = option(
+        200_000,
+        "records waiting for the application; no more are taken beyond it",
+        unit="records",
+        minimum=1,
+    )
+    max_queued_bytes: int = option(
+        64 << 20, "bytes waiting for the application; no more are taken beyond it", unit="bytes",
+        minimum=1,
+    )  # fmt: skip
+
+
+@dataclass(frozen=True)
+class ReaderOptions(NodeOptions):
+    """What a reader takes."""
+
+    max_queued_bytes: int = option(
+        64 << 20, "bytes of a range waiting for the application", unit="bytes", minimum=1
+    )
+
+
+@dataclass(frozen=True)
+class StoreOptions(NodeOptions):
+    """What a store takes."""
+
+    sync_interval_ms: int = option(
+        10_000, "how often other stores are asked what they have", unit="ms", minimum=50
+    )
+
+    flight_port: str = option(
+        "0",
+        "where Arrow Flight serves the records in bulk: a port, 0 lets the system choose, `off` "
+        "serves none",
+        kind="0|PORT|off",
+        parse=parse_flight_port,
+    )
+
+
+@dataclass(frozen=True)
+class TowerOptions(Options):
+    """What a tower takes."""
+
+    sub_address: str = option(
+        "tcp://127.0.0.1:5556", "where nodes send their beacons; port 0 lets the system choose"
+    )
+    pub_address: str = option(
+        "tcp://127.0.0.1:5557", "where nodes hear of each other; port 0 lets the system choose"
+    )

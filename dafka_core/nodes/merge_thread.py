@@ -1,0 +1,88 @@
+"""Merging a log's small blocks beside its store, when the disk has nothing better to do.
+
+What was staged too long ago, and is nobody's any more, is discarded on the way.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from typing import Final
+
+from dafka_core.errors import ClosedError, StoreError
+from dafka_core.nodes.threads import NodeThread
+from dafka_core.storage import STAGED_HOURS, Log
+
+QUIET_S: Final = 0.25
+"""Merging waits until nothing has been appended for so long."""
+
+PILED_UP: Final = 512
+"""With so many small blocks it does not wait: reading them would cost more than merging does."""
+
+BUSY_SHARE: Final = 0.25
+"""How much of the time it then takes at most while records keep coming in."""
+
+IDLE_S: Final = 1.0
+"""How often it looks whether there is something to merge."""
+
+CHECK_READERS_S: Final = 10.0
+"""How long a reader that was killed may hold back freed space."""
+
+DISCARD_S: Final = 600.0
+"""How often it looks for what was staged too long ago."""
+
+RETRY_S: Final = 30.0
+"""How long it leaves a disk alone that has failed."""
+
+_log = logging.getLogger("dafka.store")
+
+
+class MergeThread:
+    """A thread that merges while there is something to merge, and gives way to appends.
+
+    An error of the disk is logged, and merging is tried again later: all records are there and
+    can be read without it.
+
+    Args:
+        log: open for writing.  To be closed after the merger.
+    """
+
+    def __init__(self, log: Log) -> None:
+        self._log = log
+        self._closed = threading.Event()
+        self._thread = NodeThread("dafka-merger", self._run)
+        self._thread.start()
+
+    def close(self) -> None:
+        """Ends, after the step under way: some ten milliseconds.  May be repeated."""
+        self._closed.set()
+        self._thread.join()
+
+    def _run(self) -> None:
+        checked_s = discarded_s = time.monotonic()
+        pause_s = 0.0
+        while not self._closed.wait(pause_s):
+            try:
+                if time.monotonic() - checked_s >= CHECK_READERS_S:
+                    checked_s = time.monotonic()
+                    self._log.check_readers()
+                if time.monotonic() - discarded_s >= DISCARD_S:
+                    discarded_s = time.monotonic()
+                    self._log.discard_stale(STAGED_HOURS * 3600, replicas=False)
+                pause_s = self._step()
+            except ClosedError:
+                return
+            except StoreError as error:
+                _log.error("merging blocks: %s", error)
+                pause_s = RETRY_S
+
+    def _step(self) -> float:
+        """Merges once, unless appends keep coming; how long to wait then."""
+        busy = self._log.quiet_s < QUIET_S
+        if busy and self._log.small_blocks < PILED_UP:
+            return QUIET_S
+        started_s = time.monotonic()
+        if not self._log.merge_step():
+            return IDLE_S
+        return (time.monotonic() - started_s) * (1 / BUSY_SHARE - 1) if busy else 0.0

@@ -1,0 +1,162 @@
+"""Who is there: beacons to the towers, and the peers that towers tell of.
+
+A node sends its beacon at an interval, and at once when it hears of a new peer.  A peer that has
+been silent for too long is lost, but only while a tower is heard: a tower that is down says
+nothing about the peers, and connections between nodes do not need it.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from dafka_core.errors import ProtocolError
+from dafka_core.protocol.validation import check_address
+
+BEACON: Final = b"B"
+WELCOME: Final = b"W"
+"""The towers' welcome message to each new subscriber: the tower is there."""
+
+MAX_PEERS: Final = 10_000
+"""Peers connected to at once: each is a TCP connection, and anybody may announce some."""
+
+MAX_HOST_BYTES: Final = 255
+"""The longest name DNS allows."""
+
+_HOST: Final = re.compile(r"\[[0-9A-Fa-f:.%a-z]+\]|[0-9A-Za-z][0-9A-Za-z._-]*")
+_ENDPOINT: Final = re.compile(rf"tcp://({_HOST.pattern}):([0-9]{{1,5}})")
+
+
+@dataclass(frozen=True, slots=True)
+class NodeBeacon:
+    """Node to tower: "The message type "B", the node's UUID, the IP and port"."""
+
+    node: str
+    host: str
+    """Empty: the tower fills in the address it sees."""
+    port: int
+
+
+@dataclass(frozen=True, slots=True)
+class TowerBeacon:
+    """Tower to nodes: "B", the UUID and the endpoint that nodes connect to."""
+
+    node: str
+    endpoint: str
+
+
+def encode_node_beacon(beacon: NodeBeacon) -> list[bytes]:
+    """Four frames, each a string, the port too."""
+    return [BEACON, beacon.node.encode(), beacon.host.encode(), str(beacon.port).encode()]
+
+
+def decode_node_beacon(frames: Sequence[bytes]) -> NodeBeacon:
+    """What a node announces.
+
+    Raises:
+        ProtocolError: the frames are no node beacon.
+    """
+    if len(frames) != 4 or frames[0] != BEACON:
+        raise ProtocolError("a node beacon has four frames, the first one B")
+    host, port = _ascii(frames[2]), _ascii(frames[3])
+    if len(host) > MAX_HOST_BYTES or (host and not _HOST.fullmatch(host)):
+        raise ProtocolError("the host of a beacon is no host name or address")
+    if not port.isdecimal() or len(port) > 5 or not 0 < int(port) < 65_536:
+        raise ProtocolError("the port of a beacon must lie in 1 to 65535")
+    return NodeBeacon(_node(frames[1]), host, int(port))
+
+
+def encode_tower_beacon(beacon: TowerBeacon) -> list[bytes]:
+    """Three frames."""
+    return [BEACON, beacon.node.encode(), beacon.endpoint.encode()]
+
+
+def decode_tower_beacon(frames: Sequence[bytes]) -> TowerBeacon:
+    """Where a node can be reached.
+
+    Raises:
+        ProtocolError: the frames are no tower beacon.
+    """
+    if len(frames) != 3 or frames[0] != BEACON:
+        raise ProtocolError("a tower beacon has three frames, the first one B")
+    endpoint = _ascii(frames[2])
+    match = _ENDPOINT.fullmatch(endpoint)
+    if match is None or len(match[1]) > MAX_HOST_BYTES or not 0 < int(match[2]) < 65_536:
+        raise ProtocolError("the endpoint of a beacon must be tcp://HOST:PORT")
+    return TowerBeacon(_node(frames[1]), endpoint)
+
+
+def endpoint_of(beacon: NodeBeacon, seen_host: str) -> str:
+    """The endpoint to announce for a node; ``seen_host`` stands in for an empty host."""
+    host = beacon.host or seen_host
+    if ":" in host and not host.startswith("["):
+        host = f"[{host}]"
+    return f"tcp://{host}:{beacon.port}"
+
+
+class PeerTable:
+    """The peers a node is connected to."""
+
+    def __init__(self, node: str, *, expiry_s: float) -> None:
+        self._node = node
+        self._expiry_s = expiry_s
+        self._heard_at: dict[str, float] = {}  # by endpoint
+        self._nodes: dict[str, str] = {}  # by endpoint
+        self._tower_heard_at = 0.0
+        self.announced = False
+        """Whether a tower has passed our own beacon on: it comes back to us as to all others."""
+
+    def __len__(self) -> int:
+        return len(self._heard_at)
+
+    def node_at(self, endpoint: str) -> str:
+        """The UUID of the peer at an endpoint."""
+        return self._nodes[endpoint]
+
+    def knows(self, node: str) -> bool:
+        """Whether a node can be reached anywhere."""
+        return node in self._nodes.values()
+
+    def forget(self, endpoint: str) -> None:
+        """There is nobody at an endpoint."""
+        del self._heard_at[endpoint], self._nodes[endpoint]
+
+    def hear(self, now: float, beacon: TowerBeacon) -> bool:
+        """Takes a tower's beacon; True if its node is new and is to be connected to."""
+        if now - self._tower_heard_at > self._expiry_s:
+            # The tower was away: nobody could be heard, so nobody has been silent.
+            self._heard_at = dict.fromkeys(self._heard_at, now)
+        self._tower_heard_at = now
+        if beacon.node == self._node:
+            self.announced = True
+            return False
+        new = beacon.endpoint not in self._heard_at
+        if new and len(self._heard_at) >= MAX_PEERS:
+            return False
+        self._heard_at[beacon.endpoint] = now
+        self._nodes[beacon.endpoint] = beacon.node
+        return new
+
+    def expire(self, now: float) -> list[tuple[str, str]]:
+        """The peers (node, endpoint) that are lost now; they are forgotten."""
+        # Our own beacon comes back from a tower that lives.
+        limit = min(now, self._tower_heard_at) - self._expiry_s
+        lost = [endpoint for endpoint, heard_at in self._heard_at.items() if heard_at < limit]
+        for endpoint in lost:
+            del self._heard_at[endpoint]
+        return [(self._nodes.pop(endpoint), endpoint) for endpoint in lost]
+
+
+def _ascii(frame: bytes) -> str:
+    try:
+        return frame.decode("ascii")
+    except UnicodeDecodeError:
+        raise ProtocolError("a beacon's frames are ASCII") from None
+
+
+def _node(frame: bytes) -> str:
+    node = _ascii(frame)
+    check_address(node)
+    return node

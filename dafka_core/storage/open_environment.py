@@ -1,0 +1,196 @@
+"""Opening a store's directory: what is not ours is refused, and so is a second writer."""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import mmap
+import os
+import struct
+from pathlib import Path
+from typing import Final, NamedTuple
+
+import lmdb
+
+from dafka_core.errors import StoreError
+from dafka_core.storage.storage_errors import DATA_FILE, MAX_READERS, foreign, translated
+
+LOCK_FILE = "writer.lock"
+
+MIN_MAP_BYTES = 1 << 20
+"""Less has no room for the empty tables."""
+
+_FORMAT_KEY: Final = b"format"
+_FORMAT = struct.Struct("<I")
+_OLDER: Final = _FORMAT.pack(1)
+"""Rows of partitions had neither a checksum nor units.  Whoever opens such a log to write makes it
+the newer one, which programs of then refuse; its rows change when they are written next."""
+
+_CURRENT: Final = _FORMAT.pack(2)
+
+_TABLES = (b"meta", b"partitions", b"blocks")
+
+
+class Opened(NamedTuple):
+    """An LMDB environment with the tables of a store."""
+
+    env: lmdb.Environment
+    meta: lmdb._Database
+    partitions: lmdb._Database
+    blocks: lmdb._Database
+
+
+def open_environment(directory: Path, *, read_only: bool, map_size_bytes: int) -> Opened:
+    """Opens the directory's database, made when missing unless ``read_only``.
+
+    Maps less than ``map_size_bytes`` when there is not so much address space.
+
+    Raises:
+        StoreError: it is damaged, is not a store's, or there is none.
+    """
+    data = directory / DATA_FILE
+    if read_only and not (data.exists() and data.stat().st_size):
+        raise StoreError(directory, f"there is no store here (no file {DATA_FILE})")
+    with translated(directory, opening=True):
+        env = lmdb.Environment(
+            str(directory),
+            map_size=affordable_bytes(map_size_bytes),
+            max_dbs=len(_TABLES),
+            max_readers=MAX_READERS,
+            readonly=read_only,
+            create=False,
+        )
+    try:
+        with translated(directory, opening=True):
+            _complete(env, directory, read_only)
+            env.reader_check()
+        with translated(directory):
+            opened = Opened(env, *_tables(env, directory, read_only))
+            if not read_only:
+                _sync_names(directory)
+    except BaseException:
+        env.close()
+        raise
+    return opened
+
+
+def affordable_bytes(wanted_bytes: int, least_bytes: int = MIN_MAP_BYTES) -> int:
+    """As much of ``wanted_bytes`` of address space as can be mapped, but ``least_bytes``.
+
+    A limit (ulimit -v) must leave as much again to the rest of the process.
+    """
+    size = _whole_pages(max(wanted_bytes, least_bytes))
+    least = _whole_pages(least_bytes)
+    while size > least and not can_map(2 * size):
+        size = max(_whole_pages(size // 2), least)
+    return size
+
+
+def can_map(size_bytes: int) -> bool:
+    """Whether the system would map so much now."""
+    try:
+        # No access: this takes address space and nothing else, whatever the system's policy.
+        flags = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS
+        mmap.mmap(-1, size_bytes, flags=flags, prot=0).close()
+    except (OSError, OverflowError, ValueError):
+        return False
+    return True
+
+
+def lock_writer(directory: Path) -> int:
+    """A descriptor that holds the directory for this process until it is closed.
+
+    Raises:
+        StoreError: another one holds it, or it cannot be made.
+    """
+    try:
+        directory.mkdir(parents=True, exist_ok=True)
+        fd = os.open(directory / LOCK_FILE, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+    except OSError as error:
+        reason = f"it cannot be opened for writing ({error.strerror})"
+        raise StoreError(directory, reason) from error
+    try:
+        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError as error:
+        owner = os.read(fd, 32).decode("ascii", "replace").strip() or "unknown"
+        os.close(fd)
+        raise StoreError(
+            directory,
+            f"process {owner} has it open for writing; stop that store, or give this one a "
+            "directory of its own",
+        ) from error
+    os.ftruncate(fd, 0)
+    os.write(fd, f"{os.getpid()}\n".encode())
+    return fd
+
+
+def _complete(env: lmdb.Environment, directory: Path, read_only: bool) -> None:
+    """Makes the file as long as LMDB believes it is.
+
+    Reading a page behind the file's end would kill the process.  LMDB itself may leave the
+    last pages unwritten when they are free; in a file cut short they hold records, read as
+    zeros from here on, and a block of zeros is refused.
+    """
+    data = directory / DATA_FILE
+    wanted = (env.info()["last_pgno"] + 1) * env.stat()["psize"]
+    found = data.stat().st_size
+    if found >= wanted or found == 0:
+        return
+    if read_only:
+        raise StoreError(
+            directory,
+            f"{DATA_FILE} has {found} bytes where {wanted} are expected: it was cut short, or "
+            "its last pages are not written yet; open it with 'dafka store' first",
+        )
+    os.truncate(data, wanted)
+
+
+def _tables(env: lmdb.Environment, directory: Path, read_only: bool) -> list[lmdb._Database]:
+    if env.stat()["entries"] != 0:
+        return _known_tables(env, directory, read_only)
+    if read_only:
+        raise StoreError(directory, "there is no store here yet: the file is empty")
+    with env.begin(write=True) as created:
+        tables = [env.open_db(name, txn=created) for name in _TABLES]
+        created.put(_FORMAT_KEY, _CURRENT, db=tables[0])
+    return tables
+
+
+def _known_tables(env: lmdb.Environment, directory: Path, read_only: bool) -> list[lmdb._Database]:
+    try:
+        tables = [env.open_db(name, create=False) for name in _TABLES]
+    except (lmdb.NotFoundError, lmdb.IncompatibleError, lmdb.ReadonlyError):
+        raise foreign(directory, "it is another program's LMDB database") from None
+    with env.begin() as txn:
+        found = txn.get(_FORMAT_KEY, db=tables[0])
+    if found is None or len(found) != _FORMAT.size:
+        raise foreign(directory, "it is another program's LMDB database")
+    if found not in (_OLDER, _CURRENT):
+        raise StoreError(
+            directory,
+            f"its format is {_FORMAT.unpack(found)[0]}, this program reads and writes formats 1 "
+            "and 2: open it with the version of Dafka that made it",
+        )
+    if found != _CURRENT and not read_only:
+        with env.begin(write=True) as txn:
+            txn.put(_FORMAT_KEY, _CURRENT, db=tables[0])
+    return tables
+
+
+def _sync_names(directory: Path) -> None:
+    """Puts the names of new files on disk; syncing a file does not promise that of its name."""
+    _sync_directory(directory)
+    with contextlib.suppress(PermissionError):  # the parent may be another user's; it stood before
+        _sync_directory(directory.resolve().parent)
+
+
+def _sync_directory(directory: Path) -> None:
+    fd = os.open(directory, os.O_RDONLY)
+    try:
+        os.fsync(fd)
+    finally:
+        os.close(fd)
+
+
+def _whole_pages(size_bytes: int) -> int:
+    return -(-size_bytes // mmap.PAGESIZE) * mmap.PAGESIZE

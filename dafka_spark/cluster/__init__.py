@@ -1,0 +1,1 @@
+"""What reading and writing need of the cluster: its stores, connections, acknowledgements."""

@@ -1,0 +1,196 @@
+"""What a process keeps open between tasks and triggers, for all that runs there.
+
+One reader of the mesh per tower, one client per store, and the logs of this machine's stores.
+Spark keeps its Python workers for later tasks but tells them neither when a query ends nor when
+they are retired: what nobody has used for a while is closed here.
+"""
+
+from __future__ import annotations
+
+import atexit
+import os
+import threading
+import time
+from collections.abc import Callable, Collection, Hashable, Iterator
+from contextlib import AbstractContextManager, contextmanager
+from dataclasses import dataclass, field
+from typing import Final, Generic, Protocol, TypeVar
+
+from dafka_core import Reader
+from dafka_core.errors import DafkaError, DataLossError
+from dafka_core.flight.local_log import LocalLogs
+from dafka_core.flight.store_client import StoreClient
+from dafka_core.flight.store_location import StoreLocation
+from dafka_core.records import PartitionInfo, RecordBatch
+from dafka_spark.options import MeshAddress
+
+IDLE_S: Final = 60.0
+"""Longer than the time between micro-batches of most queries, so that they find it connected."""
+
+
+class Closable(Protocol):
+    """What can be kept open."""
+
+    def close(self) -> None:
+        """Lets go of sockets, files and threads."""
+
+
+class MeshReader(Closable, Protocol):
+    """What reading needs of ``dafka_core.Reader``."""
+
+    def stores(self) -> list[str]:
+        """The stores heard of."""
+
+    def endpoints(self) -> dict[str, tuple[str, ...]]:
+        """Where stores can be read in bulk."""
+
+    def partitions(
+        self, topics: Collection[str] | None = None, *, timeout_s: float
+    ) -> list[PartitionInfo]:
+        """What the stores hold."""
+
+    def read(
+        self, topic: str, partition: str, start: int, end: int, *, timeout_s: float
+    ) -> Iterator[RecordBatch]:
+        """The records of a range, in order."""
+
+    def times(
+        self, topic: str, partition: str, start: int, end: int, *, timeout_s: float
+    ) -> list[tuple[int, int]]:
+        """When a store wrote them."""
+
+
+Connect = Callable[[MeshAddress], AbstractContextManager[MeshReader]]
+"""Takes the way into a mesh and lends a reader of what is there."""
+
+K = TypeVar("K", bound=Hashable)
+C = TypeVar("C", bound=Closable)
+
+
+@dataclass(slots=True)
+class _Entry(Generic[C]):
+    lent: C
+    users: int = 0
+    idle_since: float = field(default_factory=time.monotonic)
+
+
+class Connections(Generic[K, C]):
+    """What is open, by what it was opened with.  Thread-safe."""
+
+    def __init__(self, open_: Callable[[K], C], idle_s: float = IDLE_S) -> None:
+        self._open = open_
+        self._idle_s = idle_s
+        # A borrower that is abandoned gives back when it is collected: perhaps in a thread that
+        # holds the lock already.
+        self._lock = threading.RLock()
+        self._entries: dict[K, _Entry[C]] = {}
+        self._sweeper: threading.Thread | None = None
+        self._abandoned: list[dict[K, _Entry[C]]] = []
+
+    @contextmanager
+    def lend(self, key: K) -> Iterator[C]:
+        """What ``key`` opens; after an error of it the next borrower gets a new one."""
+        with self._lock:
+            entry = self._entries.get(key)
+            if entry is None:
+                entry = self._entries[key] = _Entry(self._open(key))
+            entry.users += 1
+        collected = False
+        try:
+            yield entry.lent
+        except GeneratorExit:
+            collected = True
+            raise
+        except DataLossError:
+            raise
+        except DafkaError:
+            with self._lock:
+                if self._entries.get(key) is entry:
+                    del self._entries[key]
+            raise
+        finally:
+            self._give_back(key, entry, collected=collected)
+
+    def close(self) -> None:
+        """Closes everything."""
+        with self._lock:
+            entries = list(self._entries.values())
+            self._entries.clear()
+        for entry in entries:
+            entry.lent.close()
+
+    def forget(self) -> None:
+        """Leaves everything as it is and begins anew: in a forked child it is the parent's.
+
+        It is not even let go of: a client's destructor would wait for threads that stayed behind.
+        """
+        self._abandoned.append(self._entries)
+        self._lock = threading.RLock()
+        self._entries = {}
+        self._sweeper = None
+
+    def _give_back(self, key: K, entry: _Entry[C], *, collected: bool) -> None:
+        with self._lock:
+            entry.users -= 1
+            entry.idle_since = time.monotonic()
+            dropped = entry.users == 0 and self._entries.get(key) is not entry
+            if self._entries and self._sweeper is None:
+                self._sweeper = threading.Thread(
+                    target=self._sweep, name="dafka-idle-connections", daemon=True
+                )
+                self._sweeper.start()
+        if dropped and collected:
+            # Closing waits, and this thread may hold what it waits for.
+            threading.Thread(target=entry.lent.close, name="dafka-closing", daemon=True).start()
+        elif dropped:
+            entry.lent.close()
+
+    def _sweep(self) -> None:
+        while True:
+            time.sleep(self._idle_s / 4)
+            before = time.monotonic() - self._idle_s
+            with self._lock:
+                idle = [
+                    key
+                    for key, entry in self._entries.items()
+                    if entry.users == 0 and entry.idle_since <= before
+                ]
+                closing = [self._entries.pop(key).lent for key in idle]
+                done = not self._entries
+                if done:
+                    self._sweeper = None
+            for lent in closing:
+                lent.close()
+            if done:
+                return
+
+
+def _open_reader(via: MeshAddress) -> MeshReader:
+    return Reader(tower=via.tower, host=via.host)
+
+
+def _open_logs(_: None) -> LocalLogs:
+    return LocalLogs()
+
+
+_readers: Connections[MeshAddress, MeshReader] = Connections(_open_reader)
+_clients: Connections[StoreLocation, StoreClient] = Connections(StoreClient)
+_logs: Connections[None, LocalLogs] = Connections(_open_logs)
+for _kept in (_readers, _clients, _logs):
+    atexit.register(_kept.close)
+    os.register_at_fork(after_in_child=_kept.forget)
+
+
+def lend(via: MeshAddress) -> AbstractContextManager[MeshReader]:
+    """A reader of the mesh that ``via`` leads into, from this process's own."""
+    return _readers.lend(via)
+
+
+def lend_client(place: StoreLocation) -> AbstractContextManager[StoreClient]:
+    """A client of one store, from this process's own."""
+    return _clients.lend(place)
+
+
+def lend_logs() -> AbstractContextManager[LocalLogs]:
+    """The logs of this machine's stores that this process has open."""
+    return _logs.lend(None)

@@ -1,0 +1,119 @@
+"""What the values of options mean: from what users write to what is used.
+
+Each parser raises ``ValueError`` with a sentence that says what would be right.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from typing import Any, Final
+
+from dafka_core.node_options import parse_towers
+from dafka_core.options import parse_int
+from dafka_spark.source.source_offset import TopicPartition
+
+EARLIEST: Final = "earliest"
+LATEST: Final = "latest"
+EARLIEST_OFFSET: Final = -2
+LATEST_OFFSET: Final = -1
+
+MAX_NAME_BYTES: Final = 255
+"""Topics and addresses are strings with a one-octet length on the wire."""
+
+ALL: Final = "all"
+ALL_STORES: Final = 0
+"""For ``acks``: every store with Arrow Flight that is reachable, one at least."""
+
+OffsetRangeLimit = str | dict[TopicPartition, int]
+"""``earliest``, ``latest``, or an offset (or -2 or -1) for each partition."""
+
+
+def parse_name(value: Any) -> str:
+    """A topic: 1 to 255 bytes of UTF-8 without NUL."""
+    size = len(value.encode()) if isinstance(value, str) else 0
+    if not 1 <= size <= MAX_NAME_BYTES or "\0" in value:
+        raise ValueError(f"must be a name of 1 to {MAX_NAME_BYTES} bytes without NUL")
+    return str(value)
+
+
+def parse_tower(value: Any) -> str:
+    """Towers, as the nodes parse them."""
+    return ",".join(map(str, parse_towers(value)))
+
+
+def parse_names(value: Any) -> tuple[str, ...]:
+    """Topics with commas between them."""
+    return tuple(parse_name(name.strip()) for name in str(value).split(","))
+
+
+def parse_word(value: Any) -> str:
+    """A word, in any case."""
+    return str(value).strip().lower()
+
+
+def parse_acks(value: Any) -> int:
+    """A number of stores, or ``all`` as ``ALL_STORES``."""
+    if parse_word(value) == ALL:
+        return ALL_STORES
+    try:
+        count = parse_int(value)
+    except ValueError:
+        raise ValueError(f"must be a whole number or {ALL}") from None
+    if count < 1:
+        raise ValueError(f"must be at least 1, or {ALL}")
+    return count
+
+
+def parse_pattern(value: Any) -> str:
+    """A regular expression of Python's ``re``."""
+    try:
+        re.compile(value)
+    except re.error as error:
+        raise ValueError(f"must be a regular expression: {error}") from None
+    if not value:
+        raise ValueError("must be a regular expression that is not empty")
+    return str(value)
+
+
+def parse_assign(value: Any) -> frozenset[TopicPartition]:
+    """JSON: the partitions of each topic."""
+    form = 'must be JSON like {"topic": ["partition", ...]}'
+    tree = _json(value, form)
+    if not all(isinstance(partitions, list) for partitions in tree.values()):
+        raise ValueError(form)
+    return frozenset(
+        TopicPartition(parse_name(topic), parse_name(partition))
+        for topic, partitions in tree.items()
+        for partition in partitions
+    )
+
+
+def parse_bound(value: Any) -> OffsetRangeLimit:
+    """``earliest``, ``latest`` or JSON with an offset for partitions."""
+    form = f'must be {EARLIEST}, {LATEST} or JSON like {{"topic": {{"partition": 1000}}}}'
+    word = str(value).strip().lower()
+    if word in (EARLIEST, LATEST):
+        return word
+    bound = {}
+    for topic, partitions in _json(value, form).items():
+        if not isinstance(partitions, dict):
+            raise ValueError(form)
+        for partition, offset in partitions.items():
+            if type(offset) is not int or offset < EARLIEST_OFFSET:
+                raise ValueError(
+                    f"offset {offset!r} of partition {partition} must be a whole number, the next "
+                    f"record's; {EARLIEST_OFFSET} is the earliest and {LATEST_OFFSET} the latest"
+                )
+            bound[TopicPartition(parse_name(topic), parse_name(partition))] = offset
+    return bound
+
+
+def _json(value: Any, form: str) -> dict[str, Any]:
+    try:
+        tree = json.loads(value)
+    except (TypeError, ValueError):
+        raise ValueError(form) from None
+    if not isinstance(tree, dict) or not tree:
+        raise ValueError(form)
+    return tree

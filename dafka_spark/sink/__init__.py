@@ -1,0 +1,1 @@
+"""Writing: batch and streaming queries."""

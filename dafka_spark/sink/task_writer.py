@@ -1,0 +1,189 @@
+"""A task's rows: which partitions they go to, and through which publishers.
+
+A writer's address is a partition, so that addresses must not be new in each micro-batch: they
+are made of what stays the same (the query, the topic, the task's number), and a writer goes on
+after the last record the stores have of its partition.
+"""
+
+from __future__ import annotations
+
+import time
+import uuid
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from types import TracebackType
+from typing import Final, Protocol, Self
+
+import pyarrow as pa
+import pyarrow.compute as pc
+from pyspark.sql.types import BinaryType, StringType, StructType
+
+from dafka_core.errors import ConfigError
+from dafka_spark.errors import ColumnError
+from dafka_spark.option_values import parse_name
+from dafka_spark.options import SinkOptions
+from dafka_spark.sink.commit_messages import TaskCommit, WrittenRange
+
+ADDRESSES: Final = uuid.UUID("6f0c2c5e-5d0b-5c0e-9a55-0d6b1c7f3a46")
+"""The namespace of the sink's addresses.  Fixed for ever: a query's partitions depend on it."""
+
+MAX_TOPICS: Final = 1000
+"""Topics in one task.  Each has a publisher with streams or sockets and threads of its own."""
+
+MIN_WAIT_S: Final = 0.001
+"""A publisher with no time left still looks once whether all is acknowledged."""
+
+
+class PartitionWriter(Protocol):
+    """What writing needs of a partition's writer."""
+
+    def publish_many(self, values: pa.Array) -> object:
+        """Takes binary or string values without nulls."""
+
+    def finish(self, timeout_s: float) -> WrittenRange:
+        """Waits until all are acknowledged, or staged; says where."""
+
+    def __enter__(self) -> Self:
+        """Begins."""
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        """Ends the publisher."""
+
+
+Open = Callable[[str, str], PartitionWriter]
+"""Takes a topic and an address."""
+
+
+def address(*parts: object) -> str:
+    """The same address for the same parts: 32 upper-case hexadecimal digits."""
+    return uuid.uuid5(ADDRESSES, "\0".join(map(str, parts))).hex.upper()
+
+
+def check_columns(schema: StructType, options: SinkOptions) -> None:
+    """Raises ``ColumnError`` or ``ConfigError`` for rows that can never be written."""
+    for field in schema.fields:
+        kind = field.dataType
+        if field.name == "value":
+            if not isinstance(kind, (BinaryType, StringType)):
+                raise ColumnError(
+                    "value",
+                    f"is {kind.simpleString()}, must be binary or string; "
+                    "make one of it, with to_json(struct(...)) for instance",
+                )
+        elif field.name != "topic":
+            raise ColumnError(
+                field.name,
+                "cannot be written: a record is a 'value', sent to a 'topic'; leave it out, or "
+                "make it part of 'value'",
+            )
+        elif not isinstance(kind, StringType):
+            raise ColumnError("topic", f"is {kind.simpleString()}, must be string")
+    names = schema.fieldNames()
+    if "value" not in names:
+        raise ColumnError("value", f"is missing; the columns are {', '.join(names)}")
+    if not options.topic and "topic" not in names:
+        raise ConfigError(
+            "topic", None, "name the topic with this option, or each row's with a column 'topic'"
+        )
+
+
+def by_topic(batch: pa.RecordBatch, topic: str) -> Iterator[tuple[str, pa.Array]]:
+    """The values of a batch for each topic, in the order of the rows.
+
+    Raises:
+        ColumnError: a row has no value or no topic, or a topic is no valid name.
+    """
+    values = _whole(batch, "value", "coalesce them, or leave such rows out")
+    if topic:
+        yield topic, values
+        return
+    topics = _whole(batch, "topic", "every row needs one, as option 'topic' is not given")
+    for name in topics.unique().to_pylist():
+        try:
+            parse_name(name)
+        except ValueError as error:
+            raise ColumnError("topic", f"{name!r} {error}") from None
+        yield name, values.filter(pc.equal(topics, name))
+
+
+def _whole(batch: pa.RecordBatch, name: str, cure: str) -> pa.Array:
+    column = batch.column(name)
+    if column.null_count:
+        raise ColumnError(name, f"{column.null_count} of {len(column)} rows are null; {cure}")
+    return column
+
+
+class PartitionWriters:
+    """The publishers of one task, by topic; ``stack`` closes them."""
+
+    def __init__(
+        self,
+        options: SinkOptions,
+        open_: Open,
+        address_of: Callable[[str], str],
+        stack: ExitStack,
+    ) -> None:
+        self._options = options
+        self._stack = stack
+        self._open = open_
+        self._address_of = address_of
+        self._publishers: dict[str, PartitionWriter] = {}
+        self._rows = 0
+
+    def publish(self, topic: str, values: pa.Array) -> None:
+        """Hands rows to the topic's publisher."""
+        if len(values):
+            self.opened(topic).publish_many(values)
+            self._rows += len(values)
+
+    def opened(self, topic: str) -> PartitionWriter:
+        """The topic's publisher, which is begun when there is none."""
+        publisher = self._publishers.get(topic)
+        if publisher is None:
+            if len(self._publishers) == MAX_TOPICS:
+                raise ColumnError(
+                    "topic", f"a task writes to more than {MAX_TOPICS} topics; repartition by topic"
+                )
+            opened = self._open(topic, self._address_of(topic))
+            publisher = self._publishers[topic] = self._stack.enter_context(opened)
+        return publisher
+
+    def finish(self) -> TaskCommit:
+        """Waits until everything is acknowledged, or staged.
+
+        Raises:
+            NotAcknowledgedError: it is not within ``deliveryTimeoutMs``.
+        """
+        deadline = time.monotonic() + self._options.delivery_timeout_s
+        ranges = [
+            publisher.finish(max(deadline - time.monotonic(), MIN_WAIT_S))
+            for publisher in self._publishers.values()
+        ]
+        return TaskCommit(self._rows, tuple(each for each in ranges if each.end > each.start))
+
+
+def write_rows(
+    batches: Iterator[pa.RecordBatch],
+    options: SinkOptions,
+    address_of: Callable[[str], str],
+    open_: Open,
+) -> TaskCommit:
+    """Publishes a task's rows, each batch once it is checked, and waits for the stores.
+
+    With exactly-once a topic known beforehand is opened before there are rows.  What cannot be
+    written is refused at once then, and a unit that was written before is found even if it has
+    no rows now.
+    """
+    with ExitStack() as stack:
+        publishers = PartitionWriters(options, open_, address_of, stack)
+        if options.is_exact and options.topic:
+            publishers.opened(options.topic)
+        for batch in batches:
+            for topic, values in list(by_topic(batch, options.topic)):
+                publishers.publish(topic, values)
+        return publishers.finish()

@@ -1,0 +1,158 @@
+"""The sink: what Spark calls, in the driver and in tasks (docs/delivery.md)."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Iterator, Sequence
+from contextlib import closing
+from typing import Final
+
+import pyarrow as pa
+from pyspark import TaskContext
+from pyspark.sql.datasource import (
+    DataSourceArrowWriter,
+    DataSourceStreamArrowWriter,
+    WriterCommitMessage,
+)
+from pyspark.sql.types import StructType
+
+from dafka_core.errors import ConfigError
+from dafka_core.records import NO_VERSION
+from dafka_spark.cluster.worker_process import settle
+from dafka_spark.options import SinkOptions
+from dafka_spark.sink import commit_coordinator
+from dafka_spark.sink.at_least_once import open_at_least_once
+from dafka_spark.sink.commit_coordinator import TransactionalWriterFactory
+from dafka_spark.sink.commit_messages import TaskCommit
+from dafka_spark.sink.task_writer import Open, PartitionWriter, address, check_columns, write_rows
+
+QUERY_ID: Final = "sql.streaming.queryId"
+BATCH_ID: Final = "streaming.sql.batchId"
+SPECULATION: Final = "spark.speculation"
+"""Local properties of a task: Spark hands the session's settings, the query's id and the number of
+its micro-batch on in them.  Nothing else that runs before the first row sees the settings."""
+
+
+class _Writer:
+    """What both writers share."""
+
+    def __init__(self, schema: StructType, options: SinkOptions) -> None:
+        check_columns(schema, options)
+        self._options = options
+
+    def _write(
+        self, batches: Iterator[pa.RecordBatch], writer_id: str, task: TaskContext, open_: Open
+    ) -> TaskCommit:
+        number = task.partitionId()
+        written = write_rows(
+            batches, self._options, lambda topic: address(writer_id, topic, number), open_
+        )
+        settle()
+        return written
+
+    def _write_repeatable(
+        self, batches: Iterator[pa.RecordBatch], writer_id: str, task: TaskContext
+    ) -> TaskCommit:
+        def open_(topic: str, partition: str) -> PartitionWriter:
+            return open_at_least_once(self._options, topic, partition)
+
+        return self._write(batches, writer_id, task, open_)
+
+
+def _task() -> TaskContext:
+    """The running task; refuses speculation, which runs a task twice at the same time.
+
+    Both attempts would write to one partition.  With at-least-once a store keeps the first record
+    it sees of each offset, and acknowledged rows of one attempt could be the other's; with
+    exactly-once each attempt would end the other.
+    """
+    task = TaskContext.get()
+    if task is None:
+        raise RuntimeError("rows are written by Spark's tasks only")
+    if (task.getLocalProperty(SPECULATION) or "").lower() == "true":
+        raise ConfigError(
+            SPECULATION, "true", "format 'dafka' cannot write with speculative tasks; set it false"
+        )
+    return task
+
+
+class DafkaBatchWriter(_Writer, DataSourceArrowWriter):
+    """Appends a DataFrame to topics.
+
+    Each write makes partitions of its own, but for those in ``foreachBatch``: they go on in their
+    query's, as its own sink would.
+    """
+
+    def __init__(
+        self, schema: StructType, options: SinkOptions, *, overwrite: bool = False
+    ) -> None:
+        super().__init__(schema, options)
+        if overwrite:
+            raise ConfigError("mode", "overwrite", "a topic only grows; use mode('append')")
+        self._write_id = uuid.uuid4().hex
+        self._pick = commit_coordinator.NO_PICK
+
+    def begin(self) -> None:
+        """Picks the store where all tasks stage their rows (driver).
+
+        Raises:
+            ConfigError: exactly-once cannot be had.
+        """
+        if self._options.is_exact:
+            self._pick = commit_coordinator.pick_store(self._options)
+
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> TaskCommit:
+        """Writes the rows of one task; a second attempt goes on in the first one's partition."""
+        task = _task()
+        query_id = task.getLocalProperty(QUERY_ID)
+        writer_id = query_id or self._write_id
+        if not self._options.is_exact:
+            return self._write_repeatable(iterator, writer_id, task)
+        goes_on = bool(query_id)
+        opener = TransactionalWriterFactory(
+            self._options, NO_VERSION, pick=self._pick, goes_on=goes_on
+        )
+        with closing(opener):
+            return self._write(iterator, writer_id, task, opener)
+
+    def commit(self, messages: Sequence[WriterCommitMessage | None]) -> None:
+        """Makes everything visible at once (driver)."""
+        if self._options.is_exact:
+            ranges = [each for message in _written(messages) for each in message.ranges]
+            commit_coordinator.commit(self._options, self._pick, ranges)
+
+    def abort(self, messages: Sequence[WriterCommitMessage | None]) -> None:
+        """Gives up what tasks have staged, also those that were killed (driver)."""
+        if not self._options.is_exact:
+            return
+        ranges = [each for message in _written(messages) for each in message.ranges]
+        topics = {self._options.topic, *(each.topic for each in ranges)} - {""}
+        partitions = [
+            (topic, address(self._write_id, topic, number))
+            for topic in sorted(topics)
+            for number in range(len(messages))
+        ]
+        commit_coordinator.discard(self._options, self._pick, ranges, partitions)
+
+
+class DafkaStreamWriter(_Writer, DataSourceStreamArrowWriter):
+    """Appends micro-batches to topics; all batches of a query write to the same partitions.
+
+    Commit and abort have nothing to do: each task commits what it has written.
+    """
+
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> TaskCommit:
+        """Writes the rows of one task of a micro-batch."""
+        task = _task()
+        query_id = task.getLocalProperty(QUERY_ID)
+        batch_id = task.getLocalProperty(BATCH_ID)
+        if not query_id or not batch_id:
+            raise RuntimeError("Spark did not tell the task which query and batch it belongs to")
+        if not self._options.is_exact:
+            return self._write_repeatable(iterator, query_id, task)
+        with closing(TransactionalWriterFactory(self._options, int(batch_id))) as opener:
+            return self._write(iterator, query_id, task, opener)
+
+
+def _written(messages: Sequence[WriterCommitMessage | None]) -> list[TaskCommit]:
+    return [message for message in messages if isinstance(message, TaskCommit)]

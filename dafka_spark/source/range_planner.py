@@ -1,0 +1,155 @@
+"""How much of each partition a batch takes, and into which tasks it is cut.  Pure functions."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from itertools import pairwise
+from typing import NamedTuple
+
+from pyspark.sql.datasource import InputPartition
+
+from dafka_core.flight.store_location import StoreLocation
+from dafka_spark.options import AUTO, MESH, RECORDS_PER_TASK, SourceOptions
+from dafka_spark.source.source_offset import TopicPartition
+
+
+class HeldRange(NamedTuple):
+    """What one store has of a partition: offsets ``earliest`` up to, not including, ``end``."""
+
+    place: StoreLocation
+    earliest: int
+    end: int
+
+
+@dataclass(frozen=True)
+class OffsetRange(InputPartition):
+    """What one task reads: offsets ``start`` up to, not including, ``end`` of one partition."""
+
+    topic: str
+    partition: str
+    start: int
+    end: int
+    held: tuple[HeldRange, ...] = field(default=(), compare=False)
+    """Who was seen to have some of it, the best one first.  A hint: what is read is the same."""
+
+    @property
+    def size(self) -> int:
+        """Records in the range."""
+        return self.end - self.start
+
+
+Holders = Mapping[TopicPartition, Sequence[HeldRange]]
+"""The stores that can be read in bulk, and what they have of each partition."""
+
+
+def rate_limit(
+    waiting: Mapping[TopicPartition, int], limit: int, *, turn: int = 0
+) -> dict[TopicPartition, int]:
+    """How many records to take of each partition, ``limit`` of them at the most.
+
+    Each partition gets one, the rest is shared in proportion to what is waiting.  When there are
+    more partitions than ``limit``, as many take one each, beginning at the partition that
+    ``turn`` points to; the caller advances it by the number taken, so that all have their turn.
+    """
+    sizes = {key: waiting[key] for key in sorted(waiting) if waiting[key] > 0}
+    keys = list(sizes)
+    total = sum(sizes.values())
+    if total <= limit:
+        return sizes
+    if limit <= len(keys):
+        first = turn % len(keys)
+        return {keys[(first + step) % len(keys)]: 1 for step in range(limit)}
+    spare, rest = limit - len(keys), total - len(keys)
+    shares = {key: 1 + spare * (size - 1) // rest for key, size in sizes.items()}
+    remainders = {key: spare * (size - 1) % rest for key, size in sizes.items()}
+    left = limit - sum(shares.values())
+    for key in sorted(keys, key=lambda key: (-remainders[key], key))[:left]:
+        shares[key] += 1
+    return shares
+
+
+def planned(
+    ranges: Iterable[OffsetRange], holders: Holders, options: SourceOptions
+) -> list[OffsetRange]:
+    """The tasks of a batch: ranges cut and in order, each with who has it.
+
+    Which tasks there are, and which one reads what, follows from the ranges and the options
+    alone: a sink that knows its tasks by number is given the same rows by the same task when a
+    batch is run again, whatever has become of the stores.  They decide only where a task reads.
+    """
+    parts = split(
+        sorted(ranges, key=lambda item: (item.topic, item.partition, item.start)),
+        min_partitions=options.min_partitions,
+        max_records=options.max_records_per_partition,
+    )
+    alone = options.fetch not in (AUTO, MESH)
+    return [placed(item, holders, turn, alone=alone) for turn, item in enumerate(parts)]
+
+
+def placed(item: OffsetRange, holders: Holders, turn: int = 0, *, alone: bool) -> OffsetRange:
+    """The range with the stores that have it, in the order in which they are to be asked.
+
+    First those that have all of it, then those that have some, both in turns: each store is the
+    first choice for its share of the tasks.  Stores that have none of it are named where there is
+    no mesh to fall back on (``alone``) and nobody else has any: they at least can say what they
+    have.
+    """
+    held = holders.get(TopicPartition(item.topic, item.partition), ())
+    whole = [each for each in held if each.earliest <= item.start and item.end <= each.end]
+    some = [
+        each
+        for each in held
+        if each not in whole and each.earliest < item.end and item.start < each.end
+    ]
+    found = (*_rotated(whole, turn), *_rotated(some, turn))
+    return replace(item, held=found or (tuple(held) if alone else ()))
+
+
+def _rotated(held: Sequence[HeldRange], steps: int) -> tuple[HeldRange, ...]:
+    first = steps % len(held) if held else 0
+    return (*held[first:], *held[:first])
+
+
+def split(
+    ranges: Iterable[OffsetRange],
+    *,
+    min_partitions: int | None = None,
+    max_records: int | None = None,
+) -> list[OffsetRange]:
+    """Ranges cut as Spark's Kafka source cuts them (``KafkaOffsetRangeCalculator``).
+
+    First so that none has more than ``max_records``; if there are still fewer than
+    ``min_partitions``, then by size until there are about as many.  Empty ranges are left out.
+    With neither, none has more than ``RECORDS_PER_TASK``.
+    """
+    if min_partitions is None and max_records is None:
+        max_records = RECORDS_PER_TASK
+    whole = [item for item in ranges if item.size > 0]
+    cut = whole
+    if max_records is not None:
+        cut = [part for item in whole for part in _divide(item, -(-item.size // max_records))]
+    if min_partitions is None or len(cut) >= min_partitions:
+        return cut
+    total = sum(item.size for item in cut)
+    small = [item for item in cut if _parts(item.size, total, min_partitions) == 1]
+    large_total = total - sum(item.size for item in small)
+    large_parts = max(min_partitions - len(small), 1)
+    kept = set(small)
+    return [
+        part
+        for item in cut
+        for part in (
+            [item] if item in kept else _divide(item, _parts(item.size, large_total, large_parts))
+        )
+    ]
+
+
+def _parts(size: int, total: int, wanted: int) -> int:
+    return max((2 * size * wanted + total) // (2 * total), 1)
+
+
+def _divide(item: OffsetRange, parts: int) -> Sequence[OffsetRange]:
+    parts = min(parts, item.size)
+    cuts = [item.start + item.size * part // parts for part in range(parts + 1)]
+    return [replace(item, start=start, end=end) for start, end in pairwise(cuts)]

@@ -1,0 +1,111 @@
+"""What runs on executors: a range of offsets in, Arrow record batches out.
+
+Values stay together from the store to Spark's batch: nothing here is done record by record in
+Python, and what is the same in every batch is made once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+import pyarrow as pa
+from pyspark.sql.pandas.types import to_arrow_schema
+from pyspark.sql.types import StructType
+
+from dafka_core.flight.columns import RecordColumns
+from dafka_spark.cluster.connections import Connect
+from dafka_spark.cluster.worker_process import settle
+from dafka_spark.options import SourceOptions
+from dafka_spark.source.completeness import CompletenessCheck
+from dafka_spark.source.mesh_batches import UNKNOWN_US
+from dafka_spark.source.range_fetch import RangeFetch
+from dafka_spark.source.range_planner import OffsetRange
+from dafka_spark.source.record_sources import ways
+
+
+def read_range(
+    wanted: OffsetRange, schema: StructType, options: SourceOptions, connect: Connect
+) -> Iterator[pa.RecordBatch]:
+    """The records of one range, in order and complete, with ``schema``'s columns.
+
+    Raises:
+        SourceLossError: records are gone, and option ``failOnDataLoss`` is true.
+        IncompleteBatchError: the rows are not all those of the range.
+        FetchError: no place that option ``fetch`` allows gave them for ``fetchTimeoutMs``.
+        FetchTimeoutError: nobody in the mesh sent them for ``fetchTimeoutMs``.
+    """
+    batches = ArrowBatches(wanted, schema)
+    open_ways = ways(wanted.held, options, connect)
+    fetch = RangeFetch(wanted, options, open_ways, times="timestamp" in batches.schema.names)
+    completeness = CompletenessCheck(wanted, fetch.lost)
+    for columns in fetch.columns():
+        batch = batches.of(columns)
+        completeness.take(columns.offset, batch.num_rows)
+        yield batch
+    completeness.finish()
+    settle()
+
+
+class ArrowBatches:
+    """Makes the columns that were asked for, and no others.
+
+    The Arrow schema is Spark's own: Spark takes a batch as it is only if their schemas are equal.
+    """
+
+    def __init__(self, wanted: OffsetRange, schema: StructType) -> None:
+        self.wanted = wanted
+        self.schema = to_arrow_schema(schema, timezone="UTC")
+        self._constants: dict[str, tuple[str | int | None, pa.Array]] = {}
+        self._rising = np.arange(0, dtype=np.int64)
+
+    def of(self, columns: RecordColumns) -> pa.RecordBatch:
+        """One record batch."""
+        arrays = [self._column(field, columns) for field in self.schema]
+        return pa.RecordBatch.from_arrays(arrays, schema=self.schema)
+
+    def _column(self, field: pa.Field, columns: RecordColumns) -> pa.Array:
+        values, times = columns.values, columns.times
+        match field.name:
+            case "value":
+                return values if values.type == field.type else values.cast(field.type)
+            case "offset":
+                return self._offsets(columns, field.type)
+            case "timestamp":
+                if times is None or len(times) != 1 or times[0, 1] == UNKNOWN_US:
+                    return _timestamps(columns, field.type)
+                # What a store wrote at once has one time: the same in block after block.
+                return self._constant(field, int(times[0, 1]), len(values))
+            case "topic":
+                return self._constant(field, self.wanted.topic, len(values))
+            case "partition":
+                return self._constant(field, self.wanted.partition, len(values))
+            case _:  # key
+                return self._constant(field, None, len(values))
+
+    def _offsets(self, columns: RecordColumns, kind: pa.DataType) -> pa.Array:
+        rows = len(columns.values)
+        if rows > len(self._rising):
+            self._rising = np.arange(rows, dtype=np.int64)
+        # Arrow keeps the memory for the next batch, where numpy has the system make it anew.
+        buffer = pa.allocate_buffer(rows * self._rising.itemsize)
+        np.add(self._rising[:rows], columns.offset, out=np.frombuffer(buffer, np.int64))
+        return pa.Array.from_buffers(kind, rows, [None, buffer], null_count=0)
+
+    def _constant(self, field: pa.Field, value: str | int | None, rows: int) -> pa.Array:
+        """A column with one value, cut from the longest one of it made so far."""
+        made_of, made = self._constants.get(field.name, (None, None))
+        if made is None or made_of != value or len(made) < rows:
+            made = pa.repeat(pa.scalar(value, field.type), rows)
+            self._constants[field.name] = value, made
+        return made if len(made) == rows else made.slice(0, rows)
+
+
+def _timestamps(columns: RecordColumns, kind: pa.DataType) -> pa.Array:
+    runs = columns.times
+    if runs is None:
+        return pa.nulls(len(columns.values), kind)
+    times = np.repeat(runs[:, 1], runs[:, 0])
+    unknown = runs[:, 1] == UNKNOWN_US
+    mask = np.repeat(unknown, runs[:, 0]) if unknown.any() else None
+    return pa.array(times, pa.int64(), mask=mask).view(kind)

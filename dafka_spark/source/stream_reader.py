@@ -1,0 +1,229 @@
+"""The reader of streaming queries: how far to go, and what to read to get there.
+
+Spark makes it twice: once for the query's life, on the driver, for offsets and plans; and once in
+each batch, as a copy for the executors, for ``read``.  Neither opens anything before it must.
+"""
+
+# ruff: noqa: N802 -- Spark names these methods
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any, Final
+
+from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
+from pyspark.sql.streaming.datasource import (
+    ReadAllAvailable,
+    ReadLimit,
+    ReadMaxRows,
+    SupportsTriggerAvailableNow,
+)
+from pyspark.sql.types import StructType
+
+from dafka_core.errors import ConfigError, StoreUnreachableError
+from dafka_core.records import PartitionInfo
+from dafka_spark.cluster import connections
+from dafka_spark.options import LATEST, MESH, SourceOptions
+from dafka_spark.source import offset_range_limit
+from dafka_spark.source.data_loss import DataLossPolicy
+from dafka_spark.source.latest_offsets import OffsetsSnapshot, look
+from dafka_spark.source.range_planner import Holders, OffsetRange, planned, rate_limit
+from dafka_spark.source.range_reader import read_range
+from dafka_spark.source.regression_detector import RegressionDetector
+from dafka_spark.source.source_offset import SourceOffset, TopicPartition
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+
+LOOK_AGAIN_S: Final = 0.2
+"""Between looks, while stores are waited for."""
+
+HOLDERS_S: Final = 5.0
+"""How old what is known of the stores may be for a plan.  A query that reads only what there was
+asks for no heads, but stores come and go meanwhile."""
+
+
+class DafkaStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
+    """Follows the selected partitions; new ones are read from their first record on."""
+
+    def __init__(
+        self,
+        schema: StructType,
+        options: SourceOptions,
+        connect: connections.Connect = connections.lend,
+    ) -> None:
+        self._schema = schema
+        self._options = options.for_stream()
+        self._connect = connect
+        self._policy = DataLossPolicy(options.fail_on_data_loss)
+        self._frozen: offset_range_limit.Heads | None = None
+        self._seen: OffsetsSnapshot | None = None
+        self._seen_at = 0.0
+        self._furthest: dict[TopicPartition, int] = {}
+        self._suspects = RegressionDetector(self._options)
+        self._refused: ConfigError | None = None
+
+    def initialOffset(self) -> dict[str, Any]:
+        """Where a query without a checkpoint starts (``startingOffsets``).
+
+        Spark asks again when it runs a first batch again, and then the answer does not matter:
+        that batch's end says where it began.  So ``startingOffsets`` beyond the end of a
+        partition, which may only look lower now, is an error of ``latestOffset``, which is not
+        asked then.
+
+        Raises:
+            ConfigError: option ``fetch`` asks for what no store offers.
+        """
+        bound = self._options.starting_offsets or LATEST
+        heads = self._heads(thorough=True)
+        try:
+            positions = offset_range_limit.starting(bound, heads)
+        except ConfigError as error:
+            self._refused, positions = error, {}
+        else:
+            self._refused = None
+        return SourceOffset.initial(positions).as_json()
+
+    def getDefaultReadLimit(self) -> ReadLimit:
+        """``maxOffsetsPerTrigger``."""
+        limit = self._options.max_offsets_per_trigger
+        return ReadAllAvailable() if limit is None else ReadMaxRows(limit)
+
+    def prepareForTriggerAvailableNow(self) -> None:
+        """Fixes the partitions and their ends: the query stops when it has read up to them."""
+        self._frozen = self._look(thorough=True)
+
+    def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:
+        """Where the next batch ends; ``start`` itself, unchanged, when there is nothing new.
+
+        Raises:
+            ConfigError: the checkpoint cannot be read, or ``startingOffsets`` lies beyond the end
+                of a partition.
+            SourceLossError: a partition is not known any more, or ends before what was read of
+                it, for ``fetchTimeoutMs``, and option ``failOnDataLoss`` is true.
+        """
+        begin = SourceOffset.parse(start)
+        if self._refused is not None and not begin.positions:
+            raise self._refused
+        heads = self._trusted_heads(begin)
+        firsts = {key: self._first(key, begin, info) for key, info in heads.items()}
+        waiting = {key: info.end - firsts[key] for key, info in heads.items()}
+        if isinstance(limit, ReadMaxRows):
+            turn = sum(begin.positions.values())
+            taken = rate_limit(waiting, limit.max_rows, turn=turn)
+        elif isinstance(limit, ReadAllAvailable):
+            taken = {key: count for key, count in waiting.items() if count > 0}
+        else:
+            raise TypeError(f"a limit of {type(limit).__name__} is not one this source declared")
+        if not taken:
+            return start
+        positions = dict(begin.positions)
+        started = dict(begin.start) if begin.is_initial else {}
+        for key, count in taken.items():
+            positions[key] = firsts[key] + count
+            if firsts[key] != begin.positions.get(key):
+                started[key] = firsts[key]
+        return SourceOffset(positions, started).as_json()
+
+    def reportLatestOffset(self) -> dict[str, Any] | None:
+        """The furthest ends seen of all partitions, for the progress report."""
+        return SourceOffset(dict(self._furthest)).as_json() if self._furthest else None
+
+    def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> list[OffsetRange]:
+        """The tasks of a batch; none when it is empty.
+
+        Where ``end`` says where the batch began it is believed over ``start``: in a first batch
+        that is run again, ``start`` is a new answer of ``initialOffset``.  Nothing else decides
+        which tasks there are, nor which one reads what (``planning.planned``).
+
+        Raises:
+            ConfigError: the checkpoint cannot be read, or the batch would go backwards.
+        """
+        if start == end:
+            return []
+        ranges = [
+            OffsetRange(*key, first, stop)
+            for key, (first, stop) in SourceOffset.parse(end).since(SourceOffset.parse(start))
+        ]
+        return planned(ranges, self._holders(), self._options)
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        """The rows of one range."""
+        if not isinstance(partition, OffsetRange):
+            return iter(())
+        return read_range(partition, self._schema, self._options, self._connect)
+
+    def _heads(self, *, thorough: bool = False) -> offset_range_limit.Heads:
+        return self._look(thorough=thorough) if self._frozen is None else self._frozen
+
+    def _look(self, *, thorough: bool = False) -> offset_range_limit.Heads:
+        # A query that goes on from its checkpoint is told so at its first look, too, if option
+        # fetch asks for what cannot be.
+        thorough = thorough or self._seen is None
+        seen = self._seen = self._patient_look(thorough=thorough)
+        self._seen_at = time.monotonic()
+        self._suspects.note(seen)
+        heads = self._options.selection.of(seen.infos)
+        for key, info in heads.items():
+            self._furthest[key] = max(info.end, self._furthest.get(key, 0))
+        return heads
+
+    def _patient_look(self, *, thorough: bool) -> OffsetsSnapshot:
+        """Waits for stores that may only be starting, where there is no other way to any."""
+        deadline = time.monotonic() + self._options.fetch_timeout_s
+        while True:
+            try:
+                return look(self._options, self._connect, thorough=thorough)
+            except StoreUnreachableError:
+                if time.monotonic() >= deadline:
+                    raise
+            time.sleep(LOOK_AGAIN_S)
+
+    def _holders(self) -> Holders:
+        """Who has what, as it was when the heads were asked for, or a moment ago."""
+        if self._options.fetch == MESH:
+            return {}
+        if self._seen is None or time.monotonic() - self._seen_at > HOLDERS_S:
+            self._look()
+        assert self._seen is not None
+        return self._seen.holders
+
+    def _first(self, key: TopicPartition, begin: SourceOffset, info: PartitionInfo) -> int:
+        """The next offset to read of a partition."""
+        if key not in begin.positions:
+            return info.earliest
+        position = begin.positions[key]
+        # What is lost fails in the task that reads it, after it has asked every store.
+        return position if self._policy.fail else max(position, info.earliest)
+
+    def _trusted_heads(self, begin: SourceOffset) -> offset_range_limit.Heads:
+        """The heads, without partitions that look wrong and may look right in a moment.
+
+        A query that reads only what there is now, or that looks seldom, waits for them here.
+        """
+        heads = self._heads()
+        self._suspects.pace()
+        while True:
+            verdicts = self._suspects.check(begin.positions, heads)
+            for loss in verdicts.due:
+                self._policy.meet(loss)
+            if not verdicts.waiting:
+                return heads
+            if self._frozen is None and not self._suspects.slow:
+                # The next trigger looks again.
+                return {key: heads[key] for key in heads if key not in verdicts.waiting}
+            heads = self._looked_again(heads, verdicts.waiting)
+
+    def _looked_again(
+        self, heads: offset_range_limit.Heads, keys: set[TopicPartition]
+    ) -> offset_range_limit.Heads:
+        time.sleep(LOOK_AGAIN_S)
+        found = self._look()
+        # Of all others what was seen before goes on to count: it may have been frozen.
+        heads = {key: info for key, info in heads.items() if key not in keys}
+        heads |= {key: found[key] for key in keys if key in found}
+        if self._frozen is not None:
+            self._frozen = heads
+        return heads
