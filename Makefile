@@ -20,9 +20,10 @@ test: java env lint ## everything: format, lint, types, tests
 soak: env ## SEEDS=10000 worlds of the simulation with faults of all kinds, or SEED=7 step by step
 	@$(BIN)/python -m tests.simulation.soak $(if $(SEED),--seed $(SEED),--seeds $(or $(SEEDS),10000))
 
-lint: env ## format, lint and types only
+lint: env ## format, lint, types and which room imports which
 	@$(BIN)/ruff format --check .
 	@$(BIN)/ruff check .
+	@$(BIN)/lint-imports --no-logo --no-cache
 	@$(BIN)/mypy
 
 bench: java env ## figures beside their references, as JSON lines and a table

@@ -14,10 +14,11 @@ import numpy as np
 
 from benchmarks.warm import kept
 from dafka_core import EmbeddedCluster
-from dafka_core.records import RecordBatch, Values
+from dafka_core.records import RecordBatch, TopicPartition
 from dafka_core.storage import Log
 from dafka_core.storage.block_builder import MAX_BLOCK_BYTES, MAX_BLOCK_RECORDS
 from dafka_core.storage.storage_errors import DATA_FILE
+from dafka_core.values import Values
 
 SIZES_BYTES = (100, 1_000)
 """Values that every row is measured with, unless it is told otherwise."""
@@ -89,7 +90,7 @@ def fill(directory: Path, records: int, size_bytes: int, partitions: int) -> Non
             for start in range(0, end, most):
                 count = min(most, end - start)
                 values = Values.from_columns(ends[: count + 1], data[: count * size_bytes])
-                log.append([RecordBatch(TOPIC, partition, start, values)])
+                log.append([RecordBatch(TopicPartition(TOPIC, partition), start, values)])
 
 
 @contextlib.contextmanager

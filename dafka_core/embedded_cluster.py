@@ -13,9 +13,9 @@ import tempfile
 import threading
 from collections.abc import Sequence
 from pathlib import Path
-from types import TracebackType
-from typing import Any, Final, Self
+from typing import Any, Final
 
+from dafka_core.closing import Closing
 from dafka_core.errors import NodeFailedError
 
 READY: Final = "READY "
@@ -25,7 +25,7 @@ START_TIMEOUT_S: Final = 30.0
 """A loaded machine takes seconds to start Python."""
 
 
-class EmbeddedCluster:
+class EmbeddedCluster(Closing):
     """A tower and ``stores`` stores.
 
     Args:
@@ -113,17 +113,6 @@ class EmbeddedCluster:
         self._tower = None
         if self._temporary is not None:
             self._temporary.cleanup()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        self.close()
 
 
 class _Child:

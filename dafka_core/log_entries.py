@@ -28,7 +28,13 @@ from __future__ import annotations
 
 from typing import Final, NamedTuple
 
-from dafka_core.records import NO_VERSION, RecordBatch, StagedTransaction, Transaction
+from dafka_core.records import (
+    NO_VERSION,
+    RecordBatch,
+    StagedTransaction,
+    TopicPartition,
+    Transaction,
+)
 
 STAGED_HOURS: Final = 24
 """A tail that nobody went on with for so long is nobody's; a task is tried again long before."""
@@ -41,13 +47,13 @@ REPLICA: Final = bytes(ATTEMPT_BYTES)
 class Stage(NamedTuple):
     """Records for an attempt's tail: at its end, or at the partition's to begin it anew.
 
-    ``number`` is that of their unit, if it has one: a unit that is not newer than the marker is
+    ``version`` is that of their unit, if it has one: a unit that is not newer than the marker is
     refused, and so is one that is older than what is being staged.
     """
 
     batch: RecordBatch
     attempt: str
-    number: int = NO_VERSION
+    version: int = NO_VERSION
 
 
 class Commit(NamedTuple):
@@ -59,16 +65,14 @@ class Commit(NamedTuple):
 class Discard(NamedTuple):
     """Gives up an attempt's tail; another's is left alone.  No attempt: one of another store."""
 
-    topic: str
-    partition: str
+    tp: TopicPartition
     attempt: str
 
 
 class SetTransaction(NamedTuple):
     """Sets the marker of a partition that has the unit's records already, visible."""
 
-    topic: str
-    partition: str
+    tp: TopicPartition
     transaction: Transaction
 
 

@@ -3,38 +3,39 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import KW_ONLY, dataclass
 from typing import ClassVar
 
-from dafka_core.errors import DafkaError, DataLossError
+from dafka_core.errors import DafkaError, DataLossError, PartitionError
 from dafka_core.records import Transaction
 
 
+@dataclass(eq=False)
 class ColumnError(DafkaError, ValueError):
     """A column that cannot be read or written: unknown, missing, of the wrong type, or null."""
 
-    def __init__(self, column: str, why: str) -> None:
-        super().__init__(f"column {column!r}: {why}")
-        self.column = column
-        self.why = why
+    sentence = "column {column!r}: {why}"
+    column: str
+    why: str
 
 
-class FetchError(DafkaError):
-    """Records that no place gave which option ``fetch`` allows; ``tried`` says why, of each."""
+@dataclass(eq=False)
+class FetchError(PartitionError):
+    """Records that no source gave which option ``fetch`` allows; ``tried`` says why, of each."""
 
-    def __init__(
-        self, topic: str, partition: str, offset: int, end: int, fetch: str, tried: Sequence[str]
-    ) -> None:
-        reasons = "; ".join(tried) or "no store that can be read so has them"
-        super().__init__(
-            f"topic {topic!r}, partition {partition}: offsets {offset} to {end} (exclusive) could "
-            f"not be had with option fetch = {fetch}: {reasons}"
-        )
-        self.topic = topic
-        self.partition = partition
-        self.offset = offset
-        self.end = end
-        self.fetch = fetch
-        self.tried = tuple(tried)
+    sentence = (
+        "offsets {offset} to {end} (exclusive) could not be had with option fetch = {fetch}: "
+        "{reasons}"
+    )
+    offset: int
+    end: int
+    fetch: str
+    tried: Sequence[str]
+
+    def _sentence(self, **facts: object) -> str:
+        self.tried = tuple(self.tried)
+        reasons = "; ".join(self.tried) or "no store that can be read so has them"
+        return super()._sentence(reasons=reasons)
 
 
 class SourceLossError(DataLossError):
@@ -153,69 +154,57 @@ class HeadBehindError(SourceLossError):
         self.waited_s = waited_s
 
 
-class IncompleteBatchError(DafkaError):
+@dataclass(eq=False)
+class IncompleteBatchError(PartitionError):
     """Rows that are not those planned: missing, doubled or others.  Never passed over.
 
     ``expected`` is the offset that was to come, ``found`` the one that did, None for the end.
     """
 
     condition: ClassVar[str] = "DAFKA_INCOMPLETE_BATCH"
+    sentence = (
+        "of offsets {start} to {end} (exclusive) {expected} was to come next and {came} came: "
+        "{why}. Start the query again; if that does not help, read with another value of option "
+        "fetch"
+    )
+    start: int
+    end: int
+    _: KW_ONLY
+    expected: int
+    found: int | None
+    why: str
 
-    def __init__(
-        self,
-        topic: str,
-        partition: str,
-        start: int,
-        end: int,
-        *,
-        expected: int,
-        found: int | None,
-        why: str,
-    ) -> None:
-        came = "no more records" if found is None else f"offset {found}"
-        super().__init__(
-            f"[{self.condition}] topic {topic!r}, partition {partition}: of offsets {start} to "
-            f"{end} (exclusive) {expected} was to come next and {came} came: {why}. Start the "
-            "query again; if that does not help, read with another value of option fetch"
-        )
-        self.topic = topic
-        self.partition = partition
-        self.start = start
-        self.end = end
-        self.expected = expected
-        self.found = found
-        self.why = why
+    def _sentence(self, **facts: object) -> str:
+        came = "no more records" if self.found is None else f"offset {self.found}"
+        return f"[{self.condition}] {super()._sentence(came=came)}"
 
 
-class TransactionChangedError(DafkaError):
+@dataclass(eq=False)
+class TransactionChangedError(PartitionError):
     """A micro-batch that is run again and gives a partition another number of rows than before."""
 
-    def __init__(self, topic: str, partition: str, transaction: Transaction, rows: int) -> None:
-        count = transaction.end - transaction.start
-        super().__init__(
-            f"topic {topic!r}, partition {partition}: batch {transaction.number} of this query has "
-            f"written {count} rows here, at offsets {transaction.start} to {transaction.end} (exclusive), and "
-            f"has {rows} now that it is run again. Which rows would be missing or doubled cannot "
-            "be known: let the query cut this batch into tasks as it did before (the same options "
-            "of its sources, the same repartitioning; see docs/delivery.md)"
-        )
-        self.topic = topic
-        self.partition = partition
-        self.transaction = transaction
-        self.rows = rows
+    sentence = (
+        "batch {transaction.version} of this query has written {count} rows here, at offsets "
+        "{transaction.start} to {transaction.end} (exclusive), and has {rows} now that it is run "
+        "again. Which rows would be missing or doubled cannot be known: let the query cut this "
+        "batch into tasks as it did before (the same options of its sources, the same "
+        "repartitioning; see docs/delivery.md)"
+    )
+    transaction: Transaction
+    rows: int
+
+    def _sentence(self, **facts: object) -> str:
+        return super()._sentence(count=self.transaction.end - self.transaction.start)
 
 
-class OldCheckpointError(DafkaError):
+@dataclass(eq=False)
+class OldCheckpointError(PartitionError):
     """A micro-batch older than one that the query has written already."""
 
-    def __init__(self, topic: str, partition: str, number: int, transaction: Transaction) -> None:
-        super().__init__(
-            f"topic {topic!r}, partition {partition}: batch {number} is to be written, and batch "
-            f"{transaction.number} of this query has been: its checkpoint is an older copy, or two "
-            "queries run from copies of one. Go on from the newest checkpoint, or start a new "
-            "query with a new one"
-        )
-        self.topic = topic
-        self.partition = partition
-        self.number = number
-        self.transaction = transaction
+    sentence = (
+        "batch {version} is to be written, and batch {transaction.version} of this query has "
+        "been: its checkpoint is an older copy, or two queries run from copies of one. Go on "
+        "from the newest checkpoint, or start a new query with a new one"
+    )
+    version: int
+    transaction: Transaction

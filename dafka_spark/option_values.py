@@ -11,7 +11,7 @@ from typing import Any, Final
 
 from dafka_core.node_options import parse_towers
 from dafka_core.options import parse_int
-from dafka_spark.source.source_offset import TopicPartition
+from dafka_core.records import TopicPartition
 
 EARLIEST: Final = "earliest"
 LATEST: Final = "latest"

@@ -14,6 +14,7 @@ from typing import ClassVar, Final, NamedTuple, Self
 from dafka_core.errors import ConfigError
 from dafka_core.node_options import AUTO_HOST, TOWER_ENVIRONMENT
 from dafka_core.options import DEFAULT_TOWER, Options, option, parse_int, unknown
+from dafka_core.records import TopicPartition
 from dafka_core.storage.block_builder import MAX_BLOCK_BYTES, MAX_BLOCK_RECORDS
 from dafka_spark.option_values import (
     EARLIEST,
@@ -29,7 +30,6 @@ from dafka_spark.option_values import (
     parse_tower,
     parse_word,
 )
-from dafka_spark.source.source_offset import TopicPartition
 from dafka_spark.source.topic_selection import TopicSelection
 
 __all__ = ["EARLIEST", "LATEST", "MeshAddress", "SinkOptions", "SourceOptions", "SparkOptions"]

@@ -147,29 +147,29 @@ def consume(
     with Consumer(tower=joined(tower), start=start, **options) as consumer:
         consumer.subscribe(topic)
         output.say(f"topic {topic}, from {start}")
-        for run in _first(count, consumer.batches()):
-            output.write(form(run))
+        for batch in _first(count, consumer.batches()):
+            output.write(form(batch))
 
 
-def _first(count: int | None, runs: Iterator[RecordBatch]) -> Iterator[RecordBatch]:
+def _first(count: int | None, batches: Iterator[RecordBatch]) -> Iterator[RecordBatch]:
     if count is None:
-        yield from runs
+        yield from batches
         return
-    for run in runs:
-        if len(run.values) >= count:
-            yield RecordBatch(run.topic, run.partition, run.offset, run.values[:count])
+    for batch in batches:
+        if len(batch.values) >= count:
+            yield batch.between(batch.offset, batch.offset + count)
             return
-        yield run
-        count -= len(run.values)
+        yield batch
+        count -= len(batch.values)
 
 
-def _lines(run: RecordBatch) -> bytes:
-    return b"\n".join([*run.values, b""])
+def _lines(batch: RecordBatch) -> bytes:
+    return b"\n".join([*batch.values, b""])
 
 
-def _json_lines(run: RecordBatch) -> bytes:
+def _json_lines(batch: RecordBatch) -> bytes:
     lines = []
-    for record in run.records():
+    for record in batch.records():
         fields: dict[str, Any] = record._asdict()
         try:
             fields["value"] = record.value.decode()

@@ -5,20 +5,22 @@ from __future__ import annotations
 import contextlib
 import threading
 from collections.abc import Callable, Iterator
-from types import TracebackType
-from typing import Any, Self
+from typing import Any
 
 import pyarrow as pa
 from pyarrow import flight
 
+from dafka_core.closing import Closing
 from dafka_core.errors import ClosedError, ConfigError, DafkaError, StoreUnreachableError
 from dafka_core.flight import server_actions
 from dafka_core.flight.call_deadline import CallDeadline
-from dafka_core.flight.columns import TYPES, VALUES_SCHEMA, RecordColumns, cut
+from dafka_core.flight.columns import TYPES, VALUES_SCHEMA
 from dafka_core.flight.flight_errors import FLIGHT_ERRORS, translated
 from dafka_core.flight.limits import MAX_PUT_BATCH_BYTES, MAX_PUT_BATCH_RECORDS
 from dafka_core.flight.request_members import VALUE
 from dafka_core.flight.requests import PutRequest
+from dafka_core.records import RecordBatch
+from dafka_core.values import Values
 
 
 class _PutAcks:
@@ -76,7 +78,7 @@ class _PutAcks:
             self._changed.notify_all()
 
 
-class PutStream:
+class PutStream(Closing):
     """Appends values to one partition, or stages them, in order; a context.  For one thread.
 
     Nothing is certain before ``finish`` has returned, or ``durable`` says so.  A context left
@@ -135,11 +137,9 @@ class PutStream:
         if not isinstance(values, pa.Array) or values.type != TYPES[VALUE] or values.null_count:
             kind = getattr(values, "type", type(values).__name__)
             raise ConfigError("values", str(kind), "must be an array of binary without nulls")
-        columns = RecordColumns(self.end, values, None)
-        for part in cut(columns, MAX_PUT_BATCH_RECORDS, MAX_PUT_BATCH_BYTES):
-            if not len(part.values):
-                continue
-            batch = pa.RecordBatch.from_arrays([part.values], schema=VALUES_SCHEMA)
+        whole = RecordBatch(self._request.tp, self.end, Values.from_arrow(values))
+        for part in whole.split(MAX_PUT_BATCH_RECORDS, MAX_PUT_BATCH_BYTES):
+            batch = pa.RecordBatch.from_arrays([part.values.to_arrow()], schema=VALUES_SCHEMA)
             with self._step() as (writer, _):
                 writer.write_batch(batch)
             self.end = part.end
@@ -174,17 +174,6 @@ class PutStream:
             with contextlib.suppress(*FLIGHT_ERRORS):
                 stream[0].close()
         self._leave()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        self.close()
 
     def _check_told(self, end: int) -> None:
         """Raises what has ended the stream before ``end`` was on disk."""

@@ -95,7 +95,9 @@ def refusal(error: BaseException) -> flight.FlightError:
         case FencedError():
             code, facts = FENCED, _names(error) | {"attempt": error.attempt}
         case TransactionExistsError():
-            code, facts = TRANSACTION_EXISTS, _names(error) | error.transaction._asdict()
+            number, start, end = error.transaction
+            marker = {"number": number, "start": start, "end": end}
+            code, facts = TRANSACTION_EXISTS, _names(error) | marker
         case DafkaError():
             code = FAILED
             _log.error("%s", error)

@@ -65,8 +65,3 @@ MAX_LOCATIONS_LISTED: Final = 1_000
 
 MAX_MESSAGE_CHARS: Final = 1_000
 """An error's sentence travels in a header of HTTP/2, where there is little room."""
-
-JOINED_RECORDS: Final = 4_096
-JOINED_BYTES: Final = 512 << 10
-"""A block below both is joined with its neighbours: copying it costs less than what a batch costs
-its reader."""

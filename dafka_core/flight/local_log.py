@@ -11,12 +11,11 @@ from typing import Final, NamedTuple
 
 from dafka_core.errors import ClosedError, StoreError
 from dafka_core.flight import complete_range
-from dafka_core.flight.columns import RecordColumns, cut, groups, joined
 from dafka_core.flight.limits import MAX_BATCH_BYTES, MAX_BATCH_RECORDS
 from dafka_core.flight.request_members import check_names, check_range, checked_size
 from dafka_core.flight.store_location import SESSION_FILE, StoreLocation
+from dafka_core.records import RecordBatch, TopicPartition, coalesce
 from dafka_core.storage import Log
-from dafka_core.storage.block import Chunk
 from dafka_core.storage.storage_errors import DATA_FILE
 
 SNAPSHOT_BYTES: Final = 64 << 20
@@ -101,15 +100,13 @@ class LocalLog:
 
     def read(
         self,
-        topic: str,
-        partition: str,
+        tp: TopicPartition,
         start: int,
         end: int,
         *,
-        times: bool,
         max_records: int,
         max_bytes: int,
-    ) -> Generator[RecordColumns]:
+    ) -> Generator[RecordBatch]:
         """The records from ``start`` up to ``end`` (exclusive), in order and complete.
 
         Values lie in the store's file and stay valid as long as anything refers to them; let go
@@ -121,38 +118,35 @@ class LocalLog:
             StoreError: a block is damaged.
             ClosedError: the ``LocalLogs`` it is of is closed.
         """
-        check_names(topic, partition)
+        check_names(*tp)
         check_range(start, end)
         records = checked_size("max_records", max_records, MAX_BATCH_RECORDS)
         size_bytes = checked_size("max_bytes", max_bytes, MAX_BATCH_BYTES)
-        return self._read(topic, partition, start, end, times, records, size_bytes)
+        return self._read(tp, start, end, records, size_bytes)
 
     def _read(
         self,
-        topic: str,
-        partition: str,
+        tp: TopicPartition,
         start: int,
         end: int,
-        times: bool,
         max_records: int,
         max_bytes: int,
-    ) -> Generator[RecordColumns]:
+    ) -> Generator[RecordBatch]:
         at = start
         while at < end:
-            taken = self._taken(topic, partition, at, end)
-            for group in groups(taken, max_records, max_bytes):
-                columns = joined(group, times=times)
-                yield from cut(columns, max_records, max_bytes)
-                at = columns.end
+            taken = self._taken(tp, at, end)
+            for batch in coalesce(taken, max_records, max_bytes):
+                yield from batch.split(max_records, max_bytes)
+                at = batch.end
 
-    def _taken(self, topic: str, partition: str, start: int, end: int) -> Iterator[Chunk]:
-        """The chunks of one snapshot, which ends after a while."""
+    def _taken(self, tp: TopicPartition, start: int, end: int) -> Iterator[RecordBatch]:
+        """The batches of one snapshot, which ends after a while."""
         deadline = time.monotonic() + SNAPSHOT_S
         left_bytes = SNAPSHOT_BYTES
         with self._log.snapshot() as snapshot:
-            for chunk in complete_range.chunks(snapshot, topic, partition, start, end):
-                yield chunk
-                left_bytes -= len(chunk.block.data)
+            for batch in complete_range.batches(snapshot, tp, start, end):
+                yield batch
+                left_bytes -= batch.values.size_bytes
                 if left_bytes <= 0 or time.monotonic() > deadline:
                     return
 

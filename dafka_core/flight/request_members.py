@@ -213,7 +213,7 @@ def checked_attempt(member: str, value: object) -> str:
     return value
 
 
-def checked_number(member: str, value: object) -> int:
+def checked_version(member: str, value: object) -> int:
     """The value, if it can be a unit's number, or ``NO_VERSION``."""
     return whole(member, value, NO_VERSION, MAX_SEQUENCE)
 

@@ -28,7 +28,6 @@ from dafka_core.flight.request_members import (
     checked_attempt,
     checked_columns,
     checked_flag,
-    checked_number,
     checked_offset,
     checked_partition,
     checked_row,
@@ -36,12 +35,13 @@ from dafka_core.flight.request_members import (
     checked_store,
     checked_topic,
     checked_transaction,
+    checked_version,
     rows_of,
     up_to,
     whole,
 )
 from dafka_core.flight.store_location import short
-from dafka_core.records import NO_VERSION, StagedTransaction, Transaction
+from dafka_core.records import NO_VERSION, StagedTransaction, TopicPartition, Transaction
 
 HEADS_ACTION: Final = "dafka.heads.v1"
 OFFSETS_ACTION: Final = "dafka.offsets.v1"
@@ -62,6 +62,11 @@ class PartitionTime(NamedTuple):
     partition: str
     timestamp_us: int
 
+    @property
+    def tp(self) -> TopicPartition:
+        """The partition."""
+        return TopicPartition(self.topic, self.partition)
+
 
 class StagedAttempt(NamedTuple):
     """What an attempt has staged in a partition."""
@@ -69,6 +74,11 @@ class StagedAttempt(NamedTuple):
     topic: str
     partition: str
     attempt: str
+
+    @property
+    def tp(self) -> TopicPartition:
+        """The partition."""
+        return TopicPartition(self.topic, self.partition)
 
 
 def checked_moment(member: str, row: object) -> PartitionTime:
@@ -85,14 +95,14 @@ def checked_moment(member: str, row: object) -> PartitionTime:
     )
 
 
-def checked_names(member: str, row: object) -> tuple[str, str]:
+def checked_names(member: str, row: object) -> TopicPartition:
     """The names of a partition that a row of two is.
 
     Raises:
         ConfigError: it is none.
     """
     topic, partition = checked_row(member, row, "topic, partition")
-    return checked_topic(member, topic), checked_partition(member, partition)
+    return TopicPartition(checked_topic(member, topic), checked_partition(member, partition))
 
 
 def checked_stage(member: str, row: object) -> StagedAttempt:
@@ -116,12 +126,25 @@ def checked_commit(member: str, row: object) -> StagedTransaction:
         ConfigError: it is none.
     """
     names = "topic, partition, attempt, start, end, number"
-    topic, partition, attempt, start, end, number = checked_row(member, row, names)
+    topic, partition, attempt, start, end, version = checked_row(member, row, names)
     stage = checked_stage(member, (topic, partition, attempt))
     start, end = checked_offset(member, start), checked_offset(member, end)
     if start >= end:
         raise ConfigError(member, short(row), "must have records: start below end")
-    return StagedTransaction(*stage, start, end, checked_number(member, number))
+    return StagedTransaction(*stage, start, end, checked_version(member, version))
+
+
+class _OfPartition:
+    """A request about one partition."""
+
+    __slots__ = ()
+    topic: str
+    partition: str
+
+    @property
+    def tp(self) -> TopicPartition:
+        """The partition."""
+        return TopicPartition(self.topic, self.partition)
 
 
 Topic = Annotated[str, checked_topic]
@@ -134,7 +157,7 @@ Store = Annotated[str, checked_store]
 
 
 @dataclass(frozen=True, slots=True)
-class GetRequest(Request):
+class GetRequest(_OfPartition, Request):
     """A ticket: the records from ``start`` up to ``end`` (exclusive) of one partition.
 
     ``columns`` says which columns the batches have, ``times`` whether each batch's metadata says
@@ -161,7 +184,7 @@ class GetRequest(Request):
 
 
 @dataclass(frozen=True, slots=True)
-class PutRequest(Request):
+class PutRequest(_OfPartition, Request):
     """The descriptor of a put: its first record becomes offset ``start`` of the partition.
 
     With an ``attempt`` the records are staged, for the unit of that number if it has one.
@@ -174,7 +197,7 @@ class PutRequest(Request):
     partition: Partition
     start: Offset
     attempt: Annotated[str, checked_attempt] = ""
-    transaction: Annotated[int, checked_number] = NO_VERSION
+    transaction: Annotated[int, checked_version] = NO_VERSION
     store: Store = ""
 
     def check(self) -> None:
@@ -242,7 +265,7 @@ class OffsetsRequest(Request):
 
 
 @dataclass(frozen=True, slots=True)
-class WaitRequest(Request):
+class WaitRequest(_OfPartition, Request):
     """Wait until the partition has its records up to ``end`` on disk, but ``timeout_s``.
 
     With a ``transaction`` also until the marker says that it has that one, or a newer one.
@@ -269,7 +292,7 @@ class TransactionsRequest(Request):
 
     _largest_bytes: ClassVar = MAX_TRANSACTIONS_BYTES
 
-    partitions: Annotated[tuple[tuple[str, str], ...], rows_of(checked_names, MAX_TRANSACTIONS)]
+    partitions: Annotated[tuple[TopicPartition, ...], rows_of(checked_names, MAX_TRANSACTIONS)]
     store: Store = ""
 
 

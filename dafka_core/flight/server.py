@@ -11,12 +11,12 @@ import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future
 from pathlib import Path
-from types import TracebackType
-from typing import Any, Final, Self
+from typing import Any, Final
 
 import pyarrow as pa
 from pyarrow import flight
 
+from dafka_core.closing import Closing
 from dafka_core.errors import ConfigError, DafkaError
 from dafka_core.flight import grpc_fork, server_actions, server_get, server_info, server_put
 from dafka_core.flight.columns import schema_of
@@ -48,6 +48,7 @@ from dafka_core.flight.server_actions import ActionCall
 from dafka_core.flight.store_backend import StoreBackend
 from dafka_core.flight.store_location import StoreLocation, short, tcp_location, unix_location
 from dafka_core.flight.stream_limiter import StreamLimiter
+from dafka_core.log_entries import Discard
 from dafka_core.storage import Log
 
 __all__ = ["FlightService", "StoreBackend"]
@@ -61,7 +62,7 @@ CLOSE_TIMEOUT_S: Final = 10.0
 _log = logging.getLogger("dafka.store")
 
 
-class FlightService:
+class FlightService(Closing):
     """Serves ``log`` from construction until ``close``, over TCP and, for its machine, a socket.
 
     Args:
@@ -153,17 +154,6 @@ class FlightService:
             if self._socket_path is not None and servers:
                 _remove_socket(self._socket_path)
 
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        self.close()
-
     # -- what clients ask, in gRPC's threads -----------------------------------------------------
 
     def list_flights(self, peer: str, criteria: bytes) -> Iterator[flight.FlightInfo]:
@@ -248,7 +238,12 @@ class FlightService:
     def _discard(self, body: bytes, caller: ActionCall) -> Iterator[bytes]:
         request = DiscardRequest.parse(body)
         self._check(request.store)
-        return self._finish(lambda: self._host.discard(request.stages), caller)
+        return self._finish(
+            lambda: self._host.discard(
+                [Discard(stage.tp, stage.attempt) for stage in request.stages]
+            ),
+            caller,
+        )
 
     def _finish(self, begin: Callable[[], Future[None]], caller: ActionCall) -> Iterator[bytes]:
         slot = self._commits.take()

@@ -75,7 +75,7 @@ def offsets(log: Log, request: OffsetsRequest, caller: ActionCall) -> bytes:
         caller.check_open()
         if caller.is_gone():
             break
-        found.append(log.offset_for_time(*moment))
+        found.append(log.offset_for_time(moment.tp, moment.timestamp_us))
     return _packed(offsets=found)
 
 
@@ -85,9 +85,7 @@ def wait(host: StoreBackend, request: WaitRequest, caller: ActionCall) -> bytes:
     while True:
         caller.check_open()
         remaining_s = min(max(deadline - time.monotonic(), 0), WAIT_STEP_S)
-        end = host.wait(
-            request.topic, request.partition, request.end, remaining_s, request.transaction
-        )
+        end = host.wait(request.tp, request.end, remaining_s, request.transaction)
         if end >= request.end or time.monotonic() >= deadline or caller.is_gone():
             return _packed(end=end)
 

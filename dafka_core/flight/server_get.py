@@ -7,20 +7,12 @@ from collections.abc import Callable, Iterator
 from pyarrow import flight
 
 from dafka_core.flight import complete_range
-from dafka_core.flight.columns import (
-    RecordColumns,
-    batch_of,
-    check_text,
-    cut,
-    groups,
-    joined,
-    packed_metadata,
-    schema_of,
-)
+from dafka_core.flight.columns import batch_of, check_text, packed_metadata, schema_of
 from dafka_core.flight.flight_errors import refusing
-from dafka_core.flight.request_members import PARTITION, TIMESTAMP, TOPIC
+from dafka_core.flight.request_members import PARTITION, TOPIC
 from dafka_core.flight.requests import GetRequest
 from dafka_core.flight.stream_limiter import StreamPermit
+from dafka_core.records import RecordBatch, coalesce
 from dafka_core.storage import Log
 
 
@@ -33,14 +25,10 @@ def stream(
         ConfigError: the names cannot be columns.
         DataLossError: the range is not held.
     """
-    topic, partition = request.topic, request.partition
-    if TOPIC in request.columns:
-        check_text(TOPIC, topic)
-    if PARTITION in request.columns:
-        check_text(PARTITION, partition)
-    complete_range.check_held(
-        log.info(topic, partition), topic, partition, request.start, request.end
-    )
+    for name, text in ((TOPIC, request.topic), (PARTITION, request.partition)):
+        if name in request.columns:
+            check_text(name, text)
+    complete_range.check_held(log.info(request.tp), request.tp, request.start, request.end)
     batches = _batches(log, request, slot, check_open)
     return flight.GeneratorStream(schema_of(request.columns), batches)
 
@@ -60,18 +48,15 @@ def _batches(
             with refusing():
                 check_open()
                 block = _block_at(log, request, at)
-            for part in cut(block, request.max_records, request.max_bytes):
-                batch = batch_of(part, schema, request.topic, request.partition)
+            for part in block.split(request.max_records, request.max_bytes):
+                batch = batch_of(part, schema)
                 yield batch, packed_metadata(part.offset, part.times if request.times else None)
             at = block.end
     finally:
         slot.release()
 
 
-def _block_at(log: Log, request: GetRequest, at: int) -> RecordColumns:
-    times = request.times or TIMESTAMP in request.columns
-    topic, partition = request.topic, request.partition
+def _block_at(log: Log, request: GetRequest, at: int) -> RecordBatch:
     with log.snapshot() as snapshot:
-        chunks = complete_range.chunks(snapshot, topic, partition, at, request.end, copy=True)
-        group = next(groups(chunks, request.max_records, request.max_bytes))
-        return joined(group, times=times)
+        batches = complete_range.batches(snapshot, request.tp, at, request.end, copy=True)
+        return next(coalesce(batches, request.max_records, request.max_bytes))

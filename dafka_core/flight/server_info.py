@@ -10,7 +10,7 @@ from pyarrow import flight
 from dafka_core.errors import ConfigError
 from dafka_core.flight.columns import schema_of
 from dafka_core.flight.requests import Criteria, GetRequest, InfoRequest
-from dafka_core.records import PartitionInfo
+from dafka_core.records import PartitionInfo, TopicPartition
 from dafka_core.storage import Log, PartitionStatistics
 
 VERSION = 1
@@ -19,7 +19,7 @@ VERSION = 1
 def infos(log: Log, criteria: Criteria, locations: Sequence[str]) -> Iterator[flight.FlightInfo]:
     """One for each partition."""
     for held in log.partitions(criteria.topic):
-        facts = log.statistics(held.topic, held.partition)
+        facts = log.statistics(held.tp)
         if facts is not None:
             request = InfoRequest(held.topic, held.partition)
             yield _info(request, _descriptor(request), [facts], locations)
@@ -36,7 +36,7 @@ def info(
     Raises:
         ConfigError: there is no such topic, or no such partition.
     """
-    found = [log.statistics(each.topic, each.partition) for each in held(log, request)]
+    found = [log.statistics(each.tp) for each in held(log, request)]
     return _info(request, descriptor, [facts for facts in found if facts is not None], locations)
 
 
@@ -49,7 +49,7 @@ def held(log: Log, request: InfoRequest) -> list[PartitionInfo]:
     if request.partition is None:
         found = log.partitions(request.topic)
     else:
-        one = log.info(request.topic, request.partition)
+        one = log.info(TopicPartition(request.topic, request.partition))
         found = [one] if one else []
     if not found:
         member = "topic" if request.partition is None else "partition"

@@ -13,7 +13,7 @@ import pyarrow as pa
 from pyarrow import flight
 
 from dafka_core.errors import ConfigError, FencedError, OffsetConflictError, TransactionExistsError
-from dafka_core.flight.columns import TYPES, offsets_of, run_values
+from dafka_core.flight.columns import TYPES
 from dafka_core.flight.flight_errors import FLIGHT_ERRORS
 from dafka_core.flight.limits import (
     MAX_PUT_BATCH_BYTES,
@@ -25,7 +25,8 @@ from dafka_core.flight.request_members import MAX_OFFSET, VALUE
 from dafka_core.flight.requests import PutRequest
 from dafka_core.flight.store_backend import StoreBackend
 from dafka_core.flight.store_location import short
-from dafka_core.records import NO_VERSION, RecordBatch
+from dafka_core.records import NO_VERSION, RecordBatch, TopicPartition
+from dafka_core.values import Values
 
 PATIENCE_S: Final = 1.0
 """How long a failed put waits for its acknowledgements to leave.  A client may read none before it
@@ -58,15 +59,15 @@ def receive(
     try:
         at = request.start
         for values in _batches(reader, column):
-            batch = RecordBatch(request.topic, request.partition, at, run_values(values))
+            batch = RecordBatch(request.tp, at, values)
             if batch.end > MAX_OFFSET:
                 raise ConfigError("start", request.start, "leaves no offsets for so many records")
-            under_way.enter(_size_bytes(values))
+            under_way.enter(values.size_bytes)
             if request.attempt:
                 promise = host.stage(batch, request.attempt, request.transaction)
             else:
                 promise = host.put(batch)
-            under_way.follow(promise, _size_bytes(values))
+            under_way.follow(promise, values.size_bytes)
             at = batch.end
         durable = under_way.finish()
     finally:
@@ -83,15 +84,15 @@ def _check_start(host: StoreBackend, request: PutRequest) -> None:
     """Raises what ``receive`` does unless the request may begin, as far as can be said now."""
     topic, partition, start = request.topic, request.partition, request.start
     if not request.attempt:
-        end = host.end(topic, partition)
+        end = host.end(TopicPartition(topic, partition))
         if start != end:
             raise OffsetConflictError(topic, partition, start, end)
         return
-    (info,) = host.transaction_states([(topic, partition)])
+    (info,) = host.transaction_states([request.tp])
     if (
         info.transaction is not None
         and request.transaction != NO_VERSION
-        and info.transaction.number >= request.transaction
+        and info.transaction.version >= request.transaction
     ):
         raise TransactionExistsError(topic, partition, info.transaction)
     own = info.attempt == request.attempt
@@ -193,7 +194,7 @@ def _value_column(schema: pa.Schema) -> int:
     return int(found[0])
 
 
-def _batches(reader: flight.MetadataRecordBatchReader, column: int) -> Iterator[pa.BinaryArray]:
+def _batches(reader: flight.MetadataRecordBatchReader, column: int) -> Iterator[Values]:
     """The values of each batch that has some, seen to be what they say."""
     while True:
         try:
@@ -209,8 +210,10 @@ def _batches(reader: flight.MetadataRecordBatchReader, column: int) -> Iterator[
             raise
         except FLIGHT_ERRORS as error:
             raise ConfigError("batch", None, f"cannot be read: {error}") from error
-        _check_values(values)
-        yield values
+        if values.null_count:
+            why = f"{values.null_count} are null; a record has a value"
+            raise ConfigError(VALUE, None, why)
+        yield _checked(Values.from_arrow(values))
 
 
 def _skipped(reader: flight.MetadataRecordBatchReader) -> bool:
@@ -222,10 +225,8 @@ def _skipped(reader: flight.MetadataRecordBatchReader) -> bool:
     return True
 
 
-def _check_values(values: pa.BinaryArray) -> None:
-    if values.null_count:
-        raise ConfigError(VALUE, None, f"{values.null_count} are null; a record has a value")
-    size_bytes = _size_bytes(values)
+def _checked(values: Values) -> Values:
+    size_bytes = values.size_bytes
     most = MAX_PUT_RECORD_BYTES if len(values) == 1 else MAX_PUT_BATCH_BYTES
     if len(values) > MAX_PUT_BATCH_RECORDS or size_bytes > most:
         raise ConfigError(
@@ -234,11 +235,7 @@ def _check_values(values: pa.BinaryArray) -> None:
             f"must have at most {MAX_PUT_BATCH_RECORDS} records and {MAX_PUT_BATCH_BYTES} bytes, "
             f"or be one record of at most {MAX_PUT_RECORD_BYTES} bytes",
         )
-
-
-def _size_bytes(values: pa.BinaryArray) -> int:
-    ends = offsets_of(values)
-    return int(ends[-1]) - int(ends[0])
+    return values
 
 
 def _packed(end: int, *, failed: bool) -> bytes:

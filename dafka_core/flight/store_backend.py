@@ -7,7 +7,14 @@ from concurrent.futures import Future
 from typing import Protocol
 
 from dafka_core.flight.store_location import StoreLocation
-from dafka_core.records import RecordBatch, StagedTransaction, Transaction, TransactionState
+from dafka_core.log_entries import Discard
+from dafka_core.records import (
+    RecordBatch,
+    StagedTransaction,
+    TopicPartition,
+    Transaction,
+    TransactionState,
+)
 
 
 class StoreBackend(Protocol):
@@ -20,7 +27,7 @@ class StoreBackend(Protocol):
         at the partition's end.
         """
 
-    def stage(self, batch: RecordBatch, attempt: str, number: int) -> Future[int]:
+    def stage(self, batch: RecordBatch, attempt: str, version: int) -> Future[int]:
         """Puts a run on disk, synced, where nobody sees it; gives the end of what is staged.
 
         May wait for room.  The future fails with FencedError, OffsetConflictError or
@@ -33,19 +40,18 @@ class StoreBackend(Protocol):
         The future fails with FencedError or OffsetConflictError.
         """
 
-    def discard(self, stages: Sequence[tuple[str, str, str]]) -> Future[None]:
-        """Gives up what attempts (topic, partition, attempt) have staged."""
+    def discard(self, discards: Sequence[Discard]) -> Future[None]:
+        """Gives up what attempts have staged."""
 
-    def transaction_states(self, partitions: Sequence[tuple[str, str]]) -> list[TransactionState]:
+    def transaction_states(self, partitions: Sequence[TopicPartition]) -> list[TransactionState]:
         """How far partitions and their units are on disk."""
 
-    def end(self, topic: str, partition: str) -> int:
+    def end(self, tp: TopicPartition) -> int:
         """The partition's durable end."""
 
     def wait(
         self,
-        topic: str,
-        partition: str,
+        tp: TopicPartition,
         end: int,
         timeout_s: float,
         transaction: Transaction | None = None,

@@ -5,16 +5,16 @@ from __future__ import annotations
 import contextlib
 import threading
 from collections.abc import Collection, Generator, Iterator, Sequence
-from types import TracebackType
-from typing import Any, Final, Self
+from typing import Any, Final
 
 from pyarrow import flight
 
+from dafka_core.closing import Closing
 from dafka_core.errors import ClosedError, ConfigError, DafkaError, StoreUnreachableError
 from dafka_core.flight import grpc_fork, server_actions
 from dafka_core.flight.call_deadline import CallDeadline, Watchdog
 from dafka_core.flight.client_put import PutStream
-from dafka_core.flight.columns import RecordColumns, parse_metadata
+from dafka_core.flight.columns import parse_metadata
 from dafka_core.flight.flight_errors import FLIGHT_ERRORS, translated
 from dafka_core.flight.grpc_sockets import accepts, addresses_of, break_opened
 from dafka_core.flight.limits import (
@@ -53,13 +53,17 @@ from dafka_core.flight.requests import (
     checked_moment,
 )
 from dafka_core.flight.store_location import StoreLocation, host_of, path_of
+from dafka_core.log_entries import Discard
 from dafka_core.records import (
     NO_VERSION,
     PartitionInfo,
+    RecordBatch,
     StagedTransaction,
+    TopicPartition,
     Transaction,
     TransactionState,
 )
+from dafka_core.values import Values
 
 CONNECT_TIMEOUT_MS: Final = 5_000
 """How long one attempt to connect may take; a store that is there answers at once."""
@@ -82,7 +86,7 @@ WAIT_MARGIN_S: Final = 5.0
 """How much later than asked for the answer to a wait may come."""
 
 
-class StoreClient:
+class StoreClient(Closing):
     """A store's bulk service.  Thread-safe; connects when it is first used.
 
     Everything asked raises StoreUnreachableError when the store is not there, does not answer in
@@ -153,8 +157,7 @@ class StoreClient:
 
     def wait(
         self,
-        topic: str,
-        partition: str,
+        tp: TopicPartition,
         end: int,
         *,
         transaction: Transaction | None = None,
@@ -169,17 +172,14 @@ class StoreClient:
         Raises:
             ConfigError: a name or a number cannot be one.
         """
-        request = WaitRequest(
-            topic, partition, end, timeout_s, transaction, self.place.store
-        ).checked()
+        request = WaitRequest(*tp, end, timeout_s, transaction, self.place.store).checked()
         results = self._act(WAIT_ACTION, request.packed(), timeout_s + WAIT_MARGIN_S)
         with self._answers():
             return server_actions.parse_end(results[0])
 
     def read(
         self,
-        topic: str,
-        partition: str,
+        tp: TopicPartition,
         start: int,
         end: int,
         *,
@@ -187,7 +187,7 @@ class StoreClient:
         max_records: int,
         max_bytes: int,
         timeout_s: float,
-    ) -> Generator[RecordColumns]:
+    ) -> Generator[RecordBatch]:
         """The records from ``start`` up to ``end`` (exclusive), in order and complete.
 
         Each batch has at most ``max_records``, and at most ``max_bytes`` of values unless it is
@@ -199,11 +199,10 @@ class StoreClient:
             StoreUnreachableError: the connection is lost, or nothing came for ``timeout_s``
                 seconds; what was handed out is good.
         """
-        check_names(topic, partition)
+        check_names(*tp)
         check_range(start, end)
         request = GetRequest(
-            topic,
-            partition,
+            *tp,
             start,
             end,
             (VALUE,),
@@ -215,7 +214,7 @@ class StoreClient:
         return self._read(request, timeout_s)
 
     def transaction_states(
-        self, partitions: Sequence[tuple[str, str]], *, timeout_s: float
+        self, partitions: Sequence[TopicPartition], *, timeout_s: float
     ) -> list[TransactionState]:
         """How far these partitions (topic, partition) and their units are; zeros if unknown.
 
@@ -247,20 +246,19 @@ class StoreClient:
         request = CommitRequest(tuple(transactions), self.place.store).checked()
         self._finish(COMMIT_ACTION, request.packed(), timeout_s)
 
-    def discard(self, stages: Sequence[tuple[str, str, str]], *, timeout_s: float) -> None:
+    def discard(self, discards: Sequence[Discard], *, timeout_s: float) -> None:
         """Gives up what attempts (topic, partition, attempt) have staged; not what others have.
 
         Raises:
             ConfigError: an argument cannot be used.
         """
-        some = tuple(StagedAttempt(*stage) for stage in stages)
+        some = tuple(StagedAttempt(*each.tp, each.attempt) for each in discards)
         request = DiscardRequest(some, self.place.store).checked()
         self._finish(DISCARD_ACTION, request.packed(), timeout_s)
 
     def put(
         self,
-        topic: str,
-        partition: str,
+        tp: TopicPartition,
         start: int,
         *,
         attempt: str = "",
@@ -279,7 +277,7 @@ class StoreClient:
             ConfigError: an argument cannot be used.
         """
         store = self.place.store
-        request = PutRequest(topic, partition, start, attempt, transaction, store).checked()
+        request = PutRequest(*tp, start, attempt, transaction, store).checked()
         client, location = self._connected()
         call = CallDeadline(self._watchdog, timeout_s, lambda: break_opened(addresses_of(location)))
         return PutStream(client, request, call)
@@ -293,18 +291,7 @@ class StoreClient:
         if client is not None:
             client.close()
 
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        self.close()
-
-    def _read(self, request: GetRequest, timeout_s: float) -> Generator[RecordColumns]:
+    def _read(self, request: GetRequest, timeout_s: float) -> Generator[RecordBatch]:
         client, location = self._connected()
         stream: list[Any] = []
 
@@ -327,15 +314,15 @@ class StoreClient:
                     values = values_batch.column(0)
                     # Bytes from the network must not lead outside of the buffers they came in.
                     values.validate(full=True)
-                    offset, runs = parse_metadata(metadata, len(values), times=request.times)
+                    offset, times = parse_metadata(metadata, len(values), times=request.times)
                     if offset != at:
                         raise ValueError(f"offset {offset} came where {at} was to come")
-                    yield RecordColumns(offset, values, runs)
+                    yield RecordBatch(request.tp, offset, Values.from_arrow(values), times=times)
                     at += len(values)
                 if at != request.end:
                     raise ValueError(f"the records end at {at}, not at {request.end}")
             except (*FLIGHT_ERRORS, ValueError) as error:
-                raise self._error(error, call, request.topic, request.partition) from error
+                raise self._error(error, call, request.tp) from error
             finally:
                 for each in stream:
                     each.cancel()
@@ -379,15 +366,13 @@ class StoreClient:
             why = f"its answer cannot be read: {error}"
             raise StoreUnreachableError(self.place.store, why) from error
 
-    def _error(
-        self, error: BaseException, call: CallDeadline, topic: str, partition: str
-    ) -> DafkaError:
+    def _error(self, error: BaseException, call: CallDeadline, tp: TopicPartition) -> DafkaError:
         if self._closed:
             return ClosedError("store's client")
         if call.expired:
             why = f"no progress for {call.timeout_s:g} s"
             return StoreUnreachableError(self.place.store, why)
-        return translated(error, self.place.store, topic, partition)
+        return translated(error, self.place.store, *tp)
 
     def _connected(self) -> tuple[flight.FlightClient, str]:
         with self._lock:

@@ -21,6 +21,7 @@ from dafka_core.records import (
     NO_VERSION,
     RecordBatch,
     StagedTransaction,
+    TopicPartition,
     Transaction,
     TransactionState,
 )
@@ -66,18 +67,18 @@ class AppendQueue:
 
         return self._hand(batch, batch.end, batch.values.size_bytes, take)
 
-    def stage(self, batch: RecordBatch, attempt: str, number: int = NO_VERSION) -> Future[int]:
+    def stage(self, batch: RecordBatch, attempt: str, version: int = NO_VERSION) -> Future[int]:
         """Stages a run where the attempt's tail ends, or where the partition does.
 
         Waits for room.  The future gives the tail's end when the run is on disk, synced; it fails
         with FencedError where another attempt has taken over, with OffsetConflictError where the
-        run begins elsewhere, and with TransactionExistsError where unit ``number`` is there already.
+        run begins elsewhere, and with TransactionExistsError where unit ``version`` is there already.
 
         Raises:
             ValueError: the attempt is none.
         """
         attempt_octets(attempt)
-        staged = Stage(batch, attempt, number)
+        staged = Stage(batch, attempt, version)
 
         def take(now: float) -> DafkaError | None:
             return None if self._role.stage(staged) else self._conflict(batch)
@@ -105,16 +106,15 @@ class AppendQueue:
 
         return self._hand(commit, None, 0, take)
 
-    def discard(self, stages: Sequence[tuple[str, str, str]]) -> Future[None]:
-        """Gives up what attempts have staged: (topic, partition, attempt) each.
+    def discard(self, discards: Sequence[Discard]) -> Future[None]:
+        """Gives up what attempts have staged.
 
         Raises:
             ValueError: an attempt is none.
         """
-        for _, _, attempt in stages:
-            attempt_octets(attempt)
+        for discard in discards:
+            attempt_octets(discard.attempt)
         promise: Future[None] = Future()
-        discards = [Discard(*stage) for stage in stages]
         if not discards:
             promise.set_result(None)
             return promise
@@ -126,18 +126,20 @@ class AppendQueue:
         # They are done in order.
         return self._hand(discards[-1], None, 0, take)
 
-    def transaction_states(self, partitions: Sequence[tuple[str, str]]) -> list[TransactionState]:
+    def transaction_states(self, partitions: Sequence[TopicPartition]) -> list[TransactionState]:
         """How far partitions (topic, partition) and their units are on disk."""
-        return [self._log.transaction_state(topic, partition) for topic, partition in partitions]
+        return [
+            self._log.transaction_state(TopicPartition(topic, partition))
+            for topic, partition in partitions
+        ]
 
-    def end(self, topic: str, partition: str) -> int:
+    def end(self, tp: TopicPartition) -> int:
         """The partition's end on disk."""
-        return self._log.end(topic, partition)
+        return self._log.end(tp)
 
     def wait(
         self,
-        topic: str,
-        partition: str,
+        tp: TopicPartition,
         end: int,
         timeout_s: float,
         transaction: Transaction | None = None,
@@ -157,13 +159,13 @@ class AppendQueue:
             while True:
                 if self._failure is not None:
                     raise self._failure
-                found = self._log.end(topic, partition)
+                found = self._log.end(tp)
                 remaining_s = deadline - time.monotonic()
                 if found >= end or remaining_s <= 0:
                     break
                 self._changed.wait(min(remaining_s, WAIT_STEP_S))
         if transaction is not None and found >= transaction.end:
-            self._mark(topic, partition, transaction)
+            self._mark(tp, transaction)
         return found
 
     def stored(
@@ -188,11 +190,11 @@ class AppendQueue:
             if self._ended(promise):
                 promise.set_exception(failure)
 
-    def _mark(self, topic: str, partition: str, transaction: Transaction) -> None:
-        marker = self._log.transaction_state(topic, partition).transaction
-        if marker == transaction or (marker is not None and marker.number > transaction.number):
+    def _mark(self, tp: TopicPartition, transaction: Transaction) -> None:
+        marker = self._log.transaction_state(tp).transaction
+        if marker == transaction or (marker is not None and marker.version > transaction.version):
             return
-        mark = SetTransaction(topic, partition, transaction)
+        mark = SetTransaction(tp, transaction)
         self._hand(mark, None, 0, lambda now: self._role.write(mark)).result()
 
     def _hand(
@@ -234,7 +236,7 @@ class AppendQueue:
         return promise
 
     def _conflict(self, batch: RecordBatch) -> OffsetConflictError:
-        end = self._role.next_offset(batch.topic, batch.partition)
+        end = self._role.next_offset(batch.tp)
         return OffsetConflictError(batch.topic, batch.partition, batch.offset, end)
 
     def _ended(self, promise: Future[Any]) -> bool:

@@ -6,9 +6,9 @@ import threading
 from collections import deque
 from collections.abc import Iterator, Mapping
 from itertools import chain
-from types import TracebackType
-from typing import Any, Self
+from typing import Any
 
+from dafka_core.closing import Closing
 from dafka_core.errors import ClosedError, ConfigError
 from dafka_core.node_options import ConsumerOptions
 from dafka_core.nodes.addresses import new_address
@@ -19,10 +19,10 @@ from dafka_core.protocol.consumer_role import ConsumerRole, Start
 from dafka_core.protocol.limits import MAX_SEQUENCE
 from dafka_core.protocol.role import Outgoing
 from dafka_core.protocol.validation import check_topics
-from dafka_core.records import Record, RecordBatch, records
+from dafka_core.records import Record, RecordBatch, TopicPartition, records
 
 
-class Consumer:
+class Consumer(Closing):
     """Delivers the records of topics: per partition in order, each once, none missing.
 
     Iterating it never ends: it waits for the next record until ``close`` is called (from
@@ -95,7 +95,7 @@ class Consumer:
 
         self._call(unsubscribe)
 
-    def seek(self, topic: str, partition: str, offset: int) -> None:
+    def seek(self, tp: TopicPartition, offset: int) -> None:
         """Goes on with the record at ``offset``; records of the partition that wait are dropped.
 
         Raises:
@@ -105,14 +105,14 @@ class Consumer:
             raise ConfigError("offset", offset, f"must lie in 0 to {MAX_SEQUENCE}")
 
         def seek(now: float) -> None:
-            self._role.seek(topic, partition, offset)
-            self._drop(lambda batch: (batch.topic, batch.partition) == (topic, partition))
+            self._role.seek(tp, offset)
+            self._drop(lambda batch: batch.tp == tp)
 
         self._call(seek)
 
-    def positions(self) -> dict[tuple[str, str], tuple[int, int]]:
-        """By (topic, partition): the next offset to take from peers, and the known end."""
-        found: dict[tuple[str, str], tuple[int, int]] = {}
+    def positions(self) -> dict[TopicPartition, tuple[int, int]]:
+        """By partition: the next offset to take from peers, and the known end."""
+        found: dict[TopicPartition, tuple[int, int]] = {}
         self._call(lambda now: found.update(self._role.positions()))
         return found
 
@@ -149,17 +149,6 @@ class Consumer:
             self._current_values.clear()
         self._arrived.ring()
         self._mesh.close()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        self.close()
 
     def _records(self, batch: RecordBatch) -> Iterator[Record]:
         values = list(batch.values)

@@ -322,9 +322,7 @@ class Mesh:
     def _take_message(self, now: float, message: Message, peer: str) -> None:
         if isinstance(message, RecordMessage | DirectRecord):
             requestor = message.requestor if isinstance(message, DirectRecord) else ""
-            batch = RecordBatch.of(
-                message.topic, message.partition, message.sequence, [message.value]
-            )
+            batch = RecordBatch.of(message.tp, message.sequence, [message.value])
             self.send(self.role.on_batch(now, requestor, batch))
         else:
             self.send(self.role.on_message(now, message, peer))

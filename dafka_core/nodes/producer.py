@@ -5,9 +5,9 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Iterable
-from types import TracebackType
-from typing import TYPE_CHECKING, Any, Final, Self
+from typing import TYPE_CHECKING, Any, Final
 
+from dafka_core.closing import Closing
 from dafka_core.errors import (
     BackPressureError,
     ClosedError,
@@ -24,7 +24,8 @@ from dafka_core.protocol.producer_role import ProducerRole
 from dafka_core.protocol.role import Outgoing
 from dafka_core.protocol.store_directory import StoreQuery
 from dafka_core.protocol.validation import check_address, check_topic
-from dafka_core.records import Values
+from dafka_core.records import TopicPartition
+from dafka_core.values import Values
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -44,7 +45,7 @@ such partition" would be to begin it anew, over the records it has."""
 ARROW_TYPES: Final = ("binary", "string", "large_binary", "large_string")
 
 
-class Producer:
+class Producer(Closing):
     """Publishes records to one partition of a topic.
 
     Every record is kept until ``acks`` stores have it on disk.  One producer may be used from
@@ -76,8 +77,7 @@ class Producer:
         self.address = address or new_address()
         self._config = config
         self._role = ProducerRole(
-            topic,
-            self.address,
+            TopicPartition(topic, self.address),
             acks=config.acks,
             head_interval_s=config.head_interval_ms / 1000,
             resume=address is not None,
@@ -184,16 +184,8 @@ class Producer:
         finally:
             self._mesh.close()
 
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        if error is None:
+    def __exit__(self, *error: object) -> None:
+        if error[0] is None:
             self.close()
         else:
             # The application is failing already: do not hide its error behind a wait for ours.
@@ -291,7 +283,7 @@ class Producer:
                 towers = [str(tower) for tower in self._config.tower]
                 raise NoStoreError(towers, self._config.resume_timeout_s)
             time.sleep(0.005)
-        _, end = asked[0].heads.get((self.topic, self.address), (0, 0))
+        _, end = asked[0].heads.get(self._role.tp, (0, 0))
         resumed = InterruptibleEvent()
 
         def resume(now: float) -> list[Outgoing]:

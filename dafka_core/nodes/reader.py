@@ -5,9 +5,9 @@ from __future__ import annotations
 import contextlib
 import threading
 from collections.abc import Callable, Collection, Iterator
-from types import TracebackType
-from typing import Any, Self
+from typing import Any
 
+from dafka_core.closing import Closing
 from dafka_core.errors import (
     ClosedError,
     DataLossError,
@@ -24,10 +24,10 @@ from dafka_core.protocol.reader_role import RangeRead, ReaderRole
 from dafka_core.protocol.role import Outgoing
 from dafka_core.protocol.store_directory import StoreQuery
 from dafka_core.protocol.validation import check_address, check_end, check_sequence, check_topic
-from dafka_core.records import PartitionInfo, RecordBatch
+from dafka_core.records import PartitionInfo, RecordBatch, TopicPartition
 
 
-class Reader:
+class Reader(Closing):
     """Reads heads, times and ranges from the stores.  May be used from several threads.
 
     Args:
@@ -90,7 +90,7 @@ class Reader:
         ]
 
     def times(
-        self, topic: str, partition: str, start: int, end: int, *, timeout_s: float
+        self, tp: TopicPartition, start: int, end: int, *, timeout_s: float
     ) -> list[tuple[int, int]]:
         """When records ``[start, end)`` were written: (first offset, microseconds), ascending.
 
@@ -100,15 +100,15 @@ class Reader:
             ConfigError: the range cannot be one.
             NoStoreError: no store was heard of within ``timeout_s`` seconds.
         """
-        _check_range(topic, partition, start, end)
+        _check_range(tp, start, end)
         question = self._ask(
-            lambda now: self._role.directory.ask_times(now, topic, partition, start, end),
+            lambda now: self._role.directory.ask_times(now, tp, start, end),
             timeout_s,
         )
         return question.best_times()
 
     def read(
-        self, topic: str, partition: str, start: int, end: int, *, timeout_s: float
+        self, tp: TopicPartition, start: int, end: int, *, timeout_s: float
     ) -> Iterator[RecordBatch]:
         """The records ``[start, end)``, in order and complete.
 
@@ -117,16 +117,16 @@ class Reader:
             DataLossError: no store has the records any more, or has them yet.
             FetchTimeoutError: nothing arrived for ``timeout_s`` seconds.
         """
-        _check_range(topic, partition, start, end)
+        _check_range(tp, start, end)
         if start >= end:
             return
-        reading = self._begin(topic, partition, start, end)
+        reading = self._begin(tp, start, end)
         offset = start
         try:
             while offset < end:
                 batches = self._take(reading, timeout_s)
                 if not batches:
-                    self._explain(topic, partition, offset, end, timeout_s)
+                    self._explain(tp, offset, end, timeout_s)
                 for batch in batches:
                     offset = batch.end
                     yield batch
@@ -136,17 +136,6 @@ class Reader:
     def close(self) -> None:
         """Ends; may be called twice."""
         self._mesh.close()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        self.close()
 
     def _ask(
         self, ask: Callable[[float], tuple[StoreQuery, list[Outgoing]]], timeout_s: float
@@ -167,11 +156,11 @@ class Reader:
             raise NoStoreError([str(tower) for tower in self._config.tower], timeout_s)
         return question
 
-    def _begin(self, topic: str, partition: str, start: int, end: int) -> _Reading:
+    def _begin(self, tp: TopicPartition, start: int, end: int) -> _Reading:
         begun: list[_Reading] = []
 
         def call(now: float) -> None:
-            reading = _Reading(self._role.read(topic, partition, start, end))
+            reading = _Reading(self._role.read(tp, start, end))
             self._reads[id(reading)] = reading
             begun.append(reading)
 
@@ -198,19 +187,19 @@ class Reader:
         with contextlib.suppress(ClosedError, NodeFailedError):
             self._mesh.call(call)
 
-    def _explain(self, topic: str, partition: str, offset: int, end: int, waited_s: float) -> None:
+    def _explain(self, tp: TopicPartition, offset: int, end: int, waited_s: float) -> None:
         """Raises the error that fits records which do not come."""
-        infos = self.partitions([topic], timeout_s=waited_s)
-        held = next((info for info in infos if info.partition == partition), None)
+        infos = self.partitions([tp.topic], timeout_s=waited_s)
+        held = next((info for info in infos if info.partition == tp.partition), None)
         if held is None:
-            raise DataLossError(topic, partition, offset, None, "no store has the partition")
+            raise DataLossError(*tp, offset, None, "no store has the partition")
         if held.earliest > offset:
             why = "the records before it have been trimmed"
-            raise DataLossError(topic, partition, offset, held.earliest, why)
+            raise DataLossError(*tp, offset, held.earliest, why)
         if held.end < end:
             why = f"the partition ends at {held.end} in every store, {end} was asked for"
-            raise DataLossError(topic, partition, max(offset, held.end), held.earliest, why)
-        raise FetchTimeoutError(topic, partition, offset, end, waited_s)
+            raise DataLossError(*tp, max(offset, held.end), held.earliest, why)
+        raise FetchTimeoutError(*tp, offset, end, waited_s)
 
     def _wait(self, condition: Callable[[], bool], timeout_s: float | None) -> None:
         self._changed.wait_until(condition, timeout_s, self._mesh.check)
@@ -240,8 +229,8 @@ class _Reading:
         self.arrived_bytes = 0
 
 
-def _check_range(topic: str, partition: str, start: int, end: int) -> None:
-    check_argument("topic", topic, check_topic)
-    check_argument("partition", partition, check_address)
+def _check_range(tp: TopicPartition, start: int, end: int) -> None:
+    check_argument("topic", tp.topic, check_topic)
+    check_argument("partition", tp.partition, check_address)
     check_argument("start", start, check_sequence)
     check_argument("end", end, check_end)

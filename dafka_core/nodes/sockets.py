@@ -117,7 +117,7 @@ def send_batch(socket: zmq.Socket[bytes], message: OutgoingBatch, layout: str) -
     if layout != C_LAYOUT:
         _send_one_by_one(socket, message, layout)
         return
-    prefix = encode_batch_prefix(message.requestor, batch.topic, batch.partition, packed=False)
+    prefix = encode_batch_prefix(message.requestor, batch.tp, packed=False)
     send, pack, more = partial(Socket.send, socket), _SEQUENCE.pack, int(zmq.SNDMORE)
     for sequence, value in enumerate(batch.values, batch.offset):
         send(prefix + pack(sequence), more)
@@ -127,7 +127,7 @@ def send_batch(socket: zmq.Socket[bytes], message: OutgoingBatch, layout: str) -
 def send_packed(socket: zmq.Socket[bytes], message: OutgoingBatch) -> None:
     """Sends the run in as few messages as the limits allow, without looking at its records."""
     batch = message.batch
-    prefix = encode_batch_prefix(message.requestor, batch.topic, batch.partition, packed=True)
+    prefix = encode_batch_prefix(message.requestor, batch.tp, packed=True)
     limit_bytes = DIRECT_BATCH_BYTES if message.requestor else LIVE_BATCH_BYTES
     ends, data = batch.values.columns()
     lengths = memoryview(np.diff(ends).astype("<u4").tobytes())

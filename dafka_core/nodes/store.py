@@ -5,10 +5,10 @@ from __future__ import annotations
 import contextlib
 import os
 from pathlib import Path
-from types import TracebackType
-from typing import Any, Final, Self
+from typing import Any, Final
 from uuid import UUID
 
+from dafka_core.closing import Closing
 from dafka_core.errors import ClosedError, NodeFailedError, StoreError
 from dafka_core.node_options import StoreOptions
 from dafka_core.nodes.addresses import new_address
@@ -25,8 +25,8 @@ from dafka_core.storage import STAGED_HOURS, Log, LogEntry
 ADDRESS_FILE: Final = "address"
 
 
-class Store:
-    """Keeps every partition there is in ``directory``, from construction until ``stop``.
+class Store(Closing):
+    """Keeps every partition there is in ``directory``, from construction until ``close``.
 
     A record is acknowledged when it is on disk, synced.
 
@@ -99,7 +99,7 @@ class Store:
             raise NodeFailedError("store", str(failure)) from failure
         return stopped
 
-    def stop(self) -> None:
+    def close(self) -> None:
         """Stops; what was received and is not on disk was not acknowledged.  May be repeated."""
         self._mesh.close()
         self._appender.close()
@@ -107,17 +107,6 @@ class Store:
         self._bulk.close()
         self._merger.close()
         self.log.close()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        self.stop()
 
     # -- in the loop -----------------------------------------------------------------------------
 

@@ -24,7 +24,7 @@ from dafka_core.protocol.store_requests import (
 )
 from dafka_core.protocol.store_role import StoreRole
 from dafka_core.protocol.transactions import PublishCommitted, split_by_transaction
-from dafka_core.records import PartitionInfo, RecordBatch, TransactionState, Values
+from dafka_core.records import PartitionInfo, RecordBatch, TopicPartition, TransactionState
 
 MAX_PENDING_BYTES: Final = 32 << 20
 """Records waiting for the disk; no more are received beyond it."""
@@ -36,28 +36,13 @@ SERVE_BYTES: Final = 4 << 20
 _log = logging.getLogger("dafka.store")
 
 
-class Piece(Protocol):
-    """Consecutive records as a log hands them out (``storage.block.Chunk``)."""
-
-    @property
-    def offset(self) -> int:
-        """The first record's."""
-
-    @property
-    def end(self) -> int:
-        """The offset after the last record."""
-
-    def run_values(self) -> Values:
-        """The records."""
-
-
 class Readable(Protocol):
     """What is asked of a log (``storage.Log``)."""
 
-    def end(self, topic: str, partition: str) -> int:
+    def end(self, tp: TopicPartition) -> int:
         """See ``Log.end``."""
 
-    def transaction_state(self, topic: str, partition: str) -> TransactionState:
+    def transaction_state(self, tp: TopicPartition) -> TransactionState:
         """See ``Log.transaction``."""
 
     def partitions(self, topic: str | None = None) -> list[PartitionInfo]:
@@ -65,17 +50,16 @@ class Readable(Protocol):
 
     def read(
         self,
-        topic: str,
-        partition: str,
+        tp: TopicPartition,
         start: int,
         end: int,
         *,
         max_records: int,
         max_bytes: int,
-    ) -> Sequence[Piece]:
+    ) -> Sequence[RecordBatch]:
         """See ``Log.read``."""
 
-    def times(self, topic: str, partition: str, start: int, end: int) -> list[tuple[int, int]]:
+    def times(self, tp: TopicPartition, start: int, end: int) -> list[tuple[int, int]]:
         """See ``Log.times``."""
 
 
@@ -142,9 +126,7 @@ class StoreLoop:
                 infos = self._held(request.topics) if request.topics else self._log.partitions()
                 return heads_reply(request, self._role.address, infos)
             case TimesQuery():
-                times = self._log.times(
-                    request.topic, request.partition, request.sequence, request.end
-                )
+                times = self._log.times(request.tp, request.sequence, request.end)
                 return times_reply(request, self._role.address, times)
             case AnnounceHeads():
                 return announcement(self._log.partitions())
@@ -156,11 +138,10 @@ class StoreLoop:
 
     def _published(self, publish: PublishCommitted) -> list[Outgoing]:
         """What comes next of what was committed here, and when it was all its head."""
-        topic, partition = publish.topic, publish.partition
-        if not self._has_subscriber(topic):
+        if not self._has_subscriber(publish.tp.topic):
             # Whoever comes later hears of the head, and asks. Reading a large unit takes a while.
             return [*self._role.on_published(publish)]
-        batches = self._read(topic, partition, publish.start, publish.end)
+        batches = self._read(publish.tp, publish.start, publish.end)
         end = batches[-1].end if batches else publish.end
         records: list[Outgoing] = [
             OutgoingBatch(part)
@@ -172,18 +153,16 @@ class StoreLoop:
             return records
         return [*records, *self._role.on_published(publish)]
 
-    def _read(self, topic: str, partition: str, start: int, end: int) -> list[RecordBatch]:
+    def _read(self, tp: TopicPartition, start: int, end: int) -> list[RecordBatch]:
         """The first records of a range, as many as are sent at once; none if it is not held."""
-        chunks = self._log.read(
-            topic, partition, start, end, max_records=SERVE_COUNT, max_bytes=SERVE_BYTES
-        )
+        batches = self._log.read(tp, start, end, max_records=SERVE_COUNT, max_bytes=SERVE_BYTES)
         # Not before what was asked for: a requestor can do nothing with what follows a gap.
-        if not chunks or chunks[0].offset != start:
+        if not batches or batches[0].offset != start:
             return []
-        return [RecordBatch(topic, partition, chunk.offset, chunk.run_values()) for chunk in chunks]
+        return [*batches]
 
     def _records(self, fetch: Fetch) -> list[Outgoing]:
-        batches = self._read(fetch.topic, fetch.partition, fetch.sequence, fetch.end)
+        batches = self._read(fetch.tp, fetch.sequence, fetch.end)
         if not batches:
             return []
         end = batches[-1].end
@@ -191,7 +170,7 @@ class StoreLoop:
             rest = Fetch(fetch.partition, fetch.requestor, fetch.topic, end, fetch.end - end)
             self._role.put_back(rest)
         # Asked for after reading: a unit that is not the last any more is sent as older ones are.
-        marker = self._log.transaction_state(fetch.topic, fetch.partition).transaction
+        marker = self._log.transaction_state(fetch.tp).transaction
         transactions = (marker,) if marker else ()
         records: list[Outgoing] = [
             OutgoingBatch(part, fetch.requestor)
@@ -199,5 +178,5 @@ class StoreLoop:
             for part in split_by_transaction(batch, transactions)
         ]
         if end == fetch.end:
-            records.extend(goes_on(fetch, self._log.end(fetch.topic, fetch.partition)))
+            records.extend(goes_on(fetch, self._log.end(fetch.tp)))
         return records

@@ -9,11 +9,11 @@ from __future__ import annotations
 import contextlib
 import re
 import socket as sockets
-from types import TracebackType
-from typing import Any, Final, Self
+from typing import Any, Final
 
 import zmq
 
+from dafka_core.closing import Closing
 from dafka_core.errors import ConfigError, NodeFailedError, ProtocolError
 from dafka_core.node_options import TowerOptions
 from dafka_core.nodes.sockets import keep_alive
@@ -35,8 +35,8 @@ BURST_COUNT: Final = 1_000
 _ADDRESS = re.compile(r"tcp://(?P<host>.+):(?P<port>\d+|\*)")
 
 
-class Tower:
-    """A tower in a thread of its own, from construction until ``stop``.
+class Tower(Closing):
+    """A tower in a thread of its own, from construction until ``close``.
 
     Args:
         options: see ``TowerOptions``.
@@ -85,23 +85,12 @@ class Tower:
             raise NodeFailedError("tower", str(self._failure)) from self._failure
         return ended
 
-    def stop(self) -> None:
+    def close(self) -> None:
         """Stops the tower; may be called twice.  Connections between nodes stay."""
         if not self._thread.join(0):
             with contextlib.suppress(zmq.ZMQError):
                 self._stop_signal.send(b"", zmq.NOBLOCK)
             self._thread.join()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        self.stop()
 
     def _pair(self) -> tuple[zmq.Socket[bytes], zmq.Socket[bytes]]:
         ours, theirs = self._context.socket(zmq.PAIR), self._context.socket(zmq.PAIR)

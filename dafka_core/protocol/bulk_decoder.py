@@ -26,7 +26,8 @@ from dafka_core.protocol.messages import (
 )
 from dafka_core.protocol.transactions import BATCH_TAIL, pack_batch_tail, unpack_batch_tail
 from dafka_core.protocol.validation import check_batch, check_transaction, unpack_batch
-from dafka_core.records import RecordBatch, Transaction, Values
+from dafka_core.records import RecordBatch, TopicPartition, Transaction
+from dafka_core.values import Values
 
 MAX_KNOWN_PREFIXES: Final = 16_384
 """Prefixes remembered between bursts: a partition has one.  Peers choose them, so there is a
@@ -45,8 +46,7 @@ class PartitionRecords:
 
     requestor: str
     """Whom the records were sent to; empty for RECORD, which goes to all."""
-    topic: str
-    partition: str
+    tp: TopicPartition
     packed: bool
     sequences: list[bytes] = field(default_factory=list)
     """What follows the names in each header."""
@@ -105,7 +105,7 @@ class BulkDecoder:
         requestor = (
             message.requestor if isinstance(message, DirectRecord | DirectRecordBatch) else ""
         )
-        bucket = PartitionRecords(requestor, message.topic, message.partition, packed)
+        bucket = PartitionRecords(requestor, message.tp, packed)
         self.buckets[names] = bucket
         return bucket
 
@@ -123,8 +123,7 @@ class BulkDecoder:
         starts = [0, *(np.flatnonzero(np.diff(sequences) != 1) + 1).tolist()]
         return [
             RecordBatch(
-                bucket.topic,
-                bucket.partition,
+                bucket.tp,
                 int(sequences[start]),
                 Values.of(values[start:stop] if len(starts) > 1 else values),
             )
@@ -140,7 +139,7 @@ class BulkDecoder:
         def finish() -> None:
             if pieces:
                 values = _joined(pieces)
-                batches.append(RecordBatch(bucket.topic, bucket.partition, first, values, of))
+                batches.append(RecordBatch(bucket.tp, first, values, of))
                 pieces.clear()
 
         for tail, value in zip(bucket.sequences, bucket.values, strict=True):

@@ -26,7 +26,7 @@ from dafka_core.protocol.partition_fetcher import (
     ReorderBudget,
 )
 from dafka_core.protocol.role import Outgoing
-from dafka_core.records import RecordBatch
+from dafka_core.records import RecordBatch, TopicPartition
 
 Start = Literal["earliest", "latest"] | Mapping[str, Mapping[str, int]]
 
@@ -49,7 +49,7 @@ class ConsumerRole:
         self._start = start
         self._topics: dict[str, None] = {}
         self._ahead = ReorderBudget()
-        self._catchups: dict[tuple[str, str], PartitionFetcher] = {}
+        self._catchups: dict[TopicPartition, PartitionFetcher] = {}
         self._missing = FetchScheduler()
         self._heads_due: float | None = None
 
@@ -58,7 +58,7 @@ class ConsumerRole:
         """The topics subscribed to, in the order of their subscription."""
         return list(self._topics)
 
-    def positions(self) -> dict[tuple[str, str], tuple[int, int]]:
+    def positions(self) -> dict[TopicPartition, tuple[int, int]]:
         """By (topic, partition): the next offset to deliver and the known head (exclusive)."""
         return {key: (c.next_offset, c.head) for key, c in self._catchups.items()}
 
@@ -80,25 +80,25 @@ class ConsumerRole:
     def unsubscribe(self, topic: str) -> None:
         """Forgets the topic and its positions."""
         self._topics.pop(topic, None)
-        for key in [key for key in self._catchups if key[0] == topic]:
+        for key in [key for key in self._catchups if key.topic == topic]:
             self._catchups.pop(key).close()
-            self._missing.forget(*key)
+            self._missing.forget(key)
 
-    def seek(self, topic: str, partition: str, offset: int) -> None:
+    def seek(self, tp: TopicPartition, offset: int) -> None:
         """The next record delivered of the partition is the one at ``offset``."""
-        known = self._catchups.get((topic, partition))
-        catchup = PartitionFetcher(topic, partition, offset, self._ahead)
+        known = self._catchups.get(tp)
+        catchup = PartitionFetcher(tp, offset, self._ahead)
         if known is not None:
             catchup.raise_head(known.head)
             known.close()
-        self._catchups[topic, partition] = catchup
+        self._catchups[tp] = catchup
         self._missing.postpone(catchup)
 
     def on_message(self, now: float, message: Message, peer: str) -> list[Outgoing]:
         """Takes HEAD, DIRECT-HEAD and STORE-HELLO."""
         match message:
             case Head() | DirectHead():
-                catchup = self._catchup(message.topic, message.partition, message.end)
+                catchup = self._catchup(message.tp, message.end)
                 if catchup is not None:
                     catchup.raise_head(message.end)
                     if isinstance(message, DirectHead):
@@ -114,9 +114,9 @@ class ConsumerRole:
         # Only what comes live says where "latest" is: an answer may be to a question from before
         # an ``unsubscribe``.
         if not requestor:
-            catchup = self._catchup(batch.topic, batch.partition, batch.offset)
+            catchup = self._catchup(batch.tp, batch.offset)
         elif requestor == self.address and batch.topic in self._topics:
-            catchup = self._catchups.get((batch.topic, batch.partition))
+            catchup = self._catchups.get(batch.tp)
         else:
             catchup = None
         if catchup is None:
@@ -156,11 +156,11 @@ class ConsumerRole:
         deadlines = (self._missing.deadline(), self._heads_due)
         return min((due for due in deadlines if due is not None), default=None)
 
-    def _catchup(self, topic: str, partition: str, latest: int) -> PartitionFetcher | None:
+    def _catchup(self, tp: TopicPartition, latest: int) -> PartitionFetcher | None:
         # Subscriptions match by prefix: a subscriber of "a" is sent "ab", too.
-        if topic not in self._topics:
+        if tp.topic not in self._topics:
             return None
-        catchup = self._catchups.get((topic, partition))
+        catchup = self._catchups.get(tp)
         if catchup is None and len(self._catchups) < MAX_PARTITIONS:
             match self._start:
                 case "earliest":
@@ -168,9 +168,9 @@ class ConsumerRole:
                 case "latest":
                     offset = latest
                 case offsets:
-                    offset = offsets.get(topic, {}).get(partition, 0)
-            catchup = PartitionFetcher(topic, partition, offset, self._ahead)
-            self._catchups[topic, partition] = catchup
+                    offset = offsets.get(tp.topic, {}).get(tp.partition, 0)
+            catchup = PartitionFetcher(tp, offset, self._ahead)
+            self._catchups[tp] = catchup
         return catchup
 
     def _ask(self, now: float, catchup: PartitionFetcher) -> list[Outgoing]:

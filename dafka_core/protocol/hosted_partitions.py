@@ -11,7 +11,7 @@ from typing import Final
 
 from dafka_core.protocol.messages import Head
 from dafka_core.protocol.role import Outgoing, OutgoingBatch
-from dafka_core.records import RecordBatch
+from dafka_core.records import RecordBatch, TopicPartition
 
 HEAD_INTERVAL_S: Final = 1.0
 """RFC 46: a producer publishes HEAD "at regular a interval"."""
@@ -29,32 +29,32 @@ class HostedPartitions:
     """Which partitions are hosted, and when their heads are to be published again."""
 
     def __init__(self) -> None:
-        self._until: dict[tuple[str, str], float] = {}
-        self._heads: dict[tuple[str, str], Head] = {}
+        self._until: dict[TopicPartition, float] = {}
+        self._heads: dict[TopicPartition, Head] = {}
         self._due = 0.0
 
-    def begin(self, now: float, topic: str, partition: str) -> None:
+    def begin(self, now: float, tp: TopicPartition) -> None:
         """A writer puts records into the partition."""
-        self._until.pop((topic, partition), None)
-        self._until[topic, partition] = now + ANNOUNCED_S
+        self._until.pop(tp, None)
+        self._until[tp] = now + ANNOUNCED_S
         if len(self._until) > MAX_HOSTED:
             self._end(next(iter(self._until)))
 
-    def end(self, topic: str, partition: str) -> None:
+    def end(self, tp: TopicPartition) -> None:
         """The partition's records come from elsewhere: its writer has another host."""
         if self._until:
-            self._end((topic, partition))
+            self._end(tp)
 
     def stored(self, batch: RecordBatch) -> list[Outgoing]:
         """What to publish when records are on disk: nothing unless they are hosted."""
-        head = self.published(batch.topic, batch.partition, batch.end)
+        head = self.published(batch.tp, batch.end)
         return [OutgoingBatch(batch), *head] if head else []
 
-    def published(self, topic: str, partition: str, end: int) -> list[Outgoing]:
+    def published(self, tp: TopicPartition, end: int) -> list[Outgoing]:
         """The head to publish after the records up to ``end``: none unless they are hosted."""
-        if (topic, partition) not in self._until:
+        if tp not in self._until:
             return []
-        head = self._heads[topic, partition] = Head(topic, partition, end - 1)
+        head = self._heads[tp] = Head(*tp, end - 1)
         return [head]
 
     def on_tick(self, now: float) -> list[Outgoing]:
@@ -70,6 +70,6 @@ class HostedPartitions:
         """When heads are due next."""
         return self._due if self._until else None
 
-    def _end(self, key: tuple[str, str]) -> None:
+    def _end(self, key: TopicPartition) -> None:
         self._until.pop(key, None)
         self._heads.pop(key, None)

@@ -12,7 +12,7 @@ from math import inf
 from typing import Final
 
 from dafka_core.protocol.messages import Fetch
-from dafka_core.records import RecordBatch
+from dafka_core.records import RecordBatch, TopicPartition
 
 FETCH_FIRST_COUNT: Final = 1_000
 """The first block is small: nothing is known yet of the records' size."""
@@ -77,13 +77,11 @@ class PartitionFetcher:
         "_unanswered",
         "head",
         "next_offset",
-        "partition",
-        "topic",
+        "tp",
     )
 
-    def __init__(self, topic: str, partition: str, next_offset: int, ahead: ReorderBudget) -> None:
-        self.topic = topic
-        self.partition = partition
+    def __init__(self, tp: TopicPartition, next_offset: int, ahead: ReorderBudget) -> None:
+        self.tp = tp
         self.next_offset = next_offset
         """The record to give out next."""
         self.head = next_offset
@@ -108,7 +106,7 @@ class PartitionFetcher:
         if batch.offset > self.next_offset:
             self._keep_ahead(batch)
             return []
-        taken = [batch.since(self.next_offset), *self.advance(batch.end)]
+        taken = [batch.between(self.next_offset, batch.end), *self.advance(batch.end)]
         self._quiet_since = now
         self._unanswered = False
         self._retry_s = RETRY_FIRST_S
@@ -130,7 +128,7 @@ class PartitionFetcher:
             used += 1
             self._ahead_room.remove(later)
             if later.end > self.next_offset:
-                taken.append(later.since(self.next_offset))
+                taken.append(later.between(self.next_offset, later.end))
                 self.next_offset = later.end
         del self._ahead[:used]
         return taken
@@ -165,7 +163,7 @@ class PartitionFetcher:
         if start == self.next_offset:
             self._quiet_since = now
             self._unanswered = True
-        return Fetch(self.partition, requestor, self.topic, start, count)
+        return Fetch(self.tp.partition, requestor, self.tp.topic, start, count)
 
     def deadline(self) -> float | None:
         """When to call ``ask`` again if nothing comes."""
@@ -202,7 +200,7 @@ class FetchScheduler:
     __slots__ = ("_catchups", "_due")
 
     def __init__(self) -> None:
-        self._catchups: dict[tuple[str, str], PartitionFetcher] = {}
+        self._catchups: dict[TopicPartition, PartitionFetcher] = {}
         self._due = inf
 
     def __len__(self) -> int:
@@ -210,7 +208,7 @@ class FetchScheduler:
 
     def ask(self, now: float, requestor: str, catchup: PartitionFetcher) -> list[Fetch]:
         """What to ask for one partition now, after something has changed about it."""
-        key = (catchup.topic, catchup.partition)
+        key = catchup.tp
         if catchup.deadline() is None:
             self._catchups.pop(key, None)
             return []
@@ -221,7 +219,7 @@ class FetchScheduler:
 
     def postpone(self, catchup: PartitionFetcher) -> None:
         """The partition may miss something, and is to be looked at in the next ``ask_due``."""
-        self._catchups[catchup.topic, catchup.partition] = catchup
+        self._catchups[catchup.tp] = catchup
         self._due = -inf
 
     def ask_due(self, now: float, requestor: str) -> list[Fetch]:
@@ -235,13 +233,13 @@ class FetchScheduler:
     def retry_unanswered(self, partition: str) -> None:
         """Somebody hears us from now on who has a partition, or (empty) any of them."""
         for catchup in self._catchups.values():
-            if partition in ("", catchup.partition):
+            if partition in ("", catchup.tp.partition):
                 catchup.retry_unanswered()
                 self._due = -inf
 
-    def forget(self, topic: str, partition: str) -> None:
+    def forget(self, tp: TopicPartition) -> None:
         """The partition is of no interest any more."""
-        self._catchups.pop((topic, partition), None)
+        self._catchups.pop(tp, None)
 
     def deadline(self) -> float | None:
         """When to call ``ask_due`` next."""

@@ -23,7 +23,8 @@ from dafka_core.protocol.messages import (
 )
 from dafka_core.protocol.role import Outgoing, OutgoingBatch
 from dafka_core.protocol.store_directory import StoreDirectory
-from dafka_core.records import RecordBatch, Values
+from dafka_core.records import RecordBatch, TopicPartition
+from dafka_core.values import Values
 
 MAX_ACKING_STORES: Final = 1_000
 """Stores told apart by their acknowledgements.  A name costs memory and peers choose it."""
@@ -41,11 +42,11 @@ class ProducerRole:
     """One partition's only writer."""
 
     def __init__(
-        self, topic: str, address: str, *, acks: int, head_interval_s: float, resume: bool = False
+        self, tp: TopicPartition, *, acks: int, head_interval_s: float, resume: bool = False
     ) -> None:
-        self.topic = topic
-        self.address = address
-        self.directory = StoreDirectory(address) if resume else None
+        self.tp = tp
+        self.topic, self.address = tp
+        self.directory = StoreDirectory(tp.partition) if resume else None
         """Where to ask how far the partition has come in an earlier life."""
         self.next_offset = 0
         self.durable = 0
@@ -86,7 +87,7 @@ class ProducerRole:
 
     def publish(self, now: float, values: Values) -> list[Outgoing]:
         """Appends records to the partition."""
-        batch = RecordBatch(self.topic, self.address, self.next_offset, values)
+        batch = RecordBatch(self.tp, self.next_offset, values)
         if not self._head_due:
             self._head_due = now + self._head_interval_s
         self.next_offset = batch.end
@@ -111,7 +112,7 @@ class ProducerRole:
 
     def on_batch(self, now: float, requestor: str, batch: RecordBatch) -> list[Outgoing]:
         """Takes its own last record, from a store that was asked for it."""
-        own = (requestor, batch.topic, batch.partition) == (self.address, self.topic, self.address)
+        own = (requestor, batch.tp) == (self.address, self.tp)
         # Only if it is this record, and not one that an earlier life has left at its offset.
         if own and batch.values[-1] == self._retained_value(batch.end - 1):
             beyond, self._beyond = self._beyond, {}
@@ -217,12 +218,10 @@ class ProducerRole:
             stop = min(batch.end, fetch.end)
             if start >= stop:
                 continue
-            values = batch.values[start - batch.offset : stop - batch.offset]
-            if values.size_bytes > MAX_ANSWER_BYTES - size_bytes:
-                # The record that passes the limit is the last one: there is always one.
-                ends, _ = values.columns()
-                values = values[: int(ends.searchsorted(MAX_ANSWER_BYTES - size_bytes))]
-            size_bytes += values.size_bytes
-            part = RecordBatch(self.topic, self.address, start, values)
+            room_bytes = MAX_ANSWER_BYTES - size_bytes
+            part = next(batch.between(start, stop).split(stop - start, room_bytes))
+            size_bytes += part.values.size_bytes
             answer.append(OutgoingBatch(part, fetch.requestor))
+            if part.end < stop:
+                break
         return answer

@@ -17,7 +17,7 @@ from dafka_core.protocol.messages import (
 from dafka_core.protocol.partition_fetcher import PartitionFetcher, ReorderBudget
 from dafka_core.protocol.role import Outgoing
 from dafka_core.protocol.store_directory import StoreDirectory
-from dafka_core.records import RecordBatch
+from dafka_core.records import RecordBatch, TopicPartition
 
 
 @dataclass(slots=True, eq=False)
@@ -43,7 +43,7 @@ class ReaderRole:
         self.address = address
         self.directory = StoreDirectory(address)
         self._ahead = ReorderBudget()
-        self._reads: dict[tuple[str, str], list[RangeRead]] = {}
+        self._reads: dict[TopicPartition, list[RangeRead]] = {}
 
     def subscriptions(self) -> list[bytes]:
         """What is sent to this node alone."""
@@ -51,16 +51,16 @@ class ReaderRole:
         direct = [subscription(kind, self.address) for kind in kinds]
         return [*direct, *self.directory.subscriptions()]
 
-    def read(self, topic: str, partition: str, start: int, end: int) -> RangeRead:
+    def read(self, tp: TopicPartition, start: int, end: int) -> RangeRead:
         """Begins to fetch ``[start, end)``; the next tick asks."""
-        read = RangeRead(PartitionFetcher(topic, partition, start, self._ahead), end)
+        read = RangeRead(PartitionFetcher(tp, start, self._ahead), end)
         read.catchup.raise_head(end)
-        self._reads.setdefault((topic, partition), []).append(read)
+        self._reads.setdefault(tp, []).append(read)
         return read
 
     def forget(self, read: RangeRead) -> None:
         """The range is complete, or of no interest any more."""
-        key = (read.catchup.topic, read.catchup.partition)
+        key = read.catchup.tp
         reads = self._reads.get(key, [])
         if read in reads:
             reads.remove(read)
@@ -80,18 +80,11 @@ class ReaderRole:
         messages: list[Outgoing] = []
         if requestor != self.address:
             return messages
-        for read in self._reads.get((batch.topic, batch.partition), ()):
+        for read in self._reads.get(batch.tp, ()):
             # A range ends within what others read, and stores may send more than was asked for.
             if batch.offset >= read.end:
                 continue
-            part = batch
-            if batch.end > read.end:
-                part = RecordBatch(
-                    batch.topic,
-                    batch.partition,
-                    batch.offset,
-                    batch.values[: read.end - batch.offset],
-                )
+            part = batch.between(batch.offset, min(batch.end, read.end))
             read.delivered.extend(read.catchup.take(now, part))
             messages.extend(self._ask(now, read))
         return messages

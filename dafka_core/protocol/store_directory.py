@@ -31,6 +31,7 @@ from dafka_core.protocol.messages import (
     TimesReply,
 )
 from dafka_core.protocol.role import Outgoing
+from dafka_core.records import TopicPartition
 
 SETTLE_S: Final = 0.25
 """Stores that exist greet a new node within this time; before it has passed nothing is known to
@@ -59,7 +60,7 @@ class StoreQuery:
     """When it was asked, or something of an answer came, last."""
     rounds: int = 1
     """How often deployed stores are still to be asked, or waited for."""
-    heads: dict[tuple[str, str], tuple[int, int]] = field(default_factory=dict)
+    heads: dict[TopicPartition, tuple[int, int]] = field(default_factory=dict)
     """By (topic, partition): the earliest offset and the furthest end that any store has."""
     times: dict[str, dict[int, int]] = field(default_factory=dict)
     """By store: from which offset on it wrote at which time (microseconds)."""
@@ -137,11 +138,11 @@ class StoreDirectory:
         return self._ask(now, query, rounds)
 
     def ask_times(
-        self, now: float, topic: str, partition: str, start: int, end: int
+        self, now: float, tp: TopicPartition, start: int, end: int
     ) -> tuple[StoreQuery, list[Outgoing]]:
         """Asks when stores wrote the records ``[start, end)`` of a partition."""
         self._last_query += 1
-        query = TimesQuery(self.address, self._last_query, topic, partition, start, end)
+        query = TimesQuery(self.address, self._last_query, *tp, start, end)
         return self._ask(now, query)
 
     def forget(self, question: StoreQuery) -> None:
@@ -175,7 +176,7 @@ class StoreDirectory:
                         topics = question.query.topics
                         if not topics or message.topic in topics:
                             question.heard_at = now
-                            entry = HeadEntry(message.topic, message.partition, 0, message.end)
+                            entry = HeadEntry(*message.tp, 0, message.end)
                             _add_head(question, entry)
         return []
 
@@ -287,7 +288,7 @@ class StoreDirectory:
 
 
 def _add_head(question: StoreQuery, entry: HeadEntry) -> None:
-    key = (entry.topic, entry.partition)
+    key = TopicPartition(entry.topic, entry.partition)
     earliest, end = question.heads.get(key, (entry.earliest, entry.end))
     # The furthest head wins, and so does the longest memory: any store may be read from.
     question.heads[key] = (min(earliest, entry.earliest), max(end, entry.end))

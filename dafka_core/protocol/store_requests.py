@@ -40,7 +40,7 @@ def request_key(request: Work) -> tuple[object, ...]:
     """Requests with one key are the same question: the newer one replaces the older."""
     match request:
         case Fetch():
-            return (Fetch, request.requestor, request.topic, request.partition)
+            return (Fetch, request.requestor, request.tp)
         case GetHeads():
             return (GetHeads, request.requestor, request.topic)
         case ConsumerHello():
@@ -50,7 +50,7 @@ def request_key(request: Work) -> tuple[object, ...]:
         case AnnounceHeads():
             return (AnnounceHeads,)
         case PublishCommitted():
-            return (PublishCommitted, request.topic, request.partition)
+            return (PublishCommitted, request.tp)
 
 
 def joined(older: Work, newer: Work) -> Work:
@@ -70,7 +70,7 @@ def joined(older: Work, newer: Work) -> Work:
 
 def announcement(infos: Iterable[PartitionInfo]) -> list[Outgoing]:
     """The HEAD of each partition."""
-    return [Head(info.topic, info.partition, info.end - 1) for info in infos if info.end]
+    return [Head(*info.tp, info.end - 1) for info in infos if info.end]
 
 
 def goes_on(fetch: Fetch, end: int) -> list[Outgoing]:
@@ -81,13 +81,13 @@ def goes_on(fetch: Fetch, end: int) -> list[Outgoing]:
     """
     if end <= fetch.end:
         return []
-    head = Head(fetch.topic, fetch.partition, end - 1)
-    return [DirectHead(fetch.requestor, fetch.topic, fetch.partition, end - 1), head]
+    head = Head(*fetch.tp, end - 1)
+    return [DirectHead(fetch.requestor, *fetch.tp, end - 1), head]
 
 
 def head_messages(requestor: str, infos: Iterable[PartitionInfo]) -> list[Outgoing]:
     """The answer to GET-HEADS: "one DIRECT-HEAD command for each partition"."""
-    return [DirectHead(requestor, i.topic, i.partition, i.end - 1) for i in infos if i.end]
+    return [DirectHead(requestor, *info.tp, info.end - 1) for info in infos if info.end]
 
 
 def heads_reply(query: HeadsQuery, store: str, infos: Sequence[PartitionInfo]) -> list[Outgoing]:

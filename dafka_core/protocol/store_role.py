@@ -45,7 +45,7 @@ from dafka_core.protocol.role import Outgoing
 from dafka_core.protocol.store_directory import GREETING, MAX_STORES
 from dafka_core.protocol.store_requests import AnnounceHeads, Work, joined, request_key
 from dafka_core.protocol.transactions import PublishCommitted, continued
-from dafka_core.records import RecordBatch, Transaction
+from dafka_core.records import RecordBatch, TopicPartition, Transaction
 
 MAX_PENDING_REQUESTS: Final = 4_096
 """Requests waiting to be served.  Peers ask again, so the newest are dropped beyond this."""
@@ -74,7 +74,7 @@ class StoreRole:
     """
 
     def __init__(
-        self, address: str, end_of: Callable[[str, str], int], *, sync_interval_s: float
+        self, address: str, end_of: Callable[[TopicPartition], int], *, sync_interval_s: float
     ) -> None:
         self.address = address
         self.locations: tuple[str, ...] = ()
@@ -86,9 +86,9 @@ class StoreRole:
         self._sync_interval_s = sync_interval_s
         self._sync_due = 0.0
         self._ahead = ReorderBudget()
-        self._partitions: dict[tuple[str, str], _Partition] = {}
+        self._partitions: dict[TopicPartition, _Partition] = {}
         self._missing = FetchScheduler()
-        self._acknowledge: dict[tuple[str, str], _Partition] = {}
+        self._acknowledge: dict[TopicPartition, _Partition] = {}
         self._pending: list[LogEntry] = []
         self.pending_bytes = 0
         """What waits for ``take_pending``: bytes of values, an octet for each record or entry."""
@@ -132,7 +132,7 @@ class StoreRole:
         """Takes records; what is next of them is pending until ``take_pending``."""
         if requestor not in ("", self.address):
             return []
-        partition = self._partition(batch.topic, batch.partition)
+        partition = self._partition(batch.tp)
         if partition is None:
             return []
         if partition.commits:
@@ -140,28 +140,28 @@ class StoreRole:
             return []
         taken = partition.catchup.take(now, batch)
         if taken:
-            self._hosting.end(batch.topic, batch.partition)
+            self._hosting.end(batch.tp)
             self._add_taken(partition, taken)
         elif batch.offset < partition.durable:
             # The sender has not heard our acknowledgement. Deployed stores keep silent here, and
             # the producer then waits for ever.
-            self._acknowledge[batch.topic, batch.partition] = partition
+            self._acknowledge[batch.tp] = partition
         return [*self._missing.ask(now, self.address, partition.catchup)]
 
     def host(self, now: float, batch: RecordBatch) -> bool:
         """Takes records that a writer puts here, if they are the partition's next."""
-        partition = self._partition(batch.topic, batch.partition)
+        partition = self._partition(batch.tp)
         if partition is None or partition.commits or batch.offset != partition.shown:
             return False
         self._give_up_staged(partition)
-        self._hosting.begin(now, batch.topic, batch.partition)
+        self._hosting.begin(now, batch.tp)
         self._add_taken(partition, partition.catchup.take(now, batch))
         return True
 
     def stage(self, staged: Stage) -> bool:
         """Takes records that an attempt stages; False if its partition cannot be kept track of."""
         batch = staged.batch
-        partition = self._partition(batch.topic, batch.partition)
+        partition = self._partition(batch.tp)
         if partition is None:
             return False
         if batch.offset == partition.shown:
@@ -171,10 +171,7 @@ class StoreRole:
 
     def commit(self, now: float, commit: Commit) -> bool:
         """Takes a commit; False if these are more partitions than can be kept track of."""
-        found = [
-            self._partition(transaction.topic, transaction.partition)
-            for transaction in commit.transactions
-        ]
+        found = [self._partition(transaction.tp) for transaction in commit.transactions]
         partitions = [partition for partition in found if partition is not None]
         if len(partitions) < len(found):
             return False
@@ -188,10 +185,10 @@ class StoreRole:
         """Takes what changes nothing that anybody can see."""
         self._add_pending(entry)
 
-    def next_offset(self, topic: str, partition: str) -> int:
+    def next_offset(self, tp: TopicPartition) -> int:
         """The offset of the record that a partition takes next; more than is on disk yet."""
-        known = self._partitions.get((topic, partition))
-        return known.shown if known else self._end_of(topic, partition)
+        known = self._partitions.get(tp)
+        return known.shown if known else self._end_of(tp)
 
     def on_subscribed(self, now: float, kind: type[Message], topic: str) -> list[Outgoing]:
         """RFC 46: a store that sees a hello subscription "SHALL send a STORE-HELLO"."""
@@ -212,7 +209,7 @@ class StoreRole:
         if kind is Ack and topic:
             # A producer that can hear us now may have missed acknowledgements before.
             for key, partition in self._partitions.items():
-                if key[1] == topic:
+                if key.partition == topic:
                     self._acknowledge[key] = partition
         return []
 
@@ -259,7 +256,7 @@ class StoreRole:
 
     def on_published(self, publish: PublishCommitted) -> list[Outgoing]:
         """All that was committed is published; its head."""
-        return self._hosting.published(publish.topic, publish.partition, publish.end)
+        return self._hosting.published(publish.tp, publish.end)
 
     def has_requests(self) -> bool:
         """Whether somebody waits for an answer."""
@@ -292,28 +289,27 @@ class StoreRole:
         self.pending_bytes += size_bytes
 
     def _on_batch_stored(self, batch: RecordBatch, error: DafkaError | None) -> list[Outgoing]:
-        partition = self._partitions[batch.topic, batch.partition]
+        partition = self._partitions[batch.tp]
         if error is not None:
-            self._begin_anew(partition, self._end_of(batch.topic, batch.partition))
+            self._begin_anew(partition, self._end_of(batch.tp))
         elif batch.transaction is None or batch.end >= batch.transaction.end:
             partition.durable = batch.end
-            self._acknowledge[batch.topic, batch.partition] = partition
+            self._acknowledge[batch.tp] = partition
             return self._hosting.stored(batch)
         return []
 
     def _on_committed(self, commit: Commit, error: DafkaError | None) -> list[Outgoing]:
         published: list[Outgoing] = []
-        for topic, name, _, start, end, number in commit.transactions:
-            partition = self._partitions[topic, name]
+        for staged in commit.transactions:
+            tp, end = staged.tp, staged.end
+            partition = self._partitions[tp]
             partition.commits -= 1
             if error is None and end > partition.durable:
                 partition.durable = partition.shown = end
-                self._acknowledge[topic, name] = partition
-                self._hosting.begin(self._commit_s, topic, name)
+                self._acknowledge[tp] = partition
+                self._hosting.begin(self._commit_s, tp)
                 self._add_taken(partition, partition.catchup.advance(end))
-                publish = PublishCommitted(
-                    topic, name, start, end, (Transaction(number, start, end),)
-                )
+                publish = PublishCommitted(tp, staged.start, end, (staged.transaction,))
                 if not self._queue(publish):
                     published.extend(self.on_published(publish))
             self._missing.postpone(partition.catchup)
@@ -328,12 +324,11 @@ class StoreRole:
         """What was taken from ``end`` on is not in the log, or will not be: it is fetched again."""
         catchup = partition.catchup
         catchup.close()
-        of = (catchup.topic, catchup.partition)
         for entry in self.take_pending():
-            taken = isinstance(entry, RecordBatch) and (entry.topic, entry.partition) == of
+            taken = isinstance(entry, RecordBatch) and entry.tp == catchup.tp
             if not taken or entry.offset < end:  # type: ignore[union-attr]  # it is a run
                 self._add_pending(entry)
-        partition.catchup = PartitionFetcher(catchup.topic, catchup.partition, end, self._ahead)
+        partition.catchup = PartitionFetcher(catchup.tp, end, self._ahead)
         partition.catchup.raise_head(catchup.head)
         partition.shown, partition.staged = end, None
         self._missing.postpone(partition.catchup)
@@ -347,28 +342,28 @@ class StoreRole:
         return True
 
     def _on_head(self, now: float, head: Head | DirectHead) -> list[Outgoing]:
-        partition = self._partition(head.topic, head.partition)
+        partition = self._partition(head.tp)
         if partition is None:
             return []
         partition.catchup.raise_head(head.end)
         if partition.durable >= head.end:
-            self._acknowledge[head.topic, head.partition] = partition
+            self._acknowledge[head.tp] = partition
         if isinstance(head, DirectHead):
             partition.catchup.retry_unanswered()  # its sender heard us, and we hear it
         return [*self._missing.ask(now, self.address, partition.catchup)]
 
-    def _partition(self, topic: str, name: str) -> _Partition | None:
-        partition = self._partitions.get((topic, name))
+    def _partition(self, tp: TopicPartition) -> _Partition | None:
+        partition = self._partitions.get(tp)
         if partition is None and len(self._partitions) < MAX_PARTITIONS:
-            end = self._end_of(topic, name)
-            partition = _Partition(PartitionFetcher(topic, name, end, self._ahead), end, end)
-            self._partitions[topic, name] = partition
+            end = self._end_of(tp)
+            partition = _Partition(PartitionFetcher(tp, end, self._ahead), end, end)
+            self._partitions[tp] = partition
         return partition
 
     def _take_acks(self) -> list[Outgoing]:
         acks: list[Outgoing] = [
-            Ack(name, topic, partition.durable - 1, self.address)
-            for (topic, name), partition in self._acknowledge.items()
+            Ack(tp.partition, tp.topic, partition.durable - 1, self.address)
+            for tp, partition in self._acknowledge.items()
             if partition.durable
         ]
         self._acknowledge.clear()

@@ -8,12 +8,12 @@ and of a partition's last one; older ones are records like any other.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from struct import Struct
 from typing import Final
 
 from dafka_core.errors import ProtocolError
-from dafka_core.records import RecordBatch, Transaction
+from dafka_core.records import RecordBatch, TopicPartition, Transaction
 
 TRANSACTION: Final = Struct(">qQQ")
 """A unit on the wire: number, start and end."""
@@ -55,8 +55,7 @@ def unpack_batch_tail(tail: bytes) -> tuple[int, int, Transaction | None]:
 class PublishCommitted:
     """Publish the records from ``start`` to ``end`` (exclusive), which were committed here."""
 
-    topic: str
-    partition: str
+    tp: TopicPartition
     start: int
     end: int
     transactions: tuple[Transaction, ...]
@@ -71,14 +70,14 @@ class PublishCommitted:
         if newer.start != self.end:
             return newer
         transactions = (self.transactions + newer.transactions)[-MAX_PUBLISHED_TRANSACTIONS:]
-        return PublishCommitted(self.topic, self.partition, self.start, newer.end, transactions)
+        return PublishCommitted(self.tp, self.start, newer.end, transactions)
 
     def rest(self, start: int) -> PublishCommitted:
         """What is left of it from ``start`` on."""
         transactions = tuple(
             transaction for transaction in self.transactions if transaction.end > start
         )
-        return PublishCommitted(self.topic, self.partition, start, self.end, transactions)
+        return PublishCommitted(self.tp, start, self.end, transactions)
 
 
 def split_by_transaction(
@@ -101,10 +100,7 @@ def split_by_transaction(
 
 
 def _part(batch: RecordBatch, start: int, end: int, transaction: Transaction | None) -> RecordBatch:
-    values = batch.values
-    if len(values) != end - start:
-        values = values[start - batch.offset : end - batch.offset]
-    return RecordBatch(batch.topic, batch.partition, start, values, transaction)
+    return replace(batch.between(start, end), transaction=transaction)
 
 
 def continued(
@@ -116,6 +112,6 @@ def continued(
     sends something else than what is missing of the unit knows it as whole, and older.
     """
     if staged is not None and batch.transaction != staged:
-        batch = RecordBatch(batch.topic, batch.partition, batch.offset, batch.values)
+        batch = replace(batch, transaction=None)
     transaction = batch.transaction
     return batch, transaction if transaction is not None and batch.end < transaction.end else None

@@ -110,7 +110,7 @@ def check_transaction(sequence: int, count: int, transaction: Transaction | None
     """Raises ProtocolError unless records of these sequences can all be of the unit."""
     if transaction is None:
         return
-    if not NO_VERSION <= transaction.number <= MAX_SEQUENCE:
+    if not NO_VERSION <= transaction.version <= MAX_SEQUENCE:
         raise ProtocolError(f"a unit's number must lie in {NO_VERSION} to {MAX_SEQUENCE}")
     check_end(transaction.end)
     if not 0 <= transaction.start <= sequence or sequence + count > transaction.end:

@@ -9,7 +9,6 @@ from dafka_core.log_entries import (
     Stage,
     attempt_octets,
 )
-from dafka_core.storage.block import Chunk
 from dafka_core.storage.block_writer import WrongOffsetError
 from dafka_core.storage.log import Log
 from dafka_core.storage.snapshot import Snapshot
@@ -17,7 +16,6 @@ from dafka_core.storage.statistics import PartitionStatistics
 
 __all__ = [
     "STAGED_HOURS",
-    "Chunk",
     "Commit",
     "Discard",
     "Log",

@@ -16,16 +16,12 @@ Here blocks are read; ``packing.py`` makes them.  Both are pure: no database, no
 from __future__ import annotations
 
 import struct
-from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 import xxhash
 
-from dafka_core.records import Values
-
-if TYPE_CHECKING:
-    import pyarrow as pa
+from dafka_core.values import Bytes, Longs, Values
 
 MAGIC = b"DafB"
 VERSION = 1
@@ -40,9 +36,6 @@ PIECE_BYTES = 256 << 10
 OFFSET = np.dtype("<i4")
 LONG = np.dtype("<i8")
 RUN_BYTES = 2 * LONG.itemsize
-
-Bytes = bytes | bytearray | memoryview
-Longs = npt.NDArray[np.int64]
 
 
 def aligned(size_bytes: int) -> int:
@@ -96,25 +89,28 @@ def _fit(runs: Longs, count: int) -> bool:
 
 
 class Block:
-    """A block, or a part of one, over the buffer it was parsed from; nothing is copied."""
+    """A block over the buffer it was parsed from; nothing is copied.
 
-    __slots__ = ("_buffer", "_data_at", "_offsets", "_runs", "_start", "count")
+    Attributes:
+        count: how many records it has.
+        offsets: where each value begins in ``data``, and where the last one ends.
+        times: pairs (record count, microseconds since the epoch UTC), of shape (n, 2).
+    """
+
+    __slots__ = ("_buffer", "_data_at", "count", "offsets", "times")
 
     def __init__(
         self,
         buffer: memoryview,
-        runs: Longs,
+        times: Longs,
         offsets: npt.NDArray[np.int32],
         data_at: int,
-        start: int,
-        count: int,
     ) -> None:
-        self.count = count
+        self.count = len(offsets) - 1
         self._buffer = buffer
-        self._runs = runs
-        self._offsets = offsets
+        self.times = times
+        self.offsets = offsets
         self._data_at = data_at
-        self._start = start
 
     @classmethod
     def parse(cls, buffer: Bytes) -> Block:
@@ -161,7 +157,7 @@ class Block:
         ascending = bool((offsets[1:] >= offsets[:-1]).all())
         if offsets[0] != 0 or offsets[-1] != len(view) - data_at or not ascending:
             raise ValueError("its offsets do not fit its data")
-        return cls(view, runs, offsets, data_at, 0, count)
+        return cls(view, runs, offsets, data_at)
 
     @property
     def head(self) -> bytes:
@@ -171,101 +167,16 @@ class Block:
     @property
     def size_bytes(self) -> int:
         """What these records take as a block of their own."""
-        runs = len(self.timestamp_runs) * RUN_BYTES
+        runs = len(self.times) * RUN_BYTES
         offsets = aligned((self.count + 1) * OFFSET.itemsize)
         return HEADER.size + runs + offsets + len(self.data)
 
     @property
-    def offsets(self) -> npt.NDArray[np.int32]:
-        """Where the values begin, and where the last one ends; ``data`` begins at the first."""
-        return self._offsets[self._start : self._start + self.count + 1]
-
-    @property
     def data(self) -> memoryview:
         """The values, one after the other, without a copy."""
-        offsets = self.offsets
-        return self._buffer[self._data_at + int(offsets[0]) : self._data_at + int(offsets[-1])]
+        return self._buffer[self._data_at :]
 
     @property
-    def values(self) -> pa.BinaryArray:
-        """The values as an Arrow array over the buffer, without a copy."""
-        # A store that only ingests never needs it, and it loads slowly.
-        import pyarrow as pa  # noqa: PLC0415
-
-        buffers = [None, pa.py_buffer(self._offsets), pa.py_buffer(self._buffer[self._data_at :])]
-        return pa.Array.from_buffers(
-            pa.binary(), self.count, buffers, null_count=0, offset=self._start
-        )
-
-    @property
-    def timestamp_runs(self) -> Longs:
-        """Pairs (record count, microseconds since the epoch UTC), as an array of shape (n, 2)."""
-        if self.count == len(self._offsets) - 1:
-            return self._runs
-        ends = self._runs[:, 0].cumsum()
-        counts = np.diff(ends.clip(self._start, self._start + self.count), prepend=self._start)
-        return np.column_stack((counts, self._runs[:, 1]))[counts > 0]
-
-    def timestamps(self) -> Longs:
-        """When each record was written, in microseconds since the epoch UTC."""
-        runs = self.timestamp_runs
-        return np.repeat(runs[:, 1], runs[:, 0])
-
-    def slice(self, start: int, count: int) -> Block:
-        """``count`` records from ``start`` on, over the same buffer.
-
-        Raises:
-            ValueError: the block does not have all of them, or ``count`` is not positive.
-        """
-        if start < 0 or count < 1 or start + count > self.count:
-            raise ValueError(f"records {start} to {start + count} of a block of {self.count}")
-        return Block(
-            self._buffer, self._runs, self._offsets, self._data_at, self._start + start, count
-        )
-
-    def values_list(self, start: int = 0, stop: int | None = None) -> list[bytes]:
-        """Values ``start`` to ``stop`` (exclusive; the end when None), copied.
-
-        Raises:
-            ValueError: the block does not have all of them.
-        """
-        stop = self.count if stop is None else stop
-        if start == stop:
-            return []
-        part = self.slice(start, stop - start)
-        return Values.from_columns(part.offsets, part.data).to_list()
-
-    def fitting(self, max_bytes: int) -> int:
-        """How many records from the first on have at most ``max_bytes`` of values together."""
-        offsets = self.offsets
-        limit = int(offsets[0]) + max_bytes
-        return int(offsets.searchsorted(limit, side="right")) - 1
-
-
-class Chunk(NamedTuple):
-    """Consecutive records of a partition: ``block`` has those from ``offset`` on."""
-
-    offset: int
-    block: Block
-
-    @property
-    def end(self) -> int:
-        """The offset after the last record of the chunk."""
-        return self.offset + self.block.count
-
-    @property
-    def values(self) -> pa.BinaryArray:
-        """The values as an Arrow array, without a copy."""
-        return self.block.values
-
-    def values_list(self) -> list[bytes]:
-        """The values one by one, copied."""
-        return self.block.values_list()
-
-    def run_values(self) -> Values:
-        """The values as a run has them, without a copy."""
-        return Values.from_columns(self.block.offsets, self.block.data)
-
-    def timestamps(self) -> Longs:
-        """When the store wrote each record, in microseconds since the epoch UTC."""
-        return self.block.timestamps()
+    def values(self) -> Values:
+        """The values, over the same buffer."""
+        return Values.from_columns(self.offsets, self.data)

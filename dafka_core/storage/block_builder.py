@@ -9,7 +9,6 @@ import numpy as np
 import numpy.typing as npt
 import xxhash
 
-from dafka_core.records import Longs, Values
 from dafka_core.storage.block import (
     ALIGNMENT,
     CHECKED_FROM,
@@ -20,9 +19,9 @@ from dafka_core.storage.block import (
     RUN_BYTES,
     VERSION,
     Block,
-    Bytes,
     aligned,
 )
+from dafka_core.values import Bytes, Longs, Values
 
 MAX_BLOCK_RECORDS = 65_536
 """A block read is one Arrow batch, and from some ten thousand rows on Spark takes batches at its
@@ -103,7 +102,7 @@ def build_blocks(
             packed = _assembled([run], [own], [part], into)
         else:
             packed = _assembled(
-                [extend.timestamp_runs, run], [extend.offsets, own], [extend.data, part], into
+                [extend.times, run], [extend.offsets, own], [extend.data, part], into
             )
         yield BuiltBlock(start, stop, extend is not None, packed)
         start, extend = stop, None
@@ -126,7 +125,7 @@ def merge(blocks: Sequence[Block], into: bytearray | None = None) -> memoryview:
             "together"
         )
     return _assembled(
-        [block.timestamp_runs for block in blocks],
+        [block.times for block in blocks],
         [block.offsets for block in blocks],
         [block.data for block in blocks],
         into,

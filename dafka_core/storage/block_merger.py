@@ -89,7 +89,7 @@ class BlockMerger:
                     self._notes.drop(plan.partition_id, [noted])
                     names = name_of(self._env, txn, plan.partition_id)
                     raise damaged_block(
-                        self._env.directory, *names, noted.first, str(error)
+                        self._env.directory, names, noted.first, str(error)
                     ) from error
                 blocks.append(block)
                 found = MergeCandidate(noted.first, block.count, len(packed))

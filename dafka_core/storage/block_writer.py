@@ -6,7 +6,7 @@ import struct
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
-from dafka_core.records import RecordBatch
+from dafka_core.records import RecordBatch, TopicPartition
 from dafka_core.storage import rows
 from dafka_core.storage.block import HEADER, Block
 from dafka_core.storage.block_builder import build_blocks
@@ -63,7 +63,7 @@ def write_batch(
     not begin below ``floor``.
 
     Raises:
-        ValueError: an empty run, or a record that is too large.
+        ValueError: an empty batch, or a record that is too large.
         StoreError: the partition's last block is damaged.
     """
     last, extended = _last_block(env, txn, batch, row.id, floor)
@@ -91,30 +91,30 @@ def finished(row: PartitionRow, blocks: list[MergeCandidate]) -> list[FinishedBl
     return [FinishedBlock(row.id, block) for block in blocks]
 
 
-def put_row(env: Environment, txn: Txn, topic: str, partition: str, row: PartitionRow) -> None:
+def put_row(env: Environment, txn: Txn, tp: TopicPartition, row: PartitionRow) -> None:
     """Writes a partition's row."""
-    key = rows.partition_key(topic, partition)
+    key = rows.partition_key(tp)
     txn.put(key, row.packed(key), db=env.partitions)
 
 
-def trim_partition(env: Environment, txn: Txn, topic: str, partition: str, before: int) -> int:
+def trim_partition(env: Environment, txn: Txn, tp: TopicPartition, before: int) -> int:
     """Gives up the records below ``before``; the partition's earliest offset from now on.
 
     Raises:
         ValueError: ``before`` is above the partition's end.
     """
-    row = row_of(env, txn, topic, partition)
+    row = row_of(env, txn, tp)
     end = row.end if row else 0
     if before > end:
         raise ValueError(
-            f"topic {topic!r}, partition {partition}: cannot trim before offset {before}, "
+            f"topic {tp.topic!r}, partition {tp.partition}: cannot trim before offset {before}, "
             f"the partition ends at {end}"
         )
     if row is None or before <= row.earliest:
         return row.earliest if row else 0
     for key in _keys_before(env, txn, row, before):
         txn.delete(key, db=env.blocks)
-    put_row(env, txn, topic, partition, row._replace(earliest=before))
+    put_row(env, txn, tp, row._replace(earliest=before))
     return before
 
 
@@ -169,9 +169,7 @@ def _last_block(
         if first + block.count != batch.offset:
             raise ValueError(f"it ends at offset {first + block.count}, not at {batch.offset}")
     except ValueError as error:
-        raise damaged_block(
-            env.directory, batch.topic, batch.partition, first, str(error)
-        ) from error
+        raise damaged_block(env.directory, batch.tp, first, str(error)) from error
     return noted, block
 
 

@@ -25,6 +25,7 @@ from dafka_core.records import (
     NO_VERSION,
     RecordBatch,
     StagedTransaction,
+    TopicPartition,
     Transaction,
     TransactionState,
 )
@@ -45,7 +46,7 @@ from dafka_core.storage.tables import row_of, tail_key, tails
 if TYPE_CHECKING:
     from dafka_core.storage.environment import Txn
 
-MAX_NUMBER = 2**63 - 1
+MAX_VERSION = 2**63 - 1
 """Of units; the row has eight octets for it, and Spark's batches count in such numbers."""
 
 
@@ -62,14 +63,14 @@ def discard_stale(env: Environment, txn: Txn, before_us: int, *, replicas: bool)
     """Gives up all tails that nobody went on with since a time; how many."""
     writes = EntryWriter(env, txn, 0, bytearray())
     count = 0
-    for topic, partition in tails(env, txn):
-        row = row_of(env, txn, topic, partition)
+    for tp in tails(env, txn):
+        row = row_of(env, txn, tp)
         assert row is not None
         assert row.tail is not None
         if row.tail.attempt == REPLICA and not replicas:
             continue
         if row.tail.last_timestamp_us < before_us:
-            writes.apply(Discard(topic, partition, attempt_text(row.tail.attempt)))
+            writes.apply(Discard(tp, attempt_text(row.tail.attempt)))
             count += 1
     return count
 
@@ -113,7 +114,7 @@ class EntryWriter:
     # -- runs ------------------------------------------------------------------------------------
 
     def _append(self, batch: RecordBatch) -> None:
-        row = self._row(batch.topic, batch.partition) or new_row(self._env, self._transaction)
+        row = self._row(batch.tp) or new_row(self._env, self._transaction)
         if row.tail is not None:
             row = self._settled(batch, row)
         if batch.offset != row.end:
@@ -139,9 +140,9 @@ class EntryWriter:
         if batch.offset < transaction.start or batch.end > transaction.end:
             raise ValueError(
                 f"topic {batch.topic!r}, partition {batch.partition}: records {batch.offset} to "
-                f"{batch.end} are not all of unit {transaction.number}, which has {transaction.start} to {transaction.end}"
+                f"{batch.end} are not all of unit {transaction.version}, which has {transaction.start} to {transaction.end}"
             )
-        row = self._row(batch.topic, batch.partition)
+        row = self._row(batch.tp)
         end, tail = (row.end, row.tail) if row else (0, None)
         goes_on = tail is not None and (tail.end, tail.attempt, tail.transaction) == (
             batch.offset,
@@ -167,8 +168,7 @@ class EntryWriter:
         blocks = write_batch(self._env, self._transaction, batch, row, 0, stamp_us, self._buffer)
         transactions = None, row.committed, row.marker
         self._put(
-            batch.topic,
-            batch.partition,
+            batch.tp,
             PartitionRow(row.id, row.earliest, batch.end, stamp_us, *transactions),
         )
         self.written += finished(row, blocks)
@@ -177,13 +177,13 @@ class EntryWriter:
 
     def _stage(self, entry: Stage) -> DafkaError | None:
         batch, attempt = entry.batch, attempt_octets(entry.attempt)
-        _check_number(entry.number)
-        row = self._row(batch.topic, batch.partition)
+        _check_version(entry.version)
+        row = self._row(batch.tp)
         end, tail, marker = (row.end, row.tail, row.marker) if row else (0, None, None)
-        if marker is not None and NO_VERSION < entry.number <= marker.number:
+        if marker is not None and NO_VERSION < entry.version <= marker.version:
             return TransactionExistsError(batch.topic, batch.partition, marker)
         own = tail is not None and tail.attempt == attempt
-        if tail is not None and not own and NO_VERSION < entry.number < tail.transaction.number:
+        if tail is not None and not own and NO_VERSION < entry.version < tail.transaction.version:
             return FencedError(batch.topic, batch.partition, entry.attempt)
         goes_on = tail is not None and own and tail.end == batch.offset
         if not goes_on and batch.offset != end:
@@ -196,46 +196,46 @@ class EntryWriter:
         if row.tail is not None and not goes_on:
             self._delete_tail(row)
             row = row._replace(tail=None)
-        self._put_tail(batch, row, attempt, Transaction(entry.number, row.end, 0))
+        self._put_tail(batch, row, attempt, Transaction(entry.version, row.end, 0))
         return None
 
     def _commit(self, transactions: Sequence[StagedTransaction]) -> DafkaError | None:
-        before: dict[tuple[str, str], PartitionRow | None] = {}
-        after: dict[tuple[str, str], PartitionRow] = {}
+        before: dict[TopicPartition, PartitionRow | None] = {}
+        after: dict[TopicPartition, PartitionRow] = {}
         for transaction in transactions:
-            name = transaction.topic, transaction.partition
-            if name not in before:
-                before[name] = self._row(*name)
-            committed = _committed(transaction, after.get(name, before[name]))
+            tp = transaction.tp
+            if tp not in before:
+                before[tp] = self._row(tp)
+            committed = _committed(transaction, after.get(tp, before[tp]))
             if isinstance(committed, DafkaError):
                 return committed
-            after[name] = committed
-        for name, row in after.items():
-            found = before[name]
+            after[tp] = committed
+        for tp, row in after.items():
+            found = before[tp]
             if found is not None and found != row:
                 self._note_tail(found)
                 self._unlist_tail(found)
-                self._put(*name, row)
+                self._put(tp, row)
         return None
 
     def _discard(self, entry: Discard) -> None:
         attempt = attempt_octets(entry.attempt) if entry.attempt else REPLICA
-        row = self._row(entry.topic, entry.partition)
+        row = self._row(entry.tp)
         if row is not None and row.tail is not None and row.tail.attempt == attempt:
-            self._without_tail(entry.topic, entry.partition, row)
+            self._without_tail(entry.tp, row)
 
     def _mark(self, entry: SetTransaction) -> DafkaError | None:
-        topic, partition, transaction = entry
+        tp, transaction = entry
         _check_transaction(transaction)
-        row = self._row(topic, partition)
+        row = self._row(tp)
         end = row.end if row else 0
         if row is None or end < transaction.end:
-            return OffsetConflictError(topic, partition, transaction.end, end)
+            return OffsetConflictError(*tp, transaction.end, end)
         marker = row.marker
-        if marker is not None and marker.number == transaction.number and marker != transaction:
-            return TransactionExistsError(topic, partition, marker)
+        if marker is not None and marker.version == transaction.version and marker != transaction:
+            return TransactionExistsError(*tp, marker)
         if _marker(row, transaction) != marker:
-            self._put(topic, partition, row._replace(marker=transaction))
+            self._put(tp, row._replace(marker=transaction))
         return None
 
     # -- tails -----------------------------------------------------------------------------------
@@ -248,10 +248,10 @@ class EntryWriter:
         stamp_us = max(self._now_us, row.last_timestamp_us, tail_us)
         write_batch(self._env, self._transaction, batch, row, row.end, stamp_us, self._buffer)
         if row.tail is None:
-            name = rows.partition_key(batch.topic, batch.partition)
+            name = rows.partition_key(batch.tp)
             self._transaction.put(tail_key(row.id), name, db=self._env.meta)
         tail = StagedRecords(batch.end, stamp_us, attempt, transaction)
-        self._put(batch.topic, batch.partition, row._replace(tail=tail))
+        self._put(batch.tp, row._replace(tail=tail))
 
     def _visible(self, row: PartitionRow, marker: Transaction | None) -> PartitionRow:
         """The row with its tail as a part of what readers see; it is not written yet."""
@@ -266,12 +266,12 @@ class EntryWriter:
             marker=marker or row.marker,
         )
 
-    def _without_tail(self, topic: str, partition: str, row: PartitionRow) -> None:
+    def _without_tail(self, tp: TopicPartition, row: PartitionRow) -> None:
         self._delete_tail(row)
         if row.end:
-            self._put(topic, partition, row._replace(tail=None))
+            self._put(tp, row._replace(tail=None))
         else:
-            name = rows.partition_key(topic, partition)
+            name = rows.partition_key(tp)
             self._transaction.delete(name, db=self._env.partitions)
 
     def _delete_tail(self, row: PartitionRow) -> None:
@@ -312,11 +312,11 @@ class EntryWriter:
 
     # -- rows ------------------------------------------------------------------------------------
 
-    def _row(self, topic: str, partition: str) -> PartitionRow | None:
-        return row_of(self._env, self._transaction, topic, partition)
+    def _row(self, tp: TopicPartition) -> PartitionRow | None:
+        return row_of(self._env, self._transaction, tp)
 
-    def _put(self, topic: str, partition: str, row: PartitionRow) -> None:
-        put_row(self._env, self._transaction, topic, partition, row)
+    def _put(self, tp: TopicPartition, row: PartitionRow) -> None:
+        put_row(self._env, self._transaction, tp, row)
 
 
 def _committed(
@@ -324,7 +324,7 @@ def _committed(
 ) -> PartitionRow | DafkaError:
     """A partition's row when a unit is committed; or why it cannot be."""
     attempt = attempt_octets(transaction.attempt)
-    _check_number(transaction.number)
+    _check_version(transaction.version)
     committed = CommittedAttempt(attempt, transaction.start, transaction.end)
     if row is not None and row.committed == committed:
         return row
@@ -340,10 +340,10 @@ def _committed(
             transaction.topic, transaction.partition, transaction.end, tail.end
         )
     marker = row.marker
-    if transaction.number != NO_VERSION:
-        if marker is not None and transaction.number <= marker.number:
+    if transaction.version != NO_VERSION:
+        if marker is not None and transaction.version <= marker.version:
             return TransactionExistsError(transaction.topic, transaction.partition, marker)
-        marker = Transaction(transaction.number, transaction.start, transaction.end)
+        marker = Transaction(transaction.version, transaction.start, transaction.end)
     return row._replace(
         end=tail.end,
         last_timestamp_us=tail.last_timestamp_us,
@@ -355,19 +355,21 @@ def _committed(
 
 def _marker(row: PartitionRow, transaction: Transaction) -> Transaction | None:
     """A partition's marker when a unit is there: the newer of two."""
-    if transaction.number == NO_VERSION or (row.marker and row.marker.number >= transaction.number):
+    if transaction.version == NO_VERSION or (
+        row.marker and row.marker.version >= transaction.version
+    ):
         return row.marker
     return transaction
 
 
 def _check_transaction(transaction: Transaction) -> None:
-    _check_number(transaction.number)
+    _check_version(transaction.version)
     if not 0 <= transaction.start < transaction.end < rows.LAST_OFFSET:
         raise ValueError(
             f"a unit cannot have the records from {transaction.start} to {transaction.end}"
         )
 
 
-def _check_number(number: int) -> None:
-    if not NO_VERSION <= number <= MAX_NUMBER:
-        raise ValueError(f"a unit's number is {NO_VERSION} to {MAX_NUMBER}, not {number}")
+def _check_version(version: int) -> None:
+    if not NO_VERSION <= version <= MAX_VERSION:
+        raise ValueError(f"a unit's number is {NO_VERSION} to {MAX_VERSION}, not {version}")

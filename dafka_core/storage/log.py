@@ -38,15 +38,15 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from types import TracebackType
-from typing import TYPE_CHECKING, Self
+from typing import TYPE_CHECKING
 
 import numpy as np
 
+from dafka_core.closing import Closing
 from dafka_core.errors import DafkaError
 from dafka_core.log_entries import LogEntry
-from dafka_core.records import PartitionInfo, RecordBatch, TransactionState
-from dafka_core.storage.block import Block, Chunk
+from dafka_core.records import PartitionInfo, RecordBatch, TopicPartition, TransactionState
+from dafka_core.storage.block import Block
 from dafka_core.storage.block_builder import MAX_BLOCK_BYTES
 from dafka_core.storage.block_cache import BlockCache
 from dafka_core.storage.block_merger import BlockMerger
@@ -80,7 +80,7 @@ def _now_us() -> int:
     return time.time_ns() // 1000
 
 
-class Log:
+class Log(Closing):
     """The log in one directory, which is made when missing.
 
     ``read_only`` opens an existing one beside the process that writes it.  ``map_size_bytes`` is
@@ -112,7 +112,7 @@ class Log:
         if not read_only:
             self._check_rows()
 
-    def append(self, runs: Sequence[RecordBatch]) -> None:
+    def append(self, batches: Sequence[RecordBatch]) -> None:
         """Writes all runs, or none; they are on disk when this returns.
 
         Several runs of one partition must follow each other.  All are stamped with one time,
@@ -125,7 +125,7 @@ class Log:
             OffsetConflictError: a run with a unit does not; the others are written.
             StoreError: the disk cannot take it; reading goes on working.
         """
-        for refused in self.write(runs):
+        for refused in self.write(batches):
             if refused is not None:
                 raise refused
 
@@ -154,10 +154,10 @@ class Log:
                 self._notes.add(partition_id, block)
         return outcomes
 
-    def transaction_state(self, topic: str, partition: str) -> TransactionState:
+    def transaction_state(self, tp: TopicPartition) -> TransactionState:
         """How far a partition's units are; all zero when it is not known."""
         with self._env.reading() as txn:
-            return transaction_state(row_of(self._env, txn, topic, partition))
+            return transaction_state(row_of(self._env, txn, tp))
 
     def discard_stale(self, older_than_s: float, *, replicas: bool = True) -> int:
         """Gives up what was staged longer ago and nobody went on with; of how many partitions.
@@ -179,7 +179,7 @@ class Log:
                 return 0
         return self._env.write(work)
 
-    def trim(self, topic: str, partition: str, before: int) -> int:
+    def trim(self, tp: TopicPartition, before: int) -> int:
         """Gives up the records below ``before``; whole blocks of them free their space.
 
         Returns the partition's earliest offset from now on, which is higher than ``before`` when
@@ -191,7 +191,7 @@ class Log:
         """
 
         def write(txn: Txn) -> int:
-            return trim_partition(self._env, txn, topic, partition, before)
+            return trim_partition(self._env, txn, tp, before)
 
         return self._env.write(write)
 
@@ -236,48 +236,46 @@ class Log:
         with self._env.reading() as txn:
             return infos_of(self._env, txn, topic)
 
-    def info(self, topic: str, partition: str) -> PartitionInfo | None:
+    def info(self, tp: TopicPartition) -> PartitionInfo | None:
         """What is held of a partition; None when it is not known."""
-        row = self._held(topic, partition)
-        return PartitionInfo(topic, partition, row.earliest, row.end) if row else None
+        row = self._held(tp)
+        return PartitionInfo(*tp, row.earliest, row.end) if row else None
 
-    def end(self, topic: str, partition: str) -> int:
+    def end(self, tp: TopicPartition) -> int:
         """The offset of the partition's next record; 0 when it is not known."""
-        found = self.info(topic, partition)
+        found = self.info(tp)
         return found.end if found else 0
 
     def read(
         self,
-        topic: str,
-        partition: str,
+        tp: TopicPartition,
         start: int,
         end: int,
         *,
         max_records: int = DEFAULT_MAX_RECORDS,
         max_bytes: int = DEFAULT_MAX_BYTES,
-    ) -> list[Chunk]:
+    ) -> list[RecordBatch]:
         """The records from ``start`` up to ``end`` (exclusive) that are held, in order, no gap.
 
         Fewer when ``max_records`` or ``max_bytes`` (of values) is reached, but at least one
-        record when one is held.  The first chunk begins above ``start`` only when the records
+        record when one is held.  The first batch begins above ``start`` only when the records
         before it have been trimmed.
 
         Raises:
             StoreError: a block is damaged (topic, partition and offset are named).
         """
-        chunks: list[Chunk] = []
-        for offset, block in self._blocks(topic, partition, start, end):
-            count = min(block.count, max_records, block.fitting(max_bytes))
-            if count < 1 and chunks:
+        batches: list[RecordBatch] = []
+        for batch in self._batches(tp, start, end):
+            count = min(batch.count, max_records, batch.values.fitting(0, max_bytes))
+            if count < 1 and batches:
                 break
-            count = max(count, 1)
-            part = block.slice(0, count)
-            chunks.append(Chunk(offset, part))
-            max_records -= count
-            max_bytes -= len(part.data)
-            if count < block.count or max_records <= 0 or max_bytes <= 0:
+            part = batch.between(batch.offset, batch.offset + max(count, 1))
+            batches.append(part)
+            max_records -= part.count
+            max_bytes -= part.values.size_bytes
+            if part.count < batch.count or max_records <= 0 or max_bytes <= 0:
                 break
-        return chunks
+        return batches
 
     def snapshot(self) -> Snapshot:
         """The log as it is now, to be read in place, without a copy; close it.
@@ -290,7 +288,7 @@ class Log:
         """
         return Snapshot(self._env)
 
-    def times(self, topic: str, partition: str, start: int, end: int) -> list[tuple[int, int]]:
+    def times(self, tp: TopicPartition, start: int, end: int) -> list[tuple[int, int]]:
         """When the records from ``start`` up to ``end`` (exclusive) were written.
 
         Pairs (first offset, microseconds since the epoch UTC), ascending; each time holds up to
@@ -300,17 +298,18 @@ class Log:
             StoreError: a block is damaged.
         """
         offsets, stamps = [], []
-        for first, block in self._blocks(topic, partition, start, end):
-            runs = block.timestamp_runs
-            offsets.append(first + runs[:, 0].cumsum() - runs[:, 0])
-            stamps.append(runs[:, 1])
+        for batch in self._batches(tp, start, end):
+            assert batch.times is not None  # a block says when its records were written
+            counts, times = batch.times[:, 0], batch.times[:, 1]
+            offsets.append(batch.offset + counts.cumsum() - counts)
+            stamps.append(times)
         if not offsets:
             return []
         all_offsets, all_stamps = np.concatenate(offsets), np.concatenate(stamps)
         changes = np.append(True, all_stamps[1:] != all_stamps[:-1])
         return list(zip(all_offsets[changes].tolist(), all_stamps[changes].tolist(), strict=True))
 
-    def offset_for_time(self, topic: str, partition: str, timestamp_us: int) -> int | None:
+    def offset_for_time(self, tp: TopicPartition, timestamp_us: int) -> int | None:
         """The first record held that was written at ``timestamp_us`` or later.
 
         None when there is none.  Looks at the beginning of a number of blocks that grows with
@@ -321,17 +320,17 @@ class Log:
         """
         while True:
             with self._env.reading() as txn:
-                found = offset_of_time(self._env, txn, topic, partition, timestamp_us)
+                found = offset_of_time(self._env, txn, tp, timestamp_us)
             if found is None:
                 return None
-            checked = self._block_at(topic, partition, found)
+            checked = self._block_at(tp, found)
             if checked is None:
                 continue  # trimmed meanwhile
-            first, block = checked
-            stamps = block.timestamps()[found - first :]
-            return found + int(stamps.searchsorted(timestamp_us))
+            times = checked.between(found, checked.end).times
+            assert times is not None
+            return found + int(times[times[:, 1] < timestamp_us, 0].sum())
 
-    def statistics(self, topic: str, partition: str) -> PartitionStatistics | None:
+    def statistics(self, tp: TopicPartition) -> PartitionStatistics | None:
         """What a partition takes and when it was written; None when it is not known.
 
         Looks at the table's pages, not at the blocks: some 0.2 microseconds per block.
@@ -340,52 +339,37 @@ class Log:
             StoreError: the first block is damaged.
         """
         with self._env.reading() as txn:
-            return statistics_of(self._env, txn, topic, partition)
+            return statistics_of(self._env, txn, tp)
 
     def close(self) -> None:
         """Waits for reads and writes to end, then closes; a second call does nothing."""
         self._env.close()
 
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        self.close()
-
-    def _blocks(
-        self, topic: str, partition: str, start: int, end: int
-    ) -> Iterator[tuple[int, Block]]:
-        """The parts of the blocks that hold ``start`` to ``end``, each read when asked for."""
-        held = self.info(topic, partition)
+    def _batches(self, tp: TopicPartition, start: int, end: int) -> Iterator[RecordBatch]:
+        """The records from ``start`` up to ``end``, a block's at a time, read when asked for."""
+        held = self.info(tp)
         if held is None:
             return
         offset, end = max(start, held.earliest), min(end, held.end)
         while offset < end:
-            found = self._block_at(topic, partition, offset)
+            found = self._block_at(tp, offset)
             if found is None:  # trimmed meanwhile; what has been handed out remains true
                 return
-            first, block = found
-            count = min(first + block.count, end) - offset
-            yield offset, block.slice(offset - first, count)
-            offset += count
+            batch = found.between(offset, min(found.end, end))
+            yield batch
+            offset = batch.end
 
-    def _block_at(self, topic: str, partition: str, offset: int) -> tuple[int, Block] | None:
-        """The block that holds a record, and its first offset; None when the record is not held."""
+    def _block_at(self, tp: TopicPartition, offset: int) -> RecordBatch | None:
+        """The records of the block that holds ``offset``; None when the record is not held."""
         with self._env.reading() as txn:
-            found = block_at(self._env, txn, topic, partition, offset)
+            found = block_at(self._env, txn, tp, offset)
             if found is None:
                 return None
             block = self._cache.get(found.key)
-            if block is not None and offset < found.first + block.count:
-                return found.first, block
-            block = read_block(self._env, topic, partition, found, Block.copied)
-        self._cache.put(found.key, block)
-        return found.first, block
+            if block is None or offset >= found.first + block.count:
+                block = read_block(self._env, tp, found, Block.copied)
+                self._cache.put(found.key, block)
+        return RecordBatch(tp, found.first, block.values, times=block.times)
 
     def _check_rows(self) -> None:
         """Refuses a damaged table of partitions: one that was lost would begin again at 0."""
@@ -395,6 +379,6 @@ class Log:
             self._env.close()
             raise
 
-    def _held(self, topic: str, partition: str) -> PartitionRow | None:
+    def _held(self, tp: TopicPartition) -> PartitionRow | None:
         with self._env.reading() as txn:
-            return held_row(self._env, txn, topic, partition)
+            return held_row(self._env, txn, tp)

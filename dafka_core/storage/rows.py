@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, NamedTuple, Self
 
 import xxhash
 
-from dafka_core.records import NO_VERSION, Transaction
+from dafka_core.records import NO_VERSION, TopicPartition, Transaction
 
 if TYPE_CHECKING:
     import lmdb
@@ -110,16 +110,16 @@ class PartitionRow(NamedTuple):
         return row + _checksum(key, row)
 
 
-def partition_key(topic: str, partition: str) -> bytes:
+def partition_key(tp: TopicPartition) -> bytes:
     """The key of a partition's row.
 
     Raises:
         ValueError: the names are too long, or not what can be told apart again.
     """
-    key = topic_prefix(topic) + _encoded(partition)
+    key = topic_prefix(tp.topic) + _encoded(tp.partition)
     if len(key) > MAX_KEY_BYTES:
         raise ValueError(
-            f"the names of topic {topic!r} and partition {partition!r} have {len(key) - 1} octets "
+            f"the names of topic {tp.topic!r} and partition {tp.partition!r} have {len(key) - 1} octets "
             f"together, a store takes {MAX_KEY_BYTES - 1}"
         )
     return key
@@ -130,10 +130,10 @@ def topic_prefix(topic: str) -> bytes:
     return _encoded(topic) + b"\0"
 
 
-def names(key: bytes) -> tuple[str, str]:
+def names(key: bytes) -> TopicPartition:
     """The topic and the partition of a row's key."""
     topic, _, partition = key.decode("utf-8", "surrogateescape").partition("\0")
-    return topic, partition
+    return TopicPartition(topic, partition)
 
 
 def seek_block(cursor: lmdb.Cursor[memoryview], partition_id: int, offset: int) -> int | None:

@@ -5,15 +5,15 @@ from __future__ import annotations
 import contextlib
 import threading
 from collections.abc import Iterator
-from types import TracebackType
-from typing import Any, Self
+from typing import Any
 
 import numpy as np
 
+from dafka_core.closing import Closing
 from dafka_core.errors import ClosedError
-from dafka_core.records import PartitionInfo
+from dafka_core.records import PartitionInfo, RecordBatch, TopicPartition
 from dafka_core.storage import page_advice
-from dafka_core.storage.block import ALIGNMENT, Block, Chunk
+from dafka_core.storage.block import ALIGNMENT, Block
 from dafka_core.storage.environment import Environment, Pin
 from dafka_core.storage.rows import PartitionRow
 from dafka_core.storage.storage_errors import translated
@@ -43,11 +43,11 @@ class _Region:
             page_advice.leave(self._address, self._size_bytes)
 
 
-class Snapshot:
+class Snapshot(Closing):
     """What a log held when the snapshot was taken; see ``Log.snapshot``.
 
     Later appends are not seen, and merging and trimming take nothing away.  Blocks are not
-    copied, unless it is asked for: arrays and buffers of the chunks lie in the mapped file.  They
+    copied, unless it is asked for: arrays and buffers of the batches lie in the mapped file.  They
     stay valid as long as anything refers to them, also after ``close`` and after the log's own
     ``close``.  Until then the store cannot use again the space of what it merges or trims, so let
     go of them soon.
@@ -65,63 +65,52 @@ class Snapshot:
         with self._reading() as pin:
             return infos_of(self._env, pin.txn, topic)
 
-    def info(self, topic: str, partition: str) -> PartitionInfo | None:
+    def info(self, tp: TopicPartition) -> PartitionInfo | None:
         """What is held of a partition; None when it is not known."""
         with self._reading() as pin:
-            row = held_row(self._env, pin.txn, topic, partition)
-        return PartitionInfo(topic, partition, row.earliest, row.end) if row else None
+            row = held_row(self._env, pin.txn, tp)
+        return PartitionInfo(*tp, row.earliest, row.end) if row else None
 
     def read(
-        self, topic: str, partition: str, start: int, end: int, *, copy: bool = False
-    ) -> Iterator[Chunk]:
+        self, tp: TopicPartition, start: int, end: int, *, copy: bool = False
+    ) -> Iterator[RecordBatch]:
         """The records from ``start`` up to ``end`` (exclusive) that are held, in order, no gap.
 
-        One chunk per block, each looked up and checked when it is asked for.  The first one
+        One batch per block, each looked up and checked when it is asked for.  The first one
         begins above ``start`` only when the records before it have been trimmed.  With ``copy``
-        a chunk keeps nothing of the snapshot.
+        a batch keeps nothing of the snapshot.
 
         Raises:
-            ClosedError: the snapshot is closed, also between two chunks.
+            ClosedError: the snapshot is closed, also between two batches.
             StoreError: a block is damaged (topic, partition and offset are named).
         """
         with self._reading() as pin:
-            row = held_row(self._env, pin.txn, topic, partition)
+            row = held_row(self._env, pin.txn, tp)
         if row is None:
             return
         offset, end = max(start, row.earliest), min(end, row.end)
         while offset < end:
-            first, block = self._block_at(topic, partition, row, offset, copy=copy)
-            count = min(first + block.count, end) - offset
-            yield Chunk(offset, block.slice(offset - first, count))
-            offset += count
+            first, block = self._block_at(tp, row, offset, copy=copy)
+            batch = RecordBatch(tp, first, block.values, times=block.times)
+            yield batch.between(offset, min(batch.end, end))
+            offset = batch.end
 
     def close(self) -> None:
         """Ends reading; what has been handed out stays valid.  A second call does nothing."""
         with self._lock:
             self._pin = None
 
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        self.close()
-
     def _block_at(
-        self, topic: str, partition: str, row: PartitionRow, offset: int, *, copy: bool
+        self, tp: TopicPartition, row: PartitionRow, offset: int, *, copy: bool
     ) -> tuple[int, Block]:
         with self._reading() as pin:
-            found = block_of(self._env, pin.txn, topic, partition, row, offset)
+            found = block_of(self._env, pin.txn, tp, row, offset)
 
         def in_place(packed: memoryview) -> Block:
             return Block.parse(_in_place(packed, pin, once=self._env.read_only))
 
         read = Block.copied if copy else in_place
-        return found.first, read_block(self._env, topic, partition, found, read)
+        return found.first, read_block(self._env, tp, found, read)
 
     @contextlib.contextmanager
     def _reading(self) -> Iterator[Pin]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, NamedTuple
 
+from dafka_core.records import TopicPartition
 from dafka_core.storage.environment import Environment
 from dafka_core.storage.tables import held_row, size_of, time_at
 
@@ -31,20 +32,17 @@ class PartitionStatistics(NamedTuple):
     last_time_us: int | None
 
 
-def statistics_of(
-    env: Environment, txn: Txn, topic: str, partition: str
-) -> PartitionStatistics | None:
+def statistics_of(env: Environment, txn: Txn, tp: TopicPartition) -> PartitionStatistics | None:
     """See ``Log.statistics``."""
-    row = held_row(env, txn, topic, partition)
+    row = held_row(env, txn, tp)
     if row is None:
         return None
     first_us = last_us = None
     if row.earliest < row.end:
-        first_us = time_at(env, txn, topic, partition, row.earliest)
+        first_us = time_at(env, txn, tp, row.earliest)
         last_us = row.last_timestamp_us
     return PartitionStatistics(
-        topic,
-        partition,
+        *tp,
         row.earliest,
         row.end,
         row.end - row.earliest,

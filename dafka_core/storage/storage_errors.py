@@ -11,6 +11,7 @@ from pathlib import Path
 import lmdb
 
 from dafka_core.errors import StoreError
+from dafka_core.records import TopicPartition
 
 MAX_READERS = 1024
 """Read transactions at one time, over all processes; each costs 64 bytes of LMDB's lock file."""
@@ -50,11 +51,11 @@ def damaged(directory: Path, why: str) -> StoreError:
     )
 
 
-def damaged_block(directory: Path, topic: str, partition: str, offset: int, why: str) -> StoreError:
+def damaged_block(directory: Path, tp: TopicPartition, offset: int, why: str) -> StoreError:
     """The error for a block that is not what was written."""
     return damaged(
         directory,
-        f"topic {topic!r}, partition {partition}: the block at offset {offset} cannot be "
+        f"topic {tp.topic!r}, partition {tp.partition}: the block at offset {offset} cannot be "
         f"read: {why}",
     )
 

@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
-from dafka_core.records import Longs, PartitionInfo
+from dafka_core.records import PartitionInfo, TopicPartition
 from dafka_core.storage import rows
 from dafka_core.storage.block import peek_count, peek_times
 from dafka_core.storage.environment import Environment
 from dafka_core.storage.rows import PartitionRow
 from dafka_core.storage.storage_errors import damaged, damaged_block
+from dafka_core.values import Longs
 
 if TYPE_CHECKING:
     from dafka_core.storage.environment import Txn
@@ -28,29 +29,29 @@ class FoundBlock(NamedTuple):
     packed: memoryview
 
 
-def row_of(env: Environment, txn: Txn, topic: str, partition: str) -> PartitionRow | None:
+def row_of(env: Environment, txn: Txn, tp: TopicPartition) -> PartitionRow | None:
     """A partition's row; None when the partition is not known.
 
     Raises:
         StoreError: the row is damaged.
     """
-    name = rows.partition_key(topic, partition)
+    name = rows.partition_key(tp)
     found = txn.get(name, db=env.partitions)
     return None if found is None else _parsed(env, name, found)
 
 
-def held_row(env: Environment, txn: Txn, topic: str, partition: str) -> PartitionRow | None:
+def held_row(env: Environment, txn: Txn, tp: TopicPartition) -> PartitionRow | None:
     """A partition's row, for readers; None when it is not known, or has only staged records."""
-    row = row_of(env, txn, topic, partition)
+    row = row_of(env, txn, tp)
     return row if row is not None and row.end else None
 
 
-def name_of(env: Environment, txn: Txn, partition_id: int) -> tuple[str, str]:
+def name_of(env: Environment, txn: Txn, partition_id: int) -> TopicPartition:
     """The topic and the partition that have an id, found by looking at all of them."""
     for key, value in txn.cursor(env.partitions).iternext():
         if _parsed(env, bytes(key), value).id == partition_id:
             return rows.names(bytes(key))
-    return "unknown", f"with id {partition_id}"
+    return TopicPartition("unknown", f"with id {partition_id}")
 
 
 def tail_key(partition_id: int) -> bytes:
@@ -58,7 +59,7 @@ def tail_key(partition_id: int) -> bytes:
     return _TAIL_KEY + partition_id.to_bytes(8, "big")
 
 
-def tails(env: Environment, txn: Txn) -> list[tuple[str, str]]:
+def tails(env: Environment, txn: Txn) -> list[TopicPartition]:
     """The partitions with a tail."""
     found = []
     cursor = txn.cursor(env.meta)
@@ -75,7 +76,7 @@ def staged_from(env: Environment, txn: Txn, partition_id: int) -> int:
     name = txn.get(tail_key(partition_id), db=env.meta)
     row = None
     if name is not None:
-        row = row_of(env, txn, *rows.names(bytes(name)))
+        row = row_of(env, txn, rows.names(bytes(name)))
     return rows.LAST_OFFSET if row is None else row.end
 
 
@@ -111,22 +112,20 @@ def _check_count(env: Environment, txn: Txn, count: int) -> None:
         raise damaged(env.directory, why)
 
 
-def block_at(
-    env: Environment, txn: Txn, topic: str, partition: str, offset: int
-) -> FoundBlock | None:
+def block_at(env: Environment, txn: Txn, tp: TopicPartition, offset: int) -> FoundBlock | None:
     """The block that should hold a record; None when the record is not held.
 
     Raises:
         StoreError: the record is held, and there is no block for it that can be in its place.
     """
-    row = row_of(env, txn, topic, partition)
+    row = row_of(env, txn, tp)
     if row is None or not row.earliest <= offset < row.end:
         return None
-    return block_of(env, txn, topic, partition, row, offset)
+    return block_of(env, txn, tp, row, offset)
 
 
 def block_of(
-    env: Environment, txn: Txn, topic: str, partition: str, row: PartitionRow, offset: int
+    env: Environment, txn: Txn, tp: TopicPartition, row: PartitionRow, offset: int
 ) -> FoundBlock:
     """The same where the partition's row is known, and has the record.
 
@@ -136,28 +135,27 @@ def block_of(
     cursor = txn.cursor(env.blocks)
     first = rows.seek_block(cursor, row.id, offset)
     if first is None:
-        raise damaged_block(env.directory, topic, partition, offset, "there is no block")
+        raise damaged_block(env.directory, tp, offset, "there is no block")
     found = FoundBlock(bytes(cursor.key()), first, cursor.value())
     try:
         end = first + peek_count(found.packed)
     except ValueError as error:
-        raise damaged_block(env.directory, topic, partition, first, str(error)) from error
+        raise damaged_block(env.directory, tp, first, str(error)) from error
     if offset >= end:
-        raise damaged_block(env.directory, topic, partition, offset, "there is no block")
+        raise damaged_block(env.directory, tp, offset, "there is no block")
     # Its checksum tells what it holds, not where it belongs.  Looked for by its exact key: in a
     # damaged tree LMDB ends the process when it is asked for whatever comes next.  With the cursor:
     # ``get`` would have every page of the block that follows read.
     following = rows.BLOCK.pack(row.id, end)
     if end > row.end or (end < row.end and not cursor.set_key(following)):
         why = f"it ends at offset {end}, where no other one begins"
-        raise damaged_block(env.directory, topic, partition, first, why)
+        raise damaged_block(env.directory, tp, first, why)
     return found
 
 
 def read_block(
     env: Environment,
-    topic: str,
-    partition: str,
+    tp: TopicPartition,
     found: FoundBlock,
     read: Callable[[memoryview], T],
 ) -> T:
@@ -169,7 +167,7 @@ def read_block(
     try:
         return read(found.packed)
     except ValueError as error:
-        raise damaged_block(env.directory, topic, partition, found.first, str(error)) from error
+        raise damaged_block(env.directory, tp, found.first, str(error)) from error
 
 
 def size_of(env: Environment, txn: Txn, row: PartitionRow) -> int:
@@ -185,13 +183,13 @@ def size_of(env: Environment, txn: Txn, row: PartitionRow) -> int:
     return total
 
 
-def time_at(env: Environment, txn: Txn, topic: str, partition: str, offset: int) -> int | None:
+def time_at(env: Environment, txn: Txn, tp: TopicPartition, offset: int) -> int | None:
     """When a record was written; None when it is not held.  The block is not checked.
 
     Raises:
         StoreError: the block cannot be one.
     """
-    found = _times_at(env, txn, topic, partition, offset)
+    found = _times_at(env, txn, tp, offset)
     if found is None:
         return None
     first, runs = found
@@ -199,9 +197,7 @@ def time_at(env: Environment, txn: Txn, topic: str, partition: str, offset: int)
     return int(runs[at, 1])
 
 
-def offset_of_time(
-    env: Environment, txn: Txn, topic: str, partition: str, timestamp_us: int
-) -> int | None:
+def offset_of_time(env: Environment, txn: Txn, tp: TopicPartition, timestamp_us: int) -> int | None:
     """The first record held that was written then or later; None when there is none.
 
     A search over blocks, which are not checked.
@@ -209,12 +205,12 @@ def offset_of_time(
     Raises:
         StoreError: a block that was looked at cannot be one.
     """
-    row = row_of(env, txn, topic, partition)
+    row = row_of(env, txn, tp)
     if row is None or row.last_timestamp_us < timestamp_us:
         return None
     low, high = row.earliest, row.end
     while low < high:
-        found = _times_at(env, txn, topic, partition, (low + high) // 2)
+        found = _times_at(env, txn, tp, (low + high) // 2)
         assert found is not None  # what is held does not change inside a transaction
         first, runs = found
         if runs[-1, 1] < timestamp_us:
@@ -236,10 +232,10 @@ def _parsed(env: Environment, name: bytes, value: memoryview) -> PartitionRow:
 
 
 def _times_at(
-    env: Environment, txn: Txn, topic: str, partition: str, offset: int
+    env: Environment, txn: Txn, tp: TopicPartition, offset: int
 ) -> tuple[int, Longs] | None:
     """The first offset of the block that holds a record, and its runs of timestamps."""
-    found = block_at(env, txn, topic, partition, offset)
+    found = block_at(env, txn, tp, offset)
     if found is None:
         return None
-    return found.first, read_block(env, topic, partition, found, peek_times)
+    return found.first, read_block(env, tp, found, peek_times)

@@ -8,7 +8,7 @@ from typing import Final, NamedTuple, Protocol
 
 from dafka_core.errors import NotAcknowledgedError, StoreUnreachableError
 from dafka_core.flight.store_client import StoreClient
-from dafka_core.records import Transaction
+from dafka_core.records import TopicPartition, Transaction
 from dafka_spark.option_values import ALL_STORES
 
 LOOK_AGAIN_S: Final = 0.2
@@ -27,8 +27,7 @@ class AckGoal(NamedTuple):
         unit: what is to be their marker then; None for none.
     """
 
-    topic: str
-    partition: str
+    tp: TopicPartition
     start: int
     end: int
     transaction: Transaction | None = None
@@ -80,7 +79,7 @@ def wait_for_acks(
             return
         if now >= deadline:
             count = goal.end - goal.start
-            raise NotAcknowledgedError(goal.topic, goal.partition, count, deadline - began)
+            raise NotAcknowledgedError(*goal.tp, count, deadline - began)
         if silent or not missing:
             time.sleep(min(LOOK_AGAIN_S, remaining_s(deadline)))
             known = stores.anew()
@@ -97,9 +96,7 @@ def _ask(
             continue
         step_s = min(remaining_s(deadline), LOOK_AGAIN_S)
         try:
-            end = host.wait(
-                goal.topic, goal.partition, goal.end, transaction=goal.transaction, timeout_s=step_s
-            )
+            end = host.wait(goal.tp, goal.end, transaction=goal.transaction, timeout_s=step_s)
         except StoreUnreachableError:
             silent.add(store)
         else:

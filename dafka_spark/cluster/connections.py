@@ -21,7 +21,7 @@ from dafka_core.errors import DafkaError, DataLossError
 from dafka_core.flight.local_log import LocalLogs
 from dafka_core.flight.store_client import StoreClient
 from dafka_core.flight.store_location import StoreLocation
-from dafka_core.records import PartitionInfo, RecordBatch
+from dafka_core.records import PartitionInfo, RecordBatch, TopicPartition
 from dafka_spark.options import MeshAddress
 
 IDLE_S: Final = 60.0
@@ -50,12 +50,12 @@ class MeshReader(Closable, Protocol):
         """What the stores hold."""
 
     def read(
-        self, topic: str, partition: str, start: int, end: int, *, timeout_s: float
+        self, tp: TopicPartition, start: int, end: int, *, timeout_s: float
     ) -> Iterator[RecordBatch]:
         """The records of a range, in order."""
 
     def times(
-        self, topic: str, partition: str, start: int, end: int, *, timeout_s: float
+        self, tp: TopicPartition, start: int, end: int, *, timeout_s: float
     ) -> list[tuple[int, int]]:
         """When a store wrote them."""
 

@@ -10,6 +10,7 @@ import pyarrow as pa
 
 from dafka_core import Producer
 from dafka_core.errors import ConfigError, StoreUnreachableError
+from dafka_core.records import TopicPartition
 from dafka_spark.cluster.store_registry import StoreRegistry
 from dafka_spark.option_values import ALL, ALL_STORES
 from dafka_spark.options import SinkOptions
@@ -20,9 +21,9 @@ from dafka_spark.sink.hosted_writer import HostedWriter
 class AtLeastOnceWriter:
     """At least once: what a task has written to a partition, through a publisher of any kind."""
 
-    def __init__(self, topic: str, publisher: Producer | HostedWriter) -> None:
+    def __init__(self, tp: TopicPartition, publisher: Producer | HostedWriter) -> None:
         self.publisher = publisher
-        self._topic = topic
+        self._tp = tp
         self._start = publisher.next_offset
 
     def publish_many(self, values: pa.Array) -> None:
@@ -37,7 +38,7 @@ class AtLeastOnceWriter:
         """
         self.publisher.flush(timeout_s)
         address, end = self.publisher.address, self.publisher.next_offset
-        return WrittenRange(self._topic, address, min(self._start, end), end)
+        return WrittenRange(self._tp, min(self._start, end), end)
 
     def __enter__(self) -> Self:
         self.publisher.__enter__()
@@ -52,7 +53,7 @@ class AtLeastOnceWriter:
         self.publisher.__exit__(kind, error, traceback)
 
 
-def open_at_least_once(options: SinkOptions, topic: str, address: str) -> AtLeastOnceWriter:
+def open_at_least_once(options: SinkOptions, tp: TopicPartition) -> AtLeastOnceWriter:
     """A publisher that goes on after the last record the stores have of ``address``.
 
     Stores of ours host the partition, if there are as many as must acknowledge; else it is
@@ -69,14 +70,13 @@ def open_at_least_once(options: SinkOptions, topic: str, address: str) -> AtLeas
                 continue
             with suppress(StoreUnreachableError):
                 hosted = HostedWriter(
-                    topic,
-                    address,
+                    tp,
                     known,
                     hosts,
                     acks=options.acks,
                     timeout_s=options.delivery_timeout_s,
                 )
-                return AtLeastOnceWriter(topic, hosted)
+                return AtLeastOnceWriter(tp, hosted)
     except BaseException:
         hosts.close()
         raise
@@ -86,6 +86,6 @@ def open_at_least_once(options: SinkOptions, topic: str, address: str) -> AtLeas
             "acks", ALL, "counts stores with Arrow Flight, and none answers: name a number"
         )
     producer = Producer(
-        topic, tower=options.tower, host=options.host, address=address, acks=options.acks
+        tp.topic, tower=options.tower, host=options.host, address=tp.partition, acks=options.acks
     )
-    return AtLeastOnceWriter(topic, producer)
+    return AtLeastOnceWriter(tp, producer)

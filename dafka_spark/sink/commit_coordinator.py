@@ -15,7 +15,8 @@ from dafka_core.errors import ConfigError, DafkaError, StoreUnreachableError
 from dafka_core.flight.limits import MAX_TRANSACTIONS
 from dafka_core.flight.store_client import StoreClient
 from dafka_core.flight.store_location import StoreLocation
-from dafka_core.records import NO_VERSION, StagedTransaction
+from dafka_core.log_entries import Discard
+from dafka_core.records import NO_VERSION, StagedTransaction, TopicPartition
 from dafka_spark.cluster.acknowledgements import LOOK_AGAIN_S, AckGoal, remaining_s, wait_for_acks
 from dafka_spark.cluster.store_registry import StoreRegistry, ask_all_stores, enough
 from dafka_spark.options import SinkOptions
@@ -53,20 +54,20 @@ class TransactionalWriterFactory:
     def __init__(
         self,
         options: SinkOptions,
-        number: int,
+        version: int,
         *,
         pick: PickedStore = NO_PICK,
         goes_on: bool = False,
     ) -> None:
         self._options = options
-        self._number = number
+        self._version = version
         self._store = pick.store
         self._goes_on = goes_on
         self._hosts = StoreRegistry(options.via, pick.places)
         self._streams = StreamLimit()
         self.close = self._hosts.close
 
-    def __call__(self, topic: str, address: str) -> TransactionalWriter:
+    def __call__(self, tp: TopicPartition) -> TransactionalWriter:
         """A publisher of one unit.
 
         Raises:
@@ -77,12 +78,11 @@ class TransactionalWriterFactory:
         known = enough(self._hosts, options.acks, options.delivery_timeout_s)
         if self._store:
             if self._goes_on:
-                known = self._catch_up(known, topic, address)
+                known = self._catch_up(known, tp)
             known = [host for host in known if host.place.store == self._store]
         return TransactionalWriter(
-            topic,
-            address,
-            self._number,
+            tp,
+            self._version,
             self._hosts,
             known,
             self._streams,
@@ -91,13 +91,11 @@ class TransactionalWriterFactory:
             timeout_s=options.delivery_timeout_s,
         )
 
-    def _catch_up(
-        self, known: Sequence[StoreClient], topic: str, address: str
-    ) -> list[StoreClient]:
+    def _catch_up(self, known: Sequence[StoreClient], tp: TopicPartition) -> list[StoreClient]:
         """Waits until the picked store has what any other has of the partition; the stores then."""
 
         def end_at(host: StoreClient) -> int:
-            return host.transaction_states([(topic, address)], timeout_s=ASK_S)[0].end
+            return host.transaction_states([tp], timeout_s=ASK_S)[0].end
 
         deadline = time.monotonic() + self._options.delivery_timeout_s
         while True:
@@ -106,7 +104,7 @@ class TransactionalWriterFactory:
             why = "it is not there"
             for picked in (host for host, _ in heard if host.place.store == self._store):
                 with suppress(StoreUnreachableError):
-                    has = picked.wait(topic, address, end, timeout_s=remaining_s(deadline))
+                    has = picked.wait(tp, end, timeout_s=remaining_s(deadline))
                     if has >= end:
                         return [host for host, _ in heard]
                     why = f"it has the partition up to {has}, another store up to {end}"
@@ -147,13 +145,14 @@ def commit(options: SinkOptions, pick: PickedStore, ranges: Sequence[WrittenRang
     if not ranges:
         return
     transactions = [
-        StagedTransaction(
-            each.topic, each.partition, each.attempt, each.start, each.end, NO_VERSION
-        )
+        StagedTransaction(*each.tp, each.attempt, each.start, each.end, NO_VERSION)
         for each in ranges
     ]
     if len(transactions) > MAX_TRANSACTIONS:
-        why = f"a job that writes to {len(transactions)} partitions cannot appear at once; {MAX_TRANSACTIONS} can"
+        count = len(transactions)
+        why = (
+            f"a job that writes to {count} partitions cannot appear at once; {MAX_TRANSACTIONS} can"
+        )
         raise ConfigError("delivery", options.delivery, f"{why}: write with fewer tasks")
     deadline = time.monotonic() + options.delivery_timeout_s
     with closing(StoreRegistry(options.via, pick.places)) as hosts:
@@ -164,9 +163,7 @@ def commit(options: SinkOptions, pick: PickedStore, ranges: Sequence[WrittenRang
         known = hosts.current()
         for transaction in transactions:
             wait_for_acks(
-                AckGoal(
-                    transaction.topic, transaction.partition, transaction.start, transaction.end
-                ),
+                AckGoal(transaction.tp, transaction.start, transaction.end),
                 hosts,
                 known,
                 acks=options.acks,
@@ -179,7 +176,7 @@ def discard(
     options: SinkOptions,
     pick: PickedStore,
     ranges: Sequence[WrittenRange],
-    partitions: Sequence[tuple[str, str]],
+    partitions: Sequence[TopicPartition],
 ) -> None:
     """Gives up what tasks have staged at a store, as far as it answers.
 
@@ -187,7 +184,7 @@ def discard(
     say so any more.
     """
     deadline = time.monotonic() + DISCARD_S
-    stages = {(each.topic, each.partition, each.attempt) for each in ranges}
+    stages = {Discard(each.tp, each.attempt) for each in ranges}
 
     def give_up(host: StoreClient) -> None:
         infos = (
@@ -195,9 +192,9 @@ def discard(
             if partitions
             else []
         )
-        for (topic, partition), info in zip(partitions, infos, strict=True):
+        for tp, info in zip(partitions, infos, strict=True):
             if info.staged_end > info.end:
-                stages.add((topic, partition, info.attempt))
+                stages.add(Discard(tp, info.attempt))
         found = sorted(stages)
         for start in range(0, len(found), MAX_TRANSACTIONS):
             host.discard(found[start : start + MAX_TRANSACTIONS], timeout_s=remaining_s(deadline))

@@ -6,6 +6,8 @@ from dataclasses import dataclass
 
 from pyspark.sql.datasource import WriterCommitMessage
 
+from dafka_core.records import TopicPartition
+
 
 @dataclass(frozen=True, slots=True)
 class WrittenRange:
@@ -14,8 +16,7 @@ class WrittenRange:
     ``attempt`` is the one that has staged them; empty when they are visible already.
     """
 
-    topic: str
-    partition: str
+    tp: TopicPartition
     start: int
     end: int
     attempt: str = ""

@@ -10,14 +10,15 @@ import pyarrow as pa
 
 from dafka_core.errors import DafkaError
 from dafka_core.flight.store_client import StoreClient
-from dafka_core.records import TransactionState
+from dafka_core.log_entries import Discard
+from dafka_core.records import TopicPartition, TransactionState
 
 DISCARD_S: Final = 2.0
 """How long giving up may take: what is not discarded now, the store discards some day."""
 
 
 def end_attempt(
-    host: StoreClient, topic: str, address: str, info: TransactionState, number: int
+    host: StoreClient, tp: TopicPartition, info: TransactionState, version: int
 ) -> None:
     """Discards what a store has staged of a partition, so far as it answers.
 
@@ -26,20 +27,18 @@ def end_attempt(
         number: that of the unit that is to be written.
     """
     with suppress(DafkaError):
-        attempt = info.attempt or _taken_over(host, topic, address, info.end, number)
-        host.discard([(topic, address, attempt)], timeout_s=DISCARD_S)
+        attempt = info.attempt or _taken_over(host, tp, info.end, version)
+        host.discard([Discard(tp, attempt)], timeout_s=DISCARD_S)
 
 
-def _taken_over(host: StoreClient, topic: str, address: str, end: int, number: int) -> str:
+def _taken_over(host: StoreClient, tp: TopicPartition, end: int, version: int) -> str:
     """An attempt that takes the place of a unit which came to a store only in part.
 
     The store it came from is lost.  What is left of it must not be joined with what comes from
     the unit's new host, which has the same offsets, and may have the rows in another order.
     """
     attempt = uuid.uuid4().hex.upper()
-    with host.put(
-        topic, address, end, attempt=attempt, transaction=number, timeout_s=DISCARD_S
-    ) as put:
+    with host.put(tp, end, attempt=attempt, transaction=version, timeout_s=DISCARD_S) as put:
         put.write(pa.array([b""], pa.binary()))
         put.wait_durable(end + 1, timeout_s=DISCARD_S)
     return attempt

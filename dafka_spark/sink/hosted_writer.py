@@ -18,6 +18,7 @@ from dafka_core.errors import (
 )
 from dafka_core.flight.client_put import PutStream
 from dafka_core.flight.store_client import StoreClient
+from dafka_core.records import TopicPartition
 from dafka_spark.cluster.acknowledgements import (
     LOOK_AGAIN_S,
     SILENT_S,
@@ -62,16 +63,15 @@ class HostedWriter:
 
     def __init__(
         self,
-        topic: str,
-        address: str,
+        tp: TopicPartition,
         known: Sequence[StoreClient],
         hosts: StoreRegistry,
         *,
         acks: int,
         timeout_s: float,
     ) -> None:
-        self._topic = topic
-        self.address = address
+        self._tp = tp
+        self.address = tp.partition
         self._hosts = hosts
         self._acks = acks
         self._timeout_s = timeout_s
@@ -80,7 +80,7 @@ class HostedWriter:
         self._retained_bytes = 0
         heard = ask_all_stores(hosts, known, self._end_at, time.monotonic() + SILENT_S)
         self._known: Sequence[StoreClient] = [host for host, _ in heard]
-        best = furthest([HostCandidate(host, end) for host, end in heard], address)
+        best = furthest([HostCandidate(host, end) for host, end in heard], tp.partition)
         self._host = best.host
         self._began = self._sent_end = best.end
         self._put = self._open(best.end)
@@ -111,7 +111,7 @@ class HostedWriter:
             if self._retained and time.monotonic() >= deadline:
                 raise self._not_acknowledged(timeout_s)
         wait_for_acks(
-            AckGoal(self._topic, self.address, self._began, self._sent_end),
+            AckGoal(self._tp, self._began, self._sent_end),
             self._hosts,
             self._known,
             acks=self._acks,
@@ -164,7 +164,9 @@ class HostedWriter:
             self._put.close()
             try:
                 self._host.wait(
-                    self._topic, self.address, conflict.end, timeout_s=remaining_s(deadline)
+                    self._tp,
+                    conflict.end,
+                    timeout_s=remaining_s(deadline),
                 )
                 self._go_on(self._host, conflict.end)
             except StoreUnreachableError:
@@ -198,7 +200,7 @@ class HostedWriter:
 
     def _not_acknowledged(self, waited_s: float) -> NotAcknowledgedError:
         count = self._sent_end - self._retained[0].offset
-        return NotAcknowledgedError(self._topic, self.address, count, waited_s)
+        return NotAcknowledgedError(*self._tp, count, waited_s)
 
     def _go_on(self, host: StoreClient, end: int) -> None:
         """Puts what is not acknowledged at a host where the partition ends at ``end``.
@@ -226,8 +228,7 @@ class HostedWriter:
         sent = pa.concat_arrays([sent.values for sent in self._retained])
         start = at
         for found in host.read(
-            self._topic,
-            self.address,
+            self._tp,
             start,
             min(end, start + len(sent)),
             times=False,
@@ -235,7 +236,7 @@ class HostedWriter:
             max_bytes=BLOCK_BYTES,
             timeout_s=self._timeout_s,
         ):
-            same = pc.equal(found.values, sent.slice(at - start, len(found.values)))
+            same = pc.equal(found.values.to_arrow(), sent.slice(at - start, found.count))
             first_other = pc.index(same, False).as_py()
             if first_other >= 0:
                 return at + int(first_other)
@@ -243,7 +244,7 @@ class HostedWriter:
         return at
 
     def _open(self, start: int) -> PutStream:
-        return self._host.put(self._topic, self.address, start, timeout_s=self._timeout_s)
+        return self._host.put(self._tp, start, timeout_s=self._timeout_s)
 
     def _best(self) -> HostCandidate:
         """The host that has most of the partition; the same one each time if they are equal."""
@@ -258,5 +259,5 @@ class HostedWriter:
         return furthest(candidates, self.address)
 
     def _end_at(self, host: StoreClient) -> int:
-        infos = host.heads([self._topic], timeout_s=self._timeout_s)
+        infos = host.heads([self._tp.topic], timeout_s=self._timeout_s)
         return next((info.end for info in infos if info.partition == self.address), 0)

@@ -19,6 +19,7 @@ import pyarrow.compute as pc
 from pyspark.sql.types import BinaryType, StringType, StructType
 
 from dafka_core.errors import ConfigError
+from dafka_core.records import TopicPartition
 from dafka_spark.errors import ColumnError
 from dafka_spark.option_values import parse_name
 from dafka_spark.options import SinkOptions
@@ -55,7 +56,7 @@ class PartitionWriter(Protocol):
         """Ends the publisher."""
 
 
-Open = Callable[[str, str], PartitionWriter]
+Open = Callable[[TopicPartition], PartitionWriter]
 """Takes a topic and an address."""
 
 
@@ -149,7 +150,7 @@ class PartitionWriters:
                 raise ColumnError(
                     "topic", f"a task writes to more than {MAX_TOPICS} topics; repartition by topic"
                 )
-            opened = self._open(topic, self._address_of(topic))
+            opened = self._open(TopicPartition(topic, self._address_of(topic)))
             publisher = self._publishers[topic] = self._stack.enter_context(opened)
         return publisher
 

@@ -26,7 +26,14 @@ from dafka_core.errors import (
 )
 from dafka_core.flight.client_put import PutStream
 from dafka_core.flight.store_client import StoreClient
-from dafka_core.records import NO_VERSION, StagedTransaction, Transaction, TransactionState
+from dafka_core.log_entries import Discard
+from dafka_core.records import (
+    NO_VERSION,
+    StagedTransaction,
+    TopicPartition,
+    Transaction,
+    TransactionState,
+)
 from dafka_spark.cluster.acknowledgements import (
     LOOK_AGAIN_S,
     SILENT_S,
@@ -78,9 +85,8 @@ class TransactionalWriter:
 
     def __init__(
         self,
-        topic: str,
-        address: str,
-        number: int,
+        tp: TopicPartition,
+        version: int,
         hosts: StoreRegistry,
         known: Sequence[StoreClient],
         streams: StreamLimit,
@@ -89,9 +95,9 @@ class TransactionalWriter:
         acks: int,
         timeout_s: float,
     ) -> None:
-        self._topic = topic
-        self.address = address
-        self._number = number
+        self._tp = tp
+        self.address = tp.partition
+        self._version = version
         self._hosts = hosts
         self._store = store
         self._known = known
@@ -147,27 +153,25 @@ class TransactionalWriter:
         deadline = time.monotonic() + timeout_s
         for block in self._blocks.rest():
             self._send(block)
-        work = self._stage_all if self._number == NO_VERSION else self._commit
+        work = self._stage_all if self._version == NO_VERSION else self._commit
         while self._transaction is None and self._rows and not self._guarded(work, deadline):
             if time.monotonic() >= deadline:
                 raise self._not_acknowledged(timeout_s)
         self._leave()
         transaction = self._transaction
         if transaction is None:
-            return WrittenRange(
-                self._topic, self.address, self._start, self._sent_end, self._attempt
-            )
+            return WrittenRange(self._tp, self._start, self._sent_end, self._attempt)
         if transaction.end - transaction.start != self._rows:
-            raise TransactionChangedError(self._topic, self.address, transaction, self._rows)
+            raise TransactionChangedError(*self._tp, transaction, self._rows)
         wait_for_acks(
-            AckGoal(self._topic, self.address, transaction.start, transaction.end, transaction),
+            AckGoal(self._tp, transaction.start, transaction.end, transaction),
             self._hosts,
             self._known,
             acks=self._acks,
             have=self._have,
             deadline=deadline,
         )
-        return WrittenRange(self._topic, self.address, transaction.start, transaction.end)
+        return WrittenRange(self._tp, transaction.start, transaction.end)
 
     def __enter__(self) -> Self:
         return self
@@ -180,7 +184,7 @@ class TransactionalWriter:
     ) -> None:
         self._leave()
         if kind is not None and self._transaction is None and self._host is not None:
-            stage = (self._topic, self.address, self._attempt)
+            stage = Discard(self._tp, self._attempt)
             with suppress(DafkaError):
                 self._host.discard([stage], timeout_s=DISCARD_S)
 
@@ -217,14 +221,13 @@ class TransactionalWriter:
     def _commit(self, deadline: float) -> None:
         self._stage_all(deadline)
         assert self._host is not None
-        transaction = Transaction(self._number, self._start, self._sent_end)
+        transaction = Transaction(self._version, self._start, self._sent_end)
         commit = StagedTransaction(
-            self._topic,
-            self.address,
+            *self._tp,
             self._attempt,
             transaction.start,
             transaction.end,
-            transaction.number,
+            transaction.version,
         )
         self._was_tried = True
         self._host.commit([commit], timeout_s=remaining_s(deadline))
@@ -235,11 +238,10 @@ class TransactionalWriter:
             assert self._host is not None
             self._streams.enter(self)
             self._put = self._host.put(
-                self._topic,
-                self.address,
+                self._tp,
                 sent.offset,
                 attempt=self._attempt,
-                transaction=self._number,
+                transaction=self._version,
                 timeout_s=self._timeout_s,
             )
         self._put.write(sent.values)
@@ -289,7 +291,7 @@ class TransactionalWriter:
         found, failure = [], None
         for host in self._known:
             try:
-                (info,) = host.transaction_states([(self._topic, self.address)], timeout_s=ASK_S)
+                (info,) = host.transaction_states([self._tp], timeout_s=ASK_S)
             except StoreUnreachableError as error:
                 failure = error
             else:
@@ -323,23 +325,23 @@ class TransactionalWriter:
             for each in possible
             if each.host is best.host
         ):
-            raise FencedError(self._topic, self.address, self._attempt)
+            raise FencedError(*self._tp, self._attempt)
         self._begin(best)
         return True
 
     def _is_there(self, found: Sequence[_Found]) -> bool:
         """Whether a store has the unit already."""
-        if self._number == NO_VERSION:
+        if self._version == NO_VERSION:
             return False
         transactions = [(each.host.place.store, each.info.transaction) for each in found]
         newest = max(
             (transaction for _, transaction in transactions if transaction is not None),
             default=None,
         )
-        if newest is None or newest.number < self._number:
+        if newest is None or newest.version < self._version:
             return False
-        if newest.number > self._number:
-            raise OldCheckpointError(self._topic, self.address, self._number, newest)
+        if newest.version > self._version:
+            raise OldCheckpointError(*self._tp, self._version, newest)
         self._set_transaction(
             newest, {store for store, transaction in transactions if transaction == newest}
         )
@@ -372,7 +374,7 @@ class TransactionalWriter:
         staged_end = same.info.staged_end
         first = self._retained[0].offset if self._retained else self._sent_end
         if same.info.attempt != self._attempt or not first <= staged_end <= self._sent_end:
-            raise FencedError(self._topic, self.address, self._attempt)
+            raise FencedError(*self._tp, self._attempt)
         rest = deque[Sent]()
         for sent in self._retained:
             missing = sent.values.slice(max(staged_end - sent.offset, 0))
@@ -398,7 +400,7 @@ class TransactionalWriter:
         for host, info in found:
             is_older = not info.attempt and info.end != best.end
             if host is not best.host and self._is_others(info) and not is_older:
-                end_attempt(host, self._topic, self.address, info, self._number)
+                end_attempt(host, self._tp, info, self._version)
 
     def _is_others(self, info: TransactionState) -> bool:
         return info.staged_end > info.end and info.attempt not in self._attempts
@@ -410,4 +412,4 @@ class TransactionalWriter:
         self._streams.leave(self)
 
     def _not_acknowledged(self, waited_s: float) -> NotAcknowledgedError:
-        return NotAcknowledgedError(self._topic, self.address, self._rows, waited_s)
+        return NotAcknowledgedError(*self._tp, self._rows, waited_s)

@@ -17,7 +17,7 @@ from pyspark.sql.datasource import (
 from pyspark.sql.types import StructType
 
 from dafka_core.errors import ConfigError
-from dafka_core.records import NO_VERSION
+from dafka_core.records import NO_VERSION, TopicPartition
 from dafka_spark.cluster.worker_process import settle
 from dafka_spark.options import SinkOptions
 from dafka_spark.sink import commit_coordinator
@@ -43,9 +43,9 @@ class _Writer:
     def _write(
         self, batches: Iterator[pa.RecordBatch], writer_id: str, task: TaskContext, open_: Open
     ) -> TaskCommit:
-        number = task.partitionId()
+        task_number = task.partitionId()
         written = write_rows(
-            batches, self._options, lambda topic: address(writer_id, topic, number), open_
+            batches, self._options, lambda topic: address(writer_id, topic, task_number), open_
         )
         settle()
         return written
@@ -53,8 +53,8 @@ class _Writer:
     def _write_repeatable(
         self, batches: Iterator[pa.RecordBatch], writer_id: str, task: TaskContext
     ) -> TaskCommit:
-        def open_(topic: str, partition: str) -> PartitionWriter:
-            return open_at_least_once(self._options, topic, partition)
+        def open_(tp: TopicPartition) -> PartitionWriter:
+            return open_at_least_once(self._options, tp)
 
         return self._write(batches, writer_id, task, open_)
 
@@ -126,11 +126,11 @@ class DafkaBatchWriter(_Writer, DataSourceArrowWriter):
         if not self._options.is_exact:
             return
         ranges = [each for message in _written(messages) for each in message.ranges]
-        topics = {self._options.topic, *(each.topic for each in ranges)} - {""}
+        topics = {self._options.topic, *(each.tp.topic for each in ranges)} - {""}
         partitions = [
-            (topic, address(self._write_id, topic, number))
+            TopicPartition(topic, address(self._write_id, topic, task_number))
             for topic in sorted(topics)
-            for number in range(len(messages))
+            for task_number in range(len(messages))
         ]
         commit_coordinator.discard(self._options, self._pick, ranges, partitions)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from dataclasses import dataclass
 
-from dafka_core.records import PartitionInfo
+from dafka_core.records import PartitionInfo, TopicPartition
 from dafka_spark.errors import (
     HeadBehindError,
     PartitionVanishedError,
@@ -13,7 +13,6 @@ from dafka_spark.errors import (
     SourceLossError,
     StoreLostDataError,
 )
-from dafka_spark.source.source_offset import TopicPartition
 
 _log = logging.getLogger("dafka_spark")
 

@@ -18,12 +18,11 @@ from weakref import WeakKeyDictionary
 
 from dafka_core.errors import ConfigError, StoreUnreachableError
 from dafka_core.flight.store_location import StoreLocation
-from dafka_core.records import PartitionInfo
+from dafka_core.records import PartitionInfo, TopicPartition
 from dafka_spark.cluster import connections
 from dafka_spark.cluster.connections import Connect, MeshReader
 from dafka_spark.options import AUTO, LOCAL, MESH, SourceOptions
 from dafka_spark.source.range_planner import HeldRange, Holders
-from dafka_spark.source.source_offset import TopicPartition
 
 ASK_TIMEOUT_S: Final = 5.0
 """For one store's answer, while others wait for it.  The mesh notices within this time that a peer

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from dafka_core.errors import ConfigError
-from dafka_core.records import PartitionInfo
+from dafka_core.records import PartitionInfo, TopicPartition
 from dafka_spark.option_values import (
     EARLIEST,
     EARLIEST_OFFSET,
@@ -13,7 +13,6 @@ from dafka_spark.option_values import (
     LATEST_OFFSET,
     OffsetRangeLimit,
 )
-from dafka_spark.source.source_offset import TopicPartition
 
 Heads = Mapping[TopicPartition, PartitionInfo]
 """What the stores hold of each selected partition."""

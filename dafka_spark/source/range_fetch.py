@@ -15,8 +15,7 @@ from dataclasses import replace
 from typing import Final, NamedTuple
 
 from dafka_core.errors import DafkaError, DataLossError, StoreUnreachableError
-from dafka_core.flight.columns import RecordColumns
-from dafka_core.records import PartitionInfo
+from dafka_core.records import PartitionInfo, RecordBatch
 from dafka_spark.errors import (
     FetchError,
     IncompleteBatchError,
@@ -29,7 +28,6 @@ from dafka_spark.source.data_loss import DataLossPolicy, judged
 from dafka_spark.source.latest_offsets import furthest
 from dafka_spark.source.range_planner import OffsetRange
 from dafka_spark.source.record_sources import NotHereError, RecordSource
-from dafka_spark.source.source_offset import TopicPartition
 
 RETRY_S: Final = 0.2
 """Between rounds, when nobody can be reached and there is no mesh that would wait for them."""
@@ -56,7 +54,7 @@ class RangeFetch:
         self.lost: list[range] = []
         """The offsets that option ``failOnDataLoss`` has let the query do without, so far."""
         self._wanted = wanted
-        self._key = TopicPartition(wanted.topic, wanted.partition)
+        self._key = wanted.tp
         self._options = options
         self._ways = ways
         self._mesh = any(way.known is None for way in ways)
@@ -66,7 +64,7 @@ class RangeFetch:
         self._progress_at = 0.0
         self._denied = False
 
-    def columns(self) -> Iterator[RecordColumns]:
+    def batches(self) -> Iterator[RecordBatch]:
         """The records, each offset seen to be there, or its loss met by ``failOnDataLoss``.
 
         Raises:
@@ -89,7 +87,7 @@ class RangeFetch:
             elif not self._looks_again(loss):
                 self._meet(loss, failures)
 
-    def _round(self) -> Generator[RecordColumns, None, list[_Failure]]:
+    def _round(self) -> Generator[RecordBatch, None, list[_Failure]]:
         """Asks every way for what it is known to have, then, if need be, for anything."""
         begun, end = self._at, self._wanted.end
         failures: list[_Failure] = []
@@ -119,7 +117,7 @@ class RangeFetch:
 
     def _through(
         self, way: RecordSource, stop: int, failures: list[_Failure]
-    ) -> Generator[RecordColumns, None, None]:
+    ) -> Generator[RecordBatch, None, None]:
         begun = self._at
         try:
             yield from self._read(way, stop)
@@ -132,15 +130,15 @@ class RangeFetch:
         except DafkaError as error:
             self._note(way, error, failures)
 
-    def _read(self, way: RecordSource, stop: int) -> Iterator[RecordColumns]:
+    def _read(self, way: RecordSource, stop: int) -> Iterator[RecordBatch]:
         asked = replace(self._wanted, end=stop)
-        for columns in way.read(asked, self._at, times=self._times):
-            if columns.offset > self._at:
-                raise self._hole(way, columns.offset)
-            if columns.offset < self._at or columns.end > stop:
-                raise self._wrong(way, columns.offset, "other records came than those asked for")
-            self._at = columns.end
-            yield columns
+        for batch in way.read(asked, self._at, times=self._times):
+            if batch.offset > self._at:
+                raise self._hole(way, batch.offset)
+            if batch.offset < self._at or batch.end > stop:
+                raise self._wrong(way, batch.offset, "other records came than those asked for")
+            self._at = batch.end
+            yield batch
         if self._at < stop:
             raise self._wrong(way, None, "the reply ends before what was asked for")
 

@@ -10,8 +10,8 @@ from typing import NamedTuple
 from pyspark.sql.datasource import InputPartition
 
 from dafka_core.flight.store_location import StoreLocation
+from dafka_core.records import TopicPartition
 from dafka_spark.options import AUTO, MESH, RECORDS_PER_TASK, SourceOptions
-from dafka_spark.source.source_offset import TopicPartition
 
 
 class HeldRange(NamedTuple):
@@ -32,6 +32,11 @@ class OffsetRange(InputPartition):
     end: int
     held: tuple[HeldRange, ...] = field(default=(), compare=False)
     """Who was seen to have some of it, the best one first.  A hint: what is read is the same."""
+
+    @property
+    def tp(self) -> TopicPartition:
+        """The partition."""
+        return TopicPartition(self.topic, self.partition)
 
     @property
     def size(self) -> int:

@@ -13,7 +13,7 @@ import pyarrow as pa
 from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import StructType
 
-from dafka_core.flight.columns import RecordColumns
+from dafka_core.records import RecordBatch
 from dafka_spark.cluster.connections import Connect
 from dafka_spark.cluster.worker_process import settle
 from dafka_spark.options import SourceOptions
@@ -35,14 +35,14 @@ def read_range(
         FetchError: no place that option ``fetch`` allows gave them for ``fetchTimeoutMs``.
         FetchTimeoutError: nobody in the mesh sent them for ``fetchTimeoutMs``.
     """
-    batches = ArrowBatches(wanted, schema)
+    arrow = ArrowBatches(wanted, schema)
     open_ways = ways(wanted.held, options, connect)
-    fetch = RangeFetch(wanted, options, open_ways, times="timestamp" in batches.schema.names)
+    fetch = RangeFetch(wanted, options, open_ways, times="timestamp" in arrow.schema.names)
     completeness = CompletenessCheck(wanted, fetch.lost)
-    for columns in fetch.columns():
-        batch = batches.of(columns)
-        completeness.take(columns.offset, batch.num_rows)
-        yield batch
+    for batch in fetch.batches():
+        rows = arrow.of(batch)
+        completeness.take(batch.offset, rows.num_rows)
+        yield rows
     completeness.finish()
     settle()
 
@@ -59,37 +59,38 @@ class ArrowBatches:
         self._constants: dict[str, tuple[str | int | None, pa.Array]] = {}
         self._rising = np.arange(0, dtype=np.int64)
 
-    def of(self, columns: RecordColumns) -> pa.RecordBatch:
+    def of(self, batch: RecordBatch) -> pa.RecordBatch:
         """One record batch."""
-        arrays = [self._column(field, columns) for field in self.schema]
+        arrays = [self._column(field, batch) for field in self.schema]
         return pa.RecordBatch.from_arrays(arrays, schema=self.schema)
 
-    def _column(self, field: pa.Field, columns: RecordColumns) -> pa.Array:
-        values, times = columns.values, columns.times
+    def _column(self, field: pa.Field, batch: RecordBatch) -> pa.Array:
+        times = batch.times
         match field.name:
             case "value":
+                values = batch.values.to_arrow()
                 return values if values.type == field.type else values.cast(field.type)
             case "offset":
-                return self._offsets(columns, field.type)
+                return self._offsets(batch, field.type)
             case "timestamp":
                 if times is None or len(times) != 1 or times[0, 1] == UNKNOWN_US:
-                    return _timestamps(columns, field.type)
+                    return _timestamps(batch, field.type)
                 # What a store wrote at once has one time: the same in block after block.
-                return self._constant(field, int(times[0, 1]), len(values))
+                return self._constant(field, int(times[0, 1]), batch.count)
             case "topic":
-                return self._constant(field, self.wanted.topic, len(values))
+                return self._constant(field, self.wanted.topic, batch.count)
             case "partition":
-                return self._constant(field, self.wanted.partition, len(values))
+                return self._constant(field, self.wanted.partition, batch.count)
             case _:  # key
-                return self._constant(field, None, len(values))
+                return self._constant(field, None, batch.count)
 
-    def _offsets(self, columns: RecordColumns, kind: pa.DataType) -> pa.Array:
-        rows = len(columns.values)
+    def _offsets(self, batch: RecordBatch, kind: pa.DataType) -> pa.Array:
+        rows = batch.count
         if rows > len(self._rising):
             self._rising = np.arange(rows, dtype=np.int64)
         # Arrow keeps the memory for the next batch, where numpy has the system make it anew.
         buffer = pa.allocate_buffer(rows * self._rising.itemsize)
-        np.add(self._rising[:rows], columns.offset, out=np.frombuffer(buffer, np.int64))
+        np.add(self._rising[:rows], batch.offset, out=np.frombuffer(buffer, np.int64))
         return pa.Array.from_buffers(kind, rows, [None, buffer], null_count=0)
 
     def _constant(self, field: pa.Field, value: str | int | None, rows: int) -> pa.Array:
@@ -101,10 +102,10 @@ class ArrowBatches:
         return made if len(made) == rows else made.slice(0, rows)
 
 
-def _timestamps(columns: RecordColumns, kind: pa.DataType) -> pa.Array:
-    runs = columns.times
+def _timestamps(batch: RecordBatch, kind: pa.DataType) -> pa.Array:
+    runs = batch.times
     if runs is None:
-        return pa.nulls(len(columns.values), kind)
+        return pa.nulls(batch.count, kind)
     times = np.repeat(runs[:, 1], runs[:, 0])
     unknown = runs[:, 1] == UNKNOWN_US
     mask = np.repeat(unknown, runs[:, 0]) if unknown.any() else None

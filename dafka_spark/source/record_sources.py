@@ -7,13 +7,12 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from dafka_core.errors import DafkaError
-from dafka_core.flight.columns import RecordColumns
 from dafka_core.flight.limits import MAX_BATCH_BYTES, MAX_BATCH_RECORDS
 from dafka_core.flight.store_location import StoreLocation
-from dafka_core.records import PartitionInfo
+from dafka_core.records import PartitionInfo, RecordBatch, coalesce
 from dafka_spark.cluster import connections
 from dafka_spark.options import AUTO, FLIGHT, LOCAL, MESH, SourceOptions
-from dafka_spark.source.mesh_batches import joined
+from dafka_spark.source.mesh_batches import with_times
 from dafka_spark.source.range_planner import HeldRange, OffsetRange
 
 
@@ -28,7 +27,7 @@ class RecordSource(Protocol):
     def known(self) -> range | None:
         """The offsets it was seen to have when the batch was planned; None: it may have any."""
 
-    def read(self, wanted: OffsetRange, start: int, *, times: bool) -> Iterator[RecordColumns]:
+    def read(self, wanted: OffsetRange, start: int, *, times: bool) -> Iterator[RecordBatch]:
         """The records of a range from ``start`` on; ``times`` says whether theirs are needed."""
 
     def held(self, wanted: OffsetRange) -> PartitionInfo | None:
@@ -73,18 +72,16 @@ class LocalLogSource(_OneStore):
         """Which log."""
         return f"the log of store {self.place.store}"
 
-    def read(self, wanted: OffsetRange, start: int, *, times: bool) -> Iterator[RecordColumns]:
+    def read(self, wanted: OffsetRange, start: int, *, times: bool) -> Iterator[RecordBatch]:
         """See ``RecordSource``; raises ``NotHereError`` where the log cannot be mapped."""
         with connections.lend_logs() as logs:
             log = logs.open(self.place)
             if log is None:
                 raise NotHereError(self._why_not())
             yield from log.read(
-                wanted.topic,
-                wanted.partition,
+                wanted.tp,
                 start,
                 wanted.end,
-                times=times,
                 max_records=self.options.max_records_per_batch,
                 max_bytes=self.options.max_bytes_per_batch,
             )
@@ -110,12 +107,11 @@ class FlightSource(_OneStore):
         """Which store."""
         return f"store {self.place.store} by Arrow Flight"
 
-    def read(self, wanted: OffsetRange, start: int, *, times: bool) -> Iterator[RecordColumns]:
+    def read(self, wanted: OffsetRange, start: int, *, times: bool) -> Iterator[RecordBatch]:
         """See ``RecordSource``."""
         with connections.lend_client(self.place) as client:
             yield from client.read(
-                wanted.topic,
-                wanted.partition,
+                wanted.tp,
                 start,
                 wanted.end,
                 times=times,
@@ -142,16 +138,19 @@ class MeshSource:
     def known(self) -> None:
         """See ``RecordSource``."""
 
-    def read(self, wanted: OffsetRange, start: int, *, times: bool) -> Iterator[RecordColumns]:
+    def read(self, wanted: OffsetRange, start: int, *, times: bool) -> Iterator[RecordBatch]:
         """See ``RecordSource``."""
         options = self.options
-        rest = (wanted.topic, wanted.partition, start, wanted.end)
+        limits = options.max_records_per_batch, options.max_bytes_per_batch
         with self.connect(options.via) as source:
-            written = source.times(*rest, timeout_s=options.fetch_timeout_s) if times else None
-            runs = source.read(*rest, timeout_s=options.fetch_timeout_s)
-            yield from joined(
-                runs, written, options.max_records_per_batch, options.max_bytes_per_batch
-            )
+            batches = source.read(wanted.tp, start, wanted.end, timeout_s=options.fetch_timeout_s)
+            if times:
+                written = source.times(
+                    wanted.tp, start, wanted.end, timeout_s=options.fetch_timeout_s
+                )
+                batches = with_times(batches, written)
+            for batch in coalesce(batches, *limits):
+                yield from batch.split(*limits)
 
     def held(self, wanted: OffsetRange) -> PartitionInfo | None:
         """See ``RecordSource``."""

@@ -12,13 +12,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from dafka_core.records import PartitionInfo
+from dafka_core.records import PartitionInfo, TopicPartition
 from dafka_spark.errors import RetentionAheadError, SourceLossError
 from dafka_spark.options import SourceOptions
 from dafka_spark.source.data_loss import judged
 from dafka_spark.source.latest_offsets import OffsetsSnapshot
 from dafka_spark.source.offset_range_limit import Heads
-from dafka_spark.source.source_offset import Positions, TopicPartition
+from dafka_spark.source.source_offset import Positions
 
 _log = logging.getLogger("dafka_spark")
 

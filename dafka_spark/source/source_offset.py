@@ -16,18 +16,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
 from dafka_core.errors import ConfigError
+from dafka_core.records import TopicPartition
 
 VERSION: Final = 1
-
-
-class TopicPartition(NamedTuple):
-    """One partition: a topic, and the address of the producer that writes it."""
-
-    topic: str
-    partition: str
 
 
 Positions = Mapping[TopicPartition, int]

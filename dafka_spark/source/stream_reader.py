@@ -22,7 +22,7 @@ from pyspark.sql.streaming.datasource import (
 from pyspark.sql.types import StructType
 
 from dafka_core.errors import ConfigError, StoreUnreachableError
-from dafka_core.records import PartitionInfo
+from dafka_core.records import PartitionInfo, TopicPartition
 from dafka_spark.cluster import connections
 from dafka_spark.options import LATEST, MESH, SourceOptions
 from dafka_spark.source import offset_range_limit
@@ -31,7 +31,7 @@ from dafka_spark.source.latest_offsets import OffsetsSnapshot, look
 from dafka_spark.source.range_planner import Holders, OffsetRange, planned, rate_limit
 from dafka_spark.source.range_reader import read_range
 from dafka_spark.source.regression_detector import RegressionDetector
-from dafka_spark.source.source_offset import SourceOffset, TopicPartition
+from dafka_spark.source.source_offset import SourceOffset
 
 if TYPE_CHECKING:
     import pyarrow as pa

@@ -5,8 +5,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
-from dafka_core.records import PartitionInfo
-from dafka_spark.source.source_offset import TopicPartition
+from dafka_core.records import PartitionInfo, TopicPartition
 
 
 @dataclass(frozen=True, slots=True)

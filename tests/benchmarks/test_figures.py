@@ -63,5 +63,5 @@ def test_a_store_is_filled_in_whole_blocks(tmp_path: Path) -> None:
     with Log(tmp_path) as log:
         infos = log.partitions("bench")
         assert sorted(info.end for info in infos) == [20_000, 20_001]
-        chunks = log.read("bench", infos[0].partition, 0, infos[0].end, max_bytes=1 << 30)
-        assert len(chunks) == 2
+        batches = log.read(infos[0].tp, 0, infos[0].end, max_bytes=1 << 30)
+        assert len(batches) == 2

@@ -24,6 +24,7 @@ import pyarrow as pa
 from dafka_core.errors import DafkaError
 from dafka_core.flight.store_client import StoreClient
 from dafka_core.flight.store_location import StoreLocation
+from dafka_core.records import TopicPartition
 from tests.chaos.disks import values_on_disk
 from tests.chaos.harness import Chaos, ChaosError, wait_until
 from tests.chaos.networks import Process, unshare_works
@@ -138,7 +139,7 @@ def _full(
             it.chaos.compare(
                 f"{writer.name} on a disk that was full",
                 [value(writer.name, offset) for offset in range(least)],
-                on_disk.get((TOPIC, writer.partition), []),
+                on_disk.get(TopicPartition(TOPIC, writer.partition), []),
                 [value(writer.name, offset) for offset in range(writer.sent())],
             )
         with store_on() as store:
@@ -244,7 +245,7 @@ def _client(store: Node) -> StoreClient:
 
 def _put(client: StoreClient, name: str, start: int, count: int) -> None:
     values = [value(name, offset) for offset in range(start, start + count)]
-    with client.put(TOPIC, name, start, timeout_s=READ_TIMEOUT_S) as put:
+    with client.put(TopicPartition(TOPIC, name), start, timeout_s=READ_TIMEOUT_S) as put:
         put.write(pa.array(values, pa.binary()))
         put.finish(READ_TIMEOUT_S)
 
@@ -317,8 +318,7 @@ def _refused(it: _Round, store: Node, what: str) -> None:
 def _read(it: _Round, client: StoreClient, name: str, end: int) -> None:
     at = 0
     for part in client.read(
-        TOPIC,
-        name,
+        TopicPartition(TOPIC, name),
         0,
         end,
         times=False,
@@ -326,7 +326,7 @@ def _read(it: _Round, client: StoreClient, name: str, end: int) -> None:
         max_bytes=1 << 20,
         timeout_s=READ_TIMEOUT_S,
     ):
-        found = part.values.to_pylist()
+        found = part.values.to_list()
         wanted = [value(name, offset) for offset in range(at, at + len(found))]
         it.chaos.compare(f"partition {name} from {at} on", wanted, found)
         if wanted != found:

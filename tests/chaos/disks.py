@@ -7,30 +7,29 @@ from pathlib import Path
 import lmdb
 
 from dafka_core.errors import StoreError
+from dafka_core.records import TopicPartition
 from dafka_core.storage import Log
 
 READ_RECORDS = 65_536
 
 
-def values_on_disk(directory: Path) -> dict[tuple[str, str], list[bytes]]:
+def values_on_disk(directory: Path) -> dict[TopicPartition, list[bytes]]:
     """All records of a store that does not run, by topic and partition, as it would find them.
 
     Raises:
         StoreError: the directory is damaged.
         AssertionError: a partition has a gap.
     """
-    found: dict[tuple[str, str], list[bytes]] = {}
+    found: dict[TopicPartition, list[bytes]] = {}
     with Log(directory) as log:
         for info in log.partitions():
-            values = found[info.topic, info.partition] = []
+            values = found[info.tp] = []
             while (start := info.earliest + len(values)) < info.end:
-                chunks = log.read(
-                    info.topic, info.partition, start, info.end, max_records=READ_RECORDS
-                )
-                assert chunks, f"{info} has nothing at {start}"
-                for chunk in chunks:
-                    assert chunk.offset == info.earliest + len(values)
-                    values += chunk.values_list()
+                batches = log.read(info.tp, start, info.end, max_records=READ_RECORDS)
+                assert batches, f"{info} has nothing at {start}"
+                for batch in batches:
+                    assert batch.offset == info.earliest + len(values)
+                    values += batch.values
     return found
 
 

@@ -24,6 +24,7 @@ from dafka_core import NotAcknowledgedError, Producer
 from dafka_core.errors import DafkaError
 from dafka_core.flight.store_client import StoreClient
 from dafka_core.flight.store_location import StoreLocation
+from dafka_core.records import TopicPartition
 from tests.chaos.disks import RowBuffer, values_on_disk
 from tests.chaos.harness import PATIENCE_S, Chaos, ChaosError, wait_until
 from tests.chaos.nodes import Listener, Node, start_store, start_tower
@@ -164,7 +165,7 @@ class FlightWriter(Writer):
                     raise ChaosError(f"acknowledged to {self._acknowledged}, the store has {start}")
                 values = [value(self.name, start + n) for n in range(len(values))]
                 self._sent = max(first, start + len(values))
-                with client.put(TOPIC, self.partition, start, timeout_s=5) as put:
+                with client.put(TopicPartition(TOPIC, self.partition), start, timeout_s=5) as put:
                     put.write(pa.array(values, pa.binary()))
                     self._acknowledged = put.finish(5)
         except DafkaError:
@@ -256,7 +257,7 @@ def _kill(
         chaos.compare(
             f"{writer.name} on disk after a kill",
             [value(writer.name, offset) for offset in range(least)],
-            on_disk.get((TOPIC, writer.partition), []),
+            on_disk.get(TopicPartition(TOPIC, writer.partition), []),
             [value(writer.name, offset) for offset in range(writer.sent())],
         )
         writer.hold(False)

@@ -8,10 +8,10 @@ import lmdb
 import pytest
 
 from dafka_core.errors import StoreError
-from dafka_core.records import RecordBatch
+from dafka_core.records import RecordBatch, TopicPartition
 from dafka_core.storage import Log
 
-P, Q = "P" * 32, "Q" * 32
+P, Q = TopicPartition("t", "P" * 32), TopicPartition("t", "Q" * 32)
 EACH = 100
 
 
@@ -20,7 +20,7 @@ def filled(directory: Path) -> list[bytes]:
     values = [b"%d".ljust(1000, b".") % number for number in range(3 * EACH)]
     with Log(directory) as log:
         for first in range(0, len(values), EACH):
-            log.append([RecordBatch.of("t", P, first, values[first : first + EACH])])
+            log.append([RecordBatch.of(P, first, values[first : first + EACH])])
     return values
 
 
@@ -40,16 +40,12 @@ def block_key(partition_id: int, first: int) -> bytes:
 
 
 def read(log: Log, start: int) -> list[bytes]:
-    return [value for chunk in log.read("t", P, start, 3 * EACH) for value in chunk.values_list()]
+    return [value for batch in log.read(P, start, 3 * EACH) for value in batch.values]
 
 
 def read_in_place(log: Log, start: int) -> list[bytes]:
     with log.snapshot() as snapshot:
-        return [
-            value
-            for chunk in snapshot.read("t", P, start, 3 * EACH)
-            for value in chunk.values_list()
-        ]
+        return [value for batch in snapshot.read(P, start, 3 * EACH) for value in batch.values]
 
 
 @pytest.mark.parametrize("way", [read, read_in_place])
@@ -81,6 +77,6 @@ def test_a_new_partition_does_not_take_the_place_of_another(tmp_path: Path) -> N
     changed(tmp_path, b"meta", b"next partition", None)
     with Log(tmp_path) as store:
         with pytest.raises(StoreError, match="in use"):
-            store.append([RecordBatch.of("t", Q, 0, [b"other"] * EACH)])
+            store.append([RecordBatch.of(Q, 0, [b"other"] * EACH)])
         assert read(store, 0) == values
-        assert store.info("t", Q) is None
+        assert store.info(Q) is None

@@ -1,272 +1,203 @@
-"""Values are a list of bytes to whoever wants one, and columns to whoever wants those."""
+"""Batches of records: their parts, small ones joined, and when they were written."""
 
 from __future__ import annotations
 
-import copy
 import pickle
-import tracemalloc
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
+from itertools import pairwise
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
-import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dafka_core.records import Record, RecordBatch, Transaction, Values, records
-
-LISTS = st.lists(st.binary(max_size=9) | st.just(b""), max_size=12)
-INDICES = st.none() | st.integers(-15, 15)
-SLICES = st.builds(slice, INDICES, INDICES, st.sampled_from([None, 1, 2, -1, -3]))
-
-
-def from_columns(values: list[bytes], dtype: npt.DTypeLike = np.int64, before: int = 3) -> Values:
-    """From columns whose first offset is not 0, as slices have them."""
-    ends = np.cumsum([before, *map(len, values)]).astype(dtype)
-    return Values.from_columns(ends, b"".join(values))
-
-
-def from_arrow(values: list[bytes], type_: pa.DataType, before: int, after: int) -> Values:
-    """From a slice of an array, which shares its buffers."""
-    padded = [b"xyz"] * before + values + [b""] * after
-    if type_ in (pa.string(), pa.large_string()):
-        array = pa.array([v.decode("latin-1") for v in padded], type_)
-    else:
-        array = pa.array(padded, type_)
-    return Values.from_arrow(array.slice(before, len(values)))
-
-
-MAKERS: dict[str, Callable[[list[bytes]], Values]] = {
-    "list": lambda values: Values.of(list(values)),
-    "iterator": lambda values: Values.of(iter(values)),
-    "int64": from_columns,
-    "int32": lambda values: from_columns(values, np.int32),
-    "uint32": lambda values: from_columns(values, np.uint32),
-    "big endian": lambda values: from_columns(values, ">i8"),
-    "binary": lambda values: from_arrow(values, pa.binary(), 0, 0),
-    "sliced binary": lambda values: from_arrow(values, pa.binary(), 2, 1),
-    "sliced large binary": lambda values: from_arrow(values, pa.large_binary(), 2, 1),
-    "slice": lambda values: from_columns([b"abc", *values, b"de"])[1:-1],
-    "slice of list": lambda values: Values.of([b"abc", *values, b"de"])[1:-1],
-}
-every_maker = pytest.mark.parametrize("maker", MAKERS.values(), ids=MAKERS)
-
-
-def assert_is(made: Values, values: list[bytes]) -> None:
-    """Whatever the form asked for, and whichever is asked for first, it says the same."""
-    assert len(made) == len(values)
-    assert made.size_bytes == sum(map(len, values))
-    ends, data = made.columns()
-    assert ends.dtype == np.int64
-    assert ends.tolist() == np.cumsum([0, *map(len, values)]).tolist()
-    assert bytes(data) == b"".join(values)
-    assert made.to_list() == values
-    assert {type(value) for value in made.to_list()} <= {bytes}
-    array = made.to_arrow()
-    assert array.type == pa.binary()
-    array.validate(full=True)
-    assert array.to_pylist() == values
-
-
-@every_maker
-@settings(max_examples=60, deadline=None)
-@given(values=LISTS)
-def test_every_form_becomes_every_other(
-    maker: Callable[[list[bytes]], Values], values: list[bytes]
-) -> None:
-    assert_is(maker(values), values)
-    # The list first, then the columns; and the other way round.
-    made = maker(values)
-    assert made.to_list() == values
-    assert_is(made, values)
-    assert_is(Values.from_arrow(maker(values).to_arrow()), values)
-    assert_is(Values.from_columns(*maker(values).columns()), values)
-    assert_is(Values.of(maker(values).to_list()), values)
-
-
-@every_maker
-@settings(max_examples=60, deadline=None)
-@given(values=LISTS, part=SLICES, again=SLICES, index=st.integers(-13, 13))
-def test_a_sequence_as_a_list_is(
-    maker: Callable[[list[bytes]], Values],
-    values: list[bytes],
-    part: slice,
-    again: slice,
-    index: int,
-) -> None:
-    made = maker(values)
-    assert_is(made[part], values[part])
-    assert_is(made[part][again], values[part][again])
-    assert isinstance(made, Sequence)
-    if -len(values) <= index < len(values):
-        assert made[index] == values[index]
-    else:
-        with pytest.raises(IndexError):
-            made[index]
-    assert list(made) == values
-    assert list(reversed(made)) == values[::-1]
-    assert (b"" in made) == (b"" in values)
-    assert made.count(b"") == values.count(b"")
-    assert bool(made) == bool(values)
-
-
-@every_maker
-@given(values=LISTS, other=LISTS)
-@settings(max_examples=40, deadline=None)
-def test_equality(
-    maker: Callable[[list[bytes]], Values], values: list[bytes], other: list[bytes]
-) -> None:
-    made = maker(values)
-    assert made == values
-    assert made == tuple(values)
-    assert made == Values.of(list(values))
-    assert (made == other) == (values == other)
-    assert (made != maker(other)) == (values != other)
-    assert made != "".join(map(str, values))
-    assert made != 5
-
-
-@pytest.mark.parametrize("type_", [pa.string(), pa.large_string()], ids=str)
-@pytest.mark.parametrize(("before", "after"), [(0, 0), (2, 1)])
-def test_strings_become_their_octets(type_: pa.DataType, before: int, after: int) -> None:
-    texts = ["", "é", "日本", "a"]
-    array = pa.array(["xyz"] * before + texts + [""] * after, type_).slice(before, len(texts))
-    assert_is(Values.from_arrow(array), [text.encode() for text in texts])
-
-
-@pytest.mark.parametrize(
-    "type_", [pa.binary(), pa.string(), pa.large_binary(), pa.large_string()], ids=str
+from dafka_core.records import (
+    SMALL_BYTES,
+    SMALL_RECORDS,
+    Record,
+    RecordBatch,
+    TopicPartition,
+    Transaction,
+    coalesce,
+    concat,
+    records,
+    times_between,
 )
-def test_empty_arrays(type_: pa.DataType) -> None:
-    assert_is(Values.from_arrow(pa.array([], type_)), [])
-    assert_is(Values.from_arrow(pa.array([b"ab", b"c"], pa.binary()).cast(type_).slice(1, 0)), [])
-    assert_is(Values.from_arrow(pa.array([b"", b""], pa.binary()).cast(type_)), [b"", b""])
-    # An array may come without a buffer for values of no length.
-    assert_is(Values.from_arrow(pa.nulls(2, pa.binary()).fill_null(b"").cast(type_)), [b"", b""])
+from dafka_core.storage.block import Block
+from dafka_core.storage.block_builder import pack
+from dafka_core.values import Longs, Values
+from tests.core.test_values import every_maker
 
+TP = TopicPartition("t", "P")
 
-@pytest.mark.parametrize(
-    "made",
-    [Values(), Values.of([]), from_columns([]), Values.of([b"a"])[1:], from_columns([b"a"])[5:]],
+unhurried = settings(deadline=None)
+lists = st.lists(st.binary(max_size=12), min_size=1, max_size=30)
+runs_of = st.lists(st.integers(1, 9), min_size=1, max_size=8).map(
+    lambda counts: np.array([(count, 100 + n) for n, count in enumerate(counts)], np.int64)
 )
-def test_nothing(made: Values) -> None:
-    assert_is(made, [])
-    assert not made
 
 
-def test_values_of_values_are_themselves() -> None:
-    made = Values.of([b"a"])
-    assert Values.of(made) is made
+def stored(offset: int, values: list[bytes], time_us: int = 7) -> RecordBatch:
+    """A batch as the log has it."""
+    block = Block.parse(bytes(pack(values, time_us)))
+    return RecordBatch(TP, offset, block.values, times=block.times)
 
 
-@every_maker
-def test_pickling_and_copying(maker: Callable[[list[bytes]], Values]) -> None:
-    values = [b"a", b"", b"ccc"]
-    for again in (pickle.loads(pickle.dumps(maker(values))), copy.deepcopy(maker(values))):
-        assert type(again) is Values
-        assert_is(again, values)
-    run = RecordBatch("t", "P", 3, maker(values))
-    assert pickle.loads(pickle.dumps(run)) == run
+def in_a_row(parts: list[list[bytes]]) -> list[RecordBatch]:
+    made: list[RecordBatch] = []
+    for number, part in enumerate(parts):
+        made.append(stored(made[-1].end if made else 5, part, number))
+    return made
 
 
-@every_maker
-def test_repr_makes_them_again(maker: Callable[[list[bytes]], Values]) -> None:
-    made = maker([b"a", b"\0'"])
-    assert repr(made) == "Values.of([b'a', b\"\\x00'\"])"
-
-
-def test_values_are_not_hashable_as_lists_are_not() -> None:
-    with pytest.raises(TypeError, match="unhashable"):
-        hash(Values.of([b"a"]))
-
-
-def test_columns_and_slices_are_not_copied() -> None:
-    data = bytes(8 << 20)
-    ends = np.arange(0, len(data) + 1, 8 << 10)
-    array = pa.Array.from_buffers(
-        pa.large_binary(), len(ends) - 1, [None, pa.py_buffer(ends), pa.py_buffer(data)]
-    )
-    tracemalloc.start()
-    try:
-        made = Values.from_columns(ends, data)
-        assert made[1:].size_bytes + made[5:900].to_arrow().nbytes > 8 << 20
-        assert Values.from_arrow(array)[3:].size_bytes > 7 << 20
-        peak_bytes = tracemalloc.get_traced_memory()[1]
-    finally:
-        tracemalloc.stop()
-    assert peak_bytes < 1 << 20
-
-
-def test_making_lists_leaves_nothing_behind() -> None:
-    random = np.random.default_rng(1)
-    ends = [np.cumsum([0, *random.integers(0, 9, 20_000)]) for _ in range(20)]
-    tracemalloc.start()
-    try:
-        for each in ends:
-            Values.from_columns(each, bytes(int(each[-1]))).to_list()
-        left_bytes = tracemalloc.get_traced_memory()[0]
-    finally:
-        tracemalloc.stop()
-    # Each has a format of its own, and struct remembers a hundred of those it is given by text.
-    assert left_bytes < 1 << 20
-
-
-def test_too_much_for_an_arrow_array_is_refused() -> None:
-    class Endless(bytes):
-        def __len__(self) -> int:
-            return 1 << 31
-
-    made = Values()
-    made._list, made._ends = None, np.array([0, 1 << 31])
-    made._data = Endless()  # type: ignore[assignment]
-    with pytest.raises(OverflowError, match="less than 2 GiB"):
-        made.to_arrow()
-
-
-# -- runs -----------------------------------------------------------------------------------------
+def each_time(times: Longs | None) -> list[int]:
+    """When each of the records was written."""
+    assert times is not None
+    told: list[int] = np.repeat(times[:, 1], times[:, 0]).tolist()
+    return told
 
 
 @every_maker
-def test_runs(maker: Callable[[list[bytes]], Values]) -> None:
-    run = RecordBatch("t", "P", 5, maker([b"a", b"b", b"c"]))
-    assert run.end == 8
-    assert run.since(5) is run
-    assert run.since(7) == RecordBatch("t", "P", 7, Values.of([b"c"]))
-    assert list(run.records()) == [
+def test_batches(maker: Callable[[list[bytes]], Values]) -> None:
+    batch = RecordBatch(TP, 5, maker([b"a", b"b", b"c"]))
+    assert (batch.topic, batch.partition, batch.count, batch.end) == ("t", "P", 3, 8)
+    assert batch.between(5, 8) is batch
+    assert batch.between(7, 8) == RecordBatch(TP, 7, Values.of([b"c"]))
+    assert batch.between(5, 7) == RecordBatch(TP, 5, Values.of([b"a", b"b"]))
+    assert batch.between(6, 7) == RecordBatch(TP, 6, Values.of([b"b"]))
+    assert list(batch.records()) == [
         Record("t", "P", 5, b"a"),
         Record("t", "P", 6, b"b"),
         Record("t", "P", 7, b"c"),
     ]
 
 
-def test_a_part_of_a_run_belongs_to_its_unit() -> None:
-    unit = Transaction(4, 3, 9)
-    run = RecordBatch.of("t", "P", 5, [b"a", b"b", b"c"], unit)
-    assert run.since(7) == RecordBatch("t", "P", 7, Values.of([b"c"]), unit)
-    assert run != RecordBatch.of("t", "P", 5, [b"a", b"b", b"c"])
+@every_maker
+def test_pickling(maker: Callable[[list[bytes]], Values]) -> None:
+    batch = RecordBatch(TP, 3, maker([b"a", b"", b"ccc"]))
+    assert pickle.loads(pickle.dumps(batch)) == batch
+
+
+def test_a_part_of_a_batch_belongs_to_its_transaction() -> None:
+    transaction = Transaction(4, 3, 9)
+    batch = RecordBatch.of(TP, 5, [b"a", b"b", b"c"], transaction)
+    assert batch.between(7, 8) == RecordBatch(TP, 7, Values.of([b"c"]), transaction)
+    assert batch != RecordBatch.of(TP, 5, [b"a", b"b", b"c"])
 
 
 def test_clearing_the_list_ends_an_iteration_over_records() -> None:
-    run = RecordBatch("t", "P", 5, Values.of([b"a", b"b", b"c"]))
-    values = list(run.values)
-    iterator = records(run, values)
+    batch = RecordBatch(TP, 5, Values.of([b"a", b"b", b"c"]))
+    values = list(batch.values)
+    iterator = records(batch, values)
     assert next(iterator) == Record("t", "P", 5, b"a")
     values.clear()
     assert list(iterator) == []
 
 
-def test_the_largest_value_is_found_in_both_forms() -> None:
-    listed = Values.of([b"", b"abc", b"de"])
-    ends, data = Values.of([b"", b"abc", b"de"]).columns()
-    assert listed.largest_bytes == Values.from_columns(ends, data).largest_bytes == 3
-    assert Values().largest_bytes == Values.from_columns(ends[:1], b"").largest_bytes == 0
+# -- joining --------------------------------------------------------------------------------------
 
 
-def test_values_from_arrow_can_be_joined_with_others() -> None:
-    values = Values.from_arrow(pa.array([b"one", b"two"]))
-    _, data = values.columns()
-    assert data.format == "B"
-    joined = bytearray(6)
-    joined[:] = data
-    assert joined == b"onetwo"
+@unhurried
+@given(st.lists(lists, min_size=1, max_size=6), st.integers(1, 40), st.integers(1, 200))
+def test_coalesced_are_the_same_records(
+    parts: list[list[bytes]], max_records: int, max_bytes: int
+) -> None:
+    made = in_a_row(parts)
+    found = list(coalesce(iter(made), max_records, max_bytes))
+    assert [record for each in found for record in each.records()] == [
+        record for each in made for record in each.records()
+    ]
+    assert [time for each in found for time in each_time(each.times)] == [
+        time for each in made for time in each_time(each.times)
+    ]
+    starting = {each.offset: each for each in made}
+    assert {each.offset for each in found} <= starting.keys()  # none of them was cut
+    for each in found:
+        alone = starting[each.offset] is each
+        assert alone or (each.count <= max_records and each.values.size_bytes <= max_bytes)
+    for before, after in pairwise(found):
+        following = starting[after.offset]
+        size = before.values.size_bytes + following.values.size_bytes
+        assert before.count + following.count > max_records or size > max_bytes
+
+
+def test_large_batches_stay_alone() -> None:
+    small, many, large = [b"x"], [b""] * SMALL_RECORDS, [b"x" * SMALL_BYTES]
+    made = in_a_row([small, small, many, small, large, large, small])
+    joined, *found = coalesce(made, 1 << 30, 1 << 30)
+    assert (joined.offset, joined.end) == (made[0].offset, made[1].end)
+    assert len(found) == 5
+    assert all(each is same for each, same in zip(found, made[2:], strict=True))
+
+
+def test_batches_with_others_between_them_are_not_joined() -> None:
+    made = [stored(0, [b"a", b"b"]), stored(2, [b"c"]), stored(4, [b"e"]), stored(5, [b"f"])]
+    found = [(each.offset, each.values.to_list()) for each in coalesce(made, 1 << 30, 1 << 30)]
+    assert found == [(0, [b"a", b"b", b"c"]), (4, [b"e", b"f"])]
+
+
+@unhurried
+@given(st.lists(lists, min_size=1, max_size=5), st.data())
+def test_joining_keeps_records_and_times(parts: list[list[bytes]], data: st.DataObject) -> None:
+    made = in_a_row(parts)
+    first = made[0]
+    made[0] = first.between(data.draw(st.integers(first.offset, first.end - 1)), first.end)
+    expected = [value for each in made for value in each.values]
+    stamps = [time for each in made for time in each_time(each.times)]
+    whole = concat(made)
+    assert whole.tp == TP
+    assert whole.offset == made[0].offset
+    assert whole.end == made[-1].end
+    array = whole.values.to_arrow()
+    array.validate(full=True)
+    assert array.to_pylist() == expected
+    assert each_time(whole.times) == stamps
+    made[-1] = RecordBatch(TP, made[-1].offset, made[-1].values)
+    assert concat(made).times is None
+
+
+def test_what_is_alone_is_not_copied() -> None:
+    batch = stored(3, [b"a"])
+    assert concat([batch]) is batch
+
+
+# -- parts ----------------------------------------------------------------------------------------
+
+
+@unhurried
+@given(lists, st.integers(1, 40), st.integers(1, 100), st.data())
+def test_parts_have_at_most_what_was_asked_for(
+    values: list[bytes], max_records: int, max_bytes: int, data: st.DataObject
+) -> None:
+    array = pa.array([b"before", *values, b"after"], pa.binary())[1:-1]
+    at = data.draw(st.integers(0, len(values)))
+    times = np.array([(count, n) for n, count in enumerate((at, len(values) - at)) if count])
+    batch = RecordBatch(TP, 9, Values.from_arrow(array), Transaction(1, 0, 99), times)
+    found = list(batch.split(max_records, max_bytes))
+    assert [value for part in found for value in part.values.to_arrow().to_pylist()] == values
+    assert [part.offset for part in found] == [9, *(part.end for part in found[:-1])]
+    for part in found:
+        size = sum(map(len, part.values))
+        assert part.count <= max_records
+        assert size <= max_bytes or part.count == 1
+        assert part.times is not None
+        assert part.times[:, 0].sum() == part.count
+        assert (part.tp, part.transaction) == (TP, batch.transaction)
+    told = [time for part in found for time in each_time(part.times)]
+    assert told == each_time(times)
+
+
+def test_what_fits_is_not_split() -> None:
+    batch = RecordBatch.of(TP, 0, [b"a", b"b"])
+    (same,) = batch.split(2, 2)
+    assert same is batch
+    assert list(RecordBatch(TP, 0, Values()).split(1, 1)) == []
+
+
+@unhurried
+@given(runs_of, st.data())
+def test_times_between_two_records(runs: Longs, data: st.DataObject) -> None:
+    whole = each_time(runs)
+    start = data.draw(st.integers(0, len(whole) - 1))
+    stop = data.draw(st.integers(start + 1, len(whole)))
+    assert each_time(times_between(runs, start, stop)) == whole[start:stop]

@@ -22,6 +22,7 @@ from pyspark.sql import DataFrame, SparkSession
 from topic_to_parquet import as_text
 
 from dafka_core import EmbeddedCluster, Reader
+from dafka_core.records import TopicPartition
 from tests.jobs.conftest import ROOT
 
 JOBS = ROOT / "jobs"
@@ -97,10 +98,9 @@ def test_a_replay_resumes_after_the_last_flight(cluster: EmbeddedCluster) -> Non
     with Reader(tower=cluster.tower) as reader:
         for origin in ORIGINS:
             expected = flights.from_origin(origin)
-            runs = reader.read(
-                "flights", address_of("flights", origin), 0, len(expected), timeout_s=30
-            )
-            assert [value for run in runs for value in run.values] == expected
+            tp = TopicPartition("flights", address_of("flights", origin))
+            batches = reader.read(tp, 0, len(expected), timeout_s=30)
+            assert [value for batch in batches for value in batch.values] == expected
         partitions = reader.partitions(["flights"], timeout_s=30)
     assert {entry.partition: entry.end for entry in partitions} == {
         address_of("flights", origin): len(flights.from_origin(origin)) for origin in ORIGINS

@@ -16,7 +16,7 @@ from dafka_core.protocol.producer_role import MAX_ACKING_STORES, ProducerRole
 from dafka_core.protocol.reader_role import ReaderRole
 from dafka_core.protocol.role import OutgoingBatch
 from dafka_core.protocol.store_role import StoreRole
-from dafka_core.records import RecordBatch, StagedTransaction
+from dafka_core.records import RecordBatch, StagedTransaction, TopicPartition
 from tests.simulation.world import World
 
 if TYPE_CHECKING:
@@ -30,9 +30,6 @@ DOUBLED = "doubled:"
 MAX_OVERDUE = 5
 """Ticks, one after the other, that may leave something due: what comes between may add to it."""
 
-Key = tuple[str, str]
-"""Topic and partition."""
-
 
 class Checkers:
     """The truth, and every claim about it."""
@@ -41,28 +38,28 @@ class Checkers:
         self._world = world
         self.disks: dict[str, Disk] = {}
         """By the store's address."""
-        self.published: dict[Key, list[bytes]] = {}
+        self.published: dict[TopicPartition, list[bytes]] = {}
         """What has been published up to now."""
-        self.acknowledged: dict[str, dict[Key, int]] = {}
+        self.acknowledged: dict[str, dict[TopicPartition, int]] = {}
         """By the store's address: up to where it has acknowledged."""
         self._seen: dict[tuple[object, ...], int] = {}
-        self._units: dict[tuple[str, str, int], tuple[int, int]] = {}
-        self._latest: dict[tuple[int, str, str], int] = {}
+        self._units: dict[tuple[TopicPartition, int], tuple[int, int]] = {}
+        self._latest: dict[tuple[int, TopicPartition], int] = {}
         self.delivered_records = 0
 
     # -- what is true ----------------------------------------------------------------------------
 
-    def publish(self, topic: str, partition: str, offset: int, values: list[bytes]) -> None:
+    def publish(self, tp: TopicPartition, offset: int, values: list[bytes]) -> None:
         """An application says records; a later life says the same again, or goes on."""
-        truth = self.published.setdefault((topic, partition), [])
+        truth = self.published.setdefault(tp, [])
         known = truth[offset : offset + len(values)]
         if offset > len(truth) or known != values[: len(known)]:
-            self._world.fail(partition[:4], f"publishes another record at {offset}")
+            self._world.fail(tp.partition[:4], f"publishes another record at {offset}")
         truth.extend(values[len(known) :])
 
     def is_true(self, batch: RecordBatch) -> bool:
         """Whether the run is what was published at its offsets."""
-        truth = self.published.get((batch.topic, batch.partition), [])
+        truth = self.published.get(batch.tp, [])
         return batch.end <= len(truth) and truth[batch.offset : batch.end] == batch.values.to_list()
 
     # -- delivery --------------------------------------------------------------------------------
@@ -88,11 +85,11 @@ class Checkers:
             return
         if message.topic in role.topics:
             latest = message.offset if isinstance(message, RecordBatch) else message.end
-            self._latest.setdefault((mesh.number, message.topic, message.partition), latest)
+            self._latest.setdefault((mesh.number, message.tp), latest)
 
     def on_latest(self, mesh: SimulatedMesh, batch: RecordBatch) -> None:
         """Who begins at the latest is delivered nothing from before what it was told first."""
-        latest = self._latest[mesh.number, batch.topic, batch.partition]
+        latest = self._latest[mesh.number, batch.tp]
         if batch.offset < latest:
             self._world.fail(mesh.name, f"begins with {_name(batch)}, and the latest was {latest}")
 
@@ -105,17 +102,19 @@ class Checkers:
 
     def on_committed(self, store: str, transaction: StagedTransaction, values: list[bytes]) -> None:
         """A unit is there: from now on this is what its writer has said, and it says it once."""
-        topic, partition, _, start, end, number = transaction
-        place = self._units.setdefault((topic, partition, number), (start, end))
+        start, end, number = transaction.start, transaction.end, transaction.version
+        place = self._units.setdefault((transaction.tp, number), (start, end))
         if place != (start, end):
             self._world.fail(store, f"{DOUBLED} unit {number} at {place}, and at {(start, end)}")
-        self.publish(topic, partition, start, values)
+        self.publish(transaction.tp, start, values)
 
-    def on_unit(self, who: str, disk: Disk, key: Key, number: int, rows: list[bytes]) -> None:
+    def on_unit(
+        self, who: str, disk: Disk, tp: TopicPartition, number: int, rows: list[bytes]
+    ) -> None:
         """A unit whose writer was told that it is there is there, all of it and nothing else."""
-        start, end = self._units.get((*key, number), (0, 0))
-        found = self.published.get(key, [])[start:end]
-        if sorted(found) != sorted(rows) or disk.end(*key) < end:
+        start, end = self._units.get((tp, number), (0, 0))
+        found = self.published.get(tp, [])[start:end]
+        if sorted(found) != sorted(rows) or disk.end(tp) < end:
             self._world.fail(who, f"{LOST} unit {number} is not what was written")
 
     def on_sent(self, mesh: SimulatedMesh, message: Message | OutgoingBatch) -> None:
@@ -124,33 +123,34 @@ class Checkers:
             case OutgoingBatch(batch):
                 if not self.is_true(batch):
                     self._world.fail(mesh.name, f"sends {_name(batch)}, which is not what it was")
-            case Head(topic, partition):
-                if message.end > len(self.published.get((topic, partition), ())):
+            case Head():
+                if message.end > len(self.published.get(message.tp, ())):
                     self._world.fail(mesh.name, f"sends a head of {message.end}, which is none")
-            case Ack(partition, topic, _, store):
-                self._on_ack(mesh, (topic, partition), message.end, store)
+            case Ack(store=store):
+                self._on_ack(mesh, message.tp, message.end, store)
 
-    def _on_ack(self, mesh: SimulatedMesh, key: Key, end: int, store: str) -> None:
-        on_disk = self.disks[store].end(*key)
+    def _on_ack(self, mesh: SimulatedMesh, tp: TopicPartition, end: int, store: str) -> None:
+        on_disk = self.disks[store].end(tp)
         if end > on_disk:
             self._world.fail(
-                mesh.name, f"acknowledges {end} of {key[1][:4]}, and {on_disk} are on its disk"
+                mesh.name,
+                f"acknowledges {end} of {tp.partition[:4]}, and {on_disk} are on its disk",
             )
         acknowledged = self.acknowledged.setdefault(store, {})
-        acknowledged[key] = max(end, acknowledged.get(key, 0))
+        acknowledged[tp] = max(end, acknowledged.get(tp, 0))
 
     def after_crash(self, store: str) -> None:
         """What a store has acknowledged is on its disk after a crash."""
-        for key, end in self.acknowledged.get(store, {}).items():
-            on_disk = self.disks[store].end(*key)
+        for tp, end in self.acknowledged.get(store, {}).items():
+            on_disk = self.disks[store].end(tp)
             if on_disk < end:
                 self._world.fail(
-                    self.disks[store].name, f"{LOST} {on_disk} to {end} of {key}, acknowledged"
+                    self.disks[store].name, f"{LOST} {on_disk} to {end} of {tp}, acknowledged"
                 )
 
-    def on_durable(self, who: str, key: Key, end: int, acks: int) -> None:
+    def on_durable(self, who: str, tp: TopicPartition, end: int, acks: int) -> None:
         """A producer is told that records are safe only when ``acks`` disks have them."""
-        count = sum(disk.end(*key) >= end for disk in self.disks.values())
+        count = sum(disk.end(tp) >= end for disk in self.disks.values())
         if count < acks:
             self._world.fail(who, f"{LOST} takes {end} for safe, {count} stores have it on disk")
 
@@ -183,8 +183,8 @@ class Checkers:
                 self._store(mesh, role)
             case ConsumerRole():
                 self._ahead(mesh, role._ahead, list(role._catchups.values()))
-                for key, (position, head) in role.positions().items():
-                    self.never_backwards(mesh.name, (mesh.number, "head", key), head)
+                for tp, (position, head) in role.positions().items():
+                    self.never_backwards(mesh.name, (mesh.number, "head", tp), head)
                     if position > head:
                         self._world.fail(mesh.name, f"is at {position} beyond its head {head}")
                 self.most(mesh, "missing", len(role._missing), len(role._catchups))
@@ -208,11 +208,11 @@ class Checkers:
         partitions = role._partitions
         self._ahead(mesh, role._ahead, [p.catchup for p in partitions.values()])
         self.most(mesh, "requests", len(role._requests), store_role.MAX_PENDING_REQUESTS + 1)
-        for key, partition in partitions.items():
-            self.never_backwards(mesh.name, (mesh.number, "durable", key), partition.durable)
-            self.never_backwards(mesh.name, (mesh.number, "head", key), partition.catchup.head)
-            on_disk = self.disks[role.address].end(*key)
-            self.most(mesh, f"durable {key}", partition.durable, on_disk)
+        for tp, partition in partitions.items():
+            self.never_backwards(mesh.name, (mesh.number, "durable", tp), partition.durable)
+            self.never_backwards(mesh.name, (mesh.number, "head", tp), partition.catchup.head)
+            on_disk = self.disks[role.address].end(tp)
+            self.most(mesh, f"durable {tp}", partition.durable, on_disk)
         # It stops receiving in time: one look at the queue may go beyond the limit, with what was
         # waiting behind a gap that it filled, and no second one.
         ahead, before = (mesh.number, "ahead"), (mesh.number, "pending")

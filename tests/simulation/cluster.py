@@ -13,7 +13,8 @@ from dafka_core.protocol.consumer_role import ConsumerRole
 from dafka_core.protocol.producer_role import ProducerRole
 from dafka_core.protocol.reader_role import ReaderRole
 from dafka_core.protocol.store_role import StoreRole
-from tests.simulation.checkers import LOST, Checkers, Key
+from dafka_core.records import TopicPartition
+from tests.simulation.checkers import LOST, Checkers
 from tests.simulation.exact import ExactQuery
 from tests.simulation.faults import Faults
 from tests.simulation.hosts import ConsumerHost, Host, ProducerHost, StoreHost
@@ -179,32 +180,32 @@ class Cluster:
 
     def _behind(self) -> list[str]:
         """Who does not have everything yet, and why."""
-        goals: dict[Key, int] = {}
+        goals: dict[TopicPartition, int] = {}
         for store in self.stores:
-            for key, end in store.disk.ends().items():
-                goals[key] = max(end, goals.get(key, 0))
+            for tp, end in store.disk.ends().items():
+                goals[tp] = max(end, goals.get(tp, 0))
         for producer in self.producers:
-            goals[producer.key] = max(producer.end, goals.get(producer.key, 0))
-        goals = {key: end for key, end in goals.items() if end}
+            goals[producer.tp] = max(producer.end, goals.get(producer.tp, 0))
+        goals = {tp: end for tp, end in goals.items() if end}
         behind = [f"{p.name} waits" for p in self.producers if not p.done]
         behind += [f"{w.name} waits at {w.acknowledged}" for w in self.writers if not w.done]
         behind += [f"{q.name} waits at unit {q.number}" for q in self.queries if not q.done]
         behind += [f"{reader.name} reads" for reader in self.readers if not reader.done]
         for store in self.stores:
-            for key, end in goals.items():
-                held = store.disk.end(*key)
+            for tp, end in goals.items():
+                held = store.disk.end(tp)
                 if held < end:
-                    behind.append(f"{store.name} has {held} of {end} of {_key(key)}")
+                    behind.append(f"{store.name} has {held} of {end} of {_name(tp)}")
         for consumer in self.consumers:
-            for key, end in goals.items():
-                missing = consumer.missing(key, end)
+            for tp, end in goals.items():
+                missing = consumer.missing(tp, end)
                 if missing:
-                    behind.append(f"{consumer.name} {missing} of {end} of {_key(key)}")
+                    behind.append(f"{consumer.name} {missing} of {end} of {_name(tp)}")
         return behind
 
 
-def _key(key: Key) -> str:
-    return f"{key[0]} {key[1][:4]}"
+def _name(tp: TopicPartition) -> str:
+    return f"{tp.topic} {tp.partition[:4]}"
 
 
 def simulate(

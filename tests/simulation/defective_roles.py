@@ -26,7 +26,8 @@ from dafka_core.protocol.reader_role import ReaderRole
 from dafka_core.protocol.role import Outgoing, OutgoingBatch
 from dafka_core.protocol.store_directory import StoreDirectory
 from dafka_core.protocol.store_role import StoreRole
-from dafka_core.records import RecordBatch, Values
+from dafka_core.records import RecordBatch, TopicPartition
+from dafka_core.values import Values
 
 CHUNK_COUNT = 4
 """Records in one chunk of a producer's memory; the C node has 256."""
@@ -46,7 +47,7 @@ class WrongChunk(ProducerRole):
             batch = message.batch
             first = batch.offset - self._retained[0].offset
             values = [kept[(first + i) % len(kept)] for i in range(len(batch.values))]
-            wrong = RecordBatch(batch.topic, batch.partition, batch.offset, Values.of(values))
+            wrong = RecordBatch(batch.tp, batch.offset, Values.of(values))
             answer.append(OutgoingBatch(wrong, message.requestor))
         return answer
 
@@ -61,7 +62,7 @@ class ShiftedIndex(ProducerRole):
             batch, kept = message.batch, self._retained[0]
             if kept.offset < self.durable < kept.end and batch.offset >= self.durable:
                 values = kept.values[: min(len(batch.values), len(kept.values))]
-                batch = RecordBatch(batch.topic, batch.partition, batch.offset, values)
+                batch = RecordBatch(batch.tp, batch.offset, values)
             answer.append(OutgoingBatch(batch, message.requestor))
         return answer
 
@@ -126,13 +127,13 @@ class AcknowledgesOnce(StoreRole):
     """Is silent about what it has acknowledged before."""
 
     def _take_acks(self) -> list[Outgoing]:
-        said: dict[tuple[str, str], int] = self.__dict__.setdefault("said", {})
+        said: dict[TopicPartition, int] = self.__dict__.setdefault("said", {})
         new: list[Outgoing] = []
         for ack in super()._take_acks():
             assert isinstance(ack, Ack)
-            key = (ack.topic, ack.partition)
-            if ack.end > said.get(key, 0):
-                said[key] = ack.end
+            tp = ack.tp
+            if ack.end > said.get(tp, 0):
+                said[tp] = ack.end
                 new.append(ack)
         return new
 
@@ -152,12 +153,12 @@ class AcknowledgesUnsynced(StoreLoop):
 class AnswersFromLater(StoreLoop):
     """Answers a FETCH of a record that it does not have with another one."""
 
-    def _read(self, topic: str, partition: str, start: int, end: int) -> list[RecordBatch]:
-        held = self._log.end(topic, partition)
+    def _read(self, tp: TopicPartition, start: int, end: int) -> list[RecordBatch]:
+        held = self._log.end(tp)
         if 0 < held <= start:
-            found = super()._read(topic, partition, held - 1, held)
-            return [RecordBatch(topic, partition, start, batch.values) for batch in found]
-        return super()._read(topic, partition, start, end)
+            found = super()._read(tp, held - 1, held)
+            return [RecordBatch(tp, start, batch.values) for batch in found]
+        return super()._read(tp, start, end)
 
 
 class AsksNobody(StoreRole):
@@ -196,12 +197,12 @@ class StopsAfterBlock(ConsumerRole):
 class TakesPrefixes(ConsumerRole):
     """Trusts the subscription, which matches by prefix."""
 
-    def _catchup(self, topic: str, partition: str, latest: int) -> PartitionFetcher | None:
-        if not any(topic.startswith(own) for own in self._topics):
+    def _catchup(self, tp: TopicPartition, latest: int) -> PartitionFetcher | None:
+        if not any(tp.topic.startswith(own) for own in self._topics):
             return None
-        known, self._topics = self._topics, {**self._topics, topic: None}
+        known, self._topics = self._topics, {**self._topics, tp.topic: None}
         try:
-            return super()._catchup(topic, partition, latest)
+            return super()._catchup(tp, latest)
         finally:
             self._topics = known
 
@@ -211,9 +212,9 @@ class LatestIsOneTooFew(ConsumerRole):
 
     def on_message(self, now: float, message: Message, peer: str) -> list[Outgoing]:
         if isinstance(message, Head | DirectHead):
-            key = (message.topic, message.partition)
-            if key not in self._catchups:
-                self._catchup(*key, message.sequence)
+            tp = message.tp
+            if tp not in self._catchups:
+                self._catchup(tp, message.sequence)
         return super().on_message(now, message, peer)
 
 
@@ -221,7 +222,7 @@ class SkipsGaps(ConsumerRole):
     """What a PUB socket drops is not found again: the next record is taken."""
 
     def on_batch(self, now: float, requestor: str, batch: RecordBatch) -> list[Outgoing]:
-        catchup = self._catchups.get((batch.topic, batch.partition))
+        catchup = self._catchups.get(batch.tp)
         if catchup is not None and batch.offset > catchup.next_offset and self.room:
             catchup.next_offset = batch.offset
         return super().on_batch(now, requestor, batch)
@@ -231,7 +232,7 @@ class TakesTwice(ConsumerRole):
     """Does not look whether it has had a record already."""
 
     def on_batch(self, now: float, requestor: str, batch: RecordBatch) -> list[Outgoing]:
-        catchup = self._catchups.get((batch.topic, batch.partition))
+        catchup = self._catchups.get(batch.tp)
         if catchup is not None and batch.end <= catchup.next_offset and self.room:
             self.delivered.append(batch)
         return super().on_batch(now, requestor, batch)

@@ -1,6 +1,6 @@
 """A store's disk: what is synced survives a crash, and nothing else does.
 
-As LMDB has it: a group of runs is on disk whole or not at all, and readers see it only then.
+As LMDB has it: a group of batches is on disk whole or not at all, and readers see it only then.
 """
 
 from __future__ import annotations
@@ -16,32 +16,15 @@ from dafka_core.records import (
     PartitionInfo,
     RecordBatch,
     StagedTransaction,
+    TopicPartition,
     Transaction,
     TransactionState,
-    Values,
 )
 from tests.simulation.checkers import Checkers
 from tests.simulation.world import World
 
 BLOCK_COUNT = 50
-"""Records in one piece that a read hands out."""
-
-
-@dataclass(frozen=True)
-class Piece:
-    """Consecutive records, as ``storage.block.Chunk`` has them."""
-
-    offset: int
-    values: list[bytes]
-
-    @property
-    def end(self) -> int:
-        """The offset after the last record."""
-        return self.offset + len(self.values)
-
-    def run_values(self) -> Values:
-        """The records."""
-        return Values.of(self.values)
+"""Records in one batch that a read hands out."""
 
 
 @dataclass
@@ -74,15 +57,15 @@ class Partition:
 
     def mark(self, transaction: Transaction) -> None:
         """Keeps the newer marker."""
-        newest = self.marker.number if self.marker else NO_VERSION
-        if transaction.number > newest:
+        newest = self.marker.version if self.marker else NO_VERSION
+        if transaction.version > newest:
             self.marker = transaction
 
 
 class Disk:
     """What a store's machine keeps: ``Log`` as far as a store's loop uses it.
 
-    What an entry does is written down in ``storage/staging.py``; here it is done in the plainest
+    What an entry does is written down in ``log_entries.py``; here it is done in the plainest
     way.
     """
 
@@ -90,7 +73,7 @@ class Disk:
         self.name = name
         self._world = world
         self._checkers = checkers
-        self._partitions: dict[tuple[str, str], Partition] = {}
+        self._partitions: dict[TopicPartition, Partition] = {}
 
     # -- writing ---------------------------------------------------------------------------------
 
@@ -106,16 +89,16 @@ class Disk:
                 return self._stage(entry)
             case Commit():
                 return self._commit(entry.transactions)
-            case Discard(topic, partition, attempt):
-                held = self._partition(topic, partition)
+            case Discard(tp, attempt):
+                held = self._partition(tp)
                 if held.tail is not None and held.tail.attempt == attempt:
                     held.tail = None
-            case SetTransaction(topic, partition, transaction):
-                return self._mark(topic, partition, transaction)
+            case SetTransaction(tp, transaction):
+                return self._mark(tp, transaction)
         return None
 
     def _append(self, batch: RecordBatch) -> DafkaError | None:
-        held, transaction = self._partition(batch.topic, batch.partition), batch.transaction
+        held, transaction = self._partition(batch.tp), batch.transaction
         tail = held.tail
         whole = transaction is None or batch.end == transaction.end
         goes_on = tail is not None and tail.attempt == "" and batch.offset == held.tail_end
@@ -124,7 +107,7 @@ class Disk:
         if not goes_on and batch.offset != held.end:
             if transaction is None:
                 self._world.fail(self.name, f"appends {batch.offset} to an end of {held.end}")
-            return OffsetConflictError(batch.topic, batch.partition, batch.offset, held.end)
+            return OffsetConflictError(*batch.tp, batch.offset, held.end)
         shown = list(batch.values)
         if goes_on and tail is not None:
             shown = tail.values + shown
@@ -133,36 +116,36 @@ class Disk:
             return None
         if goes_on and tail is not None and batch.end >= tail.transaction.end:
             held.mark(tail.transaction)
-        self._show(batch.topic, batch.partition, held, shown)
+        self._show(batch.tp, held, shown)
         if transaction is not None:
             held.mark(transaction)
         return None
 
-    def _show(self, topic: str, partition: str, held: Partition, values: list[bytes]) -> None:
-        self._checkers.on_disk(self.name, RecordBatch.of(topic, partition, held.end, list(values)))
+    def _show(self, tp: TopicPartition, held: Partition, values: list[bytes]) -> None:
+        self._checkers.on_disk(self.name, RecordBatch.of(tp, held.end, list(values)))
         held.tail = None
         held.records.extend(values)
 
     def _stage(self, staged: Stage) -> DafkaError | None:
-        batch, attempt, number = staged
-        held = self._partition(batch.topic, batch.partition)
-        names, tail = (batch.topic, batch.partition), held.tail
-        if held.marker is not None and NO_VERSION < number <= held.marker.number:
-            return TransactionExistsError(*names, held.marker)
+        batch, attempt, version = staged
+        held = self._partition(batch.tp)
+        tp, tail = batch.tp, held.tail
+        if held.marker is not None and NO_VERSION < version <= held.marker.version:
+            return TransactionExistsError(*tp, held.marker)
         own = tail is not None and tail.attempt == attempt
-        if tail is not None and not own and NO_VERSION < number < tail.transaction.number:
-            return FencedError(*names, attempt)
+        if tail is not None and not own and NO_VERSION < version < tail.transaction.version:
+            return FencedError(*tp, attempt)
         if tail is not None and own and batch.offset == held.tail_end:
             tail.values.extend(batch.values)
-            tail.transaction = Transaction(number, held.end, 0)
+            tail.transaction = Transaction(version, held.end, 0)
             return None
         if batch.offset != held.end:
             if own:
-                return OffsetConflictError(*names, batch.offset, held.tail_end)
+                return OffsetConflictError(*tp, batch.offset, held.tail_end)
             if batch.offset > held.end:
-                return FencedError(*names, attempt)
-            return OffsetConflictError(*names, batch.offset, held.end)
-        held.tail = StagedRecords(attempt, Transaction(number, held.end, 0), list(batch.values))
+                return FencedError(*tp, attempt)
+            return OffsetConflictError(*tp, batch.offset, held.end)
+        held.tail = StagedRecords(attempt, Transaction(version, held.end, 0), list(batch.values))
         return None
 
     def _commit(self, transactions: Sequence[StagedTransaction]) -> DafkaError | None:
@@ -171,54 +154,56 @@ class Disk:
             if refused is not None:
                 return refused
         for transaction in transactions:
-            topic, partition, attempt, start, end, number = transaction
-            held = self._partition(topic, partition)
+            tp, attempt = transaction.tp, transaction.attempt
+            start, end = transaction.start, transaction.end
+            held = self._partition(tp)
             if held.committed == (attempt, start, end) or held.tail is None:
                 continue
             self._checkers.on_committed(self.name, transaction, held.tail.values)
-            self._show(topic, partition, held, held.tail.values)
+            self._show(tp, held, held.tail.values)
             held.committed = (attempt, start, end)
-            held.mark(Transaction(number, start, end))
+            held.mark(transaction.transaction)
         return None
 
     def _refused(self, transaction: StagedTransaction) -> DafkaError | None:
-        topic, partition, attempt, start, end, number = transaction
-        held = self._partition(topic, partition)
+        tp, attempt, version = transaction.tp, transaction.attempt, transaction.version
+        start, end = transaction.start, transaction.end
+        held = self._partition(tp)
         if held.committed == (attempt, start, end):
             return None
         if held.tail is None or held.tail.attempt != attempt:
-            return FencedError(topic, partition, attempt)
+            return FencedError(*tp, attempt)
         if start != held.end:
-            return OffsetConflictError(topic, partition, start, held.end)
+            return OffsetConflictError(*tp, start, held.end)
         if end != held.tail_end:
-            return OffsetConflictError(topic, partition, end, held.tail_end)
-        if held.marker is not None and NO_VERSION < number <= held.marker.number:
-            return TransactionExistsError(topic, partition, held.marker)
+            return OffsetConflictError(*tp, end, held.tail_end)
+        if held.marker is not None and NO_VERSION < version <= held.marker.version:
+            return TransactionExistsError(*tp, held.marker)
         return None
 
-    def _mark(self, topic: str, partition: str, transaction: Transaction) -> DafkaError | None:
-        held = self._partition(topic, partition)
+    def _mark(self, tp: TopicPartition, transaction: Transaction) -> DafkaError | None:
+        held = self._partition(tp)
         if held.end < transaction.end:
-            return OffsetConflictError(topic, partition, transaction.end, held.end)
+            return OffsetConflictError(*tp, transaction.end, held.end)
         marker = held.marker
-        if marker is not None and marker.number == transaction.number and marker != transaction:
-            return TransactionExistsError(topic, partition, marker)
+        if marker is not None and marker.version == transaction.version and marker != transaction:
+            return TransactionExistsError(*tp, marker)
         held.mark(transaction)
         return None
 
-    def _partition(self, topic: str, partition: str) -> Partition:
-        return self._partitions.setdefault((topic, partition), Partition())
+    def _partition(self, tp: TopicPartition) -> Partition:
+        return self._partitions.setdefault(tp, Partition())
 
     # -- reading ---------------------------------------------------------------------------------
 
-    def end(self, topic: str, partition: str) -> int:
+    def end(self, tp: TopicPartition) -> int:
         """See ``Log.end``."""
-        held = self._partitions.get((topic, partition))
+        held = self._partitions.get(tp)
         return held.end if held else 0
 
-    def transaction_state(self, topic: str, partition: str) -> TransactionState:
+    def transaction_state(self, tp: TopicPartition) -> TransactionState:
         """See ``Log.transaction``."""
-        held = self._partitions.get((topic, partition))
+        held = self._partitions.get(tp)
         if held is None:
             return TransactionState(0, 0, "", None)
         attempt = held.committed[0] if held.committed else ""
@@ -226,9 +211,9 @@ class Disk:
             attempt = held.tail.attempt
         return TransactionState(held.end, held.tail_end, attempt, held.marker)
 
-    def ends(self) -> dict[tuple[str, str], int]:
+    def ends(self) -> dict[TopicPartition, int]:
         """The end of every partition."""
-        return {key: held.end for key, held in self._partitions.items() if held.end}
+        return {tp: held.end for tp, held in self._partitions.items() if held.end}
 
     def partitions(self, topic: str | None = None) -> list[PartitionInfo]:
         """See ``Log.partitions``."""
@@ -239,33 +224,33 @@ class Disk:
         ]
 
     def read(
-        self, topic: str, partition: str, start: int, end: int, *, max_records: int, max_bytes: int
-    ) -> list[Piece]:
+        self, tp: TopicPartition, start: int, end: int, *, max_records: int, max_bytes: int
+    ) -> list[RecordBatch]:
         """See ``Log.read``."""
-        held = self._partitions.get((topic, partition))
+        held = self._partitions.get(tp)
         records = held.records if held else []
         end = min(end, len(records))
-        pieces: list[Piece] = []
+        batches: list[RecordBatch] = []
         while start < end and max_records > 0:
             values: list[bytes] = []
             for value in records[start : min(end, start + BLOCK_COUNT, start + max_records)]:
-                if max_bytes < len(value) and (values or pieces):
+                if max_bytes < len(value) and (values or batches):
                     break
                 max_bytes -= len(value)
                 values.append(value)
             if not values:
                 break
-            pieces.append(Piece(start, values))
+            batches.append(RecordBatch.of(tp, start, values))
             start += len(values)
             max_records -= len(values)
-        return pieces
+        return batches
 
-    def times(self, topic: str, partition: str, start: int, end: int) -> list[tuple[int, int]]:
+    def times(self, tp: TopicPartition, start: int, end: int) -> list[tuple[int, int]]:
         """See ``Log.times``: one time for all."""
-        return [(start, 1)] if start < min(end, self.end(topic, partition)) else []
+        return [(start, 1)] if start < min(end, self.end(tp)) else []
 
 
-def _name(item: tuple[tuple[str, str], Partition]) -> tuple[str, str]:
+def _name(item: tuple[TopicPartition, Partition]) -> TopicPartition:
     return item[0]
 
 

@@ -1,8 +1,9 @@
 """A query that writes units, each once: its tasks are tried again, and twice at a time.
 
 An attempt asks the store how far the partition is, stages its rows in an order of its own and
-commits them, as ``dafka_spark/sink/transactional_writer.py`` does where its host comes back.  The query moves to
-another store only when that has its last unit: there, too, the marker must tell that it is there.
+commits them, as ``dafka_spark/sink/transactional_writer.py`` does where its host comes back.  The
+query moves to another store only when that has its last unit: there, too, the marker must tell
+that it is there.
 """
 
 from __future__ import annotations
@@ -12,8 +13,8 @@ from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
 from dafka_core.errors import DafkaError
-from dafka_core.records import RecordBatch, StagedTransaction, Values
-from tests.simulation.checkers import Key
+from dafka_core.records import RecordBatch, StagedTransaction, TopicPartition
+from dafka_core.values import Values
 
 if TYPE_CHECKING:
     from tests.simulation.cluster import Cluster
@@ -41,9 +42,9 @@ class ExactQuery:
         self._again(0)
 
     @property
-    def key(self) -> Key:
+    def tp(self) -> TopicPartition:
         """Its partition."""
-        return (self.topic, self.address)
+        return TopicPartition(self.topic, self.address)
 
     @property
     def done(self) -> bool:
@@ -64,8 +65,8 @@ class ExactQuery:
         if puts is None or mesh is None:
             self._again(number)
             return
-        [info] = puts.transaction_states([self.key])
-        if info.transaction is not None and info.transaction.number >= number:
+        [info] = puts.transaction_states([self.tp])
+        if info.transaction is not None and info.transaction.version >= number:
             self._finished(number)
             return
         attempt = self.world.address()
@@ -76,28 +77,28 @@ class ExactQuery:
         promises: list[Future[Any]] = []
         for start, stop in pairwise(cuts):
             values = Values.of(rows[start:stop])
-            batch = RecordBatch(self.topic, self.address, info.end + start, values)
+            batch = RecordBatch(self.tp, info.end + start, values)
             promises.append(puts.stage(batch, attempt, number))
             self._count(promises[-1], mesh, values.size_bytes + len(values))
-        transaction = StagedTransaction(*self.key, attempt, info.end, info.end + len(rows), number)
+        transaction = StagedTransaction(*self.tp, attempt, info.end, info.end + len(rows), number)
         promises[-1].add_done_callback(lambda done: self._staged(done, transaction))
         if self.world.chance(0.3):
             self._again(number)  # a second attempt beside the first
 
     def _staged(self, done: Future[Any], transaction: StagedTransaction) -> None:
         puts, mesh = self.home.puts, self.home.mesh
-        if self._failed(done, transaction.number) or puts is None or mesh is None:
+        if self._failed(done, transaction.version) or puts is None or mesh is None:
             return
         promise = puts.commit([transaction])
         self._count(promise, mesh, 1)
         promise.add_done_callback(lambda done: self._committed(done, transaction))
 
     def _committed(self, done: Future[Any], transaction: StagedTransaction) -> None:
-        if not self._failed(done, transaction.number):
+        if not self._failed(done, transaction.version):
             self.world.note(
-                self.name, f"unit {transaction.number}: {transaction.attempt[:4]} is committed"
+                self.name, f"unit {transaction.version}: {transaction.attempt[:4]} is committed"
             )
-            self._finished(transaction.number)
+            self._finished(transaction.version)
 
     def _failed(self, done: Future[Any], number: int) -> bool:
         error = done.exception()
@@ -110,9 +111,7 @@ class ExactQuery:
         return True
 
     def _finished(self, number: int) -> None:
-        self.cluster.checkers.on_unit(
-            self.name, self.home.disk, self.key, number, self.rows(number)
-        )
+        self.cluster.checkers.on_unit(self.name, self.home.disk, self.tp, number, self.rows(number))
         if number < self.number:
             return
         self.number = number + 1
@@ -123,9 +122,9 @@ class ExactQuery:
             self._again(self.number)
 
     def _move(self) -> None:
-        held = self.home.disk.transaction_state(*self.key)
+        held = self.home.disk.transaction_state(self.tp)
         for store in self.cluster.stores:
-            if store.disk.transaction_state(*self.key)[::3] == held[::3] and self.world.chance(0.3):
+            if store.disk.transaction_state(self.tp)[::3] == held[::3] and self.world.chance(0.3):
                 self.home = store
                 self.world.note(self.name, f"goes on at {store.name}")
 

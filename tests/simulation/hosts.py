@@ -20,8 +20,8 @@ from dafka_core.protocol.producer_role import ProducerRole
 from dafka_core.protocol.role import Outgoing
 from dafka_core.protocol.store_directory import StoreQuery
 from dafka_core.protocol.store_role import StoreRole
-from dafka_core.records import RecordBatch, Values
-from tests.simulation.checkers import Key
+from dafka_core.records import RecordBatch, TopicPartition
+from dafka_core.values import Values
 from tests.simulation.disk import Disk, SimulatedAppender
 from tests.simulation.mesh import SimulatedMesh
 
@@ -180,9 +180,9 @@ class ProducerHost(Host):
         self._resumed_at = 0
 
     @property
-    def key(self) -> Key:
+    def tp(self) -> TopicPartition:
         """Its partition."""
-        return (self.topic, self.address)
+        return TopicPartition(self.topic, self.address)
 
     @property
     def end(self) -> int:
@@ -198,8 +198,7 @@ class ProducerHost(Host):
 
     def _start(self) -> SimulatedMesh:
         role = self.cluster.roles.producer(
-            self.topic,
-            self.address,
+            self.tp,
             acks=self.shape.acks,
             head_interval_s=1.0,
             resume=self.lives > 1,
@@ -220,7 +219,7 @@ class ProducerHost(Host):
         assert self._role.directory is not None
         self._deadline_s = now + RESUME_TIMEOUT_S
         self._asked_at = now
-        self._asked_end = max(store.disk.end(*self.key) for store in self.cluster.stores)
+        self._asked_end = max(store.disk.end(self.tp) for store in self.cluster.stores)
         self._question, messages = self._role.directory.ask_heads(
             now, [self.topic], rounds=RESUME_ROUNDS
         )
@@ -233,9 +232,8 @@ class ProducerHost(Host):
         if role.directory is not None:
             self._resume(now, mesh)
             return False
-        key = (self.topic, self.address)
         if role.durable > self._resumed_at:  # what an earlier life has left is not its own
-            self.checkers.on_durable(self.name, key, role.durable, self.shape.acks)
+            self.checkers.on_durable(self.name, self.tp, role.durable, self.shape.acks)
         if self.leaves and role.durable >= self.target:
             self.world.note(self.name, "is done, and leaves")
             self.gone = True
@@ -246,7 +244,7 @@ class ProducerHost(Host):
     def _resume(self, now: float, mesh: SimulatedMesh) -> None:
         question = self._question
         if question is not None and question.answered:
-            _, end = question.heads.get(self.key, (0, 0))
+            _, end = question.heads.get(self.tp, (0, 0))
             asked_end = self._asked_end if self.cluster.reaches_all(self._asked_at) else None
             self.checkers.on_resumed(self.name, end, asked_end)
             self.world.note(self.name, f"resumes at {end}")
@@ -278,7 +276,7 @@ class ProducerHost(Host):
         if count <= 0:
             return []
         values = self.cluster.values(self.address, role.next_offset, count)
-        self.checkers.publish(self.topic, self.address, role.next_offset, values)
+        self.checkers.publish(self.tp, role.next_offset, values)
         return role.publish(now, Values.of(values))
 
 
@@ -291,30 +289,30 @@ class ConsumerHost(Host):
         super().__init__(cluster, name, style)
         self.topics = topics
         self.latest = latest
-        self.kept: dict[Key, int] = {}
+        self.kept: dict[TopicPartition, int] = {}
         """The offsets kept: where each partition goes on."""
         self.paused_until = 0.0
-        self._taken: dict[Key, int] = {}
-        self._delivered: dict[Key, int] = {}
+        self._taken: dict[TopicPartition, int] = {}
+        self._delivered: dict[TopicPartition, int] = {}
         self._queue: deque[RecordBatch] = deque()
         self._role = cast("ConsumerRole", None)
 
-    def position(self, key: Key) -> int | None:
+    def position(self, tp: TopicPartition) -> int | None:
         """The next offset that the application takes; None where it takes the latest."""
-        return self._taken.get(key, self.kept.get(key, None if self.latest else 0))
+        return self._taken.get(tp, self.kept.get(tp, None if self.latest else 0))
 
-    def delivered_to(self, key: Key) -> int | None:
+    def delivered_to(self, tp: TopicPartition) -> int | None:
         """The next offset to be delivered to the node's queue in this life."""
-        first = self.kept.get(key, None if self.latest else 0)
-        return self._delivered.get(key, first)
+        first = self.kept.get(tp, None if self.latest else 0)
+        return self._delivered.get(tp, first)
 
-    def missing(self, key: Key, end: int) -> str:
+    def missing(self, tp: TopicPartition, end: int) -> str:
         """What is missing of a partition that ends at ``end``; empty if nothing is."""
-        if key[0] not in self.topics:
+        if tp.topic not in self.topics:
             return ""
         if not self.up or self._queue:
             return "has not taken all"
-        position, _ = self._role.positions().get(key, (None, None))
+        position, _ = self._role.positions().get(tp, (None, None))
         if position is None:
             return "" if self.latest else "knows nothing"
         return f"is at {position}" if position < end else ""
@@ -351,14 +349,14 @@ class ConsumerHost(Host):
         role = self._role
         delivered, role.delivered = role.delivered, []
         for batch in delivered:
-            key = (batch.topic, batch.partition)
+            tp = batch.tp
             if batch.topic not in self.topics:
                 self.world.fail(self.name, f"was delivered {batch.topic}: not subscribed to")
-            expected = self.delivered_to(key)
+            expected = self.delivered_to(tp)
             if expected is None and self.mesh is not None:
                 self.checkers.on_latest(self.mesh, batch)
             self.checkers.on_delivered(self.name, batch, expected)
-            self._delivered[key] = batch.end
+            self._delivered[tp] = batch.end
             self.world.note(
                 self.name,
                 f"delivered {batch.topic} {batch.partition[:4]} [{batch.offset}, {batch.end})",
@@ -385,7 +383,7 @@ class ConsumerHost(Host):
         had = bool(self._queue)
         while self._queue:
             batch = self._queue.popleft()
-            self._taken[batch.topic, batch.partition] = batch.end
+            self._taken[batch.tp] = batch.end
         if had:
             mesh.wake(self.world.now)
         if self._taken and self.world.chance(0.3):

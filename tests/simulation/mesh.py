@@ -317,9 +317,7 @@ class SimulatedMesh:
             return
         if isinstance(message, RecordMessage | DirectRecord):
             requestor = message.requestor if isinstance(message, DirectRecord) else ""
-            batch = RecordBatch.of(
-                message.topic, message.partition, message.sequence, [message.value]
-            )
+            batch = RecordBatch.of(message.tp, message.sequence, [message.value])
             if not requestor:
                 self.checkers.on_told(self, batch)
             self.send(self.role.on_batch(now, requestor, batch))

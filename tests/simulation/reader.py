@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, cast
 from dafka_core.protocol.reader_role import RangeRead, ReaderRole
 from dafka_core.protocol.role import Outgoing
 from dafka_core.protocol.store_directory import StoreQuery
-from tests.simulation.checkers import Key
+from dafka_core.records import TopicPartition
 from tests.simulation.hosts import RESUME_TIMEOUT_S, Host
 from tests.simulation.mesh import SimulatedMesh
 from tests.simulation.shape import SINGLE
@@ -31,7 +31,7 @@ class ReaderHost(Host):
         self._reads = 0
         self._deadline_s = 0.0
         self._asked_at = 0.0
-        self._asked_ends: dict[Key, int] = {}
+        self._asked_ends: dict[TopicPartition, int] = {}
         self._greeted_once = any(store.style == SINGLE for store in cluster.stores)
 
     @property
@@ -87,41 +87,41 @@ class ReaderHost(Host):
                 self._ask_later(self.mesh)
         return False
 
-    def _on_disk(self, topics: list[str]) -> dict[Key, int]:
-        ends: dict[Key, int] = {}
+    def _on_disk(self, topics: list[str]) -> dict[TopicPartition, int]:
+        ends: dict[TopicPartition, int] = {}
         for store in self.cluster.stores:
-            for key, end in store.disk.ends().items():
-                if not topics or key[0] in topics:
-                    ends[key] = max(end, ends.get(key, 0))
+            for tp, end in store.disk.ends().items():
+                if not topics or tp.topic in topics:
+                    ends[tp] = max(end, ends.get(tp, 0))
         return ends
 
-    def _check_heads(self, heads: dict[Key, tuple[int, int]]) -> None:
+    def _check_heads(self, heads: dict[TopicPartition, tuple[int, int]]) -> None:
         """Stores say what is on their disks, no more, and all of it if they can be reached."""
         on_disk = self._on_disk([])
-        for key, (_, end) in heads.items():
-            if end > on_disk.get(key, 0):
+        for tp, (_, end) in heads.items():
+            if end > on_disk.get(tp, 0):
                 self.world.fail(
-                    self.name, f"was told {end} of {key}, and {on_disk.get(key, 0)} are on disk"
+                    self.name, f"was told {end} of {tp}, and {on_disk.get(tp, 0)} are on disk"
                 )
         if self.cluster.reaches_all(self._asked_at):
-            for key, end in self._asked_ends.items():
-                told = heads.get(key, (0, 0))[1]
+            for tp, end in self._asked_ends.items():
+                told = heads.get(tp, (0, 0))[1]
                 if told < end:
-                    self.world.fail(self.name, f"was told {told} of {key}, and {end} are on disk")
+                    self.world.fail(self.name, f"was told {told} of {tp}, and {end} are on disk")
 
     def _choose(self, question: StoreQuery) -> None:
-        heads: dict[Key, tuple[int, int]] = question.heads
+        heads: dict[TopicPartition, tuple[int, int]] = question.heads
         self._check_heads(heads)
         assert self.mesh is not None
-        held = [key for key, (earliest, end) in heads.items() if end > earliest]
+        held = [tp for tp, (earliest, end) in heads.items() if end > earliest]
         if not held:
             self._reads += not self._asked_ends
             self._ask_later(self.mesh)
             return
-        key = self.world.random.choice(sorted(held))
-        end = self.world.random.randint(1, heads[key][1])
+        tp = self.world.random.choice(sorted(held))
+        end = self.world.random.randint(1, heads[tp][1])
         start = self.world.random.randint(0, end - 1)
-        self.world.note(self.name, f"reads {key[0]} {key[1][:4]} [{start}, {end})")
+        self.world.note(self.name, f"reads {tp.topic} {tp.partition[:4]} [{start}, {end})")
         self._position = start
-        self._read = self._role.read(*key, start, end)
+        self._read = self._role.read(tp, start, end)
         self.mesh.wake(self.world.now)

@@ -10,8 +10,8 @@ from concurrent.futures import Future
 from typing import TYPE_CHECKING
 
 from dafka_core.errors import DafkaError
-from dafka_core.records import RecordBatch, Values
-from tests.simulation.checkers import Key
+from dafka_core.records import RecordBatch, TopicPartition
+from dafka_core.values import Values
 
 if TYPE_CHECKING:
     from tests.simulation.cluster import Cluster
@@ -39,9 +39,9 @@ class Writer:
         self.move()
 
     @property
-    def key(self) -> Key:
+    def tp(self) -> TopicPartition:
         """Its partition."""
-        return (self.topic, self.address)
+        return TopicPartition(self.topic, self.address)
 
     @property
     def done(self) -> bool:
@@ -64,7 +64,7 @@ class Writer:
                 return
             self._host = self.world.random.choice(up)
             assert self._host.puts is not None
-            self._next = self._host.puts.end(*self.key)
+            self._next = self._host.puts.end(self.tp)
             self.acknowledged = max(self.acknowledged, self._next)
             self.world.note(self.name, f"is hosted by {self._host.name} from {self._next} on")
             self._put(session)
@@ -83,8 +83,8 @@ class Writer:
         )
         if count > 0 and self._under_way < WINDOW:
             values = self.cluster.values(self.address, self._next, count)
-            batch = RecordBatch(self.topic, self.address, self._next, Values.of(values))
-            self.cluster.checkers.publish(*self.key, self._next, values)
+            batch = RecordBatch(self.tp, self._next, Values.of(values))
+            self.cluster.checkers.publish(self.tp, self._next, values)
             self._under_way += 1
             self._next = batch.end
             mesh, size_bytes = host.mesh, batch.values.size_bytes + len(batch.values)
@@ -97,8 +97,8 @@ class Writer:
     def _on_put(self, session: int, host: StoreHost, end: int, done: Future[int]) -> None:
         error = done.exception()
         if error is None:
-            self.cluster.checkers.on_durable(self.name, self.key, end, 1)
-            if host.disk.end(*self.key) < end:
+            self.cluster.checkers.on_durable(self.name, self.tp, end, 1)
+            if host.disk.end(self.tp) < end:
                 self.world.fail(self.name, f"{host.name} has less than {end} on disk, and says so")
             self.acknowledged = max(self.acknowledged, end)
         elif not isinstance(error, DafkaError):

@@ -7,19 +7,20 @@ from collections.abc import Collection, Iterator
 from contextlib import AbstractContextManager, nullcontext
 
 from dafka_core.errors import DataLossError
-from dafka_core.records import PartitionInfo, RecordBatch, Values
+from dafka_core.records import PartitionInfo, RecordBatch, TopicPartition
+from dafka_core.values import Values
 from dafka_spark.cluster.connections import MeshReader
 from dafka_spark.options import MeshAddress
 
-RUN_RECORDS = 7
+BATCH_RECORDS = 7
 
 
 class MemorySource:
     """Topics in memory; ``trim`` and ``cut`` lose records at either end."""
 
     def __init__(self) -> None:
-        self.logs: dict[tuple[str, str], list[bytes]] = {}
-        self.earliest: dict[tuple[str, str], int] = {}
+        self.logs: dict[TopicPartition, list[bytes]] = {}
+        self.earliest: dict[TopicPartition, int] = {}
         self.written: list[tuple[int, int]] = []
         self.calls: list[str] = []
         self.missing: set[int] = set()
@@ -30,18 +31,18 @@ class MemorySource:
     def closed(self) -> bool:
         return self.closing.is_set()
 
-    def add(self, topic: str, partition: str, count: int) -> None:
-        log = self.logs.setdefault((topic, partition), [])
+    def add(self, tp: TopicPartition, count: int) -> None:
+        log = self.logs.setdefault(tp, [])
         log.extend(b"%d" % offset for offset in range(len(log), len(log) + count))
 
-    def trim(self, topic: str, partition: str, earliest: int) -> None:
-        self.earliest[topic, partition] = earliest
+    def trim(self, tp: TopicPartition, earliest: int) -> None:
+        self.earliest[tp] = earliest
 
-    def cut(self, topic: str, partition: str, end: int) -> None:
-        del self.logs[topic, partition][end:]
+    def cut(self, tp: TopicPartition, end: int) -> None:
+        del self.logs[tp][end:]
 
-    def drop(self, topic: str, partition: str) -> None:
-        del self.logs[topic, partition]
+    def drop(self, tp: TopicPartition) -> None:
+        del self.logs[tp]
 
     def connect(self, via: MeshAddress) -> AbstractContextManager[MeshReader]:
         return nullcontext(self)
@@ -57,35 +58,34 @@ class MemorySource:
     ) -> list[PartitionInfo]:
         self.calls.append("partitions")
         found = [
-            PartitionInfo(*key, self.earliest.get(key, 0), len(log))
-            for key, log in self.logs.items()
-            if topics is None or key[0] in topics
+            PartitionInfo(*tp, self.earliest.get(tp, 0), len(log))
+            for tp, log in self.logs.items()
+            if topics is None or tp.topic in topics
         ]
         return found[::-1] if self.backwards else found
 
     def read(
-        self, topic: str, partition: str, start: int, end: int, *, timeout_s: float
+        self, tp: TopicPartition, start: int, end: int, *, timeout_s: float
     ) -> Iterator[RecordBatch]:
         self.calls.append("read")
-        key = (topic, partition)
-        if key not in self.logs:
-            raise DataLossError(topic, partition, start, None, "no store has the partition")
-        if start < self.earliest.get(key, 0):
-            raise DataLossError(topic, partition, start, self.earliest[key], "trimmed")
+        if tp not in self.logs:
+            raise DataLossError(*tp, start, None, "no store has the partition")
+        if start < self.earliest.get(tp, 0):
+            raise DataLossError(*tp, start, self.earliest[tp], "trimmed")
         at = start
-        while at < min(end, len(self.logs[key])):
+        while at < min(end, len(self.logs[tp])):
             if at in self.missing:
                 at += 1
                 continue
-            stop = min(at + RUN_RECORDS, end)
+            stop = min(at + BATCH_RECORDS, end)
             stop = min([stop, *(gap for gap in self.missing if at < gap)])
-            yield RecordBatch(topic, partition, at, Values.of(self.logs[key][at:stop]))
+            yield RecordBatch(tp, at, Values.of(self.logs[tp][at:stop]))
             at = stop
         if at < end:
-            raise DataLossError(topic, partition, at, self.earliest.get(key, 0), "it ends there")
+            raise DataLossError(*tp, at, self.earliest.get(tp, 0), "it ends there")
 
     def times(
-        self, topic: str, partition: str, start: int, end: int, *, timeout_s: float
+        self, tp: TopicPartition, start: int, end: int, *, timeout_s: float
     ) -> list[tuple[int, int]]:
         self.calls.append("times")
         return self.written

@@ -10,7 +10,14 @@ from typing import Self
 
 from dafka_core.flight.server import FlightService
 from dafka_core.flight.store_location import StoreLocation
-from dafka_core.records import RecordBatch, StagedTransaction, Transaction, TransactionState
+from dafka_core.log_entries import Discard
+from dafka_core.records import (
+    RecordBatch,
+    StagedTransaction,
+    TopicPartition,
+    Transaction,
+    TransactionState,
+)
 from dafka_core.storage import Log
 from dafka_spark.cluster.connections import MeshReader
 from dafka_spark.options import MeshAddress
@@ -49,10 +56,10 @@ class Served:
         port: int = self._service.port
         return port
 
-    def add(self, topic: str, partition: str, count: int, size_bytes: int = 0) -> None:
-        end = self.log.end(topic, partition)
+    def add(self, tp: TopicPartition, count: int, size_bytes: int = 0) -> None:
+        end = self.log.end(tp)
         values = [value(offset, size_bytes) for offset in range(end, end + count)]
-        self.log.append([RecordBatch.of(topic, partition, end, values)])
+        self.log.append([RecordBatch.of(tp, end, values)])
 
     def stop(self) -> None:
         """Serves no more; the log is still there."""
@@ -71,28 +78,27 @@ class Served:
 
     # -- what the service needs of a node; nothing is put here -----------------------------------
 
-    def put(self, run: RecordBatch) -> Future[int]:
+    def put(self, batch: RecordBatch) -> Future[int]:
         raise NotImplementedError
 
-    def stage(self, run: RecordBatch, attempt: str, number: int) -> Future[int]:
+    def stage(self, batch: RecordBatch, attempt: str, version: int) -> Future[int]:
         raise NotImplementedError
 
     def commit(self, transactions: Sequence[StagedTransaction]) -> Future[None]:
         raise NotImplementedError
 
-    def discard(self, stages: Sequence[tuple[str, str, str]]) -> Future[None]:
+    def discard(self, discards: Sequence[Discard]) -> Future[None]:
         raise NotImplementedError
 
-    def transaction_states(self, partitions: Sequence[tuple[str, str]]) -> list[TransactionState]:
+    def transaction_states(self, partitions: Sequence[TopicPartition]) -> list[TransactionState]:
         raise NotImplementedError
 
-    def end(self, topic: str, partition: str) -> int:
+    def end(self, tp: TopicPartition) -> int:
         raise NotImplementedError
 
     def wait(
         self,
-        topic: str,
-        partition: str,
+        tp: TopicPartition,
         end: int,
         timeout_s: float,
         transaction: Transaction | None = None,

@@ -17,7 +17,7 @@ from pyspark.sql.types import StringType, StructField, StructType
 
 from dafka_core import EmbeddedCluster
 from dafka_core.errors import ConfigError, FencedError
-from dafka_core.records import TransactionState
+from dafka_core.records import TopicPartition, TransactionState
 from dafka_spark.cluster import store_registry
 from dafka_spark.sink import commit_coordinator, writers
 from dafka_spark.sink.commit_coordinator import TransactionalWriterFactory
@@ -217,7 +217,8 @@ def test_all_stores_have_it_and_the_picked_one_catches_up(
             assert held(own, topic, index, partition).values == texts_of(numbers(0, 10))
         picked = own.stores.index(job.writer._pick.store)
         own.kill_store(picked)
-        with TransactionalWriterFactory(options(own), 0)(topic, partition) as publisher:
+        opener = TransactionalWriterFactory(options(own), 0)
+        with opener(TopicPartition(topic, partition)) as publisher:
             publisher.publish_many(numbers(10, 20))
             publisher.finish(PATIENCE_S)
         own.start_store(picked)

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from dafka_core.errors import DataLossError, FetchTimeoutError
+from dafka_core.records import TopicPartition
 from dafka_spark.cluster.connections import Connections
 from dafka_spark.options import MeshAddress
 from tests.spark.memory import MemorySource
@@ -131,12 +132,18 @@ def test_a_forked_child_does_not_even_let_go_of_a_client(tmp_path: Path) -> None
     from dafka_spark.cluster import connections
 
     with Served(tmp_path / "one", "one") as store:
-        store.add("t", "A", 10)
+        store.add(TopicPartition("t", "A"), 10)
         with connections.lend_client(store.place) as client:
             read = client.read(
-                "t", "A", 0, 10, times=False, max_records=10, max_bytes=100, timeout_s=20
+                TopicPartition("t", "A"),
+                0,
+                10,
+                times=False,
+                max_records=10,
+                max_bytes=100,
+                timeout_s=20,
             )
-            assert sum(len(columns.values) for columns in read) == 10
+            assert sum(batch.count for batch in read) == 10
         del client, read
         done = subprocess.run(["true"], preexec_fn=gc.collect, timeout=20, check=False)
         assert done.returncode == 0

@@ -11,7 +11,7 @@ from dafka_core import EmbeddedCluster
 from dafka_core.errors import ConfigError, FencedError, NotAcknowledgedError, StoreUnreachableError
 from dafka_core.protocol.codec import subscription
 from dafka_core.protocol.messages import DirectRecordBatch, RecordBatchMessage
-from dafka_core.records import NO_VERSION, Transaction, TransactionState
+from dafka_core.records import NO_VERSION, TopicPartition, Transaction, TransactionState
 from dafka_spark.errors import OldCheckpointError, TransactionChangedError
 from dafka_spark.sink import row_buffer, stream_limit, transactional_writer
 from dafka_spark.sink.commit_coordinator import TransactionalWriterFactory
@@ -63,7 +63,7 @@ def test_units_follow_each_other(shared: EmbeddedCluster, topic: str) -> None:
         with transaction(shared, topic, number) as publisher:
             publisher.publish_many(numbers(start, start + 4))
             written = write(publisher, start + 4, start + 10)
-        assert written == WrittenRange(topic, PARTITION, start, start + 10)
+        assert written == WrittenRange(TopicPartition(topic, PARTITION), start, start + 10)
         found = held(shared, topic)
         assert found.info.transaction == Transaction(number, start, start + 10)
         assert found.info.end == found.info.staged_end == start + 10
@@ -127,7 +127,7 @@ def test_a_zombie_that_is_too_late_finds_the_unit(shared: EmbeddedCluster, topic
         with transaction(shared, topic, 0) as publisher:
             write(publisher, 0, 95)
         zombie.publish_many(numbers(0, 95)[::-1])
-        assert zombie.finish(PATIENCE_S) == WrittenRange(topic, PARTITION, 0, 95)
+        assert zombie.finish(PATIENCE_S) == WrittenRange(TopicPartition(topic, PARTITION), 0, 95)
     assert held(shared, topic).values == texts_of(numbers(0, 95))
 
 
@@ -135,7 +135,9 @@ def test_a_unit_that_is_there_is_not_written_again(shared: EmbeddedCluster, topi
     for values in (numbers(0, 10), numbers(0, 10)[::-1]):
         with transaction(shared, topic, 3) as publisher:
             publisher.publish_many(values)
-            assert publisher.finish(PATIENCE_S) == WrittenRange(topic, PARTITION, 0, 10)
+            assert publisher.finish(PATIENCE_S) == WrittenRange(
+                TopicPartition(topic, PARTITION), 0, 10
+            )
     assert held(shared, topic).values == texts_of(numbers(0, 10))
 
 
@@ -185,7 +187,9 @@ def test_many_topics_share_few_streams(
     names = [f"{topic}-{index}" for index in range(5)]
     opener = TransactionalWriterFactory(options(shared), 0)
     with ExitStack() as stack:
-        publishers = [stack.enter_context(opener(name, PARTITION)) for name in names]
+        publishers = [
+            stack.enter_context(opener(TopicPartition(name, PARTITION))) for name in names
+        ]
         for start in range(0, 60, 20):
             for publisher in publishers:
                 publisher.publish_many(numbers(start, start + 20))

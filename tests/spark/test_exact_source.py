@@ -23,6 +23,7 @@ from pyspark.sql import functions as sf
 from dafka_core import EmbeddedCluster, Producer
 from dafka_core.flight.store_client import StoreClient
 from dafka_core.flight.store_location import StoreLocation
+from dafka_core.records import TopicPartition
 from dafka_core.storage import Log
 from tests.core.nodes.peers import wait_until
 from tests.spark import exact_job
@@ -153,7 +154,7 @@ def test_the_same_tasks_after_a_store_has_died(
 def wait_until_caught_up(locations: tuple[str, ...], topic: str, address: str, wanted: int) -> None:
     """A store has all records: they are not lost with another one."""
     with StoreClient(StoreLocation("", locations)) as client:
-        assert client.wait(topic, address, wanted, timeout_s=TIMEOUT_S) == wanted
+        assert client.wait(TopicPartition(topic, address), wanted, timeout_s=TIMEOUT_S) == wanted
 
 
 def test_a_store_that_restarts_does_not_stop_a_query(
@@ -203,7 +204,7 @@ def test_retention_that_ran_ahead(
     produce(mesh, topic, range(30, 50), address)
     mesh.kill_store(0)
     log = Log(mesh.store_directory(0))
-    log.trim(topic, address, 40)
+    log.trim(TopicPartition(topic, address), 40)
     log.close()
     mesh.start_store(0)
     for fetch in ("flight", "auto"):

@@ -6,15 +6,13 @@ import logging
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
-import pyarrow as pa
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from dafka_core.errors import DafkaError, DataLossError, FetchTimeoutError, StoreUnreachableError
-from dafka_core.flight.columns import RecordColumns
 from dafka_core.flight.store_location import StoreLocation, this_machine
-from dafka_core.records import PartitionInfo
+from dafka_core.records import PartitionInfo, RecordBatch, TopicPartition
 from dafka_spark.errors import (
     FetchError,
     HeadBehindError,
@@ -34,6 +32,8 @@ from dafka_spark.source.record_sources import (
     ways,
 )
 from tests.spark.memory import MemorySource
+
+A = TopicPartition("t", "A")
 
 GONE = StoreUnreachableError("S", "connection lost")
 
@@ -60,7 +60,7 @@ class Scripted:
             raise self.error
         return PartitionInfo("t", "A", self.earliest, self.end) if self.there else None
 
-    def read(self, wanted: OffsetRange, start: int, *, times: bool) -> Iterator[RecordColumns]:
+    def read(self, wanted: OffsetRange, start: int, *, times: bool) -> Iterator[RecordBatch]:
         self.asked.append(start)
         stop = start + self.breaks.pop(0) if self.breaks else None
         if start < self.earliest:
@@ -71,12 +71,12 @@ class Scripted:
             if stop is not None and start >= stop:
                 raise self.error
             end = min(start + self.step, wanted.end, 10**9 if stop is None else stop)
-            yield columns(start, end)
+            yield batch(start, end)
             start = end
 
 
-def columns(start: int, end: int) -> RecordColumns:
-    return RecordColumns(start, pa.array([b"%d" % n for n in range(start, end)], pa.binary()), None)
+def batch(start: int, end: int) -> RecordBatch:
+    return RecordBatch.of(A, start, [b"%d" % n for n in range(start, end)])
 
 
 def options(fetch: str = "flight", **given: str) -> SourceOptions:
@@ -88,8 +88,8 @@ def offsets(
 ) -> list[int]:
     fetch = RangeFetch(OffsetRange("t", "A", start, end), given or options(), through, times=False)
     found: list[int] = []
-    for each in fetch.columns():
-        assert each.values.to_pylist() == [b"%d" % n for n in range(each.offset, each.end)]
+    for each in fetch.batches():
+        assert each.values.to_list() == [b"%d" % n for n in range(each.offset, each.end)]
         found.extend(range(each.offset, each.end))
     return found
 
@@ -176,7 +176,7 @@ def test_an_end_that_looks_lower_for_a_moment() -> None:
     """A store that starts, or that is catching up, is waited for."""
 
     class Growing(Scripted):
-        def read(self, wanted: OffsetRange, start: int, *, times: bool) -> Iterator[RecordColumns]:
+        def read(self, wanted: OffsetRange, start: int, *, times: bool) -> Iterator[RecordBatch]:
             self.end += 1
             return super().read(wanted, start, times=times)
 
@@ -196,11 +196,11 @@ def test_a_partition_that_no_place_knows() -> None:
 def test_a_store_that_had_more_and_is_away() -> None:
     """The mesh has less: nothing is known to be lost while that store may come back."""
     memory = MemorySource()
-    memory.add("t", "A", 40)
+    memory.add(A, 40)
     auto = options("auto")
 
     class Mesh(MeshSource):
-        def read(self, wanted: OffsetRange, start: int, *, times: bool) -> Iterator[RecordColumns]:
+        def read(self, wanted: OffsetRange, start: int, *, times: bool) -> Iterator[RecordBatch]:
             raise DataLossError("t", "A", 40, 0, "the partition ends at 40 in every store")
 
     through: list[RecordSource] = [Scripted(breaks=[0] * 9), Mesh(memory.connect, auto)]
@@ -212,10 +212,10 @@ def test_a_store_that_had_more_and_is_away() -> None:
         offsets(40, 60, through[1:], auto)
 
 
-@pytest.mark.parametrize("wrong", [[columns(0, 9)], [columns(0, 5)] * 2, []])
-def test_replies_are_not_believed(wrong: list[RecordColumns]) -> None:
+@pytest.mark.parametrize("wrong", [[batch(0, 9)], [batch(0, 5)] * 2, []])
+def test_replies_are_not_believed(wrong: list[RecordBatch]) -> None:
     class Wrong(Scripted):
-        def read(self, wanted: OffsetRange, start: int, *, times: bool) -> Iterator[RecordColumns]:
+        def read(self, wanted: OffsetRange, start: int, *, times: bool) -> Iterator[RecordBatch]:
             yield from wrong
 
     assert offsets(0, 8, [Wrong(), Scripted()]) == list(range(8))
@@ -226,10 +226,10 @@ def test_replies_are_not_believed(wrong: list[RecordColumns]) -> None:
 
 def test_a_hole_in_what_a_store_has() -> None:
     class Holed(Scripted):
-        def read(self, wanted: OffsetRange, start: int, *, times: bool) -> Iterator[RecordColumns]:
+        def read(self, wanted: OffsetRange, start: int, *, times: bool) -> Iterator[RecordBatch]:
             if start < 5:
-                yield columns(start, 5)
-            yield columns(max(start, 7), wanted.end)
+                yield batch(start, 5)
+            yield batch(max(start, 7), wanted.end)
 
     assert offsets(0, 9, [Holed(), Scripted()]) == list(range(9))
     with pytest.raises(StoreLostDataError, match=r"offset 5 was asked for, offset 7 on is avail"):
@@ -240,7 +240,7 @@ def test_a_hole_in_what_a_store_has() -> None:
 
 def test_a_store_that_says_it_has_what_it_does_not_give() -> None:
     class Denying(Scripted):
-        def read(self, wanted: OffsetRange, start: int, *, times: bool) -> Iterator[RecordColumns]:
+        def read(self, wanted: OffsetRange, start: int, *, times: bool) -> Iterator[RecordBatch]:
             yield from ()
             raise DataLossError("t", "A", start, None, "I have not")
 
@@ -261,12 +261,12 @@ def test_places_that_have_a_part_each() -> None:
 
 def test_the_mesh_is_asked_for_what_no_place_has() -> None:
     memory = MemorySource()
-    memory.add("t", "A", 100)
+    memory.add(A, 100)
     auto = options("auto", fetchtimeoutms="20000")
     asked: list[tuple[int, int]] = []
 
     class Mesh(MeshSource):
-        def read(self, wanted: OffsetRange, start: int, *, times: bool) -> Iterator[RecordColumns]:
+        def read(self, wanted: OffsetRange, start: int, *, times: bool) -> Iterator[RecordBatch]:
             asked.append((start, wanted.end))
             return super().read(wanted, start, times=times)
 
@@ -307,11 +307,11 @@ def test_whatever_places_have_and_are_known_for(
 
 def test_the_mesh_comes_last() -> None:
     memory = MemorySource()
-    memory.add("t", "A", 100)
+    memory.add(A, 100)
     auto = options("auto", fetchtimeoutms="20000")
     through: list[RecordSource] = [Scripted(breaks=[20]), MeshSource(memory.connect, auto)]
     assert offsets(0, 60, through, auto) == list(range(60))
-    memory.trim("t", "A", 50)
+    memory.trim(A, 50)
     with pytest.raises(RetentionAheadError, match=r"offset 0 was asked for, offset 50 on is avail"):
         offsets(0, 60, [Scripted(breaks=[0]), MeshSource(memory.connect, auto)], auto)
 

@@ -11,18 +11,18 @@ import pytest
 from pyspark.sql.streaming.datasource import ReadAllAvailable
 
 from dafka_core.errors import ConfigError, StoreUnreachableError
-from dafka_core.records import PartitionInfo
+from dafka_core.records import PartitionInfo, TopicPartition
 from dafka_spark.options import SourceOptions
 from dafka_spark.schema import full
 from dafka_spark.source import latest_offsets
 from dafka_spark.source.batch_reader import DafkaBatchReader
 from dafka_spark.source.latest_offsets import OffsetsSnapshot, look
 from dafka_spark.source.range_planner import OffsetRange
-from dafka_spark.source.source_offset import TopicPartition
 from dafka_spark.source.stream_reader import DafkaStreamReader
 from tests.spark.stores import HeardOf, Served
 
 A = TopicPartition("t", "A")
+B = TopicPartition("t", "B")
 
 Serve = Callable[[str], Served]
 
@@ -48,10 +48,10 @@ def holders(found: OffsetsSnapshot) -> dict[str, tuple[int, int]]:
 
 def test_the_furthest_head_and_the_longest_memory(serve: Serve) -> None:
     ahead, behind = serve("ahead"), serve("behind")
-    ahead.add("t", "A", 100)
-    ahead.log.trim("t", "A", 20)
-    behind.add("t", "A", 60)
-    behind.add("u", "A", 1)
+    ahead.add(A, 100)
+    ahead.log.trim(A, 20)
+    behind.add(A, 60)
+    behind.add(TopicPartition("u", "A"), 1)
     found = seen(HeardOf([ahead, behind]))
     assert found.infos == [PartitionInfo("t", "A", 0, 100)]
     assert holders(found) == {"ahead": (20, 100), "behind": (0, 60)}
@@ -61,15 +61,15 @@ def test_the_mesh_is_asked_once_where_all_stores_serve_flight(serve: Serve) -> N
     store = serve("one")
     source = HeardOf([store])
     for count in range(1, 5):
-        store.add("t", "A", 1)
+        store.add(A, 1)
         assert seen(source).infos == [PartitionInfo("t", "A", 0, count)]
     assert source.calls == ["partitions"]
 
 
 def test_stores_come_and_go(serve: Serve) -> None:
     first, second = serve("first"), serve("second")
-    first.add("t", "A", 5)
-    second.add("t", "A", 9)
+    first.add(A, 5)
+    second.add(A, 9)
     source = HeardOf([first])
     assert seen(source).infos[0].end == 5
     source.served.append(second)
@@ -80,10 +80,10 @@ def test_stores_come_and_go(serve: Serve) -> None:
 
 def test_deployed_stores_are_asked_over_the_mesh(serve: Serve) -> None:
     store = serve("ours")
-    store.add("t", "A", 5)
+    store.add(A, 5)
     source = HeardOf([store], ["deployed"])
-    source.add("t", "A", 7)
-    source.add("t", "B", 3)
+    source.add(A, 7)
+    source.add(B, 3)
     for _ in range(2):
         found = seen(source)
         assert found.infos == [PartitionInfo("t", "A", 0, 7), PartitionInfo("t", "B", 0, 3)]
@@ -93,8 +93,8 @@ def test_deployed_stores_are_asked_over_the_mesh(serve: Serve) -> None:
 
 def test_a_store_that_does_not_answer_is_not_waited_for(serve: Serve) -> None:
     gone, there = serve("gone"), serve("there")
-    gone.add("t", "A", 9)
-    there.add("t", "A", 5)
+    gone.add(A, 9)
+    there.add(A, 5)
     source = HeardOf([gone, there])
     assert seen(source).infos[0].end == 9
     gone.stop()
@@ -102,7 +102,7 @@ def test_a_store_that_does_not_answer_is_not_waited_for(serve: Serve) -> None:
         assert holders(seen(source)) == {"there": (0, 5)}
     assert source.calls == ["partitions"]
     # Where the answer stands for a whole query the mesh is asked, which may still hear it.
-    source.add("t", "A", 9)
+    source.add(A, 9)
     assert seen(source, thorough=True).infos == [PartitionInfo("t", "A", 0, 9)]
 
 
@@ -110,9 +110,9 @@ def test_a_store_that_only_the_mesh_reaches_is_asked_there_after_a_while(
     serve: Serve, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     gone, there = serve("gone"), serve("there")
-    there.add("t", "A", 5)
+    there.add(A, 5)
     source = HeardOf([gone, there])
-    source.add("t", "A", 9)
+    source.add(A, 9)
     gone.stop()
     assert seen(source).infos[0].end == 9  # the first look is over the mesh, too
     assert seen(source).infos[0].end == 5
@@ -122,7 +122,7 @@ def test_a_store_that_only_the_mesh_reaches_is_asked_there_after_a_while(
 
 def test_a_store_that_has_been_started_anew_is_described_anew(serve: Serve) -> None:
     store = serve("one")
-    store.add("t", "A", 5)
+    store.add(A, 5)
     source = HeardOf([store])
     before = seen(source).holders[A][0].place
     store.stop()
@@ -138,7 +138,7 @@ def test_a_store_that_has_been_started_anew_is_described_anew(serve: Serve) -> N
 def test_nobody_answers(serve: Serve) -> None:
     store = serve("one")
     source = HeardOf([store])
-    source.add("t", "A", 9)
+    source.add(A, 9)
     store.stop()
     found = seen(source)
     assert found.infos == [PartitionInfo("t", "A", 0, 9)]
@@ -149,7 +149,7 @@ def test_nobody_answers(serve: Serve) -> None:
 
 def test_another_store_where_one_was(serve: Serve) -> None:
     store, other = serve("one"), serve("other")
-    other.add("t", "A", 9)
+    other.add(A, 9)
     source = HeardOf([store])
     store._service, service = other._service, store._service
     with pytest.raises(StoreUnreachableError, match=r"store one: "):
@@ -159,7 +159,7 @@ def test_another_store_where_one_was(serve: Serve) -> None:
 
 def test_a_store_that_announces_nonsense(serve: Serve, monkeypatch: pytest.MonkeyPatch) -> None:
     there = serve("there")
-    there.add("t", "A", 5)
+    there.add(A, 5)
     source = HeardOf([there], ["odd"])
     announced = {"odd": ("http://nowhere",), "there": there.place.locations}
     monkeypatch.setattr(source, "endpoints", lambda: announced)
@@ -172,15 +172,15 @@ def test_a_store_that_announces_nonsense(serve: Serve, monkeypatch: pytest.Monke
 @pytest.mark.parametrize("fetch", ["flight", "local"])
 def test_what_fetch_cannot_do_is_said_at_planning(serve: Serve, fetch: str) -> None:
     deployed = HeardOf([], ["deployed"])
-    deployed.add("t", "A", 5)
+    deployed.add(A, 5)
     reader = DafkaBatchReader(full(), options(fetch=fetch), deployed.connect)
     with pytest.raises(ConfigError, match=rf"'fetch' = '{fetch}': no store .* serves Arrow Flight"):
         reader.partitions()
     store = serve("ours")
-    store.add("t", "A", 5)
+    store.add(A, 5)
     both = HeardOf([store], ["deployed"])
-    both.add("t", "B", 5)
-    both.add("u", "C", 5)  # not of this query
+    both.add(B, 5)
+    both.add(TopicPartition("u", "C"), 5)  # not of this query
     reader = DafkaBatchReader(full(), options(fetch=fetch), both.connect)
     with pytest.raises(ConfigError, match=r"partition B is only in stores that serve no Arrow"):
         reader.partitions()
@@ -191,7 +191,7 @@ def test_what_fetch_cannot_do_is_said_at_planning(serve: Serve, fetch: str) -> N
 
 def test_a_log_that_no_store_tells_of(serve: Serve, monkeypatch: pytest.MonkeyPatch) -> None:
     store = serve("one")
-    store.add("t", "A", 5)
+    store.add(A, 5)
     assert store._service is not None
     monkeypatch.setattr(store._service, "place", type(store.place)("one", store.place.locations))
     with pytest.raises(ConfigError, match=r"'fetch' = 'local': no store says where its log is"):
@@ -201,10 +201,10 @@ def test_a_log_that_no_store_tells_of(serve: Serve, monkeypatch: pytest.MonkeyPa
 def test_plans_name_the_places(serve: Serve) -> None:
     first, second = serve("first"), serve("second")
     for store in (first, second):
-        store.add("t", "A", 100)
-    second.log.trim("t", "A", 30)
+        store.add(A, 100)
+    second.log.trim(A, 30)
     source = HeardOf([first, second], ["deployed"])
-    source.add("t", "B", 10)
+    source.add(B, 10)
     given = options(maxrecordsperpartition="50")
     parts: list[Any] = DafkaBatchReader(full(), given, source.connect).partitions()
     assert [(p.partition, p.start, p.end, [h.place.store for h in p.held]) for p in parts] == [
@@ -224,8 +224,8 @@ def stream_of(source: HeardOf, **given: str) -> DafkaStreamReader:
 def test_an_offset_never_goes_backwards(serve: Serve) -> None:
     """The store that was ahead is gone, the other one is behind, and then it catches up."""
     ahead, behind = serve("ahead"), serve("behind")
-    ahead.add("t", "A", 100)
-    behind.add("t", "A", 60)
+    ahead.add(A, 100)
+    behind.add(A, 60)
     source = HeardOf([ahead, behind])
     stream = stream_of(source)
     offset = stream.latestOffset(stream.initialOffset(), ReadAllAvailable())
@@ -239,7 +239,7 @@ def test_an_offset_never_goes_backwards(serve: Serve) -> None:
     report = stream.reportLatestOffset()
     assert report is not None
     assert report["topics"] == {"t": {"A": 100}}
-    behind.add("t", "A", 50)
+    behind.add(A, 50)
     after = stream.latestOffset(offset, ReadAllAvailable())
     assert after["topics"] == {"t": {"A": 110}}
     (part,) = stream.partitions(offset, after)
@@ -249,7 +249,7 @@ def test_an_offset_never_goes_backwards(serve: Serve) -> None:
 
 def test_places_are_not_in_the_checkpoint(serve: Serve) -> None:
     store = serve("one")
-    store.add("t", "A", 100)
+    store.add(A, 100)
     stream = stream_of(HeardOf([store]))
     start = stream.initialOffset()
     end = stream.latestOffset(start, ReadAllAvailable())
@@ -261,7 +261,7 @@ def test_places_are_not_in_the_checkpoint(serve: Serve) -> None:
 def test_a_replayed_batch_is_planned_by_a_new_reader(serve: Serve) -> None:
     """It is asked for tasks before it has been asked for an offset."""
     store = serve("one")
-    store.add("t", "A", 100)
+    store.add(A, 100)
     source = HeardOf([store])
     first = stream_of(source)
     start = first.initialOffset()
@@ -276,7 +276,7 @@ def test_places_of_a_long_available_now_are_renewed(
     monkeypatch.setattr("dafka_spark.source.stream_reader.HOLDERS_S", 0.0)
     first, second = serve("first"), serve("second")
     for store in (first, second):
-        store.add("t", "A", 100)
+        store.add(A, 100)
     source = HeardOf([first])
     stream = stream_of(source)
     stream.prepareForTriggerAvailableNow()
@@ -290,10 +290,10 @@ def test_places_of_a_long_available_now_are_renewed(
 def test_the_same_tasks_whatever_stores_there_are(serve: Serve) -> None:
     """A batch is run again when one store has died and another one holds only some of it."""
     whole, part = serve("whole"), serve("part")
-    whole.add("t", "A", 100)
-    part.add("t", "A", 45)
+    whole.add(A, 100)
+    part.add(A, 45)
     source = HeardOf([whole, part])
-    source.add("t", "A", 100)
+    source.add(A, 100)
     given = {"maxrecordsperpartition": "30"}
     stream = stream_of(source, **given)
     start = stream.initialOffset()

@@ -12,6 +12,7 @@ from dafka_core import EmbeddedCluster, Producer
 from dafka_core.errors import NotAcknowledgedError, OffsetConflictError
 from dafka_core.flight.client_put import PutStream
 from dafka_core.flight.store_client import StoreClient
+from dafka_core.records import TopicPartition
 from dafka_spark.cluster import store_registry
 from dafka_spark.options import SinkOptions
 from dafka_spark.sink import hosted_writer, row_buffer
@@ -41,7 +42,9 @@ def options(cluster: EmbeddedCluster, **given: object) -> SinkOptions:
 
 
 def hosted(cluster: EmbeddedCluster, topic: str, **given: object) -> HostedWriter:
-    publisher = open_at_least_once(options(cluster, **given), topic, PARTITION).publisher
+    publisher = open_at_least_once(
+        options(cluster, **given), TopicPartition(topic, PARTITION)
+    ).publisher
     assert isinstance(publisher, HostedWriter)
     return publisher
 
@@ -64,10 +67,10 @@ def held(cluster: EmbeddedCluster, topic: str, index: int = 0) -> list[bytes]:
 
 def read(client: StoreClient, topic: str, end: int) -> list[bytes]:
     found = client.read(
-        topic, PARTITION, 0, end, times=False, max_records=1000, max_bytes=1 << 20,
+        TopicPartition(topic, PARTITION), 0, end, times=False, max_records=1000, max_bytes=1 << 20,
         timeout_s=PATIENCE_S,
     )  # fmt: skip
-    return [value for columns in found for value in columns.values.to_pylist()]
+    return [value for batch in found for value in batch.values]
 
 
 def other_than(cluster: EmbeddedCluster, publisher: HostedWriter) -> int:
@@ -98,7 +101,7 @@ def test_a_process_that_was_told_of_stores_does_not_look_for_them(
         for find in (told.current, told.known):
             (client,) = find()
             assert client.place in places
-            client.put("told", PARTITION, 0, timeout_s=PATIENCE_S).close()
+            client.put(TopicPartition("told", PARTITION), 0, timeout_s=PATIENCE_S).close()
 
 
 @pytest.mark.parametrize("kind", [pa.string(), pa.large_string(), pa.large_binary()])
@@ -156,7 +159,9 @@ def test_another_attempt_beside_it_costs_no_row(
 def test_without_flight_the_mesh_takes_the_rows() -> None:
     with EmbeddedCluster(stores=0) as cluster:
         cluster.start_store(0, flight_port="off")
-        with open_at_least_once(options(cluster), "t", PARTITION).publisher as publisher:
+        with open_at_least_once(
+            options(cluster), TopicPartition("t", PARTITION)
+        ).publisher as publisher:
             assert isinstance(publisher, Producer)
             publisher.publish_many(numbers(0, 10))
             publisher.flush(PATIENCE_S)
@@ -164,7 +169,7 @@ def test_without_flight_the_mesh_takes_the_rows() -> None:
 
 def test_more_acknowledgements_than_hosts_are_the_meshs_matter(shared: EmbeddedCluster) -> None:
     with ExitStack() as stack:
-        opened = open_at_least_once(options(shared, acks=2), "acks", PARTITION)
+        opened = open_at_least_once(options(shared, acks=2), TopicPartition("acks", PARTITION))
         publisher = stack.enter_context(opened.publisher)
         assert isinstance(publisher, Producer)
         publisher.publish_many(numbers(0, 1))
@@ -191,7 +196,7 @@ def test_it_goes_on_at_the_other_store_when_the_host_dies(own: EmbeddedCluster) 
         publisher.publish_many(numbers(0, 1000))
         publisher.flush(PATIENCE_S)
         replica = next(c for c in publisher._known if c.place.store == own.stores[other])
-        assert replica.wait("t", PARTITION, 1000, timeout_s=PATIENCE_S) == 1000
+        assert replica.wait(TopicPartition("t", PARTITION), 1000, timeout_s=PATIENCE_S) == 1000
         own.kill_store(1 - other)
         publisher.publish_many(numbers(1000, 2000))
         publisher.flush(PATIENCE_S)
@@ -229,7 +234,7 @@ def test_a_put_that_is_refused_says_where_the_partition_ends(shared: EmbeddedClu
         publisher.flush(PATIENCE_S)
         client = publisher._host
         for start in (0, 5, 11):
-            put = client.put("refused", PARTITION, start, timeout_s=PATIENCE_S)
+            put = client.put(TopicPartition("refused", PARTITION), start, timeout_s=PATIENCE_S)
             with closing(put), pytest.raises(OffsetConflictError) as caught:
                 _write(put, start)
             assert caught.value.end == 10

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from dafka_core.errors import DafkaError, DataLossError
-from dafka_core.records import PartitionInfo
+from dafka_core.records import PartitionInfo, TopicPartition
 from dafka_spark import errors
 from dafka_spark.errors import (
     HeadBehindError,
@@ -21,7 +21,6 @@ from dafka_spark.errors import (
     StoreLostDataError,
 )
 from dafka_spark.source.data_loss import DataLossPolicy, judged
-from dafka_spark.source.source_offset import TopicPartition
 
 A = TopicPartition("t", "A")
 

@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 
 from dafka_core.errors import ConfigError
-from dafka_core.records import PartitionInfo
+from dafka_core.records import PartitionInfo, TopicPartition
 from dafka_spark.source import offset_range_limit
-from dafka_spark.source.source_offset import SourceOffset, TopicPartition
+from dafka_spark.source.source_offset import SourceOffset
 
 A, B = TopicPartition("t", "A"), TopicPartition("t", "B")
 HEADS = {A: PartitionInfo("t", "A", 5, 50), B: PartitionInfo("t", "B", 0, 7)}

@@ -9,10 +9,10 @@ import pytest
 
 from dafka_core.errors import ConfigError
 from dafka_core.options import markdown_table
+from dafka_core.records import TopicPartition
 from dafka_core.storage.block_builder import MAX_BLOCK_BYTES, MAX_BLOCK_RECORDS
 from dafka_spark.option_values import ALL_STORES
 from dafka_spark.options import SinkOptions, SourceOptions, user_options
-from dafka_spark.source.source_offset import TopicPartition
 
 ADDRESS = "EB0A5E4C1F3B4D7C8C1B0F8E2D3C4B5A"
 

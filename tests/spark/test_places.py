@@ -16,6 +16,7 @@ from pyspark.sql.types import StructType
 from dafka_core import EmbeddedCluster, Producer
 from dafka_core.errors import DataLossError
 from dafka_core.flight.store_location import StoreLocation
+from dafka_core.records import TopicPartition
 from dafka_core.storage.block_builder import MAX_BLOCK_RECORDS
 from dafka_spark.errors import FetchError
 from dafka_spark.options import SourceOptions
@@ -27,6 +28,8 @@ from dafka_spark.source.record_sources import FlightSource, LocalLogSource, Mesh
 from tests.core.storage import appender
 from tests.core.storage.processes import started, told
 from tests.spark.stores import HeardOf, Served, value
+
+A = TopicPartition("t", "A")
 
 Serve = Callable[[str], Served]
 
@@ -47,10 +50,10 @@ def used(monkeypatch: pytest.MonkeyPatch) -> list[str]:
         def spied(
             way: Any, wanted: OffsetRange, start: int, *, times: bool, original: Any = kind.read
         ) -> Iterator[Any]:
-            for columns in original(way, wanted, start, times=times):
+            for batch in original(way, wanted, start, times=times):
                 if found[-1:] != [way.name]:
                     found.append(way.name)
-                yield columns
+                yield batch
 
         monkeypatch.setattr(kind, "read", spied)
     return found
@@ -81,10 +84,10 @@ def batches(
 def test_every_way_gives_the_same_rows(serve: Serve, used: list[str], fetch: str) -> None:
     store = serve("one")
     for _ in range(3):
-        store.add("t", "A", 1_000, size_bytes=10)
+        store.add(A, 1_000, size_bytes=10)
     source = HeardOf()
-    source.logs["t", "A"] = [value(offset, 10) for offset in range(3_000)]
-    source.written = store.log.times("t", "A", 0, 3_000)
+    source.logs[A] = [value(offset, 10) for offset in range(3_000)]
+    source.written = store.log.times(A, 0, 3_000)
     wanted = OffsetRange("t", "A", 500, 2_900, known([store.place], 3_000))
     found = read_range(wanted, full(), options(fetch, maxrecordsperbatch="700"), source.connect)
     table = pa.Table.from_batches(list(found))
@@ -94,7 +97,7 @@ def test_every_way_gives_the_same_rows(serve: Serve, used: list[str], fetch: str
     assert set(table["partition"].to_pylist()) == {"A"}
     assert table["key"].null_count == 2_400
     times = table["timestamp"].cast(pa.int64()).to_pylist()
-    expected = dict(store.log.times("t", "A", 0, 3_000))
+    expected = dict(store.log.times(A, 0, 3_000))
     assert times == [
         expected[max(first for first in expected if first <= offset)]
         for offset in range(500, 2_900)
@@ -106,7 +109,7 @@ def test_every_way_gives_the_same_rows(serve: Serve, used: list[str], fetch: str
 @pytest.mark.parametrize("fetch", ["local", "flight"])
 def test_a_block_is_a_batch(serve: Serve, fetch: str) -> None:
     store = serve("one")
-    store.add("t", "A", MAX_BLOCK_RECORDS, size_bytes=100)
+    store.add(A, MAX_BLOCK_RECORDS, size_bytes=100)
     found = list(batches([store.place], 0, MAX_BLOCK_RECORDS, options(fetch)))
     assert [batch.num_rows for batch in found] == [MAX_BLOCK_RECORDS]
 
@@ -114,7 +117,7 @@ def test_a_block_is_a_batch(serve: Serve, fetch: str) -> None:
 def test_a_log_is_read_in_place(serve: Serve) -> None:
     """Values are not copied: of what Arrow has in memory only the made columns are new."""
     store = serve("one")
-    store.add("t", "A", 5_000, size_bytes=1_000)
+    store.add(A, 5_000, size_bytes=1_000)
     before = pa.total_allocated_bytes()
     (batch,) = batches([store.place], 0, 5_000, options("local"), "value", "offset")
     assert batch.nbytes > 5_000_000
@@ -123,7 +126,7 @@ def test_a_log_is_read_in_place(serve: Serve) -> None:
 
 def test_only_times_that_are_read_are_asked_for(serve: Serve, used: list[str]) -> None:
     store = serve("one")
-    store.add("t", "A", 10)
+    store.add(A, 10)
     asked: list[bool] = []
     original = LocalLogSource.read
 
@@ -144,7 +147,7 @@ def test_reading_goes_on_at_another_store(serve: Serve, used: list[str], fetch: 
     """One store dies in the middle of a range: not a row is lost or doubled."""
     first, second = serve("first"), serve("second")
     for store in (first, second):
-        store.add("t", "A", 60_000, size_bytes=1_000)
+        store.add(A, 60_000, size_bytes=1_000)
     places = [
         StoreLocation(s.store, s.place.locations) for s in (first, second)
     ]  # not of this machine
@@ -161,9 +164,9 @@ def test_reading_goes_on_at_another_store(serve: Serve, used: list[str], fetch: 
 
 def test_reading_goes_on_over_the_mesh(serve: Serve, used: list[str]) -> None:
     store = serve("one")
-    store.add("t", "A", 60_000, size_bytes=1_000)
+    store.add(A, 60_000, size_bytes=1_000)
     source = HeardOf()
-    source.logs["t", "A"] = [value(offset, 1_000) for offset in range(60_000)]
+    source.logs[A] = [value(offset, 1_000) for offset in range(60_000)]
     place = StoreLocation("one", store.place.locations)
     wanted = OffsetRange("t", "A", 0, 60_000, known([place], 60_000))
     found = read_range(wanted, columns("offset", "value"), options("auto"), source.connect)
@@ -176,7 +179,7 @@ def test_reading_goes_on_over_the_mesh(serve: Serve, used: list[str]) -> None:
 
 def test_one_store_that_stays_away(serve: Serve) -> None:
     store = serve("one")
-    store.add("t", "A", 60_000, size_bytes=1_000)
+    store.add(A, 60_000, size_bytes=1_000)
     given = options("flight", fetchtimeoutms="500")
     found = batches([store.place], 0, 60_000, given, "offset")
     table = [next(found)]
@@ -188,7 +191,7 @@ def test_one_store_that_stays_away(serve: Serve) -> None:
 
 def test_a_store_that_comes_back_is_read_on(serve: Serve) -> None:
     store = serve("one")
-    store.add("t", "A", 60_000, size_bytes=1_000)
+    store.add(A, 60_000, size_bytes=1_000)
     port = store.port
     given = options("flight", fetchtimeoutms="30000")
     found = batches([store.place], 0, 60_000, given, "offset")
@@ -204,7 +207,7 @@ def test_a_store_that_comes_back_is_read_on(serve: Serve) -> None:
 def test_a_store_started_anew_is_not_local(serve: Serve, used: list[str]) -> None:
     """Who knows whether what lies in the directory now is what was planned to be read."""
     store = serve("one")
-    store.add("t", "A", 10)
+    store.add(A, 10)
     place, port = store.place, store.port
     store.stop()
     store.start(port)
@@ -217,8 +220,8 @@ def test_a_store_started_anew_is_not_local(serve: Serve, used: list[str]) -> Non
 @pytest.mark.parametrize("fetch", ["local", "flight"])
 def test_trimmed_records(serve: Serve, caplog: pytest.LogCaptureFixture, fetch: str) -> None:
     store = serve("one")
-    store.add("t", "A", 100)
-    store.log.trim("t", "A", 30)
+    store.add(A, 100)
+    store.log.trim(A, 30)
     with pytest.raises(DataLossError, match=r"offset 10 was asked for, offset 30 on is available"):
         list(batches([store.place], 10, 60, options(fetch)))
     given = options(fetch, failondataloss="false")
@@ -258,10 +261,10 @@ def checked_rows(place: StoreLocation, start: int, end: int) -> int:
 def test_a_range_that_is_partly_only_in_the_mesh(serve: Serve, used: list[str]) -> None:
     """A deployed store is ahead of ours, and has a partition of its own."""
     store = serve("ours")
-    store.add("t", "A", 60)
+    store.add(A, 60)
     source = HeardOf([store], ["deployed"])
-    source.add("t", "A", 100)
-    source.add("t", "B", 30)
+    source.add(A, 100)
+    source.add(TopicPartition("t", "B"), 30)
     reader = DafkaBatchReader(columns("partition", "offset"), options("auto"), source.connect)
     rows: dict[str, list[int]] = {"A": [], "B": []}
     for part in reader.partitions():

@@ -10,6 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dafka_core.flight.store_location import StoreLocation
+from dafka_core.records import TopicPartition
 from dafka_spark.options import RECORDS_PER_TASK, SourceOptions
 from dafka_spark.source.range_planner import (
     HeldRange,
@@ -19,7 +20,6 @@ from dafka_spark.source.range_planner import (
     rate_limit,
     split,
 )
-from dafka_spark.source.source_offset import TopicPartition
 
 
 def key(name: object) -> TopicPartition:

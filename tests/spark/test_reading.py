@@ -1,4 +1,4 @@
-"""From runs of records to Arrow batches."""
+"""From batches of records to Arrow's."""
 
 from __future__ import annotations
 
@@ -13,7 +13,8 @@ from pyspark.sql.datasource import InputPartition
 from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import StructType
 
-from dafka_core.flight.columns import RecordColumns
+from dafka_core.records import RecordBatch, TopicPartition
+from dafka_core.values import Values
 from dafka_spark.errors import (
     IncompleteBatchError,
     PartitionVanishedError,
@@ -28,6 +29,8 @@ from dafka_spark.source.range_planner import OffsetRange
 from dafka_spark.source.range_reader import ArrowBatches, read_range
 from tests.spark.memory import MemorySource
 
+A = TopicPartition("t", "A")
+
 MICROSECOND = dt.timedelta(microseconds=1)
 EPOCH = dt.datetime(1970, 1, 1, tzinfo=dt.UTC)
 
@@ -35,7 +38,7 @@ EPOCH = dt.datetime(1970, 1, 1, tzinfo=dt.UTC)
 @pytest.fixture
 def source() -> MemorySource:
     memory = MemorySource()
-    memory.add("t", "A", 100)
+    memory.add(A, 100)
     return memory
 
 
@@ -81,9 +84,11 @@ def test_only_the_columns_asked_for(source: MemorySource) -> None:
 
 
 def test_batches_are_cut_by_rows(source: MemorySource) -> None:
-    batches = rows(source, 0, 100, maxrecordsperbatch="30")
-    assert [batch.num_rows for batch in batches] == [30, 30, 30, 10]
-    assert pa.Table.from_batches(batches)["offset"].to_pylist() == list(range(100))
+    # The mesh brings seven at a time: small ones are joined, and none is cut to fill another.
+    for limit, counts in ("30", [28, 28, 28, 16]), ("5", [5, 2] * 14 + [2]), ("7", [7] * 14 + [2]):
+        batches = rows(source, 0, 100, maxrecordsperbatch=limit)
+        assert [batch.num_rows for batch in batches] == counts
+        assert pa.Table.from_batches(batches)["offset"].to_pylist() == list(range(100))
 
 
 def test_batches_are_cut_by_bytes(source: MemorySource) -> None:
@@ -117,7 +122,7 @@ def test_an_early_end_is_noticed(source: MemorySource) -> None:
 
 
 def test_trimmed_records_fail(source: MemorySource) -> None:
-    source.trim("t", "A", 20)
+    source.trim(A, 20)
     with pytest.raises(
         RetentionAheadError, match=r"offset 10 was asked for, offset 20 on is available"
     ):
@@ -125,7 +130,7 @@ def test_trimmed_records_fail(source: MemorySource) -> None:
 
 
 def test_a_partition_that_is_gone_fails(source: MemorySource) -> None:
-    source.drop("t", "A")
+    source.drop(A)
     with pytest.raises(PartitionVanishedError, match=r"no store has the partition"):
         rows(source, 10, 30)
 
@@ -133,7 +138,7 @@ def test_a_partition_that_is_gone_fails(source: MemorySource) -> None:
 def test_trimmed_records_are_warned_of(
     source: MemorySource, caplog: pytest.LogCaptureFixture
 ) -> None:
-    source.trim("t", "A", 20)
+    source.trim(A, 20)
     source.missing = {25}
     with caplog.at_level(logging.WARNING):
         batches = rows(source, 10, 30, failondataloss="false")
@@ -153,8 +158,8 @@ def test_nothing_left_is_warned_of(source: MemorySource, caplog: pytest.LogCaptu
 # -- every range is counted ------------------------------------------------------------------------
 
 
-def some(start: int, end: int) -> RecordColumns:
-    return RecordColumns(start, pa.array([b"%d" % n for n in range(start, end)], pa.binary()), None)
+def some(start: int, end: int) -> RecordBatch:
+    return RecordBatch.of(A, start, [b"%d" % n for n in range(start, end)])
 
 
 @pytest.mark.parametrize(
@@ -171,13 +176,13 @@ def some(start: int, end: int) -> RecordColumns:
 def test_rows_that_are_not_those_of_the_range_are_an_error(
     source: MemorySource,
     monkeypatch: pytest.MonkeyPatch,
-    given: list[RecordColumns],
+    given: list[RecordBatch],
     expected: int,
     found: int | None,
     fail: str,
 ) -> None:
     """Whoever made the mistake, and whatever ``failOnDataLoss`` says."""
-    monkeypatch.setattr(RangeFetch, "columns", lambda _: iter(given))
+    monkeypatch.setattr(RangeFetch, "batches", lambda _: iter(given))
     with pytest.raises(IncompleteBatchError, match=r"^\[DAFKA_INCOMPLETE_BATCH\]") as caught:
         rows(source, 10, 30, columns("offset", "value"), failondataloss=fail)
     error = caught.value
@@ -194,7 +199,7 @@ def test_only_what_is_known_to_be_lost_may_be_missing(
         yield some(20, 28)
         fetch.lost.append(range(28, 30))
 
-    monkeypatch.setattr(RangeFetch, "columns", holed)
+    monkeypatch.setattr(RangeFetch, "batches", holed)
     assert [batch.num_rows for batch in rows(source, 10, 30, columns("value"))] == [5, 8]
 
 
@@ -206,8 +211,8 @@ def test_times_and_offsets_are_those_of_each_batch() -> None:
     offset = 0
     for runs in ([(3, 7)], [(2, 7)], [(5, 7)], [(4, 9)], [(6, 8)], [(1, 8), (2, 9)], [(3, 7)]):
         count = sum(rows for rows, _ in runs)
-        values = pa.array([b"v"] * count, pa.binary())
-        kept.append(batches.of(RecordColumns(offset, values, np.array(runs, np.int64))))
+        values = Values.of([b"v"] * count)
+        kept.append(batches.of(RecordBatch(A, offset, values, times=np.array(runs, np.int64))))
         times = [time_us for rows, time_us in runs for _ in range(rows)]
         expected += zip(range(offset, offset + count), times, strict=True)
         offset += count

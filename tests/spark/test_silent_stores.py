@@ -15,7 +15,13 @@ from dafka_core import EmbeddedCluster
 from dafka_core.errors import FencedError, StoreUnreachableError
 from dafka_core.flight.store_client import StoreClient
 from dafka_core.flight.store_location import StoreLocation
-from dafka_core.records import NO_VERSION, StagedTransaction, Transaction, TransactionState
+from dafka_core.records import (
+    NO_VERSION,
+    StagedTransaction,
+    TopicPartition,
+    Transaction,
+    TransactionState,
+)
 from dafka_spark.cluster import store_registry
 from dafka_spark.sink import commit_coordinator, transactional_writer
 from dafka_spark.sink.commit_coordinator import PickedStore, TransactionalWriterFactory, pick_store
@@ -64,7 +70,7 @@ def written(
     """Writes one unit; the index of the store that took it."""
     pick = PickedStore(str(given.pop("store", "")), ())
     opener = TransactionalWriterFactory(options(cluster, **given), number, pick=pick)
-    with closing(opener), opener("t", partition) as publisher:
+    with closing(opener), opener(TopicPartition("t", partition)) as publisher:
         publisher.publish_many(values)
         publisher.finish(PATIENCE_S)
         assert publisher._host is not None
@@ -145,7 +151,7 @@ def test_a_commit_waits_for_stores_that_came_after_the_job_began(own: EmbeddedCl
     pick = pick_store(given)
     own.start_store(1)
     opener = TransactionalWriterFactory(given, NO_VERSION, pick=pick)
-    with closing(opener), opener("t", PARTITION) as publisher:
+    with closing(opener), opener(TopicPartition("t", PARTITION)) as publisher:
         publisher.publish_many(MUCH)
         staged = publisher.finish(PATIENCE_S)
     # What another process knows that commits.
@@ -201,7 +207,7 @@ def test_what_still_comes_of_an_older_unit_is_left_alone(
     publisher._attempts.clear()  # it begins
     ended: list[TransactionState] = []
     monkeypatch.setattr(
-        transactional_writer, "end_attempt", lambda *arguments: ended.append(arguments[3])
+        transactional_writer, "end_attempt", lambda *arguments: ended.append(arguments[2])
     )
     best, other = publisher._known
     older = TransactionState(end=10, staged_end=15, attempt="", transaction=Transaction(3, 0, 10))

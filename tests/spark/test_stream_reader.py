@@ -13,6 +13,7 @@ from pyspark.sql.streaming.datasource import (
 )
 
 from dafka_core.errors import ConfigError
+from dafka_core.records import TopicPartition
 from dafka_spark.cluster import connections
 from dafka_spark.options import SourceOptions
 from dafka_spark.schema import full
@@ -20,12 +21,16 @@ from dafka_spark.source.stream_reader import DafkaStreamReader
 from tests.spark.memory import MemorySource
 from tests.spark.streams import ALL, everything, json_round, planned, reader
 
+A = TopicPartition("t", "A")
+B = TopicPartition("t", "B")
+C = TopicPartition("t", "C")
+
 
 @pytest.fixture
 def source() -> MemorySource:
     memory = MemorySource()
-    memory.add("t", "A", 10)
-    memory.add("t", "B", 20)
+    memory.add(A, 10)
+    memory.add(B, 20)
     return memory
 
 
@@ -47,7 +52,7 @@ def test_first_and_following_batches(source: MemorySource) -> None:
     start = stream.initialOffset()
     first = stream.latestOffset(start, ALL)
     assert planned(stream, start, first) == {("A", 0, 10), ("B", 0, 20)}
-    source.add("t", "A", 5)
+    source.add(A, 5)
     second = stream.latestOffset(first, ALL)
     assert planned(stream, first, second) == {("A", 10, 15)}
     assert second["start"] == {}
@@ -77,10 +82,10 @@ def test_batch_zero_replayed_with_latest_reads_the_same(source: MemorySource) ->
     """Trap: at a replay of batch 0 Spark asks for the initial offset again."""
     stream = reader(source, startingoffsets="latest")
     start = stream.initialOffset()
-    source.add("t", "A", 5)
+    source.add(A, 5)
     end = stream.latestOffset(start, ALL)
     assert planned(stream, start, end) == {("A", 10, 15)}
-    source.add("t", "A", 100)
+    source.add(A, 100)
     replay = reader(source, startingoffsets="latest")
     assert planned(replay, replay.initialOffset(), end) == {("A", 10, 15)}
     after = replay.latestOffset(json_round(end), ALL)
@@ -92,7 +97,7 @@ def test_an_empty_batch_zero_replayed_with_latest(source: MemorySource) -> None:
     start = stream.initialOffset()
     end = stream.latestOffset(start, ALL)
     assert end == start
-    source.add("t", "A", 5)
+    source.add(A, 5)
     replay = reader(source, startingoffsets="latest")
     assert planned(replay, replay.initialOffset(), end) == set()
     after = replay.latestOffset(json_round(end), ALL)
@@ -102,11 +107,11 @@ def test_an_empty_batch_zero_replayed_with_latest(source: MemorySource) -> None:
 def test_new_partitions_start_at_their_first_record(source: MemorySource) -> None:
     stream = reader(source, startingoffsets="latest")
     start = stream.initialOffset()
-    source.add("t", "C", 9)
-    source.trim("t", "C", 4)
+    source.add(C, 9)
+    source.trim(C, 4)
     end = stream.latestOffset(start, ALL)
     assert planned(stream, start, end) == {("C", 4, 9)}
-    source.add("t", "C", 1)
+    source.add(C, 1)
     after = stream.latestOffset(json_round(end), ALL)
     assert planned(stream, end, after) == {("C", 9, 10)}
 
@@ -114,9 +119,9 @@ def test_new_partitions_start_at_their_first_record(source: MemorySource) -> Non
 def test_a_replay_starts_a_new_partition_where_it_did_before(source: MemorySource) -> None:
     stream = reader(source)
     first = stream.latestOffset(stream.initialOffset(), ALL)
-    source.add("t", "C", 9)
+    source.add(C, 9)
     end = stream.latestOffset(first, ALL)
-    source.trim("t", "C", 4)
+    source.trim(C, 4)
     assert planned(reader(source), first, end) == {("C", 0, 9)}
 
 
@@ -141,7 +146,7 @@ def test_the_limit_given_is_obeyed(source: MemorySource) -> None:
 
 
 def test_no_partition_starves(source: MemorySource) -> None:
-    source.add("t", "C", 100_000)
+    source.add(C, 100_000)
     stream = reader(source)
     offset = stream.initialOffset()
     for _ in range(60):
@@ -158,8 +163,8 @@ def test_available_now_freezes_heads_and_partitions(source: MemorySource) -> Non
     stream = reader(source)
     assert isinstance(stream, SupportsTriggerAvailableNow)
     stream.prepareForTriggerAvailableNow()
-    source.add("t", "A", 1000)
-    source.add("t", "C", 1000)
+    source.add(A, 1000)
+    source.add(C, 1000)
     start = stream.initialOffset()
     half = stream.latestOffset(start, ReadMaxRows(15))
     end = stream.latestOffset(half, ReadMaxRows(15))
@@ -180,10 +185,10 @@ def test_the_report_tells_the_ends(source: MemorySource) -> None:
 def test_offsets_never_go_backwards(source: MemorySource) -> None:
     stream = reader(source)
     first = stream.latestOffset(stream.initialOffset(), ALL)
-    source.cut("t", "A", 3)
-    source.drop("t", "B")
+    source.cut(A, 3)
+    source.drop(B)
     assert stream.latestOffset(json_round(first), ALL) == first
-    source.add("t", "B", 1)
+    source.add(B, 1)
     assert stream.latestOffset(json_round(first), ALL) == first
 
 
@@ -200,13 +205,13 @@ def test_ranges_are_split(source: MemorySource) -> None:
 def test_batch_zero_is_the_same_whatever_has_changed(source: MemorySource) -> None:
     stream = reader(source, startingoffsets="latest", maxrecordsperpartition="4")
     start = stream.initialOffset()
-    source.add("t", "A", 9)
-    source.add("t", "C", 3)
+    source.add(A, 9)
+    source.add(C, 3)
     end = stream.latestOffset(start, ALL)
     plan = stream.partitions(json_round(start), json_round(end))
-    source.add("t", "A", 50)
-    source.add("t", "D", 7)
-    source.trim("t", "A", 14)
+    source.add(A, 50)
+    source.add(TopicPartition("t", "D"), 7)
+    source.trim(A, 14)
     source.backwards = True
     replay = reader(source, startingoffsets="latest", maxrecordsperpartition="4")
     again = replay.initialOffset()
@@ -229,7 +234,7 @@ def test_starting_offsets_that_only_look_too_far_do_not_stop_a_replay(
     stream = reader(source, **given)
     start = stream.initialOffset()
     end = stream.latestOffset(start, ALL)
-    source.cut("t", "A", 3)
+    source.cut(A, 3)
     replay = reader(source, **given)
     assert planned(replay, replay.initialOffset(), end) == {("A", 7, 10), ("B", 0, 20)}
     fresh = reader(source, **given)
@@ -240,7 +245,7 @@ def test_starting_offsets_that_only_look_too_far_do_not_stop_a_replay(
 def test_a_batch_that_goes_backwards_is_refused(source: MemorySource) -> None:
     stream = reader(source)
     end = everything(stream)
-    source.add("t", "A", 5)
+    source.add(A, 5)
     later = stream.latestOffset(end, ALL)
     for wrong in (end, {**later, "topics": {"t": {"B": 20}}}):
         with pytest.raises(ConfigError, match=r"'checkpointLocation' = 't/A': .* ends before it"):

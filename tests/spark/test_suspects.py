@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from dafka_core.errors import DafkaError, StoreUnreachableError
+from dafka_core.records import TopicPartition
 from dafka_spark.errors import HeadBehindError, PartitionVanishedError, StoreLostDataError
 from dafka_spark.options import SourceOptions
 from dafka_spark.schema import full
@@ -21,6 +22,9 @@ from dafka_spark.source.stream_reader import DafkaStreamReader
 from tests.spark.memory import MemorySource
 from tests.spark.stores import HeardOf, Served
 from tests.spark.streams import ALL, everything, json_round, planned, reader
+
+A = TopicPartition("t", "A")
+B = TopicPartition("t", "B")
 
 Serve = Callable[[str], Served]
 
@@ -35,8 +39,8 @@ def serve(tmp_path: Path) -> Iterator[Serve]:
 @pytest.fixture
 def source() -> MemorySource:
     memory = MemorySource()
-    memory.add("t", "A", 10)
-    memory.add("t", "B", 20)
+    memory.add(A, 10)
+    memory.add(B, 20)
     return memory
 
 
@@ -47,8 +51,8 @@ def wait_until(condition: Callable[[], bool]) -> None:
 
 
 LOSSES = [
-    (lambda source: source.cut("t", "A", 3), StoreLostDataError, "it ends at 3 now"),
-    (lambda source: source.drop("t", "A"), PartitionVanishedError, "no store has the partition"),
+    (lambda source: source.cut(A, 3), StoreLostDataError, "it ends at 3 now"),
+    (lambda source: source.drop(A), PartitionVanishedError, "no store has the partition"),
 ]
 
 
@@ -86,7 +90,7 @@ def test_what_stays_lower_is_warned_of_once(
         return says in caplog.text
 
     wait_until(look)
-    source.add("t", "C", 4)
+    source.add(TopicPartition("t", "C"), 4)
     after = stream.latestOffset(first, ALL)  # the others go on
     assert planned(stream, first, after) == {("C", 0, 4)}
     assert caplog.text.count(says) == 1
@@ -100,39 +104,39 @@ def test_what_was_lower_for_a_moment_only_is_forgotten(
     """The next moment is not added to it."""
     stream = reader(source, fetchtimeoutms="1000")
     first = stream.latestOffset(stream.initialOffset(), ALL)
-    kept = list(source.logs["t", "A"])
+    kept = list(source.logs[A])
     for _ in range(6):
         lose(source)
         assert stream.latestOffset(first, ALL) == first
         time.sleep(0.3)
-        source.logs["t", "A"] = list(kept)
+        source.logs[A] = list(kept)
         assert stream.latestOffset(first, ALL) == first
 
 
 def test_nothing_else_waits_for_a_partition_that_looks_lower(source: MemorySource) -> None:
     stream = reader(source)
     first = stream.latestOffset(stream.initialOffset(), ALL)
-    source.drop("t", "A")
-    source.add("t", "B", 5)
+    source.drop(A)
+    source.add(B, 5)
     after = stream.latestOffset(first, ALL)
     assert planned(stream, first, after) == {("B", 20, 25)}
     assert after["topics"]["t"]["A"] == 10
 
 
 def test_a_partition_without_records_may_go_away(source: MemorySource) -> None:
-    source.add("t", "Z", 0)
+    source.add(TopicPartition("t", "Z"), 0)
     stream = reader(source, fetchtimeoutms="1")
     stream.prepareForTriggerAvailableNow()
     first = stream.latestOffset(stream.initialOffset(), ALL)
     assert json_round(stream.initialOffset())["topics"]["t"]["Z"] == 0
-    source.drop("t", "Z")
+    source.drop(TopicPartition("t", "Z"))
     stream.prepareForTriggerAvailableNow()
     assert stream.latestOffset(first, ALL) == first
 
 
 def test_partitions_that_are_not_read_any_more_are_not_missed(source: MemorySource) -> None:
     first = everything(reader(source))
-    source.drop("t", "A")
+    source.drop(A)
     options = {"assign": '{"t": ["B"]}', "startingoffsets": "earliest", "fetchtimeoutms": "1"}
     stream = DafkaStreamReader(full(), SourceOptions.of(options), source.connect)
     stream.prepareForTriggerAvailableNow()
@@ -141,11 +145,11 @@ def test_partitions_that_are_not_read_any_more_are_not_missed(source: MemorySour
 
 def test_available_now_waits_for_a_store_that_is_catching_up(source: MemorySource) -> None:
     first = everything(reader(source))
-    source.cut("t", "A", 3)
+    source.cut(A, 3)
     stream = reader(source)
     stream.prepareForTriggerAvailableNow()
-    threading.Timer(0.1, source.add, ("t", "A", 9)).start()
-    source.add("t", "B", 9)  # came later: not of this run
+    threading.Timer(0.1, source.add, (A, 9)).start()
+    source.add(B, 9)  # came later: not of this run
     after = stream.latestOffset(first, ALL)
     assert planned(stream, first, after) == {("A", 10, 12)}
     assert stream.latestOffset(after, ALL) == after
@@ -153,10 +157,10 @@ def test_available_now_waits_for_a_store_that_is_catching_up(source: MemorySourc
 
 def test_available_now_waits_for_a_partition_that_nobody_knows(source: MemorySource) -> None:
     first = everything(reader(source))
-    kept = source.logs.pop(("t", "A"))
+    kept = source.logs.pop(A)
     stream = reader(source)
     stream.prepareForTriggerAvailableNow()
-    threading.Timer(0.1, source.logs.update, ([(("t", "A"), kept)],)).start()
+    threading.Timer(0.1, source.logs.update, ([(A, kept)],)).start()
     assert stream.latestOffset(first, ALL) == first
 
 
@@ -179,20 +183,20 @@ def test_a_query_that_looks_seldom_waits_for_stores(
     monkeypatch.setattr(streams, "LOOK_AGAIN_S", 0.01)
     stream = reader(source, fetchtimeoutms="300")
     first = everything(stream)
-    kept = list(source.logs["t", "A"])
-    source.cut("t", "A", 3)
+    kept = list(source.logs[A])
+    source.cut(A, 3)
     assert stream.latestOffset(first, ALL) == first
     time.sleep(0.4)
-    threading.Timer(0.1, source.logs.update, ([(("t", "A"), kept)],)).start()
+    threading.Timer(0.1, source.logs.update, ([(A, kept)],)).start()
     assert stream.latestOffset(first, ALL) == first
-    assert source.logs["t", "A"] == kept
+    assert source.logs[A] == kept
 
 
 def test_trimmed_records_are_skipped_only_if_allowed(
     source: MemorySource, caplog: pytest.LogCaptureFixture
 ) -> None:
     first = reader(source).initialOffset()
-    source.trim("t", "B", 15)
+    source.trim(B, 15)
     strict, lenient = reader(source), reader(source, failondataloss="false")
     assert ("B", 0, 20) in planned(strict, first, strict.latestOffset(first, ALL))
     end = lenient.latestOffset(first, ALL)
@@ -216,8 +220,8 @@ def lost_by(stream: DafkaStreamReader, offset: Any) -> DafkaError:
 
 def test_a_store_that_had_more_and_is_away_has_not_lost_it(serve: Serve) -> None:
     ahead, behind = serve("ahead"), serve("behind")
-    ahead.add("t", "A", 100)
-    behind.add("t", "A", 60)
+    ahead.add(A, 100)
+    behind.add(A, 60)
     source = HeardOf([ahead, behind])
     stream = reader(source, fetchtimeoutms="400")
     offset = stream.latestOffset(stream.initialOffset(), ALL)
@@ -233,20 +237,20 @@ def test_a_store_that_had_more_and_is_away_has_not_lost_it(serve: Serve) -> None
     assert isinstance(lost_by(stream, offset), HeadBehindError)
     ahead.start(port)
     source.served.append(ahead)
-    ahead.add("t", "A", 5)
+    ahead.add(A, 5)
     after = stream.latestOffset(offset, ALL)
     assert after["topics"] == {"t": {"A": 105}}
 
 
 def test_a_store_that_had_more_and_answers_has_lost_it(serve: Serve, tmp_path: Path) -> None:
     store, other = serve("one"), serve("other")
-    store.add("t", "A", 100)
-    other.add("t", "B", 1)
+    store.add(A, 100)
+    other.add(B, 1)
     source = HeardOf([store, other])
     stream = reader(source, fetchtimeoutms="400")
     offset = stream.latestOffset(stream.initialOffset(), ALL)
     with Served(tmp_path / "restored", "one") as restored:
-        restored.add("t", "A", 30)
+        restored.add(A, 30)
         source.served[0] = restored
         loss = lost_by(stream, offset)
         assert isinstance(loss, StoreLostDataError)
@@ -260,8 +264,8 @@ def test_a_store_that_had_more_and_answers_has_lost_it(serve: Serve, tmp_path: P
 
 def test_the_last_store_seen_with_a_partition_that_vanished_is_named(serve: Serve) -> None:
     store, other = serve("one"), serve("other")
-    store.add("t", "A", 100)
-    other.add("t", "B", 1)
+    store.add(A, 100)
+    other.add(B, 1)
     source = HeardOf([store, other])
     stream = reader(source, fetchtimeoutms="400")
     offset = stream.latestOffset(stream.initialOffset(), ALL)
@@ -278,13 +282,13 @@ def test_trimmed_records_are_left_out_unless_a_store_may_have_them(
 ) -> None:
     longer, shorter = serve("longer"), serve("shorter")
     for store in (longer, shorter):
-        store.add("t", "A", 100)
+        store.add(A, 100)
     source = HeardOf([longer, shorter])
     stream = reader(source, fetchtimeoutms="20000", failondataloss="false")
     offset = stream.latestOffset(stream.initialOffset(), ALL)
     for store in (longer, shorter):
-        store.add("t", "A", 100)
-    shorter.log.trim("t", "A", 150)
+        store.add(A, 100)
+    shorter.log.trim(A, 150)
     port = longer.port
     longer.stop()
     if silent:
@@ -308,7 +312,7 @@ def test_trimmed_records_are_left_out_unless_a_store_may_have_them(
 
 def test_flight_alone_waits_for_a_store_that_starts(serve: Serve) -> None:
     store = serve("one")
-    store.add("t", "A", 100)
+    store.add(A, 100)
     source = HeardOf([store])
     stream = reader(source, fetch="flight")
     offset = stream.latestOffset(stream.initialOffset(), ALL)

@@ -11,7 +11,8 @@ import pytest
 from pyspark.sql.types import StructType
 
 from dafka_core.errors import ConfigError, NotAcknowledgedError
-from dafka_core.records import Values
+from dafka_core.records import TopicPartition
+from dafka_core.values import Values
 from dafka_spark.errors import ColumnError
 from dafka_spark.options import SinkOptions
 from dafka_spark.sink import task_writer
@@ -29,14 +30,14 @@ class Ledger:
         self.opened: list[str] = []
         self.closed: list[str] = []
 
-    def open(self, topic: str, partition: str) -> Any:
-        self.opened.append(topic)
-        return PartitionWriter(self, topic, partition)
+    def open(self, tp: TopicPartition) -> Any:
+        self.opened.append(tp.topic)
+        return PartitionWriter(self, tp)
 
 
 class PartitionWriter(contextlib.AbstractContextManager[Any]):
-    def __init__(self, ledger: Ledger, topic: str, partition: str) -> None:
-        self.ledger, self.topic, self.address = ledger, topic, partition
+    def __init__(self, ledger: Ledger, tp: TopicPartition) -> None:
+        self.ledger, self.topic, self.address = ledger, tp.topic, tp.partition
         self.end = 40
 
     def publish_many(self, values: pa.Array) -> None:
@@ -47,7 +48,7 @@ class PartitionWriter(contextlib.AbstractContextManager[Any]):
         assert timeout_s > 0
         if self.topic == self.ledger.failing:
             raise NotAcknowledgedError(self.topic, self.address, 1, timeout_s)
-        return WrittenRange(self.topic, self.address, 40, self.end)
+        return WrittenRange(TopicPartition(self.topic, self.address), 40, self.end)
 
     def __exit__(self, *_: object) -> None:
         self.ledger.closed.append(self.topic)
@@ -67,7 +68,7 @@ def test_values_are_bytes(kind: pa.DataType) -> None:
     values = pa.array(["é", ""]).cast(kind)
     written = write(ledger, pa.record_batch({"value": values}), topic="t")
     assert ledger.values == {"t": ["é".encode(), b""]}
-    assert written == TaskCommit(2, (WrittenRange("t", "@t", 40, 42),))
+    assert written == TaskCommit(2, (WrittenRange(TopicPartition("t", "@t"), 40, 42),))
 
 
 def test_option_topic_wins_over_the_column() -> None:
@@ -82,7 +83,7 @@ def test_rows_go_to_their_topics_in_order() -> None:
     written = write(ledger, first, batch(value=[b"4"], topic=["a"]))
     assert ledger.values == {"a": [b"1", b"3", b"4"], "b": [b"2"]}
     assert written.rows == 4
-    assert written.ranges[0] == WrittenRange("a", "@a", 40, 43)
+    assert written.ranges[0] == WrittenRange(TopicPartition("a", "@a"), 40, 43)
     assert sorted(ledger.closed) == ["a", "b"]
 
 
@@ -169,7 +170,7 @@ def test_addresses_are_stable() -> None:
 def test_writers_and_messages_travel() -> None:
     writer = DafkaBatchWriter(ddl("value string"), SinkOptions.of({"topic": "t"}))
     assert pickle.loads(pickle.dumps(writer))._write_id == writer._write_id
-    message = TaskCommit(1, (WrittenRange("t", "A", 0, 1),))
+    message = TaskCommit(1, (WrittenRange(TopicPartition("t", "A"), 0, 1),))
     assert pickle.loads(pickle.dumps(message)) == message
 
 

@@ -9,7 +9,7 @@ import pyarrow as pa
 
 from dafka_core import EmbeddedCluster
 from dafka_core.flight.store_client import StoreClient
-from dafka_core.records import TransactionState
+from dafka_core.records import TopicPartition, TransactionState
 from dafka_spark.cluster import store_registry
 from dafka_spark.options import SinkOptions
 from dafka_spark.sink.commit_coordinator import PickedStore, TransactionalWriterFactory
@@ -35,7 +35,7 @@ def transaction(
     opener = TransactionalWriterFactory(
         options(cluster, **given), number, pick=PickedStore(store, ())
     )
-    return opener(topic, partition)
+    return opener(TopicPartition(topic, partition))
 
 
 def numbers(start: int, stop: int) -> pa.Array:
@@ -62,13 +62,13 @@ def held(
     store = cluster.stores[index]
     with closing(store_registry.StoreRegistry(options(cluster).via)) as found:
         (client,) = [each for each in found.anew() if each.place.store == store]
-        (info,) = client.transaction_states([(topic, partition)], timeout_s=PATIENCE_S)
-        return HeldRange(read(client, topic, partition, info.end), info)
+        tp = TopicPartition(topic, partition)
+        (info,) = client.transaction_states([tp], timeout_s=PATIENCE_S)
+        return HeldRange(read(client, tp, info.end), info)
 
 
-def read(client: StoreClient, topic: str, partition: str, end: int) -> list[bytes]:
+def read(client: StoreClient, tp: TopicPartition, end: int) -> list[bytes]:
     found = client.read(
-        topic, partition, 0, end, times=False, max_records=1000, max_bytes=1 << 20,
-        timeout_s=PATIENCE_S,
-    )  # fmt: skip
-    return [value for columns in found for value in columns.values.to_pylist()]
+        tp, 0, end, times=False, max_records=1000, max_bytes=1 << 20, timeout_s=PATIENCE_S
+    )
+    return [value for batch in found for value in batch.values]

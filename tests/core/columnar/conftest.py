@@ -14,8 +14,7 @@ from dafka_core.storage import Log
 from tests.core.columnar.hosts import (
     BLOCK_BYTES,
     BLOCKS,
-    PARTITION,
-    TOPIC,
+    TP,
     Served,
     short_directory,
 )
@@ -39,7 +38,7 @@ def large(directory: Path) -> Path:
     with Log(directory) as log:
         for block in range(BLOCKS):
             records = [os.urandom(BLOCK_BYTES // 200)] * 200
-            log.append([RecordBatch.of(TOPIC, PARTITION, block * 200, records)])
+            log.append([RecordBatch.of(TP, block * 200, records)])
     return directory
 
 

@@ -17,12 +17,17 @@ import pyarrow as pa
 from pyarrow import flight
 
 from dafka_core.errors import OffsetConflictError
-from dafka_core.flight.columns import RecordColumns
 from dafka_core.flight.limits import MAX_BATCH_BYTES, MAX_BATCH_RECORDS
 from dafka_core.flight.server import FlightService
 from dafka_core.flight.store_client import StoreClient
 from dafka_core.flight.store_location import StoreLocation
-from dafka_core.records import RecordBatch, StagedTransaction, Transaction, TransactionState
+from dafka_core.records import (
+    RecordBatch,
+    StagedTransaction,
+    TopicPartition,
+    Transaction,
+    TransactionState,
+)
 from dafka_core.storage import (
     Commit,
     Discard,
@@ -36,6 +41,7 @@ from dafka_core.storage import (
 T = TypeVar("T")
 
 TOPIC, PARTITION = "t", "P"
+TP = TopicPartition(TOPIC, PARTITION)
 STORE = "5" * 32
 PATIENCE_S = 30.0
 BLOCK_BYTES, BLOCKS = 2 << 20, 20
@@ -71,40 +77,39 @@ class LogHost:
         self.taken.append(batch)
         return self._pool.submit(self._append, batch)
 
-    def stage(self, batch: RecordBatch, attempt: str, number: int) -> Future[int]:
+    def stage(self, batch: RecordBatch, attempt: str, version: int) -> Future[int]:
         self.taken.append(batch)
-        return self._pool.submit(self._write, Stage(batch, attempt, number), batch.end)
+        return self._pool.submit(self._write, Stage(batch, attempt, version), batch.end)
 
     def commit(self, transactions: Sequence[StagedTransaction]) -> Future[None]:
         return self._pool.submit(self._write, Commit(tuple(transactions)), None)
 
-    def discard(self, stages: Sequence[tuple[str, str, str]]) -> Future[None]:
+    def discard(self, discards: Sequence[Discard]) -> Future[None]:
         def work() -> None:
-            for each in stages:
-                self._write(Discard(*each), None)
+            for each in discards:
+                self._write(each, None)
 
         return self._pool.submit(work)
 
-    def transaction_states(self, partitions: Sequence[tuple[str, str]]) -> list[TransactionState]:
-        return [self.log.transaction_state(*each) for each in partitions]
+    def transaction_states(self, partitions: Sequence[TopicPartition]) -> list[TransactionState]:
+        return [self.log.transaction_state(each) for each in partitions]
 
-    def end(self, topic: str, partition: str) -> int:
-        return self.log.end(topic, partition)
+    def end(self, tp: TopicPartition) -> int:
+        return self.log.end(tp)
 
     def wait(
         self,
-        topic: str,
-        partition: str,
+        tp: TopicPartition,
         end: int,
         timeout_s: float,
         transaction: Transaction | None = None,
     ) -> int:
         deadline = time.monotonic() + timeout_s
-        while self.end(topic, partition) < end and time.monotonic() < deadline:
+        while self.end(tp) < end and time.monotonic() < deadline:
             time.sleep(0.01)
-        if transaction is not None and self.end(topic, partition) >= end:
-            self._write(SetTransaction(topic, partition, transaction), None)
-        return self.end(topic, partition)
+        if transaction is not None and self.end(tp) >= end:
+            self._write(SetTransaction(tp, transaction), None)
+        return self.end(tp)
 
     def places(self) -> list[StoreLocation]:
         return self.known
@@ -174,8 +179,9 @@ class Served:
 
     def append(self, end: int, *, topic: str = TOPIC, partition: str = PARTITION) -> None:
         """Appends up to ``end``, in one run."""
-        start = self.log.end(topic, partition)
-        self.log.append([RecordBatch.of(topic, partition, start, values(start, end))])
+        tp = TopicPartition(topic, partition)
+        start = self.log.end(tp)
+        self.log.append([RecordBatch.of(tp, start, values(start, end))])
 
     def close(self) -> None:
         for client in self._clients:
@@ -199,14 +205,15 @@ def short_directory() -> Iterator[Path]:
         yield Path(path).resolve()
 
 
-def check(batches: Iterable[RecordColumns], start: int, end: int) -> list[RecordColumns]:
+def check(batches: Iterable[RecordBatch], start: int, end: int) -> list[RecordBatch]:
     """Asserts that the batches are the records from ``start`` up to ``end``; the batches."""
     found = []
     at = start
     for batch in batches:
         assert batch.offset == at
-        assert batch.values.to_pylist() == values(at, batch.end)
-        assert batch.values.null_count == 0
+        array = batch.values.to_arrow()
+        assert array.to_pylist() == values(at, batch.end)
+        assert array.null_count == 0
         at = batch.end
         found.append(batch)
     assert at == end
@@ -216,10 +223,10 @@ def check(batches: Iterable[RecordColumns], start: int, end: int) -> list[Record
 def everything(client: StoreClient, timeout_s: float = PATIENCE_S, **sizes: int) -> Any:
     """All that a ``large`` log has."""
     sizes = LARGEST | sizes
-    return client.read(TOPIC, PARTITION, 0, BLOCKS * 200, times=True, timeout_s=timeout_s, **sizes)
+    return client.read(TP, 0, BLOCKS * 200, times=True, timeout_s=timeout_s, **sizes)
 
 
-def total(batches: Iterable[RecordColumns]) -> int:
+def total(batches: Iterable[RecordBatch]) -> int:
     return sum(len(batch.values) for batch in batches)
 
 

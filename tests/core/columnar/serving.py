@@ -20,9 +20,9 @@ from dafka_core.flight.store_client import StoreClient
 from dafka_core.flight.store_location import StoreLocation
 from tests.core.columnar.hosts import (
     LARGEST,
-    PARTITION,
     PATIENCE_S,
     TOPIC,
+    TP,
     Served,
     array,
     pins,
@@ -47,7 +47,7 @@ def serve(directory: str) -> None:
                 "pins": pins(served.log),
                 "readers": len(served.log._env._map.env.readers().splitlines()),  # type: ignore[union-attr]
                 "acks": [each.name for each in threading.enumerate()].count("dafka-flight-acks"),
-                "end": served.log.end(TOPIC, PARTITION),
+                "end": served.log.end(TP),
                 "free_gets": served.service._gets.free,
                 "free_puts": served.service._puts.free,
             }
@@ -57,16 +57,14 @@ def serve(directory: str) -> None:
 def read(place: str) -> None:
     client = StoreClient(StoreLocation.parse(place))
     (held,) = client.heads([TOPIC], timeout_s=PATIENCE_S)
-    batches = client.read(
-        TOPIC, PARTITION, 0, held.end, times=True, timeout_s=PATIENCE_S, **LARGEST
-    )
+    batches = client.read(TP, 0, held.end, times=True, timeout_s=PATIENCE_S, **LARGEST)
     print(len(next(batches).values), flush=True)
     threading.Event().wait()
 
 
 def put(place: str) -> None:
     client = StoreClient(StoreLocation.parse(place))
-    with client.put(TOPIC, PARTITION, 0, timeout_s=PATIENCE_S) as writing:
+    with client.put(TP, 0, timeout_s=PATIENCE_S) as writing:
         writing.write(array(0, 10))
         print(writing.wait_durable(10, timeout_s=PATIENCE_S), flush=True)
         threading.Event().wait()

@@ -16,13 +16,14 @@ from dafka_core.errors import ConfigError, StoreUnreachableError
 from dafka_core.flight import limits, server_actions, store_client
 from dafka_core.flight.store_client import StoreClient
 from dafka_core.flight.store_location import StoreLocation
-from dafka_core.records import RecordBatch, StagedTransaction
+from dafka_core.records import RecordBatch, StagedTransaction, TopicPartition
 from dafka_core.storage import Log, Stage
 from tests.core.columnar.hosts import (
     PARTITION,
     PATIENCE_S,
     STORE,
     TOPIC,
+    TP,
     Served,
     short_directory,
     wait_until,
@@ -39,7 +40,7 @@ def test_heads_of_many_topics_come_in_one_answer(served: Served, client: StoreCl
     assert client.heads(None, timeout_s=PATIENCE_S) == []
     for number in range(300):
         served.append(number % 7 + 1, topic=f"t{number % 100}", partition=f"P{number}")
-    served.log.trim("t3", "P3", 2)
+    served.log.trim(TopicPartition("t3", "P3"), 2)
     everything = client.heads(None, timeout_s=PATIENCE_S)
     assert everything == served.log.partitions()
     assert len(everything) == 300
@@ -67,14 +68,14 @@ def test_offsets_by_time() -> None:
         log = Log(directory, clock_us=lambda: clock[0])
         with Served(directory, log) as served:
             for start in range(0, 50, 10):
-                log.append([RecordBatch.of(TOPIC, PARTITION, start, [b"x"] * 10)])
+                log.append([RecordBatch.of(TP, start, [b"x"] * 10)])
                 clock[0] += 100
-            log.trim(TOPIC, PARTITION, 5)
+            log.trim(TP, 5)
             moments = [(TOPIC, PARTITION, at) for at in (0, 1_000, 1_001, 1_100, 1_400, 1_401)]
             moments += [("none", PARTITION, 0), (TOPIC, "none", 0)]
             found = served.client().offset_for_times(moments, timeout_s=PATIENCE_S)
             assert found == [5, 5, 10, 10, 40, None, None, None]
-            expected = [log.offset_for_time(*moment) for moment in moments]
+            expected = [log.offset_for_time(TopicPartition(*names), at) for *names, at in moments]
             assert found == expected
             assert served.client().offset_for_times([], timeout_s=PATIENCE_S) == []
             many = [moments[3]] * (limits.MAX_TIMES + 5)
@@ -83,19 +84,19 @@ def test_offsets_by_time() -> None:
 
 def test_a_wait_ends_when_the_records_are_on_disk(served: Served, client: StoreClient) -> None:
     served.append(5)
-    assert client.wait(TOPIC, PARTITION, 5, timeout_s=0) == 5
+    assert client.wait(TP, 5, timeout_s=0) == 5
     timer = threading.Timer(0.2, served.append, [10])
     timer.start()
-    assert client.wait(TOPIC, PARTITION, 10, timeout_s=PATIENCE_S) == 10
+    assert client.wait(TP, 10, timeout_s=PATIENCE_S) == 10
     timer.join()
 
 
 def test_a_wait_ends_when_its_time_has_passed(served: Served, client: StoreClient) -> None:
     served.append(5)
     before = time.monotonic()
-    assert client.wait(TOPIC, PARTITION, 6, timeout_s=0.7) == 5
+    assert client.wait(TP, 6, timeout_s=0.7) == 5
     assert 0.7 <= time.monotonic() - before < 5
-    assert client.wait("none", PARTITION, 6, timeout_s=0) == 0
+    assert client.wait(TopicPartition("none", PARTITION), 6, timeout_s=0) == 0
 
 
 def test_a_wait_whose_client_is_gone_ends(served: Served) -> None:
@@ -145,13 +146,13 @@ def test_what_cannot_be_asked_is_refused_before_it_is_sent(served: Served) -> No
         lambda: asking.heads([7], timeout_s=1),  # type: ignore[list-item]
         lambda: asking.offset_for_times([("t", "P")], timeout_s=1),  # type: ignore[list-item]
         lambda: asking.offset_for_times([("t", "P", 2**63)], timeout_s=1),
-        lambda: asking.wait("t", "P", -1, timeout_s=1),
-        lambda: asking.wait("", "P", 1, timeout_s=1),
+        lambda: asking.wait(TP, -1, timeout_s=1),
+        lambda: asking.wait(TopicPartition("", "P"), 1, timeout_s=1),
     ):
         with pytest.raises(ConfigError):
             wrong()
     with pytest.raises(ConfigError, match=r"'timeout_s' = .*must be a number from 0 to 3600"):
-        asking.wait("t", "P", 1, timeout_s=3_601)
+        asking.wait(TP, 1, timeout_s=3_601)
 
 
 def test_an_answer_that_is_none_is_the_stores_fault(
@@ -161,8 +162,8 @@ def test_an_answer_that_is_none_is_the_stores_fault(
     questions: list[Callable[[], object]] = [
         lambda: asking.heads(None, timeout_s=PATIENCE_S),
         lambda: asking.offset_for_times([(TOPIC, PARTITION, 0)], timeout_s=PATIENCE_S),
-        lambda: asking.wait(TOPIC, PARTITION, 1, timeout_s=1),
-        lambda: asking.transaction_states([(TOPIC, PARTITION)], timeout_s=PATIENCE_S),
+        lambda: asking.wait(TP, 1, timeout_s=1),
+        lambda: asking.transaction_states([TP], timeout_s=PATIENCE_S),
         lambda: asking.describe(timeout_s=PATIENCE_S),
         lambda: asking.stores(timeout_s=PATIENCE_S),
     ]
@@ -196,7 +197,7 @@ def test_an_answer_about_units_that_is_none(
         answer = json.dumps({"v": 1, "transactions": transactions}).encode()
         monkeypatch.setattr(served.service, "act", lambda *_, answer=answer: iter([answer]))
         with pytest.raises(StoreUnreachableError, match="answer"):
-            asking.transaction_states([(TOPIC, PARTITION)], timeout_s=PATIENCE_S)
+            asking.transaction_states([TP], timeout_s=PATIENCE_S)
 
 
 def test_units_are_staged_and_committed_with_flight_alone(served: Served) -> None:
@@ -259,13 +260,13 @@ def test_a_commit_that_takes_its_time_is_waited_for(
     monkeypatch.setattr(server_actions, "WAIT_STEP_S", 0.01)
     client = served.client()
     transaction = StagedTransaction(TOPIC, PARTITION, "A" * 32, 0, 1, 1)
-    served.log.write([Stage(RecordBatch.of(TOPIC, PARTITION, 0, [b"x"]), transaction.attempt)])
+    served.log.write([Stage(RecordBatch.of(TP, 0, [b"x"]), transaction.attempt)])
     served.host.open.clear()
     timer = threading.Timer(0.2, served.host.open.set)
     timer.start()
     client.commit([transaction], timeout_s=PATIENCE_S)
     timer.join()
-    assert served.log.end(TOPIC, PARTITION) == 1
+    assert served.log.end(TP) == 1
 
 
 def test_a_commit_at_a_store_that_ends_is_given_up(

@@ -13,7 +13,7 @@ from dafka_core.flight import limits, server_actions
 from dafka_core.flight.request_members import COLUMNS
 from dafka_core.flight.requests import Criteria, GetRequest, InfoRequest, PutRequest
 from dafka_core.flight.store_location import StoreLocation
-from tests.core.columnar.hosts import PARTITION, TOPIC, Served
+from tests.core.columnar.hosts import TP, Served
 
 TEXT = (Path(__file__).parents[3] / "docs" / "flight.md").read_text()
 
@@ -43,7 +43,7 @@ def test_the_examples_of_answers_are_like_those_given(served: Served) -> None:
     (info,) = served.plain().list_flights()
     assert list(json.loads(info.app_metadata)) == list(facts)
     assert json.loads(served.place.as_json()).keys() == place.keys()
-    served.log.trim(TOPIC, PARTITION, 5)
+    served.log.trim(TP, 5)
     ticket = info.endpoints[0].ticket
     with pytest.raises(Exception, match="offset 0 was") as refused:
         served.plain().do_get(ticket)

@@ -16,11 +16,13 @@ from dafka_core.flight import limits
 from dafka_core.flight.columns import VALUES_SCHEMA
 from dafka_core.flight.requests import GetRequest, PutRequest
 from dafka_core.flight.store_client import StoreClient
+from dafka_core.records import TopicPartition
 from tests.core.columnar.hosts import (
     BLOCKS,
     PARTITION,
     PATIENCE_S,
     TOPIC,
+    TP,
     Served,
     array,
     everything,
@@ -50,7 +52,7 @@ def test_more_streams_than_there_may_be(large: Path, monkeypatch: pytest.MonkeyP
         for each in streams:
             each.close()
 
-        puts = [client.put("u", f"P{n}", 0, timeout_s=PATIENCE_S) for n in range(3)]
+        puts = [client.put(TopicPartition("u", f"P{n}"), 0, timeout_s=PATIENCE_S) for n in range(3)]
         for each in puts[:2]:
             each.write(array(0, 1))
             each.wait_durable(1, timeout_s=PATIENCE_S)
@@ -61,14 +63,14 @@ def test_more_streams_than_there_may_be(large: Path, monkeypatch: pytest.MonkeyP
 
         def wait() -> None:
             with pytest.raises(StoreUnreachableError):
-                client.wait(TOPIC, PARTITION, 99_999, timeout_s=60)
+                client.wait(TP, 99_999, timeout_s=60)
 
         threads = [threading.Thread(target=wait) for _ in range(2)]
         for thread in threads:
             thread.start()
         wait_until(lambda: served.service._waits.free == 0)
         with pytest.raises(StoreUnreachableError, match="serves 2 waits already"):
-            client.wait(TOPIC, PARTITION, 99_999, timeout_s=60)
+            client.wait(TP, 99_999, timeout_s=60)
         served.service.close()
         for thread in threads:
             thread.join()
@@ -84,7 +86,7 @@ def test_a_service_closes_at_once_whatever_its_clients_do(large: Path) -> None:
         next(slow)
         idle = served.plain()
         list(idle.list_actions())
-        writing = client.put("u", "P", 0, timeout_s=PATIENCE_S)
+        writing = client.put(TopicPartition("u", "P"), 0, timeout_s=PATIENCE_S)
         writing.write(array(0, 1))
         writing.wait_durable(1, timeout_s=PATIENCE_S)
         served.host.open.clear()
@@ -92,7 +94,7 @@ def test_a_service_closes_at_once_whatever_its_clients_do(large: Path) -> None:
         descriptor = flight.FlightDescriptor.for_command(PutRequest("v", "P", 0).packed())
         silent = idle.do_put(descriptor, VALUES_SCHEMA)
         waiting = threading.Thread(
-            target=_expect_unreachable, args=(lambda: client.wait("t", "P", 99_999, timeout_s=60),)
+            target=_expect_unreachable, args=(lambda: client.wait(TP, 99_999, timeout_s=60),)
         )
         waiting.start()
         wait_until(lambda: served.service._waits.free == limits.MAX_WAITS - 1)
@@ -124,7 +126,7 @@ def test_a_closed_client_ends_what_goes_on(large: Path) -> None:
         client = served.client()
         stream = everything(client, max_records=10)
         next(stream)
-        writing = client.put("u", "P", 0, timeout_s=PATIENCE_S)
+        writing = client.put(TopicPartition("u", "P"), 0, timeout_s=PATIENCE_S)
         writing.write(array(0, 1))
         client.close()
         client.close()
@@ -136,7 +138,7 @@ def test_a_closed_client_ends_what_goes_on(large: Path) -> None:
         for ask in (
             lambda: client.heads(None, timeout_s=1),
             lambda: list(everything(client)),
-            lambda: client.put("t", "P", 0, timeout_s=1),
+            lambda: client.put(TP, 0, timeout_s=1),
         ):
             with pytest.raises(ClosedError, match="store's client is closed"):
                 ask()

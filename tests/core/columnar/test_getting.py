@@ -8,20 +8,20 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pytest
-from numpy.typing import NDArray
 from pyarrow import flight
 
 from dafka_core.errors import ConfigError, DataLossError, StoreUnreachableError
-from dafka_core.flight.columns import RecordColumns
 from dafka_core.flight.requests import GetRequest
 from dafka_core.flight.store_client import StoreClient
-from dafka_core.records import RecordBatch
+from dafka_core.records import RecordBatch, TopicPartition
 from dafka_core.storage import Log
+from dafka_core.values import Longs
 from tests.core.columnar.hosts import (
     LARGEST,
     PARTITION,
     PATIENCE_S,
     TOPIC,
+    TP,
     Served,
     check,
     pins,
@@ -31,7 +31,7 @@ from tests.core.columnar.hosts import (
 
 def read(client: StoreClient, start: int, end: int, **sizes: Any) -> Any:
     arguments = {"times": True, "timeout_s": PATIENCE_S} | LARGEST | sizes
-    return client.read(TOPIC, PARTITION, start, end, **arguments)
+    return client.read(TP, start, end, **arguments)
 
 
 def get(served: Served, **members: Any) -> flight.FlightStreamReader:
@@ -39,7 +39,7 @@ def get(served: Served, **members: Any) -> flight.FlightStreamReader:
     return served.plain().do_get(flight.Ticket(json.dumps(request).encode()))
 
 
-def times_of(batch: RecordColumns) -> NDArray[np.int64]:
+def times_of(batch: RecordBatch) -> Longs:
     assert batch.times is not None
     return batch.times
 
@@ -52,7 +52,7 @@ def test_a_range_is_read_over_both_ways(served: Served, client: StoreClient) -> 
     stamped = [moment for batch in batches for moment in times_of(batch).tolist()]
     told = np.repeat([time for _, time in stamped], [count for count, _ in stamped])
     assert len(told) == 60_500
-    for offset, time_us in served.log.times(TOPIC, PARTITION, 0, 60_500):
+    for offset, time_us in served.log.times(TP, 0, 60_500):
         assert told[offset] == time_us
     assert pins(served.log) == 0
 
@@ -83,15 +83,15 @@ def test_batches_have_at_most_the_bytes_asked_for(
 ) -> None:
     served.append(3_000)
     for batch in check(read(client, 7, 2_500, max_bytes=max_bytes), 7, 2_500):
-        size = sum(map(len, batch.values.to_pylist()))
+        size = sum(map(len, batch.values))
         assert size <= max_bytes or len(batch.values) == 1
 
 
 def test_a_large_record_has_a_batch_to_itself(served: Served, client: StoreClient) -> None:
     records = [b"a", b"b" * (20 << 20), b"", b"c"]
-    served.log.append([RecordBatch.of(TOPIC, PARTITION, 0, records)])
+    served.log.append([RecordBatch.of(TP, 0, records)])
     found = list(read(client, 0, 4))
-    assert [value for batch in found for value in batch.values.to_pylist()] == records
+    assert [value for batch in found for value in batch.values] == records
     assert [len(batch.values) for batch in found if batch.offset == 1] == [1]
 
 
@@ -99,14 +99,14 @@ def test_small_blocks_are_joined(served: Served, client: StoreClient) -> None:
     # Blocks of more than what an append extends, and of less than what is worth a batch.
     records = [bytes([65 + n]) * 70_000 for n in range(10)]
     for offset, record in enumerate(records):
-        served.log.append([RecordBatch.of(TOPIC, PARTITION, offset, [record])])
+        served.log.append([RecordBatch.of(TP, offset, [record])])
     whole = list(read(client, 0, 10))
     assert len(whole) == 1
     assert whole[0].values.to_pylist() == records
     assert whole[0].times[:, 0].sum() == 10
     cut = list(read(client, 1, 9, max_bytes=150_000))
     assert [len(batch.values) for batch in cut] == [2, 2, 2, 2]
-    assert [value for batch in cut for value in batch.values.to_pylist()] == records[1:9]
+    assert [value for batch in cut for value in batch.values] == records[1:9]
 
 
 def test_an_empty_range_is_an_empty_stream(served: Served, client: StoreClient) -> None:
@@ -124,7 +124,7 @@ def test_times_come_only_when_asked_for(served: Served, client: StoreClient) -> 
 def test_what_is_not_held_is_an_error_with_the_facts(served: Served, client: StoreClient) -> None:
     served.append(10_000)
     served.append(20_000)
-    served.log.trim(TOPIC, PARTITION, 10_100)
+    served.log.trim(TP, 10_100)
     with pytest.raises(DataLossError) as before:
         list(read(client, 10_099, 15_000))
     assert (before.value.wanted, before.value.available) == (10_099, 10_100)
@@ -133,8 +133,9 @@ def test_what_is_not_held_is_an_error_with_the_facts(served: Served, client: Sto
     assert (beyond.value.wanted, beyond.value.available) == (20_000, None)
     assert "from 10100 up to 20000 (exclusive)" in str(beyond.value)
     assert (beyond.value.topic, beyond.value.partition) == (TOPIC, PARTITION)
+    other = TopicPartition("other", PARTITION)
     with pytest.raises(DataLossError, match="nothing is available"):
-        list(client.read("other", PARTITION, 0, 1, times=False, timeout_s=PATIENCE_S, **LARGEST))
+        list(client.read(other, 0, 1, times=False, timeout_s=PATIENCE_S, **LARGEST))
     check(read(client, 10_100, 20_000), 10_100, 20_000)
 
 
@@ -145,7 +146,7 @@ def test_records_trimmed_under_a_reader_are_an_error(served: Served) -> None:
     client = served.client()
     batches = read(client, 0, end, max_records=1_000)
     got = [next(batches)]
-    served.log.trim(TOPIC, PARTITION, end - 10)
+    served.log.trim(TP, end - 10)
     with pytest.raises(DataLossError) as loss:
         got.extend(batches)
     assert loss.value.wanted == got[-1].end
@@ -168,7 +169,7 @@ def test_arguments_are_checked_at_once(served: Served) -> None:
     with pytest.raises(ConfigError, match="'start' = -1"):
         read(client, -1, 1)
     with pytest.raises(ConfigError, match="'topic'"):
-        client.read("", PARTITION, 0, 1, times=False, timeout_s=1, **LARGEST)
+        client.read(TopicPartition("", PARTITION), 0, 1, times=False, timeout_s=1, **LARGEST)
 
 
 def test_a_closed_generator_ends_the_stream(served: Served) -> None:
@@ -196,7 +197,7 @@ def test_any_client_gets_the_columns_it_names(served: Served, columns: list[str]
     served.append(3_000)
     served.append(3_010)
     table = get(served, start=10, end=3_010, columns=columns).read_all()
-    stamps = served.log.times(TOPIC, PARTITION, 10, 3_010)
+    stamps = served.log.times(TP, 10, 3_010)
     told = np.repeat([time for _, time in stamps], np.diff([at for at, _ in stamps] + [3_010]))
     expected = {
         "value": pa.array(values(10, 3_010), pa.binary()),
@@ -227,7 +228,8 @@ def test_names_that_are_not_utf8(served: Served) -> None:
     topic, partition = b"\xff\xfe".decode("utf-8", "surrogateescape"), "P\udc80"
     served.append(10, topic=topic, partition=partition)
     client = served.client()
-    check(client.read(topic, partition, 0, 10, times=True, timeout_s=PATIENCE_S, **LARGEST), 0, 10)
+    tp = TopicPartition(topic, partition)
+    check(client.read(tp, 0, 10, times=True, timeout_s=PATIENCE_S, **LARGEST), 0, 10)
     assert client.heads([topic], timeout_s=PATIENCE_S) == [(topic, partition, 0, 10)]
     with pytest.raises(flight.FlightServerError, match="is not UTF-8, as a column must be"):
         get(served, topic=topic, partition=partition, columns=["topic"]).read_all()
@@ -236,7 +238,7 @@ def test_names_that_are_not_utf8(served: Served) -> None:
 def test_a_damaged_block_is_the_stores_failure(directory: Any) -> None:
     with Log(directory) as log:
         for start in (0, 30_000):
-            log.append([RecordBatch.of(TOPIC, PARTITION, start, values(start, start + 30_000))])
+            log.append([RecordBatch.of(TP, start, values(start, start + 30_000))])
     data = (directory / "data.mdb").read_bytes()
     with (directory / "data.mdb").open("r+b") as file:
         file.seek(data.index(values(40_000, 40_001)[0]))

@@ -25,7 +25,16 @@ from dafka_core.flight.limits import (
     MAX_REQUEST_BYTES,
     MAX_TRANSACTIONS_BYTES,
 )
-from tests.core.columnar.hosts import LARGEST, PARTITION, PATIENCE_S, TOPIC, Served, array, check
+from tests.core.columnar.hosts import (
+    LARGEST,
+    PARTITION,
+    PATIENCE_S,
+    TOPIC,
+    TP,
+    Served,
+    array,
+    check,
+)
 
 GET: dict[str, Any] = {"v": 1, "topic": TOPIC, "partition": PARTITION, "start": 0, "end": 5}
 PUT: dict[str, Any] = {"v": 1, "topic": TOPIC, "partition": PARTITION, "start": 5}
@@ -143,7 +152,7 @@ def test_the_right_ones_are_served(served: Served) -> None:
     writer, _ = plain.do_put(descriptor, VALUES_SCHEMA)
     writer.write_batch(pa.record_batch([array(5, 6)], schema=VALUES_SCHEMA))
     writer.close()
-    assert served.log.end(TOPIC, PARTITION) == 6
+    assert served.log.end(TP) == 6
 
 
 def test_every_malformed_ticket_is_refused(served: Served) -> None:
@@ -469,7 +478,7 @@ def _code_of(ask: Callable[[], object]) -> str:
 def unharmed(served: Served) -> None:
     """Asserts that the service does as before."""
     client = served.client()
-    check(client.read(TOPIC, PARTITION, 0, 5, times=True, timeout_s=PATIENCE_S, **LARGEST), 0, 5)
+    check(client.read(TP, 0, 5, times=True, timeout_s=PATIENCE_S, **LARGEST), 0, 5)
     assert client.heads(None, timeout_s=PATIENCE_S) == [(TOPIC, PARTITION, 0, 5)]
     service = served.service
     for slots in (service._gets, service._puts, service._waits, service._commits):

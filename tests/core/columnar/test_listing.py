@@ -10,7 +10,8 @@ import pyarrow as pa
 import pytest
 from pyarrow import flight
 
-from tests.core.columnar.hosts import PARTITION, TOPIC, Served, values
+from dafka_core.records import TopicPartition
+from tests.core.columnar.hosts import PARTITION, TOPIC, TP, Served, values
 
 DEFAULT_SCHEMA = pa.schema(
     [
@@ -28,7 +29,7 @@ def filled(served: Served) -> Served:
     served.append(3_005)
     served.append(7, partition="Q")
     served.append(9, topic="tt")
-    served.log.trim(TOPIC, PARTITION, 5)
+    served.log.trim(TP, 5)
     return served
 
 
@@ -59,7 +60,7 @@ def test_partitions_are_listed(filled: Served) -> None:
 def test_the_info_of_a_partition(filled: Served) -> None:
     client = filled.plain()
     info = client.get_flight_info(path(TOPIC, PARTITION))
-    facts = filled.log.statistics(TOPIC, PARTITION)
+    facts = filled.log.statistics(TP)
     assert facts is not None
     expected = {
         "v": 1,
@@ -112,7 +113,7 @@ def test_a_command_says_more_than_a_path(filled: Served) -> None:
 
 
 def test_a_partition_without_records(filled: Served) -> None:
-    filled.log.trim(TOPIC, "Q", 7)
+    filled.log.trim(TopicPartition(TOPIC, "Q"), 7)
     info = filled.plain().get_flight_info(path(TOPIC, "Q"))
     told = json.loads(info.app_metadata)
     assert (told["earliest"], told["end"], told["records"]) == (7, 7, 0)

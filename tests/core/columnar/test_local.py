@@ -22,9 +22,8 @@ from dafka_core.records import RecordBatch
 from dafka_core.storage import Log
 from tests.core.columnar.hosts import (
     LARGEST,
-    PARTITION,
     STORE,
-    TOPIC,
+    TP,
     check,
     forked,
     pins,
@@ -51,13 +50,13 @@ def place(tmp_path: Path) -> StoreLocation:
 def fill(directory: Path, *ends: int) -> None:
     with Log(directory) as log:
         for end in ends:
-            start = log.end(TOPIC, PARTITION)
-            log.append([RecordBatch.of(TOPIC, PARTITION, start, values(start, end))])
+            start = log.end(TP)
+            log.append([RecordBatch.of(TP, start, values(start, end))])
 
 
 def read(log: LocalLog | None, start: int, end: int, **options: Any) -> Any:
     assert log is not None
-    return log.read(TOPIC, PARTITION, start, end, **{"times": True} | LARGEST | options)
+    return log.read(TP, start, end, **LARGEST | options)
 
 
 def test_a_log_of_this_machine_is_read_in_place(logs: LocalLogs, place: StoreLocation) -> None:
@@ -68,13 +67,14 @@ def test_a_log_of_this_machine_is_read_in_place(logs: LocalLogs, place: StoreLoc
     told = [count for batch in batches for count, _ in batch.times.tolist()]  # type: ignore[union-attr]
     assert sum(told) == 20_002
     again = next(read(log, 0, 10))
-    addresses = {each.values.buffers()[2].address for each in (batches[0], again)}
+    addresses = {each.values.to_arrow().buffers()[2].address for each in (batches[0], again)}
     assert len(addresses) == 1
     del batches, again
     gc.collect()
     assert pins(log._log) == 0
-    (without,) = check(read(log, 5, 10, times=False), 5, 10)
-    assert without.times is None
+    (part,) = check(read(log, 5, 10), 5, 10)
+    assert part.times is not None
+    assert [count for count, _ in part.times.tolist()] == [5]
 
 
 def test_sizes_are_those_asked_for(logs: LocalLogs, place: StoreLocation) -> None:
@@ -82,16 +82,16 @@ def test_sizes_are_those_asked_for(logs: LocalLogs, place: StoreLocation) -> Non
     for batch in check(read(log, 5, 20_005, max_records=999), 5, 20_005):
         assert len(batch.values) <= 999
     for batch in check(read(log, 5, 20_005, max_bytes=5_000), 5, 20_005):
-        assert sum(map(len, batch.values.to_pylist())) <= 5_000
+        assert sum(map(len, batch.values)) <= 5_000
 
 
 def test_small_blocks_are_joined(logs: LocalLogs, tmp_path: Path) -> None:
     records = [bytes([65 + n]) * 70_000 for n in range(5)]
     with Log(tmp_path) as log:
         for offset, record in enumerate(records):
-            log.append([RecordBatch.of(TOPIC, PARTITION, offset, [record])])
+            log.append([RecordBatch.of(TP, offset, [record])])
     (batch,) = read(logs.open(StoreLocation.begin(STORE, [], tmp_path)), 0, 5)
-    assert batch.values.to_pylist() == records
+    assert batch.values == records
 
 
 def test_each_log_is_opened_once(logs: LocalLogs, place: StoreLocation) -> None:
@@ -175,7 +175,7 @@ def test_what_is_not_held_is_an_error_with_the_facts(
     logs: LocalLogs, place: StoreLocation, tmp_path: Path
 ) -> None:
     with Log(tmp_path) as log:
-        log.trim(TOPIC, PARTITION, 10_100)
+        log.trim(TP, 10_100)
     opened = logs.open(place)
     with pytest.raises(DataLossError) as before:
         list(read(opened, 0, 20_000))
@@ -228,7 +228,7 @@ def test_a_long_read_takes_new_snapshots(
     monkeypatch.setattr(local_log, "SNAPSHOT_BYTES", 100_000)
     with Log(tmp_path) as writer:
         for start in range(0, 50_000, 5_000):
-            writer.append([RecordBatch.of(TOPIC, PARTITION, start, values(start, start + 5_000))])
+            writer.append([RecordBatch.of(TP, start, values(start, start + 5_000))])
         log = logs.open(StoreLocation.begin(STORE, [], tmp_path))
         batches = read(log, 0, 50_000)
         got = [next(batches)]
@@ -242,7 +242,7 @@ def test_a_long_read_takes_new_snapshots(
         assert pins(writer) == 0
         slow = read(log, 0, 50_000)
         next(slow)
-        writer.trim(TOPIC, PARTITION, 49_000)
+        writer.trim(TP, 49_000)
         with pytest.raises(DataLossError) as loss:
             list(slow)
         assert loss.value.available == 49_000
@@ -260,13 +260,13 @@ def test_reads_beside_a_process_that_appends_merges_and_trims(
         kept: list[list[Any]] = []
         while merged < 30:
             _, merged = told(process)
-            held = log._log.info(TOPIC, PARTITION)
+            held = log._log.info(TP)
             assert held is not None
             start, end = max(held.earliest, held.end - 10_000), held.end
             batches: list[Any] = []
             # It keeps its last 20000 records; we may be that slow now and then.
             with contextlib.suppress(DataLossError):
-                batches += log.read(TOPIC, PARTITION, start, end, times=True, **LARGEST)
+                batches += log.read(TP, start, end, **LARGEST)
                 complete += 1
             if batches:
                 verify(start, batches[-1].end, batches)
@@ -275,9 +275,9 @@ def test_reads_beside_a_process_that_appends_merges_and_trims(
         for each in kept:
             verify(each[0].offset, each[-1].end, each)
     # It has been killed; what is on disk is read all the same.
-    held = log._log.info(TOPIC, PARTITION)
+    held = log._log.info(TP)
     assert held is not None
-    batches = list(log.read(TOPIC, PARTITION, held.earliest, held.end, times=False, **LARGEST))
+    batches = list(log.read(TP, held.earliest, held.end, **LARGEST))
     verify(held.earliest, held.end, batches)
 
 
@@ -285,7 +285,7 @@ def verify(start: int, end: int, batches: list[Any]) -> None:
     at = start
     for batch in batches:
         assert batch.offset == at
-        found = batch.values.to_pylist()
+        found = batch.values
         assert found == [appender.value(offset) for offset in range(at, batch.end)]
         at = batch.end
     assert at == end

@@ -24,10 +24,9 @@ from tests.core.columnar.hosts import (
     BLOCK_BYTES,
     BLOCKS,
     LARGEST,
-    PARTITION,
     PATIENCE_S,
     STORE,
-    TOPIC,
+    TP,
     Served,
     array,
     check,
@@ -150,14 +149,10 @@ def test_vanished_writers_are_let_go_of(directory: Path) -> None:
             assert use_of(server)["free_puts"] == limits.MAX_PUTS - 1
         wait_until(lambda: use_of(server)["free_puts"] == limits.MAX_PUTS)
         assert use_of(server)["acks"] == 0
-        with StoreClient(place) as client, client.put(TOPIC, PARTITION, 10, timeout_s=9) as rest:
+        with StoreClient(place) as client, client.put(TP, 10, timeout_s=9) as rest:
             rest.write(array(10, 20))
             assert rest.finish(PATIENCE_S) == 20
-            check(
-                client.read(TOPIC, PARTITION, 0, 20, times=True, timeout_s=PATIENCE_S, **LARGEST),
-                0,
-                20,
-            )
+            check(client.read(TP, 0, 20, times=True, timeout_s=PATIENCE_S, **LARGEST), 0, 20)
 
 
 @pytest.mark.parametrize("way", [0, 1], ids=["unix", "tcp"])
@@ -213,14 +208,7 @@ def test_a_reader_that_takes_its_time_is_not_given_up(served: Served) -> None:
     served.append(100_000)
     client = served.client()
     batches = client.read(
-        TOPIC,
-        PARTITION,
-        0,
-        100_000,
-        times=False,
-        timeout_s=0.3,
-        max_records=50_000,
-        max_bytes=1 << 20,
+        TP, 0, 100_000, times=False, timeout_s=0.3, max_records=50_000, max_bytes=1 << 20
     )
     got = []
     for batch in batches:
@@ -241,7 +229,7 @@ def test_nobody_listens(directory: Path) -> None:
         with StoreClient(dead) as client:
             with pytest.raises(StoreUnreachableError):
                 list(everything(client, timeout_s=5))
-            with pytest.raises(StoreUnreachableError), client.put("t", "P", 0, timeout_s=5) as put:
+            with pytest.raises(StoreUnreachableError), client.put(TP, 0, timeout_s=5) as put:
                 put.finish(5)
             with pytest.raises(StoreUnreachableError):
                 client.heads(None, timeout_s=5)

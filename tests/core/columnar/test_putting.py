@@ -23,11 +23,13 @@ from dafka_core.flight.client_put import PutStream
 from dafka_core.flight.columns import VALUES_SCHEMA
 from dafka_core.flight.requests import PutRequest
 from dafka_core.flight.store_client import StoreClient
+from dafka_core.records import TopicPartition
 from tests.core.columnar.hosts import (
     LARGEST,
     PARTITION,
     PATIENCE_S,
     TOPIC,
+    TP,
     Served,
     array,
     check,
@@ -37,7 +39,7 @@ from tests.core.columnar.hosts import (
 
 
 def put(client: StoreClient, start: int, **options: Any) -> PutStream:
-    return client.put(TOPIC, PARTITION, start, **{"timeout_s": PATIENCE_S} | options)
+    return client.put(TP, start, **{"timeout_s": PATIENCE_S} | options)
 
 
 def put_all(client: StoreClient, start: int, *arrays: pa.Array, **options: Any) -> int:
@@ -49,11 +51,9 @@ def put_all(client: StoreClient, start: int, *arrays: pa.Array, **options: Any) 
 
 def stored(served: Served, end: int) -> None:
     """Asserts that the partition is the first ``end`` values."""
-    batches = served.client().read(
-        TOPIC, PARTITION, 0, end, times=False, timeout_s=PATIENCE_S, **LARGEST
-    )
+    batches = served.client().read(TP, 0, end, times=False, timeout_s=PATIENCE_S, **LARGEST)
     check(batches, 0, end)
-    assert served.log.end(TOPIC, PARTITION) == end
+    assert served.log.end(TP) == end
 
 
 def plain_put(
@@ -83,7 +83,7 @@ def test_what_is_put_is_stored(served: Served, client: StoreClient) -> None:
         first.write(array(10_000, 10_001))
         assert first.end == 10_001
         assert first.finish(PATIENCE_S) == 10_001
-    assert served.log.end(TOPIC, PARTITION) == 10_001
+    assert served.log.end(TP) == 10_001
     with put(client, 10_001) as second:
         second.write(array(0, 20_000).slice(10_001))
         assert second.finish(PATIENCE_S) == 20_000
@@ -140,11 +140,11 @@ def test_a_conflict_in_the_middle_of_a_put(served: Served, client: StoreClient) 
 def test_ends_come_back_as_they_are_durable(served: Served) -> None:
     writer, reader = plain_put(served)
     for end in (10, 30, 35):
-        start = served.log.end(TOPIC, PARTITION)
+        start = served.log.end(TP)
         writer.write_batch(pa.record_batch([array(start, end)], schema=VALUES_SCHEMA))
         # Without more being sent: a client may wait for each batch.
         assert json.loads(reader.read().to_pybytes()) == {"v": 1, "end": end}
-        assert served.log.end(TOPIC, PARTITION) == end
+        assert served.log.end(TP) == end
     writer.done_writing()
     assert json.loads(reader.read().to_pybytes()) == {"v": 1, "end": 35}
     assert reader.read() is None
@@ -158,7 +158,7 @@ def test_batches_are_submitted_before_those_before_them_are_durable(served: Serv
         for start in range(0, 50, 10):
             pipelined.write(array(start, start + 10))
         wait_until(lambda: len(served.host.taken) == 5)
-        assert served.log.end(TOPIC, PARTITION) == 0
+        assert served.log.end(TP) == 0
         served.host.open.set()
         assert pipelined.finish(PATIENCE_S) == 50
     stored(served, 50)
@@ -186,7 +186,7 @@ def test_what_is_under_way_is_bounded(served: Served) -> None:
     served.host.open.set()
     thread.join()
     assert done.is_set()
-    assert served.log.end(TOPIC, PARTITION) == 160
+    assert served.log.end(TP) == 160
 
 
 def test_a_store_that_makes_no_progress_is_given_up(served: Served, client: StoreClient) -> None:
@@ -236,14 +236,14 @@ def test_values_are_checked_before_they_leave(served: Served) -> None:
             wrong.finish(1)
     for topic, partition, start in (("", "P", 0), ("t", "", 0), ("t", "P", -1), ("t", "P", None)):
         with pytest.raises(ConfigError):
-            client.put(topic, partition, start, timeout_s=1)  # type: ignore[arg-type]
+            client.put(TopicPartition(topic, partition), start, timeout_s=1)  # type: ignore[arg-type]
 
 
 def test_a_put_that_is_left_ends(served: Served, client: StoreClient) -> None:
     for start in range(0, 200, 10):  # more than the store takes at one time
         with put(client, start) as left:
             left.write(array(start, start + 10))
-        assert served.log.end(TOPIC, PARTITION) == start + 10
+        assert served.log.end(TP) == start + 10
         with pytest.raises(ClosedError):
             left.finish(PATIENCE_S)
         left.close()
@@ -258,7 +258,7 @@ def test_a_put_tells_how_far_it_is(served: Served, client: StoreClient) -> None:
         for end in (10, 20):
             told.write(array(told.end, end))
             assert told.wait_durable(end, timeout_s=PATIENCE_S) == end
-            assert served.log.end(TOPIC, PARTITION) == end
+            assert served.log.end(TP) == end
         assert told.durable == 20
         assert told.finish(PATIENCE_S) == 20
 
@@ -288,7 +288,7 @@ def test_a_failed_put_ends_though_its_client_reads_no_acknowledgements(
     count = 100
     for start in range(count):
         stream[0].write_batch(pa.record_batch([array(start, start + 1)], schema=VALUES_SCHEMA))
-    wait_until(lambda: served.log.end(TOPIC, PARTITION) == count)
+    wait_until(lambda: served.log.end(TP) == count)
     served.append(count + 1)
     with pytest.raises(flight.FlightServerError, match=f"the partition ends at {count + 1}"):
         finish(stream, *[array(0, 60_000)] * 30)

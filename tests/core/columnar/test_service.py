@@ -31,7 +31,7 @@ from dafka_core.flight.store_client import StoreClient
 from dafka_core.flight.store_location import StoreLocation
 from dafka_core.records import Transaction
 from dafka_core.storage import WrongOffsetError
-from tests.core.columnar.hosts import PATIENCE_S, STORE, Served, wait_until
+from tests.core.columnar.hosts import PATIENCE_S, STORE, TP, Served, wait_until
 
 
 def service(served: Served, **options: Any) -> FlightService:
@@ -142,7 +142,7 @@ def test_a_close_does_not_wait_for_ever(
 
 def _wait(client: StoreClient) -> None:
     with pytest.raises(StoreUnreachableError):
-        client.wait("t", "P", 1, timeout_s=60)
+        client.wait(TP, 1, timeout_s=60)
 
 
 def test_a_client_needs_a_location(served: Served) -> None:

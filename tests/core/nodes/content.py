@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dafka_core import Producer, Store
+from dafka_core.records import TopicPartition
 
 
 def values(count: int, first: int = 0) -> list[bytes]:
@@ -19,9 +20,9 @@ def has_acknowledged(producer: Producer, end: int) -> bool:
 
 
 def stored(store: Store, topic: str, partition: str) -> list[bytes]:
-    end = store.log.end(topic, partition)
-    chunks = store.log.read(topic, partition, 0, end)
-    return [value for chunk in chunks for value in chunk.run_values().to_list()]
+    tp = TopicPartition(topic, partition)
+    batches = store.log.read(tp, 0, store.log.end(tp))
+    return [value for batch in batches for value in batch.values]
 
 
 def holds(store: Store, ends: list[int]) -> bool:

@@ -10,12 +10,13 @@ import pyarrow as pa
 from dafka_core import EmbeddedCluster, Store
 from dafka_core.flight.store_client import StoreClient
 from dafka_core.flight.store_location import StoreLocation
-from dafka_core.records import NO_VERSION, StagedTransaction
+from dafka_core.records import NO_VERSION, StagedTransaction, TopicPartition
 from tests.core.nodes.content import values
 from tests.core.nodes.peers import PATIENCE_S
 
 TOPIC = "t"
 PARTITION = "9A3F8E1BBB578999443B8818C5851AFC"
+TP = TopicPartition(TOPIC, PARTITION)
 OTHER = "0B3F8E1BBB578999443B8818C5851AFC"
 
 
@@ -45,9 +46,8 @@ def stage(
     partition: str = PARTITION,
 ) -> StagedTransaction:
     """Stages the records ``[start, end)``; what is to be committed."""
-    with client.put(
-        TOPIC, partition, start, attempt=attempt, transaction=number, timeout_s=PATIENCE_S
-    ) as put:
+    tp = TopicPartition(TOPIC, partition)
+    with client.put(tp, start, attempt=attempt, transaction=number, timeout_s=PATIENCE_S) as put:
         put.write(array(start, end))
         assert put.finish(PATIENCE_S) == end
     return StagedTransaction(TOPIC, partition, attempt, start, end, number)
@@ -66,7 +66,7 @@ def write(client: StoreClient, start: int, end: int, number: int = NO_VERSION) -
 
 def put(client: StoreClient, start: int, end: int) -> None:
     """Puts the records ``[start, end)``, visible at once."""
-    with client.put(TOPIC, PARTITION, start, timeout_s=PATIENCE_S) as plain:
+    with client.put(TP, start, timeout_s=PATIENCE_S) as plain:
         plain.write(array(start, end))
         assert plain.finish(PATIENCE_S) == end
 
@@ -74,8 +74,7 @@ def put(client: StoreClient, start: int, end: int) -> None:
 def read(client: StoreClient, end: int, partition: str = PARTITION) -> list[bytes]:
     """The records ``[0, end)``."""
     batches = client.read(
-        TOPIC,
-        partition,
+        TopicPartition(TOPIC, partition),
         0,
         end,
         times=False,
@@ -83,7 +82,7 @@ def read(client: StoreClient, end: int, partition: str = PARTITION) -> list[byte
         max_bytes=8 << 20,
         timeout_s=PATIENCE_S,
     )
-    return [value for batch in batches for value in batch.values.to_pylist()]
+    return [value for batch in batches for value in batch.values]
 
 
 def ends(client: StoreClient, topics: Sequence[str] | None = None) -> list[int]:

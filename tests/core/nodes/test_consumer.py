@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from dafka_core import ClosedError, ConfigError, Consumer, Producer, Record, Store
+from dafka_core.records import TopicPartition
 from tests.core.nodes.peers import PATIENCE_S, wait_until
 
 Produce = Callable[..., Producer]
@@ -38,7 +39,7 @@ def flushed(producer: Producer, records: list[bytes]) -> Producer:
 
 def caught_up(consumer: Consumer, producer: Producer) -> Callable[[], bool]:
     def condition() -> bool:
-        position = consumer.positions().get((producer.topic, producer.address))
+        position = consumer.positions().get(TopicPartition(producer.topic, producer.address))
         return position is not None and position[1] >= producer.next_offset
 
     return condition
@@ -134,15 +135,16 @@ def test_unsubscribing_drops_what_waits_and_forgets_positions(
 @pytest.mark.usefixtures("store")
 def test_seek_goes_back_and_forth(produce: Produce, consume: Consume) -> None:
     producer = flushed(produce("t"), values(1_000))
+    tp = TopicPartition("t", producer.address)
     consumer = consume("t")
     records = iter(consumer)
     assert [next(records).offset for _ in range(10)] == list(range(10))
-    consumer.seek("t", producer.address, 5)
+    consumer.seek(tp, 5)
     # The iteration under way ends: what it would have given is not what is wanted now.
     assert take(consumer, 995)[0].offset == 5
-    consumer.seek("t", producer.address, 998)
+    consumer.seek(tp, 998)
     assert [r.offset for r in take(consumer, 2)] == [998, 999]
-    consumer.seek("t", producer.address, 1_001)
+    consumer.seek(tp, 1_001)
     producer.publish_many(values(3, 1_000))
     assert [r.offset for r in take(consumer, 2)] == [1_001, 1_002]
 
@@ -151,7 +153,7 @@ def test_seek_goes_back_and_forth(produce: Produce, consume: Consume) -> None:
 def test_seeking_before_a_partition_is_known(produce: Produce, consume: Consume) -> None:
     producer = flushed(produce("t"), values(10))
     consumer = consume(start="latest")
-    consumer.seek("t", producer.address, 8)
+    consumer.seek(TopicPartition("t", producer.address), 8)
     consumer.subscribe("t")
     assert [r.offset for r in take(consumer, 2)] == [8, 9]
 
@@ -245,7 +247,7 @@ def test_a_topic_that_cannot_be_is_refused(consume: Consume, topic: str) -> None
     with pytest.raises(ConfigError):
         consumer.subscribe(topic)
     with pytest.raises(ConfigError):
-        consumer.seek("t", "P", -1)
+        consumer.seek(TopicPartition("t", "P"), -1)
     assert consumer.subscription == []
 
 
@@ -258,4 +260,4 @@ def test_a_store_that_is_late_has_nothing_lost(
     assert [r.offset for r in take(consumer, 10)] == list(range(10))
     store: Store = request.getfixturevalue("store")
     producer.flush(PATIENCE_S)
-    assert store.log.end("t", producer.address) == 10
+    assert store.log.end(TopicPartition("t", producer.address)) == 10

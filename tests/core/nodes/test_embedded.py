@@ -20,6 +20,7 @@ from dafka_core import (
     StoreError,
     Tower,
 )
+from dafka_core.records import TopicPartition
 from dafka_core.storage import Log
 from tests.core.nodes.peers import PATIENCE_S, wait_until
 
@@ -51,8 +52,9 @@ def test_the_example_works_as_it_stands(capsys: pytest.CaptureFixture[str]) -> N
 def test_the_fixture_is_a_cluster(dafka_cluster: EmbeddedCluster) -> None:
     with Producer("fixture", tower=dafka_cluster.tower) as producer:
         producer.publish(b"0")
+    tp = TopicPartition("fixture", producer.address)
     with Reader(tower=dafka_cluster.tower) as reader:
-        [batch] = reader.read("fixture", producer.address, 0, 1, timeout_s=PATIENCE_S)
+        [batch] = reader.read(tp, 0, 1, timeout_s=PATIENCE_S)
     assert batch.values == [b"0"]
 
 
@@ -131,7 +133,7 @@ def ports_are_free(tower: str) -> bool:
     try:
         Tower(
             sub_address=f"tcp://127.0.0.1:{sub_port}", pub_address=f"tcp://127.0.0.1:{pub_port}"
-        ).stop()
+        ).close()
     except ConfigError:
         return False
     return True

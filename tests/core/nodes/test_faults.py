@@ -20,6 +20,7 @@ from dafka_core import (
     Reader,
     Store,
 )
+from dafka_core.records import TopicPartition
 from dafka_core.storage import Log
 from tests.core.nodes.content import has_acknowledged, holds, stored, values
 from tests.core.nodes.peers import PATIENCE_S, wait_until
@@ -59,7 +60,7 @@ def test_a_store_killed_during_ingest_has_what_it_acknowledged(cluster: Embedded
             acknowledged = producer._role.durable
             assert ingesting.is_alive()
             with Log(cluster.store_directory()) as log:
-                assert log.end("t", producer.address) >= acknowledged
+                assert log.end(TopicPartition("t", producer.address)) >= acknowledged
             cluster.start_store()
         ingesting.join()
         producer.flush(PATIENCE_S)
@@ -139,14 +140,14 @@ def test_a_late_store_stands_in_for_the_first_one(cluster: EmbeddedCluster) -> N
 
     def caught_up() -> bool:
         with Log(cluster.store_directory(1), read_only=True) as log:
-            return log.end("t", producer.address) == 50_000
+            return log.end(TopicPartition("t", producer.address)) == 50_000
 
     wait_until(caught_up)
     cluster.kill_store(0)
     assert replayed(cluster.tower, "t", 50_000) == {producer.address: values(50_000)}
     with Reader(tower=cluster.tower) as reader:
         [info] = reader.partitions(["t"], timeout_s=PATIENCE_S)
-        batches = reader.read("t", producer.address, 49_990, info.end, timeout_s=PATIENCE_S)
+        batches = reader.read(info.tp, 49_990, info.end, timeout_s=PATIENCE_S)
         assert [value for batch in batches for value in batch.values] == values(10, 49_990)
 
 
@@ -155,7 +156,7 @@ def test_two_acknowledgements_are_of_two_stores(
 ) -> None:
     producer = produce("t", acks=2)
     producer.publish_many(values(10))
-    wait_until(lambda: store.log.end("t", producer.address) == 10)
+    wait_until(lambda: store.log.end(TopicPartition("t", producer.address)) == 10)
     with pytest.raises(NotAcknowledgedError) as missing:
         producer.flush(0.3)
     assert missing.value.count == 10
@@ -181,8 +182,9 @@ def test_a_store_that_came_back_is_not_a_second_one(
 def test_a_reader_survives_the_store_it_reads_from(cluster: EmbeddedCluster) -> None:
     with Producer("t", tower=cluster.tower) as producer:
         producer.publish_many([bytes(1_000)] * 20_000)
+    tp = TopicPartition("t", producer.address)
     with Reader(tower=cluster.tower, max_queued_bytes=10_000) as reader:
-        batches = reader.read("t", producer.address, 0, 20_000, timeout_s=PATIENCE_S)
+        batches = reader.read(tp, 0, 20_000, timeout_s=PATIENCE_S)
         got = len(next(batches).values)
         cluster.kill_store()
         cluster.start_store()

@@ -34,8 +34,10 @@ from dafka_core.protocol.messages import (
     TimesQuery,
     TimesReply,
 )
-from dafka_core.records import Transaction, TransactionState
+from dafka_core.records import TopicPartition, Transaction, TransactionState
 from tests.core.nodes.peers import PATIENCE_S, RawPeer, wait_until
+
+TP = TopicPartition("t", "P")
 
 PACKED_ONE = bytes([1, 0, 0, 0]) + b"x"
 HUGE = 2**63 - 2
@@ -98,9 +100,8 @@ class Mesh:
             if record.partition == self.producer.address:
                 break
         assert record == ("t", self.producer.address, offset, value)
-        batches = self.reader.read(
-            "t", self.producer.address, offset, offset + 1, timeout_s=PATIENCE_S
-        )
+        tp = TopicPartition("t", self.producer.address)
+        batches = self.reader.read(tp, offset, offset + 1, timeout_s=PATIENCE_S)
         assert [batch.values.to_list() for batch in batches] == [[value]]
         self._published += 1
 
@@ -170,14 +171,15 @@ def test_packed_runs_that_lie_about_their_lengths(mesh: Mesh, count: int, value:
     header = encode(honest)[0][:-28] + count.to_bytes(4, "big") + bytes(24)
     mesh.hostile.send_frames([header, value])
     wait_until(lambda: mesh.invalid_count() >= before + 2)  # the store and the consumer
-    assert mesh.store.log.end("t", "P") == 0
+    assert mesh.store.log.end(TP) == 0
     mesh.hostile.send(honest)
-    wait_until(lambda: mesh.store.log.end("t", "P") == 1)
+    wait_until(lambda: mesh.store.log.end(TP) == 1)
     mesh.assert_works()
 
 
 @pytest.mark.parametrize(
-    "unit", [(1, 0, 0), (1, 1, 2), (1, 5, 0), (2**63, 0, 1), (2**64 - 2, 0, 1), (0, 0, 2**63)]
+    "transaction",
+    [(1, 0, 0), (1, 1, 2), (1, 5, 0), (2**63, 0, 1), (2**64 - 2, 0, 1), (0, 0, 2**63)],
 )
 def test_packed_runs_that_lie_about_their_units(mesh: Mesh, transaction: tuple[int, ...]) -> None:
     before = mesh.invalid_count()
@@ -186,11 +188,9 @@ def test_packed_runs_that_lie_about_their_units(mesh: Mesh, transaction: tuple[i
     for header in (encode(honest)[0][:-24], encode(honest)[0][:-24] + octets):
         mesh.hostile.send_frames([header, PACKED_ONE])
     wait_until(lambda: mesh.invalid_count() >= before + 4)  # the store and the consumer
-    assert mesh.store.log.transaction_state("t", "P") == TransactionState(0, 0, "", None)
+    assert mesh.store.log.transaction_state(TP) == TransactionState(0, 0, "", None)
     mesh.hostile.send(honest)
-    wait_until(
-        lambda: mesh.store.log.transaction_state("t", "P").transaction == Transaction(1, 0, 1)
-    )
+    wait_until(lambda: mesh.store.log.transaction_state(TP).transaction == Transaction(1, 0, 1))
     mesh.assert_works()
 
 
@@ -204,7 +204,7 @@ def test_forged_heads_ask_for_nothing_that_stops_others(mesh: Mesh) -> None:
     wait_until(lambda: ("t", "P2") in mesh.consumer.positions())
     mesh.assert_works()
     mesh.assert_works()
-    assert mesh.store.log.end("t", "P2") == 0
+    assert mesh.store.log.end(TopicPartition("t", "P2")) == 0
 
 
 @pytest.mark.parametrize("size_bytes", [256, 4_000, 8_000, 70_000])
@@ -224,7 +224,7 @@ def test_records_nobody_asked_for(mesh: Mesh) -> None:
         for sequence in (0, 5, 1_000_000, HUGE):
             mesh.hostile.send(DirectRecord(requestor, "t", "P", sequence, b"unasked"))
             mesh.hostile.send(DirectRecord(requestor, "never heard of", "P", sequence, b"x"))
-    wait_until(lambda: mesh.store.log.end("t", "P") == 1)
+    wait_until(lambda: mesh.store.log.end(TP) == 1)
     mesh.assert_works()
 
 

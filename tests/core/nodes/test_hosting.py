@@ -24,15 +24,16 @@ from dafka_core.protocol.messages import (
     RecordMessage,
     StoreHello,
 )
-from dafka_core.records import RecordBatch
+from dafka_core.records import RecordBatch, TopicPartition
 from tests.core.nodes.content import stored, values
 from tests.core.nodes.peers import PATIENCE_S, RawPeer, wait_until
 
 PARTITION = "9A3F8E1BBB578999443B8818C5851AFC"
+TP = TopicPartition("t", PARTITION)
 
 
 def put(store: Store, offset: int, content: Sequence[bytes], topic: str = "t") -> Future[int]:
-    return store._puts.put(RecordBatch.of(topic, PARTITION, offset, content))
+    return store._puts.put(RecordBatch.of(TopicPartition(topic, PARTITION), offset, content))
 
 
 def test_consumers_are_given_what_is_put(
@@ -46,7 +47,7 @@ def test_consumers_are_given_what_is_put(
     records = list(islice(consumer, 200))
     assert [record.value for record in records] == values(200)
     assert {record.partition for record in records} == {PARTITION}
-    batches = read().read("t", PARTITION, 50, 150, timeout_s=PATIENCE_S)
+    batches = read().read(TP, 50, 150, timeout_s=PATIENCE_S)
     assert [value for batch in batches for value in batch.values] == values(100, 50)
 
 
@@ -81,10 +82,10 @@ def test_another_store_takes_it_over(
     put(store, 0, values(1000)).result(PATIENCE_S)
     other = open_nodes.enter_context(Store(tmp_path / "other", tower=tower))
     put(store, 1000, values(1000, 1000)).result(PATIENCE_S)
-    assert other._puts.wait("t", PARTITION, 2000, PATIENCE_S) == 2000
+    assert other._puts.wait(TP, 2000, PATIENCE_S) == 2000
     # The writer goes on at the other one, and the first one follows.
     assert put(other, 2000, values(10, 2000)).result(PATIENCE_S) == 2010
-    assert store._puts.wait("t", PARTITION, 2010, PATIENCE_S) == 2010
+    assert store._puts.wait(TP, 2010, PATIENCE_S) == 2010
     assert stored(store, "t", PARTITION) == stored(other, "t", PARTITION) == values(2010)
 
 
@@ -123,11 +124,11 @@ def test_a_put_to_a_stopped_store_fails(tower: str, tmp_path: Path) -> None:
     with pytest.raises(ClosedError):
         put(store, 1, values(1)).result(PATIENCE_S)
     with pytest.raises(ClosedError):
-        store._puts.wait("t", PARTITION, 2, PATIENCE_S)
+        store._puts.wait(TP, 2, PATIENCE_S)
 
 
 def test_waiting_ends_when_the_time_has_passed(store: Store) -> None:
     put(store, 0, values(1)).result(PATIENCE_S)
-    assert store._puts.wait("t", PARTITION, 1, PATIENCE_S) == 1
-    assert store._puts.wait("t", PARTITION, 2, 0.01) == 1
-    assert store._puts.wait("none", PARTITION, 1, 0.01) == 0
+    assert store._puts.wait(TP, 1, PATIENCE_S) == 1
+    assert store._puts.wait(TP, 2, 0.01) == 1
+    assert store._puts.wait(TopicPartition("none", PARTITION), 1, 0.01) == 0

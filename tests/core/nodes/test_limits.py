@@ -21,6 +21,7 @@ from dafka_core import (
     Store,
     StoreError,
 )
+from dafka_core.records import TopicPartition
 from dafka_core.storage import Log
 from tests.core.nodes.content import values
 from tests.core.nodes.peers import PATIENCE_S, wait_until
@@ -59,12 +60,12 @@ def test_a_full_disk_ends_the_store_and_nothing_is_acknowledged_that_is_not_stor
         producer.flush(0.05)
     with Log(tmp_path) as log:
         acknowledged = len(published) - missing.value.count
-        assert acknowledged <= log.end("t", producer.address) < len(published)
+        assert acknowledged <= log.end(TopicPartition("t", producer.address)) < len(published)
     # With room again the store goes on where it was.
     with Store(tmp_path, tower=tower) as store:
         producer.flush(PATIENCE_S)
-        chunks = store.log.read("t", producer.address, 0, len(published))
-        assert [v for chunk in chunks for v in chunk.run_values().to_list()] == published
+        batches = store.log.read(TopicPartition("t", producer.address), 0, len(published))
+        assert [v for batch in batches for v in batch.values] == published
 
 
 def test_a_disk_that_fails_ends_a_store_in_the_application(
@@ -88,7 +89,7 @@ def test_a_file_that_is_none_of_ours_is_refused(tower: str, tmp_path: Path, dama
     if damage == "foreign":
         data.write_bytes(b"SQLite format 3\0" * 1_000)
     else:
-        Store(tmp_path, tower=tower).stop()
+        Store(tmp_path, tower=tower).close()
         whole = data.read_bytes()
         data.write_bytes(b"\xff" * len(whole) if damage == "garbage" else bytes(8_192) + whole)
     with pytest.raises(StoreError, match=str(tmp_path)) as refused:
@@ -114,8 +115,8 @@ def test_a_damaged_block_is_named_and_never_served(
         Reader(tower=tower) as reader,
     ):
         with pytest.raises(FetchTimeoutError):
-            list(reader.read("bad", bad.address, 0, 1_000, timeout_s=0.5))
-        batches = reader.read("good", good.address, 0, 1_000, timeout_s=PATIENCE_S)
+            list(reader.read(TopicPartition("bad", bad.address), 0, 1_000, timeout_s=0.5))
+        batches = reader.read(TopicPartition("good", good.address), 0, 1_000, timeout_s=PATIENCE_S)
         assert [value for batch in batches for value in batch.values] == values(1_000)
     assert f"topic 'bad', partition {bad.address}" in caplog.text
     assert "damaged" in caplog.text
@@ -134,8 +135,8 @@ def test_an_application_that_does_not_read_costs_bounded_memory(
             producer.flush(PATIENCE_S)
             most_records = max(most_records, consumer._queued_records)
     producer.flush(PATIENCE_S)
-    key = ("t", producer.address)
-    wait_until(lambda: consumer.positions().get(key, (0, 0))[1] == 200_000)
+    tp = TopicPartition("t", producer.address)
+    wait_until(lambda: consumer.positions().get(tp, (0, 0))[1] == 200_000)
     # One go of the loop may pass the limit, by what has come since the last one; here that is
     # less than what is published between two looks.
     assert max(most_records, consumer._queued_records) <= 10_000 + 20_000

@@ -12,8 +12,10 @@ import pytest
 from dafka_core.errors import StoreError
 from dafka_core.nodes import merge_thread as module
 from dafka_core.nodes.merge_thread import MergeThread
-from dafka_core.records import RecordBatch, Transaction
+from dafka_core.records import RecordBatch, TopicPartition, Transaction
 from dafka_core.storage import Log, Stage, block_writer
+
+TP = TopicPartition("t", "p")
 
 
 @pytest.fixture
@@ -41,12 +43,12 @@ def merge(log: Log) -> Iterator[Callable[[], MergeThread]]:
 
 def put(log: Log, appends: int) -> None:
     for _ in range(appends):
-        log.append([RecordBatch.of("t", "p", log.end("t", "p"), [b"x" * 100])])
+        log.append([RecordBatch.of(TP, log.end(TP), [b"x" * 100])])
 
 
 def blocks(log: Log) -> int:
     with log.snapshot() as snapshot:
-        return len(list(snapshot.read("t", "p", 0, log.end("t", "p"))))
+        return len(list(snapshot.read(TP, 0, log.end(TP))))
 
 
 def wait_until(condition: Callable[[], bool]) -> None:
@@ -63,8 +65,8 @@ def test_what_is_small_is_merged_when_it_is_quiet(
     for round_ in range(1, 4):
         put(log, 64)
         wait_until(lambda: blocks(log) <= 8)
-        assert log.end("t", "p") == 64 * round_
-    values = [value for chunk in log.read("t", "p", 0, 999) for value in chunk.values_list()]
+        assert log.end(TP) == 64 * round_
+    values = [value for batch in log.read(TP, 0, 999) for value in batch.values.to_list()]
     assert values == [b"x" * 100] * 192
 
 
@@ -77,9 +79,9 @@ def test_it_gives_way_until_blocks_have_piled_up(
     merge()
     put(log, 149)
     assert blocks(log) == 150
-    while log.end("t", "p") < 2000 and blocks(log) == log.end("t", "p"):
+    while log.end(TP) < 2000 and blocks(log) == log.end(TP):
         put(log, 1)
-    assert blocks(log) < log.end("t", "p")
+    assert blocks(log) < log.end(TP)
 
 
 def test_a_failing_disk_is_told_and_tried_again(
@@ -140,9 +142,9 @@ def test_what_was_staged_too_long_ago_is_discarded(
     monkeypatch.setattr(module, "DISCARD_S", 0.0)
     monkeypatch.setattr(module, "STAGED_HOURS", 0)
     attempt = "A" * 32
-    log.write([Stage(RecordBatch.of("t", "p", 0, [b"x"]), attempt)])
+    log.write([Stage(RecordBatch.of(TP, 0, [b"x"]), attempt)])
     # What comes from another store is gone on with by the store's loop.
-    log.write([RecordBatch.of("t", "q", 0, [b"x"], Transaction(1, 0, 2))])
+    log.write([RecordBatch.of(TopicPartition("t", "q"), 0, [b"x"], Transaction(1, 0, 2))])
     merge()
-    wait_until(lambda: log.transaction_state("t", "p").staged_end == 0)
-    assert log.transaction_state("t", "q").staged_end == 1
+    wait_until(lambda: log.transaction_state(TP).staged_end == 0)
+    assert log.transaction_state(TopicPartition("t", "q")).staged_end == 1

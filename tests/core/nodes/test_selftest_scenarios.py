@@ -24,6 +24,7 @@ from dafka_core.protocol.messages import (
     RecordMessage,
     StoreHello,
 )
+from dafka_core.records import TopicPartition
 from tests.core.nodes.peers import PATIENCE_S, RawPeer, wait_until
 
 Raw = Callable[..., RawPeer]
@@ -126,7 +127,7 @@ def test_earliest_with_producer_and_store(tower: str, tmp_path: Path) -> None:
         # Published, and stored, before the consumer subscribes.
         producer.publish(b"HELLO MATE")
         producer.flush(PATIENCE_S)
-        assert store.log.end("hello", producer.address) == 1
+        assert store.log.end(TopicPartition("hello", producer.address)) == 1
         consumer.subscribe("hello")
         producer.publish(b"HELLO ATEM")
         producer.publish(b"HELLO TEMA")
@@ -152,7 +153,7 @@ def test_latest_with_producer_and_store(tower: str, tmp_path: Path) -> None:
         # Somebody has to acknowledge, or the producer will not end.
         with Store(tmp_path, tower=tower) as store:
             producer.flush(PATIENCE_S)
-            assert store.log.end("hello", producer.address) == 2
+            assert store.log.end(TopicPartition("hello", producer.address)) == 2
 
 
 def test_producing_before_the_store_lives_and_heads_from_the_store(
@@ -164,7 +165,7 @@ def test_producing_before_the_store_lives_and_heads_from_the_store(
     producer.publish(b"2")
     wait_until(lambda: producer._role.next_offset == 2)
     with Store(tmp_path, tower=tower) as store:
-        wait_until(lambda: store.log.end("TEST", producer.address) == 2)
+        wait_until(lambda: store.log.end(TopicPartition("TEST", producer.address)) == 2)
         producer.publish(b"3")
         # The producer ends, so that the heads can come from nobody but the store.
         producer.close()

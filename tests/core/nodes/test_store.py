@@ -179,8 +179,8 @@ def test_two_stores_teach_each_other(tower: str, tmp_path: Path) -> None:
 def test_it_stops_and_says_so(tower: str, tmp_path: Path) -> None:
     running = Store(tmp_path, tower=tower)
     assert not running.wait(0)
-    running.stop()
-    running.stop()
+    running.close()
+    running.close()
     assert running.wait(0)
 
 

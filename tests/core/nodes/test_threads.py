@@ -91,8 +91,8 @@ def test_a_tower_stops_after_waiting_for_it_was_interrupted(
     with pytest.raises(Interrupted):
         tower.wait()
     assert not tower.wait(0)
-    tower.stop()
+    tower.close()
     assert tower.wait(0)
     ports = {"sub_address": tower.sub_port, "pub_address": tower.pub_port}
     again = Tower(**{name: f"tcp://127.0.0.1:{port}" for name, port in ports.items()})
-    again.stop()
+    again.close()

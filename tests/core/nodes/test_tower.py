@@ -144,8 +144,8 @@ def test_it_stops_and_says_so() -> None:
     tower = Tower(**ANY_PORTS)
     assert tower.tower == f"127.0.0.1:{tower.sub_port}:{tower.pub_port}"
     assert not tower.wait(0)
-    tower.stop()
-    tower.stop()
+    tower.close()
+    tower.close()
     assert tower.wait(0)
 
 

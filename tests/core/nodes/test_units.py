@@ -35,13 +35,15 @@ from dafka_core.protocol.messages import (
     RecordMessage,
     StoreHello,
 )
-from dafka_core.records import NO_VERSION, Transaction, TransactionState
+from dafka_core.records import NO_VERSION, TopicPartition, Transaction, TransactionState
+from dafka_core.storage import Discard
 from tests.core.nodes.content import stored, values
 from tests.core.nodes.peers import PATIENCE_S, RawPeer
 from tests.core.nodes.staging import (
     OTHER,
     PARTITION,
     TOPIC,
+    TP,
     array,
     client_in,
     client_of,
@@ -62,7 +64,7 @@ def client(store: Store) -> Iterator[StoreClient]:
 
 
 def info(client: StoreClient, partition: str = PARTITION) -> TransactionState:
-    (found,) = client.transaction_states([(TOPIC, partition)], timeout_s=PATIENCE_S)
+    (found,) = client.transaction_states([TopicPartition(TOPIC, partition)], timeout_s=PATIENCE_S)
     return found
 
 
@@ -86,9 +88,8 @@ def test_what_is_staged_becomes_visible_when_it_is_committed(
 
 
 def local_count(local: LocalLog, partition: str, start: int, end: int) -> int:
-    batches = local.read(
-        TOPIC, partition, start, end, times=False, max_records=1000, max_bytes=1 << 20
-    )
+    tp = TopicPartition(TOPIC, partition)
+    batches = local.read(tp, start, end, max_records=1000, max_bytes=1 << 20)
     return sum(len(batch.values) for batch in batches)
 
 
@@ -107,7 +108,7 @@ def test_nobody_sees_what_is_staged(
     assert ends(client, [TOPIC]) == [10]
     with pytest.raises(Exception, match="offset 10 "):
         read(client, 11)
-    assert client.wait(TOPIC, PARTITION, 11, timeout_s=0.05) == 10
+    assert client.wait(TP, 11, timeout_s=0.05) == 10
     assert client.offset_for_times([(TOPIC, OTHER, 0)], timeout_s=PATIENCE_S) == [None]
     plain = flight.connect(store.locations[-1])
     (listed,) = plain.list_flights()
@@ -180,9 +181,7 @@ def test_a_commit_whose_answer_was_lost_is_repeated(client: StoreClient) -> None
 def test_a_zombie_is_fenced(client: StoreClient) -> None:
     zombie, attempt = new_attempt(), new_attempt()
     old = stage(client, zombie, 0, 10, 1)
-    with client.put(
-        TOPIC, PARTITION, 10, attempt=zombie, transaction=1, timeout_s=PATIENCE_S
-    ) as stream:
+    with client.put(TP, 10, attempt=zombie, transaction=1, timeout_s=PATIENCE_S) as stream:
         stream.write(array(10, 20))
         assert stream.wait_durable(20, timeout_s=PATIENCE_S) == 20
         transaction = stage(client, attempt, 0, 7, 1)
@@ -197,7 +196,7 @@ def test_a_zombie_is_fenced(client: StoreClient) -> None:
             commit(client, late)
     with pytest.raises(FencedError):
         stage(client, zombie, 20, 30, 1)
-    client.discard([(TOPIC, PARTITION, zombie)], timeout_s=PATIENCE_S)  # nothing of its own
+    client.discard([Discard(TP, zombie)], timeout_s=PATIENCE_S)  # nothing of its own
     commit(client, transaction)
     for late in (old, old._replace(end=20)):
         with pytest.raises(FencedError):
@@ -257,10 +256,12 @@ def test_what_is_discarded_is_gone(client: StoreClient) -> None:
     first, second = new_attempt(), new_attempt()
     transaction = stage(client, first, 0, 10)
     stage(client, second, 0, 10, partition=OTHER)
-    client.discard([(TOPIC, PARTITION, second), (TOPIC, OTHER, first)], timeout_s=PATIENCE_S)
+    other = TopicPartition(TOPIC, OTHER)
+    client.discard([Discard(TP, second), Discard(other, first)], timeout_s=PATIENCE_S)
     assert [info(client, each).staged_end for each in (PARTITION, OTHER)] == [10, 10]
-    client.discard([(TOPIC, PARTITION, first), (TOPIC, OTHER, second)], timeout_s=PATIENCE_S)
-    client.discard([(TOPIC, PARTITION, first), (TOPIC, "none", second)], timeout_s=PATIENCE_S)
+    client.discard([Discard(TP, first), Discard(other, second)], timeout_s=PATIENCE_S)
+    none = TopicPartition(TOPIC, "none")
+    client.discard([Discard(TP, first), Discard(none, second)], timeout_s=PATIENCE_S)
     client.discard([], timeout_s=PATIENCE_S)
     assert [info(client, each).staged_end for each in (PARTITION, OTHER)] == [0, 0]
     with pytest.raises(FencedError):
@@ -269,7 +270,7 @@ def test_what_is_discarded_is_gone(client: StoreClient) -> None:
 
 def test_a_stage_that_breaks_leaves_its_tail_and_nothing_visible(client: StoreClient) -> None:
     attempt = new_attempt()
-    stream = client.put(TOPIC, PARTITION, 0, attempt=attempt, transaction=1, timeout_s=PATIENCE_S)
+    stream = client.put(TP, 0, attempt=attempt, transaction=1, timeout_s=PATIENCE_S)
     with stream:  # which ends before it is finished
         stream.write(array(0, 10))
         stream.wait_durable(10, timeout_s=PATIENCE_S)
@@ -302,9 +303,7 @@ def test_a_store_killed_before_the_commit_goes_on_with_the_attempt(
     with client_in(cluster) as client:
         put(client, 0, 10)
         stage(client, attempt, 10, 2000, 3)
-        stream = client.put(
-            TOPIC, PARTITION, 2000, attempt=attempt, transaction=3, timeout_s=PATIENCE_S
-        )
+        stream = client.put(TP, 2000, attempt=attempt, transaction=3, timeout_s=PATIENCE_S)
         with stream:
             stream.write(array(2000, 2500))
             stream.wait_durable(2500, timeout_s=PATIENCE_S)
@@ -356,16 +355,12 @@ def test_who_waits_for_a_unit_has_its_marker_written(client: StoreClient) -> Non
         (10, Transaction(4, 5, 10)),
         (9, Transaction(3, 4, 8)),
     ):
-        assert (
-            client.wait(TOPIC, PARTITION, end, transaction=transaction, timeout_s=PATIENCE_S) == 10
-        )
+        assert client.wait(TP, end, transaction=transaction, timeout_s=PATIENCE_S) == 10
     assert info(client).transaction == Transaction(4, 5, 10)
     with pytest.raises(TransactionExistsError) as exists:
-        client.wait(TOPIC, PARTITION, 10, transaction=Transaction(4, 6, 10), timeout_s=PATIENCE_S)
+        client.wait(TP, 10, transaction=Transaction(4, 6, 10), timeout_s=PATIENCE_S)
     assert exists.value.transaction == Transaction(4, 5, 10)
-    assert (
-        client.wait(TOPIC, PARTITION, 11, transaction=Transaction(5, 10, 11), timeout_s=0.05) == 10
-    )
+    assert client.wait(TP, 11, transaction=Transaction(5, 10, 11), timeout_s=0.05) == 10
     assert info(client).transaction == Transaction(4, 5, 10)
     with pytest.raises(TransactionExistsError):
         stage(client, new_attempt(), 10, 20, 4)
@@ -374,19 +369,19 @@ def test_who_waits_for_a_unit_has_its_marker_written(client: StoreClient) -> Non
 def test_what_cannot_be_asked_is_refused_before_it_is_sent(client: StoreClient) -> None:
     good = stage(client, new_attempt(), 0, 10, 1)
     for wrong in (
-        lambda: client.put("t", "P", 0, attempt="A", timeout_s=1),
-        lambda: client.put("t", "P", 0, attempt="0" * 32, timeout_s=1),
-        lambda: client.put("t", "P", 0, attempt="a" * 32, timeout_s=1),
-        lambda: client.put("t", "P", 0, transaction=5, timeout_s=1),
-        lambda: client.put("t", "P", 0, attempt="A" * 32, transaction=-2, timeout_s=1),
+        lambda: client.put(TP, 0, attempt="A", timeout_s=1),
+        lambda: client.put(TP, 0, attempt="0" * 32, timeout_s=1),
+        lambda: client.put(TP, 0, attempt="a" * 32, timeout_s=1),
+        lambda: client.put(TP, 0, transaction=5, timeout_s=1),
+        lambda: client.put(TP, 0, attempt="A" * 32, transaction=-2, timeout_s=1),
         lambda: client.commit([good._replace(end=0)], timeout_s=1),
         lambda: client.commit([good, good], timeout_s=1),
         lambda: client.commit([good] * 10_001, timeout_s=1),
-        lambda: client.discard([("t", "P", "")], timeout_s=1),
-        lambda: client.transaction_states([("t", "")], timeout_s=1),
-        lambda: client.wait("t", "P", 5, transaction=Transaction(1, 0, 6), timeout_s=1),
-        lambda: client.wait("t", "P", 5, transaction=Transaction(NO_VERSION, 0, 5), timeout_s=1),
-        lambda: client.wait("t", "P", 5, transaction=Transaction(1, 5, 5), timeout_s=1),
+        lambda: client.discard([Discard(TP, "")], timeout_s=1),
+        lambda: client.transaction_states([TopicPartition("t", "")], timeout_s=1),
+        lambda: client.wait(TP, 5, transaction=Transaction(1, 0, 6), timeout_s=1),
+        lambda: client.wait(TP, 5, transaction=Transaction(NO_VERSION, 0, 5), timeout_s=1),
+        lambda: client.wait(TP, 5, transaction=Transaction(1, 5, 5), timeout_s=1),
     ):
         with pytest.raises(ConfigError):
             wrong()
@@ -402,9 +397,7 @@ def test_the_most_units_of_one_commit(client: StoreClient) -> None:
     ]
     with pytest.raises(FencedError):
         commit(client, *many)
-    found = client.transaction_states(
-        [each[:2] for each in many] + [(TOPIC, PARTITION)], timeout_s=PATIENCE_S
-    )
+    found = client.transaction_states([each.tp for each in many] + [TP], timeout_s=PATIENCE_S)
     assert found == [TransactionState(0, 0, "", None)] * 10_000 + [
         TransactionState(0, 1, transaction.attempt, None)
     ]
@@ -419,4 +412,4 @@ def test_a_writer_of_a_stopped_store_hears_of_it(
     with pytest.raises(StoreUnreachableError):
         commit(client, transaction)
     with pytest.raises(StoreUnreachableError):
-        client.transaction_states([(TOPIC, PARTITION)], timeout_s=1)
+        client.transaction_states([TP], timeout_s=1)

@@ -28,6 +28,7 @@ from tests.core.nodes.peers import PATIENCE_S, RawPeer, wait_until
 from tests.core.nodes.staging import (
     PARTITION,
     TOPIC,
+    TP,
     array,
     client_in,
     client_of,
@@ -52,12 +53,12 @@ def other(tower: str, open_nodes: ExitStack, tmp_path: Path) -> Store:
 @contextmanager
 def ends_seen(store: Store) -> Iterator[set[int]]:
     """Where the partition has ended while something was done."""
-    seen = {store.log.end(TOPIC, PARTITION)}
+    seen = {store.log.end(TP)}
     over = threading.Event()
 
     def look() -> None:
         while not over.wait(0.0005):
-            seen.add(store.log.end(TOPIC, PARTITION))
+            seen.add(store.log.end(TP))
 
     thread = threading.Thread(target=look)
     thread.start()
@@ -69,7 +70,7 @@ def ends_seen(store: Store) -> Iterator[set[int]]:
 
 
 def wait_for_end(store: Store, end: int) -> None:
-    wait_until(lambda: store.log.end(TOPIC, PARTITION) == end, f"an end of {end}")
+    wait_until(lambda: store.log.end(TP) == end, f"an end of {end}")
 
 
 @pytest.mark.parametrize("number", [3, NO_VERSION])
@@ -80,15 +81,11 @@ def test_another_store_shows_units_whole(store: Store, other: Store, number: int
         write(client, 100, LARGE, number)
         wait_for_end(other, LARGE)
         marker = None if number == NO_VERSION else Transaction(number, 100, LARGE)
-        assert other.log.transaction_state(TOPIC, PARTITION) == TransactionState(
-            LARGE, LARGE, "", marker
-        )
+        assert other.log.transaction_state(TP) == TransactionState(LARGE, LARGE, "", marker)
         write(client, LARGE, LARGE + 50, number + 1)
         wait_for_end(other, LARGE + 50)
     assert seen <= {0, 100, LARGE, LARGE + 50}
-    assert other.log.transaction_state(TOPIC, PARTITION).transaction == Transaction(
-        number + 1, LARGE, LARGE + 50
-    )
+    assert other.log.transaction_state(TP).transaction == Transaction(number + 1, LARGE, LARGE + 50)
     assert stored(other, TOPIC, PARTITION) == values(LARGE + 50)
 
 
@@ -104,7 +101,7 @@ def test_a_store_that_comes_later_has_the_marker(
     with ends_seen(late) as seen:
         wait_for_end(late, LARGE + 10)
     assert not [end for end in seen if 2000 < end < LARGE]
-    assert late.log.transaction_state(TOPIC, PARTITION).transaction == Transaction(2, 2000, LARGE)
+    assert late.log.transaction_state(TP).transaction == Transaction(2, 2000, LARGE)
     assert stored(late, TOPIC, PARTITION) == values(LARGE + 10)
 
 
@@ -119,7 +116,7 @@ def test_consumers_get_what_is_committed(
     assert [record.value for record in islice(live, 20_200)] == values(20_200)
     late = consume(TOPIC, start="earliest")
     assert [record.value for record in islice(late, 20_200)] == values(20_200)
-    batches = read().read(TOPIC, PARTITION, 10, 20_150, timeout_s=PATIENCE_S)
+    batches = read().read(TP, 10, 20_150, timeout_s=PATIENCE_S)
     assert [value for batch in batches for value in batch.values] == values(20_140, 10)
 
 
@@ -150,9 +147,7 @@ def test_another_store_takes_over(store: Store, other: Store) -> None:
         with pytest.raises(TransactionExistsError):
             stage(first, new_attempt(), 20, 30, 2)
         for each in (store, other):
-            assert each.log.transaction_state(TOPIC, PARTITION).transaction == Transaction(
-                2, 10, 20
-            )
+            assert each.log.transaction_state(TP).transaction == Transaction(2, 10, 20)
             assert stored(each, TOPIC, PARTITION) == values(20)
 
 
@@ -164,7 +159,7 @@ def test_what_is_staged_here_gives_way_to_what_comes_from_elsewhere(
         attempt = new_attempt()
         stage(client, attempt, 0, 5, 1)
         peer.send(run_of(0, 10, Transaction(1, 0, 20)))
-        wait_until(lambda: store.log.transaction_state(TOPIC, PARTITION).staged_end == 10)
+        wait_until(lambda: store.log.transaction_state(TP).staged_end == 10)
         # Both in part: whoever has all of it comes through.
         with pytest.raises(FencedError):
             stage(client, attempt, 5, 8, 1)
@@ -184,12 +179,10 @@ def test_who_waits_for_a_unit_has_its_marker_written_at_another_store(
         peer.send(RecordMessage(TOPIC, PARTITION, sequence, value))
     with client_of(store) as client:
         transaction = Transaction(7, 2, 10)
-        assert (
-            client.wait(TOPIC, PARTITION, 10, transaction=transaction, timeout_s=PATIENCE_S) == 10
-        )
+        assert client.wait(TP, 10, transaction=transaction, timeout_s=PATIENCE_S) == 10
         with pytest.raises(TransactionExistsError):
             stage(client, new_attempt(), 10, 20, 7)
-    assert store.log.transaction_state(TOPIC, PARTITION).transaction == transaction
+    assert store.log.transaction_state(TP).transaction == transaction
 
 
 # -- a host of units that is only a socket --------------------------------------------------------
@@ -222,7 +215,7 @@ def test_a_unit_that_came_in_part_is_neither_shown_nor_acknowledged(
         peer.send(run_of(start, end, None))
     for start, end in pairwise((10, 20, 25)):
         peer.send(run_of(start, end, transaction))
-    wait_until(lambda: store.log.transaction_state(TOPIC, PARTITION).staged_end == 25)
+    wait_until(lambda: store.log.transaction_state(TP).staged_end == 25)
     peer.send(Head(TOPIC, PARTITION, 39))
     # What is missing is asked for, and what is staged is not acknowledged however it is asked.
     (fetch,) = peer.wait_for(Fetch)
@@ -231,15 +224,13 @@ def test_a_unit_that_came_in_part_is_neither_shown_nor_acknowledged(
     peer.send(Head(TOPIC, PARTITION, 9))
     wait_until(lambda: acknowledged(peer).count(10) >= 2)
     assert set(acknowledged(peer)) == {10}
-    assert store.log.transaction_state(TOPIC, PARTITION) == TransactionState(10, 25, "", None)
+    assert store.log.transaction_state(TP) == TransactionState(10, 25, "", None)
     direct = run_of(25, 40, transaction)
     peer.send(
         DirectRecordBatch(fetch.requestor, TOPIC, PARTITION, 25, 15, direct.value, transaction),
     )
     wait_until(lambda: 40 in acknowledged(peer))
-    assert store.log.transaction_state(TOPIC, PARTITION) == TransactionState(
-        40, 40, "", transaction
-    )
+    assert store.log.transaction_state(TP) == TransactionState(40, 40, "", transaction)
     assert stored(store, TOPIC, PARTITION) == values(40)
 
 
@@ -290,7 +281,7 @@ def test_whatever_comes_of_units_the_store_goes_on(
     for start, stop, transaction in sent:
         peer.send(run_of(start, stop, transaction))
     # How much of it is visible already depends on which runs come together.
-    wait_until(lambda: store.log.transaction_state(TOPIC, PARTITION).staged_end == end)
+    wait_until(lambda: store.log.transaction_state(TP).staged_end == end)
     peer.send(run_of(end, end + 100, None))
     wait_for_end(store, end + 100)
     assert stored(store, TOPIC, PARTITION) == values(end + 100)
@@ -303,26 +294,26 @@ def test_a_writer_goes_on_where_a_unit_came_in_part(
     peer = sender(raw, store)
     peer.send(run_of(0, 10, None))
     peer.send(run_of(10, 15, Transaction(1, 10, 20)))
-    wait_until(lambda: store.log.transaction_state(TOPIC, PARTITION).staged_end == 15)
+    wait_until(lambda: store.log.transaction_state(TP).staged_end == 15)
     with client_of(store) as client:
         transaction = stage(client, new_attempt(), 10, 25, 1)
         # Unless it comes whole after all.
         peer.send(run_of(15, 20, Transaction(1, 10, 20)))
         commit(client, transaction)
-        assert store.log.transaction_state(TOPIC, PARTITION).transaction == Transaction(1, 10, 25)
+        assert store.log.transaction_state(TP).transaction == Transaction(1, 10, 25)
         peer.send(run_of(25, 27, Transaction(2, 25, 30)))
-        wait_until(lambda: store.log.transaction_state(TOPIC, PARTITION).staged_end == 27)
+        wait_until(lambda: store.log.transaction_state(TP).staged_end == 27)
         put(client, 25, 40)
         assert read(client, 40) == values(40)
         peer.send(run_of(40, 42, Transaction(3, 40, 50)))
-        wait_until(lambda: store.log.transaction_state(TOPIC, PARTITION).staged_end == 42)
+        wait_until(lambda: store.log.transaction_state(TP).staged_end == 42)
         fenced = stage(client, new_attempt(), 40, 45, 3)
         peer.send(run_of(40, 50, Transaction(3, 40, 50)))
         wait_for_end(store, 50)
         with pytest.raises(FencedError):
             commit(client, fenced)
     assert stored(store, TOPIC, PARTITION) == values(50)
-    assert store.log.transaction_state(TOPIC, PARTITION).transaction == Transaction(3, 40, 50)
+    assert store.log.transaction_state(TP).transaction == Transaction(3, 40, 50)
 
 
 def test_a_store_killed_in_the_middle_of_a_unit(
@@ -334,16 +325,12 @@ def test_a_store_killed_in_the_middle_of_a_unit(
     peer.send(run_of(0, 100, None))
     peer.send(run_of(100, 3000, transaction))
     with client_in(cluster) as client:
-        wait_until(
-            lambda: (
-                client.transaction_states([(TOPIC, PARTITION)], timeout_s=9)[0].staged_end == 3000
-            )
-        )
+        wait_until(lambda: client.transaction_states([TP], timeout_s=9)[0].staged_end == 3000)
     cluster.kill_store()
     peer.subscribed.clear()
     cluster.start_store()
     with client_in(cluster) as client:
-        (found,) = client.transaction_states([(TOPIC, PARTITION)], timeout_s=PATIENCE_S)
+        (found,) = client.transaction_states([TP], timeout_s=PATIENCE_S)
         assert (found.end, found.transaction) == (100, None)
         assert read(client, 100) == values(100)
         peer.wait_until_subscribed(subscription(RecordBatchMessage))
@@ -366,7 +353,7 @@ def test_a_store_killed_in_the_middle_of_a_unit(
                         transaction,
                     )
                 )
-            (now,) = client.transaction_states([(TOPIC, PARTITION)], timeout_s=PATIENCE_S)
+            (now,) = client.transaction_states([TP], timeout_s=PATIENCE_S)
             return now == TransactionState(5000, 5000, "", transaction)
 
         wait_until(is_whole)
@@ -380,27 +367,22 @@ def test_a_store_killed_while_it_takes_a_large_unit(
     with client_in(cluster) as host:
         write(host, 0, 100, 1)
         with client_in(cluster, 1) as replica:
-            assert replica.wait(TOPIC, PARTITION, 100, timeout_s=PATIENCE_S) == 100
+            assert replica.wait(TP, 100, timeout_s=PATIENCE_S) == 100
             write(host, 100, 4 * LARGE, 2)
-            wait_until(
-                lambda: (
-                    replica.transaction_states([(TOPIC, PARTITION)], timeout_s=9)[0].staged_end
-                    > 100
-                )
-            )
+            wait_until(lambda: replica.transaction_states([TP], timeout_s=9)[0].staged_end > 100)
         cluster.kill_store(1)
         cluster.start_store(1)
         with client_in(cluster, 1) as replica:
             seen = set()
 
             def is_whole() -> bool:
-                (info,) = replica.transaction_states([(TOPIC, PARTITION)], timeout_s=PATIENCE_S)
+                (info,) = replica.transaction_states([TP], timeout_s=PATIENCE_S)
                 seen.add(info.end)
                 return info.end == 4 * LARGE
 
             wait_until(is_whole)
             assert seen <= {100, 4 * LARGE}
-            (info,) = replica.transaction_states([(TOPIC, PARTITION)], timeout_s=PATIENCE_S)
+            (info,) = replica.transaction_states([TP], timeout_s=PATIENCE_S)
             assert info == TransactionState(
                 4 * LARGE, 4 * LARGE, "", Transaction(2, 100, 4 * LARGE)
             )
@@ -416,18 +398,16 @@ def test_a_unit_of_a_host_that_is_gone_for_good_is_complete_at_another(
         write(host, 0, LARGE, 1)
         with client_in(cluster, 1) as replica:
             transaction = Transaction(1, 0, LARGE)
-            end = replica.wait(
-                TOPIC, PARTITION, LARGE, transaction=transaction, timeout_s=PATIENCE_S
-            )
+            end = replica.wait(TP, LARGE, transaction=transaction, timeout_s=PATIENCE_S)
             assert end == LARGE
     cluster.kill_store()
     cluster.start_store(2)
     with client_in(cluster, 2) as third:
-        assert third.wait(TOPIC, PARTITION, LARGE, timeout_s=PATIENCE_S) == LARGE
-        (info,) = third.transaction_states([(TOPIC, PARTITION)], timeout_s=PATIENCE_S)
+        assert third.wait(TP, LARGE, timeout_s=PATIENCE_S) == LARGE
+        (info,) = third.transaction_states([TP], timeout_s=PATIENCE_S)
         assert info == TransactionState(LARGE, LARGE, "", transaction)
         with third.put(
-            TOPIC, PARTITION, LARGE, attempt=new_attempt(), transaction=2, timeout_s=PATIENCE_S
+            TP, LARGE, attempt=new_attempt(), transaction=2, timeout_s=PATIENCE_S
         ) as stream:
             stream.write(array(LARGE, LARGE + 10))
             assert stream.finish(PATIENCE_S) == LARGE + 10

@@ -11,6 +11,7 @@ import pytest
 from dafka_core import Consumer, Producer, Reader, Store
 from dafka_core.protocol.codec import C_LAYOUT, LAYOUTS, RFC46, SIGNATURE, subscription
 from dafka_core.protocol.messages import Head, RecordMessage
+from dafka_core.records import TopicPartition
 from tests.core.nodes.content import values
 from tests.core.nodes.peers import PATIENCE_S, RawPeer, wait_until
 
@@ -36,7 +37,7 @@ def test_every_mix_delivers_everything_once_and_in_order(
             producer.flush(PATIENCE_S)
             producer.publish_many(values(COUNT // 2, COUNT // 2))
             producer.flush(PATIENCE_S)
-            assert store.log.end("t", producer.address) == COUNT
+            assert store.log.end(TopicPartition("t", producer.address)) == COUNT
             producer.close()
             with (
                 Consumer(start="earliest", **layout(consuming)) as late,
@@ -49,7 +50,7 @@ def test_every_mix_delivers_everything_once_and_in_order(
                     assert records == expected
                     assert consumer.poll(0) is None
                 [info] = reader.partitions(timeout_s=PATIENCE_S)
-                batches = reader.read("t", info.partition, 0, info.end, timeout_s=PATIENCE_S)
+                batches = reader.read(info.tp, 0, info.end, timeout_s=PATIENCE_S)
                 assert [value for batch in batches for value in batch.values] == values(COUNT)
 
 

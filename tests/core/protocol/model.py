@@ -16,10 +16,12 @@ import numpy as np
 
 from dafka_core.protocol.messages import Fetch
 from dafka_core.protocol.role import Outgoing, OutgoingBatch
-from dafka_core.records import RecordBatch, Values
+from dafka_core.records import RecordBatch, TopicPartition
+from dafka_core.values import Values
 
 TOPIC = "hello"
 PARTITION = "640AC1809C7044FD9C4E5673ABD1BC5E"
+TP = TopicPartition(TOPIC, PARTITION)
 VALUE_BYTES = 8
 
 
@@ -31,7 +33,7 @@ def values_of(start: int, end: int) -> Values:
 
 def run_of(start: int, end: int, topic: str = TOPIC, partition: str = PARTITION) -> RecordBatch:
     """The records ``[start, end)``."""
-    return RecordBatch(topic, partition, start, values_of(start, end))
+    return RecordBatch(TopicPartition(topic, partition), start, values_of(start, end))
 
 
 def offsets_of(batches: Iterable[RecordBatch]) -> list[int]:

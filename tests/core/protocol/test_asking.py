@@ -32,8 +32,8 @@ from dafka_core.protocol.store_directory import (
     StoreQuery,
 )
 from dafka_core.protocol.store_requests import heads_reply
-from dafka_core.records import PartitionInfo
-from tests.core.protocol.model import PARTITION, TOPIC, Network
+from dafka_core.records import PartitionInfo, TopicPartition
+from tests.core.protocol.model import PARTITION, TOPIC, TP, Network
 
 ME = "8E1BBB578999443B8818C5851AFC9A3F"
 LONG_S = 60.0
@@ -197,7 +197,7 @@ def test_parts_of_answers_of_different_lengths_are_not_taken_for_one() -> None:
     assert not answered(stores, question, 1.0)
     reply(stores, question, "S1", entry(8, partition="P0"), part=0, parts=3)
     assert answered(stores, question, 1.0)
-    assert question.heads[TOPIC, "P0"] == (0, 8)
+    assert question.heads[TopicPartition(TOPIC, "P0")] == (0, 8)
 
 
 def test_a_lost_part_is_asked_for_again() -> None:
@@ -331,7 +331,7 @@ def test_times_are_those_of_the_store_that_knows_the_most() -> None:
     stores = directory()
     greet(stores, "S1")
     greet(stores, "S2")
-    question, messages = stores.ask_times(1.0, TOPIC, PARTITION, 3, 9)
+    question, messages = stores.ask_times(1.0, TP, 3, 9)
     assert messages == [TimesQuery(ME, 1, TOPIC, PARTITION, 3, 9)]
     stores.on_message(1.0, TimesReply(ME, 1, "S1", 0, 1, (TimeEntry(3, 100),)))
     assert not answered(stores, question, 1.0)
@@ -344,7 +344,7 @@ def test_times_are_those_of_the_store_that_knows_the_most() -> None:
 def test_times_are_unknown_to_deployed_stores() -> None:
     stores = directory()
     greet_deployed(stores, "D1")
-    question, messages = stores.ask_times(1.0, TOPIC, PARTITION, 3, 9)
+    question, messages = stores.ask_times(1.0, TP, 3, 9)
     assert messages == [question.query]
     assert answered(stores, question, 1.0)
     assert question.best_times() == []

@@ -24,7 +24,8 @@ from dafka_core.protocol.messages import (
     RecordMessage,
 )
 from dafka_core.protocol.validation import unpack_batch
-from dafka_core.records import NO_VERSION, RecordBatch, Transaction, Values
+from dafka_core.records import NO_VERSION, RecordBatch, TopicPartition, Transaction
+from dafka_core.values import Values
 from tests.core.protocol.strategies import MESSAGES, names, packed
 from tests.core.protocol.vectors import RECORDED_VECTORS
 
@@ -45,17 +46,16 @@ class Named(NamedTuple):
     """Whom records are sent to, and whose they are."""
 
     requestor: str
-    topic: str
-    partition: str
+    tp: TopicPartition
 
 
-DEFAULT = Named("", "t", "P")
+DEFAULT = Named("", TopicPartition("t", "P"))
 
 
 def run_of(
     offset: int, values: list[bytes], of: Named = DEFAULT, transaction: Transaction | None = None
 ) -> RecordBatch:
-    return RecordBatch(of.topic, of.partition, offset, Values.of(values), transaction)
+    return RecordBatch(of.tp, offset, Values.of(values), transaction)
 
 
 def header(sequence: int, of: Named = DEFAULT) -> bytes:
@@ -115,9 +115,12 @@ UNITS = st.sampled_from(
 NAMED = st.builds(
     Named,
     st.sampled_from(["", "", "C1", "C2"]),
-    st.sampled_from(["t", "tt"]),
-    # Partitions whose names begin alike: what follows a name must not be taken for more of it.
-    st.sampled_from(["P1", "P2", "P1\1", "P1\1\1\1\1\1"]),
+    st.builds(
+        TopicPartition,
+        st.sampled_from(["t", "tt"]),
+        # Partitions whose names begin alike: what follows a name must not be taken for more of it.
+        st.sampled_from(["P1", "P2", "P1\1", "P1\1\1\1\1\1"]),
+    ),
 )
 SINGLE = st.builds(stretch, STRETCHES, NAMED, st.binary(max_size=3))
 PACKED = st.builds(
@@ -175,7 +178,7 @@ def one_by_one(messages: list[Frames]) -> tuple[dict[tuple[Named, bool], list[Re
         requestor = (
             message.requestor if isinstance(message, DirectRecord | DirectRecordBatch) else ""
         )
-        named = Named(requestor, message.topic, message.partition)
+        named = Named(requestor, message.tp)
         of_form = batches[named, isinstance(message, RecordBatchMessage | DirectRecordBatch)]
         transaction = (
             message.transaction
@@ -196,7 +199,7 @@ def one_by_one(messages: list[Frames]) -> tuple[dict[tuple[Named, bool], list[Re
 def grouped(taken: list[tuple[str, RecordBatch]]) -> dict[Named, list[RecordBatch]]:
     batches: dict[Named, list[RecordBatch]] = defaultdict(list)
     for requestor, batch in taken:
-        batches[Named(requestor, batch.topic, batch.partition)].append(batch)
+        batches[Named(requestor, batch.tp)].append(batch)
     return dict(batches)
 
 
@@ -246,7 +249,7 @@ def test_prefix_and_sequence_are_the_encoded_header(
     if requestor:
         message = DirectRecord(requestor, topic, partition, sequence, value)
         batch = DirectRecordBatch(requestor, topic, partition, sequence, 1, packed([value]))
-    named = Named(requestor, topic, partition)
+    named = Named(requestor, TopicPartition(topic, partition))
     assert [header(sequence, named), value] == encode(message)
     assert [run_header(sequence, 1, named), packed([value])] == encode(batch)
 
@@ -393,7 +396,7 @@ def test_remembered_prefixes_are_bounded(monkeypatch: pytest.MonkeyPatch) -> Non
     buckets = burst.buckets
     for start in range(0, 1_000, 30):
         for i, as_run in product(range(start, start + 30), (False, True)):
-            named = Named("", "t", f"P{i}")
+            named = Named("", TopicPartition("t", f"P{i}"))
             if as_run:
                 burst.add(run_header(i, 1, named), packed([b"v"]))
             else:

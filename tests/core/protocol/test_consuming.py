@@ -29,6 +29,7 @@ from dafka_core.protocol.role import Outgoing
 from tests.core.protocol.model import (
     PARTITION,
     TOPIC,
+    TP,
     Network,
     answer,
     fetches_in,
@@ -140,7 +141,7 @@ def test_latest_begins_after_the_first_head_that_comes() -> None:
 def test_latest_is_not_where_an_old_answer_is() -> None:
     role = consumer("latest")
     head(role, 100)
-    role.seek(TOPIC, PARTITION, 0)
+    role.seek(TP, 0)
     assert role.on_tick(0.0) == [fetch(0, 100)]
     role.unsubscribe(TOPIC)
     role.subscribe(TOPIC)
@@ -240,7 +241,7 @@ def test_several_partitions_and_topics_do_not_mix() -> None:
     role = consumer("earliest", "a", "b")
     batches = [run_of(0, 3, t, p) for t in ("a", "b") for p in ("P1", "P2")]
     for batch in batches:
-        role.on_batch(0.0, "", batch.since(1))
+        role.on_batch(0.0, "", batch.between(1, batch.end))
     for batch in batches:
         role.on_batch(0.0, "", run_of(0, 1, batch.topic, batch.partition))
     for topic in ("a", "b"):

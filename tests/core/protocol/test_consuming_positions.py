@@ -14,6 +14,7 @@ from dafka_core.protocol.role import Outgoing
 from tests.core.protocol.model import (
     PARTITION,
     TOPIC,
+    TP,
     answer,
     fetches_in,
     offsets_of,
@@ -92,7 +93,7 @@ def test_seek(offset: int) -> None:
     record(role, 0, 20)
     record(role, 25, 30)
     role.delivered.clear()
-    role.seek(TOPIC, PARTITION, offset)
+    role.seek(TP, offset)
     assert role._ahead.records == 0
     asked = fetches_in(role.on_tick(0.0))
     assert asked == ([fetch(offset, 30)] if offset < 30 else [])
@@ -105,14 +106,14 @@ def test_seek(offset: int) -> None:
 
 def test_seek_of_a_partition_not_heard_of_yet() -> None:
     role = consumer("latest")
-    role.seek(TOPIC, PARTITION, 3)
+    role.seek(TP, 3)
     assert role.on_tick(0.0) == []
     assert head(role, 9) == [fetch(3, 9)]
 
 
 def test_seek_before_subscribing() -> None:
     role = ConsumerRole(ME, "earliest")
-    role.seek(TOPIC, PARTITION, 3)
+    role.seek(TP, 3)
     assert role.on_tick(0.0) == []
     assert head(role, 9) == []
     role.subscribe(TOPIC)

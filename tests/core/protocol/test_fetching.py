@@ -23,12 +23,13 @@ from dafka_core.protocol.partition_fetcher import (
     PartitionFetcher,
     ReorderBudget,
 )
-from dafka_core.records import RecordBatch, Values
-from tests.core.protocol.model import PARTITION, TOPIC, offsets_of, run_of
+from dafka_core.records import RecordBatch, TopicPartition
+from dafka_core.values import Values
+from tests.core.protocol.model import PARTITION, TOPIC, TP, offsets_of, run_of
 
 
 def catchup_at(offset: int = 0, ahead: ReorderBudget | None = None) -> PartitionFetcher:
-    return PartitionFetcher(TOPIC, PARTITION, offset, ReorderBudget() if ahead is None else ahead)
+    return PartitionFetcher(TP, offset, ReorderBudget() if ahead is None else ahead)
 
 
 def asked(catchup: PartitionFetcher, now: float) -> tuple[int, int] | None:
@@ -144,10 +145,10 @@ def test_blocks_of_large_records_are_small() -> None:
     catchup = catchup_at()
     catchup.raise_head(1_000)
     value = bytes(FETCH_BLOCK_BYTES // 4)
-    catchup.take(0.0, RecordBatch(TOPIC, PARTITION, 0, Values.of([value])))
+    catchup.take(0.0, RecordBatch(TP, 0, Values.of([value])))
     start, end = asked(catchup, 0.0) or (0, 0)
     assert (start, end - start) == (1, 6)  # three of them fit; the first block is doubled
-    catchup.take(0.0, RecordBatch(TOPIC, PARTITION, 1, Values.of([bytes(2 * FETCH_BLOCK_BYTES)])))
+    catchup.take(0.0, RecordBatch(TP, 1, Values.of([bytes(2 * FETCH_BLOCK_BYTES)])))
     assert asked(catchup, 0.0) is None
     assert asked(catchup, RETRY_FIRST_S) == (2, 3)
 
@@ -207,10 +208,10 @@ def test_reaches_the_last_offset_there_can_be() -> None:
 
 def test_what_is_kept_behind_gaps_is_bounded_for_all_partitions_together() -> None:
     ahead = ReorderBudget()
-    catchups = [PartitionFetcher(TOPIC, f"P{i}", 0, ahead) for i in range(4)]
+    catchups = [PartitionFetcher(TopicPartition(TOPIC, f"P{i}"), 0, ahead) for i in range(4)]
     for catchup in catchups:
         for start in range(1, MAX_AHEAD_RECORDS, 40_000):
-            catchup.take(0.0, run_of(start, start + 30_000, partition=catchup.partition))
+            catchup.take(0.0, run_of(start, start + 30_000, partition=catchup.tp.partition))
     assert MAX_AHEAD_RECORDS - 30_000 < ahead.records <= MAX_AHEAD_RECORDS
     for catchup in catchups:
         # Who found no room has forgotten nothing: it is known to be there.
@@ -223,7 +224,7 @@ def test_what_is_kept_behind_gaps_is_bounded_in_bytes() -> None:
     ahead = ReorderBudget()
     catchup = catchup_at(0, ahead)
     for offset in range(1, 40, 2):
-        catchup.take(0.0, RecordBatch(TOPIC, PARTITION, offset, Values.of([bytes(8 << 20)])))
+        catchup.take(0.0, RecordBatch(TP, offset, Values.of([bytes(8 << 20)])))
     assert ahead.size_bytes == MAX_AHEAD_BYTES
     assert ahead.records == 8
     catchup.close()
@@ -244,8 +245,8 @@ def test_the_worst_order_of_arrival_costs_no_time() -> None:
     values = Values.of([b""])
     started = time.perf_counter()
     for offset in range(100_000, 0, -1):
-        catchup.take(0.0, RecordBatch(TOPIC, PARTITION, offset, values))
-    taken = catchup.take(0.0, RecordBatch(TOPIC, PARTITION, 0, values))
+        catchup.take(0.0, RecordBatch(TP, offset, values))
+    taken = catchup.take(0.0, RecordBatch(TP, 0, values))
     assert [batch.offset for batch in taken] == list(range(100_001))
     # Looking through all that is kept, for each record, would take half an hour.
     assert time.perf_counter() - started < 20

@@ -7,7 +7,7 @@ from dafka_core.protocol.hosted_partitions import ANNOUNCED_S, HEAD_INTERVAL_S
 from dafka_core.protocol.messages import Ack, Head, StoreEndpoints, TimesReply
 from dafka_core.protocol.role import Outgoing
 from dafka_core.protocol.store_directory import MAX_STORES
-from tests.core.protocol.model import PARTITION, TOPIC, run_of, runs_in
+from tests.core.protocol.model import PARTITION, TOPIC, TP, run_of, runs_in
 from tests.core.protocol.test_storing import ME, OTHER, Disk, ack, head, store
 
 HEAD = [Head(TOPIC, PARTITION, 9)]
@@ -34,10 +34,10 @@ def test_a_put_is_published_when_it_is_on_disk() -> None:
 def test_a_put_must_begin_where_the_partition_ends() -> None:
     disk = Disk()
     role = store(disk)
-    assert role.next_offset(TOPIC, PARTITION) == 0
+    assert role.next_offset(TP) == 0
     assert not role.host(0.0, run_of(1, 10))  # a gap
     assert role.host(0.0, run_of(0, 10))
-    assert role.next_offset(TOPIC, PARTITION) == 10  # also while it is not on disk
+    assert role.next_offset(TP) == 10  # also while it is not on disk
     for overlapping in (run_of(0, 10), run_of(5, 15), run_of(0, 1)):
         assert not role.host(0.0, overlapping)
     assert role.host(0.0, run_of(10, 20))
@@ -49,7 +49,7 @@ def test_a_put_must_begin_where_the_partition_ends() -> None:
 def test_a_put_goes_on_after_what_an_earlier_life_has_stored() -> None:
     role = store(Disk(**{TOPIC: 100}))
     assert not role.host(0.0, run_of(0, 10))
-    assert role.next_offset(TOPIC, PARTITION) == 100
+    assert role.next_offset(TP) == 100
     assert role.host(0.0, run_of(100, 110))
 
 
@@ -97,7 +97,7 @@ def test_records_that_came_ahead_follow_a_put() -> None:
     assert role.host(0.0, run_of(0, 10))
     disk.store(role)
     assert disk.offsets() == list(range(20))
-    assert role.next_offset(TOPIC, PARTITION) == 20
+    assert role.next_offset(TP) == 20
 
 
 def test_a_head_above_the_end_does_not_hold_a_put_up() -> None:

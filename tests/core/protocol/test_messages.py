@@ -236,7 +236,7 @@ def test_endpoints_are_checked(locations: tuple[str, ...]) -> None:
         StoreEndpoints("C1", "S1", locations)
 
 
-@pytest.mark.parametrize("run", [RECORD_RUN, DIRECT_RUN])
+@pytest.mark.parametrize("batch", [RECORD_RUN, DIRECT_RUN])
 def test_runs_are_checked(batch: RecordBatchMessage | DirectRecordBatch) -> None:
     for count, value in ((0, b""), (-1, b""), (2, b"\1\0\0\0v"), (1, b""), (1, b"\1\0\0\0")):
         with pytest.raises(ProtocolError):
@@ -245,7 +245,7 @@ def test_runs_are_checked(batch: RecordBatchMessage | DirectRecordBatch) -> None
         replace(batch, sequence=MAX_SEQUENCE, count=2, value=bytes(8))
 
 
-@pytest.mark.parametrize("run", [RECORD_RUN, DIRECT_RUN])
+@pytest.mark.parametrize("batch", [RECORD_RUN, DIRECT_RUN])
 def test_units_of_runs_are_checked(batch: RecordBatchMessage | DirectRecordBatch) -> None:
     for right in (
         Transaction(NO_VERSION, 1, 2),

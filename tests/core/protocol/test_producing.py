@@ -25,12 +25,13 @@ from dafka_core.protocol.messages import (
 )
 from dafka_core.protocol.producer_role import HURRY_INTERVAL_S, MAX_ACKING_STORES, ProducerRole
 from dafka_core.protocol.role import OutgoingBatch
-from dafka_core.records import RecordBatch, Values
-from tests.core.protocol.model import PARTITION, TOPIC, offsets_of, run_of, runs_in, values_of
+from dafka_core.records import RecordBatch
+from dafka_core.values import Values
+from tests.core.protocol.model import PARTITION, TOPIC, TP, offsets_of, run_of, runs_in, values_of
 
 
 def producer(*, acks: int = 1, resume: bool = False) -> ProducerRole:
-    return ProducerRole(TOPIC, PARTITION, acks=acks, head_interval_s=1.0, resume=resume)
+    return ProducerRole(TP, acks=acks, head_interval_s=1.0, resume=resume)
 
 
 def publish(role: ProducerRole, count: int, now: float = 0.0) -> RecordBatch:
@@ -313,8 +314,8 @@ def test_another_record_at_its_offset_is_no_acknowledgement() -> None:
     # A deployed store that was missed when the partition was resumed keeps what it has.
     role = producer()
     publish(role, 3)
-    role.on_batch(0.0, PARTITION, RecordBatch.of(TOPIC, PARTITION, 2, [b"of another life"]))
-    role.on_batch(0.0, PARTITION, RecordBatch.of(TOPIC, PARTITION, 7, [b"never published"]))
+    role.on_batch(0.0, PARTITION, RecordBatch.of(TP, 2, [b"of another life"]))
+    role.on_batch(0.0, PARTITION, RecordBatch.of(TP, 7, [b"never published"]))
     assert role.durable == 0
 
 

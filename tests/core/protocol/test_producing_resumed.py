@@ -15,7 +15,7 @@ from dafka_core.protocol.messages import (
 from dafka_core.protocol.producer_role import MAX_ACKING_STORES
 from dafka_core.protocol.store_directory import GREETING, SETTLE_S
 from dafka_core.records import RecordBatch
-from tests.core.protocol.model import PARTITION, TOPIC, run_of
+from tests.core.protocol.model import PARTITION, TOPIC, TP, run_of
 from tests.core.protocol.test_producing import acknowledge, fetched, producer, publish
 
 
@@ -37,7 +37,7 @@ def test_resumes_where_the_furthest_store_says_that_it_ended() -> None:
         role.on_message(0.1, HeadsReply(PARTITION, 1, store, 0, 1, entries), "")
     role.on_tick(SETTLE_S)
     assert question.answered
-    role.resume_at(question.heads[TOPIC, PARTITION][1])
+    role.resume_at(question.heads[TP][1])
     assert (role.next_offset, role.durable, role.unacknowledged) == (9, 9, 0)
     # Stores and consumers that lag behind hear at once how far it has come.
     assert role.on_tick(SETTLE_S) == [Head(TOPIC, PARTITION, 8)]
@@ -79,7 +79,7 @@ def test_a_store_that_has_more_than_is_published_is_asked_whether_it_is_the_same
     assert role.durable == 2
     assert role.on_tick(2.0) == [Head(TOPIC, PARTITION, 4), fetch]
     # What an earlier life left at this offset may be another record.
-    role.on_batch(2.0, PARTITION, RecordBatch.of(TOPIC, PARTITION, 4, [b"of another life"]))
+    role.on_batch(2.0, PARTITION, RecordBatch.of(TP, 4, [b"of another life"]))
     assert role.durable == 2
     assert fetch in role.on_tick(3.0)  # the answer may be lost, too
     role.on_batch(3.0, PARTITION, run_of(4, 5))

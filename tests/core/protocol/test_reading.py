@@ -25,6 +25,7 @@ from dafka_core.protocol.store_directory import GREETING, SETTLE_S
 from tests.core.protocol.model import (
     PARTITION,
     TOPIC,
+    TP,
     Network,
     answer,
     fetches_in,
@@ -58,7 +59,7 @@ def taken(read: RangeRead) -> list[int]:
 
 def test_asks_for_the_range_with_the_next_tick() -> None:
     role = reader()
-    read = role.read(TOPIC, PARTITION, 10, 40)
+    read = role.read(TP, 10, 40)
     assert role.on_tick(0.0) == [fetch(10, 40)]
     assert role.on_tick(0.0) == []
     complete = [read.complete]
@@ -73,14 +74,14 @@ def test_asks_for_the_range_with_the_next_tick() -> None:
 
 def test_an_empty_range_is_complete() -> None:
     role = reader()
-    read = role.read(TOPIC, PARTITION, 10, 10)
+    read = role.read(TP, 10, 10)
     assert read.complete
     assert role.on_tick(0.0) == []
 
 
 def test_more_than_was_asked_for_is_cut_off() -> None:
     role = reader()
-    read = role.read(TOPIC, PARTITION, 10, 40)
+    read = role.read(TP, 10, 40)
     role.on_tick(0.0)
     # Deployed stores send one record more than they were asked for.
     direct(role, 5, 30)
@@ -95,7 +96,7 @@ def test_more_than_was_asked_for_is_cut_off() -> None:
 
 def test_records_of_others_are_not_taken() -> None:
     role = reader()
-    read = role.read(TOPIC, PARTITION, 0, 5)
+    read = role.read(TP, 0, 5)
     assert role.on_batch(0.0, "", run_of(0, 5)) == []
     assert role.on_batch(0.0, ME + "0", run_of(0, 5)) == []
     assert role.on_batch(0.0, ME, run_of(0, 5, topic="hell")) == []
@@ -105,7 +106,7 @@ def test_records_of_others_are_not_taken() -> None:
 
 def test_asks_again_for_what_does_not_come() -> None:
     role = reader()
-    role.read(TOPIC, PARTITION, 0, 5)
+    role.read(TP, 0, 5)
     role.on_tick(0.0)
     assert role.deadline(0.0) == RETRY_FIRST_S
     assert role.on_tick(RETRY_FIRST_S) == [fetch(0, 5)]
@@ -126,7 +127,7 @@ def test_ranges_become_complete_whatever_the_network_does(
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(partition_fetcher, "MAX_AHEAD_RECORDS", ahead)
         role = reader()
-        reads = [role.read(TOPIC, PARTITION, start, start + count) for start, count in ranges]
+        reads = [role.read(TP, start, start + count) for start, count in ranges]
         tenth = 0
         while not all(read.complete for read in reads):
             now = tenth / 10
@@ -151,7 +152,7 @@ def test_ranges_become_complete_whatever_the_network_does(
 def test_a_long_range_needs_no_time_beyond_that_of_its_answers() -> None:
     role = reader()
     total = 300_000
-    read = role.read(TOPIC, PARTITION, 0, total)
+    read = role.read(TP, 0, total)
     requests = fetches_in(role.on_tick(0.0))
     found: list[int] = []
     while requests:
@@ -163,7 +164,7 @@ def test_a_long_range_needs_no_time_beyond_that_of_its_answers() -> None:
 
 def test_without_room_nothing_more_is_asked_for() -> None:
     role = reader()
-    read = role.read(TOPIC, PARTITION, 0, 100_000)
+    read = role.read(TP, 0, 100_000)
     [first] = fetches_in(role.on_tick(0.0))
     read.room = False
     # What was asked for is taken all the same.
@@ -177,8 +178,8 @@ def test_without_room_nothing_more_is_asked_for() -> None:
 
 def test_a_range_that_is_forgotten_gives_its_room_back() -> None:
     role = reader()
-    read = role.read(TOPIC, PARTITION, 0, 100)
-    other = role.read(TOPIC, PARTITION, 0, 50)
+    read = role.read(TP, 0, 100)
+    other = role.read(TP, 0, 50)
     direct(role, 60, 80)
     direct(role, 30, 40)
     assert role._ahead.records == 40
@@ -196,17 +197,17 @@ def test_a_range_that_is_forgotten_gives_its_room_back() -> None:
 
 def test_two_reads_of_one_range_are_two() -> None:
     role = reader()
-    reads = [role.read(TOPIC, PARTITION, 0, 5) for _ in range(2)]
+    reads = [role.read(TP, 0, 5) for _ in range(2)]
     direct(role, 0, 5)
     assert [taken(read) for read in reads] == [[0, 1, 2, 3, 4]] * 2
     role.forget(reads[1])
-    assert [id(r) for r in role._reads[TOPIC, PARTITION]] == [id(reads[0])]
+    assert [id(r) for r in role._reads[TP]] == [id(reads[0])]
 
 
 @pytest.mark.parametrize("kind", [Fetch, ConsumerHello])
 def test_a_store_that_comes_to_hear_it_is_asked_at_once(kind: type[Fetch | ConsumerHello]) -> None:
     role = reader()
-    role.read(TOPIC, PARTITION, 0, 5)
+    role.read(TP, 0, 5)
     assert role.on_tick(0.0) == [fetch(0, 5)]
     role.on_subscribed(0.0, Ack, "")
     assert role.on_tick(0.0) == []
@@ -216,7 +217,7 @@ def test_a_store_that_comes_to_hear_it_is_asked_at_once(kind: type[Fetch | Consu
 
 def test_a_store_that_greets_is_asked_at_once() -> None:
     role = reader()
-    role.read(TOPIC, PARTITION, 0, 5)
+    role.read(TP, 0, 5)
     for greeting in (StoreHello(ME, STORE), HeadsReply(ME, GREETING, STORE, 0, 1, ())):
         assert role.on_tick(0.0) == [fetch(0, 5)]
         assert role.on_tick(0.0) == []

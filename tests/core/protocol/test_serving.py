@@ -34,7 +34,7 @@ ME = "3B6B7CF3E064452E83D012EC823A4DD9"
 
 
 def store() -> StoreRole:
-    return StoreRole(ME, lambda topic, partition: 0, sync_interval_s=30.0)
+    return StoreRole(ME, lambda tp: 0, sync_interval_s=30.0)
 
 
 def asked(start: int, count: int = 10, requestor: str = "C", partition: str = PARTITION) -> Fetch:

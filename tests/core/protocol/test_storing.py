@@ -33,10 +33,11 @@ from dafka_core.protocol.store_directory import GREETING
 from dafka_core.protocol.store_role import (
     StoreRole,
 )
-from dafka_core.records import RecordBatch
+from dafka_core.records import RecordBatch, TopicPartition
 from tests.core.protocol.model import (
     PARTITION,
     TOPIC,
+    TP,
     Network,
     answer,
     fetches_in,
@@ -53,24 +54,24 @@ class Disk:
     """The node's part: a log of which the role is told what was synced."""
 
     def __init__(self, **held: int) -> None:
-        self.batches: dict[tuple[str, str], list[RecordBatch]] = {}
+        self.batches: dict[TopicPartition, list[RecordBatch]] = {}
         self._held = held
 
-    def end(self, topic: str, partition: str) -> int:
-        batches = self.batches.get((topic, partition))
-        return batches[-1].end if batches else self._held.get(topic, 0)
+    def end(self, tp: TopicPartition) -> int:
+        batches = self.batches.get(tp)
+        return batches[-1].end if batches else self._held.get(tp.topic, 0)
 
     def store(self, role: StoreRole) -> list[Outgoing]:
         """Stores what is pending; the acknowledgements."""
         pending = role.take_pending()
         for batch in pending:
             assert isinstance(batch, RecordBatch)
-            assert batch.offset == self.end(batch.topic, batch.partition)
-            self.batches.setdefault((batch.topic, batch.partition), []).append(batch)
+            assert batch.offset == self.end(batch.tp)
+            self.batches.setdefault(batch.tp, []).append(batch)
         return role.on_stored(pending)
 
     def offsets(self, topic: str = TOPIC, partition: str = PARTITION) -> list[int]:
-        return offsets_of(self.batches.get((topic, partition), []))
+        return offsets_of(self.batches.get(TopicPartition(topic, partition), []))
 
 
 def store(disk: Disk | None = None) -> StoreRole:
@@ -259,7 +260,7 @@ def test_every_record_is_stored_and_acknowledged_whatever_the_network_does(
                         for batch in answer(item, published, at_once=rate):
                             network.send(now, (ME, batch))
                     case Ack():
-                        assert item.end <= disk.end(TOPIC, PARTITION)
+                        assert item.end <= disk.end(TP)
                         acknowledged = max(acknowledged, item.end)
             sent.extend(role.on_tick(now))
             if tenth % sync_every == 0:

@@ -25,11 +25,17 @@ from dafka_core.protocol.transactions import (
     split_by_transaction,
     unpack_batch_tail,
 )
-from dafka_core.records import NO_VERSION, RecordBatch, StagedTransaction, Transaction
+from dafka_core.records import (
+    NO_VERSION,
+    RecordBatch,
+    StagedTransaction,
+    Transaction,
+)
 from dafka_core.storage import Commit, Discard, LogEntry, SetTransaction, Stage
 from tests.core.protocol.model import (
     PARTITION,
     TOPIC,
+    TP,
     fetches_in,
     offsets_of,
     run_of,
@@ -43,7 +49,7 @@ FENCED = FencedError(TOPIC, PARTITION, A)
 
 
 def of_unit(start: int, end: int, transaction: Transaction | None) -> RecordBatch:
-    return RecordBatch(TOPIC, PARTITION, start, values_of(start, end), transaction)
+    return RecordBatch(TP, start, values_of(start, end), transaction)
 
 
 def staged(start: int, end: int, attempt: str = A) -> Stage:
@@ -55,7 +61,7 @@ def commit(start: int, end: int, *, number: int = 1, partition: str = PARTITION)
 
 
 def role_at(end: int = 0) -> StoreRole:
-    role = StoreRole(ME, lambda topic, partition: end, sync_interval_s=1_000.0)
+    role = StoreRole(ME, lambda tp: end, sync_interval_s=1_000.0)
     assert role.on_tick(0.0) == [GetHeads("", ME)]
     return role
 
@@ -76,7 +82,7 @@ def test_what_is_staged_is_not_told_to_anybody() -> None:
     assert role.stage(staged(10, 20))
     assert role.pending_bytes == 10 * 9
     assert store(role, None) == []
-    assert role.next_offset(TOPIC, PARTITION) == 10
+    assert role.next_offset(TP) == 10
     head(role, 10)
     assert role.on_tick(HEAD_INTERVAL_S) == [ack(10)]
     assert role.take_request() is None
@@ -90,11 +96,11 @@ def test_what_is_committed_is_acknowledged_and_then_published() -> None:
     entries = taken(role)
     assert [type(entry) for entry in entries] == [Stage, Commit]
     assert role.on_stored(entries, [None, None]) == [ack(20)]
-    assert role.next_offset(TOPIC, PARTITION) == 20
+    assert role.next_offset(TP) == 20
     # Nothing says where it ends before the records are on their way.
     assert role.on_tick(5.0) == []
     publish = role.take_request()
-    assert publish == PublishCommitted(TOPIC, PARTITION, 10, 20, (Transaction(1, 10, 20),))
+    assert publish == PublishCommitted(TP, 10, 20, (Transaction(1, 10, 20),))
     announced = [Head(TOPIC, PARTITION, 19)]
     assert role.on_published(publish) == announced
     assert role.on_tick(10.0) == announced
@@ -105,7 +111,7 @@ def test_a_commit_that_cannot_be_changes_nothing() -> None:
     role.stage(staged(10, 20))
     role.commit(0.0, commit(10, 20))
     assert store(role, None, FENCED) == []
-    assert role.next_offset(TOPIC, PARTITION) == 10
+    assert role.next_offset(TP) == 10
     assert not role.has_requests()
     role.on_batch(0.0, "", run_of(10, 15))
     assert store(role) == [ack(15)]
@@ -156,8 +162,8 @@ def test_the_log_is_given_everything_in_order() -> None:
     role = role_at(0)
     role.on_batch(0.0, "", run_of(0, 10))
     role.stage(staged(0, 5))
-    role.write(Discard(TOPIC, PARTITION, A))
-    role.write(SetTransaction(TOPIC, PARTITION, Transaction(1, 0, 10)))
+    role.write(Discard(TP, A))
+    role.write(SetTransaction(TP, Transaction(1, 0, 10)))
     role.commit(0.0, commit(0, 5))
     entries = taken(role)
     assert [type(entry) for entry in entries] == [
@@ -219,7 +225,7 @@ def test_a_unit_is_acknowledged_when_it_is_whole() -> None:
 
 def test_a_unit_that_the_log_does_not_go_on_with_is_fetched_again() -> None:
     held = [5]
-    role = StoreRole(ME, lambda topic, partition: held[0], sync_interval_s=1_000.0)
+    role = StoreRole(ME, lambda tp: held[0], sync_interval_s=1_000.0)
     role.on_tick(0.0)
     transaction = Transaction(3, 5, 30)
     role.on_batch(0.0, "", of_unit(5, 10, transaction))
@@ -242,7 +248,7 @@ def test_who_stages_where_a_unit_came_in_part_takes_over() -> None:
     role.on_batch(0.0, "", of_unit(5, 10, Transaction(3, 5, 30)))
     store(role, None)
     role.on_batch(0.0, "", of_unit(10, 20, Transaction(3, 5, 30)))
-    assert role.next_offset(TOPIC, PARTITION) == 5
+    assert role.next_offset(TP) == 5
     assert role.stage(staged(5, 8))
     (entry,) = taken(role)
     assert entry == staged(5, 8)
@@ -270,7 +276,7 @@ def test_a_stage_further_on_does_not_take_over() -> None:
     assert store(role, None, None, FENCED, None) == [ack(30)]
 
 
-@pytest.mark.parametrize("unit", [None, Transaction(4, 10, 40)])
+@pytest.mark.parametrize("transaction", [None, Transaction(4, 10, 40)])
 def test_what_does_not_go_on_with_a_unit_shows_that_it_was_whole(
     transaction: Transaction | None,
 ) -> None:
@@ -322,21 +328,17 @@ def test_a_run_within_one_unit_is_not_copied() -> None:
 
 
 def test_publishing_goes_on_with_what_follows() -> None:
-    first = PublishCommitted(TOPIC, PARTITION, 0, 10, (Transaction(1, 0, 10),))
-    second = PublishCommitted(TOPIC, PARTITION, 10, 30, (Transaction(2, 10, 30),))
+    first = PublishCommitted(TP, 0, 10, (Transaction(1, 0, 10),))
+    second = PublishCommitted(TP, 10, 30, (Transaction(2, 10, 30),))
     both = first.joined(second)
-    assert both == PublishCommitted(
-        TOPIC, PARTITION, 0, 30, (Transaction(1, 0, 10), Transaction(2, 10, 30))
-    )
-    assert both.rest(5) == PublishCommitted(TOPIC, PARTITION, 5, 30, both.transactions)
+    assert both == PublishCommitted(TP, 0, 30, (Transaction(1, 0, 10), Transaction(2, 10, 30)))
+    assert both.rest(5) == PublishCommitted(TP, 5, 30, both.transactions)
     assert both.rest(10) == second
-    apart = PublishCommitted(TOPIC, PARTITION, 40, 50, (Transaction(NO_VERSION, 40, 50),))
+    apart = PublishCommitted(TP, 40, 50, (Transaction(NO_VERSION, 40, 50),))
     assert both.joined(apart) == apart
     for number in range(3, 3 + 2 * MAX_PUBLISHED_TRANSACTIONS):
         end = both.end
-        both = both.joined(
-            PublishCommitted(TOPIC, PARTITION, end, end + 1, (Transaction(number, end, end + 1),))
-        )
+        both = both.joined(PublishCommitted(TP, end, end + 1, (Transaction(number, end, end + 1),)))
     assert both.start == 0
     assert len(both.transactions) == MAX_PUBLISHED_TRANSACTIONS
     assert both.transactions[-1].end == both.end
@@ -356,7 +358,7 @@ def test_what_is_left_to_publish_is_put_back_before_what_is_newer() -> None:
     role.put_back(publish.rest(8))
     assert role.take_request() == AnnounceHeads()
     transactions = (Transaction(1, 0, 20), Transaction(2, 20, 25))
-    assert role.take_request() == PublishCommitted(TOPIC, PARTITION, 8, 25, transactions)
+    assert role.take_request() == PublishCommitted(TP, 8, 25, transactions)
 
 
 def test_going_on_with_a_unit() -> None:
@@ -384,7 +386,7 @@ def test_the_tail_of_a_header_comes_back(
 
 def test_a_reader_that_has_records_from_elsewhere() -> None:
     ahead = ReorderBudget()
-    catchup = PartitionFetcher(TOPIC, PARTITION, 0, ahead)
+    catchup = PartitionFetcher(TP, 0, ahead)
     for start, end in ((20, 30), (25, 40), (50, 60)):
         assert catchup.take(0.0, run_of(start, end)) == []
     assert catchup.advance(5) == []

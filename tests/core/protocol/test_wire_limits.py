@@ -97,7 +97,7 @@ RUNS: list[m.RecordBatchMessage | m.DirectRecordBatch] = [
 ]
 
 
-@pytest.mark.parametrize("run", RUNS, ids=lambda batch: type(batch).__name__)
+@pytest.mark.parametrize("batch", RUNS, ids=lambda batch: type(batch).__name__)
 @pytest.mark.parametrize("layout", LAYOUTS)
 @pytest.mark.parametrize(
     ("sequence", "count", "value", "why"),
@@ -128,10 +128,10 @@ def test_runs_that_cannot_be(
         decode(frames)
 
 
-@pytest.mark.parametrize("run", RUNS, ids=lambda batch: type(batch).__name__)
+@pytest.mark.parametrize("batch", RUNS, ids=lambda batch: type(batch).__name__)
 @pytest.mark.parametrize("layout", LAYOUTS)
 @pytest.mark.parametrize(
-    ("unit", "why"),
+    ("transaction", "why"),
     [
         ((0, 8, 9), "within its unit"),
         ((0, 0, 7), "within its unit"),
@@ -197,7 +197,8 @@ def test_sequences_beyond_63_bits_are_refused(sequence: int) -> None:
 def test_announced_counts_that_are_lies(start: str, count: int, rest: str) -> None:
     frame = bytes.fromhex(start) + count.to_bytes(4, "big") + bytes.fromhex(rest)
     # Beyond the limits it is the announcement that is refused, not what comes after it.
-    why = "announced|at most 10000 entries" if count >= 2**31 else None
+    most = MAX_HELLO_BYTES // 4 if start[:2] in ("57", "51") else MAX_REPLY_ENTRIES
+    why = f"a list has at most {most} entries" if count >= 2**31 else None
     with quickly_and_without_memory(), pytest.raises(ProtocolError, match=why):
         decode([frame])
 

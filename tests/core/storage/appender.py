@@ -10,10 +10,11 @@ import random
 import sys
 import threading
 
-from dafka_core.records import RecordBatch
+from dafka_core.records import RecordBatch, TopicPartition
 from dafka_core.storage import Log, block_builder, block_writer
 
 TOPIC, PARTITION = "t", "P"
+TP = TopicPartition(TOPIC, PARTITION)
 
 
 def value(offset: int) -> bytes:
@@ -50,18 +51,18 @@ def main() -> None:
     with Log(directory, map_size_bytes=1 << 20) as log:
         merging = BlockMerger(log)
         merging.start()
-        end = log.end(TOPIC, PARTITION)
+        end = log.end(TP)
         print(end, merging.merged, flush=True)
         while True:
             runs = []
             for _ in range(chance.randint(1, 3)):
                 count = chance.choice((1, 1, 1, 2, 10, 200, 3000))
                 values = [value(offset) for offset in range(end, end + count)]
-                runs.append(RecordBatch.of(TOPIC, PARTITION, end, values))
+                runs.append(RecordBatch.of(TP, end, values))
                 end += count
             log.append(runs)
             if chance.random() < 0.05:
-                log.trim(TOPIC, PARTITION, end - min(end, 20_000))
+                log.trim(TP, end - min(end, 20_000))
             print(end, merging.merged, flush=True)
 
 

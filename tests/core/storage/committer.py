@@ -10,7 +10,7 @@ from __future__ import annotations
 import random
 import sys
 
-from dafka_core.records import RecordBatch, StagedTransaction
+from dafka_core.records import RecordBatch, StagedTransaction, TopicPartition
 from dafka_core.storage import Commit, Log, Stage, block_builder, block_writer
 from tests.core.storage.appender import BlockMerger
 
@@ -31,23 +31,24 @@ def units_values(partition: str, numbers: int) -> list[bytes]:
 
 def committed(store: Log) -> int:
     """How many units there are."""
-    transaction = store.transaction_state("t", PARTITIONS[0]).transaction
-    return transaction.number + 1 if transaction else 0
+    transaction = store.transaction_state(TopicPartition("t", PARTITIONS[0])).transaction
+    return transaction.version + 1 if transaction else 0
 
 
 def write_unit(store: Log, number: int, chance: random.Random) -> Commit:
     """Stages a unit of every partition, in steps; what commits it."""
     transactions = []
     for partition in PARTITIONS:
-        start = store.end("t", partition)
+        tp = TopicPartition("t", partition)
+        start = store.end(tp)
         given_up, attempt = (f"{chance.getrandbits(128):032X}" for _ in range(2))
         others = [b"given up"] * chance.choice((1, 100, 2000))
-        store.write([Stage(RecordBatch.of("t", partition, start, others), given_up, number)])
+        store.write([Stage(RecordBatch.of(tp, start, others), given_up, number)])
         values = unit_values(partition, number)
         at = chance.randint(1, len(values))
         for part in (slice(0, at), slice(at, None)):
             if values[part]:
-                batch = RecordBatch.of("t", partition, start + (part.start or 0), values[part])
+                batch = RecordBatch.of(tp, start + (part.start or 0), values[part])
                 assert store.write([Stage(batch, attempt, number)]) == [None]
         transactions.append(
             StagedTransaction("t", partition, attempt, start, start + len(values), number)

@@ -10,10 +10,12 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import NamedTuple
 
-from dafka_core.storage import Chunk, Log, Snapshot
+from dafka_core.records import RecordBatch, TopicPartition
+from dafka_core.storage import Log, Snapshot
 from tests.core.storage import appender
 
-P = appender.PARTITION
+TP = appender.TP
+P = TP.partition
 ROOT = Path(__file__).parents[3]
 
 
@@ -63,31 +65,32 @@ def killed(process: subprocess.Popen[str]) -> list[Told]:
     return [Told(*map(int, line.split())) for line in process.stdout if line.endswith("\n")]
 
 
-def values_of(store: Log, topic: str = "t", partition: str = P) -> list[bytes]:
+def values_of(store: Log, tp: TopicPartition = TP) -> list[bytes]:
     """All values that are held."""
-    info = store.info(topic, partition)
+    info = store.info(tp)
     assert info is not None
     values: list[bytes] = []
     while info.earliest + len(values) < info.end:
-        for chunk in store.read(topic, partition, info.earliest + len(values), info.end):
-            assert chunk.offset == info.earliest + len(values)
-            values += chunk.values_list()
+        for batch in store.read(tp, info.earliest + len(values), info.end):
+            assert batch.offset == info.earliest + len(values)
+            values += batch.values
     return values
 
 
-def check_chunks(chunks: Iterable[Chunk], start: int, end: int) -> None:
-    """Asserts that the chunks are the appender's records from ``start`` to ``end``."""
+def check_batches(batches: Iterable[RecordBatch], start: int, end: int) -> None:
+    """Asserts that these are the appender's records from ``start`` to ``end``."""
     offset = start
-    for chunk in chunks:
-        assert chunk.offset == offset
-        assert chunk.values.to_pylist() == [appender.value(n) for n in range(offset, chunk.end)]
-        offset = chunk.end
+    for batch in batches:
+        assert batch.offset == offset
+        expected = [appender.value(n) for n in range(offset, batch.end)]
+        assert batch.values.to_arrow().to_pylist() == expected
+        offset = batch.end
     assert offset == end
 
 
 def check_snapshot(snapshot: Snapshot) -> int:
     """Asserts that all a snapshot holds is the appender's; how many records."""
-    info = snapshot.info("t", P)
+    info = snapshot.info(TP)
     assert info is not None
-    check_chunks(snapshot.read("t", P, info.earliest, info.end), info.earliest, info.end)
+    check_batches(snapshot.read(TP, info.earliest, info.end), info.earliest, info.end)
     return info.end - info.earliest

@@ -5,9 +5,16 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from dafka_core.errors import DafkaError
-from dafka_core.records import NO_VERSION, RecordBatch, StagedTransaction, Transaction
+from dafka_core.records import (
+    NO_VERSION,
+    RecordBatch,
+    StagedTransaction,
+    TopicPartition,
+    Transaction,
+)
 from dafka_core.storage import Commit, Log, Snapshot, Stage
 
+TP = TopicPartition("t", "p")
 A, B, C = ("A" * 32, "B" * 32, "C" * 32)
 """Attempts."""
 
@@ -24,7 +31,8 @@ def large(count: int, mark: str = "v") -> list[bytes]:
 
 def put(store: Log, written: Sequence[bytes], partition: str = "p") -> None:
     """Appends at the partition's end."""
-    store.append([RecordBatch.of("t", partition, store.end("t", partition), written)])
+    tp = TopicPartition("t", partition)
+    store.append([RecordBatch.of(tp, store.end(tp), written)])
 
 
 def stage(
@@ -35,7 +43,7 @@ def stage(
     number: int = NO_VERSION,
 ) -> Stage:
     """An entry."""
-    return Stage(RecordBatch.of("t", partition, offset, written), attempt, number)
+    return Stage(RecordBatch.of(TopicPartition("t", partition), offset, written), attempt, number)
 
 
 def commit(*transactions: tuple[str, str, int, int, int]) -> Commit:
@@ -51,7 +59,7 @@ def one(attempt: str, start: int, end: int, number: int) -> Commit:
 def part(written: Sequence[bytes], transaction: Transaction, start: int, end: int) -> RecordBatch:
     """Records ``start`` to ``end`` of a unit, as another store sends them."""
     return RecordBatch.of(
-        "t", "p", start, written[start - transaction.start : end - transaction.start], transaction
+        TP, start, written[start - transaction.start : end - transaction.start], transaction
     )
 
 
@@ -63,14 +71,15 @@ def facts(error: DafkaError | None) -> tuple[object, ...]:
 
 def held(store: Log | Snapshot, partition: str = "p") -> list[bytes]:
     """All values that a reader gets."""
-    info = store.info("t", partition)
+    tp = TopicPartition("t", partition)
+    info = store.info(tp)
     if info is None:
         return []
     found: list[bytes] = []
-    chunks = list(store.read("t", partition, 0, info.end + 1000))
-    for chunk in chunks:
-        assert chunk.offset == info.earliest + len(found)
-        found += chunk.values_list()
+    batches = list(store.read(tp, 0, info.end + 1000))
+    for batch in batches:
+        assert batch.offset == info.earliest + len(found)
+        found += batch.values
     assert len(found) == info.end - info.earliest
     return found
 
@@ -82,15 +91,16 @@ def told(store: Log) -> dict[str, object]:
         assert snapshot.partitions() == store.partitions() == store.partitions("t")
         facts["partitions"] = store.partitions()
         for name in ("p", "q", "r"):
-            assert snapshot.info("t", name) == store.info("t", name)
+            tp = TopicPartition("t", name)
+            assert snapshot.info(tp) == store.info(tp)
             assert held(snapshot, name) == held(store, name)
             facts[name] = (
-                store.info("t", name),
-                store.end("t", name),
+                store.info(tp),
+                store.end(tp),
                 held(store, name),
-                store.times("t", name, 0, 1 << 40),
-                [store.offset_for_time("t", name, at) for at in (0, 1000, 2000, 3000, 1 << 50)],
-                store.statistics("t", name),
+                store.times(tp, 0, 1 << 40),
+                [store.offset_for_time(tp, at) for at in (0, 1000, 2000, 3000, 1 << 50)],
+                store.statistics(tp),
             )
     return facts
 

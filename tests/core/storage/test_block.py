@@ -13,15 +13,24 @@ import xxhash
 from hypothesis import given
 from hypothesis import strategies as st
 
+from dafka_core.records import RecordBatch, TopicPartition
 from dafka_core.storage import block_builder as module
-from dafka_core.storage.block import PIECE_BYTES, Block, Bytes
+from dafka_core.storage.block import PIECE_BYTES, Block
 from dafka_core.storage.block_builder import BuiltBlock, build_blocks, merge, pack
+from dafka_core.values import Bytes, Longs
 
 VALUES = st.lists(st.binary(max_size=40), min_size=1, max_size=30)
 TIMES_US = st.integers(-(2**63), 2**63 - 1)
 HEADER = struct.Struct("<4sHHQII")
 
 READ = pytest.mark.parametrize("read", [Block.parse, Block.copied])
+
+
+def each_time(times: Longs | None) -> list[int]:
+    """When each of the records was written."""
+    assert times is not None
+    told: list[int] = np.repeat(times[:, 1], times[:, 0]).tolist()
+    return told
 
 
 def resealed(packed: bytes | bytearray, change: Callable[[bytearray], None]) -> bytearray:
@@ -41,12 +50,13 @@ def test_what_is_packed_is_parsed(
     block = read(packed)
     assert block.count == len(values)
     assert block.size_bytes == len(packed)
-    assert block.values_list() == values
-    assert block.values.to_pylist() == values
-    assert block.values.type == pa.binary()
-    block.values.validate(full=True)
-    assert block.timestamp_runs.tolist() == [[len(values), time_us]]
-    assert block.timestamps().tolist() == [time_us] * len(values)
+    assert block.values.to_list() == values
+    array = block.values.to_arrow()
+    assert array.to_pylist() == values
+    assert array.type == pa.binary()
+    array.validate(full=True)
+    assert block.times.tolist() == [[len(values), time_us]]
+    assert each_time(block.times) == [time_us] * len(values)
 
 
 @given(st.lists(st.tuples(VALUES, TIMES_US), min_size=1, max_size=5), st.data())
@@ -57,23 +67,26 @@ def test_merging_and_slicing_are_those_of_lists(
     times = [time_us for part, time_us in parts for _ in part]
     merged = merge([Block.parse(pack(part, time_us)) for part, time_us in parts])
     block = Block.parse(merged)
-    assert block.values_list() == values
-    assert block.timestamps().tolist() == times
-    runs = block.timestamp_runs[:, 1]
+    assert block.values.to_list() == values
+    assert each_time(block.times) == times
+    runs = block.times[:, 1]
     assert (runs[1:] != runs[:-1]).all()
+    alone = merge([block])
+    assert len(alone) == block.size_bytes
+    assert Block.parse(alone).values.to_list() == values
 
     start = data.draw(st.integers(0, len(values) - 1))
     stop = data.draw(st.integers(start + 1, len(values)))
-    part = block.slice(start, stop - start)
-    again = data.draw(st.integers(0, stop - start - 1))
-    for sliced, first in ((part, start), (part.slice(again, part.count - again), start + again)):
-        assert sliced.values_list() == values[first:stop]
-        assert sliced.values.to_pylist() == values[first:stop]
-        assert sliced.timestamps().tolist() == times[first:stop]
-        assert bytes(sliced.data) == b"".join(values[first:stop])
-        alone = merge([sliced])
-        assert len(alone) == sliced.size_bytes
-        assert Block.parse(alone).values_list() == values[first:stop]
+    batch = RecordBatch(TopicPartition("t", "P"), 7, block.values, times=block.times)
+    part = batch.between(7 + start, 7 + stop)
+    again = data.draw(st.integers(start, stop - 1))
+    for sliced, first in ((part, start), (part.between(7 + again, part.end), again)):
+        assert (sliced.offset, sliced.end) == (7 + first, 7 + stop)
+        assert sliced.values.to_list() == values[first:stop]
+        assert sliced.values.to_arrow().to_pylist() == values[first:stop]
+        assert each_time(sliced.times) == times[first:stop]
+        assert bytes(sliced.values.columns()[1]) == b"".join(values[first:stop])
+        assert sliced.values.size_bytes == len(b"".join(values[first:stop]))
 
 
 @given(VALUES, VALUES, st.integers(0, 1), st.integers(0, 1))
@@ -107,14 +120,14 @@ def test_a_copy_is_checked_to_its_last_byte_and_is_its_own(over: int) -> None:
     packed = pack([b"a" * (PIECE_BYTES + over - empty)], 0)
     assert len(packed) == PIECE_BYTES + over
     block = Block.copied(packed)
-    expected = Block.parse(packed).values_list()
+    expected = Block.parse(packed).values.to_list()
     for position in {16, PIECE_BYTES - 1, PIECE_BYTES, len(packed) - 1}:
         changed = bytearray(packed)
         changed[min(position, len(packed) - 1)] ^= 1
         with pytest.raises(ValueError, match="checksum"):
             Block.copied(changed)
     packed[:] = bytes(len(packed))
-    assert block.values_list() == expected
+    assert block.values.to_list() == expected
     with pytest.raises(TypeError, match="read-only"):
         block.data[0] = 1
 
@@ -160,7 +173,7 @@ def test_runs_of_timestamps_are_of_some_records_each_and_of_all_together(
     def change(block: bytearray) -> None:
         struct.pack_into("<q8xq", block, 24, *counts)
 
-    assert Block.parse(packed).timestamp_runs.tolist() == [[2, 5], [1, 6]]
+    assert Block.parse(packed).times.tolist() == [[2, 5], [1, 6]]
     with pytest.raises(ValueError, match="timestamps"):
         Block.parse(resealed(packed, change))
 
@@ -168,35 +181,21 @@ def test_runs_of_timestamps_are_of_some_records_each_and_of_all_together(
 def test_arrow_reads_the_buffer_itself() -> None:
     packed = bytes(pack([b"first", b"second"], 0))
     address = np.frombuffer(packed, np.uint8).ctypes.data
-    _, offsets, data = Block.parse(packed).values.buffers()
+    _, offsets, data = Block.parse(packed).values.to_arrow().buffers()
     assert address < offsets.address < data.address < address + len(packed)
     assert (offsets.address - address) % 8 == (data.address - address) % 8 == 0
 
 
 def test_an_array_outlives_everything_else() -> None:
-    found = Block.parse(pack([b"a" * 1000] * 1000, 0)).slice(10, 5).values
+    found = Block.parse(pack([b"a" * 1000] * 1000, 0)).values[10:15].to_arrow()
     assert found.to_pylist() == [b"a" * 1000] * 5
 
 
-def test_how_many_records_fit() -> None:
-    block = Block.parse(pack([b"aaa", b"", b"bb", b"c"], 0))
-    assert [block.fitting(size) for size in (0, 2, 3, 4, 5, 6, 99)] == [0, 0, 2, 2, 3, 4, 4]
-    assert [block.slice(1, 2).fitting(size) for size in (0, 1, 2, 3)] == [1, 1, 2, 2]
-
-
-@pytest.mark.parametrize(("start", "count"), [(-1, 1), (0, 0), (0, 4), (3, 1), (1, 3), (2, -1)])
-def test_a_slice_beyond_the_block_is_refused(start: int, count: int) -> None:
-    with pytest.raises(ValueError, match="of a block of 3"):
-        Block.parse(pack([b"a", b"b", b"c"], 0)).slice(start, count)
-
-
 def test_parts_of_the_values_as_a_list() -> None:
-    block = Block.parse(pack([b"a", b"", b"ccc"], 0))
-    assert block.values_list(1) == [b"", b"ccc"]
-    assert block.values_list(0, 2) == [b"a", b""]
-    assert block.values_list(2, 2) == []
-    with pytest.raises(ValueError, match="of a block of 3"):
-        block.values_list(2, 4)
+    values = Block.parse(pack([b"a", b"", b"ccc"], 0)).values
+    assert values[1:].to_list() == [b"", b"ccc"]
+    assert values[0:2].to_list() == [b"a", b""]
+    assert values[2:2].to_list() == []
 
 
 def test_what_cannot_be_a_block_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -225,14 +224,14 @@ def test_pieces_are_small_and_complete(sizes: list[int], extends: bool) -> None:
     for piece in pieces:
         block = Block.parse(piece.packed)
         assert len(piece.packed) <= limit or (block.count == 1 and not piece.extends)
-        found += block.values_list()
+        found += block.values.to_list()
     expected = [b"old", b"er"] if pieces[0].extends else []
     assert found == expected + values
 
 
 def test_only_pieces_split(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "MAX_BLOCK_BYTES", 300)
-    assert Block.parse(pack([b"x" * 1000], 0)).values_list() == [b"x" * 1000]
+    assert Block.parse(pack([b"x" * 1000], 0)).values.to_list() == [b"x" * 1000]
     with pytest.raises(ValueError, match="2 values do not make one block of at most 300 bytes"):
         pack([b"x" * 150, b"y" * 150], 0)
     blocks = [Block.parse(pack([b"x" * 150], 0)), Block.parse(pack([b"y" * 150], 0))]

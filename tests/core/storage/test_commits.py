@@ -10,12 +10,12 @@ from pathlib import Path
 import pytest
 
 from dafka_core.errors import DafkaError
-from dafka_core.records import Transaction
+from dafka_core.records import TopicPartition, Transaction
 from dafka_core.storage import Log
 from tests.core.storage import committer
 from tests.core.storage.committer import PARTITIONS, committed, unit_values, units_values
 from tests.core.storage.processes import started
-from tests.core.storage.staged import A, clean, held, stage
+from tests.core.storage.staged import TP, A, clean, held, stage
 
 
 def check(store: Log, at_least: int, at_most: int) -> None:
@@ -24,7 +24,7 @@ def check(store: Log, at_least: int, at_most: int) -> None:
     assert at_least <= transactions <= at_most
     for partition in PARTITIONS:
         assert held(store, partition) == units_values(partition, transactions)
-        info = store.transaction_state("t", partition)
+        info = store.transaction_state(TopicPartition("t", partition))
         if transactions:
             start = info.end - len(unit_values(partition, transactions - 1))
             assert info.transaction == Transaction(transactions - 1, start, info.end)
@@ -83,7 +83,7 @@ def test_what_was_staged_before_a_kill_can_be_gone_on_with(tmp_path: Path) -> No
         process.kill()
     with Log(tmp_path) as store:
         assert store.partitions() == []
-        info = store.transaction_state("t", "p")
+        info = store.transaction_state(TP)
         assert info.staged_end in (200, 700)
         outcomes: list[DafkaError | None] = store.write([stage([b"more"], info.staged_end, A)])
         assert outcomes == [None]

@@ -15,10 +15,10 @@ import lmdb
 import pytest
 
 from dafka_core.errors import ClosedError, StoreError
-from dafka_core.records import RecordBatch
+from dafka_core.records import RecordBatch, TopicPartition
 from dafka_core.storage import Log, environment
 from tests.core.storage import appender
-from tests.core.storage.processes import P, child, killed, told, values_of
+from tests.core.storage.processes import TP, P, child, killed, told, values_of
 
 
 def test_what_was_acknowledged_survives_kills(tmp_path: Path) -> None:
@@ -34,7 +34,7 @@ def test_what_was_acknowledged_survives_kills(tmp_path: Path) -> None:
         acknowledged = heard[-1].end
         merged += heard[-1].merged
         with Log(tmp_path) as store:
-            assert store.end("t", P) >= acknowledged
+            assert store.end(TP) >= acknowledged
             for info in store.partitions():
                 expected = [appender.value(n) for n in range(info.earliest, info.end)]
                 assert values_of(store) == expected
@@ -52,20 +52,20 @@ def test_one_process_writes_and_others_may_read(tmp_path: Path) -> None:
             # The child's map grows beyond ours on the way.
             while (tmp_path / "data.mdb").stat().st_size < 4 << 20:
                 end = told(process).end
-            assert store.end("t", P) >= end
-            info = store.info("t", P)
+            assert store.end(TP) >= end
+            info = store.info(TP)
             assert info is not None
-            (first, *_) = store.read("t", P, info.end - 1, info.end)
-            assert first.values_list() == [appender.value(info.end - 1)]
+            (first, *_) = store.read(TP, info.end - 1, info.end)
+            assert first.values.to_list() == [appender.value(info.end - 1)]
     with Log(tmp_path) as store:
-        assert store.end("t", P) >= end
+        assert store.end(TP) >= end
 
 
 def test_a_process_has_a_directory_open_once(tmp_path: Path) -> None:
     with Log(tmp_path) as store:
         with pytest.raises(StoreError, match=f"process {os.getpid()} has it open"):
             Log(tmp_path)
-        store.append([RecordBatch.of("t", P, 0, [b"a"])])
+        store.append([RecordBatch.of(TP, 0, [b"a"])])
         assert values_of(store) == [b"a"]
 
 
@@ -109,7 +109,7 @@ def test_an_empty_file_becomes_a_log(tmp_path: Path) -> None:
     with pytest.raises(StoreError, match="no store here"):
         Log(tmp_path, read_only=True)
     with Log(tmp_path) as store:
-        store.append([RecordBatch.of("t", P, 0, [b"a"])])
+        store.append([RecordBatch.of(TP, 0, [b"a"])])
 
 
 def change(directory: Path, table: bytes, key: bytes, value: bytes | None) -> None:
@@ -127,7 +127,7 @@ def three_blocks(directory: Path) -> list[bytes]:
     values = [appender.value(number).ljust(1000, b".") for number in range(300)]
     with Log(directory) as store:
         for first in range(0, 300, 100):
-            store.append([RecordBatch.of("t", P, first, values[first : first + 100])])
+            store.append([RecordBatch.of(TP, first, values[first : first + 100])])
     return values
 
 
@@ -140,25 +140,25 @@ def test_a_flipped_bit_on_disk_is_found(tmp_path: Path) -> None:
         damage = f"topic 't', partition {P}: the block at offset 100 cannot be read: its checksum"
         for read in (store.read, store.times):
             with pytest.raises(StoreError, match=damage) as caught:
-                read("t", P, 50, 300)
+                read(TP, 50, 300)
             assert caught.value.directory == str(tmp_path)
-        (first,) = store.read("t", P, 0, 100)
-        (last,) = store.read("t", P, 250, 300)
-        assert first.values_list() + last.values_list() == values[:100] + values[250:]
-        store.append([RecordBatch.of("t", P, 300, [b"next"])])
-        assert store.trim("t", P, 200) == 200
+        (first,) = store.read(TP, 0, 100)
+        (last,) = store.read(TP, 250, 300)
+        assert first.values.to_list() + last.values.to_list() == values[:100] + values[250:]
+        store.append([RecordBatch.of(TP, 300, [b"next"])])
+        assert store.trim(TP, 200) == 200
         assert values_of(store) == [*values[200:], b"next"]
 
 
 def test_a_damaged_last_block_is_not_extended(tmp_path: Path) -> None:
     with Log(tmp_path) as store:
-        store.append([RecordBatch.of("t", P, 0, [b"a" * 10_000])])
+        store.append([RecordBatch.of(TP, 0, [b"a" * 10_000])])
     with (tmp_path / "data.mdb").open("r+b") as file, mmap.mmap(file.fileno(), 0) as data:
         data[data.find(b"a" * 10_000) + 5_000] = 0
     with Log(tmp_path) as store:
         with pytest.raises(StoreError, match="the block at offset 0 cannot be read"):
-            store.append([RecordBatch.of("t", P, 1, [b"b"])])
-        assert store.end("t", P) == 1
+            store.append([RecordBatch.of(TP, 1, [b"b"])])
+        assert store.end(TP) == 1
 
 
 @pytest.mark.parametrize(("missing", "start"), [(0, 0), (100, 150), (200, 299)])
@@ -166,13 +166,16 @@ def test_a_missing_block_is_found(tmp_path: Path, missing: int, start: int) -> N
     three_blocks(tmp_path)
     change(tmp_path, b"blocks", bytes(8) + missing.to_bytes(8, "big"), None)
     with Log(tmp_path) as store, pytest.raises(StoreError, match=f"at offset {start} .*no block"):
-        store.read("t", P, start, 300)
+        store.read(TP, start, 300)
 
 
 def test_a_last_block_that_ends_elsewhere_is_found(tmp_path: Path) -> None:
     with Log(tmp_path) as store:
         store.append(
-            [RecordBatch.of("t", "1", 0, [b"a"]), RecordBatch.of("t", "2", 0, [b"a", b"b"])]
+            [
+                RecordBatch.of(TopicPartition("t", "1"), 0, [b"a"]),
+                RecordBatch.of(TopicPartition("t", "2"), 0, [b"a", b"b"]),
+            ]
         )
     with lmdb.Environment(str(tmp_path), max_dbs=3) as env:
         blocks = env.open_db(b"blocks", create=False)
@@ -181,7 +184,7 @@ def test_a_last_block_that_ends_elsewhere_is_found(tmp_path: Path) -> None:
     assert other is not None
     change(tmp_path, b"blocks", bytes(7) + b"\1" + bytes(8), other)
     with Log(tmp_path) as store, pytest.raises(StoreError, match="ends at offset 1, not at 2"):
-        store.append([RecordBatch.of("t", "2", 2, [b"c"])])
+        store.append([RecordBatch.of(TopicPartition("t", "2"), 2, [b"c"])])
 
 
 def test_a_file_cut_short_does_not_kill_the_process(tmp_path: Path) -> None:
@@ -214,13 +217,13 @@ def test_a_full_disk_is_told_and_leaves_all_as_it_was(tmp_path: Path) -> None:
                 with pytest.raises(StoreError, match=r"disk is full.*free some space"):
                     store.append(
                         [
-                            RecordBatch.of("t", P, 300, [b"x" * 100_000]),
-                            RecordBatch.of("u", P, 0, [b"y"]),
+                            RecordBatch.of(TP, 300, [b"x" * 100_000]),
+                            RecordBatch.of(TopicPartition("u", P), 0, [b"y"]),
                         ]
                     )
                 assert values_of(store) == values
-                assert store.info("u", P) is None
-        store.append([RecordBatch.of("t", P, 300, [b"x" * 100_000])])
+                assert store.info(TopicPartition("u", P)) is None
+        store.append([RecordBatch.of(TP, 300, [b"x" * 100_000])])
         assert values_of(store) == [*values, b"x" * 100_000]
     with Log(tmp_path) as store:
         assert values_of(store) == [*values, b"x" * 100_000]
@@ -230,8 +233,8 @@ VALUE = b"x" * (1 << 20)
 
 
 def fill(store: Log) -> None:
-    for number in range(store.end("t", P), 1000):
-        store.append([RecordBatch.of("t", P, number, [VALUE])])
+    for number in range(store.end(TP), 1000):
+        store.append([RecordBatch.of(TP, number, [VALUE])])
 
 
 def test_a_map_that_cannot_grow_is_told_and_read_on(tmp_path: Path) -> None:
@@ -241,10 +244,10 @@ def test_a_map_that_cannot_grow_is_told_and_read_on(tmp_path: Path) -> None:
             pytest.raises(StoreError, match=r"cannot map.*ulimit -v"),
         ):
             fill(store)
-        held = store.end("t", P)
+        held = store.end(TP)
         assert held > 2
         assert values_of(store) == [VALUE] * held
-        store.append([RecordBatch.of("t", P, held, [VALUE] * 20)])
+        store.append([RecordBatch.of(TP, held, [VALUE] * 20)])
     with Log(tmp_path) as store:
         assert values_of(store) == [VALUE] * (held + 20)
 
@@ -260,7 +263,7 @@ def test_a_map_that_does_not_grow_after_all_closes_the_log(
         ):
             fill(store)
         with pytest.raises(ClosedError):
-            store.end("t", P)
+            store.end(TP)
     with Log(tmp_path) as store:
         values = values_of(store)
         assert len(values) > 2
@@ -269,7 +272,7 @@ def test_a_map_that_does_not_grow_after_all_closes_the_log(
 
 def test_little_address_space_is_shared_with_others(tmp_path: Path) -> None:
     with Log(tmp_path) as store, limited(resource.RLIMIT_AS, used_bytes() + (256 << 20)):
-        store.append([RecordBatch.of("t", P, 0, [b"a"])])
+        store.append([RecordBatch.of(TP, 0, [b"a"])])
     with limited(resource.RLIMIT_AS, used_bytes() + (256 << 20)):
         for read_only in (False, True):
             with Log(tmp_path, read_only=read_only) as store:

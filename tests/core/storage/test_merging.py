@@ -13,12 +13,13 @@ from pathlib import Path
 import pytest
 
 from dafka_core.errors import ClosedError, StoreError
-from dafka_core.records import RecordBatch
+from dafka_core.records import RecordBatch, TopicPartition
 from dafka_core.storage import Log, block_builder, block_cache, block_merger, block_writer
 from tests.core.storage import appender
 from tests.core.storage.processes import (
+    TP,
     P,
-    check_chunks,
+    check_batches,
     check_snapshot,
     child,
     started,
@@ -39,9 +40,10 @@ def store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Log]:
 def put(store: Log, *counts: int, topic: str = "t") -> None:
     """An append for each count, each of which makes a block."""
     for count in counts:
-        end = store.end(topic, P)
+        tp = TopicPartition(topic, P)
+        end = store.end(tp)
         values = [appender.value(offset) for offset in range(end, end + count)]
-        store.append([RecordBatch.of(topic, P, end, values)])
+        store.append([RecordBatch.of(tp, end, values)])
 
 
 def merged(store: Log) -> int:
@@ -54,12 +56,13 @@ def merged(store: Log) -> int:
 
 def counts(store: Log, topic: str = "t") -> list[int]:
     """The records of each block."""
+    tp = TopicPartition(topic, P)
     with store.snapshot() as snapshot:
-        info = snapshot.info(topic, P)
+        info = snapshot.info(tp)
         assert info is not None
-        chunks = list(snapshot.read(topic, P, 0, info.end))
-        check_chunks(chunks, info.earliest, info.end)
-        return [chunk.block.count for chunk in chunks]
+        batches = list(snapshot.read(tp, 0, info.end))
+        check_batches(batches, info.earliest, info.end)
+        return [batch.count for batch in batches]
 
 
 def test_small_blocks_become_one(store: Log) -> None:
@@ -86,13 +89,13 @@ def test_times_are_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None
     now_us = iter(range(1000, 2000))
     with Log(tmp_path, clock_us=lambda: next(now_us) // 2) as store:
         put(store, *range(1, 20))
-        times = store.times("t", P, 0, 999)
+        times = store.times(TP, 0, 999)
         assert len(times) == 10
         assert merged(store) > 0
         assert len(counts(store)) < 19
-        assert store.times("t", P, 0, 999) == times
+        assert store.times(TP, 0, 999) == times
         for offset, time_us in times:
-            assert store.offset_for_time("t", P, time_us) == offset
+            assert store.offset_for_time(TP, time_us) == offset
 
 
 def test_blocks_of_an_earlier_run_are_found(
@@ -136,7 +139,7 @@ def test_a_block_extended_or_trimmed_meanwhile_is_left(
     assert merged(store) > 0
     assert counts(store) == [74, 900]
     put(store, *[1] * 20)
-    store.trim("t", P, 990)
+    store.trim(TP, 990)
     merged(store)
     assert sum(counts(store)) == 4
 
@@ -149,7 +152,7 @@ def test_what_changes_between_reading_and_writing_is_left(store: Log) -> None:
     def trimmed_first(work):  # type: ignore[no-untyped-def]
         if not swaps:
             swaps.append(None)
-            store.trim("t", P, 5)
+            store.trim(TP, 5)
             swaps.append(write(work))
             return swaps[-1]
         return write(work)
@@ -157,7 +160,7 @@ def test_what_changes_between_reading_and_writing_is_left(store: Log) -> None:
     store._env.write = trimmed_first  # type: ignore[method-assign]
     merged(store)
     assert swaps == [None, False]
-    assert store.info("t", P) == ("t", P, 5, 8)
+    assert store.info(TP) == ("t", P, 5, 8)
     assert counts(store) == [1, 1, 1]
 
 
@@ -179,10 +182,10 @@ def test_damage_is_told_once_and_does_not_spread(
         with pytest.raises(StoreError, match=f"'t', partition {P}: the block at offset 400 cannot"):
             merged(store)
         merged(store)
-        check_chunks(store.read("t", P, 0, 400), 0, 400)
-        check_chunks(store.read("t", P, 800, 1601), 800, 1601)
+        check_batches(store.read(TP, 0, 400), 0, 400)
+        check_batches(store.read(TP, 800, 1601), 800, 1601)
         with pytest.raises(StoreError, match="the block at offset 400 cannot"):
-            store.read("t", P, 0, 1600)
+            store.read(TP, 0, 1600)
 
 
 def test_only_a_writer_merges(store: Log) -> None:
@@ -191,7 +194,7 @@ def test_only_a_writer_merges(store: Log) -> None:
         with pytest.raises(StoreError, match="for reading only"):
             reader.merge_step()
         store.close()
-        assert sum(chunk.block.count for chunk in reader.read("t", P, 0, 10)) == 10
+        assert sum(batch.count for batch in reader.read(TP, 0, 10)) == 10
     with pytest.raises(ClosedError):
         store.merge_step()
 
@@ -201,16 +204,16 @@ def test_cached_blocks_stay_right(store: Log, monkeypatch: pytest.MonkeyPatch) -
     chance = random.Random(5)
     for _ in range(150):
         put(store, chance.randint(1, 60))
-        info = store.info("t", P)
+        info = store.info(TP)
         assert info is not None
         for _ in range(3):
             start = chance.randrange(info.earliest, info.end)
             end = chance.randint(start + 1, info.end)
-            check_chunks(store.read("t", P, start, end), start, end)
+            check_batches(store.read(TP, start, end), start, end)
         if chance.random() < 0.5:
             store.merge_step()
         if chance.random() < 0.1:
-            store.trim("t", P, chance.randint(info.earliest, info.end))
+            store.trim(TP, chance.randint(info.earliest, info.end))
     assert store._cache._size_bytes > 0
 
 
@@ -227,13 +230,13 @@ def test_merging_under_load(store: Log) -> None:
     def read() -> int:
         rounds = 0
         while not written.is_set() or rounds == 0:
-            info = store.info("t", P)
+            info = store.info(TP)
             assert info is not None
             start = chance.randrange(info.earliest, info.end)
-            chunks = store.read("t", P, start, info.end)
-            first, end = (chunks[0].offset, chunks[-1].end) if chunks else (start, start)
-            check_chunks(chunks, first, end)
-            held = store.info("t", P)
+            batches = store.read(TP, start, info.end)
+            first, end = (batches[0].offset, batches[-1].end) if batches else (start, start)
+            check_batches(batches, first, end)
+            held = store.info(TP)
             assert held is not None  # only what has been trimmed meanwhile may be missing
             assert first == start or first <= held.earliest
             assert end == info.end or end <= held.earliest
@@ -257,7 +260,7 @@ def test_merging_under_load(store: Log) -> None:
             while time.monotonic() < (deadline if steps <= 10 else enough):
                 put(store, chance.choice((1, 5, 20, 400)))
                 if chance.random() < 0.05:
-                    store.trim("t", P, max(0, store.end("t", P) - 4000))
+                    store.trim(TP, max(0, store.end(TP) - 4000))
         finally:
             written.set()
         assert all((found := each.result()) is None or found > 0 for each in running)
@@ -276,13 +279,13 @@ def test_merged_and_trimmed_space_is_used_again(tmp_path: Path) -> None:
             for _ in range(20):
                 count = chance.choice((1, 100, 100, 700, 4000))
                 values = [b"%010d" % offset * 30 for offset in range(end, end + count)]
-                store.append([RecordBatch.of("t", P, end, values)])
+                store.append([RecordBatch.of(TP, end, values)])
                 end += count
                 store.merge_step()
             merged(store)
-            store.trim("t", P, max(0, end - 40_000))
+            store.trim(TP, max(0, end - 40_000))
             sizes.append((tmp_path / "data.mdb").stat().st_size)
-        held = store.statistics("t", P)
+        held = store.statistics(TP)
     assert held is not None
     assert end > 10 * 40_000
     assert sizes[-1] == sizes[-20]
@@ -309,6 +312,6 @@ def test_what_a_killed_reader_held_back_is_freed(tmp_path: Path) -> None:
         sizes = []
         for _ in range(12):
             put(store, 5000)
-            store.trim("t", P, store.end("t", P) - 10)
+            store.trim(TP, store.end(TP) - 10)
             sizes.append(data.stat().st_size)
         assert sizes[-1] == sizes[5]

@@ -15,10 +15,11 @@ import pyarrow as pa
 import pytest
 
 from dafka_core.errors import ClosedError, StoreError
-from dafka_core.records import PartitionInfo, RecordBatch, Values
+from dafka_core.records import PartitionInfo, RecordBatch, TopicPartition
 from dafka_core.storage import Log, environment
+from dafka_core.values import Values
 from tests.core.storage import appender
-from tests.core.storage.processes import P, check_chunks, check_snapshot, child, started, told
+from tests.core.storage.processes import TP, P, check_batches, check_snapshot, child, started, told
 
 
 def values(start: int, end: int) -> list[bytes]:
@@ -26,8 +27,9 @@ def values(start: int, end: int) -> list[bytes]:
 
 
 def put(store: Log, count: int, topic: str = "t") -> None:
-    end = store.end(topic, P)
-    store.append([RecordBatch.of(topic, P, end, values(end, end + count))])
+    tp = TopicPartition(topic, P)
+    end = store.end(tp)
+    store.append([RecordBatch.of(tp, end, values(end, end + count))])
 
 
 @pytest.fixture
@@ -48,15 +50,16 @@ def test_a_snapshot_does_not_see_what_comes_later(store: Log) -> None:
     with store.snapshot() as snapshot:
         put(store, 3000)
         put(store, 10, "u")
-        store.trim("t", P, 5000)
-        assert snapshot.info("t", P) == PartitionInfo("t", P, 0, 3000)
+        store.trim(TP, 5000)
+        assert snapshot.info(TP) == PartitionInfo("t", P, 0, 3000)
         assert snapshot.partitions() == [PartitionInfo("t", P, 0, 3000)]
         assert snapshot.partitions("u") == []
-        assert snapshot.info("u", P) is None
-        assert list(snapshot.read("u", P, 0, 10)) == []
-        check_chunks(snapshot.read("t", P, -5, 9999), 0, 3000)
+        other = TopicPartition("u", P)
+        assert snapshot.info(other) is None
+        assert list(snapshot.read(other, 0, 10)) == []
+        check_batches(snapshot.read(TP, -5, 9999), 0, 3000)
     with store.snapshot() as snapshot:
-        check_chunks(snapshot.read("t", P, 0, 9999), 5000, 6000)
+        check_batches(snapshot.read(TP, 0, 9999), 5000, 6000)
         assert [info.topic for info in snapshot.partitions()] == ["t", "u"]
         assert [info.topic for info in snapshot.partitions("u")] == ["u"]
 
@@ -65,82 +68,86 @@ def test_ranges_begin_and_end_inside_blocks(store: Log) -> None:
     for _ in range(4):
         put(store, 3000)
     with store.snapshot() as snapshot:
-        firsts = [chunk.offset for chunk in snapshot.read("t", P, 0, 12_000)]
+        firsts = [batch.offset for batch in snapshot.read(TP, 0, 12_000)]
         assert len(firsts) > 2
         edges = sorted({offset + step for offset in firsts for step in (0, 1, 500)})
         for start in edges:
             for end in (start, start + 1, *edges):
-                check_chunks(snapshot.read("t", P, start, end), start, max(start, end))
+                check_batches(snapshot.read(TP, start, end), start, max(start, end))
 
 
 def test_nothing_is_copied(store: Log) -> None:
     put(store, 5000)
     with store.snapshot() as snapshot:
-        (chunk,) = snapshot.read("t", P, 100, 4000)
-    (again,) = store.snapshot().read("t", P, 0, 5000)
-    _, offsets, data = chunk.values.buffers()
+        (batch,) = snapshot.read(TP, 100, 4000)
+    (again,) = store.snapshot().read(TP, 0, 5000)
+    _, offsets, data = batch.values.to_arrow().buffers()
     info = store._env._map.env.info()  # type: ignore[union-attr]
-    _, other_offsets, other_data = again.values.buffers()
-    assert (offsets.address, data.address) == (other_offsets.address, other_data.address)
+    _, other_offsets, other_data = again.values.to_arrow().buffers()
+    # Four octets for each of the records before it.
+    assert (offsets.address, data.address) == (other_offsets.address + 400, other_data.address)
     assert offsets.address % 8 == data.address % 8 == 0
     assert not data.is_mutable
     with pytest.raises(ValueError, match="read-only"):
-        chunk.block.offsets[0] = 1
+        np.frombuffer(offsets, np.int32)[0] = 1
     with pytest.raises(TypeError, match="read-only"):
-        chunk.block.data[0] = 1
+        batch.values.columns()[1][0] = 1
     assert info["map_size"] == environment.DEFAULT_MAP_BYTES
 
 
 def test_copies_keep_nothing_of_the_snapshot(store: Log) -> None:
     put(store, 5000)
-    store.append([RecordBatch.of("small", P, 0, [b"x"])])
+    small = TopicPartition("small", P)
+    store.append([RecordBatch.of(small, 0, [b"x"])])
     with store.snapshot() as snapshot:
-        chunks = [*snapshot.read("t", P, 100, 4000, copy=True)]
-        chunks += snapshot.read("small", P, 0, 1, copy=True)
+        batches = [*snapshot.read(TP, 100, 4000, copy=True)]
+        batches += snapshot.read(small, 0, 1, copy=True)
     del snapshot
     assert pins(store) == 0
     store.close()
-    assert [value for each in chunks for value in each.values_list()] == [*values(100, 4000), b"x"]
+    assert [value for each in batches for value in each.values] == [*values(100, 4000), b"x"]
 
 
 def test_small_blocks_are_aligned_too(store: Log) -> None:
-    for length in range(1, 40):
-        store.append([RecordBatch.of(f"{length}", P, 0, [b"x" * length, b"y"])])
+    partitions = {length: TopicPartition(f"{length}", P) for length in range(1, 40)}
+    for length, tp in partitions.items():
+        store.append([RecordBatch.of(tp, 0, [b"x" * length, b"y"])])
     with store.snapshot() as snapshot:
-        for length in range(1, 40):
-            (chunk,) = snapshot.read(f"{length}", P, 0, 2)
-            assert chunk.values.to_pylist() == [b"x" * length, b"y"]
-            assert all(buffer.address % 8 == 0 for buffer in chunk.values.buffers()[1:])
+        for length, tp in partitions.items():
+            (batch,) = snapshot.read(tp, 0, 2)
+            array = batch.values.to_arrow()
+            assert array.to_pylist() == [b"x" * length, b"y"]
+            assert all(buffer.address % 8 == 0 for buffer in array.buffers()[1:])
 
 
 @pytest.mark.parametrize("kind", ["array", "slice", "offsets", "data", "values", "timestamps"])
 def test_a_buffer_holds_its_snapshot(store: Log, kind: str) -> None:
     put(store, 5000)
     snapshot = store.snapshot()
-    (chunk,) = snapshot.read("t", P, 1000, 5000)
+    (batch,) = snapshot.read(TP, 1000, 5000)
     expected = values(1000, 5000)
     kept: Any
     match kind:
         case "array":
-            kept = chunk.values
+            kept = batch.values.to_arrow()
         case "slice":
-            kept = pa.table({"value": chunk.values}).slice(5, 3000)
+            kept = pa.table({"value": batch.values.to_arrow()}).slice(5, 3000)
         case "offsets":
-            kept = chunk.block.offsets
+            kept = np.frombuffer(batch.values.to_arrow().buffers()[1], np.int32)
         case "data":
-            kept = chunk.block.data
+            kept = batch.values.columns()[1]
         case "values":
-            kept = chunk.run_values()
+            kept = batch.values
         case _:
-            kept = chunk.block.slice(0, 4000).timestamp_runs
+            kept = batch.times
     snapshot.close()
-    del chunk, snapshot
+    del batch, snapshot
     gc.collect()
     held = kind != "timestamps"  # of a part of a block they are made, not read
     assert pins(store) == held
     for _ in range(30):  # were the pages free, they would be used again now
         put(store, 5000)
-        store.trim("t", P, store.end("t", P) - 10)
+        store.trim(TP, store.end(TP) - 10)
     match kind:
         case "array":
             assert kept.to_pylist() == expected
@@ -159,13 +166,13 @@ def test_a_buffer_holds_its_snapshot(store: Log, kind: str) -> None:
 def test_buffers_outlive_the_log(tmp_path: Path) -> None:
     with Log(tmp_path) as store:
         put(store, 5000)
-        chunks = list(store.snapshot().read("t", P, 0, 5000))
+        batches = list(store.snapshot().read(TP, 0, 5000))
     with Log(tmp_path) as store:  # finds the directory still mapped in this process
         for _ in range(30):
             put(store, 5000)
-            store.trim("t", P, store.end("t", P) - 10)
-        check_chunks(chunks, 0, 5000)
-        thread = threading.Thread(target=chunks.clear)
+            store.trim(TP, store.end(TP) - 10)
+        check_batches(batches, 0, 5000)
+        thread = threading.Thread(target=batches.clear)
         thread.start()
         thread.join()
         assert pins(store) == 0
@@ -175,17 +182,17 @@ def test_a_closed_snapshot_says_so(store: Log) -> None:
     put(store, 5000)
     put(store, 5000)
     snapshot = store.snapshot()
-    chunks = snapshot.read("t", P, 0, 10_000)
-    first = next(chunks)
+    batches = snapshot.read(TP, 0, 10_000)
+    first = next(batches)
     snapshot.close()
     snapshot.close()
     with pytest.raises(ClosedError, match="snapshot"):
-        next(chunks)
+        next(batches)
     with pytest.raises(ClosedError):
-        snapshot.info("t", P)
+        snapshot.info(TP)
     with pytest.raises(ClosedError):
         snapshot.partitions()
-    check_chunks([first], 0, first.end)
+    check_batches([first], 0, first.end)
     store.close()
     with pytest.raises(ClosedError, match="log"):
         store.snapshot()
@@ -201,10 +208,10 @@ def test_damage_is_found_when_it_is_reached(tmp_path: Path) -> None:
         file.seek(at)
         file.write(b"!")
     with Log(tmp_path, read_only=True) as store, store.snapshot() as snapshot:
-        chunks = snapshot.read("t", P, 10, 10_000)
-        check_chunks([next(chunks)], 10, 5000)
+        batches = snapshot.read(TP, 10, 10_000)
+        check_batches([next(batches)], 10, 5000)
         with pytest.raises(StoreError, match=f"partition {P}: the block at offset 5000 .*checksum"):
-            next(chunks)
+            next(batches)
 
 
 def test_the_map_does_not_move_under_a_snapshot(
@@ -213,14 +220,14 @@ def test_the_map_does_not_move_under_a_snapshot(
     monkeypatch.setattr(environment, "PIN_WAIT_S", 0.1)
     with Log(tmp_path, map_size_bytes=1 << 20) as store:
         put(store, 1000)
-        chunks = list(store.snapshot().read("t", P, 0, 1000))
+        batches = list(store.snapshot().read(TP, 0, 1000))
         end = 1000
         with pytest.raises(StoreError, match=r"1 still are after 0.1 s; close them"):
             put(store, 20_000)
-        assert store.end("t", P) == end
-        check_chunks(chunks, 0, 1000)
+        assert store.end(TP) == end
+        check_batches(batches, 0, 1000)
         monkeypatch.setattr(environment, "PIN_WAIT_S", 60)
-        threading.Timer(0.1, chunks.clear).start()
+        threading.Timer(0.1, batches.clear).start()
         put(store, 20_000)
         with store.snapshot() as snapshot:
             assert check_snapshot(snapshot) == end + 20_000
@@ -231,7 +238,7 @@ def test_one_process_maps_a_directory_once(tmp_path: Path) -> None:
         put(store, 1000)
         with Log(tmp_path, read_only=True) as other, other.snapshot() as snapshot:
             put(store, 1000)
-            assert other.end("t", P) == 2000
+            assert other.end(TP) == 2000
             assert check_snapshot(snapshot) == 1000
             with pytest.raises(StoreError, match="for reading only"):
                 put(other, 1)
@@ -263,19 +270,19 @@ def test_snapshots_beside_a_writing_process(tmp_path: Path) -> None:
             for _ in range(40):
                 end = told(process).end
                 snapshot = store.snapshot()
-                info = snapshot.info("t", P)
+                info = snapshot.info(TP)
                 assert info is not None
                 assert info.end >= end
-                kept.append((info, list(snapshot.read("t", P, 0, info.end))))
+                kept.append((info, list(snapshot.read(TP, 0, info.end))))
                 snapshot.close()
             while (tmp_path / "data.mdb").stat().st_size < 16 << 20:
                 told(process)
-            for info, chunks in kept:
-                check_chunks(chunks, info.earliest, info.end)
+            for info, batches in kept:
+                check_batches(batches, info.earliest, info.end)
             with store.snapshot() as snapshot:
                 assert check_snapshot(snapshot) > 0
-        for info, chunks in kept:
-            check_chunks(chunks, info.earliest, info.end)
+        for info, batches in kept:
+            check_batches(batches, info.earliest, info.end)
 
 
 def test_a_reader_with_a_small_map_follows_the_writer(tmp_path: Path) -> None:
@@ -292,6 +299,7 @@ RESIDENT = """
 import re
 import sys
 
+from dafka_core.records import TopicPartition
 from dafka_core.storage import Log
 
 
@@ -304,8 +312,8 @@ log = Log(sys.argv[1], read_only=True)
 before_kb = most_kb = mapped_kb()
 rows = 0
 with log.snapshot() as snapshot:
-    for chunk in snapshot.read("t", "P", 0, 64_000):
-        rows += len(chunk.values)
+    for batch in snapshot.read(TopicPartition("t", "P"), 0, 64_000):
+        rows += len(batch.values)
         most_kb = max(most_kb, mapped_kb())
 print(rows, most_kb - before_kb)
 """
@@ -316,7 +324,7 @@ def test_a_reader_keeps_no_more_of_the_file_resident_than_it_holds(tmp_path: Pat
     content = Values.from_columns(np.arange(0, 8_001_000, 1000), bytes(8_000_000))
     with Log(tmp_path) as log:
         for offset in range(0, 64_000, 8000):
-            log.append([RecordBatch("t", "P", offset, content)])
+            log.append([RecordBatch(TP, offset, content)])
     with started([sys.executable, "-c", RESIDENT, str(tmp_path)]) as process:
         found, _ = process.communicate(timeout=60)
     rows, grown_kb = map(int, found.split())

@@ -22,6 +22,7 @@ from dafka_core.records import (
     NO_VERSION,
     RecordBatch,
     StagedTransaction,
+    TopicPartition,
     Transaction,
     TransactionState,
 )
@@ -36,6 +37,7 @@ from dafka_core.storage import (
 )
 from tests.core.storage.clocks import Clock
 from tests.core.storage.staged import (
+    TP,
     A,
     B,
     clean,
@@ -54,14 +56,15 @@ from tests.core.storage.staged import (
 
 
 def test_a_tail_is_discarded_by_its_attempt(store: Log) -> None:
+    other = TopicPartition("t", "q")
     put(store, values(2))
     seen = told(store)
     store.write([stage(large(300, "a"), 2), stage([b"b"], 0, A, "q")])
-    assert store.write([Discard("t", "p", B), Discard("t", "p", "")]) == [None, None]
-    assert store.transaction_state("t", "p") == TransactionState(2, 302, A, None)
-    assert store.write([Discard("t", "p", A), Discard("t", "q", A)]) == [None, None]
-    assert store.transaction_state("t", "p") == TransactionState(2, 2, "", None)
-    assert store.transaction_state("t", "q") == TransactionState(0, 0, "", None)
+    assert store.write([Discard(TP, B), Discard(TP, "")]) == [None, None]
+    assert store.transaction_state(TP) == TransactionState(2, 302, A, None)
+    assert store.write([Discard(TP, A), Discard(other, A)]) == [None, None]
+    assert store.transaction_state(TP) == TransactionState(2, 2, "", None)
+    assert store.transaction_state(other) == TransactionState(0, 0, "", None)
     assert told(store) == seen
     assert facts(store.write([stage([b"c"], 302)])[0]) == (FencedError, "t", "p", A)
     put(store, [b"c"])
@@ -71,20 +74,21 @@ def test_a_tail_is_discarded_by_its_attempt(store: Log) -> None:
 
 def test_a_discarded_tail_frees_its_space(store: Log, tmp_path: Path) -> None:
     for _ in range(30):
-        store.write([stage(large(1000), 0), Discard("t", "p", A)])
+        store.write([stage(large(1000), 0), Discard(TP, A)])
         store.write([stage(large(1000), 0)])
-        store.write([Discard("t", "p", A)])
+        store.write([Discard(TP, A)])
     assert (tmp_path / "store" / "data.mdb").stat().st_size < 12 << 20
 
 
 def test_tails_that_nobody_went_on_with_are_discarded(tmp_path: Path, clock: Clock) -> None:
     older_s = STAGED_HOURS * 3600.0
+    gone_on, replica = TopicPartition("t", "q"), TopicPartition("t", "u")
     with Log(tmp_path, clock_us=clock) as store:
         assert store.discard_stale(0) == 0
         put(store, [b"a"])
         for name in ("p", "q", "r"):
-            store.write([stage([b"x"], store.end("t", name), A, name)])
-        store.write([RecordBatch.of("t", "u", 0, [b"x"], Transaction(0, 0, 2))])
+            store.write([stage([b"x"], store.end(TopicPartition("t", name)), A, name)])
+        store.write([RecordBatch.of(replica, 0, [b"x"], Transaction(0, 0, 2))])
         clock.now_us += 3_600_000_000
         store.write([stage([b"y"], 1, A, "q"), commit(("r", A, 0, 1, 0))])
         assert store.discard_stale(older_s) == 0
@@ -93,11 +97,11 @@ def test_tails_that_nobody_went_on_with_are_discarded(tmp_path: Path, clock: Clo
     with Log(tmp_path, clock_us=clock) as store:
         clock.now_us += 1
         assert store.discard_stale(older_s, replicas=False) == 1
-        assert store.transaction_state("t", "u") == TransactionState(0, 1, "", None)
+        assert store.transaction_state(replica) == TransactionState(0, 1, "", None)
         assert store.discard_stale(older_s) == 1
-        assert store.transaction_state("t", "p") == TransactionState(1, 1, "", None)
-        assert store.transaction_state("t", "q") == TransactionState(0, 2, A, None)
-        assert store.transaction_state("t", "u") == TransactionState(0, 0, "", None)
+        assert store.transaction_state(TP) == TransactionState(1, 1, "", None)
+        assert store.transaction_state(gone_on) == TransactionState(0, 2, A, None)
+        assert store.transaction_state(replica) == TransactionState(0, 0, "", None)
         assert (held(store), held(store, "r")) == ([b"a"], [b"x"])
         clock.now_us += 3_600_000_000
         assert store.discard_stale(older_s) == 1
@@ -114,15 +118,15 @@ def test_tails_that_nobody_went_on_with_are_discarded(tmp_path: Path, clock: Clo
 def test_trimming_leaves_what_is_staged(store: Log) -> None:
     put(store, large(250))
     store.write([stage(large(200, "a"), 250)])
-    assert store.trim("t", "p", 120) == 120
+    assert store.trim(TP, 120) == 120
     assert held(store) == large(250)[120:]
-    assert store.trim("t", "p", 250) == 250
+    assert store.trim(TP, 250) == 250
     assert held(store) == []
     assert store.write([stage(values(3, "b"), 450), one(A, 250, 453, 0)]) == [None, None]
     assert held(store) == large(200, "a") + values(3, "b")
-    assert store.trim("t", "p", 451) == 451
+    assert store.trim(TP, 451) == 451
     assert held(store) == values(3, "b")[1:]
-    assert store.transaction_state("t", "p").transaction == Transaction(0, 250, 453)
+    assert store.transaction_state(TP).transaction == Transaction(0, 250, 453)
 
 
 @pytest.fixture
@@ -136,7 +140,7 @@ def small(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Log]:
 
 def sizes(store: Log) -> list[int]:
     with store.snapshot() as snapshot:
-        return [chunk.block.count for chunk in snapshot.read("t", "p", 0, 1 << 40)]
+        return [batch.count for batch in snapshot.read(TP, 0, 1 << 40)]
 
 
 @pytest.mark.parametrize("again", [False, True])
@@ -155,7 +159,7 @@ def test_blocks_are_merged_only_within_what_is_seen(
         clean(store)
         assert len(sizes(store)) < 20
         assert held(store) == [b"a"] * 20
-        assert store.transaction_state("t", "p") == TransactionState(20, 100, A, None)
+        assert store.transaction_state(TP) == TransactionState(20, 100, A, None)
         store.write([one(A, 20, 100, 0)])
         assert len(sizes(store)) > 80
         clean(store)
@@ -173,7 +177,7 @@ def test_blocks_found_staged_are_merged_when_committed(small: Log, tmp_path: Pat
     small.close()
     with Log(tmp_path / "store") as store:
         clean(store)
-        store.write([Discard("t", "p", A)])
+        store.write([Discard(TP, A)])
         for offset in range(64):
             store.write([stage([b"c"], offset, B)])
         clean(store)
@@ -222,45 +226,46 @@ def test_the_map_grows_while_units_are_written(
 
 def test_a_marker_is_set_where_the_records_are(store: Log) -> None:
     transaction = Transaction(3, 2, 5)
-    (outcome,) = store.write([SetTransaction("t", "p", transaction)])
+    (outcome,) = store.write([SetTransaction(TP, transaction)])
     assert facts(outcome) == (OffsetConflictError, "t", "p", 5, 0)
     put(store, values(4))
     store.write([stage(values(9), 4)])
-    (outcome,) = store.write([SetTransaction("t", "p", transaction)])
+    (outcome,) = store.write([SetTransaction(TP, transaction)])
     assert facts(outcome) == (OffsetConflictError, "t", "p", 5, 4)
-    assert store.transaction_state("t", "p").transaction is None
+    assert store.transaction_state(TP).transaction is None
     put(store, values(4))
-    assert store.write([SetTransaction("t", "p", Transaction(NO_VERSION, 0, 3))]) == [None]
-    assert store.transaction_state("t", "p").transaction is None
-    assert store.write(
-        [SetTransaction("t", "p", transaction), SetTransaction("t", "p", transaction)]
-    ) == [None, None]
-    assert store.write([SetTransaction("t", "p", Transaction(2, 0, 2))]) == [None]
-    assert store.transaction_state("t", "p").transaction == transaction
-    (outcome,) = store.write([SetTransaction("t", "p", Transaction(3, 2, 4))])
+    assert store.write([SetTransaction(TP, Transaction(NO_VERSION, 0, 3))]) == [None]
+    assert store.transaction_state(TP).transaction is None
+    assert store.write([SetTransaction(TP, transaction), SetTransaction(TP, transaction)]) == [
+        None,
+        None,
+    ]
+    assert store.write([SetTransaction(TP, Transaction(2, 0, 2))]) == [None]
+    assert store.transaction_state(TP).transaction == transaction
+    (outcome,) = store.write([SetTransaction(TP, Transaction(3, 2, 4))])
     assert facts(outcome) == (TransactionExistsError, "t", "p", transaction)
-    assert store.write([SetTransaction("t", "p", Transaction(4, 5, 8))]) == [None]
-    assert store.transaction_state("t", "p").transaction == Transaction(4, 5, 8)
+    assert store.write([SetTransaction(TP, Transaction(4, 5, 8))]) == [None]
+    assert store.transaction_state(TP).transaction == Transaction(4, 5, 8)
     assert held(store) == values(4) * 2
 
 
 def test_a_unit_that_is_marked_is_not_committed_again(store: Log) -> None:
     put(store, values(4))
-    store.write([stage([b"x"], 4, number=3), SetTransaction("t", "p", Transaction(3, 0, 4))])
+    store.write([stage([b"x"], 4, number=3), SetTransaction(TP, Transaction(3, 0, 4))])
     (outcome,) = store.write([one(A, 4, 5, 3)])
     assert facts(outcome) == (TransactionExistsError, "t", "p", Transaction(3, 0, 4))
 
 
 @pytest.mark.parametrize(
-    "unit",
+    "transaction",
     [Transaction(1, 2, 2), Transaction(1, 3, 2), Transaction(1, -1, 2), Transaction(1, 0, 2**64)],
 )
 def test_what_is_no_unit_is_refused(store: Log, transaction: Transaction) -> None:
     put(store, values(4))
     with pytest.raises(ValueError, match="a unit cannot have the records from"):
-        store.write([SetTransaction("t", "p", transaction)])
+        store.write([SetTransaction(TP, transaction)])
     with pytest.raises(ValueError, match="a unit cannot have the records from"):
-        store.append([RecordBatch.of("t", "p", 4, [b"x"], transaction)])
+        store.append([RecordBatch.of(TP, 4, [b"x"], transaction)])
 
 
 def test_units_of_a_partition_whose_name_is_odd(store: Log) -> None:
@@ -268,7 +273,7 @@ def test_units_of_a_partition_whose_name_is_odd(store: Log) -> None:
     store.write([stage([b"a"], 0, partition=name)])
     assert store.partitions() == []
     assert store.write([Commit((StagedTransaction("t", name, A, 0, 1, 0),))]) == [None]
-    assert store.end("t", name) == 1
+    assert store.end(TopicPartition("t", name)) == 1
 
 
 # -- logs of programs that know of no units -------------------------------------------------------
@@ -289,7 +294,7 @@ def checked(key: bytes, row: bytes) -> bytes:
 def test_rows_are_short_while_there_are_no_units(tmp_path: Path) -> None:
     with Log(tmp_path, clock_us=Clock()) as store:
         put(store, values(4))
-        assert store.trim("t", "p", 1) == 1
+        assert store.trim(TP, 1) == 1
         put(store, values(2), "q")
     expected = [
         checked(b"t\0p", struct.pack("<QQQq", 0, 1, 4, 1000)),
@@ -297,8 +302,8 @@ def test_rows_are_short_while_there_are_no_units(tmp_path: Path) -> None:
     ]
     assert rows(tmp_path) == (b"\2\0\0\0", expected)
     with Log(tmp_path) as store:
-        store.write([stage([b"x"], 4), Discard("t", "p", A)])
-        store.write([stage([b"x"], 0, partition="r"), Discard("t", "r", A)])
+        store.write([stage([b"x"], 4), Discard(TP, A)])
+        store.write([stage([b"x"], 0, partition="r"), Discard(TopicPartition("t", "r"), A)])
     assert rows(tmp_path) == (b"\2\0\0\0", expected)
 
 
@@ -386,7 +391,7 @@ def test_a_log_of_the_older_form_goes_on(tmp_path: Path, clock: Clock) -> None:
     older_log(tmp_path)
     before = rows(tmp_path)
     with Log(tmp_path, read_only=True) as store:
-        assert store.transaction_state("t", "p") == TransactionState(3, 3, "", None)
+        assert store.transaction_state(TP) == TransactionState(3, 3, "", None)
         assert held(store) == [b"ccc"]
     assert rows(tmp_path) == before
     clock.now_us = 2_000
@@ -398,8 +403,8 @@ def test_a_log_of_the_older_form_goes_on(tmp_path: Path, clock: Clock) -> None:
         put(store, [b"f"])
     with Log(tmp_path) as store:
         assert held(store) == [b"ccc", b"d", b"f"]
-        assert store.times("t", "p", 0, 9) == [(2, 1_000), (3, 2_000)]
-        assert store.transaction_state("t", "p") == TransactionState(5, 5, A, Transaction(0, 3, 4))
+        assert store.times(TP, 0, 9) == [(2, 1_000), (3, 2_000)]
+        assert store.transaction_state(TP) == TransactionState(5, 5, A, Transaction(0, 3, 4))
 
 
 @pytest.mark.parametrize("size", [0, 7, 31, 33, 39, 41, 144, 151, 153])

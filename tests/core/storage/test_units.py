@@ -9,7 +9,13 @@ from pathlib import Path
 import pytest
 
 from dafka_core.errors import FencedError, OffsetConflictError, TransactionExistsError
-from dafka_core.records import NO_VERSION, RecordBatch, Transaction, TransactionState
+from dafka_core.records import (
+    NO_VERSION,
+    RecordBatch,
+    TopicPartition,
+    Transaction,
+    TransactionState,
+)
 from dafka_core.storage import (
     Commit,
     Discard,
@@ -21,6 +27,7 @@ from dafka_core.storage import (
 )
 from tests.core.storage.clocks import Clock
 from tests.core.storage.staged import (
+    TP,
     A,
     B,
     C,
@@ -40,10 +47,10 @@ from tests.core.storage.staged import (
 
 
 def test_an_empty_log_has_no_units(store: Log) -> None:
-    assert store.transaction_state("t", "p") == TransactionState(0, 0, "", None)
+    assert store.transaction_state(TP) == TransactionState(0, 0, "", None)
     assert store.write([]) == []
     assert store.write([Commit(())]) == [None]
-    assert store.write([Discard("t", "p", A)]) == [None]
+    assert store.write([Discard(TP, A)]) == [None]
     assert store.partitions() == []
 
 
@@ -51,16 +58,14 @@ def test_a_unit_is_seen_when_it_is_committed(store: Log, clock: Clock) -> None:
     put(store, values(3, "a"))
     clock.now_us = 2_000
     assert store.write([stage(values(2, "b"), 3), stage(values(4, "c"), 5)]) == [None, None]
-    assert store.transaction_state("t", "p") == TransactionState(3, 9, A, None)
+    assert store.transaction_state(TP) == TransactionState(3, 9, A, None)
     clock.now_us = 3_000
     assert store.write([stage(large(200, "d"), 9)]) == [None]
     assert store.write([one(A, 3, 209, 7)]) == [None]
-    assert store.transaction_state("t", "p") == TransactionState(
-        209, 209, A, Transaction(7, 3, 209)
-    )
+    assert store.transaction_state(TP) == TransactionState(209, 209, A, Transaction(7, 3, 209))
     assert held(store) == values(3, "a") + values(2, "b") + values(4, "c") + large(200, "d")
-    assert store.times("t", "p", 0, 300) == [(0, 1_000), (3, 2_000), (9, 3_000)]
-    found = store.statistics("t", "p")
+    assert store.times(TP, 0, 300) == [(0, 1_000), (3, 2_000), (9, 3_000)]
+    found = store.statistics(TP)
     assert found is not None
     assert (found.records, found.last_time_us) == (209, 3_000)
 
@@ -72,20 +77,20 @@ def test_a_clock_that_goes_back_does_not_turn_times_around(store: Log, clock: Cl
         store.write([stage([b"b"], offset)])
     store.write([one(A, 1, 4, 0)])
     put(store, [b"c"])
-    assert store.times("t", "p", 0, 5) == [(0, 1_000), (1, 3_000)]
+    assert store.times(TP, 0, 5) == [(0, 1_000), (1, 3_000)]
     transaction = Transaction(1, 5, 8)
     for offset, now_us in enumerate((5_000, 4_000, 500), 5):
         clock.now_us = now_us
-        store.append([RecordBatch.of("t", "p", offset, [b"d"], transaction)])
-    assert store.times("t", "p", 0, 8) == [(0, 1_000), (1, 3_000), (5, 5_000)]
-    assert store.offset_for_time("t", "p", 4_000) == 5
+        store.append([RecordBatch.of(TP, offset, [b"d"], transaction)])
+    assert store.times(TP, 0, 8) == [(0, 1_000), (1, 3_000), (5, 5_000)]
+    assert store.offset_for_time(TP, 4_000) == 5
 
 
 def test_a_unit_without_a_number_leaves_the_marker(store: Log) -> None:
     store.write([stage([b"a"], 0), one(A, 0, 1, 3), stage([b"b"], 1), one(A, 1, 2, NO_VERSION)])
-    assert store.transaction_state("t", "p") == TransactionState(2, 2, A, Transaction(3, 0, 1))
+    assert store.transaction_state(TP) == TransactionState(2, 2, A, Transaction(3, 0, 1))
     put(store, [b"c"])
-    assert store.transaction_state("t", "p") == TransactionState(3, 3, A, Transaction(3, 0, 1))
+    assert store.transaction_state(TP) == TransactionState(3, 3, A, Transaction(3, 0, 1))
 
 
 @pytest.mark.parametrize("before", [0, 3, 500])
@@ -95,7 +100,7 @@ def test_no_reader_sees_what_is_staged(
     if before:
         put(store, large(before, "a"))
         put(store, values(5, "b"))
-    end = store.end("t", "p")
+    end = store.end(TP)
     seen = told(store)
     with store.snapshot() as earlier:
         clock.now_us = 2_000
@@ -109,7 +114,7 @@ def test_no_reader_sees_what_is_staged(
         assert told(store) == seen
         assert held(earlier) == seen["p"][2]  # type: ignore[index]
     with pytest.raises(ValueError, match=f"the partition ends at {end}"):
-        store.trim("t", "p", end + 1)
+        store.trim(TP, end + 1)
     assert told(store) == seen
     code = (
         "import sys; from dafka_core.storage import Log\n"
@@ -132,15 +137,13 @@ def test_what_is_staged_lasts(tmp_path: Path) -> None:
         store.write([stage(large(100, "a"), 3)])
     with Log(tmp_path) as store:
         assert told(store) == seen
-        assert store.transaction_state("t", "p") == TransactionState(3, 103, A, None)
+        assert store.transaction_state(TP) == TransactionState(3, 103, A, None)
         store.write([stage(values(9, "b"), 103)])
     with Log(tmp_path) as store:
         assert store.write([one(A, 3, 112, 0)]) == [None]
     with Log(tmp_path) as store:
         assert held(store) == values(3) + large(100, "a") + values(9, "b")
-        assert store.transaction_state("t", "p") == TransactionState(
-            112, 112, A, Transaction(0, 3, 112)
-        )
+        assert store.transaction_state(TP) == TransactionState(112, 112, A, Transaction(0, 3, 112))
 
 
 # -- fencing --------------------------------------------------------------------------------------
@@ -151,12 +154,12 @@ def test_the_last_one_to_begin_wins(store: Log) -> None:
     store.write([stage(values(5, "a"), 2, A)])
     assert store.write([stage(values(3, "b"), 2, B)]) == [None]
     late: list[LogEntry] = [stage([b"x"], 7, A), one(A, 2, 7, 0), stage([b"x"], 5, A)]
-    late.append(Discard("t", "p", A))
+    late.append(Discard(TP, A))
     outcomes = store.write(late)
     fenced = (FencedError, "t", "p", A)
     assert [facts(each) for each in outcomes[:3]] == [fenced] * 3
     assert outcomes[3] is None
-    assert store.transaction_state("t", "p") == TransactionState(2, 5, B, None)
+    assert store.transaction_state(TP) == TransactionState(2, 5, B, None)
     assert store.write([one(B, 2, 5, 0)]) == [None]
     assert held(store) == values(2) + values(3, "b")
     # The first attempt had two more, so it cannot take the end for its tail's.
@@ -167,7 +170,7 @@ def test_the_last_one_to_begin_wins(store: Log) -> None:
 
 def test_an_attempt_may_begin_again(store: Log) -> None:
     store.write([stage(values(50, "a"), 0), stage(values(5, "b"), 0)])
-    assert store.transaction_state("t", "p") == TransactionState(0, 5, A, None)
+    assert store.transaction_state(TP) == TransactionState(0, 5, A, None)
     assert store.write([one(A, 0, 5, 1)]) == [None]
     assert held(store) == values(5, "b")
 
@@ -182,7 +185,7 @@ def test_one_that_goes_on_elsewhere_than_at_its_tail_is_told_where(store: Log) -
     assert facts(outcome) == (OffsetConflictError, "t", "p", 3, 4)
     for transaction, offset, end in ((one(A, 3, 7, 0), 3, 4), (one(A, 4, 6, 0), 6, 7)):
         assert facts(store.write([transaction])[0]) == (OffsetConflictError, "t", "p", offset, end)
-    assert store.transaction_state("t", "p") == TransactionState(4, 7, A, None)
+    assert store.transaction_state(TP) == TransactionState(4, 7, A, None)
 
 
 def test_older_units_are_refused(store: Log) -> None:
@@ -204,13 +207,13 @@ def test_records_without_a_unit_replace_what_is_staged(store: Log) -> None:
     put(store, values(2))
     store.write([stage(large(300, "a"), 2)])
     put(store, [b"x"])
-    assert store.transaction_state("t", "p") == TransactionState(3, 3, "", None)
+    assert store.transaction_state(TP) == TransactionState(3, 3, "", None)
     assert held(store) == [*values(2), b"x"]
     assert facts(store.write([stage([b"y"], 302)])[0]) == (FencedError, "t", "p", A)
     assert facts(store.write([one(A, 2, 302, 0)])[0]) == (FencedError, "t", "p", A)
     store.write([stage([b"y"], 3)])
     with pytest.raises(WrongOffsetError, match="the partition ends at 3"):
-        store.append([RecordBatch.of("t", "p", 4, [b"z"])])
+        store.append([RecordBatch.of(TP, 4, [b"z"])])
 
 
 def test_a_shorter_tail_leaves_nothing_of_a_longer_one(store: Log) -> None:
@@ -225,7 +228,7 @@ def test_a_shorter_tail_leaves_nothing_of_a_longer_one(store: Log) -> None:
         expected += large(count, "d")
     clean(store)
     assert held(store) == expected
-    found = store.statistics("t", "p")
+    found = store.statistics(TP)
     assert found is not None
     assert found.size_bytes < sum(map(len, expected)) * 1.1
 
@@ -250,7 +253,7 @@ def test_partitions_are_committed_together_or_not_at_all(store: Log) -> None:
     assert store.write([commit(*transactions)]) == [None]
     for name, attempt in zip("pqr", (A, B, C), strict=True):
         assert held(store, name) == values(3, name)
-        assert store.transaction_state("t", name) == TransactionState(
+        assert store.transaction_state(TopicPartition("t", name)) == TransactionState(
             3, 3, attempt, Transaction(1, 0, 3)
         )
 
@@ -266,7 +269,7 @@ def test_what_is_committed_may_be_committed_again(store: Log) -> None:
     put(store, [b"c"])
     store.write([stage([b"d"], 2, C)])
     assert store.write([both]) == [None]
-    assert store.transaction_state("t", "p") == TransactionState(2, 3, C, Transaction(1, 0, 1))
+    assert store.transaction_state(TP) == TransactionState(2, 3, C, Transaction(1, 0, 1))
     assert held(store) == [b"a", b"c"]
 
 
@@ -279,7 +282,7 @@ def test_a_partition_named_twice_is_committed_once(store: Log) -> None:
 
 def test_an_entry_that_is_refused_leaves_the_others(store: Log) -> None:
     entries: list[LogEntry] = [
-        RecordBatch.of("t", "r", 0, [b"run"]),
+        RecordBatch.of(TopicPartition("t", "r"), 0, [b"run"]),
         stage([b"x"], 4, A, "p"),
         stage([b"staged"], 0, B, "q"),
         commit(("q", B, 0, 1, 0), ("p", A, 0, 4, 0)),
@@ -293,14 +296,16 @@ def test_an_entry_that_is_refused_leaves_the_others(store: Log) -> None:
 def test_a_wrong_run_takes_all_with_it(store: Log) -> None:
     seen = told(store)
     with pytest.raises(WrongOffsetError):
-        store.write([stage([b"a"], 0), one(A, 0, 1, 0), RecordBatch.of("t", "q", 1, [b"x"])])
+        store.write(
+            [stage([b"a"], 0), one(A, 0, 1, 0), RecordBatch.of(TopicPartition("t", "q"), 1, [b"x"])]
+        )
     assert told(store) == seen
-    assert store.transaction_state("t", "p") == TransactionState(0, 0, "", None)
+    assert store.transaction_state(TP) == TransactionState(0, 0, "", None)
 
 
 @pytest.mark.parametrize("attempt", ["", "a" * 32, "A" * 31, "A" * 34, "0" * 32, "G" * 32, "é"])
 def test_what_is_no_attempt_is_refused(store: Log, attempt: str) -> None:
-    for entry in (stage([b"a"], 0, attempt), one(attempt, 0, 1, 0), Discard("t", "p", attempt)):
+    for entry in (stage([b"a"], 0, attempt), one(attempt, 0, 1, 0), Discard(TP, attempt)):
         if not (attempt == "" and isinstance(entry, Discard)):
             with pytest.raises(ValueError, match=r"32 upper-case hex digits"):
                 store.write([entry])
@@ -314,13 +319,13 @@ def test_what_is_no_number_is_refused(store: Log, number: int) -> None:
     for entry in (
         stage([b"b"], 1, number=number),
         one(A, 0, 1, number),
-        SetTransaction("t", "p", transaction),
-        RecordBatch.of("t", "p", 0, [b"c"], transaction),
+        SetTransaction(TP, transaction),
+        RecordBatch.of(TP, 0, [b"c"], transaction),
     ):
         with pytest.raises(ValueError, match="a unit's number is"):
             store.write([entry])
     assert store.write([one(A, 0, 1, 2**63 - 1)]) == [None]
-    assert store.transaction_state("t", "p").transaction == Transaction(2**63 - 1, 0, 1)
+    assert store.transaction_state(TP).transaction == Transaction(2**63 - 1, 0, 1)
 
 
 @pytest.mark.parametrize("offset", [-1, 2**63, 2**64, 2**70])
@@ -336,4 +341,4 @@ def test_offsets_that_cannot_be_are_refused(store: Log, offset: int) -> None:
     )
     for outcome in outcomes:
         assert isinstance(outcome, OffsetConflictError | FencedError)
-    assert store.transaction_state("t", "p") == TransactionState(0, 1, A, None)
+    assert store.transaction_state(TP) == TransactionState(0, 1, A, None)

@@ -17,6 +17,7 @@ from dafka_core.records import (
     NO_VERSION,
     RecordBatch,
     StagedTransaction,
+    TopicPartition,
     Transaction,
     TransactionState,
 )
@@ -59,7 +60,7 @@ class Model:
         self.drop()
 
     def mark(self, transaction: Transaction) -> None:
-        if transaction.number > (self.marker.number if self.marker else NO_VERSION):
+        if transaction.version > (self.marker.version if self.marker else NO_VERSION):
             self.marker = transaction
 
 
@@ -83,14 +84,14 @@ class Units(RuleBasedStateMachine):
 
     @initialize()
     def begin(self) -> None:
-        self.store.append([RecordBatch.of("t", "q", 0, [b"first"])])
+        self.store.append([RecordBatch.of(TopicPartition("t", "q"), 0, [b"first"])])
         self.models["q"].committed = [b"first"]
 
     @rule(name=PARTITIONS, size=SIZES, at_tail=st.booleans(), shift=SHIFTS)
     def append(self, name: str, size: int, at_tail: bool, shift: int) -> None:
         model, values = self.models[name], self.values(size)
         offset = (model.staged_end if at_tail else model.end) + shift
-        batch = RecordBatch.of("t", name, offset, values)
+        batch = RecordBatch.of(TopicPartition("t", name), offset, values)
         if offset == model.end:
             model.drop()
         elif offset == model.staged_end and model.transaction is not None:
@@ -117,11 +118,10 @@ class Units(RuleBasedStateMachine):
     ) -> None:
         model, values = self.models[name], self.values(size)
         offset = (model.end if anew else model.staged_end) + shift
-        (outcome,) = self.store.write(
-            [Stage(RecordBatch.of("t", name, offset, values), attempt, number)]
-        )
+        batch = RecordBatch.of(TopicPartition("t", name), offset, values)
+        (outcome,) = self.store.write([Stage(batch, attempt, number)])
         own = bool(model.staged) and model.attempt == attempt
-        exists = model.marker is not None and NO_VERSION < number <= model.marker.number
+        exists = model.marker is not None and NO_VERSION < number <= model.marker.version
         older = not own and NO_VERSION < number < model.number
         if exists or older or not (offset == model.end or (own and offset == model.staged_end)):
             assert outcome is not None
@@ -144,9 +144,9 @@ class Units(RuleBasedStateMachine):
             offset = model.end + shift
             if offset < 0:
                 return
-            number = 1 + (model.marker.number if model.marker else 0)
+            number = 1 + (model.marker.version if model.marker else 0)
             transaction = Transaction(number, offset, offset + len(values) + more * 20)
-        batch = RecordBatch.of("t", name, offset, values, transaction)
+        batch = RecordBatch.of(TopicPartition("t", name), offset, values, transaction)
         (outcome,) = self.store.write([batch])
         goes_on = model.transaction == transaction and offset == model.staged_end
         if not goes_on and offset != model.end:
@@ -158,7 +158,7 @@ class Units(RuleBasedStateMachine):
         model.staged, model.transaction, model.number = (
             model.staged + values,
             transaction,
-            transaction.number,
+            transaction.version,
         )
         if batch.end == transaction.end:
             model.show()
@@ -191,12 +191,12 @@ class Units(RuleBasedStateMachine):
                 and done[transaction.partition][1][2:5] == transaction[2:5]
             ):
                 continue
-            marked = model.marker.number if model.marker else NO_VERSION
+            marked = model.marker.version if model.marker else NO_VERSION
             refused |= (
                 transaction.partition in done
                 or transaction.attempt != model.attempt
                 or transaction.end != model.staged_end
-                or NO_VERSION < transaction.number <= marked
+                or NO_VERSION < transaction.version <= marked
             )
             done[transaction.partition] = model, transaction
         (outcome,) = self.store.write([Commit(tuple(transactions))])
@@ -205,11 +205,11 @@ class Units(RuleBasedStateMachine):
             for model, transaction in done.values():
                 model.show()
                 model.last = transaction[2:5]
-                model.mark(Transaction(transaction.number, transaction.start, transaction.end))
+                model.mark(Transaction(transaction.version, transaction.start, transaction.end))
 
     @rule(name=PARTITIONS, attempt=st.sampled_from((A, B, "")))
     def discard(self, name: str, attempt: str) -> None:
-        assert self.store.write([Discard("t", name, attempt)]) == [None]
+        assert self.store.write([Discard(TopicPartition("t", name), attempt)]) == [None]
         model = self.models[name]
         if model.attempt == attempt:
             model.drop()
@@ -219,8 +219,8 @@ class Units(RuleBasedStateMachine):
         model = self.models[name]
         end = model.end + beyond
         transaction = Transaction(number, max(end - length, 0), max(end, 1))
-        (outcome,) = self.store.write([SetTransaction("t", name, transaction)])
-        same = model.marker is not None and model.marker.number == number != NO_VERSION
+        (outcome,) = self.store.write([SetTransaction(TopicPartition("t", name), transaction)])
+        same = model.marker is not None and model.marker.version == number != NO_VERSION
         assert (outcome is not None) == (
             transaction.end > model.end or (same and model.marker != transaction)
         )
@@ -232,7 +232,7 @@ class Units(RuleBasedStateMachine):
         model = self.models[name]
         before = model.end * part // 4
         model.earliest = max(model.earliest, before)
-        assert self.store.trim("t", name, before) == model.earliest
+        assert self.store.trim(TopicPartition("t", name), before) == model.earliest
 
     @rule()
     def merge(self) -> None:
@@ -254,17 +254,18 @@ class Units(RuleBasedStateMachine):
     def the_log_is_as_the_model(self) -> None:
         facts: dict[str, Any] = {info.partition: info for info in self.store.partitions()}
         for name, model in self.models.items():
+            tp = TopicPartition("t", name)
             attempt = model.attempt if model.staged else model.last[0] if model.last else ""
-            assert self.store.transaction_state("t", name) == TransactionState(
+            assert self.store.transaction_state(tp) == TransactionState(
                 model.end, model.staged_end, attempt, model.marker
             )
             assert held(self.store, name) == model.committed[model.earliest :]
             assert (name in facts) == bool(model.committed)
-            found = self.store.statistics("t", name)
+            found = self.store.statistics(tp)
             if found is not None and found.records:
                 size = sum(map(len, model.committed[model.earliest :]))
                 assert found.size_bytes >= size
-                assert found.last_time_us == self.store.times("t", name, 0, model.end)[-1][1]
+                assert found.last_time_us == self.store.times(tp, 0, model.end)[-1][1]
             elif found is not None:
                 assert found.size_bytes == 0
 

@@ -1,0 +1,177 @@
+"""The values of consecutive records as columns, whoever made them: the log, Arrow or the network."""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterable, Iterator, Sequence
+from typing import TYPE_CHECKING, Self, overload
+
+import numpy as np
+import numpy.typing as npt
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+Bytes = bytes | bytearray | memoryview
+Longs = npt.NDArray[np.int64]
+
+_NONE = np.zeros(1, np.int64)
+
+
+class Values(Sequence[bytes]):
+    """One buffer with all values, and the offset in it at which each one begins and ends.
+
+    The log, Arrow and packed messages keep values in the same way, so values pass from one to the
+    other without a copy and without a look at each of them.  Who wants ``bytes`` objects gets
+    them, made at the first use.  Immutable.
+    """
+
+    __slots__ = ("_buffer", "_ends", "_list")
+
+    def __init__(self) -> None:
+        """No values; see ``of``, ``from_columns`` and ``from_arrow``."""
+        self._list: list[bytes] | None = None
+        self._ends: npt.NDArray[np.integer] | None = _NONE
+        self._buffer: memoryview = memoryview(b"")
+
+    @classmethod
+    def of(cls, values: Iterable[bytes]) -> Self:
+        """Values from objects; takes over a list that it is given."""
+        if isinstance(values, cls):
+            return values
+        made = cls()
+        made._list = values if isinstance(values, list) else list(values)
+        made._ends = None
+        return made
+
+    @classmethod
+    def from_columns(cls, ends: npt.NDArray[np.integer], buffer: Bytes) -> Self:
+        """Values from ``count + 1`` ascending offsets into ``buffer``, whose bytes stay in place.
+
+        Value ``i`` is ``buffer[ends[i] : ends[i + 1]]``.
+        """
+        made = cls()
+        made._ends = ends
+        made._buffer = memoryview(buffer)
+        return made
+
+    @classmethod
+    def from_arrow(cls, array: pa.Array) -> Self:
+        """Values from an Arrow array of binary or string without nulls; shares its buffers."""
+        _, offsets, data = array.buffers()
+        if len(array) == 0 or offsets is None:
+            return cls()
+        dtype = np.dtype("<i8" if str(array.type).startswith("large") else "<i4")
+        ends = np.frombuffer(offsets, dtype, len(array) + 1, array.offset * dtype.itemsize)
+        # Arrow says that its bytes are signed; who joins them with others must not care.
+        return cls.from_columns(ends, memoryview(data).cast("B") if data else b"")
+
+    @classmethod
+    def concat(cls, parts: Sequence[Values]) -> Values:
+        """The values of all parts, in order; copied into one new buffer unless it is one part."""
+        if len(parts) == 1:
+            return parts[0]
+        columns = [part.columns() for part in parts]
+        sizes = np.array([len(data) for _, data in columns], np.int64)
+        bases = sizes.cumsum() - sizes
+        ends = [each[1:] + base for (each, _), base in zip(columns, bases, strict=True)]
+        dtype = np.int32 if sizes.sum() <= np.iinfo(np.int32).max else np.int64
+        joined: npt.NDArray[np.integer] = np.concatenate([_NONE, *ends]).astype(dtype)
+        return cls.from_columns(joined, b"".join([data for _, data in columns]))
+
+    def columns(self) -> tuple[Longs, memoryview]:
+        """``count + 1`` offsets, the first one 0, and the values one after the other."""
+        ends = self._offsets()
+        first = int(ends[0])
+        rebased = ends.astype(np.int64, copy=False)
+        return (rebased - first if first else rebased), self._buffer[first : int(ends[-1])]
+
+    def to_list(self) -> list[bytes]:
+        """The values as objects; not to be changed."""
+        if self._list is None:
+            ends, data = self.columns()
+            # One unpack of "100s98s..." is the fastest way to that many bytes objects. Not by
+            # struct.unpack: it keeps the last hundred formats, which are megabytes here.
+            lengths = tuple(np.diff(ends).tolist())
+            self._list = list(struct.Struct("%ds" * len(lengths) % lengths).unpack(data))
+        return self._list
+
+    def to_arrow(self) -> pa.BinaryArray:
+        """The values as an Arrow array of binary; no value is copied.
+
+        Raises:
+            OverflowError: they have 2 GiB or more, which the type cannot hold.
+        """
+        # A node that has no use for Arrow shall not wait for it to load.
+        import pyarrow as pa  # noqa: PLC0415
+
+        ends, buffer = self._offsets(), self._buffer
+        if ends.dtype != np.int32:
+            ends, buffer = self.columns()
+            if len(buffer) > np.iinfo(np.int32).max:
+                raise OverflowError("an array of binary holds less than 2 GiB; take a part")
+            ends = ends.astype(np.int32)
+        buffers = [None, pa.py_buffer(ends), pa.py_buffer(buffer)]
+        return pa.Array.from_buffers(pa.binary(), len(self), buffers, null_count=0)
+
+    def fitting(self, start: int, max_bytes: int) -> int:
+        """How many values from ``start`` on have at most ``max_bytes`` together."""
+        ends = self._offsets()
+        return int(ends.searchsorted(int(ends[start]) + max_bytes, side="right")) - 1 - start
+
+    @property
+    def largest_bytes(self) -> int:
+        """How long the longest value is; 0 if there is none."""
+        if self._ends is None:
+            return max(map(len, self.to_list()), default=0)
+        return int(np.diff(self._ends).max(initial=0))
+
+    @property
+    def size_bytes(self) -> int:
+        """How long all values are together."""
+        ends = self._offsets()
+        return int(ends[-1]) - int(ends[0])
+
+    def _offsets(self) -> npt.NDArray[np.integer]:
+        if self._ends is None:
+            values = self.to_list()
+            ends = np.zeros(len(values) + 1, np.int64)
+            np.fromiter(map(len, values), np.int64, len(values)).cumsum(out=ends[1:])
+            data = b"".join(values)
+            if len(data) != int(ends[-1]):  # another buffer, whose len() counts its elements
+                raise TypeError("values must be bytes")
+            self._buffer, self._ends = memoryview(data), ends
+        return self._ends
+
+    def __len__(self) -> int:
+        return len(self.to_list()) if self._ends is None else len(self._ends) - 1
+
+    @overload
+    def __getitem__(self, index: int) -> bytes: ...
+    @overload
+    def __getitem__(self, index: slice) -> Values: ...
+    def __getitem__(self, index: int | slice) -> bytes | Values:
+        if not isinstance(index, slice):
+            return self.to_list()[index]
+        start, stop, step = index.indices(len(self))
+        if self._ends is None or step != 1:
+            return Values.of(self.to_list()[index])
+        if start >= stop:
+            return Values()
+        return Values.from_columns(self._ends[start : stop + 1], self._buffer)
+
+    def __iter__(self) -> Iterator[bytes]:
+        return iter(self.to_list())
+
+    def __eq__(self, other: object) -> bool:
+        if isinstance(other, Values | list | tuple):
+            return self.to_list() == list(other)
+        return NotImplemented
+
+    __hash__ = None  # type: ignore[assignment]  # as a list's: equal to one
+
+    def __repr__(self) -> str:
+        return f"Values.of({self.to_list()!r})"
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return (Values.of, (self.to_list(),))
