@@ -1,35 +1,103 @@
-"""The README: its examples run as they stand, and its options tables are those declared."""
+"""The README and the pages: their examples run as they stand, and what they name is there."""
 
 from __future__ import annotations
 
+import os
 import re
+import shlex
+import subprocess
+import sys
 import uuid
+from collections.abc import Iterator
 from pathlib import Path
+from typing import NamedTuple
 
 import pytest
+import typer
 from pyspark.sql import SparkSession
 
 from dafka_core import EmbeddedCluster, Producer, Reader
+from dafka_core.cli.app import app
 from scripts import options
 
-README = Path(__file__).parents[2] / "README.md"
+ROOT = Path(__file__).parents[2]
+PAGES = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/*.md")])
 
 
-def example(heading: str) -> str:
-    """The first Python example under a heading."""
-    section = README.read_text(encoding="utf-8").split(f"\n## {heading}\n")[1].split("\n## ")[0]
-    found = re.search(r"```python\n(.*?)```", section, re.DOTALL)
-    assert found is not None
-    return found[1]
+class Block(NamedTuple):
+    """A block of code: in which section of which page, of which language."""
+
+    page: str
+    heading: str
+    language: str
+    text: str
+
+
+def blocks() -> Iterator[Block]:
+    for path in PAGES:
+        page = path.relative_to(ROOT).as_posix()
+        for section in re.split(r"\n##+ ", path.read_text(encoding="utf-8")):
+            heading = section.split("\n", 1)[0]
+            for language, text in re.findall(r"```(\w*)\n(.*?)```", section, re.DOTALL):
+                yield Block(page, heading, language, text)
+
+
+def example(page: str, heading: str, language: str = "python") -> str:
+    """The only block of its language under a heading."""
+    [text] = [block.text for block in blocks() if block[:3] == (page, heading, language)]
+    return text
+
+
+PROGRAM = ("README.md", "One program")
+CLUSTER = ("docs/cluster.md", "From Python")
+READING = ("docs/spark.md", "Reading")
+WRITING = ("docs/spark.md", "Writing")
+FLIGHT = ("docs/flight.md", "A client in ten lines")
+
+
+def test_every_example_in_python_has_a_test_here() -> None:
+    found = [(block.page, block.heading) for block in blocks() if block.language == "python"]
+    assert sorted(found) == sorted([PROGRAM, CLUSTER, READING, WRITING, FLIGHT])
 
 
 def test_the_options_tables_are_those_declared() -> None:
-    text = README.read_text(encoding="utf-8")
+    text = options.PAGE.read_text(encoding="utf-8")
     assert options.updated(text) == text
 
 
+def test_a_page_without_a_place_for_the_options_is_an_error() -> None:
+    with pytest.raises(ValueError, match="has them 0 times"):
+        options.updated("no tables here")
+
+
+def test_the_program_prints_what_the_readme_says_and_leaves_nothing(tmp_path: Path) -> None:
+    here, temporary = tmp_path / "here", tmp_path / "temporary"
+    for directory in (here, temporary):
+        directory.mkdir()
+    program = tmp_path / "program.py"
+    program.write_text(example(*PROGRAM))
+    environment = os.environ | {
+        "TMPDIR": str(temporary),
+        # A JVM that lives for seconds: its second compiler would cost more than it gives.
+        "PYSPARK_SUBMIT_ARGS": "--driver-java-options -XX:TieredStopAtLevel=1 pyspark-shell",
+    }
+    del environment["PYSPARK_PYTHON"]  # the program names it itself
+    done = subprocess.run(
+        [sys.executable, program],
+        cwd=here,
+        env=environment,
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=240,
+    )
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.split() == example(*PROGRAM, language="").split()
+    assert [*here.iterdir(), *temporary.iterdir()] == []
+
+
 def test_the_example_of_a_cluster(capsys: pytest.CaptureFixture[str]) -> None:
-    exec(example("A cluster"), {})
+    exec(example(*CLUSTER), {})
     printed = capsys.readouterr().out.splitlines()
     assert [line.split()[2:] for line in printed] == [
         ["0", "b'hello'"],
@@ -45,7 +113,7 @@ def test_the_example_of_reading(
         producer.publish_many([b"one", b"two"])
         producer.flush(20)
     names = {"spark": spark, "tower": cluster.tower, "checkpoint": str(tmp_path)}
-    exec(example("Reading"), names)
+    exec(example(*READING), names)
     names["query"].awaitTermination()  # type: ignore[attr-defined]
     counted = {row["partition"]: row["count"] for row in spark.table("counts").collect()}
     assert counted[producer.address] == 2
@@ -55,7 +123,7 @@ def test_the_example_of_writing(
     spark: SparkSession, cluster: EmbeddedCluster, tmp_path: Path
 ) -> None:
     names = {"spark": spark, "tower": cluster.tower, "checkpoint": str(tmp_path)}
-    exec(example("Writing"), names)
+    exec(example(*WRITING), names)
     with Reader(tower=cluster.tower) as reader:
         held = reader.partitions(["ids", "loud-ids"], timeout_s=20)
     for topic in ("ids", "loud-ids"):
@@ -67,22 +135,61 @@ def test_the_example_of_flight(capsys: pytest.CaptureFixture[str]) -> None:
         with Producer("greetings", tower=cluster.tower) as producer:
             producer.publish_many([b"hello", b"brokerless", b"world"])
             producer.flush(20)
-        exec(example("Any Arrow Flight client"), {"location": cluster.locations()[-1]})
+        exec(example(*FLIGHT), {"location": cluster.locations()[-1]})
     printed = capsys.readouterr().out
     assert "offset: [[0,1,2]]" in printed
     assert re.search(r"│ +3 │ +10 │", printed)
 
 
 def test_the_example_of_sql(spark: SparkSession, cluster: EmbeddedCluster) -> None:
-    topic = f"sql-{uuid.uuid4().hex[:8]}"
+    topic = f"sql_{uuid.uuid4().hex[:8]}"
     with Producer(topic, tower=cluster.tower) as producer:
         producer.publish(b"row")
         producer.flush(20)
-    table = topic.replace("-", "_")
-    spark.sql(
-        f"CREATE TABLE {table} USING dafka OPTIONS (subscribe '{topic}', tower '{cluster.tower}')"
-    )
+    statement = example("docs/spark.md", "SQL", "sql")
+    assert statement.count("flights") == 2
+    spark.sql(statement.replace("flights", topic).replace("HOST:5556:5557", cluster.tower))
     try:
-        assert [bytes(row.value) for row in spark.table(table).collect()] == [b"row"]
+        assert [bytes(row.value) for row in spark.table(topic).collect()] == [b"row"]
     finally:
-        spark.sql(f"DROP TABLE {table}")
+        spark.sql(f"DROP TABLE {topic}")
+
+
+def commands(program: str) -> list[tuple[str, str]]:
+    """Where in the blocks of shell a program is run, and with which arguments."""
+    return [
+        (block.page, found)
+        for block in blocks()
+        if block.language == "sh"
+        for line in block.text.splitlines()
+        for found in re.findall(rf"(?:^|\| ){program} ([^|&#]+)", line)
+    ]
+
+
+@pytest.mark.parametrize(("page", "command"), commands("dafka"))
+def test_a_command_in_a_page_is_one_that_dafka_takes(page: str, command: str) -> None:
+    name, *arguments = shlex.split(command)
+    group = typer.main.get_command(app)
+    group.commands[name].make_context(name, arguments)  # type: ignore[attr-defined]
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_what_a_page_says_to_make_can_be_made(page: Path) -> None:
+    targets = set(re.findall(r"^([a-z]+):", (ROOT / "Makefile").read_text(), re.MULTILINE))
+    named = re.findall(r"(?:`|^)make ([a-z]+)\b", page.read_text(encoding="utf-8"), re.MULTILINE)
+    assert set(named) <= targets
+
+
+def anchors(page: Path) -> set[str]:
+    """What GitHub makes of a page's headings."""
+    headings = re.findall(r"^#+ (.+)$", page.read_text(encoding="utf-8"), re.MULTILINE)
+    return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_what_a_page_links_to_is_there(page: Path) -> None:
+    for link in re.findall(r"\]\((?!https?:)([^)\s]+)\)", page.read_text(encoding="utf-8")):
+        name, _, anchor = link.partition("#")
+        target = (page.parent / name) if name else page
+        assert target.exists(), link
+        assert not anchor or anchor in anchors(target), link
