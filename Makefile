@@ -12,7 +12,7 @@ help: ## this list
 	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "make %-9s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 demo: java env ## a year of flights through Dafka and Spark, with a kill and a restart in between
-	@$(BIN)/python jobs/demo.py
+	@PYTHONPATH=jobs $(BIN)/python -m demo
 
 test: java env lint ## everything: format, lint, types, tests
 	@$(BIN)/python -m pytest -n 2 --dist loadgroup

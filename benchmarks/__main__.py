@@ -5,17 +5,17 @@ from __future__ import annotations
 import argparse
 import importlib
 
-from benchmarks.bench import FULL_RECORDS, SIZES_BYTES, prepared
 from benchmarks.figures import Figure, print_line, print_table
+from benchmarks.harness import FULL_RECORDS, SIZES_BYTES, prepared
 
 ROWS = {
-    "read": "reading",
-    "write": "writing",
-    "drain": "draining",
-    "trigger": "triggers",
-    "replay": "replaying",
-    "mesh": "ingesting",
-    "memory": "memory",
+    "read": "bench_read",
+    "write": "bench_write",
+    "drain": "bench_drain",
+    "trigger": "bench_micro_batch",
+    "replay": "bench_replay",
+    "mesh": "bench_ingest",
+    "memory": "bench_memory",
 }
 """Modules by the name of their row.  Imported when they run: the processes that rows start import
 this module, too, and need not wait for Spark."""

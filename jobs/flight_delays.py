@@ -15,8 +15,8 @@ from __future__ import annotations
 import argparse
 from collections.abc import Callable, Sequence
 
-from _arguments import add_query_arguments, print_json
-from _session import build_session, read_topic, run_query
+from job_arguments import add_query_arguments, print_json
+from job_session import build_session, read_topic, run_query
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as sf
 

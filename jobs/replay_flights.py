@@ -17,8 +17,8 @@ import time
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 
-from _arguments import add_tower_argument, positive, print_json
-from _flights import ORIGINS, Flights, address_of, checksum, load_flights
+from flight_records import ORIGINS, Flights, address_of, checksum, load_flights
+from job_arguments import add_tower_argument, positive, print_json
 
 from dafka_core import Producer
 

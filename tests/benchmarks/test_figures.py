@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.bench import FULL_RECORDS, Bench, fill
 from benchmarks.figures import Figure, compared, in_turns, print_line, slower
+from benchmarks.harness import FULL_RECORDS, Bench, fill
 from dafka_core.storage import Log
 
 

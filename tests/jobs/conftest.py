@@ -23,7 +23,7 @@ os.environ.setdefault(
     "PYSPARK_SUBMIT_ARGS", "--driver-java-options -XX:TieredStopAtLevel=1 pyspark-shell"
 )
 
-from _session import build_session  # noqa: E402
+from job_session import build_session  # noqa: E402
 from pyspark.sql import SparkSession  # noqa: E402
 
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import pytest
-from _compare import PartitionSum, partition_differences, row_differences, sums_of
-from _flights import checksum
+from demo.compare import PartitionSum, partition_differences, row_differences, sums_of
+from flight_records import checksum
 from pyspark.sql import SparkSession
 
 Rows = list[dict[str, object]]

@@ -9,10 +9,10 @@ from datetime import UTC, datetime
 from pathlib import Path
 from types import SimpleNamespace
 
-import demo
 import pytest
-from _processes import JobFailedError
-from demo import Demo, Observed, Outcome
+from demo import demo
+from demo.demo import Demo, Observed, Outcome
+from demo.processes import JobFailedError
 
 from tests.jobs.conftest import ROOT
 
@@ -33,9 +33,14 @@ _RESULT = {
 
 def test_the_demo_survives_its_crash_and_finds_no_difference(tmp_path: Path) -> None:
     output = tmp_path / "out"
-    command = [sys.executable, str(ROOT / "jobs" / "demo.py"), "--limit=4000", f"--output={output}"]
+    command = [sys.executable, "-m", "demo", "--limit=4000", f"--output={output}"]
     done = subprocess.run(
-        command, check=False, capture_output=True, text=True, timeout=DEMO_TIMEOUT_S
+        command,
+        check=False,
+        capture_output=True,
+        text=True,
+        timeout=DEMO_TIMEOUT_S,
+        cwd=ROOT / "jobs",
     )
     assert done.returncode == 0, done.stdout + done.stderr
     assert "killed the query (SIGKILL) after batch" in done.stdout

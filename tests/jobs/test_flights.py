@@ -7,7 +7,7 @@ import importlib.util
 import json
 
 import pytest
-from _flights import (
+from flight_records import (
     FLIGHTS_OF_2013,
     ORIGINS,
     FlightsNotFoundError,

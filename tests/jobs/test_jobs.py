@@ -14,10 +14,10 @@ from typing import Any
 
 import pyspark
 import pytest
-from _compare import row_differences
-from _flights import ORIGINS, address_of, load_flights
 from chispa import assert_df_equality
+from demo.compare import row_differences
 from flight_delays import RESULT_KEY, delays, from_records, latest_results, parse_flights
+from flight_records import ORIGINS, address_of, load_flights
 from pyspark.sql import DataFrame, SparkSession
 from topic_to_parquet import as_text
 

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from _processes import Job, JobFailedError
+from demo.processes import Job, JobFailedError
 
 WAIT_S = 30.0
 

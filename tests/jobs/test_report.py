@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from _plot import _edges, plot_delays
-from _report import Tally, delay_table
+from demo.plot import _edges, plot_delays
+from demo.report import Tally, delay_table
 from rich.console import Console
 
 START = datetime(2013, 1, 1, tzinfo=UTC)

@@ -14,8 +14,8 @@ from functools import partial
 from multiprocessing.connection import Connection
 from typing import Any
 
-from benchmarks.bench import Bench, empty
 from benchmarks.figures import Figure, compared, in_turns
+from benchmarks.harness import Bench, empty
 from benchmarks.mesh import UNIT, Child, bare_loop, full_records, in_child, values_of
 from dafka_core import Consumer, EmbeddedCluster, Producer
 from dafka_core.errors import NotAcknowledgedError

@@ -17,11 +17,11 @@ from typing import Any
 
 from pyspark.sql import SparkSession
 
-from benchmarks import sparks
-from benchmarks.bench import Bench
+from benchmarks import spark_sessions
+from benchmarks.bench_read import UNIT, source_options, stub_options
 from benchmarks.figures import Figure, Side, compared, in_turns, tell
-from benchmarks.reading import UNIT, source_options, stub_options
-from benchmarks.stubs import FORM
+from benchmarks.harness import Bench
+from benchmarks.stub_source import FORM
 from dafka_core import EmbeddedCluster
 
 FULL_LIMIT = 1_000_000
@@ -69,7 +69,7 @@ class Drain:
 
 def run(bench: Bench) -> Iterator[Figure]:
     """Two figures of each size."""
-    with sparks.session() as spark:
+    with spark_sessions.session() as spark:
         for size_bytes in bench.sizes_bytes:
             with bench.backlog(size_bytes) as cluster:
                 yield from compare(spark, bench, cluster, size_bytes)
@@ -86,7 +86,7 @@ def compare(
     drain = Drain(spark, "dafka", bench.records, stream)
     sides: dict[str, Side] = {
         "drain": drain,
-        "read": partial(sparks.read_rate, spark, "dafka", bench.records, batch),
+        "read": partial(spark_sessions.read_rate, spark, "dafka", bench.records, batch),
         "stub": Drain(spark, FORM, bench.records, stub),
     }
     name = f"backlog drained, {size_bytes} B"

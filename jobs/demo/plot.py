@@ -8,12 +8,13 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
-from _flights import ORIGINS
-from _report import Results, Tally
+from flight_records import ORIGINS
 from matplotlib.axes import Axes
 from matplotlib.cm import ScalarMappable
 from matplotlib.colors import LinearSegmentedColormap, Normalize
 from matplotlib.figure import Figure
+
+from demo.report import Results, Tally
 
 AIRPORTS = {"EWR": "Newark (EWR)", "JFK": "Kennedy (JFK)", "LGA": "LaGuardia (LGA)"}
 

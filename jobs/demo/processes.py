@@ -15,7 +15,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
-JOBS = Path(__file__).resolve().parent
+JOBS = Path(__file__).resolve().parents[1]
 
 # A stopping query finishes its tasks and its JVM writes its logs: seconds, on a busy machine more.
 STOP_TIMEOUT_S = 60.0

@@ -14,11 +14,11 @@ from typing import Any
 
 from pyspark.sql import SparkSession
 
-from benchmarks import sparks
-from benchmarks.bench import Bench, filled
+from benchmarks import spark_sessions
+from benchmarks.bench_read import source_options
 from benchmarks.figures import Figure, compared, in_turns
-from benchmarks.reading import source_options
-from benchmarks.stubs import FORM
+from benchmarks.harness import Bench, filled
+from benchmarks.stub_source import FORM
 from dafka_spark.options import AT_LEAST_ONCE, DELIVERY, EXACTLY_ONCE
 
 LIMIT = 100
@@ -35,7 +35,7 @@ FULL_BATCHES = 20
 def run(bench: Bench) -> Iterator[Figure]:
     """Each size, both ways to deliver."""
     batches = bench.part(FULL_BATCHES, least=2)
-    with sparks.session() as spark:
+    with spark_sessions.session() as spark:
         for size_bytes in bench.sizes_bytes:
             records = LIMIT * (WARM_UP + batches)
             directory = bench.directory / f"triggers-{size_bytes}"

@@ -12,9 +12,9 @@ from typing import Any
 
 from pyspark.sql import DataFrame, SparkSession
 
-from benchmarks.flights import FlightSource
-from benchmarks.mapped import MappedSource
-from benchmarks.stubs import StubSource
+from benchmarks.bare_flight_server import FlightSource
+from benchmarks.mapped_file import MappedSource
+from benchmarks.stub_source import StubSource
 
 SLOTS = 2
 """Tasks that run at a time."""

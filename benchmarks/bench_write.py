@@ -15,10 +15,10 @@ from pathlib import Path
 
 from pyspark.sql import DataFrame, SparkSession
 
-from benchmarks import sparks
-from benchmarks.bench import TOPIC, Bench, empty
+from benchmarks import spark_sessions
 from benchmarks.figures import Figure, compared, in_turns, slower
-from benchmarks.stubs import FORM
+from benchmarks.harness import TOPIC, Bench, empty
+from benchmarks.stub_source import FORM
 
 FULL_RECORDS = 5_000_000
 
@@ -40,12 +40,12 @@ pages of a file that was deleted just before.
 def run(bench: Bench) -> Iterator[Figure]:
     """Each size beside its references."""
     records = bench.part(FULL_RECORDS)
-    with sparks.session() as spark:
+    with spark_sessions.session() as spark:
         for size_bytes in bench.sizes_bytes:
-            frame = rows(spark, records, size_bytes, tasks=sparks.SLOTS)
+            frame = rows(spark, records, size_bytes, tasks=spark_sessions.SLOTS)
             sides = {
                 "dafka": partial(write_rate, frame, records),
-                "counting": partial(sparks.rate, records, frame, FORM, {}),
+                "counting": partial(spark_sessions.rate, records, frame, FORM, {}),
                 "file": partial(file_rate, records, size_bytes),
             }
             name = f"batch write, acknowledged, {size_bytes} B"
@@ -67,7 +67,9 @@ def rows(spark: SparkSession, records: int, size_bytes: int, *, tasks: int) -> D
 def write_rate(frame: DataFrame, records: int) -> float:
     """Millions of rows a second into a new store."""
     with empty() as cluster:
-        return sparks.rate(records, frame, "dafka", {"tower": cluster.tower, "topic": TOPIC})
+        return spark_sessions.rate(
+            records, frame, "dafka", {"tower": cluster.tower, "topic": TOPIC}
+        )
 
 
 def file_rate(records: int, size_bytes: int) -> float:

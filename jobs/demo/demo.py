@@ -23,9 +23,8 @@ from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
-from _arguments import positive
-from _compare import PartitionSum, partition_differences, row_differences, sums_of
-from _flights import (
+from flight_delays import RESULT_KEY, delays, from_records, latest_results, parse_flights
+from flight_records import (
     FLIGHTS_OF_2013,
     ORIGINS,
     Flights,
@@ -33,16 +32,17 @@ from _flights import (
     load_airlines,
     load_flights,
 )
-from _plot import plot_delays
-from _processes import Job, JobFailedError
-from _report import delay_table
-from _session import build_session
-from flight_delays import RESULT_KEY, delays, from_records, latest_results, parse_flights
+from job_arguments import positive
+from job_session import build_session
 from pyspark.sql import DataFrame, SparkSession
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
 from dafka_core import DafkaError, EmbeddedCluster
+from demo.compare import PartitionSum, partition_differences, row_differences, sums_of
+from demo.plot import plot_delays
+from demo.processes import Job, JobFailedError
+from demo.report import delay_table
 
 TOPIC = "flights"
 RESULTS_TOPIC = "delays"
@@ -356,7 +356,3 @@ def _parser() -> argparse.ArgumentParser:
         help="where results, logs and the plot go (default: %(default)s)",
     )
     return parser
-
-
-if __name__ == "__main__":
-    sys.exit(main())

@@ -20,7 +20,7 @@ from pyarrow import flight
 from pyspark.sql.datasource import DataSourceReader, InputPartition
 from pyspark.sql.types import StructType
 
-from benchmarks.stubs import Rows, StubReader, StubSource, prebuilt, taken
+from benchmarks.stub_source import Rows, StubReader, StubSource, prebuilt, taken
 
 FORM = "bench-flight"
 
@@ -113,7 +113,14 @@ def copied_and_checked(batch: pa.RecordBatch) -> pa.RecordBatch:
 def serving(directory: Path, rows: int, size_bytes: int) -> Iterator[str]:
     """A server in a process of its own; where it is."""
     location = f"grpc+unix://{directory / 'bare.sock'}"
-    command = [sys.executable, "-m", "benchmarks.flights", location, str(rows), str(size_bytes)]
+    command = [
+        sys.executable,
+        "-m",
+        "benchmarks.bare_flight_server",
+        location,
+        str(rows),
+        str(size_bytes),
+    ]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
         try:
             assert process.stdout is not None

@@ -6,8 +6,8 @@ import time
 from collections.abc import Iterator
 from functools import partial
 
-from benchmarks.bench import TOPIC, Bench, filled
 from benchmarks.figures import Figure, compared, in_turns
+from benchmarks.harness import TOPIC, Bench, filled
 from benchmarks.mesh import UNIT, bare_loop, full_records, in_child
 from dafka_core import Consumer
 

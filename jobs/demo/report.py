@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from _flights import ORIGINS
+from flight_records import ORIGINS
 from rich import box
 from rich.table import Table
 

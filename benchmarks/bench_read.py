@@ -14,10 +14,10 @@ from typing import Any
 
 from pyspark.sql import SparkSession
 
-from benchmarks import flights, mapped, sparks
-from benchmarks.bench import TOPIC, Bench
+from benchmarks import bare_flight_server, mapped_file, spark_sessions
 from benchmarks.figures import Figure, compared, in_turns
-from benchmarks.stubs import FORM
+from benchmarks.harness import TOPIC, Bench
+from benchmarks.stub_source import FORM
 from dafka_core import EmbeddedCluster
 from dafka_core.storage.storage_errors import DATA_FILE
 from dafka_spark import DafkaDataSource
@@ -36,7 +36,7 @@ Forms = dict[str, tuple[str, dict[str, Any]]]
 
 def run(bench: Bench) -> Iterator[Figure]:
     """Both ways to fetch beside the reference."""
-    with sparks.session() as spark:
+    with spark_sessions.session() as spark:
         for size_bytes in bench.sizes_bytes:
             with bench.backlog(size_bytes) as cluster:
                 yield from compare(spark, bench, cluster, size_bytes)
@@ -65,7 +65,7 @@ def beside(
     name = f"batch read, {stub['size']} B"
     reference = f"batches of {stub['batch']} rows"
     sides = {
-        side: partial(sparks.read_rate, spark, form, bench.records, options)
+        side: partial(spark_sessions.read_rate, spark, form, bench.records, options)
         for side, (form, options) in {**forms, reference: (FORM, stub)}.items()
     }
     rates = in_turns(name, sides, bench.pairs, warm_ups=WARM_UPS)
@@ -84,16 +84,16 @@ def bare(
     if fetch == "local":
         read = {**stub, "file": cluster.store_directory() / DATA_FILE}
         yield {
-            "bare mapped file": (mapped.FORM, read),
-            "bare mapped file that is checked": (mapped.FORM, {**read, "checked": True}),
+            "bare mapped file": (mapped_file.FORM, read),
+            "bare mapped file that is checked": (mapped_file.FORM, {**read, "checked": True}),
         }
         return
-    with flights.serving(bench.directory, stub["batch"], stub["size"]) as location:
+    with bare_flight_server.serving(bench.directory, stub["batch"], stub["size"]) as location:
         served = {**stub, "location": location}
         yield {
-            "bare Flight server": (flights.FORM, served),
+            "bare Flight server": (bare_flight_server.FORM, served),
             "bare Flight server that copies and checks": (
-                flights.FORM,
+                bare_flight_server.FORM,
                 {**served, "checked": True},
             ),
         }
@@ -110,7 +110,7 @@ def stub_options(options: dict[str, Any], records: int, size_bytes: int) -> dict
     It has a task for each slot.  Ours may have more; what they cost is part of our time.
     """
     rows = batch_rows(options)
-    return {"rows": records, "batch": rows, "size": size_bytes, "tasks": sparks.SLOTS}
+    return {"rows": records, "batch": rows, "size": size_bytes, "tasks": spark_sessions.SLOTS}
 
 
 def batch_rows(options: dict[str, Any]) -> int:

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import numpy as np
 
-from benchmarks.warm import kept
+from benchmarks.page_cache import kept
 from dafka_core import EmbeddedCluster
 from dafka_core.records import RecordBatch, TopicPartition
 from dafka_core.storage import Log

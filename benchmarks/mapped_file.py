@@ -19,7 +19,7 @@ import xxhash
 from pyspark.sql.datasource import DataSourceReader, InputPartition
 from pyspark.sql.types import StructType
 
-from benchmarks.stubs import StubReader, StubSource, prebuilt
+from benchmarks.stub_source import StubReader, StubSource, prebuilt
 
 FORM = "bench-mapped"
 

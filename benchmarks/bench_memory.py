@@ -9,12 +9,12 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from benchmarks import sparks
-from benchmarks.bench import TOPIC, Bench, empty
+from benchmarks import spark_sessions
+from benchmarks.bench_read import source_options
+from benchmarks.bench_write import rows
 from benchmarks.figures import Figure, compared, tell
+from benchmarks.harness import TOPIC, Bench, empty
 from benchmarks.processes import Peaks
-from benchmarks.reading import source_options
-from benchmarks.writing import rows
 
 FULL_BYTES = 5_000_000_000
 
@@ -40,8 +40,10 @@ def run(bench: Bench) -> Iterator[Figure]:
 
 def writing(records: int, size_bytes: int, sink: dict[str, Any]) -> Peaks:
     """What it takes to write all records in one task."""
-    with sparks.session() as spark, Peaks() as peaks:
-        written = sparks.rate(records, rows(spark, records, size_bytes, tasks=1), "dafka", sink)
+    with spark_sessions.session() as spark, Peaks() as peaks:
+        written = spark_sessions.rate(
+            records, rows(spark, records, size_bytes, tasks=1), "dafka", sink
+        )
     tell(f"memory, {size_bytes} B: written at {written:.4g} M rows/s")
     return peaks
 
@@ -49,8 +51,8 @@ def writing(records: int, size_bytes: int, sink: dict[str, Any]) -> Peaks:
 def reading(records: int, source: dict[str, Any]) -> Peaks:
     """What it takes to read all records in one task."""
     source = {**source, "maxRecordsPerPartition": records}
-    with sparks.session() as spark, Peaks() as peaks:
-        read = sparks.read_rate(spark, "dafka", records, source)
+    with spark_sessions.session() as spark, Peaks() as peaks:
+        read = spark_sessions.read_rate(spark, "dafka", records, source)
     tell(f"memory, {source['fetch']}: read at {read:.4g} M rows/s")
     return peaks
 
