@@ -84,8 +84,8 @@ class Log(Closing):
     """The log in one directory, which is made when missing.
 
     ``read_only`` opens an existing one beside the process that writes it.  ``map_size_bytes`` is
-    address space to begin with; it grows by itself.  ``clock_us`` gives microseconds since the
-    epoch UTC.
+    address space: more than that, or twice the file's size if that is more, the log cannot have
+    until it is opened again.  ``clock_us`` gives microseconds since the epoch UTC.
 
     Raises:
         StoreError: the directory is another writer's, is damaged, is not a store's, or there is

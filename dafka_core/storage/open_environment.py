@@ -43,18 +43,20 @@ class Opened(NamedTuple):
 def open_environment(directory: Path, *, read_only: bool, map_size_bytes: int) -> Opened:
     """Opens the directory's database, made when missing unless ``read_only``.
 
-    Maps less than ``map_size_bytes`` when there is not so much address space.
+    Maps ``map_size_bytes``, or twice the file's size if that is more; less when the process may
+    not map so much.  LMDB itself maps at least what the file has in use.
 
     Raises:
         StoreError: it is damaged, is not a store's, or there is none.
     """
     data = directory / DATA_FILE
-    if read_only and not (data.exists() and data.stat().st_size):
-        raise StoreError(directory, f"there is no store here (no file {DATA_FILE})")
     with translated(directory, opening=True):
+        size_bytes = data.stat().st_size if data.exists() else 0
+        if read_only and size_bytes == 0:
+            raise StoreError(directory, f"there is no store here (no file {DATA_FILE})")
         env = lmdb.Environment(
             str(directory),
-            map_size=affordable_bytes(map_size_bytes),
+            map_size=affordable_bytes(max(map_size_bytes, 2 * size_bytes)),
             max_dbs=len(_TABLES),
             max_readers=MAX_READERS,
             readonly=read_only,
@@ -74,19 +76,18 @@ def open_environment(directory: Path, *, read_only: bool, map_size_bytes: int) -
     return opened
 
 
-def affordable_bytes(wanted_bytes: int, least_bytes: int = MIN_MAP_BYTES) -> int:
-    """As much of ``wanted_bytes`` of address space as can be mapped, but ``least_bytes``.
+def affordable_bytes(wanted_bytes: int) -> int:
+    """As much of ``wanted_bytes`` of address space as can be mapped; at least ``MIN_MAP_BYTES``.
 
     A limit (ulimit -v) must leave as much again to the rest of the process.
     """
-    size = _whole_pages(max(wanted_bytes, least_bytes))
-    least = _whole_pages(least_bytes)
-    while size > least and not can_map(2 * size):
-        size = max(_whole_pages(size // 2), least)
-    return size
+    size_bytes = max(wanted_bytes, MIN_MAP_BYTES)
+    while size_bytes > MIN_MAP_BYTES and not _can_map(2 * size_bytes):
+        size_bytes = max(size_bytes // 2, MIN_MAP_BYTES)
+    return -(-size_bytes // mmap.PAGESIZE) * mmap.PAGESIZE
 
 
-def can_map(size_bytes: int) -> bool:
+def _can_map(size_bytes: int) -> bool:
     """Whether the system would map so much now."""
     try:
         # No access: this takes address space and nothing else, whatever the system's policy.
@@ -190,7 +191,3 @@ def _sync_directory(directory: Path) -> None:
         os.fsync(fd)
     finally:
         os.close(fd)
-
-
-def _whole_pages(size_bytes: int) -> int:
-    return -(-size_bytes // mmap.PAGESIZE) * mmap.PAGESIZE

@@ -38,7 +38,7 @@ class _Region:
         }
 
     def __del__(self) -> None:
-        # Before the pin goes: without it the map may move.
+        # Before the pin goes: without it the file may not be mapped any more.
         if self._once:
             page_advice.leave(self._address, self._size_bytes)
 

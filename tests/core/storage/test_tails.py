@@ -5,7 +5,6 @@ from __future__ import annotations
 import struct
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
 
 import lmdb
 import pytest
@@ -33,7 +32,6 @@ from dafka_core.storage import (
     Log,
     SetTransaction,
     block_builder,
-    environment,
 )
 from tests.core.storage.clocks import Clock
 from tests.core.storage.staged import (
@@ -200,25 +198,18 @@ def test_small_units_are_merged(store: Log) -> None:
     assert held(store) == [b"a", *[b"b"] * 20, b"c"]
 
 
-def test_the_map_grows_while_units_are_written(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    grown: list[int | None] = []
-    grow = environment.Environment._grow
-
-    def counted(env: environment.Environment, mapped: Any, wanted_bytes: int | None) -> None:
-        grown.append(wanted_bytes)
-        grow(env, mapped, wanted_bytes)
-
-    monkeypatch.setattr(environment.Environment, "_grow", counted)
-    with Log(tmp_path, map_size_bytes=1 << 20) as store:
-        end = 0
-        for number in range(4):
-            written = stage(large(600, f"{number}."), end)
-            assert store.write([written, one(A, end, end + 600, number)]) == [None, None]
-            end += 600
-        assert held(store) == [value for n in range(4) for value in large(600, f"{n}.")]
-    assert grown
+def test_a_full_map_leaves_what_is_staged_as_it_is(tmp_path: Path) -> None:
+    with Log(tmp_path, map_size_bytes=4 << 20) as store:
+        put(store, values(3))
+        store.write([stage(large(600), 3)])
+        seen = told(store)
+        for _ in range(2):
+            with pytest.raises(StoreError, match="full; nothing of this was written"):
+                store.write([stage(large(9000), 603), one(A, 3, 9603, 0)])
+            assert told(store) == seen
+            assert store.transaction_state(TP) == TransactionState(3, 603, A, None)
+        assert store.write([one(A, 3, 603, 0)]) == [None]
+        assert held(store) == values(3) + large(600)
 
 
 # -- markers --------------------------------------------------------------------------------------
