@@ -21,12 +21,9 @@ MIN_MAP_BYTES = 1 << 20
 """Less has no room for the empty tables."""
 
 _FORMAT_KEY: Final = b"format"
-_FORMAT = struct.Struct("<I")
-_OLDER: Final = _FORMAT.pack(1)
-"""Rows of partitions had neither a checksum nor units.  Whoever opens such a log to write makes it
-the newer one, which programs of then refuse; its rows change when they are written next."""
-
-_CURRENT: Final = _FORMAT.pack(2)
+_FORMAT_VALUE = struct.Struct("<I")
+_FORMAT: Final = 2
+"""In format 1, rows of partitions had no checksum, so that damage of a row was not found."""
 
 _TABLES = (b"meta", b"partitions", b"blocks")
 
@@ -148,33 +145,31 @@ def _complete(env: lmdb.Environment, directory: Path, read_only: bool) -> None:
 
 def _tables(env: lmdb.Environment, directory: Path, read_only: bool) -> list[lmdb._Database]:
     if env.stat()["entries"] != 0:
-        return _known_tables(env, directory, read_only)
+        return _known_tables(env, directory)
     if read_only:
         raise StoreError(directory, "there is no store here yet: the file is empty")
     with env.begin(write=True) as created:
         tables = [env.open_db(name, txn=created) for name in _TABLES]
-        created.put(_FORMAT_KEY, _CURRENT, db=tables[0])
+        created.put(_FORMAT_KEY, _FORMAT_VALUE.pack(_FORMAT), db=tables[0])
     return tables
 
 
-def _known_tables(env: lmdb.Environment, directory: Path, read_only: bool) -> list[lmdb._Database]:
+def _known_tables(env: lmdb.Environment, directory: Path) -> list[lmdb._Database]:
     try:
         tables = [env.open_db(name, create=False) for name in _TABLES]
     except (lmdb.NotFoundError, lmdb.IncompatibleError, lmdb.ReadonlyError):
         raise foreign(directory, "it is another program's LMDB database") from None
     with env.begin() as txn:
         found = txn.get(_FORMAT_KEY, db=tables[0])
-    if found is None or len(found) != _FORMAT.size:
+    if found is None or len(found) != _FORMAT_VALUE.size:
         raise foreign(directory, "it is another program's LMDB database")
-    if found not in (_OLDER, _CURRENT):
+    (form,) = _FORMAT_VALUE.unpack(found)
+    if form != _FORMAT:
         raise StoreError(
             directory,
-            f"its format is {_FORMAT.unpack(found)[0]}, this program reads and writes formats 1 "
-            "and 2: open it with the version of Dafka that made it",
+            f"its format is {form}, this program reads and writes format {_FORMAT}: open it with "
+            "the version of Dafka that made it",
         )
-    if found != _CURRENT and not read_only:
-        with env.begin(write=True) as txn:
-            txn.put(_FORMAT_KEY, _CURRENT, db=tables[0])
     return tables
 
 

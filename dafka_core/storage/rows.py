@@ -73,13 +73,11 @@ class PartitionRow(NamedTuple):
 
     @classmethod
     def parse(cls, key: bytes, value: memoryview) -> Self:
-        """The row that ``packed`` made; or one of the older form, which ends before the checksum.
+        """The row that ``packed`` made.
 
         Raises:
             ValueError: it is damaged, or of no form that there is.
         """
-        if len(value) == _ROW.size:
-            return cls._make(_ROW.unpack(value) + _NO_UNITS)
         row = bytes(value[: -_CHECKSUM.size])
         if len(row) not in (_ROW.size, _ROW.size + _UNITS.size):
             raise ValueError(f"a partition's row cannot have {len(value)} octets")

@@ -96,11 +96,14 @@ def test_another_programs_database_is_refused(tmp_path: Path, name: bytes | None
             Log(tmp_path, read_only=read_only)
 
 
-def test_an_unknown_format_is_refused(tmp_path: Path) -> None:
+@pytest.mark.parametrize("form", [1, 9])
+def test_another_format_is_refused(tmp_path: Path, form: int) -> None:
     Log(tmp_path).close()
-    change(tmp_path, b"meta", b"format", b"\x09\0\0\0")
-    with pytest.raises(StoreError, match=r"its format is 9, this program .* formats 1 and 2"):
-        Log(tmp_path)
+    change(tmp_path, b"meta", b"format", form.to_bytes(4, "little"))
+    for read_only in (False, True):
+        why = rf"its format is {form}, this program reads and writes format 2: open it with the ver"
+        with pytest.raises(StoreError, match=why):
+            Log(tmp_path, read_only=read_only)
 
 
 def test_an_empty_file_becomes_a_log(tmp_path: Path) -> None:
