@@ -27,20 +27,6 @@ _ID = struct.Struct("<Q")
 _NEXT_ID_KEY = b"next partition"
 
 
-class WrongOffsetError(ValueError):
-    """An append that does not begin where its partition ends: a gap or an overlap."""
-
-    def __init__(self, topic: str, partition: str, offset: int, end: int) -> None:
-        super().__init__(
-            f"topic {topic!r}, partition {partition}: records from offset {offset} on were to be "
-            f"appended, but the partition ends at {end}"
-        )
-        self.topic = topic
-        self.partition = partition
-        self.offset = offset
-        self.end = end
-
-
 class FinishedBlock(NamedTuple):
     """A block that will not change any more, except by merging."""
 

@@ -32,7 +32,6 @@ from dafka_core.records import (
 from dafka_core.storage import rows
 from dafka_core.storage.block_writer import (
     FinishedBlock,
-    WrongOffsetError,
     finished,
     new_row,
     put_row,
@@ -92,7 +91,7 @@ class EntryWriter:
         """Does what an entry says; or nothing, and says why.
 
         Raises:
-            WrongOffsetError: a run without a unit does not begin at its partition's end.
+            OffsetConflictError: a run without a unit does not begin at its partition's end.
             ValueError: what can be no entry.
             StoreError: a block that is to be extended is damaged.
         """
@@ -118,7 +117,7 @@ class EntryWriter:
         if row.tail is not None:
             row = self._settled(batch, row)
         if batch.offset != row.end:
-            raise WrongOffsetError(batch.topic, batch.partition, batch.offset, row.end)
+            raise OffsetConflictError(batch.topic, batch.partition, batch.offset, row.end)
         self._show(batch, row)
 
     def _settled(self, batch: RecordBatch, row: PartitionRow) -> PartitionRow:
@@ -129,7 +128,7 @@ class EntryWriter:
             self._delete_tail(row)
             return row._replace(tail=None)
         if batch.offset != tail.end or tail.attempt != REPLICA:
-            raise WrongOffsetError(batch.topic, batch.partition, batch.offset, row.end)
+            raise OffsetConflictError(batch.topic, batch.partition, batch.offset, row.end)
         # The other store sends units older than its marker as what they are by now: records.
         return self._visible(
             row, _marker(row, tail.transaction) if batch.end >= tail.transaction.end else None

@@ -119,10 +119,9 @@ class Log(Closing):
         or with their partition's last one when the clock went back.
 
         Raises:
-            WrongOffsetError: a run does not begin at its partition's end.
+            OffsetConflictError: a run does not begin at its partition's end.
             ValueError: an empty run, a record above ``packing.MAX_RECORD_BYTES``, or a name that
                 cannot be stored.
-            OffsetConflictError: a run with a unit does not; the others are written.
             StoreError: the disk cannot take it; reading goes on working.
         """
         for refused in self.write(batches):
@@ -135,7 +134,7 @@ class Log(Closing):
         One outcome for each: None, or why nothing of it was done (``staging.py`` has them).
 
         Raises:
-            WrongOffsetError: a run without a unit begins elsewhere; nothing of all is written.
+            OffsetConflictError: a run without a unit begins elsewhere; nothing of all is written.
             ValueError: what ``append`` refuses, an attempt that is not 32 upper-case hex digits,
                 or a unit that cannot be one or does not have the run; nothing is written.
             StoreError: the disk cannot take it; reading goes on working.

@@ -17,9 +17,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dafka_core.errors import ClosedError, StoreError
+from dafka_core.errors import ClosedError, OffsetConflictError, StoreError
 from dafka_core.records import PartitionInfo, RecordBatch, TopicPartition
-from dafka_core.storage import Log, WrongOffsetError, block_builder
+from dafka_core.storage import Log, block_builder
 from dafka_core.storage import block_cache as cache_module
 from tests.core.storage.clocks import Clock
 
@@ -103,7 +103,7 @@ def test_names_that_do_not_fit_are_refused(
 @pytest.mark.parametrize("offset", [0, 2, 4])
 def test_gaps_and_overlaps_are_refused(store: Log, offset: int) -> None:
     put(store, [b"a", b"b", b"c"])
-    with pytest.raises(WrongOffsetError, match="the partition ends at 3") as caught:
+    with pytest.raises(OffsetConflictError, match="the partition ends at 3") as caught:
         store.append([RecordBatch.of(TP, offset, [b"x"])])
     error = caught.value
     assert (error.topic, error.partition, error.offset, error.end) == ("t", P, offset, 3)
@@ -115,7 +115,7 @@ def test_an_append_is_whole_or_nothing(store: Log) -> None:
         RecordBatch.of(TP, 1, [b"b"]),
         RecordBatch.of(TopicPartition("u", P), 0, [b"c"]),
     ]
-    with pytest.raises(WrongOffsetError):
+    with pytest.raises(OffsetConflictError):
         store.append([*good, RecordBatch.of(TP, 3, [b"gap"])])
     with pytest.raises(ValueError, match=f"topic 'v', partition {P}, append at offset 0"):
         store.append([*good, RecordBatch.of(TopicPartition("v", P), 0, [])])

@@ -15,7 +15,7 @@ from dafka_core.records import (
     Transaction,
     TransactionState,
 )
-from dafka_core.storage import Discard, Log, SetTransaction, WrongOffsetError
+from dafka_core.storage import Discard, Log, SetTransaction
 from tests.core.storage.clocks import Clock
 from tests.core.storage.staged import (
     TP,
@@ -148,7 +148,7 @@ def test_records_without_a_unit_begin_anew_at_the_end(store: Log) -> None:
     store.append([RecordBatch.of(TP, 3, [b"x"])])
     assert store.transaction_state(TP) == TransactionState(4, 4, "", None)
     assert held(store) == [*values(3), b"x"]
-    with pytest.raises(WrongOffsetError, match="the partition ends at 4"):
+    with pytest.raises(OffsetConflictError, match="the partition ends at 4"):
         store.append([RecordBatch.of(TP, 103, [b"x"])])
 
 
