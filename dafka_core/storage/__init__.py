@@ -11,7 +11,7 @@ from dafka_core.log_entries import (
 )
 from dafka_core.storage.log import Log
 from dafka_core.storage.snapshot import Snapshot
-from dafka_core.storage.statistics import PartitionStatistics
+from dafka_core.storage.tables import PartitionStatistics
 
 __all__ = [
     "STAGED_HOURS",

@@ -22,11 +22,10 @@ from typing import TYPE_CHECKING, TypeVar
 from dafka_core.errors import ClosedError, StoreError
 from dafka_core.storage.open_environment import Opened, lock_writer, open_environment
 from dafka_core.storage.storage_errors import DATA_FILE, translated
+from dafka_core.storage.tables import Tables
 
 if TYPE_CHECKING:
     import lmdb
-
-    Txn = lmdb.Transaction[memoryview]
 
 DEFAULT_MAP_BYTES = 1 << 40
 """Address space, not memory or disk: more than a store's disk is likely to have."""
@@ -37,13 +36,18 @@ T = TypeVar("T")
 class _Map:
     """A directory as it is mapped in this process, and what keeps it so."""
 
-    def __init__(self, opened: Opened, read_only: bool) -> None:
-        self.opened = opened
+    def __init__(self, directory: Path, opened: Opened, read_only: bool) -> None:
         self.env = opened.env
+        self._opened = opened
+        self._directory = directory
         self.read_only = read_only
         self.closed = False
         self.handles = 0
         self.pins: weakref.WeakSet[Pin] = weakref.WeakSet()
+
+    def tables(self, txn: lmdb.Transaction[memoryview]) -> Tables:
+        """The tables in a transaction."""
+        return Tables(self._directory, self._opened, txn)
 
 
 class Pin:
@@ -52,10 +56,10 @@ class Pin:
     No call closes it: the last reference does, so that it cannot end too early.
     """
 
-    __slots__ = ("__weakref__", "_map", "txn")
+    __slots__ = ("__weakref__", "_map", "tables")
 
-    def __init__(self, mapped: _Map, txn: Txn) -> None:
-        self.txn = txn
+    def __init__(self, mapped: _Map) -> None:
+        self.tables = mapped.tables(mapped.env.begin(buffers=True))
         self._map = mapped
 
 
@@ -67,10 +71,7 @@ _maps_lock = threading.Lock()
 
 
 class Environment:
-    """One directory.  Any number of threads may read; LMDB has writers take turns.
-
-    ``meta``, ``partitions`` and ``blocks`` are the tables, for use in transactions.
-    """
+    """One directory.  Any number of threads may read; LMDB has writers take turns."""
 
     def __init__(self, directory: Path, *, read_only: bool, map_size_bytes: int) -> None:
         self.directory = directory
@@ -83,11 +84,10 @@ class Environment:
         except BaseException:
             self._unlock()
             raise
-        _, self.meta, self.partitions, self.blocks = self._map.opened
 
     @contextlib.contextmanager
-    def reading(self) -> Iterator[Txn]:
-        """A read transaction.  What it hands out is valid only inside: copy it.
+    def reading(self) -> Iterator[Tables]:
+        """The tables in a read transaction.  What they hand out is valid only inside: copy it.
 
         A thread must not open a second one inside the first.
 
@@ -96,7 +96,7 @@ class Environment:
             StoreError: LMDB cannot read.
         """
         with self._using() as mapped, mapped.env.begin(buffers=True) as txn:
-            yield txn
+            yield mapped.tables(txn)
 
     def pin(self) -> Pin:
         """A read transaction that lasts as long as the pin is referred to.
@@ -106,11 +106,11 @@ class Environment:
             StoreError: LMDB cannot read.
         """
         with self._using() as mapped:
-            pin = Pin(mapped, mapped.env.begin(buffers=True))
+            pin = Pin(mapped)
             mapped.pins.add(pin)
             return pin
 
-    def write(self, work: Callable[[Txn], T]) -> T:
+    def write(self, work: Callable[[Tables], T]) -> T:
         """What ``work`` returns, after all it wrote is on disk; or nothing of it is.
 
         Raises:
@@ -119,7 +119,7 @@ class Environment:
         """
         self.check_writable()
         with self._using() as mapped, mapped.env.begin(write=True, buffers=True) as txn:
-            return work(txn)
+            return work(mapped.tables(txn))
 
     def check_writable(self) -> None:
         """Refuses to write what cannot be written.
@@ -186,7 +186,7 @@ def _shared(directory: Path, read_only: bool, map_size_bytes: int) -> _Map:
             opened = open_environment(directory, read_only=read_only, map_size_bytes=map_size_bytes)
             key = _map_key(directory)
             assert key is not None
-            mapped = _maps[key] = _Map(opened, read_only)
+            mapped = _maps[key] = _Map(directory, opened, read_only)
         elif mapped.read_only and not read_only:
             raise StoreError(
                 directory,

@@ -11,7 +11,6 @@ from pathlib import Path
 import lmdb
 
 from dafka_core.errors import StoreError
-from dafka_core.records import TopicPartition
 
 MAX_READERS = 1024
 """Read transactions at one time, over all processes; each costs 64 bytes of LMDB's lock file."""
@@ -46,15 +45,6 @@ def damaged(directory: Path, why: str) -> StoreError:
         directory,
         f"{why}. Its files are damaged: move the directory away and start the store with an "
         "empty one; it takes what other stores and producers still have",
-    )
-
-
-def damaged_block(directory: Path, tp: TopicPartition, offset: int, why: str) -> StoreError:
-    """The error for a block that is not what was written."""
-    return damaged(
-        directory,
-        f"topic {tp.topic!r}, partition {tp.partition}: the block at offset {offset} cannot be "
-        f"read: {why}",
     )
 
 

@@ -121,7 +121,7 @@ def test_another_unit_does_not_go_on_with_what_is_staged(store: Log) -> None:
 
 @pytest.mark.parametrize(("start", "end"), [(2, 5), (302, 305), (2, 305)])
 def test_a_run_must_lie_in_its_unit(store: Log, start: int, end: int) -> None:
-    with pytest.raises(ValueError, match=r"not all of unit 4, which has 3 to 303"):
+    with pytest.raises(ValueError, match=r"not all of transaction 4, which has 3 to 303"):
         store.append([RecordBatch.of(TP, start, values(end - start), TRANSACTION)])
 
 

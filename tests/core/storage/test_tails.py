@@ -253,9 +253,9 @@ def test_a_unit_that_is_marked_is_not_committed_again(store: Log) -> None:
 )
 def test_what_is_no_unit_is_refused(store: Log, transaction: Transaction) -> None:
     put(store, values(4))
-    with pytest.raises(ValueError, match="a unit cannot have the records from"):
+    with pytest.raises(ValueError, match="a transaction cannot have the records from"):
         store.write([SetTransaction(TP, transaction)])
-    with pytest.raises(ValueError, match="a unit cannot have the records from"):
+    with pytest.raises(ValueError, match="a transaction cannot have the records from"):
         store.append([RecordBatch.of(TP, 4, [b"x"], transaction)])
 
 

@@ -321,7 +321,7 @@ def test_what_is_no_number_is_refused(store: Log, number: int) -> None:
         SetTransaction(TP, transaction),
         RecordBatch.of(TP, 0, [b"c"], transaction),
     ):
-        with pytest.raises(ValueError, match="a unit's number is"):
+        with pytest.raises(ValueError, match="a transaction's version is"):
             store.write([entry])
     assert store.write([one(A, 0, 1, 2**63 - 1)]) == [None]
     assert store.transaction_state(TP).transaction == Transaction(2**63 - 1, 0, 1)
