@@ -50,37 +50,37 @@ class BlockMerger:
             blocks = self._read(tables, plan)
             if blocks is None:
                 return
-            heads = [block.head for block in blocks]
-            merged = merge(blocks, self._buffer)
+            heads = {first: block.head for first, block in blocks.items()}
+            merged = merge(list(blocks.values()), self._buffer)
             blocks.clear()  # they are valid inside the transaction only
         partition_id, planned = plan
-        firsts = [block.first for block in planned]
         # When they have changed meanwhile, the next step sees how.
-        if self._env.write(lambda tables: tables.swap_blocks(partition_id, firsts, heads, merged)):
+        if self._env.write(lambda tables: tables.swap_blocks(partition_id, heads, merged)):
             first, end = planned[0].first, planned[-1].end
             self._planner.drop(partition_id, planned)
             self._planner.add(partition_id, MergeCandidate(first, end - first, len(merged)))
 
-    def _read(self, tables: Tables, plan: MergePlan) -> list[Block] | None:
-        """The blocks as planned; None, and the planner is told, if they are otherwise."""
-        blocks = []
+    def _read(self, tables: Tables, plan: MergePlan) -> dict[int, Block] | None:
+        """The planned blocks, by first offset; None, told to the planner, if they differ."""
+        blocks: dict[int, Block] = {}
+        found = []
         for planned in plan.blocks:
             packed = tables.packed_block(plan.partition_id, planned.first)
+            if packed is None:
+                continue
             try:
-                block = None if packed is None else Block.parse(packed)
+                block = blocks[planned.first] = Block.parse(packed)
             except ValueError as error:
                 self._planner.drop(plan.partition_id, [planned])
                 tp = tables.tp_of_id(plan.partition_id)
                 raise tables.damaged_block(tp, planned.first, str(error)) from error
-            if packed is None or block is None:
-                self._planner.drop(plan.partition_id, [planned])
-                continue
-            found = MergeCandidate(planned.first, block.count, len(packed))
-            if found == planned:
-                blocks.append(block)
-            else:
-                self._planner.add(plan.partition_id, found)
-        return blocks if len(blocks) == len(plan.blocks) else None
+            found.append(MergeCandidate(planned.first, block.count, len(packed)))
+        if found == plan.blocks:
+            return blocks
+        self._planner.drop(plan.partition_id, plan.blocks)
+        for candidate in found:
+            self._planner.add(plan.partition_id, candidate)
+        return None
 
     def _scan(self) -> bool:
         """Looks for small blocks that were there when the log was opened; False when through.

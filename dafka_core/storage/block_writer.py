@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from functools import partial
 
 from dafka_core.records import RecordBatch
 from dafka_core.storage.block import Block
@@ -14,13 +14,6 @@ from dafka_core.storage.tables import Tables
 SMALL_BLOCK_BYTES = 64 << 10
 """A last block below this is rewritten together with the next records, so that records trickling
 in do not make a block each; what a rewrite costs stays below what its fsync costs."""
-
-
-class FinishedBlock(NamedTuple):
-    """A block that will not change any more, except by merging."""
-
-    partition_id: int
-    block: MergeCandidate
 
 
 def write_batch(
@@ -40,7 +33,12 @@ def write_batch(
         ValueError: an empty batch, or a record that is too large.
         StoreError: the partition's last block is damaged.
     """
-    last, extended = _last_block(tables, batch, row.id, floor)
+    last = extended = None
+    found = tables.last_block(row.id, LAST_OFFSET)
+    if found is not None and found.first >= floor:
+        last = MergeCandidate(found.first, batch.offset - found.first, len(found.packed))
+        if last.size_bytes < SMALL_BLOCK_BYTES:
+            extended = tables.read_block(batch.tp, found, partial(_parsed, last=last))
     blocks = [last] if last else []
     try:
         for built in build_blocks(batch.values, stamp_us, extended, buffer):
@@ -57,29 +55,16 @@ def write_batch(
     return blocks
 
 
-def finished(row: PartitionRow, blocks: list[MergeCandidate]) -> list[FinishedBlock]:
-    """Those of a partition's last blocks that the next append will not extend."""
+def finished(row: PartitionRow, blocks: list[MergeCandidate]) -> list[tuple[int, MergeCandidate]]:
+    """Those of a partition's last blocks that the next append will not extend, after its id."""
     if blocks and blocks[-1].size_bytes < SMALL_BLOCK_BYTES:
         blocks = blocks[:-1]
-    return [FinishedBlock(row.id, block) for block in blocks]
+    return [(row.id, block) for block in blocks]
 
 
-def _last_block(
-    tables: Tables, batch: RecordBatch, partition_id: int, floor: int
-) -> tuple[MergeCandidate | None, Block | None]:
-    """The block before a batch's; as a block, too, if it is so small that it is to be extended."""
-    found = tables.last_block(partition_id, LAST_OFFSET)
-    if found is None or found.first < floor:
-        return None, None
-    last = MergeCandidate(found.first, batch.offset - found.first, len(found.packed))
-    if last.size_bytes >= SMALL_BLOCK_BYTES:
-        return last, None
-
-    def read(packed: memoryview) -> Block:
-        block = Block.parse(bytes(packed))
-        if block.count != last.records:
-            end = last.first + block.count
-            raise ValueError(f"it ends at offset {end}, not at {batch.offset}")
-        return block
-
-    return last, tables.read_block(batch.tp, found, read)
+def _parsed(packed: memoryview, last: MergeCandidate) -> Block:
+    block = Block.parse(bytes(packed))
+    if block.count != last.records:
+        end = last.first + block.count
+        raise ValueError(f"it ends at offset {end}, not at {last.end}")
+    return block

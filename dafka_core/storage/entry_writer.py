@@ -16,7 +16,6 @@ from dafka_core.log_entries import (
     SetTransaction,
     Stage,
     attempt_octets,
-    attempt_text,
 )
 from dafka_core.records import (
     NO_VERSION,
@@ -25,44 +24,41 @@ from dafka_core.records import (
     TopicPartition,
     Transaction,
 )
-from dafka_core.storage.block_writer import FinishedBlock, finished, write_batch
+from dafka_core.storage import rows
+from dafka_core.storage.block_writer import finished, write_batch
 from dafka_core.storage.merge_planner import MergeCandidate
-from dafka_core.storage.rows import (
-    LAST_OFFSET,
-    NEVER_US,
-    CommittedAttempt,
-    PartitionRow,
-    StagedRecords,
-)
+from dafka_core.storage.rows import PartitionRow
 from dafka_core.storage.tables import Tables
 
 MAX_VERSION = 2**63 - 1
 """Of transactions: a row has eight octets for it, and Spark numbers micro-batches with a Long."""
 
-_NEW_ROW = PartitionRow(-1, 0, 0, NEVER_US)
+_NEW_ROW = PartitionRow(-1, 0, 0, rows.NEVER_US)
 """Of a partition that is not known; it gets an id with its first records."""
+
+_Owner = tuple[bytes, Transaction]
+"""Of staged records: their attempt and their transaction."""
 
 
 class EntryWriter:
-    """Writes entries in one transaction of LMDB, in order; ``finished`` are the blocks it finished.
+    """Writes entries in one transaction of LMDB, in order; ``buffer`` is memory for blocks.
 
-    ``buffer`` is memory to assemble blocks in.
+    ``finished`` are the blocks that will not change any more, except by merging, each after its
+    partition's id.
     """
 
     def __init__(self, tables: Tables, now_us: int, buffer: bytearray) -> None:
         self._tables = tables
         self._now_us = now_us
         self._buffer = buffer
-        self.finished: list[FinishedBlock] = []
+        self.finished: list[tuple[int, MergeCandidate]] = []
 
     def apply(self, entry: LogEntry) -> DafkaError | None:
         """Does what an entry says; or nothing, and says why.
 
         Raises:
-            OffsetConflictError: a batch without a transaction does not begin at its partition's
-                end.
+            OffsetConflictError: a batch without a transaction is not at its partition's end.
             ValueError: what can be no entry.
-            StoreError: a block that is to be extended is damaged.
         """
         match entry:
             case RecordBatch():
@@ -74,7 +70,8 @@ class EntryWriter:
             case Commit():
                 return self._commit(entry)
             case Discard():
-                self._discard(entry)
+                attempt = attempt_octets(entry.attempt) if entry.attempt else REPLICA
+                self._discard(entry.tp, attempt)
             case SetTransaction():
                 return self._set_transaction(entry)
         return None
@@ -86,7 +83,7 @@ class EntryWriter:
             staged = self._row(tp).staged
             assert staged is not None
             if staged.last_timestamp_us < before_us and (replicas or staged.attempt != REPLICA):
-                self._discard(Discard(tp, attempt_text(staged.attempt)))
+                self._discard(tp, staged.attempt)
                 count += 1
         return count
 
@@ -100,12 +97,12 @@ class EntryWriter:
         elif staged and (batch.offset, REPLICA) == (staged.end, staged.attempt):
             # The other store sends transactions older than its last one as records without one:
             # so what is staged here is whole.
-            row = self._with_staged_visible(row)
+            row = self._finish_staged(row)
             if batch.end >= staged.transaction.end:
                 row = row.with_transaction(staged.transaction)
         else:
             raise OffsetConflictError(*batch.tp, batch.offset, row.end)
-        self._put_visible(batch, row)
+        self._put(batch, row)
 
     def _replicate(self, batch: RecordBatch, transaction: Transaction) -> DafkaError | None:
         _check_transaction(transaction)
@@ -117,20 +114,17 @@ class EntryWriter:
             )
         row = self._row(batch.tp)
         staged = row.staged
-        goes_on = staged is not None and (REPLICA, transaction, batch.offset) == (
-            staged.attempt,
-            staged.transaction,
-            staged.end,
-        )
+        same = staged and (staged.attempt, staged.transaction) == (REPLICA, transaction)
+        goes_on = staged is not None and same and batch.offset == staged.end
         if not goes_on:
             if batch.offset != row.end:
                 return OffsetConflictError(*batch.tp, batch.offset, row.end)
             row = self._without_staged(row)
         if batch.end < end:
-            self._put_staged(batch, row, REPLICA, transaction)
+            self._put(batch, row, (REPLICA, transaction))
         else:
-            row = self._with_staged_visible(row) if goes_on else row
-            self._put_visible(batch, row.with_transaction(transaction))
+            row = self._finish_staged(row) if goes_on else row
+            self._put(batch, row.with_transaction(transaction))
         return None
 
     def _stage(self, entry: Stage) -> DafkaError | None:
@@ -151,7 +145,7 @@ class EntryWriter:
                 end = own.end if own else row.end
                 return OffsetConflictError(*batch.tp, batch.offset, end)
             row = self._without_staged(row)
-        self._put_staged(batch, row, attempt, Transaction(version, row.end, 0))
+        self._put(batch, row, (attempt, Transaction(version, row.end, 0)))
         return None
 
     # -- transactions ----------------------------------------------------------------------------
@@ -173,16 +167,10 @@ class EntryWriter:
                 self._tables.put_row(tp, row)
         return None
 
-    def _discard(self, entry: Discard) -> None:
-        attempt = attempt_octets(entry.attempt) if entry.attempt else REPLICA
-        row = self._row(entry.tp)
-        if row.staged is None or row.staged.attempt != attempt:
-            return
-        row = self._without_staged(row)
-        if row.end:
-            self._tables.put_row(entry.tp, row)
-        else:
-            self._tables.delete_row(entry.tp, row)
+    def _discard(self, tp: TopicPartition, attempt: bytes) -> None:
+        row = self._row(tp)
+        if row.staged and row.staged.attempt == attempt:
+            self._tables.put_row(tp, self._without_staged(row))
 
     def _set_transaction(self, entry: SetTransaction) -> DafkaError | None:
         tp, transaction = entry
@@ -203,31 +191,20 @@ class EntryWriter:
     def _row(self, tp: TopicPartition) -> PartitionRow:
         return self._tables.row(tp) or _NEW_ROW
 
-    def _put_visible(self, batch: RecordBatch, row: PartitionRow) -> None:
-        """Appends a batch to what readers see; nothing is staged."""
-        stamp_us = max(self._now_us, row.last_timestamp_us)
-        row, blocks = self._written(batch, row, 0, stamp_us)
-        self.finished += finished(row, blocks)
-        row = row._replace(end=batch.end, last_timestamp_us=stamp_us)
-        self._tables.put_row(batch.tp, row)
-
-    def _put_staged(
-        self, batch: RecordBatch, row: PartitionRow, attempt: bytes, transaction: Transaction
-    ) -> None:
-        """Stages a batch behind what the row has staged, or as the first one."""
-        staged_us = row.staged.last_timestamp_us if row.staged else NEVER_US
-        stamp_us = max(self._now_us, row.last_timestamp_us, staged_us)
-        row, _ = self._written(batch, row, row.end, stamp_us)
-        staged = StagedRecords(batch.end, stamp_us, attempt, transaction)
-        self._tables.put_row(batch.tp, row._replace(staged=staged))
-
-    def _written(
-        self, batch: RecordBatch, row: PartitionRow, floor: int, stamp_us: int
-    ) -> tuple[PartitionRow, list[MergeCandidate]]:
-        """The row, which has an id now, and the blocks that ``write_batch`` has written."""
+    def _put(self, batch: RecordBatch, row: PartitionRow, owner: _Owner | None = None) -> None:
+        """Stages a batch for an owner; or appends it for readers, where nothing is staged."""
         if row.id < 0:
             row = row._replace(id=self._tables.new_id())
-        return row, write_batch(self._tables, batch, row, floor, stamp_us, self._buffer)
+        staged_us = row.staged.last_timestamp_us if row.staged else rows.NEVER_US
+        stamp_us = max(self._now_us, row.last_timestamp_us, staged_us)
+        floor = row.end if owner else 0
+        blocks = write_batch(self._tables, batch, row, floor, stamp_us, self._buffer)
+        if owner is None:
+            self.finished += finished(row, blocks)
+            row = row._replace(end=batch.end, last_timestamp_us=stamp_us)
+        else:
+            row = row._replace(staged=rows.StagedRecords(batch.end, stamp_us, *owner))
+        self._tables.put_row(batch.tp, row)
 
     def _without_staged(self, row: PartitionRow) -> PartitionRow:
         """The row with nothing staged; it is not written yet."""
@@ -235,26 +212,14 @@ class EntryWriter:
             self._tables.delete_staged(row)
         return row._replace(staged=None)
 
-    def _with_staged_visible(self, row: PartitionRow) -> PartitionRow:
-        """The row when readers see what is staged; it is not written yet."""
-        self._finish_staged(row)
-        return row.with_staged_visible()
-
-    def _finish_staged(self, row: PartitionRow) -> None:
-        """Says that staged blocks, which readers see from now on, may be merged."""
+    def _finish_staged(self, row: PartitionRow) -> PartitionRow:
+        """The row when readers see what is staged, whose blocks may be merged from now on."""
         assert row.staged is not None
-        blocks = list(self._tables.sizes_of(row.id, row.end, LAST_OFFSET))
         last = self._tables.last_block(row.id, row.end - 1) if row.end else None
-        if last is not None:
-            blocks.insert(0, (last.first, len(last.packed)))
-        ends = [*(first for first, _ in blocks[1:]), row.staged.end]
-        self.finished += finished(
-            row,
-            [
-                MergeCandidate(first, end - first, size_bytes)
-                for (first, size_bytes), end in zip(blocks, ends, strict=True)
-            ],
-        )
+        start = last.first if last else row.end
+        blocks = self._tables.candidates(row.id, start, row.staged.end)
+        self.finished += finished(row, blocks)
+        return row.with_staged_visible()
 
 
 def _committed(transaction: StagedTransaction, row: PartitionRow) -> PartitionRow | DafkaError:
@@ -262,7 +227,7 @@ def _committed(transaction: StagedTransaction, row: PartitionRow) -> PartitionRo
     topic, partition, _, start, end, version = transaction
     attempt = attempt_octets(transaction.attempt)
     _check_version(version)
-    committed = CommittedAttempt(attempt, start, end)
+    committed = rows.CommittedAttempt(attempt, start, end)
     if row.committed == committed:
         return row
     staged, last = row.staged, row.last_transaction
@@ -281,7 +246,7 @@ def _committed(transaction: StagedTransaction, row: PartitionRow) -> PartitionRo
 def _check_transaction(transaction: Transaction) -> None:
     version, start, end = transaction
     _check_version(version)
-    if not 0 <= start < end < LAST_OFFSET:
+    if not 0 <= start < end < rows.LAST_OFFSET:
         raise ValueError(f"a transaction cannot have the records from {start} to {end}")
 
 

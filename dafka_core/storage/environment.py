@@ -1,8 +1,8 @@
 """The LMDB environment below the log: one directory, three tables, transactions.
 
 LMDB maps the whole file, and a read transaction sees it as it was when the transaction began.  The
-map has its full size from the beginning: to grow it would move it, which LMDB forbids while there
-are transactions (``mdb_env_set_mapsize``).
+map has its full size from the beginning: growing would move it, which LMDB forbids while any
+transaction is open (``mdb_env_set_mapsize``).
 
 A process may have a directory mapped only once, since closing a second map would release the locks
 by which other processes see that this one still reads (LMDB, "Caveats").  So everything in a
@@ -17,15 +17,12 @@ import threading
 import weakref
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, TypeVar
+from typing import TypeVar
 
 from dafka_core.errors import ClosedError, StoreError
 from dafka_core.storage.open_environment import Opened, lock_writer, open_environment
 from dafka_core.storage.storage_errors import DATA_FILE, translated
 from dafka_core.storage.tables import Tables
-
-if TYPE_CHECKING:
-    import lmdb
 
 DEFAULT_MAP_BYTES = 1 << 40
 """Address space, not memory or disk: more than a store's disk is likely to have."""
@@ -36,18 +33,13 @@ T = TypeVar("T")
 class _Map:
     """A directory as it is mapped in this process, and what keeps it so."""
 
-    def __init__(self, directory: Path, opened: Opened, read_only: bool) -> None:
+    def __init__(self, opened: Opened, read_only: bool) -> None:
+        self.opened = opened
         self.env = opened.env
-        self._opened = opened
-        self._directory = directory
         self.read_only = read_only
         self.closed = False
         self.handles = 0
         self.pins: weakref.WeakSet[Pin] = weakref.WeakSet()
-
-    def tables(self, txn: lmdb.Transaction[memoryview]) -> Tables:
-        """The tables in a transaction."""
-        return Tables(self._directory, self._opened, txn)
 
 
 class Pin:
@@ -59,30 +51,34 @@ class Pin:
     __slots__ = ("__weakref__", "_map", "tables")
 
     def __init__(self, mapped: _Map) -> None:
-        self.tables = mapped.tables(mapped.env.begin(buffers=True))
+        self.tables = Tables(mapped.opened, mapped.env.begin(buffers=True))
         self._map = mapped
+        mapped.pins.add(self)
 
 
-_maps: weakref.WeakValueDictionary[tuple[int, int, int] | None, _Map] = (
-    weakref.WeakValueDictionary()
-)
+_maps: weakref.WeakValueDictionary[object, _Map] = weakref.WeakValueDictionary()
 """By process (a forked child inherits what it cannot use), device and inode of the data file."""
 _maps_lock = threading.Lock()
 
 
 class Environment:
-    """One directory.  Any number of threads may read; LMDB has writers take turns."""
+    """One directory.  Any number of threads may read; LMDB has writers take turns.
+
+    Its methods raise ClosedError after ``close``, and StoreError when LMDB or the disk fails.
+    """
 
     def __init__(self, directory: Path, *, read_only: bool, map_size_bytes: int) -> None:
         self.directory = directory
         self.read_only = read_only
         self._changed = threading.Condition()
         self._uses = 0
-        self._lock_fd = None if read_only else lock_writer(directory)
+        self._lock = contextlib.ExitStack()
+        if not read_only:
+            self._lock.callback(os.close, lock_writer(directory))
         try:
             self._map: _Map | None = _shared(directory, read_only, map_size_bytes)
         except BaseException:
-            self._unlock()
+            self._lock.close()
             raise
 
     @contextlib.contextmanager
@@ -90,56 +86,30 @@ class Environment:
         """The tables in a read transaction.  What they hand out is valid only inside: copy it.
 
         A thread must not open a second one inside the first.
-
-        Raises:
-            ClosedError: the environment is closed.
-            StoreError: LMDB cannot read.
         """
         with self._using() as mapped, mapped.env.begin(buffers=True) as txn:
-            yield mapped.tables(txn)
+            yield Tables(mapped.opened, txn)
 
     def pin(self) -> Pin:
-        """A read transaction that lasts as long as the pin is referred to.
-
-        Raises:
-            ClosedError: the environment is closed.
-            StoreError: LMDB cannot read.
-        """
+        """A read transaction that lasts as long as the pin is referred to."""
         with self._using() as mapped:
-            pin = Pin(mapped)
-            mapped.pins.add(pin)
-            return pin
+            return Pin(mapped)
 
     def write(self, work: Callable[[Tables], T]) -> T:
-        """What ``work`` returns, after all it wrote is on disk; or nothing of it is.
-
-        Raises:
-            ClosedError: the environment is closed.
-            StoreError: LMDB or the disk cannot take it.
-        """
+        """What ``work`` returns, after all that it wrote is on disk; or none of it is."""
         self.check_writable()
         with self._using() as mapped, mapped.env.begin(write=True, buffers=True) as txn:
-            return work(mapped.tables(txn))
+            return work(Tables(mapped.opened, txn))
 
     def check_writable(self) -> None:
-        """Refuses to write what cannot be written.
-
-        Raises:
-            ClosedError: the environment is closed.
-            StoreError: it was opened for reading only.
-        """
+        """Raises the error that a write would, if it is closed or was opened for reading only."""
         if self._map is None:
             raise ClosedError("store's log")
         if self.read_only:
             raise StoreError(self.directory, "it was opened for reading only")
 
     def check_readers(self) -> int:
-        """Clears what killed processes left behind, which holds back freed pages; how many.
-
-        Raises:
-            ClosedError: the environment is closed.
-            StoreError: LMDB cannot do it.
-        """
+        """Ends the reads of processes that were killed, which hold back freed pages; how many."""
         with self._using() as mapped:
             return mapped.env.reader_check()
 
@@ -154,7 +124,7 @@ class Environment:
             self._changed.wait_for(lambda: self._uses == 0)
         if mapped is not None:
             _leave(mapped)
-            self._unlock()
+            self._lock.close()
 
     @contextlib.contextmanager
     def _using(self) -> Iterator[_Map]:
@@ -172,11 +142,6 @@ class Environment:
                 self._uses -= 1
                 self._changed.notify_all()
 
-    def _unlock(self) -> None:
-        if self._lock_fd is not None:
-            os.close(self._lock_fd)
-            self._lock_fd = None
-
 
 def _shared(directory: Path, read_only: bool, map_size_bytes: int) -> _Map:
     """The process's map of the directory, with one more handle on it."""
@@ -186,7 +151,7 @@ def _shared(directory: Path, read_only: bool, map_size_bytes: int) -> _Map:
             opened = open_environment(directory, read_only=read_only, map_size_bytes=map_size_bytes)
             key = _map_key(directory)
             assert key is not None
-            mapped = _maps[key] = _Map(directory, opened, read_only)
+            mapped = _maps[key] = _Map(opened, read_only)
         elif mapped.read_only and not read_only:
             raise StoreError(
                 directory,

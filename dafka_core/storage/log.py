@@ -4,32 +4,29 @@ Tables (LMDB, one environment per directory):
 
     meta         the format's version; the id of the next new partition; the names of partitions
                  with staged records
-    partitions   topic, a zero octet, partition  ->  id, earliest, end, last timestamp,
-                 transactions, checksum (``rows.py``)
+    partitions   topic, a zero octet, partition  ->  row (``rows.py``)
     blocks       partition id, first offset (both 8 octets, big endian)  ->  block (``block.py``)
 
 A partition's row is written in the same transaction as the blocks that it tells of, so it cannot
 disagree with them.
 
-Writing.  ``append`` packs a batch into as few blocks as hold it (``block_builder.py``) and returns
-when they are on disk.  A last block that is very small is written again together with the records
-that follow it.  Blocks change in no other way, and the record at an offset never changes.
-``write`` also stages and commits transactions (``log_entries.py``): blocks of staged records begin
-at their partition's end or beyond, where no reader looks, and extend only each other.
+``append`` packs a batch into as few blocks as hold it, and returns when they are on disk.  A last
+block that is very small is written again together with the records that follow it.  Blocks change
+in no other way, and the record at an offset never changes.  ``write`` also stages and commits
+transactions (``log_entries.py``): blocks of staged records begin at their partition's end or
+beyond, where no reader looks, and extend only each other.
 
-Merging.  Records that come in a few at a time still leave many small blocks, which are slow to
-read.  ``merge_step`` makes one of several neighbours (``merge_planner.py`` says when,
-``block_merger.py`` how): it reads and assembles them beside the appends, then swaps them in one
-transaction.  A reader finds the records in the old blocks or in the new one, a kill leaves either,
-and later appends use the pages of the old ones, as they do those of trimmed ones.
+Records that come in a few at a time still leave many small blocks, which are slow to read.
+``merge_step`` makes one of several neighbours: it reads and assembles them beside the appends, then
+swaps them in one transaction.  A reader finds the records in the old blocks or in the new one, a
+kill leaves either, and later appends use the old ones' pages, as they do those of trimmed ones.
 
-Reading.  There are two ways, because LMDB cannot use a freed page again while a read transaction
-is open that may still see it ("Caveats": long-lived transactions).  ``read`` hands out copies,
-which stay valid after later writes, trims and ``close``; between calls no transaction is open, so a
-reader may be as slow as it likes.  ``snapshot`` hands out the mapped file itself, without a copy;
-its transaction lasts as long as anything refers to what it handed out (``snapshot.py``).  So
-executors on the store's machine read: each process opens the directory ``read_only``, beside the
-store that goes on writing, merging and trimming.
+There are two ways to read, because LMDB cannot use a freed page again while a read transaction is
+open that may still see it ("Caveats": long-lived transactions).  ``read`` copies, and between calls
+no transaction is open, so a reader may be as slow as it likes.  ``snapshot`` hands out the mapped
+file itself; its transaction lasts as long as anything refers to what it handed out.  So executors
+on the store's machine read: each process opens the directory ``read_only``, beside the store that
+goes on writing, merging and trimming.
 
 One thread appends, another one may merge; any number of threads read at the same time.
 """
@@ -50,7 +47,6 @@ from dafka_core.storage.block import Block
 from dafka_core.storage.block_builder import MAX_BLOCK_BYTES
 from dafka_core.storage.block_cache import BlockCache
 from dafka_core.storage.block_merger import BlockMerger
-from dafka_core.storage.block_writer import FinishedBlock
 from dafka_core.storage.entry_writer import EntryWriter
 from dafka_core.storage.environment import DEFAULT_MAP_BYTES, Environment
 from dafka_core.storage.merge_planner import MergePlanner
@@ -92,7 +88,6 @@ class Log(Closing):
         clock_us: Callable[[], int] = _now_us,
     ) -> None:
         self.directory = Path(directory)
-        self.read_only = read_only
         self._clock_us = clock_us
         self._cache = BlockCache()
         self._buffer = bytearray(0 if read_only else MAX_BLOCK_BYTES)
@@ -101,8 +96,12 @@ class Log(Closing):
         self._env = Environment(self.directory, read_only=read_only, map_size_bytes=map_size_bytes)
         self._planner = MergePlanner()
         self._merger = BlockMerger(self._env, self._planner)
-        if not read_only:
-            self._check_rows()
+        try:
+            if not read_only:
+                self.partitions()  # a partition whose row was lost would begin again at 0
+        except BaseException:
+            self.close()
+            raise
 
     def append(self, batches: Sequence[RecordBatch]) -> None:
         """Writes all batches, or none; they are on disk when this returns.
@@ -115,7 +114,6 @@ class Log(Closing):
                 of a transaction, the others are written.
             ValueError: an empty batch, a record above ``block_builder.MAX_RECORD_BYTES``, or a
                 name that cannot be stored.
-            StoreError: the disk cannot take it; reading goes on working.
         """
         for refused in self.write(batches):
             if refused is not None:
@@ -131,20 +129,19 @@ class Log(Closing):
                 end; nothing of all is written.
             ValueError: what ``append`` refuses, an attempt that is not 32 upper-case hex digits,
                 or a transaction that cannot be one or does not have the batch; nothing is written.
-            StoreError: the disk cannot take it; reading goes on working.
         """
         now_us = self._clock_us()
 
-        def work(tables: Tables) -> tuple[list[DafkaError | None], list[FinishedBlock]]:
+        def work(tables: Tables) -> tuple[list[DafkaError | None], EntryWriter]:
             writer = EntryWriter(tables, now_us, self._buffer)
-            return [writer.apply(entry) for entry in entries], writer.finished
+            return [writer.apply(entry) for entry in entries], writer
 
         if not entries:
             return []
         self._appending = True
         try:
-            outcomes, blocks = self._env.write(work)
-            for partition_id, block in blocks:
+            outcomes, writer = self._env.write(work)
+            for partition_id, block in writer.finished:
                 self._planner.add(partition_id, block)
         finally:
             self._appending, self._appended_s = False, time.monotonic()
@@ -160,20 +157,13 @@ class Log(Closing):
 
         With ``replicas`` also what came from another store.  Not while a store runs that has
         taken it: that one counts on it, and goes on with it when the other one is there again.
-
-        Raises:
-            StoreError: the disk cannot take it, or the log was opened for reading only.
         """
         before_us = self._clock_us() - int(older_than_s * 1_000_000)
-
-        def work(tables: Tables) -> int:
-            return EntryWriter(tables, 0, self._buffer).discard_stale(before_us, replicas=replicas)
-
-        self._env.check_writable()
-        with self._env.reading() as tables:
-            if not tables.staged_partitions():
-                return 0
-        return self._env.write(work)
+        return self._env.write(
+            lambda tables: EntryWriter(tables, 0, self._buffer).discard_stale(
+                before_us, replicas=replicas
+            )
+        )
 
     def trim(self, tp: TopicPartition, before: int) -> int:
         """Gives up the records below ``before``; whole blocks of them free their space.
@@ -183,20 +173,15 @@ class Log(Closing):
 
         Raises:
             ValueError: ``before`` is above the partition's end.
-            StoreError: the disk cannot take it.
         """
         return self._env.write(lambda tables: tables.trim(tp, before))
 
     def merge_step(self) -> bool:
         """Merges some small blocks into one, if there are such; False when there are not.
 
-        The first steps look for those that were there when the log was opened.  To be called in
-        a thread of its own, again and again; appends and reads go on meanwhile, and wait for the
-        disk at most as long as for another append.
-
-        Raises:
-            StoreError: a block is damaged (it is left alone from then on), the disk cannot take
-                it, or the log was opened for reading only.
+        The first steps look for those that were there when the log was opened.  To be called in a
+        thread of its own, again and again; appends and reads go on meanwhile, and wait for the disk
+        at most as long as for another append.  After a StoreError, a damaged block is left alone.
         """
         self._env.check_writable()
         return self._merger.step()
@@ -212,10 +197,7 @@ class Log(Closing):
         return 0.0 if self._appending else time.monotonic() - self._appended_s
 
     def check_readers(self) -> int:
-        """Ends the reads of processes that were killed meanwhile, and says how many.
-
-        Until then they keep the store from using freed space again.
-        """
+        """Ends the reads of processes that were killed, which hold back freed space; how many."""
         return self._env.check_readers()
 
     def partitions(self, topic: str | None = None) -> list[PartitionInfo]:
@@ -247,9 +229,6 @@ class Log(Closing):
         Fewer when ``max_records`` or ``max_bytes`` (of values) is reached, but at least one
         record when one is held.  The first batch begins above ``start`` only when the records
         before it have been trimmed.
-
-        Raises:
-            StoreError: a block is damaged.
         """
         batches: list[RecordBatch] = []
         for batch in self._batches(tp, start, end):
@@ -269,9 +248,6 @@ class Log(Closing):
 
         For readers of much that let go of it quickly.  It costs the store space as long as it
         lasts, so not for what waits for others: ``read`` is.
-
-        Raises:
-            StoreError: too many reads at one time.
         """
         return Snapshot(self._env)
 
@@ -280,50 +256,35 @@ class Log(Closing):
 
         Pairs (first offset, microseconds since the epoch UTC), ascending; each time holds up to
         the next pair's offset.  Empty when none of the records is held.
-
-        Raises:
-            StoreError: a block is damaged.
         """
-        offsets, stamps = [], []
+        firsts, runs = [], []
         for batch in self._batches(tp, start, end):
             assert batch.times is not None  # a block says when its records were written
-            counts, times = batch.times[:, 0], batch.times[:, 1]
-            offsets.append(batch.offset + counts.cumsum() - counts)
-            stamps.append(times)
-        if not offsets:
+            firsts.append(batch.offset)
+            runs.append(batch.times.copy())  # they may lie in a block, which they would keep
+        if not runs:
             return []
-        all_offsets, all_stamps = np.concatenate(offsets), np.concatenate(stamps)
-        changes = np.append(True, all_stamps[1:] != all_stamps[:-1])
-        return list(zip(all_offsets[changes].tolist(), all_stamps[changes].tolist(), strict=True))
+        counts, times = np.concatenate(runs).T
+        offsets = firsts[0] + counts.cumsum() - counts
+        changes = np.append(True, times[1:] != times[:-1])
+        return list(zip(offsets[changes].tolist(), times[changes].tolist(), strict=True))
 
     def offset_for_time(self, tp: TopicPartition, timestamp_us: int) -> int | None:
         """The first record held that was written at ``timestamp_us`` or later.
 
-        None when there is none.  Looks at the beginning of a number of blocks that grows with
-        the logarithm of the number of records, and checks the block with the answer.
-
-        Raises:
-            StoreError: a block is damaged.
+        None when there is none.  Looks at a number of blocks that grows with the logarithm of the
+        number of records, and checks the one with the answer.
         """
-        while True:
-            with self._env.reading() as tables:
-                found = tables.offset_of_time(tp, timestamp_us)
-            if found is None:
-                return None
-            checked = self._block_at(tp, found)
-            if checked is None:
-                continue  # trimmed meanwhile
-            times = checked.between(found, checked.end).times
-            assert times is not None
-            return found + int(times[times[:, 1] < timestamp_us, 0].sum())
+        with self._env.reading() as tables:
+            offset = tables.offset_of_time(tp, timestamp_us)
+            if offset is not None:
+                self._checked_at(tables, tp, offset)
+        return offset
 
     def statistics(self, tp: TopicPartition) -> PartitionStatistics | None:
         """What a partition takes and when it was written; None when it is not known.
 
-        Looks at the table's pages, not at the blocks: some 0.2 microseconds per block.
-
-        Raises:
-            StoreError: the first block is damaged.
+        No block is checked, but LMDB's Python binding touches each of their pages.
         """
         with self._env.reading() as tables:
             return tables.statistics(tp)
@@ -339,29 +300,21 @@ class Log(Closing):
             return
         offset, end = max(start, held.earliest), min(end, held.end)
         while offset < end:
-            found = self._block_at(tp, offset)
+            with self._env.reading() as tables:
+                found = self._checked_at(tables, tp, offset)
             if found is None:  # trimmed meanwhile; what has been handed out remains true
                 return
             batch = found.between(offset, min(found.end, end))
             yield batch
             offset = batch.end
 
-    def _block_at(self, tp: TopicPartition, offset: int) -> RecordBatch | None:
+    def _checked_at(self, tables: Tables, tp: TopicPartition, offset: int) -> RecordBatch | None:
         """The records of the block that holds ``offset``; None when the record is not held."""
-        with self._env.reading() as tables:
-            found = tables.block_at(tp, offset)
-            if found is None:
-                return None
-            block = self._cache.get(found.key)
-            if block is None or offset >= found.first + block.count:
-                block = tables.read_block(tp, found, Block.copied)
-                self._cache.put(found.key, block)
+        found = tables.block_at(tp, offset)
+        if found is None:
+            return None
+        block = self._cache.get(found.key)
+        if block is None or offset >= found.first + block.count:
+            block = tables.read_block(tp, found, Block.copied)
+            self._cache.put(found.key, block)
         return RecordBatch(tp, found.first, block.values, times=block.times)
-
-    def _check_rows(self) -> None:
-        """Refuses a damaged table of partitions: one that was lost would begin again at 0."""
-        try:
-            self.partitions()
-        except BaseException:
-            self._env.close()
-            raise

@@ -52,7 +52,7 @@ class MergePlan(NamedTuple):
     """Blocks of a partition that are to become one, in order."""
 
     partition_id: int
-    blocks: Sequence[MergeCandidate]
+    blocks: list[MergeCandidate]
 
 
 class MergePlanner:

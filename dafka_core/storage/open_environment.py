@@ -29,8 +29,9 @@ _TABLES = (b"meta", b"partitions", b"blocks")
 
 
 class Opened(NamedTuple):
-    """An LMDB environment with the tables of a store."""
+    """A directory's LMDB environment with the tables of a store."""
 
+    directory: Path
     env: lmdb.Environment
     meta: lmdb._Database
     partitions: lmdb._Database
@@ -38,10 +39,10 @@ class Opened(NamedTuple):
 
 
 def open_environment(directory: Path, *, read_only: bool, map_size_bytes: int) -> Opened:
-    """Opens the directory's database, made when missing unless ``read_only``.
+    """Opens the directory's database, which is made when missing unless ``read_only``.
 
-    Maps ``map_size_bytes``, or twice the file's size if that is more; less when the process may
-    not map so much.  LMDB itself maps at least what the file has in use.
+    It maps ``map_size_bytes``, or twice the file's size if that is more, as far as the process may
+    map so much; LMDB itself maps at least what is in use of the file.
 
     Raises:
         StoreError: it is damaged, is not a store's, or there is none.
@@ -64,7 +65,7 @@ def open_environment(directory: Path, *, read_only: bool, map_size_bytes: int) -
             _complete(env, directory, read_only)
             env.reader_check()
         with translated(directory):
-            opened = Opened(env, *_tables(env, directory, read_only))
+            opened = Opened(directory, env, *_tables(env, directory, read_only))
             if not read_only:
                 _sync_names(directory)
     except BaseException:
@@ -125,9 +126,9 @@ def lock_writer(directory: Path) -> int:
 def _complete(env: lmdb.Environment, directory: Path, read_only: bool) -> None:
     """Makes the file as long as LMDB believes it is.
 
-    Reading a page behind the file's end would kill the process.  LMDB itself may leave the
-    last pages unwritten when they are free; in a file cut short they hold records, read as
-    zeros from here on, and a block of zeros is refused.
+    Reading a page behind the file's end would kill the process.  LMDB may leave the last pages
+    unwritten when they are free.  In a file that was cut short they held records: those are read
+    as zeros from here on, and a block of zeros is refused.
     """
     data = directory / DATA_FILE
     wanted = (env.info()["last_pgno"] + 1) * env.stat()["psize"]
@@ -144,30 +145,23 @@ def _complete(env: lmdb.Environment, directory: Path, read_only: bool) -> None:
 
 
 def _tables(env: lmdb.Environment, directory: Path, read_only: bool) -> list[lmdb._Database]:
-    if env.stat()["entries"] != 0:
-        return _known_tables(env, directory)
-    if read_only:
-        raise StoreError(directory, "there is no store here yet: the file is empty")
-    with env.begin(write=True) as created:
-        tables = [env.open_db(name, txn=created) for name in _TABLES]
-        created.put(_FORMAT_KEY, _FORMAT_VALUE.pack(_FORMAT), db=tables[0])
-    return tables
-
-
-def _known_tables(env: lmdb.Environment, directory: Path) -> list[lmdb._Database]:
+    if env.stat()["entries"] == 0:
+        if read_only:
+            raise StoreError(directory, "there is no store here yet: the file is empty")
+        with env.begin(write=True) as txn:
+            tables = [env.open_db(name, txn=txn) for name in _TABLES]
+            txn.put(_FORMAT_KEY, _FORMAT_VALUE.pack(_FORMAT), db=tables[0])
+        return tables
     try:
         tables = [env.open_db(name, create=False) for name in _TABLES]
-    except (lmdb.NotFoundError, lmdb.IncompatibleError, lmdb.ReadonlyError):
+        with env.begin() as txn:
+            (found,) = _FORMAT_VALUE.unpack(txn.get(_FORMAT_KEY, b"", db=tables[0]))
+    except (lmdb.NotFoundError, lmdb.IncompatibleError, lmdb.ReadonlyError, struct.error):
         raise foreign(directory, "it is another program's LMDB database") from None
-    with env.begin() as txn:
-        found = txn.get(_FORMAT_KEY, db=tables[0])
-    if found is None or len(found) != _FORMAT_VALUE.size:
-        raise foreign(directory, "it is another program's LMDB database")
-    (form,) = _FORMAT_VALUE.unpack(found)
-    if form != _FORMAT:
+    if found != _FORMAT:
         raise StoreError(
             directory,
-            f"its format is {form}, this program reads and writes format {_FORMAT}: open it with "
+            f"its format is {found}, this program reads and writes format {_FORMAT}: open it with "
             "the version of Dafka that made it",
         )
     return tables

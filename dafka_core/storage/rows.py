@@ -10,8 +10,7 @@ import xxhash
 from dafka_core.records import NO_VERSION, TopicPartition, Transaction
 
 MAX_KEY_BYTES = 511
-"""LMDB's limit: two names of 255 octets, the most that RFC 46's frames can carry, and the octet
-between them."""
+"""LMDB's limit: two names of 255 octets, the most that RFC 46's frames carry, and one between."""
 
 BLOCK_KEY = struct.Struct(">QQ")
 """A block's key: partition id, first offset.  Big endian, so that keys sort as offsets do."""

@@ -6,8 +6,7 @@ import contextlib
 import ctypes
 import mmap
 import threading
-from collections.abc import Callable, Iterator
-from functools import cache
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -19,6 +18,8 @@ from dafka_core.storage.block import ALIGNMENT, Block
 from dafka_core.storage.environment import Environment, Pin
 from dafka_core.storage.rows import PartitionRow
 from dafka_core.storage.storage_errors import translated
+
+_LIBC = ctypes.CDLL(None)
 
 
 class Snapshot(Closing):
@@ -99,18 +100,16 @@ class Snapshot(Closing):
 class _Region:
     """Bytes of the map, for numpy; whatever numpy makes of them refers to the pin, through this.
 
-    ``once`` says that the bytes are not read again when this goes: the system is told then that
-    they may leave memory.  It counts a page that was read as the reader's resident memory until it
-    is told otherwise, although it keeps the page for all processes.
+    With ``once`` the system is told, when this goes, that the bytes are not read again.  Until then
+    it counts each page that was read as the reader's resident memory, although it keeps the page
+    for all processes.
     """
 
-    __slots__ = ("__array_interface__", "_address", "_once", "_size_bytes", "pin")
+    __slots__ = ("__array_interface__", "_leaves", "pin")
 
     def __init__(self, address: int, size_bytes: int, pin: Pin, *, once: bool) -> None:
         self.pin = pin
-        self._once = once
-        self._address = address
-        self._size_bytes = size_bytes
+        self._leaves = (address, size_bytes) if once else None
         self.__array_interface__: dict[str, Any] = {
             "data": (address, True),  # read-only
             "shape": (size_bytes,),
@@ -120,8 +119,8 @@ class _Region:
 
     def __del__(self) -> None:
         # Before the pin goes: without it the file may not be mapped any more.
-        if self._once:
-            _leave_pages(self._address, self._size_bytes)
+        if self._leaves is not None:
+            _leave_pages(*self._leaves)
 
 
 def _in_place(packed: memoryview, pin: Pin, *, once: bool) -> memoryview | bytes:
@@ -138,17 +137,6 @@ def _leave_pages(address: int, size_bytes: int) -> None:
     """Says that these bytes will not be read again soon; a read all the same finds them."""
     first = -(-address // mmap.PAGESIZE) * mmap.PAGESIZE
     end = (address + size_bytes) // mmap.PAGESIZE * mmap.PAGESIZE
-    madvise = _madvise()
-    if end > first and madvise is not None:
+    if end > first:
         # An error means that the system does not know the advice, and it is only advice.
-        madvise(first, end - first, mmap.MADV_DONTNEED)
-
-
-@cache
-def _madvise() -> Callable[[int, int, int], int] | None:
-    try:
-        found = ctypes.CDLL(None).madvise
-    except (OSError, AttributeError):
-        return None
-    found.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int]
-    return found
+        _LIBC.madvise(ctypes.c_void_p(first), ctypes.c_size_t(end - first), mmap.MADV_DONTNEED)

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import struct
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from itertools import takewhile
-from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
 from dafka_core.errors import StoreError
@@ -13,6 +12,7 @@ from dafka_core.log_entries import attempt_text
 from dafka_core.records import PartitionInfo, TopicPartition, TransactionState
 from dafka_core.storage import rows
 from dafka_core.storage.block import HEADER, peek_count, peek_times
+from dafka_core.storage.merge_planner import MergeCandidate
 from dafka_core.storage.open_environment import Opened
 from dafka_core.storage.rows import BLOCK_KEY, PartitionRow
 from dafka_core.storage.storage_errors import damaged
@@ -60,16 +60,15 @@ class FoundBlock(NamedTuple):
 
 
 class Tables:
-    """What reads and writes the tables of ``directory`` in one transaction of LMDB.
+    """What reads and writes a directory's tables in one transaction of LMDB.
 
     Every method raises StoreError when it comes upon damage: a row that does not match its
     checksum, or a block that is not where one must be.
     """
 
-    def __init__(self, directory: Path, opened: Opened, txn: lmdb.Transaction[memoryview]) -> None:
-        self._directory = directory
+    def __init__(self, opened: Opened, txn: lmdb.Transaction[memoryview]) -> None:
+        self._directory, _, self._meta, self._partitions, self._blocks = opened
         self._txn = txn
-        _, self._meta, self._partitions, self._blocks = opened
 
     # -- partitions ------------------------------------------------------------------------------
 
@@ -85,28 +84,26 @@ class Tables:
         return row if row is not None and row.end else None
 
     def put_row(self, tp: TopicPartition, row: PartitionRow) -> None:
-        """Writes a partition's row, and lists the partition if it has staged records."""
+        """Writes a partition's row, and lists the partition if it has staged records.
+
+        A partition whose only records were staged, and are not any more, is forgotten.
+        """
         key, staged_key = rows.partition_key(tp), _staged_key(row.id)
-        self._txn.put(key, row.packed(key), db=self._partitions)
+        if row.end or row.staged:
+            self._txn.put(key, row.packed(key), db=self._partitions)
+        else:
+            self._txn.delete(key, db=self._partitions)
         if row.staged is None:
             self._txn.delete(staged_key, db=self._meta)
         elif self._txn.get(staged_key, db=self._meta) is None:
             self._txn.put(staged_key, key, db=self._meta)
 
-    def delete_row(self, tp: TopicPartition, row: PartitionRow) -> None:
-        """Forgets a partition."""
-        self._txn.delete(rows.partition_key(tp), db=self._partitions)
-        self._txn.delete(_staged_key(row.id), db=self._meta)
-
     def new_id(self) -> int:
-        """The id of a partition that is new; ids are not used again.
-
-        Raises:
-            StoreError: the id is another partition's, whose records would be written over.
-        """
+        """The id of a partition that is new; ids are not used again."""
         found = self._txn.get(_NEXT_ID_KEY, db=self._meta)
         partition_id: int = _ID.unpack(found)[0] if found is not None else 0
         if self._txn.cursor(self._blocks).set_range(BLOCK_KEY.pack(partition_id, 0)):
+            # Records of another partition would be written over.
             why = f"the id of the next partition, {partition_id}, is in use"
             raise damaged(self._directory, why)
         self._txn.put(_NEXT_ID_KEY, _ID.pack(partition_id + 1), db=self._meta)
@@ -114,10 +111,8 @@ class Tables:
 
     def tp_of_id(self, partition_id: int) -> TopicPartition:
         """The partition that has an id, found by looking at all of them."""
-        for tp, row in self._rows(b""):
-            if row.id == partition_id:
-                return tp
-        return TopicPartition("unknown", f"with id {partition_id}")
+        unknown = TopicPartition("unknown", f"with id {partition_id}")
+        return next((tp for tp, row in self._rows(b"") if row.id == partition_id), unknown)
 
     def info(self, tp: TopicPartition) -> PartitionInfo | None:
         """What is held of a partition; None when it is not known."""
@@ -125,15 +120,10 @@ class Tables:
         return PartitionInfo(*tp, row.earliest, row.end) if row else None
 
     def infos(self, topic: str | None) -> list[PartitionInfo]:
-        """What is held of every partition, or of every one of a topic; in order of their names.
-
-        Raises:
-            StoreError: a row is damaged; or, when all are looked at, some are missing.
-        """
+        """What is held of every partition, or of every one of a topic; in order of their names."""
         found = list(self._rows(b"" if topic is None else rows.topic_prefix(topic)))
         expected = self._txn.stat(self._partitions)["entries"]
         if topic is None and len(found) != expected:
-            # The table's tree leads to fewer rows, or more, than it says it has.
             why = f"the table of partitions has {len(found)} rows and says that they are {expected}"
             raise damaged(self._directory, why)
         return [PartitionInfo(*tp, row.earliest, row.end) for tp, row in found if row.end]
@@ -161,34 +151,24 @@ class Tables:
     # -- blocks ----------------------------------------------------------------------------------
 
     def block_at(self, tp: TopicPartition, offset: int) -> FoundBlock | None:
-        """The block that should hold a record; None when the record is not held.
-
-        Raises:
-            StoreError: the record is held, and there is no block for it that can be in its place.
-        """
+        """The block that holds a record; None when the record is not held."""
         row = self.row(tp)
         if row is None or not row.earliest <= offset < row.end:
             return None
         return self.block_of(tp, row, offset)
 
     def block_of(self, tp: TopicPartition, row: PartitionRow, offset: int) -> FoundBlock:
-        """The same where the partition's row is known, and has the record.
-
-        Raises:
-            StoreError: there is no block for it that can be in its place.
-        """
+        """The same where the partition's row is known, and has the record."""
         found = self.last_block(row.id, offset)
-        if found is None:
-            raise self.damaged_block(tp, offset, "there is no block")
-        end = found.first + self.read_block(tp, found, peek_count)
-        if offset >= end:
+        end = found.first + self.read_block(tp, found, peek_count) if found else 0
+        if found is None or offset >= end:
             raise self.damaged_block(tp, offset, "there is no block")
         # Its checksum tells what it holds, not where it belongs.  Looked for by its exact key: in
         # a damaged tree LMDB ends the process when it is asked for whatever comes next.  With a
         # cursor: ``get`` would have every page of the block that follows read.
-        following = BLOCK_KEY.pack(row.id, end)
-        last = end == row.end
-        if end > row.end or not (last or self._txn.cursor(self._blocks).set_key(following)):
+        following = self._txn.cursor(self._blocks)
+        in_place = end == row.end or following.set_key(BLOCK_KEY.pack(row.id, end))
+        if end > row.end or not in_place:
             why = f"it ends at offset {end}, where no other one begins"
             raise self.damaged_block(tp, found.first, why)
         return found
@@ -197,10 +177,10 @@ class Tables:
         """A partition's last block that begins at ``offset`` or before; None if there is none."""
         cursor = self._txn.cursor(self._blocks)
         key = BLOCK_KEY.pack(partition_id, offset)
+        # The first one at ``key`` or after it, or else the one before that.
         at_or_after = cursor.set_range(key)
-        if at_or_after and cursor.key() == key:
-            return FoundBlock(bytes(key), offset, cursor.value())
-        if not (cursor.prev() if at_or_after else cursor.last()):
+        exact = at_or_after and cursor.key() == key
+        if not (exact or (cursor.prev() if at_or_after else cursor.last())):
             return None
         found, first = BLOCK_KEY.unpack(cursor.key())
         if found != partition_id:
@@ -210,11 +190,7 @@ class Tables:
     def read_block(
         self, tp: TopicPartition, found: FoundBlock, read: Callable[[memoryview], T]
     ) -> T:
-        """What ``read`` makes of a block.
-
-        Raises:
-            StoreError: it is damaged, as ``read`` says by a ValueError.
-        """
+        """What ``read`` makes of a block, which is damaged if ``read`` raises ValueError."""
         try:
             return read(found.packed)
         except ValueError as error:
@@ -225,36 +201,43 @@ class Tables:
         return self._txn.get(BLOCK_KEY.pack(partition_id, first), db=self._blocks)
 
     def block_sizes(self, partition_id: int, first: int) -> Iterator[tuple[int, int, int]]:
-        """Partition id, first offset and bytes of every block from one on, of all partitions."""
+        """Partition id, first offset and bytes of every block from one on, of all partitions.
+
+        LMDB's Python binding touches each page of a value whose size it says.
+        """
         cursor = self._txn.cursor(self._blocks)
         if cursor.set_range(BLOCK_KEY.pack(partition_id, first)):
             for key, packed in cursor.iternext():
                 yield (*BLOCK_KEY.unpack(key), len(packed))
 
-    def sizes_of(self, partition_id: int, start: int, end: int) -> Iterator[tuple[int, int]]:
-        """First offset and bytes of a partition's blocks that begin between two offsets."""
+    def candidates(self, partition_id: int, start: int, end: int) -> list[MergeCandidate]:
+        """A partition's blocks that begin at ``start`` or later; the last one ends at ``end``."""
+        blocks: list[tuple[int, int]] = []
         for found, first, size_bytes in self.block_sizes(partition_id, start):
             if found != partition_id or first >= end:
-                return
-            yield first, size_bytes
+                break
+            blocks.append((first, size_bytes))
+        ends = [*(first for first, _ in blocks[1:]), end]
+        return [
+            MergeCandidate(first, stop - first, size_bytes)
+            for (first, size_bytes), stop in zip(blocks, ends, strict=False)
+        ]
 
     def put_block(self, partition_id: int, first: int, packed: memoryview) -> None:
         """Writes a block, in the place of one that begins there."""
         self._txn.put(BLOCK_KEY.pack(partition_id, first), packed, db=self._blocks)
 
-    def swap_blocks(
-        self, partition_id: int, firsts: Sequence[int], heads: Sequence[bytes], merged: memoryview
-    ) -> bool:
+    def swap_blocks(self, partition_id: int, heads: dict[int, bytes], merged: memoryview) -> bool:
         """Puts ``merged`` in the place of blocks; False, and nothing done, if they have changed.
 
-        ``heads`` are their first bytes, with their checksums.
+        ``heads`` has their first bytes, with their checksums, by their first offsets.
         """
-        for first, head in zip(firsts, heads, strict=True):
+        for first, head in heads.items():
             packed = self.packed_block(partition_id, first)
             if packed is None or bytes(packed[: HEADER.size]) != head:
                 return False
-        self._delete_blocks(partition_id, firsts)
-        self.put_block(partition_id, firsts[0], merged)
+        self._delete_blocks(partition_id, heads)
+        self.put_block(partition_id, min(heads), merged)
         return True
 
     def delete_staged(self, row: PartitionRow) -> None:
@@ -268,17 +251,17 @@ class Tables:
             ValueError: ``before`` is above the partition's end.
         """
         row = self.row(tp)
-        end = row.end if row else 0
+        earliest, end = (row.earliest, row.end) if row else (0, 0)
         if before > end:
             raise ValueError(
                 f"topic {tp.topic!r}, partition {tp.partition}: cannot trim before offset "
                 f"{before}, the partition ends at {end}"
             )
-        if row is None or before <= row.earliest:
-            return row.earliest if row else 0
-        # At the end, staged records may begin.
-        firsts = self._firsts(row.id, 0)
-        doomed = list(takewhile(lambda first: first <= before and first < end, firsts))
+        if row is None or before <= earliest:
+            return earliest
+        # At the end, staged blocks may begin.
+        last = min(before, end - 1)
+        doomed = list(takewhile(lambda first: first <= last, self._firsts(row.id, 0)))
         # A block ends where the next one begins, the last one where the partition does.
         self._delete_blocks(row.id, doomed[:-1] if before < end else doomed)
         self.put_row(tp, row._replace(earliest=before))
@@ -290,9 +273,6 @@ class Tables:
         """The first record held that was written then or later; None when there is none.
 
         A search over blocks, whose checksums are not looked at.
-
-        Raises:
-            StoreError: a block that was looked at cannot be one.
         """
         row = self.row(tp)
         if row is None or row.last_timestamp_us < timestamp_us:
@@ -321,7 +301,7 @@ class Tables:
             first_us = int(runs[ends.searchsorted(row.earliest - first, side="right"), 1])
             last_us = row.last_timestamp_us
         count = row.end - row.earliest
-        size_bytes = sum(size for _, size in self.sizes_of(row.id, 0, row.end))
+        size_bytes = sum(block.size_bytes for block in self.candidates(row.id, 0, row.end))
         return PartitionStatistics(*tp, row.earliest, row.end, count, size_bytes, first_us, last_us)
 
     def damaged_block(self, tp: TopicPartition, offset: int, why: str) -> StoreError:
@@ -338,7 +318,7 @@ class Tables:
         return found.first, self.read_block(tp, found, peek_times)
 
     def _firsts(self, partition_id: int, start: int) -> Iterator[int]:
-        """Where the blocks of a partition begin, from an offset on; no block is looked at."""
+        """Where a partition's blocks begin, from an offset on; no page of them is touched."""
         cursor = self._txn.cursor(self._blocks)
         if cursor.set_range(BLOCK_KEY.pack(partition_id, start)):
             for key in cursor.iternext(keys=True, values=False):
@@ -347,7 +327,7 @@ class Tables:
                     return
                 yield first
 
-    def _delete_blocks(self, partition_id: int, firsts: Sequence[int]) -> None:
+    def _delete_blocks(self, partition_id: int, firsts: Iterable[int]) -> None:
         for first in firsts:
             self._txn.delete(BLOCK_KEY.pack(partition_id, first), db=self._blocks)
 
