@@ -41,7 +41,7 @@ from dafka_core.records import (
 )
 
 STAGED_HOURS: Final = 24
-"""After so long with nothing added, what is staged is discarded; Spark tries a task again before."""
+"""After so long with nothing added, what is staged is discarded; Spark tries tasks again before."""
 
 ATTEMPT_BYTES: Final = 16
 REPLICA: Final = bytes(ATTEMPT_BYTES)

@@ -79,10 +79,10 @@ def _times(view: memoryview, count: int, run_count: int) -> Longs:
     """A block's runs of timestamps, which tell of ``count`` records, and each of some."""
     if run_count and HEADER.size + run_count * RUN_BYTES <= len(view):
         runs = np.frombuffer(view, LONG, 2 * run_count, HEADER.size).reshape(-1, 2)
-        counts = runs[:, 0]
         if run_count == 1:  # most blocks have one, and this is done for each block that is read
-            fits = int(counts[0]) == count
+            fits = int(runs[0, 0]) == count
         else:
+            counts = runs[:, 0]
             fits = bool(counts.min() > 0 and counts.sum() == count)
         if fits:
             return runs

@@ -143,18 +143,19 @@ def _assembled(parts: Sequence[Block | _Part], into: bytearray | None) -> memory
     offsets_at = HEADER.size + pairs.nbytes
     table_end = offsets_at + (count + 1) * OFFSET.itemsize
     data_at = aligned(table_end)
-    size = data_at + sum(len(part.data) for part in parts)
+    data = [part.data for part in parts]
+    size = data_at + sum(map(len, data))
     packed = memoryview(into if into is not None and size <= len(into) else bytearray(size))[:size]
     np.frombuffer(packed, LONG, pairs.size, HEADER.size)[:] = pairs.reshape(-1)
     table = np.frombuffer(packed, OFFSET, count + 1, offsets_at)
     table[0] = row = 0
     packed[table_end:data_at] = bytes(data_at - table_end)
     at = data_at
-    for part in parts:
-        more = len(part.offsets) - 1
-        table[row + 1 : row + 1 + more] = part.offsets[1:] + (at - data_at - int(part.offsets[0]))
-        packed[at : at + len(part.data)] = part.data
-        row, at = row + more, at + len(part.data)
+    for part, values in zip(parts, data, strict=True):
+        stop, end = row + len(part.offsets) - 1, at + len(values)
+        table[row + 1 : stop + 1] = part.offsets[1:] + (at - data_at - int(part.offsets[0]))
+        packed[at:end] = values
+        row, at = stop, end
     HEADER.pack_into(packed, 0, MAGIC, VERSION, 0, 0, count, len(pairs))
     checksum = xxhash.xxh3_64_intdigest(packed[CHECKED_FROM:])
     HEADER.pack_into(packed, 0, MAGIC, VERSION, 0, checksum, count, len(pairs))

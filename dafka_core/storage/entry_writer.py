@@ -36,8 +36,7 @@ MAX_VERSION = 2**63 - 1
 _NEW_ROW = PartitionRow(-1, 0, 0, rows.NEVER_US)
 """Of a partition that is not known; it gets an id with its first records."""
 
-_Owner = tuple[bytes, Transaction]
-"""Of staged records: their attempt and their transaction."""
+_Owner = tuple[bytes, Transaction]  # of staged records: their attempt and their transaction
 
 
 class EntryWriter:
@@ -208,8 +207,9 @@ class EntryWriter:
 
     def _without_staged(self, row: PartitionRow) -> PartitionRow:
         """The row with nothing staged; it is not written yet."""
-        if row.staged is not None:
-            self._tables.delete_staged(row)
+        if row.staged is None:
+            return row
+        self._tables.delete_staged(row)
         return row._replace(staged=None)
 
     def _finish_staged(self, row: PartitionRow) -> PartitionRow:

@@ -34,11 +34,10 @@ T = TypeVar("T")
 class PartitionStatistics(NamedTuple):
     """What a partition takes and when it was written.
 
-    ``records`` lie at offsets ``earliest`` to ``end`` (exclusive).  ``size_bytes`` is that of
-    their blocks: their values, 4 bytes for each and little else.  Of a block that is trimmed in
-    part, ``size_bytes`` has the whole.  ``first_time_us`` and ``last_time_us`` are when the store
-    wrote the first record that is held and the last one, in microseconds since the epoch UTC;
-    None when no record is held.
+    ``records`` lie at offsets ``earliest`` to ``end`` (exclusive).  ``size_bytes`` is that of their
+    blocks: values, 4 bytes for each and little else; a block trimmed in part counts as a whole.
+    ``first_time_us`` and ``last_time_us`` are when the store wrote the first record that is held
+    and the last one, in microseconds since the epoch UTC; None when no record is held.
     """
 
     topic: str
