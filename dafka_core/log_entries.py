@@ -1,27 +1,31 @@
-"""Units of records that become visible as a whole: what a log is told to do with them.
+"""Log entries: what a log is told to do, and what becomes of it.
 
-A unit is written in two steps.  *Staged* records lie in the log's table of blocks beyond their
-partition's end, at the offsets they will have; they are its tail, and no reader looks there.
-*Committing* moves the end over the tail, of any number of partitions in one transaction, which
-also sets their markers.
+A transaction is written in two steps.  *Staged* records lie in the log's table of blocks beyond
+their partition's end, at the offsets they will have, where no reader looks.  *Committing* moves the
+end behind them, of any number of partitions in one step, and makes the transaction the last one of
+each of these partitions.
 
-A tail belongs to an attempt.  Whoever stages at a partition's end begins it anew: what was staged
-before is gone, and the attempt that staged it is fenced.
+Staged records belong to an attempt.  An attempt that stages at a partition's end begins anew: what
+was staged before is gone, and the attempt that staged it is fenced.
 
-What comes of an entry (``Log.write``), beside None for what is done:
+The outcome of an entry (``Log.write``) is None when it is done, or else:
 
-    run without a unit   begins at its partition's end, where it replaces what is staged, or at the
-                         end of another store's tail, which it shows to be whole: that is committed
-    run with a unit      ``OffsetConflictError``: it begins neither at its partition's end, where
-                         its unit begins anew, nor at the end of what is staged of this very unit
-    ``Stage``           ``OffsetConflictError``: it begins neither at its partition's end nor at
-                         that of its attempt's tail; ``FencedError``: the tail is another's, or is
-                         no more; ``TransactionExistsError``: the marker's number is as high
-    ``Commit``           the first of these that holds for a unit which is not what its attempt has
-                         staged; to commit once more what was committed is no error
-    ``Discard``          always done
-    ``SetTransaction``             ``OffsetConflictError``: the partition ends before the unit does;
-                         ``TransactionExistsError``: the unit lies at other offsets
+    a batch without a       replaces what is staged if it begins at its partition's end; at the end
+    transaction             of what another store's batches have staged, it shows that those are
+                            whole, and they are committed; elsewhere ``Log.write`` itself raises
+                            ``OffsetConflictError``, and nothing of all entries is done
+    a batch of a            ``OffsetConflictError``: it begins neither at its partition's end, where
+    transaction             the transaction begins anew, nor at the end of what is staged of this
+                            very transaction
+    ``Stage``               ``OffsetConflictError``: it begins neither at its partition's end nor at
+                            the end of what its attempt has staged; ``FencedError``: another attempt
+                            has staged there, or what this one has staged is gone;
+                            ``TransactionExistsError``: the last transaction's version is as high
+    ``Commit``              the first of these that holds for a transaction which is not what its
+                            attempt has staged; to commit again what was committed is no error
+    ``Discard``             is always done
+    ``SetTransaction``      ``OffsetConflictError``: the partition ends before the transaction does;
+                            ``TransactionExistsError``: the transaction lies at other offsets
 """
 
 from __future__ import annotations
@@ -37,18 +41,18 @@ from dafka_core.records import (
 )
 
 STAGED_HOURS: Final = 24
-"""A tail that nobody went on with for so long is nobody's; a task is tried again long before."""
+"""After so long with nothing added, what is staged is discarded; Spark tries tasks again before."""
 
 ATTEMPT_BYTES: Final = 16
 REPLICA: Final = bytes(ATTEMPT_BYTES)
-"""The attempt of a tail that comes from another store, where it is committed."""
+"""The attempt of staged records that come from another store, where they are committed."""
 
 
 class Stage(NamedTuple):
-    """Records for an attempt's tail: at its end, or at the partition's to begin it anew.
+    """Stages records behind those of an attempt, or at the partition's end to begin anew.
 
-    ``version`` is that of their unit, if it has one: a unit that is not newer than the marker is
-    refused, and so is one that is older than what is being staged.
+    ``version`` is their transaction's, if it has one: the log refuses one that is not newer than
+    the partition's last transaction, or that is older than the one being staged.
     """
 
     batch: RecordBatch
@@ -57,20 +61,20 @@ class Stage(NamedTuple):
 
 
 class Commit(NamedTuple):
-    """Units that become visible together, or none of them."""
+    """Makes transactions visible together, or none of them."""
 
     transactions: tuple[StagedTransaction, ...]
 
 
 class Discard(NamedTuple):
-    """Gives up an attempt's tail; another's is left alone.  No attempt: one of another store."""
+    """Discards what an attempt has staged; an empty one stands for what another store has sent."""
 
     tp: TopicPartition
     attempt: str
 
 
 class SetTransaction(NamedTuple):
-    """Sets the marker of a partition that has the unit's records already, visible."""
+    """Sets the last transaction of a partition that holds its records already, visible."""
 
     tp: TopicPartition
     transaction: Transaction
@@ -80,7 +84,7 @@ LogEntry = RecordBatch | Stage | Commit | Discard | SetTransaction
 
 
 def attempt_octets(attempt: str) -> bytes:
-    """An attempt as the log keeps it.
+    """An attempt's octets, as the log keeps them.
 
     Raises:
         ValueError: it is not 32 upper-case hex digits, or all of them are zero.
@@ -95,5 +99,5 @@ def attempt_octets(attempt: str) -> bytes:
 
 
 def attempt_text(octets: bytes) -> str:
-    """What ``attempt_octets`` was given; empty for what comes from another store."""
+    """The attempt that ``attempt_octets`` was given; empty for ``REPLICA``."""
     return "" if octets == REPLICA else octets.hex().upper()

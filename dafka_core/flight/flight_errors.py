@@ -22,7 +22,6 @@ from dafka_core.errors import (
 )
 from dafka_core.flight.limits import MAX_MESSAGE_CHARS
 from dafka_core.records import Transaction
-from dafka_core.storage import WrongOffsetError
 
 VERSION: Final = 1
 
@@ -90,7 +89,7 @@ def refusal(error: BaseException) -> flight.FlightError:
         case DataLossError():
             code = NOT_HELD
             facts = {"wanted": error.wanted, "available": error.available, "why": error.why}
-        case OffsetConflictError() | WrongOffsetError():
+        case OffsetConflictError():
             code, facts = CONFLICT, _names(error) | {"offset": error.offset, "end": error.end}
         case FencedError():
             code, facts = FENCED, _names(error) | {"attempt": error.attempt}
@@ -137,7 +136,7 @@ def translated(
 
 
 def _names(
-    error: OffsetConflictError | WrongOffsetError | FencedError | TransactionExistsError,
+    error: OffsetConflictError | FencedError | TransactionExistsError,
 ) -> dict[str, Any]:
     return {"topic": error.topic, "partition": error.partition}
 

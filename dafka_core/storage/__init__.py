@@ -9,10 +9,9 @@ from dafka_core.log_entries import (
     Stage,
     attempt_octets,
 )
-from dafka_core.storage.block_writer import WrongOffsetError
 from dafka_core.storage.log import Log
 from dafka_core.storage.snapshot import Snapshot
-from dafka_core.storage.statistics import PartitionStatistics
+from dafka_core.storage.tables import PartitionStatistics
 
 __all__ = [
     "STAGED_HOURS",
@@ -24,6 +23,5 @@ __all__ = [
     "SetTransaction",
     "Snapshot",
     "Stage",
-    "WrongOffsetError",
     "attempt_octets",
 ]

@@ -10,7 +10,7 @@ Everything is little endian, and each part begins at a multiple of 8 bytes.  The
 (xxh3, 64 bits) covers all that follows it; what precedes it is compared with constants.  So a
 block read is the block written, or is refused.
 
-Here blocks are read; ``packing.py`` makes them.  Both are pure: no database, no clock.
+Here blocks are read; ``block_builder.py`` makes them.  Both are pure: no database, no clock.
 """
 
 from __future__ import annotations
@@ -43,29 +43,24 @@ def aligned(size_bytes: int) -> int:
     return -(-size_bytes // ALIGNMENT) * ALIGNMENT
 
 
-def peek_count(buffer: Bytes) -> int:
+def peek_count(packed: Bytes) -> int:
     """How many records a packed block says it has; its checksum is not looked at.
 
     Raises:
         ValueError: it cannot be a block.
     """
-    return _header(memoryview(buffer))[1]
+    return _header(memoryview(packed))[1]
 
 
-def peek_times(buffer: Bytes) -> Longs:
-    """When the records of a packed block were written, as ``Block.timestamp_runs`` has it.
-
-    The checksum is not looked at, so this touches the block's beginning only.
+def peek_times(packed: Bytes) -> Longs:
+    """The ``times`` of a packed block; its checksum is not looked at.
 
     Raises:
         ValueError: it cannot be a block.
     """
-    _, count, run_count = _header(memoryview(buffer))
-    end = HEADER.size + run_count * RUN_BYTES
-    runs: Longs = np.frombuffer(bytes(buffer[HEADER.size : end]), LONG)
-    if len(runs) != 2 * run_count or run_count == 0 or runs[::2].sum() != count:
-        raise ValueError("its timestamps are not those of its records")
-    return runs.reshape(-1, 2)
+    view = memoryview(packed)
+    _, count, run_count = _header(view)
+    return _times(view, count, run_count)
 
 
 def _header(view: memoryview) -> tuple[int, int, int]:
@@ -80,12 +75,18 @@ def _header(view: memoryview) -> tuple[int, int, int]:
     return checksum, count, run_count
 
 
-def _fit(runs: Longs, count: int) -> bool:
-    """Whether runs of timestamps tell of as many records, and each of some."""
-    if len(runs) == 1:  # most have one, and this is done for each block that is read
-        return int(runs[0, 0]) == count
-    counts = runs[:, 0]
-    return bool(counts.min(initial=1) >= 1 and counts.sum() == count)
+def _times(view: memoryview, count: int, run_count: int) -> Longs:
+    """A block's runs of timestamps, which tell of ``count`` records, and each of some."""
+    if run_count and HEADER.size + run_count * RUN_BYTES <= len(view):
+        runs = np.frombuffer(view, LONG, 2 * run_count, HEADER.size).reshape(-1, 2)
+        if run_count == 1:  # most blocks have one, and this is done for each block that is read
+            fits = int(runs[0, 0]) == count
+        else:
+            counts = runs[:, 0]
+            fits = bool(counts.min() > 0 and counts.sum() == count)
+        if fits:
+            return runs
+    raise ValueError("its timestamps are not those of its records")
 
 
 class Block:
@@ -100,11 +101,7 @@ class Block:
     __slots__ = ("_buffer", "_data_at", "count", "offsets", "times")
 
     def __init__(
-        self,
-        buffer: memoryview,
-        times: Longs,
-        offsets: npt.NDArray[np.int32],
-        data_at: int,
+        self, buffer: memoryview, times: Longs, offsets: npt.NDArray[np.int32], data_at: int
     ) -> None:
         self.count = len(offsets) - 1
         self._buffer = buffer
@@ -150,14 +147,12 @@ class Block:
         data_at = aligned(offsets_at + (count + 1) * OFFSET.itemsize)
         if count == 0 or data_at > len(view):
             raise ValueError(f"{len(view)} bytes cannot hold {count} records")
-        runs = np.frombuffer(view, LONG, 2 * run_count, HEADER.size).reshape(-1, 2)
+        times = _times(view, count, run_count)
         offsets = np.frombuffer(view, OFFSET, count + 1, offsets_at)
-        if not _fit(runs, count):
-            raise ValueError("its timestamps are not those of its records")
         ascending = bool((offsets[1:] >= offsets[:-1]).all())
         if offsets[0] != 0 or offsets[-1] != len(view) - data_at or not ascending:
             raise ValueError("its offsets do not fit its data")
-        return cls(view, runs, offsets, data_at)
+        return cls(view, times, offsets, data_at)
 
     @property
     def head(self) -> bytes:
@@ -166,10 +161,8 @@ class Block:
 
     @property
     def size_bytes(self) -> int:
-        """What these records take as a block of their own."""
-        runs = len(self.times) * RUN_BYTES
-        offsets = aligned((self.count + 1) * OFFSET.itemsize)
-        return HEADER.size + runs + offsets + len(self.data)
+        """What the block takes."""
+        return len(self._buffer)
 
     @property
     def data(self) -> memoryview:

@@ -52,20 +52,12 @@ class BuiltBlock(NamedTuple):
     packed: memoryview
 
 
-def pack(values: Sequence[bytes], timestamp_us: int) -> bytearray:
-    """The values as one block, all written at ``timestamp_us`` (since the epoch UTC).
+class _Part(NamedTuple):
+    """Values to become part of a block, as a ``Block`` has them: ``offsets`` may begin above 0."""
 
-    Raises:
-        ValueError: no value, a value above ``MAX_RECORD_BYTES``, or more than one value and a
-            block above ``MAX_BLOCK_BYTES`` or ``MAX_BLOCK_RECORDS``: use ``build_blocks``.
-    """
-    pieces = list(build_blocks(values, timestamp_us))
-    if len(pieces) != 1:
-        raise ValueError(
-            f"{len(values)} values do not make one block of at most {MAX_BLOCK_BYTES} bytes and "
-            f"{MAX_BLOCK_RECORDS} records"
-        )
-    return bytearray(pieces[0].packed)
+    times: Longs
+    offsets: npt.NDArray[np.integer]
+    data: Bytes
 
 
 def build_blocks(
@@ -76,15 +68,15 @@ def build_blocks(
 ) -> Iterator[BuiltBlock]:
     """The values as blocks of at most ``MAX_BLOCK_BYTES`` and ``MAX_BLOCK_RECORDS``, in order.
 
-    As few blocks as that takes, of about one size, so that none is left over that would have to
-    be merged.  A value that is too large has a block of its own.  The first block begins with
-    the records of ``extend``, when one is given and they fit.
+    As few blocks as that takes, of about one size, so that no small one is left over.  A value
+    that is too large has a block of its own.  The first block begins with the records of
+    ``extend``, when one is given and they fit.
 
-    ``into`` is taken for each block that has room in it: then a piece is valid until the next one
-    is asked for.  Memory in use is much quicker than new memory.
+    Each block that fits is made in ``into``, and valid until the next one is asked for then: memory
+    in use is much quicker than new memory.
 
     Raises:
-        ValueError: a value above ``MAX_RECORD_BYTES``; before anything is packed.
+        ValueError: no value, or one above ``MAX_RECORD_BYTES``; before anything is packed.
     """
     ends, data = _checked_columns(values)
     costs = ends + OFFSET.itemsize * np.arange(len(ends))
@@ -96,14 +88,8 @@ def build_blocks(
             continue
         stop = max(stop, start + 1)
         run = np.array([[stop - start, timestamp_us]], LONG)
-        part = data[int(ends[start]) : int(ends[stop])]
-        own = ends[start : stop + 1]
-        if extend is None:
-            packed = _assembled([run], [own], [part], into)
-        else:
-            packed = _assembled(
-                [extend.times, run], [extend.offsets, own], [extend.data, part], into
-            )
+        part = _Part(run, ends[start : stop + 1], data[int(ends[start]) : int(ends[stop])])
+        packed = _assembled([part] if extend is None else [extend, part], into)
         yield BuiltBlock(start, stop, extend is not None, packed)
         start, extend = stop, None
 
@@ -116,20 +102,12 @@ def merge(blocks: Sequence[Block], into: bytearray | None = None) -> memoryview:
     """
     if not blocks:
         raise ValueError("there is no block to merge")
-    if len(blocks) > 1 and (
-        sum(block.size_bytes for block in blocks) > MAX_BLOCK_BYTES
-        or sum(block.count for block in blocks) > MAX_BLOCK_RECORDS
-    ):
-        raise ValueError(
-            f"{len(blocks)} blocks exceed {MAX_BLOCK_BYTES} bytes or {MAX_BLOCK_RECORDS} records "
-            "together"
-        )
-    return _assembled(
-        [block.times for block in blocks],
-        [block.offsets for block in blocks],
-        [block.data for block in blocks],
-        into,
-    )
+    size_bytes = sum(block.size_bytes for block in blocks)
+    count = sum(block.count for block in blocks)
+    if len(blocks) > 1 and (size_bytes > MAX_BLOCK_BYTES or count > MAX_BLOCK_RECORDS):
+        limits = f"{MAX_BLOCK_BYTES} bytes or {MAX_BLOCK_RECORDS} records"
+        raise ValueError(f"{len(blocks)} blocks exceed {limits} together")
+    return _assembled(blocks, into)
 
 
 def _stop(costs: npt.NDArray[np.int64], start: int, extend: Block | None) -> int:
@@ -153,39 +131,31 @@ def _checked_columns(values: Sequence[bytes]) -> tuple[Longs, memoryview]:
     lengths = np.diff(ends)
     largest = int(lengths.argmax())
     if lengths[largest] > MAX_RECORD_BYTES:
-        raise ValueError(
-            f"value {largest} has {lengths[largest]} bytes, more than a record may have "
-            f"({MAX_RECORD_BYTES})"
-        )
+        size_bytes = lengths[largest]
+        raise ValueError(f"value {largest} has {size_bytes} bytes, above {MAX_RECORD_BYTES}")
     return ends, data
 
 
-def _assembled(
-    runs: Sequence[Longs],
-    offsets: Sequence[npt.NDArray[np.integer]],
-    data: Sequence[Bytes],
-    into: bytearray | None,
-) -> memoryview:
-    """A block of the given parts; each array of offsets belongs to the next part of the data."""
-    pairs = _joined(np.concatenate(runs))
+def _assembled(parts: Sequence[Block | _Part], into: bytearray | None) -> memoryview:
+    """The records of all parts as one block."""
+    pairs = _joined(np.concatenate([part.times for part in parts]))
     count = int(pairs[:, 0].sum())
     offsets_at = HEADER.size + pairs.nbytes
     table_end = offsets_at + (count + 1) * OFFSET.itemsize
     data_at = aligned(table_end)
+    data = [part.data for part in parts]
     size = data_at + sum(map(len, data))
     packed = memoryview(into if into is not None and size <= len(into) else bytearray(size))[:size]
     np.frombuffer(packed, LONG, pairs.size, HEADER.size)[:] = pairs.reshape(-1)
     table = np.frombuffer(packed, OFFSET, count + 1, offsets_at)
-    table[0] = at = base = 0
-    for part in offsets:
-        table[at + 1 : at + len(part)] = part[1:] + (base - int(part[0]))
-        at += len(part) - 1
-        base = int(table[at])
+    table[0] = row = 0
     packed[table_end:data_at] = bytes(data_at - table_end)
     at = data_at
-    for values in data:
-        packed[at : at + len(values)] = values
-        at += len(values)
+    for part, values in zip(parts, data, strict=True):
+        stop, end = row + len(part.offsets) - 1, at + len(values)
+        table[row + 1 : stop + 1] = part.offsets[1:] + (at - data_at - int(part.offsets[0]))
+        packed[at:end] = values
+        row, at = stop, end
     HEADER.pack_into(packed, 0, MAGIC, VERSION, 0, 0, count, len(pairs))
     checksum = xxhash.xxh3_64_intdigest(packed[CHECKED_FROM:])
     HEADER.pack_into(packed, 0, MAGIC, VERSION, 0, checksum, count, len(pairs))

@@ -3,39 +3,30 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Sequence
-from typing import TYPE_CHECKING
 
-from dafka_core.storage import rows
 from dafka_core.storage.block import Block
 from dafka_core.storage.block_builder import MAX_BLOCK_BYTES, merge
-from dafka_core.storage.block_writer import swap_blocks
 from dafka_core.storage.environment import Environment
 from dafka_core.storage.merge_planner import MergeCandidate, MergePlan, MergePlanner
-from dafka_core.storage.storage_errors import damaged_block
-from dafka_core.storage.tables import name_of, staged_from
-
-if TYPE_CHECKING:
-    from dafka_core.storage.environment import Txn
+from dafka_core.storage.tables import Tables
 
 SCAN_BLOCKS = 4096
 """Blocks looked at in a step of the search that follows opening: a few milliseconds."""
 
 
 class BlockMerger:
-    """Merges what ``notes`` tell of, and, to begin with, looks for what they do not know yet.
+    """Merges as ``planner`` plans, and, to begin with, looks for blocks that it does not know yet.
 
-    A block is read, checked and assembled outside the write transaction, so that appends go on
+    Blocks are read, checked and assembled outside the write transaction, so that appends go on
     meanwhile.  The write transaction then takes out the blocks and puts in the one made of them,
-    if they are still the same: whoever reads sees either, and so does whoever opens the log after
-    a kill.
+    if they are still the same: a reader sees either, also after a kill.
     """
 
-    def __init__(self, env: Environment, notes: MergePlanner) -> None:
+    def __init__(self, env: Environment, planner: MergePlanner) -> None:
         self._env = env
-        self._notes = notes
+        self._planner = planner
         self._lock = threading.Lock()
-        self._scanned: bytes | None = b""
+        self._scanned: tuple[int, int] | None = (0, 0)
         self._buffer = bytearray()
 
     def step(self) -> bool:
@@ -47,84 +38,71 @@ class BlockMerger:
                 take it.
         """
         with self._lock:
-            plan = self._notes.plan()
+            plan = self._planner.plan()
             if plan is None:
                 return self._scan()
             self._merge(plan)
             return True
 
     def _merge(self, plan: MergePlan) -> None:
-        block_keys = [rows.BLOCK.pack(plan.partition_id, block.first) for block in plan.blocks]
-        if not self._buffer:
-            self._buffer = bytearray(MAX_BLOCK_BYTES)
-        with self._env.reading() as txn:
-            blocks = self._read(txn, plan, block_keys)
+        self._buffer = self._buffer or bytearray(MAX_BLOCK_BYTES)
+        with self._env.reading() as tables:
+            blocks = self._read(tables, plan)
             if blocks is None:
                 return
-            heads = [block.head for block in blocks]
-            merged = merge(blocks, self._buffer)
-            count = sum(block.count for block in blocks)
+            heads = {first: block.head for first, block in blocks.items()}
+            merged = merge(list(blocks.values()), self._buffer)
             blocks.clear()  # they are valid inside the transaction only
-
-        def swap(txn: Txn) -> bool:
-            return swap_blocks(self._env, txn, block_keys, heads, merged)
-
+        partition_id, planned = plan
         # When they have changed meanwhile, the next step sees how.
-        if self._env.write(swap):
-            self._notes.drop(plan.partition_id, plan.blocks)
-            self._notes.add(
-                plan.partition_id, MergeCandidate(plan.blocks[0].first, count, len(merged))
-            )
+        if self._env.write(lambda tables: tables.swap_blocks(partition_id, heads, merged)):
+            first, end = planned[0].first, planned[-1].end
+            self._planner.drop(partition_id, planned)
+            self._planner.add(partition_id, MergeCandidate(first, end - first, len(merged)))
 
-    def _read(self, txn: Txn, plan: MergePlan, block_keys: Sequence[bytes]) -> list[Block] | None:
-        """The blocks as the plan has them; None, and better notes, if they are otherwise."""
-        blocks, as_planned = [], True
-        for noted, key in zip(plan.blocks, block_keys, strict=True):
-            packed = txn.get(key, db=self._env.blocks)
-            found = None
-            if packed is not None:
-                try:
-                    block = Block.parse(packed)
-                except ValueError as error:
-                    self._notes.drop(plan.partition_id, [noted])
-                    names = name_of(self._env, txn, plan.partition_id)
-                    raise damaged_block(
-                        self._env.directory, names, noted.first, str(error)
-                    ) from error
-                blocks.append(block)
-                found = MergeCandidate(noted.first, block.count, len(packed))
-            if found != noted:
-                as_planned = False
-                self._notes.drop(plan.partition_id, [noted])
-                if found is not None:
-                    self._notes.add(plan.partition_id, found)
-        return blocks if as_planned else None
+    def _read(self, tables: Tables, plan: MergePlan) -> dict[int, Block] | None:
+        """The planned blocks, by first offset; None, told to the planner, if they differ."""
+        blocks: dict[int, Block] = {}
+        found = []
+        for planned in plan.blocks:
+            packed = tables.packed_block(plan.partition_id, planned.first)
+            if packed is None:
+                continue
+            try:
+                block = blocks[planned.first] = Block.parse(packed)
+            except ValueError as error:
+                self._planner.drop(plan.partition_id, [planned])
+                tp = tables.tp_of_id(plan.partition_id)
+                raise tables.damaged_block(tp, planned.first, str(error)) from error
+            found.append(MergeCandidate(planned.first, block.count, len(packed)))
+        if found == plan.blocks:
+            return blocks
+        self._planner.drop(plan.partition_id, plan.blocks)
+        for candidate in found:
+            self._planner.add(plan.partition_id, candidate)
+        return None
 
     def _scan(self) -> bool:
         """Looks for small blocks that were there when the log was opened; False when through.
 
-        The last block of a partition is not noted: the next append does that, or extends it.
-        What is staged is noted when it is committed, and stays as it is until then.
+        The last block of a partition is no candidate: the next append makes it one, or extends
+        it.  What is staged becomes one when it is committed, and stays as it is until then.
         """
         if self._scanned is None:
             return False
-        before: tuple[int, int, int] | None = None
-        staged = 0
-        with self._env.reading() as txn:
-            cursor = txn.cursor(self._env.blocks)
-            cursor.set_range(self._scanned)
-            key = None
-            for seen, (key, packed) in enumerate(cursor.iternext()):
-                partition_id, first = rows.BLOCK.unpack(key)
-                if before is None or before[0] != partition_id:
-                    staged = staged_from(self._env, txn, partition_id)
-                elif first < staged:
-                    block = MergeCandidate(before[1], first - before[1], before[2])
-                    self._notes.add(partition_id, block, known=False)
+        before_id, before_first, before_bytes, staged_start = -1, 0, 0, 0
+        goes_on_at: tuple[int, int] | None = None
+        with self._env.reading() as tables:
+            found = enumerate(tables.block_sizes(*self._scanned))
+            for seen, (partition_id, first, size_bytes) in found:
+                if partition_id != before_id:
+                    staged_start = tables.staged_start(partition_id)
+                elif first < staged_start:
+                    block = MergeCandidate(before_first, first - before_first, before_bytes)
+                    self._planner.add(partition_id, block, replace=False)
                 if seen == SCAN_BLOCKS:
+                    goes_on_at = partition_id, first
                     break
-                before = partition_id, first, len(packed)
-            else:
-                key = None
-            self._scanned = None if key is None else bytes(key)
+                before_id, before_first, before_bytes = partition_id, first, size_bytes
+        self._scanned = goes_on_at
         return True

@@ -1,34 +1,32 @@
-"""The store's durable log: partitions of records, appended in whole runs, synced before it says so.
+"""The store's durable log: partitions of records, appended in whole batches and synced.
 
 Tables (LMDB, one environment per directory):
 
-    meta         the format's version; the id of the next new partition; partitions with a tail
-    partitions   topic, a zero octet, partition  ->  id, earliest, end, last timestamp; units;
-                 checksum
+    meta         the format's version; the id of the next new partition; the names of partitions
+                 with staged records
+    partitions   topic, a zero octet, partition  ->  row (``rows.py``)
     blocks       partition id, first offset (both 8 octets, big endian)  ->  block (``block.py``)
 
-What a partition's row says is written in the transaction of the blocks it tells of, so it cannot
+A partition's row is written in the same transaction as the blocks that it tells of, so it cannot
 disagree with them.
 
-Writing.  ``append`` packs a run into as few blocks as hold it (``packing.py``) and returns when
-they are on disk.  A last block that is very small is written again together with what follows
-it.  Blocks change in no other way, and what is at an offset never changes.  ``write`` does so,
-too, and stages and commits units (``staging.py``): blocks of staged records begin at their
-partition's end or beyond, where no reader looks, and are none of those that others extend.
+``append`` packs a batch into as few blocks as hold it, and returns when they are on disk.  A last
+block that is very small is written again together with the records that follow it.  Blocks change
+in no other way, and the record at an offset never changes.  ``write`` also stages and commits
+transactions (``log_entries.py``): blocks of staged records begin at their partition's end or
+beyond, where no reader looks, and extend only each other.
 
-Merging.  Records that come in a few at a time still leave many small blocks, which are slow to
-read.  ``merge_step`` makes one of several neighbours (``notes.py`` says when, ``merging.py``
-how): it reads and assembles them beside the appends, then swaps them in one transaction.  A
-reader finds the records in the old blocks or in the new one, a kill leaves either, and the pages
-of the old ones are free for later appends, as those of trimmed ones are.
+Records that come in a few at a time still leave many small blocks, which are slow to read.
+``merge_step`` makes one of several neighbours: it reads and assembles them beside the appends, then
+swaps them in one transaction.  A reader finds the records in the old blocks or in the new one, a
+kill leaves either, and later appends use the old ones' pages, as they do those of trimmed ones.
 
-Reading.  There are two ways, because LMDB cannot use a freed page again while a read transaction
-is open that may still see it.  ``read`` hands out copies: they stay valid after later writes,
-trims and ``close``, and no transaction is open between calls, so a reader may be as slow as it
-likes.  ``snapshot`` hands out the mapped file itself, without a copy; its transaction lasts as
-long as anything refers to what it handed out (``snapshot.py``).  So executors on the store's
-machine read: each process opens the directory ``read_only``, beside the store that goes on
-writing, merging and trimming.
+There are two ways to read, because LMDB cannot use a freed page again while a read transaction is
+open that may still see it ("Caveats": long-lived transactions).  ``read`` copies, and between calls
+no transaction is open, so a reader may be as slow as it likes.  ``snapshot`` hands out the mapped
+file itself; its transaction lasts as long as anything refers to what it handed out.  So executors
+on the store's machine read: each process opens the directory ``read_only``, beside the store that
+goes on writing, merging and trimming.
 
 One thread appends, another one may merge; any number of threads read at the same time.
 """
@@ -38,7 +36,6 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -50,26 +47,11 @@ from dafka_core.storage.block import Block
 from dafka_core.storage.block_builder import MAX_BLOCK_BYTES
 from dafka_core.storage.block_cache import BlockCache
 from dafka_core.storage.block_merger import BlockMerger
-from dafka_core.storage.block_writer import FinishedBlock, trim_partition
-from dafka_core.storage.entry_writer import EntryWriter, discard_stale, transaction_state
+from dafka_core.storage.entry_writer import EntryWriter
 from dafka_core.storage.environment import DEFAULT_MAP_BYTES, Environment
-from dafka_core.storage.idle_timer import IdleTimer
 from dafka_core.storage.merge_planner import MergePlanner
-from dafka_core.storage.rows import PartitionRow
 from dafka_core.storage.snapshot import Snapshot
-from dafka_core.storage.statistics import PartitionStatistics, statistics_of
-from dafka_core.storage.tables import (
-    block_at,
-    held_row,
-    infos_of,
-    offset_of_time,
-    read_block,
-    row_of,
-    tails,
-)
-
-if TYPE_CHECKING:
-    from dafka_core.storage.environment import Txn
+from dafka_core.storage.tables import PartitionStatistics, Tables
 
 DEFAULT_MAX_RECORDS = 1 << 20
 DEFAULT_MAX_BYTES = 64 << 20
@@ -84,8 +66,13 @@ class Log(Closing):
     """The log in one directory, which is made when missing.
 
     ``read_only`` opens an existing one beside the process that writes it.  ``map_size_bytes`` is
-    address space to begin with; it grows by itself.  ``clock_us`` gives microseconds since the
-    epoch UTC.
+    address space: a log that has more, or twice what it had when it was opened if that is more,
+    must be opened again.  ``clock_us`` gives microseconds since the epoch UTC.
+
+    Every method raises ClosedError after ``close``, and StoreError when it comes upon damage
+    (topic, partition and offset are named) or LMDB has no room for another read transaction.
+    Methods that write also raise StoreError when the disk cannot take it, which leaves all as it
+    was, and when the log was opened for reading only.
 
     Raises:
         StoreError: the directory is another writer's, is damaged, is not a store's, or there is
@@ -101,83 +88,82 @@ class Log(Closing):
         clock_us: Callable[[], int] = _now_us,
     ) -> None:
         self.directory = Path(directory)
-        self.read_only = read_only
         self._clock_us = clock_us
         self._cache = BlockCache()
         self._buffer = bytearray(0 if read_only else MAX_BLOCK_BYTES)
-        self._appending = IdleTimer()
+        self._appending = False
+        self._appended_s = float("-inf")
         self._env = Environment(self.directory, read_only=read_only, map_size_bytes=map_size_bytes)
-        self._notes = MergePlanner()
-        self._merging = BlockMerger(self._env, self._notes)
-        if not read_only:
-            self._check_rows()
+        self._planner = MergePlanner()
+        self._merger = BlockMerger(self._env, self._planner)
+        try:
+            if not read_only:
+                self.partitions()  # a partition whose row was lost would begin again at 0
+        except BaseException:
+            self.close()
+            raise
 
     def append(self, batches: Sequence[RecordBatch]) -> None:
-        """Writes all runs, or none; they are on disk when this returns.
+        """Writes all batches, or none; they are on disk when this returns.
 
-        Several runs of one partition must follow each other.  All are stamped with one time,
+        Several batches of one partition must follow each other.  All are stamped with one time,
         or with their partition's last one when the clock went back.
 
         Raises:
-            WrongOffsetError: a run does not begin at its partition's end.
-            ValueError: an empty run, a record above ``packing.MAX_RECORD_BYTES``, or a name that
-                cannot be stored.
-            OffsetConflictError: a run with a unit does not; the others are written.
-            StoreError: the disk cannot take it; reading goes on working.
+            OffsetConflictError: a batch does not begin at its partition's end.  If the batch is
+                of a transaction, the others are written.
+            ValueError: an empty batch, a record above ``block_builder.MAX_RECORD_BYTES``, or a
+                name that cannot be stored.
         """
         for refused in self.write(batches):
             if refused is not None:
                 raise refused
 
     def write(self, entries: Sequence[LogEntry]) -> list[DafkaError | None]:
-        """Does what all entries say (``staging.py``), in order; it is on disk when this returns.
+        """Does what all entries say, in order; it is on disk when this returns.
 
-        One outcome for each: None, or why nothing of it was done (``staging.py`` has them).
+        One outcome for each: None, or why nothing of it was done (``log_entries.py`` has them).
 
         Raises:
-            WrongOffsetError: a run without a unit begins elsewhere; nothing of all is written.
+            OffsetConflictError: a batch without a transaction does not begin at its partition's
+                end; nothing of all is written.
             ValueError: what ``append`` refuses, an attempt that is not 32 upper-case hex digits,
-                or a unit that cannot be one or does not have the run; nothing is written.
-            StoreError: the disk cannot take it; reading goes on working.
+                or a transaction that cannot be one or does not have the batch; nothing is written.
         """
         now_us = self._clock_us()
 
-        def work(txn: Txn) -> tuple[list[DafkaError | None], list[FinishedBlock]]:
-            writes = EntryWriter(self._env, txn, now_us, self._buffer)
-            return [writes.apply(entry) for entry in entries], writes.written
+        def work(tables: Tables) -> tuple[list[DafkaError | None], EntryWriter]:
+            writer = EntryWriter(tables, now_us, self._buffer)
+            return [writer.apply(entry) for entry in entries], writer
 
         if not entries:
             return []
-        with self._appending.under_way():
-            outcomes, written = self._env.write(work)
-            for partition_id, block in written:
-                self._notes.add(partition_id, block)
+        self._appending = True
+        try:
+            outcomes, writer = self._env.write(work)
+            for partition_id, block in writer.finished:
+                self._planner.add(partition_id, block)
+        finally:
+            self._appending, self._appended_s = False, time.monotonic()
         return outcomes
 
     def transaction_state(self, tp: TopicPartition) -> TransactionState:
-        """How far a partition's units are; all zero when it is not known."""
-        with self._env.reading() as txn:
-            return transaction_state(row_of(self._env, txn, tp))
+        """How far a partition's transactions are; all zero when it is not known."""
+        with self._env.reading() as tables:
+            return tables.transaction_state(tp)
 
     def discard_stale(self, older_than_s: float, *, replicas: bool = True) -> int:
-        """Gives up what was staged longer ago and nobody went on with; of how many partitions.
+        """Discards what was staged so long ago, with nothing added since; of how many partitions.
 
         With ``replicas`` also what came from another store.  Not while a store runs that has
         taken it: that one counts on it, and goes on with it when the other one is there again.
-
-        Raises:
-            StoreError: the disk cannot take it, or the log was opened for reading only.
         """
         before_us = self._clock_us() - int(older_than_s * 1_000_000)
-
-        def work(txn: Txn) -> int:
-            return discard_stale(self._env, txn, before_us, replicas=replicas)
-
-        self._env.check_writable()
-        with self._env.reading() as txn:
-            if not tails(self._env, txn):
-                return 0
-        return self._env.write(work)
+        return self._env.write(
+            lambda tables: EntryWriter(tables, 0, self._buffer).discard_stale(
+                before_us, replicas=replicas
+            )
+        )
 
     def trim(self, tp: TopicPartition, before: int) -> int:
         """Gives up the records below ``before``; whole blocks of them free their space.
@@ -187,59 +173,42 @@ class Log(Closing):
 
         Raises:
             ValueError: ``before`` is above the partition's end.
-            StoreError: the disk cannot take it.
         """
-
-        def write(txn: Txn) -> int:
-            return trim_partition(self._env, txn, tp, before)
-
-        return self._env.write(write)
+        return self._env.write(lambda tables: tables.trim(tp, before))
 
     def merge_step(self) -> bool:
         """Merges some small blocks into one, if there are such; False when there are not.
 
-        The first steps look for those that were there when the log was opened.  To be called in
-        a thread of its own, again and again; appends and reads go on meanwhile, and wait for the
-        disk at most as long as for another append.
-
-        Raises:
-            ClosedError: the log is closed.
-            StoreError: a block is damaged (it is left alone from then on), the disk cannot take
-                it, or the log was opened for reading only.
+        The first steps look for those that were there when the log was opened.  To be called in a
+        thread of its own, again and again; appends and reads go on meanwhile, and wait for the disk
+        at most as long as for another append.  After a StoreError, a damaged block is left alone.
         """
         self._env.check_writable()
-        return self._merging.step()
+        return self._merger.step()
 
     @property
     def small_blocks(self) -> int:
         """About how many small blocks there are that ``merge_step`` has not looked at."""
-        return self._notes.waiting
+        return self._planner.waiting
 
     @property
     def quiet_s(self) -> float:
-        """How long ago the last append ended; 0 while there is one."""
-        return self._appending.quiet_s
+        """How long ago the last append ended; 0 while there is one, infinity before the first."""
+        return 0.0 if self._appending else time.monotonic() - self._appended_s
 
     def check_readers(self) -> int:
-        """Ends the reads of processes that were killed meanwhile, and says how many.
-
-        Until then they keep the store from using freed space again.
-
-        Raises:
-            ClosedError: the log is closed.
-            StoreError: LMDB cannot do it.
-        """
+        """Ends the reads of processes that were killed, which hold back freed space; how many."""
         return self._env.check_readers()
 
     def partitions(self, topic: str | None = None) -> list[PartitionInfo]:
         """What is held of every partition, or of every one of a topic; in order of their names."""
-        with self._env.reading() as txn:
-            return infos_of(self._env, txn, topic)
+        with self._env.reading() as tables:
+            return tables.infos(topic)
 
     def info(self, tp: TopicPartition) -> PartitionInfo | None:
         """What is held of a partition; None when it is not known."""
-        row = self._held(tp)
-        return PartitionInfo(*tp, row.earliest, row.end) if row else None
+        with self._env.reading() as tables:
+            return tables.info(tp)
 
     def end(self, tp: TopicPartition) -> int:
         """The offset of the partition's next record; 0 when it is not known."""
@@ -260,9 +229,6 @@ class Log(Closing):
         Fewer when ``max_records`` or ``max_bytes`` (of values) is reached, but at least one
         record when one is held.  The first batch begins above ``start`` only when the records
         before it have been trimmed.
-
-        Raises:
-            StoreError: a block is damaged (topic, partition and offset are named).
         """
         batches: list[RecordBatch] = []
         for batch in self._batches(tp, start, end):
@@ -282,9 +248,6 @@ class Log(Closing):
 
         For readers of much that let go of it quickly.  It costs the store space as long as it
         lasts, so not for what waits for others: ``read`` is.
-
-        Raises:
-            StoreError: too many reads at one time.
         """
         return Snapshot(self._env)
 
@@ -293,53 +256,38 @@ class Log(Closing):
 
         Pairs (first offset, microseconds since the epoch UTC), ascending; each time holds up to
         the next pair's offset.  Empty when none of the records is held.
-
-        Raises:
-            StoreError: a block is damaged.
         """
-        offsets, stamps = [], []
+        firsts, runs = [], []
         for batch in self._batches(tp, start, end):
             assert batch.times is not None  # a block says when its records were written
-            counts, times = batch.times[:, 0], batch.times[:, 1]
-            offsets.append(batch.offset + counts.cumsum() - counts)
-            stamps.append(times)
-        if not offsets:
+            firsts.append(batch.offset)
+            runs.append(batch.times.copy())  # they may lie in a block, which they would keep
+        if not runs:
             return []
-        all_offsets, all_stamps = np.concatenate(offsets), np.concatenate(stamps)
-        changes = np.append(True, all_stamps[1:] != all_stamps[:-1])
-        return list(zip(all_offsets[changes].tolist(), all_stamps[changes].tolist(), strict=True))
+        counts, times = np.concatenate(runs).T
+        offsets = firsts[0] + counts.cumsum() - counts
+        changes = np.append(True, times[1:] != times[:-1])
+        return list(zip(offsets[changes].tolist(), times[changes].tolist(), strict=True))
 
     def offset_for_time(self, tp: TopicPartition, timestamp_us: int) -> int | None:
         """The first record held that was written at ``timestamp_us`` or later.
 
-        None when there is none.  Looks at the beginning of a number of blocks that grows with
-        the logarithm of the number of records, and checks the block with the answer.
-
-        Raises:
-            StoreError: a block is damaged.
+        None when there is none.  Looks at a number of blocks that grows with the logarithm of the
+        number of records, and checks the one with the answer.
         """
-        while True:
-            with self._env.reading() as txn:
-                found = offset_of_time(self._env, txn, tp, timestamp_us)
-            if found is None:
-                return None
-            checked = self._block_at(tp, found)
-            if checked is None:
-                continue  # trimmed meanwhile
-            times = checked.between(found, checked.end).times
-            assert times is not None
-            return found + int(times[times[:, 1] < timestamp_us, 0].sum())
+        with self._env.reading() as tables:
+            offset = tables.offset_of_time(tp, timestamp_us)
+            if offset is not None:
+                self._checked_at(tables, tp, offset)
+        return offset
 
     def statistics(self, tp: TopicPartition) -> PartitionStatistics | None:
         """What a partition takes and when it was written; None when it is not known.
 
-        Looks at the table's pages, not at the blocks: some 0.2 microseconds per block.
-
-        Raises:
-            StoreError: the first block is damaged.
+        No block is checked, but LMDB's Python binding touches each of their pages.
         """
-        with self._env.reading() as txn:
-            return statistics_of(self._env, txn, tp)
+        with self._env.reading() as tables:
+            return tables.statistics(tp)
 
     def close(self) -> None:
         """Waits for reads and writes to end, then closes; a second call does nothing."""
@@ -352,33 +300,21 @@ class Log(Closing):
             return
         offset, end = max(start, held.earliest), min(end, held.end)
         while offset < end:
-            found = self._block_at(tp, offset)
+            with self._env.reading() as tables:
+                found = self._checked_at(tables, tp, offset)
             if found is None:  # trimmed meanwhile; what has been handed out remains true
                 return
             batch = found.between(offset, min(found.end, end))
             yield batch
             offset = batch.end
 
-    def _block_at(self, tp: TopicPartition, offset: int) -> RecordBatch | None:
+    def _checked_at(self, tables: Tables, tp: TopicPartition, offset: int) -> RecordBatch | None:
         """The records of the block that holds ``offset``; None when the record is not held."""
-        with self._env.reading() as txn:
-            found = block_at(self._env, txn, tp, offset)
-            if found is None:
-                return None
-            block = self._cache.get(found.key)
-            if block is None or offset >= found.first + block.count:
-                block = read_block(self._env, tp, found, Block.copied)
-                self._cache.put(found.key, block)
+        found = tables.block_at(tp, offset)
+        if found is None:
+            return None
+        block = self._cache.get(found.key)
+        if block is None or offset >= found.first + block.count:
+            block = tables.read_block(tp, found, Block.copied)
+            self._cache.put(found.key, block)
         return RecordBatch(tp, found.first, block.values, times=block.times)
-
-    def _check_rows(self) -> None:
-        """Refuses a damaged table of partitions: one that was lost would begin again at 0."""
-        try:
-            self.partitions()
-        except BaseException:
-            self._env.close()
-            raise
-
-    def _held(self, tp: TopicPartition) -> PartitionRow | None:
-        with self._env.reading() as txn:
-            return held_row(self._env, txn, tp)

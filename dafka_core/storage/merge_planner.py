@@ -25,9 +25,9 @@ from dafka_core.storage import block_builder
 GROWTH = 8
 """More would leave more small blocks, less would write records more often."""
 
-MAX_NOTES = 100_000
-"""Some 20 MB.  Beyond it the partition written longest ago is forgotten, or half of the only one:
-those blocks stay as they are until the log is opened again."""
+MAX_CANDIDATES = 100_000
+"""Some 20 MB.  Beyond it the planner forgets the partition written longest ago, or half of the only
+one: those blocks stay as they are until the log is opened again."""
 
 
 class MergeCandidate(NamedTuple):
@@ -52,7 +52,7 @@ class MergePlan(NamedTuple):
     """Blocks of a partition that are to become one, in order."""
 
     partition_id: int
-    blocks: Sequence[MergeCandidate]
+    blocks: list[MergeCandidate]
 
 
 class MergePlanner:
@@ -70,17 +70,14 @@ class MergePlanner:
         with self._lock:
             return sum(len(self._partitions.get(each, ())) for each in self._changed)
 
-    def add(self, partition_id: int, block: MergeCandidate, *, known: bool = True) -> None:
-        """Notes a block, or what has become of it.
-
-        ``known`` says that this is newer than any note of it.
-        """
+    def add(self, partition_id: int, block: MergeCandidate, *, replace: bool = True) -> None:
+        """Takes a block, with ``replace`` in the place of one that begins at the same offset."""
         with self._lock:
             blocks = self._partitions.setdefault(partition_id, [])
             self._partitions.move_to_end(partition_id)
             at = bisect_left(blocks, block.first, key=attrgetter("first"))
             if at < len(blocks) and blocks[at].first == block.first:
-                if not known:
+                if not replace:
                     return
                 del blocks[at]
                 self._count -= 1
@@ -90,7 +87,7 @@ class MergePlanner:
                 self._changed.add(partition_id)
             else:
                 self._keep(partition_id, [])
-            while self._count > MAX_NOTES:
+            while self._count > MAX_CANDIDATES:
                 oldest = next(iter(self._partitions))
                 left = self._partitions[oldest]
                 self._keep(oldest, left[len(left) // 2 :] if len(self._partitions) == 1 else [])

@@ -21,19 +21,17 @@ MIN_MAP_BYTES = 1 << 20
 """Less has no room for the empty tables."""
 
 _FORMAT_KEY: Final = b"format"
-_FORMAT = struct.Struct("<I")
-_OLDER: Final = _FORMAT.pack(1)
-"""Rows of partitions had neither a checksum nor units.  Whoever opens such a log to write makes it
-the newer one, which programs of then refuse; its rows change when they are written next."""
-
-_CURRENT: Final = _FORMAT.pack(2)
+_FORMAT_VALUE = struct.Struct("<I")
+_FORMAT: Final = 2
+"""In format 1, rows of partitions had no checksum, so that damage of a row was not found."""
 
 _TABLES = (b"meta", b"partitions", b"blocks")
 
 
 class Opened(NamedTuple):
-    """An LMDB environment with the tables of a store."""
+    """A directory's LMDB environment with the tables of a store."""
 
+    directory: Path
     env: lmdb.Environment
     meta: lmdb._Database
     partitions: lmdb._Database
@@ -41,20 +39,22 @@ class Opened(NamedTuple):
 
 
 def open_environment(directory: Path, *, read_only: bool, map_size_bytes: int) -> Opened:
-    """Opens the directory's database, made when missing unless ``read_only``.
+    """Opens the directory's database, which is made when missing unless ``read_only``.
 
-    Maps less than ``map_size_bytes`` when there is not so much address space.
+    It maps ``map_size_bytes``, or twice the file's size if that is more, as far as the process may
+    map so much; LMDB itself maps at least what is in use of the file.
 
     Raises:
         StoreError: it is damaged, is not a store's, or there is none.
     """
     data = directory / DATA_FILE
-    if read_only and not (data.exists() and data.stat().st_size):
-        raise StoreError(directory, f"there is no store here (no file {DATA_FILE})")
     with translated(directory, opening=True):
+        size_bytes = data.stat().st_size if data.exists() else 0
+        if read_only and size_bytes == 0:
+            raise StoreError(directory, f"there is no store here (no file {DATA_FILE})")
         env = lmdb.Environment(
             str(directory),
-            map_size=affordable_bytes(map_size_bytes),
+            map_size=affordable_bytes(max(map_size_bytes, 2 * size_bytes)),
             max_dbs=len(_TABLES),
             max_readers=MAX_READERS,
             readonly=read_only,
@@ -65,7 +65,7 @@ def open_environment(directory: Path, *, read_only: bool, map_size_bytes: int) -
             _complete(env, directory, read_only)
             env.reader_check()
         with translated(directory):
-            opened = Opened(env, *_tables(env, directory, read_only))
+            opened = Opened(directory, env, *_tables(env, directory, read_only))
             if not read_only:
                 _sync_names(directory)
     except BaseException:
@@ -74,19 +74,18 @@ def open_environment(directory: Path, *, read_only: bool, map_size_bytes: int) -
     return opened
 
 
-def affordable_bytes(wanted_bytes: int, least_bytes: int = MIN_MAP_BYTES) -> int:
-    """As much of ``wanted_bytes`` of address space as can be mapped, but ``least_bytes``.
+def affordable_bytes(wanted_bytes: int) -> int:
+    """As much of ``wanted_bytes`` of address space as can be mapped; at least ``MIN_MAP_BYTES``.
 
     A limit (ulimit -v) must leave as much again to the rest of the process.
     """
-    size = _whole_pages(max(wanted_bytes, least_bytes))
-    least = _whole_pages(least_bytes)
-    while size > least and not can_map(2 * size):
-        size = max(_whole_pages(size // 2), least)
-    return size
+    size_bytes = max(wanted_bytes, MIN_MAP_BYTES)
+    while size_bytes > MIN_MAP_BYTES and not _can_map(2 * size_bytes):
+        size_bytes = max(size_bytes // 2, MIN_MAP_BYTES)
+    return -(-size_bytes // mmap.PAGESIZE) * mmap.PAGESIZE
 
 
-def can_map(size_bytes: int) -> bool:
+def _can_map(size_bytes: int) -> bool:
     """Whether the system would map so much now."""
     try:
         # No access: this takes address space and nothing else, whatever the system's policy.
@@ -127,9 +126,9 @@ def lock_writer(directory: Path) -> int:
 def _complete(env: lmdb.Environment, directory: Path, read_only: bool) -> None:
     """Makes the file as long as LMDB believes it is.
 
-    Reading a page behind the file's end would kill the process.  LMDB itself may leave the
-    last pages unwritten when they are free; in a file cut short they hold records, read as
-    zeros from here on, and a block of zeros is refused.
+    Reading a page behind the file's end would kill the process.  LMDB may leave the last pages
+    unwritten when they are free.  In a file that was cut short they held records: those are read
+    as zeros from here on, and a block of zeros is refused.
     """
     data = directory / DATA_FILE
     wanted = (env.info()["last_pgno"] + 1) * env.stat()["psize"]
@@ -146,34 +145,25 @@ def _complete(env: lmdb.Environment, directory: Path, read_only: bool) -> None:
 
 
 def _tables(env: lmdb.Environment, directory: Path, read_only: bool) -> list[lmdb._Database]:
-    if env.stat()["entries"] != 0:
-        return _known_tables(env, directory, read_only)
-    if read_only:
-        raise StoreError(directory, "there is no store here yet: the file is empty")
-    with env.begin(write=True) as created:
-        tables = [env.open_db(name, txn=created) for name in _TABLES]
-        created.put(_FORMAT_KEY, _CURRENT, db=tables[0])
-    return tables
-
-
-def _known_tables(env: lmdb.Environment, directory: Path, read_only: bool) -> list[lmdb._Database]:
+    if env.stat()["entries"] == 0:
+        if read_only:
+            raise StoreError(directory, "there is no store here yet: the file is empty")
+        with env.begin(write=True) as txn:
+            tables = [env.open_db(name, txn=txn) for name in _TABLES]
+            txn.put(_FORMAT_KEY, _FORMAT_VALUE.pack(_FORMAT), db=tables[0])
+        return tables
     try:
         tables = [env.open_db(name, create=False) for name in _TABLES]
-    except (lmdb.NotFoundError, lmdb.IncompatibleError, lmdb.ReadonlyError):
+        with env.begin() as txn:
+            (found,) = _FORMAT_VALUE.unpack(txn.get(_FORMAT_KEY, b"", db=tables[0]))
+    except (lmdb.NotFoundError, lmdb.IncompatibleError, lmdb.ReadonlyError, struct.error):
         raise foreign(directory, "it is another program's LMDB database") from None
-    with env.begin() as txn:
-        found = txn.get(_FORMAT_KEY, db=tables[0])
-    if found is None or len(found) != _FORMAT.size:
-        raise foreign(directory, "it is another program's LMDB database")
-    if found not in (_OLDER, _CURRENT):
+    if found != _FORMAT:
         raise StoreError(
             directory,
-            f"its format is {_FORMAT.unpack(found)[0]}, this program reads and writes formats 1 "
-            "and 2: open it with the version of Dafka that made it",
+            f"its format is {found}, this program reads and writes format {_FORMAT}: open it with "
+            "the version of Dafka that made it",
         )
-    if found != _CURRENT and not read_only:
-        with env.begin(write=True) as txn:
-            txn.put(_FORMAT_KEY, _CURRENT, db=tables[0])
     return tables
 
 
@@ -190,7 +180,3 @@ def _sync_directory(directory: Path) -> None:
         os.fsync(fd)
     finally:
         os.close(fd)
-
-
-def _whole_pages(size_bytes: int) -> int:
-    return -(-size_bytes // mmap.PAGESIZE) * mmap.PAGESIZE

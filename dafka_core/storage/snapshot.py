@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import contextlib
+import ctypes
+import mmap
 import threading
 from collections.abc import Iterator
 from typing import Any
@@ -12,35 +14,12 @@ import numpy as np
 from dafka_core.closing import Closing
 from dafka_core.errors import ClosedError
 from dafka_core.records import PartitionInfo, RecordBatch, TopicPartition
-from dafka_core.storage import page_advice
 from dafka_core.storage.block import ALIGNMENT, Block
 from dafka_core.storage.environment import Environment, Pin
 from dafka_core.storage.rows import PartitionRow
 from dafka_core.storage.storage_errors import translated
-from dafka_core.storage.tables import block_of, held_row, infos_of, read_block
 
-
-class _Region:
-    """Bytes of the map, for numpy; whatever numpy makes of them refers to the pin, through this."""
-
-    __slots__ = ("__array_interface__", "_address", "_once", "_size_bytes", "pin")
-
-    def __init__(self, address: int, size_bytes: int, pin: Pin, *, once: bool) -> None:
-        self.pin = pin
-        self._once = once
-        self._address = address
-        self._size_bytes = size_bytes
-        self.__array_interface__: dict[str, Any] = {
-            "data": (address, True),  # read-only
-            "shape": (size_bytes,),
-            "typestr": "|u1",
-            "version": 3,
-        }
-
-    def __del__(self) -> None:
-        # Before the pin goes: without it the map may move.
-        if self._once:
-            page_advice.leave(self._address, self._size_bytes)
+_LIBC = ctypes.CDLL(None)
 
 
 class Snapshot(Closing):
@@ -63,13 +42,12 @@ class Snapshot(Closing):
     def partitions(self, topic: str | None = None) -> list[PartitionInfo]:
         """What is held of every partition, or of every one of a topic; in order of their names."""
         with self._reading() as pin:
-            return infos_of(self._env, pin.txn, topic)
+            return pin.tables.infos(topic)
 
     def info(self, tp: TopicPartition) -> PartitionInfo | None:
         """What is held of a partition; None when it is not known."""
         with self._reading() as pin:
-            row = held_row(self._env, pin.txn, tp)
-        return PartitionInfo(*tp, row.earliest, row.end) if row else None
+            return pin.tables.info(tp)
 
     def read(
         self, tp: TopicPartition, start: int, end: int, *, copy: bool = False
@@ -85,12 +63,12 @@ class Snapshot(Closing):
             StoreError: a block is damaged (topic, partition and offset are named).
         """
         with self._reading() as pin:
-            row = held_row(self._env, pin.txn, tp)
+            row = pin.tables.visible_row(tp)
         if row is None:
             return
         offset, end = max(start, row.earliest), min(end, row.end)
         while offset < end:
-            first, block = self._block_at(tp, row, offset, copy=copy)
+            first, block = self._block_of(tp, row, offset, copy=copy)
             batch = RecordBatch(tp, first, block.values, times=block.times)
             yield batch.between(offset, min(batch.end, end))
             offset = batch.end
@@ -100,17 +78,16 @@ class Snapshot(Closing):
         with self._lock:
             self._pin = None
 
-    def _block_at(
+    def _block_of(
         self, tp: TopicPartition, row: PartitionRow, offset: int, *, copy: bool
     ) -> tuple[int, Block]:
         with self._reading() as pin:
-            found = block_of(self._env, pin.txn, tp, row, offset)
+            found = pin.tables.block_of(tp, row, offset)
 
         def in_place(packed: memoryview) -> Block:
             return Block.parse(_in_place(packed, pin, once=self._env.read_only))
 
-        read = Block.copied if copy else in_place
-        return found.first, read_block(self._env, tp, found, read)
+        return found.first, pin.tables.read_block(tp, found, Block.copied if copy else in_place)
 
     @contextlib.contextmanager
     def _reading(self) -> Iterator[Pin]:
@@ -118,6 +95,32 @@ class Snapshot(Closing):
             if self._pin is None:
                 raise ClosedError("snapshot")
             yield self._pin
+
+
+class _Region:
+    """Bytes of the map, for numpy; whatever numpy makes of them refers to the pin, through this.
+
+    With ``once`` the system is told, when this goes, that the bytes are not read again.  Until then
+    it counts each page that was read as the reader's resident memory, although it keeps the page
+    for all processes.
+    """
+
+    __slots__ = ("__array_interface__", "_leaves", "pin")
+
+    def __init__(self, address: int, size_bytes: int, pin: Pin, *, once: bool) -> None:
+        self.pin = pin
+        self._leaves = (address, size_bytes) if once else None
+        self.__array_interface__: dict[str, Any] = {
+            "data": (address, True),  # read-only
+            "shape": (size_bytes,),
+            "typestr": "|u1",
+            "version": 3,
+        }
+
+    def __del__(self) -> None:
+        # Before the pin goes: without it the file may not be mapped any more.
+        if self._leaves is not None:
+            _leave_pages(*self._leaves)
 
 
 def _in_place(packed: memoryview, pin: Pin, *, once: bool) -> memoryview | bytes:
@@ -128,3 +131,12 @@ def _in_place(packed: memoryview, pin: Pin, *, once: bool) -> memoryview | bytes
         # them aligned, and a copy of so little is nothing.
         return bytes(packed)
     return np.asarray(_Region(address, len(packed), pin, once=once)).data
+
+
+def _leave_pages(address: int, size_bytes: int) -> None:
+    """Says that these bytes will not be read again soon; a read all the same finds them."""
+    first = -(-address // mmap.PAGESIZE) * mmap.PAGESIZE
+    end = (address + size_bytes) // mmap.PAGESIZE * mmap.PAGESIZE
+    if end > first:
+        # An error means that the system does not know the advice, and it is only advice.
+        _LIBC.madvise(ctypes.c_void_p(first), ctypes.c_size_t(end - first), mmap.MADV_DONTNEED)

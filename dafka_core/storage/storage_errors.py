@@ -11,7 +11,6 @@ from pathlib import Path
 import lmdb
 
 from dafka_core.errors import StoreError
-from dafka_core.records import TopicPartition
 
 MAX_READERS = 1024
 """Read transactions at one time, over all processes; each costs 64 bytes of LMDB's lock file."""
@@ -24,14 +23,12 @@ _DISK_CODES = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)
 
 @contextlib.contextmanager
 def translated(directory: Path, opening: bool = False) -> Iterator[None]:
-    """Errors of LMDB and the disk leave as ``StoreError``; those about the map's size as they are.
+    """Errors of LMDB and the disk leave as ``StoreError``.
 
     ``opening`` says that what is no database of LMDB's may be another program's file.
     """
     try:
         yield
-    except (lmdb.MapFullError, lmdb.MapResizedError):
-        raise
     except (lmdb.InvalidError, lmdb.VersionMismatchError) as error:
         raise (foreign if opening else damaged)(directory, str(error)) from error
     except struct.error as error:
@@ -51,15 +48,6 @@ def damaged(directory: Path, why: str) -> StoreError:
     )
 
 
-def damaged_block(directory: Path, tp: TopicPartition, offset: int, why: str) -> StoreError:
-    """The error for a block that is not what was written."""
-    return damaged(
-        directory,
-        f"topic {tp.topic!r}, partition {tp.partition}: the block at offset {offset} cannot be "
-        f"read: {why}",
-    )
-
-
 def foreign(directory: Path, why: str) -> StoreError:
     """The error for a file that no store has written."""
     return StoreError(
@@ -75,6 +63,16 @@ def _disk_reason(error: lmdb.Error | OSError) -> str:
         return f"the disk is full or fails ({error}); nothing of this was written: free some space"
     if isinstance(error, lmdb.PanicError):
         return f"an earlier write failed halfway ({error}); open the store again"
+    if isinstance(error, lmdb.MapFullError):
+        return (
+            "the address space that it is mapped to is full; nothing of this was written: open the "
+            "store again, which maps twice the file's size, in a process that may (ulimit -v)"
+        )
+    if isinstance(error, lmdb.MapResizedError):
+        return (
+            "its file has outgrown the address space that this process has mapped it to: open the "
+            "store again, in a process that may map more (ulimit -v)"
+        )
     if isinstance(error, lmdb.ReadersFullError):
         return f"more than {MAX_READERS} reads at one time ({error})"
     return f"{error}"

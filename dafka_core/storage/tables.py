@@ -1,24 +1,53 @@
-"""Looking into the log's tables inside a transaction: rows of partitions, places of blocks."""
+"""The log's tables inside one transaction of LMDB: rows of partitions, and blocks."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import struct
+from collections.abc import Callable, Iterable, Iterator
+from itertools import takewhile
 from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
-from dafka_core.records import PartitionInfo, TopicPartition
+from dafka_core.errors import StoreError
+from dafka_core.log_entries import attempt_text
+from dafka_core.records import PartitionInfo, TopicPartition, TransactionState
 from dafka_core.storage import rows
-from dafka_core.storage.block import peek_count, peek_times
-from dafka_core.storage.environment import Environment
-from dafka_core.storage.rows import PartitionRow
-from dafka_core.storage.storage_errors import damaged, damaged_block
+from dafka_core.storage.block import HEADER, peek_count, peek_times
+from dafka_core.storage.merge_planner import MergeCandidate
+from dafka_core.storage.open_environment import Opened
+from dafka_core.storage.rows import BLOCK_KEY, PartitionRow
+from dafka_core.storage.storage_errors import damaged
 from dafka_core.values import Longs
 
 if TYPE_CHECKING:
-    from dafka_core.storage.environment import Txn
+    import lmdb
 
-_TAIL_KEY = b"tail of "
+_ID = struct.Struct("<Q")
+_NEXT_ID_KEY = b"next partition"
+
+_STAGED_KEY = b"tail of "
+"""With a partition's id, the key in the table ``meta`` under which the names of a partition with
+staged records lie, so that such partitions need not be searched for."""
 
 T = TypeVar("T")
+
+
+class PartitionStatistics(NamedTuple):
+    """What a partition takes and when it was written.
+
+    ``records`` lie at offsets ``earliest`` to ``end`` (exclusive).  ``size_bytes`` is that of their
+    blocks: values, 4 bytes for each and little else; a block trimmed in part counts as a whole.
+    ``first_time_us`` and ``last_time_us`` are when the store wrote the first record that is held
+    and the last one, in microseconds since the epoch UTC; None when no record is held.
+    """
+
+    topic: str
+    partition: str
+    earliest: int
+    end: int
+    records: int
+    size_bytes: int
+    first_time_us: int | None
+    last_time_us: int | None
 
 
 class FoundBlock(NamedTuple):
@@ -29,213 +58,300 @@ class FoundBlock(NamedTuple):
     packed: memoryview
 
 
-def row_of(env: Environment, txn: Txn, tp: TopicPartition) -> PartitionRow | None:
-    """A partition's row; None when the partition is not known.
+class Tables:
+    """What reads and writes a directory's tables in one transaction of LMDB.
 
-    Raises:
-        StoreError: the row is damaged.
+    Every method raises StoreError when it comes upon damage: a row that does not match its
+    checksum, or a block that is not where one must be.
     """
-    name = rows.partition_key(tp)
-    found = txn.get(name, db=env.partitions)
-    return None if found is None else _parsed(env, name, found)
 
+    def __init__(self, opened: Opened, txn: lmdb.Transaction[memoryview]) -> None:
+        self._directory, _, self._meta, self._partitions, self._blocks = opened
+        self._txn = txn
 
-def held_row(env: Environment, txn: Txn, tp: TopicPartition) -> PartitionRow | None:
-    """A partition's row, for readers; None when it is not known, or has only staged records."""
-    row = row_of(env, txn, tp)
-    return row if row is not None and row.end else None
+    # -- partitions ------------------------------------------------------------------------------
 
+    def row(self, tp: TopicPartition) -> PartitionRow | None:
+        """A partition's row; None when the partition is not known."""
+        key = rows.partition_key(tp)
+        found = self._txn.get(key, db=self._partitions)
+        return None if found is None else self._parsed(key, found)
 
-def name_of(env: Environment, txn: Txn, partition_id: int) -> TopicPartition:
-    """The topic and the partition that have an id, found by looking at all of them."""
-    for key, value in txn.cursor(env.partitions).iternext():
-        if _parsed(env, bytes(key), value).id == partition_id:
-            return rows.names(bytes(key))
-    return TopicPartition("unknown", f"with id {partition_id}")
+    def visible_row(self, tp: TopicPartition) -> PartitionRow | None:
+        """A partition's row, for readers; None when it is not known, or only has staged records."""
+        row = self.row(tp)
+        return row if row is not None and row.end else None
 
+    def put_row(self, tp: TopicPartition, row: PartitionRow) -> None:
+        """Writes a partition's row, and lists the partition if it has staged records.
 
-def tail_key(partition_id: int) -> bytes:
-    """Where the table ``meta`` names a partition with a tail, so that none is searched for."""
-    return _TAIL_KEY + partition_id.to_bytes(8, "big")
-
-
-def tails(env: Environment, txn: Txn) -> list[TopicPartition]:
-    """The partitions with a tail."""
-    found = []
-    cursor = txn.cursor(env.meta)
-    cursor.set_range(_TAIL_KEY)
-    for key, name in cursor.iternext():
-        if not bytes(key).startswith(_TAIL_KEY):
-            break
-        found.append(rows.names(bytes(name)))
-    return found
-
-
-def staged_from(env: Environment, txn: Txn, partition_id: int) -> int:
-    """Where a partition's staged blocks begin, if it has some; behind all blocks if not."""
-    name = txn.get(tail_key(partition_id), db=env.meta)
-    row = None
-    if name is not None:
-        row = row_of(env, txn, rows.names(bytes(name)))
-    return rows.LAST_OFFSET if row is None else row.end
-
-
-def infos_of(env: Environment, txn: Txn, topic: str | None) -> list[PartitionInfo]:
-    """What is held of every partition, or of every one of a topic; in order of their names.
-
-    Raises:
-        StoreError: a row is damaged; or, when all are looked at, some are missing.
-    """
-    prefix = b"" if topic is None else rows.topic_prefix(topic)
-    found = []
-    count = 0
-    cursor = txn.cursor(env.partitions)
-    cursor.set_range(prefix)
-    for key, value in cursor.iternext():
-        name = bytes(key)
-        if not name.startswith(prefix):
-            break
-        count += 1
-        row = _parsed(env, name, value)
-        if row.end:
-            found.append(PartitionInfo(*rows.names(name), row.earliest, row.end))
-    if topic is None:
-        _check_count(env, txn, count)
-    return found
-
-
-def _check_count(env: Environment, txn: Txn, count: int) -> None:
-    """Refuses a table whose tree leads to fewer rows, or more, than it says it has."""
-    expected = txn.stat(env.partitions)["entries"]
-    if count != expected:
-        why = f"the table of partitions has {count} rows and says that they are {expected}"
-        raise damaged(env.directory, why)
-
-
-def block_at(env: Environment, txn: Txn, tp: TopicPartition, offset: int) -> FoundBlock | None:
-    """The block that should hold a record; None when the record is not held.
-
-    Raises:
-        StoreError: the record is held, and there is no block for it that can be in its place.
-    """
-    row = row_of(env, txn, tp)
-    if row is None or not row.earliest <= offset < row.end:
-        return None
-    return block_of(env, txn, tp, row, offset)
-
-
-def block_of(
-    env: Environment, txn: Txn, tp: TopicPartition, row: PartitionRow, offset: int
-) -> FoundBlock:
-    """The same where the partition's row is known, and has the record.
-
-    Raises:
-        StoreError: there is no block for it that can be in its place.
-    """
-    cursor = txn.cursor(env.blocks)
-    first = rows.seek_block(cursor, row.id, offset)
-    if first is None:
-        raise damaged_block(env.directory, tp, offset, "there is no block")
-    found = FoundBlock(bytes(cursor.key()), first, cursor.value())
-    try:
-        end = first + peek_count(found.packed)
-    except ValueError as error:
-        raise damaged_block(env.directory, tp, first, str(error)) from error
-    if offset >= end:
-        raise damaged_block(env.directory, tp, offset, "there is no block")
-    # Its checksum tells what it holds, not where it belongs.  Looked for by its exact key: in a
-    # damaged tree LMDB ends the process when it is asked for whatever comes next.  With the cursor:
-    # ``get`` would have every page of the block that follows read.
-    following = rows.BLOCK.pack(row.id, end)
-    if end > row.end or (end < row.end and not cursor.set_key(following)):
-        why = f"it ends at offset {end}, where no other one begins"
-        raise damaged_block(env.directory, tp, first, why)
-    return found
-
-
-def read_block(
-    env: Environment,
-    tp: TopicPartition,
-    found: FoundBlock,
-    read: Callable[[memoryview], T],
-) -> T:
-    """What ``read`` makes of a block that ``block_at`` has found, in the same transaction.
-
-    Raises:
-        StoreError: it is damaged, as ``read`` says by a ValueError.
-    """
-    try:
-        return read(found.packed)
-    except ValueError as error:
-        raise damaged_block(env.directory, tp, found.first, str(error)) from error
-
-
-def size_of(env: Environment, txn: Txn, row: PartitionRow) -> int:
-    """How many bytes the blocks of a partition have; without a look at them."""
-    total = 0
-    cursor = txn.cursor(env.blocks)
-    cursor.set_range(rows.BLOCK.pack(row.id, 0))
-    for key, packed in cursor.iternext():
-        partition_id, first = rows.BLOCK.unpack(key)
-        if partition_id != row.id or first >= row.end:
-            break
-        total += len(packed)
-    return total
-
-
-def time_at(env: Environment, txn: Txn, tp: TopicPartition, offset: int) -> int | None:
-    """When a record was written; None when it is not held.  The block is not checked.
-
-    Raises:
-        StoreError: the block cannot be one.
-    """
-    found = _times_at(env, txn, tp, offset)
-    if found is None:
-        return None
-    first, runs = found
-    at = int(runs[:, 0].cumsum().searchsorted(offset - first, side="right"))
-    return int(runs[at, 1])
-
-
-def offset_of_time(env: Environment, txn: Txn, tp: TopicPartition, timestamp_us: int) -> int | None:
-    """The first record held that was written then or later; None when there is none.
-
-    A search over blocks, which are not checked.
-
-    Raises:
-        StoreError: a block that was looked at cannot be one.
-    """
-    row = row_of(env, txn, tp)
-    if row is None or row.last_timestamp_us < timestamp_us:
-        return None
-    low, high = row.earliest, row.end
-    while low < high:
-        found = _times_at(env, txn, tp, (low + high) // 2)
-        assert found is not None  # what is held does not change inside a transaction
-        first, runs = found
-        if runs[-1, 1] < timestamp_us:
-            low = first + int(runs[:, 0].sum())
-        elif runs[0, 1] >= timestamp_us:
-            high = max(low, first)
+        A partition whose only records were staged, and are not any more, is forgotten.
+        """
+        key, staged_key = rows.partition_key(tp), _staged_key(row.id)
+        if row.end or row.staged:
+            self._txn.put(key, row.packed(key), db=self._partitions)
         else:
-            earlier = int(runs[runs[:, 1] < timestamp_us, 0].sum())
-            return max(low, first + earlier)
-    return low if low < row.end else None
+            self._txn.delete(key, db=self._partitions)
+        if row.staged is None:
+            self._txn.delete(staged_key, db=self._meta)
+        elif self._txn.get(staged_key, db=self._meta) is None:
+            self._txn.put(staged_key, key, db=self._meta)
+
+    def new_id(self) -> int:
+        """The id of a partition that is new; ids are not used again."""
+        found = self._txn.get(_NEXT_ID_KEY, db=self._meta)
+        partition_id: int = _ID.unpack(found)[0] if found is not None else 0
+        if self._txn.cursor(self._blocks).set_range(BLOCK_KEY.pack(partition_id, 0)):
+            # Records of another partition would be written over.
+            why = f"the id of the next partition, {partition_id}, is in use"
+            raise damaged(self._directory, why)
+        self._txn.put(_NEXT_ID_KEY, _ID.pack(partition_id + 1), db=self._meta)
+        return partition_id
+
+    def tp_of_id(self, partition_id: int) -> TopicPartition:
+        """The partition that has an id, found by looking at all of them."""
+        unknown = TopicPartition("unknown", f"with id {partition_id}")
+        return next((tp for tp, row in self._rows(b"") if row.id == partition_id), unknown)
+
+    def info(self, tp: TopicPartition) -> PartitionInfo | None:
+        """What is held of a partition; None when it is not known."""
+        row = self.visible_row(tp)
+        return PartitionInfo(*tp, row.earliest, row.end) if row else None
+
+    def infos(self, topic: str | None) -> list[PartitionInfo]:
+        """What is held of every partition, or of every one of a topic; in order of their names."""
+        found = list(self._rows(b"" if topic is None else rows.topic_prefix(topic)))
+        expected = self._txn.stat(self._partitions)["entries"]
+        if topic is None and len(found) != expected:
+            why = f"the table of partitions has {len(found)} rows and says that they are {expected}"
+            raise damaged(self._directory, why)
+        return [PartitionInfo(*tp, row.earliest, row.end) for tp, row in found if row.end]
+
+    def transaction_state(self, tp: TopicPartition) -> TransactionState:
+        """How far a partition's transactions are; all zero when it is not known."""
+        row = self.row(tp)
+        if row is None:
+            return TransactionState(0, 0, "", None)
+        owner = row.staged or row.committed
+        attempt = attempt_text(owner.attempt) if owner else ""
+        staged_end = row.staged.end if row.staged else row.end
+        return TransactionState(row.end, staged_end, attempt, row.last_transaction)
+
+    def staged_partitions(self) -> list[TopicPartition]:
+        """The partitions with staged records."""
+        return [rows.tp_of_key(bytes(key)) for _, key in self._scan(self._meta, _STAGED_KEY)]
+
+    def staged_start(self, partition_id: int) -> int:
+        """Where a partition's staged blocks begin, if it has some; behind all blocks if not."""
+        key = self._txn.get(_staged_key(partition_id), db=self._meta)
+        row = None if key is None else self.row(rows.tp_of_key(bytes(key)))
+        return rows.LAST_OFFSET if row is None else row.end
+
+    # -- blocks ----------------------------------------------------------------------------------
+
+    def block_at(self, tp: TopicPartition, offset: int) -> FoundBlock | None:
+        """The block that holds a record; None when the record is not held."""
+        row = self.row(tp)
+        if row is None or not row.earliest <= offset < row.end:
+            return None
+        return self.block_of(tp, row, offset)
+
+    def block_of(self, tp: TopicPartition, row: PartitionRow, offset: int) -> FoundBlock:
+        """The same where the partition's row is known, and has the record."""
+        found = self.last_block(row.id, offset)
+        end = found.first + self.read_block(tp, found, peek_count) if found else 0
+        if found is None or offset >= end:
+            raise self.damaged_block(tp, offset, "there is no block")
+        # Its checksum tells what it holds, not where it belongs.  Looked for by its exact key: in
+        # a damaged tree LMDB ends the process when it is asked for whatever comes next.  With a
+        # cursor: ``get`` would have every page of the block that follows read.
+        following = self._txn.cursor(self._blocks)
+        in_place = end == row.end or following.set_key(BLOCK_KEY.pack(row.id, end))
+        if end > row.end or not in_place:
+            why = f"it ends at offset {end}, where no other one begins"
+            raise self.damaged_block(tp, found.first, why)
+        return found
+
+    def last_block(self, partition_id: int, offset: int) -> FoundBlock | None:
+        """A partition's last block that begins at ``offset`` or before; None if there is none."""
+        cursor = self._txn.cursor(self._blocks)
+        key = BLOCK_KEY.pack(partition_id, offset)
+        # The first one at ``key`` or after it, or else the one before that.
+        at_or_after = cursor.set_range(key)
+        exact = at_or_after and cursor.key() == key
+        if not (exact or (cursor.prev() if at_or_after else cursor.last())):
+            return None
+        found, first = BLOCK_KEY.unpack(cursor.key())
+        if found != partition_id:
+            return None
+        return FoundBlock(bytes(cursor.key()), first, cursor.value())
+
+    def read_block(
+        self, tp: TopicPartition, found: FoundBlock, read: Callable[[memoryview], T]
+    ) -> T:
+        """What ``read`` makes of a block, which is damaged if ``read`` raises ValueError."""
+        try:
+            return read(found.packed)
+        except ValueError as error:
+            raise self.damaged_block(tp, found.first, str(error)) from error
+
+    def packed_block(self, partition_id: int, first: int) -> memoryview | None:
+        """The block that begins at an offset, if there is one."""
+        return self._txn.get(BLOCK_KEY.pack(partition_id, first), db=self._blocks)
+
+    def block_sizes(self, partition_id: int, first: int) -> Iterator[tuple[int, int, int]]:
+        """Partition id, first offset and bytes of every block from one on, of all partitions.
+
+        LMDB's Python binding touches each page of a value whose size it says.
+        """
+        cursor = self._txn.cursor(self._blocks)
+        if cursor.set_range(BLOCK_KEY.pack(partition_id, first)):
+            for key, packed in cursor.iternext():
+                yield (*BLOCK_KEY.unpack(key), len(packed))
+
+    def candidates(self, partition_id: int, start: int, end: int) -> list[MergeCandidate]:
+        """A partition's blocks that begin at ``start`` or later; the last one ends at ``end``."""
+        blocks: list[tuple[int, int]] = []
+        for found, first, size_bytes in self.block_sizes(partition_id, start):
+            if found != partition_id or first >= end:
+                break
+            blocks.append((first, size_bytes))
+        ends = [*(first for first, _ in blocks[1:]), end]
+        return [
+            MergeCandidate(first, stop - first, size_bytes)
+            for (first, size_bytes), stop in zip(blocks, ends, strict=False)
+        ]
+
+    def put_block(self, partition_id: int, first: int, packed: memoryview) -> None:
+        """Writes a block, in the place of one that begins there."""
+        self._txn.put(BLOCK_KEY.pack(partition_id, first), packed, db=self._blocks)
+
+    def swap_blocks(self, partition_id: int, heads: dict[int, bytes], merged: memoryview) -> bool:
+        """Puts ``merged`` in the place of blocks; False, and nothing done, if they have changed.
+
+        ``heads`` has their first bytes, with their checksums, by their first offsets.
+        """
+        for first, head in heads.items():
+            packed = self.packed_block(partition_id, first)
+            if packed is None or bytes(packed[: HEADER.size]) != head:
+                return False
+        self._delete_blocks(partition_id, heads)
+        self.put_block(partition_id, min(heads), merged)
+        return True
+
+    def delete_staged(self, row: PartitionRow) -> None:
+        """Deletes the blocks of what is staged."""
+        self._delete_blocks(row.id, list(self._firsts(row.id, row.end)))
+
+    def trim(self, tp: TopicPartition, before: int) -> int:
+        """Gives up the records below ``before``; the partition's earliest offset from now on.
+
+        Raises:
+            ValueError: ``before`` is above the partition's end.
+        """
+        row = self.row(tp)
+        earliest, end = (row.earliest, row.end) if row else (0, 0)
+        if before > end:
+            raise ValueError(
+                f"topic {tp.topic!r}, partition {tp.partition}: cannot trim before offset "
+                f"{before}, the partition ends at {end}"
+            )
+        if row is None or before <= earliest:
+            return earliest
+        # At the end, staged blocks may begin.
+        last = min(before, end - 1)
+        doomed = list(takewhile(lambda first: first <= last, self._firsts(row.id, 0)))
+        # A block ends where the next one begins, the last one where the partition does.
+        self._delete_blocks(row.id, doomed[:-1] if before < end else doomed)
+        self.put_row(tp, row._replace(earliest=before))
+        return before
+
+    # -- times and sizes -------------------------------------------------------------------------
+
+    def offset_of_time(self, tp: TopicPartition, timestamp_us: int) -> int | None:
+        """The first record held that was written then or later; None when there is none.
+
+        A search over blocks, whose checksums are not looked at.
+        """
+        row = self.row(tp)
+        if row is None or row.last_timestamp_us < timestamp_us:
+            return None
+        low, high = row.earliest, row.end
+        while low < high:
+            first, runs = self._times_at(tp, row, (low + high) // 2)
+            if runs[-1, 1] < timestamp_us:
+                low = first + int(runs[:, 0].sum())
+            elif runs[0, 1] >= timestamp_us:
+                high = max(low, first)
+            else:
+                earlier = int(runs[runs[:, 1] < timestamp_us, 0].sum())
+                return max(low, first + earlier)
+        return low if low < row.end else None
+
+    def statistics(self, tp: TopicPartition) -> PartitionStatistics | None:
+        """See ``Log.statistics``."""
+        row = self.visible_row(tp)
+        if row is None:
+            return None
+        first_us = last_us = None
+        if row.earliest < row.end:
+            first, runs = self._times_at(tp, row, row.earliest)
+            ends = runs[:, 0].cumsum()
+            first_us = int(runs[ends.searchsorted(row.earliest - first, side="right"), 1])
+            last_us = row.last_timestamp_us
+        count = row.end - row.earliest
+        size_bytes = sum(block.size_bytes for block in self.candidates(row.id, 0, row.end))
+        return PartitionStatistics(*tp, row.earliest, row.end, count, size_bytes, first_us, last_us)
+
+    def damaged_block(self, tp: TopicPartition, offset: int, why: str) -> StoreError:
+        """The error for a block that is not what was written."""
+        return damaged(
+            self._directory,
+            f"topic {tp.topic!r}, partition {tp.partition}: the block at offset {offset} cannot "
+            f"be read: {why}",
+        )
+
+    def _times_at(self, tp: TopicPartition, row: PartitionRow, offset: int) -> tuple[int, Longs]:
+        """The first offset of the block that holds a record, and its runs of timestamps."""
+        found = self.block_of(tp, row, offset)
+        return found.first, self.read_block(tp, found, peek_times)
+
+    def _firsts(self, partition_id: int, start: int) -> Iterator[int]:
+        """Where a partition's blocks begin, from an offset on; no page of them is touched."""
+        cursor = self._txn.cursor(self._blocks)
+        if cursor.set_range(BLOCK_KEY.pack(partition_id, start)):
+            for key in cursor.iternext(keys=True, values=False):
+                found, first = BLOCK_KEY.unpack(key)
+                if found != partition_id:
+                    return
+                yield first
+
+    def _delete_blocks(self, partition_id: int, firsts: Iterable[int]) -> None:
+        for first in firsts:
+            self._txn.delete(BLOCK_KEY.pack(partition_id, first), db=self._blocks)
+
+    def _rows(self, prefix: bytes) -> Iterator[tuple[TopicPartition, PartitionRow]]:
+        for key, value in self._scan(self._partitions, prefix):
+            yield rows.tp_of_key(key), self._parsed(key, value)
+
+    def _scan(self, table: lmdb._Database, prefix: bytes) -> Iterator[tuple[bytes, memoryview]]:
+        """The entries of a table whose keys begin with ``prefix``."""
+        cursor = self._txn.cursor(table)
+        cursor.set_range(prefix)
+        for key, value in cursor.iternext():
+            name = bytes(key)
+            if not name.startswith(prefix):
+                return
+            yield name, value
+
+    def _parsed(self, key: bytes, value: memoryview) -> PartitionRow:
+        try:
+            return PartitionRow.parse(key, value)
+        except ValueError as error:
+            topic, partition = rows.tp_of_key(key)
+            why = f"topic {topic!r}, partition {partition}: {error}"
+            raise damaged(self._directory, why) from error
 
 
-def _parsed(env: Environment, name: bytes, value: memoryview) -> PartitionRow:
-    try:
-        return PartitionRow.parse(name, value)
-    except ValueError as error:
-        topic, partition = rows.names(name)
-        raise damaged(env.directory, f"topic {topic!r}, partition {partition}: {error}") from error
-
-
-def _times_at(
-    env: Environment, txn: Txn, tp: TopicPartition, offset: int
-) -> tuple[int, Longs] | None:
-    """The first offset of the block that holds a record, and its runs of timestamps."""
-    found = block_at(env, txn, tp, offset)
-    if found is None:
-        return None
-    return found.first, read_block(env, tp, found, peek_times)
+def _staged_key(partition_id: int) -> bytes:
+    return _STAGED_KEY + partition_id.to_bytes(8, "big")

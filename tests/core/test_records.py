@@ -24,8 +24,8 @@ from dafka_core.records import (
     times_between,
 )
 from dafka_core.storage.block import Block
-from dafka_core.storage.block_builder import pack
 from dafka_core.values import Longs, Values
+from tests.core.storage.packing import pack
 from tests.core.test_values import every_maker
 
 TP = TopicPartition("t", "P")

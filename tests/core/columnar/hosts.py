@@ -16,7 +16,6 @@ from typing import Any, Self, TypeVar
 import pyarrow as pa
 from pyarrow import flight
 
-from dafka_core.errors import OffsetConflictError
 from dafka_core.flight.limits import MAX_BATCH_BYTES, MAX_BATCH_RECORDS
 from dafka_core.flight.server import FlightService
 from dafka_core.flight.store_client import StoreClient
@@ -35,7 +34,6 @@ from dafka_core.storage import (
     LogEntry,
     SetTransaction,
     Stage,
-    WrongOffsetError,
 )
 
 T = TypeVar("T")
@@ -129,12 +127,7 @@ class LogHost:
         self.open.wait()
         if self.failure is not None:
             raise self.failure
-        try:
-            self.log.append([batch])
-        except WrongOffsetError as error:
-            raise OffsetConflictError(
-                batch.topic, batch.partition, error.offset, error.end
-            ) from error
+        self.log.append([batch])
         return batch.end
 
 

@@ -30,7 +30,6 @@ from dafka_core.flight.server import FlightService
 from dafka_core.flight.store_client import StoreClient
 from dafka_core.flight.store_location import StoreLocation
 from dafka_core.records import Transaction
-from dafka_core.storage import WrongOffsetError
 from tests.core.columnar.hosts import PATIENCE_S, STORE, TP, Served, wait_until
 
 
@@ -185,7 +184,6 @@ def test_addresses_are_those_that_sockets_have() -> None:
         (OffsetConflictError("t", "P", 3, 9), OffsetConflictError("t", "P", 3, 9)),
         # A request may be about many partitions; their names come as they are.
         (OffsetConflictError("é", "\udcff", 3, 9), OffsetConflictError("é", "\udcff", 3, 9)),
-        (WrongOffsetError("u", "Q", 3, 9), OffsetConflictError("u", "Q", 3, 9)),
         (FencedError("u", "Q", "A" * 32), FencedError("u", "Q", "A" * 32)),
         (
             TransactionExistsError("u", "Q", Transaction(1, 2, 9)),

@@ -48,7 +48,7 @@ def main() -> None:
     block_builder.MAX_BLOCK_BYTES = 400_000
     block_writer.SMALL_BLOCK_BYTES = 5_000
     chance = random.Random(int(seed))
-    with Log(directory, map_size_bytes=1 << 20) as log:
+    with Log(directory) as log:
         merging = BlockMerger(log)
         merging.start()
         end = log.end(TP)

@@ -61,7 +61,7 @@ def main() -> None:
     block_builder.MAX_BLOCK_BYTES = 100_000
     block_writer.SMALL_BLOCK_BYTES = 2_000
     chance = random.Random(int(seed))
-    with Log(directory, map_size_bytes=1 << 20) as store:
+    with Log(directory) as store:
         merging = BlockMerger(store)
         merging.start()
         print("opened", committed(store), flush=True)

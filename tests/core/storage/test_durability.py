@@ -14,9 +14,9 @@ from pathlib import Path
 import lmdb
 import pytest
 
-from dafka_core.errors import ClosedError, StoreError
+from dafka_core.errors import StoreError
 from dafka_core.records import RecordBatch, TopicPartition
-from dafka_core.storage import Log, environment
+from dafka_core.storage import Log
 from tests.core.storage import appender
 from tests.core.storage.processes import TP, P, child, killed, told, values_of
 
@@ -47,9 +47,8 @@ def test_one_process_writes_and_others_may_read(tmp_path: Path) -> None:
         told(process)
         with pytest.raises(StoreError, match=f"process {process.pid} has it open for writing"):
             Log(tmp_path)
-        with Log(tmp_path, read_only=True, map_size_bytes=1 << 20) as store:
+        with Log(tmp_path, read_only=True) as store:
             end = told(process).end
-            # The child's map grows beyond ours on the way.
             while (tmp_path / "data.mdb").stat().st_size < 4 << 20:
                 end = told(process).end
             assert store.end(TP) >= end
@@ -97,11 +96,14 @@ def test_another_programs_database_is_refused(tmp_path: Path, name: bytes | None
             Log(tmp_path, read_only=read_only)
 
 
-def test_an_unknown_format_is_refused(tmp_path: Path) -> None:
+@pytest.mark.parametrize("form", [1, 9])
+def test_another_format_is_refused(tmp_path: Path, form: int) -> None:
     Log(tmp_path).close()
-    change(tmp_path, b"meta", b"format", b"\x09\0\0\0")
-    with pytest.raises(StoreError, match=r"its format is 9, this program .* formats 1 and 2"):
-        Log(tmp_path)
+    change(tmp_path, b"meta", b"format", form.to_bytes(4, "little"))
+    for read_only in (False, True):
+        why = rf"its format is {form}, this program reads and writes format 2: open it with the ver"
+        with pytest.raises(StoreError, match=why):
+            Log(tmp_path, read_only=read_only)
 
 
 def test_an_empty_file_becomes_a_log(tmp_path: Path) -> None:
@@ -237,37 +239,45 @@ def fill(store: Log) -> None:
         store.append([RecordBatch.of(TP, number, [VALUE])])
 
 
-def test_a_map_that_cannot_grow_is_told_and_read_on(tmp_path: Path) -> None:
-    with Log(tmp_path, map_size_bytes=1 << 20) as store:
-        with (
-            limited(resource.RLIMIT_AS, used_bytes() + (128 << 20)),
-            pytest.raises(StoreError, match=r"cannot map.*ulimit -v"),
-        ):
-            fill(store)
+def test_a_full_map_is_told_and_read_on(tmp_path: Path) -> None:
+    with Log(tmp_path, map_size_bytes=8 << 20) as store:
+        with store.snapshot() as empty:
+            for _ in range(3):
+                with pytest.raises(StoreError, match=r"full; nothing .*open the store again"):
+                    fill(store)
+            assert empty.partitions() == []
         held = store.end(TP)
         assert held > 2
         assert values_of(store) == [VALUE] * held
+        store.trim(TP, held)
+        store.append([RecordBatch.of(TP, held, [b"x"])])
+        store.append([RecordBatch.of(TP, held + 1, [VALUE] * 2)])  # where the trimmed ones were
+        assert values_of(store) == [b"x", VALUE, VALUE]
+
+
+def test_a_full_map_has_room_when_it_is_opened_again(tmp_path: Path) -> None:
+    end = 0
+    for _ in range(3):
+        with Log(tmp_path, map_size_bytes=8 << 20) as store:
+            with pytest.raises(StoreError, match=r"open the store again"):
+                fill(store)
+            assert store.end(TP) > end
+            end = store.end(TP)
+            assert values_of(store) == [VALUE] * end
+
+
+def test_a_map_is_full_where_the_process_may_map_no_more(tmp_path: Path) -> None:
+    with contextlib.ExitStack() as limit:
+        limit.enter_context(limited(resource.RLIMIT_AS, used_bytes() + (128 << 20)))
+        with Log(tmp_path) as store:
+            with pytest.raises(StoreError, match=r"ulimit -v"):
+                fill(store)
+            limit.close()
+            held = store.end(TP)
+            assert values_of(store) == [VALUE] * held
+    with Log(tmp_path) as store:
         store.append([RecordBatch.of(TP, held, [VALUE] * 20)])
-    with Log(tmp_path) as store:
         assert values_of(store) == [VALUE] * (held + 20)
-
-
-def test_a_map_that_does_not_grow_after_all_closes_the_log(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(environment, "can_map", lambda size_bytes: True)
-    with Log(tmp_path, map_size_bytes=1 << 20) as store:
-        with (
-            limited(resource.RLIMIT_AS, used_bytes() + (128 << 20)),
-            pytest.raises(StoreError, match=r"cannot map.*ulimit -v"),
-        ):
-            fill(store)
-        with pytest.raises(ClosedError):
-            store.end(TP)
-    with Log(tmp_path) as store:
-        values = values_of(store)
-        assert len(values) > 2
-        assert set(values) == {VALUE}
 
 
 def test_little_address_space_is_shared_with_others(tmp_path: Path) -> None:

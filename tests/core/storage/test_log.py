@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import subprocess
 import sys
 import threading
+import time
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -14,9 +17,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dafka_core.errors import ClosedError, StoreError
+from dafka_core.errors import ClosedError, OffsetConflictError, StoreError
 from dafka_core.records import PartitionInfo, RecordBatch, TopicPartition
-from dafka_core.storage import Log, WrongOffsetError, block_builder
+from dafka_core.storage import Log, block_builder
 from dafka_core.storage import block_cache as cache_module
 from tests.core.storage.clocks import Clock
 
@@ -100,7 +103,7 @@ def test_names_that_do_not_fit_are_refused(
 @pytest.mark.parametrize("offset", [0, 2, 4])
 def test_gaps_and_overlaps_are_refused(store: Log, offset: int) -> None:
     put(store, [b"a", b"b", b"c"])
-    with pytest.raises(WrongOffsetError, match="the partition ends at 3") as caught:
+    with pytest.raises(OffsetConflictError, match="the partition ends at 3") as caught:
         store.append([RecordBatch.of(TP, offset, [b"x"])])
     error = caught.value
     assert (error.topic, error.partition, error.offset, error.end) == ("t", P, offset, 3)
@@ -112,7 +115,7 @@ def test_an_append_is_whole_or_nothing(store: Log) -> None:
         RecordBatch.of(TP, 1, [b"b"]),
         RecordBatch.of(TopicPartition("u", P), 0, [b"c"]),
     ]
-    with pytest.raises(WrongOffsetError):
+    with pytest.raises(OffsetConflictError):
         store.append([*good, RecordBatch.of(TP, 3, [b"gap"])])
     with pytest.raises(ValueError, match=f"topic 'v', partition {P}, append at offset 0"):
         store.append([*good, RecordBatch.of(TopicPartition("v", P), 0, [])])
@@ -284,8 +287,8 @@ def test_trimmed_space_is_used_again(store: Log) -> None:
     assert sizes[-1] < 4 * sizes[0]
 
 
-def test_the_map_grows_under_readers(tmp_path: Path) -> None:
-    with Log(tmp_path, map_size_bytes=1) as store, ThreadPoolExecutor(3) as pool:
+def test_threads_read_while_records_are_appended(tmp_path: Path) -> None:
+    with Log(tmp_path) as store, ThreadPoolExecutor(3) as pool:
         written = threading.Event()
 
         def read() -> int:
@@ -322,6 +325,39 @@ def test_a_closed_log_says_so(tmp_path: Path) -> None:
         put(store, [b"b"])
     with pytest.raises(ClosedError):
         store.append([RecordBatch.of(TP, 1, [b"b"])])
+
+
+def test_closing_waits_for_reads_and_writes(tmp_path: Path) -> None:
+    """Threads read and write until the log is closed under them."""
+
+    def read(store: Log) -> None:
+        found = values_of(store.read(TP, 0, 300))
+        assert found == large(len(found))
+
+    def check(store: Log) -> None:
+        with store.snapshot() as snapshot:
+            found = values_of(list(snapshot.read(TP, 0, 300)))
+        assert found == large(len(found))
+
+    def append(store: Log) -> None:
+        end = store.end(TP)
+        store.append([RecordBatch.of(TP, end, large(100, end))])
+
+    def use(work: Callable[[Log], None], store: Log, begun: threading.Barrier) -> None:
+        begun.wait()
+        with contextlib.suppress(ClosedError):
+            while True:
+                work(store)
+
+    for number in range(20):
+        store, begun = Log(tmp_path / f"{number}"), threading.Barrier(4)
+        with ThreadPoolExecutor(3) as pool:
+            uses = [pool.submit(use, work, store, begun) for work in (read, check, append)]
+            begun.wait()
+            time.sleep(0.01)
+            store.close()
+            for each in uses:
+                each.result()
 
 
 def test_a_log_open_for_reading_does_not_write(tmp_path: Path) -> None:

@@ -127,11 +127,11 @@ def test_a_block_extended_or_trimmed_meanwhile_is_left(
     put(store, *[1] * 8)
     assert merged(store) > 0
     put(store, *[8] * 7)
-    # The tail is noted with 8 records, and gets more behind the notes' back.
+    # The planner knows the last block with 8 records, and does not hear of more.
     monkeypatch.setattr(block_writer, "SMALL_BLOCK_BYTES", 1 << 20)
-    notes, store._notes = store._notes, store._notes.__class__()
+    planner, store._planner = store._planner, store._planner.__class__()
     put(store, 10)
-    store._notes = notes
+    store._planner = planner
     merged(store)
     assert counts(store) == [*[8] * 7, 18]
     monkeypatch.setattr(block_writer, "SMALL_BLOCK_BYTES", 1)

@@ -31,11 +31,11 @@ def blocks(*records: int, size_bytes: int = 10) -> list[MergeCandidate]:
     return made
 
 
-def noted(*each: MergeCandidate) -> MergePlanner:
-    notes = MergePlanner()
+def planner_of(*each: MergeCandidate) -> MergePlanner:
+    planner = MergePlanner()
     for block in each:
-        notes.add(7, block)
-    return notes
+        planner.add(7, block)
+    return planner
 
 
 @pytest.mark.parametrize(
@@ -77,64 +77,66 @@ def test_only_neighbours_are_merged() -> None:
         MergeCandidate(401, 300, 10),
         MergeCandidate(701, 100, 10),
     ]
-    notes = noted(*apart)
-    assert notes.plan() == MergePlan(7, apart[:2])
-    notes.drop(7, apart[:2])
-    assert notes.plan() is None
+    planner = planner_of(*apart)
+    assert planner.plan() == MergePlan(7, apart[:2])
+    planner.drop(7, apart[:2])
+    assert planner.plan() is None
 
 
 def test_what_lies_before_a_large_block_becomes_one() -> None:
     small = blocks(100, 50, 20)
-    notes = noted(*small)
-    assert notes.plan() is None
-    notes.add(7, MergeCandidate(170, 900, 900))
-    assert notes.plan() == MergePlan(7, small)
-    notes.drop(7, small)
-    notes.add(7, MergeCandidate(0, 170, 1700))
-    assert notes.plan() is None
-    notes.add(7, MergeCandidate(1073, 3, 30))
-    assert notes.plan() is None
-    assert notes.waiting == 0
+    planner = planner_of(*small)
+    assert planner.plan() is None
+    planner.add(7, MergeCandidate(170, 900, 900))
+    assert planner.plan() == MergePlan(7, small)
+    planner.drop(7, small)
+    planner.add(7, MergeCandidate(0, 170, 1700))
+    assert planner.plan() is None
+    planner.add(7, MergeCandidate(1073, 3, 30))
+    assert planner.plan() is None
+    assert planner.waiting == 0
 
 
 def test_what_is_known_is_not_replaced_by_what_was() -> None:
-    notes = noted(MergeCandidate(0, 400, 10))
-    notes.add(7, MergeCandidate(0, 1, 10), known=False)
-    notes.add(7, MergeCandidate(400, 100, 10), known=False)
-    assert notes.waiting == 2
-    assert notes.plan() == MergePlan(7, [MergeCandidate(0, 400, 10), MergeCandidate(400, 100, 10)])
-    notes.add(7, MergeCandidate(400, 700, 10))
-    assert notes.plan() is None
-    assert notes.waiting == 0
+    planner = planner_of(MergeCandidate(0, 400, 10))
+    planner.add(7, MergeCandidate(0, 1, 10), replace=False)
+    planner.add(7, MergeCandidate(400, 100, 10), replace=False)
+    assert planner.waiting == 2
+    assert planner.plan() == MergePlan(
+        7, [MergeCandidate(0, 400, 10), MergeCandidate(400, 100, 10)]
+    )
+    planner.add(7, MergeCandidate(400, 700, 10))
+    assert planner.plan() is None
+    assert planner.waiting == 0
 
 
 def test_partitions_are_planned_one_after_the_other() -> None:
-    notes = MergePlanner()
+    planner = MergePlanner()
     for partition_id in range(5):
         for block in blocks(300, 300):
-            notes.add(partition_id, block)
+            planner.add(partition_id, block)
     planned = []
-    while (plan := notes.plan()) is not None:
+    while (plan := planner.plan()) is not None:
         planned.append(plan.partition_id)
-        notes.drop(plan.partition_id, plan.blocks)
+        planner.drop(plan.partition_id, plan.blocks)
     assert sorted(planned) == list(range(5))
 
 
-def test_notes_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "MAX_NOTES", 10)
-    notes = MergePlanner()
+def test_candidates_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "MAX_CANDIDATES", 10)
+    planner = MergePlanner()
     for partition_id in (1, 2, 3):
         for block in blocks(300, 10, 10, 10):
-            notes.add(partition_id, block)
-    assert notes.waiting == 8
+            planner.add(partition_id, block)
+    assert planner.waiting == 8
     plans = []
-    while (plan := notes.plan()) is not None:
+    while (plan := planner.plan()) is not None:
         plans.append(plan)
-        notes.drop(plan.partition_id, plan.blocks)
+        planner.drop(plan.partition_id, plan.blocks)
     for block in blocks(*(1,) * 100):
-        notes.add(1, block)
-        assert notes.waiting <= 10
-    plan = notes.plan()
+        planner.add(1, block)
+        assert planner.waiting <= 10
+    plan = planner.plan()
     assert plan is not None
     assert plan.blocks[-1].end == 100
 
@@ -145,23 +147,23 @@ def test_small_blocks_do_not_stay_and_records_are_written_few_times(
 ) -> None:
     """As the log does it, with the records of an append as one block."""
     chance = random.Random(seed)
-    notes, table, written = MergePlanner(), {}, 0
+    planner, table, written = MergePlanner(), {}, 0
     offset = 0
     for records in [1] * 400 + counts:
         block = MergeCandidate(offset, records, records)
         table[offset] = block
-        notes.add(0, block)
+        planner.add(0, block)
         offset = block.end
-        while chance.random() < 0.7 and (plan := notes.plan()) is not None:
-            written += merge(table, notes, plan)
-    while (plan := notes.plan()) is not None:
-        written += merge(table, notes, plan)
+        while chance.random() < 0.7 and (plan := planner.plan()) is not None:
+            written += merge(table, planner, plan)
+    while (plan := planner.plan()) is not None:
+        written += merge(table, planner, plan)
     assert sum(block.records for block in table.values()) == offset
     assert written <= 4 * offset
     assert len(table) <= 20 + 4 * offset / 1000
 
 
-def merge(table: dict[int, MergeCandidate], notes: MergePlanner, plan: MergePlan) -> int:
+def merge(table: dict[int, MergeCandidate], planner: MergePlanner, plan: MergePlan) -> int:
     assert len(plan.blocks) > 1
     first, records = plan.blocks[0].first, 0
     for block in plan.blocks:
@@ -170,6 +172,6 @@ def merge(table: dict[int, MergeCandidate], notes: MergePlanner, plan: MergePlan
         records += block.records
     assert records <= 1000
     table[first] = MergeCandidate(first, records, records)
-    notes.drop(plan.partition_id, plan.blocks)
-    notes.add(plan.partition_id, table[first])
+    planner.drop(plan.partition_id, plan.blocks)
+    planner.add(plan.partition_id, table[first])
     return records

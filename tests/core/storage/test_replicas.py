@@ -15,7 +15,7 @@ from dafka_core.records import (
     Transaction,
     TransactionState,
 )
-from dafka_core.storage import Discard, Log, SetTransaction, WrongOffsetError
+from dafka_core.storage import Discard, Log, SetTransaction
 from tests.core.storage.clocks import Clock
 from tests.core.storage.staged import (
     TP,
@@ -121,7 +121,7 @@ def test_another_unit_does_not_go_on_with_what_is_staged(store: Log) -> None:
 
 @pytest.mark.parametrize(("start", "end"), [(2, 5), (302, 305), (2, 305)])
 def test_a_run_must_lie_in_its_unit(store: Log, start: int, end: int) -> None:
-    with pytest.raises(ValueError, match=r"not all of unit 4, which has 3 to 303"):
+    with pytest.raises(ValueError, match=r"not all of transaction 4, which has 3 to 303"):
         store.append([RecordBatch.of(TP, start, values(end - start), TRANSACTION)])
 
 
@@ -148,7 +148,7 @@ def test_records_without_a_unit_begin_anew_at_the_end(store: Log) -> None:
     store.append([RecordBatch.of(TP, 3, [b"x"])])
     assert store.transaction_state(TP) == TransactionState(4, 4, "", None)
     assert held(store) == [*values(3), b"x"]
-    with pytest.raises(WrongOffsetError, match="the partition ends at 4"):
+    with pytest.raises(OffsetConflictError, match="the partition ends at 4"):
         store.append([RecordBatch.of(TP, 103, [b"x"])])
 
 

@@ -214,25 +214,6 @@ def test_damage_is_found_when_it_is_reached(tmp_path: Path) -> None:
             next(batches)
 
 
-def test_the_map_does_not_move_under_a_snapshot(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(environment, "PIN_WAIT_S", 0.1)
-    with Log(tmp_path, map_size_bytes=1 << 20) as store:
-        put(store, 1000)
-        batches = list(store.snapshot().read(TP, 0, 1000))
-        end = 1000
-        with pytest.raises(StoreError, match=r"1 still are after 0.1 s; close them"):
-            put(store, 20_000)
-        assert store.end(TP) == end
-        check_batches(batches, 0, 1000)
-        monkeypatch.setattr(environment, "PIN_WAIT_S", 60)
-        threading.Timer(0.1, batches.clear).start()
-        put(store, 20_000)
-        with store.snapshot() as snapshot:
-            assert check_snapshot(snapshot) == end + 20_000
-
-
 def test_one_process_maps_a_directory_once(tmp_path: Path) -> None:
     with Log(tmp_path) as store:
         put(store, 1000)
@@ -262,7 +243,7 @@ def test_threads_share_a_snapshot(store: Log) -> None:
 
 
 def test_snapshots_beside_a_writing_process(tmp_path: Path) -> None:
-    """The writer begins with a map of 1 MiB: it grows, merges and trims while we read."""
+    """The writer appends, merges and trims while we read."""
     kept = []
     with child(tmp_path, 3) as process:
         told(process)
@@ -285,14 +266,29 @@ def test_snapshots_beside_a_writing_process(tmp_path: Path) -> None:
             check_batches(batches, info.earliest, info.end)
 
 
-def test_a_reader_with_a_small_map_follows_the_writer(tmp_path: Path) -> None:
+def test_a_reader_whose_map_is_outgrown_is_told(tmp_path: Path) -> None:
     with child(tmp_path, 4) as process:
-        told(process)
-        with Log(tmp_path, read_only=True, map_size_bytes=1 << 20) as store:
-            while (tmp_path / "data.mdb").stat().st_size < 4 << 20:
+        while told(process).end == 0:
+            pass
+        with Log(tmp_path, read_only=True, map_size_bytes=4 << 20) as store:
+            snapshot = store.snapshot()
+            info = snapshot.info(TP)
+            assert info is not None
+            batches = list(snapshot.read(TP, 0, info.end))
+            while (tmp_path / "data.mdb").stat().st_size < 16 << 20:
                 told(process)
-                with store.snapshot() as snapshot:
-                    check_snapshot(snapshot)
+            for use in (store.partitions, store.snapshot):
+                with pytest.raises(StoreError, match=r"outgrown .* open the store again"):
+                    use()
+            assert snapshot.info(TP) == info
+            check_batches(batches, info.earliest, info.end)
+        check_batches(batches, info.earliest, info.end)
+        batches.clear()
+        snapshot.close()
+        with Log(tmp_path, read_only=True, map_size_bytes=4 << 20) as store:
+            again = store.snapshot()
+            assert check_snapshot(again) > 0
+            again.close()
 
 
 RESIDENT = """

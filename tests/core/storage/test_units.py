@@ -22,7 +22,6 @@ from dafka_core.storage import (
     Log,
     LogEntry,
     SetTransaction,
-    WrongOffsetError,
     attempt_octets,
 )
 from tests.core.storage.clocks import Clock
@@ -212,7 +211,7 @@ def test_records_without_a_unit_replace_what_is_staged(store: Log) -> None:
     assert facts(store.write([stage([b"y"], 302)])[0]) == (FencedError, "t", "p", A)
     assert facts(store.write([one(A, 2, 302, 0)])[0]) == (FencedError, "t", "p", A)
     store.write([stage([b"y"], 3)])
-    with pytest.raises(WrongOffsetError, match="the partition ends at 3"):
+    with pytest.raises(OffsetConflictError, match="the partition ends at 3"):
         store.append([RecordBatch.of(TP, 4, [b"z"])])
 
 
@@ -295,7 +294,7 @@ def test_an_entry_that_is_refused_leaves_the_others(store: Log) -> None:
 
 def test_a_wrong_run_takes_all_with_it(store: Log) -> None:
     seen = told(store)
-    with pytest.raises(WrongOffsetError):
+    with pytest.raises(OffsetConflictError):
         store.write(
             [stage([b"a"], 0), one(A, 0, 1, 0), RecordBatch.of(TopicPartition("t", "q"), 1, [b"x"])]
         )
@@ -322,7 +321,7 @@ def test_what_is_no_number_is_refused(store: Log, number: int) -> None:
         SetTransaction(TP, transaction),
         RecordBatch.of(TP, 0, [b"c"], transaction),
     ):
-        with pytest.raises(ValueError, match="a unit's number is"):
+        with pytest.raises(ValueError, match="a transaction's version is"):
             store.write([entry])
     assert store.write([one(A, 0, 1, 2**63 - 1)]) == [None]
     assert store.transaction_state(TP).transaction == Transaction(2**63 - 1, 0, 1)

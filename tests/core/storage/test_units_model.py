@@ -13,6 +13,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
+from dafka_core.errors import OffsetConflictError
 from dafka_core.records import (
     NO_VERSION,
     RecordBatch,
@@ -21,7 +22,7 @@ from dafka_core.records import (
     Transaction,
     TransactionState,
 )
-from dafka_core.storage import Commit, Discard, Log, SetTransaction, Stage, WrongOffsetError
+from dafka_core.storage import Commit, Discard, Log, SetTransaction, Stage
 from tests.core.storage.staged import A, B, clean, held
 
 PARTITIONS = st.sampled_from(("p", "q"))
@@ -99,7 +100,7 @@ class Units(RuleBasedStateMachine):
                 model.mark(model.transaction)
             model.show()
         else:
-            with pytest.raises(WrongOffsetError, match=f"ends at {model.end}"):
+            with pytest.raises(OffsetConflictError, match=f"ends at {model.end}"):
                 self.store.append([batch])
             return
         self.store.append([batch])
