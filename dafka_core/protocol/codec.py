@@ -1,10 +1,10 @@
 """Messages <-> ZeroMQ frames, in both layouts, from one table.
 
-Deployed nodes put everything but the content into the first frame, so that a PUB socket can
+C nodes put everything but the content into the first frame, so that a PUB socket can
 filter by it; RFC 46 as written has a topic frame, then a command frame that begins with a
 signature:
 
-    deployed   id topic 00 01 fields                 [content]
+    c          id topic 00 01 fields                 [content]
     rfc46      id topic          AA A5 id 01 fields  [content]
 
 ``docs/wire.md`` lists where the two differ and which we follow.  Both are decoded always.
@@ -28,13 +28,13 @@ from dafka_core.protocol.limits import (
 from dafka_core.protocol.transactions import BATCH_TAIL
 from dafka_core.records import TopicPartition
 
-C_LAYOUT: Final = "deployed"
+C_LAYOUT: Final = "c"
 RFC46: Final = "rfc46"
 LAYOUTS: Final = (C_LAYOUT, RFC46)
 
 SIGNATURE: Final = b"\xaa\xa5"
 VERSION: Final = b"\x01"
-"RFC 46 says %x01 in one place and %x30 in another; deployed nodes send 1."
+"RFC 46 says %x01 in one place and %x30 in another; C nodes send 1."
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,7 +123,7 @@ def encode(message: m.Message, layout: str = C_LAYOUT) -> list[bytes]:
 
 
 def encode_batch_prefix(requestor: str, tp: TopicPartition, *, packed: bool) -> bytes:
-    """The deployed first frame of records but for what follows the names.
+    """The first frame of records in the C layout, but for what follows the names.
 
     That is the sequence (8 octets), or ``pack_batch_tail`` if they are ``packed``.  All before is
     the same for all records of a partition.
@@ -158,11 +158,11 @@ def decode(frames: Sequence[bytes]) -> m.Message:
     if max(len(frame) for frame in frames[:header_count]) > command.max_bytes:
         raise ProtocolError(f"a header frame has at most {command.max_bytes} bytes")
     if header_count == 1:
-        return _decode_deployed(command, frames)
+        return _decode_c(command, frames)
     return _decode_rfc46(command, frames)
 
 
-def _decode_deployed(command: _Command, frames: Sequence[bytes]) -> m.Message:
+def _decode_c(command: _Command, frames: Sequence[bytes]) -> m.Message:
     header = frames[0]
     delimiter = header.find(b"\0", 1)
     if delimiter < 0:

@@ -1,7 +1,7 @@
 """Partitions whose writers put records straight into this store, without a producer's node.
 
 The store then does a hosted partition's producer's part: it publishes RECORD and HEAD, so that
-consumers and other stores, deployed ones too, get everything as if a producer had sent it.  FETCH
+consumers and other stores, also C nodes, get everything as if a producer had sent it.  FETCH
 it answers for every partition anyway.
 """
 

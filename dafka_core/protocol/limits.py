@@ -5,10 +5,10 @@ from __future__ import annotations
 from typing import Final
 
 MAX_TOPIC_BYTES: Final = 255
-"""RFC 46 sets none, but ``subject`` is a string with a one-octet length: deployed nodes cut it."""
+"""RFC 46 sets none, but ``subject`` is a string with a one-octet length: C nodes cut it."""
 
 MAX_ADDRESS_BYTES: Final = 255
-"""An address is a string with a one-octet length, too.  Deployed ones are 32 octets."""
+"""An address is a string with a one-octet length, too.  Those of C nodes are 32 octets."""
 
 MAX_HEADER_BYTES: Final = 4096
 """Topic, address and subject at their longest, three times over: nothing valid is longer."""
@@ -29,7 +29,7 @@ MAX_SEQUENCE: Final = 2**63 - 2
 """Sequences are unsigned on the wire, but offsets live in Spark's and Arrow's signed 64 bits."""
 
 MAX_FETCH_COUNT: Final = 100_000
-"""What deployed nodes ask for at once; a larger count is clamped, as one octet string must not
+"""What C nodes ask for at once; a larger count is clamped, as one octet string must not
 make a node send a whole partition."""
 
 MAX_ANSWER_BYTES: Final = 64 << 20

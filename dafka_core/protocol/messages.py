@@ -117,7 +117,7 @@ class Fetch(_OfPartition):
 
 @dataclass(frozen=True, slots=True)
 class Ack(_UpTo):
-    """ACK, from a store to a producer.  Deployed nodes do not say which store (``store`` = "")."""
+    """ACK, from a store to a producer.  C nodes do not say which store (``store`` = "")."""
 
     partition: Address
     topic: Topic
@@ -148,7 +148,7 @@ class DirectHead(_UpTo):
 class GetHeads(_Checked):
     """GET-HEADS: asks for the heads of a topic's partitions.
 
-    An empty topic asks for those of every topic: deployed stores compare by prefix and so
+    An empty topic asks for those of every topic: C stores compare by prefix and so
     answer it that way, and ours do.
     """
 
@@ -160,7 +160,7 @@ class GetHeads(_Checked):
 class ConsumerHello(_Checked):
     """CONSUMER-HELLO, from a consumer to one store: the topics it is subscribed to.
 
-    The store may be empty, as the consumer of a STORE-HELLO may: deployed nodes answer a hello
+    The store may be empty, as the consumer of a STORE-HELLO may: C nodes answer a hello
     that was sent to all.
     """
 
@@ -173,7 +173,7 @@ class ConsumerHello(_Checked):
 class StoreHello(_Checked):
     """STORE-HELLO, from a store to one consumer.
 
-    The consumer may be empty: a deployed store greets whoever subscribes to all of them.
+    The consumer may be empty: a C store greets whoever subscribes to all of them.
     """
 
     consumer: AnyAddress

@@ -2,7 +2,7 @@
 
 Every role that receives records is built on this.  A partition is complete when ``next_offset``
 has reached ``head``; until then somebody is asked, however long the partition is and whoever is
-gone.  (Deployed consumers stop for ever after one block when the producer is gone.)
+gone.  (C consumers stop for ever after one block when the producer is gone.)
 """
 
 from __future__ import annotations
@@ -18,13 +18,13 @@ FETCH_FIRST_COUNT: Final = 1_000
 """The first block is small: nothing is known yet of the records' size."""
 
 FETCH_BLOCK_COUNT: Final = 50_000
-"""At most one and a half of these are under way, below what deployed nodes ask for at once."""
+"""At most one and a half of these are under way, below what C nodes ask for at once."""
 
 FETCH_BLOCK_BYTES: Final = 16 << 20
 """A block is asked for by count; records this large in sum keep a peer's queue within bounds."""
 
 RETRY_FIRST_S: Final = 1.0
-"""Deployed nodes answer one identical FETCH a second."""
+"""C nodes answer one identical FETCH a second."""
 
 RETRY_MAX_S: Final = 8.0
 """A head that nobody has records for (they are lost, or it was forged) is asked for this rarely."""

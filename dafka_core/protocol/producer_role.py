@@ -34,7 +34,7 @@ HURRY_INTERVAL_S: Final = 0.2
 so a lost acknowledgement costs this long."""
 
 HURRIES_PER_FETCH: Final = 5
-"""Deployed stores acknowledge nothing twice.  After so many HEADs in a hurry without an
+"""C stores acknowledge nothing twice.  After so many HEADs in a hurry without an
 acknowledgement the last record is fetched: who has it has all, and has not been heard."""
 
 
@@ -69,7 +69,7 @@ class ProducerRole:
         return self.next_offset - self.durable
 
     def subscriptions(self) -> list[bytes]:
-        """RFC 46, Producer Subscriptions; and GET-HEADS, which deployed producers never hear."""
+        """RFC 46, Producer Subscriptions; and GET-HEADS, which C producers never hear."""
         return [
             subscription(Ack, self.address),
             subscription(Fetch, self.address),
@@ -127,7 +127,7 @@ class ProducerRole:
         """A new subscriber may have missed records: tell it at once where we are."""
         if self.directory is not None:
             return self.directory.on_subscribed(now, kind, topic)
-        # Not a deployed one, which may not be heard yet: it asks once for its first records, and
+        # Not a C node, which may not be heard yet: it asks once for its first records, and
         # stops for ever when that is lost. It gets the HEAD that is due next.
         if kind is RecordBatchMessage and self.topic.startswith(topic):
             return self._head()

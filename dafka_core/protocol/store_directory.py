@@ -6,7 +6,7 @@ seen, messages go both ways.
 
 Our stores also greet with an empty reply, which says that they answer queries (``HeadsQuery``,
 ``TimesQuery``).  Answers to queries have an end, so a requestor knows when it has heard
-everything, also when that is nothing.  Deployed stores are asked with GET-HEADS, whose answers
+everything, also when that is nothing.  C stores are asked with GET-HEADS, whose answers
 have no end: silence for a while ends them.
 """
 
@@ -59,7 +59,7 @@ class StoreQuery:
     heard_at: float
     """When it was asked, or something of an answer came, last."""
     rounds: int = 1
-    """How often deployed stores are still to be asked, or waited for."""
+    """How often C stores are still to be asked, or waited for."""
     heads: dict[TopicPartition, tuple[int, int]] = field(default_factory=dict)
     """By (topic, partition): the earliest offset and the furthest end that any store has."""
     times: dict[str, dict[int, int]] = field(default_factory=dict)
@@ -104,7 +104,7 @@ class StoreDirectory:
         return [address for address, store in list(self._stores.items()) if store.greeted]
 
     @property
-    def deployed(self) -> list[str]:
+    def c_stores(self) -> list[str]:
         """The addresses of the stores that answer no queries."""
         return [
             a
@@ -131,7 +131,7 @@ class StoreDirectory:
     ) -> tuple[StoreQuery, list[Outgoing]]:
         """Asks what stores hold of some topics; of all topics if there are none.
 
-        Deployed stores are asked in so many rounds: their silence may also be a lost message.
+        C stores are asked in so many rounds: their silence may also be a lost message.
         """
         self._last_query += 1
         query = HeadsQuery(self.address, self._last_query, tuple(sorted(topics)))
@@ -156,7 +156,7 @@ class StoreDirectory:
                 store = self._store(message.store)
                 if not store.greeted:
                     store.greeted = True
-                    # A deployed store says no more, and only now is GET-HEADS sent for it.
+                    # A C store says no more, and only now is GET-HEADS sent for it.
                     return self._ask_all_again(now) if store.reached else []
             case StoreEndpoints():
                 self._store(message.store).locations = message.locations
@@ -237,7 +237,7 @@ class StoreDirectory:
         question.heard_at = now
         query = question.query
         messages: list[Outgoing] = [query]
-        if isinstance(query, HeadsQuery) and self.deployed:
+        if isinstance(query, HeadsQuery) and self.c_stores:
             messages.extend(GetHeads(topic, self.address) for topic in query.topics or ("",))
         return messages
 
@@ -281,7 +281,7 @@ class StoreDirectory:
         return not self._ends_with_silence(question) or now >= question.heard_at + QUIET_S
 
     def _ends_with_silence(self, question: StoreQuery) -> bool:
-        return isinstance(question.query, HeadsQuery) and bool(self.deployed)
+        return isinstance(question.query, HeadsQuery) and bool(self.c_stores)
 
     def _settled(self, now: float) -> bool:
         return self._started_at is not None and now >= self._started_at + SETTLE_S

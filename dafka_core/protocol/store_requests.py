@@ -76,7 +76,7 @@ def announcement(infos: Iterable[PartitionInfo]) -> list[Outgoing]:
 def goes_on(fetch: Fetch, end: int) -> list[Outgoing]:
     """What follows the answer to a FETCH if the partition goes on after it.
 
-    Deployed nodes ask for 100,000 records at the most, and for the next ones only when they hear
+    C nodes ask for 100,000 records at the most, and for the next ones only when they hear
     of a head again: from a partition whose producer is gone, never.
     """
     if end <= fetch.end:

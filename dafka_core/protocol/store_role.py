@@ -143,7 +143,7 @@ class StoreRole:
             self._hosting.end(batch.tp)
             self._add_taken(partition, taken)
         elif batch.offset < partition.durable:
-            # The sender has not heard our acknowledgement. Deployed stores keep silent here, and
+            # The sender has not heard our acknowledgement. C stores keep silent here, and
             # the producer then waits for ever.
             self._acknowledge[batch.tp] = partition
         return [*self._missing.ask(now, self.address, partition.catchup)]
@@ -200,7 +200,7 @@ class StoreRole:
             # The last subscription of a requestor, in the order of their octets: it hears all.
             return [HeadsReply(topic, GREETING, self.address, 0, 1, ())]
         if kind is Head and not topic:
-            # Deployed stores ask nobody for heads, they wait until some are published.
+            # C stores ask nobody for heads, they wait until some are published.
             self._queue(AnnounceHeads())
         if kind is GetHeads and not topic:
             return [GetHeads("", self.address)]  # another store, which hears us now

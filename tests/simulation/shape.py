@@ -30,7 +30,7 @@ OURS: Final = "ours"
 RFC46: Final = "rfc46"
 SINGLE: Final = "single"
 """Styles of nodes: ours; ours with the layout of RFC 46; without packed records and queries, as
-deployed ones are."""
+C nodes are."""
 
 LIMITS: Final[dict[tuple[ModuleType, str], tuple[int, ...]]] = {
     (partition_fetcher, "FETCH_FIRST_COUNT"): (1, 3, 20),

@@ -77,7 +77,7 @@ def tower_frames(host: str = "h", port: str = "5000", node: bytes = b"N") -> lis
 # -- frames ---------------------------------------------------------------------------------------
 
 
-def test_frames_as_deployed_nodes_send_them() -> None:
+def test_frames_as_c_nodes_send_them() -> None:
     node = [b"B", NODE.encode(), b"", b"40123"]
     assert decode_node_beacon(node) == NodeBeacon(NODE, "", 40123)
     assert encode_node_beacon(NodeBeacon(NODE, "", 40123)) == node

@@ -220,7 +220,7 @@ def test_everything_is_delivered_once_and_in_order(
 
 @pytest.mark.parametrize("extra", [0, 1])
 def test_replays_a_long_partition_whose_producer_is_gone(extra: int) -> None:
-    # Deployed consumers stop after one block; deployed stores answer with one record too many.
+    # C consumers stop after one block; C stores answer with one record too many.
     role = consumer("earliest")
     total = 350_000
     requests = fetches_in(role.on_message(0.0, DirectHead(ME, TOPIC, PARTITION, total - 1), STORE))

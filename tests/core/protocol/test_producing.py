@@ -149,7 +149,7 @@ def test_two_acknowledgements_of_one_store_are_one() -> None:
     assert role.durable == 7
 
 
-def test_deployed_stores_are_told_apart_by_who_sent_it() -> None:
+def test_c_stores_are_told_apart_by_who_sent_it() -> None:
     role = producer(acks=2)
     publish(role, 10)
     acknowledge(role, 10, peer="S1")
@@ -264,7 +264,7 @@ def test_who_subscribes_is_told_at_once_where_the_partition_is() -> None:
     # Stores subscribe to all topics, by the empty prefix.
     for topic in (TOPIC, "hel", ""):
         assert role.on_subscribed(0.0, RecordBatchMessage, topic) == [Head(TOPIC, PARTITION, 2)]
-        # Deployed nodes, which subscribe to nothing else, are to ask only when they are heard.
+        # C nodes, which subscribe to nothing else, are to ask only when they are heard.
         for kind in (RecordMessage, Head):
             assert role.on_subscribed(0.0, kind, topic) == []
     assert role.on_subscribed(0.0, RecordBatchMessage, "hello, too") == []
@@ -311,7 +311,7 @@ def test_its_last_record_in_a_store_is_an_acknowledgement_that_was_lost() -> Non
 
 
 def test_another_record_at_its_offset_is_no_acknowledgement() -> None:
-    # A deployed store that was missed when the partition was resumed keeps what it has.
+    # A C store that was missed when the partition was resumed keeps what it has.
     role = producer()
     publish(role, 3)
     role.on_batch(0.0, PARTITION, RecordBatch.of(TP, 2, [b"of another life"]))

@@ -83,7 +83,7 @@ def test_more_than_was_asked_for_is_cut_off() -> None:
     role = reader()
     read = role.read(TP, 10, 40)
     role.on_tick(0.0)
-    # Deployed stores send one record more than they were asked for.
+    # C stores send one record more than they were asked for.
     direct(role, 5, 30)
     direct(role, 30, 41)
     assert taken(read) == list(range(10, 40))

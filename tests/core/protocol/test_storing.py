@@ -123,7 +123,7 @@ def test_acknowledges_again_when_a_record_comes_again() -> None:
     role.on_batch(0.0, "", run_of(0, 10))
     disk.store(role)
     for batch in (run_of(0, 10), run_of(3, 4), run_of(9, 10)):
-        # The sender has not heard it; deployed stores keep silent, and it waits for ever.
+        # The sender has not heard it; C stores keep silent, and it waits for ever.
         assert role.on_batch(1.0, "", batch) == []
         assert role.on_tick(1.0) == [ack(10)]
         assert role.take_pending() == []
