@@ -20,7 +20,6 @@ from dafka_core.protocol import (
     partition_fetcher,
     producer_role,
     store_requests,
-    store_role,
 )
 
 TOPICS: Final = ("a", "ab", "abc", "b")
@@ -36,9 +35,9 @@ LIMITS: Final[dict[tuple[ModuleType, str], tuple[int, ...]]] = {
     (partition_fetcher, "FETCH_FIRST_COUNT"): (1, 3, 20),
     (partition_fetcher, "FETCH_BLOCK_COUNT"): (20, 60, 200),
     (partition_fetcher, "FETCH_BLOCK_BYTES"): (100, 1_000),
-    (partition_fetcher, "MAX_AHEAD_RECORDS"): (5, 40, 200),
-    (partition_fetcher, "MAX_AHEAD_BYTES"): (200, 4_000),
-    (store_role, "MAX_PENDING_REQUESTS"): (16, 64),
+    (partition_fetcher, "MAX_REORDER_RECORDS"): (5, 40, 200),
+    (partition_fetcher, "MAX_REORDER_BYTES"): (200, 4_000),
+    (store_requests, "MAX_PENDING_REQUESTS"): (16, 64),
     (store_requests, "MAX_REPLY_ENTRIES"): (1, 3),
     (store_loop, "MAX_PENDING_BYTES"): (100, 2_000),
     (store_loop, "SERVE_COUNT"): (2, 15, 100),

@@ -13,12 +13,10 @@ from dafka_core.protocol.messages import (
     Ack,
     ConsumerHello,
     DirectHead,
-    HeadEntry,
     HeadsQuery,
     HeadsReply,
     StoreEndpoints,
     StoreHello,
-    TimeEntry,
     TimesQuery,
     TimesReply,
 )
@@ -62,7 +60,7 @@ def reply(
     of: StoreDirectory,
     question: StoreQuery,
     store: str,
-    *entries: HeadEntry,
+    *entries: PartitionInfo,
     now: float = 0.0,
     part: int = 0,
     parts: int = 1,
@@ -71,8 +69,10 @@ def reply(
     assert of.on_message(now, message) == []
 
 
-def entry(end: int, earliest: int = 0, partition: str = PARTITION, topic: str = TOPIC) -> HeadEntry:
-    return HeadEntry(topic, partition, earliest, end)
+def entry(
+    end: int, earliest: int = 0, partition: str = PARTITION, topic: str = TOPIC
+) -> PartitionInfo:
+    return PartitionInfo(topic, partition, earliest, end)
 
 
 def ask(of: StoreDirectory, *topics: str, now: float = 0.0) -> StoreQuery:
@@ -333,10 +333,10 @@ def test_times_are_those_of_the_store_that_knows_the_most() -> None:
     greet(stores, "S2")
     question, messages = stores.ask_times(1.0, TP, 3, 9)
     assert messages == [TimesQuery(ME, 1, TOPIC, PARTITION, 3, 9)]
-    stores.on_message(1.0, TimesReply(ME, 1, "S1", 0, 1, (TimeEntry(3, 100),)))
+    stores.on_message(1.0, TimesReply(ME, 1, "S1", 0, 1, ((3, 100),)))
     assert not answered(stores, question, 1.0)
-    stores.on_message(1.0, TimesReply(ME, 1, "S2", 1, 2, (TimeEntry(6, 90),)))
-    stores.on_message(1.0, TimesReply(ME, 1, "S2", 0, 2, (TimeEntry(3, 80),)))
+    stores.on_message(1.0, TimesReply(ME, 1, "S2", 1, 2, ((6, 90),)))
+    stores.on_message(1.0, TimesReply(ME, 1, "S2", 0, 2, ((3, 80),)))
     assert answered(stores, question, 1.0)
     assert question.best_times() == [(3, 80), (6, 90)]
 

@@ -8,7 +8,6 @@ from dafka_core.protocol.messages import (
     ConsumerHello,
     DirectHead,
     GetHeads,
-    HeadEntry,
     HeadsQuery,
     HeadsReply,
     StoreHello,
@@ -20,6 +19,7 @@ from dafka_core.protocol.store_directory import (
     StoreDirectory,
     StoreQuery,
 )
+from dafka_core.records import PartitionInfo
 from tests.core.protocol.model import PARTITION, TOPIC
 
 ME = "8E1BBB578999443B8818C5851AFC9A3F"
@@ -108,7 +108,7 @@ def test_both_kinds_of_stores_together() -> None:
     question, messages = stores.ask_heads(1.0, [TOPIC])
     assert messages == [question.query, GetHeads(TOPIC, ME)]
     stores.on_message(1.1, DirectHead(ME, TOPIC, PARTITION, 20))
-    entries = (HeadEntry(TOPIC, PARTITION, 4, 9),)
+    entries = (PartitionInfo(TOPIC, PARTITION, 4, 9),)
     stores.on_message(1.2, HeadsReply(ME, question.query.query, "S1", 0, 1, entries))
     assert not answered(stores, question, 1.2 + QUIET_S - 0.01)
     assert answered(stores, question, 1.2 + QUIET_S)

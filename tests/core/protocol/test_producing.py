@@ -106,7 +106,7 @@ def test_acknowledged_runs_are_given_up_and_no_others() -> None:
     assert fetched(role, 20, 30) == [run_of(20, 30)]
     acknowledge(role, 30)
     assert role.unacknowledged == 0
-    assert role._retained == []
+    assert role.retained == []
     assert fetched(role, 29, 30) == []
 
 
@@ -173,7 +173,7 @@ def test_names_of_stores_are_bounded() -> None:
     publish(role, 10)
     for i in range(MAX_ACKING_STORES + 100):
         acknowledge(role, 1, store=f"S{i}")
-    assert len(role._acked) == MAX_ACKING_STORES
+    assert len(role.acked) == MAX_ACKING_STORES
     # Those known go on to count.
     acknowledge(role, 10, store="S1")
     acknowledge(role, 10, store="S2")

@@ -19,7 +19,6 @@ from dafka_core.protocol.messages import (
     Fetch,
     GetHeads,
     Head,
-    HeadEntry,
     HeadsQuery,
     HeadsReply,
     Message,
@@ -27,11 +26,10 @@ from dafka_core.protocol.messages import (
     RecordMessage,
     StoreEndpoints,
     StoreHello,
-    TimeEntry,
     TimesQuery,
     TimesReply,
 )
-from dafka_core.records import NO_VERSION, Transaction
+from dafka_core.records import NO_VERSION, PartitionInfo, Transaction
 
 PRODUCER = "640AC1809C7044FD9C4E5673ABD1BC5E"
 STORE_READER = "C907107406D149E897A2DEA4F157F211"
@@ -261,10 +259,10 @@ _UNIT_WITHOUT_NUMBER = "ffffffffffffffff 0000000000000007 0102030405060708"
 _HEADS_QUERY = HeadsQuery("C1", 258, ("hello", "b"))
 _TIMES_QUERY = TimesQuery("C1", 258, "hello", "P1", 3, 9)
 _HEADS_REPLY = HeadsReply(
-    "C1", 258, "S1", 1, 3, (HeadEntry("hello", "P1", 3, 9), HeadEntry("b", "P2", 0, 0))
+    "C1", 258, "S1", 1, 3, (PartitionInfo("hello", "P1", 3, 9), PartitionInfo("b", "P2", 0, 0))
 )
 _TIMES_REPLY = TimesReply(
-    "C1", 258, "S1", 0, 1, (TimeEntry(3, 1_700_000_000_000_000), TimeEntry(5, 0x0102030405060708))
+    "C1", 258, "S1", 0, 1, ((3, 1_700_000_000_000_000), (5, 0x0102030405060708))
 )
 _STORE_ENDPOINTS = StoreEndpoints("C1", "S1", ("grpc://h:1", "grpc+unix:///s"))
 
