@@ -122,14 +122,13 @@ STORE_TABLE: Final[Table] = {
         PUT: Reaction("following, behind, in part", TAKE),
         STAGE: Reaction("behind", TAKE),
         COMMIT: Reaction("committing"),
-        OUTCOME: Reaction("following, behind"),
     },
     StoreState.IN_PART: {
         RECORDS: Reaction("following, behind, in part", TAKE),
         PUT: Reaction("following, behind, in part", TAKE_OVER),
         STAGE: Reaction("behind, in part", TAKE_OVER),
         COMMIT: Reaction("committing"),
-        OUTCOME: Reaction("following, behind, in part"),
+        OUTCOME: Reaction("behind, in part"),
     },
     StoreState.COMMITTING: {
         RECORDS: Reaction("committing", LEAVE),
