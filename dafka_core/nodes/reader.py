@@ -62,7 +62,7 @@ class Reader(Closing):
 
     def c_stores(self) -> list[str]:
         """Those of them that answer no queries: deployed stores, which the mesh alone reaches."""
-        return sorted(self._role.directory.deployed)
+        return sorted(self._role.directory.c_stores)
 
     def endpoints(self) -> dict[str, tuple[str, ...]]:
         """Where stores can be read in bulk, as URIs of Arrow Flight, by the store's address."""

@@ -16,7 +16,7 @@ import zmq
 from zmq.backend import Socket  # without the conveniences that zmq.Socket puts before each call
 
 from dafka_core.protocol.bulk_decoder import PACKED_IDS, BulkDecoder
-from dafka_core.protocol.codec import C_LAYOUT, encode, encode_batch_prefix
+from dafka_core.protocol.codec import C_LAYOUT, encode, encode_batch_prefix, pack_batch_numbers
 from dafka_core.protocol.limits import (
     DIRECT_BATCH_BYTES,
     LIVE_BATCH_BYTES,
@@ -25,7 +25,6 @@ from dafka_core.protocol.limits import (
 )
 from dafka_core.protocol.messages import DirectRecord, RecordMessage
 from dafka_core.protocol.role import OutgoingBatch
-from dafka_core.protocol.transactions import pack_batch_tail
 
 STALLED_MS: Final = 10_000
 """A peer that takes nothing for so long is cut off, and what waits for it goes: large messages
@@ -136,7 +135,7 @@ def send_packed(socket: zmq.Socket[bytes], message: OutgoingBatch) -> None:
         stop = int(ends.searchsorted(ends[start] + limit_bytes, side="right")) - 1
         stop = min(max(stop, start + 1), start + MAX_BATCH_COUNT, len(batch.values))
         records = data[int(ends[start]) : int(ends[stop])]
-        header = prefix + pack_batch_tail(batch.offset + start, stop - start, batch.transaction)
+        header = prefix + pack_batch_numbers(batch.offset + start, stop - start, batch.transaction)
         socket.send(header, zmq.SNDMORE)
         socket.send(b"".join((lengths[4 * start : 4 * stop], records)))
         start = stop

@@ -105,14 +105,14 @@ class StoreLoop:
         if self._role.pending_bytes and not self._appender.busy:
             self._appender.append(self._role.take_pending())
         self._receive(self._role.pending_bytes < MAX_PENDING_BYTES)
-        request = self._role.take_request()
+        request = self._role.requests.take()
         if request is not None:
             try:
                 self._send(self._answer(request))
             except StoreError as error:
                 # Damage concerns one partition; the others go on. Nothing wrong is ever sent.
                 _log.error("%s", error)
-        return self._role.has_requests()
+        return bool(self._role.requests)
 
     def _answer(self, request: Work) -> list[Outgoing]:
         match request:
@@ -149,7 +149,7 @@ class StoreLoop:
             for part in split_by_transaction(batch, publish.transactions)
         ]
         if end < publish.end:
-            self._role.put_back(publish.rest(end))
+            self._role.requests.put_back(publish.rest(end))
             return records
         return [*records, *self._role.on_published(publish)]
 
@@ -168,7 +168,7 @@ class StoreLoop:
         end = batches[-1].end
         if end < fetch.end:
             rest = Fetch(fetch.partition, fetch.requestor, fetch.topic, end, fetch.end - end)
-            self._role.put_back(rest)
+            self._role.requests.put_back(rest)
         # Asked for after reading: a unit that is not the last any more is sent as older ones are.
         marker = self._log.transaction_state(fetch.tp).transaction
         transactions = (marker,) if marker else ()

@@ -1,8 +1,9 @@
 """The Dafka protocol without I/O: messages in, messages out.  No sockets, no clock, no threads.
 
-- ``messages``, ``checks``, ``wire``: the commands, and their frames in both layouts
-- ``bursts``: many RECORD or DIRECT-RECORD messages at once, as runs
-- ``fetching``: what is missing, when to ask and when to ask again
-- ``producing``, ``consuming``, ``storing``, ``reading``: one role each, built on ``fetching``
-- ``beaconing``: who is there, from the towers' beacons
+- ``limits``, ``validation``, ``fields``, ``messages``, ``codec``: the messages, and their frames in
+  both layouts; ``bulk_decoder``: many record messages at once, as record batches
+- ``partition_fetcher``, ``partition_states``: what is missing, and when to ask for it
+- ``producer_role``, ``consumer_role``, ``store_role``, ``reader_role``: one role each
+- ``store_directory``, ``store_requests``: asking stores, and their answers
+- ``beacons``: which peers there are
 """

@@ -1,8 +1,9 @@
-"""Who is there: beacons to the towers, and the peers that towers tell of.
+"""Which peers there are: beacons from nodes to towers, and from towers to nodes.
 
-A node sends its beacon at an interval, and at once when it hears of a new peer.  A peer that has
-been silent for too long is lost, but only while a tower is heard: a tower that is down says
-nothing about the peers, and connections between nodes do not need it.
+A node sends its beacon at an interval, and at once when a tower announces a new peer.  A peer that
+has been silent for too long is lost, but only while a tower is heard: a tower that is down says
+nothing about the peers, and connections between nodes do not need it.  RFC 46 leaves the frames
+open; these are the C tower's (docs/wire.md, "Beacons").
 """
 
 from __future__ import annotations
@@ -17,10 +18,10 @@ from dafka_core.protocol.validation import check_address
 
 BEACON: Final = b"B"
 WELCOME: Final = b"W"
-"""The towers' welcome message to each new subscriber: the tower is there."""
+"""What a tower sends to each new subscriber."""
 
 MAX_PEERS: Final = 10_000
-"""Peers connected to at once: each is a TCP connection, and anybody may announce some."""
+"""Peers connected to at once: each is a TCP connection, and any node may announce some."""
 
 MAX_HOST_BYTES: Final = 255
 """The longest name DNS allows."""
@@ -31,7 +32,7 @@ _ENDPOINT: Final = re.compile(rf"tcp://({_HOST.pattern}):([0-9]{{1,5}})")
 
 @dataclass(frozen=True, slots=True)
 class NodeBeacon:
-    """Node to tower: "The message type "B", the node's UUID, the IP and port"."""
+    """Node to tower: the node's UUID, its host and its port."""
 
     node: str
     host: str
@@ -41,14 +42,14 @@ class NodeBeacon:
 
 @dataclass(frozen=True, slots=True)
 class TowerBeacon:
-    """Tower to nodes: "B", the UUID and the endpoint that nodes connect to."""
+    """Tower to nodes: a node's UUID, and the endpoint that other nodes connect to."""
 
     node: str
     endpoint: str
 
 
 def encode_node_beacon(beacon: NodeBeacon) -> list[bytes]:
-    """Four frames, each a string, the port too."""
+    """Four frames, each of them text."""
     return [BEACON, beacon.node.encode(), beacon.host.encode(), str(beacon.port).encode()]
 
 
@@ -102,51 +103,51 @@ class PeerTable:
     def __init__(self, node: str, *, expiry_s: float) -> None:
         self._node = node
         self._expiry_s = expiry_s
-        self._heard_at: dict[str, float] = {}  # by endpoint
-        self._nodes: dict[str, str] = {}  # by endpoint
+        self._peers: dict[str, tuple[str, float]] = {}  # by endpoint: its node, and when heard
         self._tower_heard_at = 0.0
         self.announced = False
-        """Whether a tower has passed our own beacon on: it comes back to us as to all others."""
+        """Whether a tower has passed our own beacon on, which it sends to us as to all others."""
 
     def __len__(self) -> int:
-        return len(self._heard_at)
+        return len(self._peers)
 
     def node_at(self, endpoint: str) -> str:
         """The UUID of the peer at an endpoint."""
-        return self._nodes[endpoint]
+        return self._peers[endpoint][0]
 
     def knows(self, node: str) -> bool:
-        """Whether a node can be reached anywhere."""
-        return node in self._nodes.values()
+        """Whether a node has an endpoint."""
+        return any(node == known for known, _ in self._peers.values())
 
     def forget(self, endpoint: str) -> None:
-        """There is nobody at an endpoint."""
-        del self._heard_at[endpoint], self._nodes[endpoint]
+        """There is no node at an endpoint."""
+        del self._peers[endpoint]
 
     def hear(self, now: float, beacon: TowerBeacon) -> bool:
         """Takes a tower's beacon; True if its node is new and is to be connected to."""
         if now - self._tower_heard_at > self._expiry_s:
-            # The tower was away: nobody could be heard, so nobody has been silent.
-            self._heard_at = dict.fromkeys(self._heard_at, now)
+            # The tower was away: no peer could be heard, so none has been silent.
+            self._peers = {endpoint: (node, now) for endpoint, (node, _) in self._peers.items()}
         self._tower_heard_at = now
         if beacon.node == self._node:
             self.announced = True
             return False
-        new = beacon.endpoint not in self._heard_at
-        if new and len(self._heard_at) >= MAX_PEERS:
+        new = beacon.endpoint not in self._peers
+        if new and len(self._peers) >= MAX_PEERS:
             return False
-        self._heard_at[beacon.endpoint] = now
-        self._nodes[beacon.endpoint] = beacon.node
+        self._peers[beacon.endpoint] = (beacon.node, now)
         return new
 
     def expire(self, now: float) -> list[tuple[str, str]]:
         """The peers (node, endpoint) that are lost now; they are forgotten."""
-        # Our own beacon comes back from a tower that lives.
+        # A tower that is up is heard: at least our own beacon comes back from it.
         limit = min(now, self._tower_heard_at) - self._expiry_s
-        lost = [endpoint for endpoint, heard_at in self._heard_at.items() if heard_at < limit]
-        for endpoint in lost:
-            del self._heard_at[endpoint]
-        return [(self._nodes.pop(endpoint), endpoint) for endpoint in lost]
+        lost = [
+            (node, endpoint) for endpoint, (node, heard) in self._peers.items() if heard < limit
+        ]
+        for _, endpoint in lost:
+            del self._peers[endpoint]
+        return lost
 
 
 def _ascii(frame: bytes) -> str:

@@ -1,9 +1,8 @@
-"""Many record messages at once, as runs: RECORD, DIRECT-RECORD and their packed extensions.
+"""Decodes many record messages at once: RECORD, DIRECT-RECORD and their packed extensions.
 
-What follows the names in a header is the sequence (and count and unit, if packed); all before is
-the same for all records of a partition: one look-up of it replaces decoding.  What comes out is
-what decoding each message by itself would give; ``tests/core/protocol/test_bursts.py`` holds the
-two against each other.
+A header ends with the sequence, or for packed records with ``pack_batch_numbers``.  What comes
+before is the same for all records of a partition, so one look-up of it replaces decoding.
+``tests/core/protocol/test_bursts.py`` compares the result with decoding each message by itself.
 """
 
 from __future__ import annotations
@@ -16,36 +15,34 @@ import numpy as np
 import numpy.typing as npt
 
 from dafka_core.errors import ProtocolError
-from dafka_core.protocol.codec import decode
-from dafka_core.protocol.limits import MAX_SEQUENCE
-from dafka_core.protocol.messages import (
-    DirectRecord,
-    DirectRecordBatch,
-    RecordBatchMessage,
-    RecordMessage,
+from dafka_core.protocol.codec import (
+    BATCH_NUMBERS_BYTES,
+    decode,
+    pack_batch_numbers,
+    unpack_batch_numbers,
 )
-from dafka_core.protocol.transactions import BATCH_TAIL, pack_batch_tail, unpack_batch_tail
-from dafka_core.protocol.validation import check_batch, check_transaction, unpack_batch
+from dafka_core.protocol.limits import MAX_SEQUENCE
+from dafka_core.protocol.messages import AnyRecord
+from dafka_core.protocol.validation import check_batch, unpack_batch
 from dafka_core.records import RecordBatch, TopicPartition, Transaction
 from dafka_core.values import Values
 
 MAX_KNOWN_PREFIXES: Final = 16_384
-"""Prefixes remembered between bursts: a partition has one.  Peers choose them, so there is a
-limit; at the limit all are forgotten and decoded again."""
-
+"""Prefixes remembered, one for each partition.  Peers choose them, so there is a limit, at which
+the decoder forgets all and decodes them again."""
 
 PACKED_IDS: Final = b"RP"
 """Of the commands that carry many records."""
 
-_ANY_TAIL: Final = pack_batch_tail(0, 1, None)
+_ANY_NUMBERS: Final = pack_batch_numbers(0, 1, None)
 
 
 @dataclass(slots=True)
 class PartitionRecords:
-    """The records of one partition in a burst, in the order of their arrival."""
+    """The records of one partition that have arrived, in the order of their arrival."""
 
     requestor: str
-    """Whom the records were sent to; empty for RECORD, which goes to all."""
+    """The node that the records were sent to; empty for RECORD, which goes to all."""
     tp: TopicPartition
     packed: bool
     sequences: list[bytes] = field(default_factory=list)
@@ -55,7 +52,7 @@ class PartitionRecords:
 
 
 class BulkDecoder:
-    """Collects two-frame messages and hands them out as runs."""
+    """Collects two-frame messages and returns their records as batches."""
 
     def __init__(self) -> None:
         self.buckets: dict[bytes, PartitionRecords] = {}
@@ -65,20 +62,30 @@ class BulkDecoder:
 
     def add(self, header: bytes, value: bytes | memoryview) -> None:
         """Takes one message: the general path, for a header not in ``buckets`` yet."""
-        tail_bytes = BATCH_TAIL.size if header[:1] in PACKED_IDS else 8
-        bucket = self.buckets.get(header[:-tail_bytes])
+        packed = header[:1] in PACKED_IDS
+        size_bytes = BATCH_NUMBERS_BYTES if packed else 8
+        prefix = header[:-size_bytes]
+        bucket = self.buckets.get(prefix)
         if bucket is None:
-            bucket = self._learn(header, b"" if header[:1] in PACKED_IDS else bytes(value))
-        if bucket is not None:
-            bucket.sequences.append(header[-tail_bytes:])
-            bucket.values.append(value)
+            try:
+                # Of packed messages only the names are checked here, the rest in ``take``.
+                numbers, content = (_ANY_NUMBERS, bytes(4)) if packed else (bytes(8), bytes(value))
+                message = decode((prefix + numbers, content))
+            except ProtocolError:
+                self.invalid_count += 1
+                return
+            assert isinstance(message, AnyRecord)
+            bucket = PartitionRecords(message.requestor, message.tp, packed)
+            self.buckets[prefix] = bucket
+        bucket.sequences.append(header[-size_bytes:])
+        bucket.values.append(value)
 
     def take(self) -> list[tuple[str, RecordBatch]]:
-        """All records since the last call, as (requestor, run), grouped by partition."""
+        """All records since the last call, as (requestor, batch), grouped by partition."""
         batches: list[tuple[str, RecordBatch]] = []
         for bucket in self.buckets.values():
             if bucket.values:
-                found = self._packed_runs(bucket) if bucket.packed else self._runs(bucket)
+                found = self._packed(bucket) if bucket.packed else self._singles(bucket)
                 batches.extend((bucket.requestor, batch) for batch in found)
                 bucket.sequences = []
                 bucket.values = []
@@ -86,33 +93,10 @@ class BulkDecoder:
             self.buckets.clear()
         return batches
 
-    def _learn(self, header: bytes, value: bytes) -> PartitionRecords | None:
-        # What follows the names, and packed values, are checked when the runs are made; here only
-        # the names.
-        packed = header[:1] in PACKED_IDS
-        names = header[: -BATCH_TAIL.size] if packed else header[:-8]
-        try:
-            if packed:
-                message = decode((names + _ANY_TAIL, bytes(4)))
-            else:
-                message = decode((names + bytes(8), value))
-        except ProtocolError:
-            self.invalid_count += 1
-            return None
-        assert isinstance(
-            message, RecordMessage | DirectRecord | RecordBatchMessage | DirectRecordBatch
-        )
-        requestor = (
-            message.requestor if isinstance(message, DirectRecord | DirectRecordBatch) else ""
-        )
-        bucket = PartitionRecords(requestor, message.tp, packed)
-        self.buckets[names] = bucket
-        return bucket
-
-    def _runs(self, bucket: PartitionRecords) -> list[RecordBatch]:
+    def _singles(self, bucket: PartitionRecords) -> list[RecordBatch]:
         sequences = np.frombuffer(b"".join(bucket.sequences), ">u8").astype(np.uint64)
         values = bucket.values
-        # Dropped before the runs are looked for: in 64 bits 0 would follow 2**64 - 1.
+        # Dropped before consecutive ones are looked for: in 64 bits 0 would follow 2**64 - 1.
         valid = sequences <= MAX_SEQUENCE
         if not valid.all():
             values = list(compress(values, valid.tolist()))
@@ -130,7 +114,7 @@ class BulkDecoder:
             for start, stop in zip(starts, [*starts[1:], len(values)], strict=True)
         ]
 
-    def _packed_runs(self, bucket: PartitionRecords) -> list[RecordBatch]:
+    def _packed(self, bucket: PartitionRecords) -> list[RecordBatch]:
         batches: list[RecordBatch] = []
         pieces: list[tuple[npt.NDArray[np.uint32], memoryview]] = []
         first = end = 0
@@ -138,22 +122,21 @@ class BulkDecoder:
 
         def finish() -> None:
             if pieces:
-                values = _joined(pieces)
-                batches.append(RecordBatch(bucket.tp, first, values, of))
+                batches.append(RecordBatch(bucket.tp, first, _joined(pieces), of))
                 pieces.clear()
 
-        for tail, value in zip(bucket.sequences, bucket.values, strict=True):
+        for numbers, value in zip(bucket.sequences, bucket.values, strict=True):
             try:
-                # The receive loop finds a bucket also for a header that lacks some of it.
-                sequence, count, transaction = unpack_batch_tail(tail)
-                check_batch(sequence, count)
-                check_transaction(sequence, count, transaction)
+                # The receive loop finds a bucket also for a header that lacks some of its numbers.
+                sequence, count, transaction = unpack_batch_numbers(numbers)
+                check_batch(sequence, count, transaction)
                 piece = unpack_batch(count, value)
             except ProtocolError:
                 self.invalid_count += 1
                 continue
-            if not pieces or sequence != end or transaction != of:
+            if sequence != end or transaction != of:
                 finish()
+            if not pieces:
                 first, of = sequence, transaction
             pieces.append(piece)
             end = sequence + count

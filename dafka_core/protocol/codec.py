@@ -1,10 +1,9 @@
-"""Messages <-> ZeroMQ frames, in both layouts, from one table.
+"""Messages to ZeroMQ frames and back, in both layouts, from one table.
 
-Deployed nodes put everything but the content into the first frame, so that a PUB socket can
-filter by it; RFC 46 as written has a topic frame, then a command frame that begins with a
-signature:
+C nodes put everything but the content into the first frame, so that a PUB socket can filter by it.
+RFC 46 as written has a topic frame, then a command frame that begins with a signature:
 
-    deployed   id topic 00 01 fields                 [content]
+    c          id topic 00 01 fields                 [content]
     rfc46      id topic          AA A5 id 01 fields  [content]
 
 ``docs/wire.md`` lists where the two differ and which we follow.  Both are decoded always.
@@ -13,47 +12,47 @@ signature:
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import KW_ONLY, dataclass
-from typing import Final
+from struct import Struct
+from typing import Final, NamedTuple
 
 from dafka_core.errors import ProtocolError
 from dafka_core.protocol import messages as m
-from dafka_core.protocol.fields import FrameReader, kinds_of, octets_of, text_of
-from dafka_core.protocol.limits import (
-    MAX_FRAMES,
-    MAX_HEADER_BYTES,
-    MAX_HELLO_BYTES,
-    MAX_REPLY_ENTRIES,
+from dafka_core.protocol.fields import (
+    NO_TRANSACTION,
+    FrameReader,
+    octets_of,
+    pack_text,
+    text_of,
+    transaction_of,
 )
-from dafka_core.protocol.transactions import BATCH_TAIL
-from dafka_core.records import TopicPartition
+from dafka_core.protocol.limits import MAX_HEADER_BYTES, MAX_HELLO_BYTES, MAX_REPLY_ENTRIES
+from dafka_core.records import TopicPartition, Transaction
 
-C_LAYOUT: Final = "deployed"
+C_LAYOUT: Final = "c"
 RFC46: Final = "rfc46"
 LAYOUTS: Final = (C_LAYOUT, RFC46)
 
 SIGNATURE: Final = b"\xaa\xa5"
+"""RFC 46's grammar; its text says AA A0, which is refused."""
+
 VERSION: Final = b"\x01"
-"RFC 46 says %x01 in one place and %x30 in another; deployed nodes send 1."
+"""RFC 46 says %x01 in one place and %x30 in another; C nodes send 1."""
+
+_BATCH_NUMBERS: Final = Struct(">QIqQQ")
+BATCH_NUMBERS_BYTES: Final = _BATCH_NUMBERS.size
 
 
-@dataclass(frozen=True, slots=True)
-class _Command:
-    """One row of the wire table: which attribute is the topic, which fields follow in order."""
+class _Command(NamedTuple):
+    """One row of the table: which attribute is the topic, which fields follow in order."""
 
     id: bytes
     message: type[m.Message]
     topic: str
     fields: str
-    _: KW_ONLY
     rfc46: str = ""
     """The fields where RFC 46 has others than C nodes."""
     content: bool = False
     max_bytes: int = MAX_HEADER_BYTES
-
-    def names(self, layout: str) -> list[str]:
-        """The fields of the command frame, in order."""
-        return (self.rfc46 or self.fields if layout == RFC46 else self.fields).split()
 
 
 _RECORD: Final = "partition topic sequence"
@@ -72,7 +71,7 @@ _COMMANDS: Final[dict[type, _Command]] = {
         _Command(b"G", m.GetHeads, "topic", "requestor"),
         _Command(b"W", m.ConsumerHello, "store", "consumer topics", max_bytes=MAX_HELLO_BYTES),
         _Command(b"L", m.StoreHello, "consumer", "store"),
-        # Extensions.  C nodes never subscribe to these identifiers, so never see them.
+        # Extensions.  C nodes never subscribe to these identifiers, so they never receive them.
         _Command(b"R", m.RecordBatchMessage, "topic", _BATCH, content=True),
         _Command(b"P", m.DirectRecordBatch, "requestor", _BATCH, content=True),
         _Command(b"Q", m.HeadsQuery, "", "requestor query topics", max_bytes=MAX_HELLO_BYTES),
@@ -82,8 +81,12 @@ _COMMANDS: Final[dict[type, _Command]] = {
         _Command(b"N", m.StoreEndpoints, "requestor", "store locations"),
     )
 }
-
 _BY_ID: Final = {command.id[0]: command for command in _COMMANDS.values()}
+_FIELDS: Final = {
+    (command.message, layout): [(name, command.message.kinds[name]) for name in fields.split()]
+    for command in _COMMANDS.values()
+    for layout, fields in ((C_LAYOUT, command.fields), (RFC46, command.rfc46 or command.fields))
+}
 
 
 def command_id(message: type[m.Message]) -> bytes:
@@ -97,111 +100,107 @@ def subscription(message: type[m.Message], topic: str = "") -> bytes:
 
 
 def parse_subscription(frame: bytes) -> tuple[bool, type[m.Message] | None, str]:
-    """What an XPUB socket tells of a subscriber: (subscribed?, command or None, topic)."""
+    """What an XPUB socket reports of a subscriber: (subscribed?, command or None, topic)."""
     command = _BY_ID.get(frame[1]) if len(frame) > 1 else None
-    kind = next((k for k, c in _COMMANDS.items() if c is command), None)
     # Our subscriptions end with the topic, others may include the delimiter after it.
-    return frame[:1] == b"\x01", kind, text_of(frame[2:].rstrip(b"\0"))
+    topic = text_of(frame[2:].rstrip(b"\0"))
+    return frame[:1] == b"\x01", command and command.message, topic
 
 
 def encode(message: m.Message, layout: str = C_LAYOUT) -> list[bytes]:
     """The message's frames."""
     command = _COMMANDS[type(message)]
     topic = octets_of(getattr(message, command.topic)) if command.topic else b""
-    names = command.names(layout)
-    kinds = kinds_of(type(message))
-    fields = b"".join(kinds[name].put(getattr(message, name)) for name in names)
+    fields = b"".join(
+        [kind.pack(getattr(message, name)) for name, kind in _FIELDS[type(message), layout]]
+    )
     if layout == RFC46:
+        # "Each command MUST contain as first frame the name of the ZeroMQ topic".
         frames = [command.id + topic, SIGNATURE + command.id + VERSION + fields]
     else:
         frames = [command.id + topic + b"\0" + VERSION + fields]
-    if isinstance(
-        message, m.RecordMessage | m.DirectRecord | m.RecordBatchMessage | m.DirectRecordBatch
-    ):
+    if isinstance(message, m.AnyRecord):
         frames.append(message.value)
     return frames
 
 
 def encode_batch_prefix(requestor: str, tp: TopicPartition, *, packed: bool) -> bytes:
-    """The deployed first frame of records but for what follows the names.
+    """The first frame of records in the C layout, but for what follows the names.
 
-    That is the sequence (8 octets), or ``pack_batch_tail`` if they are ``packed``.  All before is
-    the same for all records of a partition.
+    That is the sequence (8 octets), or ``pack_batch_numbers`` if they are ``packed``.  The prefix
+    is the same for all records of a partition.
     """
-    message: m.Message
-    match packed, requestor:
-        case False, "":
-            message = m.RecordMessage(*tp, 0, b"")
-        case False, _:
-            message = m.DirectRecord(requestor, *tp, 0, b"")
-        case True, "":
-            message = m.RecordBatchMessage(*tp, 0, 1, bytes(4))
-        case _:
-            message = m.DirectRecordBatch(requestor, *tp, 0, 1, bytes(4))
-    return encode(message)[0][: -BATCH_TAIL.size if packed else -8]
+    live, direct = (
+        (m.RecordBatchMessage, m.DirectRecordBatch) if packed else (m.RecordMessage, m.DirectRecord)
+    )
+    topic = subscription(direct, requestor) if requestor else subscription(live, tp.topic)
+    return topic + b"\0" + VERSION + pack_text(tp.partition) + pack_text(tp.topic)
+
+
+def pack_batch_numbers(sequence: int, count: int, transaction: Transaction | None) -> bytes:
+    """What follows the names in the header of packed records."""
+    return _BATCH_NUMBERS.pack(sequence, count, *(transaction or NO_TRANSACTION))
+
+
+def unpack_batch_numbers(octets: bytes) -> tuple[int, int, Transaction | None]:
+    """The inverse of ``pack_batch_numbers``; checks nothing but the length.
+
+    Raises:
+        ProtocolError: it has another length.
+    """
+    if len(octets) != BATCH_NUMBERS_BYTES:
+        raise ProtocolError("a batch's header ends within a field")
+    sequence, count, *transaction = _BATCH_NUMBERS.unpack(octets)
+    return sequence, count, transaction_of(tuple(transaction))
 
 
 def decode(frames: Sequence[bytes]) -> m.Message:
-    """The message that the frames are, in whichever layout.
+    """The message that the frames are, in either layout.
 
     Raises:
         ProtocolError: they are none.  No other exception is raised, whatever the octets.
     """
-    if not frames or not frames[0] or len(frames) > MAX_FRAMES:
-        raise ProtocolError("a message has one to three frames, and the first is not empty")
+    if not frames or not frames[0]:
+        raise ProtocolError("a message begins with a frame that is not empty")
     command = _BY_ID.get(frames[0][0])
     if command is None:
         raise ProtocolError(f"there is no command with identifier {frames[0][:1]!r}")
-    header_count = len(frames) - command.content
-    if header_count not in (1, 2):
+    headers = frames[: len(frames) - command.content]
+    if len(headers) not in (1, 2):
         raise ProtocolError("the message has too few or too many frames for its command")
-    if max(len(frame) for frame in frames[:header_count]) > command.max_bytes:
+    if max(map(len, headers)) > command.max_bytes:
         raise ProtocolError(f"a header frame has at most {command.max_bytes} bytes")
-    if header_count == 1:
-        return _decode_deployed(command, frames)
-    return _decode_rfc46(command, frames)
-
-
-def _decode_deployed(command: _Command, frames: Sequence[bytes]) -> m.Message:
-    header = frames[0]
-    delimiter = header.find(b"\0", 1)
-    if delimiter < 0:
-        raise ProtocolError("the topic is not terminated")
-    fields = FrameReader(header, delimiter + 1)
+    layout = C_LAYOUT if len(headers) == 1 else RFC46
+    topic, fields = (_open_c if layout == C_LAYOUT else _open_rfc46)(headers)
+    # RFC 46: "A node SHALL discard messages that do not contain a valid version number".
     if fields.take(1) != VERSION:
         raise ProtocolError("the version is not 1")
-    return _message(command, text_of(header[1:delimiter]), C_LAYOUT, fields, frames)
-
-
-def _decode_rfc46(command: _Command, frames: Sequence[bytes]) -> m.Message:
-    # RFC 46: "A node SHALL silently discard any message received that does not start with these
-    # two octets", and "messages that do not contain a valid version number".
-    fields = FrameReader(frames[1], 0)
-    if fields.take(2) != SIGNATURE:
-        raise ProtocolError("the signature is not AA A5")
-    if fields.take(1) != command.id:
-        raise ProtocolError("topic frame and command frame name different commands")
-    if fields.take(1) != VERSION:
-        raise ProtocolError("the version is not 1")
-    return _message(command, text_of(frames[0][1:]), RFC46, fields, frames)
-
-
-def _message(
-    command: _Command,
-    topic: str,
-    layout: str,
-    fields: FrameReader,
-    frames: Sequence[bytes],
-) -> m.Message:
-    kinds = kinds_of(command.message)
-    values = {name: kinds[name].get(fields) for name in command.names(layout)}
+    values = {name: kind.unpack(fields) for name, kind in _FIELDS[command.message, layout]}
     fields.finish()
     if command.content:
         values["value"] = frames[-1]
     if not command.topic:
         if topic:
             raise ProtocolError("this command has no topic")
-    # Two names for one topic would let a record reach those who did not subscribe to it.
+    # Two names for one topic would let a record reach nodes that did not subscribe to it.
     elif values.setdefault(command.topic, topic) != topic:
         raise ProtocolError("the topic and the subject differ")
     return command.message(**values)
+
+
+def _open_c(headers: Sequence[bytes]) -> tuple[str, FrameReader]:
+    delimiter = headers[0].find(b"\0", 1)
+    if delimiter < 0:
+        raise ProtocolError("the topic is not terminated")
+    return text_of(headers[0][1:delimiter]), FrameReader(headers[0][delimiter + 1 :])
+
+
+def _open_rfc46(headers: Sequence[bytes]) -> tuple[str, FrameReader]:
+    fields = FrameReader(headers[1])
+    # "A node SHALL silently discard any message received that does not start with these two
+    # octets."
+    if fields.take(2) != SIGNATURE:
+        raise ProtocolError("the signature is not AA A5")
+    if fields.take(1) != headers[0][:1]:
+        raise ProtocolError("topic frame and command frame name different commands")
+    return text_of(headers[0][1:]), fields

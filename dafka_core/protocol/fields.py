@@ -1,69 +1,57 @@
-"""Kinds of message fields: what a field may hold, and how it lies in a frame.
+"""The kinds of message fields: what a field may hold, and how it lies in a frame.
 
-A message class annotates its fields with these kinds; ``messages`` checks by them, ``codec`` packs
-and unpacks by them.
+A message class annotates its fields with kinds.  ``messages`` checks a message by them, ``codec``
+packs and unpacks it by them.  ``docs/wire.md`` lists the fields of each message.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
-from functools import partial
-from typing import Annotated, Any, Final, NamedTuple, get_type_hints
+from io import BytesIO
+from struct import Struct
+from typing import Annotated, Any, Final, NamedTuple
 
 from dafka_core.errors import ProtocolError
-from dafka_core.protocol.limits import MAX_FETCH_COUNT, MAX_HELLO_BYTES, MAX_REPLY_ENTRIES
-from dafka_core.protocol.transactions import NO_TRANSACTION, TRANSACTION, transaction_of
-from dafka_core.protocol.validation import (
-    check_address,
-    check_end,
-    check_locations,
-    check_query,
-    check_sequence,
-    check_topic,
-    check_topics,
-)
-from dafka_core.records import Transaction
+from dafka_core.protocol import limits
+from dafka_core.protocol import validation as v
+from dafka_core.records import PartitionInfo, Transaction
+
+_PAIR: Final = Struct(">QQ")
+_TRANSACTION: Final = Struct(">qQQ")
+NO_TRANSACTION: Final = (0, 0, 0)
+"""Of records that belong to none: no transaction ends at 0."""
 
 
-class FrameReader:
-    """Reads fields off a frame; anything short of what it claims is a ProtocolError."""
-
-    __slots__ = ("_data", "_position")
-
-    def __init__(self, data: bytes, position: int) -> None:
-        self._data = data
-        self._position = position
+class FrameReader(BytesIO):
+    """Reads fields off a frame; a frame that is shorter than it claims is a ProtocolError."""
 
     def take(self, size_bytes: int) -> bytes:
         """The next octets."""
-        start = self._position
-        self._position = start + size_bytes
-        if self._position > len(self._data):
+        octets = self.read(size_bytes)
+        if len(octets) < size_bytes:
             raise ProtocolError("the frame ends within a field")
-        return self._data[start : self._position]
+        return octets
 
     def number(self, size_bytes: int) -> int:
-        """The next unsigned integer, "in network byte order"."""
+        """The next number; RFC 46: "unsigned integers in network byte order"."""
         return int.from_bytes(self.take(size_bytes), "big")
 
-    def text(self, length_size_bytes: int) -> str:
-        """The next string: "Strings are always length + text contents"."""
+    def text(self, length_size_bytes: int = 1) -> str:
+        """The next string; RFC 46: "Strings are always length + text contents"."""
         return text_of(self.take(self.number(length_size_bytes)))
 
     def finish(self) -> None:
         """Raises ProtocolError unless every octet has been read."""
-        if self._position != len(self._data):
+        if self.read(1):
             raise ProtocolError("the frame goes on after its last field")
 
 
-@dataclass(frozen=True, slots=True)
-class FieldKind:
+class FieldKind(NamedTuple):
     """What a field may hold (``check`` raises ProtocolError), and its form in a frame."""
 
     check: Callable[[Any], None]
-    put: Callable[[Any], bytes]
-    get: Callable[[FrameReader], Any]
+    pack: Callable[[Any], bytes]
+    unpack: Callable[[FrameReader], Any]
 
 
 def text_of(octets: bytes) -> str:
@@ -76,155 +64,114 @@ def octets_of(text: str) -> bytes:
     return text.encode("utf-8", "surrogateescape")
 
 
-def _put_number(size_bytes: int, number: int) -> bytes:
-    return int(number).to_bytes(size_bytes, "big")
-
-
-def _get_number(size_bytes: int, frame: FrameReader) -> int:
-    return frame.number(size_bytes)
-
-
-def _put_text(length_size_bytes: int, text: str) -> bytes:
+def pack_text(text: str, length_size_bytes: int = 1) -> bytes:
+    """A string in a frame: its length, then its octets."""
     octets = octets_of(text)
     return len(octets).to_bytes(length_size_bytes, "big") + octets
 
 
-def _get_text(frame: FrameReader) -> str:
-    return frame.text(1)
-
-
-_number4 = partial(_put_number, 4), partial(_get_number, 4)
-_number8 = partial(_put_number, 8), partial(_get_number, 8)
-_text = partial(_put_text, 1), _get_text
-
-
-def _list_of(
-    put: Callable[[Any], bytes], get: Callable[[FrameReader], Any], most: int
-) -> tuple[Callable[[Any], bytes], Callable[[FrameReader], Any]]:
-    def put_all(entries: tuple[Any, ...]) -> bytes:
-        return _put_number(4, len(entries)) + b"".join(map(put, entries))
-
-    def get_all(frame: FrameReader) -> tuple[Any, ...]:
-        count = frame.number(4)
-        # An entry takes some octets at least: a count beyond that is a lie, no reason to loop.
-        if count > most:
-            raise ProtocolError(f"a list has at most {most} entries")
-        return tuple(get(frame) for _ in range(count))
-
-    return put_all, get_all
+def transaction_of(numbers: tuple[int, ...]) -> Transaction | None:
+    """The transaction with this version, start and end; nothing of it is checked."""
+    return None if numbers == NO_TRANSACTION else Transaction._make(numbers)
 
 
 def _anything(value: object) -> None:
     """Checked together with other fields."""
 
 
-def _or_empty(check: Callable[[str], None]) -> Callable[[str], None]:
-    return lambda text: check(text) if text else None
+def _text(check: Callable[[str], None], *, may_be_empty: bool = False) -> FieldKind:
+    checked = (lambda text: check(text) if text else None) if may_be_empty else check
+    return FieldKind(checked, pack_text, FrameReader.text)
 
 
-def _check_count(count: int) -> None:
-    if not 0 <= count <= MAX_FETCH_COUNT:
-        raise ProtocolError(f"a count must lie in 0 to {MAX_FETCH_COUNT}")
+def _number(size_bytes: int, check: Callable[[int], None]) -> FieldKind:
+    return FieldKind(
+        check,
+        lambda number: int(number).to_bytes(size_bytes, "big"),
+        lambda frame: frame.number(size_bytes),
+    )
 
 
-class HeadEntry(NamedTuple):
-    """What a store holds of one partition: offsets ``earliest`` to ``end`` (exclusive)."""
+def _list(
+    entry: FieldKind, most: int, check_all: Callable[[tuple[Any, ...]], None] = _anything
+) -> FieldKind:
+    def check(entries: tuple[Any, ...]) -> None:
+        v.check_number("the count of entries", 0, most, len(entries))
+        check_all(entries)
+        for each in entries:
+            entry.check(each)
 
-    topic: str
-    partition: str
-    earliest: int
-    end: int
+    def pack(entries: tuple[Any, ...]) -> bytes:
+        return len(entries).to_bytes(4, "big") + b"".join(map(entry.pack, entries))
 
+    def unpack(frame: FrameReader) -> tuple[Any, ...]:
+        count = frame.number(4)
+        # Before the loop: a frame may announce more than it holds.
+        v.check_number("the count of entries", 0, most, count)
+        return tuple(entry.unpack(frame) for _ in range(count))
 
-class TimeEntry(NamedTuple):
-    """From ``offset`` on, until the next entry, records were written at ``timestamp_us``."""
-
-    offset: int
-    timestamp_us: int
-
-
-def _check_heads(entries: tuple[HeadEntry, ...]) -> None:
-    for entry in entries:
-        check_topic(entry.topic)
-        check_address(entry.partition)
-        check_end(entry.end)
-        if not 0 <= entry.earliest <= entry.end:
-            raise ProtocolError("a partition must not begin after its end")
+    return FieldKind(check, pack, unpack)
 
 
-def _check_times(entries: tuple[TimeEntry, ...]) -> None:
-    for entry in entries:
-        check_sequence(entry.offset)
-        check_sequence(entry.timestamp_us)
+def _check_head(info: PartitionInfo) -> None:
+    v.check_topic(info.topic)
+    v.check_address(info.partition)
+    v.check_end(info.end)
+    v.check_number("a partition's first offset", 0, info.end, info.earliest)
 
 
-def _put_head(entry: HeadEntry) -> bytes:
-    names = _put_text(1, entry.topic) + _put_text(1, entry.partition)
-    return names + _put_number(8, entry.earliest) + _put_number(8, entry.end)
+def _pack_head(info: PartitionInfo) -> bytes:
+    names = pack_text(info.topic) + pack_text(info.partition)
+    return names + _PAIR.pack(info.earliest, info.end)
 
 
-def _get_head(frame: FrameReader) -> HeadEntry:
-    return HeadEntry(frame.text(1), frame.text(1), frame.number(8), frame.number(8))
+def _unpack_head(frame: FrameReader) -> PartitionInfo:
+    return PartitionInfo(frame.text(), frame.text(), *_PAIR.unpack(frame.take(_PAIR.size)))
 
 
-def _put_time(entry: TimeEntry) -> bytes:
-    return _put_number(8, entry.offset) + _put_number(8, entry.timestamp_us)
+def _check_time(entry: tuple[int, int]) -> None:
+    offset, timestamp_us = entry
+    v.check_sequence(offset)
+    v.check_sequence(timestamp_us)
 
 
-def _get_time(frame: FrameReader) -> TimeEntry:
-    return TimeEntry(frame.number(8), frame.number(8))
+_HEAD: Final = FieldKind(_check_head, _pack_head, _unpack_head)
+_TIME: Final = FieldKind(
+    _check_time,
+    lambda entry: _PAIR.pack(*entry),
+    lambda frame: _PAIR.unpack(frame.take(_PAIR.size)),
+)
+_LONG_TEXT: Final = FieldKind(
+    _anything, lambda text: pack_text(text, 4), lambda frame: frame.text(4)
+)
+_MOST_TEXTS: Final = limits.MAX_HELLO_BYTES // 4  # each takes four octets at least
 
-
-def _put_transaction(transaction: Transaction | None) -> bytes:
-    return TRANSACTION.pack(*(transaction or NO_TRANSACTION))
-
-
-def _get_transaction(frame: FrameReader) -> Transaction | None:
-    return transaction_of(TRANSACTION.unpack(frame.take(TRANSACTION.size)))
-
-
-_texts = _list_of(partial(_put_text, 4), lambda frame: frame.text(4), MAX_HELLO_BYTES // 4)
-
-Topic = Annotated[str, FieldKind(check_topic, *_text)]
-AnyTopic = Annotated[str, FieldKind(_or_empty(check_topic), *_text)]
-Address = Annotated[str, FieldKind(check_address, *_text)]
-AnyAddress = Annotated[str, FieldKind(_or_empty(check_address), *_text)]
+Topic = Annotated[str, _text(v.check_topic)]
+AnyTopic = Annotated[str, _text(v.check_topic, may_be_empty=True)]
+Address = Annotated[str, _text(v.check_address)]
+AnyAddress = Annotated[str, _text(v.check_address, may_be_empty=True)]
 """Empty: all of them, or one that is not named."""
-Offset = Annotated[int, FieldKind(check_sequence, *_number8)]
-End = Annotated[int, FieldKind(check_end, *_number8)]
+Offset = Annotated[int, _number(8, v.check_sequence)]
+End = Annotated[int, _number(8, v.check_end)]
+Number = Annotated[int, _number(4, _anything)]
+QueryId = Annotated[int, _number(8, v.check_query)]
 FetchCount = Annotated[
     int,
-    # A count beyond the limit is clamped rather than refused: C nodes serve any.
-    FieldKind(_check_count, _number4[0], lambda frame: min(frame.number(4), MAX_FETCH_COUNT)),
+    # Clamped rather than refused: C nodes accept any count.
+    _number(4, v.check_fetch_count)._replace(
+        unpack=lambda frame: min(frame.number(4), limits.MAX_FETCH_COUNT)
+    ),
 ]
-Number = Annotated[int, FieldKind(_anything, *_number4)]
-QueryId = Annotated[int, FieldKind(check_query, *_number8)]
-Topics = Annotated[tuple[str, ...], FieldKind(check_topics, *_texts)]
-Locations = Annotated[tuple[str, ...], FieldKind(check_locations, *_texts)]
 MaybeTransaction = Annotated[
-    Transaction | None, FieldKind(_anything, _put_transaction, _get_transaction)
+    Transaction | None,
+    FieldKind(
+        _anything,
+        lambda transaction: _TRANSACTION.pack(*(transaction or NO_TRANSACTION)),
+        lambda frame: transaction_of(_TRANSACTION.unpack(frame.take(_TRANSACTION.size))),
+    ),
 ]
-Heads = Annotated[
-    tuple[HeadEntry, ...],
-    FieldKind(_check_heads, *_list_of(_put_head, _get_head, MAX_REPLY_ENTRIES)),
-]
-Times = Annotated[
-    tuple[TimeEntry, ...],
-    FieldKind(_check_times, *_list_of(_put_time, _get_time, MAX_REPLY_ENTRIES)),
-]
-
-
-_kinds: Final[dict[type, dict[str, FieldKind]]] = {}
-
-
-def kinds_of(message: type) -> dict[str, FieldKind]:
-    """The kind of each field of a message class, by name, in order; content has none."""
-    kinds = _kinds.get(message)
-    if kinds is None:
-        hints = get_type_hints(message, include_extras=True)
-        kinds = _kinds[message] = {
-            name: hint.__metadata__[0]
-            for name, hint in hints.items()
-            if hasattr(hint, "__metadata__")
-        }
-    return kinds
+Topics = Annotated[tuple[str, ...], _list(_LONG_TEXT, _MOST_TEXTS, v.check_topics)]
+Locations = Annotated[tuple[str, ...], _list(_LONG_TEXT, _MOST_TEXTS, v.check_locations)]
+Heads = Annotated[tuple[PartitionInfo, ...], _list(_HEAD, limits.MAX_REPLY_ENTRIES)]
+Times = Annotated[tuple[tuple[int, int], ...], _list(_TIME, limits.MAX_REPLY_ENTRIES)]
+"""(offset, microseconds since 1970 UTC): written then from this offset on, until the next one."""

@@ -1,8 +1,8 @@
-"""Partitions whose writers put records straight into this store, without a producer's node.
+"""Partitions whose records clients write straight to this store, without a producer.
 
-The store then does a hosted partition's producer's part: it publishes RECORD and HEAD, so that
-consumers and other stores, deployed ones too, get everything as if a producer had sent it.  FETCH
-it answers for every partition anyway.
+For such a partition the store does a producer's part: it publishes RECORD and HEAD, so that
+consumers and other stores, also C nodes, get everything as if a producer had sent it.  It answers
+FETCH for every partition anyway.
 """
 
 from __future__ import annotations
@@ -14,19 +14,19 @@ from dafka_core.protocol.role import Outgoing, OutgoingBatch
 from dafka_core.records import RecordBatch, TopicPartition
 
 HEAD_INTERVAL_S: Final = 1.0
-"""RFC 46: a producer publishes HEAD "at regular a interval"."""
+"""RFC 46: a producer sends HEAD "at regular a interval"."""
 
 ANNOUNCED_S: Final = 60.0
-"""How long HEADs go on after the last put.  Whoever has missed all of them asks with GET-HEADS
-when it meets this store anew, as for any partition whose producer is gone."""
+"""How long HEADs go on after the last write.  A node that has missed all of them asks with
+GET-HEADS when it meets this store anew, as for any partition whose producer is gone."""
 
 MAX_HOSTED: Final = 10_000
-"""Partitions announced at one time: so many HEADs a second cost little.  Beyond it the one put to
-longest ago is announced no more."""
+"""Partitions announced at one time: so many HEADs a second cost little.  Beyond it the store no
+longer announces the one that was written to longest ago."""
 
 
 class HostedPartitions:
-    """Which partitions are hosted, and when their heads are to be published again."""
+    """Which partitions a store hosts, and when it publishes their heads again."""
 
     def __init__(self) -> None:
         self._until: dict[TopicPartition, float] = {}
@@ -34,16 +34,17 @@ class HostedPartitions:
         self._due = 0.0
 
     def begin(self, now: float, tp: TopicPartition) -> None:
-        """A writer puts records into the partition."""
+        """A client writes records into the partition."""
         self._until.pop(tp, None)
         self._until[tp] = now + ANNOUNCED_S
         if len(self._until) > MAX_HOSTED:
-            self._end(next(iter(self._until)))
+            self.end(next(iter(self._until)))
 
     def end(self, tp: TopicPartition) -> None:
-        """The partition's records come from elsewhere: its writer has another host."""
+        """The partition's records come from elsewhere: another node hosts it, or a producer."""
         if self._until:
-            self._end(tp)
+            self._until.pop(tp, None)
+            self._heads.pop(tp, None)
 
     def stored(self, batch: RecordBatch) -> list[Outgoing]:
         """What to publish when records are on disk: nothing unless they are hosted."""
@@ -62,14 +63,10 @@ class HostedPartitions:
         if not self._until or now < self._due:
             return []
         self._due = now + HEAD_INTERVAL_S
-        for key in [key for key, until in self._until.items() if until < now]:
-            self._end(key)
+        for tp in [tp for tp, until in self._until.items() if until < now]:
+            self.end(tp)
         return [*self._heads.values()]
 
     def deadline(self) -> float | None:
         """When heads are due next."""
         return self._due if self._until else None
-
-    def _end(self, key: TopicPartition) -> None:
-        self._until.pop(key, None)
-        self._heads.pop(key, None)

@@ -1,14 +1,14 @@
-"""Limits on what peers may send and make us keep, each with its reason."""
+"""Limits on what peers may send and make a node keep, each with its reason."""
 
 from __future__ import annotations
 
 from typing import Final
 
 MAX_TOPIC_BYTES: Final = 255
-"""RFC 46 sets none, but ``subject`` is a string with a one-octet length: deployed nodes cut it."""
+"""RFC 46 sets none, but ``subject`` is a string with a one-octet length: C nodes cut it."""
 
 MAX_ADDRESS_BYTES: Final = 255
-"""An address is a string with a one-octet length, too.  Deployed ones are 32 octets."""
+"""An address is a string with a one-octet length, too.  Those of C nodes are 32 octets."""
 
 MAX_HEADER_BYTES: Final = 4096
 """Topic, address and subject at their longest, three times over: nothing valid is longer."""
@@ -26,14 +26,15 @@ MAX_LOCATION_BYTES: Final = 400
 """An endpoint's URI: a host name has at most 253 octets, a Unix socket's path about 100."""
 
 MAX_SEQUENCE: Final = 2**63 - 2
-"""Sequences are unsigned on the wire, but offsets live in Spark's and Arrow's signed 64 bits."""
+"""Sequences are unsigned on the wire, but offsets are signed 64-bit numbers in Spark and Arrow, and
+the one after the last must fit, too."""
 
 MAX_FETCH_COUNT: Final = 100_000
-"""What deployed nodes ask for at once; a larger count is clamped, as one octet string must not
-make a node send a whole partition."""
+"""What C nodes ask for at once; a larger count is clamped, so that a few octets cannot make a node
+send a whole partition."""
 
 MAX_ANSWER_BYTES: Final = 64 << 20
-"""What one FETCH is answered with at the most.  A requestor that wants more asks again."""
+"""The most that one FETCH is answered with; the requestor asks again for more."""
 
 MAX_VALUE_BYTES: Final = 256 << 20
 """The default for the largest frame a node takes from the network (``max_record_bytes``)."""
@@ -45,9 +46,8 @@ MAX_BATCH_COUNT: Final = 65_536
 """Records in one packed message."""
 
 LIVE_BATCH_BYTES: Final = 16 << 10
-"""What a producer packs into one message at the most (or one record, if that is larger).  PUB
-sockets count messages: what waits for a peer that does not read is this times the high-water
-mark."""
+"""The most that a producer packs into one message (or one record, if that is larger).  PUB sockets
+count messages: this times the high-water mark is how much waits for a peer that does not read."""
 
 DIRECT_BATCH_BYTES: Final = 512 << 10
-"""The same for the answer to a FETCH, which is bounded already by what was asked for."""
+"""The same for the answer to a FETCH, which the requestor bounds by what it asks for."""

@@ -1,59 +1,46 @@
 """The nine commands of RFC 46 and our extensions, as frozen objects that cannot be invalid.
 
-Sequences are as on the wire: inclusive, so ``Head.sequence`` is the last record's.  Their
-exclusive counterpart, which everything else here uses, is ``end``.
+Sequences are as on the wire: inclusive, so ``Head.sequence`` is the last record's.  ``end`` is the
+offset after it, exclusive as everywhere else.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import ClassVar, get_type_hints
 
-from dafka_core.protocol.fields import (
-    Address,
-    AnyAddress,
-    AnyTopic,
-    End,
-    FetchCount,
-    HeadEntry,
-    Heads,
-    Locations,
-    MaybeTransaction,
-    Number,
-    Offset,
-    QueryId,
-    TimeEntry,
-    Times,
-    Topic,
-    Topics,
-    kinds_of,
-)
+from dafka_core.errors import ProtocolError
+from dafka_core.protocol import fields as f
 from dafka_core.protocol.limits import MAX_SEQUENCE
-from dafka_core.protocol.validation import (
-    check_batch,
-    check_part,
-    check_transaction,
-    unpack_batch,
-)
-from dafka_core.records import TopicPartition
-
-__all__ = ["HeadEntry", "TimeEntry"]
+from dafka_core.protocol.validation import check_batch, unpack_batch
+from dafka_core.records import TopicPartition, Transaction
 
 
-class _Checked:
-    """A message that has been checked once it is made, field by field and as a whole."""
+@dataclass(frozen=True, slots=True)
+class Message:
+    """A message is checked when it is made, field by field and as a whole."""
 
-    __slots__ = ()
+    kinds: ClassVar[dict[str, f.FieldKind]]
+    """The kind of each field by its name; content has none."""
+
+    def __init_subclass__(cls) -> None:
+        hints = get_type_hints(cls, include_extras=True)
+        cls.kinds = {
+            name: hint.__metadata__[0]
+            for name, hint in hints.items()
+            if hasattr(hint, "__metadata__")
+        }
 
     def __post_init__(self) -> None:
-        for name, kind in kinds_of(type(self)).items():
+        for name, kind in self.kinds.items():
             kind.check(getattr(self, name))
         self.check()
 
     def check(self) -> None:
-        """Raises ProtocolError unless the fields, each right in itself, are right together."""
+        """Raises ProtocolError unless the fields, each valid in itself, are valid together."""
 
 
-class _OfPartition(_Checked):
+class _OfPartition(Message):
     """A message about one partition."""
 
     __slots__ = ()
@@ -78,13 +65,49 @@ class _UpTo(_OfPartition):
         return self.sequence + 1
 
 
+class _Packed(_OfPartition):
+    """Extension: consecutive records in one message, which all belong to ``transaction``, if any.
+
+    ``value`` is the lengths of the records, four octets each and little endian, as columns are,
+    and then the records themselves.
+    """
+
+    __slots__ = ()
+    sequence: int
+    count: int
+    value: bytes
+    transaction: Transaction | None
+
+    def check(self) -> None:
+        """Raises ProtocolError unless these are records of one transaction."""
+        check_batch(self.sequence, self.count, self.transaction)
+        unpack_batch(self.count, self.value)
+
+
+@dataclass(frozen=True, slots=True)
+class _Reply(Message):
+    """Extension: part ``part`` of ``parts``, from 0 on, of a store's answer to a query."""
+
+    requestor: f.Address
+    query: f.QueryId
+    store: f.Address
+    part: f.Number
+    parts: f.Number
+
+    def check(self) -> None:
+        """Raises ProtocolError unless the part is one of the parts."""
+        if not 0 <= self.part < self.parts < 2**32:
+            raise ProtocolError("a part must be below the number of parts, which has 32 bits")
+
+
 @dataclass(frozen=True, slots=True)
 class RecordMessage(_OfPartition):
     """RECORD, from a producer to stores and consumers: "Topic is the name of the topic"."""
 
-    topic: Topic
-    partition: Address
-    sequence: Offset
+    requestor: ClassVar[str] = ""
+    topic: f.Topic
+    partition: f.Address
+    sequence: f.Offset
     value: bytes
 
 
@@ -92,22 +115,22 @@ class RecordMessage(_OfPartition):
 class DirectRecord(_OfPartition):
     """DIRECT-RECORD, the answer to a FETCH: "Topic is the address of the requestor"."""
 
-    requestor: Address
-    topic: Topic
-    partition: Address
-    sequence: Offset
+    requestor: f.Address
+    topic: f.Topic
+    partition: f.Address
+    sequence: f.Offset
     value: bytes
 
 
 @dataclass(frozen=True, slots=True)
 class Fetch(_OfPartition):
-    """FETCH, from who misses records: "Topic is the address of the producer (partition)"."""
+    """FETCH, asks for missed records: "Topic is the address of the producer (partition)"."""
 
-    partition: Address
-    requestor: Address
-    topic: Topic
-    sequence: Offset
-    count: FetchCount
+    partition: f.Address
+    requestor: f.Address
+    topic: f.Topic
+    sequence: f.Offset
+    count: f.FetchCount
 
     @property
     def end(self) -> int:
@@ -117,196 +140,139 @@ class Fetch(_OfPartition):
 
 @dataclass(frozen=True, slots=True)
 class Ack(_UpTo):
-    """ACK, from a store to a producer.  Deployed nodes do not say which store (``store`` = "")."""
+    """ACK, from a store to a producer.  C nodes do not say which store (``store`` = "")."""
 
-    partition: Address
-    topic: Topic
-    sequence: Offset
-    store: AnyAddress = ""
+    partition: f.Address
+    topic: f.Topic
+    sequence: f.Offset
+    store: f.AnyAddress = ""
 
 
 @dataclass(frozen=True, slots=True)
 class Head(_UpTo):
-    """HEAD, from a producer at an interval: the last record it has published."""
+    """HEAD, from a producer at an interval: "the offset of the last published record"."""
 
-    topic: Topic
-    partition: Address
-    sequence: Offset
+    topic: f.Topic
+    partition: f.Address
+    sequence: f.Offset
 
 
 @dataclass(frozen=True, slots=True)
 class DirectHead(_UpTo):
     """DIRECT-HEAD, the answer to a GET-HEADS or a CONSUMER-HELLO, to one requestor."""
 
-    requestor: Address
-    topic: Topic
-    partition: Address
-    sequence: Offset
+    requestor: f.Address
+    topic: f.Topic
+    partition: f.Address
+    sequence: f.Offset
 
 
 @dataclass(frozen=True, slots=True)
-class GetHeads(_Checked):
+class GetHeads(Message):
     """GET-HEADS: asks for the heads of a topic's partitions.
 
-    An empty topic asks for those of every topic: deployed stores compare by prefix and so
-    answer it that way, and ours do.
+    An empty topic asks for those of every topic, as C stores compare topics by prefix.
     """
 
-    topic: AnyTopic
-    requestor: Address
+    topic: f.AnyTopic
+    requestor: f.Address
 
 
 @dataclass(frozen=True, slots=True)
-class ConsumerHello(_Checked):
-    """CONSUMER-HELLO, from a consumer to one store: the topics it is subscribed to.
+class ConsumerHello(Message):
+    """CONSUMER-HELLO, from a consumer to one store: "all topic the consumer is subscribed to".
 
-    The store may be empty, as the consumer of a STORE-HELLO may: deployed nodes answer a hello
-    that was sent to all.
+    The store is empty in what C nodes send to all stores.
     """
 
-    store: AnyAddress
-    consumer: Address
-    topics: Topics
+    store: f.AnyAddress
+    consumer: f.Address
+    topics: f.Topics
 
 
 @dataclass(frozen=True, slots=True)
-class StoreHello(_Checked):
-    """STORE-HELLO, from a store to one consumer.
+class StoreHello(Message):
+    """STORE-HELLO, from a store to one consumer; to all of them, if it is empty, from C stores."""
 
-    The consumer may be empty: a deployed store greets whoever subscribes to all of them.
-    """
-
-    consumer: AnyAddress
-    store: Address
+    consumer: f.AnyAddress
+    store: f.Address
 
 
 @dataclass(frozen=True, slots=True)
-class RecordBatchMessage(_OfPartition):
-    """Extension: RECORDs of one partition in one message, for nodes that subscribe to it.
+class RecordBatchMessage(_Packed):
+    """Extension: RECORDs of one partition in one message, for nodes that subscribe to it."""
 
-    ``value`` is the lengths of the records, four octets each and little endian, as columns are,
-    and then the records themselves.  ``transaction`` is the one that all of them belong to, if any.
-    """
-
-    topic: Topic
-    partition: Address
-    sequence: Offset
-    count: Number
+    requestor: ClassVar[str] = ""
+    topic: f.Topic
+    partition: f.Address
+    sequence: f.Offset
+    count: f.Number
     value: bytes
-    transaction: MaybeTransaction = None
-
-    def check(self) -> None:
-        """The batch is one."""
-        _check_packed(self)
+    transaction: f.MaybeTransaction = None
 
 
 @dataclass(frozen=True, slots=True)
-class DirectRecordBatch(_OfPartition):
-    """Extension: DIRECT-RECORDs of one partition in one message; the rest as in RecordBatchMessage."""
+class DirectRecordBatch(_Packed):
+    """Extension: DIRECT-RECORDs of one partition in one message."""
 
-    requestor: Address
-    topic: Topic
-    partition: Address
-    sequence: Offset
-    count: Number
+    requestor: f.Address
+    topic: f.Topic
+    partition: f.Address
+    sequence: f.Offset
+    count: f.Number
     value: bytes
-    transaction: MaybeTransaction = None
-
-    def check(self) -> None:
-        """The batch is one."""
-        _check_packed(self)
+    transaction: f.MaybeTransaction = None
 
 
 @dataclass(frozen=True, slots=True)
-class HeadsQuery(_Checked):
+class HeadsQuery(Message):
     """Extension: asks stores for what they hold of some topics (all topics if there are none).
 
-    Unlike GET-HEADS its answer names the store, says where a partition begins, and has an end,
-    so a requestor knows when it has heard everything, also when that is nothing.
+    Other than with GET-HEADS, the answer names the store, says where a partition begins, and
+    has an end: a requestor knows when it has the whole answer, also when that is nothing.
     """
 
-    requestor: Address
-    query: QueryId
-    topics: Topics
+    requestor: f.Address
+    query: f.QueryId
+    topics: f.Topics
 
 
 @dataclass(frozen=True, slots=True)
 class TimesQuery(_OfPartition):
     """Extension: asks stores when they wrote the records ``[sequence, end)`` of a partition."""
 
-    requestor: Address
-    query: QueryId
-    topic: Topic
-    partition: Address
-    sequence: Offset
-    end: End
+    requestor: f.Address
+    query: f.QueryId
+    topic: f.Topic
+    partition: f.Address
+    sequence: f.Offset
+    end: f.End
 
 
 @dataclass(frozen=True, slots=True)
-class HeadsReply(_Checked):
-    """Extension: part ``part`` of ``parts``, from 0 on, of a store's answer to a HEADS-QUERY."""
+class HeadsReply(_Reply):
+    """Extension: the answer to a HEADS-QUERY."""
 
-    requestor: Address
-    query: QueryId
-    store: Address
-    part: Number
-    parts: Number
-    entries: Heads
-
-    def check(self) -> None:
-        """The part is one."""
-        check_part(self.part, self.parts, len(self.entries))
+    entries: f.Heads
 
 
 @dataclass(frozen=True, slots=True)
-class TimesReply(_Checked):
-    """Extension: part ``part`` of ``parts``, from 0 on, of a store's answer to a TIMES-QUERY."""
+class TimesReply(_Reply):
+    """Extension: the answer to a TIMES-QUERY."""
 
-    requestor: Address
-    query: QueryId
-    store: Address
-    part: Number
-    parts: Number
-    entries: Times
-
-    def check(self) -> None:
-        """The part is one."""
-        check_part(self.part, self.parts, len(self.entries))
+    entries: f.Times
 
 
 @dataclass(frozen=True, slots=True)
-class StoreEndpoints(_Checked):
-    """Extension: tells one requestor where a store's records can be had in bulk (Arrow Flight).
+class StoreEndpoints(Message):
+    """Extension: tells one requestor where a store's records can be read in bulk (Arrow Flight).
 
     ``locations`` are URIs as Flight has them; a requestor takes the first that it can reach.
     """
 
-    requestor: Address
-    store: Address
-    locations: Locations
+    requestor: f.Address
+    store: f.Address
+    locations: f.Locations
 
 
-Message = (
-    RecordMessage
-    | DirectRecord
-    | Fetch
-    | Ack
-    | Head
-    | DirectHead
-    | GetHeads
-    | ConsumerHello
-    | StoreHello
-    | RecordBatchMessage
-    | DirectRecordBatch
-    | HeadsQuery
-    | TimesQuery
-    | HeadsReply
-    | TimesReply
-    | StoreEndpoints
-)
-
-
-def _check_packed(message: RecordBatchMessage | DirectRecordBatch) -> None:
-    check_batch(message.sequence, message.count)
-    check_transaction(message.sequence, message.count, message.transaction)
-    unpack_batch(message.count, message.value)
+AnyRecord = RecordMessage | DirectRecord | RecordBatchMessage | DirectRecordBatch

@@ -1,45 +1,56 @@
-"""What one reader of one partition still misses: when to ask for it, and when to ask again.
+"""What one reader of one partition still misses: when to fetch it, and when to fetch it again.
 
-Every role that receives records is built on this.  A partition is complete when ``next_offset``
-has reached ``head``; until then somebody is asked, however long the partition is and whoever is
-gone.  (Deployed consumers stop for ever after one block when the producer is gone.)
+Consumers, stores and readers are built on this.  A fetcher asks until ``next_offset`` has reached
+``head``, however long the partition is, and also when its producer is gone.  (C consumers ask for
+one block and wait for the next head: docs/wire.md, "For C nodes".)
 """
 
 from __future__ import annotations
 
 from bisect import bisect_right
 from math import inf
+from operator import attrgetter
 from typing import Final
 
 from dafka_core.protocol.messages import Fetch
+from dafka_core.protocol.partition_states import (
+    ASK_AGAIN,
+    ASK_NEXT,
+    FETCH_TABLE,
+    FORGET,
+    POSTPONE,
+    TURN,
+    FetchState,
+)
+from dafka_core.protocol.role import Outgoing
 from dafka_core.records import RecordBatch, TopicPartition
 
 FETCH_FIRST_COUNT: Final = 1_000
-"""The first block is small: nothing is known yet of the records' size."""
+"""The first block is small, since the size of the records is not known yet."""
 
 FETCH_BLOCK_COUNT: Final = 50_000
-"""At most one and a half of these are under way, below what deployed nodes ask for at once."""
+"""At most one and a half of these are under way, below what C nodes ask for at once."""
 
 FETCH_BLOCK_BYTES: Final = 16 << 20
-"""A block is asked for by count; records this large in sum keep a peer's queue within bounds."""
+"""A block is asked for by count; records of this size in sum keep a peer's queue within bounds."""
 
 RETRY_FIRST_S: Final = 1.0
-"""Deployed nodes answer one identical FETCH a second."""
+"""C nodes answer one identical FETCH a second."""
 
 RETRY_MAX_S: Final = 8.0
-"""A head that nobody has records for (they are lost, or it was forged) is asked for this rarely."""
+"""How rarely a fetcher asks for records that no node has: they are lost, or the head was forged."""
 
-MAX_AHEAD_RECORDS: Final = 262_144
-MAX_AHEAD_BYTES: Final = 64 << 20
-"""What is kept of records behind gaps, per role; the rest is fetched again."""
+MAX_REORDER_RECORDS: Final = 262_144
+MAX_REORDER_BYTES: Final = 64 << 20
+"""How much a role keeps of records behind gaps; it fetches the others again."""
 
 MAX_PARTITIONS: Final = 1_000_000
-"""Partitions one role keeps track of.  Anybody can name new ones; at some 1 KB each this is what
+"""Partitions one role keeps track of.  Any peer can name new ones; at some 1 KB each this is what
 a node can still hold."""
 
 
 class ReorderBudget:
-    """What all of a role's partitions together keep behind gaps."""
+    """How much all of a role's fetchers together keep behind gaps."""
 
     __slots__ = ("records", "size_bytes")
 
@@ -48,121 +59,140 @@ class ReorderBudget:
         self.size_bytes = 0
 
     def add(self, batch: RecordBatch) -> bool:
-        """Takes room for a run, if there is room."""
-        size_bytes = batch.values.size_bytes
-        if self.records + len(batch.values) > MAX_AHEAD_RECORDS:
+        """Takes room for a batch; False if there is none."""
+        records = self.records + batch.count
+        size_bytes = self.size_bytes + batch.values.size_bytes
+        if records > MAX_REORDER_RECORDS or size_bytes > MAX_REORDER_BYTES:
             return False
-        if self.size_bytes + size_bytes > MAX_AHEAD_BYTES:
-            return False
-        self.records += len(batch.values)
-        self.size_bytes += size_bytes
+        self.records, self.size_bytes = records, size_bytes
         return True
 
     def remove(self, batch: RecordBatch) -> None:
-        """Gives the room of a run back."""
-        self.records -= len(batch.values)
+        """Gives the room of a batch back."""
+        self.records -= batch.count
         self.size_bytes -= batch.values.size_bytes
 
 
 class PartitionFetcher:
-    """One partition as one reader sees it.  Gives out each record once and in order."""
+    """One partition as one reader sees it.  Returns each record once and in order."""
 
     __slots__ = (
-        "_ahead",
-        "_ahead_room",
         "_asked_end",
+        "_budget",
         "_count",
         "_quiet_since",
         "_retry_s",
         "_unanswered",
         "head",
+        "kept",
         "next_offset",
         "tp",
     )
 
-    def __init__(self, tp: TopicPartition, next_offset: int, ahead: ReorderBudget) -> None:
+    def __init__(self, tp: TopicPartition, next_offset: int, budget: ReorderBudget) -> None:
         self.tp = tp
-        self.next_offset = next_offset
-        """The record to give out next."""
-        self.head = next_offset
+        self.head = 0
         """The partition is known to reach this far (exclusive).  It never goes backwards."""
-        self._ahead: list[RecordBatch] = []  # behind a gap: sorted, none touching next_offset
-        self._ahead_room = ahead
+        self.kept: list[RecordBatch] = []
+        """Batches behind a gap: sorted, none touching ``next_offset``."""
+        self._budget = budget
+        self.begin(next_offset)
+
+    def begin(self, next_offset: int) -> None:
+        """Goes on at an offset, as if nothing had come; what is known of the head stays."""
+        self.close()
+        self.next_offset = next_offset
+        """The record to return next."""
+        self.raise_head(next_offset)
         self._asked_end = next_offset  # asked for up to here; nothing is under way if <= next
         self._unanswered = False  # nothing has come since the last time of asking
         self._quiet_since = 0.0
         self._retry_s = RETRY_FIRST_S
         self._count = FETCH_FIRST_COUNT
 
+    def state(self, now: float, room: bool = True) -> FetchState:
+        """The partition's state (docs/states.md); ``room``: the reader takes records."""
+        if not room:
+            return FetchState.NO_ROOM
+        if self.next_offset >= self.head:
+            return FetchState.UP_TO_DATE
+        under_way = self._asked_end - self.next_offset
+        if under_way > 0 and now >= self._quiet_since + self._retry_s:
+            return FetchState.OVERDUE
+        if under_way > self._count // 2 or self._asked_end >= self._gap_end():
+            return FetchState.FETCHING
+        return FetchState.BEHIND
+
     def raise_head(self, end: int) -> None:
-        """Somebody says that the partition reaches ``end`` (exclusive)."""
+        """A peer says that the partition reaches ``end`` (exclusive)."""
         self.head = max(self.head, end)
 
     def take(self, now: float, batch: RecordBatch) -> list[RecordBatch]:
         """Offers records; returns those that are next, each once and in order."""
-        self.raise_head(batch.end)
-        if batch.end <= self.next_offset:
+        end = batch.end
+        self.raise_head(end)
+        if end <= self.next_offset:
             return []
         if batch.offset > self.next_offset:
-            self._keep_ahead(batch)
+            self._keep(batch)
             return []
-        taken = [batch.between(self.next_offset, batch.end), *self.advance(batch.end)]
+        taken = [batch.between(self.next_offset, end), *self.advance(end)]
         self._quiet_since = now
         self._unanswered = False
         self._retry_s = RETRY_FIRST_S
-        self._fit_count(batch)
+        mean_bytes = batch.values.size_bytes // (end - batch.offset) + 1
+        self._count = max(1, min(self._count, FETCH_BLOCK_BYTES // mean_bytes))
         return taken
 
     def advance(self, end: int) -> list[RecordBatch]:
         """The reader has the records up to ``end`` (exclusive) from elsewhere.
 
-        Returns those kept that are next now.
+        Returns the kept ones that are next now.
         """
         self.raise_head(end)
         self.next_offset = max(self.next_offset, end)
         taken: list[RecordBatch] = []
         used = 0
-        for later in self._ahead:
+        for later in self.kept:
             if later.offset > self.next_offset:
                 break
             used += 1
-            self._ahead_room.remove(later)
+            self._budget.remove(later)
             if later.end > self.next_offset:
                 taken.append(later.between(self.next_offset, later.end))
                 self.next_offset = later.end
-        del self._ahead[:used]
+        del self.kept[:used]
         return taken
 
     def lose(self, batch: RecordBatch) -> None:
-        """Records came for which there was no room: they are to be asked for again."""
+        """The reader could not take these records: they are to be asked for again."""
         self.raise_head(batch.end)
         self._asked_end = max(self.next_offset, min(self._asked_end, batch.offset))
 
     def retry_unanswered(self) -> None:
-        """Somebody hears us from now on who may have missed what was asked before."""
+        """A peer that may have missed earlier FETCHes receives ours from now on."""
         if self._unanswered:
             self._asked_end = self.next_offset
             self._count = max(1, self._count // 2)  # the same block again, not a larger one
 
-    def ask(self, now: float, requestor: str) -> Fetch | None:
+    def ask(self, now: float, requestor: str, room: bool = True) -> Fetch | None:
         """What to ask for now, if anything."""
-        end = self._ahead[0].offset if self._ahead else self.head
-        if self.next_offset >= end:
-            return None
+        action = FETCH_TABLE[self.state(now, room)][TURN].action
         start = max(self.next_offset, self._asked_end)
-        under_way = start - self.next_offset
-        if under_way and now >= self._quiet_since + self._retry_s:
+        if action == ASK_AGAIN:
             start = self.next_offset
             self._retry_s = min(self._retry_s * 2, RETRY_MAX_S)
-        elif start >= end or under_way > self._count // 2:
-            return None
-        else:
+        elif action == ASK_NEXT:
             self._count = min(self._count * 2, FETCH_BLOCK_COUNT)
-        count = min(self._count, end - start)
+        else:
+            return None
+        count = min(self._count, self._gap_end() - start)
         self._asked_end = start + count
         if start == self.next_offset:
             self._quiet_since = now
             self._unanswered = True
+        # RFC 46: a consumer or store "SHALL send the FETCH command if it detects it missed a
+        # record".
         return Fetch(self.tp.partition, requestor, self.tp.topic, start, count)
 
     def deadline(self) -> float | None:
@@ -172,75 +202,76 @@ class PartitionFetcher:
         return self._quiet_since + self._retry_s
 
     def close(self) -> None:
-        """Lets go of what is kept."""
-        for batch in self._ahead:
-            self._ahead_room.remove(batch)
-        self._ahead.clear()
+        """Gives back the room of what is kept."""
+        for batch in self.kept:
+            self._budget.remove(batch)
+        self.kept.clear()
 
-    def _keep_ahead(self, batch: RecordBatch) -> None:
-        position = bisect_right(self._ahead, batch.offset, key=lambda other: other.offset)
-        before = self._ahead[position - 1] if position else None
-        if before is not None and before.end >= batch.end:
+    def _gap_end(self) -> int:
+        return self.kept[0].offset if self.kept else self.head
+
+    def _keep(self, batch: RecordBatch) -> None:
+        position = bisect_right(self.kept, batch.offset, key=attrgetter("offset"))
+        if position and self.kept[position - 1].end >= batch.end:
             return
-        if self._ahead_room.add(batch):
-            self._ahead.insert(position, batch)
-
-    def _fit_count(self, batch: RecordBatch) -> None:
-        mean_bytes = batch.values.size_bytes // len(batch.values) + 1
-        self._count = max(1, min(self._count, FETCH_BLOCK_BYTES // mean_bytes))
+        if self._budget.add(batch):
+            self.kept.insert(position, batch)
 
 
 class FetchScheduler:
-    """The partitions of a role that miss something, and when the first of them is to ask again.
+    """The fetchers of a role that miss something, and when the first of them is to ask again.
 
-    Heads may be forged for any number of partitions, so nothing here looks at all of them but
-    when the time of one has come.
+    Heads may be forged for any number of partitions, so it looks at all fetchers only when one of
+    them is due.
     """
 
-    __slots__ = ("_catchups", "_due")
+    __slots__ = ("_due", "_fetchers", "_requestor")
 
-    def __init__(self) -> None:
-        self._catchups: dict[TopicPartition, PartitionFetcher] = {}
+    def __init__(self, requestor: str) -> None:
+        self._requestor = requestor
+        self._fetchers: dict[TopicPartition, PartitionFetcher] = {}
         self._due = inf
 
     def __len__(self) -> int:
-        return len(self._catchups)
+        return len(self._fetchers)
 
-    def ask(self, now: float, requestor: str, catchup: PartitionFetcher) -> list[Fetch]:
+    def ask(self, now: float, fetcher: PartitionFetcher, room: bool = True) -> list[Outgoing]:
         """What to ask for one partition now, after something has changed about it."""
-        key = catchup.tp
-        if catchup.deadline() is None:
-            self._catchups.pop(key, None)
+        action = FETCH_TABLE[fetcher.state(now, room)][TURN].action
+        if action == FORGET:
+            self.forget(fetcher.tp)
             return []
-        self._catchups[key] = catchup
-        fetch = catchup.ask(now, requestor)
-        self._due = min(self._due, catchup.deadline() or inf)
-        return [fetch] if fetch is not None else []
+        if action == POSTPONE:
+            self.postpone(fetcher)
+            return []
+        self._fetchers[fetcher.tp] = fetcher
+        fetch = fetcher.ask(now, self._requestor)
+        self._due = min(self._due, fetcher.deadline() or inf)
+        return [] if fetch is None else [fetch]
 
-    def postpone(self, catchup: PartitionFetcher) -> None:
-        """The partition may miss something, and is to be looked at in the next ``ask_due``."""
-        self._catchups[catchup.tp] = catchup
+    def postpone(self, fetcher: PartitionFetcher) -> None:
+        """The partition may miss something: the next ``ask_due`` looks at it."""
+        self._fetchers[fetcher.tp] = fetcher
         self._due = -inf
 
-    def ask_due(self, now: float, requestor: str) -> list[Fetch]:
+    def ask_due(self, now: float) -> list[Outgoing]:
         """What to ask for all partitions now."""
         if now < self._due:
             return []
         self._due = inf
-        catchups = list(self._catchups.values())
-        return [fetch for catchup in catchups for fetch in self.ask(now, requestor, catchup)]
+        return [fetch for fetcher in [*self._fetchers.values()] for fetch in self.ask(now, fetcher)]
 
     def retry_unanswered(self, partition: str) -> None:
-        """Somebody hears us from now on who has a partition, or (empty) any of them."""
-        for catchup in self._catchups.values():
-            if partition in ("", catchup.tp.partition):
-                catchup.retry_unanswered()
+        """A peer that has a partition, or (empty) any of them, receives FETCHes from now on."""
+        for fetcher in self._fetchers.values():
+            if partition in ("", fetcher.tp.partition):
+                fetcher.retry_unanswered()
                 self._due = -inf
 
     def forget(self, tp: TopicPartition) -> None:
-        """The partition is of no interest any more."""
-        self._catchups.pop(tp, None)
+        """The partition is complete, or of no interest any more."""
+        self._fetchers.pop(tp, None)
 
     def deadline(self) -> float | None:
         """When to call ``ask_due`` next."""
-        return self._due if self._catchups else None
+        return self._due if self._fetchers else None

@@ -1,4 +1,4 @@
-"""The producer's role: publish, keep until acknowledged, answer who missed something.
+"""The producer's role: publishes, keeps until acknowledged, answers FETCHes.
 
 RFC 46: "A producer MUST NOT delete send records before receiving at least one ACK command."
 """
@@ -6,21 +6,12 @@ RFC 46: "A producer MUST NOT delete send records before receiving at least one A
 from __future__ import annotations
 
 from bisect import bisect_right
+from operator import attrgetter
 from typing import Final
 
+from dafka_core.protocol import messages as m
 from dafka_core.protocol.codec import subscription
 from dafka_core.protocol.limits import MAX_ANSWER_BYTES
-from dafka_core.protocol.messages import (
-    Ack,
-    DirectHead,
-    DirectRecord,
-    DirectRecordBatch,
-    Fetch,
-    GetHeads,
-    Head,
-    Message,
-    RecordBatchMessage,
-)
 from dafka_core.protocol.role import Outgoing, OutgoingBatch
 from dafka_core.protocol.store_directory import StoreDirectory
 from dafka_core.records import RecordBatch, TopicPartition
@@ -30,16 +21,18 @@ MAX_ACKING_STORES: Final = 1_000
 """Stores told apart by their acknowledgements.  A name costs memory and peers choose it."""
 
 HURRY_INTERVAL_S: Final = 0.2
-"""The interval of HEAD while somebody waits in ``flush``: a HEAD makes stores acknowledge again,
-so a lost acknowledgement costs this long."""
+"""The interval of HEAD while the application waits in ``flush``: a HEAD makes stores acknowledge
+again, so a lost acknowledgement costs this long."""
 
 HURRIES_PER_FETCH: Final = 5
-"""Deployed stores acknowledge nothing twice.  After so many HEADs in a hurry without an
-acknowledgement the last record is fetched: who has it has all, and has not been heard."""
+"""C stores acknowledge nothing twice.  After so many HEADs in a hurry without an ACK the producer
+fetches its last record: a store that has it has all of them."""
+
+_END: Final = attrgetter("end")
 
 
 class ProducerRole:
-    """One partition's only writer."""
+    """The only writer of one partition."""
 
     def __init__(
         self, tp: TopicPartition, *, acks: int, head_interval_s: float, resume: bool = False
@@ -47,21 +40,22 @@ class ProducerRole:
         self.tp = tp
         self.topic, self.address = tp
         self.directory = StoreDirectory(tp.partition) if resume else None
-        """Where to ask how far the partition has come in an earlier life."""
+        """Where to ask how far an earlier producer with this address has come."""
         self.next_offset = 0
         self.durable = 0
         """``acks`` stores have everything before this offset on disk."""
         self.hurry = False
-        """Somebody waits for the acknowledgements."""
+        """The application waits for the acknowledgements."""
+        self.acked: dict[str, int] = {}
+        """By store: the offset before which it has everything on disk."""
+        self.beyond: dict[str, int] = {}
+        """The same of stores that have more than is published: see ``_on_ack``."""
+        self.retained: list[RecordBatch] = []
+        """Not acknowledged; the first batch may be in part."""
         self._acks = acks
         self._hurries = 0  # HEADs in a hurry since the last acknowledgement
         self._head_interval_s = head_interval_s
         self._head_due = 0.0
-        self._acked: dict[str, int] = {}
-        self._beyond: dict[str, int] = {}
-        """Stores that have more than is published, and up to where: see ``_on_ack``."""
-        self._retained: list[RecordBatch] = []
-        self._offsets: list[int] = []  # of the retained runs, to find one
 
     @property
     def unacknowledged(self) -> int:
@@ -69,19 +63,17 @@ class ProducerRole:
         return self.next_offset - self.durable
 
     def subscriptions(self) -> list[bytes]:
-        """RFC 46, Producer Subscriptions; and GET-HEADS, which deployed producers never hear."""
+        """RFC 46, Producer Subscriptions; and GET-HEADS, which C producers do not take."""
+        kinds = (m.Ack, m.Fetch, m.DirectRecord, m.DirectRecordBatch)
         return [
-            subscription(Ack, self.address),
-            subscription(Fetch, self.address),
-            subscription(DirectRecord, self.address),
-            subscription(DirectRecordBatch, self.address),
-            subscription(GetHeads, self.topic),
+            *(subscription(kind, self.address) for kind in kinds),
+            subscription(m.GetHeads, self.topic),
             *(self.directory.subscriptions() if self.directory else ()),
         ]
 
     def resume_at(self, offset: int) -> None:
-        """Goes on where an earlier life of this producer has ended: the stores have all of it."""
-        assert not self._retained
+        """Goes on where an earlier producer has ended: the stores have everything before."""
+        assert not self.retained
         self.next_offset = self.durable = offset
         self.directory = None
 
@@ -91,45 +83,45 @@ class ProducerRole:
         if not self._head_due:
             self._head_due = now + self._head_interval_s
         self.next_offset = batch.end
-        self._retained.append(batch)
-        self._offsets.append(batch.offset)
+        self.retained.append(batch)
         return [OutgoingBatch(batch)]
 
-    def on_message(self, now: float, message: Message, peer: str) -> list[Outgoing]:
+    def on_message(self, now: float, message: m.Message, peer: str) -> list[Outgoing]:
         """Takes ACK, FETCH and GET-HEADS."""
         match message:
-            case Ack(partition=self.address, topic=self.topic):
+            case m.Ack(partition=self.address, topic=self.topic):
                 self._on_ack(message.store or peer, message.end)
-            case Fetch(partition=self.address, topic=self.topic):
+            case m.Fetch(partition=self.address, topic=self.topic):
                 return self._answer(message)
-            case GetHeads(topic=self.topic) if self.durable:
-                # Not what is published: whoever asks takes it for what can be had from now on,
-                # also when this producer is gone. What is beyond it is told by HEADs.
-                return [DirectHead(message.requestor, self.topic, self.address, self.durable - 1)]
+            case m.GetHeads(topic=self.topic) if self.durable:
+                # RFC 46: a producer "SHALL send a DIRECT-HEAD".  Not of all that is published:
+                # requestors take it for what they can read from now on, also when this producer is
+                # gone.  HEADs tell of the rest.
+                return [m.DirectHead(message.requestor, *self.tp, self.durable - 1)]
             case _ if self.directory is not None:
                 return self.directory.on_message(now, message)
         return []
 
     def on_batch(self, now: float, requestor: str, batch: RecordBatch) -> list[Outgoing]:
-        """Takes its own last record, from a store that was asked for it."""
+        """Takes its own last record, from a store that it has fetched it from."""
         own = (requestor, batch.tp) == (self.address, self.tp)
-        # Only if it is this record, and not one that an earlier life has left at its offset.
+        # Only if it is this record, and not that of an earlier producer at the same offset.
         if own and batch.values[-1] == self._retained_value(batch.end - 1):
-            beyond, self._beyond = self._beyond, {}
+            beyond, self.beyond = self.beyond, {}
             for store, end in beyond.items():
                 self._on_ack(store, min(end, batch.end))
-            # Which store has sent it is not known, so by itself it counts where any one will do.
+            # It is not known which store has sent it, so by itself it counts where any one will do.
             if self._acks == 1:
                 self._on_ack("", batch.end)
         return []
 
-    def on_subscribed(self, now: float, kind: type[Message], topic: str) -> list[Outgoing]:
-        """A new subscriber may have missed records: tell it at once where we are."""
+    def on_subscribed(self, now: float, kind: type[m.Message], topic: str) -> list[Outgoing]:
+        """A new subscriber may have missed records: tells it at once how far the partition goes."""
         if self.directory is not None:
             return self.directory.on_subscribed(now, kind, topic)
-        # Not a deployed one, which may not be heard yet: it asks once for its first records, and
-        # stops for ever when that is lost. It gets the HEAD that is due next.
-        if kind is RecordBatchMessage and self.topic.startswith(topic):
+        # Not a C node: it fetches its first records once, and stops if that FETCH does not reach us
+        # yet.  It gets the HEAD that is due next.
+        if kind is m.RecordBatchMessage and self.topic.startswith(topic):
             return self._head()
         return []
 
@@ -139,26 +131,28 @@ class ProducerRole:
             self.directory.on_peer_lost(peer)
 
     def on_tick(self, now: float) -> list[Outgoing]:
-        """RFC 46: HEAD "at regular a interval" after the first record."""
+        """RFC 46: sends "the HEAD command at regular a interval" after the first record."""
         if self.directory is not None:
             return self.directory.on_tick(now)
         if not self.next_offset:
             return []
         interval_s = self._head_interval_s
-        hurry = self.hurry = self.hurry and self.unacknowledged > 0
-        if hurry:
+        self.hurry = self.hurry and self.unacknowledged > 0
+        if self.hurry:
             interval_s = min(interval_s, HURRY_INTERVAL_S)
         if now < self._head_due:
             self._head_due = min(self._head_due, now + interval_s)
             return []
         self._head_due = now + interval_s
-        self._hurries = self._hurries + 1 if hurry else 0
-        doubtful = bool(self._beyond) and self.unacknowledged > 0
+        self._hurries = self._hurries + 1 if self.hurry else 0
+        doubtful = bool(self.beyond) and self.unacknowledged > 0
         if self._hurries < HURRIES_PER_FETCH and not doubtful:
             return self._head()
         self._hurries = 0
-        fetch = Fetch(self.address, self.address, self.topic, self.next_offset - 1, 1)
-        return [*self._head(), fetch]
+        return [
+            *self._head(),
+            m.Fetch(self.address, self.address, self.topic, self.next_offset - 1, 1),
+        ]
 
     def deadline(self, now: float) -> float | None:
         """When the next HEAD is due."""
@@ -167,61 +161,49 @@ class ProducerRole:
         return self._head_due if self.next_offset else None
 
     def _head(self) -> list[Outgoing]:
-        if not self.next_offset:
-            return []
-        return [Head(self.topic, self.address, self.next_offset - 1)]
+        return [m.Head(*self.tp, self.next_offset - 1)] if self.next_offset else []
 
     def _on_ack(self, store: str, end: int) -> None:
         if end > self.next_offset:
-            # Forged, or of an earlier life: the store was away when this one asked where to go on.
-            # It says nothing less from now on, so to wait until as much is published would be to
-            # wait for ever where there is no room for it. Nor does it count, as other records may
-            # be at these offsets: with the next HEAD the last one is fetched, and compared.
-            if store in self._beyond or len(self._beyond) < MAX_ACKING_STORES:
-                self._beyond[store] = end
+            # Forged, or of an earlier producer: the store was away when this one asked where to go
+            # on.  It may have other records at these offsets, so its ACK does not count yet, and it
+            # will not send a smaller one.  With the next HEAD the producer fetches its last record
+            # from it, and compares.
+            if store in self.beyond or len(self.beyond) < MAX_ACKING_STORES:
+                self.beyond[store] = end
             return
-        self._beyond.pop(store, None)
-        if store not in self._acked and len(self._acked) >= MAX_ACKING_STORES:
+        self.beyond.pop(store, None)
+        if store not in self.acked and len(self.acked) >= MAX_ACKING_STORES:
             return
-        self._acked[store] = max(end, self._acked.get(store, 0))
-        ends = sorted(self._acked.values(), reverse=True)
+        self.acked[store] = max(end, self.acked.get(store, 0))
+        ends = sorted(self.acked.values(), reverse=True)
         if len(ends) < self._acks or ends[self._acks - 1] <= self.durable:
             return
         self.durable = ends[self._acks - 1]
         self._hurries = 0
-        keep_from = bisect_right(self._offsets, self.durable) - 1
-        if keep_from >= 0 and self._retained[keep_from].end <= self.durable:
-            keep_from += 1
-        if keep_from > 0:
-            del self._retained[:keep_from]
-            del self._offsets[:keep_from]
+        del self.retained[: bisect_right(self.retained, self.durable, key=_END)]
 
     def _retained_value(self, offset: int) -> bytes | None:
-        index = bisect_right(self._offsets, offset) - 1
-        if index < 0 or offset >= self._retained[index].end:
+        index = bisect_right(self.retained, offset, key=_END)
+        if index == len(self.retained) or self.retained[index].offset > offset:
             return None
-        batch = self._retained[index]
+        batch = self.retained[index]
         return batch.values[offset - batch.offset]
 
-    def _answer(self, fetch: Fetch) -> list[Outgoing]:
+    def _answer(self, fetch: m.Fetch) -> list[Outgoing]:
         """RFC 46: records "SHALL be send according to their offset in ascending order"."""
         answer: list[Outgoing] = []
-        size_bytes = 0
-        index = max(bisect_right(self._offsets, fetch.sequence) - 1, 0)
-        # Not before what was asked for: a requestor can do nothing with what follows a gap.
-        if not self._retained or self._retained[index].offset > fetch.sequence:
-            return []
-        for batch in self._retained[index:]:
-            if batch.offset >= fetch.end or size_bytes >= MAX_ANSWER_BYTES:
+        # Not from later than was asked for: a requestor cannot use what follows a gap.
+        if not self.retained or self.retained[0].offset > fetch.sequence:
+            return answer
+        room_bytes = MAX_ANSWER_BYTES
+        for batch in self.retained[bisect_right(self.retained, fetch.sequence, key=_END) :]:
+            start, end = max(batch.offset, fetch.sequence), min(batch.end, fetch.end)
+            if start >= end or room_bytes <= 0:
                 break
-            start = max(batch.offset, fetch.sequence)
-            stop = min(batch.end, fetch.end)
-            if start >= stop:
-                continue
-            room_bytes = MAX_ANSWER_BYTES - size_bytes
-            part = next(batch.between(start, stop).split(stop - start, room_bytes))
-            size_bytes += part.values.size_bytes
+            part = next(batch.between(start, end).split(end - start, room_bytes))
+            room_bytes -= part.values.size_bytes
             answer.append(OutgoingBatch(part, fetch.requestor))
-            if part.end < stop:
+            if part.end < end:
                 break
         return answer

@@ -1,4 +1,4 @@
-"""What a role is: the part of a node that thinks.
+"""What a role is: the part of a node that decides.
 
 A role takes ``(now, message)`` and returns what to send.  It owns no socket, no clock and no
 thread, so the same code runs under real sockets and in a simulated network.  ``now`` is seconds
@@ -16,7 +16,7 @@ from dafka_core.records import RecordBatch
 
 @dataclass(frozen=True, slots=True)
 class OutgoingBatch:
-    """A RECORD for each record of ``batch``; DIRECT-RECORDs to ``requestor`` if there is one."""
+    """A RECORD for each record of ``batch``; a DIRECT-RECORD if it has a ``requestor``."""
 
     batch: RecordBatch
     requestor: str = ""
@@ -35,19 +35,19 @@ class Role(Protocol):
         """What to subscribe to from the start."""
 
     def on_message(self, now: float, message: Message, peer: str) -> list[Outgoing]:
-        """A message that is no record.  ``peer`` is who sent it, or empty where unknown."""
+        """Takes a message that is no record.  ``peer`` has sent it; it is empty if not known."""
 
     def on_batch(self, now: float, requestor: str, batch: RecordBatch) -> list[Outgoing]:
-        """Records; ``requestor`` is whom they were sent to, empty for RECORD."""
+        """Takes records that were sent to ``requestor``; it is empty for RECORD."""
 
     def on_subscribed(self, now: float, kind: type[Message], topic: str) -> list[Outgoing]:
         """A peer has subscribed to ``kind`` and ``topic`` (empty: to all topics)."""
 
     def on_peer_lost(self, peer: str) -> None:
-        """A peer has not been heard of for too long."""
+        """A peer has been silent for too long."""
 
     def on_tick(self, now: float) -> list[Outgoing]:
-        """Called after every round of the loop, and at ``deadline``."""
+        """The node calls it after every round of its loop, and at ``deadline``."""
 
     def deadline(self, now: float) -> float | None:
         """When ``on_tick`` has something to do next, if nothing happens before."""

@@ -1,13 +1,13 @@
 """Which stores there are, and asking all of them something.
 
 Stores introduce themselves: a node that subscribes to STORE-HELLO is greeted by every store it
-reaches, and a store that reaches the node subscribes to the hello with its own address.  Both
-seen, messages go both ways.
+reaches, and a store that reaches the node subscribes to the hello with its own address.  When both
+have happened, messages go both ways.
 
 Our stores also greet with an empty reply, which says that they answer queries (``HeadsQuery``,
-``TimesQuery``).  Answers to queries have an end, so a requestor knows when it has heard
-everything, also when that is nothing.  Deployed stores are asked with GET-HEADS, whose answers
-have no end: silence for a while ends them.
+``TimesQuery``).  An answer to a query has an end, so a requestor knows when it has all of it, also
+when that is nothing.  C stores are asked with GET-HEADS, whose answers have no end: they are
+complete when none has come for a while.
 """
 
 from __future__ import annotations
@@ -16,20 +16,8 @@ from collections.abc import Collection
 from dataclasses import dataclass, field
 from typing import Final
 
+from dafka_core.protocol import messages as m
 from dafka_core.protocol.codec import subscription
-from dafka_core.protocol.messages import (
-    ConsumerHello,
-    DirectHead,
-    GetHeads,
-    HeadEntry,
-    HeadsQuery,
-    HeadsReply,
-    Message,
-    StoreEndpoints,
-    StoreHello,
-    TimesQuery,
-    TimesReply,
-)
 from dafka_core.protocol.role import Outgoing
 from dafka_core.records import TopicPartition
 
@@ -41,11 +29,14 @@ QUIET_S: Final = 0.4
 """Answers to GET-HEADS are complete when none has come for this long."""
 
 ASK_AGAIN_S: Final = 0.5
-"""A query or its answer may be lost: it is asked again when nothing has come for this long.
-Longer than ``QUIET_S``: asking ends the silence."""
+"""A query or its answer may be lost: the directory asks again when nothing has come for this long.
+Longer than ``QUIET_S``, since asking begins a new silence."""
+
+POLL_S: Final = 0.02
+"""How often the directory looks whether a question is answered."""
 
 GREETING: Final = 0
-"""The number of no query: the reply with which our stores introduce themselves."""
+"""The number of no query: that of the reply with which our stores introduce themselves."""
 
 MAX_STORES: Final = 1_000
 """Stores remembered.  Peers choose the names."""
@@ -55,35 +46,58 @@ MAX_STORES: Final = 1_000
 class StoreQuery:
     """A question to all stores, and what they have answered so far."""
 
-    query: HeadsQuery | TimesQuery
+    query: m.HeadsQuery | m.TimesQuery
     heard_at: float
-    """When it was asked, or something of an answer came, last."""
+    """When it was asked, or part of an answer came, last."""
     rounds: int = 1
-    """How often deployed stores are still to be asked, or waited for."""
+    """How often to ask C stores, or wait for them, from now on."""
     heads: dict[TopicPartition, tuple[int, int]] = field(default_factory=dict)
-    """By (topic, partition): the earliest offset and the furthest end that any store has."""
+    """By partition: the earliest offset and the furthest end that any store has."""
     times: dict[str, dict[int, int]] = field(default_factory=dict)
-    """By store: from which offset on it wrote at which time (microseconds)."""
+    """By store: from which offset on it wrote at which time (microseconds since 1970 UTC)."""
     parts: dict[str, tuple[int, set[int]]] = field(default_factory=dict)
-    """By store: how many parts its answer has, and those heard."""
+    """By store: how many parts its answer has, and those that have come."""
     answered: bool = False
+
+    def asks_for(self, topic: str) -> bool:
+        """Whether it asks for the heads of a topic."""
+        query = self.query
+        return isinstance(query, m.HeadsQuery) and (not query.topics or topic in query.topics)
 
     def best_times(self) -> list[tuple[int, int]]:
         """The answer of the store that knows the most."""
         return sorted(max(self.times.values(), key=len, default={}).items())
 
     def has_answered(self, store: str) -> bool:
-        """Whether every part of a store's answer has been heard."""
+        """Whether every part of a store's answer has come."""
         count, heard = self.parts.get(store, (1, ()))
         return len(heard) == count
+
+    def add_head(self, tp: TopicPartition, earliest: int, end: int) -> None:
+        """A store has these records.  Any store may be read from, so the widest range counts."""
+        known_earliest, known_end = self.heads.get(tp, (earliest, end))
+        self.heads[tp] = (min(known_earliest, earliest), max(known_end, end))
+
+    def add_reply(self, reply: m.HeadsReply | m.TimesReply) -> None:
+        """A part of a store's answer has come."""
+        known = self.parts.get(reply.store)
+        if known is None or known[0] != reply.parts:
+            # The store has more to say than when it was asked before.
+            known = self.parts[reply.store] = (reply.parts, set())
+        known[1].add(reply.part)
+        if isinstance(reply, m.HeadsReply):
+            for info in reply.entries:
+                self.add_head(info.tp, info.earliest, info.end)
+        else:
+            self.times.setdefault(reply.store, {}).update(reply.entries)
 
 
 @dataclass(slots=True)
 class _Store:
     greeted: bool = False
-    """It has said hello: we hear it."""
+    """We have received its hello: its messages reach us."""
     reached: bool = False
-    """It has subscribed to our hello: it hears us."""
+    """It has subscribed to our hello: our messages reach it."""
     answers_queries: bool = False
     locations: tuple[str, ...] = ()
 
@@ -100,30 +114,23 @@ class StoreDirectory:
 
     @property
     def stores(self) -> list[str]:
-        """The addresses of the stores heard of."""
-        return [address for address, store in list(self._stores.items()) if store.greeted]
+        """The addresses of the stores that have greeted."""
+        return list(self._greeted())
 
     @property
-    def deployed(self) -> list[str]:
-        """The addresses of the stores that answer no queries."""
-        return [
-            a
-            for a, store in list(self._stores.items())
-            if store.greeted and not store.answers_queries
-        ]
+    def c_stores(self) -> list[str]:
+        """The addresses of those that answer no queries."""
+        return [name for name, store in self._greeted().items() if not store.answers_queries]
 
     @property
     def endpoints(self) -> dict[str, tuple[str, ...]]:
-        """Where the stores that say so can be read in bulk, by address."""
-        return {
-            address: store.locations
-            for address, store in list(self._stores.items())
-            if store.greeted and store.locations
-        }
+        """Where stores can be read in bulk, by address of those that say so."""
+        greeted = self._greeted()
+        return {name: store.locations for name, store in greeted.items() if store.locations}
 
     def subscriptions(self) -> list[bytes]:
         """What stores send to one requestor."""
-        kinds = (StoreHello, DirectHead, HeadsReply, TimesReply, StoreEndpoints)
+        kinds = (m.StoreHello, m.DirectHead, m.HeadsReply, m.TimesReply, m.StoreEndpoints)
         return [subscription(kind, self.address) for kind in kinds]
 
     def ask_heads(
@@ -131,68 +138,65 @@ class StoreDirectory:
     ) -> tuple[StoreQuery, list[Outgoing]]:
         """Asks what stores hold of some topics; of all topics if there are none.
 
-        Deployed stores are asked in so many rounds: their silence may also be a lost message.
+        Asks C stores in so many ``rounds``: their silence may also be a lost message.
         """
         self._last_query += 1
-        query = HeadsQuery(self.address, self._last_query, tuple(sorted(topics)))
-        return self._ask(now, query, rounds)
+        query = m.HeadsQuery(self.address, self._last_query, tuple(sorted(topics)))
+        return self._begin(now, query, rounds)
 
     def ask_times(
         self, now: float, tp: TopicPartition, start: int, end: int
     ) -> tuple[StoreQuery, list[Outgoing]]:
         """Asks when stores wrote the records ``[start, end)`` of a partition."""
         self._last_query += 1
-        query = TimesQuery(self.address, self._last_query, *tp, start, end)
-        return self._ask(now, query)
+        return self._begin(now, m.TimesQuery(self.address, self._last_query, *tp, start, end), 1)
 
     def forget(self, question: StoreQuery) -> None:
         """The question is of no interest any more."""
         self._questions.pop(question.query.query, None)
 
-    def on_message(self, now: float, message: Message) -> list[Outgoing]:
+    def on_message(self, now: float, message: m.Message) -> list[Outgoing]:
         """Takes greetings and answers."""
         match message:
-            case StoreHello():
+            case m.StoreHello():
                 store = self._store(message.store)
-                if not store.greeted:
-                    store.greeted = True
-                    # A deployed store says no more, and only now is GET-HEADS sent for it.
-                    return self._ask_all_again(now) if store.reached else []
-            case StoreEndpoints():
+                is_new, store.greeted = not store.greeted, True
+                # A C store says no more, and only now GET-HEADS is sent for it.
+                return self._ask_all(now) if is_new and store.reached else []
+            case m.StoreEndpoints():
                 self._store(message.store).locations = message.locations
-            case HeadsReply(query=0):
-                store = self._store(message.store)
-                # The last thing that a new acquaintance says: it hears us, and we hear it.
-                store.greeted = store.answers_queries = True
-                return self._ask_all_again(now)
-            case HeadsReply() | TimesReply() if message.query in self._questions:
-                # Who answers hears us, and we hear it, also where its greeting was lost.
-                store = self._store(message.store)
-                store.greeted = store.answers_queries = True
-                self._on_reply(now, message)
-            case DirectHead():
+            case m.HeadsReply(query=0):
+                # The last message of a store's greeting: messages go both ways now.
+                self._answers(message.store)
+                return self._ask_all(now)
+            case m.HeadsReply() | m.TimesReply() if message.query in self._questions:
+                # Messages go both ways, also if the store's greeting was lost.
+                self._answers(message.store)
+                question = self._questions[message.query]
+                known = message.store in question.parts or len(question.parts) < MAX_STORES
+                if known and not question.answered:
+                    question.heard_at = now
+                    question.add_reply(message)
+            case m.DirectHead():
                 for question in self._questions.values():
-                    if isinstance(question.query, HeadsQuery):
-                        topics = question.query.topics
-                        if not topics or message.topic in topics:
-                            question.heard_at = now
-                            entry = HeadEntry(*message.tp, 0, message.end)
-                            _add_head(question, entry)
+                    if question.asks_for(message.topic):
+                        question.heard_at = now
+                        question.add_head(message.tp, 0, message.end)
         return []
 
-    def on_subscribed(self, now: float, kind: type[Message], topic: str) -> list[Outgoing]:
-        """A store that subscribes to our hello hears us from now on: ask what is open."""
-        if kind is not ConsumerHello or not topic:
+    def on_subscribed(self, now: float, kind: type[m.Message], topic: str) -> list[Outgoing]:
+        """A store that subscribes to our hello receives our messages from now on: asks it."""
+        if kind is not m.ConsumerHello or not topic:
             return []
         self._store(topic).reached = True
-        return self._ask_all_again(now)
+        return self._ask_all(now)
 
     def on_peer_lost(self, peer: str) -> None:
-        """A store that is gone is not waited for."""
+        """The directory does not wait for a store that is gone."""
         store = self._stores.get(peer)
         if store is not None:
-            # It may be there all the same, only late. Then it will greet us anew, but its own
-            # connection to us has lasted, and so it will not subscribe anew.
+            # It may only be late. Then it will greet us anew, but its own connection to us has
+            # lasted, so it will not subscribe anew: ``reached`` stays.
             store.greeted = store.answers_queries = False
             store.locations = ()
 
@@ -201,94 +205,65 @@ class StoreDirectory:
         if self._started_at is None:
             self._started_at = now
         messages: list[Outgoing] = []
-        for question in self._questions.values():
-            if not question.answered:
-                messages.extend(self._follow(now, question))
+        for question in self._open():
+            if self._is_answered(now, question):
+                question.rounds -= 1
+                question.answered = not question.rounds or not self._ends_with_silence(question)
+                if not question.answered:
+                    messages.extend(self._ask(now, question))
+            elif now >= question.heard_at + ASK_AGAIN_S:
+                messages.extend(self._ask(now, question))
         return messages
 
     def deadline(self, now: float) -> float | None:
-        """Soon, while something is asked."""
-        waiting = any(not question.answered for question in self._questions.values())
-        return now + 0.02 if waiting else None
+        """Soon, while a question is open."""
+        return now + POLL_S if self._open() else None
+
+    def _greeted(self) -> dict[str, _Store]:
+        # A copy first: other threads ask, too.
+        return {name: store for name, store in list(self._stores.items()) if store.greeted}
 
     def _store(self, address: str) -> _Store:
         if address not in self._stores and len(self._stores) >= MAX_STORES:
-            self._stores = {name: s for name, s in self._stores.items() if s.greeted}
+            self._stores = self._greeted()
             if len(self._stores) >= MAX_STORES:
                 return _Store()
         return self._stores.setdefault(address, _Store())
 
-    def _ask(
-        self, now: float, query: HeadsQuery | TimesQuery, rounds: int = 1
+    def _answers(self, address: str) -> None:
+        store = self._store(address)
+        store.greeted = store.answers_queries = True
+
+    def _open(self) -> list[StoreQuery]:
+        return [question for question in self._questions.values() if not question.answered]
+
+    def _begin(
+        self, now: float, query: m.HeadsQuery | m.TimesQuery, rounds: int
     ) -> tuple[StoreQuery, list[Outgoing]]:
-        question = StoreQuery(query, now, rounds)
-        self._questions[query.query] = question
-        return question, self._all_ways(now, question)
+        question = self._questions[query.query] = StoreQuery(query, now, rounds)
+        return question, self._ask(now, question)
 
-    def _ask_all_again(self, now: float) -> list[Outgoing]:
-        messages: list[Outgoing] = []
-        for question in self._questions.values():
-            if not question.answered:
-                messages.extend(self._all_ways(now, question))
-        return messages
+    def _ask_all(self, now: float) -> list[Outgoing]:
+        return [message for question in self._open() for message in self._ask(now, question)]
 
-    def _all_ways(self, now: float, question: StoreQuery) -> list[Outgoing]:
+    def _ask(self, now: float, question: StoreQuery) -> list[Outgoing]:
         """The query, and GET-HEADS if there are stores that do not know queries."""
         question.heard_at = now
         query = question.query
         messages: list[Outgoing] = [query]
-        if isinstance(query, HeadsQuery) and self.deployed:
-            messages.extend(GetHeads(topic, self.address) for topic in query.topics or ("",))
+        if isinstance(query, m.HeadsQuery) and self.c_stores:
+            messages.extend(m.GetHeads(topic, self.address) for topic in query.topics or ("",))
         return messages
 
-    def _on_reply(self, now: float, reply: HeadsReply | TimesReply) -> None:
-        question = self._questions.get(reply.query)
-        if question is None or question.answered:
-            return
-        known = question.parts.get(reply.store)
-        if known is None and len(question.parts) >= MAX_STORES:
-            return
-        if known is None or known[0] != reply.parts:
-            # The store has got more to say since it was asked before.
-            known = question.parts[reply.store] = (reply.parts, set())
-        question.heard_at = now
-        known[1].add(reply.part)
-        if isinstance(reply, HeadsReply):
-            for entry in reply.entries:
-                _add_head(question, entry)
-        else:
-            question.times.setdefault(reply.store, {}).update(reply.entries)
-
-    def _follow(self, now: float, question: StoreQuery) -> list[Outgoing]:
-        if self._is_answered(now, question):
-            question.rounds -= 1
-            if question.rounds and self._ends_with_silence(question):
-                return self._all_ways(now, question)
-            question.answered = True
-        elif now >= question.heard_at + ASK_AGAIN_S:
-            return self._all_ways(now, question)
-        return []
-
     def _is_answered(self, now: float, question: StoreQuery) -> bool:
-        greeted = {address: s for address, s in self._stores.items() if s.greeted}
-        if not greeted or not self._settled(now):
+        greeted = self._greeted()
+        settled = self._started_at is not None and now >= self._started_at + SETTLE_S
+        if not greeted or not settled:
             return False
-        for address, store in greeted.items():
-            if store.answers_queries and not question.has_answered(address):
-                return False
-            if not store.answers_queries and not store.reached:
+        for name, store in greeted.items():
+            if not (question.has_answered(name) if store.answers_queries else store.reached):
                 return False
         return not self._ends_with_silence(question) or now >= question.heard_at + QUIET_S
 
     def _ends_with_silence(self, question: StoreQuery) -> bool:
-        return isinstance(question.query, HeadsQuery) and bool(self.deployed)
-
-    def _settled(self, now: float) -> bool:
-        return self._started_at is not None and now >= self._started_at + SETTLE_S
-
-
-def _add_head(question: StoreQuery, entry: HeadEntry) -> None:
-    key = TopicPartition(entry.topic, entry.partition)
-    earliest, end = question.heads.get(key, (entry.earliest, entry.end))
-    # The furthest head wins, and so does the longest memory: any store may be read from.
-    question.heads[key] = (min(earliest, entry.earliest), max(end, entry.end))
+        return isinstance(question.query, m.HeadsQuery) and bool(self.c_stores)

@@ -1,114 +1,137 @@
-"""What stores are asked, and what they say to it, from what their log holds."""
+"""What peers ask a store, in which order it answers, and the answers from what its log holds."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
-from typing import TypeVar
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, replace
+from operator import attrgetter
+from typing import Any, Final, TypeVar
 
+from dafka_core.protocol import messages as m
 from dafka_core.protocol.limits import MAX_FETCH_COUNT, MAX_REPLY_ENTRIES
-from dafka_core.protocol.messages import (
-    ConsumerHello,
-    DirectHead,
-    Fetch,
-    GetHeads,
-    Head,
-    HeadEntry,
-    HeadsQuery,
-    HeadsReply,
-    TimeEntry,
-    TimesQuery,
-    TimesReply,
-)
 from dafka_core.protocol.role import Outgoing
 from dafka_core.protocol.transactions import PublishCommitted
 from dafka_core.records import PartitionInfo
+
+MAX_PENDING_REQUESTS: Final = 4_096
+"""Requests that wait for an answer.  Peers ask again, so a store drops the newest beyond this."""
 
 E = TypeVar("E")
 
 
 @dataclass(frozen=True, slots=True)
 class AnnounceHeads:
-    """Publish the head of every partition: a store has come that knows no other way to ask."""
+    """Publish the head of every partition: C stores do not ask for them (docs/wire.md)."""
 
 
-Request = Fetch | GetHeads | ConsumerHello | HeadsQuery | TimesQuery
+Request = m.Fetch | m.GetHeads | m.ConsumerHello | m.HeadsQuery | m.TimesQuery
 Work = Request | AnnounceHeads | PublishCommitted
 
 
-def request_key(request: Work) -> tuple[object, ...]:
-    """Requests with one key are the same question: the newer one replaces the older."""
-    match request:
-        case Fetch():
-            return (Fetch, request.requestor, request.tp)
-        case GetHeads():
-            return (GetHeads, request.requestor, request.topic)
-        case ConsumerHello():
-            return (ConsumerHello, request.consumer)
-        case HeadsQuery() | TimesQuery():
-            return (type(request), request.requestor, request.query)
-        case AnnounceHeads():
-            return (AnnounceHeads,)
-        case PublishCommitted():
-            return (PublishCommitted, request.tp)
+class RequestQueue:
+    """Requests that wait; the one that has waited longest is next.
+
+    Of requests with the same key it keeps one: they are the same question.
+    """
+
+    def __init__(self) -> None:
+        self._requests: dict[tuple[object, ...], Work] = {}
+
+    def __len__(self) -> int:
+        return len(self._requests)
+
+    def add(self, request: Work) -> bool:
+        """Adds a request, to an older one with its key if there is one; False without room."""
+        key = _key(request)
+        older = self._requests.get(key)
+        if older is None and len(self._requests) >= MAX_PENDING_REQUESTS:
+            return False
+        self._requests[key] = request if older is None else _joined(older, request)
+        return True
+
+    def take(self) -> Work | None:
+        """Removes the next request."""
+        return self._requests.pop(next(iter(self._requests))) if self._requests else None
+
+    def put_back(self, rest: m.Fetch | PublishCommitted) -> None:
+        """Adds what is left of a request that was answered in part, behind all others."""
+        newer = self._requests.pop(_key(rest), None)
+        self._requests[_key(rest)] = rest if newer is None else _joined(rest, newer)
 
 
-def joined(older: Work, newer: Work) -> Work:
-    """What is asked by two requests of one key: the newer, after the older if it goes on.
+_KEYS: Final[dict[type, Callable[[Any], object]]] = {
+    m.Fetch: attrgetter("requestor", "tp"),
+    m.GetHeads: attrgetter("requestor", "topic"),
+    m.ConsumerHello: attrgetter("consumer"),
+    m.HeadsQuery: attrgetter("requestor", "query"),
+    m.TimesQuery: attrgetter("requestor", "query"),
+    PublishCommitted: attrgetter("tp"),
+    AnnounceHeads: type,
+}
 
-    Requestors ask for the next block while one is under way; else they have changed their mind.
+
+def _key(request: Work) -> tuple[type, object]:
+    kind = type(request)
+    return kind, _KEYS[kind](request)
+
+
+def _joined(older: Work, newer: Work) -> Work:
+    """The newer request, after the older one if it continues that.
+
+    Requestors fetch the next block while one is under way.  Otherwise they have changed their
+    mind.
     """
     if isinstance(older, PublishCommitted) and isinstance(newer, PublishCommitted):
         return older.joined(newer)
-    if not isinstance(older, Fetch) or not isinstance(newer, Fetch):
+    if not isinstance(older, m.Fetch) or not isinstance(newer, m.Fetch):
         return newer
     count = older.count + newer.count
     if newer.sequence != older.end or count > MAX_FETCH_COUNT:
         return newer
-    return Fetch(older.partition, older.requestor, older.topic, older.sequence, count)
+    return replace(older, count=count)
 
 
 def announcement(infos: Iterable[PartitionInfo]) -> list[Outgoing]:
     """The HEAD of each partition."""
-    return [Head(*info.tp, info.end - 1) for info in infos if info.end]
+    return [m.Head(*info.tp, info.end - 1) for info in infos if info.end]
 
 
-def goes_on(fetch: Fetch, end: int) -> list[Outgoing]:
+def goes_on(fetch: m.Fetch, end: int) -> list[Outgoing]:
     """What follows the answer to a FETCH if the partition goes on after it.
 
-    Deployed nodes ask for 100,000 records at the most, and for the next ones only when they hear
-    of a head again: from a partition whose producer is gone, never.
+    C nodes ask for 100,000 records at most, and for the next ones only when they receive a head
+    again (docs/wire.md, "For C nodes").
     """
     if end <= fetch.end:
         return []
-    head = Head(*fetch.tp, end - 1)
-    return [DirectHead(fetch.requestor, *fetch.tp, end - 1), head]
+    return [m.DirectHead(fetch.requestor, *fetch.tp, end - 1), m.Head(*fetch.tp, end - 1)]
 
 
 def head_messages(requestor: str, infos: Iterable[PartitionInfo]) -> list[Outgoing]:
-    """The answer to GET-HEADS: "one DIRECT-HEAD command for each partition"."""
-    return [DirectHead(requestor, *info.tp, info.end - 1) for info in infos if info.end]
+    """The answer to GET-HEADS; RFC 46: "one DIRECT-HEAD command for each partition"."""
+    return [m.DirectHead(requestor, *info.tp, info.end - 1) for info in infos if info.end]
 
 
-def heads_reply(query: HeadsQuery, store: str, infos: Sequence[PartitionInfo]) -> list[Outgoing]:
-    """The answer to a HEADS-QUERY: at least one part, as nothing is an answer, too."""
-    entries = [HeadEntry(*info) for info in infos if info.end]
-    parts = _parts(entries)
+def heads_reply(query: m.HeadsQuery, store: str, infos: Sequence[PartitionInfo]) -> list[Outgoing]:
+    """The answer to a HEADS-QUERY: at least one part, also when there is nothing to say."""
+    parts = _parts([info for info in infos if info.end])
     return [
-        HeadsReply(query.requestor, query.query, store, i, len(parts), tuple(part))
-        for i, part in enumerate(parts)
+        m.HeadsReply(query.requestor, query.query, store, number, len(parts), part)
+        for number, part in enumerate(parts)
     ]
 
 
-def times_reply(query: TimesQuery, store: str, times: Sequence[tuple[int, int]]) -> list[Outgoing]:
+def times_reply(
+    query: m.TimesQuery, store: str, times: Sequence[tuple[int, int]]
+) -> list[Outgoing]:
     """The answer to a TIMES-QUERY, in parts as a HEADS-REPLY."""
-    parts = _parts([TimeEntry(*time) for time in times])
+    parts = _parts(times)
     return [
-        TimesReply(query.requestor, query.query, store, i, len(parts), tuple(part))
-        for i, part in enumerate(parts)
+        m.TimesReply(query.requestor, query.query, store, number, len(parts), part)
+        for number, part in enumerate(parts)
     ]
 
 
-def _parts(entries: Sequence[E]) -> list[Sequence[E]]:
+def _parts(entries: Sequence[E]) -> list[tuple[E, ...]]:
     starts = range(0, max(len(entries), 1), MAX_REPLY_ENTRIES)
-    return [entries[i : i + MAX_REPLY_ENTRIES] for i in starts]
+    return [tuple(entries[start : start + MAX_REPLY_ENTRIES]) for start in starts]

@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from dafka_core.nodes import store_loop
-from dafka_core.protocol import partition_fetcher, store_role
+from dafka_core.protocol import partition_fetcher, store_requests
 from dafka_core.protocol.consumer_role import ConsumerRole
 from dafka_core.protocol.messages import Ack, DirectHead, Head, Message
 from dafka_core.protocol.producer_role import MAX_ACKING_STORES, ProducerRole
@@ -182,21 +182,21 @@ class Checkers:
             case StoreRole():
                 self._store(mesh, role)
             case ConsumerRole():
-                self._ahead(mesh, role._ahead, list(role._catchups.values()))
+                self._kept(mesh, role.reorder_budget, list(role.fetchers.values()))
                 for tp, (position, head) in role.positions().items():
                     self.never_backwards(mesh.name, (mesh.number, "head", tp), head)
                     if position > head:
                         self._world.fail(mesh.name, f"is at {position} beyond its head {head}")
-                self.most(mesh, "missing", len(role._missing), len(role._catchups))
+                self.most(mesh, "missing", len(role.scheduler), len(role.fetchers))
             case ReaderRole():
-                reads = [read for reads in role._reads.values() for read in reads]
-                self._ahead(mesh, role._ahead, [read.catchup for read in reads])
+                reads = [read for reads in role.reads.values() for read in reads]
+                self._kept(mesh, role.reorder_budget, [read.fetcher for read in reads])
             case ProducerRole():
                 self.never_backwards(mesh.name, (mesh.number, "durable"), role.durable)
                 self.most(mesh, "durable", role.durable, role.next_offset)
-                self.most(mesh, "acking stores", len(role._acked), MAX_ACKING_STORES)
-                kept = sum(len(batch.values) for batch in role._retained)
-                partly = len(role._retained[0].values) if role._retained else 0
+                self.most(mesh, "acking stores", len(role.acked), MAX_ACKING_STORES)
+                kept = sum(len(batch.values) for batch in role.retained)
+                partly = len(role.retained[0].values) if role.retained else 0
                 self.most(mesh, "kept records", kept, role.unacknowledged + partly)
 
     def most(self, mesh: SimulatedMesh, what: str, value: int, limit: int) -> None:
@@ -205,12 +205,12 @@ class Checkers:
             self._world.fail(mesh.name, f"{what}: {value}, at most {limit} are allowed")
 
     def _store(self, mesh: SimulatedMesh, role: StoreRole) -> None:
-        partitions = role._partitions
-        self._ahead(mesh, role._ahead, [p.catchup for p in partitions.values()])
-        self.most(mesh, "requests", len(role._requests), store_role.MAX_PENDING_REQUESTS + 1)
+        partitions = role.partitions
+        self._kept(mesh, role.reorder_budget, [p.fetcher for p in partitions.values()])
+        self.most(mesh, "requests", len(role.requests), store_requests.MAX_PENDING_REQUESTS + 1)
         for tp, partition in partitions.items():
             self.never_backwards(mesh.name, (mesh.number, "durable", tp), partition.durable)
-            self.never_backwards(mesh.name, (mesh.number, "head", tp), partition.catchup.head)
+            self.never_backwards(mesh.name, (mesh.number, "head", tp), partition.fetcher.head)
             on_disk = self.disks[role.address].end(tp)
             self.most(mesh, f"durable {tp}", partition.durable, on_disk)
         # It stops receiving in time: one look at the queue may go beyond the limit, with what was
@@ -224,19 +224,19 @@ class Checkers:
         )
         if self._seen.get(before, 0) >= store_loop.MAX_PENDING_BYTES:
             self.most(mesh, "bytes received while its disk is behind", mesh.taken_bytes, 0)
-        self._seen[ahead] = role._ahead.size_bytes + role._ahead.records
+        self._seen[ahead] = role.reorder_budget.size_bytes + role.reorder_budget.records
         self._seen[before] = role.pending_bytes
 
-    def _ahead(
-        self, mesh: SimulatedMesh, ahead: partition_fetcher.ReorderBudget, catchups: list[Any]
+    def _kept(
+        self, mesh: SimulatedMesh, budget: partition_fetcher.ReorderBudget, fetchers: list[Any]
     ) -> None:
-        kept = [batch for catchup in catchups for batch in catchup._ahead]
+        kept = [batch for fetcher in fetchers for batch in fetcher.kept]
         records = sum(len(batch.values) for batch in kept)
-        if ahead.records != records:
-            self._world.fail(mesh.name, f"counts {ahead.records} records ahead, holds {records}")
-        self.most(mesh, "records ahead", records, partition_fetcher.MAX_AHEAD_RECORDS)
+        if budget.records != records:
+            self._world.fail(mesh.name, f"counts {budget.records} records ahead, holds {records}")
+        self.most(mesh, "records ahead", records, partition_fetcher.MAX_REORDER_RECORDS)
         size_bytes = sum(batch.values.size_bytes for batch in kept)
-        self.most(mesh, "bytes ahead", size_bytes, partition_fetcher.MAX_AHEAD_BYTES)
+        self.most(mesh, "bytes ahead", size_bytes, partition_fetcher.MAX_REORDER_BYTES)
 
 
 def _name(batch: RecordBatch) -> str:

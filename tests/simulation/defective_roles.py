@@ -40,12 +40,12 @@ class WrongChunk(ProducerRole):
     """Indexes the first chunk's values instead of those of the chunk it has come to."""
 
     def _answer(self, fetch: Fetch) -> list[Outgoing]:
-        kept = [value for batch in self._retained for value in batch.values][:CHUNK_COUNT]
+        kept = [value for batch in self.retained for value in batch.values][:CHUNK_COUNT]
         answer: list[Outgoing] = []
         for message in super()._answer(fetch):
             assert isinstance(message, OutgoingBatch)
             batch = message.batch
-            first = batch.offset - self._retained[0].offset
+            first = batch.offset - self.retained[0].offset
             values = [kept[(first + i) % len(kept)] for i in range(len(batch.values))]
             wrong = RecordBatch(batch.tp, batch.offset, Values.of(values))
             answer.append(OutgoingBatch(wrong, message.requestor))
@@ -59,7 +59,7 @@ class ShiftedIndex(ProducerRole):
         answer: list[Outgoing] = []
         for message in super()._answer(fetch):
             assert isinstance(message, OutgoingBatch)
-            batch, kept = message.batch, self._retained[0]
+            batch, kept = message.batch, self.retained[0]
             if kept.offset < self.durable < kept.end and batch.offset >= self.durable:
                 values = kept.values[: min(len(batch.values), len(kept.values))]
                 batch = RecordBatch(batch.tp, batch.offset, values)
@@ -197,12 +197,12 @@ class StopsAfterBlock(ConsumerRole):
 class TakesPrefixes(ConsumerRole):
     """Trusts the subscription, which matches by prefix."""
 
-    def _catchup(self, tp: TopicPartition, latest: int) -> PartitionFetcher | None:
+    def _fetcher(self, tp: TopicPartition, latest: int) -> PartitionFetcher | None:
         if not any(tp.topic.startswith(own) for own in self._topics):
             return None
         known, self._topics = self._topics, {**self._topics, tp.topic: None}
         try:
-            return super()._catchup(tp, latest)
+            return super()._fetcher(tp, latest)
         finally:
             self._topics = known
 
@@ -213,8 +213,8 @@ class LatestIsOneTooFew(ConsumerRole):
     def on_message(self, now: float, message: Message, peer: str) -> list[Outgoing]:
         if isinstance(message, Head | DirectHead):
             tp = message.tp
-            if tp not in self._catchups:
-                self._catchup(tp, message.sequence)
+            if tp not in self.fetchers:
+                self._fetcher(tp, message.sequence)
         return super().on_message(now, message, peer)
 
 
@@ -222,9 +222,9 @@ class SkipsGaps(ConsumerRole):
     """What a PUB socket drops is not found again: the next record is taken."""
 
     def on_batch(self, now: float, requestor: str, batch: RecordBatch) -> list[Outgoing]:
-        catchup = self._catchups.get(batch.tp)
-        if catchup is not None and batch.offset > catchup.next_offset and self.room:
-            catchup.next_offset = batch.offset
+        fetcher = self.fetchers.get(batch.tp)
+        if fetcher is not None and batch.offset > fetcher.next_offset and self.room:
+            fetcher.next_offset = batch.offset
         return super().on_batch(now, requestor, batch)
 
 
@@ -232,8 +232,8 @@ class TakesTwice(ConsumerRole):
     """Does not look whether it has had a record already."""
 
     def on_batch(self, now: float, requestor: str, batch: RecordBatch) -> list[Outgoing]:
-        catchup = self._catchups.get(batch.tp)
-        if catchup is not None and batch.end <= catchup.next_offset and self.room:
+        fetcher = self.fetchers.get(batch.tp)
+        if fetcher is not None and batch.end <= fetcher.next_offset and self.room:
             self.delivered.append(batch)
         return super().on_batch(now, requestor, batch)
 

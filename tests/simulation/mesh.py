@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from tests.simulation.checkers import Checkers
 
 EXTENSION_IDS: Final = b"RPQTSUN"
-"""Commands that deployed nodes do not know."""
+"""Commands that C nodes do not know."""
 
 _ROUND_S: Final = 0.0001
 

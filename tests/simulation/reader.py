@@ -67,7 +67,7 @@ class ReaderHost(Host):
             self._role.directory.forget(question)
             self._choose(question)
         elif self._question is not None and now > self._deadline_s and self._greeted_once:
-            # A deployed store says hello once, and where that is lost only another node helps.
+            # A C store says hello once, and where that is lost only another node helps.
             self.world.note(self.name, "hears no store")
             self.world.after(0, self.give_up)
         read = self._read

@@ -20,7 +20,6 @@ from dafka_core.protocol import (
     partition_fetcher,
     producer_role,
     store_requests,
-    store_role,
 )
 
 TOPICS: Final = ("a", "ab", "abc", "b")
@@ -30,15 +29,15 @@ OURS: Final = "ours"
 RFC46: Final = "rfc46"
 SINGLE: Final = "single"
 """Styles of nodes: ours; ours with the layout of RFC 46; without packed records and queries, as
-deployed ones are."""
+C nodes are."""
 
 LIMITS: Final[dict[tuple[ModuleType, str], tuple[int, ...]]] = {
     (partition_fetcher, "FETCH_FIRST_COUNT"): (1, 3, 20),
     (partition_fetcher, "FETCH_BLOCK_COUNT"): (20, 60, 200),
     (partition_fetcher, "FETCH_BLOCK_BYTES"): (100, 1_000),
-    (partition_fetcher, "MAX_AHEAD_RECORDS"): (5, 40, 200),
-    (partition_fetcher, "MAX_AHEAD_BYTES"): (200, 4_000),
-    (store_role, "MAX_PENDING_REQUESTS"): (16, 64),
+    (partition_fetcher, "MAX_REORDER_RECORDS"): (5, 40, 200),
+    (partition_fetcher, "MAX_REORDER_BYTES"): (200, 4_000),
+    (store_requests, "MAX_PENDING_REQUESTS"): (16, 64),
     (store_requests, "MAX_REPLY_ENTRIES"): (1, 3),
     (store_loop, "MAX_PENDING_BYTES"): (100, 2_000),
     (store_loop, "SERVE_COUNT"): (2, 15, 100),

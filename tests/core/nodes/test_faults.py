@@ -176,7 +176,7 @@ def test_a_store_that_came_back_is_not_a_second_one(
             with pytest.raises(NotAcknowledgedError):
                 producer.flush(0.3)
             # It has acknowledged, though.
-            assert producer._role._acked == {store.address: 10}
+            assert producer._role.acked == {store.address: 10}
 
 
 def test_a_reader_survives_the_store_it_reads_from(cluster: EmbeddedCluster) -> None:

@@ -23,18 +23,16 @@ from dafka_core.protocol.messages import (
     Fetch,
     GetHeads,
     Head,
-    HeadEntry,
     HeadsQuery,
     HeadsReply,
     Message,
     RecordBatchMessage,
     RecordMessage,
     StoreHello,
-    TimeEntry,
     TimesQuery,
     TimesReply,
 )
-from dafka_core.records import TopicPartition, Transaction, TransactionState
+from dafka_core.records import PartitionInfo, TopicPartition, Transaction, TransactionState
 from tests.core.nodes.peers import PATIENCE_S, RawPeer, wait_until
 
 TP = TopicPartition("t", "P")
@@ -86,8 +84,8 @@ class Mesh:
         yield ConsumerHello(store, "R", (topic,))
         yield HeadsQuery("R", 1, (topic,))
         yield TimesQuery("R", 1, topic, partition, 0, 1)
-        yield HeadsReply(reader, 1, "S", 0, 1, (HeadEntry(topic, "P", 0, 1),))
-        yield TimesReply(reader, 1, "S", 0, 1, (TimeEntry(0, 1),))
+        yield HeadsReply(reader, 1, "S", 0, 1, (PartitionInfo(topic, "P", 0, 1),))
+        yield TimesReply(reader, 1, "S", 0, 1, ((0, 1),))
 
     def assert_works(self) -> None:
         """A record goes from the producer through all others."""

@@ -133,7 +133,7 @@ def test_a_slow_application_bounds_what_waits(
     [reading] = reader._reads.values()
     wait_until(lambda: not reading.read.room)
     # What had been asked for by then still comes; nothing more is asked for.
-    assert reading.read.catchup.next_offset < COUNT
+    assert reading.read.fetcher.next_offset < COUNT
     assert first.offset == 0
     assert [*first.values, *joined(batches, first.end)] == values(COUNT)
 
@@ -144,7 +144,7 @@ def test_a_range_given_up_is_forgotten(read: Read, tp: TopicPartition) -> None:
     next(batches)
     assert reader._reads
     batches.close()  # type: ignore[attr-defined]
-    wait_until(lambda: not reader._reads and not reader._role._reads)
+    wait_until(lambda: not reader._reads and not reader._role.reads)
 
 
 def test_a_closed_reader_says_so(read: Read, tp: TopicPartition) -> None:

@@ -84,4 +84,4 @@ def test_acknowledgements_of_two_stores_are_told_apart(
     ):
         producer.publish(b"0")
         producer.flush(PATIENCE_S)
-        assert producer._role._acked == {one.address: 1, two.address: 1}
+        assert producer._role.acked == {one.address: 1, two.address: 1}

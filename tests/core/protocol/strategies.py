@@ -16,7 +16,6 @@ from dafka_core.protocol.messages import (
     Fetch,
     GetHeads,
     Head,
-    HeadEntry,
     HeadsQuery,
     HeadsReply,
     Message,
@@ -24,11 +23,10 @@ from dafka_core.protocol.messages import (
     RecordMessage,
     StoreEndpoints,
     StoreHello,
-    TimeEntry,
     TimesQuery,
     TimesReply,
 )
-from dafka_core.records import NO_VERSION, Transaction
+from dafka_core.records import NO_VERSION, PartitionInfo, Transaction
 
 
 def names(least: int = 1) -> st.SearchStrategy[str]:
@@ -52,12 +50,12 @@ PART_OF_PARTS = st.tuples(st.integers(0, 2**32 - 2), st.integers(0, 2**32 - 2)).
 TOPICS = st.lists(names(), max_size=5).map(tuple)
 VALUES = st.binary(max_size=50)
 HEAD_ENTRIES = st.builds(
-    lambda topic, partition, ends: HeadEntry(topic, partition, min(ends), max(ends)),
+    lambda topic, partition, ends: PartitionInfo(topic, partition, min(ends), max(ends)),
     names(),
     names(),
     st.tuples(ENDS, ENDS),
 )
-TIME_ENTRIES = st.builds(TimeEntry, SEQUENCES, SEQUENCES)
+TIME_ENTRIES = st.tuples(SEQUENCES, SEQUENCES)
 NUMBERS = st.integers(NO_VERSION, MAX_SEQUENCE)
 MARGINS = st.none() | st.tuples(NUMBERS, st.integers(0, 9), st.integers(0, 9))
 """A unit's number, and how many of its records are before and behind those of a run."""

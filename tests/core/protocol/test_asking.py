@@ -13,12 +13,10 @@ from dafka_core.protocol.messages import (
     Ack,
     ConsumerHello,
     DirectHead,
-    HeadEntry,
     HeadsQuery,
     HeadsReply,
     StoreEndpoints,
     StoreHello,
-    TimeEntry,
     TimesQuery,
     TimesReply,
 )
@@ -52,8 +50,8 @@ def greet(of: StoreDirectory, store: str, now: float = 0.0) -> list[Outgoing]:
     return messages + of.on_message(now, HeadsReply(ME, GREETING, store, 0, 1, ()))
 
 
-def greet_deployed(of: StoreDirectory, store: str, now: float = 0.0) -> list[Outgoing]:
-    """The same for a deployed store, which knows no queries."""
+def greet_c_store(of: StoreDirectory, store: str, now: float = 0.0) -> list[Outgoing]:
+    """The same for a C store, which knows no queries."""
     messages = of.on_message(now, StoreHello(ME, store))
     return messages + of.on_subscribed(now, ConsumerHello, store)
 
@@ -62,7 +60,7 @@ def reply(
     of: StoreDirectory,
     question: StoreQuery,
     store: str,
-    *entries: HeadEntry,
+    *entries: PartitionInfo,
     now: float = 0.0,
     part: int = 0,
     parts: int = 1,
@@ -71,8 +69,10 @@ def reply(
     assert of.on_message(now, message) == []
 
 
-def entry(end: int, earliest: int = 0, partition: str = PARTITION, topic: str = TOPIC) -> HeadEntry:
-    return HeadEntry(topic, partition, earliest, end)
+def entry(
+    end: int, earliest: int = 0, partition: str = PARTITION, topic: str = TOPIC
+) -> PartitionInfo:
+    return PartitionInfo(topic, partition, earliest, end)
 
 
 def ask(of: StoreDirectory, *topics: str, now: float = 0.0) -> StoreQuery:
@@ -230,7 +230,7 @@ def test_a_store_whose_greeting_was_lost_is_known_by_its_answer() -> None:
     assert not answered(stores, question, 5.0)
     reply(stores, question, "S", entry(5), now=5.0)
     assert stores.stores == ["S"]
-    assert stores.deployed == []
+    assert stores.c_stores == []
     assert answered(stores, question, 5.0)
     assert question.heads == {(TOPIC, PARTITION): (0, 5)}
 
@@ -333,17 +333,17 @@ def test_times_are_those_of_the_store_that_knows_the_most() -> None:
     greet(stores, "S2")
     question, messages = stores.ask_times(1.0, TP, 3, 9)
     assert messages == [TimesQuery(ME, 1, TOPIC, PARTITION, 3, 9)]
-    stores.on_message(1.0, TimesReply(ME, 1, "S1", 0, 1, (TimeEntry(3, 100),)))
+    stores.on_message(1.0, TimesReply(ME, 1, "S1", 0, 1, ((3, 100),)))
     assert not answered(stores, question, 1.0)
-    stores.on_message(1.0, TimesReply(ME, 1, "S2", 1, 2, (TimeEntry(6, 90),)))
-    stores.on_message(1.0, TimesReply(ME, 1, "S2", 0, 2, (TimeEntry(3, 80),)))
+    stores.on_message(1.0, TimesReply(ME, 1, "S2", 1, 2, ((6, 90),)))
+    stores.on_message(1.0, TimesReply(ME, 1, "S2", 0, 2, ((3, 80),)))
     assert answered(stores, question, 1.0)
     assert question.best_times() == [(3, 80), (6, 90)]
 
 
-def test_times_are_unknown_to_deployed_stores() -> None:
+def test_times_are_unknown_to_c_stores() -> None:
     stores = directory()
-    greet_deployed(stores, "D1")
+    greet_c_store(stores, "D1")
     question, messages = stores.ask_times(1.0, TP, 3, 9)
     assert messages == [question.query]
     assert answered(stores, question, 1.0)
@@ -378,9 +378,9 @@ def test_endpoints_are_known_of_stores_that_are_there() -> None:
     assert of.endpoints == {}  # not heard of as a store yet
     greet(of, "S1")
     greet(of, "S2")
-    greet_deployed(of, "C1")
+    greet_c_store(of, "C1")
     assert of.endpoints == {"S1": ("grpc://h:1",)}
-    assert of.deployed == ["C1"]
+    assert of.c_stores == ["C1"]
     of.on_message(1.0, StoreEndpoints(ME, "S1", ("grpc://h:2",)))
     assert of.endpoints == {"S1": ("grpc://h:2",)}  # started again
     of.on_peer_lost("S1")

@@ -1,4 +1,4 @@
-"""Questions to deployed stores, whose answers have no end but silence."""
+"""Questions to C stores, whose answers have no end but silence."""
 
 from __future__ import annotations
 
@@ -8,7 +8,6 @@ from dafka_core.protocol.messages import (
     ConsumerHello,
     DirectHead,
     GetHeads,
-    HeadEntry,
     HeadsQuery,
     HeadsReply,
     StoreHello,
@@ -20,6 +19,7 @@ from dafka_core.protocol.store_directory import (
     StoreDirectory,
     StoreQuery,
 )
+from dafka_core.records import PartitionInfo
 from tests.core.protocol.model import PARTITION, TOPIC
 
 ME = "8E1BBB578999443B8818C5851AFC9A3F"
@@ -32,7 +32,7 @@ def directory() -> StoreDirectory:
 
 
 def greet(of: StoreDirectory, store: str, now: float = 0.0) -> list[Outgoing]:
-    """A deployed store and the directory have come to hear each other."""
+    """A C store and the directory have come to hear each other."""
     messages = of.on_message(now, StoreHello(ME, store))
     return messages + of.on_subscribed(now, ConsumerHello, store)
 
@@ -46,13 +46,13 @@ def answered(of: StoreDirectory, question: StoreQuery, now: float) -> bool:
     return question.answered
 
 
-def test_deployed_stores_are_asked_with_get_heads_and_answer_until_they_are_quiet() -> None:
+def test_c_stores_are_asked_with_get_heads_and_answer_until_they_are_quiet() -> None:
     stores = directory()
     greet(stores, "D1")
     question, messages = stores.ask_heads(1.0, ["b", "a"])
     assert messages == [HeadsQuery(ME, 1, ("a", "b")), GetHeads("a", ME), GetHeads("b", ME)]
     stores.on_message(1.1, DirectHead(ME, "a", PARTITION, 8))
-    # Deployed stores compare by prefix, so they tell of "ab", too.
+    # C stores compare by prefix, so they tell of "ab", too.
     stores.on_message(1.2, DirectHead(ME, "ab", PARTITION, 8))
     stores.on_message(1.2, DirectHead(ME, "b", "P2", 3))
     assert not answered(stores, question, 1.2 + QUIET_S - 0.01)
@@ -60,7 +60,7 @@ def test_deployed_stores_are_asked_with_get_heads_and_answer_until_they_are_quie
     assert question.heads == {("a", PARTITION): (0, 9), ("b", "P2"): (0, 4)}
 
 
-def test_deployed_stores_are_asked_for_all_topics_with_an_empty_one() -> None:
+def test_c_stores_are_asked_for_all_topics_with_an_empty_one() -> None:
     stores = directory()
     greet(stores, "D1")
     question, messages = stores.ask_heads(1.0, [])
@@ -71,7 +71,7 @@ def test_deployed_stores_are_asked_for_all_topics_with_an_empty_one() -> None:
 
 
 @pytest.mark.parametrize("latency_s", [0.0, 0.05, 0.15, 0.3, 0.39])
-def test_a_slow_deployed_store_is_not_asked_again_and_again(latency_s: float) -> None:
+def test_a_slow_c_store_is_not_asked_again_and_again(latency_s: float) -> None:
     # Each time of asking ends the silence that ends the answer.
     stores = directory()
     greet(stores, "D1")
@@ -91,7 +91,7 @@ def test_a_slow_deployed_store_is_not_asked_again_and_again(latency_s: float) ->
     assert question.heads == {(TOPIC, PARTITION): (0, 9)}
 
 
-def test_a_deployed_store_that_does_not_hear_us_yet_is_waited_for() -> None:
+def test_a_c_store_that_does_not_hear_us_yet_is_waited_for() -> None:
     stores = directory()
     stores.on_message(0.0, StoreHello(ME, "D1"))
     question = ask(stores, now=1.0)
@@ -108,16 +108,16 @@ def test_both_kinds_of_stores_together() -> None:
     question, messages = stores.ask_heads(1.0, [TOPIC])
     assert messages == [question.query, GetHeads(TOPIC, ME)]
     stores.on_message(1.1, DirectHead(ME, TOPIC, PARTITION, 20))
-    entries = (HeadEntry(TOPIC, PARTITION, 4, 9),)
+    entries = (PartitionInfo(TOPIC, PARTITION, 4, 9),)
     stores.on_message(1.2, HeadsReply(ME, question.query.query, "S1", 0, 1, entries))
     assert not answered(stores, question, 1.2 + QUIET_S - 0.01)
     assert answered(stores, question, 1.2 + QUIET_S)
-    # A deployed store has nothing trimmed.
+    # A C store has nothing trimmed.
     assert question.heads == {(TOPIC, PARTITION): (0, 21)}
 
 
 @pytest.mark.parametrize("hello_first", [True, False])
-def test_a_new_deployed_store_is_asked_whichever_way_is_open_first(hello_first: bool) -> None:
+def test_a_new_c_store_is_asked_whichever_way_is_open_first(hello_first: bool) -> None:
     stores = directory()
     question = ask(stores, "t", now=1.0)
 
@@ -135,7 +135,7 @@ def test_a_new_deployed_store_is_asked_whichever_way_is_open_first(hello_first: 
     assert question.heads == {("t", PARTITION): (0, 9)}
 
 
-def test_a_deployed_store_that_was_lost_needs_only_to_greet_anew() -> None:
+def test_a_c_store_that_was_lost_needs_only_to_greet_anew() -> None:
     # Its connection to us has lasted, so it does not subscribe a second time.
     stores = directory()
     greet(stores, "D1")
@@ -148,7 +148,7 @@ def test_a_deployed_store_that_was_lost_needs_only_to_greet_anew() -> None:
     assert answered(stores, question, 3.2 + QUIET_S)
 
 
-def test_deployed_stores_are_asked_as_often_as_it_matters() -> None:
+def test_c_stores_are_asked_as_often_as_it_matters() -> None:
     stores = directory()
     greet(stores, "D1")
     question, _ = stores.ask_heads(1.0, ["t"], rounds=3)

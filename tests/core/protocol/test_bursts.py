@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from dafka_core.errors import ProtocolError
 from dafka_core.protocol import bulk_decoder
 from dafka_core.protocol.bulk_decoder import BulkDecoder
-from dafka_core.protocol.codec import RFC46, decode, encode, encode_batch_prefix
+from dafka_core.protocol.codec import C_LAYOUT, RFC46, decode, encode, encode_batch_prefix
 from dafka_core.protocol.limits import MAX_BATCH_COUNT, MAX_SEQUENCE
 from dafka_core.protocol.messages import (
     DirectRecord,
@@ -136,7 +136,7 @@ PACKED = st.builds(
 )
 INVALID = st.one_of(
     st.tuples(st.binary(max_size=40), st.binary(max_size=9)).map(lambda pair: [pair]),
-    st.builds(two_frames, MESSAGES, st.sampled_from([RFC46, "deployed"])),
+    st.builds(two_frames, MESSAGES, st.sampled_from([RFC46, C_LAYOUT])),
     st.builds(cut, SINGLE | PACKED, st.integers(1, 20)),
     st.builds(cut, PACKED, st.just(4)),
     st.builds(cut_values, PACKED, st.integers(1, 9)),

@@ -205,22 +205,22 @@ def follow(role: ConsumerRole, network: Network, total: int, *, rate: int) -> li
 )
 @example(0, 1.0, 15.0, 40, 1 << 18)
 def test_everything_is_delivered_once_and_in_order(
-    seed: int, loss: float, faults_end_s: float, rate: int, ahead: int
+    seed: int, loss: float, faults_end_s: float, rate: int, most_kept: int
 ) -> None:
     total = 10 * rate * 10
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(partition_fetcher, "MAX_AHEAD_RECORDS", ahead)
+        patch.setattr(partition_fetcher, "MAX_REORDER_RECORDS", most_kept)
         role = consumer("earliest")
         delivered = follow(role, Network(seed, loss, faults_end_s), total, rate=rate)
         assert delivered == list(range(total))
-        assert role._ahead.records == role._ahead.size_bytes == 0
+        assert role.reorder_budget.records == role.reorder_budget.size_bytes == 0
         assert role.positions() == {(TOPIC, PARTITION): (total, total)}
-        assert role._missing.deadline() is None
+        assert role.scheduler.deadline() is None
 
 
 @pytest.mark.parametrize("extra", [0, 1])
 def test_replays_a_long_partition_whose_producer_is_gone(extra: int) -> None:
-    # Deployed consumers stop after one block; deployed stores answer with one record too many.
+    # C consumers stop after one block; C stores answer with one record too many.
     role = consumer("earliest")
     total = 350_000
     requests = fetches_in(role.on_message(0.0, DirectHead(ME, TOPIC, PARTITION, total - 1), STORE))

@@ -23,7 +23,7 @@ def test_a_put_is_published_when_it_is_on_disk() -> None:
     assert role.host(0.0, run_of(0, 10))
     assert role.on_tick(0.0) == []
     assert role.pending_bytes == 10 * 9
-    (batch,) = role._pending
+    (batch,) = role.pending
     acked, record, announced = disk.store(role)
     assert isinstance(acked, Ack)
     assert [message.batch for message in runs_in([record])] == [batch]

@@ -106,7 +106,7 @@ def test_acknowledged_runs_are_given_up_and_no_others() -> None:
     assert fetched(role, 20, 30) == [run_of(20, 30)]
     acknowledge(role, 30)
     assert role.unacknowledged == 0
-    assert role._retained == []
+    assert role.retained == []
     assert fetched(role, 29, 30) == []
 
 
@@ -149,7 +149,7 @@ def test_two_acknowledgements_of_one_store_are_one() -> None:
     assert role.durable == 7
 
 
-def test_deployed_stores_are_told_apart_by_who_sent_it() -> None:
+def test_c_stores_are_told_apart_by_who_sent_it() -> None:
     role = producer(acks=2)
     publish(role, 10)
     acknowledge(role, 10, peer="S1")
@@ -173,7 +173,7 @@ def test_names_of_stores_are_bounded() -> None:
     publish(role, 10)
     for i in range(MAX_ACKING_STORES + 100):
         acknowledge(role, 1, store=f"S{i}")
-    assert len(role._acked) == MAX_ACKING_STORES
+    assert len(role.acked) == MAX_ACKING_STORES
     # Those known go on to count.
     acknowledge(role, 10, store="S1")
     acknowledge(role, 10, store="S2")
@@ -264,7 +264,7 @@ def test_who_subscribes_is_told_at_once_where_the_partition_is() -> None:
     # Stores subscribe to all topics, by the empty prefix.
     for topic in (TOPIC, "hel", ""):
         assert role.on_subscribed(0.0, RecordBatchMessage, topic) == [Head(TOPIC, PARTITION, 2)]
-        # Deployed nodes, which subscribe to nothing else, are to ask only when they are heard.
+        # C nodes, which subscribe to nothing else, are to ask only when they are heard.
         for kind in (RecordMessage, Head):
             assert role.on_subscribed(0.0, kind, topic) == []
     assert role.on_subscribed(0.0, RecordBatchMessage, "hello, too") == []
@@ -311,7 +311,7 @@ def test_its_last_record_in_a_store_is_an_acknowledgement_that_was_lost() -> Non
 
 
 def test_another_record_at_its_offset_is_no_acknowledgement() -> None:
-    # A deployed store that was missed when the partition was resumed keeps what it has.
+    # A C store that was missed when the partition was resumed keeps what it has.
     role = producer()
     publish(role, 3)
     role.on_batch(0.0, PARTITION, RecordBatch.of(TP, 2, [b"of another life"]))

@@ -8,13 +8,12 @@ from dafka_core.protocol.messages import (
     ConsumerHello,
     Fetch,
     Head,
-    HeadEntry,
     HeadsQuery,
     HeadsReply,
 )
 from dafka_core.protocol.producer_role import MAX_ACKING_STORES
 from dafka_core.protocol.store_directory import GREETING, SETTLE_S
-from dafka_core.records import RecordBatch
+from dafka_core.records import PartitionInfo, RecordBatch
 from tests.core.protocol.model import PARTITION, TOPIC, TP, run_of
 from tests.core.protocol.test_producing import acknowledge, fetched, producer, publish
 
@@ -33,7 +32,7 @@ def test_resumes_where_the_furthest_store_says_that_it_ended() -> None:
     # Stores acknowledge what they have to a producer they hear of; that is no head yet.
     acknowledge(role, 7, store="S1")
     for store, end in (("S1", 7), ("S2", 9)):
-        entries = (HeadEntry(TOPIC, PARTITION, 0, end), HeadEntry(TOPIC, "P2", 0, 99))
+        entries = (PartitionInfo(TOPIC, PARTITION, 0, end), PartitionInfo(TOPIC, "P2", 0, 99))
         role.on_message(0.1, HeadsReply(PARTITION, 1, store, 0, 1, entries), "")
     role.on_tick(SETTLE_S)
     assert question.answered
@@ -105,4 +104,4 @@ def test_names_of_stores_that_have_more_are_bounded() -> None:
     role = producer()
     for i in range(2 * MAX_ACKING_STORES):
         acknowledge(role, 7, f"S{i}")
-    assert len(role._beyond) == MAX_ACKING_STORES
+    assert len(role.beyond) == MAX_ACKING_STORES

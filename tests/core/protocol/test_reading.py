@@ -83,7 +83,7 @@ def test_more_than_was_asked_for_is_cut_off() -> None:
     role = reader()
     read = role.read(TP, 10, 40)
     role.on_tick(0.0)
-    # Deployed stores send one record more than they were asked for.
+    # C stores send one record more than they were asked for.
     direct(role, 5, 30)
     direct(role, 30, 41)
     assert taken(read) == list(range(10, 40))
@@ -91,7 +91,7 @@ def test_more_than_was_asked_for_is_cut_off() -> None:
     for start, end in ((40, 50), (10, 40), (39, 41)):
         assert direct(role, start, end) == []
     assert read.delivered == []
-    assert role._ahead.records == 0
+    assert role.reorder_budget.records == 0
 
 
 def test_records_of_others_are_not_taken() -> None:
@@ -120,12 +120,12 @@ def test_asks_again_for_what_does_not_come() -> None:
     st.sampled_from([0, 100, 1 << 18]),
 )
 def test_ranges_become_complete_whatever_the_network_does(
-    seed: int, loss: float, ranges: list[tuple[int, int]], ahead: int
+    seed: int, loss: float, ranges: list[tuple[int, int]], most_kept: int
 ) -> None:
     faults_end_s, log_end = 5.0, 6_000
     network = Network(seed, loss, faults_end_s)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(partition_fetcher, "MAX_AHEAD_RECORDS", ahead)
+        patch.setattr(partition_fetcher, "MAX_REORDER_RECORDS", most_kept)
         role = reader()
         reads = [role.read(TP, start, start + count) for start, count in ranges]
         tenth = 0
@@ -145,8 +145,8 @@ def test_ranges_become_complete_whatever_the_network_does(
         for read, (start, count) in zip(reads, ranges, strict=True):
             assert taken(read) == list(range(start, start + count))
             role.forget(read)
-    assert role._ahead.records == role._ahead.size_bytes == 0
-    assert role._reads == {}
+    assert role.reorder_budget.records == role.reorder_budget.size_bytes == 0
+    assert role.reads == {}
 
 
 def test_a_long_range_needs_no_time_beyond_that_of_its_answers() -> None:
@@ -182,16 +182,16 @@ def test_a_range_that_is_forgotten_gives_its_room_back() -> None:
     other = role.read(TP, 0, 50)
     direct(role, 60, 80)
     direct(role, 30, 40)
-    assert role._ahead.records == 40
+    assert role.reorder_budget.records == 40
     role.forget(read)
-    assert role._ahead.records == 10
+    assert role.reorder_budget.records == 10
     role.forget(read)
     direct(role, 0, 30)
     direct(role, 40, 50)
     assert read.delivered == []
     assert taken(other) == list(range(50))
     role.forget(other)
-    assert role._ahead.records == role._ahead.size_bytes == 0
+    assert role.reorder_budget.records == role.reorder_budget.size_bytes == 0
     assert role.on_tick(99.0) == []
 
 
@@ -201,7 +201,7 @@ def test_two_reads_of_one_range_are_two() -> None:
     direct(role, 0, 5)
     assert [taken(read) for read in reads] == [[0, 1, 2, 3, 4]] * 2
     role.forget(reads[1])
-    assert [id(r) for r in role._reads[TP]] == [id(reads[0])]
+    assert [id(r) for r in role.reads[TP]] == [id(reads[0])]
 
 
 @pytest.mark.parametrize("kind", [Fetch, ConsumerHello])

@@ -11,21 +11,20 @@ from dafka_core.protocol.messages import (
     DirectHead,
     Fetch,
     GetHeads,
-    HeadEntry,
     HeadsQuery,
     HeadsReply,
-    TimeEntry,
     TimesQuery,
     TimesReply,
 )
 from dafka_core.protocol.store_requests import (
+    MAX_PENDING_REQUESTS,
     AnnounceHeads,
     Request,
     head_messages,
     heads_reply,
     times_reply,
 )
-from dafka_core.protocol.store_role import MAX_PENDING_REQUESTS, StoreRole
+from dafka_core.protocol.store_role import StoreRole
 from dafka_core.protocol.transactions import PublishCommitted
 from dafka_core.records import PartitionInfo
 from tests.core.protocol.model import PARTITION, TOPIC
@@ -50,12 +49,12 @@ def queue(role: StoreRole, *requests: Request) -> None:
 def taken(role: StoreRole) -> list[Request]:
     """All requests, in the order in which they are served."""
     requests = []
-    while role.has_requests():
-        request = role.take_request()
+    while role.requests:
+        request = role.requests.take()
         assert request is not None
         assert not isinstance(request, AnnounceHeads | PublishCommitted)
         requests.append(request)
-    assert role.take_request() is None
+    assert role.requests.take() is None
     return requests
 
 
@@ -117,30 +116,30 @@ def test_the_next_block_is_joined_to_the_one_before() -> None:
 def test_the_rest_of_a_request_is_served_after_others() -> None:
     role = store()
     queue(role, asked(0, 100), asked(0, requestor="C2"))
-    assert role.take_request() == asked(0, 100)
-    role.put_back(asked(40, 60))
+    assert role.requests.take() == asked(0, 100)
+    role.requests.put_back(asked(40, 60))
     assert taken(role) == [asked(0, requestor="C2"), asked(40, 60)]
 
 
 def test_a_newer_request_counts_more_than_the_rest_of_an_older_one() -> None:
     role = store()
     queue(role, asked(0, 100))
-    role.take_request()
+    role.requests.take()
     queue(role, asked(7, 5))
-    role.put_back(asked(40, 60))
+    role.requests.put_back(asked(40, 60))
     assert taken(role) == [asked(7, 5)]
 
 
 def test_the_next_block_is_joined_to_the_rest_of_the_one_before() -> None:
     role = store()
     queue(role, asked(0, 100))
-    role.take_request()
+    role.requests.take()
     queue(role, asked(100, 50))
-    role.put_back(asked(40, 60))
+    role.requests.put_back(asked(40, 60))
     assert taken(role) == [asked(40, 110)]
     queue(role, asked(0, 100))
-    role.take_request()
-    role.put_back(asked(40, 60))
+    role.requests.take()
+    role.requests.put_back(asked(40, 60))
     queue(role, asked(100, 50))
     assert taken(role) == [asked(40, 110)]
 
@@ -190,7 +189,7 @@ def test_heads_replies_come_in_parts(count: int, sizes: list[int]) -> None:
     infos = infos_of(count)
     empty = PartitionInfo(TOPIC, "empty", 0, 0)
     messages = heads_reply(HeadsQuery("C", 7, ()), ME, [empty, *infos])
-    entries: list[HeadEntry] = []
+    entries: list[PartitionInfo] = []
     for part, message in zip(range(len(sizes)), messages, strict=True):
         assert isinstance(message, HeadsReply)
         assert (message.requestor, message.query, message.store) == ("C", 7, ME)
@@ -198,7 +197,7 @@ def test_heads_replies_come_in_parts(count: int, sizes: list[int]) -> None:
         entries.extend(message.entries)
         assert decode(encode(message)) == message
     assert [len(m.entries) for m in messages if isinstance(m, HeadsReply)] == sizes
-    assert [PartitionInfo(*entry) for entry in entries] == infos
+    assert entries == infos
 
 
 @part_sizes
@@ -206,7 +205,7 @@ def test_times_replies_come_in_parts(count: int, sizes: list[int]) -> None:
     times = [(i, 1_000_000 * i) for i in range(count)]
     query = TimesQuery("C", 7, TOPIC, PARTITION, 0, count + 1)
     messages = times_reply(query, ME, times)
-    entries: list[TimeEntry] = []
+    entries: list[tuple[int, int]] = []
     for part, message in zip(range(len(sizes)), messages, strict=True):
         assert isinstance(message, TimesReply)
         assert (message.requestor, message.query, message.store) == ("C", 7, ME)

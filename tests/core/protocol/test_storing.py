@@ -123,7 +123,7 @@ def test_acknowledges_again_when_a_record_comes_again() -> None:
     role.on_batch(0.0, "", run_of(0, 10))
     disk.store(role)
     for batch in (run_of(0, 10), run_of(3, 4), run_of(9, 10)):
-        # The sender has not heard it; deployed stores keep silent, and it waits for ever.
+        # The sender has not heard it; C stores keep silent, and it waits for ever.
         assert role.on_batch(1.0, "", batch) == []
         assert role.on_tick(1.0) == [ack(10)]
         assert role.take_pending() == []
@@ -230,13 +230,13 @@ def test_records_sent_to_somebody_else_are_not_taken() -> None:
     st.integers(1, 5),
 )
 def test_every_record_is_stored_and_acknowledged_whatever_the_network_does(
-    seed: int, loss: float, rate: int, ahead: int, sync_every: int
+    seed: int, loss: float, rate: int, most_kept: int, sync_every: int
 ) -> None:
     faults_end_s, total = 10.0, 60 * rate
     network = Network(seed, loss, faults_end_s)
     disk = Disk()
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(partition_fetcher, "MAX_AHEAD_RECORDS", ahead)
+        patch.setattr(partition_fetcher, "MAX_REORDER_RECORDS", most_kept)
         role = store(disk)
         published = acknowledged = tenth = 0
         while acknowledged < total:
@@ -299,7 +299,7 @@ def test_partitions_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
         role.on_message(0.0, Head(TOPIC, f"P{i}", 5), "")
         role.on_batch(0.0, "", run_of(0, 1, partition=f"P{i}"))
     assert len(role.take_pending()) == 10
-    assert len(role._partitions) == 10
+    assert len(role.partitions) == 10
 
 
 def test_a_head_that_is_a_lie_costs_little() -> None:

@@ -10,7 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dafka_core.errors import DafkaError, FencedError, OffsetConflictError
-from dafka_core.protocol import store_role
+from dafka_core.protocol import store_requests, store_role
+from dafka_core.protocol.codec import pack_batch_numbers, unpack_batch_numbers
 from dafka_core.protocol.hosted_partitions import HEAD_INTERVAL_S
 from dafka_core.protocol.messages import Ack, GetHeads, Head
 from dafka_core.protocol.partition_fetcher import MAX_PARTITIONS, PartitionFetcher, ReorderBudget
@@ -21,9 +22,7 @@ from dafka_core.protocol.transactions import (
     MAX_PUBLISHED_TRANSACTIONS,
     PublishCommitted,
     continued,
-    pack_batch_tail,
     split_by_transaction,
-    unpack_batch_tail,
 )
 from dafka_core.records import (
     NO_VERSION,
@@ -85,7 +84,7 @@ def test_what_is_staged_is_not_told_to_anybody() -> None:
     assert role.next_offset(TP) == 10
     head(role, 10)
     assert role.on_tick(HEAD_INTERVAL_S) == [ack(10)]
-    assert role.take_request() is None
+    assert role.requests.take() is None
 
 
 def test_what_is_committed_is_acknowledged_and_then_published() -> None:
@@ -99,7 +98,7 @@ def test_what_is_committed_is_acknowledged_and_then_published() -> None:
     assert role.next_offset(TP) == 20
     # Nothing says where it ends before the records are on their way.
     assert role.on_tick(5.0) == []
-    publish = role.take_request()
+    publish = role.requests.take()
     assert publish == PublishCommitted(TP, 10, 20, (Transaction(1, 10, 20),))
     announced = [Head(TOPIC, PARTITION, 19)]
     assert role.on_published(publish) == announced
@@ -112,7 +111,7 @@ def test_a_commit_that_cannot_be_changes_nothing() -> None:
     role.commit(0.0, commit(10, 20))
     assert store(role, None, FENCED) == []
     assert role.next_offset(TP) == 10
-    assert not role.has_requests()
+    assert not role.requests
     role.on_batch(0.0, "", run_of(10, 15))
     assert store(role) == [ack(15)]
 
@@ -123,10 +122,10 @@ def test_a_repeated_commit_is_published_once() -> None:
     role.commit(0.0, commit(0, 20))
     role.commit(0.0, commit(0, 20))
     assert store(role) == [ack(20)]
-    assert role.take_request() is not None
+    assert role.requests.take() is not None
     role.commit(0.0, commit(0, 20))
     assert store(role) == []
-    assert not role.has_requests()
+    assert not role.requests
 
 
 def test_records_that_come_during_a_commit_are_asked_for_when_it_is_there() -> None:
@@ -138,7 +137,7 @@ def test_records_that_come_during_a_commit_are_asked_for_when_it_is_there() -> N
         assert role.on_batch(0.0, "", run_of(10, 15)) == []
         assert role.on_batch(0.0, "", run_of(20, 25)) == []
         assert not role.host(0.0, run_of(10, 15))
-        assert [type(entry) for entry in role._pending] == [Stage, Commit]
+        assert [type(entry) for entry in role.pending] == [Stage, Commit]
         store(role, None, outcome)
         (fetch,) = fetches_in(role.on_tick(0.1))
         assert (fetch.sequence, fetch.end) == (first, 25)
@@ -181,7 +180,7 @@ def test_the_log_is_given_everything_in_order() -> None:
 def test_with_too_many_requests_waiting_only_the_head_is_published(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(store_role, "MAX_PENDING_REQUESTS", 0)
+    monkeypatch.setattr(store_requests, "MAX_PENDING_REQUESTS", 0)
     role = role_at(0)
     role.stage(staged(0, 20))
     role.commit(0.0, commit(0, 20))
@@ -197,9 +196,9 @@ def test_partitions_of_commits_are_bounded(monkeypatch: pytest.MonkeyPatch) -> N
     assert not role.commit(0.0, Commit(many))
     assert not role.stage(Stage(run_of(0, 1, partition="P9"), A))
     assert [type(entry) for entry in taken(role)] == [Stage]
-    assert len(role._partitions) == 2
+    assert len(role.partitions) == 2
     # None of them waits for a commit that was not taken.
-    assert all(not partition.commits for partition in role._partitions.values())
+    assert all(not partition.commits for partition in role.partitions.values())
 
 
 def test_a_commit_of_nothing() -> None:
@@ -349,16 +348,16 @@ def test_what_is_left_to_publish_is_put_back_before_what_is_newer() -> None:
     role.stage(staged(0, 20))
     role.commit(0.0, commit(0, 20))
     store(role)
-    publish = role.take_request()
+    publish = role.requests.take()
     assert isinstance(publish, PublishCommitted)
     role.stage(staged(20, 25))
     role.commit(0.0, commit(20, 25, number=2))
     store(role)
     role.on_subscribed(0.0, Head, "")
-    role.put_back(publish.rest(8))
-    assert role.take_request() == AnnounceHeads()
+    role.requests.put_back(publish.rest(8))
+    assert role.requests.take() == AnnounceHeads()
     transactions = (Transaction(1, 0, 20), Transaction(2, 20, 25))
-    assert role.take_request() == PublishCommitted(TP, 8, 25, transactions)
+    assert role.requests.take() == PublishCommitted(TP, 8, 25, transactions)
 
 
 def test_going_on_with_a_unit() -> None:
@@ -380,23 +379,23 @@ def test_going_on_with_a_unit() -> None:
 def test_the_tail_of_a_header_comes_back(
     sequence: int, count: int, transaction: Transaction | None
 ) -> None:
-    packed = pack_batch_tail(sequence, count, transaction)
-    assert unpack_batch_tail(packed) == (sequence, count, transaction)
+    packed = pack_batch_numbers(sequence, count, transaction)
+    assert unpack_batch_numbers(packed) == (sequence, count, transaction)
 
 
 def test_a_reader_that_has_records_from_elsewhere() -> None:
-    ahead = ReorderBudget()
-    catchup = PartitionFetcher(TP, 0, ahead)
+    budget = ReorderBudget()
+    fetcher = PartitionFetcher(TP, 0, budget)
     for start, end in ((20, 30), (25, 40), (50, 60)):
-        assert catchup.take(0.0, run_of(start, end)) == []
-    assert catchup.advance(5) == []
-    assert (catchup.next_offset, catchup.head) == (5, 60)
-    assert offsets_of(catchup.advance(22)) == list(range(22, 40))
-    assert catchup.advance(30) == []
-    assert offsets_of(catchup.advance(50)) == list(range(50, 60))
-    assert (catchup.next_offset, ahead.records, ahead.size_bytes) == (60, 0, 0)
-    assert catchup.advance(70) == []
-    assert (catchup.next_offset, catchup.head, catchup.deadline()) == (70, 70, None)
+        assert fetcher.take(0.0, run_of(start, end)) == []
+    assert fetcher.advance(5) == []
+    assert (fetcher.next_offset, fetcher.head) == (5, 60)
+    assert offsets_of(fetcher.advance(22)) == list(range(22, 40))
+    assert fetcher.advance(30) == []
+    assert offsets_of(fetcher.advance(50)) == list(range(50, 60))
+    assert (fetcher.next_offset, budget.records, budget.size_bytes) == (60, 0, 0)
+    assert fetcher.advance(70) == []
+    assert (fetcher.next_offset, fetcher.head, fetcher.deadline()) == (70, 70, None)
 
 
 def test_hosted_runs_are_published_as_ever() -> None:

@@ -239,7 +239,7 @@ def test_topics_that_are_not_utf8_survive(octets: bytes, layout: str) -> None:
     assert encode(message, layout) == frames
 
 
-def test_deployed_acks_do_not_say_which_store() -> None:
+def test_acks_of_c_nodes_do_not_say_which_store() -> None:
     message = m.Ack("P", "t", 1, "S")
     assert decode(encode(message, C_LAYOUT)) == m.Ack("P", "t", 1)
     assert decode(encode(message, RFC46)) == message

@@ -26,7 +26,7 @@ from dafka_core.protocol.limits import (
     MAX_SEQUENCE,
 )
 from dafka_core.protocol.validation import unpack_batch
-from dafka_core.records import NO_VERSION, Transaction
+from dafka_core.records import NO_VERSION, PartitionInfo, Transaction
 
 
 @contextmanager
@@ -53,7 +53,7 @@ def test_255_bytes_fit(layout: str, long: str) -> None:
         m.GetHeads(long, long),
         m.ConsumerHello(long, long, (long, long)),
         m.TimesQuery(long, 1, long, long, 0, 1),
-        m.HeadsReply(long, 1, long, 0, 1, (m.HeadEntry(long, long, 0, 1),)),
+        m.HeadsReply(long, 1, long, 0, 1, (PartitionInfo(long, long, 0, 1),)),
     ):
         assert decode(encode(message, layout)) == message
 
@@ -102,9 +102,9 @@ RUNS: list[m.RecordBatchMessage | m.DirectRecordBatch] = [
 @pytest.mark.parametrize(
     ("sequence", "count", "value", "why"),
     [
-        (0, 0, b"", "a run has 1 to 65536 records"),
-        (0, MAX_BATCH_COUNT + 1, bytes(4 * MAX_BATCH_COUNT + 4), "a run has 1 to 65536 records"),
-        (0, 2**32 - 1, b"", "a run has 1 to 65536 records"),
+        (0, 0, b"", "a batch has 1 to 65536 records"),
+        (0, MAX_BATCH_COUNT + 1, bytes(4 * MAX_BATCH_COUNT + 4), "a batch has 1 to 65536 records"),
+        (0, 2**32 - 1, b"", "a batch has 1 to 65536 records"),
         (0, 1, b"", "shorter than its lengths"),
         (0, 3, bytes(11), "shorter than its lengths"),
         (0, MAX_BATCH_COUNT, bytes(4), "shorter than its lengths"),
@@ -133,16 +133,16 @@ def test_runs_that_cannot_be(
 @pytest.mark.parametrize(
     ("transaction", "why"),
     [
-        ((0, 8, 9), "within its unit"),
-        ((0, 0, 7), "within its unit"),
-        ((0, 7, 7), "within its unit"),
-        ((0, 2**64 - 1, 2**63 - 1), "within its unit"),
-        ((1, 0, 0), "within its unit"),
+        ((0, 8, 9), "within its transaction"),
+        ((0, 0, 7), "within its transaction"),
+        ((0, 7, 7), "within its transaction"),
+        ((0, 2**64 - 1, 2**63 - 1), "within its transaction"),
+        ((1, 0, 0), "within its transaction"),
         ((0, 0, 2**63), "an end must lie in"),
         ((0, 0, 2**64 - 1), "an end must lie in"),
-        ((2**63 - 1, 0, 8), "a unit's number must lie in"),
-        ((2**63, 0, 8), "a unit's number must lie in"),
-        ((2**64 - 2, 0, 8), "a unit's number must lie in"),
+        ((2**63 - 1, 0, 8), "a version must lie in"),
+        ((2**63, 0, 8), "a version must lie in"),
+        ((2**64 - 2, 0, 8), "a version must lie in"),
     ],
 )
 def test_units_that_cannot_be(
@@ -198,15 +198,16 @@ def test_announced_counts_that_are_lies(start: str, count: int, rest: str) -> No
     frame = bytes.fromhex(start) + count.to_bytes(4, "big") + bytes.fromhex(rest)
     # Beyond the limits it is the announcement that is refused, not what comes after it.
     most = MAX_HELLO_BYTES // 4 if start[:2] in ("57", "51") else MAX_REPLY_ENTRIES
-    why = f"a list has at most {most} entries" if count >= 2**31 else None
+    why = f"the count of entries must lie in 0 to {most}" if count >= 2**31 else None
     with quickly_and_without_memory(), pytest.raises(ProtocolError, match=why):
         decode([frame])
 
 
 def test_largest_replies_are_not_refused() -> None:
     long = "x" * 255
-    heads = m.HeadsReply(long, 1, long, 0, 1, (m.HeadEntry(long, long, 0, 1),) * MAX_REPLY_ENTRIES)
-    times = m.TimesReply(long, 1, long, 0, 1, (m.TimeEntry(1, 1),) * MAX_REPLY_ENTRIES)
+    info = PartitionInfo(long, long, 0, 1)
+    heads = m.HeadsReply(long, 1, long, 0, 1, (info,) * MAX_REPLY_ENTRIES)
+    times = m.TimesReply(long, 1, long, 0, 1, ((1, 1),) * MAX_REPLY_ENTRIES)
     for layout in LAYOUTS:
         assert decode(encode(heads, layout)) == heads
         assert decode(encode(times, layout)) == times
