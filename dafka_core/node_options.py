@@ -129,6 +129,11 @@ class NodeOptions(Options):
         if not self.tower:
             object.__setattr__(self, "tower", parse_towers(None))
 
+    @property
+    def tower_names(self) -> list[str]:
+        """The towers as text."""
+        return [str(tower) for tower in self.tower]
+
 
 @dataclass(frozen=True)
 class ProducerOptions(NodeOptions):

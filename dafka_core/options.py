@@ -12,7 +12,7 @@ import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, ClassVar, NamedTuple, Self, TypeVar
 
-from dafka_core.errors import ConfigError
+from dafka_core.errors import ConfigError, ProtocolError
 
 DEFAULT_TOWER = "127.0.0.1:5556:5557"
 DEFAULT_SUB_PORT = 5556
@@ -130,6 +130,14 @@ def unknown(name: str, known: Iterable[str]) -> str:
     if near:
         return f"there is no such option; did you mean {folded[near[0]]!r}?"
     return f"there is no such option; there are {', '.join(names)}"
+
+
+def check_argument(name: str, value: Any, check: Callable[[Any], None]) -> None:
+    """Raises ConfigError, naming the argument, if ``check`` finds that no message can carry it."""
+    try:
+        check(value)
+    except ProtocolError as error:
+        raise ConfigError(name, value, error.reason) from None
 
 
 def _option_fields(cls: type[Options]) -> list[dataclasses.Field[Any]]:

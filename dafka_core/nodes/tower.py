@@ -16,7 +16,7 @@ import zmq
 from dafka_core.closing import Closing
 from dafka_core.errors import ConfigError, NodeFailedError, ProtocolError
 from dafka_core.node_options import TowerOptions
-from dafka_core.nodes.sockets import keep_alive
+from dafka_core.nodes.sockets import CONTROL_COUNT, new_socket, received
 from dafka_core.nodes.threads import NodeThread
 from dafka_core.protocol.beacons import (
     WELCOME,
@@ -28,9 +28,6 @@ from dafka_core.protocol.beacons import (
 
 MAX_BEACON_BYTES: Final = 4096
 """A beacon's largest frame is a UUID or host of 255 octets."""
-
-BURST_COUNT: Final = 1_000
-"""Beacons taken before the stop signal is looked at."""
 
 _ADDRESS = re.compile(r"tcp://(?P<host>.+):(?P<port>\d+|\*)")
 
@@ -48,17 +45,15 @@ class Tower(Closing):
     def __init__(self, **options: Any) -> None:
         config = TowerOptions.build(options)
         self.invalid_count = 0
-        """Beacons that were none; they were dropped."""
+        """Invalid beacons; they were dropped."""
         self._failure: BaseException | None = None
         self._context = zmq.Context()
-        self._xsub = self._context.socket(zmq.XSUB)
-        self._xpub = self._context.socket(zmq.XPUB)
+        self._xsub = new_socket(self._context, zmq.XSUB, MAX_BEACON_BYTES)
+        self._xpub = new_socket(self._context, zmq.XPUB, MAX_BEACON_BYTES)
         self._xpub.set(zmq.XPUB_WELCOME_MSG, WELCOME)
-        for socket in (self._xsub, self._xpub):
-            socket.set(zmq.MAXMSGSIZE, MAX_BEACON_BYTES)
-            # Without it a node that vanishes leaves a descriptor here for ever.
-            keep_alive(socket)
-        self._stop_signal, self._stopped = self._pair()
+        self._stop_signal, self._stopped = (self._context.socket(zmq.PAIR) for _ in range(2))
+        self._stopped.bind("inproc://stop")
+        self._stop_signal.connect("inproc://stop")
         try:
             sub_host, self.sub_port = _bind(self._xsub, "sub_address", config.sub_address)
             _, self.pub_port = _bind(self._xpub, "pub_address", config.pub_address)
@@ -92,12 +87,6 @@ class Tower(Closing):
                 self._stop_signal.send(b"", zmq.NOBLOCK)
             self._thread.join()
 
-    def _pair(self) -> tuple[zmq.Socket[bytes], zmq.Socket[bytes]]:
-        ours, theirs = self._context.socket(zmq.PAIR), self._context.socket(zmq.PAIR)
-        ours.bind(f"inproc://stop-{id(self)}")
-        theirs.connect(f"inproc://stop-{id(self)}")
-        return ours, theirs
-
     def _run(self) -> None:
         poller = zmq.Poller()
         for socket in (self._xsub, self._xpub, self._stopped):
@@ -111,17 +100,13 @@ class Tower(Closing):
                     self._pass_subscriptions()
                 if self._xsub in ready:
                     self._pass_beacons()
-        except BaseException as error:  # noqa: BLE001 -- whatever it is, ``wait`` must tell
+        except BaseException as error:  # noqa: BLE001 -- ``wait`` tells of every error
             self._failure = error
         finally:
             self._context.destroy(linger=0)
 
     def _pass_subscriptions(self) -> None:
-        for _ in range(BURST_COUNT):
-            try:
-                frames = self._xpub.recv_multipart(zmq.NOBLOCK)
-            except zmq.Again:
-                return
+        for frames in received(self._xpub):
             # The welcome message is the tower's own: nodes have nothing to publish there.
             if len(frames) == 1 and frames[0][:1] in (b"\x00", b"\x01"):
                 if frames[0][1:2] != WELCOME:
@@ -130,13 +115,12 @@ class Tower(Closing):
                 self.invalid_count += 1
 
     def _pass_beacons(self) -> None:
-        for _ in range(BURST_COUNT):
+        for _ in range(CONTROL_COUNT):
             try:
                 frames = self._xsub.recv_multipart(zmq.NOBLOCK, copy=False)
+                beacon = decode_node_beacon([frame.bytes for frame in frames])
             except zmq.Again:
                 return
-            try:
-                beacon = decode_node_beacon([frame.bytes for frame in frames])
             except ProtocolError:
                 self.invalid_count += 1
                 continue

@@ -273,7 +273,7 @@ def test_endpoints_that_cannot_be(tower: str, open_nodes: ExitStack, acks: int) 
         for frames in ([b"B"], [b"W", b"more"], [b"B", b"", b""], [b"B"] * 5, [b"Bx", b""]):
             says.send_multipart(frames)
         says.send_multipart(encode_tower_beacon(TowerBeacon("LAST", "tcp://127.0.0.1:9")))
-        wait_until(lambda: producer._mesh._peers.knows("LAST"))
+        wait_until(lambda: producer._mesh.peers.table.knows("LAST"))
         producer._mesh.check()
         assert producer._mesh.invalid_count >= 14
 

@@ -132,7 +132,7 @@ def test_it_ends_quickly(log: Log, monkeypatch: pytest.MonkeyPatch) -> None:
 def test_it_ends_with_its_log(log: Log) -> None:
     merger = MergeThread(log)
     log.close()
-    assert merger._thread.join(30)
+    assert merger.join(30)
     merger.close()
 
 

@@ -130,10 +130,10 @@ def test_a_slow_application_bounds_what_waits(
     reader = read(max_queued_bytes=1_000)
     batches = reader.read(tp, 0, COUNT, timeout_s=PATIENCE_S)
     first = next(batches)
-    [reading] = reader._reads.values()
-    wait_until(lambda: not reading.read.room)
+    [reading] = reader._reads
+    wait_until(lambda: not reading.range.room)
     # What had been asked for by then still comes; nothing more is asked for.
-    assert reading.read.catchup.next_offset < COUNT
+    assert reading.range.catchup.next_offset < COUNT
     assert first.offset == 0
     assert [*first.values, *joined(batches, first.end)] == values(COUNT)
 
