@@ -19,11 +19,7 @@ Timeout = Annotated[
 
 
 def topics(
-    *,
-    tower: Towers = None,
-    as_json: AsJson = False,
-    timeout_s: Timeout = 10.0,
-    **options: Any,
+    *, tower: Towers = None, as_json: AsJson = False, timeout_s: Timeout = 10.0, **options: Any
 ) -> None:
     """List the topics that stores have: partitions and records of each."""
     totals: dict[str, list[int]] = {}

@@ -8,14 +8,9 @@ from collections.abc import Sequence
 from concurrent.futures import Future, InvalidStateError
 from dataclasses import dataclass
 from itertools import zip_longest
-from typing import Any, Final, TypeVar
+from typing import Any, Final
 
-from dafka_core.errors import (
-    ClosedError,
-    DafkaError,
-    OffsetConflictError,
-    StoreUnreachableError,
-)
+from dafka_core.errors import ClosedError, DafkaError, OffsetConflictError, StoreUnreachableError
 from dafka_core.nodes.mesh import Mesh
 from dafka_core.protocol.store_role import StoreRole
 from dafka_core.records import (
@@ -32,25 +27,29 @@ MAX_PUT_BYTES: Final = 64 << 20
 """Values of all writers together on their way to the disk; further ones wait.  It is enough for the
 disk to have the next group when it has written one."""
 
-T = TypeVar("T")
-
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Request:
-    """An entry on its way to the disk, and the future of the writer that waits for it."""
+    """A writer's entries on their way to the disk, and the future by which the writer waits."""
 
-    entry: LogEntry
+    entries: Sequence[LogEntry]
     future: Future[Any]
-    result: Any
+
+    @property
+    def batch(self) -> RecordBatch | None:
+        """The records, if there are some: these are the only entry then."""
+        entry = self.entries[-1] if self.entries else None
+        batch = entry.batch if isinstance(entry, Stage) else entry
+        return batch if isinstance(batch, RecordBatch) else None
 
     def end(self, error: BaseException | None) -> None:
-        """Gives the future its result, or the error."""
-        # The store may have failed it meanwhile, and the writer may have cancelled it.
+        """Tells the writer: all is on disk, or there was an error."""
+        # The store may have failed the future meanwhile, and the writer may have cancelled it.
         with contextlib.suppress(InvalidStateError):
-            if error is None:
-                self.future.set_result(self.result)
-            else:
+            if error is not None:
                 self.future.set_exception(error)
+            else:
+                self.future.set_result(self.batch.end if self.batch else None)
 
 
 class AppendQueue:
@@ -76,7 +75,7 @@ class AppendQueue:
         Waits for room.  The future gives the partition's end when the batch is on disk, synced; it
         fails with OffsetConflictError where the batch begins elsewhere.
         """
-        return self._submit([batch], batch.end, batch.values.size_bytes)
+        return self._submit(batch)
 
     def stage(self, batch: RecordBatch, attempt: str, version: int = NO_VERSION) -> Future[int]:
         """Stages a batch where the records end that the attempt has staged, or the partition does.
@@ -90,7 +89,7 @@ class AppendQueue:
             ValueError: the attempt is not 32 upper-case hexadecimal digits.
         """
         attempt_octets(attempt)
-        return self._submit([Stage(batch, attempt, version)], batch.end, batch.values.size_bytes)
+        return self._submit(Stage(batch, attempt, version))
 
     def commit(self, transactions: Sequence[StagedTransaction]) -> Future[None]:
         """Makes staged transactions visible, all of them or none; they are on disk then, synced.
@@ -103,7 +102,7 @@ class AppendQueue:
         """
         for transaction in transactions:
             attempt_octets(transaction.attempt)
-        return self._submit([Commit(tuple(transactions))], None)
+        return self._submit(Commit(tuple(transactions)))
 
     def discard(self, discards: Sequence[Discard]) -> Future[None]:
         """Gives up what attempts have staged.
@@ -113,11 +112,7 @@ class AppendQueue:
         """
         for discard in discards:
             attempt_octets(discard.attempt)
-        if not discards:
-            done: Future[None] = Future()
-            done.set_result(None)
-            return done
-        return self._submit(discards, None)
+        return self._submit(*discards)
 
     def transaction_states(self, partitions: Sequence[TopicPartition]) -> list[TransactionState]:
         """How far partitions and their transactions are on disk."""
@@ -128,11 +123,7 @@ class AppendQueue:
         return self._log.end(tp)
 
     def wait(
-        self,
-        tp: TopicPartition,
-        end: int,
-        timeout_s: float,
-        transaction: Transaction | None = None,
+        self, tp: TopicPartition, end: int, timeout_s: float, transaction: Transaction | None = None
     ) -> int:
         """Waits until the partition reaches ``end`` on disk, wherever the records come from.
 
@@ -152,7 +143,7 @@ class AppendQueue:
         if transaction is not None and found >= transaction.end:
             last = self._log.transaction_state(tp).transaction
             if last != transaction and (last is None or last.version <= transaction.version):
-                self._submit([SetTransaction(tp, transaction)], None).result()
+                self._submit(SetTransaction(tp, transaction)).result()
         return found
 
     def on_written(
@@ -161,7 +152,7 @@ class AppendQueue:
         """The log has done this, or not where an outcome says why (in the loop)."""
         for entry, error in zip_longest(entries, outcomes):
             # Entries come back in the order in which the role took them, among other nodes'.
-            request = next((each for each in self._at_role if each.entry is entry), None)
+            request = next((each for each in self._at_role if each.entries[-1] is entry), None)
             if request is not None:
                 self._at_role.remove(request)
                 request.end(error)
@@ -177,19 +168,19 @@ class AppendQueue:
         for request in requests:
             request.end(self._failure)
 
-    def _submit(self, entries: Sequence[LogEntry], result: T, size_bytes: int = 0) -> Future[T]:
-        """Gives entries to the role when there is room; the future is that of the last one."""
-        future: Future[T] = Future()
-        request = _Request(entries[-1], future, result)
+    def _submit(self, *entries: LogEntry) -> Future[Any]:
+        """Gives entries to the role, in order, when there is room."""
+        request = _Request(entries, Future())
+        size_bytes = request.batch.values.size_bytes if request.batch else 0
 
         def has_room() -> bool:
             return not self._size_bytes or self._size_bytes + size_bytes <= MAX_PUT_BYTES
 
         with self._changed:
             self._changed.wait_for(lambda: self._failure or has_room())
-            if self._failure is not None:
-                future.set_exception(self._failure)
-                return future
+            if self._failure is not None or not entries:
+                request.end(self._failure)
+                return request.future
             self._requests.add(request)
             self._size_bytes += size_bytes
 
@@ -200,18 +191,18 @@ class AppendQueue:
                 self._changed.notify_all()
 
         def give(now: float) -> None:
-            errors = [self._give(now, entry) for entry in entries]
-            if errors[-1] is None:
-                self._at_role.append(request)
+            refusals = [self._give(now, entry) for entry in entries]
+            if any(refusals):
+                request.end(refusals[-1])
             else:
-                request.end(errors[-1])
+                self._at_role.append(request)
 
-        future.add_done_callback(give_room_back)
+        request.future.add_done_callback(give_room_back)
         try:
             self._mesh.call_soon(give)
         except DafkaError as error:
             request.end(error)
-        return future
+        return request.future
 
     def _give(self, now: float, entry: LogEntry) -> DafkaError | None:
         """Gives the role an entry; returns why the role has not taken it."""

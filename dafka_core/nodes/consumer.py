@@ -40,7 +40,9 @@ class Consumer(Closing):
 
     def __init__(self, *, start: Start = "earliest", **options: Any) -> None:
         self._config = ConsumerOptions.build(options)
-        self._role = ConsumerRole(new_address(), _checked_start(start))
+        self.address = new_address()
+        """The consumer's UUID."""
+        self._role = ConsumerRole(self.address, _checked_start(start))
         self._lock = threading.Lock()
         self._queue: deque[tuple[RecordBatch, int]] = deque()  # with the sizes of their values
         self._queued_records = 0
@@ -50,11 +52,6 @@ class Consumer(Closing):
         self._current_values: list[bytes] = []
         self._mesh = Mesh("consumer", self._role, self._config)
         self._mesh.start(self._on_round)
-
-    @property
-    def address(self) -> str:
-        """The consumer's UUID."""
-        return self._role.address
 
     @property
     def subscription(self) -> list[str]:

@@ -55,10 +55,6 @@ class MergeThread(Closing):
         self._thread = NodeThread("dafka-merger", self._run)
         self._thread.start()
 
-    def join(self, timeout_s: float | None) -> bool:
-        """Waits for the thread to end; True if it has."""
-        return self._thread.join(timeout_s)
-
     def close(self) -> None:
         """Ends, after the step under way: some ten milliseconds.  May be repeated."""
         self._closed.set()

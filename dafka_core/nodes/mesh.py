@@ -26,7 +26,6 @@ from dafka_core.errors import (
 )
 from dafka_core.node_options import NodeOptions
 from dafka_core.nodes.addresses import own_host
-from dafka_core.nodes.interruptible import InterruptibleCondition
 from dafka_core.nodes.peers import Peers
 from dafka_core.nodes.sockets import (
     drop_stalled_peers,
@@ -37,7 +36,7 @@ from dafka_core.nodes.sockets import (
     send_packed,
 )
 from dafka_core.nodes.subscribers import Subscribers
-from dafka_core.nodes.threads import NodeThread
+from dafka_core.nodes.threads import InterruptibleCondition, NodeThread
 from dafka_core.protocol.beacons import NodeBeacon
 from dafka_core.protocol.bulk_decoder import BulkDecoder
 from dafka_core.protocol.codec import C_LAYOUT, decode, encode, parse_subscription
@@ -66,12 +65,7 @@ class Mesh(Closing):
     """
 
     def __init__(
-        self,
-        kind: str,
-        role: Role,
-        config: NodeOptions,
-        *,
-        tell_peers_apart: bool = False,
+        self, kind: str, role: Role, config: NodeOptions, *, tell_peers_apart: bool = False
     ) -> None:
         self.kind = kind
         self.role = role
@@ -98,12 +92,7 @@ class Mesh(Closing):
         self.beacon = NodeBeacon(role.address, *self._bind())
         """Where peers reach the node."""
         self.peers = Peers(
-            self._context,
-            config,
-            self.beacon,
-            poller=self._poller,
-            prefixes=role.subscriptions(),
-            tell_apart=tell_peers_apart,
+            self.beacon, role.subscriptions(), config, self._context, self._poller, tell_peers_apart
         )
         """Used by the loop's thread only, once it has started."""
         self._thread = NodeThread(f"dafka-{kind}", self._run)
@@ -211,11 +200,11 @@ class Mesh(Closing):
     def close(self) -> None:
         """Ends the loop and closes the sockets; may be called twice."""
         self._stopping = True
-        if not self._thread.started:
+        if self._thread.started:
+            self.wake()
+            self._thread.join()
+        else:
             self._close_sockets()
-            return
-        self.wake()
-        self._thread.join()
 
     # -- called by the loop's thread only --------------------------------------------------------
 
@@ -297,11 +286,8 @@ class Mesh(Closing):
         return self._on_round(now)
 
     def _timeout_ms(self, now: float) -> int:
-        if self._calls:
-            return 0
-        due, deadline = self.peers.beacon_due, self.role.deadline(now)
-        if deadline is not None:
-            due = min(due, deadline)
+        deadline = self.role.deadline(now)
+        due = self.peers.beacon_due if deadline is None else min(deadline, self.peers.beacon_due)
         return max(0, int((due - now) * 1000) + 1)
 
     def _run_calls(self, now: float) -> None:

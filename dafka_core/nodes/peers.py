@@ -41,19 +41,18 @@ class Peers:
 
     Args:
         beacon: what is announced to the towers.
-        poller: is given the sockets to poll.
         prefixes: what to subscribe to at every peer.
+        poller: is given the sockets to poll.
         tell_apart: whether each peer has a socket of its own, so that senders are known.
     """
 
     def __init__(
         self,
-        context: zmq.Context[zmq.Socket[bytes]],
-        config: NodeOptions,
         beacon: NodeBeacon,
-        *,
-        poller: zmq.Poller,
         prefixes: Iterable[bytes],
+        config: NodeOptions,
+        context: zmq.Context[zmq.Socket[bytes]],
+        poller: zmq.Poller,
         tell_apart: bool,
     ) -> None:
         self.table = PeerTable(beacon.node, expiry_s=config.peer_expiry_ms / 1000)
@@ -95,9 +94,9 @@ class Peers:
                 socket.subscribe(prefix)
 
     def unsubscribe(self, prefixes: Iterable[bytes]) -> None:
-        """Takes subscriptions back, each of which was made."""
+        """Takes subscriptions back."""
         for prefix in prefixes:
-            del self._prefixes[prefix]
+            self._prefixes.pop(prefix, None)
             for socket in self._sockets.values():
                 socket.unsubscribe(prefix)
 

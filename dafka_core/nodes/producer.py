@@ -9,12 +9,7 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any, Final
 
 from dafka_core.closing import Closing
-from dafka_core.errors import (
-    BackPressureError,
-    ClosedError,
-    ConfigError,
-    NotAcknowledgedError,
-)
+from dafka_core.errors import BackPressureError, ClosedError, ConfigError, NotAcknowledgedError
 from dafka_core.node_options import ProducerOptions
 from dafka_core.nodes.addresses import new_address
 from dafka_core.nodes.mesh import Mesh

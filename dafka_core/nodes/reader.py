@@ -9,12 +9,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from dafka_core.closing import Closing
-from dafka_core.errors import (
-    ClosedError,
-    DataLossError,
-    FetchTimeoutError,
-    NodeFailedError,
-)
+from dafka_core.errors import ClosedError, DataLossError, FetchTimeoutError, NodeFailedError
 from dafka_core.node_options import ReaderOptions
 from dafka_core.nodes.addresses import new_address
 from dafka_core.nodes.mesh import Mesh
@@ -37,16 +32,13 @@ class Reader(Closing):
 
     def __init__(self, **options: Any) -> None:
         self._config = ReaderOptions.build(options)
-        self._role = ReaderRole(new_address())
+        self.address = new_address()
+        """The reader's UUID."""
+        self._role = ReaderRole(self.address)
         self._lock = threading.Lock()
         self._reads: set[_Read] = set()
         self._mesh = Mesh("reader", self._role, self._config)
         self._mesh.start(self._on_round)
-
-    @property
-    def address(self) -> str:
-        """The reader's UUID."""
-        return self._role.address
 
     def stores(self) -> list[str]:
         """The addresses of the stores heard of so far."""

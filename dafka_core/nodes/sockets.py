@@ -51,10 +51,7 @@ _RECORD_IDS = b"MD"
 
 
 def new_socket(
-    context: zmq.Context[zmq.Socket[bytes]],
-    kind: int,
-    max_bytes: int,
-    high_water_mark: int = 1_000,
+    context: zmq.Context[zmq.Socket[bytes]], kind: int, max_bytes: int, high_water_mark: int = 1_000
 ) -> zmq.Socket[bytes]:
     """A socket that refuses frames above ``max_bytes``, and drops what it has not sent at its end.
 

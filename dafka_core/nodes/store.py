@@ -44,11 +44,10 @@ class Store(Closing):
         with contextlib.ExitStack() as undo:
             self.log = undo.enter_context(Log(directory))
             self.log.discard_stale(STAGED_HOURS * 3600)
-            self._role = StoreRole(
-                _kept_address(self.log.directory),
-                self.log.end,
-                sync_interval_s=config.sync_interval_ms / 1000,
-            )
+            self.address = _kept_address(self.log.directory)
+            """The store's UUID.  It lasts as long as the directory."""
+            sync_interval_s = config.sync_interval_ms / 1000
+            self._role = StoreRole(self.address, self.log.end, sync_interval_s=sync_interval_s)
             self._log_writer = undo.enter_context(LogWriter(self.log, self._on_written))
             self._merge_thread = undo.enter_context(MergeThread(self.log))
             self._mesh = undo.enter_context(Mesh("store", self._role, config))
@@ -59,11 +58,6 @@ class Store(Closing):
             loop = StoreLoop(self._role, self.log, self._log_writer, self._mesh)
             self._mesh.start(loop.on_round)
             undo.pop_all()
-
-    @property
-    def address(self) -> str:
-        """The store's UUID.  It lasts as long as the directory."""
-        return self._role.address
 
     @property
     def locations(self) -> tuple[str, ...]:

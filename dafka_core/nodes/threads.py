@@ -1,11 +1,54 @@
-"""A node's threads.  An exception of a signal's handler may end a wait for them."""
+"""A node's threads, and how an application's thread waits for what they do.
+
+``threading.Condition`` and ``threading.Event`` cannot be used for it: when a signal's handler
+raises (Ctrl-C) just after they have released their lock, or before they hold it again, they raise
+"release unlocked lock" instead.  Here a waiting thread holds no lock, and waits in one call of C.
+"""
 
 from __future__ import annotations
 
+import contextlib
 import threading
+import time
 from collections.abc import Callable
+from queue import Empty, SimpleQueue
+from typing import TypeVar
 
-from dafka_core.nodes.interruptible import InterruptibleCondition
+T = TypeVar("T")
+
+
+class InterruptibleCondition:
+    """Wakes waiting threads, so that each looks again at what it waits for."""
+
+    def __init__(self) -> None:
+        self._waiting: set[SimpleQueue[None]] = set()
+
+    def notify(self) -> None:
+        """To be called after each change, from any thread, whatever locks it holds."""
+        for waiter in tuple(self._waiting):
+            if waiter.empty():  # otherwise its thread is going to look again anyway
+                waiter.put(None)
+
+    def wait_until(self, condition: Callable[[], T], timeout_s: float | None) -> T:
+        """Waits until ``condition()`` is true, at most ``timeout_s`` seconds (None: for ever).
+
+        Returns what ``condition`` has returned last.  An error of ``condition`` ends the wait.
+        """
+        started_s = time.monotonic()
+        waiter: SimpleQueue[None] = SimpleQueue()
+        try:
+            self._waiting.add(waiter)
+            while True:
+                found = condition()
+                remaining_s = timeout_s
+                if timeout_s is not None:
+                    remaining_s = max(started_s + timeout_s - time.monotonic(), 0.0)
+                if found or remaining_s == 0:
+                    return found
+                with contextlib.suppress(Empty):
+                    waiter.get(timeout=remaining_s)
+        finally:
+            self._waiting.discard(waiter)
 
 
 class NodeThread:

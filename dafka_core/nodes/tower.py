@@ -61,13 +61,10 @@ class Tower(Closing):
             self._context.destroy(linger=0)
             raise
         self.host = _reachable(sub_host)
+        self.tower = f"{self.host}:{self.sub_port}:{self.pub_port}"
+        """``HOST:SUB_PORT:PUB_PORT``, for the ``tower`` option of nodes."""
         self._thread = NodeThread("dafka-tower", self._run)
         self._thread.start()
-
-    @property
-    def tower(self) -> str:
-        """``HOST:SUB_PORT:PUB_PORT``, for the ``tower`` option of nodes."""
-        return f"{self.host}:{self.sub_port}:{self.pub_port}"
 
     def wait(self, timeout_s: float | None = None) -> bool:
         """Waits until the tower has stopped; True if it has.

@@ -21,8 +21,7 @@ from dafka_core import (
     Reader,
     Tower,
 )
-from dafka_core.nodes.interruptible import InterruptibleCondition
-from dafka_core.nodes.threads import NodeThread
+from dafka_core.nodes.threads import InterruptibleCondition, NodeThread
 from tests.core.nodes.peers import ANY_PORTS
 
 PATIENCE_S = 30.0
