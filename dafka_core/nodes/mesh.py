@@ -72,6 +72,7 @@ class Mesh(Closing):
         self.failure: BaseException | None = None
         """What ended the loop, if it was an error."""
         self._config = config
+        self._towers = [str(tower) for tower in config.tower]
         self._on_round: Callable[[float], bool] = lambda now: False
         self._calls: deque[Callable[[float], object]] = deque()
         self._round_ended = InterruptibleCondition()
@@ -119,7 +120,7 @@ class Mesh(Closing):
         timeout_s = None if self._config.wait_for_tower else self._config.tower_timeout_s
         try:
             if not self.wait_until(lambda: self.peers.tower_found, timeout_s):
-                raise TowerNotFoundError(self._config.tower_names, self._config.tower_timeout_s)
+                raise TowerNotFoundError(self._towers, self._config.tower_timeout_s)
         except BaseException:
             self.close()
             raise
@@ -176,7 +177,7 @@ class Mesh(Closing):
         answered = self.wait_until(lambda: query.answered, timeout_s)
         self.call_soon(lambda now: directory.forget(query))
         if not answered:
-            raise NoStoreError(self._config.tower_names, timeout_s)
+            raise NoStoreError(self._towers, timeout_s)
         return query
 
     def wake(self) -> None:
