@@ -19,9 +19,8 @@ from dafka_core.records import (
     StagedTransaction,
     TopicPartition,
     Transaction,
-    TransactionState,
 )
-from dafka_core.storage import Commit, Discard, Log, LogEntry, SetTransaction, Stage, attempt_octets
+from dafka_core.storage import Commit, Discard, Log, LogEntry, SetTransaction, Stage
 
 MAX_PUT_BYTES: Final = 64 << 20
 """Values of all writers together on their way to the disk; further ones wait.  It is enough for the
@@ -55,8 +54,10 @@ class _Request:
 class AppendQueue:
     """Hands writers' log entries to the store's loop, and tells the writers when they are on disk.
 
-    Thread-safe; ``on_written`` and ``fail`` are for the store.  Every future also fails with
-    StoreError, NodeFailedError or ClosedError when the store has ended.
+    Thread-safe; ``on_written`` and ``fail`` are for the store.  The caller has checked the entries:
+    an attempt that is not 32 upper-case hexadecimal digits would be an error of the log, with which
+    the store ends.  Every future also fails with StoreError, NodeFailedError or ClosedError when
+    the store has ended.
     """
 
     def __init__(self, mesh: Mesh, role: StoreRole, log: Log) -> None:
@@ -84,11 +85,7 @@ class AppendQueue:
         synced; it fails with FencedError where another attempt has taken over, with
         OffsetConflictError where the batch begins elsewhere, and with TransactionExistsError where
         transaction ``version`` is committed already.
-
-        Raises:
-            ValueError: the attempt is not 32 upper-case hexadecimal digits.
         """
-        attempt_octets(attempt)
         return self._submit(Stage(batch, attempt, version))
 
     def commit(self, transactions: Sequence[StagedTransaction]) -> Future[None]:
@@ -96,31 +93,12 @@ class AppendQueue:
 
         The future fails with FencedError or OffsetConflictError for a transaction that is not what
         its attempt has staged.  What is committed already remains so.
-
-        Raises:
-            ValueError: an attempt is not 32 upper-case hexadecimal digits.
         """
-        for transaction in transactions:
-            attempt_octets(transaction.attempt)
         return self._submit(Commit(tuple(transactions)))
 
     def discard(self, discards: Sequence[Discard]) -> Future[None]:
-        """Gives up what attempts have staged.
-
-        Raises:
-            ValueError: an attempt is not 32 upper-case hexadecimal digits.
-        """
-        for discard in discards:
-            attempt_octets(discard.attempt)
+        """Gives up what attempts have staged."""
         return self._submit(*discards)
-
-    def transaction_states(self, partitions: Sequence[TopicPartition]) -> list[TransactionState]:
-        """How far partitions and their transactions are on disk."""
-        return [self._log.transaction_state(tp) for tp in partitions]
-
-    def end(self, tp: TopicPartition) -> int:
-        """The partition's end on disk."""
-        return self._log.end(tp)
 
     def wait(
         self, tp: TopicPartition, end: int, timeout_s: float, transaction: Transaction | None = None

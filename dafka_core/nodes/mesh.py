@@ -46,9 +46,6 @@ from dafka_core.protocol.role import Outgoing, OutgoingBatch, Role
 from dafka_core.protocol.store_directory import StoreDirectory, StoreQuery
 from dafka_core.records import RecordBatch
 
-WAKES_BYTES: Final = 4_096
-"""Wakes received at once, an octet each."""
-
 LINGER_MS: Final = 200
 """How long a node that ends waits until its last messages have left."""
 
@@ -85,13 +82,14 @@ class Mesh(Closing):
         self._waker, self._wakened = sockets.socketpair()
         self._waker.setblocking(False)
         self._wakened.setblocking(False)
-        self._pub = self._new_publisher()
+        # Only subscriptions come in by it.
+        self._pub = new_socket(self._context, zmq.XPUB, MAX_HEADER_BYTES, config.high_water_mark)
+        self.beacon = self._bind()
+        """Where peers reach the node."""
         self._subscribers = Subscribers(self._pub, pack=config.wire == C_LAYOUT)
         self._poller = zmq.Poller()
         self._poller.register(self._wakened.fileno(), zmq.POLLIN)
         self._poller.register(self._pub, zmq.POLLIN)
-        self.beacon = NodeBeacon(role.address, *self._bind())
-        """Where peers reach the node."""
         self.peers = Peers(
             self.beacon, role.subscriptions(), config, self._context, self._poller, tell_peers_apart
         )
@@ -229,23 +227,19 @@ class Mesh(Closing):
         """Says whether to receive from peers."""
         self.peers.set_receiving(receiving)
 
-    def _new_publisher(self) -> zmq.Socket[bytes]:
-        """The XPUB socket; only subscriptions come in by it, and all of them are told of."""
-        pub = new_socket(self._context, zmq.XPUB, MAX_HEADER_BYTES, self._config.high_water_mark)
-        drop_stalled_peers(pub)
-        pub.set(zmq.XPUB_VERBOSE, 1)
-        pub.set(zmq.XPUB_MANUAL, 1)  # for ``Subscribers``
-        pub.set(zmq.LINGER, LINGER_MS)  # an ACK sent last would be lost otherwise
-        return pub
-
-    def _bind(self) -> tuple[str, int]:
+    def _bind(self) -> NodeBeacon:
+        drop_stalled_peers(self._pub)
+        self._pub.set(zmq.XPUB_VERBOSE, 1)  # each peer's subscriptions are told of
+        self._pub.set(zmq.XPUB_MANUAL, 1)  # and are for ``Subscribers`` to apply
+        self._pub.set(zmq.LINGER, LINGER_MS)  # an ACK sent last would be lost otherwise
         try:
             host = own_host(self._config)
-            return host, self._pub.bind_to_random_port(f"tcp://{host}")
+            port = self._pub.bind_to_random_port(f"tcp://{host}")
         except (zmq.ZMQError, OSError) as error:
             self._close_sockets()
             why = f"must be an address of this machine: {error.strerror}"
             raise ConfigError("host", self._config.host, why) from None
+        return NodeBeacon(self.role.address, host, port)
 
     def _close_sockets(self) -> None:
         self._context.destroy()
@@ -270,7 +264,7 @@ class Mesh(Closing):
         ready = dict(self._poller.poll(0 if more else self._timeout_ms(time.monotonic())))
         now = time.monotonic()
         if self._wakened.fileno() in ready:
-            self._wakened.recv(WAKES_BYTES)
+            self._wakened.recv(4_096)  # all wakes, an octet each
         if self.peers.beacon_sub in ready:
             self.peers.receive_beacons(now)
         self._run_calls(now)

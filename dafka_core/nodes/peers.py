@@ -14,14 +14,7 @@ import zmq
 from dafka_core.errors import ProtocolError
 from dafka_core.node_options import NodeOptions
 from dafka_core.nodes.sockets import new_socket, received
-from dafka_core.protocol.beacons import (
-    BEACON,
-    WELCOME,
-    NodeBeacon,
-    PeerTable,
-    decode_tower_beacon,
-    encode_node_beacon,
-)
+from dafka_core.protocol import beacons
 from dafka_core.protocol.limits import MAX_HEADER_BYTES
 
 FIRST_BEACONS_INTERVAL_S: Final = 0.02
@@ -48,14 +41,14 @@ class Peers:
 
     def __init__(
         self,
-        beacon: NodeBeacon,
+        beacon: beacons.NodeBeacon,
         prefixes: Iterable[bytes],
         config: NodeOptions,
         context: zmq.Context[zmq.Socket[bytes]],
         poller: zmq.Poller,
         tell_apart: bool,
     ) -> None:
-        self.table = PeerTable(beacon.node, expiry_s=config.peer_expiry_ms / 1000)
+        self.table = beacons.PeerTable(beacon.node, expiry_s=config.peer_expiry_ms / 1000)
         self.tower_found = False
         """Whether a tower has answered."""
         self.beacon_due = 0.0
@@ -64,11 +57,11 @@ class Peers:
         self._context = context
         self._config = config
         self._poller = poller
-        self._beacon = encode_node_beacon(beacon)
+        self._beacon = beacons.encode_node_beacon(beacon)
         limits = (MAX_HEADER_BYTES, config.high_water_mark)
         self._beacon_pub = new_socket(context, zmq.PUB, *limits)
         self.beacon_sub = new_socket(context, zmq.SUB, *limits)
-        for message_type in (BEACON, WELCOME):
+        for message_type in (beacons.BEACON, beacons.WELCOME):
             self.beacon_sub.subscribe(message_type)
         for tower in config.tower:
             self.beacon_sub.connect(tower.pub_endpoint)
@@ -114,13 +107,13 @@ class Peers:
     def receive_beacons(self, now: float) -> None:
         """Receives what towers have sent, and connects to new peers."""
         for frames in received(self.beacon_sub):
-            if frames == [WELCOME]:
+            if frames == [beacons.WELCOME]:
                 self.tower_found = True
                 self.table.announced = False  # a tower that was restarted knows no node
                 self.beacon_due = now
                 continue
             try:
-                beacon = decode_tower_beacon(frames)
+                beacon = beacons.decode_tower_beacon(frames)
                 if self.table.hear(now, beacon):
                     self._connect(beacon.endpoint)
                     self.beacon_due = now  # so that the new peer hears of this node at once

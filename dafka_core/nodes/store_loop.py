@@ -12,17 +12,9 @@ from typing import Final
 from dafka_core.errors import StoreError
 from dafka_core.nodes.log_writer import LogWriter
 from dafka_core.nodes.mesh import Mesh
+from dafka_core.protocol import store_requests
 from dafka_core.protocol.messages import ConsumerHello, Fetch, GetHeads, HeadsQuery, TimesQuery
 from dafka_core.protocol.role import Outgoing, OutgoingBatch
-from dafka_core.protocol.store_requests import (
-    AnnounceHeads,
-    Work,
-    announcement,
-    goes_on,
-    head_messages,
-    heads_reply,
-    times_reply,
-)
 from dafka_core.protocol.store_role import StoreRole
 from dafka_core.protocol.transactions import PublishCommitted, split_by_transaction
 from dafka_core.records import PartitionInfo, RecordBatch, TopicPartition, Transaction
@@ -61,22 +53,24 @@ class StoreLoop:
                 _log.error("%s", error)
         return self._role.has_requests()
 
-    def _answer(self, request: Work) -> list[Outgoing]:
+    def _answer(self, request: store_requests.Work) -> list[Outgoing]:
         match request:
             case Fetch():
                 return self._fetched(request)
             case GetHeads():
-                return head_messages(request.requestor, self._log.partitions(request.topic or None))
+                return store_requests.head_messages(
+                    request.requestor, self._log.partitions(request.topic or None)
+                )
             case ConsumerHello():
-                return head_messages(request.consumer, self._held(request.topics))
+                return store_requests.head_messages(request.consumer, self._held(request.topics))
             case HeadsQuery():
                 infos = self._held(request.topics) if request.topics else self._log.partitions()
-                return heads_reply(request, self._role.address, infos)
+                return store_requests.heads_reply(request, self._role.address, infos)
             case TimesQuery():
                 times = self._log.times(request.tp, request.sequence, request.end)
-                return times_reply(request, self._role.address, times)
-            case AnnounceHeads():
-                return announcement(self._log.partitions())
+                return store_requests.times_reply(request, self._role.address, times)
+            case store_requests.AnnounceHeads():
+                return store_requests.announcement(self._log.partitions())
             case PublishCommitted():
                 return self._published(request)
 
@@ -97,7 +91,7 @@ class StoreLoop:
             rest = Fetch(fetch.partition, fetch.requestor, fetch.topic, end, fetch.end - end)
             self._role.put_back(rest)
             return records
-        return [*records, *goes_on(fetch, self._log.end(fetch.tp))]
+        return [*records, *store_requests.goes_on(fetch, self._log.end(fetch.tp))]
 
     def _published(self, publish: PublishCommitted) -> list[Outgoing]:
         """The next records of what was committed here, and after the last ones the head."""

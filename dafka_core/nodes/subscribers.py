@@ -79,10 +79,9 @@ class Subscribers:
 
     def _forget(self, requestor: str) -> None:
         """A connection of a requestor has ended, perhaps after the requestor's next one began."""
-        if self._requestors[requestor] > 1:
-            self._requestors[requestor] -= 1
-        else:
-            self._requestors.pop(requestor, None)
+        self._requestors[requestor] -= 1
+        if self._requestors[requestor] <= 0:
+            del self._requestors[requestor]
 
     @staticmethod
     def _has_room(names: Counter[str], name: str) -> bool:

@@ -18,13 +18,7 @@ from dafka_core.errors import ConfigError, NodeFailedError, ProtocolError
 from dafka_core.node_options import TowerOptions
 from dafka_core.nodes.sockets import CONTROL_COUNT, new_socket, received
 from dafka_core.nodes.threads import NodeThread
-from dafka_core.protocol.beacons import (
-    WELCOME,
-    TowerBeacon,
-    decode_node_beacon,
-    encode_tower_beacon,
-    endpoint_of,
-)
+from dafka_core.protocol import beacons
 
 MAX_BEACON_BYTES: Final = 4096
 """A beacon's largest frame is a UUID or host of 255 octets."""
@@ -50,7 +44,7 @@ class Tower(Closing):
         self._context = zmq.Context()
         self._xsub = new_socket(self._context, zmq.XSUB, MAX_BEACON_BYTES)
         self._xpub = new_socket(self._context, zmq.XPUB, MAX_BEACON_BYTES)
-        self._xpub.set(zmq.XPUB_WELCOME_MSG, WELCOME)
+        self._xpub.set(zmq.XPUB_WELCOME_MSG, beacons.WELCOME)
         self._stop_signal, self._stopped = (self._context.socket(zmq.PAIR) for _ in range(2))
         self._stopped.bind("inproc://stop")
         self._stop_signal.connect("inproc://stop")
@@ -106,7 +100,7 @@ class Tower(Closing):
         for frames in received(self._xpub):
             # The welcome message is the tower's own: nodes have nothing to publish there.
             if len(frames) == 1 and frames[0][:1] in (b"\x00", b"\x01"):
-                if frames[0][1:2] != WELCOME:
+                if frames[0][1:2] != beacons.WELCOME:
                     self._xsub.send(frames[0])
             else:
                 self.invalid_count += 1
@@ -115,14 +109,16 @@ class Tower(Closing):
         for _ in range(CONTROL_COUNT):
             try:
                 frames = self._xsub.recv_multipart(zmq.NOBLOCK, copy=False)
-                beacon = decode_node_beacon([frame.bytes for frame in frames])
+                beacon = beacons.decode_node_beacon([frame.bytes for frame in frames])
             except zmq.Again:
                 return
             except ProtocolError:
                 self.invalid_count += 1
                 continue
-            endpoint = endpoint_of(beacon, self._seen_host(frames[0]))
-            self._xpub.send_multipart(encode_tower_beacon(TowerBeacon(beacon.node, endpoint)))
+            endpoint = beacons.endpoint_of(beacon, self._seen_host(frames[0]))
+            self._xpub.send_multipart(
+                beacons.encode_tower_beacon(beacons.TowerBeacon(beacon.node, endpoint))
+            )
 
     def _seen_host(self, frame: zmq.Frame) -> str:
         """What to announce for a node that named no host: where its beacon came from."""
