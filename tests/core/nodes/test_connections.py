@@ -166,4 +166,4 @@ def test_nodes_of_all_kinds_keep_an_eye_on_all_their_connections(tmp_path: Path)
         try:
             wait_until(all_are_asked)
         except AssertionError:
-            raise AssertionError(f"nobody asks on {list(silent.values())}") from None
+            raise AssertionError(f"TCP does not ask on {list(silent.values())}") from None

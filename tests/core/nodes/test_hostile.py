@@ -165,7 +165,7 @@ LYING_RUNS = [
 
 
 @pytest.mark.parametrize(("count", "value"), LYING_RUNS)
-def test_packed_runs_that_lie_about_their_lengths(mesh: Mesh, count: int, value: bytes) -> None:
+def test_packed_batches_that_lie_about_their_lengths(mesh: Mesh, count: int, value: bytes) -> None:
     before = mesh.invalid_count()
     honest = RecordBatchMessage("t", "P", 0, 1, PACKED_ONE)
     header = encode(honest)[0][:-28] + count.to_bytes(4, "big") + bytes(24)
@@ -181,7 +181,9 @@ def test_packed_runs_that_lie_about_their_lengths(mesh: Mesh, count: int, value:
     "transaction",
     [(1, 0, 0), (1, 1, 2), (1, 5, 0), (2**63, 0, 1), (2**64 - 2, 0, 1), (0, 0, 2**63)],
 )
-def test_packed_runs_that_lie_about_their_units(mesh: Mesh, transaction: tuple[int, ...]) -> None:
+def test_packed_batches_that_lie_about_their_transactions(
+    mesh: Mesh, transaction: tuple[int, ...]
+) -> None:
     before = mesh.invalid_count()
     honest = RecordBatchMessage("t", "P", 0, 1, PACKED_ONE, Transaction(1, 0, 1))
     octets = b"".join(number.to_bytes(8, "big") for number in transaction)

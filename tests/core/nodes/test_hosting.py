@@ -51,9 +51,7 @@ def test_consumers_are_given_what_is_put(
     assert [value for batch in batches for value in batch.values] == values(100, 50)
 
 
-def test_a_deployed_consumer_and_store_get_everything(
-    store: Store, raw: Callable[..., RawPeer]
-) -> None:
+def test_a_c_consumer_and_store_get_everything(store: Store, raw: Callable[..., RawPeer]) -> None:
     """A peer in the C layout: live records one by one, HEAD, and FETCH for what it missed."""
     put(store, 0, values(50)).result(PATIENCE_S)
     peer = raw(subscription(RecordMessage), subscription(Head))
