@@ -1,7 +1,7 @@
 """A cluster in child processes, for demos, notebooks and tests.
 
-No Docker and nothing to configure: a tower and stores on free loopback ports with a temporary
-directory, gone when the ``with`` block ends, and when the parent dies.
+It needs no Docker and no configuration: a tower and stores on free loopback ports with a temporary
+directory, which end with the ``with`` block, and with the process that made them.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ class EmbeddedCluster(Closing):
     Args:
         stores: how many.
         directory: where the stores keep their records, one subdirectory each; kept at the end.
-            A temporary one that is removed, if none is given.
+            Without it, a temporary one that is removed.
 
     Raises:
         NodeFailedError: a node did not start; says what it printed.
@@ -43,9 +43,9 @@ class EmbeddedCluster(Closing):
             self._temporary = tempfile.TemporaryDirectory(prefix="dafka-")
             directory = self._temporary.name
         self.directory = Path(directory)
-        self._tower: _Child | None = None
+        self._tower: _NodeProcess | None = None
         self._ports = (0, 0)
-        self._stores: list[_Child | None] = [None] * stores
+        self._stores: dict[int, _NodeProcess] = {}
         try:
             self.start_tower()
             for index in range(stores):
@@ -62,7 +62,7 @@ class EmbeddedCluster(Closing):
     @property
     def stores(self) -> list[str]:
         """The addresses of the stores that run."""
-        return [str(store.ready["address"]) for store in self._stores if store is not None]
+        return [str(store.ready["address"]) for _, store in sorted(self._stores.items())]
 
     def store_directory(self, index: int = 0) -> Path:
         """Where a store keeps its records."""
@@ -71,7 +71,7 @@ class EmbeddedCluster(Closing):
     def start_tower(self) -> None:
         """Starts the tower, on the ports it had before if it was killed."""
         sub, pub = (f"tcp://127.0.0.1:{port}" for port in self._ports)
-        self._tower = _Child("tower", ["--sub-address", sub, "--pub-address", pub])
+        self._tower = _NodeProcess("tower", ["--sub-address", sub, "--pub-address", pub])
         self._ports = (int(self._tower.ready["sub_port"]), int(self._tower.ready["pub_port"]))
 
     def kill_tower(self) -> None:
@@ -81,85 +81,66 @@ class EmbeddedCluster(Closing):
             self._tower = None
 
     def locations(self, index: int = 0) -> tuple[str, ...]:
-        """Where a store that runs can be read in bulk, as URIs of Arrow Flight."""
-        store = self._stores[index]
-        return tuple(store.ready["flight"]) if store is not None else ()
+        """Where Arrow Flight serves the records of a store that runs, as URIs."""
+        return tuple(self._stores[index].ready["flight"]) if index in self._stores else ()
 
     def start_store(self, index: int = 0, *, flight_port: int | str | None = None) -> None:
         """Starts a store on its directory; ``index`` may be one more than there are.
 
         ``flight_port``: see ``StoreOptions``, whose default it has.
         """
-        if index == len(self._stores):
-            self._stores.append(None)
         arguments = ["--dir", str(self.store_directory(index)), "--tower", self.tower]
         if flight_port is not None:
             arguments += ["--flight-port", str(flight_port)]
-        self._stores[index] = _Child("store", arguments)
+        self._stores[index] = _NodeProcess("store", arguments)
 
     def kill_store(self, index: int = 0) -> None:
         """Kills a store as a crash would (SIGKILL)."""
-        store = self._stores[index]
-        if store is not None:
-            store.kill()
-            self._stores[index] = None
+        if index in self._stores:
+            self._stores.pop(index).kill()
 
     def close(self) -> None:
-        """Stops everything and removes the temporary directory; may be called twice."""
-        for child in (*self._stores, self._tower):
-            if child is not None:
-                child.kill()
-        self._stores = [None] * len(self._stores)
-        self._tower = None
+        """Kills all nodes and removes the temporary directory; may be called twice."""
+        for index in tuple(self._stores):
+            self.kill_store(index)
+        self.kill_tower()
         if self._temporary is not None:
             self._temporary.cleanup()
 
 
-class _Child:
+class _NodeProcess:
     """A node in a process of its own, which ends when this one does."""
 
-    def __init__(self, what: str, arguments: Sequence[str]) -> None:
-        command = [sys.executable, "-m", "dafka_core.cli", what, "--exit-with-parent", *arguments]
+    def __init__(self, kind: str, arguments: Sequence[str]) -> None:
+        command = [sys.executable, "-m", "dafka_core.cli", kind, "--exit-with-parent", *arguments]
+        # Not a pipe, which would need a thread to read it.
+        self._errors = tempfile.TemporaryFile("w+")  # noqa: SIM115 -- ``kill`` closes it
+        # The end of its input tells the node that this process is gone.
+        pipe = subprocess.PIPE
         self._process = subprocess.Popen(
-            command,
-            stdin=subprocess.PIPE,  # its end tells the child that the parent is gone
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
+            command, stdin=pipe, stdout=pipe, stderr=self._errors, text=True
         )
-        self._said: list[str] = []
-        self._reading = threading.Thread(target=self._read_errors, daemon=True)
-        self._reading.start()
         watchdog = threading.Timer(START_TIMEOUT_S, self._process.kill)
         watchdog.start()
         try:
-            self.ready: dict[str, Any] = self._wait_until_ready(what)
+            self.ready: dict[str, Any] = self._wait_until_ready(kind)
         except BaseException:
             self.kill()
             raise
         finally:
             watchdog.cancel()
 
-    def _wait_until_ready(self, what: str) -> dict[str, Any]:
+    def _wait_until_ready(self, kind: str) -> dict[str, Any]:
         assert self._process.stdout is not None
         for line in self._process.stdout:
             if line.startswith(READY):
                 ready: dict[str, Any] = json.loads(line.removeprefix(READY))
                 return ready
         self._process.wait()
-        self._reading.join()
-        raise NodeFailedError(what, "".join(self._said).strip() or "it did not start in time")
-
-    def _read_errors(self) -> None:
-        assert self._process.stderr is not None
-        for line in self._process.stderr:
-            self._said.append(line)
-            del self._said[:-100]  # the last lines say why
+        self._errors.seek(0)
+        said = "".join(self._errors.readlines()[-100:]).strip()  # the last lines say why
+        raise NodeFailedError(kind, said or "it did not start in time")
 
     def kill(self) -> None:
-        self._process.kill()
-        self._process.wait()
-        self._reading.join()
-        for stream in (self._process.stdin, self._process.stdout, self._process.stderr):
-            if stream is not None:
-                stream.close()
+        with self._process, self._errors:
+            self._process.kill()

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
@@ -51,16 +50,12 @@ def parse_towers(value: Any) -> tuple[TowerAddress, ...]:
     None means the environment's ``DAFKA_TOWER``, or else the default.
 
     Raises:
-        ValueError: a word is no tower.
+        ValueError: a word names no tower.
     """
     if value is None:
         value = os.environ.get(TOWER_ENVIRONMENT) or DEFAULT_TOWER
-    if isinstance(value, TowerAddress):
-        return (value,)
-    words: Iterable[Any] = value.split(",") if isinstance(value, str) else value
-    towers = tuple(
-        word if isinstance(word, TowerAddress) else _tower(str(word).strip()) for word in words
-    )
+    words = str(value).split(",") if isinstance(value, str | TowerAddress) else value
+    towers = tuple(_tower(str(word).strip()) for word in words)
     if not towers:
         raise ValueError("must name at least one tower, as HOST[:SUB_PORT:PUB_PORT]")
     return towers
@@ -171,9 +166,11 @@ class ConsumerOptions(NodeOptions):
         minimum=1,
     )
     max_queued_bytes: int = option(
-        64 << 20, "bytes waiting for the application; no more are taken beyond it", unit="bytes",
+        64 << 20,
+        "bytes waiting for the application; no more are taken beyond it",
+        unit="bytes",
         minimum=1,
-    )  # fmt: skip
+    )
 
 
 @dataclass(frozen=True)
@@ -192,7 +189,6 @@ class StoreOptions(NodeOptions):
     sync_interval_ms: int = option(
         10_000, "how often other stores are asked what they have", unit="ms", minimum=50
     )
-
     flight_port: str = option(
         "0",
         "where Arrow Flight serves the records in bulk: a port, 0 lets the system choose, `off` "

@@ -1,18 +1,19 @@
 """Options: declared once, as fields of a frozen dataclass, with default, unit and meaning.
 
-Parsing, validation ("did you mean ..."), the tables in the documentation and ``--help`` all come
+Parsing, validation ("did you mean ..."), the tables in the documentation and ``--help`` are made
 from these declarations.  ``dafka_spark`` declares its own options with the same function.
 """
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import difflib
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, ClassVar, NamedTuple, Self, TypeVar
 
-from dafka_core.errors import ConfigError
+from dafka_core.errors import ConfigError, ProtocolError
 
 DEFAULT_TOWER = "127.0.0.1:5556:5557"
 DEFAULT_SUB_PORT = 5556
@@ -33,13 +34,11 @@ class OptionInfo(NamedTuple):
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class _Declaration:
-    kind: str
+    info: OptionInfo
     parse: Callable[[Any], Any]
-    unit: str
-    meaning: str
     minimum: float | None
     maximum: float | None
-    choices: tuple[str, ...]
+    choices: Sequence[str]
 
 
 def option(
@@ -58,16 +57,10 @@ def option(
     ``parse`` takes the value as given (often a string) and raises ``ValueError`` with a sentence
     that says what would be right; without it the default's type decides.
     """
-    declaration = _Declaration(
-        kind or type(default).__name__,
-        parse or _parser_of(type(default)),
-        unit,
-        meaning,
-        minimum,
-        maximum,
-        tuple(choices),
-    )
-    return dataclasses.field(default=default, metadata={"option": declaration})
+    kind = " or ".join(choices) or kind or type(default).__name__
+    info = OptionInfo("", kind, default, unit, meaning)
+    declared = _Declaration(info, parse or _parser_of(type(default)), minimum, maximum, choices)
+    return dataclasses.field(default=default, metadata={"option": declared})
 
 
 @dataclasses.dataclass(frozen=True)
@@ -85,27 +78,21 @@ class Options:
             ConfigError: an unknown name (with the nearest known one), or a value of the wrong
                 type or out of bounds.
         """
-        fields = {cls.RENAME(f.name): f for f in _option_fields(cls)}
+        fields = {cls.RENAME(field.name): field for field in _option_fields(cls)}
         values: dict[str, Any] = {}
         for name, value in given.items():
             if name not in fields:
                 raise ConfigError(name, value, unknown(name, fields))
-            field = fields[name]
-            values[field.name] = _checked(name, value, field.metadata["option"])
+            values[fields[name].name] = _checked(name, value, fields[name].metadata["option"])
         return cls(**values)
 
     @classmethod
     def table(cls) -> list[OptionInfo]:
         """The options as rows, in the order of their declaration."""
-        rows = []
-        for field in _option_fields(cls):
-            declared: _Declaration = field.metadata["option"]
-            kind = " or ".join(declared.choices) or declared.kind
-            row = OptionInfo(
-                cls.RENAME(field.name), kind, field.default, declared.unit, declared.meaning
-            )
-            rows.append(row)
-        return rows
+        return [
+            field.metadata["option"].info._replace(name=cls.RENAME(field.name))
+            for field in _option_fields(cls)
+        ]
 
 
 def markdown_table(options: type[Options], without: type[Options] | None = None) -> str:
@@ -132,8 +119,16 @@ def unknown(name: str, known: Iterable[str]) -> str:
     return f"there is no such option; there are {', '.join(names)}"
 
 
+def check_argument(name: str, value: Any, check: Callable[[Any], None]) -> None:
+    """Raises ConfigError, naming the argument, if ``check`` finds that no message can carry it."""
+    try:
+        check(value)
+    except ProtocolError as error:
+        raise ConfigError(name, value, error.reason) from None
+
+
 def _option_fields(cls: type[Options]) -> list[dataclasses.Field[Any]]:
-    return [f for f in dataclasses.fields(cls) if "option" in f.metadata]
+    return [field for field in dataclasses.fields(cls) if "option" in field.metadata]
 
 
 def _checked(name: str, value: Any, declared: _Declaration) -> Any:
@@ -168,12 +163,10 @@ def parse_bool(value: Any) -> bool:
 
 def parse_int(value: Any) -> int:
     """A whole number, or a string of one."""
-    if isinstance(value, (bool, float)):
-        raise ValueError("must be a whole number")
-    try:
-        return int(value)
-    except (ValueError, TypeError):
-        raise ValueError("must be a whole number") from None
+    if not isinstance(value, (bool, float)):
+        with contextlib.suppress(ValueError, TypeError):
+            return int(value)
+    raise ValueError("must be a whole number")
 
 
 def parse_float(value: Any) -> float:

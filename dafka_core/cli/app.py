@@ -26,7 +26,7 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 
-app.command()(with_options(TowerOptions, StoreOptions)(up))
+app.command()(with_options(TowerOptions, StoreOptions, without={"tower"})(up))
 app.command()(with_options(TowerOptions)(tower))
 app.command()(with_options(StoreOptions)(store))
 app.command()(with_options(ProducerOptions)(produce))

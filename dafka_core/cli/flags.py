@@ -1,10 +1,10 @@
-"""Options of the commands, made from the tables in which the nodes declare theirs."""
+"""The commands' options, made from those that the nodes declare."""
 
 from __future__ import annotations
 
 import functools
 import inspect
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from pathlib import Path
 from typing import Annotated, Any, Final
 
@@ -16,9 +16,7 @@ from dafka_core.options import DEFAULT_TOWER, OptionInfo, Options
 Command = Callable[..., None]
 
 MAIN_OPTIONS: Final = frozenset({"host", "sub_address", "pub_address", "acks", "flight_port"})
-"""Listed first in ``--help``; all others are for tuning, and most users need none."""
-
-TUNING_PANEL: Final = "Tuning"
+"""Listed first in ``--help``, with ``tower``; most users need none of the others."""
 
 _METAVARS: Final = {"int": "N", "float": "N", "str": "TEXT"}
 
@@ -36,14 +34,16 @@ Directory = Annotated[
     Path, typer.Option("--dir", metavar="DIR", help="The directory in which records are kept.")
 ]
 ExitWithParent = Annotated[bool, typer.Option("--exit-with-parent", hidden=True)]
-"""For programs that start nodes: the node stops when its standard input ends."""
+"""For programs that start nodes: the node stops when its standard input ends, as they do."""
 
 
-def with_options(*tables: type[Options]) -> Callable[[Command], Command]:
-    """Gives a command the options of ``tables``, except those it declares itself.
+def with_options(
+    *tables: type[Options], without: Collection[str] = ()
+) -> Callable[[Command], Command]:
+    """Gives a command the options of ``tables``, beside the parameters that it declares.
 
-    The command takes them as ``**options``: only those the user gave, as text.  The node they are
-    handed to parses and checks them, so there is one place that says what is right.
+    The command takes them as ``**options``: only those that the user gave, as text.  The node that
+    they are handed to parses and checks them, so what is right is said in one place.
     """
 
     def decorate(command: Command) -> Command:
@@ -51,11 +51,12 @@ def with_options(*tables: type[Options]) -> Callable[[Command], Command]:
         own = [p for p in signature.parameters.values() if p.kind is not p.VAR_KEYWORD]
         names = {parameter.name for parameter in own}
         rows = {row.name: row for table in tables for row in table.table()}
-        # Commands declare --tower themselves, as an option that may be given several times.
-        made = [_parameter(row) for name, row in rows.items() if name not in {*names, "tower"}]
+        made = [_parameter(row) for name, row in rows.items() if name not in without]
 
         @functools.wraps(command)
         def run(**values: Any) -> None:
+            if values.get("tower"):
+                values["tower"] = ",".join(values["tower"])
             command(**{k: v for k, v in values.items() if k in names or v is not None})
 
         run.__signature__ = signature.replace(parameters=[*own, *made])  # type: ignore[attr-defined]
@@ -69,34 +70,23 @@ def of_table(table: type[Options], options: Mapping[str, Any]) -> dict[str, Any]
     return {row.name: options[row.name] for row in table.table() if row.name in options}
 
 
-def joined(towers: list[str] | None) -> str | None:
-    """The towers as one string; None, when none is given, leaves it to the environment."""
-    return ",".join(towers) if towers else None
-
-
 def _parameter(row: OptionInfo) -> inspect.Parameter:
-    flag = "--" + row.name.replace("_", "-")
+    annotation = Towers if row.name == "tower" else _annotation(row)
+    return inspect.Parameter(
+        row.name, inspect.Parameter.KEYWORD_ONLY, default=None, annotation=annotation
+    )
+
+
+def _annotation(row: OptionInfo) -> object:
     is_switch = isinstance(row.default, bool)
-    if row.default is True:
-        flag = f"{flag}/--no-{flag[2:]}"
     option = typer.Option(
-        flag,
+        "--" + row.name.replace("_", "-"),
         help=_help(row),
-        metavar="" if is_switch else _metavar(row),
-        rich_help_panel=None if row.name in MAIN_OPTIONS else TUNING_PANEL,
+        metavar="" if is_switch else _METAVARS.get(row.kind, row.kind.replace(" or ", "|")),
+        rich_help_panel=None if row.name in MAIN_OPTIONS else "Tuning",
         show_default=False,
     )
-    kind = bool if is_switch else str
-    return inspect.Parameter(
-        row.name,
-        inspect.Parameter.KEYWORD_ONLY,
-        default=None,
-        annotation=Annotated[kind | None, option],
-    )
-
-
-def _metavar(row: OptionInfo) -> str:
-    return _METAVARS.get(row.kind, row.kind.replace(" or ", "|"))
+    return Annotated[bool | None if is_switch else str | None, option]
 
 
 def _help(row: OptionInfo) -> str:

@@ -1,13 +1,14 @@
-"""``dafka topics`` and ``dafka heads``: what the stores have."""
+"""``dafka topics`` and ``dafka heads``: what the stores hold."""
 
 from __future__ import annotations
 
+from collections import Counter
 from typing import Annotated, Any
 
 import typer
 
 from dafka_core.cli import output
-from dafka_core.cli.flags import Topic, Towers, joined
+from dafka_core.cli.flags import Topic
 from dafka_core.errors import DafkaError
 from dafka_core.records import PartitionInfo
 
@@ -18,45 +19,33 @@ Timeout = Annotated[
 ]
 
 
-def topics(
-    *,
-    tower: Towers = None,
-    as_json: AsJson = False,
-    timeout_s: Timeout = 10.0,
-    **options: Any,
-) -> None:
+def topics(*, as_json: AsJson = False, timeout_s: Timeout = 10.0, **options: Any) -> None:
     """List the topics that stores have: partitions and records of each."""
-    totals: dict[str, list[int]] = {}
-    for partition in _partitions(None, joined(tower), timeout_s, options):
-        total = totals.setdefault(partition.topic, [0, 0])
-        total[0] += 1
-        total[1] += partition.end - partition.earliest
-    if not totals:
+    partitions, records = Counter[str](), Counter[str]()
+    for info in _partitions(None, timeout_s, options):
+        partitions[info.topic] += 1
+        records[info.topic] += info.end - info.earliest
+    if not partitions:
         output.say("the stores have no records yet")
-    rows = [(name, *total) for name, total in sorted(totals.items())]
+    rows = [(topic, partitions[topic], records[topic]) for topic in sorted(partitions)]
     output.table(("topic", "partitions", "records"), rows, as_json=as_json)
 
 
 def heads(
-    topic: Topic,
-    *,
-    tower: Towers = None,
-    as_json: AsJson = False,
-    timeout_s: Timeout = 10.0,
-    **options: Any,
+    topic: Topic, *, as_json: AsJson = False, timeout_s: Timeout = 10.0, **options: Any
 ) -> None:
     """List a topic's partitions: the first offset stores have, and the next one to be written."""
-    partitions = _partitions([topic], joined(tower), timeout_s, options)
+    partitions = _partitions([topic], timeout_s, options)
     if not partitions:
         raise DafkaError(f"no store has records of topic {topic!r}; 'dafka topics' lists all")
-    rows = sorted(partition[1:] for partition in partitions)
+    rows = sorted(info[1:] for info in partitions)
     output.table(("partition", "earliest", "next"), rows, as_json=as_json)
 
 
 def _partitions(
-    topics: list[str] | None, tower: str | None, timeout_s: float, options: dict[str, Any]
+    topics: list[str] | None, timeout_s: float, options: dict[str, Any]
 ) -> list[PartitionInfo]:
     from dafka_core import Reader
 
-    with Reader(tower=tower, **options) as reader:
+    with Reader(**options) as reader:
         return reader.partitions(topics, timeout_s=timeout_s)

@@ -1,4 +1,4 @@
-"""How a node's own process asks the system for memory."""
+"""How a process with a node in it asks the system for memory."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ _M_TOP_PAD: Final = -2
 _M_MMAP_THRESHOLD: Final = -3
 
 LARGEST_KEPT_BYTES: Final = 32 << 20
-"""The most that glibc takes for its limit, below which memory comes from its heap: larger than a
-burst of messages or a block of the log."""
+"""Smaller pieces come from glibc's heap, larger ones from the system each time.  glibc takes no
+higher limit; a burst of messages and a block of the log are smaller."""
 
 KEPT_BYTES: Final = 128 << 20
 """Freed memory above this goes back to the system."""
@@ -22,11 +22,11 @@ STEP_BYTES: Final = 32 << 20
 
 
 def keep_freed_memory() -> None:
-    """Has glibc keep what is freed, for the next burst, instead of giving it back each time.
+    """Has glibc keep freed memory for the next burst, instead of giving it back each time.
 
-    The system zeroes each page it hands out: a store that takes large buffers for every group of
-    records spends more than half of its time on that.  Where there is another C library, nothing
-    happens.
+    The system zeroes each page that it hands out: a store, which needs large buffers for every
+    group of records, would spend more than half of its time on that.  With another C library
+    nothing happens.
     """
     if not sys.platform.startswith("linux"):
         return

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from dafka_core.cli import output
-from dafka_core.cli.flags import Directory, ExitWithParent, Towers, joined, of_table
+from dafka_core.cli.flags import Directory, ExitWithParent, of_table
 from dafka_core.cli.process import stop_when_input_ends
 from dafka_core.node_options import StoreOptions, TowerOptions
 
@@ -29,11 +29,7 @@ def tower(*, exit_with_parent: ExitWithParent = False, **options: Any) -> None:
 
 
 def store(
-    *,
-    directory: Directory,
-    tower: Towers = None,
-    exit_with_parent: ExitWithParent = False,
-    **options: Any,
+    *, directory: Directory, exit_with_parent: ExitWithParent = False, **options: Any
 ) -> None:
     """Run a store: it keeps every topic's records on disk, and acknowledges what is there.
 
@@ -43,7 +39,7 @@ def store(
 
     if exit_with_parent:
         stop_when_input_ends()
-    with Store(directory, tower=joined(tower), **options) as node:
+    with Store(directory, **options) as node:
         output.say(f"store {node.address} in {directory}; Ctrl-C stops it")
         output.ready(address=node.address, dir=str(directory), flight=node.locations)
         node.wait(None)

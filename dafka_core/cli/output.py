@@ -6,32 +6,28 @@ import json
 import os
 import sys
 from collections.abc import Iterable, Sequence
-from functools import cache
-from typing import TYPE_CHECKING, Any
-
-if TYPE_CHECKING:
-    from rich.console import Console
+from typing import Any
 
 
 class OutputClosedError(Exception):
-    """Nobody reads standard output any more."""
+    """The process that read standard output has closed it."""
 
 
 def write(data: bytes) -> None:
-    """Writes to standard output, and on to whoever reads it.
+    """Writes to standard output, at once.
 
     Raises:
-        OutputClosedError: nobody does.
+        OutputClosedError: its reader has closed it.
     """
     try:
         sys.stdout.buffer.write(data)
         sys.stdout.buffer.flush()
-    except BrokenPipeError:
+    except BaseException as error:
+        # Also when a signal has ended the wait for a slow reader: the interpreter must not wait
+        # for it again.
         _drop_output()
-        raise OutputClosedError from None
-    except BaseException:
-        # Stopped while a slow reader kept us waiting: the interpreter must not wait for it again.
-        _drop_output()
+        if isinstance(error, BrokenPipeError):
+            raise OutputClosedError from None
         raise
 
 
@@ -41,7 +37,7 @@ def ready(**facts: Any) -> None:
 
 
 def say(text: str) -> None:
-    """Tells people what goes on."""
+    """Tells people what happens."""
     _print_aside(text, "dim")
 
 
@@ -76,23 +72,19 @@ def _print_table(names: Sequence[str], rows: Iterable[Sequence[object]]) -> None
 
 
 def _print_aside(text: str, style: str) -> None:
-    if sys.stderr.isatty():
-        # A sentence stays one line, and nothing in it is markup: it may quote what users gave.
-        _error_console().print(text, style=style, markup=False, highlight=False, soft_wrap=True)
-    else:
+    if not sys.stderr.isatty():
         sys.stderr.write(f"{text}\n")
         sys.stderr.flush()
-
-
-@cache
-def _error_console() -> Console:
+        return
     from rich.console import Console
 
-    return Console(stderr=True)
+    # A sentence stays one line, and nothing in it is markup: it may quote users' words.
+    console = Console(stderr=True)
+    console.print(text, style=style, markup=False, highlight=False, soft_wrap=True)
 
 
 def _drop_output() -> None:
-    # The interpreter flushes standard output when it ends, and would complain.
+    # The interpreter flushes standard output when it ends, and would fail.
     nowhere = os.open(os.devnull, os.O_WRONLY)
     os.dup2(nowhere, sys.stdout.fileno())
     os.close(nowhere)

@@ -20,14 +20,12 @@ if TYPE_CHECKING:
 EXIT_OK: Final = 0
 EXIT_FAILED: Final = 1
 
-_INPUT_CHUNK_BYTES: Final = 4_096
-
 _REMIND_INTERVAL_S: Final = 0.05
 """How long the main thread may take to see a signal before it is reminded of it."""
 
 
 class Stopped(BaseException):
-    """SIGINT or SIGTERM: whatever runs is to be closed.  No ``except Exception`` stops it."""
+    """SIGINT or SIGTERM: nodes are to be closed.  No ``except Exception`` stops it."""
 
 
 def run(arguments: Sequence[str] | None) -> int:
@@ -43,17 +41,16 @@ def run(arguments: Sequence[str] | None) -> int:
     except Stopped:
         return EXIT_OK
     except output.OutputClosedError:
-        # Whoever read us has had enough ("dafka consume t | head"); that is no error of ours.
-        return EXIT_OK
+        return EXIT_OK  # the reader has had enough, as in "dafka consume t | head"
     except DafkaError as error:
         output.complain(str(error))
         return EXIT_FAILED
     except typer.TyperException as error:
-        if error.format_message():  # without a command the help was shown, and there is no more
+        if error.format_message():  # empty without a command: the help was shown then
             output.complain(_usage_sentence(error))
         return error.exit_code
     finally:
-        # The interpreter's end would restore the default: the code is decided, and stays.
+        # The interpreter's end would restore the default, and a late signal change the exit code.
         signal.signal(signal.SIGTERM, signal.SIG_IGN)
     return code if isinstance(code, int) else EXIT_OK
 
@@ -61,16 +58,16 @@ def run(arguments: Sequence[str] | None) -> int:
 def handle_stop_signals() -> None:
     """Has the first SIGINT or SIGTERM raise ``Stopped`` in the main thread.
 
-    After it a second Ctrl-C ends the process at once, for a user who will not wait for the close;
-    a second SIGTERM does nothing, as whoever stops processes in order may send several.
+    A second Ctrl-C then ends the process at once, for a user who will not wait for the close; a
+    second SIGTERM does nothing, as service managers may send several.
     """
     seen = threading.Event()
 
     def stop(_number: int, _frame: FrameType | None) -> None:
         signal.signal(signal.SIGINT, signal.SIG_DFL)
-        # Not SIG_IGN: of one that is due already the interpreter would complain, with a traceback.
+        # Not SIG_IGN: if one is due already, the interpreter would print a traceback.
         signal.signal(signal.SIGTERM, lambda _number, _frame: None)
-        seen.set()  # last: it takes a lock, and a handler within this one would wait for it
+        seen.set()  # last: it takes a lock, for which a handler within this one would wait
         raise Stopped
 
     _remind_main_thread(seen)
@@ -79,11 +76,11 @@ def handle_stop_signals() -> None:
 
 
 def _remind_main_thread(seen: threading.Event) -> None:
-    """Has a signal be seen that arrives just when the main thread begins to wait.
+    """Has the main thread see a signal that arrives just when it begins to wait.
 
-    Handlers run between two instructions of the interpreter.  One that became due after the last
-    look at it, and before the system call that waits, is due until that call ends, which without
-    another signal may be never: the node would run on.
+    The interpreter runs handlers between two instructions.  If a signal arrives after it has
+    looked for signals last, and before the system call that waits, the handler runs when that call
+    ends: without another signal perhaps never, and the node would run on.
     """
     arrived, written = os.pipe()
     os.set_blocking(written, False)
@@ -106,12 +103,12 @@ def _interrupt_main_thread() -> None:
 def stop_when_input_ends() -> None:
     """Has the end of standard input stop the process, as SIGTERM does.
 
-    A parent holds the other end of the pipe: when it ends, however it ends, so does the pipe.
+    The parent holds the other end of the pipe, which ends with the parent, however that ends.
     """
 
     def watch() -> None:
-        with contextlib.suppress(OSError):  # a closed input has ended, too
-            while os.read(0, _INPUT_CHUNK_BYTES):
+        with contextlib.suppress(OSError):  # a closed input has ended as well
+            while os.read(0, 4_096):
                 continue
         _interrupt_main_thread()
 

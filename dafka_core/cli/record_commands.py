@@ -6,12 +6,14 @@ import base64
 import json
 import os
 from collections.abc import Iterator
+from dataclasses import dataclass
+from itertools import takewhile
 from typing import TYPE_CHECKING, Annotated, Any, Final, Literal
 
 import typer
 
 from dafka_core.cli import output
-from dafka_core.cli.flags import Topic, Towers, joined
+from dafka_core.cli.flags import Topic
 from dafka_core.cli.process import Stopped
 from dafka_core.errors import DafkaError
 from dafka_core.node_options import ProducerOptions
@@ -21,13 +23,12 @@ if TYPE_CHECKING:
     from dafka_core import Producer
 
 INPUT_CHUNK_BYTES: Final = 1 << 20
-"""Read at once at the most; whole lines are published as soon as they are there."""
+"""The most that is read at once; whole lines are published as soon as they have come."""
 
 
 def produce(
     topic: Topic,
     *,
-    tower: Towers = None,
     address: Annotated[
         str | None,
         typer.Option(
@@ -45,7 +46,7 @@ def produce(
     from dafka_core import Producer
 
     limit_bytes = ProducerOptions.build(options).max_record_bytes
-    with Producer(topic, tower=joined(tower), address=address, **options) as producer:
+    with Producer(topic, address=address, **options) as producer:
         first = producer.next_offset
         output.say(f"topic {topic}, partition {producer.address}, from offset {first}")
         try:
@@ -63,7 +64,7 @@ def produce(
 
 
 def publish_input(producer: Producer, limit_bytes: int) -> LineTooLongError | None:
-    """Publishes standard input to its end: Ctrl-C is one, too, and so is a line too long."""
+    """Publishes standard input to its end, to Ctrl-C, or to a line that is too long."""
     try:
         for lines in lines_of_input(limit_bytes):
             producer.publish_many(lines)
@@ -74,20 +75,20 @@ def publish_input(producer: Producer, limit_bytes: int) -> LineTooLongError | No
     return None
 
 
+@dataclass(eq=False)
 class LineTooLongError(DafkaError):
-    """A line of the input that cannot be a record; those before it are."""
+    """A line of the input that cannot be a record; the lines before it are published."""
 
-    def __init__(self, number: int, limit_bytes: int) -> None:
-        super().__init__(
-            f"line {number} of the input is longer than max_record_bytes = {limit_bytes}; it and "
-            "what follows it are not published"
-        )
-        self.number = number
-        self.limit_bytes = limit_bytes
+    sentence = (
+        "line {number} of the input is longer than max_record_bytes = {limit_bytes}; it and what "
+        "follows it are not published"
+    )
+    number: int
+    limit_bytes: int
 
 
 def lines_of_input(limit_bytes: int) -> Iterator[list[bytes]]:
-    """The lines of standard input, without their newlines, as many as are there at a time.
+    """The lines of standard input, without their newlines, as many at a time as have come.
 
     Raises:
         LineTooLongError: a line is longer than ``limit_bytes``; it is not read to its end.
@@ -98,7 +99,11 @@ def lines_of_input(limit_bytes: int) -> Iterator[list[bytes]]:
         head, newline, rest = chunk.rpartition(b"\n")
         if newline:
             lines = b"".join([*pieces, head]).split(b"\n")
-            yield from _checked(lines, count, limit_bytes)
+            if max(map(len, lines)) > limit_bytes:
+                fitting = [*takewhile(lambda line: len(line) <= limit_bytes, lines)]
+                yield fitting
+                raise LineTooLongError(count + len(fitting) + 1, limit_bytes)
+            yield lines
             count += len(lines)
             pieces = []
         pieces.append(rest)
@@ -109,19 +114,9 @@ def lines_of_input(limit_bytes: int) -> Iterator[list[bytes]]:
         yield [last]
 
 
-def _checked(lines: list[bytes], before: int, limit_bytes: int) -> Iterator[list[bytes]]:
-    if max(map(len, lines)) <= limit_bytes:
-        yield lines
-        return
-    index = next(i for i, line in enumerate(lines) if len(line) > limit_bytes)
-    yield lines[:index]
-    raise LineTooLongError(before + index + 1, limit_bytes)
-
-
 def consume(
     topic: Topic,
     *,
-    tower: Towers = None,
     from_beginning: Annotated[
         bool, typer.Option("--from-beginning", help="Start with the oldest records.")
     ] = False,
@@ -144,7 +139,7 @@ def consume(
 
     start: Literal["earliest", "latest"] = "earliest" if from_beginning else "latest"
     form = _json_lines if as_json else _lines
-    with Consumer(tower=joined(tower), start=start, **options) as consumer:
+    with Consumer(start=start, **options) as consumer:
         consumer.subscribe(topic)
         output.say(f"topic {topic}, from {start}")
         for batch in _first(count, consumer.batches()):
@@ -156,11 +151,11 @@ def _first(count: int | None, batches: Iterator[RecordBatch]) -> Iterator[Record
         yield from batches
         return
     for batch in batches:
-        if len(batch.values) >= count:
+        if batch.count >= count:
             yield batch.between(batch.offset, batch.offset + count)
             return
         yield batch
-        count -= len(batch.values)
+        count -= batch.count
 
 
 def _lines(batch: RecordBatch) -> bytes:

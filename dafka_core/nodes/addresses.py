@@ -1,4 +1,4 @@
-"""A node's name, and where others reach it."""
+"""A node's address, and the host at which its peers reach it."""
 
 from __future__ import annotations
 
@@ -9,15 +9,15 @@ from dafka_core.node_options import AUTO_HOST, NodeOptions
 
 
 def new_address() -> str:
-    """A node's address as deployed nodes have them: 32 upper-case hexadecimal digits."""
+    """A new node's address, as C nodes write theirs: 32 upper-case hexadecimal digits."""
     return uuid.uuid4().hex.upper()
 
 
 def own_host(config: NodeOptions) -> str:
-    """The address to bind to and to announce: ``host``, or what ``auto`` stands for.
+    """The host to bind to and to announce: option ``host``, or what ``auto`` stands for.
 
     Raises:
-        OSError: there is no way to the tower.
+        OSError: the machine has no route to the first tower.
     """
     if config.host != AUTO_HOST:
         return config.host
@@ -25,7 +25,7 @@ def own_host(config: NodeOptions) -> str:
     family, kind, protocol, _, address = sockets.getaddrinfo(
         tower.host.strip("[]"), tower.sub_port, type=sockets.SOCK_DGRAM
     )[0]
-    # Connecting a datagram socket sends nothing: it only has the system choose the way.
+    # Connecting a datagram socket sends nothing: it only has the system choose a route.
     with sockets.socket(family, kind, protocol) as probe:
         probe.connect(address)
         host = str(probe.getsockname()[0])

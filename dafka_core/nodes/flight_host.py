@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Protocol
 
 from dafka_core.node_options import FLIGHT_OFF, StoreOptions
 from dafka_core.nodes.addresses import own_host
 from dafka_core.nodes.append_queue import AppendQueue
 from dafka_core.protocol.store_role import StoreRole
+from dafka_core.records import TopicPartition, TransactionState
 from dafka_core.storage import Log
 
 if TYPE_CHECKING:
@@ -44,9 +46,12 @@ class BulkHost:
         self.stage = puts.stage
         self.commit = puts.commit
         self.discard = puts.discard
-        self.transaction_states = puts.transaction_states
-        self.end = puts.end
+        self.end = log.end
         self.wait = puts.wait
+
+    def transaction_states(self, partitions: Sequence[TopicPartition]) -> list[TransactionState]:
+        """How far partitions and their transactions are on disk."""
+        return [self._log.transaction_state(tp) for tp in partitions]
 
     def begin(self, locations: tuple[str, ...]) -> StoreLocation:
         """The store's own place, once it is known where it listens."""

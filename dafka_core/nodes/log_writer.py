@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable
+from queue import SimpleQueue
 
+from dafka_core.closing import Closing
 from dafka_core.errors import DafkaError
 from dafka_core.nodes.threads import NodeThread
 from dafka_core.storage import Log, LogEntry
@@ -13,13 +14,14 @@ Outcomes = list[DafkaError | None]
 """What the log says of each entry: None when it is done."""
 
 
-class LogWriter:
+class LogWriter(Closing):
     """A thread that has the log write one group of entries at a time.
 
     Args:
-        log: nobody else writes to it.
-        done: called in the thread after each group: with its entries and their outcomes when
-            they are on disk, with the error when none is.  No group is taken after an error.
+        log: no other thread writes to it.
+        done: called in the thread after each group: with the entries and their outcomes when they
+            are on disk, synced; with the error when none of them is.  After an error no group is
+            written any more.
     """
 
     def __init__(
@@ -27,42 +29,29 @@ class LogWriter:
     ) -> None:
         self._log = log
         self._done = done
-        self._changed = threading.Condition()
-        self._group: list[LogEntry] | None = None
-        self._closed = False
-        self._thread = NodeThread("dafka-appender", self._run)
+        self._groups: SimpleQueue[list[LogEntry] | None] = SimpleQueue()
+        self.busy = False
+        """Whether a group is on its way to the disk."""
+        self._thread = NodeThread("dafka-log-writer", self._run)
         self._thread.start()
 
-    @property
-    def busy(self) -> bool:
-        """Whether a group is on its way to the disk."""
-        return self._group is not None
-
-    def append(self, entries: list[LogEntry]) -> None:
-        """Takes a group; the appender must not be busy."""
-        with self._changed:
-            assert self._group is None
-            self._group = entries
-            self._changed.notify()
+    def write(self, entries: list[LogEntry]) -> None:
+        """Has the thread write a group; only while it is not ``busy``."""
+        assert not self.busy
+        self.busy = True
+        self._groups.put(entries)
 
     def close(self) -> None:
-        """Ends, after the group under way."""
-        with self._changed:
-            self._closed = True
-            self._changed.notify()
+        """Ends, after the group on its way."""
+        self._groups.put(None)
         self._thread.join()
 
     def _run(self) -> None:
-        while True:
-            with self._changed:
-                self._changed.wait_for(lambda: self._group is not None or self._closed)
-                entries = self._group
-            if entries is None:
-                return
+        while (entries := self._groups.get()) is not None:
             try:
                 outcomes = self._log.write(entries)
             except BaseException as error:  # noqa: BLE001 -- the store fails with it
                 self._done(entries, error)
                 return
-            self._group = None
+            self.busy = False
             self._done(entries, outcomes)

@@ -1,6 +1,6 @@
-"""Merging a log's small blocks beside its store, when the disk has nothing better to do.
+"""Merging a log's small blocks beside its store, while the disk has little else to do.
 
-What was staged too long ago, and is nobody's any more, is discarded on the way.
+The same thread discards what was staged too long ago.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ import threading
 import time
 from typing import Final
 
+from dafka_core.closing import Closing
 from dafka_core.errors import ClosedError, StoreError
 from dafka_core.nodes.threads import NodeThread
 from dafka_core.storage import STAGED_HOURS, Log
@@ -21,31 +22,31 @@ PILED_UP: Final = 512
 """With so many small blocks it does not wait: reading them would cost more than merging does."""
 
 BUSY_SHARE: Final = 0.25
-"""How much of the time it then takes at most while records keep coming in."""
+"""The share of the time that merging then takes at most, while records keep coming in."""
 
 IDLE_S: Final = 1.0
-"""How often it looks whether there is something to merge."""
+"""How often the thread looks for blocks to merge."""
 
 CHECK_READERS_S: Final = 10.0
-"""How long a reader that was killed may hold back freed space."""
+"""How long a process that was killed while it read may keep LMDB from using freed pages again."""
 
 DISCARD_S: Final = 600.0
-"""How often it looks for what was staged too long ago."""
+"""How often the thread looks for what was staged too long ago."""
 
 RETRY_S: Final = 30.0
-"""How long it leaves a disk alone that has failed."""
+"""How long the thread leaves a disk alone that has failed."""
 
 _log = logging.getLogger("dafka.store")
 
 
-class MergeThread:
+class MergeThread(Closing):
     """A thread that merges while there is something to merge, and gives way to appends.
 
-    An error of the disk is logged, and merging is tried again later: all records are there and
-    can be read without it.
+    The thread logs an error of the disk and tries again later: without merging all records can be
+    read all the same.
 
     Args:
-        log: open for writing.  To be closed after the merger.
+        log: open for writing, until the thread is closed.
     """
 
     def __init__(self, log: Log) -> None:
@@ -78,7 +79,7 @@ class MergeThread:
                 pause_s = RETRY_S
 
     def _step(self) -> float:
-        """Merges once, unless appends keep coming; how long to wait then."""
+        """Merges once, unless appends keep coming; returns the seconds to wait afterwards."""
         busy = self._log.quiet_s < QUIET_S
         if busy and self._log.small_blocks < PILED_UP:
             return QUIET_S

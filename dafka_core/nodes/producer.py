@@ -4,25 +4,18 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Iterable
+from collections import deque
+from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any, Final
 
 from dafka_core.closing import Closing
-from dafka_core.errors import (
-    BackPressureError,
-    ClosedError,
-    ConfigError,
-    NoStoreError,
-    NotAcknowledgedError,
-)
+from dafka_core.errors import BackPressureError, ClosedError, ConfigError, NotAcknowledgedError
 from dafka_core.node_options import ProducerOptions
 from dafka_core.nodes.addresses import new_address
-from dafka_core.nodes.argument_checks import check_argument
-from dafka_core.nodes.interruptible import InterruptibleCondition, InterruptibleEvent
 from dafka_core.nodes.mesh import Mesh
+from dafka_core.nodes.peers import SETTLE_S
+from dafka_core.options import check_argument
 from dafka_core.protocol.producer_role import ProducerRole
-from dafka_core.protocol.role import Outgoing
-from dafka_core.protocol.store_directory import StoreQuery
 from dafka_core.protocol.validation import check_address, check_topic
 from dafka_core.records import TopicPartition
 from dafka_core.values import Values
@@ -31,16 +24,12 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 CHUNK_COUNT: Final = 10_000
-"""``publish_many`` waits for room piece by piece, so that more than ``max_unacked_records`` at
-once is no dead end."""
-
-SETTLE_S: Final = 0.1
-"""Nodes that are there connect to a new producer within some 30 ms.  What it publishes before has
-to be fetched, and deployed nodes ask once: without an answer they wait for the next record."""
+"""``publish_many`` waits for room chunk by chunk: more records than ``max_unacked_records`` would
+never find room at once."""
 
 RESUME_ROUNDS: Final = 3
-"""How often deployed stores are asked for the partition to resume.  To take a lost answer for "no
-such partition" would be to begin it anew, over the records it has."""
+"""How often C stores are asked how far the partition to resume goes.  If a lost answer were taken
+for "no such partition", the producer would begin it anew, over the records that it has."""
 
 ARROW_TYPES: Final = ("binary", "string", "large_binary", "large_string")
 
@@ -48,27 +37,23 @@ ARROW_TYPES: Final = ("binary", "string", "large_binary", "large_string")
 class Producer(Closing):
     """Publishes records to one partition of a topic.
 
-    Every record is kept until ``acks`` stores have it on disk.  One producer may be used from
-    several threads.
+    The producer keeps every record until ``acks`` stores have it on disk.  Several threads may use
+    one producer.
 
     Args:
         topic: 1 to 255 bytes.
-        tower: see ``NodeOptions.tower``.
-        address: resume this partition where its earlier producer has ended; a new one otherwise.
-            There must never be two producers with one address at a time.
+        address: resume this partition where its earlier producer has ended; without it, a new one.
+            There must never be two producers with one address at a time (RFC 46: "only one
+            producer SHALL ever publish to the same partition").
         options: see ``ProducerOptions``.
 
     Raises:
         ConfigError: an option, the topic or the address cannot be used.
         TowerNotFoundError: no tower answered.
-        NoStoreError: an address was given and no store could say how far its partition has come.
+        NoStoreError: an address was given and no store could say how far its partition goes.
     """
 
-    def __init__(
-        self, topic: str, *, tower: Any = None, address: str | None = None, **options: Any
-    ) -> None:
-        if tower is not None:
-            options["tower"] = tower
+    def __init__(self, topic: str, *, address: str | None = None, **options: Any) -> None:
         config = ProducerOptions.build(options)
         check_argument("topic", topic, check_topic)
         if address is not None:
@@ -82,30 +67,26 @@ class Producer(Closing):
             head_interval_s=config.head_interval_ms / 1000,
             resume=address is not None,
         )
-        # Whoever waits for room holds the turn, not the lock: a call's offsets are consecutive.
+        # A thread that waits for room holds the turn, not the lock: a call's offsets are
+        # consecutive.
         self._turn = threading.Lock()
         self._lock = threading.Lock()
-        self._changed = InterruptibleCondition()
-        self._outbox: list[Values] = []  # published, not yet with the role
+        self._outbox: list[Values] = []  # published, and not yet given to the role
         self._singles: list[bytes] = []  # the same, after the outbox: published one by one
         self._next_offset = 0
         self._durable = 0
-        self._sizes: list[tuple[int, int]] = []  # (end, bytes) of what waits for its ACK
-        self._waiting_bytes = 0
-        self._woken = False  # the loop knows that there is something to send
+        self._unacked: deque[tuple[int, int]] = deque()  # (end, bytes) of what was published
+        self._unacked_bytes = 0
+        self._woken = False  # whether the loop knows that there is something to send
         self._closed = False
-        # Only sockets tell deployed stores' acknowledgements apart, and only then it matters.
-        self._mesh = Mesh(
-            "producer",
-            self._role,
-            config,
-            on_round=self._on_round,
-            tell_peers_apart=config.acks > 1,
-        )
-        self._mesh.start()
+        # Only sockets tell C stores' acknowledgements apart, and it matters for several acks only.
+        self._mesh = Mesh("producer", self._role, config, tell_peers_apart=config.acks > 1)
+        self._mesh.start(self._on_round)
         if address is not None:
             self._resume()
         else:
+            # What is published earlier has to be fetched, and C nodes ask only once: without an
+            # answer they wait for the next record.
             time.sleep(SETTLE_S)
 
     @property
@@ -117,13 +98,13 @@ class Producer(Closing):
         """Publishes one record and returns its offset.
 
         Raises:
-            BackPressureError: too much waits for acknowledgements, for ``publish_timeout_s``.
+            BackPressureError: for ``publish_timeout_s`` too many records were unacknowledged.
             ClosedError: the producer is closed.
         """
         if type(value) is not bytes or len(value) > self._config.max_record_bytes:
             return self.publish_many((value,))
         with self._turn:
-            self._make_room()
+            self._wait_for_room()
             with self._lock:
                 self._singles.append(value)
                 offset = self._next_offset
@@ -133,11 +114,11 @@ class Producer(Closing):
     def publish_many(self, values: Iterable[bytes] | pa.Array) -> int:
         """Publishes records, in order, and returns the offset of the first (or the next one's).
 
-        ``values`` may be an Arrow array of binary or string without nulls: it is sent without
-        being looked at record by record.
+        ``values`` may be an Arrow array of binary or string without nulls, which is sent without
+        looking at each record.
 
         Raises:
-            TypeError: a value is no bytes; nothing has been published.
+            TypeError: a value is not bytes; nothing has been published.
             BackPressureError: as ``publish``; the records before ``next_offset`` are published.
         """
         checked = _checked_values(values)
@@ -149,7 +130,7 @@ class Producer(Closing):
             first = self._next_offset
             for start in range(0, len(checked), CHUNK_COUNT):
                 chunk = checked[start : start + CHUNK_COUNT]
-                self._make_room()
+                self._wait_for_room()
                 with self._lock:
                     self._put_singles()
                     self._outbox.append(chunk)
@@ -165,8 +146,13 @@ class Producer(Closing):
         target = self._next_offset
         if self._durable >= target:
             return
-        self._mesh.call(self._hurry)
-        if not self._wait(lambda: self._durable >= target, timeout_s):
+
+        def hurry(now: float) -> None:
+            self._on_round(now)  # so that the role knows of everything that was published
+            self._role.hurry = True
+
+        self._mesh.call_soon(hurry)
+        if not self._mesh.wait_until(lambda: self._durable >= target, timeout_s):
             count = target - self._durable
             raise NotAcknowledgedError(self.topic, self.address, count, timeout_s)
 
@@ -188,7 +174,7 @@ class Producer(Closing):
         if error[0] is None:
             self.close()
         else:
-            # The application is failing already: do not hide its error behind a wait for ours.
+            # The application is failing already: its error is not hidden behind a wait.
             self._closed = True
             self._mesh.close()
 
@@ -199,32 +185,28 @@ class Producer(Closing):
             raise ClosedError("producer")
         self._mesh.check()
 
-    def _make_room(self) -> None:
+    def _wait_for_room(self) -> None:
         self._check_open()
-        if not self._has_room():
-            self._wait(self._has_room, self._config.publish_timeout_s)
-            self._check_open()
-            if not self._has_room():
-                count = self._next_offset - self._durable
-                waited_s = self._config.publish_timeout_s
-                raise BackPressureError(self.topic, self.address, count, waited_s)
+        if self._has_room():
+            return
+        waited_s = self._config.publish_timeout_s
+        if not self._mesh.wait_until(self._has_room, waited_s):
+            count = self._next_offset - self._durable
+            raise BackPressureError(self.topic, self.address, count, waited_s)
+        self._check_open()
 
     def _has_room(self) -> bool:
-        config = self._config
         return (
-            self._next_offset - self._durable < config.max_unacked_records
-            and self._waiting_bytes < config.max_unacked_bytes
+            self._next_offset - self._durable < self._config.max_unacked_records
+            and self._unacked_bytes < self._config.max_unacked_bytes
         )
-
-    def _wait(self, condition: Callable[[], bool], timeout_s: float) -> bool:
-        return self._changed.wait_until(condition, timeout_s, self._mesh.check)
 
     # -- under self._lock ------------------------------------------------------------------------
 
     def _count(self, records: int, size_bytes: int) -> None:
         self._next_offset += records
-        self._sizes.append((self._next_offset, size_bytes))
-        self._waiting_bytes += size_bytes
+        self._unacked.append((self._next_offset, size_bytes))
+        self._unacked_bytes += size_bytes
         if not self._woken:
             self._woken = True
             self._mesh.wake()
@@ -241,66 +223,35 @@ class Producer(Closing):
             self._woken = False
             self._put_singles()
             outbox, self._outbox = self._outbox, []
-            if self._role.durable > self._durable:
-                self._durable = self._role.durable
-                acknowledged = 0
-                while acknowledged < len(self._sizes) and (
-                    self._sizes[acknowledged][0] <= self._durable
-                ):
-                    self._waiting_bytes -= self._sizes[acknowledged][1]
-                    acknowledged += 1
-                del self._sizes[:acknowledged]
-                self._changed.ring()
+            self._durable = max(self._durable, self._role.durable)
+            while self._unacked and self._unacked[0][0] <= self._durable:
+                self._unacked_bytes -= self._unacked.popleft()[1]
         for values in outbox:
             self._mesh.send(self._role.publish(now, values))
         return False
 
-    def _hurry(self, now: float) -> list[Outgoing]:
-        self._role.hurry = True
-        return []
-
     def _resume(self) -> None:
-        asked: list[StoreQuery] = []
-
-        def ask(now: float) -> list[Outgoing]:
-            assert self._role.directory is not None
-            question, messages = self._role.directory.ask_heads(
-                now, [self.topic], rounds=RESUME_ROUNDS
+        """Asks the stores how far the partition goes, and goes on from there."""
+        directory = self._role.directory
+        assert directory is not None
+        try:
+            query = self._mesh.query(
+                directory,
+                lambda now: directory.ask_heads(now, [self.topic], rounds=RESUME_ROUNDS),
+                self._config.resume_timeout_s,
             )
-            asked.append(question)
-            return messages
-
-        self._mesh.call(ask)
-        deadline = time.monotonic() + self._config.resume_timeout_s
-        while not (asked and asked[0].answered):
-            try:
-                self._mesh.check()
-            except BaseException:
-                self._mesh.close()
-                raise
-            if time.monotonic() >= deadline:
-                self._mesh.close()
-                towers = [str(tower) for tower in self._config.tower]
-                raise NoStoreError(towers, self._config.resume_timeout_s)
-            time.sleep(0.005)
-        _, end = asked[0].heads.get(self._role.tp, (0, 0))
-        resumed = InterruptibleEvent()
-
-        def resume(now: float) -> list[Outgoing]:
-            self._role.resume_at(end)
-            resumed.set()
-            return []
-
-        with self._lock:
-            self._next_offset = self._durable = end
-            self._mesh.call(resume)
-        resumed.wait(self._config.resume_timeout_s)
+            _, end = query.heads.get(self._role.tp, (0, 0))
+            self._mesh.call(lambda now: self._role.resume_at(end))
+        except BaseException:
+            self._mesh.close()
+            raise
+        self._next_offset = self._durable = end
 
 
 def _checked_values(values: Iterable[bytes] | pa.Array) -> Values:
     if isinstance(values, Values):
         return values
-    if hasattr(values, "buffers"):  # an Arrow array, which need not be imported to be known
+    if hasattr(values, "buffers"):  # an Arrow array: recognised without importing Arrow
         array: pa.Array = values
         if array.null_count or str(array.type) not in ARROW_TYPES:
             raise TypeError(

@@ -1,12 +1,13 @@
-"""Receiving a burst of messages, and sending a run of records.
+"""Nodes' ZeroMQ sockets: opening them, receiving many messages at once, sending record batches.
 
-Where a record is a message of its own, as deployed nodes have it, these loops are the only ones
-that cost Python time per record, so they do nothing but their work.
+In the layout of C nodes each record is a message of its own.  The two loops over such messages
+are the only ones here that cost Python time per record, so they do nothing but their work.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import contextlib
+from collections.abc import Callable, Iterator
 from functools import partial
 from struct import Struct
 from typing import Final, cast
@@ -27,50 +28,73 @@ from dafka_core.protocol.messages import DirectRecord, RecordMessage
 from dafka_core.protocol.role import OutgoingBatch
 
 STALLED_MS: Final = 10_000
-"""A peer that takes nothing for so long is cut off, and what waits for it goes: large messages
-would take too much before the high-water mark is reached.  It connects anew by itself."""
+"""A connection on which nothing leaves for so long is closed, and what waits for the peer is freed:
+large messages would take too much memory before the high-water mark is reached.  The peer connects
+anew by itself."""
 
 IDLE_S: Final = 5
-"""Without anything from a peer for so long, and each time as long again, the system asks it."""
+"""When nothing has come from a peer for so long, and each time as long again, TCP asks it."""
+
+BURST_COUNT: Final = 65_536
+BURST_BYTES: Final = 16 << 20
+"""Messages received from one socket before the others have their turn.  The allocator gives larger
+buffers back to the system each time, and the system's zeroing of new ones would cost more than
+everything else here."""
+
+CONTROL_COUNT: Final = 1_000
+"""Beacons or subscriptions received before something else has its turn."""
 
 _SEQUENCE = Struct(">Q")
 
 _RECORD_IDS = b"MD"
 
 
-def let_go(socket: zmq.Socket[bytes]) -> None:
-    """Has a socket that sends close connections on which nothing leaves any more."""
-    socket.set(zmq.TCP_MAXRT, STALLED_MS)
+def new_socket(
+    context: zmq.Context[zmq.Socket[bytes]], kind: int, max_bytes: int, high_water_mark: int = 1_000
+) -> zmq.Socket[bytes]:
+    """A socket that refuses frames above ``max_bytes``, and drops what it has not sent at its end.
 
-
-def keep_alive(socket: zmq.Socket[bytes]) -> None:
-    """Has the system find out that the other end has closed a connection while nothing got through.
-
-    Who only receives would wait for ever on a connection that its peer has let go of.
+    TCP's keep-alive finds connections that the other end has closed while nothing got through: a
+    socket that only receives would wait on them for ever.
     """
+    socket = context.socket(kind)
+    socket.set_hwm(high_water_mark)
+    socket.set(zmq.LINGER, 0)
+    socket.set(zmq.MAXMSGSIZE, max_bytes)
     socket.set(zmq.TCP_KEEPALIVE, 1)
     socket.set(zmq.TCP_KEEPALIVE_IDLE, IDLE_S)
     socket.set(zmq.TCP_KEEPALIVE_INTVL, IDLE_S)
+    return socket
 
 
-def drain(
-    socket: zmq.Socket[bytes], burst: BulkDecoder, *, max_count: int, max_bytes: int
-) -> list[list[bytes]]:
-    """Takes messages that are there, until one of the limits is passed.
+def drop_stalled_peers(socket: zmq.Socket[bytes]) -> None:
+    """Has a sending socket close connections on which nothing leaves any more."""
+    socket.set(zmq.TCP_MAXRT, STALLED_MS)
 
-    Two-frame records go into ``burst``; the frames of all other messages are returned.  A
-    message is taken whole, however many frames it has, so that no frame of one is ever taken
-    for the beginning of another.
+
+def received(socket: zmq.Socket[bytes]) -> Iterator[list[bytes]]:
+    """The messages that have come, at most ``CONTROL_COUNT``; each is received when asked for."""
+    with contextlib.suppress(zmq.Again):
+        for _ in range(CONTROL_COUNT):
+            yield socket.recv_multipart(zmq.NOBLOCK)
+
+
+def receive_burst(socket: zmq.Socket[bytes], decoder: BulkDecoder) -> list[list[bytes]]:
+    """Receives the messages that have come, until there are ``BURST_COUNT`` or ``BURST_BYTES``.
+
+    Records in two frames go to ``decoder``; the frames of all other messages are returned.  A
+    message is received whole, however many frames it has: none of its frames is ever taken for
+    the beginning of another message.
     """
     others: list[list[bytes]] = []
-    buckets = burst.buckets
+    buckets = decoder.buckets
     # A Frame knows whether more follow; asking the socket costs more than making a Frame.
     receive = partial(Socket.recv, socket, copy=False)
     recv = cast("Callable[[int], zmq.Frame]", receive)
     nowait, size_bytes = int(zmq.NOBLOCK), 0
     try:
-        for _ in range(max_count):
-            if size_bytes > max_bytes:
+        for _ in range(BURST_COUNT):
+            if size_bytes > BURST_BYTES:
                 break
             frame = recv(nowait)
             header = frame.bytes
@@ -79,12 +103,14 @@ def drain(
                 continue
             frame = recv(nowait)
             if frame.more:
-                others.append(_rest(socket, [header, frame.bytes]))
+                # All frames are there.  Those beyond the limit make the message invalid, unread.
+                rest = socket.recv_multipart(copy=False)[:MAX_FRAMES]
+                others.append([header, frame.bytes, *(later.bytes for later in rest)])
                 continue
             if header[:1] in PACKED_IDS:
-                # Where it lies: it is copied when the burst is joined.
+                # Not copied here: the decoder copies it when it joins the burst's messages.
                 size_bytes += len(frame)
-                burst.add(header, frame.buffer)
+                decoder.add(header, frame.buffer)
                 continue
             value = frame.bytes
             size_bytes += len(value)
@@ -93,7 +119,7 @@ def drain(
                 bucket.sequences.append(header[-8:])
                 bucket.values.append(value)
             elif header[:1] in _RECORD_IDS:
-                burst.add(header, value)
+                decoder.add(header, value)
             else:
                 others.append([header, value])
     except zmq.Again:
@@ -101,22 +127,15 @@ def drain(
     return others
 
 
-def _rest(socket: zmq.Socket[bytes], frames: list[bytes]) -> list[bytes]:
-    while socket.get(zmq.RCVMORE):
-        frame = socket.recv()
-        # Frames beyond the limit make the message invalid; there is no need to keep them.
-        if len(frames) <= MAX_FRAMES:
-            frames.append(frame)
-    return frames
-
-
-def send_batch(socket: zmq.Socket[bytes], message: OutgoingBatch, layout: str) -> None:
-    """Sends a record message for each record of the run."""
-    batch = message.batch
+def send_one_by_one(socket: zmq.Socket[bytes], message: OutgoingBatch, layout: str) -> None:
+    """Sends a message for each record of the batch."""
+    batch, requestor = message.batch, message.requestor
     if layout != C_LAYOUT:
-        _send_one_by_one(socket, message, layout)
+        for record in batch.records():
+            single = DirectRecord(requestor, *record) if requestor else RecordMessage(*record)
+            socket.send_multipart(encode(single, layout))
         return
-    prefix = encode_batch_prefix(message.requestor, batch.tp, packed=False)
+    prefix = encode_batch_prefix(requestor, batch.tp, packed=False)
     send, pack, more = partial(Socket.send, socket), _SEQUENCE.pack, int(zmq.SNDMORE)
     for sequence, value in enumerate(batch.values, batch.offset):
         send(prefix + pack(sequence), more)
@@ -124,29 +143,19 @@ def send_batch(socket: zmq.Socket[bytes], message: OutgoingBatch, layout: str) -
 
 
 def send_packed(socket: zmq.Socket[bytes], message: OutgoingBatch) -> None:
-    """Sends the run in as few messages as the limits allow, without looking at its records."""
+    """Sends the batch in as few messages as the limits allow, without looking at its records."""
     batch = message.batch
     prefix = encode_batch_prefix(message.requestor, batch.tp, packed=True)
     limit_bytes = DIRECT_BATCH_BYTES if message.requestor else LIVE_BATCH_BYTES
     ends, data = batch.values.columns()
     lengths = memoryview(np.diff(ends).astype("<u4").tobytes())
     start = 0
-    while start < len(batch.values):
+    # Not by RecordBatch.split, which is several times slower for the smallest messages.
+    while start < batch.count:
         stop = int(ends.searchsorted(ends[start] + limit_bytes, side="right")) - 1
-        stop = min(max(stop, start + 1), start + MAX_BATCH_COUNT, len(batch.values))
+        stop = min(max(stop, start + 1), start + MAX_BATCH_COUNT, batch.count)
         records = data[int(ends[start]) : int(ends[stop])]
         header = prefix + pack_batch_numbers(batch.offset + start, stop - start, batch.transaction)
         socket.send(header, zmq.SNDMORE)
         socket.send(b"".join((lengths[4 * start : 4 * stop], records)))
         start = stop
-
-
-def _send_one_by_one(socket: zmq.Socket[bytes], message: OutgoingBatch, layout: str) -> None:
-    batch = message.batch
-    for sequence, value in enumerate(batch.values, batch.offset):
-        if message.requestor:
-            direct = DirectRecord(message.requestor, batch.topic, batch.partition, sequence, value)
-            socket.send_multipart(encode(direct, layout))
-        else:
-            record = RecordMessage(batch.topic, batch.partition, sequence, value)
-            socket.send_multipart(encode(record, layout))

@@ -18,7 +18,6 @@ from dafka_core.nodes.log_writer import LogWriter, Outcomes
 from dafka_core.nodes.merge_thread import MergeThread
 from dafka_core.nodes.mesh import Mesh
 from dafka_core.nodes.store_loop import StoreLoop
-from dafka_core.protocol.role import Outgoing
 from dafka_core.protocol.store_role import StoreRole
 from dafka_core.storage import STAGED_HOURS, Log, LogEntry
 
@@ -28,11 +27,10 @@ ADDRESS_FILE: Final = "address"
 class Store(Closing):
     """Keeps every partition there is in ``directory``, from construction until ``close``.
 
-    A record is acknowledged when it is on disk, synced.
+    The store acknowledges a record when it is on disk, synced.
 
     Args:
         directory: made if it does not exist; one store at a time may have it open.
-        tower: see ``NodeOptions.tower``.
         options: see ``StoreOptions``.
 
     Raises:
@@ -41,47 +39,29 @@ class Store(Closing):
         TowerNotFoundError: no tower answered.
     """
 
-    def __init__(self, directory: str | Path, *, tower: Any = None, **options: Any) -> None:
-        if tower is not None:
-            options["tower"] = tower
+    def __init__(self, directory: str | Path, **options: Any) -> None:
         config = StoreOptions.build(options)
         with contextlib.ExitStack() as undo:
-            self.log = Log(directory)
-            undo.callback(self.log.close)
+            self.log = undo.enter_context(Log(directory))
             self.log.discard_stale(STAGED_HOURS * 3600)
-            self._role = StoreRole(
-                _kept_address(self.log.directory),
-                self.log.end,
-                sync_interval_s=config.sync_interval_ms / 1000,
-            )
-            self._appender = LogWriter(self.log, self._on_appended)
-            undo.callback(self._appender.close)
-            self._merger = MergeThread(self.log)
-            undo.callback(self._merger.close)
-            self._mesh = Mesh("store", self._role, config, on_round=self._on_round)
-            undo.callback(self._mesh.close)
-            self._loop = StoreLoop(
-                self._role,
-                self.log,
-                self._appender,
-                send=self._mesh.send,
-                receive=self._mesh.receive,
-                has_subscriber=self._mesh.has_subscriber,
-            )
-            self._puts = AppendQueue(self._mesh, self._role, self.log)
-            self._bulk = serve_bulk(self.log, self._puts, self._role, config)
+            self.address = _kept_address(self.log.directory)
+            """The store's UUID.  It lasts as long as the directory."""
+            sync_interval_s = config.sync_interval_ms / 1000
+            self._role = StoreRole(self.address, self.log.end, sync_interval_s=sync_interval_s)
+            self._log_writer = undo.enter_context(LogWriter(self.log, self._on_written))
+            self._merge_thread = undo.enter_context(MergeThread(self.log))
+            self._mesh = undo.enter_context(Mesh("store", self._role, config))
+            self.append_queue = AppendQueue(self._mesh, self._role, self.log)
+            """For writers in this process."""
+            self._bulk = serve_bulk(self.log, self.append_queue, self._role, config)
             undo.callback(self._bulk.close)
-            self._mesh.start()
+            loop = StoreLoop(self._role, self.log, self._log_writer, self._mesh)
+            self._mesh.start(loop.on_round)
             undo.pop_all()
 
     @property
-    def address(self) -> str:
-        """The store's UUID.  It lasts as long as the directory."""
-        return self._role.address
-
-    @property
     def locations(self) -> tuple[str, ...]:
-        """Where its records can be had in bulk, as URIs of Arrow Flight; none if that is off."""
+        """Where Arrow Flight serves its records, as URIs; empty if that is off."""
         return self._bulk.locations
 
     def wait(self, timeout_s: float | None = None) -> bool:
@@ -100,41 +80,36 @@ class Store(Closing):
         return stopped
 
     def close(self) -> None:
-        """Stops; what was received and is not on disk was not acknowledged.  May be repeated."""
+        """Stops; received records that are not on disk were not acknowledged.  May be repeated."""
         self._mesh.close()
-        self._appender.close()
-        self._puts.fail()
+        self._log_writer.close()
+        self.append_queue.fail()
         self._bulk.close()
-        self._merger.close()
+        self._merge_thread.close()
         self.log.close()
 
-    # -- in the loop -----------------------------------------------------------------------------
-
-    def _on_round(self, now: float) -> bool:
-        return self._loop.on_round(now)
-
-    def _on_appended(self, entries: list[LogEntry], outcomes: Outcomes | BaseException) -> None:
-        """In the appender's thread."""
+    def _on_written(self, entries: list[LogEntry], outcomes: Outcomes | BaseException) -> None:
+        """In the log writer's thread."""
         if isinstance(outcomes, BaseException):
-            self._puts.fail(outcomes)
+            self.append_queue.fail(outcomes)
 
-        def acknowledge(now: float) -> list[Outgoing]:
+        def acknowledge(now: float) -> None:
             if isinstance(outcomes, BaseException):
                 raise outcomes
             messages = self._role.on_stored(entries, outcomes)
-            self._puts.stored(entries, outcomes)
-            return messages
+            self.append_queue.on_written(entries, outcomes)
+            self._mesh.send(messages)
 
         # A loop that has ended acknowledges nothing; the records are stored all the same.
         with contextlib.suppress(ClosedError, NodeFailedError):
-            self._mesh.call(acknowledge)
+            self._mesh.call_soon(acknowledge)
 
 
 def _kept_address(directory: Path) -> str:
     """The store's UUID, which lies beside its records.
 
-    A producer that waits for the acknowledgements of two stores must not count one twice because
-    it has been started again.
+    A producer that waits for the acknowledgements of two stores must not count one store twice
+    because it was started again.
     """
     path = directory / ADDRESS_FILE
     try:

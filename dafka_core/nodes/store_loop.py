@@ -1,182 +1,124 @@
 """What a store's loop does between its role and its log: records to the disk, answers from it.
 
-It owns no socket and no thread, so the simulator runs it over a disk of its own.
+It owns no socket and no thread, so the simulation runs it over a disk of its own.
 """
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Sequence
-from typing import Final, Protocol
+from collections.abc import Iterable
+from typing import Final
 
 from dafka_core.errors import StoreError
-from dafka_core.log_entries import LogEntry
+from dafka_core.nodes.log_writer import LogWriter
+from dafka_core.nodes.mesh import Mesh
+from dafka_core.protocol import store_requests
 from dafka_core.protocol.messages import ConsumerHello, Fetch, GetHeads, HeadsQuery, TimesQuery
 from dafka_core.protocol.role import Outgoing, OutgoingBatch
-from dafka_core.protocol.store_requests import (
-    AnnounceHeads,
-    Work,
-    announcement,
-    goes_on,
-    head_messages,
-    heads_reply,
-    times_reply,
-)
 from dafka_core.protocol.store_role import StoreRole
 from dafka_core.protocol.transactions import PublishCommitted, split_by_transaction
-from dafka_core.records import PartitionInfo, RecordBatch, TopicPartition, TransactionState
+from dafka_core.records import PartitionInfo, RecordBatch, TopicPartition, Transaction
+from dafka_core.storage import Log
 
 MAX_PENDING_BYTES: Final = 32 << 20
-"""Records waiting for the disk; no more are received beyond it."""
+"""Records waiting for the disk; with more the store receives none."""
 
 SERVE_COUNT: Final = 8_192
 SERVE_BYTES: Final = 4 << 20
-"""Records read and sent per turn: between turns records are stored and others are served."""
+"""Records read and sent per round: between rounds the store stores records and serves others."""
 
 _log = logging.getLogger("dafka.store")
 
 
-class Readable(Protocol):
-    """What is asked of a log (``storage.Log``)."""
-
-    def end(self, tp: TopicPartition) -> int:
-        """See ``Log.end``."""
-
-    def transaction_state(self, tp: TopicPartition) -> TransactionState:
-        """See ``Log.transaction``."""
-
-    def partitions(self, topic: str | None = None) -> list[PartitionInfo]:
-        """See ``Log.partitions``."""
-
-    def read(
-        self,
-        tp: TopicPartition,
-        start: int,
-        end: int,
-        *,
-        max_records: int,
-        max_bytes: int,
-    ) -> Sequence[RecordBatch]:
-        """See ``Log.read``."""
-
-    def times(self, tp: TopicPartition, start: int, end: int) -> list[tuple[int, int]]:
-        """See ``Log.times``."""
-
-
-class Appends(Protocol):
-    """What has the log write beside the loop (``appending.LogWriter``)."""
-
-    @property
-    def busy(self) -> bool:
-        """Whether a group is on its way to the disk."""
-
-    def append(self, entries: list[LogEntry]) -> None:
-        """Takes a group; must not be busy."""
-
-
 class StoreLoop:
-    """What the loop of a store does each round.
+    """What the loop of a store does each round."""
 
-    Args:
-        send: publishes messages.
-        receive: says whether to take messages from peers at all.
-        has_subscriber: whether any peer takes a topic's records.
-    """
-
-    def __init__(
-        self,
-        role: StoreRole,
-        log: Readable,
-        appender: Appends,
-        *,
-        send: Callable[[list[Outgoing]], None],
-        receive: Callable[[bool], None],
-        has_subscriber: Callable[[str], bool],
-    ) -> None:
+    def __init__(self, role: StoreRole, log: Log, log_writer: LogWriter, mesh: Mesh) -> None:
         self._role = role
         self._log = log
-        self._appender = appender
-        self._send = send
-        self._receive = receive
-        self._has_subscriber = has_subscriber
+        self._log_writer = log_writer
+        self._mesh = mesh
 
     def on_round(self, now: float) -> bool:
-        """Hands records to the disk and serves one request; True if more requests wait."""
-        if self._role.pending_bytes and not self._appender.busy:
-            self._appender.append(self._role.take_pending())
-        self._receive(self._role.pending_bytes < MAX_PENDING_BYTES)
+        """Has entries written and serves one request; True if more requests wait."""
+        if self._role.pending_bytes and not self._log_writer.busy:
+            self._log_writer.write(self._role.take_pending())
+        self._mesh.set_receiving(self._role.pending_bytes < MAX_PENDING_BYTES)
         request = self._role.requests.take()
         if request is not None:
             try:
-                self._send(self._answer(request))
+                self._mesh.send(self._answer(request))
             except StoreError as error:
-                # Damage concerns one partition; the others go on. Nothing wrong is ever sent.
+                # Damage concerns one partition; the others go on. No wrong record is ever sent.
                 _log.error("%s", error)
         return bool(self._role.requests)
 
-    def _answer(self, request: Work) -> list[Outgoing]:
+    def _answer(self, request: store_requests.Work) -> list[Outgoing]:
         match request:
             case Fetch():
-                return self._records(request)
+                return self._fetched(request)
             case GetHeads():
-                return head_messages(request.requestor, self._log.partitions(request.topic or None))
+                return store_requests.head_messages(
+                    request.requestor, self._log.partitions(request.topic or None)
+                )
             case ConsumerHello():
-                return head_messages(request.consumer, self._held(request.topics))
+                return store_requests.head_messages(request.consumer, self._held(request.topics))
             case HeadsQuery():
                 infos = self._held(request.topics) if request.topics else self._log.partitions()
-                return heads_reply(request, self._role.address, infos)
+                return store_requests.heads_reply(request, self._role.address, infos)
             case TimesQuery():
                 times = self._log.times(request.tp, request.sequence, request.end)
-                return times_reply(request, self._role.address, times)
-            case AnnounceHeads():
-                return announcement(self._log.partitions())
+                return store_requests.times_reply(request, self._role.address, times)
+            case store_requests.AnnounceHeads():
+                return store_requests.announcement(self._log.partitions())
             case PublishCommitted():
                 return self._published(request)
 
-    def _held(self, topics: tuple[str, ...]) -> list[PartitionInfo]:
+    def _held(self, topics: Iterable[str]) -> list[PartitionInfo]:
         return [info for topic in topics for info in self._log.partitions(topic)]
 
-    def _published(self, publish: PublishCommitted) -> list[Outgoing]:
-        """What comes next of what was committed here, and when it was all its head."""
-        if not self._has_subscriber(publish.tp.topic):
-            # Whoever comes later hears of the head, and asks. Reading a large unit takes a while.
-            return [*self._role.on_published(publish)]
-        batches = self._read(publish.tp, publish.start, publish.end)
-        end = batches[-1].end if batches else publish.end
-        records: list[Outgoing] = [
-            OutgoingBatch(part)
-            for batch in batches
-            for part in split_by_transaction(batch, publish.transactions)
-        ]
-        if end < publish.end:
-            self._role.requests.put_back(publish.rest(end))
+    def _fetched(self, fetch: Fetch) -> list[Outgoing]:
+        """The first records of a FETCH; what is left of it waits for its turn."""
+        batches = self._read(fetch.tp, fetch.sequence, fetch.end)
+        if not batches:
+            return []
+        end = batches[-1].end
+        # Looked up after reading: a transaction that is not the last any more is sent as older
+        # ones are, whose records say nothing of it.
+        last = self._log.transaction_state(fetch.tp).transaction
+        records = _outgoing(batches, (last,) if last else (), fetch.requestor)
+        if end < fetch.end:
+            rest = Fetch(fetch.partition, fetch.requestor, fetch.topic, end, fetch.end - end)
+            self._role.requests.put_back(rest)
             return records
+        return [*records, *store_requests.goes_on(fetch, self._log.end(fetch.tp))]
+
+    def _published(self, publish: PublishCommitted) -> list[Outgoing]:
+        """The next records of what was committed here, and after the last ones the head."""
+        # Without a subscriber no record is read: who subscribes later hears of the head, and asks.
+        if self._mesh.has_subscriber(publish.tp.topic):
+            batches = self._read(publish.tp, publish.start, publish.end)
+            records = _outgoing(batches, publish.transactions)
+            if batches and batches[-1].end < publish.end:
+                self._role.requests.put_back(publish.rest(batches[-1].end))
+                return records
+        else:
+            records = []
         return [*records, *self._role.on_published(publish)]
 
     def _read(self, tp: TopicPartition, start: int, end: int) -> list[RecordBatch]:
         """The first records of a range, as many as are sent at once; none if it is not held."""
         batches = self._log.read(tp, start, end, max_records=SERVE_COUNT, max_bytes=SERVE_BYTES)
-        # Not before what was asked for: a requestor can do nothing with what follows a gap.
-        if not batches or batches[0].offset != start:
-            return []
-        return [*batches]
+        # Records behind a gap are of no use to the requestor.
+        return batches if batches and batches[0].offset == start else []
 
-    def _records(self, fetch: Fetch) -> list[Outgoing]:
-        batches = self._read(fetch.tp, fetch.sequence, fetch.end)
-        if not batches:
-            return []
-        end = batches[-1].end
-        if end < fetch.end:
-            rest = Fetch(fetch.partition, fetch.requestor, fetch.topic, end, fetch.end - end)
-            self._role.requests.put_back(rest)
-        # Asked for after reading: a unit that is not the last any more is sent as older ones are.
-        marker = self._log.transaction_state(fetch.tp).transaction
-        transactions = (marker,) if marker else ()
-        records: list[Outgoing] = [
-            OutgoingBatch(part, fetch.requestor)
-            for batch in batches
-            for part in split_by_transaction(batch, transactions)
-        ]
-        if end == fetch.end:
-            records.extend(goes_on(fetch, self._log.end(fetch.tp)))
-        return records
+
+def _outgoing(
+    batches: Iterable[RecordBatch], transactions: tuple[Transaction, ...], requestor: str = ""
+) -> list[Outgoing]:
+    """The records as messages, each with its transaction among ``transactions``, if it has one."""
+    return [
+        OutgoingBatch(part, requestor)
+        for batch in batches
+        for part in split_by_transaction(batch, transactions)
+    ]

@@ -1,8 +1,9 @@
-"""Which peers take records packed, and which one by one.
+"""Which peers receive records packed, and which one by one.
 
-Our nodes subscribe to both forms of a record: RECORD and its packed extension, since a producer
-may be of either kind.  A producer of ours must not send them both.  XPUB_MANUAL lets it decide
-what each peer's subscription means: whoever subscribes to the packed form gets no single records.
+Our nodes subscribe to both forms of a record, RECORD and its packed extension, since a producer
+may be ours or a C node.  Our producers must not send them both: the XPUB socket's manual mode
+(ZeroMQ's XPUB_MANUAL) lets a node decide what each peer's subscription means, and a peer that
+subscribes to the packed form is sent no single records.
 """
 
 from __future__ import annotations
@@ -32,12 +33,12 @@ class Subscribers:
         self._pub = pub
         self._pack = pack
         self._single: Counter[str] = Counter()  # subscriptions to RECORD, by topic
-        self._packed: Counter[str] = Counter()  # and to its packed form
+        self._packed: Counter[str] = Counter()  # subscriptions to its packed form
         self._requestors: Counter[str] = Counter()  # connections that take packed answers
-        self._layouts: dict[str, list[bool]] = {}  # by topic, until a subscription changes it
+        self._layouts: dict[str, list[bool]] = {}  # of one topic, until a subscription changes it
 
     def apply(self, frame: bytes) -> None:
-        """Takes a subscription, right after it was received: it concerns the peer it is from."""
+        """Takes a subscription, right after it was received: ZeroMQ applies it to its sender."""
         subscribed, kind, topic = parse_subscription(frame)
         if not subscribed:
             if frame[:1] == b"\x00":
@@ -64,7 +65,8 @@ class Subscribers:
         layouts = self._layouts.get(topic)
         if layouts is None:
             packed = _matching(self._packed, topic)
-            # Who goes does not always say so; one send too many costs only time.
+            # ZeroMQ does not tell of every subscription that ends, so the counts may be too high:
+            # records are sent in a form too many then, which costs only time.
             single = _matching(self._single, topic) - packed
             layouts = [form for form, count in ((True, packed), (False, single)) if count > 0]
             self._layouts = {topic: layouts}
@@ -76,11 +78,10 @@ class Subscribers:
             self._layouts = {}
 
     def _forget(self, requestor: str) -> None:
-        """One connection of a requestor is gone: noticed late, the next one may be there."""
-        if self._requestors[requestor] > 1:
-            self._requestors[requestor] -= 1
-        else:
-            self._requestors.pop(requestor, None)
+        """A connection of a requestor has ended, perhaps after the requestor's next one began."""
+        self._requestors[requestor] -= 1
+        if self._requestors[requestor] <= 0:
+            del self._requestors[requestor]
 
     @staticmethod
     def _has_room(names: Counter[str], name: str) -> bool:

@@ -1,42 +1,88 @@
-"""A node's threads, which may be waited for by a thread that a signal interrupts."""
+"""A node's threads, and how an application's thread waits for what they do.
+
+``threading.Condition`` and ``threading.Event`` cannot be used for it: when a signal's handler
+raises (Ctrl-C) just after they have released their lock, or before they hold it again, they raise
+"release unlocked lock" instead.  Here a waiting thread holds no lock, and waits in one call of C.
+"""
 
 from __future__ import annotations
 
+import contextlib
 import threading
+import time
 from collections.abc import Callable
+from queue import Empty, SimpleQueue
+from typing import TypeVar
 
-from dafka_core.nodes.interruptible import InterruptibleEvent
+T = TypeVar("T")
+
+
+class InterruptibleCondition:
+    """Wakes waiting threads, so that each looks again at what it waits for."""
+
+    def __init__(self) -> None:
+        self._waiting: set[SimpleQueue[None]] = set()
+
+    def notify(self) -> None:
+        """To be called after each change, from any thread, whatever locks it holds."""
+        for waiter in tuple(self._waiting):
+            if waiter.empty():  # otherwise its thread is going to look again anyway
+                waiter.put(None)
+
+    def wait_until(self, condition: Callable[[], T], timeout_s: float | None) -> T:
+        """Waits until ``condition()`` is true, at most ``timeout_s`` seconds (None: for ever).
+
+        Returns what ``condition`` has returned last.  An error of ``condition`` ends the wait.
+        """
+        started_s = time.monotonic()
+        waiter: SimpleQueue[None] = SimpleQueue()
+        try:
+            self._waiting.add(waiter)
+            while True:
+                found = condition()
+                remaining_s = timeout_s
+                if timeout_s is not None:
+                    remaining_s = max(started_s + timeout_s - time.monotonic(), 0.0)
+                if found or remaining_s == 0:
+                    return found
+                with contextlib.suppress(Empty):
+                    waiter.get(timeout=remaining_s)
+        finally:
+            self._waiting.discard(waiter)
 
 
 class NodeThread:
-    """A daemon thread whose end is a flag of its own.
+    """A daemon thread that says itself when it has ended.
 
-    ``Thread.join`` does not do: interrupted by an exception (Ctrl-C, a signal's handler) it takes
-    the thread for ended, before Python 3.13, and the node is closed under its running loop.
+    ``Thread.join`` cannot be used: before Python 3.13 an exception that ends the wait (Ctrl-C, a
+    signal's handler) makes it take the thread for ended, and the node would be closed under its
+    running loop.
     """
 
     def __init__(self, name: str, run: Callable[[], None]) -> None:
         self._run = run
-        self._ended = InterruptibleEvent()
+        self._ended = False
+        self._changed = InterruptibleCondition()
         self._thread = threading.Thread(target=self._run_to_end, name=name, daemon=True)
 
     def start(self) -> None:
-        """Starts it; only once."""
+        """Starts the thread; only once."""
         self._thread.start()
 
     @property
     def started(self) -> bool:
-        """Whether it was ever started."""
+        """Whether the thread was ever started."""
         return self._thread.ident is not None
 
     def join(self, timeout_s: float | None = None) -> bool:
-        """Waits for its end; True if it has ended.  From the thread itself: False, at once."""
+        """Waits for the thread's end; True if it has ended.  In the thread itself: False."""
         if self._thread is threading.current_thread():
             return False
-        return self._ended.wait(timeout_s)
+        return self._changed.wait_until(lambda: self._ended, timeout_s)
 
     def _run_to_end(self) -> None:
         try:
             self._run()
         finally:
-            self._ended.set()
+            self._ended = True
+            self._changed.notify()

@@ -16,21 +16,12 @@ import zmq
 from dafka_core.closing import Closing
 from dafka_core.errors import ConfigError, NodeFailedError, ProtocolError
 from dafka_core.node_options import TowerOptions
-from dafka_core.nodes.sockets import keep_alive
+from dafka_core.nodes.sockets import CONTROL_COUNT, new_socket, received
 from dafka_core.nodes.threads import NodeThread
-from dafka_core.protocol.beacons import (
-    WELCOME,
-    TowerBeacon,
-    decode_node_beacon,
-    encode_tower_beacon,
-    endpoint_of,
-)
+from dafka_core.protocol import beacons
 
 MAX_BEACON_BYTES: Final = 4096
 """A beacon's largest frame is a UUID or host of 255 octets."""
-
-BURST_COUNT: Final = 1_000
-"""Beacons taken before the stop signal is looked at."""
 
 _ADDRESS = re.compile(r"tcp://(?P<host>.+):(?P<port>\d+|\*)")
 
@@ -48,17 +39,15 @@ class Tower(Closing):
     def __init__(self, **options: Any) -> None:
         config = TowerOptions.build(options)
         self.invalid_count = 0
-        """Beacons that were none; they were dropped."""
+        """Invalid beacons; they were dropped."""
         self._failure: BaseException | None = None
         self._context = zmq.Context()
-        self._xsub = self._context.socket(zmq.XSUB)
-        self._xpub = self._context.socket(zmq.XPUB)
-        self._xpub.set(zmq.XPUB_WELCOME_MSG, WELCOME)
-        for socket in (self._xsub, self._xpub):
-            socket.set(zmq.MAXMSGSIZE, MAX_BEACON_BYTES)
-            # Without it a node that vanishes leaves a descriptor here for ever.
-            keep_alive(socket)
-        self._stop_signal, self._stopped = self._pair()
+        self._xsub = new_socket(self._context, zmq.XSUB, MAX_BEACON_BYTES)
+        self._xpub = new_socket(self._context, zmq.XPUB, MAX_BEACON_BYTES)
+        self._xpub.set(zmq.XPUB_WELCOME_MSG, beacons.WELCOME)
+        self._stop_signal, self._stopped = (self._context.socket(zmq.PAIR) for _ in range(2))
+        self._stopped.bind("inproc://stop")
+        self._stop_signal.connect("inproc://stop")
         try:
             sub_host, self.sub_port = _bind(self._xsub, "sub_address", config.sub_address)
             _, self.pub_port = _bind(self._xpub, "pub_address", config.pub_address)
@@ -66,13 +55,10 @@ class Tower(Closing):
             self._context.destroy(linger=0)
             raise
         self.host = _reachable(sub_host)
+        self.tower = f"{self.host}:{self.sub_port}:{self.pub_port}"
+        """``HOST:SUB_PORT:PUB_PORT``, for the ``tower`` option of nodes."""
         self._thread = NodeThread("dafka-tower", self._run)
         self._thread.start()
-
-    @property
-    def tower(self) -> str:
-        """``HOST:SUB_PORT:PUB_PORT``, for the ``tower`` option of nodes."""
-        return f"{self.host}:{self.sub_port}:{self.pub_port}"
 
     def wait(self, timeout_s: float | None = None) -> bool:
         """Waits until the tower has stopped; True if it has.
@@ -92,12 +78,6 @@ class Tower(Closing):
                 self._stop_signal.send(b"", zmq.NOBLOCK)
             self._thread.join()
 
-    def _pair(self) -> tuple[zmq.Socket[bytes], zmq.Socket[bytes]]:
-        ours, theirs = self._context.socket(zmq.PAIR), self._context.socket(zmq.PAIR)
-        ours.bind(f"inproc://stop-{id(self)}")
-        theirs.connect(f"inproc://stop-{id(self)}")
-        return ours, theirs
-
     def _run(self) -> None:
         poller = zmq.Poller()
         for socket in (self._xsub, self._xpub, self._stopped):
@@ -111,37 +91,34 @@ class Tower(Closing):
                     self._pass_subscriptions()
                 if self._xsub in ready:
                     self._pass_beacons()
-        except BaseException as error:  # noqa: BLE001 -- whatever it is, ``wait`` must tell
+        except BaseException as error:  # noqa: BLE001 -- ``wait`` tells of every error
             self._failure = error
         finally:
             self._context.destroy(linger=0)
 
     def _pass_subscriptions(self) -> None:
-        for _ in range(BURST_COUNT):
-            try:
-                frames = self._xpub.recv_multipart(zmq.NOBLOCK)
-            except zmq.Again:
-                return
+        for frames in received(self._xpub):
             # The welcome message is the tower's own: nodes have nothing to publish there.
             if len(frames) == 1 and frames[0][:1] in (b"\x00", b"\x01"):
-                if frames[0][1:2] != WELCOME:
+                if frames[0][1:2] != beacons.WELCOME:
                     self._xsub.send(frames[0])
             else:
                 self.invalid_count += 1
 
     def _pass_beacons(self) -> None:
-        for _ in range(BURST_COUNT):
+        for _ in range(CONTROL_COUNT):
             try:
                 frames = self._xsub.recv_multipart(zmq.NOBLOCK, copy=False)
+                beacon = beacons.decode_node_beacon([frame.bytes for frame in frames])
             except zmq.Again:
                 return
-            try:
-                beacon = decode_node_beacon([frame.bytes for frame in frames])
             except ProtocolError:
                 self.invalid_count += 1
                 continue
-            endpoint = endpoint_of(beacon, self._seen_host(frames[0]))
-            self._xpub.send_multipart(encode_tower_beacon(TowerBeacon(beacon.node, endpoint)))
+            endpoint = beacons.endpoint_of(beacon, self._seen_host(frames[0]))
+            self._xpub.send_multipart(
+                beacons.encode_tower_beacon(beacons.TowerBeacon(beacon.node, endpoint))
+            )
 
     def _seen_host(self, frame: zmq.Frame) -> str:
         """What to announce for a node that named no host: where its beacon came from."""

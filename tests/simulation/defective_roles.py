@@ -143,10 +143,10 @@ class AcknowledgesUnsynced(StoreLoop):
 
     def on_round(self, now: float) -> bool:
         role = self._role
-        if role.pending_bytes and not self._appender.busy:
+        if role.pending_bytes and not self._log_writer.busy:
             entries = role.take_pending()
-            self._appender.append(entries)
-            self._send(role.on_stored(entries))
+            self._log_writer.write(entries)
+            self._mesh.send(role.on_stored(entries))
         return super().on_round(now)
 
 

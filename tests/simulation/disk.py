@@ -276,10 +276,10 @@ class SimulatedAppender:
         """Whether a group is on its way to the disk."""
         return self._group is not None
 
-    def append(self, entries: list[LogEntry]) -> None:
+    def write(self, entries: list[LogEntry]) -> None:
         """Takes a group."""
         if self._group is not None:
-            self._world.fail(self._disk.name, "appends while the appender is busy")
+            self._world.fail(self._disk.name, "writes while the appender is busy")
         self._group = entries
         self._world.after(self._world.random.random() * self.append_s, self._synced)
 

@@ -65,7 +65,7 @@ class ExactQuery:
         if puts is None or mesh is None:
             self._again(number)
             return
-        [info] = puts.transaction_states([self.tp])
+        info = self.home.disk.transaction_state(self.tp)
         if info.transaction is not None and info.transaction.version >= number:
             self._finished(number)
             return

@@ -116,14 +116,7 @@ class StoreHost(Host):
         appender.append_s = self.append_s
         self._appender = appender
         self._role = role
-        self._loop = self.cluster.roles.loop(
-            role,
-            self.disk,
-            appender,
-            send=mesh.send,
-            receive=mesh.receive,
-            has_subscriber=mesh.has_subscriber,
-        )
+        self._loop = self.cluster.roles.loop(role, self.disk, appender, mesh)
         self.puts = AppendQueue(cast("Any", mesh), role, cast("Any", self.disk))
         return mesh
 
@@ -154,10 +147,10 @@ class StoreHost(Host):
 
         def acknowledge(now: float) -> list[Outgoing]:
             messages = role.on_stored(entries, outcomes)
-            puts.stored(entries, outcomes)
+            puts.on_written(entries, outcomes)
             return messages
 
-        mesh.call(acknowledge)
+        mesh.call_soon(acknowledge)
 
 
 class ProducerHost(Host):
@@ -206,7 +199,7 @@ class ProducerHost(Host):
         self._role = role
         mesh = self._new_mesh(role, self._on_round, apart=self.shape.acks > 1)
         if self.lives > 1:
-            mesh.call(self._ask)
+            mesh.call_soon(self._ask)
         else:
             self._publish_later(mesh)
         return mesh
@@ -261,7 +254,7 @@ class ProducerHost(Host):
 
         def publish() -> None:
             if mesh.alive:
-                mesh.call(self._publish)
+                mesh.call_soon(self._publish)
                 self._publish_later(mesh)
 
         if self._role.next_offset < self.target:
@@ -343,7 +336,7 @@ class ConsumerHost(Host):
             return role.subscribe(topic)
 
         if mesh.alive:
-            mesh.call(subscribe)
+            mesh.call_soon(subscribe)
 
     def _on_round(self, now: float) -> bool:
         role = self._role

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Final, cast
 import zmq
 
 from dafka_core.errors import ProtocolError
-from dafka_core.nodes.mesh import FIRST_BEACONS_INTERVAL_S
+from dafka_core.nodes.peers import FIRST_BEACONS_INTERVAL_S
 from dafka_core.nodes.sockets import send_packed
 from dafka_core.nodes.subscribers import Subscribers
 from dafka_core.protocol.beacons import (
@@ -124,8 +124,8 @@ class SimulatedMesh:
 
     # -- from outside ----------------------------------------------------------------------------
 
-    def call(self, function: Callable[[float], list[Outgoing] | None]) -> None:
-        """Has the loop run ``function(now)`` and send what it returns."""
+    def call_soon(self, function: Callable[[float], list[Outgoing] | None]) -> None:
+        """Has the loop call ``function(now)`` and send what it returns."""
         self._calls.append(function)
         self.wake(self.world.now + self._lag_s())
 
@@ -177,25 +177,25 @@ class SimulatedMesh:
     # -- the loop's own --------------------------------------------------------------------------
 
     def subscribe(self, prefixes: list[bytes]) -> None:
-        """As ``Mesh.subscribe``."""
+        """As ``Peers.subscribe``."""
         new = [prefix for prefix in self._known(prefixes) if prefix not in self.subscriptions]
         self.subscriptions.update(dict.fromkeys(new))
         for link in self.network.subscriber_links(self):
             self.network.tell(link, [b"\x01" + prefix for prefix in new])
 
     def unsubscribe(self, prefixes: list[bytes]) -> None:
-        """As ``Mesh.unsubscribe``."""
+        """As ``Peers.unsubscribe``."""
         old = [prefix for prefix in prefixes if prefix in self.subscriptions]
         for prefix in old:
             del self.subscriptions[prefix]
         for link in self.network.subscriber_links(self):
             self.network.tell(link, [b"\x00" + prefix for prefix in old])
 
-    def receive(self, wanted: bool) -> None:
-        """As ``Mesh.receive``."""
-        if wanted and not self._receiving:
+    def set_receiving(self, receiving: bool) -> None:
+        """As ``Mesh.set_receiving``."""
+        if receiving and not self._receiving:
             self.wake(self.world.now)
-        self._receiving = wanted
+        self._receiving = receiving
 
     def has_subscriber(self, topic: str) -> bool:
         """See ``Mesh.has_subscriber``."""
@@ -303,7 +303,7 @@ class SimulatedMesh:
                 self._take_other(now, frames, peer)
 
     def _is_record(self, frames: list[bytes]) -> bool:
-        """Puts a record into the burst, as ``sockets.drain`` does."""
+        """Puts a record into the burst, as ``sockets.receive_burst`` does."""
         if len(frames) != 2 or frames[0][:1] not in (b"M", b"D", *_single_octets(PACKED_IDS)):
             return False
         self._burst.add(frames[0], frames[1])

@@ -49,7 +49,7 @@ class ReaderHost(Host):
     def _ask_later(self, mesh: SimulatedMesh) -> None:
         def ask() -> None:
             if mesh.alive:
-                mesh.call(self._ask)
+                mesh.call_soon(self._ask)
 
         self.world.after(self.world.between(0.05, 1), ask)
 

@@ -63,8 +63,7 @@ class Writer:
                 self.world.after(0.5, look)
                 return
             self._host = self.world.random.choice(up)
-            assert self._host.puts is not None
-            self._next = self._host.puts.end(self.tp)
+            self._next = self._host.disk.end(self.tp)
             self.acknowledged = max(self.acknowledged, self._next)
             self.world.note(self.name, f"is hosted by {self._host.name} from {self._next} on")
             self._put(session)

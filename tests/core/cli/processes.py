@@ -69,7 +69,7 @@ class Lines:
         return list(iter(self.next, None))
 
     def abandon(self) -> None:
-        """Reads no further, as ``head`` does: whoever writes gets a broken pipe."""
+        """Reads no further, as ``head`` does: the writer gets a broken pipe."""
         self._abandoned.set()
         self._thread.join(PATIENCE_S)
         self._pipe.close()

@@ -49,7 +49,7 @@ def test_no_input_is_no_record(tower: str) -> None:
     assert "0 records acknowledged" in produce("empty", tower, [])
 
 
-def test_count_ends_in_the_middle_of_a_run(tower: str, full: str) -> None:
+def test_count_ends_in_the_middle_of_a_batch(tower: str, full: str) -> None:
     consumed = run("consume", full, "--tower", tower, "--from-beginning", "--count", "2")
     assert consumed.returncode == 0
     assert consumed.stdout == b"a\n\n"

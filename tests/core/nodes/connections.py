@@ -1,6 +1,6 @@
 """TCP connections of this machine as the kernel has them, and cables that can be pulled.
 
-A filter on a connection's own end, which anybody may attach who has the descriptor, drops what
+A filter on a connection's own end, which a process with the descriptor may attach, drops what
 comes in before TCP sees it: the other end may close, reset or send again, nothing gets through.
 """
 
@@ -53,7 +53,7 @@ def connections() -> list[Connection]:
     """The ends of all established connections, those of other processes as well."""
     rows = [line.split() for line in TABLE.read_text().splitlines()[1:]]
     found = [_connection(row) for row in rows if row[3] == ESTABLISHED]
-    # Nobody has accepted the others yet, and their options are not set.
+    # The others are not accepted yet, and their options are not set.
     return [each for each in found if each.inode != "0"]
 
 

@@ -11,7 +11,7 @@ def values(count: int, first: int = 0) -> list[bytes]:
 
 
 def has_published(producer: Producer, end: int) -> bool:
-    """The records are on their way: before that nobody can have acknowledged them."""
+    """The records are on their way: no store can have acknowledged them before."""
     return producer._role.next_offset == end
 
 

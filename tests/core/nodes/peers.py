@@ -97,7 +97,7 @@ class RawPeer:
         return self.messages(kind)
 
     def wait_until_subscribed(self, prefix: bytes) -> None:
-        """Somebody wants what begins so, and will get it from now on."""
+        """Waits for a peer that subscribes so; it receives what is sent from now on."""
         wait_until(lambda: b"\x01" + prefix in self.subscribed, f"a subscription to {prefix!r}")
 
     def wait_until_met(self, node: str) -> None:

@@ -1,4 +1,4 @@
-"""Units, staged and committed at a store over Arrow Flight."""
+"""Transactions, staged and committed at a store over Arrow Flight."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def commit(client: StoreClient, *transactions: StagedTransaction) -> None:
 
 
 def write(client: StoreClient, start: int, end: int, number: int = NO_VERSION) -> StagedTransaction:
-    """Stages and commits a unit as a new attempt."""
+    """Stages and commits a transaction as a new attempt."""
     transaction = stage(client, new_attempt(), start, end, number)
     commit(client, transaction)
     return transaction

@@ -12,7 +12,7 @@ from dafka_core.nodes.addresses import new_address, own_host
 from tests.core.nodes.peers import ANY_PORTS
 
 
-def test_addresses_look_like_those_of_deployed_nodes() -> None:
+def test_addresses_look_like_those_of_c_nodes() -> None:
     assert re.fullmatch(r"[0-9A-F]{32}", new_address())
     assert new_address() != new_address()
 

@@ -48,12 +48,12 @@ def sockets() -> Iterator[tuple[zmq.Socket[bytes], zmq.Socket[bytes]]]:
 
 def to_its_peers(producer: Producer) -> list[Connection]:
     """The producer's ends of the connections that it publishes on."""
-    return [each for each in connections() if each.port == producer._mesh._port]
+    return [each for each in connections() if each.port == producer._mesh.beacon.port]
 
 
 def from_producer(producer: Producer) -> list[Connection]:
     """The other ends of them."""
-    return [each for each in connections() if each.peer_port == producer._mesh._port]
+    return [each for each in connections() if each.peer_port == producer._mesh.beacon.port]
 
 
 @pytest.mark.usefixtures("_short_times")
@@ -63,7 +63,7 @@ def test_what_waits_for_a_peer_that_takes_nothing_is_freed(
     pub, sub = sockets
     pub.set(zmq.XPUB_VERBOSE, 1)  # it is told of the second connection as of the first
     sub.set_hwm(1)  # with that in its queue it takes nothing from the connection
-    module.let_go(pub)
+    module.drop_stalled_peers(pub)
     port = pub.bind_to_random_port("tcp://127.0.0.1")
     sub.connect(f"tcp://127.0.0.1:{port}")
     sub.subscribe(b"")
@@ -142,7 +142,7 @@ def test_nodes_of_all_kinds_keep_an_eye_on_all_their_connections(tmp_path: Path)
         Reader(tower=hub.tower) as reader,
     ):
         nodes = (store, producer, consumer, reader)
-        ports = {node._mesh._port for node in nodes}
+        ports = {node._mesh.beacon.port for node in nodes}
         towers = {hub.sub_port, hub.pub_port}
 
         def ends() -> list[Connection]:
@@ -166,4 +166,4 @@ def test_nodes_of_all_kinds_keep_an_eye_on_all_their_connections(tmp_path: Path)
         try:
             wait_until(all_are_asked)
         except AssertionError:
-            raise AssertionError(f"nobody asks on {list(silent.values())}") from None
+            raise AssertionError(f"TCP does not ask on {list(silent.values())}") from None

@@ -159,7 +159,7 @@ def test_seeking_before_a_partition_is_known(produce: Produce, consume: Consume)
 
 
 @pytest.mark.usefixtures("store")
-def test_runs_are_the_records_in_bulk(produce: Produce, consume: Consume) -> None:
+def test_batches_are_the_records_in_bulk(produce: Produce, consume: Consume) -> None:
     producer = flushed(produce("t"), values(20_000))
     consumer = consume("t")
     found: list[bytes] = []

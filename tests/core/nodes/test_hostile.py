@@ -163,7 +163,7 @@ LYING_RUNS = [
 
 
 @pytest.mark.parametrize(("count", "value"), LYING_RUNS)
-def test_packed_runs_that_lie_about_their_lengths(mesh: Mesh, count: int, value: bytes) -> None:
+def test_packed_batches_that_lie_about_their_lengths(mesh: Mesh, count: int, value: bytes) -> None:
     before = mesh.invalid_count()
     honest = RecordBatchMessage("t", "P", 0, 1, PACKED_ONE)
     header = encode(honest)[0][:-28] + count.to_bytes(4, "big") + bytes(24)
@@ -179,7 +179,9 @@ def test_packed_runs_that_lie_about_their_lengths(mesh: Mesh, count: int, value:
     "transaction",
     [(1, 0, 0), (1, 1, 2), (1, 5, 0), (2**63, 0, 1), (2**64 - 2, 0, 1), (0, 0, 2**63)],
 )
-def test_packed_runs_that_lie_about_their_units(mesh: Mesh, transaction: tuple[int, ...]) -> None:
+def test_packed_batches_that_lie_about_their_transactions(
+    mesh: Mesh, transaction: tuple[int, ...]
+) -> None:
     before = mesh.invalid_count()
     honest = RecordBatchMessage("t", "P", 0, 1, PACKED_ONE, Transaction(1, 0, 1))
     octets = b"".join(number.to_bytes(8, "big") for number in transaction)
@@ -271,7 +273,7 @@ def test_endpoints_that_cannot_be(tower: str, open_nodes: ExitStack, acks: int) 
         for frames in ([b"B"], [b"W", b"more"], [b"B", b"", b""], [b"B"] * 5, [b"Bx", b""]):
             says.send_multipart(frames)
         says.send_multipart(encode_tower_beacon(TowerBeacon("LAST", "tcp://127.0.0.1:9")))
-        wait_until(lambda: producer._mesh._peers.knows("LAST"))
+        wait_until(lambda: producer._mesh.peers.table.knows("LAST"))
         producer._mesh.check()
         assert producer._mesh.invalid_count >= 14
 

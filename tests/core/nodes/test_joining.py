@@ -135,4 +135,4 @@ def test_silent_peers_are_given_up_and_found_again(tower: str, raw: Callable[...
             peer = raw()
             peer.wait_until_subscribed(subscription(DirectHead, consumer.address))
             peer.close()
-            wait_until(lambda: not len(consumer._mesh._peers))
+            wait_until(lambda: not len(consumer._mesh.peers.table))

@@ -44,7 +44,7 @@ def test_a_full_disk_ends_the_store_and_nothing_is_acknowledged_that_is_not_stor
     command = [sys.executable, "-c", LIMITED_STORE, "store", "--dir", str(tmp_path)]
     process = subprocess.Popen([*command, "--tower", tower], stderr=subprocess.PIPE, text=True)
     try:
-        # Random octets, as nobody can make them smaller.
+        # Random octets, which no compression makes smaller.
         published = [b"%08d" % n + os.urandom(2_000) for n in range(4)]
         published *= 1_500
         for first in range(0, len(published), 100):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -132,7 +133,7 @@ def test_it_ends_quickly(log: Log, monkeypatch: pytest.MonkeyPatch) -> None:
 def test_it_ends_with_its_log(log: Log) -> None:
     merger = MergeThread(log)
     log.close()
-    assert merger._thread.join(30)
+    wait_until(lambda: "dafka-merger" not in {thread.name for thread in threading.enumerate()})
     merger.close()
 
 

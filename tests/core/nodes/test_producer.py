@@ -352,7 +352,7 @@ def test_resuming_without_a_store_is_an_error(tower: str) -> None:
     assert (unknown.value.towers, unknown.value.waited_s) == ((tower,), 0.3)
 
 
-def test_resuming_with_a_deployed_store(tower: str, raw: Raw) -> None:
+def test_resuming_with_a_c_store(tower: str, raw: Raw) -> None:
     # It knows no queries: GET-HEADS is what it answers.
     from dafka_core.protocol.messages import ConsumerHello, StoreHello
 

@@ -43,7 +43,7 @@ def tp(tower: str, store: Store) -> TopicPartition:
 
 
 def joined(batches: Iterator[RecordBatch], start: int) -> list[bytes]:
-    """The records of runs that follow each other."""
+    """The records of batches that follow each other."""
     found: list[bytes] = []
     for batch in batches:
         assert batch.offset == start + len(found)
@@ -130,10 +130,10 @@ def test_a_slow_application_bounds_what_waits(
     reader = read(max_queued_bytes=1_000)
     batches = reader.read(tp, 0, COUNT, timeout_s=PATIENCE_S)
     first = next(batches)
-    [reading] = reader._reads.values()
-    wait_until(lambda: not reading.read.room)
+    [reading] = reader._reads
+    wait_until(lambda: not reading.range.room)
     # What had been asked for by then still comes; nothing more is asked for.
-    assert reading.read.fetcher.next_offset < COUNT
+    assert reading.range.fetcher.next_offset < COUNT
     assert first.offset == 0
     assert [*first.values, *joined(batches, first.end)] == values(COUNT)
 
@@ -200,7 +200,7 @@ def test_no_store_is_an_error(read: Read, tower: str) -> None:
 def test_a_store_that_promises_and_does_not_send_is_a_timeout(
     read: Read, raw: Callable[..., RawPeer]
 ) -> None:
-    # A deployed one: it says hello, and how far the partition goes, and sends nothing.
+    # A C store: it says hello, and how far the partition goes, and sends nothing.
     reader, tp = read(), TopicPartition("t", new_address())
     peer = raw(subscription(GetHeads))
     peer.subscribe(subscription(ConsumerHello, peer.address))

@@ -150,7 +150,7 @@ def test_latest_with_producer_and_store(tower: str, tmp_path: Path) -> None:
         wait_until(lambda: consumer.positions() == {("hello", producer.address): (1, 1)})
         producer.publish(b"HELLO ATEM")
         assert take(consumer, 1) == [("hello", producer.address, 1, b"HELLO ATEM")]
-        # Somebody has to acknowledge, or the producer will not end.
+        # Without an acknowledgement the producer would not end.
         with Store(tmp_path, tower=tower) as store:
             producer.flush(PATIENCE_S)
             assert store.log.end(TopicPartition("hello", producer.address)) == 2
@@ -167,7 +167,7 @@ def test_producing_before_the_store_lives_and_heads_from_the_store(
     with Store(tmp_path, tower=tower) as store:
         wait_until(lambda: store.log.end(TopicPartition("TEST", producer.address)) == 2)
         producer.publish(b"3")
-        # The producer ends, so that the heads can come from nobody but the store.
+        # The producer ends, so that the heads can come from the store only.
         producer.close()
         with Consumer(tower=tower, start="earliest") as consumer:
             consumer.subscribe("TEST")

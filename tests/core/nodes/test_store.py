@@ -30,7 +30,7 @@ Raw = Callable[..., RawPeer]
 
 @pytest.fixture
 def peer(raw: Raw, store: Store) -> RawPeer:
-    """A deployed producer and consumer in one, which the store hears and which hears the store."""
+    """A C producer and consumer in one, which the store hears and which hears the store."""
     met = raw(subscription(Fetch))
     kinds = (Ack, DirectHead, DirectRecord, StoreHello)
     for kind in kinds:
@@ -94,7 +94,7 @@ def test_it_answers_get_heads_hello_and_fetch(tower: str, store: Store, peer: Ra
     head_b = DirectHead(peer.address, "b", b.address, 9)
     peer.send(GetHeads("a", peer.address))
     assert peer.wait_for(DirectHead) == [head_a]
-    peer.send(GetHeads("", peer.address))  # as deployed stores ask: for all topics
+    peer.send(GetHeads("", peer.address))  # as C stores ask: for all topics
     assert peer.wait_for(DirectHead, 3)[1:] == [head_a, head_b]
     peer.forget_heard()
     peer.send(ConsumerHello(store.address, peer.address, ("b", "unknown")))
@@ -192,10 +192,10 @@ def test_many_partitions_are_followed_at_once(store: Store, peer: RawPeer) -> No
     assert all(stored(store, "t", p) == [p.encode()] for p in partitions)
 
 
-def test_a_deployed_store_that_comes_late_hears_of_heads(
+def test_a_c_store_that_comes_late_hears_of_heads(
     store: Store, produce: Callable[..., Producer], raw: Raw
 ) -> None:
-    """It asks nobody: it waits for a HEAD, and the producers that would publish one are gone."""
+    """It asks no node: it waits for a HEAD, and the producers that would publish one are gone."""
     with produce("t") as producer:
         producer.publish_many(values(100))
         producer.flush(PATIENCE_S)
@@ -204,7 +204,7 @@ def test_a_deployed_store_that_comes_late_hears_of_heads(
 
 
 def test_who_fetches_a_block_hears_that_the_partition_goes_on(store: Store, peer: RawPeer) -> None:
-    """Deployed nodes ask for no more than 100,000 records before they hear of a head again."""
+    """C nodes ask for no more than 100,000 records before they hear of a head again."""
     for sequence, value in enumerate(values(100)):
         peer.send(RecordMessage("t", peer.address, sequence, value))
     wait_until(lambda: Ack(peer.address, "t", 99) in peer.messages(Ack))

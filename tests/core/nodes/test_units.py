@@ -1,4 +1,4 @@
-"""Units staged and committed at one store: all of it is there or nothing, and once."""
+"""Transactions staged and committed at one store: all of each is there or nothing, and once."""
 
 from __future__ import annotations
 
@@ -160,7 +160,7 @@ def test_several_partitions_are_committed_at_once_or_not_at_all(client: StoreCli
         assert client.heads(None, timeout_s=PATIENCE_S) == []
     commit(client, *transactions)
     assert sorted(ends(client)) == list(range(10, 60))
-    # Without a number there is no marker, so the next unit may have any.
+    # Without a version it is no last transaction, so the next one may have any.
     assert info(client, "P7") == TransactionState(17, 17, attempts[7], None)
 
 
@@ -170,7 +170,7 @@ def test_a_commit_whose_answer_was_lost_is_repeated(client: StoreClient) -> None
     for _ in range(3):
         commit(client, transaction, other)
     assert sorted(ends(client)) == [10, 20]
-    # Not when another unit has followed, or another one is meant.
+    # Not when another transaction has followed, or another one is meant.
     later = write(client, 10, 15, 2)
     for wrong in (transaction, later._replace(start=9), later._replace(end=16)):
         with pytest.raises((FencedError, OffsetConflictError)):
@@ -205,14 +205,14 @@ def test_a_zombie_is_fenced(client: StoreClient) -> None:
     assert info(client) == TransactionState(7, 7, attempt, Transaction(1, 0, 7))
 
 
-def test_an_attempt_at_an_older_unit_is_fenced(client: StoreClient) -> None:
+def test_an_attempt_at_an_older_transaction_is_fenced(client: StoreClient) -> None:
     transaction = stage(client, new_attempt(), 0, 10, 7)
     with pytest.raises(FencedError):
         stage(client, new_attempt(), 0, 10, 6)
     commit(client, transaction)
 
 
-def test_a_unit_that_is_there_is_not_written_again(client: StoreClient) -> None:
+def test_a_transaction_that_is_there_is_not_written_again(client: StoreClient) -> None:
     write(client, 0, 10, 7)
     for number in (7, 6, 0):
         with pytest.raises(TransactionExistsError) as exists:
@@ -224,7 +224,7 @@ def test_a_unit_that_is_there_is_not_written_again(client: StoreClient) -> None:
     assert info(client).transaction == Transaction(8, 20, 30)
 
 
-def test_records_that_somebody_puts_fence_what_is_staged(client: StoreClient) -> None:
+def test_records_that_are_put_fence_what_is_staged(client: StoreClient) -> None:
     transaction = stage(client, new_attempt(), 0, 10, 1)
     put(client, 0, 5)
     with pytest.raises(FencedError):
@@ -233,14 +233,14 @@ def test_records_that_somebody_puts_fence_what_is_staged(client: StoreClient) ->
     assert read(client, 5) == values(5)
 
 
-def test_a_stage_begins_where_the_partition_or_its_tail_ends(client: StoreClient) -> None:
+def test_a_stage_begins_where_the_partition_or_what_is_staged_ends(client: StoreClient) -> None:
     put(client, 0, 10)
     attempt = new_attempt()
     for start, end in ((0, 10), (9, 10)):
         with pytest.raises(OffsetConflictError) as conflict:
             stage(client, attempt, start, 20)
         assert (conflict.value.offset, conflict.value.end) == (start, end)
-    with pytest.raises(FencedError):  # only a tail can have been there
+    with pytest.raises(FencedError):  # only staged records can have been there
         stage(client, attempt, 11, 20)
     stage(client, attempt, 10, 20)
     for start in (5, 15, 21):
@@ -268,7 +268,7 @@ def test_what_is_discarded_is_gone(client: StoreClient) -> None:
         commit(client, transaction)
 
 
-def test_a_stage_that_breaks_leaves_its_tail_and_nothing_visible(client: StoreClient) -> None:
+def test_a_stage_that_breaks_leaves_what_is_staged_and_nothing_visible(client: StoreClient) -> None:
     attempt = new_attempt()
     stream = client.put(TP, 0, attempt=attempt, transaction=1, timeout_s=PATIENCE_S)
     with stream:  # which ends before it is finished
@@ -280,7 +280,9 @@ def test_a_stage_that_breaks_leaves_its_tail_and_nothing_visible(client: StoreCl
     assert read(client, 20) == values(20)
 
 
-def test_a_stream_that_is_cancelled_leaves_its_tail(store: Store, client: StoreClient) -> None:
+def test_a_stream_that_is_cancelled_leaves_what_is_staged(
+    store: Store, client: StoreClient
+) -> None:
     attempt = new_attempt()
     plain = flight.connect(store.locations[-1])
     descriptor = flight.FlightDescriptor.for_command(
@@ -325,7 +327,7 @@ def test_a_store_killed_before_the_commit_goes_on_with_the_attempt(
 
 
 def test_commits_and_stages_of_many_writers_at_once(client: StoreClient) -> None:
-    """Each partition's units come one after the other, whatever its neighbours do."""
+    """Each partition's transactions come one after the other, whatever its neighbours do."""
     failures: list[BaseException] = []
 
     def work(partition: str) -> None:
@@ -348,7 +350,7 @@ def test_commits_and_stages_of_many_writers_at_once(client: StoreClient) -> None
         assert info(client, f"P{number}").transaction == Transaction(4, 400, 500)
 
 
-def test_who_waits_for_a_unit_has_its_marker_written(client: StoreClient) -> None:
+def test_who_waits_for_a_transaction_has_its_state_set(client: StoreClient) -> None:
     put(client, 0, 10)
     for end, transaction in (
         (10, Transaction(3, 4, 8)),
@@ -387,7 +389,7 @@ def test_what_cannot_be_asked_is_refused_before_it_is_sent(client: StoreClient) 
             wrong()
 
 
-def test_the_most_units_of_one_commit(client: StoreClient) -> None:
+def test_the_most_transactions_of_one_commit(client: StoreClient) -> None:
     """Names as long as they may be; nothing of it was staged."""
     name = "x" * 250
     transaction = stage(client, new_attempt(), 0, 1)

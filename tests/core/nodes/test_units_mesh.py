@@ -1,4 +1,4 @@
-"""Units between nodes: another store has them whole, with their marker, or does not show them."""
+"""Transactions between nodes: another store has all of one, and its version, or shows nothing."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ from tests.core.nodes.staging import (
 from tests.core.protocol.strategies import packed
 
 LARGE = 300_000
-"""Records of a unit that takes many messages, and many turns of a store's loop."""
+"""Records of a transaction that takes many messages, and many rounds of a store's loop."""
 
 
 @pytest.fixture
@@ -74,14 +74,14 @@ def wait_for_end(store: Store, end: int) -> None:
 
 
 @pytest.mark.parametrize("number", [3, NO_VERSION])
-def test_another_store_shows_units_whole(store: Store, other: Store, number: int) -> None:
+def test_another_store_shows_transactions_whole(store: Store, other: Store, number: int) -> None:
     with client_of(store) as client, ends_seen(other) as seen:
         put(client, 0, 100)
         wait_for_end(other, 100)
         write(client, 100, LARGE, number)
         wait_for_end(other, LARGE)
-        marker = None if number == NO_VERSION else Transaction(number, 100, LARGE)
-        assert other.log.transaction_state(TP) == TransactionState(LARGE, LARGE, "", marker)
+        last = None if number == NO_VERSION else Transaction(number, 100, LARGE)
+        assert other.log.transaction_state(TP) == TransactionState(LARGE, LARGE, "", last)
         write(client, LARGE, LARGE + 50, number + 1)
         wait_for_end(other, LARGE + 50)
     assert seen <= {0, 100, LARGE, LARGE + 50}
@@ -89,7 +89,7 @@ def test_another_store_shows_units_whole(store: Store, other: Store, number: int
     assert stored(other, TOPIC, PARTITION) == values(LARGE + 50)
 
 
-def test_a_store_that_comes_later_has_the_marker(
+def test_a_store_that_comes_later_has_the_last_transaction(
     store: Store, tower: str, tmp_path: Path, open_nodes: ExitStack
 ) -> None:
     with client_of(store) as client:
@@ -133,7 +133,7 @@ def test_heads_of_what_is_committed_are_repeated(
 
 
 def test_another_store_takes_over(store: Store, other: Store) -> None:
-    """Its marker says what is there; the attempts at the first one are fenced by its units."""
+    """Its last transaction says what is there, and fences the attempts at the first store."""
     with client_of(store) as first, client_of(other) as second:
         write(first, 0, 10, 1)
         wait_for_end(other, 10)
@@ -158,22 +158,22 @@ def test_what_is_staged_here_gives_way_to_what_comes_from_elsewhere(
     with client_of(store) as client:
         attempt = new_attempt()
         stage(client, attempt, 0, 5, 1)
-        peer.send(run_of(0, 10, Transaction(1, 0, 20)))
+        peer.send(batch_of(0, 10, Transaction(1, 0, 20)))
         wait_until(lambda: store.log.transaction_state(TP).staged_end == 10)
-        # Both in part: whoever has all of it comes through.
+        # Both in part: the one that has all of it prevails.
         with pytest.raises(FencedError):
             stage(client, attempt, 5, 8, 1)
-        peer.send(run_of(10, 20, Transaction(1, 0, 20)))
+        peer.send(batch_of(10, 20, Transaction(1, 0, 20)))
         wait_for_end(store, 20)
         with pytest.raises(TransactionExistsError):
             stage(client, new_attempt(), 20, 25, 1)
     assert stored(store, TOPIC, PARTITION) == values(20)
 
 
-def test_who_waits_for_a_unit_has_its_marker_written_at_another_store(
+def test_who_waits_for_a_transaction_has_its_state_set_at_another_store(
     store: Store, raw: Callable[..., RawPeer]
 ) -> None:
-    """The records came from a node that knows nothing of units."""
+    """The records came from a node that knows nothing of transactions."""
     peer = sender(raw, store)
     for sequence, value in enumerate(values(10)):
         peer.send(RecordMessage(TOPIC, PARTITION, sequence, value))
@@ -185,7 +185,7 @@ def test_who_waits_for_a_unit_has_its_marker_written_at_another_store(
     assert store.log.transaction_state(TP).transaction == transaction
 
 
-# -- a host of units that is only a socket --------------------------------------------------------
+# -- a store that is only a socket -----------------------------------------------------------------
 
 
 def sender(raw: Callable[..., RawPeer], store: Store) -> RawPeer:
@@ -197,7 +197,7 @@ def sender(raw: Callable[..., RawPeer], store: Store) -> RawPeer:
     return peer
 
 
-def run_of(start: int, end: int, transaction: Transaction | None) -> RecordBatchMessage:
+def batch_of(start: int, end: int, transaction: Transaction | None) -> RecordBatchMessage:
     content = values(end - start, start)
     return RecordBatchMessage(TOPIC, PARTITION, start, len(content), packed(content), transaction)
 
@@ -206,26 +206,26 @@ def acknowledged(peer: RawPeer) -> list[int]:
     return [ack.end for ack in peer.messages(Ack)]
 
 
-def test_a_unit_that_came_in_part_is_neither_shown_nor_acknowledged(
+def test_a_transaction_that_came_in_part_is_neither_shown_nor_acknowledged(
     store: Store, raw: Callable[..., RawPeer]
 ) -> None:
     peer = sender(raw, store)
     transaction = Transaction(4, 10, 40)
     for start, end in pairwise((0, 10)):
-        peer.send(run_of(start, end, None))
+        peer.send(batch_of(start, end, None))
     for start, end in pairwise((10, 20, 25)):
-        peer.send(run_of(start, end, transaction))
+        peer.send(batch_of(start, end, transaction))
     wait_until(lambda: store.log.transaction_state(TP).staged_end == 25)
     peer.send(Head(TOPIC, PARTITION, 39))
     # What is missing is asked for, and what is staged is not acknowledged however it is asked.
     (fetch,) = peer.wait_for(Fetch)
     assert (fetch.sequence, fetch.end) == (25, 40)
-    peer.send(run_of(10, 20, transaction))
+    peer.send(batch_of(10, 20, transaction))
     peer.send(Head(TOPIC, PARTITION, 9))
     wait_until(lambda: acknowledged(peer).count(10) >= 2)
     assert set(acknowledged(peer)) == {10}
     assert store.log.transaction_state(TP) == TransactionState(10, 25, "", None)
-    direct = run_of(25, 40, transaction)
+    direct = batch_of(25, 40, transaction)
     peer.send(
         DirectRecordBatch(fetch.requestor, TOPIC, PARTITION, 25, 15, direct.value, transaction),
     )
@@ -237,9 +237,9 @@ def test_a_unit_that_came_in_part_is_neither_shown_nor_acknowledged(
 @pytest.mark.parametrize(
     ("sent", "end"),
     [
-        # The rest comes from one that knows the unit as older: it was whole there.
+        # The rest comes from one that knows the transaction as older: it was whole there.
         ([(0, 10, Transaction(1, 0, 20)), (10, 15, None)], 15),
-        # The rest is of another unit: forged, or from one that knows better.
+        # The rest is of another transaction: forged, or newer.
         ([(0, 10, Transaction(1, 0, 20)), (10, 12, Transaction(2, 10, 12))], 12),
         (
             [
@@ -271,7 +271,7 @@ def test_a_unit_that_came_in_part_is_neither_shown_nor_acknowledged(
         ),
     ],
 )
-def test_whatever_comes_of_units_the_store_goes_on(
+def test_whatever_comes_of_transactions_the_store_goes_on(
     store: Store,
     raw: Callable[..., RawPeer],
     sent: Sequence[tuple[int, int, Transaction | None]],
@@ -279,36 +279,36 @@ def test_whatever_comes_of_units_the_store_goes_on(
 ) -> None:
     peer = sender(raw, store)
     for start, stop, transaction in sent:
-        peer.send(run_of(start, stop, transaction))
-    # How much of it is visible already depends on which runs come together.
+        peer.send(batch_of(start, stop, transaction))
+    # How much of it is visible already depends on which batches come together.
     wait_until(lambda: store.log.transaction_state(TP).staged_end == end)
-    peer.send(run_of(end, end + 100, None))
+    peer.send(batch_of(end, end + 100, None))
     wait_for_end(store, end + 100)
     assert stored(store, TOPIC, PARTITION) == values(end + 100)
 
 
-def test_a_writer_goes_on_where_a_unit_came_in_part(
+def test_a_writer_goes_on_where_a_transaction_came_in_part(
     store: Store, raw: Callable[..., RawPeer]
 ) -> None:
-    """Its host may be gone for ever: what nobody has whole holds nobody up."""
+    """Its store may be gone for ever: what no store has whole holds no writer up."""
     peer = sender(raw, store)
-    peer.send(run_of(0, 10, None))
-    peer.send(run_of(10, 15, Transaction(1, 10, 20)))
+    peer.send(batch_of(0, 10, None))
+    peer.send(batch_of(10, 15, Transaction(1, 10, 20)))
     wait_until(lambda: store.log.transaction_state(TP).staged_end == 15)
     with client_of(store) as client:
         transaction = stage(client, new_attempt(), 10, 25, 1)
         # Unless it comes whole after all.
-        peer.send(run_of(15, 20, Transaction(1, 10, 20)))
+        peer.send(batch_of(15, 20, Transaction(1, 10, 20)))
         commit(client, transaction)
         assert store.log.transaction_state(TP).transaction == Transaction(1, 10, 25)
-        peer.send(run_of(25, 27, Transaction(2, 25, 30)))
+        peer.send(batch_of(25, 27, Transaction(2, 25, 30)))
         wait_until(lambda: store.log.transaction_state(TP).staged_end == 27)
         put(client, 25, 40)
         assert read(client, 40) == values(40)
-        peer.send(run_of(40, 42, Transaction(3, 40, 50)))
+        peer.send(batch_of(40, 42, Transaction(3, 40, 50)))
         wait_until(lambda: store.log.transaction_state(TP).staged_end == 42)
         fenced = stage(client, new_attempt(), 40, 45, 3)
-        peer.send(run_of(40, 50, Transaction(3, 40, 50)))
+        peer.send(batch_of(40, 50, Transaction(3, 40, 50)))
         wait_for_end(store, 50)
         with pytest.raises(FencedError):
             commit(client, fenced)
@@ -316,14 +316,14 @@ def test_a_writer_goes_on_where_a_unit_came_in_part(
     assert store.log.transaction_state(TP).transaction == Transaction(3, 40, 50)
 
 
-def test_a_store_killed_in_the_middle_of_a_unit(
+def test_a_store_killed_in_the_middle_of_a_transaction(
     cluster: EmbeddedCluster, open_nodes: ExitStack
 ) -> None:
     peer = open_nodes.enter_context(RawPeer(cluster.tower, subscription(Fetch, PARTITION)))
     transaction = Transaction(4, 100, 5000)
     peer.wait_until_subscribed(subscription(RecordBatchMessage))
-    peer.send(run_of(0, 100, None))
-    peer.send(run_of(100, 3000, transaction))
+    peer.send(batch_of(0, 100, None))
+    peer.send(batch_of(100, 3000, transaction))
     with client_in(cluster) as client:
         wait_until(lambda: client.transaction_states([TP], timeout_s=9)[0].staged_end == 3000)
     cluster.kill_store()
@@ -360,7 +360,7 @@ def test_a_store_killed_in_the_middle_of_a_unit(
         assert read(client, 5000) == values(5000)
 
 
-def test_a_store_killed_while_it_takes_a_large_unit(
+def test_a_store_killed_while_it_takes_a_large_transaction(
     cluster: EmbeddedCluster,
 ) -> None:
     cluster.start_store(1)
@@ -389,7 +389,7 @@ def test_a_store_killed_while_it_takes_a_large_unit(
             assert read(replica, 4 * LARGE) == values(4 * LARGE)
 
 
-def test_a_unit_of_a_host_that_is_gone_for_good_is_complete_at_another(
+def test_a_transaction_of_a_host_that_is_gone_for_good_is_complete_at_another(
     cluster: EmbeddedCluster,
 ) -> None:
     """A store has it, or has nothing of it; the one that has it gives it to the next."""

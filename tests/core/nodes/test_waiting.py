@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 import threading
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from types import FrameType
 from typing import Any
 
@@ -13,14 +14,14 @@ import pytest
 from dafka_core import (
     BackPressureError,
     Consumer,
+    NodeFailedError,
     NoStoreError,
     NotAcknowledgedError,
     Producer,
     Reader,
     Tower,
 )
-from dafka_core.nodes.interruptible import InterruptibleCondition, InterruptibleEvent
-from dafka_core.nodes.threads import NodeThread
+from dafka_core.nodes.threads import InterruptibleCondition, NodeThread
 from tests.core.nodes.peers import ANY_PORTS
 
 PATIENCE_S = 30.0
@@ -134,42 +135,77 @@ def test_waiting_for_a_thread() -> None:
     assert thread.join(PATIENCE_S)
 
 
-def test_setting_a_flag() -> None:
-    flag = InterruptibleEvent()
+class Waiters:
+    """Threads that wait for one change."""
+
+    def __init__(self, condition: InterruptibleCondition) -> None:
+        self.changed = False
+        self.answers: list[bool] = []
+        self._threads = [threading.Thread(target=self._wait, args=[condition]) for _ in range(3)]
+        for thread in self._threads:
+            thread.start()
+
+    def join(self) -> None:
+        for thread in self._threads:
+            thread.join(PATIENCE_S)
+
+    def _wait(self, condition: InterruptibleCondition) -> None:
+        self.answers.append(condition.wait_until(lambda: self.changed, PATIENCE_S))
+
+
+def test_a_condition_wakes_all_waiting_threads() -> None:
+    condition = InterruptibleCondition()
+    waiters = Waiters(condition)
+    condition.notify()
+    waiters.changed = True
+    condition.notify()
+    waiters.join()
+    assert waiters.answers == [True] * 3
+
+
+def test_notifying() -> None:
+    condition = InterruptibleCondition()
+    waiters = Waiters(condition)
     moment = 0
-    while interrupted_at(moment, flag.set):
+    while interrupted_at(moment, condition.notify):
         moment += 1
-    assert flag.wait(0)
+    waiters.changed = True
+    condition.notify()
+    waiters.join()
+    assert waiters.answers == [True] * 3
 
 
-def test_a_bell_wakes_all_who_wait() -> None:
-    bell = InterruptibleCondition()
-    rung = False
-    answers: list[bool] = []
-    threads = [
-        threading.Thread(target=lambda: answers.append(bell.wait_until(lambda: rung, None)))
-        for _ in range(3)
-    ]
-    for thread in threads:
-        thread.start()
-    bell.ring()
-    rung = True
-    bell.ring()
-    for thread in threads:
-        thread.join(PATIENCE_S)
-    assert answers == [True] * 3
+def test_no_condition_keeps_a_thread_that_has_waited() -> None:
+    condition = InterruptibleCondition()
+    assert not condition.wait_until(lambda: False, BRIEFLY_S)
+    survives(lambda: condition.wait_until(lambda: False, BRIEFLY_S))
+    assert condition._waiting == set()  # one left behind would be notified for ever
 
 
-def test_no_bell_keeps_who_waited() -> None:
-    bell = InterruptibleCondition()
-    assert not bell.wait_until(lambda: False, BRIEFLY_S)
-    survives(lambda: bell.wait_until(lambda: False, BRIEFLY_S))
-    assert bell._waiting == set()  # one left behind would be rung for ever
+def test_a_wait_returns_what_was_found_or_raises() -> None:
+    condition = InterruptibleCondition()
+    assert condition.wait_until(lambda: "found", 0) == "found"
+    assert condition.wait_until(list, 0) == []
 
-
-def test_whoever_waits_looks_for_the_end_of_the_loop() -> None:
-    def check() -> None:
+    def fail() -> None:
         raise Interrupted
 
     with pytest.raises(Interrupted):
-        InterruptibleCondition().wait_until(lambda: False, None, check)
+        condition.wait_until(fail, None)
+    assert condition._waiting == set()
+
+
+def test_a_wait_ends_with_the_loop(lone_tower: Tower, monkeypatch: pytest.MonkeyPatch) -> None:
+    with Reader(tower=lone_tower.tower) as reader:
+
+        def ask() -> None:
+            reader.partitions(timeout_s=PATIENCE_S)
+
+        def fail(now: float) -> None:
+            raise OSError("broken")
+
+        with ThreadPoolExecutor(1) as threads:
+            asking = threads.submit(ask)
+            monkeypatch.setattr(reader._role, "on_tick", fail)
+            with pytest.raises(NodeFailedError, match="the reader has failed: OSError: broken"):
+                asking.result(PATIENCE_S)

@@ -1,4 +1,4 @@
-"""Nodes that send RFC 46's own layout and nodes that send the deployed one, in every mix."""
+"""Nodes that send RFC 46's own layout and nodes that send C nodes' layout, in every mix."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ def test_what_is_sent_is_in_the_layout_asked_for(
 def test_acknowledgements_of_two_stores_are_told_apart(
     tower: str, tmp_path: Path, layout: str
 ) -> None:
-    # RFC 46 has the store's address in its ACK, the deployed layout tells by the connection.
+    # RFC 46 has the store's address in its ACK, C nodes' layout tells by the connection.
     with (
         Store(tmp_path / "one", tower=tower, wire=layout) as one,
         Store(tmp_path / "two", tower=tower, wire=C_LAYOUT) as two,
