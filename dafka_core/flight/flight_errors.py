@@ -96,8 +96,8 @@ def refusal(error: BaseException) -> flight.FlightError:
             code, facts = FENCED, _names(error) | {"attempt": error.attempt}
         case TransactionExistsError():
             number, start, end = error.transaction
-            marker = {"number": number, "start": start, "end": end}
-            code, facts = TRANSACTION_EXISTS, _names(error) | marker
+            last = {"version": number, "start": start, "end": end}
+            code, facts = TRANSACTION_EXISTS, _names(error) | last
         case DafkaError():
             code = FAILED
             _log.error("%s", error)
@@ -129,7 +129,7 @@ def translated(
         if code == FENCED:
             return FencedError(topic, partition, str(facts["attempt"]))
         if code == TRANSACTION_EXISTS:
-            transaction = Transaction(int(facts["number"]), int(facts["start"]), int(facts["end"]))
+            transaction = Transaction(int(facts["version"]), int(facts["start"]), int(facts["end"]))
             return TransactionExistsError(topic, partition, transaction)
     except (KeyError, TypeError, ValueError):
         pass  # facts of another kind than ours; their sentence remains

@@ -102,7 +102,7 @@ def test_small_blocks_are_joined(served: Served, client: StoreClient) -> None:
         served.log.append([RecordBatch.of(TP, offset, [record])])
     whole = list(read(client, 0, 10))
     assert len(whole) == 1
-    assert whole[0].values.to_pylist() == records
+    assert whole[0].values == records
     assert whole[0].times[:, 0].sum() == 10
     cut = list(read(client, 1, 9, max_bytes=150_000))
     assert [len(batch.values) for batch in cut] == [2, 2, 2, 2]

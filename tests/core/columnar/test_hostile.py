@@ -84,8 +84,8 @@ ATTEMPTS_WRONG: tuple[object, ...] = (
     None,
     ["A" * 32],
 )
-NUMBERS_WRONG: tuple[object, ...] = (-2, 2**63 - 1, 1.0, "1", True, None, [])
-UNITS_WRONG: tuple[object, ...] = (
+VERSIONS_WRONG: tuple[object, ...] = (-2, 2**63 - 1, 1.0, "1", True, None, [])
+TRANSACTIONS_WRONG: tuple[object, ...] = (
     7,
     [],
     [1, 2],
@@ -97,21 +97,21 @@ UNITS_WRONG: tuple[object, ...] = (
     [1, -1, 5],
     [True, 0, 5],
     [1, 0, "5"],
-    {"number": 1},
+    {"version": 1},
 )
 PUTS = [
     *variants(PUT, topic=NAMES_WRONG, partition=NAMES_WRONG, start=OFFSETS_WRONG, store=(1, None)),
-    *variants(PUT | {"attempt": ATTEMPT}, attempt=ATTEMPTS_WRONG, transaction=NUMBERS_WRONG),
-    ("transaction", PUT | {"transaction": 1}),
+    *variants(PUT | {"attempt": ATTEMPT}, attempt=ATTEMPTS_WRONG, version=VERSIONS_WRONG),
+    ("version", PUT | {"version": 1}),
 ]
 COMMIT: list[object] = ["t", "P", ATTEMPT, 0, 5, 1]
 
 
 def rows_wrong(row: list[object], *wrong: Sequence[object]) -> Iterator[list[object]]:
     """Lists of one row in which something is wrong; ``wrong`` says what can be, at each place."""
-    for place, values in enumerate(wrong):
+    for index, values in enumerate(wrong):
         for value in values:
-            yield [[*row[:place], value, *row[place + 1 :]]]
+            yield [[*row[:index], value, *row[index + 1 :]]]
     yield [row[:-1]]
     yield [[*row, 0]]
     yield [{"topic": "t"}]
@@ -249,7 +249,7 @@ def test_every_malformed_action_is_refused(served: Served) -> None:
                     "timeout_s": 1,
                     "transaction": transaction,
                 }
-                for transaction in UNITS_WRONG
+                for transaction in TRANSACTIONS_WRONG
             ),
         ],
         "dafka.transactions.v1": [
@@ -273,7 +273,7 @@ def test_every_malformed_action_is_refused(served: Served) -> None:
                     ATTEMPTS_WRONG,
                     OFFSETS_WRONG,
                     OFFSETS_WRONG,
-                    NUMBERS_WRONG,
+                    VERSIONS_WRONG,
                 )
             ),
         ],
@@ -422,6 +422,7 @@ members = st.sampled_from(
         "timeout_s",
         "store",
         "attempt",
+        "version",
         "transaction",
         "transactions",
         "partitions",

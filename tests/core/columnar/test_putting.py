@@ -203,7 +203,7 @@ def test_a_store_that_makes_no_progress_is_given_up(served: Served, client: Stor
     served.host.open.set()
     wait_until(lambda: served.service._puts.free == limits.MAX_PUTS)
     # What had arrived is stored by now or later; nothing else is hurt.
-    assert client.describe(timeout_s=PATIENCE_S) == served.place
+    assert client.describe(timeout_s=PATIENCE_S) == served.location
 
 
 def test_the_hosts_failure_is_the_stores(
@@ -340,7 +340,7 @@ def test_batches_beyond_the_limits_are_refused(served: Served) -> None:
 
 def test_offsets_do_not_go_beyond_the_last(served: Served, monkeypatch: Any) -> None:
     last = 2**63 - 1
-    monkeypatch.setattr(served.host, "end", lambda topic, partition: last)
+    monkeypatch.setattr(served.host, "end", lambda tp: last)
     with pytest.raises(ConfigError, match="leaves no offsets"):
         put_all(served.client(), last, array(0, 1))
 
