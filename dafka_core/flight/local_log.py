@@ -9,12 +9,10 @@ from collections.abc import Generator, Iterator
 from pathlib import Path
 from typing import Final, NamedTuple
 
-from dafka_core.errors import ClosedError, StoreError
-from dafka_core.flight import complete_range
-from dafka_core.flight.limits import MAX_BATCH_BYTES, MAX_BATCH_RECORDS
-from dafka_core.flight.request_members import check_names, check_range, checked_size
+from dafka_core.errors import ClosedError, DataLossError, StoreError
+from dafka_core.flight.requests import GetRequest
 from dafka_core.flight.store_location import SESSION_FILE, StoreLocation
-from dafka_core.records import RecordBatch, TopicPartition, coalesce
+from dafka_core.records import PartitionInfo, RecordBatch, TopicPartition, coalesce
 from dafka_core.storage import Log
 from dafka_core.storage.storage_errors import DATA_FILE
 
@@ -99,13 +97,7 @@ class LocalLog:
         self._log = log
 
     def read(
-        self,
-        tp: TopicPartition,
-        start: int,
-        end: int,
-        *,
-        max_records: int,
-        max_bytes: int,
+        self, tp: TopicPartition, start: int, end: int, *, max_records: int, max_bytes: int
     ) -> Generator[RecordBatch]:
         """The records from ``start`` up to ``end`` (exclusive), in order and complete.
 
@@ -113,42 +105,48 @@ class LocalLog:
         of them soon.  Sizes are as those of ``StoreClient.read``.
 
         Raises:
-            ConfigError: an argument cannot be used; at once.
+            InvalidRequestError: an argument cannot be used; at once.
             DataLossError: the log does not hold all of the range.
             StoreError: a block is damaged.
             ClosedError: the ``LocalLogs`` it is of is closed.
         """
-        check_names(*tp)
-        check_range(start, end)
-        records = checked_size("max_records", max_records, MAX_BATCH_RECORDS)
-        size_bytes = checked_size("max_bytes", max_bytes, MAX_BATCH_BYTES)
-        return self._read(tp, start, end, records, size_bytes)
+        return self._read(GetRequest.of(tp, start, end, max_records, max_bytes))
 
-    def _read(
-        self,
-        tp: TopicPartition,
-        start: int,
-        end: int,
-        max_records: int,
-        max_bytes: int,
-    ) -> Generator[RecordBatch]:
-        at = start
-        while at < end:
-            taken = self._taken(tp, at, end)
-            for batch in coalesce(taken, max_records, max_bytes):
-                yield from batch.split(max_records, max_bytes)
+    def _read(self, request: GetRequest) -> Generator[RecordBatch]:
+        at = request.start
+        while at < request.end:
+            blocks = self._blocks(request.tp, at, request.end)
+            for batch in coalesce(blocks, request.max_records, request.max_bytes):
+                yield from batch.split(request.max_records, request.max_bytes)
                 at = batch.end
 
-    def _taken(self, tp: TopicPartition, start: int, end: int) -> Iterator[RecordBatch]:
+    def _blocks(self, tp: TopicPartition, start: int, end: int) -> Iterator[RecordBatch]:
         """The batches of one snapshot, which ends after a while."""
         deadline = time.monotonic() + SNAPSHOT_S
         left_bytes = SNAPSHOT_BYTES
         with self._log.snapshot() as snapshot:
-            for batch in complete_range.batches(snapshot, tp, start, end):
+            check_held(snapshot.info(tp), tp, start, end)
+            for batch in snapshot.read(tp, start, end):
                 yield batch
                 left_bytes -= batch.values.size_bytes
                 if left_bytes <= 0 or time.monotonic() > deadline:
                     return
+
+
+def check_held(held: PartitionInfo | None, tp: TopicPartition, start: int, end: int) -> None:
+    """Raises DataLossError unless the records from ``start`` up to ``end`` are held.
+
+    Its ``available`` is the first offset held where the range begins before it, else None; its
+    ``wanted`` is the first offset of the range that is not held.
+    """
+    if held is None:
+        held = PartitionInfo(*tp, 0, 0)
+    if start < held.earliest and start < end:
+        why = "the store has no records before it"
+        raise DataLossError(*tp, start, held.earliest, why)
+    if end > held.end:
+        why = f"the store has the records from {held.earliest} up to {held.end} (exclusive)"
+        raise DataLossError(*tp, max(start, held.end), None, why)
 
 
 def _session(directory: str) -> str | None:

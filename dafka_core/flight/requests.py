@@ -1,18 +1,22 @@
-"""What a Flight client asks, as versioned JSON: tickets, descriptors, criteria and actions.
+"""What a Flight client asks (docs/flight.md): tickets, descriptors, criteria and actions.
 
-Every request is an object with a member ``v``, the version (1).  An unknown member is refused, so
-that a misspelt one is not passed over.  A class below declares each member with its check, in
-the order in which they are looked at; ``members.py`` packs and parses by it.
+A field's type says what msgspec takes.  A member that is its default is left out, and is the
+default when it is left out.  An unknown member is refused, so that a misspelt one is not passed
+over.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Annotated, ClassVar, Final, NamedTuple, Self
+from collections.abc import Callable, Sequence
+from typing import Annotated, Any, ClassVar, Final, Self
 
-from dafka_core.errors import ConfigError
+from msgspec import Meta
+
+from dafka_core.errors import InvalidRequestError, ProtocolError
+from dafka_core.flight.columns import COLUMNS, DEFAULT_COLUMNS
+from dafka_core.flight.json_message import JsonMessage, nearest, short
 from dafka_core.flight.limits import (
+    MAX_ACTION_BYTES,
     MAX_BATCH_BYTES,
     MAX_BATCH_RECORDS,
     MAX_NAMES,
@@ -20,124 +24,67 @@ from dafka_core.flight.limits import (
     MAX_TIMES,
     MAX_TRANSACTIONS,
     MAX_TRANSACTIONS_BYTES,
+    MAX_WAIT_S,
 )
-from dafka_core.flight.request_members import (
-    DEFAULT_COLUMNS,
-    Request,
-    check_range,
-    checked_attempt,
-    checked_columns,
-    checked_flag,
-    checked_offset,
-    checked_partition,
-    checked_row,
-    checked_seconds,
-    checked_store,
-    checked_topic,
-    checked_transaction,
-    checked_version,
-    rows_of,
-    up_to,
-    whole,
-)
-from dafka_core.flight.store_location import short
-from dafka_core.records import NO_VERSION, StagedTransaction, TopicPartition, Transaction
+from dafka_core.protocol.limits import MAX_SEQUENCE
+from dafka_core.protocol.validation import check_address, check_topic
+from dafka_core.records import NO_VERSION, TopicPartition
 
-HEADS_ACTION: Final = "dafka.heads.v1"
-OFFSETS_ACTION: Final = "dafka.offsets.v1"
-WAIT_ACTION: Final = "dafka.wait.v1"
-TRANSACTIONS_ACTION: Final = "dafka.transactions.v1"
-COMMIT_ACTION: Final = "dafka.commit.v1"
-DISCARD_ACTION: Final = "dafka.discard.v1"
-STORES_ACTION: Final = "dafka.stores.v1"
-DESCRIBE_ACTION: Final = "dafka.describe.v1"
+MAX_OFFSET: Final = MAX_SEQUENCE + 1
+"""The highest ``end`` there can be."""
 
-_MIN_TIME_US, _MAX_TIME_US = -(2**63), 2**63 - 1
+Offset = Annotated[int, Meta(ge=0, le=MAX_OFFSET)]
+Version = Annotated[int, Meta(ge=NO_VERSION, le=MAX_SEQUENCE)]
+TimeUs = Annotated[int, Meta(ge=-(2**63), le=2**63 - 1)]
+Attempt = Annotated[str, Meta(pattern=r"^(?!0{32})[0-9A-F]{32}\Z")]
+
+# Rows: names first.  The named tuples of ``records`` are such rows.
+TimeRow = tuple[str, str, TimeUs]
+AttemptRow = tuple[str, str, Attempt]
+StagedRow = tuple[str, str, Attempt, Offset, Offset, Version]
 
 
-class PartitionTime(NamedTuple):
-    """A time of a partition, in microseconds since the epoch UTC."""
+class Request(
+    JsonMessage, frozen=True, forbid_unknown_fields=True, omit_defaults=True, kw_only=True
+):
+    """What all requests share: ``store`` is the one meant, if another one must not answer."""
 
-    topic: str
-    partition: str
-    timestamp_us: int
+    what: ClassVar[str] = "body"
+    largest_bytes: ClassVar[int] = MAX_ACTION_BYTES
+    may_be_empty: ClassVar[bool] = False
+    """Whether no octets at all are the request with all defaults."""
+    action: ClassVar[str] = ""
+    """The name of the action that the request is the body of."""
 
-    @property
-    def tp(self) -> TopicPartition:
-        """The partition."""
-        return TopicPartition(self.topic, self.partition)
+    store: str = ""
 
+    @classmethod
+    def parse(cls, packed: str | bytes) -> Self:
+        """See ``JsonMessage.parse``."""
+        if len(packed) > cls.largest_bytes:
+            why = f"must have at most {cls.largest_bytes} bytes"
+            raise InvalidRequestError(cls.what, f"{len(packed)} bytes", why)
+        if not packed and cls.may_be_empty:
+            return cls()
+        request = super().parse(packed)
+        request.check()
+        return request
 
-class StagedAttempt(NamedTuple):
-    """What an attempt has staged in a partition."""
+    def checked(self) -> Self:
+        """The request as the store will have it.
 
-    topic: str
-    partition: str
-    attempt: str
+        Raises:
+            InvalidRequestError: the store would refuse it.
+        """
+        return self.parse(self.packed())
 
-    @property
-    def tp(self) -> TopicPartition:
-        """The partition."""
-        return TopicPartition(self.topic, self.partition)
-
-
-def checked_moment(member: str, row: object) -> PartitionTime:
-    """The moment that a row of three is.
-
-    Raises:
-        ConfigError: it is none.
-    """
-    topic, partition, time_us = checked_row(member, row, "topic, partition, microseconds")
-    return PartitionTime(
-        checked_topic(member, topic),
-        checked_partition(member, partition),
-        whole(member, time_us, _MIN_TIME_US, _MAX_TIME_US),
-    )
+    def check(self) -> None:
+        """Raises InvalidRequestError for what the fields' types do not say."""
 
 
-def checked_names(member: str, row: object) -> TopicPartition:
-    """The names of a partition that a row of two is.
-
-    Raises:
-        ConfigError: it is none.
-    """
-    topic, partition = checked_row(member, row, "topic, partition")
-    return TopicPartition(checked_topic(member, topic), checked_partition(member, partition))
-
-
-def checked_stage(member: str, row: object) -> StagedAttempt:
-    """The stage that a row of three is.
-
-    Raises:
-        ConfigError: it is none.
-    """
-    topic, partition, attempt = checked_row(member, row, "topic, partition, attempt")
-    return StagedAttempt(
-        checked_topic(member, topic),
-        checked_partition(member, partition),
-        checked_attempt(member, attempt),
-    )
-
-
-def checked_commit(member: str, row: object) -> StagedTransaction:
-    """The unit to be committed that a row of six is.
-
-    Raises:
-        ConfigError: it is none.
-    """
-    names = "topic, partition, attempt, start, end, number"
-    topic, partition, attempt, start, end, version = checked_row(member, row, names)
-    stage = checked_stage(member, (topic, partition, attempt))
-    start, end = checked_offset(member, start), checked_offset(member, end)
-    if start >= end:
-        raise ConfigError(member, short(row), "must have records: start below end")
-    return StagedTransaction(*stage, start, end, checked_version(member, version))
-
-
-class _OfPartition:
+class _PartitionRequest(Request, frozen=True):
     """A request about one partition."""
 
-    __slots__ = ()
     topic: str
     partition: str
 
@@ -146,192 +93,275 @@ class _OfPartition:
         """The partition."""
         return TopicPartition(self.topic, self.partition)
 
-
-Topic = Annotated[str, checked_topic]
-Partition = Annotated[str, checked_partition]
-Offset = Annotated[int, checked_offset]
-Columns = Annotated[tuple[str, ...], checked_columns]
-Records = Annotated[int, up_to(MAX_BATCH_RECORDS)]
-Bytes = Annotated[int, up_to(MAX_BATCH_BYTES)]
-Store = Annotated[str, checked_store]
+    def check(self) -> None:
+        """The names can be a partition's."""
+        _check_name("topic", self.topic)
+        _check_name("partition", self.partition, check_address)
 
 
-@dataclass(frozen=True, slots=True)
-class GetRequest(_OfPartition, Request):
+class GetRequest(_PartitionRequest, frozen=True):
     """A ticket: the records from ``start`` up to ``end`` (exclusive) of one partition.
 
     ``columns`` says which columns the batches have, ``times`` whether each batch's metadata says
-    when its records were stored; ``max_records`` and ``max_bytes`` (of values) are a batch's
-    largest size.  ``store`` is the store meant, if another one must not answer.
+    when its records were stored.  A batch has at most ``max_records``, and at most ``max_bytes``
+    of values unless it is one record.
     """
 
-    _what: ClassVar = "ticket"
-    _largest_bytes: ClassVar = MAX_REQUEST_BYTES
+    what: ClassVar[str] = "ticket"
+    largest_bytes: ClassVar[int] = MAX_REQUEST_BYTES
 
-    topic: Topic
-    partition: Partition
     start: Offset
     end: Offset
-    columns: Columns = DEFAULT_COLUMNS
-    times: Annotated[bool, checked_flag] = False
-    max_records: Records = MAX_BATCH_RECORDS
-    max_bytes: Bytes = MAX_BATCH_BYTES
-    store: Store = ""
+    columns: tuple[str, ...] = DEFAULT_COLUMNS
+    times: bool = False
+    max_records: Annotated[int, Meta(ge=1, le=MAX_BATCH_RECORDS)] = MAX_BATCH_RECORDS
+    max_bytes: Annotated[int, Meta(ge=1, le=MAX_BATCH_BYTES)] = MAX_BATCH_BYTES
+
+    @classmethod
+    def of(
+        cls,
+        tp: TopicPartition,
+        start: int,
+        end: int,
+        max_records: int,
+        max_bytes: int,
+        *,
+        columns: tuple[str, ...] = DEFAULT_COLUMNS,
+        times: bool = False,
+        store: str = "",
+    ) -> Self:
+        """A request made of a caller's arguments; sizes above the limits are cut to them.
+
+        Raises:
+            InvalidRequestError: an argument cannot be used.
+        """
+        if type(max_records) is int:
+            max_records = min(max_records, MAX_BATCH_RECORDS)
+        if type(max_bytes) is int:
+            max_bytes = min(max_bytes, MAX_BATCH_BYTES)
+        request = cls(*tp, start, end, columns, times, max_records, max_bytes, store=store)
+        return request.checked()
 
     def check(self) -> None:
-        """The range is one."""
-        check_range(self.start, self.end)
+        """The range is one, and the columns can be."""
+        super().check()
+        _check_columns(self.columns)
+        if self.start > self.end:
+            why = f"must not be below start, which is {self.start}"
+            raise InvalidRequestError("end", self.end, why)
 
 
-@dataclass(frozen=True, slots=True)
-class PutRequest(_OfPartition, Request):
+class PutRequest(_PartitionRequest, frozen=True):
     """The descriptor of a put: its first record becomes offset ``start`` of the partition.
 
-    With an ``attempt`` the records are staged, for the unit of that number if it has one.
+    With an ``attempt`` the records are staged, for the transaction of that ``version`` if it has
+    one.
     """
 
-    _what: ClassVar = "command"
-    _largest_bytes: ClassVar = MAX_REQUEST_BYTES
+    what: ClassVar[str] = "command"
+    largest_bytes: ClassVar[int] = MAX_REQUEST_BYTES
 
-    topic: Topic
-    partition: Partition
     start: Offset
-    attempt: Annotated[str, checked_attempt] = ""
-    version: Annotated[int, checked_version] = NO_VERSION
-    store: Store = ""
+    attempt: Attempt = ""
+    version: Version = NO_VERSION
 
     def check(self) -> None:
-        """A unit is what an attempt stages."""
+        """A transaction is what an attempt stages."""
+        super().check()
         if self.version != NO_VERSION and not self.attempt:
-            raise ConfigError("version", self.version, "is staged: name the 'attempt', too")
+            raise InvalidRequestError("version", self.version, "is staged: name the 'attempt', too")
 
 
-@dataclass(frozen=True, slots=True)
-class InfoRequest(Request):
+class InfoRequest(Request, frozen=True):
     """The descriptor of a topic, or of one of its partitions.
 
     The other members become those of the tickets that the answer contains.
     """
 
-    _what: ClassVar = "command"
-    _largest_bytes: ClassVar = MAX_REQUEST_BYTES
+    what: ClassVar[str] = "command"
+    largest_bytes: ClassVar[int] = MAX_REQUEST_BYTES
 
-    topic: Topic
-    partition: Annotated[str | None, checked_partition] = None
-    columns: Columns = DEFAULT_COLUMNS
-    max_records: Records = MAX_BATCH_RECORDS
-    max_bytes: Bytes = MAX_BATCH_BYTES
+    topic: str
+    partition: str | None = None
+    columns: tuple[str, ...] = DEFAULT_COLUMNS
+    max_records: Annotated[int, Meta(ge=1, le=MAX_BATCH_RECORDS)] = MAX_BATCH_RECORDS
+    max_bytes: Annotated[int, Meta(ge=1, le=MAX_BATCH_BYTES)] = MAX_BATCH_BYTES
 
     @classmethod
     def of_path(cls, path: Sequence[bytes]) -> Self:
         """The request in a descriptor's path: a topic, or a topic and a partition.
 
         Raises:
-            ConfigError: see the module.
+            InvalidRequestError: it is none.
         """
-        shown = [each.decode("utf-8", "replace") for each in path[:3]]
-        if len(path) not in (1, 2):
-            raise ConfigError("path", short(shown), "must be [topic] or [topic, partition]")
         names = [each.decode("utf-8", "surrogateescape") for each in path]
-        topic = checked_topic("path", names[0])
-        return cls(topic, checked_partition("path", names[1]) if len(names) == 2 else None)
+        if len(names) not in (1, 2):
+            why = "must be [topic] or [topic, partition]"
+            raise InvalidRequestError("path", short(names[:3]), why)
+        topic, partition = names[0], names[1] if len(names) == 2 else None
+        _check_name("path", topic)
+        if partition is not None:
+            _check_name("path", partition, check_address)
+        return cls(topic, partition)
+
+    def check(self) -> None:
+        """The names can be a partition's, and the columns can be."""
+        _check_name("topic", self.topic)
+        if self.partition is not None:
+            _check_name("partition", self.partition, check_address)
+        _check_columns(self.columns)
 
 
-@dataclass(frozen=True, slots=True)
-class Criteria(Request):
+class Criteria(Request, frozen=True):
     """Which partitions to list: all, or those of one topic."""
 
-    _what: ClassVar = "criteria"
-    _largest_bytes: ClassVar = MAX_REQUEST_BYTES
-    _may_be_empty: ClassVar = True
+    what: ClassVar[str] = "criteria"
+    largest_bytes: ClassVar[int] = MAX_REQUEST_BYTES
+    may_be_empty: ClassVar[bool] = True
 
-    topic: Annotated[str | None, checked_topic] = None
+    topic: str | None = None
+
+    def check(self) -> None:
+        """The name can be a topic's."""
+        if self.topic is not None:
+            _check_name("topic", self.topic)
 
 
-@dataclass(frozen=True, slots=True)
-class HeadsRequest(Request):
+class HeadsRequest(Request, frozen=True):
     """What the store holds: of these topics, or of all (None)."""
 
-    topics: Annotated[tuple[str, ...] | None, rows_of(checked_topic, MAX_NAMES)] = None
-    store: Store = ""
+    action: ClassVar[str] = "dafka.heads.v1"
+
+    topics: Annotated[tuple[str, ...], Meta(max_length=MAX_NAMES)] | None = None
+
+    def check(self) -> None:
+        """The names can be topics'."""
+        for topic in self.topics or ():
+            _check_name("topics", topic)
 
 
-@dataclass(frozen=True, slots=True)
-class OffsetsRequest(Request):
-    """The first offsets that were stored at these times or later."""
+class OffsetsRequest(Request, frozen=True):
+    """The first offsets that were stored at these times or later.
 
-    times: Annotated[tuple[PartitionTime, ...], rows_of(checked_moment, MAX_TIMES)]
-    store: Store = ""
-
-
-@dataclass(frozen=True, slots=True)
-class WaitRequest(_OfPartition, Request):
-    """Wait until the partition has its records up to ``end`` on disk, but ``timeout_s``.
-
-    With a ``transaction`` also until the marker says that it has that one, or a newer one.
+    A row has topic, partition and microseconds since the epoch UTC.
     """
 
-    topic: Topic
-    partition: Partition
+    action: ClassVar[str] = "dafka.offsets.v1"
+
+    times: Annotated[tuple[TimeRow, ...], Meta(max_length=MAX_TIMES)]
+
+    def check(self) -> None:
+        """The names can be partitions'."""
+        _check_rows("times", self.times)
+
+
+class WaitRequest(_PartitionRequest, frozen=True):
+    """Wait until the partition has its records up to ``end`` on disk, but ``timeout_s`` at most.
+
+    With a ``transaction`` (version, start and end, which is not above ``end``) also until it, or
+    a newer one, is the partition's last transaction.
+    """
+
+    action: ClassVar[str] = "dafka.wait.v1"
+
     end: Offset
-    timeout_s: Annotated[float, checked_seconds]
-    transaction: Annotated[Transaction | None, checked_transaction] = None
-    store: Store = ""
+    timeout_s: Annotated[float, Meta(ge=0, le=MAX_WAIT_S)]
+    transaction: tuple[Annotated[int, Meta(ge=0, le=MAX_SEQUENCE)], Offset, Offset] | None = None
 
     def check(self) -> None:
-        """A unit is among the records that are waited for."""
-        if self.transaction is not None and self.transaction.end > self.end:
-            raise ConfigError(
-                "transaction", list(self.transaction), f"must not end above end, {self.end}"
-            )
+        """The transaction's records are among those that are waited for."""
+        super().check()
+        if self.transaction is not None:
+            _, start, end = self.transaction
+            if not start < end <= self.end:
+                why = f"must have start below end, and end not above {self.end}"
+                raise InvalidRequestError("transaction", list(self.transaction), why)
 
 
-@dataclass(frozen=True, slots=True)
-class TransactionsRequest(Request):
-    """How far the units of these partitions are."""
+class TransactionsRequest(Request, frozen=True):
+    """How far the transactions of these partitions are."""
 
-    _largest_bytes: ClassVar = MAX_TRANSACTIONS_BYTES
+    action: ClassVar[str] = "dafka.transactions.v1"
+    largest_bytes: ClassVar[int] = MAX_TRANSACTIONS_BYTES
 
-    partitions: Annotated[tuple[TopicPartition, ...], rows_of(checked_names, MAX_TRANSACTIONS)]
-    store: Store = ""
-
-
-@dataclass(frozen=True, slots=True)
-class CommitRequest(Request):
-    """Make what was staged visible, all of it or nothing."""
-
-    _largest_bytes: ClassVar = MAX_TRANSACTIONS_BYTES
-
-    transactions: Annotated[
-        tuple[StagedTransaction, ...], rows_of(checked_commit, MAX_TRANSACTIONS)
-    ]
-    store: Store = ""
+    partitions: Annotated[tuple[TopicPartition, ...], Meta(max_length=MAX_TRANSACTIONS)]
 
     def check(self) -> None:
-        """A partition has one unit at a time."""
+        """The names can be partitions'."""
+        _check_rows("partitions", self.partitions)
+
+
+class CommitRequest(Request, frozen=True):
+    """Make what was staged visible, all of it or nothing.
+
+    A row has topic, partition, attempt, start, end and version.
+    """
+
+    action: ClassVar[str] = "dafka.commit.v1"
+    largest_bytes: ClassVar[int] = MAX_TRANSACTIONS_BYTES
+
+    transactions: Annotated[tuple[StagedRow, ...], Meta(max_length=MAX_TRANSACTIONS)]
+
+    def check(self) -> None:
+        """Each transaction has records, and is the only one of its partition."""
+        _check_rows("transactions", self.transactions)
         seen: set[tuple[str, str]] = set()
-        for transaction in self.transactions:
-            if transaction[:2] in seen:
-                raise ConfigError(
-                    "transactions", short(list(transaction)), "names a partition twice"
+        for row in self.transactions:
+            if row[3] >= row[4]:
+                why = "must have records: start below end"
+                raise InvalidRequestError("transactions", short(list(row)), why)
+            if row[:2] in seen:
+                raise InvalidRequestError(
+                    "transactions", short(list(row)), "names a partition twice"
                 )
-            seen.add(transaction[:2])
+            seen.add(row[:2])
 
 
-@dataclass(frozen=True, slots=True)
-class DiscardRequest(Request):
-    """Give up what was staged."""
+class DiscardRequest(Request, frozen=True):
+    """Give up what attempts have staged.  A row has topic, partition and attempt."""
 
-    _largest_bytes: ClassVar = MAX_TRANSACTIONS_BYTES
+    action: ClassVar[str] = "dafka.discard.v1"
+    largest_bytes: ClassVar[int] = MAX_TRANSACTIONS_BYTES
 
-    stages: Annotated[tuple[StagedAttempt, ...], rows_of(checked_stage, MAX_TRANSACTIONS)]
-    store: Store = ""
+    stages: Annotated[tuple[AttemptRow, ...], Meta(max_length=MAX_TRANSACTIONS)]
+
+    def check(self) -> None:
+        """The names can be partitions'."""
+        _check_rows("stages", self.stages)
 
 
-@dataclass(frozen=True, slots=True)
-class PlainRequest(Request):
-    """An action that takes nothing; its body may be empty."""
+class StoresRequest(Request, frozen=True):
+    """Where the stores are that the store knows of."""
 
-    _may_be_empty: ClassVar = True
+    action: ClassVar[str] = "dafka.stores.v1"
+    may_be_empty: ClassVar[bool] = True
 
-    store: Store = ""
+
+class DescribeRequest(Request, frozen=True):
+    """Where the store is."""
+
+    action: ClassVar[str] = "dafka.describe.v1"
+    may_be_empty: ClassVar[bool] = True
+
+
+def _check_name(member: str, name: str, check: Callable[[str], None] = check_topic) -> None:
+    try:
+        check(name)
+    except ProtocolError as error:
+        raise InvalidRequestError(member, short(name), error.reason) from error
+
+
+def _check_rows(member: str, rows: Sequence[tuple[Any, ...]]) -> None:
+    for topic, partition, *_ in rows:
+        _check_name(member, topic)
+        _check_name(member, partition, check_address)
+
+
+def _check_columns(names: Sequence[str]) -> None:
+    if not names:
+        raise InvalidRequestError("columns", [], f"must name some of {', '.join(COLUMNS)}")
+    for index, name in enumerate(names):
+        if name not in COLUMNS:
+            raise InvalidRequestError("columns", short(name), nearest(name, COLUMNS))
+        if name in names[:index]:
+            raise InvalidRequestError("columns", name, "is there twice")

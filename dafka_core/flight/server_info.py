@@ -2,102 +2,119 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator, Sequence
 
 from pyarrow import flight
 
-from dafka_core.errors import ConfigError
+from dafka_core.errors import InvalidRequestError
+from dafka_core.flight.answers import PartitionFacts, TopicFacts
 from dafka_core.flight.columns import schema_of
 from dafka_core.flight.requests import Criteria, GetRequest, InfoRequest
-from dafka_core.records import PartitionInfo, TopicPartition
-from dafka_core.storage import Log, PartitionStatistics
+from dafka_core.flight.server_context import ServerContext
+from dafka_core.records import TopicPartition
+from dafka_core.storage import PartitionStatistics
 
-VERSION = 1
 
+def list_partitions(
+    context: ServerContext, criteria: bytes, peer: str
+) -> Iterator[flight.FlightInfo]:
+    """A FlightInfo for each partition.
 
-def infos(log: Log, criteria: Criteria, locations: Sequence[str]) -> Iterator[flight.FlightInfo]:
-    """One for each partition."""
-    for held in log.partitions(criteria.topic):
-        facts = log.statistics(held.tp)
+    Raises:
+        InvalidRequestError: the criteria are none.
+    """
+    locations = context.locations_for(peer)
+    for held in context.log.partitions(context.parse(Criteria, criteria).topic):
+        facts = context.log.statistics(held.tp)
         if facts is not None:
             request = InfoRequest(held.topic, held.partition)
-            yield _info(request, _descriptor(request), [facts], locations)
+            yield _info(request, _descriptor(held.tp, request), [facts], locations)
 
 
 def info(
-    log: Log,
-    request: InfoRequest,
-    descriptor: flight.FlightDescriptor,
-    locations: Sequence[str],
+    context: ServerContext, descriptor: flight.FlightDescriptor, peer: str
 ) -> flight.FlightInfo:
-    """The one of a descriptor: of a topic with an endpoint for each partition, or of a partition.
+    """The FlightInfo of a topic, with an endpoint for each partition, or of a partition.
 
     Raises:
-        ConfigError: there is no such topic, or no such partition.
+        InvalidRequestError: the descriptor is none, or there is no such topic or partition.
     """
-    found = [log.statistics(each.tp) for each in held(log, request)]
-    return _info(request, descriptor, [facts for facts in found if facts is not None], locations)
+    request = _parse(context, descriptor)
+    found = [context.log.statistics(tp) for tp in _partitions(context, request)]
+    facts = [each for each in found if each is not None]
+    return _info(request, descriptor, facts, context.locations_for(peer))
 
 
-def held(log: Log, request: InfoRequest) -> list[PartitionInfo]:
-    """The partitions that are meant.
+def schema(context: ServerContext, descriptor: flight.FlightDescriptor) -> flight.SchemaResult:
+    """The schema of the batches that ``info``'s tickets get.
 
     Raises:
-        ConfigError: there is none.
+        InvalidRequestError: as ``info`` does.
     """
+    request = _parse(context, descriptor)
+    _partitions(context, request)
+    return flight.SchemaResult(schema_of(request.columns))
+
+
+def _parse(context: ServerContext, descriptor: flight.FlightDescriptor) -> InfoRequest:
+    if descriptor.descriptor_type == flight.DescriptorType.PATH:
+        context.check_open()
+        return InfoRequest.of_path(descriptor.path)
+    if descriptor.descriptor_type == flight.DescriptorType.CMD:
+        return context.parse(InfoRequest, descriptor.command)
+    why = "must be a path or a command (docs/flight.md)"
+    raise InvalidRequestError("descriptor", None, why)
+
+
+def _partitions(context: ServerContext, request: InfoRequest) -> list[TopicPartition]:
+    """The partitions that are meant.  Raises InvalidRequestError where there is none."""
     if request.partition is None:
-        found = log.partitions(request.topic)
+        member, name = "topic", request.topic
+        found = [held.tp for held in context.log.partitions(name)]
     else:
-        one = log.info(TopicPartition(request.topic, request.partition))
-        found = [one] if one else []
+        member, name = "partition", request.partition
+        tp = TopicPartition(request.topic, name)
+        found = [tp] if context.log.info(tp) else []
     if not found:
-        member = "topic" if request.partition is None else "partition"
-        name = request.partition or request.topic
-        raise ConfigError(member, name, f"the store has no such {member}; list_flights has them")
+        why = f"the store has no such {member}; list_flights has them"
+        raise InvalidRequestError(member, name, why)
     return found
 
 
 def _info(
     request: InfoRequest,
     descriptor: flight.FlightDescriptor,
-    facts: Sequence[PartitionStatistics],
+    partitions: Sequence[PartitionStatistics],
     locations: Sequence[str],
 ) -> flight.FlightInfo:
-    members = [_members(each) for each in facts]
-    told = members[0] if request.partition is not None else _whole(request.topic, facts)
+    told = [PartitionFacts(*each).packed() for each in partitions]
     endpoints = [
-        flight.FlightEndpoint(_ticket(request, each), list(locations), app_metadata=_packed(one))
-        for each, one in zip(facts, members, strict=True)
+        flight.FlightEndpoint(_ticket(request, each), locations, app_metadata=metadata)
+        for each, metadata in zip(partitions, told, strict=True)
     ]
+    whole = _whole(request.topic, partitions)
     return flight.FlightInfo(
         schema_of(request.columns),
         descriptor,
         endpoints,
-        sum(each.records for each in facts),
-        sum(each.size_bytes for each in facts),
-        ordered=len(facts) == 1,
-        app_metadata=_packed(told),
+        whole.records,
+        whole.size_bytes,
+        ordered=len(partitions) == 1,
+        app_metadata=whole.packed() if request.partition is None else told[0],
     )
 
 
-def _members(facts: PartitionStatistics) -> dict[str, object]:
-    return {
-        ("bytes" if name == "size_bytes" else name): fact for name, fact in facts._asdict().items()
-    }
-
-
-def _whole(topic: str, facts: Sequence[PartitionStatistics]) -> dict[str, object]:
-    firsts = [each.first_time_us for each in facts if each.first_time_us is not None]
-    lasts = [each.last_time_us for each in facts if each.last_time_us is not None]
-    return {
-        "topic": topic,
-        "partitions": len(facts),
-        "records": sum(each.records for each in facts),
-        "bytes": sum(each.size_bytes for each in facts),
-        "first_time_us": min(firsts, default=None),
-        "last_time_us": max(lasts, default=None),
-    }
+def _whole(topic: str, partitions: Sequence[PartitionStatistics]) -> TopicFacts:
+    firsts = [each.first_time_us for each in partitions if each.first_time_us is not None]
+    lasts = [each.last_time_us for each in partitions if each.last_time_us is not None]
+    return TopicFacts(
+        topic,
+        len(partitions),
+        sum(each.records for each in partitions),
+        sum(each.size_bytes for each in partitions),
+        min(firsts, default=None),
+        max(lasts, default=None),
+    )
 
 
 def _ticket(request: InfoRequest, held: PartitionStatistics) -> bytes:
@@ -112,15 +129,8 @@ def _ticket(request: InfoRequest, held: PartitionStatistics) -> bytes:
     ).packed()
 
 
-def _descriptor(request: InfoRequest) -> flight.FlightDescriptor:
-    assert request.partition is not None
+def _descriptor(tp: TopicPartition, request: InfoRequest) -> flight.FlightDescriptor:
     try:
-        for name in (request.topic, request.partition):
-            name.encode()
-    except UnicodeEncodeError:  # a path has texts only; JSON can escape what is none
+        return flight.FlightDescriptor.for_path(*tp)
+    except UnicodeEncodeError:  # a path has texts only; JSON escapes octets that are none
         return flight.FlightDescriptor.for_command(request.packed())
-    return flight.FlightDescriptor.for_path(request.topic, request.partition)
-
-
-def _packed(members: dict[str, object]) -> bytes:
-    return json.dumps({"v": VERSION, **members}).encode("ascii")

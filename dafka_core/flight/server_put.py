@@ -1,31 +1,36 @@
-"""The service's side of a put: batches go to the host, ends come back as they are durable."""
+"""The service's side of a put: batches go to the backend, ends come back when they are on disk."""
 
 from __future__ import annotations
 
 import contextlib
-import json
 import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future
-from typing import Any, Final
+from typing import Final
 
 import pyarrow as pa
 from pyarrow import flight
 
-from dafka_core.errors import ConfigError, FencedError, OffsetConflictError, TransactionExistsError
-from dafka_core.flight.columns import TYPES
+from dafka_core.errors import (
+    FencedError,
+    InvalidRequestError,
+    OffsetConflictError,
+    TransactionExistsError,
+)
+from dafka_core.flight.answers import PutAck
+from dafka_core.flight.columns import TYPES, VALUE
 from dafka_core.flight.flight_errors import FLIGHT_ERRORS
+from dafka_core.flight.json_message import short
 from dafka_core.flight.limits import (
     MAX_PUT_BATCH_BYTES,
     MAX_PUT_BATCH_RECORDS,
     MAX_PUT_RECORD_BYTES,
     MAX_UNDER_WAY_BYTES,
 )
-from dafka_core.flight.request_members import MAX_OFFSET, VALUE
-from dafka_core.flight.requests import PutRequest
-from dafka_core.flight.store_backend import StoreBackend
-from dafka_core.flight.store_location import short
-from dafka_core.records import NO_VERSION, RecordBatch, TopicPartition
+from dafka_core.flight.requests import MAX_OFFSET, PutRequest
+from dafka_core.flight.server_context import ServerContext
+from dafka_core.records import NO_VERSION, RecordBatch
+from dafka_core.storage import Log
 from dafka_core.values import Values
 
 PATIENCE_S: Final = 1.0
@@ -33,102 +38,116 @@ PATIENCE_S: Final = 1.0
 has sent everything: then what it sends is passed over, so that it comes to read the error."""
 
 
-def receive(
-    host: StoreBackend,
-    request: PutRequest,
+def put(
+    context: ServerContext,
+    descriptor: flight.FlightDescriptor,
     reader: flight.MetadataRecordBatchReader,
     writer: flight.FlightMetadataWriter,
-    check_open: Callable[[], None],
 ) -> None:
-    """Puts what comes, until all of it is on disk or something is wrong.
+    """Takes the batches of a client until all of them are on disk or one cannot be taken.
 
     Raises:
-        ConfigError: the batches are not what is to be put.
+        InvalidRequestError: the descriptor, or a batch, is none of a put.
         OffsetConflictError: the put does not begin, or go on, at the partition's end.
         FencedError: another attempt stages there.
-        TransactionExistsError: the unit to be staged is there already.
-        DafkaError: the host cannot take it.
+        TransactionExistsError: the transaction to be staged, or a newer one, is committed.
+        BusyError: there are as many puts as there may be.
+        DafkaError: the store cannot take it.
     """
-    _check_start(host, request)
-    column = _value_column(reader.schema)
-    under_way = _UnderWay(request.start, check_open)
-    acknowledging = threading.Thread(
-        target=under_way.acknowledge, args=(writer,), name="dafka-flight-acks", daemon=True
-    )
-    acknowledging.start()
-    try:
-        at = request.start
-        for values in _batches(reader, column):
-            batch = RecordBatch(request.tp, at, values)
-            if batch.end > MAX_OFFSET:
-                raise ConfigError("start", request.start, "leaves no offsets for so many records")
-            under_way.enter(values.size_bytes)
-            if request.attempt:
-                promise = host.stage(batch, request.attempt, request.version)
-            else:
-                promise = host.put(batch)
-            under_way.follow(promise, values.size_bytes)
-            at = batch.end
-        durable = under_way.finish()
-    finally:
-        under_way.stop()
-        acknowledging.join(PATIENCE_S)
-        while acknowledging.is_alive() and _skipped(reader):
-            continue
-        acknowledging.join()
-    with contextlib.suppress(*FLIGHT_ERRORS):  # a client that is gone has no use for it
-        writer.write(_packed(durable, failed=False))
+    if descriptor.descriptor_type != flight.DescriptorType.CMD:
+        why = "a put's must be a command (docs/flight.md)"
+        raise InvalidRequestError("descriptor", None, why)
+    request = context.parse(PutRequest, descriptor.command)
+    with context.puts.take():
+        _check_start(context.log, request)
+        _check_schema(reader.schema)
+        under_way = _UnderWay(request.start, context.check_open)
+        acknowledging = threading.Thread(
+            target=under_way.acknowledge, args=(writer,), name="dafka-flight-acks", daemon=True
+        )
+        acknowledging.start()
+        try:
+            for values in _batches(reader):
+                _submit(context, request, values, under_way)
+            end = under_way.finish()
+        finally:
+            under_way.stop()
+            acknowledging.join(PATIENCE_S)
+            while acknowledging.is_alive() and _skipped(reader):
+                continue
+            acknowledging.join()
+        with contextlib.suppress(*FLIGHT_ERRORS):  # a client that is gone has no use for it
+            writer.write(PutAck(end).packed())
 
 
-def _check_start(host: StoreBackend, request: PutRequest) -> None:
-    """Raises what ``receive`` does unless the request may begin, as far as can be said now."""
-    topic, partition, start = request.topic, request.partition, request.start
+def _check_start(log: Log, request: PutRequest) -> None:
+    """Raises what ``put`` does unless the put may begin, as far as the log can say."""
+    state = log.transaction_state(request.tp)
+    start = request.start
     if not request.attempt:
-        end = host.end(TopicPartition(topic, partition))
-        if start != end:
-            raise OffsetConflictError(topic, partition, start, end)
+        if start != state.end:
+            raise OffsetConflictError(*request.tp, start, state.end)
         return
-    (info,) = host.transaction_states([request.tp])
-    if (
-        info.transaction is not None
-        and request.version != NO_VERSION
-        and info.transaction.version >= request.version
-    ):
-        raise TransactionExistsError(topic, partition, info.transaction)
-    own = info.attempt == request.attempt
-    if start > info.end and not own:
-        raise FencedError(topic, partition, request.attempt)
-    if start not in (info.end, info.staged_end):
-        raise OffsetConflictError(topic, partition, start, info.staged_end if own else info.end)
+    last = state.transaction
+    if last is not None and request.version != NO_VERSION and last.version >= request.version:
+        raise TransactionExistsError(*request.tp, last)
+    own = state.attempt == request.attempt
+    if start > state.end and not own:
+        raise FencedError(*request.tp, request.attempt)
+    if start not in (state.end, state.staged_end):
+        end = state.staged_end if own else state.end
+        raise OffsetConflictError(*request.tp, start, end)
+
+
+def _submit(
+    context: ServerContext, request: PutRequest, values: Values, under_way: _UnderWay
+) -> None:
+    """Hands the next values to the backend, as soon as there is room for them."""
+    batch = RecordBatch(request.tp, under_way.submitted, values)
+    if batch.end > MAX_OFFSET:
+        raise InvalidRequestError("start", request.start, "leaves no offsets for so many records")
+    under_way.wait_for_room(values.size_bytes)
+    if request.attempt:
+        future = context.backend.stage(batch, request.attempt, request.version)
+    else:
+        future = context.backend.put(batch)
+    under_way.follow(future, batch)
 
 
 class _UnderWay:
-    """Runs handed to the host: how much is not on disk yet, and how far it is."""
+    """The batches of a put that are not on disk yet.
 
-    def __init__(self, end: int, check_open: Callable[[], None]) -> None:
-        self._changed = threading.Condition()
+    Attributes:
+        submitted: the end of what the backend has been given.
+    """
+
+    def __init__(self, start: int, check_open: Callable[[], None]) -> None:
+        self.submitted = start
         self._check_open = check_open
+        self._changed = threading.Condition()
         self._size_bytes = 0
         self._count = 0
-        self._durable = self._acknowledged = end
+        self._durable = self._acknowledged = start
         self._failure: BaseException | None = None
         self._stopped = False
 
-    def enter(self, size_bytes: int) -> None:
-        """Waits for room."""
+    def wait_for_room(self, size_bytes: int) -> None:
+        """Waits until so many values may be under way, too."""
         self._wait_for(
             lambda: not self._count or self._size_bytes + size_bytes <= MAX_UNDER_WAY_BYTES
         )
 
-    def follow(self, promise: Future[int], size_bytes: int) -> None:
-        """Counts a run until its promise is kept."""
+    def follow(self, future: Future[int], batch: RecordBatch) -> None:
+        """Counts a batch until its future is done."""
+        size_bytes = batch.values.size_bytes
+        self.submitted = batch.end
         with self._changed:
             self._count += 1
             self._size_bytes += size_bytes
-        promise.add_done_callback(lambda done: self._done(done, size_bytes))
+        future.add_done_callback(lambda done: self._on_done(done, size_bytes))
 
     def finish(self) -> int:
-        """Waits until all is on disk; where the partition ends then."""
+        """Waits until all is on disk; gives the end of it."""
         self._wait_for(lambda: not self._count)
         return self._durable
 
@@ -139,11 +158,11 @@ class _UnderWay:
             self._changed.notify_all()
 
     def acknowledge(self, writer: flight.FlightMetadataWriter) -> None:
-        """Tells the client how far it is, each time it has come further, until ``stop``.
+        """Tells the client up to where its records are on disk, each time that is further.
 
-        In a thread of its own: neither a client that does not read nor one that does not send
-        holds up anything else.  A client that sends nothing more would not hear of a failure,
-        which ends the stream at its next batch: it is told, and then ends it itself.
+        It has a thread of its own: neither a client that does not read nor one that does not send
+        holds up anything else.  A failure ends the stream at the client's next batch.  A client
+        that sends nothing more would not hear of it, so it is told, and ends the stream itself.
         """
         failed = False
         while not failed:
@@ -154,7 +173,7 @@ class _UnderWay:
                 end = self._acknowledged = self._durable
                 failed = self._failure is not None
             try:
-                writer.write(_packed(end, failed=failed))
+                writer.write(PutAck(end, failed).packed())
             except FLIGHT_ERRORS:
                 return  # the client is gone, as reading from it will tell
 
@@ -162,8 +181,8 @@ class _UnderWay:
         behind = self._durable != self._acknowledged
         return self._stopped or behind or self._failure is not None
 
-    def _done(self, promise: Future[int], size_bytes: int) -> None:
-        failure = promise.exception()
+    def _on_done(self, future: Future[int], size_bytes: int) -> None:
+        failure = future.exception()
         with self._changed:
             self._count -= 1
             self._size_bytes -= size_bytes
@@ -171,7 +190,7 @@ class _UnderWay:
                 # The first one: those after it only tell that something is missing before them.
                 self._failure = self._failure or failure
             else:
-                self._durable = max(self._durable, promise.result())
+                self._durable = max(self._durable, future.result())
             self._changed.notify_all()
 
     def _wait_for(self, reached: Callable[[], bool]) -> None:
@@ -183,37 +202,48 @@ class _UnderWay:
                 raise self._failure
 
 
-def _value_column(schema: pa.Schema) -> int:
-    found = schema.get_all_field_indices(VALUE)
-    if len(schema) != 1 or len(found) != 1:
+def _check_schema(schema: pa.Schema) -> None:
+    if schema.names != [VALUE]:
         names = short(schema.names[:10])
-        raise ConfigError("schema", names, f"must have one column, {VALUE!r} of binary")
-    if schema.field(VALUE).type != TYPES[VALUE]:
-        kind = str(schema.field(VALUE).type)
-        raise ConfigError(VALUE, short(kind), "the column must be of binary; cast it")
-    return int(found[0])
+        raise InvalidRequestError("schema", names, f"must have one column, {VALUE!r} of binary")
+    kind = schema.field(VALUE).type
+    if kind != TYPES[VALUE]:
+        raise InvalidRequestError(VALUE, short(str(kind)), "the column must be of binary; cast it")
 
 
-def _batches(reader: flight.MetadataRecordBatchReader, column: int) -> Iterator[Values]:
-    """The values of each batch that has some, seen to be what they say."""
+def _batches(reader: flight.MetadataRecordBatchReader) -> Iterator[Values]:
+    """The values of each batch that has some, checked."""
     while True:
         try:
-            batch: Any = reader.read_chunk().data
+            batch = reader.read_chunk().data
             if batch is None or not len(batch):
                 continue
-            values = batch.column(column)
-            # What came may say anything of itself; its offsets must not lead outside of it.
+            values = batch.column(0)
+            # The client may send any offsets; they must not lead outside of the buffers.
             values.validate(full=True)
         except StopIteration:
             return
         except flight.FlightError:
             raise
         except FLIGHT_ERRORS as error:
-            raise ConfigError("batch", None, f"cannot be read: {error}") from error
+            raise InvalidRequestError("batch", None, f"cannot be read: {error}") from error
         if values.null_count:
             why = f"{values.null_count} are null; a record has a value"
-            raise ConfigError(VALUE, None, why)
+            raise InvalidRequestError(VALUE, None, why)
         yield _checked(Values.from_arrow(values))
+
+
+def _checked(values: Values) -> Values:
+    size_bytes = values.size_bytes
+    most = MAX_PUT_RECORD_BYTES if len(values) == 1 else MAX_PUT_BATCH_BYTES
+    if len(values) > MAX_PUT_BATCH_RECORDS or size_bytes > most:
+        raise InvalidRequestError(
+            "batch",
+            f"{len(values)} records, {size_bytes} bytes",
+            f"must have at most {MAX_PUT_BATCH_RECORDS} records and {MAX_PUT_BATCH_BYTES} bytes, "
+            f"or be one record of at most {MAX_PUT_RECORD_BYTES} bytes",
+        )
+    return values
 
 
 def _skipped(reader: flight.MetadataRecordBatchReader) -> bool:
@@ -223,20 +253,3 @@ def _skipped(reader: flight.MetadataRecordBatchReader) -> bool:
     except (StopIteration, *FLIGHT_ERRORS):
         return False
     return True
-
-
-def _checked(values: Values) -> Values:
-    size_bytes = values.size_bytes
-    most = MAX_PUT_RECORD_BYTES if len(values) == 1 else MAX_PUT_BATCH_BYTES
-    if len(values) > MAX_PUT_BATCH_RECORDS or size_bytes > most:
-        raise ConfigError(
-            "batch",
-            f"{len(values)} records, {size_bytes} bytes",
-            f"must have at most {MAX_PUT_BATCH_RECORDS} records and {MAX_PUT_BATCH_BYTES} bytes, "
-            f"or be one record of at most {MAX_PUT_RECORD_BYTES} bytes",
-        )
-    return values
-
-
-def _packed(end: int, *, failed: bool) -> bytes:
-    return json.dumps({"v": 1, "end": end, **({"failed": True} if failed else {})}).encode("ascii")

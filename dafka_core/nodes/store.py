@@ -10,10 +10,9 @@ from uuid import UUID
 
 from dafka_core.closing import Closing
 from dafka_core.errors import ClosedError, NodeFailedError, StoreError
-from dafka_core.node_options import StoreOptions
-from dafka_core.nodes.addresses import new_address
+from dafka_core.node_options import FLIGHT_OFF, StoreOptions
+from dafka_core.nodes.addresses import new_address, own_host
 from dafka_core.nodes.append_queue import AppendQueue
-from dafka_core.nodes.flight_host import serve_bulk
 from dafka_core.nodes.log_writer import LogWriter, Outcomes
 from dafka_core.nodes.merge_thread import MergeThread
 from dafka_core.nodes.mesh import Mesh
@@ -69,8 +68,8 @@ class Store(Closing):
                 has_subscriber=self._mesh.has_subscriber,
             )
             self._puts = AppendQueue(self._mesh, self._role, self.log)
-            self._bulk = serve_bulk(self.log, self._puts, self._role, config)
-            undo.callback(self._bulk.close)
+            self._flight = self._serve_flight(config)
+            undo.callback(self._flight.close)
             self._mesh.start()
             undo.pop_all()
 
@@ -82,7 +81,7 @@ class Store(Closing):
     @property
     def locations(self) -> tuple[str, ...]:
         """Where its records can be had in bulk, as URIs of Arrow Flight; none if that is off."""
-        return self._bulk.locations
+        return self._role.locations
 
     def wait(self, timeout_s: float | None = None) -> bool:
         """Waits until the store has stopped; True if it has.
@@ -104,9 +103,33 @@ class Store(Closing):
         self._mesh.close()
         self._appender.close()
         self._puts.fail()
-        self._bulk.close()
+        self._flight.close()
         self._merger.close()
         self.log.close()
+
+    def _serve_flight(self, config: StoreOptions) -> contextlib.ExitStack:
+        """The log over Arrow Flight, as ``flight_port`` says, until it is closed."""
+        service = contextlib.ExitStack()
+        if config.flight_port == FLIGHT_OFF:
+            return service
+        # Arrow takes half a second to load; a store without Flight does not need it.
+        from dafka_core.flight.server import FlightService  # noqa: PLC0415
+        from dafka_core.flight.store_location import socket_path  # noqa: PLC0415
+
+        role = self._role
+        flight = service.enter_context(
+            FlightService(
+                self.log,
+                self._puts,
+                store=role.address,
+                other_stores=lambda: role.endpoints,
+                bind_host=own_host(config).strip("[]"),
+                port=int(config.flight_port),
+                socket_path=socket_path(self.log.directory),
+            )
+        )
+        role.locations = flight.location.locations
+        return service
 
     # -- in the loop -----------------------------------------------------------------------------
 

@@ -16,7 +16,6 @@ from dafka_core.records import (
     StagedTransaction,
     TopicPartition,
     Transaction,
-    TransactionState,
 )
 from dafka_core.storage import Log
 from dafka_spark.cluster.connections import MeshReader
@@ -39,7 +38,8 @@ class Served:
         self._service = FlightService(
             self.log,
             self,
-            lambda locations: StoreLocation.begin(self.store, locations, self.directory),
+            store=self.store,
+            other_stores=dict,
             bind_host="127.0.0.1",
             port=port,
             socket_path=None,
@@ -76,7 +76,7 @@ class Served:
     def __exit__(self, *_: object) -> None:
         self.close()
 
-    # -- what the service needs of a node; nothing is put here -----------------------------------
+    # -- a StoreBackend; nothing is put here ------------------------------------------------------
 
     def put(self, batch: RecordBatch) -> Future[int]:
         raise NotImplementedError
@@ -90,12 +90,6 @@ class Served:
     def discard(self, discards: Sequence[Discard]) -> Future[None]:
         raise NotImplementedError
 
-    def transaction_states(self, partitions: Sequence[TopicPartition]) -> list[TransactionState]:
-        raise NotImplementedError
-
-    def end(self, tp: TopicPartition) -> int:
-        raise NotImplementedError
-
     def wait(
         self,
         tp: TopicPartition,
@@ -103,9 +97,6 @@ class Served:
         timeout_s: float,
         transaction: Transaction | None = None,
     ) -> int:
-        raise NotImplementedError
-
-    def store_locations(self) -> list[StoreLocation]:
         raise NotImplementedError
 
 

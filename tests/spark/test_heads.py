@@ -194,7 +194,7 @@ def test_a_log_that_no_store_tells_of(serve: Serve, monkeypatch: pytest.MonkeyPa
     store.add(A, 5)
     assert store._service is not None
     monkeypatch.setattr(
-        store._service, "location", type(store.location)("one", store.location.locations)
+        store._service.context, "location", type(store.location)("one", store.location.locations)
     )
     with pytest.raises(ConfigError, match=r"'fetch' = 'local': no store says where its log is"):
         seen(HeardOf([store]), fetch="local")

@@ -26,7 +26,6 @@ from dafka_core.records import (
     StagedTransaction,
     TopicPartition,
     Transaction,
-    TransactionState,
 )
 from dafka_core.storage import (
     Commit,
@@ -35,7 +34,6 @@ from dafka_core.storage import (
     LogEntry,
     SetTransaction,
     Stage,
-    WrongOffsetError,
 )
 
 T = TypeVar("T")
@@ -70,7 +68,7 @@ class LogHost:
         self.open.set()
         self.failure: Exception | None = None
         self.taken: list[RecordBatch] = []
-        self.known: list[StoreLocation] = []
+        self.others: dict[str, tuple[str, ...]] = {}
         self._pool = ThreadPoolExecutor(1)
 
     def put(self, batch: RecordBatch) -> Future[int]:
@@ -91,12 +89,6 @@ class LogHost:
 
         return self._pool.submit(work)
 
-    def transaction_states(self, partitions: Sequence[TopicPartition]) -> list[TransactionState]:
-        return [self.log.transaction_state(each) for each in partitions]
-
-    def end(self, tp: TopicPartition) -> int:
-        return self.log.end(tp)
-
     def wait(
         self,
         tp: TopicPartition,
@@ -105,14 +97,11 @@ class LogHost:
         transaction: Transaction | None = None,
     ) -> int:
         deadline = time.monotonic() + timeout_s
-        while self.end(tp) < end and time.monotonic() < deadline:
+        while self.log.end(tp) < end and time.monotonic() < deadline:
             time.sleep(0.01)
-        if transaction is not None and self.end(tp) >= end:
+        if transaction is not None and self.log.end(tp) >= end:
             self._write(SetTransaction(tp, transaction), None)
-        return self.end(tp)
-
-    def store_locations(self) -> list[StoreLocation]:
-        return self.known
+        return self.log.end(tp)
 
     def close(self) -> None:
         self.open.set()
@@ -129,12 +118,10 @@ class LogHost:
         self.open.wait()
         if self.failure is not None:
             raise self.failure
-        try:
-            self.log.append([batch])
-        except WrongOffsetError as error:
-            raise OffsetConflictError(
-                batch.topic, batch.partition, error.offset, error.end
-            ) from error
+        end = self.log.end(batch.tp)
+        if batch.offset != end:
+            raise OffsetConflictError(*batch.tp, batch.offset, end)
+        self.log.append([batch])
         return batch.end
 
 
@@ -148,13 +135,13 @@ class Served:
         self.service = FlightService(
             self.log,
             self.host,
-            lambda locations: StoreLocation.begin(STORE, locations, directory),
+            store=STORE,
+            other_stores=lambda: self.host.others,
             bind_host="127.0.0.1",
             port=0,
             socket_path=str(directory / "flight.sock"),
         )
         self.location = self.service.location
-        self.host.known = [self.location]
         self._clients: list[StoreClient] = []
 
     @property

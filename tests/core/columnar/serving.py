@@ -40,7 +40,7 @@ def buffer_bytes() -> int:
 def serve(directory: str) -> None:
     tracemalloc.start()
     with Served(Path(directory)) as served:
-        print(served.location.as_json(), flush=True)
+        print(served.location.packed().decode(), flush=True)
         for _ in sys.stdin:
             use = {
                 "buffer_bytes": buffer_bytes(),
@@ -48,8 +48,8 @@ def serve(directory: str) -> None:
                 "readers": len(served.log._env._map.env.readers().splitlines()),  # type: ignore[union-attr]
                 "acks": [each.name for each in threading.enumerate()].count("dafka-flight-acks"),
                 "end": served.log.end(TP),
-                "free_gets": served.service._gets.free,
-                "free_puts": served.service._puts.free,
+                "free_gets": served.service.context.gets.free,
+                "free_puts": served.service.context.puts.free,
             }
             print(json.dumps(use), flush=True)
 

@@ -12,7 +12,7 @@ import pyarrow as pa
 import pytest
 from pyarrow import flight
 
-from dafka_core.errors import ConfigError, StoreUnreachableError
+from dafka_core.errors import InvalidRequestError, StoreUnreachableError
 from dafka_core.flight import limits, server_actions, store_client
 from dafka_core.flight.store_client import StoreClient
 from dafka_core.flight.store_location import StoreLocation
@@ -104,7 +104,7 @@ def test_a_wait_whose_client_is_gone_ends(served: Served) -> None:
     body = json.dumps({"v": 1, "topic": TOPIC, "partition": "P", "end": 9, "timeout_s": 3_000})
     with pytest.raises(flight.FlightTimedOutError):
         list(served.plain().do_action(flight.Action("dafka.wait.v1", body.encode()), options))
-    wait_until(lambda: served.service._waits.free == limits.MAX_WAITS)
+    wait_until(lambda: served.service.context.waits.free == limits.MAX_WAITS)
 
 
 def test_a_store_says_where_it_is(served: Served, client: StoreClient) -> None:
@@ -119,14 +119,13 @@ def test_a_store_says_where_it_is(served: Served, client: StoreClient) -> None:
 
 def test_a_store_says_where_others_are(served: Served, client: StoreClient) -> None:
     other = StoreLocation("other", ("grpc://10.0.0.1:1",))
-    served.host.known.append(other)
+    served.host.others[other.store] = other.locations
     assert client.stores(timeout_s=PATIENCE_S) == [served.location, other]
 
 
 def test_actions_are_listed_and_documented(served: Served) -> None:
     found = {each.type: each.description for each in served.plain().list_actions()}
-    assert found == server_actions.DESCRIPTIONS
-    assert sorted(found) == sorted(served.service._actions)
+    assert found == {name: each.description for name, each in server_actions.ACTIONS.items()}
     assert all(name.startswith("dafka.") and name.endswith(".v1") for name in found)
 
 
@@ -149,9 +148,9 @@ def test_what_cannot_be_asked_is_refused_before_it_is_sent(served: Served) -> No
         lambda: asking.wait(TP, -1, timeout_s=1),
         lambda: asking.wait(TopicPartition("", "P"), 1, timeout_s=1),
     ):
-        with pytest.raises(ConfigError):
+        with pytest.raises(InvalidRequestError):
             wrong()
-    with pytest.raises(ConfigError, match=r"'timeout_s' = .*must be a number from 0 to 3600"):
+    with pytest.raises(InvalidRequestError, match=r"'timeout_s' = 3601: must be `float` <= 3600"):
         asking.wait(TP, 1, timeout_s=3_601)
 
 
@@ -168,7 +167,7 @@ def test_an_answer_that_is_none_is_the_stores_fault(
         lambda: asking.stores(timeout_s=PATIENCE_S),
     ]
     for answer in (b"", b"[]", b"{}", b'{"v": 2}', b'{"v": 1, "heads": 3}', b'{"v": 1}', b"\xff"):
-        monkeypatch.setattr(served.service, "act", lambda *_, answer=answer: iter([answer]))
+        monkeypatch.setattr(server_actions, "act", lambda *_, answer=answer: iter([answer]))
         for ask in questions:
             with pytest.raises(StoreUnreachableError, match="answer") as unreadable:
                 ask()
@@ -180,7 +179,7 @@ def test_an_answer_about_units_that_is_none(
 ) -> None:
     asking = served.client()
     for answer in (b"", b"[]", b"{}", b'{"v": 2}', b"\xff"):
-        monkeypatch.setattr(served.service, "act", lambda *_, answer=answer: iter([answer]))
+        monkeypatch.setattr(server_actions, "act", lambda *_, answer=answer: iter([answer]))
         for ask in (asking.commit, asking.discard):
             with pytest.raises(StoreUnreachableError, match="answer"):
                 ask([], timeout_s=PATIENCE_S)
@@ -195,7 +194,7 @@ def test_an_answer_about_units_that_is_none(
         [],
     ):
         answer = json.dumps({"v": 1, "transactions": transactions}).encode()
-        monkeypatch.setattr(served.service, "act", lambda *_, answer=answer: iter([answer]))
+        monkeypatch.setattr(server_actions, "act", lambda *_, answer=answer: iter([answer]))
         with pytest.raises(StoreUnreachableError, match="answer"):
             asking.transaction_states([TP], timeout_s=PATIENCE_S)
 
@@ -245,7 +244,7 @@ def test_units_are_staged_and_committed_with_flight_alone(served: Served) -> Non
         stage(3, [b"x"])
     told = json.loads(refused.value.extra_info)
     assert told["error"] == "transaction-exists"
-    assert (told["partition"], told["version"], told["start"], told["end"]) == ("P1", 17, 0, 3)
+    assert (told["partition"], told["transaction"]) == ("P1", [17, 0, 3])
     waited = {"topic": "a", "partition": "P1", "end": 3, "timeout_s": 1, "transaction": [18, 1, 3]}
     assert act(served, "dafka.wait.v1", **waited) == [{"v": 1, "end": 3}]
     assert act(served, "dafka.discard.v1", stages=[["a", "P1", attempt]]) == [{"v": 1}]
@@ -284,8 +283,8 @@ def test_a_commit_at_a_store_that_ends_is_given_up(
 
 
 def test_so_many_commits_at_one_time(served: Served) -> None:
-    slots = [served.service._commits.take() for _ in range(limits.MAX_COMMITS)]
+    slots = [served.service.context.commits.take() for _ in range(limits.MAX_COMMITS)]
     with pytest.raises(StoreUnreachableError, match="commits already"):
         served.client().commit([], timeout_s=PATIENCE_S)
-    slots.pop().release()
+    slots.pop().close()
     served.client().commit([], timeout_s=PATIENCE_S)

@@ -10,7 +10,8 @@ from typing import Any
 import pytest
 
 from dafka_core.flight import limits, server_actions
-from dafka_core.flight.request_members import COLUMNS
+from dafka_core.flight.answers import PutAck
+from dafka_core.flight.columns import COLUMNS
 from dafka_core.flight.requests import Criteria, GetRequest, InfoRequest, PutRequest
 from dafka_core.flight.store_location import StoreLocation
 from tests.core.columnar.hosts import TP, Served
@@ -32,7 +33,7 @@ def test_the_examples_of_requests_are_taken() -> None:
     assert InfoRequest.parse(packed(info)).columns == ("value",)
     assert GetRequest.parse(packed(ticket)).end == 1_000
     assert PutRequest.parse(packed(put)).start == 1_000
-    assert server_actions.parse_end(packed(end)) == 2_000
+    assert PutAck.parse(packed(end)) == PutAck(2_000)
     assert PutRequest.parse(packed(stage)).version == 17
     assert StoreLocation.parse(packed(location)).directory == "/data"
 
@@ -42,7 +43,7 @@ def test_the_examples_of_answers_are_like_those_given(served: Served) -> None:
     _, _, facts, _, _, _, _, location, error = examples()
     (info,) = served.plain().list_flights()
     assert list(json.loads(info.app_metadata)) == list(facts)
-    assert json.loads(served.location.as_json()).keys() == location.keys()
+    assert json.loads(served.location.packed()).keys() == location.keys()
     served.log.trim(TP, 5)
     ticket = info.endpoints[0].ticket
     with pytest.raises(Exception, match="offset 0 was") as refused:
@@ -51,7 +52,7 @@ def test_the_examples_of_answers_are_like_those_given(served: Served) -> None:
 
 
 def test_everything_that_there_is_is_there() -> None:
-    for name in (*server_actions.DESCRIPTIONS, *COLUMNS):
+    for name in (*server_actions.ACTIONS, *COLUMNS):
         assert f"| `{name}` |" in TEXT
 
 

@@ -129,7 +129,7 @@ def test_vanished_readers_are_let_go_of(server: Child) -> None:
     location = location_of(server)
     with contextlib.ExitStack() as readers:
         processes = [
-            readers.enter_context(child("read", part.as_json()))
+            readers.enter_context(child("read", part.packed().decode()))
             for part in (location, StoreLocation(STORE, location.locations[1:]))
         ]
         for process in processes:
@@ -144,7 +144,7 @@ def test_vanished_readers_are_let_go_of(server: Child) -> None:
 def test_vanished_writers_are_let_go_of(directory: Path) -> None:
     with child("serve", str(directory)) as server:
         location = location_of(server)
-        with child("put", location.as_json()) as process:
+        with child("put", location.packed().decode()) as process:
             assert int(line(process)) == 10
             assert use_of(server)["free_puts"] == limits.MAX_PUTS - 1
         wait_until(lambda: use_of(server)["free_puts"] == limits.MAX_PUTS)

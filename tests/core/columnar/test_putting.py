@@ -14,16 +14,18 @@ from pyarrow import flight
 from dafka_core.errors import (
     ClosedError,
     ConfigError,
+    InvalidRequestError,
     OffsetConflictError,
     StoreError,
     StoreUnreachableError,
 )
-from dafka_core.flight import limits, server_put
+from dafka_core.flight import limits
+from dafka_core.flight.answers import PutAck
 from dafka_core.flight.client_put import PutStream
 from dafka_core.flight.columns import VALUES_SCHEMA
 from dafka_core.flight.requests import PutRequest
 from dafka_core.flight.store_client import StoreClient
-from dafka_core.records import TopicPartition
+from dafka_core.records import TopicPartition, TransactionState
 from tests.core.columnar.hosts import (
     LARGEST,
     PARTITION,
@@ -201,7 +203,7 @@ def test_a_store_that_makes_no_progress_is_given_up(served: Served, client: Stor
     with pytest.raises(StoreUnreachableError, match=r"no progress for 0\.2 s"):
         put_all(client, 0, *[megabytes] * 100, timeout_s=0.2)
     served.host.open.set()
-    wait_until(lambda: served.service._puts.free == limits.MAX_PUTS)
+    wait_until(lambda: served.service.context.puts.free == limits.MAX_PUTS)
     # What had arrived is stored by now or later; nothing else is hurt.
     assert client.describe(timeout_s=PATIENCE_S) == served.location
 
@@ -235,7 +237,7 @@ def test_values_are_checked_before_they_leave(served: Served) -> None:
         with pytest.raises(ClosedError):
             wrong.finish(1)
     for topic, partition, start in (("", "P", 0), ("t", "", 0), ("t", "P", -1), ("t", "P", None)):
-        with pytest.raises(ConfigError):
+        with pytest.raises(InvalidRequestError):
             client.put(TopicPartition(topic, partition), start, timeout_s=1)  # type: ignore[arg-type]
 
 
@@ -283,7 +285,7 @@ def test_a_failed_put_ends_though_its_client_reads_no_acknowledgements(
 ) -> None:
     """The acknowledgements fill what the connection holds; the error comes all the same."""
     # A connection holds some hundred thousand of those that are sent.
-    monkeypatch.setattr(server_put, "_packed", lambda end, failed: b" " * 1_000_000)
+    monkeypatch.setattr(PutAck, "packed", lambda ack: b" " * 1_000_000)
     stream = plain_put(served)
     count = 100
     for start in range(count):
@@ -340,8 +342,9 @@ def test_batches_beyond_the_limits_are_refused(served: Served) -> None:
 
 def test_offsets_do_not_go_beyond_the_last(served: Served, monkeypatch: Any) -> None:
     last = 2**63 - 1
-    monkeypatch.setattr(served.host, "end", lambda tp: last)
-    with pytest.raises(ConfigError, match="leaves no offsets"):
+    state = TransactionState(last, last, "", None)
+    monkeypatch.setattr(served.log, "transaction_state", lambda tp: state)
+    with pytest.raises(InvalidRequestError, match="leaves no offsets"):
         put_all(served.client(), last, array(0, 1))
 
 

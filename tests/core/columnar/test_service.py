@@ -19,31 +19,30 @@ from dafka_core.errors import (
     DafkaError,
     DataLossError,
     FencedError,
+    InvalidRequestError,
     OffsetConflictError,
+    StoreError,
     StoreUnreachableError,
     TransactionExistsError,
 )
 from dafka_core.flight import flight_errors, limits, server
 from dafka_core.flight.call_deadline import CallDeadline, Watchdog
-from dafka_core.flight.grpc_sockets import addresses_of
+from dafka_core.flight.grpc_workarounds import addresses_of
 from dafka_core.flight.server import FlightService
 from dafka_core.flight.store_client import StoreClient
 from dafka_core.flight.store_location import StoreLocation
 from dafka_core.records import Transaction
-from dafka_core.storage import WrongOffsetError
 from tests.core.columnar.hosts import PATIENCE_S, STORE, TP, Served, wait_until
 
 
 def service(served: Served, **options: Any) -> FlightService:
     given: dict[str, Any] = {"bind_host": "127.0.0.1", "port": 0, "socket_path": None}
-    return FlightService(
-        served.log, served.host, lambda found: StoreLocation(STORE, found), **given | options
-    )
+    return FlightService(served.log, served.host, store=STORE, other_stores=dict, **given | options)
 
 
 def test_it_listens_at_a_port_alone(served: Served) -> None:
     with service(served) as alone:
-        assert alone.locations == (f"grpc://127.0.0.1:{alone.port}",)
+        assert alone.location.locations == (f"grpc://127.0.0.1:{alone.port}",)
         with StoreClient(alone.location) as client:
             assert client.describe(timeout_s=PATIENCE_S) == alone.location
 
@@ -74,7 +73,9 @@ def test_a_socket_that_was_left_behind_is_replaced(served: Served) -> None:
     with socket.socket(socket.AF_UNIX) as left:
         left.bind(str(path))
     with service(served, socket_path=str(path)) as again:
-        location = StoreLocation(STORE, again.locations[:1], machine=served.location.machine)
+        location = StoreLocation(
+            STORE, again.location.locations[:1], machine=served.location.machine
+        )
         assert served.client(location).describe(timeout_s=PATIENCE_S) == again.location
     assert not path.exists()
 
@@ -87,20 +88,11 @@ def test_a_file_that_is_no_socket_stays(served: Served) -> None:
     assert path.read_text() == "kept"
 
 
-def test_a_place_that_cannot_be_made_ends_it(served: Served) -> None:
-    def fail(locations: tuple[str, ...]) -> StoreLocation:
-        raise KeyError(locations)
-
+def test_a_session_that_cannot_be_written_ends_it(served: Served) -> None:
+    (served.directory / "session.new").mkdir()
     path = served.directory / "again.sock"
-    with pytest.raises(KeyError):
-        FlightService(
-            served.log,
-            served.host,
-            fail,
-            bind_host="127.0.0.1",
-            port=0,
-            socket_path=str(path),
-        )
+    with pytest.raises(StoreError, match="file session"):
+        service(served, socket_path=str(path))
     assert not path.exists()
 
 
@@ -131,13 +123,13 @@ def test_a_close_does_not_wait_for_ever(
     monkeypatch.setattr(served.host, "wait", lambda *_: released.wait() and 0)
     client = served.client()
     threading.Thread(target=_wait, args=(client,), daemon=True).start()
-    wait_until(lambda: served.service._waits.free == limits.MAX_WAITS - 1)
+    wait_until(lambda: served.service.context.waits.free == limits.MAX_WAITS - 1)
     before = time.monotonic()
     served.service.close()
     assert time.monotonic() - before < 5
     assert "do not end; they are left to themselves" in caplog.text
     released.set()
-    wait_until(lambda: served.service._waits.free == limits.MAX_WAITS)
+    wait_until(lambda: served.service.context.waits.free == limits.MAX_WAITS)
 
 
 def _wait(client: StoreClient) -> None:
@@ -161,7 +153,7 @@ def test_the_socket_is_used_on_the_stores_machine_only(served: Served) -> None:
     ):
         with StoreClient(location) as client:
             client.describe(timeout_s=PATIENCE_S)
-            assert client._location == expected
+            assert client.uri == expected
 
 
 def test_addresses_are_those_that_sockets_have() -> None:
@@ -176,7 +168,8 @@ def test_addresses_are_those_that_sockets_have() -> None:
 @pytest.mark.parametrize(
     ("error", "again"),
     [
-        (ConfigError("start", -1, "is wrong"), ConfigError("start", -1, "is wrong")),
+        (InvalidRequestError("start", -1, "is"), InvalidRequestError("start", -1, "is")),
+        (InvalidRequestError("rows", ["é", 1], "is"), InvalidRequestError("rows", ["é", 1], "is")),
         (DataLossError("t", "P", 3, 9, "why"), DataLossError("t", "P", 3, 9, "why (store S)")),
         (
             DataLossError("t", "P", 3, None, "why"),
@@ -185,7 +178,6 @@ def test_addresses_are_those_that_sockets_have() -> None:
         (OffsetConflictError("t", "P", 3, 9), OffsetConflictError("t", "P", 3, 9)),
         # A request may be about many partitions; their names come as they are.
         (OffsetConflictError("é", "\udcff", 3, 9), OffsetConflictError("é", "\udcff", 3, 9)),
-        (WrongOffsetError("u", "Q", 3, 9), OffsetConflictError("u", "Q", 3, 9)),
         (FencedError("u", "Q", "A" * 32), FencedError("u", "Q", "A" * 32)),
         (
             TransactionExistsError("u", "Q", Transaction(1, 2, 9)),
@@ -204,7 +196,7 @@ def test_errors_cross_with_their_facts(
         sent = flight_errors.refusal(error)
     said = str(error).encode("ascii", "backslashreplace").decode()
     assert str(sent) == ("KeyError: 'x'" if isinstance(error, KeyError) else said)
-    found = flight_errors.translated(sent, "S", "t", "P")
+    found = flight_errors.translated(sent, "S")
     assert type(found) is type(again)
     assert vars(found) == vars(again)
 
@@ -220,7 +212,7 @@ def test_errors_without_facts_are_the_stores(info: bytes) -> None:
 def test_a_wait_that_lasts_too_long_is_given_up_once() -> None:
     watchdog = Watchdog()
     given_up: list[float] = []
-    with CallDeadline(watchdog, 60, lambda: given_up.append(time.monotonic())) as call:
+    with CallDeadline(watchdog, 60, lambda: given_up.append(time.monotonic())).start() as call:
         call.limit(0.5)
         for _ in range(4):
             call.wait()
@@ -233,7 +225,7 @@ def test_a_wait_that_lasts_too_long_is_given_up_once() -> None:
         time.sleep(0.2)
         assert len(given_up) == 1
         assert call.expired
-    with CallDeadline(watchdog, 0.1, lambda: given_up.append(0)) as other:
+    with CallDeadline(watchdog, 0.1, lambda: given_up.append(0)).start() as other:
         other.wait()
     time.sleep(0.2)
     assert len(given_up) == 1
@@ -245,6 +237,6 @@ def test_the_watching_thread_ends_when_there_is_nothing_to_watch(
     monkeypatch.setattr("dafka_core.flight.call_deadline.IDLE_S", 0.05)
     watchdog = Watchdog()
     for _ in range(2):
-        with CallDeadline(watchdog, 1, lambda: None):
-            assert watchdog._thread is not None
-        wait_until(lambda: watchdog._thread is None)
+        with CallDeadline(watchdog, 1, lambda: None).start():
+            assert watchdog.is_running
+        wait_until(lambda: not watchdog.is_running)

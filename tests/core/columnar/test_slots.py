@@ -17,8 +17,8 @@ def test_there_are_no_more_than_that() -> None:
     assert slots.free == 0
     with pytest.raises(BusyError, match=r"serves 2 gets already.*ask another store"):
         slots.take()
-    first.release()
-    first.release()
+    first.close()
+    first.close()
     assert slots.free == 1
     del second
     assert slots.free == 2
@@ -31,7 +31,7 @@ def test_slots_that_are_collected_at_any_moment_are_given_back() -> None:
         for _ in range(2_000):
             cycle: list[object] = [slots.take()]
             cycle.append(cycle)
-            slots.take().release()
+            slots.take().close()
 
     thresholds = gc.get_threshold()
     gc.set_threshold(1)  # whenever anything is allocated

@@ -14,9 +14,9 @@ from pyarrow import flight
 
 from dafka_core import EmbeddedCluster, Store
 from dafka_core.errors import (
-    ConfigError,
     DataLossError,
     FencedError,
+    InvalidRequestError,
     OffsetConflictError,
     StoreUnreachableError,
     TransactionExistsError,
@@ -383,7 +383,7 @@ def test_what_cannot_be_asked_is_refused_before_it_is_sent(client: StoreClient) 
         lambda: client.wait(TP, 5, transaction=Transaction(NO_VERSION, 0, 5), timeout_s=1),
         lambda: client.wait(TP, 5, transaction=Transaction(1, 5, 5), timeout_s=1),
     ):
-        with pytest.raises(ConfigError):
+        with pytest.raises(InvalidRequestError):
             wrong()
 
 

@@ -1,7 +1,9 @@
-"""Breaking connections that gRPC has: it ends neither a call nor a server that a peer holds up.
+"""What gRPC cannot do by itself: notice that it was forked, and end what a peer holds up.
 
-Flight in Python can shut a server down only after its last stream has ended, and cannot cancel a
-put at all.  A socket that is shut down, though, ends everything that goes through it at once.
+A child forked from a process that has used gRPC can only hang in it.
+
+Flight in Python shuts a server down only after its last stream has ended, and cannot cancel a put
+at all.  A socket that is shut down, though, ends everything that goes through it at once.
 """
 
 from __future__ import annotations
@@ -22,6 +24,20 @@ _DESCRIPTORS: Final = tuple(Path(each) for each in ("/proc/self/fd", "/dev/fd"))
 Address = str | tuple[str, int]
 """As systems have it: a socket's path, or a numeric host and a port."""
 
+_users: list[int] = []
+
+
+def use() -> str | None:
+    """Notes that this process uses gRPC from now on; says why it cannot, if it cannot."""
+    if not _users:
+        _users.append(os.getpid())
+    if _users[0] == os.getpid():
+        return None
+    return (
+        f"process {_users[0]} used Flight before it forked this one, which gRPC cannot do; start "
+        "processes anew (multiprocessing's method 'spawn')"
+    )
+
 
 def addresses_of(location: str) -> set[Address]:
     """What a Flight URI may mean to a socket."""
@@ -37,19 +53,19 @@ def addresses_of(location: str) -> set[Address]:
     return {_normal(each[4]) for each in found}
 
 
-def accepts(path: str) -> bool:
-    """Whether somebody listens at a socket's path."""
+def accepts(location: str) -> bool:
+    """Whether a process listens at a location's socket."""
     with socket.socket(socket.AF_UNIX) as probe:
         try:
-            probe.connect(path)
+            probe.connect(str(path_of(location)))
         except OSError:
             return False
     return True
 
 
-def break_accepted(addresses: set[Address]) -> int:
-    """Breaks this process's connections that were accepted at one of these; how many."""
-    return _break(addresses, socket.socket.getsockname)
+def break_accepted(addresses: set[Address]) -> None:
+    """Breaks this process's connections that were accepted at one of these."""
+    _break(addresses, socket.socket.getsockname)
 
 
 def break_opened(addresses: set[Address]) -> None:
@@ -57,33 +73,27 @@ def break_opened(addresses: set[Address]) -> None:
     _break(addresses, socket.socket.getpeername)
 
 
-def _break(addresses: set[Address], address_of: Callable[[socket.socket], object]) -> int:
-    broken = 0
+def _break(addresses: set[Address], address_of: Callable[[socket.socket], object]) -> None:
     for each in _sockets():
         with each, contextlib.suppress(OSError):
             if _normal(address_of(each)) in addresses:
                 each.shutdown(socket.SHUT_RDWR)
-                broken += 1
-    return broken
 
 
 def _sockets() -> Iterator[socket.socket]:
-    """The process's stream sockets, each over a descriptor of its own."""
+    """The process's sockets, each over a descriptor of its own: gRPC may close its at any time."""
     directory = next((each for each in _DESCRIPTORS if each.is_dir()), None)
-    names = [each.name for each in directory.iterdir()] if directory else []
-    for name in names:
+    for path in list(directory.iterdir()) if directory else []:
         with contextlib.suppress(OSError, ValueError):
-            if stat.S_ISSOCK(os.fstat(int(name)).st_mode):
-                yield _own(int(name))
+            if stat.S_ISSOCK(os.fstat(int(path.name)).st_mode):
+                yield _opened(os.dup(int(path.name)))
 
 
-def _own(descriptor: int) -> socket.socket:
-    # gRPC may close the one it has at any time.
-    copy = os.dup(descriptor)
+def _opened(descriptor: int) -> socket.socket:
     try:
-        return socket.socket(fileno=copy)
+        return socket.socket(fileno=descriptor)
     except BaseException:
-        os.close(copy)
+        os.close(descriptor)
         raise
 
 
@@ -92,8 +102,7 @@ def _normal(address: object) -> Address:
         host = str(address[0]).partition("%")[0]
         with contextlib.suppress(ValueError):
             number = ipaddress.ip_address(host)
-            # One listener for both families sees the older one's addresses like this.
-            mapped = getattr(number, "ipv4_mapped", None)
-            host = str(mapped or number)
+            # A listener for both families sees IPv4 addresses like this.
+            host = str(getattr(number, "ipv4_mapped", None) or number)
         return host, int(address[1])
     return os.fsdecode(address) if isinstance(address, bytes) else str(address)

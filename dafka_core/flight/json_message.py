@@ -1,0 +1,80 @@
+"""Requests and answers of the Flight service: JSON objects with a version, declared as Structs."""
+
+from __future__ import annotations
+
+import difflib
+import json
+import re
+from collections.abc import Collection
+from typing import Any, ClassVar, Final, Self
+
+import msgspec
+
+from dafka_core.errors import InvalidRequestError
+
+VERSION: Final = 1
+
+
+class JsonMessage(msgspec.Struct, frozen=True, tag_field="v", tag=VERSION):
+    """A JSON object whose member ``v`` is 1 and whose other members are the class's fields.
+
+    Python's ``json`` makes and reads the text, msgspec checks what it says: msgspec's own codec
+    refuses lone surrogates, which stand for octets of a name that are not UTF-8.
+    """
+
+    what: ClassVar[str] = "answer"
+    """What an error calls an object that cannot be read."""
+
+    def packed(self) -> bytes:
+        """The message as it travels, in ASCII."""
+        return json.dumps(msgspec.to_builtins(self)).encode("ascii")
+
+    @classmethod
+    def parse(cls, packed: str | bytes) -> Self:
+        """The message that travelled.
+
+        Raises:
+            InvalidRequestError: it is none; the error names the member.
+        """
+        try:
+            found = json.loads(packed)
+        except (ValueError, RecursionError):
+            found = None
+        if not isinstance(found, dict):
+            why = "must be a JSON object (docs/flight.md)"
+            raise InvalidRequestError(cls.what, short(packed), why)
+        version = found.get("v")
+        if type(version) is not int or version != VERSION:  # msgspec takes one without its tag
+            raise InvalidRequestError("v", short(version), f"must be the version, {VERSION}")
+        try:
+            return msgspec.convert(found, cls)
+        except msgspec.ValidationError as error:
+            raise _refused(found, cls.__struct_encode_fields__, str(error)) from error
+
+
+def _refused(found: dict[str, Any], known: Collection[str], text: str) -> InvalidRequestError:
+    """An error whose ``text`` is "Expected `int` >= 0 - at `$.times[0][2]`", for instance."""
+    if text.startswith("Object contains unknown field"):
+        name = min(found.keys() - {"v", *known})
+        return InvalidRequestError(str(short(name)), short(found[name]), nearest(name, known))
+    missing = re.match(r"Object missing required field `(\w+)`", text)
+    if missing:
+        return InvalidRequestError(missing[1], None, "is required")
+    why, _, path = text.partition(" - at `$.")
+    member, *indexes = re.findall(r"\w+", path)
+    value = found[member]
+    for index in indexes:
+        value = value[int(index)]
+    return InvalidRequestError(member, short(value), why.replace("Expected", "must be", 1))
+
+
+def nearest(name: str, known: Collection[str]) -> str:
+    """The sentence for a name that is not known: the nearest known one, or all of them."""
+    near = difflib.get_close_matches(name[:100], known, 1)
+    return f"did you mean {near[0]!r}?" if near else f"must be one of {', '.join(known)}"
+
+
+def short(value: object) -> object:
+    """A value that came from elsewhere, cut where it is too long for an error's sentence."""
+    text = repr(value)
+    return value if len(text) <= 100 else f"{text[:100]}..."

@@ -1,0 +1,116 @@
+"""What the handlers of requests share: the store behind the service, and its limits."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import Future
+from typing import Final, Protocol, TypeVar
+
+from dafka_core.flight.flight_errors import ClosingError, OtherStoreError
+from dafka_core.flight.limits import MAX_COMMITS, MAX_GETS, MAX_PUTS, MAX_WAITS
+from dafka_core.flight.requests import Request
+from dafka_core.flight.store_location import StoreLocation
+from dafka_core.flight.stream_limiter import StreamLimiter
+from dafka_core.log_entries import Discard
+from dafka_core.records import RecordBatch, StagedTransaction, TopicPartition, Transaction
+from dafka_core.storage import Log
+
+START_TIMEOUT_S: Final = 10.0
+"""How long a request waits for the service to know where it listens."""
+
+R = TypeVar("R", bound=Request)
+
+
+class StoreBackend(Protocol):
+    """Where the service writes: a node's ``AppendQueue``.  Each future is done on disk, synced."""
+
+    def put(self, batch: RecordBatch) -> Future[int]:
+        """Appends at the partition's end, which the future gives anew; may wait for room."""
+
+    def stage(self, batch: RecordBatch, attempt: str, version: int) -> Future[int]:
+        """Stages records; the future gives the end of what is staged.  May wait for room."""
+
+    def commit(self, transactions: Sequence[StagedTransaction]) -> Future[None]:
+        """Makes what was staged visible, all of it or nothing."""
+
+    def discard(self, discards: Sequence[Discard]) -> Future[None]:
+        """Gives up what attempts have staged."""
+
+    def wait(
+        self, tp: TopicPartition, end: int, timeout_s: float, transaction: Transaction | None
+    ) -> int:
+        """Waits for records, and for the transaction; gives the partition's end on disk."""
+
+
+class ServerContext:
+    """The store behind the service, and how much it does at one time.
+
+    Attributes:
+        log: what is read.
+        backend: what is written to.
+        location: where the store is; it is complete after ``begin``.
+        gets, puts, waits, commits: how many of each there are at one time.
+    """
+
+    def __init__(
+        self,
+        log: Log,
+        backend: StoreBackend,
+        store: str,
+        other_stores: Callable[[], Mapping[str, tuple[str, ...]]],
+    ) -> None:
+        self.log = log
+        self.backend = backend
+        self.location = StoreLocation(store, ())
+        self.gets = StreamLimiter("gets", MAX_GETS)
+        self.puts = StreamLimiter("puts", MAX_PUTS)
+        self.waits = StreamLimiter("waits", MAX_WAITS)
+        self.commits = StreamLimiter("commits", MAX_COMMITS)
+        self._other_stores = other_stores
+        self._started = threading.Event()
+        self._closing = threading.Event()
+
+    def begin(self, locations: Sequence[str]) -> None:
+        """Serves requests from now on, which come to ``locations``.
+
+        Raises:
+            StoreError: the log's directory cannot be written.
+        """
+        self.location = StoreLocation.begin(self.location.store, locations, self.log.directory)
+        self._started.set()
+
+    def end(self) -> None:
+        """Serves no request from now on, nor the rest of one."""
+        self._closing.set()
+
+    def check_open(self) -> None:
+        """Raises ClosingError when the service ends."""
+        # gRPC listens before the port is known, so the first request may come before ``begin``.
+        if self._closing.is_set() or not self._started.wait(START_TIMEOUT_S):
+            raise ClosingError("the store is about to end; ask another one")
+
+    def parse(self, kind: type[R], packed: bytes) -> R:
+        """The request that a client has sent.
+
+        Raises:
+            InvalidRequestError: it is none.
+            OtherStoreError: another store is meant.
+            ClosingError: the service ends.
+        """
+        self.check_open()
+        request = kind.parse(packed)
+        store = self.location.store
+        if request.store not in ("", store):
+            raise OtherStoreError(f"store {request.store} was meant, and this is store {store}")
+        return request
+
+    def locations_for(self, peer: str) -> tuple[str, ...]:
+        """The locations that a client can reach: over TCP it may be on another machine."""
+        locations = self.location.locations
+        return locations if peer.startswith("unix") else locations[-1:]
+
+    def store_locations(self) -> list[StoreLocation]:
+        """The stores that are known with their locations, this one first."""
+        others = list(self._other_stores().items())  # a copy: the store's loop changes it
+        return [self.location, *(StoreLocation(*each) for each in others)]
