@@ -9,22 +9,28 @@ from typing import Final, Self
 
 from dafka_core.closing import Closing
 
+LOOK_S: Final = 0.05
+"""How often the watchdog looks: so much later than asked for a wait may end."""
+
 IDLE_S: Final = 5.0
-"""Calls follow each other closely or not at all; starting a thread for each would cost more."""
+"""How long the watchdog's thread outlives the last call.  Calls follow each other closely or not at
+all; starting a thread for each would cost more."""
 
 
 class CallDeadline(Closing):
     """One call, in which its thread waits for the peer now and then.
 
-    ``give_up`` runs in another thread when a wait has lasted ``timeout_s``: it must make the wait
-    end.  ``expired`` tells afterwards that it did.
+    Attributes:
+        timeout_s: how long one wait may last.
+        expired: whether a wait has lasted longer: then the watchdog's thread has called
+            ``give_up``, which must make the wait end.
     """
 
     def __init__(self, watchdog: Watchdog, timeout_s: float, give_up: Callable[[], None]) -> None:
         self.give_up = give_up
         self.timeout_s = timeout_s
-        self.deadline: float | None = None
         self.expired = False
+        self._deadline: float | None = None
         self._watchdog = watchdog
 
     def start(self) -> Self:
@@ -32,38 +38,31 @@ class CallDeadline(Closing):
         self._watchdog.add(self)
         return self
 
-    def limit(self, timeout_s: float) -> None:
-        """From the next wait on this is how long one may last."""
-        self.timeout_s = timeout_s
-        self._watchdog.look()
-
     def wait(self) -> None:
         """From now on the call waits for the peer."""
-        self.deadline = time.monotonic() + self.timeout_s
+        # Without a lock, as a call does so for each batch; the watchdog sees it when it looks next.
+        self._deadline = time.monotonic() + self.timeout_s
 
     def go_on(self) -> None:
         """The peer has answered."""
-        self.deadline = None
+        self._deadline = None
 
-    def expire(self) -> None:
-        """Gives the call up, unless it has got its answer meanwhile (watchdog's thread)."""
-        if self.deadline is not None:
+    def check(self, now: float) -> None:
+        """Gives the call up if it waits for too long (watchdog's thread)."""
+        deadline = self._deadline
+        if deadline is not None and deadline <= now:
             self.expired = True
             self.wait()  # gRPC may connect again and wait on
             self.give_up()
 
     def close(self) -> None:
         """Ends the call."""
-        self.deadline = None
+        self.go_on()
         self._watchdog.remove(self)
 
 
 class Watchdog:
-    """Gives up calls whose deadline is past.  Its thread ends when there are none for a while.
-
-    A call sets its deadline without a lock, since it does so for each batch.  The thread cannot
-    miss one all the same: it looks at least once in every call's timeout.
-    """
+    """Gives up calls whose deadline is past.  Its thread ends when there are none for a while."""
 
     def __init__(self) -> None:
         self._changed = threading.Condition()
@@ -79,17 +78,12 @@ class Watchdog:
         """Watches the call."""
         with self._changed:
             self._calls.add(call)
+            self._changed.notify()
             if self._thread is None:
                 self._thread = threading.Thread(
                     target=self._run, name="dafka-flight-watch", daemon=True
                 )
                 self._thread.start()
-            self._changed.notify()
-
-    def look(self) -> None:
-        """Looks at all calls now, as the limit of one has changed."""
-        with self._changed:
-            self._changed.notify()
 
     def remove(self, call: CallDeadline) -> None:
         """Lets go of the call."""
@@ -109,22 +103,7 @@ class Watchdog:
                 if not self._changed.wait_for(lambda: self._calls, IDLE_S):
                     self._thread = None
                     return
-                late, next_look = self._look(time.monotonic())
-                if not late:
-                    self._changed.wait(max(next_look - time.monotonic(), 0.001))
-            for call in late:
-                call.expire()
-
-    def _look(self, now: float) -> tuple[list[CallDeadline], float]:
-        """The calls whose deadline is past, and when to look again."""
-        late = []
-        next_look = now + 60
-        # A copy: a call that is collected meanwhile is removed by this very thread.
-        for call in tuple(self._calls):
-            deadline = call.deadline
-            if deadline is not None and deadline <= now:
-                late.append(call)
-            else:
-                soonest = now + call.timeout_s if deadline is None else deadline
-                next_look = min(next_look, soonest)
-        return late, next_look
+                calls = list(self._calls)
+            for call in calls:
+                call.check(time.monotonic())
+            time.sleep(LOOK_S)

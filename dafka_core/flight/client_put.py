@@ -154,7 +154,7 @@ class PutStream(Closing):
         Raises:
             ClosedError: it was called before.
         """
-        self._call.limit(timeout_s)
+        self._call.timeout_s = timeout_s
         with self._step() as writer:
             writer.done_writing()
         self.wait_durable(self.end, timeout_s=timeout_s)

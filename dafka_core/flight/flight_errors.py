@@ -9,7 +9,8 @@ import json
 import logging
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from typing import Any, ClassVar, Final
+from dataclasses import dataclass
+from typing import Any, Final
 
 import msgspec
 import pyarrow as pa
@@ -36,6 +37,7 @@ _KINDS: Final[dict[str, type[DafkaError]]] = {
 }
 _CODES: Final[dict[type[BaseException], str]] = {kind: code for code, kind in _KINDS.items()}
 _FAILED: Final = "failed"
+BUSY, CLOSING, OTHER_STORE = "busy", "closing", "other-store"
 
 FLIGHT_ERRORS: Final = (flight.FlightError, pa.ArrowException, OSError)
 """What a call of pyarrow's client may raise that is not a mistake of its caller."""
@@ -43,28 +45,13 @@ FLIGHT_ERRORS: Final = (flight.FlightError, pa.ArrowException, OSError)
 _log = logging.getLogger("dafka.store")
 
 
+@dataclass(eq=False)
 class UnavailableError(DafkaError):
     """There is nothing wrong with the request, and this store does not serve it now."""
 
-    code: ClassVar[str] = ""
-
-
-class BusyError(UnavailableError):
-    """The service has as much to do as it may."""
-
-    code = "busy"
-
-
-class ClosingError(UnavailableError):
-    """The service is about to end."""
-
-    code = "closing"
-
-
-class OtherStoreError(UnavailableError):
-    """The request is meant for another store."""
-
-    code = "other-store"
+    sentence = "{why}"
+    code: str
+    why: str
 
 
 @contextmanager

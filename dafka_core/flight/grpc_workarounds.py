@@ -13,7 +13,7 @@ import ipaddress
 import os
 import socket
 import stat
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Final
 
@@ -74,27 +74,15 @@ def break_opened(addresses: set[Address]) -> None:
 
 
 def _break(addresses: set[Address], address_of: Callable[[socket.socket], object]) -> None:
-    for each in _sockets():
-        with each, contextlib.suppress(OSError):
-            if _normal(address_of(each)) in addresses:
-                each.shutdown(socket.SHUT_RDWR)
-
-
-def _sockets() -> Iterator[socket.socket]:
-    """The process's sockets, each over a descriptor of its own: gRPC may close its at any time."""
     directory = next((each for each in _DESCRIPTORS if each.is_dir()), None)
     for path in list(directory.iterdir()) if directory else []:
         with contextlib.suppress(OSError, ValueError):
-            if stat.S_ISSOCK(os.fstat(int(path.name)).st_mode):
-                yield _opened(os.dup(int(path.name)))
-
-
-def _opened(descriptor: int) -> socket.socket:
-    try:
-        return socket.socket(fileno=descriptor)
-    except BaseException:
-        os.close(descriptor)
-        raise
+            descriptor = int(path.name)
+            if stat.S_ISSOCK(os.fstat(descriptor).st_mode):
+                # A copy of the descriptor: gRPC may close its own at any time.
+                with socket.fromfd(descriptor, socket.AF_UNIX, socket.SOCK_STREAM) as each:
+                    if _normal(address_of(each)) in addresses:
+                        each.shutdown(socket.SHUT_RDWR)
 
 
 def _normal(address: object) -> Address:

@@ -110,7 +110,8 @@ class LocalLog:
             StoreError: a block is damaged.
             ClosedError: the ``LocalLogs`` it is of is closed.
         """
-        return self._read(GetRequest.of(tp, start, end, max_records, max_bytes))
+        request = GetRequest(*tp, start, end, max_records=max_records, max_bytes=max_bytes)
+        return self._read(request.fitted())
 
     def _read(self, request: GetRequest) -> Generator[RecordBatch]:
         at = request.start

@@ -8,9 +8,10 @@ over.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Annotated, Any, ClassVar, Final, Self
+from typing import Annotated, ClassVar, Final, Self
 
 from msgspec import Meta
+from msgspec.structs import replace
 
 from dafka_core.errors import InvalidRequestError, ProtocolError
 from dafka_core.flight.columns import COLUMNS, DEFAULT_COLUMNS
@@ -37,11 +38,8 @@ Offset = Annotated[int, Meta(ge=0, le=MAX_OFFSET)]
 Version = Annotated[int, Meta(ge=NO_VERSION, le=MAX_SEQUENCE)]
 TimeUs = Annotated[int, Meta(ge=-(2**63), le=2**63 - 1)]
 Attempt = Annotated[str, Meta(pattern=r"^(?!0{32})[0-9A-F]{32}\Z")]
-
-# Rows: names first.  The named tuples of ``records`` are such rows.
-TimeRow = tuple[str, str, TimeUs]
-AttemptRow = tuple[str, str, Attempt]
-StagedRow = tuple[str, str, Attempt, Offset, Offset, Version]
+MaxRecords = Annotated[int, Meta(ge=1, le=MAX_BATCH_RECORDS)]
+MaxBytes = Annotated[int, Meta(ge=1, le=MAX_BATCH_BYTES)]
 
 
 class Request(
@@ -49,12 +47,10 @@ class Request(
 ):
     """What all requests share: ``store`` is the one meant, if another one must not answer."""
 
-    what: ClassVar[str] = "body"
-    largest_bytes: ClassVar[int] = MAX_ACTION_BYTES
+    what: ClassVar[str] = "command"
+    largest_bytes: ClassVar[int] = MAX_REQUEST_BYTES
     may_be_empty: ClassVar[bool] = False
     """Whether no octets at all are the request with all defaults."""
-    action: ClassVar[str] = ""
-    """The name of the action that the request is the body of."""
 
     store: str = ""
 
@@ -80,6 +76,8 @@ class Request(
 
     def check(self) -> None:
         """Raises InvalidRequestError for what the fields' types do not say."""
+        _check_name("topic", getattr(self, "topic", None))
+        _check_name("partition", getattr(self, "partition", None), check_address)
 
 
 class _PartitionRequest(Request, frozen=True):
@@ -93,11 +91,6 @@ class _PartitionRequest(Request, frozen=True):
         """The partition."""
         return TopicPartition(self.topic, self.partition)
 
-    def check(self) -> None:
-        """The names can be a partition's."""
-        _check_name("topic", self.topic)
-        _check_name("partition", self.partition, check_address)
-
 
 class GetRequest(_PartitionRequest, frozen=True):
     """A ticket: the records from ``start`` up to ``end`` (exclusive) of one partition.
@@ -108,39 +101,23 @@ class GetRequest(_PartitionRequest, frozen=True):
     """
 
     what: ClassVar[str] = "ticket"
-    largest_bytes: ClassVar[int] = MAX_REQUEST_BYTES
 
     start: Offset
     end: Offset
     columns: tuple[str, ...] = DEFAULT_COLUMNS
     times: bool = False
-    max_records: Annotated[int, Meta(ge=1, le=MAX_BATCH_RECORDS)] = MAX_BATCH_RECORDS
-    max_bytes: Annotated[int, Meta(ge=1, le=MAX_BATCH_BYTES)] = MAX_BATCH_BYTES
+    max_records: MaxRecords = MAX_BATCH_RECORDS
+    max_bytes: MaxBytes = MAX_BATCH_BYTES
 
-    @classmethod
-    def of(
-        cls,
-        tp: TopicPartition,
-        start: int,
-        end: int,
-        max_records: int,
-        max_bytes: int,
-        *,
-        columns: tuple[str, ...] = DEFAULT_COLUMNS,
-        times: bool = False,
-        store: str = "",
-    ) -> Self:
-        """A request made of a caller's arguments; sizes above the limits are cut to them.
+    def fitted(self) -> Self:
+        """The request of a caller, who may want larger batches than there are.
 
         Raises:
             InvalidRequestError: an argument cannot be used.
         """
-        if type(max_records) is int:
-            max_records = min(max_records, MAX_BATCH_RECORDS)
-        if type(max_bytes) is int:
-            max_bytes = min(max_bytes, MAX_BATCH_BYTES)
-        request = cls(*tp, start, end, columns, times, max_records, max_bytes, store=store)
-        return request.checked()
+        max_records = _at_most(MAX_BATCH_RECORDS, self.max_records)
+        max_bytes = _at_most(MAX_BATCH_BYTES, self.max_bytes)
+        return replace(self, max_records=max_records, max_bytes=max_bytes).checked()
 
     def check(self) -> None:
         """The range is one, and the columns can be."""
@@ -157,9 +134,6 @@ class PutRequest(_PartitionRequest, frozen=True):
     With an ``attempt`` the records are staged, for the transaction of that ``version`` if it has
     one.
     """
-
-    what: ClassVar[str] = "command"
-    largest_bytes: ClassVar[int] = MAX_REQUEST_BYTES
 
     start: Offset
     attempt: Attempt = ""
@@ -178,14 +152,11 @@ class InfoRequest(Request, frozen=True):
     The other members become those of the tickets that the answer contains.
     """
 
-    what: ClassVar[str] = "command"
-    largest_bytes: ClassVar[int] = MAX_REQUEST_BYTES
-
     topic: str
     partition: str | None = None
     columns: tuple[str, ...] = DEFAULT_COLUMNS
-    max_records: Annotated[int, Meta(ge=1, le=MAX_BATCH_RECORDS)] = MAX_BATCH_RECORDS
-    max_bytes: Annotated[int, Meta(ge=1, le=MAX_BATCH_BYTES)] = MAX_BATCH_BYTES
+    max_records: MaxRecords = MAX_BATCH_RECORDS
+    max_bytes: MaxBytes = MAX_BATCH_BYTES
 
     @classmethod
     def of_path(cls, path: Sequence[bytes]) -> Self:
@@ -200,15 +171,12 @@ class InfoRequest(Request, frozen=True):
             raise InvalidRequestError("path", short(names[:3]), why)
         topic, partition = names[0], names[1] if len(names) == 2 else None
         _check_name("path", topic)
-        if partition is not None:
-            _check_name("path", partition, check_address)
+        _check_name("path", partition, check_address)
         return cls(topic, partition)
 
     def check(self) -> None:
-        """The names can be a partition's, and the columns can be."""
-        _check_name("topic", self.topic)
-        if self.partition is not None:
-            _check_name("partition", self.partition, check_address)
+        """The columns can be."""
+        super().check()
         _check_columns(self.columns)
 
 
@@ -216,18 +184,31 @@ class Criteria(Request, frozen=True):
     """Which partitions to list: all, or those of one topic."""
 
     what: ClassVar[str] = "criteria"
-    largest_bytes: ClassVar[int] = MAX_REQUEST_BYTES
     may_be_empty: ClassVar[bool] = True
 
     topic: str | None = None
 
+
+class ActionRequest(Request, frozen=True):
+    """The body of an action.
+
+    A member ``rows`` names lists topics and partitions first in each row.
+    """
+
+    what: ClassVar[str] = "body"
+    largest_bytes: ClassVar[int] = MAX_ACTION_BYTES
+    action: ClassVar[str]
+    rows: ClassVar[str] = ""
+
     def check(self) -> None:
-        """The name can be a topic's."""
-        if self.topic is not None:
-            _check_name("topic", self.topic)
+        """The names in the rows can be partitions'."""
+        super().check()
+        for topic, partition, *_ in getattr(self, self.rows, ()):
+            _check_name(self.rows, topic)
+            _check_name(self.rows, partition, check_address)
 
 
-class HeadsRequest(Request, frozen=True):
+class HeadsRequest(ActionRequest, frozen=True):
     """What the store holds: of these topics, or of all (None)."""
 
     action: ClassVar[str] = "dafka.heads.v1"
@@ -236,26 +217,24 @@ class HeadsRequest(Request, frozen=True):
 
     def check(self) -> None:
         """The names can be topics'."""
+        super().check()
         for topic in self.topics or ():
             _check_name("topics", topic)
 
 
-class OffsetsRequest(Request, frozen=True):
+class OffsetsRequest(ActionRequest, frozen=True):
     """The first offsets that were stored at these times or later.
 
     A row has topic, partition and microseconds since the epoch UTC.
     """
 
     action: ClassVar[str] = "dafka.offsets.v1"
+    rows: ClassVar[str] = "times"
 
-    times: Annotated[tuple[TimeRow, ...], Meta(max_length=MAX_TIMES)]
-
-    def check(self) -> None:
-        """The names can be partitions'."""
-        _check_rows("times", self.times)
+    times: Annotated[tuple[tuple[str, str, TimeUs], ...], Meta(max_length=MAX_TIMES)]
 
 
-class WaitRequest(_PartitionRequest, frozen=True):
+class WaitRequest(ActionRequest, _PartitionRequest, frozen=True):
     """Wait until the partition has its records up to ``end`` on disk, but ``timeout_s`` at most.
 
     With a ``transaction`` (version, start and end, which is not above ``end``) also until it, or
@@ -271,90 +250,83 @@ class WaitRequest(_PartitionRequest, frozen=True):
     def check(self) -> None:
         """The transaction's records are among those that are waited for."""
         super().check()
-        if self.transaction is not None:
-            _, start, end = self.transaction
-            if not start < end <= self.end:
-                why = f"must have start below end, and end not above {self.end}"
-                raise InvalidRequestError("transaction", list(self.transaction), why)
+        if self.transaction is not None and not (
+            self.transaction[1] < self.transaction[2] <= self.end
+        ):
+            why = f"must have start below end, and end not above {self.end}"
+            raise InvalidRequestError("transaction", list(self.transaction), why)
 
 
-class TransactionsRequest(Request, frozen=True):
+class TransactionsRequest(ActionRequest, frozen=True):
     """How far the transactions of these partitions are."""
 
     action: ClassVar[str] = "dafka.transactions.v1"
+    rows: ClassVar[str] = "partitions"
     largest_bytes: ClassVar[int] = MAX_TRANSACTIONS_BYTES
 
     partitions: Annotated[tuple[TopicPartition, ...], Meta(max_length=MAX_TRANSACTIONS)]
 
-    def check(self) -> None:
-        """The names can be partitions'."""
-        _check_rows("partitions", self.partitions)
 
-
-class CommitRequest(Request, frozen=True):
+class CommitRequest(ActionRequest, frozen=True):
     """Make what was staged visible, all of it or nothing.
 
-    A row has topic, partition, attempt, start, end and version.
+    A row has topic, partition, attempt, start, end and version, as a ``StagedTransaction`` has.
     """
 
     action: ClassVar[str] = "dafka.commit.v1"
+    rows: ClassVar[str] = "transactions"
     largest_bytes: ClassVar[int] = MAX_TRANSACTIONS_BYTES
 
-    transactions: Annotated[tuple[StagedRow, ...], Meta(max_length=MAX_TRANSACTIONS)]
+    transactions: Annotated[
+        tuple[tuple[str, str, Attempt, Offset, Offset, Version], ...],
+        Meta(max_length=MAX_TRANSACTIONS),
+    ]
 
     def check(self) -> None:
         """Each transaction has records, and is the only one of its partition."""
-        _check_rows("transactions", self.transactions)
+        super().check()
         seen: set[tuple[str, str]] = set()
         for row in self.transactions:
-            if row[3] >= row[4]:
+            topic, partition, _, start, end, _ = row
+            if start >= end:
                 why = "must have records: start below end"
                 raise InvalidRequestError("transactions", short(list(row)), why)
-            if row[:2] in seen:
-                raise InvalidRequestError(
-                    "transactions", short(list(row)), "names a partition twice"
-                )
-            seen.add(row[:2])
+            if (topic, partition) in seen:
+                why = "names a partition twice"
+                raise InvalidRequestError("transactions", short(list(row)), why)
+            seen.add((topic, partition))
 
 
-class DiscardRequest(Request, frozen=True):
+class DiscardRequest(ActionRequest, frozen=True):
     """Give up what attempts have staged.  A row has topic, partition and attempt."""
 
     action: ClassVar[str] = "dafka.discard.v1"
+    rows: ClassVar[str] = "stages"
     largest_bytes: ClassVar[int] = MAX_TRANSACTIONS_BYTES
 
-    stages: Annotated[tuple[AttemptRow, ...], Meta(max_length=MAX_TRANSACTIONS)]
-
-    def check(self) -> None:
-        """The names can be partitions'."""
-        _check_rows("stages", self.stages)
+    stages: Annotated[tuple[tuple[str, str, Attempt], ...], Meta(max_length=MAX_TRANSACTIONS)]
 
 
-class StoresRequest(Request, frozen=True):
+class StoresRequest(ActionRequest, frozen=True):
     """Where the stores are that the store knows of."""
 
     action: ClassVar[str] = "dafka.stores.v1"
     may_be_empty: ClassVar[bool] = True
 
 
-class DescribeRequest(Request, frozen=True):
+class DescribeRequest(ActionRequest, frozen=True):
     """Where the store is."""
 
     action: ClassVar[str] = "dafka.describe.v1"
     may_be_empty: ClassVar[bool] = True
 
 
-def _check_name(member: str, name: str, check: Callable[[str], None] = check_topic) -> None:
+def _check_name(member: str, name: str | None, check: Callable[[str], None] = check_topic) -> None:
     try:
-        check(name)
+        if name is not None:
+            check(name)
     except ProtocolError as error:
         raise InvalidRequestError(member, short(name), error.reason) from error
-
-
-def _check_rows(member: str, rows: Sequence[tuple[Any, ...]]) -> None:
-    for topic, partition, *_ in rows:
-        _check_name(member, topic)
-        _check_name(member, partition, check_address)
 
 
 def _check_columns(names: Sequence[str]) -> None:
@@ -365,3 +337,8 @@ def _check_columns(names: Sequence[str]) -> None:
             raise InvalidRequestError("columns", short(name), nearest(name, COLUMNS))
         if name in names[:index]:
             raise InvalidRequestError("columns", name, "is there twice")
+
+
+def _at_most(most: int, size: int) -> int:
+    # What is no number is refused with the member's name.
+    return min(most, size) if type(size) is int else size

@@ -12,12 +12,12 @@ from dafka_core.flight.answers import Done, Heads, Offsets, PartitionEnd, Transa
 from dafka_core.flight.json_message import JsonMessage, nearest, short
 from dafka_core.flight.limits import HEADS_PER_RESULT, MAX_LOCATIONS_LISTED
 from dafka_core.flight.requests import (
+    ActionRequest,
     CommitRequest,
     DescribeRequest,
     DiscardRequest,
     HeadsRequest,
     OffsetsRequest,
-    Request,
     StoresRequest,
     TransactionsRequest,
     WaitRequest,
@@ -36,7 +36,7 @@ IsGone = Callable[[], bool]
 class Action(NamedTuple):
     """One action: the class of its request, which has its name, and what answers it."""
 
-    request: type[Request]
+    request: type[ActionRequest]
     answers: Callable[[ServerContext, Any, IsGone], Iterator[JsonMessage]]
     description: str
 

@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
+import queue
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
 from typing import Final, Protocol, TypeVar
 
-from dafka_core.flight.flight_errors import ClosingError, OtherStoreError
+from dafka_core.closing import Closing
+from dafka_core.flight.flight_errors import BUSY, CLOSING, OTHER_STORE, UnavailableError
 from dafka_core.flight.limits import MAX_COMMITS, MAX_GETS, MAX_PUTS, MAX_WAITS
 from dafka_core.flight.requests import Request
 from dafka_core.flight.store_location import StoreLocation
-from dafka_core.flight.stream_limiter import StreamLimiter
 from dafka_core.log_entries import Discard
 from dafka_core.records import RecordBatch, StagedTransaction, TopicPartition, Transaction
 from dafka_core.storage import Log
@@ -85,24 +86,24 @@ class ServerContext:
         self._closing.set()
 
     def check_open(self) -> None:
-        """Raises ClosingError when the service ends."""
+        """Raises UnavailableError when the service ends."""
         # gRPC listens before the port is known, so the first request may come before ``begin``.
         if self._closing.is_set() or not self._started.wait(START_TIMEOUT_S):
-            raise ClosingError("the store is about to end; ask another one")
+            raise UnavailableError(CLOSING, "the store is about to end; ask another one")
 
     def parse(self, kind: type[R], packed: bytes) -> R:
         """The request that a client has sent.
 
         Raises:
             InvalidRequestError: it is none.
-            OtherStoreError: another store is meant.
-            ClosingError: the service ends.
+            UnavailableError: another store is meant, or the service ends.
         """
         self.check_open()
         request = kind.parse(packed)
         store = self.location.store
         if request.store not in ("", store):
-            raise OtherStoreError(f"store {request.store} was meant, and this is store {store}")
+            why = f"store {request.store} was meant, and this is store {store}"
+            raise UnavailableError(OTHER_STORE, why)
         return request
 
     def locations_for(self, peer: str) -> tuple[str, ...]:
@@ -114,3 +115,56 @@ class ServerContext:
         """The stores that are known with their locations, this one first."""
         others = list(self._other_stores().items())  # a copy: the store's loop changes it
         return [self.location, *(StoreLocation(*each) for each in others)]
+
+
+class StreamLimiter:
+    """Permits for ``count`` streams of one kind.  Thread-safe."""
+
+    def __init__(self, what: str, count: int) -> None:
+        self.count = count
+        self._what = what
+        # Not a semaphore: the garbage collection may close a permit in a thread that is about to
+        # take another one.  This queue can be put to even then.
+        self._free: queue.SimpleQueue[None] = queue.SimpleQueue()
+        for _ in range(count):
+            self._free.put(None)
+
+    @property
+    def free(self) -> int:
+        """How many permits are left."""
+        return self._free.qsize()
+
+    def take(self) -> StreamPermit:
+        """A permit, if there is one.
+
+        Raises:
+            UnavailableError: there is none.
+        """
+        try:
+            self._free.get_nowait()
+        except queue.Empty:
+            raise UnavailableError(
+                BUSY,
+                f"the store serves {self.count} {self._what} already, as many as it may at one "
+                "time; ask another store, or later",
+            ) from None
+        return StreamPermit(self._free)
+
+
+class StreamPermit(Closing):
+    """A permit; it is given back by ``close``, or when nothing refers to it.
+
+    gRPC may drop a stream that it has never asked for anything: no ``finally`` of a generator
+    runs then.
+    """
+
+    def __init__(self, free: queue.SimpleQueue[None]) -> None:
+        self._free: queue.SimpleQueue[None] | None = free
+
+    def close(self) -> None:
+        """Gives the permit back; a second call does nothing."""
+        free, self._free = self._free, None
+        if free is not None:
+            free.put(None)
+
+    __del__ = close

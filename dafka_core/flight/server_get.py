@@ -18,8 +18,7 @@ from dafka_core.flight.columns import (
 from dafka_core.flight.flight_errors import refusing
 from dafka_core.flight.local_log import check_held
 from dafka_core.flight.requests import GetRequest
-from dafka_core.flight.server_context import ServerContext
-from dafka_core.flight.stream_limiter import StreamPermit
+from dafka_core.flight.server_context import ServerContext, StreamPermit
 from dafka_core.records import RecordBatch, coalesce
 
 
@@ -29,7 +28,7 @@ def get(context: ServerContext, ticket: bytes) -> flight.FlightDataStream:
     Raises:
         InvalidRequestError: the ticket is none, or a name cannot be in a column.
         DataLossError: the range is not held.
-        BusyError: there are as many streams as there may be.
+        UnavailableError: there are as many streams as there may be.
     """
     request = context.parse(GetRequest, ticket)
     for name, text in ((TOPIC, request.topic), (PARTITION, request.partition)):

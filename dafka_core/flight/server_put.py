@@ -51,7 +51,7 @@ def put(
         OffsetConflictError: the put does not begin, or go on, at the partition's end.
         FencedError: another attempt stages there.
         TransactionExistsError: the transaction to be staged, or a newer one, is committed.
-        BusyError: there are as many puts as there may be.
+        UnavailableError: there are as many puts as there may be.
         DafkaError: the store cannot take it.
     """
     if descriptor.descriptor_type != flight.DescriptorType.CMD:

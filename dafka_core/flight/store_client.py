@@ -20,6 +20,7 @@ from dafka_core.flight.flight_errors import FLIGHT_ERRORS, translated
 from dafka_core.flight.json_message import JsonMessage
 from dafka_core.flight.limits import MAX_NAMES, MAX_TIMES, MAX_TRANSACTIONS
 from dafka_core.flight.requests import (
+    ActionRequest,
     CommitRequest,
     DescribeRequest,
     DiscardRequest,
@@ -27,7 +28,6 @@ from dafka_core.flight.requests import (
     HeadsRequest,
     OffsetsRequest,
     PutRequest,
-    Request,
     StoresRequest,
     TransactionsRequest,
     WaitRequest,
@@ -169,10 +169,10 @@ class StoreClient(Closing):
             StoreUnreachableError: the connection is lost, or nothing came for ``timeout_s``
                 seconds; what was handed out is good.
         """
-        request = GetRequest.of(
-            tp, start, end, max_records, max_bytes, columns=(VALUE,), times=times, store=self._store
+        request = GetRequest(
+            *tp, start, end, (VALUE,), times, max_records, max_bytes, store=self._store
         )
-        return self._read(request, timeout_s)
+        return self._read(request.fitted(), timeout_s)
 
     def transaction_states(
         self, partitions: Sequence[TopicPartition], *, timeout_s: float
@@ -277,7 +277,7 @@ class StoreClient(Closing):
             return StoreUnreachableError(self._store, f"no progress for {call.timeout_s:g} s")
         return translated(error, self._store)
 
-    def _ask(self, request: Request, kind: type[A], timeout_s: float) -> list[A]:
+    def _ask(self, request: ActionRequest, kind: type[A], timeout_s: float) -> list[A]:
         """The results of an action; at least one."""
         body = msgspec.structs.replace(request, store=self._store).checked().packed()
         client = self._connected()

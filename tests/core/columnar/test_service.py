@@ -183,8 +183,8 @@ def test_addresses_are_those_that_sockets_have() -> None:
             TransactionExistsError("u", "Q", Transaction(1, 2, 9)),
             TransactionExistsError("u", "Q", Transaction(1, 2, 9)),
         ),
-        (flight_errors.BusyError("busy"), StoreUnreachableError("S", "busy")),
-        (flight_errors.ClosingError("end"), StoreUnreachableError("S", "end")),
+        (flight_errors.UnavailableError("busy", "busy"), StoreUnreachableError("S", "busy")),
+        (flight_errors.UnavailableError("closing", "end"), StoreUnreachableError("S", "end")),
         (DafkaError("broken"), StoreUnreachableError("S", "broken")),
         (KeyError("x"), StoreUnreachableError("S", "KeyError: 'x'")),
     ],
@@ -213,7 +213,7 @@ def test_a_wait_that_lasts_too_long_is_given_up_once() -> None:
     watchdog = Watchdog()
     given_up: list[float] = []
     with CallDeadline(watchdog, 60, lambda: given_up.append(time.monotonic())).start() as call:
-        call.limit(0.5)
+        call.timeout_s = 0.5
         for _ in range(4):
             call.wait()
             time.sleep(0.15)

@@ -7,15 +7,15 @@ import threading
 
 import pytest
 
-from dafka_core.flight.flight_errors import BusyError
-from dafka_core.flight.stream_limiter import StreamLimiter
+from dafka_core.flight.flight_errors import UnavailableError
+from dafka_core.flight.server_context import StreamLimiter
 
 
 def test_there_are_no_more_than_that() -> None:
     slots = StreamLimiter("gets", 2)
     first, second = slots.take(), slots.take()
     assert slots.free == 0
-    with pytest.raises(BusyError, match=r"serves 2 gets already.*ask another store"):
+    with pytest.raises(UnavailableError, match=r"serves 2 gets already.*ask another store"):
         slots.take()
     first.close()
     first.close()
