@@ -8,6 +8,8 @@ from collections.abc import Callable
 from typing import Final, Self
 
 from dafka_core.closing import Closing
+from dafka_core.errors import DafkaError, StoreUnreachableError
+from dafka_core.flight.flight_errors import translated
 
 LOOK_S: Final = 0.05
 """How often the watchdog looks: so much later than asked for a wait may end."""
@@ -60,6 +62,12 @@ class CallDeadline(Closing):
         self.go_on()
         self._watchdog.remove(self)
 
+    def translated(self, error: BaseException, store: str) -> DafkaError:
+        """What an error that has ended the call means to the caller of ``store``."""
+        if self.expired:
+            return StoreUnreachableError(store, f"no progress for {self.timeout_s:g} s")
+        return translated(error, store)
+
 
 class Watchdog:
     """Gives up calls whose deadline is past.  Its thread ends when there are none for a while."""
@@ -68,11 +76,6 @@ class Watchdog:
         self._changed = threading.Condition()
         self._calls: set[CallDeadline] = set()
         self._thread: threading.Thread | None = None
-
-    @property
-    def is_running(self) -> bool:
-        """Whether there is a thread."""
-        return self._thread is not None
 
     def add(self, call: CallDeadline) -> None:
         """Watches the call."""

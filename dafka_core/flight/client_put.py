@@ -6,79 +6,27 @@ import contextlib
 import threading
 from collections.abc import Iterator
 from functools import partial
-from typing import Any
+from typing import Any, NoReturn
 
 import pyarrow as pa
 from pyarrow import flight
 
 from dafka_core.closing import Closing
-from dafka_core.errors import ClosedError, ConfigError, DafkaError, StoreUnreachableError
-from dafka_core.flight.answers import PutAck
+from dafka_core.errors import (
+    ClosedError,
+    ConfigError,
+    DafkaError,
+    InvalidRequestError,
+    StoreUnreachableError,
+)
 from dafka_core.flight.call_deadline import CallDeadline
 from dafka_core.flight.columns import TYPES, VALUE, VALUES_SCHEMA
-from dafka_core.flight.flight_errors import FLIGHT_ERRORS, translated
+from dafka_core.flight.flight_errors import FLIGHT_ERRORS
+from dafka_core.flight.json_messages import DurableEnd
 from dafka_core.flight.limits import MAX_PUT_BATCH_BYTES, MAX_PUT_BATCH_RECORDS
 from dafka_core.flight.requests import PutRequest
 from dafka_core.records import RecordBatch
 from dafka_core.values import Values
-
-
-class _Acks:
-    """The acknowledgements of a put, which a thread of their own reads.
-
-    Attributes:
-        durable: up to where the records are on the store's disk.
-        failed: the store takes no more; the error that ends the stream says why.
-        ended: the store says no more.
-        failure: what ended the stream, if it did not end as it should.
-    """
-
-    def __init__(self, durable: int) -> None:
-        self.durable = durable
-        self.failed = self.ended = False
-        self.failure: Exception | None = None
-        self._changed = threading.Condition()
-
-    def follow(self, reader: Any) -> None:
-        """Begins to listen."""
-        threading.Thread(
-            target=self._listen, args=(reader,), name="dafka-flight-acks-read", daemon=True
-        ).start()
-
-    def wait(self, end: int, timeout_s: float) -> bool:
-        """Waits until ``end`` is on disk, or cannot come there; False without progress."""
-        with self._changed:
-            while self.durable < end and not self._is_over():
-                seen = self.durable
-                self._changed.wait_for(partial(self._is_past, seen), timeout_s)
-                if not self._is_past(seen):
-                    return False
-        return True
-
-    def wait_ended(self) -> None:
-        """Waits until the store says no more, which a broken connection brings about, too."""
-        with self._changed:
-            self._changed.wait_for(lambda: self.ended)
-
-    def _is_over(self) -> bool:
-        return self.ended or self.failed
-
-    def _is_past(self, seen: int) -> bool:
-        return self._is_over() or self.durable != seen
-
-    def _listen(self, reader: Any) -> None:
-        failure: Exception | None = None
-        try:
-            while (metadata := reader.read()) is not None:
-                ack = PutAck.parse(metadata.to_pybytes())
-                with self._changed:
-                    self.durable, self.failed = max(self.durable, ack.end), ack.failed
-                    self._changed.notify_all()
-        except (*FLIGHT_ERRORS, ValueError) as error:
-            failure = error
-        with self._changed:
-            self.ended, self.failure = True, failure
-            self._changed.notify_all()
 
 
 class PutStream(Closing):
@@ -89,6 +37,7 @@ class PutStream(Closing):
 
     Attributes:
         end: the offset of the next value to be written.
+        durable: the end of what is on the store's disk, as far as the store has said.
 
     Raises, from each call:
         OffsetConflictError: the partition does not end where the put begins.
@@ -100,33 +49,34 @@ class PutStream(Closing):
     def __init__(
         self, client: flight.FlightClient, request: PutRequest, call: CallDeadline
     ) -> None:
-        self.end = request.start
+        self.end = self.durable = request.start
         self._client = client
         self._request = request
         self._call = call
-        self._acks = _Acks(request.start)
-        self._stream: tuple[Any, Any] | None = None
+        self._writer: Any = None
         self._failure: DafkaError | None = None
         self._finished = False
-
-    @property
-    def durable(self) -> int:
-        """The end of what is on the store's disk, as far as the store has said."""
-        return self._acks.durable
+        # What the thread that reads the acknowledgements writes.
+        self._changed = threading.Condition()
+        self._is_over = False  # the store takes no more, or says no more
+        self._acks_failure: Exception | None = None
+        self._acks = threading.Thread()
 
     def wait_durable(self, end: int, *, timeout_s: float) -> int:
         """Waits until the partition is on disk up to ``end``, which has been written.
 
         Returns the partition's end on disk.  ``timeout_s`` is the longest wait without progress.
         """
+        if self.durable >= end:
+            return self.durable
+        if self._failure is not None:
+            raise self._failure
+        if not self._has_progress(end, timeout_s):
+            failure = self._unreachable(f"nothing came to its disk for {timeout_s:g} s")
+            self._call.give_up()
+            raise failure
         if self.durable < end:
-            if self._failure is not None:
-                raise self._failure
-            if not self._acks.wait(end, timeout_s):
-                failure = self._unreachable(f"nothing came to its disk for {timeout_s:g} s")
-                self._call.give_up()
-                raise failure
-            self._check_durable(end)
+            self._raise_ended(end)
         return self.durable
 
     def write(self, values: pa.BinaryArray) -> None:
@@ -165,35 +115,71 @@ class PutStream(Closing):
 
     def close(self) -> None:
         """Ends the put, finished or not; may be repeated."""
-        if self._stream is not None:
-            writer, _ = self._stream
+        if self._writer is not None:
             # Closing waits for the store, and for the thread that reads the acknowledgements,
             # which ends when the store does: the deadline ends both.
             self._call.wait()
             with contextlib.suppress(*FLIGHT_ERRORS):
-                writer.done_writing()
-                self._acks.wait_ended()
+                self._writer.done_writing()
+                self._acks.join()
             with contextlib.suppress(*FLIGHT_ERRORS):
-                writer.close()
+                self._writer.close()
         self._leave()
 
-    def _check_durable(self, end: int) -> None:
+    def _has_progress(self, end: int, timeout_s: float) -> bool:
+        """Waits until ``end`` is on disk, or cannot come there; False without progress."""
+        with self._changed:
+            while self.durable < end and not self._is_over:
+                before = self.durable
+                self._changed.wait_for(partial(self._is_past, before), timeout_s)
+                if not self._is_past(before):
+                    return False
+        return True
+
+    def _is_past(self, end: int) -> bool:
+        return self._is_over or self.durable != end
+
+    def _read_acks(self, reader: Any) -> None:
+        try:
+            while (metadata := reader.read()) is not None:
+                ack = DurableEnd.parse(metadata.to_pybytes())
+                self._note(ack.end, is_over=ack.failed)
+        except (*FLIGHT_ERRORS, InvalidRequestError) as error:
+            self._acks_failure = error
+        finally:
+            self._note(self.durable, is_over=True)
+
+    def _note(self, end: int, *, is_over: bool) -> None:
+        with self._changed:
+            self.durable = max(self.durable, end)
+            self._is_over = self._is_over or is_over
+            self._changed.notify_all()
+
+    def _raise_ended(self, end: int) -> NoReturn:
         """Raises what has ended the stream before ``end`` was on disk."""
-        if self.durable >= end:
-            return
         with self._step() as writer:
             # The store must hear that nothing more comes: then it ends the acknowledgements.
             writer.done_writing()
-            self._acks.wait_ended()
-            if self._acks.failure is not None:
-                raise self._failed(self._acks.failure)
+            self._acks.join()
+            if self._acks_failure is not None:
+                raise self._failed(self._acks_failure)
             writer.close()
         why = f"it has the records up to {self.durable} (exclusive), not those up to {end}"
         raise self._unreachable(why)
 
+    def _begin(self) -> None:
+        descriptor = flight.FlightDescriptor.for_command(self._request.packed())
+        self._call.start().wait()
+        self._writer, reader = self._client.do_put(descriptor, VALUES_SCHEMA)
+        # A thread of its own, as a writer does not wait for acknowledgements.
+        self._acks = threading.Thread(
+            target=self._read_acks, args=(reader,), name="dafka-flight-acks-read", daemon=True
+        )
+        self._acks.start()
+
     def _leave(self) -> None:
         self._finished = True
-        self._stream = None
+        self._writer = None
         self._call.close()
 
     @contextlib.contextmanager
@@ -204,22 +190,17 @@ class PutStream(Closing):
         if self._finished:
             raise ClosedError("put")
         try:
-            if self._stream is None:
-                descriptor = flight.FlightDescriptor.for_command(self._request.packed())
-                self._call.start().wait()
-                self._stream = self._client.do_put(descriptor, VALUES_SCHEMA)
-                self._acks.follow(self._stream[1])
+            if self._writer is None:
+                self._begin()
             self._call.wait()
-            yield self._stream[0]
+            yield self._writer
         except FLIGHT_ERRORS as error:
             raise self._failed(error) from error
         finally:
             self._call.go_on()
 
     def _failed(self, error: BaseException) -> DafkaError:
-        if self._call.expired:
-            return self._unreachable(f"no progress for {self._call.timeout_s:g} s")
-        self._failure = translated(error, self._request.store)
+        self._failure = self._call.translated(error, self._request.store)
         return self._failure
 
     def _unreachable(self, why: str) -> DafkaError:

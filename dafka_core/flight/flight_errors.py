@@ -25,7 +25,7 @@ from dafka_core.errors import (
     StoreUnreachableError,
     TransactionExistsError,
 )
-from dafka_core.flight.json_message import VERSION
+from dafka_core.flight.json_messages import VERSION, pack
 from dafka_core.flight.limits import MAX_MESSAGE_CHARS
 
 _KINDS: Final[dict[str, type[DafkaError]]] = {
@@ -96,8 +96,7 @@ def translated(error: BaseException, store: str) -> DafkaError:
 
 def _packed(code: str, sentence: str, facts: dict[str, Any]) -> bytes:
     cut = {name: _cut(fact) if name == "why" else fact for name, fact in facts.items()}
-    said = {"v": VERSION, "error": code, "message": _cut(sentence), **cut}
-    return json.dumps(said).encode("ascii")
+    return pack({"error": code, "message": _cut(sentence), **cut})
 
 
 def _facts(error: BaseException) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""Short-circuit reads: the log of a store on this machine, mapped by who reads it."""
+"""Short-circuit reads: a reader on the store's machine maps the log itself."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import threading
 import time
 from collections.abc import Generator, Iterator
 from pathlib import Path
-from typing import Final, NamedTuple
+from typing import Final
 
 from dafka_core.errors import ClosedError, DataLossError, StoreError
 from dafka_core.flight.requests import GetRequest
@@ -18,16 +18,13 @@ from dafka_core.storage.storage_errors import DATA_FILE
 
 SNAPSHOT_BYTES: Final = 64 << 20
 SNAPSHOT_S: Final = 2.0
-"""How long one moment of the log is read, at the most: the store cannot use again the space of
-what it merges or trims meanwhile."""
+"""How much is read of one snapshot, and for how long, at most: until it is closed the store cannot
+use again the space of what it merges or trims."""
 
 MAX_SESSION_BYTES: Final = 256
 """Of the file ``session``; a longer one is not a store's."""
 
-
-class _Opened(NamedTuple):
-    log: Log
-    file: tuple[int, int] | None
+_FileId = tuple[int, int] | None
 
 
 class LocalLogs:
@@ -35,55 +32,54 @@ class LocalLogs:
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._logs: dict[str, _Opened] = {}
+        self._logs: dict[str, tuple[Log, _FileId]] = {}
         self._process = os.getpid()
         self._closed = False
 
     def open(self, location: StoreLocation) -> LocalLog | None:
-        """The log of a place; None unless it is of this machine, may be read, and is the one meant.
+        """A store's log; None unless it is on this machine, can be read, and is the one meant.
 
-        The one meant has the place's session in its directory: another machine's directory, or
-        another container's, may have the same name.  None, too, in a process forked from one that
-        has opened logs.
+        The one meant has the location's session in its directory: a directory on another machine,
+        or in another container, may have the same name.  None, too, in a process forked from one
+        that has opened logs.
 
         Raises:
             ClosedError: after ``close``.
         """
-        if not (location.here and location.directory and location.session):
+        directory = location.directory
+        if not (location.here and directory and location.session):
             return None
         with self._lock:
             if self._closed:
                 raise ClosedError("local logs")
-            if self._inherited():
+            if self._inherited() or _session(directory) != location.session:
                 return None
-            if _session(location.directory) != location.session:
-                return None
-            known = self._logs.get(location.directory)
-            if known is not None and known.file == _file(location.directory):
-                return LocalLog(known.log)
-            # What reads the one of before goes on; it is closed when nothing refers to it.
-            self._logs.pop(location.directory, None)
+            known = self._logs.get(directory)
+            if known is not None and known[1] == _file_id(directory):
+                return LocalLog(known[0])
+            # Reads of the earlier log go on; it is closed when nothing refers to it.
+            self._logs.pop(directory, None)
             try:
-                log = Log(location.directory, read_only=True)
+                log = Log(directory, read_only=True)
             except StoreError:
                 return None
-            self._logs[location.directory] = _Opened(log, _file(location.directory))
-        return LocalLog(log)
+            self._logs[directory] = log, _file_id(directory)
+            return LocalLog(log)
 
     def close(self) -> None:
-        """Closes all; what was handed out stays valid.  May be repeated."""
+        """Closes all logs; what was handed out stays valid.  May be repeated."""
         with self._lock:
             self._closed = True
             if self._inherited():
                 return
             logs, self._logs = self._logs, {}
-        for opened in logs.values():
-            opened.log.close()
+        for log, _ in logs.values():
+            log.close()
 
     def _inherited(self) -> bool:
         """Whether the logs are those of the process that forked this one.
 
-        LMDB can neither use nor close them here, nor open them again.
+        LMDB can neither use nor close them here, nor open them again (lmdb.h, "Caveats").
         """
         if not self._logs:
             self._process = os.getpid()
@@ -158,7 +154,7 @@ def _session(directory: str) -> str | None:
         return None
 
 
-def _file(directory: str) -> tuple[int, int] | None:
+def _file_id(directory: str) -> _FileId:
     """What tells the store's file from one that has been put in its place."""
     try:
         found = (Path(directory) / DATA_FILE).stat()

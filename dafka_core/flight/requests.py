@@ -15,7 +15,7 @@ from msgspec.structs import replace
 
 from dafka_core.errors import InvalidRequestError, ProtocolError
 from dafka_core.flight.columns import COLUMNS, DEFAULT_COLUMNS
-from dafka_core.flight.json_message import JsonMessage, nearest, short
+from dafka_core.flight.json_messages import JsonMessage, nearest, short
 from dafka_core.flight.limits import (
     MAX_ACTION_BYTES,
     MAX_BATCH_BYTES,
@@ -51,6 +51,8 @@ class Request(
     largest_bytes: ClassVar[int] = MAX_REQUEST_BYTES
     may_be_empty: ClassVar[bool] = False
     """Whether no octets at all are the request with all defaults."""
+    rows: ClassVar[str] = ""
+    """The member, if any, whose rows begin with a topic and a partition."""
 
     store: str = ""
 
@@ -78,6 +80,10 @@ class Request(
         """Raises InvalidRequestError for what the fields' types do not say."""
         _check_name("topic", getattr(self, "topic", None))
         _check_name("partition", getattr(self, "partition", None), check_address)
+        _check_columns(getattr(self, "columns", DEFAULT_COLUMNS))
+        for topic, partition, *_ in getattr(self, self.rows, ()):
+            _check_name(self.rows, topic)
+            _check_name(self.rows, partition, check_address)
 
 
 class _PartitionRequest(Request, frozen=True):
@@ -120,9 +126,8 @@ class GetRequest(_PartitionRequest, frozen=True):
         return replace(self, max_records=max_records, max_bytes=max_bytes).checked()
 
     def check(self) -> None:
-        """The range is one, and the columns can be."""
+        """The range is one."""
         super().check()
-        _check_columns(self.columns)
         if self.start > self.end:
             why = f"must not be below start, which is {self.start}"
             raise InvalidRequestError("end", self.end, why)
@@ -158,27 +163,6 @@ class InfoRequest(Request, frozen=True):
     max_records: MaxRecords = MAX_BATCH_RECORDS
     max_bytes: MaxBytes = MAX_BATCH_BYTES
 
-    @classmethod
-    def of_path(cls, path: Sequence[bytes]) -> Self:
-        """The request in a descriptor's path: a topic, or a topic and a partition.
-
-        Raises:
-            InvalidRequestError: it is none.
-        """
-        names = [each.decode("utf-8", "surrogateescape") for each in path]
-        if len(names) not in (1, 2):
-            why = "must be [topic] or [topic, partition]"
-            raise InvalidRequestError("path", short(names[:3]), why)
-        topic, partition = names[0], names[1] if len(names) == 2 else None
-        _check_name("path", topic)
-        _check_name("path", partition, check_address)
-        return cls(topic, partition)
-
-    def check(self) -> None:
-        """The columns can be."""
-        super().check()
-        _check_columns(self.columns)
-
 
 class Criteria(Request, frozen=True):
     """Which partitions to list: all, or those of one topic."""
@@ -190,26 +174,19 @@ class Criteria(Request, frozen=True):
 
 
 class ActionRequest(Request, frozen=True):
-    """The body of an action.
-
-    A member ``rows`` names lists topics and partitions first in each row.
-    """
+    """The body of an action; a subclass's docstring is what ListActions says of it."""
 
     what: ClassVar[str] = "body"
     largest_bytes: ClassVar[int] = MAX_ACTION_BYTES
     action: ClassVar[str]
-    rows: ClassVar[str] = ""
-
-    def check(self) -> None:
-        """The names in the rows can be partitions'."""
-        super().check()
-        for topic, partition, *_ in getattr(self, self.rows, ()):
-            _check_name(self.rows, topic)
-            _check_name(self.rows, partition, check_address)
 
 
 class HeadsRequest(ActionRequest, frozen=True):
-    """What the store holds: of these topics, or of all (None)."""
+    """What the store holds of these topics, or of all.
+
+    {v, topics?} -> {v, heads: [[topic, partition, earliest, end], ...]}, in several results if
+    they are many
+    """
 
     action: ClassVar[str] = "dafka.heads.v1"
 
@@ -223,9 +200,9 @@ class HeadsRequest(ActionRequest, frozen=True):
 
 
 class OffsetsRequest(ActionRequest, frozen=True):
-    """The first offsets that were stored at these times or later.
+    """The first offsets that were stored at a time (since the epoch UTC) or later.
 
-    A row has topic, partition and microseconds since the epoch UTC.
+    {v, times: [[topic, partition, microseconds], ...]} -> {v, offsets: [offset or null, ...]}
     """
 
     action: ClassVar[str] = "dafka.offsets.v1"
@@ -235,10 +212,10 @@ class OffsetsRequest(ActionRequest, frozen=True):
 
 
 class WaitRequest(ActionRequest, _PartitionRequest, frozen=True):
-    """Wait until the partition has its records up to ``end`` on disk, but ``timeout_s`` at most.
+    """Wait until records are on disk and their transaction, if any, is the last one or older.
 
-    With a ``transaction`` (version, start and end, which is not above ``end``) also until it, or
-    a newer one, is the partition's last transaction.
+    {v, topic, partition, end, timeout_s, transaction: [version, start, end]?} -> {v, end}, which is
+    lower when the time has passed
     """
 
     action: ClassVar[str] = "dafka.wait.v1"
@@ -258,7 +235,11 @@ class WaitRequest(ActionRequest, _PartitionRequest, frozen=True):
 
 
 class TransactionsRequest(ActionRequest, frozen=True):
-    """How far the transactions of these partitions are."""
+    """How far the transactions of partitions are.
+
+    {v, partitions: [[topic, partition], ...]} -> {v, transactions: [[end, staged end, attempt,
+    [version, start, end] or null], ...]}
+    """
 
     action: ClassVar[str] = "dafka.transactions.v1"
     rows: ClassVar[str] = "partitions"
@@ -270,7 +251,7 @@ class TransactionsRequest(ActionRequest, frozen=True):
 class CommitRequest(ActionRequest, frozen=True):
     """Make what was staged visible, all of it or nothing.
 
-    A row has topic, partition, attempt, start, end and version, as a ``StagedTransaction`` has.
+    {v, transactions: [[topic, partition, attempt, start, end, version], ...]} -> {v}
     """
 
     action: ClassVar[str] = "dafka.commit.v1"
@@ -298,7 +279,7 @@ class CommitRequest(ActionRequest, frozen=True):
 
 
 class DiscardRequest(ActionRequest, frozen=True):
-    """Give up what attempts have staged.  A row has topic, partition and attempt."""
+    """Give up what attempts have staged: {v, stages: [[topic, partition, attempt], ...]} -> {v}."""
 
     action: ClassVar[str] = "dafka.discard.v1"
     rows: ClassVar[str] = "stages"
@@ -308,14 +289,14 @@ class DiscardRequest(ActionRequest, frozen=True):
 
 
 class StoresRequest(ActionRequest, frozen=True):
-    """Where the stores are that the store knows of."""
+    """Where the stores are that this store knows of, itself included: {v}? -> a location each."""
 
     action: ClassVar[str] = "dafka.stores.v1"
     may_be_empty: ClassVar[bool] = True
 
 
 class DescribeRequest(ActionRequest, frozen=True):
-    """Where the store is."""
+    """Where this store is: {v}? -> {v, store, locations, directory, machine, session}."""
 
     action: ClassVar[str] = "dafka.describe.v1"
     may_be_empty: ClassVar[bool] = True

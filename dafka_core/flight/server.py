@@ -8,7 +8,7 @@ import socket
 import stat
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Final
 
@@ -25,9 +25,8 @@ from dafka_core.flight import (
     server_put,
 )
 from dafka_core.flight.flight_errors import refusing
-from dafka_core.flight.server_context import ServerContext, StoreBackend
-from dafka_core.flight.store_location import StoreLocation, tcp_location, unix_location
-from dafka_core.storage import Log
+from dafka_core.flight.server_context import ServerContext
+from dafka_core.flight.store_location import tcp_location, unix_location
 
 CLOSE_GRACE_S: Final = 0.2
 """How long streams may go on when the service closes; then their connections are broken."""
@@ -42,16 +41,14 @@ class FlightService(Closing):
     """Serves a store from construction until ``close``, over TCP and, for its machine, a socket.
 
     Args:
-        log: what is read.
-        backend: what is written to.
-        store: the store's address.
-        other_stores: gives the locations of the other stores, by address.
+        context: the store, as the requests' handlers see it.
         bind_host: address to listen at, and to be reached at.
         port: 0 lets the system choose.
         socket_path: where to listen for this machine; None for nowhere.
 
     Attributes:
-        context: what the requests' handlers share.
+        context: as it was given.
+        location: where the store is.
         port: the one listened at.
 
     Raises:
@@ -61,16 +58,13 @@ class FlightService(Closing):
 
     def __init__(
         self,
-        log: Log,
-        backend: StoreBackend,
+        context: ServerContext,
         *,
-        store: str,
-        other_stores: Callable[[], Mapping[str, tuple[str, ...]]],
         bind_host: str,
         port: int,
         socket_path: str | None,
     ) -> None:
-        self.context = ServerContext(log, backend, store, other_stores)
+        self.context = context
         self._close_lock = threading.Lock()
         self._socket_path = socket_path
         self._servers: list[_Server] = []
@@ -90,14 +84,10 @@ class FlightService(Closing):
                 _remove_socket(socket_path)
                 self._listen(locations[0])
             self.context.begin(locations)
+            self.location = self.context.location
         except BaseException:
             self.close()
             raise
-
-    @property
-    def location(self) -> StoreLocation:
-        """Where the store is."""
-        return self.context.location
 
     def close(self) -> None:
         """Ends all streams, also those of clients that hold still.  May be repeated."""
@@ -108,13 +98,14 @@ class FlightService(Closing):
             for thread in closing:
                 thread.start()
             deadline = time.monotonic() + CLOSE_TIMEOUT_S
-            wait_s = CLOSE_GRACE_S
-            while any(_alive_after(thread, wait_s) for thread in closing):
+            for thread in closing:
+                thread.join(CLOSE_GRACE_S)
+            while any(thread.is_alive() for thread in closing):
                 if time.monotonic() > deadline:
                     _log.error("requests over Flight do not end; they are left to themselves")
                     break
                 grpc_workarounds.break_accepted(self._addresses)
-                wait_s = CLOSE_GRACE_S / 4
+                time.sleep(CLOSE_GRACE_S / 4)
             if self._socket_path is not None and servers:
                 _remove_socket(self._socket_path)
 
@@ -122,7 +113,8 @@ class FlightService(Closing):
         try:
             server = _Server(location, self.context)
         except Exception as error:
-            why = f"cannot listen at {location}: {_last_line(error)}"
+            last_line = (str(error).splitlines() or [type(error).__name__])[-1]
+            why = f"cannot listen at {location}: {last_line}"
             raise ConfigError("flight_port", location, why) from error
         self._servers.append(server)
         return server
@@ -195,12 +187,3 @@ def _remove_socket(path: str) -> None:
     with contextlib.suppress(OSError):
         if stat.S_ISSOCK(Path(path).lstat().st_mode):
             Path(path).unlink()
-
-
-def _alive_after(thread: threading.Thread, wait_s: float) -> bool:
-    thread.join(wait_s)
-    return thread.is_alive()
-
-
-def _last_line(error: BaseException) -> str:
-    return (str(error).splitlines() or [type(error).__name__])[-1]

@@ -2,15 +2,24 @@
 
 from __future__ import annotations
 
+import inspect
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future
 from typing import Any, Final, NamedTuple
 
 from dafka_core.errors import InvalidRequestError
-from dafka_core.flight.answers import Done, Heads, Offsets, PartitionEnd, TransactionStates
-from dafka_core.flight.json_message import JsonMessage, nearest, short
-from dafka_core.flight.limits import HEADS_PER_RESULT, MAX_LOCATIONS_LISTED
+from dafka_core.flight.json_messages import (
+    Done,
+    DurableEnd,
+    Heads,
+    JsonMessage,
+    Offsets,
+    TransactionStates,
+    nearest,
+    short,
+)
+from dafka_core.flight.limits import HEADS_PER_RESULT
 from dafka_core.flight.requests import (
     ActionRequest,
     CommitRequest,
@@ -38,7 +47,11 @@ class Action(NamedTuple):
 
     request: type[ActionRequest]
     answers: Callable[[ServerContext, Any, IsGone], Iterator[JsonMessage]]
-    description: str
+
+    @property
+    def description(self) -> str:
+        """What a client is told of the action."""
+        return inspect.cleandoc(self.request.__doc__ or "")
 
 
 def act(context: ServerContext, name: str, body: bytes, is_gone: IsGone) -> Iterator[bytes]:
@@ -77,7 +90,7 @@ def _offsets(context: ServerContext, request: OffsetsRequest, is_gone: IsGone) -
     yield Offsets(tuple(found))
 
 
-def _wait(context: ServerContext, request: WaitRequest, is_gone: IsGone) -> Iterator[PartitionEnd]:
+def _wait(context: ServerContext, request: WaitRequest, is_gone: IsGone) -> Iterator[DurableEnd]:
     transaction = None if request.transaction is None else Transaction(*request.transaction)
     deadline = time.monotonic() + request.timeout_s
     with context.waits.take():
@@ -87,7 +100,7 @@ def _wait(context: ServerContext, request: WaitRequest, is_gone: IsGone) -> Iter
             end = context.backend.wait(request.tp, request.end, step_s, transaction)
             if end >= request.end or time.monotonic() >= deadline or is_gone():
                 break
-    yield PartitionEnd(end)
+    yield DurableEnd(end)
 
 
 def _transaction_states(
@@ -127,7 +140,7 @@ def _done(context: ServerContext, future: Future[None]) -> Done:
 def _stores(
     context: ServerContext, request: StoresRequest, is_gone: IsGone
 ) -> Iterator[JsonMessage]:
-    yield from context.store_locations()[:MAX_LOCATIONS_LISTED]
+    yield from context.store_locations()
 
 
 def _describe(
@@ -136,53 +149,17 @@ def _describe(
     yield context.location
 
 
-_TABLE: Final = (
-    Action(
-        HeadsRequest,
-        _heads,
-        "What the store holds of many topics: {v, topics?} -> {v, heads: [[topic, partition, "
-        "earliest, end], ...]}, in several results if they are many",
-    ),
-    Action(
-        OffsetsRequest,
-        _offsets,
-        "The first offsets stored at a time or later: {v, times: [[topic, partition, "
-        "microseconds], ...]} -> {v, offsets: [offset or null, ...]}",
-    ),
-    Action(
-        WaitRequest,
-        _wait,
-        "Wait until records are on disk: {v, topic, partition, end, timeout_s, transaction?} -> "
-        "{v, end}, which is lower when the time has passed",
-    ),
-    Action(
-        TransactionsRequest,
-        _transaction_states,
-        "How far transactions are: {v, partitions: [[topic, partition], ...]} -> {v, "
-        "transactions: [[end, staged end, attempt, [version, start, end] or null], ...]}",
-    ),
-    Action(
-        CommitRequest,
-        _commit,
-        "Make what was staged visible, all or nothing: {v, transactions: [[topic, partition, "
-        "attempt, start, end, version], ...]} -> {v}",
-    ),
-    Action(
-        DiscardRequest,
-        _discard,
-        "Give up what was staged: {v, stages: [[topic, partition, attempt], ...]} -> {v}",
-    ),
-    Action(
-        StoresRequest,
-        _stores,
-        "The stores that this store knows of, itself included: {v}? -> a location each",
-    ),
-    Action(
-        DescribeRequest,
-        _describe,
-        "Where this store can be read in bulk: {v}? -> {v, store, locations, directory, machine, "
-        "session}",
-    ),
-)
-ACTIONS: Final = {each.request.action: each for each in _TABLE}
+ACTIONS: Final[dict[str, Action]] = {
+    action.request.action: action
+    for action in (
+        Action(HeadsRequest, _heads),
+        Action(OffsetsRequest, _offsets),
+        Action(WaitRequest, _wait),
+        Action(TransactionsRequest, _transaction_states),
+        Action(CommitRequest, _commit),
+        Action(DiscardRequest, _discard),
+        Action(StoresRequest, _stores),
+        Action(DescribeRequest, _describe),
+    )
+}
 """The actions by their names."""

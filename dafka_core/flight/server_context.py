@@ -10,7 +10,13 @@ from typing import Final, Protocol, TypeVar
 
 from dafka_core.closing import Closing
 from dafka_core.flight.flight_errors import BUSY, CLOSING, OTHER_STORE, UnavailableError
-from dafka_core.flight.limits import MAX_COMMITS, MAX_GETS, MAX_PUTS, MAX_WAITS
+from dafka_core.flight.limits import (
+    MAX_COMMITS,
+    MAX_GETS,
+    MAX_LOCATIONS_LISTED,
+    MAX_PUTS,
+    MAX_WAITS,
+)
 from dafka_core.flight.requests import Request
 from dafka_core.flight.store_location import StoreLocation
 from dafka_core.log_entries import Discard
@@ -114,7 +120,10 @@ class ServerContext:
     def store_locations(self) -> list[StoreLocation]:
         """The stores that are known with their locations, this one first."""
         others = list(self._other_stores().items())  # a copy: the store's loop changes it
-        return [self.location, *(StoreLocation(*each) for each in others)]
+        return [
+            self.location,
+            *(StoreLocation(*each) for each in others[: MAX_LOCATIONS_LISTED - 1]),
+        ]
 
 
 class StreamLimiter:

@@ -1,14 +1,18 @@
-"""What the service says of topics and partitions: FlightInfos, with tickets to get the records."""
+"""What the service says of topics and partitions: FlightInfos, with tickets to get the records.
+
+Each function raises InvalidRequestError for a request that is none, or is about what is not there.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from typing import Any
 
 from pyarrow import flight
 
 from dafka_core.errors import InvalidRequestError
-from dafka_core.flight.answers import PartitionFacts, TopicFacts
 from dafka_core.flight.columns import schema_of
+from dafka_core.flight.json_messages import pack, short
 from dafka_core.flight.requests import Criteria, GetRequest, InfoRequest
 from dafka_core.flight.server_context import ServerContext
 from dafka_core.records import TopicPartition
@@ -18,39 +22,26 @@ from dafka_core.storage import PartitionStatistics
 def list_partitions(
     context: ServerContext, criteria: bytes, peer: str
 ) -> Iterator[flight.FlightInfo]:
-    """A FlightInfo for each partition.
-
-    Raises:
-        InvalidRequestError: the criteria are none.
-    """
-    locations = context.locations_for(peer)
+    """A FlightInfo for each partition."""
     for held in context.log.partitions(context.parse(Criteria, criteria).topic):
-        facts = context.log.statistics(held.tp)
-        if facts is not None:
-            request = InfoRequest(held.topic, held.partition)
-            yield _info(request, _descriptor(held.tp, request), [facts], locations)
+        request = InfoRequest(held.topic, held.partition)
+        try:
+            descriptor = flight.FlightDescriptor.for_path(*held.tp)
+        except UnicodeEncodeError:  # a path has texts only; JSON escapes octets that are none
+            descriptor = flight.FlightDescriptor.for_command(request.packed())
+        yield _info(context, request, descriptor, [held.tp], peer)
 
 
 def info(
     context: ServerContext, descriptor: flight.FlightDescriptor, peer: str
 ) -> flight.FlightInfo:
-    """The FlightInfo of a topic, with an endpoint for each partition, or of a partition.
-
-    Raises:
-        InvalidRequestError: the descriptor is none, or there is no such topic or partition.
-    """
+    """The FlightInfo of a topic, with an endpoint for each partition, or of a partition."""
     request = _parse(context, descriptor)
-    found = [context.log.statistics(tp) for tp in _partitions(context, request)]
-    facts = [each for each in found if each is not None]
-    return _info(request, descriptor, facts, context.locations_for(peer))
+    return _info(context, request, descriptor, _partitions(context, request), peer)
 
 
 def schema(context: ServerContext, descriptor: flight.FlightDescriptor) -> flight.SchemaResult:
-    """The schema of the batches that ``info``'s tickets get.
-
-    Raises:
-        InvalidRequestError: as ``info`` does.
-    """
+    """The schema of the batches that ``info``'s tickets get."""
     request = _parse(context, descriptor)
     _partitions(context, request)
     return flight.SchemaResult(schema_of(request.columns))
@@ -59,7 +50,11 @@ def schema(context: ServerContext, descriptor: flight.FlightDescriptor) -> fligh
 def _parse(context: ServerContext, descriptor: flight.FlightDescriptor) -> InfoRequest:
     if descriptor.descriptor_type == flight.DescriptorType.PATH:
         context.check_open()
-        return InfoRequest.of_path(descriptor.path)
+        names = [each.decode("utf-8", "surrogateescape") for each in descriptor.path]
+        if len(names) not in (1, 2):
+            why = "must be [topic] or [topic, partition]"
+            raise InvalidRequestError("path", short(names[:3]), why)
+        return InfoRequest(names[0], names[1] if len(names) == 2 else None).checked()
     if descriptor.descriptor_type == flight.DescriptorType.CMD:
         return context.parse(InfoRequest, descriptor.command)
     why = "must be a path or a command (docs/flight.md)"
@@ -67,7 +62,7 @@ def _parse(context: ServerContext, descriptor: flight.FlightDescriptor) -> InfoR
 
 
 def _partitions(context: ServerContext, request: InfoRequest) -> list[TopicPartition]:
-    """The partitions that are meant.  Raises InvalidRequestError where there is none."""
+    """The partitions that are meant; at least one."""
     if request.partition is None:
         member, name = "topic", request.topic
         found = [held.tp for held in context.log.partitions(name)]
@@ -82,55 +77,49 @@ def _partitions(context: ServerContext, request: InfoRequest) -> list[TopicParti
 
 
 def _info(
+    context: ServerContext,
     request: InfoRequest,
     descriptor: flight.FlightDescriptor,
-    partitions: Sequence[PartitionStatistics],
-    locations: Sequence[str],
+    partitions: Sequence[TopicPartition],
+    peer: str,
 ) -> flight.FlightInfo:
-    told = [PartitionFacts(*each).packed() for each in partitions]
+    found = [facts for tp in partitions if (facts := context.log.statistics(tp)) is not None]
+    locations = context.locations_for(peer)
     endpoints = [
-        flight.FlightEndpoint(_ticket(request, each), locations, app_metadata=metadata)
-        for each, metadata in zip(partitions, told, strict=True)
+        flight.FlightEndpoint(_ticket(request, each), locations, app_metadata=_facts(each))
+        for each in found
     ]
-    whole = _whole(request.topic, partitions)
+    whole = _whole(request.topic, found)
     return flight.FlightInfo(
         schema_of(request.columns),
         descriptor,
         endpoints,
-        whole.records,
-        whole.size_bytes,
-        ordered=len(partitions) == 1,
-        app_metadata=whole.packed() if request.partition is None else told[0],
+        whole["records"],
+        whole["bytes"],
+        ordered=len(found) == 1,
+        app_metadata=pack(whole) if request.partition is None else _facts(found[0]),
     )
 
 
-def _whole(topic: str, partitions: Sequence[PartitionStatistics]) -> TopicFacts:
+def _facts(held: PartitionStatistics) -> bytes:
+    facts = held._asdict().items()
+    return pack({("bytes" if name == "size_bytes" else name): fact for name, fact in facts})
+
+
+def _whole(topic: str, partitions: Sequence[PartitionStatistics]) -> dict[str, Any]:
     firsts = [each.first_time_us for each in partitions if each.first_time_us is not None]
     lasts = [each.last_time_us for each in partitions if each.last_time_us is not None]
-    return TopicFacts(
-        topic,
-        len(partitions),
-        sum(each.records for each in partitions),
-        sum(each.size_bytes for each in partitions),
-        min(firsts, default=None),
-        max(lasts, default=None),
-    )
+    return {
+        "topic": topic,
+        "partitions": len(partitions),
+        "records": sum(each.records for each in partitions),
+        "bytes": sum(each.size_bytes for each in partitions),
+        "first_time_us": min(firsts, default=None),
+        "last_time_us": max(lasts, default=None),
+    }
 
 
 def _ticket(request: InfoRequest, held: PartitionStatistics) -> bytes:
-    return GetRequest(
-        held.topic,
-        held.partition,
-        held.earliest,
-        held.end,
-        request.columns,
-        max_records=request.max_records,
-        max_bytes=request.max_bytes,
-    ).packed()
-
-
-def _descriptor(tp: TopicPartition, request: InfoRequest) -> flight.FlightDescriptor:
-    try:
-        return flight.FlightDescriptor.for_path(*tp)
-    except UnicodeEncodeError:  # a path has texts only; JSON escapes octets that are none
-        return flight.FlightDescriptor.for_command(request.packed())
+    topic, partition, start, end, *_ = held
+    sizes = request.max_records, request.max_bytes
+    return GetRequest(topic, partition, start, end, request.columns, False, *sizes).packed()

@@ -17,10 +17,9 @@ from dafka_core.errors import (
     OffsetConflictError,
     TransactionExistsError,
 )
-from dafka_core.flight.answers import PutAck
 from dafka_core.flight.columns import TYPES, VALUE
 from dafka_core.flight.flight_errors import FLIGHT_ERRORS
-from dafka_core.flight.json_message import short
+from dafka_core.flight.json_messages import DurableEnd, short
 from dafka_core.flight.limits import (
     MAX_PUT_BATCH_BYTES,
     MAX_PUT_BATCH_RECORDS,
@@ -32,6 +31,9 @@ from dafka_core.flight.server_context import ServerContext
 from dafka_core.records import NO_VERSION, RecordBatch
 from dafka_core.storage import Log
 from dafka_core.values import Values
+
+LOOK_S: Final = 0.5
+"""How often a put that waits for the disk looks whether the service ends."""
 
 PATIENCE_S: Final = 1.0
 """How long a failed put waits for its acknowledgements to leave.  A client may read none before it
@@ -61,23 +63,9 @@ def put(
     with context.puts.take():
         _check_start(context.log, request)
         _check_schema(reader.schema)
-        under_way = _UnderWay(request.start, context.check_open)
-        acknowledging = threading.Thread(
-            target=under_way.acknowledge, args=(writer,), name="dafka-flight-acks", daemon=True
-        )
-        acknowledging.start()
-        try:
-            for values in _batches(reader):
-                _submit(context, request, values, under_way)
-            end = under_way.finish()
-        finally:
-            under_way.stop()
-            acknowledging.join(PATIENCE_S)
-            while acknowledging.is_alive() and _skipped(reader):
-                continue
-            acknowledging.join()
+        end = _Put(context, request).run(reader, writer)
         with contextlib.suppress(*FLIGHT_ERRORS):  # a client that is gone has no use for it
-            writer.write(PutAck(end).packed())
+            writer.write(DurableEnd(end).packed())
 
 
 def _check_start(log: Log, request: PutRequest) -> None:
@@ -99,87 +87,58 @@ def _check_start(log: Log, request: PutRequest) -> None:
         raise OffsetConflictError(*request.tp, start, end)
 
 
-def _submit(
-    context: ServerContext, request: PutRequest, values: Values, under_way: _UnderWay
-) -> None:
-    """Hands the next values to the backend, as soon as there is room for them."""
-    batch = RecordBatch(request.tp, under_way.submitted, values)
-    if batch.end > MAX_OFFSET:
-        raise InvalidRequestError("start", request.start, "leaves no offsets for so many records")
-    under_way.wait_for_room(values.size_bytes)
-    if request.attempt:
-        future = context.backend.stage(batch, request.attempt, request.version)
-    else:
-        future = context.backend.put(batch)
-    under_way.follow(future, batch)
+class _Put:
+    """One put: what the backend has been given, and how far that is on disk."""
 
-
-class _UnderWay:
-    """The batches of a put that are not on disk yet.
-
-    Attributes:
-        submitted: the end of what the backend has been given.
-    """
-
-    def __init__(self, start: int, check_open: Callable[[], None]) -> None:
-        self.submitted = start
-        self._check_open = check_open
+    def __init__(self, context: ServerContext, request: PutRequest) -> None:
+        self._context = context
+        self._request = request
         self._changed = threading.Condition()
-        self._size_bytes = 0
-        self._count = 0
-        self._durable = self._acknowledged = start
+        self._submitted = self._durable = self._acknowledged = request.start
+        self._size_bytes = self._count = 0  # of the batches that are not on disk yet
         self._failure: BaseException | None = None
         self._stopped = False
 
-    def wait_for_room(self, size_bytes: int) -> None:
-        """Waits until so many values may be under way, too."""
+    def run(
+        self, reader: flight.MetadataRecordBatchReader, writer: flight.FlightMetadataWriter
+    ) -> int:
+        """Submits all batches and waits until they are on disk; gives the end of them."""
+        acknowledging = threading.Thread(
+            target=self._acknowledge, args=(writer,), name="dafka-flight-acks", daemon=True
+        )
+        acknowledging.start()
+        try:
+            for values in _batches(reader):
+                self._submit(values)
+            self._wait_for(lambda: not self._count)
+        finally:
+            with self._changed:
+                self._stopped = True
+                self._changed.notify_all()
+            acknowledging.join(PATIENCE_S)
+            while acknowledging.is_alive() and _skipped(reader):
+                continue
+            acknowledging.join()
+        return self._durable
+
+    def _submit(self, values: Values) -> None:
+        request, size_bytes = self._request, values.size_bytes
+        batch = RecordBatch(request.tp, self._submitted, values)
+        if batch.end > MAX_OFFSET:
+            why = "leaves no offsets for so many records"
+            raise InvalidRequestError("start", request.start, why)
         self._wait_for(
             lambda: not self._count or self._size_bytes + size_bytes <= MAX_UNDER_WAY_BYTES
         )
-
-    def follow(self, future: Future[int], batch: RecordBatch) -> None:
-        """Counts a batch until its future is done."""
-        size_bytes = batch.values.size_bytes
-        self.submitted = batch.end
+        if request.attempt:
+            future = self._context.backend.stage(batch, request.attempt, request.version)
+        else:
+            future = self._context.backend.put(batch)
+        self._submitted = batch.end
         with self._changed:
             self._count += 1
             self._size_bytes += size_bytes
         future.add_done_callback(lambda done: self._on_done(done, size_bytes))
-
-    def finish(self) -> int:
-        """Waits until all is on disk; gives the end of it."""
-        self._wait_for(lambda: not self._count)
-        return self._durable
-
-    def stop(self) -> None:
-        """Ends ``acknowledge``."""
-        with self._changed:
-            self._stopped = True
-            self._changed.notify_all()
-
-    def acknowledge(self, writer: flight.FlightMetadataWriter) -> None:
-        """Tells the client up to where its records are on disk, each time that is further.
-
-        It has a thread of its own: neither a client that does not read nor one that does not send
-        holds up anything else.  A failure ends the stream at the client's next batch.  A client
-        that sends nothing more would not hear of it, so it is told, and ends the stream itself.
-        """
-        failed = False
-        while not failed:
-            with self._changed:
-                self._changed.wait_for(self._has_news)
-                if self._stopped:
-                    return
-                end = self._acknowledged = self._durable
-                failed = self._failure is not None
-            try:
-                writer.write(PutAck(end, failed).packed())
-            except FLIGHT_ERRORS:
-                return  # the client is gone, as reading from it will tell
-
-    def _has_news(self) -> bool:
-        behind = self._durable != self._acknowledged
-        return self._stopped or behind or self._failure is not None
 
     def _on_done(self, future: Future[int], size_bytes: int) -> None:
         failure = future.exception()
@@ -196,10 +155,33 @@ class _UnderWay:
     def _wait_for(self, reached: Callable[[], bool]) -> None:
         with self._changed:
             while self._failure is None and not reached():
-                self._check_open()
-                self._changed.wait(0.5)
+                self._context.check_open()
+                self._changed.wait(LOOK_S)
             if self._failure is not None:
                 raise self._failure
+
+    def _acknowledge(self, writer: flight.FlightMetadataWriter) -> None:
+        """Tells the client up to where its records are on disk, each time that is further.
+
+        It has a thread of its own: neither a client that does not read nor one that does not send
+        holds up anything else.  A failure ends the stream at the client's next batch.  A client
+        that sends nothing more would not hear of it, so it is told, and ends the stream itself.
+        """
+        failed = False
+        while not failed:
+            with self._changed:
+                self._changed.wait_for(self._has_news)
+                if self._stopped:
+                    return
+                self._acknowledged, failed = self._durable, self._failure is not None
+            try:
+                writer.write(DurableEnd(self._acknowledged, failed).packed())
+            except FLIGHT_ERRORS:
+                return  # the client is gone, as reading from it will tell
+
+    def _has_news(self) -> bool:
+        news = self._durable != self._acknowledged or self._failure is not None
+        return self._stopped or news
 
 
 def _check_schema(schema: pa.Schema) -> None:

@@ -3,21 +3,32 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Collection, Generator, Iterable, Iterator, Sequence
+from collections.abc import Collection, Generator, Iterator, Sequence
 from typing import Any, Final, TypeVar
 
-import msgspec
+from msgspec.structs import replace
 from pyarrow import flight
 
 from dafka_core.closing import Closing
-from dafka_core.errors import ClosedError, ConfigError, DafkaError, StoreUnreachableError
+from dafka_core.errors import (
+    ClosedError,
+    ConfigError,
+    InvalidRequestError,
+    StoreUnreachableError,
+)
 from dafka_core.flight import grpc_workarounds
-from dafka_core.flight.answers import Done, Heads, Offsets, PartitionEnd, TransactionStates
 from dafka_core.flight.call_deadline import CallDeadline, Watchdog
 from dafka_core.flight.client_put import PutStream
 from dafka_core.flight.columns import VALUE, parse_metadata
 from dafka_core.flight.flight_errors import FLIGHT_ERRORS, translated
-from dafka_core.flight.json_message import JsonMessage
+from dafka_core.flight.json_messages import (
+    Done,
+    DurableEnd,
+    Heads,
+    JsonMessage,
+    Offsets,
+    TransactionStates,
+)
 from dafka_core.flight.limits import MAX_NAMES, MAX_TIMES, MAX_TRANSACTIONS
 from dafka_core.flight.requests import (
     ActionRequest,
@@ -100,23 +111,20 @@ class StoreClient(Closing):
 
     def describe(self, *, timeout_s: float) -> StoreLocation:
         """The store's location, with everything that it alone knows."""
-        return self._ask(DescribeRequest(), StoreLocation, timeout_s)[0]
+        return self._ask(StoreLocation, timeout_s, DescribeRequest())[0]
 
     def stores(self, *, timeout_s: float) -> list[StoreLocation]:
         """The stores that it knows of, itself included."""
-        return self._ask(StoresRequest(), StoreLocation, timeout_s)
+        return self._ask(StoreLocation, timeout_s, StoresRequest())
 
     def heads(self, topics: Collection[str] | None, *, timeout_s: float) -> list[PartitionInfo]:
         """What it holds, of these topics or of all (None)."""
-        parts: Iterable[tuple[str, ...] | None] = (
-            [None] if topics is None else _parts(list(topics), MAX_NAMES)
-        )
-        return [
-            head
-            for part in parts
-            for answer in self._ask(HeadsRequest(part), Heads, timeout_s)
-            for head in answer.heads
-        ]
+        if topics is None:
+            requests = [HeadsRequest()]
+        else:
+            requests = [HeadsRequest(part) for part in _parts(list(topics), MAX_NAMES)]
+        answers = self._ask(Heads, timeout_s, *requests)
+        return [head for answer in answers for head in answer.heads]
 
     def offset_for_times(
         self, times: Sequence[tuple[str, str, int]], *, timeout_s: float
@@ -125,10 +133,8 @@ class StoreClient(Closing):
 
         ``times`` are triples of topic, partition and microseconds since the epoch UTC.
         """
-        found: list[int | None] = []
-        for part in _parts(times, MAX_TIMES):
-            found += self._ask(OffsetsRequest(part), Offsets, timeout_s)[0].offsets
-        return self._complete(found, len(times))
+        answers = self._ask(Offsets, timeout_s, *map(OffsetsRequest, _parts(times, MAX_TIMES)))
+        return self._complete([each for answer in answers for each in answer.offsets], times)
 
     def wait(
         self,
@@ -145,7 +151,7 @@ class StoreClient(Closing):
         ``end`` when ``timeout_s`` seconds have passed.
         """
         request = WaitRequest(*tp, end, timeout_s, transaction)
-        return self._ask(request, PartitionEnd, timeout_s + WAIT_MARGIN_S)[0].end
+        return self._ask(DurableEnd, timeout_s + WAIT_MARGIN_S, request)[0].end
 
     def read(
         self,
@@ -178,11 +184,10 @@ class StoreClient(Closing):
         self, partitions: Sequence[TopicPartition], *, timeout_s: float
     ) -> list[TransactionState]:
         """How far these partitions and their transactions are; zeros if they are unknown."""
-        found: list[TransactionState] = []
-        for part in _parts(partitions, MAX_TRANSACTIONS):
-            (answer,) = self._ask(TransactionsRequest(part), TransactionStates, timeout_s)
-            found += answer.transactions
-        return self._complete(found, len(partitions))
+        requests = map(TransactionsRequest, _parts(partitions, MAX_TRANSACTIONS))
+        answers = self._ask(TransactionStates, timeout_s, *requests)
+        states = [each for answer in answers for each in answer.transactions]
+        return self._complete(states, partitions)
 
     def commit(self, transactions: Sequence[StagedTransaction], *, timeout_s: float) -> None:
         """Makes what was staged visible: all transactions, at most 10,000, at once, or nothing.
@@ -194,12 +199,12 @@ class StoreClient(Closing):
             FencedError: an attempt has not (any more) staged what is to be committed.
             OffsetConflictError: a transaction does not begin at its partition's end.
         """
-        self._ask(CommitRequest(tuple(transactions)), Done, timeout_s)
+        self._ask(Done, timeout_s, CommitRequest(tuple(transactions)))
 
     def discard(self, discards: Sequence[Discard], *, timeout_s: float) -> None:
         """Gives up what attempts have staged; not what others have."""
         rows = tuple((*each.tp, each.attempt) for each in discards)
-        self._ask(DiscardRequest(rows), Done, timeout_s)
+        self._ask(Done, timeout_s, DiscardRequest(rows))
 
     def put(
         self,
@@ -265,39 +270,37 @@ class StoreClient(Closing):
                 if at != request.end:
                     raise ValueError(f"the records end at {at}, not at {request.end}")
             except (*FLIGHT_ERRORS, ValueError) as error:
-                raise self._lost(error, call) from error
+                if self._closed:
+                    raise ClosedError("store's client") from error
+                raise call.translated(error, self._store) from error
             finally:
                 if stream is not None:
                     stream.cancel()
 
-    def _lost(self, error: BaseException, call: CallDeadline) -> DafkaError:
-        if self._closed:
-            return ClosedError("store's client")
-        if call.expired:
-            return StoreUnreachableError(self._store, f"no progress for {call.timeout_s:g} s")
-        return translated(error, self._store)
+    def _ask(self, kind: type[A], timeout_s: float, *requests: ActionRequest) -> list[A]:
+        """What the store answers, one request after the other; at least one answer for each."""
+        answers: list[A] = []
+        for request in requests:
+            body = replace(request, store=self._store).checked().packed()
+            client = self._connected()
+            options = flight.FlightCallOptions(timeout=max(timeout_s, MIN_TIMEOUT_S))
+            try:
+                found = list(client.do_action(flight.Action(request.action, body), options))
+                answers += [kind.parse(each.body.to_pybytes()) for each in found]
+            except flight.FlightTimedOutError as error:
+                why = f"no answer within {timeout_s:g} s"
+                raise StoreUnreachableError(self._store, why) from error
+            except FLIGHT_ERRORS as error:
+                raise translated(error, self._store) from error
+            except InvalidRequestError as error:
+                why = f"its answer cannot be read: {error}"
+                raise StoreUnreachableError(self._store, why) from error
+        if len(answers) < len(requests):
+            raise StoreUnreachableError(self._store, "it gave no answer")
+        return answers
 
-    def _ask(self, request: ActionRequest, kind: type[A], timeout_s: float) -> list[A]:
-        """The results of an action; at least one."""
-        body = msgspec.structs.replace(request, store=self._store).checked().packed()
-        client = self._connected()
-        options = flight.FlightCallOptions(timeout=max(timeout_s, MIN_TIMEOUT_S))
-        try:
-            found = list(client.do_action(flight.Action(request.action, body), options))
-        except flight.FlightTimedOutError as error:
-            why = f"no answer within {timeout_s:g} s"
-            raise StoreUnreachableError(self._store, why) from error
-        except FLIGHT_ERRORS as error:
-            raise translated(error, self._store) from error
-        results = [each.body.to_pybytes() for each in found] or [b""]
-        try:
-            return [kind.parse(result) for result in results]
-        except ValueError as error:
-            why = f"its answer cannot be read: {error}"
-            raise StoreUnreachableError(self._store, why) from error
-
-    def _complete(self, found: list[T], count: int) -> list[T]:
-        if len(found) != count:
+    def _complete(self, found: list[T], asked: Sequence[object]) -> list[T]:
+        if len(found) != len(asked):
             raise StoreUnreachableError(self._store, "it answered other than it was asked")
         return found
 
@@ -329,5 +332,4 @@ class StoreClient(Closing):
 
 
 def _parts(items: Sequence[T], most: int) -> Iterator[tuple[T, ...]]:
-    """The items in parts of at most ``most``."""
     return (tuple(items[start : start + most]) for start in range(0, len(items), most))

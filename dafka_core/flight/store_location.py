@@ -11,7 +11,7 @@ from typing import ClassVar, Final, Self
 from urllib.parse import quote, unquote, urlsplit
 
 from dafka_core.errors import StoreError
-from dafka_core.flight.json_message import JsonMessage
+from dafka_core.flight.json_messages import JsonMessage
 
 SESSION_FILE: Final = "session"
 SOCKET_FILE: Final = "flight.sock"

@@ -114,15 +114,13 @@ class Store(Closing):
             return service
         # Arrow takes half a second to load; a store without Flight does not need it.
         from dafka_core.flight.server import FlightService  # noqa: PLC0415
+        from dafka_core.flight.server_context import ServerContext  # noqa: PLC0415
         from dafka_core.flight.store_location import socket_path  # noqa: PLC0415
 
         role = self._role
         flight = service.enter_context(
             FlightService(
-                self.log,
-                self._puts,
-                store=role.address,
-                other_stores=lambda: role.endpoints,
+                ServerContext(self.log, self._puts, role.address, lambda: role.endpoints),
                 bind_host=own_host(config).strip("[]"),
                 port=int(config.flight_port),
                 socket_path=socket_path(self.log.directory),

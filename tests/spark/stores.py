@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Self
 
 from dafka_core.flight.server import FlightService
+from dafka_core.flight.server_context import ServerContext
 from dafka_core.flight.store_location import StoreLocation
 from dafka_core.log_entries import Discard
 from dafka_core.records import (
@@ -36,10 +37,7 @@ class Served:
     def start(self, port: int = 0) -> None:
         """Serves, with a new session."""
         self._service = FlightService(
-            self.log,
-            self,
-            store=self.store,
-            other_stores=dict,
+            ServerContext(self.log, self, self.store, dict),
             bind_host="127.0.0.1",
             port=port,
             socket_path=None,

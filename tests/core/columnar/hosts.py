@@ -19,6 +19,7 @@ from pyarrow import flight
 from dafka_core.errors import OffsetConflictError
 from dafka_core.flight.limits import MAX_BATCH_BYTES, MAX_BATCH_RECORDS
 from dafka_core.flight.server import FlightService
+from dafka_core.flight.server_context import ServerContext
 from dafka_core.flight.store_client import StoreClient
 from dafka_core.flight.store_location import StoreLocation
 from dafka_core.records import (
@@ -133,10 +134,7 @@ class Served:
         self.log = log or Log(directory)
         self.host = LogHost(self.log)
         self.service = FlightService(
-            self.log,
-            self.host,
-            store=STORE,
-            other_stores=lambda: self.host.others,
+            ServerContext(self.log, self.host, STORE, lambda: self.host.others),
             bind_host="127.0.0.1",
             port=0,
             socket_path=str(directory / "flight.sock"),

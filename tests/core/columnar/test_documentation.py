@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from dafka_core.flight import limits, server_actions
-from dafka_core.flight.answers import PutAck
 from dafka_core.flight.columns import COLUMNS
+from dafka_core.flight.json_messages import DurableEnd
 from dafka_core.flight.requests import Criteria, GetRequest, InfoRequest, PutRequest
 from dafka_core.flight.store_location import StoreLocation
 from tests.core.columnar.hosts import TP, Served
@@ -33,7 +33,7 @@ def test_the_examples_of_requests_are_taken() -> None:
     assert InfoRequest.parse(packed(info)).columns == ("value",)
     assert GetRequest.parse(packed(ticket)).end == 1_000
     assert PutRequest.parse(packed(put)).start == 1_000
-    assert PutAck.parse(packed(end)) == PutAck(2_000)
+    assert DurableEnd.parse(packed(end)) == DurableEnd(2_000)
     assert PutRequest.parse(packed(stage)).version == 17
     assert StoreLocation.parse(packed(location)).directory == "/data"
 

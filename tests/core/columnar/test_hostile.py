@@ -193,9 +193,9 @@ def test_every_malformed_descriptor_is_refused(served: Served) -> None:
     descriptors = [
         ("path", flight.FlightDescriptor.for_path()),
         ("path", flight.FlightDescriptor.for_path("a", "b", "c")),
-        ("path", flight.FlightDescriptor.for_path("")),
-        ("path", flight.FlightDescriptor.for_path("t", "x" * 256)),
-        ("path", flight.FlightDescriptor.for_path("t", "a\0")),
+        ("topic", flight.FlightDescriptor.for_path("")),
+        ("partition", flight.FlightDescriptor.for_path("t", "x" * 256)),
+        ("partition", flight.FlightDescriptor.for_path("t", "a\0")),
         *(("command", flight.FlightDescriptor.for_command(packed)) for packed in NOT_OBJECTS),
         ("topic", flight.FlightDescriptor.for_command(b'{"v": 1}')),
         ("columns", flight.FlightDescriptor.for_command(b'{"v":1,"topic":"t","columns":[]}')),

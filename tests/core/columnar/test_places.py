@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dafka_core.errors import InvalidRequestError, StoreError
-from dafka_core.flight import json_message, store_location
+from dafka_core.flight import json_messages, store_location
 from dafka_core.flight.store_location import StoreLocation
 
 texts = st.text(st.characters(exclude_categories=()), max_size=20)
@@ -91,9 +91,9 @@ def test_locations_are_taken_apart() -> None:
 
 
 def test_what_came_from_elsewhere_is_cut() -> None:
-    assert json_message.short(5) == 5
-    assert json_message.short("x" * 90) == "x" * 90
-    assert len(str(json_message.short(["x" * 200]))) == 103
+    assert json_messages.short(5) == 5
+    assert json_messages.short("x" * 90) == "x" * 90
+    assert len(str(json_messages.short(["x" * 200]))) == 103
 
 
 def test_json_has_nothing_that_is_not_ascii() -> None:

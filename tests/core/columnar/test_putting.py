@@ -20,9 +20,9 @@ from dafka_core.errors import (
     StoreUnreachableError,
 )
 from dafka_core.flight import limits
-from dafka_core.flight.answers import PutAck
 from dafka_core.flight.client_put import PutStream
 from dafka_core.flight.columns import VALUES_SCHEMA
+from dafka_core.flight.json_messages import DurableEnd
 from dafka_core.flight.requests import PutRequest
 from dafka_core.flight.store_client import StoreClient
 from dafka_core.records import TopicPartition, TransactionState
@@ -285,7 +285,7 @@ def test_a_failed_put_ends_though_its_client_reads_no_acknowledgements(
 ) -> None:
     """The acknowledgements fill what the connection holds; the error comes all the same."""
     # A connection holds some hundred thousand of those that are sent.
-    monkeypatch.setattr(PutAck, "packed", lambda ack: b" " * 1_000_000)
+    monkeypatch.setattr(DurableEnd, "packed", lambda ack: b" " * 1_000_000)
     stream = plain_put(served)
     count = 100
     for start in range(count):

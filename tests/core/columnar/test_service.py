@@ -29,6 +29,7 @@ from dafka_core.flight import flight_errors, limits, server
 from dafka_core.flight.call_deadline import CallDeadline, Watchdog
 from dafka_core.flight.grpc_workarounds import addresses_of
 from dafka_core.flight.server import FlightService
+from dafka_core.flight.server_context import ServerContext
 from dafka_core.flight.store_client import StoreClient
 from dafka_core.flight.store_location import StoreLocation
 from dafka_core.records import Transaction
@@ -37,7 +38,7 @@ from tests.core.columnar.hosts import PATIENCE_S, STORE, TP, Served, wait_until
 
 def service(served: Served, **options: Any) -> FlightService:
     given: dict[str, Any] = {"bind_host": "127.0.0.1", "port": 0, "socket_path": None}
-    return FlightService(served.log, served.host, store=STORE, other_stores=dict, **given | options)
+    return FlightService(ServerContext(served.log, served.host, STORE, dict), **given | options)
 
 
 def test_it_listens_at_a_port_alone(served: Served) -> None:
@@ -231,6 +232,10 @@ def test_a_wait_that_lasts_too_long_is_given_up_once() -> None:
     assert len(given_up) == 1
 
 
+def thread_names() -> list[str]:
+    return [thread.name for thread in threading.enumerate()]
+
+
 def test_the_watching_thread_ends_when_there_is_nothing_to_watch(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -238,5 +243,5 @@ def test_the_watching_thread_ends_when_there_is_nothing_to_watch(
     watchdog = Watchdog()
     for _ in range(2):
         with CallDeadline(watchdog, 1, lambda: None).start():
-            assert watchdog.is_running
-        wait_until(lambda: not watchdog.is_running)
+            assert "dafka-flight-watch" in thread_names()
+        wait_until(lambda: "dafka-flight-watch" not in thread_names())

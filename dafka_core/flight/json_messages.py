@@ -1,4 +1,7 @@
-"""Requests and answers of the Flight service: JSON objects with a version, declared as Structs."""
+"""What travels as JSON objects with a version, declared as Structs; and the store's answers.
+
+Clients pass over members of an answer that they do not know.
+"""
 
 from __future__ import annotations
 
@@ -11,12 +14,18 @@ from typing import Any, ClassVar, Final, Self
 import msgspec
 
 from dafka_core.errors import InvalidRequestError
+from dafka_core.records import PartitionInfo, TransactionState
 
 VERSION: Final = 1
 
 
-class JsonMessage(msgspec.Struct, frozen=True, tag_field="v", tag=VERSION):
-    """A JSON object whose member ``v`` is 1 and whose other members are the class's fields.
+def pack(members: dict[str, Any]) -> bytes:
+    """A JSON object with these members and the version, in ASCII."""
+    return json.dumps({"v": VERSION, **members}).encode("ascii")
+
+
+class JsonMessage(msgspec.Struct, frozen=True):
+    """A JSON object whose members are the version, ``v``, and the class's fields.
 
     Python's ``json`` makes and reads the text, msgspec checks what it says: msgspec's own codec
     refuses lone surrogates, which stand for octets of a name that are not UTF-8.
@@ -26,8 +35,8 @@ class JsonMessage(msgspec.Struct, frozen=True, tag_field="v", tag=VERSION):
     """What an error calls an object that cannot be read."""
 
     def packed(self) -> bytes:
-        """The message as it travels, in ASCII."""
-        return json.dumps(msgspec.to_builtins(self)).encode("ascii")
+        """The message as it travels."""
+        return pack(msgspec.to_builtins(self))
 
     @classmethod
     def parse(cls, packed: str | bytes) -> Self:
@@ -43,19 +52,48 @@ class JsonMessage(msgspec.Struct, frozen=True, tag_field="v", tag=VERSION):
         if not isinstance(found, dict):
             why = "must be a JSON object (docs/flight.md)"
             raise InvalidRequestError(cls.what, short(packed), why)
-        version = found.get("v")
-        if type(version) is not int or version != VERSION:  # msgspec takes one without its tag
+        version = found.pop("v", None)
+        if type(version) is not int or version != VERSION:
             raise InvalidRequestError("v", short(version), f"must be the version, {VERSION}")
         try:
             return msgspec.convert(found, cls)
         except msgspec.ValidationError as error:
-            raise _refused(found, cls.__struct_encode_fields__, str(error)) from error
+            raise _refused(found, cls.__struct_fields__, str(error)) from error
+
+
+class Heads(JsonMessage, frozen=True):
+    """What the store holds of some partitions."""
+
+    heads: tuple[PartitionInfo, ...]
+
+
+class Offsets(JsonMessage, frozen=True):
+    """The offset for each time that was asked for; None where nothing was stored then or later."""
+
+    offsets: tuple[int | None, ...]
+
+
+class TransactionStates(JsonMessage, frozen=True):
+    """How far the partitions that were asked for are."""
+
+    transactions: tuple[TransactionState, ...]
+
+
+class Done(JsonMessage, frozen=True):
+    """A commit or a discard is on disk."""
+
+
+class DurableEnd(JsonMessage, frozen=True, omit_defaults=True):
+    """Up to where a partition is on disk; with ``failed`` the store takes no more of the put."""
+
+    end: int
+    failed: bool = False
 
 
 def _refused(found: dict[str, Any], known: Collection[str], text: str) -> InvalidRequestError:
     """An error whose ``text`` is "Expected `int` >= 0 - at `$.times[0][2]`", for instance."""
     if text.startswith("Object contains unknown field"):
-        name = min(found.keys() - {"v", *known})
+        name = min(found.keys() - set(known))
         return InvalidRequestError(str(short(name)), short(found[name]), nearest(name, known))
     missing = re.match(r"Object missing required field `(\w+)`", text)
     if missing:
