@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import threading
 from collections.abc import Iterator
-from functools import partial
 from typing import Any, NoReturn
 
 import pyarrow as pa
@@ -19,9 +18,9 @@ from dafka_core.errors import (
     InvalidRequestError,
     StoreUnreachableError,
 )
-from dafka_core.flight.call_deadline import CallDeadline
 from dafka_core.flight.columns import TYPES, VALUE, VALUES_SCHEMA
 from dafka_core.flight.flight_errors import FLIGHT_ERRORS
+from dafka_core.flight.grpc_workarounds import CallDeadline
 from dafka_core.flight.json_messages import DurableEnd
 from dafka_core.flight.limits import MAX_PUT_BATCH_BYTES, MAX_PUT_BATCH_RECORDS
 from dafka_core.flight.requests import PutRequest
@@ -130,14 +129,9 @@ class PutStream(Closing):
         """Waits until ``end`` is on disk, or cannot come there; False without progress."""
         with self._changed:
             while self.durable < end and not self._is_over:
-                before = self.durable
-                self._changed.wait_for(partial(self._is_past, before), timeout_s)
-                if not self._is_past(before):
+                if not self._changed.wait(timeout_s):
                     return False
         return True
-
-    def _is_past(self, end: int) -> bool:
-        return self._is_over or self.durable != end
 
     def _read_acks(self, reader: Any) -> None:
         try:
@@ -151,9 +145,10 @@ class PutStream(Closing):
 
     def _note(self, end: int, *, is_over: bool) -> None:
         with self._changed:
-            self.durable = max(self.durable, end)
-            self._is_over = self._is_over or is_over
-            self._changed.notify_all()
+            if end > self.durable or is_over:
+                self.durable = max(self.durable, end)
+                self._is_over = self._is_over or is_over
+                self._changed.notify_all()
 
     def _raise_ended(self, end: int) -> NoReturn:
         """Raises what has ended the stream before ``end`` was on disk."""

@@ -36,7 +36,6 @@ _KINDS: Final[dict[str, type[DafkaError]]] = {
     "transaction-exists": TransactionExistsError,
 }
 _CODES: Final[dict[type[BaseException], str]] = {kind: code for code, kind in _KINDS.items()}
-_FAILED: Final = "failed"
 BUSY, CLOSING, OTHER_STORE = "busy", "closing", "other-store"
 
 FLIGHT_ERRORS: Final = (flight.FlightError, pa.ArrowException, OSError)
@@ -67,19 +66,21 @@ def refusing() -> Iterator[None]:
 
 def refusal(error: BaseException) -> flight.FlightError:
     """An error as Flight carries it."""
+    kind, code, sentence = flight.FlightServerError, "failed", str(error)
+    facts: dict[str, Any] = {}
     if isinstance(error, UnavailableError):
-        packed = _packed(error.code, str(error), {})
-        return flight.FlightUnavailableError(_cut(str(error)), extra_info=packed)
-    sentence, facts = str(error), {}
-    code = _CODES.get(type(error), _FAILED)
-    if code != _FAILED:
-        facts = msgspec.to_builtins(error)
+        kind, code = flight.FlightUnavailableError, error.code
+    elif type(error) in _CODES:
+        code, facts = _CODES[type(error)], msgspec.to_builtins(error)
     elif isinstance(error, DafkaError):
         _log.error("%s", error)
     else:
         sentence = f"{type(error).__name__}: {error}"
         _log.error("a request over Flight failed", exc_info=error)
-    return flight.FlightServerError(_cut(sentence), extra_info=_packed(code, sentence, facts))
+    if "why" in facts:
+        facts["why"] = _cut(facts["why"])
+    packed = pack({"error": code, "message": _cut(sentence), **facts})
+    return kind(_cut(sentence), extra_info=packed)
 
 
 def translated(error: BaseException, store: str) -> DafkaError:
@@ -92,11 +93,6 @@ def translated(error: BaseException, store: str) -> DafkaError:
         with suppress(msgspec.ValidationError):  # of other facts than ours the sentence remains
             return msgspec.convert(facts, kind)
     return StoreUnreachableError(store, str(facts.get("message") or _reason(error)))
-
-
-def _packed(code: str, sentence: str, facts: dict[str, Any]) -> bytes:
-    cut = {name: _cut(fact) if name == "why" else fact for name, fact in facts.items()}
-    return pack({"error": code, "message": _cut(sentence), **cut})
 
 
 def _facts(error: BaseException) -> dict[str, Any]:

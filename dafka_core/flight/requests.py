@@ -14,19 +14,9 @@ from msgspec import Meta
 from msgspec.structs import replace
 
 from dafka_core.errors import InvalidRequestError, ProtocolError
+from dafka_core.flight import limits
 from dafka_core.flight.columns import COLUMNS, DEFAULT_COLUMNS
 from dafka_core.flight.json_messages import JsonMessage, nearest, short
-from dafka_core.flight.limits import (
-    MAX_ACTION_BYTES,
-    MAX_BATCH_BYTES,
-    MAX_BATCH_RECORDS,
-    MAX_NAMES,
-    MAX_REQUEST_BYTES,
-    MAX_TIMES,
-    MAX_TRANSACTIONS,
-    MAX_TRANSACTIONS_BYTES,
-    MAX_WAIT_S,
-)
 from dafka_core.protocol.limits import MAX_SEQUENCE
 from dafka_core.protocol.validation import check_address, check_topic
 from dafka_core.records import NO_VERSION, TopicPartition
@@ -38,8 +28,8 @@ Offset = Annotated[int, Meta(ge=0, le=MAX_OFFSET)]
 Version = Annotated[int, Meta(ge=NO_VERSION, le=MAX_SEQUENCE)]
 TimeUs = Annotated[int, Meta(ge=-(2**63), le=2**63 - 1)]
 Attempt = Annotated[str, Meta(pattern=r"^(?!0{32})[0-9A-F]{32}\Z")]
-MaxRecords = Annotated[int, Meta(ge=1, le=MAX_BATCH_RECORDS)]
-MaxBytes = Annotated[int, Meta(ge=1, le=MAX_BATCH_BYTES)]
+MaxRecords = Annotated[int, Meta(ge=1, le=limits.MAX_BATCH_RECORDS)]
+MaxBytes = Annotated[int, Meta(ge=1, le=limits.MAX_BATCH_BYTES)]
 
 
 class Request(
@@ -48,7 +38,7 @@ class Request(
     """What all requests share: ``store`` is the one meant, if another one must not answer."""
 
     what: ClassVar[str] = "command"
-    largest_bytes: ClassVar[int] = MAX_REQUEST_BYTES
+    largest_bytes: ClassVar[int] = limits.MAX_REQUEST_BYTES
     may_be_empty: ClassVar[bool] = False
     """Whether no octets at all are the request with all defaults."""
     rows: ClassVar[str] = ""
@@ -81,6 +71,8 @@ class Request(
         _check_name("topic", getattr(self, "topic", None))
         _check_name("partition", getattr(self, "partition", None), check_address)
         _check_columns(getattr(self, "columns", DEFAULT_COLUMNS))
+        for topic in getattr(self, "topics", None) or ():
+            _check_name("topics", topic)
         for topic, partition, *_ in getattr(self, self.rows, ()):
             _check_name(self.rows, topic)
             _check_name(self.rows, partition, check_address)
@@ -112,8 +104,8 @@ class GetRequest(_PartitionRequest, frozen=True):
     end: Offset
     columns: tuple[str, ...] = DEFAULT_COLUMNS
     times: bool = False
-    max_records: MaxRecords = MAX_BATCH_RECORDS
-    max_bytes: MaxBytes = MAX_BATCH_BYTES
+    max_records: MaxRecords = limits.MAX_BATCH_RECORDS
+    max_bytes: MaxBytes = limits.MAX_BATCH_BYTES
 
     def fitted(self) -> Self:
         """The request of a caller, who may want larger batches than there are.
@@ -121,8 +113,8 @@ class GetRequest(_PartitionRequest, frozen=True):
         Raises:
             InvalidRequestError: an argument cannot be used.
         """
-        max_records = _at_most(MAX_BATCH_RECORDS, self.max_records)
-        max_bytes = _at_most(MAX_BATCH_BYTES, self.max_bytes)
+        max_records = _at_most(limits.MAX_BATCH_RECORDS, self.max_records)
+        max_bytes = _at_most(limits.MAX_BATCH_BYTES, self.max_bytes)
         return replace(self, max_records=max_records, max_bytes=max_bytes).checked()
 
     def check(self) -> None:
@@ -160,8 +152,8 @@ class InfoRequest(Request, frozen=True):
     topic: str
     partition: str | None = None
     columns: tuple[str, ...] = DEFAULT_COLUMNS
-    max_records: MaxRecords = MAX_BATCH_RECORDS
-    max_bytes: MaxBytes = MAX_BATCH_BYTES
+    max_records: MaxRecords = limits.MAX_BATCH_RECORDS
+    max_bytes: MaxBytes = limits.MAX_BATCH_BYTES
 
 
 class Criteria(Request, frozen=True):
@@ -177,7 +169,7 @@ class ActionRequest(Request, frozen=True):
     """The body of an action; a subclass's docstring is what ListActions says of it."""
 
     what: ClassVar[str] = "body"
-    largest_bytes: ClassVar[int] = MAX_ACTION_BYTES
+    largest_bytes: ClassVar[int] = limits.MAX_ACTION_BYTES
     action: ClassVar[str]
 
 
@@ -190,13 +182,7 @@ class HeadsRequest(ActionRequest, frozen=True):
 
     action: ClassVar[str] = "dafka.heads.v1"
 
-    topics: Annotated[tuple[str, ...], Meta(max_length=MAX_NAMES)] | None = None
-
-    def check(self) -> None:
-        """The names can be topics'."""
-        super().check()
-        for topic in self.topics or ():
-            _check_name("topics", topic)
+    topics: Annotated[tuple[str, ...], Meta(max_length=limits.MAX_NAMES)] | None = None
 
 
 class OffsetsRequest(ActionRequest, frozen=True):
@@ -208,7 +194,7 @@ class OffsetsRequest(ActionRequest, frozen=True):
     action: ClassVar[str] = "dafka.offsets.v1"
     rows: ClassVar[str] = "times"
 
-    times: Annotated[tuple[tuple[str, str, TimeUs], ...], Meta(max_length=MAX_TIMES)]
+    times: Annotated[tuple[tuple[str, str, TimeUs], ...], Meta(max_length=limits.MAX_TIMES)]
 
 
 class WaitRequest(ActionRequest, _PartitionRequest, frozen=True):
@@ -221,7 +207,7 @@ class WaitRequest(ActionRequest, _PartitionRequest, frozen=True):
     action: ClassVar[str] = "dafka.wait.v1"
 
     end: Offset
-    timeout_s: Annotated[float, Meta(ge=0, le=MAX_WAIT_S)]
+    timeout_s: Annotated[float, Meta(ge=0, le=limits.MAX_WAIT_S)]
     transaction: tuple[Annotated[int, Meta(ge=0, le=MAX_SEQUENCE)], Offset, Offset] | None = None
 
     def check(self) -> None:
@@ -243,9 +229,9 @@ class TransactionsRequest(ActionRequest, frozen=True):
 
     action: ClassVar[str] = "dafka.transactions.v1"
     rows: ClassVar[str] = "partitions"
-    largest_bytes: ClassVar[int] = MAX_TRANSACTIONS_BYTES
+    largest_bytes: ClassVar[int] = limits.MAX_TRANSACTIONS_BYTES
 
-    partitions: Annotated[tuple[TopicPartition, ...], Meta(max_length=MAX_TRANSACTIONS)]
+    partitions: Annotated[tuple[TopicPartition, ...], Meta(max_length=limits.MAX_TRANSACTIONS)]
 
 
 class CommitRequest(ActionRequest, frozen=True):
@@ -256,11 +242,11 @@ class CommitRequest(ActionRequest, frozen=True):
 
     action: ClassVar[str] = "dafka.commit.v1"
     rows: ClassVar[str] = "transactions"
-    largest_bytes: ClassVar[int] = MAX_TRANSACTIONS_BYTES
+    largest_bytes: ClassVar[int] = limits.MAX_TRANSACTIONS_BYTES
 
     transactions: Annotated[
         tuple[tuple[str, str, Attempt, Offset, Offset, Version], ...],
-        Meta(max_length=MAX_TRANSACTIONS),
+        Meta(max_length=limits.MAX_TRANSACTIONS),
     ]
 
     def check(self) -> None:
@@ -283,9 +269,11 @@ class DiscardRequest(ActionRequest, frozen=True):
 
     action: ClassVar[str] = "dafka.discard.v1"
     rows: ClassVar[str] = "stages"
-    largest_bytes: ClassVar[int] = MAX_TRANSACTIONS_BYTES
+    largest_bytes: ClassVar[int] = limits.MAX_TRANSACTIONS_BYTES
 
-    stages: Annotated[tuple[tuple[str, str, Attempt], ...], Meta(max_length=MAX_TRANSACTIONS)]
+    stages: Annotated[
+        tuple[tuple[str, str, Attempt], ...], Meta(max_length=limits.MAX_TRANSACTIONS)
+    ]
 
 
 class StoresRequest(ActionRequest, frozen=True):

@@ -26,7 +26,7 @@ from dafka_core.flight import (
 )
 from dafka_core.flight.flight_errors import refusing
 from dafka_core.flight.server_context import ServerContext
-from dafka_core.flight.store_location import tcp_location, unix_location
+from dafka_core.flight.store_location import StoreLocation, tcp_location, unix_location
 
 CLOSE_GRACE_S: Final = 0.2
 """How long streams may go on when the service closes; then their connections are broken."""
@@ -48,8 +48,8 @@ class FlightService(Closing):
 
     Attributes:
         context: as it was given.
-        location: where the store is.
         port: the one listened at.
+        location: where the store is.
 
     Raises:
         ConfigError: host, port or path cannot be listened at.
@@ -83,8 +83,9 @@ class FlightService(Closing):
             if socket_path is not None:
                 _remove_socket(socket_path)
                 self._listen(locations[0])
-            self.context.begin(locations)
-            self.location = self.context.location
+            store, directory = context.location.store, context.log.directory
+            self.location = context.location = StoreLocation.begin(store, locations, directory)
+            context.started.set()
         except BaseException:
             self.close()
             raise
@@ -92,7 +93,7 @@ class FlightService(Closing):
     def close(self) -> None:
         """Ends all streams, also those of clients that hold still.  May be repeated."""
         with self._close_lock:
-            self.context.end()
+            self.context.closing.set()
             servers, self._servers = self._servers, []
             closing = [threading.Thread(target=each.end, daemon=True) for each in servers]
             for thread in closing:
@@ -160,7 +161,7 @@ class _Server(flight.FlightServerBase):  # type: ignore[misc]  # pyarrow has no 
             raise InvalidRequestError("method", "DoExchange", why)
 
     def list_actions(self, context: Any) -> list[tuple[str, str]]:
-        return [(name, each.description) for name, each in server_actions.ACTIONS.items()]
+        return server_actions.descriptions()
 
     def do_action(self, context: Any, action: flight.Action) -> Iterator[bytes]:
         body, is_gone = action.body.to_pybytes(), context.is_cancelled

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import inspect
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future
+from inspect import cleandoc
 from typing import Any, Final, NamedTuple
 
 from dafka_core.errors import InvalidRequestError
@@ -43,15 +43,15 @@ IsGone = Callable[[], bool]
 
 
 class Action(NamedTuple):
-    """One action: the class of its request, which has its name, and what answers it."""
+    """The class of an action's request, which has the action's name, and what answers it."""
 
     request: type[ActionRequest]
     answers: Callable[[ServerContext, Any, IsGone], Iterator[JsonMessage]]
 
-    @property
-    def description(self) -> str:
-        """What a client is told of the action."""
-        return inspect.cleandoc(self.request.__doc__ or "")
+
+def descriptions() -> list[tuple[str, str]]:
+    """What a client is told of each action: its name, and its request's docstring."""
+    return [(name, cleandoc(each.request.__doc__ or "")) for name, each in ACTIONS.items()]
 
 
 def act(context: ServerContext, name: str, body: bytes, is_gone: IsGone) -> Iterator[bytes]:

@@ -9,14 +9,8 @@ from concurrent.futures import Future
 from typing import Final, Protocol, TypeVar
 
 from dafka_core.closing import Closing
+from dafka_core.flight import limits
 from dafka_core.flight.flight_errors import BUSY, CLOSING, OTHER_STORE, UnavailableError
-from dafka_core.flight.limits import (
-    MAX_COMMITS,
-    MAX_GETS,
-    MAX_LOCATIONS_LISTED,
-    MAX_PUTS,
-    MAX_WAITS,
-)
 from dafka_core.flight.requests import Request
 from dafka_core.flight.store_location import StoreLocation
 from dafka_core.log_entries import Discard
@@ -56,7 +50,7 @@ class ServerContext:
     Attributes:
         log: what is read.
         backend: what is written to.
-        location: where the store is; it is complete after ``begin``.
+        location: where the store is; complete when the service has ``started``.
         gets, puts, waits, commits: how many of each there are at one time.
     """
 
@@ -70,31 +64,18 @@ class ServerContext:
         self.log = log
         self.backend = backend
         self.location = StoreLocation(store, ())
-        self.gets = StreamLimiter("gets", MAX_GETS)
-        self.puts = StreamLimiter("puts", MAX_PUTS)
-        self.waits = StreamLimiter("waits", MAX_WAITS)
-        self.commits = StreamLimiter("commits", MAX_COMMITS)
+        self.gets = StreamLimiter("gets", limits.MAX_GETS)
+        self.puts = StreamLimiter("puts", limits.MAX_PUTS)
+        self.waits = StreamLimiter("waits", limits.MAX_WAITS)
+        self.commits = StreamLimiter("commits", limits.MAX_COMMITS)
         self._other_stores = other_stores
-        self._started = threading.Event()
-        self._closing = threading.Event()
-
-    def begin(self, locations: Sequence[str]) -> None:
-        """Serves requests from now on, which come to ``locations``.
-
-        Raises:
-            StoreError: the log's directory cannot be written.
-        """
-        self.location = StoreLocation.begin(self.location.store, locations, self.log.directory)
-        self._started.set()
-
-    def end(self) -> None:
-        """Serves no request from now on, nor the rest of one."""
-        self._closing.set()
+        self.started = threading.Event()
+        self.closing = threading.Event()
 
     def check_open(self) -> None:
         """Raises UnavailableError when the service ends."""
-        # gRPC listens before the port is known, so the first request may come before ``begin``.
-        if self._closing.is_set() or not self._started.wait(START_TIMEOUT_S):
+        # gRPC listens before the port is known, so the first request may come too early.
+        if self.closing.is_set() or not self.started.wait(START_TIMEOUT_S):
             raise UnavailableError(CLOSING, "the store is about to end; ask another one")
 
     def parse(self, kind: type[R], packed: bytes) -> R:
@@ -122,7 +103,7 @@ class ServerContext:
         others = list(self._other_stores().items())  # a copy: the store's loop changes it
         return [
             self.location,
-            *(StoreLocation(*each) for each in others[: MAX_LOCATIONS_LISTED - 1]),
+            *(StoreLocation(*each) for each in others[: limits.MAX_LOCATIONS_LISTED - 1]),
         ]
 
 

@@ -17,15 +17,10 @@ from dafka_core.errors import (
     OffsetConflictError,
     TransactionExistsError,
 )
+from dafka_core.flight import limits
 from dafka_core.flight.columns import TYPES, VALUE
 from dafka_core.flight.flight_errors import FLIGHT_ERRORS
 from dafka_core.flight.json_messages import DurableEnd, short
-from dafka_core.flight.limits import (
-    MAX_PUT_BATCH_BYTES,
-    MAX_PUT_BATCH_RECORDS,
-    MAX_PUT_RECORD_BYTES,
-    MAX_UNDER_WAY_BYTES,
-)
 from dafka_core.flight.requests import MAX_OFFSET, PutRequest
 from dafka_core.flight.server_context import ServerContext
 from dafka_core.records import NO_VERSION, RecordBatch
@@ -128,7 +123,7 @@ class _Put:
             why = "leaves no offsets for so many records"
             raise InvalidRequestError("start", request.start, why)
         self._wait_for(
-            lambda: not self._count or self._size_bytes + size_bytes <= MAX_UNDER_WAY_BYTES
+            lambda: not self._count or self._size_bytes + size_bytes <= limits.MAX_UNDER_WAY_BYTES
         )
         if request.attempt:
             future = self._context.backend.stage(batch, request.attempt, request.version)
@@ -216,15 +211,16 @@ def _batches(reader: flight.MetadataRecordBatchReader) -> Iterator[Values]:
 
 
 def _checked(values: Values) -> Values:
-    size_bytes = values.size_bytes
-    most = MAX_PUT_RECORD_BYTES if len(values) == 1 else MAX_PUT_BATCH_BYTES
-    if len(values) > MAX_PUT_BATCH_RECORDS or size_bytes > most:
-        raise InvalidRequestError(
-            "batch",
-            f"{len(values)} records, {size_bytes} bytes",
-            f"must have at most {MAX_PUT_BATCH_RECORDS} records and {MAX_PUT_BATCH_BYTES} bytes, "
-            f"or be one record of at most {MAX_PUT_RECORD_BYTES} bytes",
+    records, size_bytes = limits.MAX_PUT_BATCH_RECORDS, limits.MAX_PUT_BATCH_BYTES
+    record_bytes = limits.MAX_PUT_RECORD_BYTES
+    most_bytes = record_bytes if len(values) == 1 else size_bytes
+    if len(values) > records or values.size_bytes > most_bytes:
+        found = f"{len(values)} records, {values.size_bytes} bytes"
+        why = (
+            f"must have at most {records} records and {size_bytes} bytes, or be one record of at "
+            f"most {record_bytes} bytes"
         )
+        raise InvalidRequestError("batch", found, why)
     return values
 
 

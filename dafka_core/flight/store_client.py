@@ -16,11 +16,11 @@ from dafka_core.errors import (
     InvalidRequestError,
     StoreUnreachableError,
 )
-from dafka_core.flight import grpc_workarounds
-from dafka_core.flight.call_deadline import CallDeadline, Watchdog
+from dafka_core.flight import grpc_workarounds, limits, requests
 from dafka_core.flight.client_put import PutStream
 from dafka_core.flight.columns import VALUE, parse_metadata
 from dafka_core.flight.flight_errors import FLIGHT_ERRORS, translated
+from dafka_core.flight.grpc_workarounds import CallDeadline, Watchdog
 from dafka_core.flight.json_messages import (
     Done,
     DurableEnd,
@@ -28,20 +28,6 @@ from dafka_core.flight.json_messages import (
     JsonMessage,
     Offsets,
     TransactionStates,
-)
-from dafka_core.flight.limits import MAX_NAMES, MAX_TIMES, MAX_TRANSACTIONS
-from dafka_core.flight.requests import (
-    ActionRequest,
-    CommitRequest,
-    DescribeRequest,
-    DiscardRequest,
-    GetRequest,
-    HeadsRequest,
-    OffsetsRequest,
-    PutRequest,
-    StoresRequest,
-    TransactionsRequest,
-    WaitRequest,
 )
 from dafka_core.flight.store_location import StoreLocation, host_of, path_of
 from dafka_core.log_entries import Discard
@@ -111,19 +97,19 @@ class StoreClient(Closing):
 
     def describe(self, *, timeout_s: float) -> StoreLocation:
         """The store's location, with everything that it alone knows."""
-        return self._ask(StoreLocation, timeout_s, DescribeRequest())[0]
+        return self._ask(StoreLocation, timeout_s, requests.DescribeRequest())[0]
 
     def stores(self, *, timeout_s: float) -> list[StoreLocation]:
         """The stores that it knows of, itself included."""
-        return self._ask(StoreLocation, timeout_s, StoresRequest())
+        return self._ask(StoreLocation, timeout_s, requests.StoresRequest())
 
     def heads(self, topics: Collection[str] | None, *, timeout_s: float) -> list[PartitionInfo]:
         """What it holds, of these topics or of all (None)."""
         if topics is None:
-            requests = [HeadsRequest()]
+            asked = [requests.HeadsRequest()]
         else:
-            requests = [HeadsRequest(part) for part in _parts(list(topics), MAX_NAMES)]
-        answers = self._ask(Heads, timeout_s, *requests)
+            asked = [requests.HeadsRequest(each) for each in _parts(list(topics), limits.MAX_NAMES)]
+        answers = self._ask(Heads, timeout_s, *asked)
         return [head for answer in answers for head in answer.heads]
 
     def offset_for_times(
@@ -133,7 +119,9 @@ class StoreClient(Closing):
 
         ``times`` are triples of topic, partition and microseconds since the epoch UTC.
         """
-        answers = self._ask(Offsets, timeout_s, *map(OffsetsRequest, _parts(times, MAX_TIMES)))
+        answers = self._ask(
+            Offsets, timeout_s, *map(requests.OffsetsRequest, _parts(times, limits.MAX_TIMES))
+        )
         return self._complete([each for answer in answers for each in answer.offsets], times)
 
     def wait(
@@ -150,7 +138,7 @@ class StoreClient(Closing):
         one, as the partition's last.  Returns how far it has the records, which is less than
         ``end`` when ``timeout_s`` seconds have passed.
         """
-        request = WaitRequest(*tp, end, timeout_s, transaction)
+        request = requests.WaitRequest(*tp, end, timeout_s, transaction)
         return self._ask(DurableEnd, timeout_s + WAIT_MARGIN_S, request)[0].end
 
     def read(
@@ -175,7 +163,7 @@ class StoreClient(Closing):
             StoreUnreachableError: the connection is lost, or nothing came for ``timeout_s``
                 seconds; what was handed out is good.
         """
-        request = GetRequest(
+        request = requests.GetRequest(
             *tp, start, end, (VALUE,), times, max_records, max_bytes, store=self._store
         )
         return self._read(request.fitted(), timeout_s)
@@ -184,8 +172,9 @@ class StoreClient(Closing):
         self, partitions: Sequence[TopicPartition], *, timeout_s: float
     ) -> list[TransactionState]:
         """How far these partitions and their transactions are; zeros if they are unknown."""
-        requests = map(TransactionsRequest, _parts(partitions, MAX_TRANSACTIONS))
-        answers = self._ask(TransactionStates, timeout_s, *requests)
+        parts = _parts(partitions, limits.MAX_TRANSACTIONS)
+        asked = map(requests.TransactionsRequest, parts)
+        answers = self._ask(TransactionStates, timeout_s, *asked)
         states = [each for answer in answers for each in answer.transactions]
         return self._complete(states, partitions)
 
@@ -199,12 +188,12 @@ class StoreClient(Closing):
             FencedError: an attempt has not (any more) staged what is to be committed.
             OffsetConflictError: a transaction does not begin at its partition's end.
         """
-        self._ask(Done, timeout_s, CommitRequest(tuple(transactions)))
+        self._ask(Done, timeout_s, requests.CommitRequest(tuple(transactions)))
 
     def discard(self, discards: Sequence[Discard], *, timeout_s: float) -> None:
         """Gives up what attempts have staged; not what others have."""
         rows = tuple((*each.tp, each.attempt) for each in discards)
-        self._ask(Done, timeout_s, DiscardRequest(rows))
+        self._ask(Done, timeout_s, requests.DiscardRequest(rows))
 
     def put(
         self,
@@ -223,7 +212,7 @@ class StoreClient(Closing):
 
         ``timeout_s`` is how long a write may wait for the store without progress.
         """
-        request = PutRequest(*tp, start, attempt, version, store=self._store).checked()
+        request = requests.PutRequest(*tp, start, attempt, version, store=self._store).checked()
         client = self._connected()
         return PutStream(client, request, CallDeadline(self._watchdog, timeout_s, self._break))
 
@@ -240,7 +229,7 @@ class StoreClient(Closing):
     def _store(self) -> str:
         return self.location.store
 
-    def _read(self, request: GetRequest, timeout_s: float) -> Generator[RecordBatch]:
+    def _read(self, request: requests.GetRequest, timeout_s: float) -> Generator[RecordBatch]:
         client = self._connected()
         stream: Any = None
 
@@ -277,10 +266,10 @@ class StoreClient(Closing):
                 if stream is not None:
                     stream.cancel()
 
-    def _ask(self, kind: type[A], timeout_s: float, *requests: ActionRequest) -> list[A]:
+    def _ask(self, kind: type[A], timeout_s: float, *asked: requests.ActionRequest) -> list[A]:
         """What the store answers, one request after the other; at least one answer for each."""
         answers: list[A] = []
-        for request in requests:
+        for request in asked:
             body = replace(request, store=self._store).checked().packed()
             client = self._connected()
             options = flight.FlightCallOptions(timeout=max(timeout_s, MIN_TIMEOUT_S))
@@ -295,7 +284,7 @@ class StoreClient(Closing):
             except InvalidRequestError as error:
                 why = f"its answer cannot be read: {error}"
                 raise StoreUnreachableError(self._store, why) from error
-        if len(answers) < len(requests):
+        if len(answers) < len(asked):
             raise StoreUnreachableError(self._store, "it gave no answer")
         return answers
 

@@ -26,8 +26,7 @@ from dafka_core.errors import (
     TransactionExistsError,
 )
 from dafka_core.flight import flight_errors, limits, server
-from dafka_core.flight.call_deadline import CallDeadline, Watchdog
-from dafka_core.flight.grpc_workarounds import addresses_of
+from dafka_core.flight.grpc_workarounds import CallDeadline, Watchdog, addresses_of
 from dafka_core.flight.server import FlightService
 from dafka_core.flight.server_context import ServerContext
 from dafka_core.flight.store_client import StoreClient
@@ -236,10 +235,7 @@ def thread_names() -> list[str]:
     return [thread.name for thread in threading.enumerate()]
 
 
-def test_the_watching_thread_ends_when_there_is_nothing_to_watch(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr("dafka_core.flight.call_deadline.IDLE_S", 0.05)
+def test_the_watching_thread_ends_when_there_is_nothing_to_watch() -> None:
     watchdog = Watchdog()
     for _ in range(2):
         with CallDeadline(watchdog, 1, lambda: None).start():
