@@ -11,13 +11,7 @@ import pyarrow as pa
 from pyarrow import flight
 
 from dafka_core.closing import Closing
-from dafka_core.errors import (
-    ClosedError,
-    ConfigError,
-    DafkaError,
-    InvalidRequestError,
-    StoreUnreachableError,
-)
+from dafka_core.errors import ClosedError, ConfigError, DafkaError, StoreUnreachableError
 from dafka_core.flight.columns import TYPES, VALUE, VALUES_SCHEMA
 from dafka_core.flight.flight_errors import FLIGHT_ERRORS
 from dafka_core.flight.grpc_workarounds import CallDeadline
@@ -51,15 +45,16 @@ class PutStream(Closing):
         self.end = self.durable = request.start
         self._client = client
         self._request = request
+        self._store = request.store
         self._call = call
         self._writer: Any = None
         self._failure: DafkaError | None = None
         self._finished = False
-        # What the thread that reads the acknowledgements writes.
+        # The thread that reads the store's acknowledgements sets these, and ``durable``.
         self._changed = threading.Condition()
         self._is_over = False  # the store takes no more, or says no more
         self._acks_failure: Exception | None = None
-        self._acks = threading.Thread()
+        self._acks = threading.Thread()  # started with the stream
 
     def wait_durable(self, end: int, *, timeout_s: float) -> int:
         """Waits until the partition is on disk up to ``end``, which has been written.
@@ -71,9 +66,9 @@ class PutStream(Closing):
         if self._failure is not None:
             raise self._failure
         if not self._has_progress(end, timeout_s):
-            failure = self._unreachable(f"nothing came to its disk for {timeout_s:g} s")
             self._call.give_up()
-            raise failure
+            why = f"nothing came to its disk for {timeout_s:g} s"
+            raise self._fail(StoreUnreachableError(self._store, why))
         if self.durable < end:
             self._raise_ended(end)
         return self.durable
@@ -138,7 +133,7 @@ class PutStream(Closing):
             while (metadata := reader.read()) is not None:
                 ack = DurableEnd.parse(metadata.to_pybytes())
                 self._note(ack.end, is_over=ack.failed)
-        except (*FLIGHT_ERRORS, InvalidRequestError) as error:
+        except (*FLIGHT_ERRORS, ValueError) as error:
             self._acks_failure = error
         finally:
             self._note(self.durable, is_over=True)
@@ -157,10 +152,10 @@ class PutStream(Closing):
             writer.done_writing()
             self._acks.join()
             if self._acks_failure is not None:
-                raise self._failed(self._acks_failure)
+                raise self._fail(self._call.translated(self._acks_failure, self._store))
             writer.close()
         why = f"it has the records up to {self.durable} (exclusive), not those up to {end}"
-        raise self._unreachable(why)
+        raise self._fail(StoreUnreachableError(self._store, why))
 
     def _begin(self) -> None:
         descriptor = flight.FlightDescriptor.for_command(self._request.packed())
@@ -190,14 +185,11 @@ class PutStream(Closing):
             self._call.wait()
             yield self._writer
         except FLIGHT_ERRORS as error:
-            raise self._failed(error) from error
+            raise self._fail(self._call.translated(error, self._store)) from error
         finally:
             self._call.go_on()
 
-    def _failed(self, error: BaseException) -> DafkaError:
-        self._failure = self._call.translated(error, self._request.store)
-        return self._failure
-
-    def _unreachable(self, why: str) -> DafkaError:
-        self._failure = StoreUnreachableError(self._request.store, why)
-        return self._failure
+    def _fail(self, error: DafkaError) -> DafkaError:
+        """Has every further call raise the error, too."""
+        self._failure = error
+        return error

@@ -64,12 +64,10 @@ def addresses_of(location: str) -> set[Address]:
 
 def accepts(location: str) -> bool:
     """Whether a process listens at a location's socket."""
-    with socket.socket(socket.AF_UNIX) as probe:
-        try:
-            probe.connect(str(path_of(location)))
-        except OSError:
-            return False
-    return True
+    with contextlib.suppress(OSError), socket.socket(socket.AF_UNIX) as probe:
+        probe.connect(str(path_of(location)))
+        return True
+    return False
 
 
 def break_accepted(addresses: set[Address]) -> None:

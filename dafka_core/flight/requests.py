@@ -198,7 +198,7 @@ class OffsetsRequest(ActionRequest, frozen=True):
 
 
 class WaitRequest(ActionRequest, _PartitionRequest, frozen=True):
-    """Wait until records are on disk and their transaction, if any, is the last one or older.
+    """Wait until records are on disk, and a transaction or a newer one is the partition's last.
 
     {v, topic, partition, end, timeout_s, transaction: [version, start, end]?} -> {v, end}, which is
     lower when the time has passed

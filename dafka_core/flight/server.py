@@ -17,13 +17,7 @@ from pyarrow import flight
 
 from dafka_core.closing import Closing
 from dafka_core.errors import ConfigError, DafkaError, InvalidRequestError
-from dafka_core.flight import (
-    grpc_workarounds,
-    server_actions,
-    server_get,
-    server_info,
-    server_put,
-)
+from dafka_core.flight import grpc_workarounds, server_actions, server_get, server_info, server_put
 from dafka_core.flight.flight_errors import refusing
 from dafka_core.flight.server_context import ServerContext
 from dafka_core.flight.store_location import StoreLocation, tcp_location, unix_location
@@ -57,12 +51,7 @@ class FlightService(Closing):
     """
 
     def __init__(
-        self,
-        context: ServerContext,
-        *,
-        bind_host: str,
-        port: int,
-        socket_path: str | None,
+        self, context: ServerContext, *, bind_host: str, port: int, socket_path: str | None
     ) -> None:
         self.context = context
         self._close_lock = threading.Lock()

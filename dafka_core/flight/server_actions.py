@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator
-from concurrent.futures import Future
+from concurrent.futures import Future, wait
 from inspect import cleandoc
 from typing import Any, Final, NamedTuple
 
@@ -36,7 +36,7 @@ from dafka_core.log_entries import Discard
 from dafka_core.records import StagedTransaction, TopicPartition, Transaction
 
 WAIT_STEP_S: Final = 0.5
-"""How often a wait looks whether its client is still there."""
+"""How often an action that waits looks whether its client is there, and the service open."""
 
 IsGone = Callable[[], bool]
 """Says whether the client has gone."""
@@ -126,15 +126,10 @@ def _discard(context: ServerContext, request: DiscardRequest, is_gone: IsGone) -
 
 def _done(context: ServerContext, future: Future[None]) -> Done:
     """Waits until it is on disk, even if the client has gone meanwhile."""
-    while True:
-        try:
-            future.result(WAIT_STEP_S)
-        except TimeoutError:
-            if future.done():
-                raise
-            context.check_open()
-        else:
-            return Done()
+    while not wait([future], WAIT_STEP_S).done:
+        context.check_open()
+    future.result()
+    return Done()
 
 
 def _stores(

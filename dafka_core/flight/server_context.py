@@ -52,6 +52,7 @@ class ServerContext:
         backend: what is written to.
         location: where the store is; complete when the service has ``started``.
         gets, puts, waits, commits: how many of each there are at one time.
+        closing: set when the service ends.
     """
 
     def __init__(
@@ -99,7 +100,7 @@ class ServerContext:
         return locations if peer.startswith("unix") else locations[-1:]
 
     def store_locations(self) -> list[StoreLocation]:
-        """The stores that are known with their locations, this one first."""
+        """The stores whose locations are known, this one first."""
         others = list(self._other_stores().items())  # a copy: the store's loop changes it
         return [
             self.location,

@@ -10,12 +10,7 @@ from msgspec.structs import replace
 from pyarrow import flight
 
 from dafka_core.closing import Closing
-from dafka_core.errors import (
-    ClosedError,
-    ConfigError,
-    InvalidRequestError,
-    StoreUnreachableError,
-)
+from dafka_core.errors import ClosedError, ConfigError, StoreUnreachableError
 from dafka_core.flight import grpc_workarounds, limits, requests
 from dafka_core.flight.client_put import PutStream
 from dafka_core.flight.columns import VALUE, parse_metadata
@@ -93,7 +88,7 @@ class StoreClient(Closing):
         self._client: flight.FlightClient | None = None
         self._closed = False
         self.uri = ""
-        """The one that it is connected to."""
+        """Where it is connected to."""
 
     def describe(self, *, timeout_s: float) -> StoreLocation:
         """The store's location, with everything that it alone knows."""
@@ -119,9 +114,8 @@ class StoreClient(Closing):
 
         ``times`` are triples of topic, partition and microseconds since the epoch UTC.
         """
-        answers = self._ask(
-            Offsets, timeout_s, *map(requests.OffsetsRequest, _parts(times, limits.MAX_TIMES))
-        )
+        parts = _parts(times, limits.MAX_TIMES)
+        answers = self._ask(Offsets, timeout_s, *map(requests.OffsetsRequest, parts))
         return self._complete([each for answer in answers for each in answer.offsets], times)
 
     def wait(
@@ -172,11 +166,11 @@ class StoreClient(Closing):
         self, partitions: Sequence[TopicPartition], *, timeout_s: float
     ) -> list[TransactionState]:
         """How far these partitions and their transactions are; zeros if they are unknown."""
-        parts = _parts(partitions, limits.MAX_TRANSACTIONS)
-        asked = map(requests.TransactionsRequest, parts)
+        asked = map(requests.TransactionsRequest, _parts(partitions, limits.MAX_TRANSACTIONS))
         answers = self._ask(TransactionStates, timeout_s, *asked)
-        states = [each for answer in answers for each in answer.transactions]
-        return self._complete(states, partitions)
+        return self._complete(
+            [each for answer in answers for each in answer.transactions], partitions
+        )
 
     def commit(self, transactions: Sequence[StagedTransaction], *, timeout_s: float) -> None:
         """Makes what was staged visible: all transactions, at most 10,000, at once, or nothing.
@@ -281,7 +275,7 @@ class StoreClient(Closing):
                 raise StoreUnreachableError(self._store, why) from error
             except FLIGHT_ERRORS as error:
                 raise translated(error, self._store) from error
-            except InvalidRequestError as error:
+            except ValueError as error:
                 why = f"its answer cannot be read: {error}"
                 raise StoreUnreachableError(self._store, why) from error
         if len(answers) < len(asked):

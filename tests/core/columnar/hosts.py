@@ -1,4 +1,4 @@
-"""A store's bulk service over a real log, with the simplest host there can be."""
+"""A store's Flight service over a real log, with the simplest backend there can be."""
 
 from __future__ import annotations
 
@@ -60,8 +60,8 @@ def array(start: int, end: int) -> pa.BinaryArray:
     return pa.array(values(start, end), pa.binary())
 
 
-class LogHost:
-    """Appends in a thread, one run after the other, as long as ``open`` is set."""
+class LogBackend:
+    """Appends in a thread, one batch after the other, as long as ``open`` is set."""
 
     def __init__(self, log: Log) -> None:
         self.log = log
@@ -132,9 +132,9 @@ class Served:
     def __init__(self, directory: Path, log: Log | None = None) -> None:
         self.directory = directory
         self.log = log or Log(directory)
-        self.host = LogHost(self.log)
+        self.backend = LogBackend(self.log)
         self.service = FlightService(
-            ServerContext(self.log, self.host, STORE, lambda: self.host.others),
+            ServerContext(self.log, self.backend, STORE, lambda: self.backend.others),
             bind_host="127.0.0.1",
             port=0,
             socket_path=str(directory / "flight.sock"),
@@ -163,7 +163,7 @@ class Served:
         return flight.connect(self.location.locations[1])
 
     def append(self, end: int, *, topic: str = TOPIC, partition: str = PARTITION) -> None:
-        """Appends up to ``end``, in one run."""
+        """Appends up to ``end``, in one batch."""
         tp = TopicPartition(topic, partition)
         start = self.log.end(tp)
         self.log.append([RecordBatch.of(tp, start, values(start, end))])
@@ -171,9 +171,9 @@ class Served:
     def close(self) -> None:
         for client in self._clients:
             client.close()
-        self.host.open.set()
+        self.backend.open.set()
         self.service.close()
-        self.host.close()
+        self.backend.close()
         self.log.close()
 
     def __enter__(self) -> Self:

@@ -1,6 +1,6 @@
 """Child processes of the tests: one serves a log, the others are clients of it.
 
-serving.py serve DIRECTORY      prints its place; for each line of input what it has in use
+serving.py serve DIRECTORY      prints its location; for each line of input what it has in use
 serving.py read PLACE           reads one batch of everything, says so, and holds still
 serving.py put PLACE            puts one batch, says so, and holds still
 """

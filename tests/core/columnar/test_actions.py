@@ -119,7 +119,7 @@ def test_a_store_says_where_it_is(served: Served, client: StoreClient) -> None:
 
 def test_a_store_says_where_others_are(served: Served, client: StoreClient) -> None:
     other = StoreLocation("other", ("grpc://10.0.0.1:1",))
-    served.host.others[other.store] = other.locations
+    served.backend.others[other.store] = other.locations
     assert client.stores(timeout_s=PATIENCE_S) == [served.location, other]
 
 
@@ -175,7 +175,7 @@ def test_an_answer_that_is_none_is_the_stores_fault(
             assert unreadable.value.store == STORE
 
 
-def test_an_answer_about_units_that_is_none(
+def test_an_answer_about_transactions_that_is_none(
     served: Served, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     asking = served.client()
@@ -200,8 +200,8 @@ def test_an_answer_about_units_that_is_none(
             asking.transaction_states([TP], timeout_s=PATIENCE_S)
 
 
-def test_units_are_staged_and_committed_with_flight_alone(served: Served) -> None:
-    """What docs/flight.md says, said by somebody who knows nothing else."""
+def test_transactions_are_staged_and_committed_with_flight_alone(served: Served) -> None:
+    """What docs/flight.md says, by a client that knows nothing else."""
     attempt = "3F2504E04F8911D39A0C0305E82C3301"
     put = {
         "v": 1,
@@ -261,8 +261,8 @@ def test_a_commit_that_takes_its_time_is_waited_for(
     client = served.client()
     transaction = StagedTransaction(TOPIC, PARTITION, "A" * 32, 0, 1, 1)
     served.log.write([Stage(RecordBatch.of(TP, 0, [b"x"]), transaction.attempt)])
-    served.host.open.clear()
-    timer = threading.Timer(0.2, served.host.open.set)
+    served.backend.open.clear()
+    timer = threading.Timer(0.2, served.backend.open.set)
     timer.start()
     client.commit([transaction], timeout_s=PATIENCE_S)
     timer.join()
@@ -274,7 +274,7 @@ def test_a_commit_at_a_store_that_ends_is_given_up(
 ) -> None:
     monkeypatch.setattr(server_actions, "WAIT_STEP_S", 0.01)
     client = served.client()
-    served.host.open.clear()
+    served.backend.open.clear()
     timer = threading.Timer(0.2, served.service.close)
     timer.start()
     transaction = StagedTransaction(TOPIC, PARTITION, "A" * 32, 0, 1, 1)
@@ -284,8 +284,8 @@ def test_a_commit_at_a_store_that_ends_is_given_up(
 
 
 def test_so_many_commits_at_one_time(served: Served) -> None:
-    slots = [served.service.context.commits.take() for _ in range(limits.MAX_COMMITS)]
+    permits = [served.service.context.commits.take() for _ in range(limits.MAX_COMMITS)]
     with pytest.raises(StoreUnreachableError, match="commits already"):
         served.client().commit([], timeout_s=PATIENCE_S)
-    slots.pop().close()
+    permits.pop().close()
     served.client().commit([], timeout_s=PATIENCE_S)

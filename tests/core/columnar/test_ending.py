@@ -89,7 +89,7 @@ def test_a_service_closes_at_once_whatever_its_clients_do(large: Path) -> None:
         writing = client.put(TopicPartition("u", "P"), 0, timeout_s=PATIENCE_S)
         writing.write(array(0, 1))
         writing.wait_durable(1, timeout_s=PATIENCE_S)
-        served.host.open.clear()
+        served.backend.open.clear()
         writing.write(array(1, 2))
         descriptor = flight.FlightDescriptor.for_command(PutRequest("v", "P", 0).packed())
         silent = idle.do_put(descriptor, VALUES_SCHEMA)

@@ -1,4 +1,4 @@
-"""Peers that are slow, vanish or stand still: nobody pays for them, and nobody waits for ever."""
+"""Peers that are slow, vanish or stand still: no other peer pays, and none waits for ever."""
 
 from __future__ import annotations
 
@@ -217,7 +217,7 @@ def test_a_reader_that_takes_its_time_is_not_given_up(served: Served) -> None:
     check(got, 0, 100_000)
 
 
-def test_nobody_listens(directory: Path) -> None:
+def test_no_process_listens(directory: Path) -> None:
     with Served(directory) as served:
         location = served.location
     for dead in (

@@ -19,7 +19,7 @@ texts = st.text(st.characters(exclude_categories=()), max_size=20)
 
 @settings(deadline=None)
 @given(st.builds(StoreLocation, texts, st.lists(texts).map(tuple), texts, texts, texts))
-def test_a_place_survives_json_and_pickling(location: StoreLocation) -> None:
+def test_a_location_survives_json_and_pickling(location: StoreLocation) -> None:
     assert StoreLocation.parse(location.packed()) == location
     assert pickle.loads(pickle.dumps(location)) == location
 
@@ -47,7 +47,7 @@ def test_members_that_a_later_version_has_are_passed_over() -> None:
         ('{"v": 1, "store": "S", "locations": [], "directory": null}', "directory"),
     ],
 )
-def test_what_is_no_place_is_refused(text: str | bytes, member: str) -> None:
+def test_what_is_no_location_is_refused(text: str | bytes, member: str) -> None:
     with pytest.raises(InvalidRequestError) as refused:
         StoreLocation.parse(text)
     assert refused.value.member == member
@@ -65,7 +65,7 @@ def test_a_store_begins_a_session(tmp_path: Path) -> None:
         StoreLocation.begin("S", [], tmp_path / "missing")
 
 
-def test_a_place_elsewhere_is_not_here() -> None:
+def test_a_location_elsewhere_is_not_here() -> None:
     assert not StoreLocation("S", ()).here
     assert not StoreLocation("S", (), machine="another").here
     assert StoreLocation("S", (), machine=store_location.this_machine()).here

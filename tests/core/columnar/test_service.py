@@ -37,7 +37,7 @@ from tests.core.columnar.hosts import PATIENCE_S, STORE, TP, Served, wait_until
 
 def service(served: Served, **options: Any) -> FlightService:
     given: dict[str, Any] = {"bind_host": "127.0.0.1", "port": 0, "socket_path": None}
-    return FlightService(ServerContext(served.log, served.host, STORE, dict), **given | options)
+    return FlightService(ServerContext(served.log, served.backend, STORE, dict), **given | options)
 
 
 def test_it_listens_at_a_port_alone(served: Served) -> None:
@@ -117,10 +117,10 @@ def test_signals_are_left_alone(directory: Path) -> None:
 def test_a_close_does_not_wait_for_ever(
     served: Served, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """A host that never answers is left to itself."""
+    """A backend that never answers is left to itself."""
     monkeypatch.setattr(server, "CLOSE_TIMEOUT_S", 0.5)
     released = threading.Event()
-    monkeypatch.setattr(served.host, "wait", lambda *_: released.wait() and 0)
+    monkeypatch.setattr(served.backend, "wait", lambda *_: released.wait() and 0)
     client = served.client()
     threading.Thread(target=_wait, args=(client,), daemon=True).start()
     wait_until(lambda: served.service.context.waits.free == limits.MAX_WAITS - 1)
