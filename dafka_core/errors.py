@@ -5,10 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, ClassVar
+from typing import ClassVar
 
-if TYPE_CHECKING:
-    from dafka_core.records import Transaction
+from dafka_core.records import Transaction
 
 
 class DafkaError(Exception):
@@ -40,6 +39,16 @@ class ConfigError(DafkaError, ValueError):
 
     sentence = "option {option!r} = {value!r}: {why}"
     option: str
+    value: object
+    why: str
+
+
+@dataclass(eq=False)
+class InvalidRequestError(DafkaError, ValueError):
+    """A request over Arrow Flight that a store refuses, or an answer that is none."""
+
+    sentence = "member {member!r} = {value!r}: {why}"
+    member: str
     value: object
     why: str
 

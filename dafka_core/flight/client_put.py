@@ -4,78 +4,22 @@ from __future__ import annotations
 
 import contextlib
 import threading
-from collections.abc import Callable, Iterator
-from typing import Any
+from collections.abc import Iterator
+from typing import Any, NoReturn
 
 import pyarrow as pa
 from pyarrow import flight
 
 from dafka_core.closing import Closing
 from dafka_core.errors import ClosedError, ConfigError, DafkaError, StoreUnreachableError
-from dafka_core.flight import server_actions
-from dafka_core.flight.call_deadline import CallDeadline
-from dafka_core.flight.columns import TYPES, VALUES_SCHEMA
-from dafka_core.flight.flight_errors import FLIGHT_ERRORS, translated
+from dafka_core.flight.columns import TYPES, VALUE, VALUES_SCHEMA
+from dafka_core.flight.flight_errors import FLIGHT_ERRORS
+from dafka_core.flight.grpc_workarounds import CallDeadline
+from dafka_core.flight.json_messages import DurableEnd
 from dafka_core.flight.limits import MAX_PUT_BATCH_BYTES, MAX_PUT_BATCH_RECORDS
-from dafka_core.flight.request_members import VALUE
 from dafka_core.flight.requests import PutRequest
 from dafka_core.records import RecordBatch
 from dafka_core.values import Values
-
-
-class _PutAcks:
-    """What the store tells of its disk, read in a thread of its own: a writer does not wait for it.
-
-    ``ended`` says that it tells no more, ``failed`` that it takes no more; why, the stream's end
-    says.
-    """
-
-    def __init__(self, durable: int) -> None:
-        self.durable = durable
-        self.ended = self.failed = False
-        self.failure: Exception | None = None
-        self._changed = threading.Condition()
-
-    def follow(self, reader: Any) -> None:
-        """Begins to listen."""
-        threading.Thread(
-            target=self._listen, args=(reader,), name="dafka-flight-told", daemon=True
-        ).start()
-
-    def wait(self, end: int, timeout_s: float) -> bool:
-        """Waits until ``end`` is on disk, or cannot come there; False without progress."""
-        with self._changed:
-            while self.durable < end and not self._is_over():
-                seen = self.durable
-                self._changed.wait_for(self._is_past(seen), timeout_s)
-                if self.durable == seen and not self._is_over():
-                    return False
-        return True
-
-    def _is_over(self) -> bool:
-        return self.ended or self.failed
-
-    def _is_past(self, seen: int) -> Callable[[], bool]:
-        return lambda: self._is_over() or self.durable != seen
-
-    def wait_ended(self) -> None:
-        """Waits until the store tells no more, which a broken connection ends, too."""
-        with self._changed:
-            self._changed.wait_for(lambda: self.ended)
-
-    def _listen(self, reader: Any) -> None:
-        failure: Exception | None = None
-        try:
-            while (told := reader.read()) is not None:
-                end, failed = server_actions.parse_told(told.to_pybytes())
-                with self._changed:
-                    self.durable, self.failed = max(self.durable, end), failed
-                    self._changed.notify_all()
-        except (*FLIGHT_ERRORS, LookupError, TypeError, ValueError) as error:
-            failure = error
-        with self._changed:
-            self.ended, self.failure = True, failure
-            self._changed.notify_all()
 
 
 class PutStream(Closing):
@@ -86,46 +30,48 @@ class PutStream(Closing):
 
     Attributes:
         end: the offset of the next value to be written.
+        durable: the end of what is on the store's disk, as far as the store has said.
 
     Raises, from each call:
         OffsetConflictError: the partition does not end where the put begins.
         FencedError: another attempt has taken over what this one stages.
-        TransactionExistsError: the unit that it stages is there already.
+        TransactionExistsError: the transaction that it stages, or a newer one, is committed.
         StoreUnreachableError: the store is not there, or nothing went on for the timeout.
     """
 
     def __init__(
         self, client: flight.FlightClient, request: PutRequest, call: CallDeadline
     ) -> None:
-        self.end = request.start
+        self.end = self.durable = request.start
         self._client = client
         self._request = request
+        self._store = request.store
         self._call = call
-        self._stream: tuple[Any, Any] | None = None
+        self._writer: Any = None
         self._failure: DafkaError | None = None
         self._finished = False
-        self._told = _PutAcks(request.start)
-
-    @property
-    def durable(self) -> int:
-        """The end of what is on the store's disk, as far as the store has said."""
-        return self._told.durable
+        # The thread that reads the store's acknowledgements sets these, and ``durable``.
+        self._changed = threading.Condition()
+        self._is_over = False  # the store takes no more, or says no more
+        self._acks_failure: Exception | None = None
+        self._acks = threading.Thread()  # started with the stream
 
     def wait_durable(self, end: int, *, timeout_s: float) -> int:
         """Waits until the partition is on disk up to ``end``, which has been written.
 
         Returns the partition's end on disk.  ``timeout_s`` is the longest wait without progress.
         """
-        if self._told.durable < end:
-            if self._failure is not None:
-                raise self._failure
-            if not self._told.wait(end, timeout_s):
-                why = f"nothing came to its disk for {timeout_s:g} s"
-                self._failure = StoreUnreachableError(self._request.store, why)
-                self._call.give_up()
-                raise self._failure
-            self._check_told(end)
-        return self._told.durable
+        if self.durable >= end:
+            return self.durable
+        if self._failure is not None:
+            raise self._failure
+        if not self._has_progress(end, timeout_s):
+            self._call.give_up()
+            why = f"nothing came to its disk for {timeout_s:g} s"
+            raise self._fail(StoreUnreachableError(self._store, why))
+        if self.durable < end:
+            self._raise_ended(end)
+        return self.durable
 
     def write(self, values: pa.BinaryArray) -> None:
         """Sends values, an Arrow array of binary without nulls; waits while the store has enough.
@@ -140,7 +86,7 @@ class PutStream(Closing):
         whole = RecordBatch(self._request.tp, self.end, Values.from_arrow(values))
         for part in whole.split(MAX_PUT_BATCH_RECORDS, MAX_PUT_BATCH_BYTES):
             batch = pa.RecordBatch.from_arrays([part.values.to_arrow()], schema=VALUES_SCHEMA)
-            with self._step() as (writer, _):
+            with self._step() as writer:
                 writer.write_batch(batch)
             self.end = part.end
 
@@ -152,75 +98,98 @@ class PutStream(Closing):
         Raises:
             ClosedError: it was called before.
         """
-        self._call.limit(timeout_s)
-        with self._step() as (writer, _):
+        self._call.timeout_s = timeout_s
+        with self._step() as writer:
             writer.done_writing()
         self.wait_durable(self.end, timeout_s=timeout_s)
-        with self._step() as (writer, _):
+        with self._step() as writer:
             writer.close()
         self._leave()
-        return self._told.durable
+        return self.durable
 
     def close(self) -> None:
         """Ends the put, finished or not; may be repeated."""
-        stream = self._stream
-        if stream is not None:
-            # Closing waits for the store, so this wait must have an end, too; and for whoever
-            # reads from it, who only hears of the end when the store does.
+        if self._writer is not None:
+            # Closing waits for the store, and for the thread that reads the acknowledgements,
+            # which ends when the store does: the deadline ends both.
             self._call.wait()
             with contextlib.suppress(*FLIGHT_ERRORS):
-                stream[0].done_writing()
-                self._told.wait_ended()
+                self._writer.done_writing()
+                self._acks.join()
             with contextlib.suppress(*FLIGHT_ERRORS):
-                stream[0].close()
+                self._writer.close()
         self._leave()
 
-    def _check_told(self, end: int) -> None:
+    def _has_progress(self, end: int, timeout_s: float) -> bool:
+        """Waits until ``end`` is on disk, or cannot come there; False without progress."""
+        with self._changed:
+            while self.durable < end and not self._is_over:
+                if not self._changed.wait(timeout_s):
+                    return False
+        return True
+
+    def _read_acks(self, reader: Any) -> None:
+        try:
+            while (metadata := reader.read()) is not None:
+                ack = DurableEnd.parse(metadata.to_pybytes())
+                self._note(ack.end, is_over=ack.failed)
+        except (*FLIGHT_ERRORS, ValueError) as error:
+            self._acks_failure = error
+        finally:
+            self._note(self.durable, is_over=True)
+
+    def _note(self, end: int, *, is_over: bool) -> None:
+        with self._changed:
+            if end > self.durable or is_over:
+                self.durable = max(self.durable, end)
+                self._is_over = self._is_over or is_over
+                self._changed.notify_all()
+
+    def _raise_ended(self, end: int) -> NoReturn:
         """Raises what has ended the stream before ``end`` was on disk."""
-        if self._told.durable >= end:
-            return
-        with self._step() as (writer, _):
-            # The store must know that nothing more comes: only its last word ends what listens.
+        with self._step() as writer:
+            # The store must hear that nothing more comes: then it ends the acknowledgements.
             writer.done_writing()
-            self._told.wait_ended()
-            if self._told.failure is not None:
-                raise self._failed(self._told.failure)
+            self._acks.join()
+            if self._acks_failure is not None:
+                raise self._fail(self._call.translated(self._acks_failure, self._store))
             writer.close()
-        why = f"it has the records up to {self._told.durable} (exclusive), not those up to {end}"
-        self._failure = StoreUnreachableError(self._request.store, why)
-        raise self._failure
+        why = f"it has the records up to {self.durable} (exclusive), not those up to {end}"
+        raise self._fail(StoreUnreachableError(self._store, why))
+
+    def _begin(self) -> None:
+        descriptor = flight.FlightDescriptor.for_command(self._request.packed())
+        self._call.start().wait()
+        self._writer, reader = self._client.do_put(descriptor, VALUES_SCHEMA)
+        # A thread of its own, as a writer does not wait for acknowledgements.
+        self._acks = threading.Thread(
+            target=self._read_acks, args=(reader,), name="dafka-flight-acks-read", daemon=True
+        )
+        self._acks.start()
 
     def _leave(self) -> None:
         self._finished = True
-        self._stream = None
-        self._call.__exit__(None, None, None)
+        self._writer = None
+        self._call.close()
 
     @contextlib.contextmanager
-    def _step(self) -> Iterator[tuple[Any, Any]]:
-        """The stream, for one step, in which the store is waited for."""
+    def _step(self) -> Iterator[Any]:
+        """The stream's writer, for one step, in which the store is waited for."""
         if self._failure is not None:
             raise self._failure
         if self._finished:
             raise ClosedError("put")
         try:
-            if self._stream is None:
-                descriptor = flight.FlightDescriptor.for_command(self._request.packed())
-                self._call.__enter__()
-                self._call.wait()
-                self._stream = self._client.do_put(descriptor, VALUES_SCHEMA)
-                self._told.follow(self._stream[1])
+            if self._writer is None:
+                self._begin()
             self._call.wait()
-            yield self._stream
+            yield self._writer
         except FLIGHT_ERRORS as error:
-            raise self._failed(error) from error
+            raise self._fail(self._call.translated(error, self._store)) from error
         finally:
             self._call.go_on()
 
-    def _failed(self, error: BaseException) -> DafkaError:
-        if self._call.expired:
-            why = f"no progress for {self._call.timeout_s:g} s"
-            self._failure = StoreUnreachableError(self._request.store, why)
-        else:
-            request = self._request
-            self._failure = translated(error, request.store, request.topic, request.partition)
-        return self._failure
+    def _fail(self, error: DafkaError) -> DafkaError:
+        """Has every further call raise the error, too."""
+        self._failure = error
+        return error

@@ -13,10 +13,12 @@ from typing import Final
 import numpy as np
 import pyarrow as pa
 
-from dafka_core.errors import ConfigError
-from dafka_core.flight.request_members import OFFSET, PARTITION, TIMESTAMP, TOPIC, VALUE
+from dafka_core.errors import InvalidRequestError
 from dafka_core.records import RecordBatch
 from dafka_core.values import Longs
+
+VALUE, OFFSET, TIMESTAMP, TOPIC, PARTITION = "value", "offset", "timestamp", "topic", "partition"
+DEFAULT_COLUMNS: Final = (VALUE, OFFSET, TIMESTAMP)
 
 TYPES: Final = {
     VALUE: pa.binary(),
@@ -25,6 +27,8 @@ TYPES: Final = {
     TOPIC: pa.utf8(),
     PARTITION: pa.utf8(),
 }
+COLUMNS: Final = tuple(TYPES)
+
 VALUES_SCHEMA: Final = pa.schema([pa.field(VALUE, TYPES[VALUE], nullable=False)])
 """Of what is put, and of what our own client asks for."""
 
@@ -44,12 +48,12 @@ def batch_of(batch: RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
 
 
 def check_text(name: str, text: str) -> None:
-    """Raises ConfigError unless a column of texts can hold the name."""
+    """Raises InvalidRequestError unless a column of texts can hold the name."""
     try:
         text.encode()
     except UnicodeEncodeError:
         why = f"the {name}'s name is not UTF-8, as a column must be; leave {name} out"
-        raise ConfigError("columns", name, why) from None
+        raise InvalidRequestError("columns", name, why) from None
 
 
 def packed_metadata(offset: int, times: Longs | None) -> bytes:

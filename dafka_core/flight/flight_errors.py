@@ -1,72 +1,61 @@
-"""Errors across Flight: a status with a sentence, and the facts as JSON in its ``extra_info``."""
+"""Errors across Flight: a status with a sentence, and the facts as JSON in its ``extra_info``.
+
+The facts are the error's fields, by their names.
+"""
 
 from __future__ import annotations
 
 import json
 import logging
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
 from typing import Any, Final
 
+import msgspec
 import pyarrow as pa
 from pyarrow import flight
 
 from dafka_core.errors import (
-    ConfigError,
     DafkaError,
     DataLossError,
     FencedError,
+    InvalidRequestError,
     OffsetConflictError,
     StoreUnreachableError,
     TransactionExistsError,
 )
+from dafka_core.flight.json_messages import VERSION, pack
 from dafka_core.flight.limits import MAX_MESSAGE_CHARS
-from dafka_core.records import Transaction
 
-VERSION: Final = 1
-
-BAD_REQUEST: Final = "bad-request"
-NOT_HELD: Final = "not-held"
-CONFLICT: Final = "offset-conflict"
-FENCED: Final = "fenced"
-TRANSACTION_EXISTS: Final = "transaction-exists"
-FAILED: Final = "failed"
+_KINDS: Final[dict[str, type[DafkaError]]] = {
+    "bad-request": InvalidRequestError,
+    "not-held": DataLossError,
+    "offset-conflict": OffsetConflictError,
+    "fenced": FencedError,
+    "transaction-exists": TransactionExistsError,
+}
+_CODES: Final[dict[type[BaseException], str]] = {kind: code for code, kind in _KINDS.items()}
+BUSY, CLOSING, OTHER_STORE = "busy", "closing", "other-store"
 
 FLIGHT_ERRORS: Final = (flight.FlightError, pa.ArrowException, OSError)
 """What a call of pyarrow's client may raise that is not a mistake of its caller."""
 
-_NAMES: Final = ("topic", "partition")
-
 _log = logging.getLogger("dafka.store")
 
 
+@dataclass(eq=False)
 class UnavailableError(DafkaError):
-    """A request that there is nothing wrong with, and that this store does not serve now."""
+    """There is nothing wrong with the request, and this store does not serve it now."""
 
-    code = ""
-
-
-class BusyError(UnavailableError):
-    """The service has as much to do as it may."""
-
-    code = "busy"
-
-
-class ClosingError(UnavailableError):
-    """The service is about to end."""
-
-    code = "closing"
-
-
-class OtherStoreError(UnavailableError):
-    """A request meant for another store."""
-
-    code = "other-store"
+    sentence = "{why}"
+    code: str
+    why: str
 
 
 @contextmanager
 def refusing() -> Iterator[None]:
-    """Errors leave as Flight's, with a code and facts; those nobody foresaw are logged."""
+    """Errors leave as Flight's, with a code and facts; those of the store itself are logged."""
     try:
         yield
     except flight.FlightError:
@@ -77,93 +66,39 @@ def refusing() -> Iterator[None]:
 
 def refusal(error: BaseException) -> flight.FlightError:
     """An error as Flight carries it."""
+    kind, code, sentence = flight.FlightServerError, "failed", str(error)
     facts: dict[str, Any] = {}
-    match error:
-        case flight.FlightError():
-            return error
-        case UnavailableError():
-            return _unavailable(error.code, str(error))
-        case ConfigError():
-            code = BAD_REQUEST
-            facts = {"member": error.option, "value": error.value, "why": error.why}
-        case DataLossError():
-            code = NOT_HELD
-            facts = {"wanted": error.wanted, "available": error.available, "why": error.why}
-        case OffsetConflictError():
-            code, facts = CONFLICT, _names(error) | {"offset": error.offset, "end": error.end}
-        case FencedError():
-            code, facts = FENCED, _names(error) | {"attempt": error.attempt}
-        case TransactionExistsError():
-            number, start, end = error.transaction
-            marker = {"number": number, "start": start, "end": end}
-            code, facts = TRANSACTION_EXISTS, _names(error) | marker
-        case DafkaError():
-            code = FAILED
-            _log.error("%s", error)
-        case _:
-            _log.error("a request over Flight failed", exc_info=error)
-            return _error(FAILED, f"{type(error).__name__}: {error}", {})
-    return _error(code, str(error), facts)
+    if isinstance(error, UnavailableError):
+        kind, code = flight.FlightUnavailableError, error.code
+    elif type(error) in _CODES:
+        code, facts = _CODES[type(error)], msgspec.to_builtins(error)
+    elif isinstance(error, DafkaError):
+        _log.error("%s", error)
+    else:
+        sentence = f"{type(error).__name__}: {error}"
+        _log.error("a request over Flight failed", exc_info=error)
+    if "why" in facts:
+        facts["why"] = _cut(facts["why"])
+    packed = pack({"error": code, "message": _cut(sentence), **facts})
+    return kind(_cut(sentence), extra_info=packed)
 
 
-def translated(
-    error: BaseException, store: str, topic: str = "", partition: str = ""
-) -> DafkaError:
-    """What a call's error means to whoever called ``store``."""
+def translated(error: BaseException, store: str) -> DafkaError:
+    """What an error of a call means to the caller of ``store``."""
     facts = _facts(error)
-    code = facts.get("error")
-    try:
-        if code == BAD_REQUEST:
-            return ConfigError(str(facts["member"]), facts["value"], str(facts["why"]))
-        if code == NOT_HELD:
-            available = None if facts["available"] is None else int(facts["available"])
-            why = f"{facts['why']} (store {store})"
-            return DataLossError(topic, partition, int(facts["wanted"]), available, why)
-        # A request may be about many partitions: the error says which one it is.
-        topic = str(facts.get("topic", topic))
-        partition = str(facts.get("partition", partition))
-        if code == CONFLICT:
-            offset, end = int(facts["offset"]), int(facts["end"])
-            return OffsetConflictError(topic, partition, offset, end)
-        if code == FENCED:
-            return FencedError(topic, partition, str(facts["attempt"]))
-        if code == TRANSACTION_EXISTS:
-            transaction = Transaction(int(facts["number"]), int(facts["start"]), int(facts["end"]))
-            return TransactionExistsError(topic, partition, transaction)
-    except (KeyError, TypeError, ValueError):
-        pass  # facts of another kind than ours; their sentence remains
+    kind = _KINDS.get(str(facts.get("error")))
+    if kind is DataLossError:
+        facts["why"] = f"{facts.get('why')} (store {store})"
+    if kind is not None:
+        with suppress(msgspec.ValidationError):  # of other facts than ours the sentence remains
+            return msgspec.convert(facts, kind)
     return StoreUnreachableError(store, str(facts.get("message") or _reason(error)))
-
-
-def _names(
-    error: OffsetConflictError | FencedError | TransactionExistsError,
-) -> dict[str, Any]:
-    return {"topic": error.topic, "partition": error.partition}
-
-
-def _error(code: str, sentence: str, facts: dict[str, Any]) -> flight.FlightError:
-    return flight.FlightServerError(_cut(sentence), extra_info=_packed(code, sentence, facts))
-
-
-def _unavailable(code: str, sentence: str) -> flight.FlightError:
-    return flight.FlightUnavailableError(_cut(sentence), extra_info=_packed(code, sentence, {}))
-
-
-def _packed(code: str, sentence: str, facts: dict[str, Any]) -> bytes:
-    facts = {"v": VERSION, "error": code, "message": _cut(sentence), **facts}
-    numbers = (int, float, type(None))
-    plain = {
-        # Names are never long, and must arrive as they are.
-        name: fact if isinstance(fact, numbers) or name in _NAMES else _cut(str(fact))
-        for name, fact in facts.items()
-    }
-    return json.dumps(plain).encode("ascii")
 
 
 def _facts(error: BaseException) -> dict[str, Any]:
     try:
         found = json.loads(getattr(error, "extra_info", b""))
-    except (ValueError, RecursionError, TypeError):
+    except (ValueError, RecursionError):
         return {}
     return found if isinstance(found, dict) and found.get("v") == VERSION else {}
 

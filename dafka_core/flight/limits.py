@@ -19,14 +19,14 @@ MAX_TIMES: Final = 1_000
 """Partitions of a request for offsets by timestamp: each is a search that reads some blocks."""
 
 MAX_TRANSACTIONS: Final = 10_000
-"""Partitions whose units one request asks for, commits or discards: a job's tasks, some times
-over.  All of a commit is one transaction."""
+"""Partitions of a request for transactions, of a commit or of a discard: several times the tasks
+of a job.  A commit is one txn of LMDB."""
 
 MAX_TRANSACTIONS_BYTES: Final = 8 << 20
-"""A body that names so many, with names of 255 characters."""
+"""The body of such a request, with names of 255 characters."""
 
 HEADS_PER_RESULT: Final = 10_000
-"""Entries in one result of an action, so that it stays a small message; the next has the rest."""
+"""Entries in one result of an action, which stays a small message; the next result has the rest."""
 
 MAX_BATCH_RECORDS: Final = MAX_BLOCK_RECORDS
 MAX_BATCH_BYTES: Final = MAX_BLOCK_BYTES
@@ -39,17 +39,17 @@ MAX_PUT_BATCH_BYTES: Final = MAX_BATCH_BYTES
 what the block has beside its values leaves no room."""
 
 MAX_PUT_RECORD_BYTES: Final = 256 << 20
-"""What nodes of the mesh take at most by default, and this record must reach them, too."""
+"""What nodes of the mesh take at most by default: a record that is put must reach them, too."""
 
 MAX_UNDER_WAY_BYTES: Final = 32 << 20
-"""Values of one put on their way to the disk: enough that the disk always has the next."""
+"""Values of one put on their way to the disk: enough that the disk always has the next batch."""
 
 MAX_GETS: Final = 64
 """Streams read at one time: each may keep a block in memory and holds a thread."""
 
 MAX_PUTS: Final = 32
 """Streams written at one time: each holds a thread and has a batch in hand, beside what all of
-them together have on its way to the disk."""
+them together have on the way to the disk."""
 
 MAX_WAITS: Final = 64
 """Actions that wait at one time: each holds a thread."""

@@ -1,4 +1,4 @@
-"""Short-circuit reads: the log of a store on this machine, mapped by who reads it."""
+"""Short-circuit reads: a reader on the store's machine maps the log itself."""
 
 from __future__ import annotations
 
@@ -7,29 +7,24 @@ import threading
 import time
 from collections.abc import Generator, Iterator
 from pathlib import Path
-from typing import Final, NamedTuple
+from typing import Final
 
-from dafka_core.errors import ClosedError, StoreError
-from dafka_core.flight import complete_range
-from dafka_core.flight.limits import MAX_BATCH_BYTES, MAX_BATCH_RECORDS
-from dafka_core.flight.request_members import check_names, check_range, checked_size
+from dafka_core.errors import ClosedError, DataLossError, StoreError
+from dafka_core.flight.requests import GetRequest
 from dafka_core.flight.store_location import SESSION_FILE, StoreLocation
-from dafka_core.records import RecordBatch, TopicPartition, coalesce
+from dafka_core.records import PartitionInfo, RecordBatch, TopicPartition, coalesce
 from dafka_core.storage import Log
 from dafka_core.storage.storage_errors import DATA_FILE
 
 SNAPSHOT_BYTES: Final = 64 << 20
 SNAPSHOT_S: Final = 2.0
-"""How long one moment of the log is read, at the most: the store cannot use again the space of
-what it merges or trims meanwhile."""
+"""How much is read of one snapshot, and for how long, at most: until it is closed the store cannot
+use again the space of what it merges or trims."""
 
 MAX_SESSION_BYTES: Final = 256
 """Of the file ``session``; a longer one is not a store's."""
 
-
-class _Opened(NamedTuple):
-    log: Log
-    file: tuple[int, int] | None
+_FileId = tuple[int, int] | None
 
 
 class LocalLogs:
@@ -37,55 +32,54 @@ class LocalLogs:
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._logs: dict[str, _Opened] = {}
+        self._logs: dict[str, tuple[Log, _FileId]] = {}
         self._process = os.getpid()
         self._closed = False
 
-    def open(self, place: StoreLocation) -> LocalLog | None:
-        """The log of a place; None unless it is of this machine, may be read, and is the one meant.
+    def open(self, location: StoreLocation) -> LocalLog | None:
+        """A store's log; None unless it is on this machine, can be read, and is the one meant.
 
-        The one meant has the place's session in its directory: another machine's directory, or
-        another container's, may have the same name.  None, too, in a process forked from one that
-        has opened logs.
+        The one meant has the location's session in its directory: a directory on another machine,
+        or in another container, may have the same name.  None, too, in a process forked from one
+        that has opened logs.
 
         Raises:
             ClosedError: after ``close``.
         """
-        if not (place.here and place.directory and place.session):
+        directory = location.directory
+        if not (location.here and directory and location.session):
             return None
         with self._lock:
             if self._closed:
                 raise ClosedError("local logs")
-            if self._inherited():
+            if self._inherited() or _session(directory) != location.session:
                 return None
-            if _session(place.directory) != place.session:
-                return None
-            known = self._logs.get(place.directory)
-            if known is not None and known.file == _file(place.directory):
-                return LocalLog(known.log)
-            # What reads the one of before goes on; it is closed when nothing refers to it.
-            self._logs.pop(place.directory, None)
+            known = self._logs.get(directory)
+            if known is not None and known[1] == _file_id(directory):
+                return LocalLog(known[0])
+            # Reads of the earlier log go on; it is closed when nothing refers to it.
+            self._logs.pop(directory, None)
             try:
-                log = Log(place.directory, read_only=True)
+                log = Log(directory, read_only=True)
             except StoreError:
                 return None
-            self._logs[place.directory] = _Opened(log, _file(place.directory))
-        return LocalLog(log)
+            self._logs[directory] = log, _file_id(directory)
+            return LocalLog(log)
 
     def close(self) -> None:
-        """Closes all; what was handed out stays valid.  May be repeated."""
+        """Closes all logs; what was handed out stays valid.  May be repeated."""
         with self._lock:
             self._closed = True
             if self._inherited():
                 return
             logs, self._logs = self._logs, {}
-        for opened in logs.values():
-            opened.log.close()
+        for log, _ in logs.values():
+            log.close()
 
     def _inherited(self) -> bool:
         """Whether the logs are those of the process that forked this one.
 
-        LMDB can neither use nor close them here, nor open them again.
+        LMDB can neither use nor close them here, nor open them again (lmdb.h, "Caveats").
         """
         if not self._logs:
             self._process = os.getpid()
@@ -99,13 +93,7 @@ class LocalLog:
         self._log = log
 
     def read(
-        self,
-        tp: TopicPartition,
-        start: int,
-        end: int,
-        *,
-        max_records: int,
-        max_bytes: int,
+        self, tp: TopicPartition, start: int, end: int, *, max_records: int, max_bytes: int
     ) -> Generator[RecordBatch]:
         """The records from ``start`` up to ``end`` (exclusive), in order and complete.
 
@@ -113,42 +101,49 @@ class LocalLog:
         of them soon.  Sizes are as those of ``StoreClient.read``.
 
         Raises:
-            ConfigError: an argument cannot be used; at once.
+            InvalidRequestError: an argument cannot be used; at once.
             DataLossError: the log does not hold all of the range.
             StoreError: a block is damaged.
             ClosedError: the ``LocalLogs`` it is of is closed.
         """
-        check_names(*tp)
-        check_range(start, end)
-        records = checked_size("max_records", max_records, MAX_BATCH_RECORDS)
-        size_bytes = checked_size("max_bytes", max_bytes, MAX_BATCH_BYTES)
-        return self._read(tp, start, end, records, size_bytes)
+        request = GetRequest(*tp, start, end, max_records=max_records, max_bytes=max_bytes)
+        return self._read(request.fitted())
 
-    def _read(
-        self,
-        tp: TopicPartition,
-        start: int,
-        end: int,
-        max_records: int,
-        max_bytes: int,
-    ) -> Generator[RecordBatch]:
-        at = start
-        while at < end:
-            taken = self._taken(tp, at, end)
-            for batch in coalesce(taken, max_records, max_bytes):
-                yield from batch.split(max_records, max_bytes)
+    def _read(self, request: GetRequest) -> Generator[RecordBatch]:
+        at = request.start
+        while at < request.end:
+            blocks = self._blocks(request.tp, at, request.end)
+            for batch in coalesce(blocks, request.max_records, request.max_bytes):
+                yield from batch.split(request.max_records, request.max_bytes)
                 at = batch.end
 
-    def _taken(self, tp: TopicPartition, start: int, end: int) -> Iterator[RecordBatch]:
+    def _blocks(self, tp: TopicPartition, start: int, end: int) -> Iterator[RecordBatch]:
         """The batches of one snapshot, which ends after a while."""
         deadline = time.monotonic() + SNAPSHOT_S
         left_bytes = SNAPSHOT_BYTES
         with self._log.snapshot() as snapshot:
-            for batch in complete_range.batches(snapshot, tp, start, end):
+            check_held(snapshot.info(tp), tp, start, end)
+            for batch in snapshot.read(tp, start, end):
                 yield batch
                 left_bytes -= batch.values.size_bytes
                 if left_bytes <= 0 or time.monotonic() > deadline:
                     return
+
+
+def check_held(held: PartitionInfo | None, tp: TopicPartition, start: int, end: int) -> None:
+    """Raises DataLossError unless the records from ``start`` up to ``end`` are held.
+
+    Its ``available`` is the first offset held where the range begins before it, else None; its
+    ``wanted`` is the first offset of the range that is not held.
+    """
+    if held is None:
+        held = PartitionInfo(*tp, 0, 0)
+    if start < held.earliest and start < end:
+        why = "the store has no records before it"
+        raise DataLossError(*tp, start, held.earliest, why)
+    if end > held.end:
+        why = f"the store has the records from {held.earliest} up to {held.end} (exclusive)"
+        raise DataLossError(*tp, max(start, held.end), None, why)
 
 
 def _session(directory: str) -> str | None:
@@ -159,7 +154,7 @@ def _session(directory: str) -> str | None:
         return None
 
 
-def _file(directory: str) -> tuple[int, int] | None:
+def _file_id(directory: str) -> _FileId:
     """What tells the store's file from one that has been put in its place."""
     try:
         found = (Path(directory) / DATA_FILE).stat()

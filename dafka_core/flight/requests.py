@@ -1,143 +1,86 @@
-"""What a Flight client asks, as versioned JSON: tickets, descriptors, criteria and actions.
+"""What a Flight client asks (docs/flight.md): tickets, descriptors, criteria and actions.
 
-Every request is an object with a member ``v``, the version (1).  An unknown member is refused, so
-that a misspelt one is not passed over.  A class below declares each member with its check, in
-the order in which they are looked at; ``members.py`` packs and parses by it.
+A field's type says what msgspec takes.  A member that is its default is left out, and is the
+default when it is left out.  An unknown member is refused, so that a misspelt one is not passed
+over.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Annotated, ClassVar, Final, NamedTuple, Self
+from collections.abc import Callable, Sequence
+from typing import Annotated, ClassVar, Final, Self
 
-from dafka_core.errors import ConfigError
-from dafka_core.flight.limits import (
-    MAX_BATCH_BYTES,
-    MAX_BATCH_RECORDS,
-    MAX_NAMES,
-    MAX_REQUEST_BYTES,
-    MAX_TIMES,
-    MAX_TRANSACTIONS,
-    MAX_TRANSACTIONS_BYTES,
-)
-from dafka_core.flight.request_members import (
-    DEFAULT_COLUMNS,
-    Request,
-    check_range,
-    checked_attempt,
-    checked_columns,
-    checked_flag,
-    checked_offset,
-    checked_partition,
-    checked_row,
-    checked_seconds,
-    checked_store,
-    checked_topic,
-    checked_transaction,
-    checked_version,
-    rows_of,
-    up_to,
-    whole,
-)
-from dafka_core.flight.store_location import short
-from dafka_core.records import NO_VERSION, StagedTransaction, TopicPartition, Transaction
+from msgspec import Meta
+from msgspec.structs import replace
 
-HEADS_ACTION: Final = "dafka.heads.v1"
-OFFSETS_ACTION: Final = "dafka.offsets.v1"
-WAIT_ACTION: Final = "dafka.wait.v1"
-TRANSACTIONS_ACTION: Final = "dafka.transactions.v1"
-COMMIT_ACTION: Final = "dafka.commit.v1"
-DISCARD_ACTION: Final = "dafka.discard.v1"
-STORES_ACTION: Final = "dafka.stores.v1"
-DESCRIBE_ACTION: Final = "dafka.describe.v1"
+from dafka_core.errors import InvalidRequestError, ProtocolError
+from dafka_core.flight import limits
+from dafka_core.flight.columns import COLUMNS, DEFAULT_COLUMNS
+from dafka_core.flight.json_messages import JsonMessage, nearest, short
+from dafka_core.protocol.limits import MAX_SEQUENCE
+from dafka_core.protocol.validation import check_address, check_topic
+from dafka_core.records import NO_VERSION, TopicPartition
 
-_MIN_TIME_US, _MAX_TIME_US = -(2**63), 2**63 - 1
+MAX_OFFSET: Final = MAX_SEQUENCE + 1
+"""The highest ``end`` there can be."""
+
+Offset = Annotated[int, Meta(ge=0, le=MAX_OFFSET)]
+Version = Annotated[int, Meta(ge=NO_VERSION, le=MAX_SEQUENCE)]
+TimeUs = Annotated[int, Meta(ge=-(2**63), le=2**63 - 1)]
+Attempt = Annotated[str, Meta(pattern=r"^(?!0{32})[0-9A-F]{32}\Z")]
+MaxRecords = Annotated[int, Meta(ge=1, le=limits.MAX_BATCH_RECORDS)]
+MaxBytes = Annotated[int, Meta(ge=1, le=limits.MAX_BATCH_BYTES)]
 
 
-class PartitionTime(NamedTuple):
-    """A time of a partition, in microseconds since the epoch UTC."""
+class Request(
+    JsonMessage, frozen=True, forbid_unknown_fields=True, omit_defaults=True, kw_only=True
+):
+    """What all requests share: ``store`` is the one meant, if another one must not answer."""
 
-    topic: str
-    partition: str
-    timestamp_us: int
+    what: ClassVar[str] = "command"
+    largest_bytes: ClassVar[int] = limits.MAX_REQUEST_BYTES
+    may_be_empty: ClassVar[bool] = False
+    """Whether no octets at all are the request with all defaults."""
+    rows: ClassVar[str] = ""
+    """The member, if any, whose rows begin with a topic and a partition."""
 
-    @property
-    def tp(self) -> TopicPartition:
-        """The partition."""
-        return TopicPartition(self.topic, self.partition)
+    store: str = ""
 
+    @classmethod
+    def parse(cls, packed: str | bytes) -> Self:
+        """See ``JsonMessage.parse``."""
+        if len(packed) > cls.largest_bytes:
+            why = f"must have at most {cls.largest_bytes} bytes"
+            raise InvalidRequestError(cls.what, f"{len(packed)} bytes", why)
+        if not packed and cls.may_be_empty:
+            return cls()
+        request = super().parse(packed)
+        request.check()
+        return request
 
-class StagedAttempt(NamedTuple):
-    """What an attempt has staged in a partition."""
+    def checked(self) -> Self:
+        """The request as the store will have it.
 
-    topic: str
-    partition: str
-    attempt: str
+        Raises:
+            InvalidRequestError: the store would refuse it.
+        """
+        return self.parse(self.packed())
 
-    @property
-    def tp(self) -> TopicPartition:
-        """The partition."""
-        return TopicPartition(self.topic, self.partition)
-
-
-def checked_moment(member: str, row: object) -> PartitionTime:
-    """The moment that a row of three is.
-
-    Raises:
-        ConfigError: it is none.
-    """
-    topic, partition, time_us = checked_row(member, row, "topic, partition, microseconds")
-    return PartitionTime(
-        checked_topic(member, topic),
-        checked_partition(member, partition),
-        whole(member, time_us, _MIN_TIME_US, _MAX_TIME_US),
-    )
-
-
-def checked_names(member: str, row: object) -> TopicPartition:
-    """The names of a partition that a row of two is.
-
-    Raises:
-        ConfigError: it is none.
-    """
-    topic, partition = checked_row(member, row, "topic, partition")
-    return TopicPartition(checked_topic(member, topic), checked_partition(member, partition))
+    def check(self) -> None:
+        """Raises InvalidRequestError for what the fields' types do not say."""
+        _check_name("topic", getattr(self, "topic", None))
+        _check_name("partition", getattr(self, "partition", None), check_address)
+        _check_columns(getattr(self, "columns", DEFAULT_COLUMNS))
+        for topic in getattr(self, "topics", None) or ():
+            _check_name("topics", topic)
+        for topic, partition, *_ in getattr(self, self.rows, ()):
+            _check_name(self.rows, topic)
+            _check_name(self.rows, partition, check_address)
 
 
-def checked_stage(member: str, row: object) -> StagedAttempt:
-    """The stage that a row of three is.
-
-    Raises:
-        ConfigError: it is none.
-    """
-    topic, partition, attempt = checked_row(member, row, "topic, partition, attempt")
-    return StagedAttempt(
-        checked_topic(member, topic),
-        checked_partition(member, partition),
-        checked_attempt(member, attempt),
-    )
-
-
-def checked_commit(member: str, row: object) -> StagedTransaction:
-    """The unit to be committed that a row of six is.
-
-    Raises:
-        ConfigError: it is none.
-    """
-    names = "topic, partition, attempt, start, end, number"
-    topic, partition, attempt, start, end, version = checked_row(member, row, names)
-    stage = checked_stage(member, (topic, partition, attempt))
-    start, end = checked_offset(member, start), checked_offset(member, end)
-    if start >= end:
-        raise ConfigError(member, short(row), "must have records: start below end")
-    return StagedTransaction(*stage, start, end, checked_version(member, version))
-
-
-class _OfPartition:
+class _PartitionRequest(Request, frozen=True):
     """A request about one partition."""
 
-    __slots__ = ()
     topic: str
     partition: str
 
@@ -147,191 +90,224 @@ class _OfPartition:
         return TopicPartition(self.topic, self.partition)
 
 
-Topic = Annotated[str, checked_topic]
-Partition = Annotated[str, checked_partition]
-Offset = Annotated[int, checked_offset]
-Columns = Annotated[tuple[str, ...], checked_columns]
-Records = Annotated[int, up_to(MAX_BATCH_RECORDS)]
-Bytes = Annotated[int, up_to(MAX_BATCH_BYTES)]
-Store = Annotated[str, checked_store]
-
-
-@dataclass(frozen=True, slots=True)
-class GetRequest(_OfPartition, Request):
+class GetRequest(_PartitionRequest, frozen=True):
     """A ticket: the records from ``start`` up to ``end`` (exclusive) of one partition.
 
     ``columns`` says which columns the batches have, ``times`` whether each batch's metadata says
-    when its records were stored; ``max_records`` and ``max_bytes`` (of values) are a batch's
-    largest size.  ``store`` is the store meant, if another one must not answer.
+    when its records were stored.  A batch has at most ``max_records``, and at most ``max_bytes``
+    of values unless it is one record.
     """
 
-    _what: ClassVar = "ticket"
-    _largest_bytes: ClassVar = MAX_REQUEST_BYTES
+    what: ClassVar[str] = "ticket"
 
-    topic: Topic
-    partition: Partition
     start: Offset
     end: Offset
-    columns: Columns = DEFAULT_COLUMNS
-    times: Annotated[bool, checked_flag] = False
-    max_records: Records = MAX_BATCH_RECORDS
-    max_bytes: Bytes = MAX_BATCH_BYTES
-    store: Store = ""
+    columns: tuple[str, ...] = DEFAULT_COLUMNS
+    times: bool = False
+    max_records: MaxRecords = limits.MAX_BATCH_RECORDS
+    max_bytes: MaxBytes = limits.MAX_BATCH_BYTES
+
+    def fitted(self) -> Self:
+        """The request of a caller, who may want larger batches than there are.
+
+        Raises:
+            InvalidRequestError: an argument cannot be used.
+        """
+        max_records = _at_most(limits.MAX_BATCH_RECORDS, self.max_records)
+        max_bytes = _at_most(limits.MAX_BATCH_BYTES, self.max_bytes)
+        return replace(self, max_records=max_records, max_bytes=max_bytes).checked()
 
     def check(self) -> None:
         """The range is one."""
-        check_range(self.start, self.end)
+        super().check()
+        if self.start > self.end:
+            why = f"must not be below start, which is {self.start}"
+            raise InvalidRequestError("end", self.end, why)
 
 
-@dataclass(frozen=True, slots=True)
-class PutRequest(_OfPartition, Request):
+class PutRequest(_PartitionRequest, frozen=True):
     """The descriptor of a put: its first record becomes offset ``start`` of the partition.
 
-    With an ``attempt`` the records are staged, for the unit of that number if it has one.
+    With an ``attempt`` the records are staged, for the transaction of that ``version`` if it has
+    one.
     """
 
-    _what: ClassVar = "command"
-    _largest_bytes: ClassVar = MAX_REQUEST_BYTES
-
-    topic: Topic
-    partition: Partition
     start: Offset
-    attempt: Annotated[str, checked_attempt] = ""
-    transaction: Annotated[int, checked_version] = NO_VERSION
-    store: Store = ""
+    attempt: Attempt = ""
+    version: Version = NO_VERSION
 
     def check(self) -> None:
-        """A unit is what an attempt stages."""
-        if self.transaction != NO_VERSION and not self.attempt:
-            raise ConfigError("transaction", self.transaction, "is staged: name the 'attempt', too")
+        """A transaction is what an attempt stages."""
+        super().check()
+        if self.version != NO_VERSION and not self.attempt:
+            raise InvalidRequestError("version", self.version, "is staged: name the 'attempt', too")
 
 
-@dataclass(frozen=True, slots=True)
-class InfoRequest(Request):
+class InfoRequest(Request, frozen=True):
     """The descriptor of a topic, or of one of its partitions.
 
     The other members become those of the tickets that the answer contains.
     """
 
-    _what: ClassVar = "command"
-    _largest_bytes: ClassVar = MAX_REQUEST_BYTES
-
-    topic: Topic
-    partition: Annotated[str | None, checked_partition] = None
-    columns: Columns = DEFAULT_COLUMNS
-    max_records: Records = MAX_BATCH_RECORDS
-    max_bytes: Bytes = MAX_BATCH_BYTES
-
-    @classmethod
-    def of_path(cls, path: Sequence[bytes]) -> Self:
-        """The request in a descriptor's path: a topic, or a topic and a partition.
-
-        Raises:
-            ConfigError: see the module.
-        """
-        shown = [each.decode("utf-8", "replace") for each in path[:3]]
-        if len(path) not in (1, 2):
-            raise ConfigError("path", short(shown), "must be [topic] or [topic, partition]")
-        names = [each.decode("utf-8", "surrogateescape") for each in path]
-        topic = checked_topic("path", names[0])
-        return cls(topic, checked_partition("path", names[1]) if len(names) == 2 else None)
+    topic: str
+    partition: str | None = None
+    columns: tuple[str, ...] = DEFAULT_COLUMNS
+    max_records: MaxRecords = limits.MAX_BATCH_RECORDS
+    max_bytes: MaxBytes = limits.MAX_BATCH_BYTES
 
 
-@dataclass(frozen=True, slots=True)
-class Criteria(Request):
+class Criteria(Request, frozen=True):
     """Which partitions to list: all, or those of one topic."""
 
-    _what: ClassVar = "criteria"
-    _largest_bytes: ClassVar = MAX_REQUEST_BYTES
-    _may_be_empty: ClassVar = True
+    what: ClassVar[str] = "criteria"
+    may_be_empty: ClassVar[bool] = True
 
-    topic: Annotated[str | None, checked_topic] = None
-
-
-@dataclass(frozen=True, slots=True)
-class HeadsRequest(Request):
-    """What the store holds: of these topics, or of all (None)."""
-
-    topics: Annotated[tuple[str, ...] | None, rows_of(checked_topic, MAX_NAMES)] = None
-    store: Store = ""
+    topic: str | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class OffsetsRequest(Request):
-    """The first offsets that were stored at these times or later."""
+class ActionRequest(Request, frozen=True):
+    """The body of an action; a subclass's docstring is what ListActions says of it."""
 
-    times: Annotated[tuple[PartitionTime, ...], rows_of(checked_moment, MAX_TIMES)]
-    store: Store = ""
+    what: ClassVar[str] = "body"
+    largest_bytes: ClassVar[int] = limits.MAX_ACTION_BYTES
+    action: ClassVar[str]
 
 
-@dataclass(frozen=True, slots=True)
-class WaitRequest(_OfPartition, Request):
-    """Wait until the partition has its records up to ``end`` on disk, but ``timeout_s``.
+class HeadsRequest(ActionRequest, frozen=True):
+    """What the store holds of these topics, or of all.
 
-    With a ``transaction`` also until the marker says that it has that one, or a newer one.
+    {v, topics?} -> {v, heads: [[topic, partition, earliest, end], ...]}, in several results if
+    they are many
     """
 
-    topic: Topic
-    partition: Partition
+    action: ClassVar[str] = "dafka.heads.v1"
+
+    topics: Annotated[tuple[str, ...], Meta(max_length=limits.MAX_NAMES)] | None = None
+
+
+class OffsetsRequest(ActionRequest, frozen=True):
+    """The first offsets that were stored at a time (since the epoch UTC) or later.
+
+    {v, times: [[topic, partition, microseconds], ...]} -> {v, offsets: [offset or null, ...]}
+    """
+
+    action: ClassVar[str] = "dafka.offsets.v1"
+    rows: ClassVar[str] = "times"
+
+    times: Annotated[tuple[tuple[str, str, TimeUs], ...], Meta(max_length=limits.MAX_TIMES)]
+
+
+class WaitRequest(ActionRequest, _PartitionRequest, frozen=True):
+    """Wait until records are on disk, and a transaction or a newer one is the partition's last.
+
+    {v, topic, partition, end, timeout_s, transaction: [version, start, end]?} -> {v, end}, which is
+    lower when the time has passed
+    """
+
+    action: ClassVar[str] = "dafka.wait.v1"
+
     end: Offset
-    timeout_s: Annotated[float, checked_seconds]
-    transaction: Annotated[Transaction | None, checked_transaction] = None
-    store: Store = ""
+    timeout_s: Annotated[float, Meta(ge=0, le=limits.MAX_WAIT_S)]
+    transaction: tuple[Annotated[int, Meta(ge=0, le=MAX_SEQUENCE)], Offset, Offset] | None = None
 
     def check(self) -> None:
-        """A unit is among the records that are waited for."""
-        if self.transaction is not None and self.transaction.end > self.end:
-            raise ConfigError(
-                "transaction", list(self.transaction), f"must not end above end, {self.end}"
-            )
+        """The transaction's records are among those that are waited for."""
+        super().check()
+        if self.transaction is not None and not (
+            self.transaction[1] < self.transaction[2] <= self.end
+        ):
+            why = f"must have start below end, and end not above {self.end}"
+            raise InvalidRequestError("transaction", list(self.transaction), why)
 
 
-@dataclass(frozen=True, slots=True)
-class TransactionsRequest(Request):
-    """How far the units of these partitions are."""
+class TransactionsRequest(ActionRequest, frozen=True):
+    """How far the transactions of partitions are.
 
-    _largest_bytes: ClassVar = MAX_TRANSACTIONS_BYTES
+    {v, partitions: [[topic, partition], ...]} -> {v, transactions: [[end, staged end, attempt,
+    [version, start, end] or null], ...]}
+    """
 
-    partitions: Annotated[tuple[TopicPartition, ...], rows_of(checked_names, MAX_TRANSACTIONS)]
-    store: Store = ""
+    action: ClassVar[str] = "dafka.transactions.v1"
+    rows: ClassVar[str] = "partitions"
+    largest_bytes: ClassVar[int] = limits.MAX_TRANSACTIONS_BYTES
+
+    partitions: Annotated[tuple[TopicPartition, ...], Meta(max_length=limits.MAX_TRANSACTIONS)]
 
 
-@dataclass(frozen=True, slots=True)
-class CommitRequest(Request):
-    """Make what was staged visible, all of it or nothing."""
+class CommitRequest(ActionRequest, frozen=True):
+    """Make what was staged visible, all of it or nothing.
 
-    _largest_bytes: ClassVar = MAX_TRANSACTIONS_BYTES
+    {v, transactions: [[topic, partition, attempt, start, end, version], ...]} -> {v}
+    """
+
+    action: ClassVar[str] = "dafka.commit.v1"
+    rows: ClassVar[str] = "transactions"
+    largest_bytes: ClassVar[int] = limits.MAX_TRANSACTIONS_BYTES
 
     transactions: Annotated[
-        tuple[StagedTransaction, ...], rows_of(checked_commit, MAX_TRANSACTIONS)
+        tuple[tuple[str, str, Attempt, Offset, Offset, Version], ...],
+        Meta(max_length=limits.MAX_TRANSACTIONS),
     ]
-    store: Store = ""
 
     def check(self) -> None:
-        """A partition has one unit at a time."""
+        """Each transaction has records, and is the only one of its partition."""
+        super().check()
         seen: set[tuple[str, str]] = set()
-        for transaction in self.transactions:
-            if transaction[:2] in seen:
-                raise ConfigError(
-                    "transactions", short(list(transaction)), "names a partition twice"
-                )
-            seen.add(transaction[:2])
+        for row in self.transactions:
+            topic, partition, _, start, end, _ = row
+            if start >= end:
+                why = "must have records: start below end"
+                raise InvalidRequestError("transactions", short(list(row)), why)
+            if (topic, partition) in seen:
+                why = "names a partition twice"
+                raise InvalidRequestError("transactions", short(list(row)), why)
+            seen.add((topic, partition))
 
 
-@dataclass(frozen=True, slots=True)
-class DiscardRequest(Request):
-    """Give up what was staged."""
+class DiscardRequest(ActionRequest, frozen=True):
+    """Give up what attempts have staged: {v, stages: [[topic, partition, attempt], ...]} -> {v}."""
 
-    _largest_bytes: ClassVar = MAX_TRANSACTIONS_BYTES
+    action: ClassVar[str] = "dafka.discard.v1"
+    rows: ClassVar[str] = "stages"
+    largest_bytes: ClassVar[int] = limits.MAX_TRANSACTIONS_BYTES
 
-    stages: Annotated[tuple[StagedAttempt, ...], rows_of(checked_stage, MAX_TRANSACTIONS)]
-    store: Store = ""
+    stages: Annotated[
+        tuple[tuple[str, str, Attempt], ...], Meta(max_length=limits.MAX_TRANSACTIONS)
+    ]
 
 
-@dataclass(frozen=True, slots=True)
-class PlainRequest(Request):
-    """An action that takes nothing; its body may be empty."""
+class StoresRequest(ActionRequest, frozen=True):
+    """Where the stores are that this store knows of, itself included: {v}? -> a location each."""
 
-    _may_be_empty: ClassVar = True
+    action: ClassVar[str] = "dafka.stores.v1"
+    may_be_empty: ClassVar[bool] = True
 
-    store: Store = ""
+
+class DescribeRequest(ActionRequest, frozen=True):
+    """Where this store is: {v}? -> {v, store, locations, directory, machine, session}."""
+
+    action: ClassVar[str] = "dafka.describe.v1"
+    may_be_empty: ClassVar[bool] = True
+
+
+def _check_name(member: str, name: str | None, check: Callable[[str], None] = check_topic) -> None:
+    try:
+        if name is not None:
+            check(name)
+    except ProtocolError as error:
+        raise InvalidRequestError(member, short(name), error.reason) from error
+
+
+def _check_columns(names: Sequence[str]) -> None:
+    if not names:
+        raise InvalidRequestError("columns", [], f"must name some of {', '.join(COLUMNS)}")
+    for index, name in enumerate(names):
+        if name not in COLUMNS:
+            raise InvalidRequestError("columns", short(name), nearest(name, COLUMNS))
+        if name in names[:index]:
+            raise InvalidRequestError("columns", name, "is there twice")
+
+
+def _at_most(most: int, size: int) -> int:
+    # What is no number is refused with the member's name.
+    return min(most, size) if type(size) is int else size

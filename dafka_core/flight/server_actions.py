@@ -1,191 +1,160 @@
-"""The service's actions: one request, one answer, both JSON."""
+"""The service's actions: one request, one answer or several, all of them JSON."""
 
 from __future__ import annotations
 
-import json
 import time
-from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import Future
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future, wait
+from inspect import cleandoc
 from typing import Any, Final, NamedTuple
 
-from dafka_core.flight.limits import HEADS_PER_RESULT, MAX_LOCATIONS_LISTED
-from dafka_core.flight.request_members import VERSION
+from dafka_core.errors import InvalidRequestError
+from dafka_core.flight.json_messages import (
+    Done,
+    DurableEnd,
+    Heads,
+    JsonMessage,
+    Offsets,
+    TransactionStates,
+    nearest,
+    short,
+)
+from dafka_core.flight.limits import HEADS_PER_RESULT
 from dafka_core.flight.requests import (
-    COMMIT_ACTION,
-    DESCRIBE_ACTION,
-    DISCARD_ACTION,
-    HEADS_ACTION,
-    OFFSETS_ACTION,
-    STORES_ACTION,
-    TRANSACTIONS_ACTION,
-    WAIT_ACTION,
+    ActionRequest,
+    CommitRequest,
+    DescribeRequest,
+    DiscardRequest,
     HeadsRequest,
     OffsetsRequest,
+    StoresRequest,
     TransactionsRequest,
     WaitRequest,
 )
-from dafka_core.flight.store_backend import StoreBackend
-from dafka_core.records import PartitionInfo, Transaction, TransactionState
-from dafka_core.storage import Log
+from dafka_core.flight.server_context import ServerContext
+from dafka_core.log_entries import Discard
+from dafka_core.records import StagedTransaction, TopicPartition, Transaction
 
 WAIT_STEP_S: Final = 0.5
-"""How often a wait looks whether its client is still there."""
+"""How often an action that waits looks whether its client is there, and the service open."""
 
-DESCRIPTIONS: Final = {
-    HEADS_ACTION: "What the store holds of many topics: {v, topics?} -> {v, heads: [[topic, "
-    "partition, earliest, end], ...]}, in several results if they are many",
-    OFFSETS_ACTION: "The first offsets stored at a time or later: {v, times: [[topic, partition, "
-    "microseconds], ...]} -> {v, offsets: [offset or null, ...]}",
-    WAIT_ACTION: "Wait until records are on disk: {v, topic, partition, end, timeout_s, unit?} -> "
-    "{v, end}, which is lower when the time has passed",
-    TRANSACTIONS_ACTION: "How far units are: {v, partitions: [[topic, partition], ...]} -> {v, units: "
-    "[[end, staged end, attempt, [number, start, end] or null], ...]}",
-    COMMIT_ACTION: "Make what was staged visible, all or nothing: {v, units: [[topic, partition, "
-    "attempt, start, end, number], ...]} -> {v}",
-    DISCARD_ACTION: "Give up what was staged: {v, stages: [[topic, partition, attempt], ...]} -> "
-    "{v}",
-    STORES_ACTION: "The stores that this store knows of, itself included: {v}? -> a place each",
-    DESCRIBE_ACTION: "Where this store can be read in bulk: {v}? -> {v, store, locations, "
-    "directory, machine, session}",
-}
+IsGone = Callable[[], bool]
+"""Says whether the client has gone."""
 
 
-class ActionCall(NamedTuple):
-    """What an action must know of its call: whether it is still wanted, and allowed."""
+class Action(NamedTuple):
+    """The class of an action's request, which has the action's name, and what answers it."""
 
-    is_gone: Callable[[], bool]
-    check_open: Callable[[], None]
+    request: type[ActionRequest]
+    answers: Callable[[ServerContext, Any, IsGone], Iterator[JsonMessage]]
 
 
-def heads(log: Log, request: HeadsRequest) -> Iterator[bytes]:
-    """What is held of each partition."""
+def descriptions() -> list[tuple[str, str]]:
+    """What a client is told of each action: its name, and its request's docstring."""
+    return [(name, cleandoc(each.request.__doc__ or "")) for name, each in ACTIONS.items()]
+
+
+def act(context: ServerContext, name: str, body: bytes, is_gone: IsGone) -> Iterator[bytes]:
+    """The results of an action.
+
+    Raises:
+        InvalidRequestError: there is no such action, or its body is none.
+        DafkaError: the action failed.
+    """
+    action = ACTIONS.get(name)
+    if action is None:
+        raise InvalidRequestError("action", short(name), nearest(name, ACTIONS))
+    request = context.parse(action.request, body)
+    for answer in action.answers(context, request, is_gone):
+        yield answer.packed()
+
+
+def _heads(context: ServerContext, request: HeadsRequest, is_gone: IsGone) -> Iterator[Heads]:
+    log = context.log
     if request.topics is None:
         found = log.partitions()
     else:
-        # Each one once, whatever was asked.
-        found = [info for topic in dict.fromkeys(request.topics) for info in log.partitions(topic)]
+        topics = dict.fromkeys(request.topics)  # each of them once
+        found = [info for topic in topics for info in log.partitions(topic)]
     for start in range(0, len(found), HEADS_PER_RESULT) or (0,):
-        yield _packed(heads=found[start : start + HEADS_PER_RESULT])
+        yield Heads(tuple(found[start : start + HEADS_PER_RESULT]))
 
 
-def offsets(log: Log, request: OffsetsRequest, caller: ActionCall) -> bytes:
-    """The offset for each moment; null where nothing was stored then or later."""
+def _offsets(context: ServerContext, request: OffsetsRequest, is_gone: IsGone) -> Iterator[Offsets]:
     found: list[int | None] = []
-    for moment in request.times:
-        caller.check_open()
-        if caller.is_gone():
-            break
-        found.append(log.offset_for_time(moment.tp, moment.timestamp_us))
-    return _packed(offsets=found)
+    for topic, partition, time_us in request.times:
+        context.check_open()
+        if is_gone():
+            return
+        found.append(context.log.offset_for_time(TopicPartition(topic, partition), time_us))
+    yield Offsets(tuple(found))
 
 
-def wait(host: StoreBackend, request: WaitRequest, caller: ActionCall) -> bytes:
-    """How far the partition is, when it is as far as asked for or the time has passed."""
+def _wait(context: ServerContext, request: WaitRequest, is_gone: IsGone) -> Iterator[DurableEnd]:
+    transaction = None if request.transaction is None else Transaction(*request.transaction)
     deadline = time.monotonic() + request.timeout_s
-    while True:
-        caller.check_open()
-        remaining_s = min(max(deadline - time.monotonic(), 0), WAIT_STEP_S)
-        end = host.wait(request.tp, request.end, remaining_s, request.transaction)
-        if end >= request.end or time.monotonic() >= deadline or caller.is_gone():
-            return _packed(end=end)
+    with context.waits.take():
+        while True:
+            context.check_open()
+            step_s = min(max(deadline - time.monotonic(), 0), WAIT_STEP_S)
+            end = context.backend.wait(request.tp, request.end, step_s, transaction)
+            if end >= request.end or time.monotonic() >= deadline or is_gone():
+                break
+    yield DurableEnd(end)
 
 
-def transaction_states(host: StoreBackend, request: TransactionsRequest) -> bytes:
-    """How far each partition is."""
-    return _packed(transactions=host.transaction_states(request.partitions))
+def _transaction_states(
+    context: ServerContext, request: TransactionsRequest, is_gone: IsGone
+) -> Iterator[TransactionStates]:
+    yield TransactionStates(tuple(map(context.log.transaction_state, request.partitions)))
 
 
-def finish(promise: Future[None], caller: ActionCall) -> bytes:
-    """An answer that says nothing but that it is done; whether anybody still wants it or not."""
-    while True:
-        try:
-            promise.result(WAIT_STEP_S)
-        except TimeoutError:
-            if promise.done():
-                raise
-            caller.check_open()
-        else:
-            return _packed()
+def _commit(context: ServerContext, request: CommitRequest, is_gone: IsGone) -> Iterator[Done]:
+    with context.commits.take():
+        staged = [StagedTransaction(*row) for row in request.transactions]
+        yield _done(context, context.backend.commit(staged))
 
 
-def stores(host: StoreBackend) -> Iterator[bytes]:
-    """The places known, one a result."""
-    for place in host.places()[:MAX_LOCATIONS_LISTED]:
-        yield place.as_json().encode("ascii")
+def _discard(context: ServerContext, request: DiscardRequest, is_gone: IsGone) -> Iterator[Done]:
+    with context.commits.take():
+        discards = [
+            Discard(TopicPartition(topic, partition), attempt)
+            for topic, partition, attempt in request.stages
+        ]
+        yield _done(context, context.backend.discard(discards))
 
 
-def parse_heads(results: Sequence[bytes]) -> list[PartitionInfo]:
-    """The answer of ``heads``.
-
-    Raises:
-        ValueError: it is none.
-    """
-    rows = [row for result in results for row in _members(result)["heads"]]
-    return [PartitionInfo(str(row[0]), str(row[1]), int(row[2]), int(row[3])) for row in rows]
+def _done(context: ServerContext, future: Future[None]) -> Done:
+    """Waits until it is on disk, even if the client has gone meanwhile."""
+    while not wait([future], WAIT_STEP_S).done:
+        context.check_open()
+    future.result()
+    return Done()
 
 
-def parse_offsets(results: Sequence[bytes]) -> list[int | None]:
-    """The answer of ``offsets``.
-
-    Raises:
-        ValueError: it is none.
-    """
-    rows = [row for result in results for row in _members(result)["offsets"]]
-    return [None if row is None else int(row) for row in rows]
+def _stores(
+    context: ServerContext, request: StoresRequest, is_gone: IsGone
+) -> Iterator[JsonMessage]:
+    yield from context.store_locations()
 
 
-def parse_transactions(result: bytes) -> list[TransactionState]:
-    """The answer of ``transactions``.
-
-    Raises:
-        ValueError: it is none.
-    """
-    return [
-        TransactionState(
-            int(end),
-            int(staged_end),
-            str(attempt),
-            Transaction(*map(int, transaction)) if transaction else None,
-        )
-        for end, staged_end, attempt, transaction in _members(result)["transactions"]
-    ]
+def _describe(
+    context: ServerContext, request: DescribeRequest, is_gone: IsGone
+) -> Iterator[JsonMessage]:
+    yield context.location
 
 
-def parse_done(result: bytes) -> None:
-    """The answer of ``finish``.
-
-    Raises:
-        ValueError: it is none.
-    """
-    _members(result)
-
-
-def parse_end(result: bytes) -> int:
-    """The answer of ``wait``.
-
-    Raises:
-        ValueError: it is none.
-    """
-    end: int = _members(result)["end"]
-    return int(end)
-
-
-def parse_told(result: bytes) -> tuple[int, bool]:
-    """What a put is told: how far it is on disk, and whether it has failed.
-
-    Raises:
-        ValueError: it is none.
-    """
-    members = _members(result)
-    return int(members["end"]), members.get("failed") is True
-
-
-def _packed(**members: object) -> bytes:
-    return json.dumps({"v": VERSION, **members}).encode("ascii")
-
-
-def _members(packed: bytes) -> dict[str, Any]:
-    found = json.loads(packed)
-    if not isinstance(found, dict) or found.get("v") != VERSION:
-        raise ValueError(f"the answer is not of version {VERSION}")
-    return found
+ACTIONS: Final[dict[str, Action]] = {
+    action.request.action: action
+    for action in (
+        Action(HeadsRequest, _heads),
+        Action(OffsetsRequest, _offsets),
+        Action(WaitRequest, _wait),
+        Action(TransactionsRequest, _transaction_states),
+        Action(CommitRequest, _commit),
+        Action(DiscardRequest, _discard),
+        Action(StoresRequest, _stores),
+        Action(DescribeRequest, _describe),
+    )
+}
+"""The actions by their names."""

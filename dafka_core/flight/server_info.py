@@ -1,126 +1,125 @@
-"""What the service says of topics and partitions: FlightInfos, with tickets to get the records."""
+"""What the service says of topics and partitions: FlightInfos, with tickets to get the records.
+
+Each function raises InvalidRequestError for a request that is none, or is about what is not there.
+"""
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator, Sequence
+from typing import Any
 
 from pyarrow import flight
 
-from dafka_core.errors import ConfigError
+from dafka_core.errors import InvalidRequestError
 from dafka_core.flight.columns import schema_of
+from dafka_core.flight.json_messages import pack, short
 from dafka_core.flight.requests import Criteria, GetRequest, InfoRequest
-from dafka_core.records import PartitionInfo, TopicPartition
-from dafka_core.storage import Log, PartitionStatistics
+from dafka_core.flight.server_context import ServerContext
+from dafka_core.records import TopicPartition
+from dafka_core.storage import PartitionStatistics
 
-VERSION = 1
 
-
-def infos(log: Log, criteria: Criteria, locations: Sequence[str]) -> Iterator[flight.FlightInfo]:
-    """One for each partition."""
-    for held in log.partitions(criteria.topic):
-        facts = log.statistics(held.tp)
-        if facts is not None:
-            request = InfoRequest(held.topic, held.partition)
-            yield _info(request, _descriptor(request), [facts], locations)
+def list_partitions(
+    context: ServerContext, criteria: bytes, peer: str
+) -> Iterator[flight.FlightInfo]:
+    """A FlightInfo for each partition."""
+    for held in context.log.partitions(context.parse(Criteria, criteria).topic):
+        request = InfoRequest(held.topic, held.partition)
+        try:
+            descriptor = flight.FlightDescriptor.for_path(*held.tp)
+        except UnicodeEncodeError:  # a path has texts only; JSON escapes octets that are none
+            descriptor = flight.FlightDescriptor.for_command(request.packed())
+        yield _info(context, request, descriptor, [held.tp], peer)
 
 
 def info(
-    log: Log,
-    request: InfoRequest,
-    descriptor: flight.FlightDescriptor,
-    locations: Sequence[str],
+    context: ServerContext, descriptor: flight.FlightDescriptor, peer: str
 ) -> flight.FlightInfo:
-    """The one of a descriptor: of a topic with an endpoint for each partition, or of a partition.
-
-    Raises:
-        ConfigError: there is no such topic, or no such partition.
-    """
-    found = [log.statistics(each.tp) for each in held(log, request)]
-    return _info(request, descriptor, [facts for facts in found if facts is not None], locations)
+    """The FlightInfo of a topic, with an endpoint for each partition, or of a partition."""
+    request = _parse(context, descriptor)
+    return _info(context, request, descriptor, _partitions(context, request), peer)
 
 
-def held(log: Log, request: InfoRequest) -> list[PartitionInfo]:
-    """The partitions that are meant.
+def schema(context: ServerContext, descriptor: flight.FlightDescriptor) -> flight.SchemaResult:
+    """The schema of the batches that ``info``'s tickets get."""
+    request = _parse(context, descriptor)
+    _partitions(context, request)
+    return flight.SchemaResult(schema_of(request.columns))
 
-    Raises:
-        ConfigError: there is none.
-    """
+
+def _parse(context: ServerContext, descriptor: flight.FlightDescriptor) -> InfoRequest:
+    if descriptor.descriptor_type == flight.DescriptorType.PATH:
+        context.check_open()
+        names = [each.decode("utf-8", "surrogateescape") for each in descriptor.path]
+        if len(names) not in (1, 2):
+            why = "must be [topic] or [topic, partition]"
+            raise InvalidRequestError("path", short(names[:3]), why)
+        return InfoRequest(names[0], names[1] if len(names) == 2 else None).checked()
+    if descriptor.descriptor_type == flight.DescriptorType.CMD:
+        return context.parse(InfoRequest, descriptor.command)
+    why = "must be a path or a command (docs/flight.md)"
+    raise InvalidRequestError("descriptor", None, why)
+
+
+def _partitions(context: ServerContext, request: InfoRequest) -> list[TopicPartition]:
+    """The partitions that are meant; at least one."""
     if request.partition is None:
-        found = log.partitions(request.topic)
+        member, name = "topic", request.topic
+        found = [held.tp for held in context.log.partitions(name)]
     else:
-        one = log.info(TopicPartition(request.topic, request.partition))
-        found = [one] if one else []
+        member, name = "partition", request.partition
+        tp = TopicPartition(request.topic, name)
+        found = [tp] if context.log.info(tp) else []
     if not found:
-        member = "topic" if request.partition is None else "partition"
-        name = request.partition or request.topic
-        raise ConfigError(member, name, f"the store has no such {member}; list_flights has them")
+        why = f"the store has no such {member}; list_flights has them"
+        raise InvalidRequestError(member, name, why)
     return found
 
 
 def _info(
+    context: ServerContext,
     request: InfoRequest,
     descriptor: flight.FlightDescriptor,
-    facts: Sequence[PartitionStatistics],
-    locations: Sequence[str],
+    partitions: Sequence[TopicPartition],
+    peer: str,
 ) -> flight.FlightInfo:
-    members = [_members(each) for each in facts]
-    told = members[0] if request.partition is not None else _whole(request.topic, facts)
+    found = [facts for tp in partitions if (facts := context.log.statistics(tp)) is not None]
+    locations = context.locations_for(peer)
     endpoints = [
-        flight.FlightEndpoint(_ticket(request, each), list(locations), app_metadata=_packed(one))
-        for each, one in zip(facts, members, strict=True)
+        flight.FlightEndpoint(_ticket(request, each), locations, app_metadata=_facts(each))
+        for each in found
     ]
+    whole = _whole(request.topic, found)
     return flight.FlightInfo(
         schema_of(request.columns),
         descriptor,
         endpoints,
-        sum(each.records for each in facts),
-        sum(each.size_bytes for each in facts),
-        ordered=len(facts) == 1,
-        app_metadata=_packed(told),
+        whole["records"],
+        whole["bytes"],
+        ordered=len(found) == 1,
+        app_metadata=pack(whole) if request.partition is None else _facts(found[0]),
     )
 
 
-def _members(facts: PartitionStatistics) -> dict[str, object]:
-    return {
-        ("bytes" if name == "size_bytes" else name): fact for name, fact in facts._asdict().items()
-    }
+def _facts(held: PartitionStatistics) -> bytes:
+    facts = held._asdict().items()
+    return pack({("bytes" if name == "size_bytes" else name): fact for name, fact in facts})
 
 
-def _whole(topic: str, facts: Sequence[PartitionStatistics]) -> dict[str, object]:
-    firsts = [each.first_time_us for each in facts if each.first_time_us is not None]
-    lasts = [each.last_time_us for each in facts if each.last_time_us is not None]
+def _whole(topic: str, partitions: Sequence[PartitionStatistics]) -> dict[str, Any]:
+    firsts = [each.first_time_us for each in partitions if each.first_time_us is not None]
+    lasts = [each.last_time_us for each in partitions if each.last_time_us is not None]
     return {
         "topic": topic,
-        "partitions": len(facts),
-        "records": sum(each.records for each in facts),
-        "bytes": sum(each.size_bytes for each in facts),
+        "partitions": len(partitions),
+        "records": sum(each.records for each in partitions),
+        "bytes": sum(each.size_bytes for each in partitions),
         "first_time_us": min(firsts, default=None),
         "last_time_us": max(lasts, default=None),
     }
 
 
 def _ticket(request: InfoRequest, held: PartitionStatistics) -> bytes:
-    return GetRequest(
-        held.topic,
-        held.partition,
-        held.earliest,
-        held.end,
-        request.columns,
-        max_records=request.max_records,
-        max_bytes=request.max_bytes,
-    ).packed()
-
-
-def _descriptor(request: InfoRequest) -> flight.FlightDescriptor:
-    assert request.partition is not None
-    try:
-        for name in (request.topic, request.partition):
-            name.encode()
-    except UnicodeEncodeError:  # a path has texts only; JSON can escape what is none
-        return flight.FlightDescriptor.for_command(request.packed())
-    return flight.FlightDescriptor.for_path(request.topic, request.partition)
-
-
-def _packed(members: dict[str, object]) -> bytes:
-    return json.dumps({"v": VERSION, **members}).encode("ascii")
+    topic, partition, start, end, *_ = held
+    sizes = request.max_records, request.max_bytes
+    return GetRequest(topic, partition, start, end, request.columns, False, *sizes).packed()

@@ -2,55 +2,27 @@
 
 from __future__ import annotations
 
-import contextlib
 import threading
 from collections.abc import Collection, Generator, Iterator, Sequence
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
+from msgspec.structs import replace
 from pyarrow import flight
 
 from dafka_core.closing import Closing
-from dafka_core.errors import ClosedError, ConfigError, DafkaError, StoreUnreachableError
-from dafka_core.flight import grpc_fork, server_actions
-from dafka_core.flight.call_deadline import CallDeadline, Watchdog
+from dafka_core.errors import ClosedError, ConfigError, StoreUnreachableError
+from dafka_core.flight import grpc_workarounds, limits, requests
 from dafka_core.flight.client_put import PutStream
-from dafka_core.flight.columns import parse_metadata
+from dafka_core.flight.columns import VALUE, parse_metadata
 from dafka_core.flight.flight_errors import FLIGHT_ERRORS, translated
-from dafka_core.flight.grpc_sockets import accepts, addresses_of, break_opened
-from dafka_core.flight.limits import (
-    MAX_BATCH_BYTES,
-    MAX_BATCH_RECORDS,
-    MAX_NAMES,
-    MAX_TIMES,
-    MAX_TRANSACTIONS,
-)
-from dafka_core.flight.request_members import (
-    VALUE,
-    check_names,
-    check_range,
-    checked_size,
-    checked_topic,
-)
-from dafka_core.flight.requests import (
-    COMMIT_ACTION,
-    DESCRIBE_ACTION,
-    DISCARD_ACTION,
-    HEADS_ACTION,
-    OFFSETS_ACTION,
-    STORES_ACTION,
-    TRANSACTIONS_ACTION,
-    WAIT_ACTION,
-    CommitRequest,
-    DiscardRequest,
-    GetRequest,
-    HeadsRequest,
-    OffsetsRequest,
-    PlainRequest,
-    PutRequest,
-    StagedAttempt,
-    TransactionsRequest,
-    WaitRequest,
-    checked_moment,
+from dafka_core.flight.grpc_workarounds import CallDeadline, Watchdog
+from dafka_core.flight.json_messages import (
+    Done,
+    DurableEnd,
+    Heads,
+    JsonMessage,
+    Offsets,
+    TransactionStates,
 )
 from dafka_core.flight.store_location import StoreLocation, host_of, path_of
 from dafka_core.log_entries import Discard
@@ -81,79 +53,70 @@ GRPC_OPTIONS: Final = [
 ]
 
 MIN_TIMEOUT_S: Final = 0.001
+"""gRPC takes zero and less for no limit."""
 
 WAIT_MARGIN_S: Final = 5.0
 """How much later than asked for the answer to a wait may come."""
+
+A = TypeVar("A", bound=JsonMessage)
+T = TypeVar("T")
 
 
 class StoreClient(Closing):
     """A store's bulk service.  Thread-safe; connects when it is first used.
 
-    Everything asked raises StoreUnreachableError when the store is not there, does not answer in
-    time or cannot answer, and ClosedError after ``close``.
+    Every call raises StoreUnreachableError when the store is not there, does not answer in time
+    or cannot answer, ClosedError after ``close``, and InvalidRequestError for an argument that
+    the store would refuse.
 
     Args:
-        place: where it is.  Its socket is used when it is on this machine, else TCP.
+        location: where it is.  Its socket is used when it is on this machine, else TCP.
 
     Raises:
-        ConfigError: the place has no location that can be used.
+        ConfigError: none of the location's URIs can be used.
     """
 
-    def __init__(self, place: StoreLocation) -> None:
-        self.place = place
-        self._tcp = next((each for each in place.locations if host_of(each)), None)
-        self._unix = next((each for each in place.locations if path_of(each)), None)
-        if self._tcp is None and not (self._unix and place.here):
-            raise ConfigError("locations", place.locations, "must have one like grpc://HOST:PORT")
+    def __init__(self, location: StoreLocation) -> None:
+        self.location = location
+        uris = location.locations
+        self._tcp = next((each for each in uris if host_of(each)), None)
+        self._unix = next((each for each in uris if path_of(each)), None) if location.here else None
+        if self._tcp is None and self._unix is None:
+            raise ConfigError("locations", uris, "must have one like grpc://HOST:PORT")
         self._lock = threading.Lock()
         self._watchdog = Watchdog()
         self._client: flight.FlightClient | None = None
-        self._location = ""
         self._closed = False
+        self.uri = ""
+        """Where it is connected to."""
 
     def describe(self, *, timeout_s: float) -> StoreLocation:
-        """The store's place, with everything that it alone knows."""
-        return self._parse_places(self._act(DESCRIBE_ACTION, self._plain(), timeout_s))[0]
+        """The store's location, with everything that it alone knows."""
+        return self._ask(StoreLocation, timeout_s, requests.DescribeRequest())[0]
 
     def stores(self, *, timeout_s: float) -> list[StoreLocation]:
         """The stores that it knows of, itself included."""
-        return self._parse_places(self._act(STORES_ACTION, self._plain(), timeout_s))
+        return self._ask(StoreLocation, timeout_s, requests.StoresRequest())
 
     def heads(self, topics: Collection[str] | None, *, timeout_s: float) -> list[PartitionInfo]:
-        """What it holds, of these topics or of all (None).
-
-        Raises:
-            ConfigError: a name cannot be a topic's.
-        """
+        """What it holds, of these topics or of all (None)."""
         if topics is None:
-            return self._heads(None, timeout_s)
-        names = [checked_topic("topics", each) for each in topics]
-        return [
-            head
-            for start in range(0, len(names), MAX_NAMES)
-            for head in self._heads(tuple(names[start : start + MAX_NAMES]), timeout_s)
-        ]
+            asked = [requests.HeadsRequest()]
+        else:
+            asked = [requests.HeadsRequest(each) for each in _parts(list(topics), limits.MAX_NAMES)]
+        answers = self._ask(Heads, timeout_s, *asked)
+        return [head for answer in answers for head in answer.heads]
 
     def offset_for_times(
-        self, moments: Sequence[tuple[str, str, int]], *, timeout_s: float
+        self, times: Sequence[tuple[str, str, int]], *, timeout_s: float
     ) -> list[int | None]:
         """The first offsets stored at a time or later; None where there is none.
 
-        ``moments`` are triples of topic, partition and microseconds since the epoch UTC.
-
-        Raises:
-            ConfigError: a name or a time cannot be one.
+        ``times`` are triples of topic, partition and microseconds since the epoch UTC.
         """
-        found: list[int | None] = []
-        for start in range(0, len(moments), MAX_TIMES):
-            some = tuple(checked_moment("times", m) for m in moments[start : start + MAX_TIMES])
-            request = OffsetsRequest(some, self.place.store)
-            results = self._act(OFFSETS_ACTION, request.packed(), timeout_s)
-            with self._answers():
-                found += server_actions.parse_offsets(results)
-        if len(found) != len(moments):
-            raise StoreUnreachableError(self.place.store, "it answered other than it was asked")
-        return found
+        parts = _parts(times, limits.MAX_TIMES)
+        answers = self._ask(Offsets, timeout_s, *map(requests.OffsetsRequest, parts))
+        return self._complete([each for answer in answers for each in answer.offsets], times)
 
     def wait(
         self,
@@ -165,17 +128,12 @@ class StoreClient(Closing):
     ) -> int:
         """Waits until the store has the partition's records up to ``end`` on disk.
 
-        With a ``transaction``, which ends there or before, the store also has its marker then, or that
-        of a newer one.  Returns how far it has them, which is less than ``end`` when
-        ``timeout_s`` seconds have passed.
-
-        Raises:
-            ConfigError: a name or a number cannot be one.
+        With a ``transaction``, which ends there or before, the store then also has it, or a newer
+        one, as the partition's last.  Returns how far it has the records, which is less than
+        ``end`` when ``timeout_s`` seconds have passed.
         """
-        request = WaitRequest(*tp, end, timeout_s, transaction, self.place.store).checked()
-        results = self._act(WAIT_ACTION, request.packed(), timeout_s + WAIT_MARGIN_S)
-        with self._answers():
-            return server_actions.parse_end(results[0])
+        request = requests.WaitRequest(*tp, end, timeout_s, transaction)
+        return self._ask(DurableEnd, timeout_s + WAIT_MARGIN_S, request)[0].end
 
     def read(
         self,
@@ -194,67 +152,42 @@ class StoreClient(Closing):
         one record.  Closing the generator ends the call.
 
         Raises:
-            ConfigError: an argument cannot be used; at once.
+            InvalidRequestError: an argument cannot be used; at once.
             DataLossError: the store does not hold all of the range.
             StoreUnreachableError: the connection is lost, or nothing came for ``timeout_s``
                 seconds; what was handed out is good.
         """
-        check_names(*tp)
-        check_range(start, end)
-        request = GetRequest(
-            *tp,
-            start,
-            end,
-            (VALUE,),
-            times,
-            checked_size("max_records", max_records, MAX_BATCH_RECORDS),
-            checked_size("max_bytes", max_bytes, MAX_BATCH_BYTES),
-            self.place.store,
+        request = requests.GetRequest(
+            *tp, start, end, (VALUE,), times, max_records, max_bytes, store=self._store
         )
-        return self._read(request, timeout_s)
+        return self._read(request.fitted(), timeout_s)
 
     def transaction_states(
         self, partitions: Sequence[TopicPartition], *, timeout_s: float
     ) -> list[TransactionState]:
-        """How far these partitions (topic, partition) and their units are; zeros if unknown.
-
-        Raises:
-            ConfigError: a name cannot be one.
-        """
-        found: list[TransactionState] = []
-        for start in range(0, len(partitions), MAX_TRANSACTIONS):
-            some = tuple(partitions[start : start + MAX_TRANSACTIONS])
-            request = TransactionsRequest(some, self.place.store).checked()
-            results = self._act(TRANSACTIONS_ACTION, request.packed(), timeout_s)
-            with self._answers():
-                found += server_actions.parse_transactions(results[0])
-        if len(found) != len(partitions):
-            raise StoreUnreachableError(self.place.store, "it answered other than it was asked")
-        return found
+        """How far these partitions and their transactions are; zeros if they are unknown."""
+        asked = map(requests.TransactionsRequest, _parts(partitions, limits.MAX_TRANSACTIONS))
+        answers = self._ask(TransactionStates, timeout_s, *asked)
+        return self._complete(
+            [each for answer in answers for each in answer.transactions], partitions
+        )
 
     def commit(self, transactions: Sequence[StagedTransaction], *, timeout_s: float) -> None:
-        """Makes what was staged visible: all units, at most 10,000, at once, or nothing.
+        """Makes what was staged visible: all transactions, at most 10,000, at once, or nothing.
 
         They are on disk when this returns.  Where no answer came it may be repeated: what is
         committed already remains so.
 
         Raises:
-            ConfigError: an argument cannot be used.
             FencedError: an attempt has not (any more) staged what is to be committed.
-            OffsetConflictError: a unit does not begin at its partition's end.
+            OffsetConflictError: a transaction does not begin at its partition's end.
         """
-        request = CommitRequest(tuple(transactions), self.place.store).checked()
-        self._finish(COMMIT_ACTION, request.packed(), timeout_s)
+        self._ask(Done, timeout_s, requests.CommitRequest(tuple(transactions)))
 
     def discard(self, discards: Sequence[Discard], *, timeout_s: float) -> None:
-        """Gives up what attempts (topic, partition, attempt) have staged; not what others have.
-
-        Raises:
-            ConfigError: an argument cannot be used.
-        """
-        some = tuple(StagedAttempt(*each.tp, each.attempt) for each in discards)
-        request = DiscardRequest(some, self.place.store).checked()
-        self._finish(DISCARD_ACTION, request.packed(), timeout_s)
+        """Gives up what attempts have staged; not what others have."""
+        rows = tuple((*each.tp, each.attempt) for each in discards)
+        self._ask(Done, timeout_s, requests.DiscardRequest(rows))
 
     def put(
         self,
@@ -262,25 +195,20 @@ class StoreClient(Closing):
         start: int,
         *,
         attempt: str = "",
-        transaction: int = NO_VERSION,
+        version: int = NO_VERSION,
         timeout_s: float,
     ) -> PutStream:
         """Records to be appended to a partition that ends at ``start``; see ``PutStream``.
 
         With an ``attempt`` (32 upper-case hexadecimal digits, its own) they are staged, for the
-        unit of that number if it has one: nobody sees them until ``commit``.  ``start`` is then
-        the partition's end, or that of what the same attempt has staged.
+        transaction of that ``version`` if it has one: no reader sees them until ``commit``.
+        ``start`` is then the partition's end, or that of what the same attempt has staged.
 
         ``timeout_s`` is how long a write may wait for the store without progress.
-
-        Raises:
-            ConfigError: an argument cannot be used.
         """
-        store = self.place.store
-        request = PutRequest(*tp, start, attempt, transaction, store).checked()
-        client, location = self._connected()
-        call = CallDeadline(self._watchdog, timeout_s, lambda: break_opened(addresses_of(location)))
-        return PutStream(client, request, call)
+        request = requests.PutRequest(*tp, start, attempt, version, store=self._store).checked()
+        client = self._connected()
+        return PutStream(client, request, CallDeadline(self._watchdog, timeout_s, self._break))
 
     def close(self) -> None:
         """Disconnects; what goes on ends with an error.  May be repeated."""
@@ -291,27 +219,30 @@ class StoreClient(Closing):
         if client is not None:
             client.close()
 
-    def _read(self, request: GetRequest, timeout_s: float) -> Generator[RecordBatch]:
-        client, location = self._connected()
-        stream: list[Any] = []
+    @property
+    def _store(self) -> str:
+        return self.location.store
+
+    def _read(self, request: requests.GetRequest, timeout_s: float) -> Generator[RecordBatch]:
+        client = self._connected()
+        stream: Any = None
 
         def give_up() -> None:
-            stream[0].cancel() if stream else break_opened(addresses_of(location))
+            self._break() if stream is None else stream.cancel()
 
         at = request.start
-        with CallDeadline(self._watchdog, timeout_s, give_up) as call:
+        with CallDeadline(self._watchdog, timeout_s, give_up).start() as call:
             try:
                 call.wait()
-                stream.append(client.do_get(flight.Ticket(request.packed())))
-                read_chunk = stream[0].read_chunk
+                stream = client.do_get(flight.Ticket(request.packed()))
                 while True:
                     call.wait()
                     try:
-                        values_batch, metadata = read_chunk()
+                        columns, metadata = stream.read_chunk()
                     except StopIteration:
                         break
                     call.go_on()
-                    values = values_batch.column(0)
+                    values = columns.column(0)
                     # Bytes from the network must not lead outside of the buffers they came in.
                     values.validate(full=True)
                     offset, times = parse_metadata(metadata, len(values), times=request.times)
@@ -322,78 +253,66 @@ class StoreClient(Closing):
                 if at != request.end:
                     raise ValueError(f"the records end at {at}, not at {request.end}")
             except (*FLIGHT_ERRORS, ValueError) as error:
-                raise self._error(error, call, request.tp) from error
+                if self._closed:
+                    raise ClosedError("store's client") from error
+                raise call.translated(error, self._store) from error
             finally:
-                for each in stream:
-                    each.cancel()
+                if stream is not None:
+                    stream.cancel()
 
-    def _heads(self, topics: tuple[str, ...] | None, timeout_s: float) -> list[PartitionInfo]:
-        request = HeadsRequest(topics, self.place.store)
-        results = self._act(HEADS_ACTION, request.packed(), timeout_s)
-        with self._answers():
-            return server_actions.parse_heads(results)
+    def _ask(self, kind: type[A], timeout_s: float, *asked: requests.ActionRequest) -> list[A]:
+        """What the store answers, one request after the other; at least one answer for each."""
+        answers: list[A] = []
+        for request in asked:
+            body = replace(request, store=self._store).checked().packed()
+            client = self._connected()
+            options = flight.FlightCallOptions(timeout=max(timeout_s, MIN_TIMEOUT_S))
+            try:
+                found = list(client.do_action(flight.Action(request.action, body), options))
+                answers += [kind.parse(each.body.to_pybytes()) for each in found]
+            except flight.FlightTimedOutError as error:
+                why = f"no answer within {timeout_s:g} s"
+                raise StoreUnreachableError(self._store, why) from error
+            except FLIGHT_ERRORS as error:
+                raise translated(error, self._store) from error
+            except ValueError as error:
+                why = f"its answer cannot be read: {error}"
+                raise StoreUnreachableError(self._store, why) from error
+        if len(answers) < len(asked):
+            raise StoreUnreachableError(self._store, "it gave no answer")
+        return answers
 
-    def _finish(self, name: str, body: bytes, timeout_s: float) -> None:
-        results = self._act(name, body, timeout_s)
-        with self._answers():
-            server_actions.parse_done(results[0])
+    def _complete(self, found: list[T], asked: Sequence[object]) -> list[T]:
+        if len(found) != len(asked):
+            raise StoreUnreachableError(self._store, "it answered other than it was asked")
+        return found
 
-    def _act(self, name: str, body: bytes, timeout_s: float) -> list[bytes]:
-        client, _ = self._connected()
-        # Zero and less would mean no limit.
-        options = flight.FlightCallOptions(timeout=max(timeout_s, MIN_TIMEOUT_S))
-        try:
-            found = client.do_action(flight.Action(name, body), options)
-            return [result.body.to_pybytes() for result in found]
-        except flight.FlightTimedOutError as error:
-            why = f"no answer within {timeout_s:g} s"
-            raise StoreUnreachableError(self.place.store, why) from error
-        except FLIGHT_ERRORS as error:
-            raise translated(error, self.place.store) from error
-
-    def _plain(self) -> bytes:
-        return PlainRequest(self.place.store).packed()
-
-    def _parse_places(self, results: list[bytes]) -> list[StoreLocation]:
-        with self._answers():
-            return [StoreLocation.parse(result) for result in results or [b""]]
-
-    @contextlib.contextmanager
-    def _answers(self) -> Iterator[None]:
-        try:
-            yield
-        except (LookupError, TypeError, ValueError) as error:
-            why = f"its answer cannot be read: {error}"
-            raise StoreUnreachableError(self.place.store, why) from error
-
-    def _error(self, error: BaseException, call: CallDeadline, tp: TopicPartition) -> DafkaError:
-        if self._closed:
-            return ClosedError("store's client")
-        if call.expired:
-            why = f"no progress for {call.timeout_s:g} s"
-            return StoreUnreachableError(self.place.store, why)
-        return translated(error, self.place.store, *tp)
-
-    def _connected(self) -> tuple[flight.FlightClient, str]:
+    def _connected(self) -> flight.FlightClient:
         with self._lock:
             if self._closed:
                 raise ClosedError("store's client")
             if self._client is None:
-                why = grpc_fork.use()
+                why = grpc_workarounds.use()
                 if why is not None:
-                    raise StoreUnreachableError(self.place.store, why)
-                self._location = self._nearest()
+                    raise StoreUnreachableError(self._store, why)
+                self.uri = self._nearest()
                 try:
-                    self._client = flight.FlightClient(self._location, generic_options=GRPC_OPTIONS)
+                    self._client = flight.FlightClient(self.uri, generic_options=GRPC_OPTIONS)
                 except FLIGHT_ERRORS as error:
-                    raise translated(error, self.place.store) from error
-            return self._client, self._location
+                    raise translated(error, self._store) from error
+            return self._client
 
     def _nearest(self) -> str:
-        if self._unix is not None and self.place.here:
-            path = path_of(self._unix)
-            if path is not None and accepts(path):
-                return self._unix
+        if self._unix is not None and grpc_workarounds.accepts(self._unix):
+            return self._unix
         if self._tcp is None:
-            raise StoreUnreachableError(self.place.store, f"nobody listens at {self._unix}")
+            raise StoreUnreachableError(self._store, f"no process listens at {self._unix}")
         return self._tcp
+
+    def _break(self) -> None:
+        """Ends all calls to the store: gRPC cannot cancel one that has not begun, nor a put."""
+        grpc_workarounds.break_opened(grpc_workarounds.addresses_of(self.uri))
+
+
+def _parts(items: Sequence[T], most: int) -> Iterator[tuple[T, ...]]:
+    return (tuple(items[start : start + most]) for start in range(0, len(items), most))

@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-import json
 import secrets
 import socket
 from collections.abc import Sequence
-from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
-from typing import Any, Final, Self
+from typing import ClassVar, Final, Self
 from urllib.parse import quote, unquote, urlsplit
 
-from dafka_core.errors import ConfigError, StoreError
+from dafka_core.errors import StoreError
+from dafka_core.flight.json_messages import JsonMessage
 
 SESSION_FILE: Final = "session"
 SOCKET_FILE: Final = "flight.sock"
@@ -23,12 +22,10 @@ UNIX_SCHEME: Final = "grpc+unix"
 MAX_SOCKET_PATH_BYTES: Final = 100
 """The systems' limit is 104 (macOS) or 108 (Linux) with the zero octet at its end."""
 
-_VERSION: Final = 1
 _BOOT_ID: Final = Path("/proc/sys/kernel/random/boot_id")
 
 
-@dataclass(frozen=True, slots=True)
-class StoreLocation:
+class StoreLocation(JsonMessage, frozen=True):
     """Where one store can be read in bulk.
 
     Attributes:
@@ -39,6 +36,8 @@ class StoreLocation:
         session: random at each start of the store, and in file ``session`` of the directory.
     """
 
+    what: ClassVar[str] = "location"
+
     store: str
     locations: tuple[str, ...]
     directory: str = ""
@@ -47,7 +46,7 @@ class StoreLocation:
 
     @classmethod
     def begin(cls, store: str, locations: Sequence[str], directory: Path) -> Self:
-        """The place of a store that starts in ``directory`` on this machine now.
+        """The location of a store that starts in ``directory`` on this machine now.
 
         Raises:
             StoreError: the directory cannot be written.
@@ -65,40 +64,8 @@ class StoreLocation:
 
     @property
     def here(self) -> bool:
-        """Whether the store is on this machine, so far as one can tell."""
+        """Whether the store says that it is on this machine."""
         return bool(self.machine) and self.machine == this_machine()
-
-    def as_json(self) -> str:
-        """The place as a JSON object on one line."""
-        fields = {name: getattr(self, name) for name in _TEXTS}
-        return json.dumps({"v": _VERSION, "locations": self.locations, **fields}, sort_keys=True)
-
-    @classmethod
-    def parse(cls, text: str | bytes) -> Self:
-        """The place that ``as_json`` made; members not known here are passed over.
-
-        Raises:
-            ConfigError: it is not one.
-        """
-        try:
-            found: Any = json.loads(text)
-        except (ValueError, RecursionError) as error:
-            raise ConfigError("place", short(text), "must be a JSON object") from error
-        if not isinstance(found, dict):
-            raise ConfigError("place", short(found), "must be a JSON object")
-        if found.get("v") != _VERSION:
-            raise ConfigError("v", short(found.get("v")), f"must be {_VERSION}")
-        texts = {name: found.get(name, "") for name in _TEXTS}
-        for name, value in texts.items():
-            if not isinstance(value, str):
-                raise ConfigError(name, short(value), "must be a text")
-        locations = found.get("locations")
-        if not isinstance(locations, list) or not all(isinstance(each, str) for each in locations):
-            raise ConfigError("locations", short(locations), "must be a list of texts")
-        return cls(locations=tuple(locations), **texts)
-
-
-_TEXTS: Final = ("store", "directory", "machine", "session")
 
 
 @cache
@@ -144,9 +111,3 @@ def host_of(location: str) -> tuple[str, int] | None:
     except ValueError:
         pass
     return None
-
-
-def short(value: object) -> object:
-    """A value that came from elsewhere, cut where it is too long for an error's sentence."""
-    text = repr(value)
-    return value if len(text) <= 100 else f"{text[:100]}..."

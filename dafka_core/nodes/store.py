@@ -10,10 +10,9 @@ from uuid import UUID
 
 from dafka_core.closing import Closing
 from dafka_core.errors import ClosedError, NodeFailedError, StoreError
-from dafka_core.node_options import StoreOptions
-from dafka_core.nodes.addresses import new_address
+from dafka_core.node_options import FLIGHT_OFF, StoreOptions
+from dafka_core.nodes.addresses import new_address, own_host
 from dafka_core.nodes.append_queue import AppendQueue
-from dafka_core.nodes.flight_host import serve_bulk
 from dafka_core.nodes.log_writer import LogWriter, Outcomes
 from dafka_core.nodes.merge_thread import MergeThread
 from dafka_core.nodes.mesh import Mesh
@@ -53,8 +52,7 @@ class Store(Closing):
             self._mesh = undo.enter_context(Mesh("store", self._role, config))
             self.append_queue = AppendQueue(self._mesh, self._role, self.log)
             """For writers in this process."""
-            self._bulk = serve_bulk(self.log, self.append_queue, self._role, config)
-            undo.callback(self._bulk.close)
+            self._flight = undo.enter_context(self._serve_flight(config))
             loop = StoreLoop(self._role, self.log, self._log_writer, self._mesh)
             self._mesh.start(loop.on_round)
             undo.pop_all()
@@ -62,7 +60,7 @@ class Store(Closing):
     @property
     def locations(self) -> tuple[str, ...]:
         """Where Arrow Flight serves its records, as URIs; empty if that is off."""
-        return self._bulk.locations
+        return self._role.locations
 
     def wait(self, timeout_s: float | None = None) -> bool:
         """Waits until the store has stopped; True if it has.
@@ -84,9 +82,33 @@ class Store(Closing):
         self._mesh.close()
         self._log_writer.close()
         self.append_queue.fail()
-        self._bulk.close()
+        self._flight.close()
         self._merge_thread.close()
         self.log.close()
+
+    def _serve_flight(self, config: StoreOptions) -> contextlib.ExitStack:
+        """The log over Arrow Flight, as ``flight_port`` says, until it is closed."""
+        service = contextlib.ExitStack()
+        if config.flight_port == FLIGHT_OFF:
+            return service
+        # Arrow takes half a second to load; a store without Flight does not need it.
+        from dafka_core.flight.server import FlightService  # noqa: PLC0415
+        from dafka_core.flight.server_context import ServerContext  # noqa: PLC0415
+        from dafka_core.flight.store_location import socket_path  # noqa: PLC0415
+
+        role = self._role
+        flight = service.enter_context(
+            FlightService(
+                ServerContext(self.log, self.append_queue, role.address, lambda: role.endpoints),
+                bind_host=own_host(config).strip("[]"),
+                port=int(config.flight_port),
+                socket_path=socket_path(self.log.directory),
+            )
+        )
+        role.locations = flight.location.locations
+        return service
+
+    # -- in the loop -----------------------------------------------------------------------------
 
     def _on_written(self, entries: list[LogEntry], outcomes: Outcomes | BaseException) -> None:
         """In the log writer's thread."""

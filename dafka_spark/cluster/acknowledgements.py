@@ -73,7 +73,7 @@ def wait_for_acks(
         if acks != ALL_STORES and len(have) >= acks:
             return
         now = time.monotonic()
-        missing = {host.place.store for host in known} - have
+        missing = {host.location.store for host in known} - have
         is_settled = not stores.silent or now >= began + SILENT_S
         if acks == ALL_STORES and have and not missing and is_settled:
             return
@@ -91,7 +91,7 @@ def _ask(
     """Asks each store that has it not yet; gives those that do not answer."""
     silent = set()
     for host in known:
-        store = host.place.store
+        store = host.location.store
         if store in have or (acks != ALL_STORES and len(have) >= acks):
             continue
         step_s = min(remaining_s(deadline), LOOK_AGAIN_S)

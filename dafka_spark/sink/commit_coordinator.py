@@ -79,7 +79,7 @@ class TransactionalWriterFactory:
         if self._store:
             if self._goes_on:
                 known = self._catch_up(known, tp)
-            known = [host for host in known if host.place.store == self._store]
+            known = [host for host in known if host.location.store == self._store]
         return TransactionalWriter(
             tp,
             self._version,
@@ -102,7 +102,7 @@ class TransactionalWriterFactory:
             heard = ask_all_stores(self._hosts, known, end_at, deadline)
             end = max(found for _, found in heard)
             why = "it is not there"
-            for picked in (host for host, _ in heard if host.place.store == self._store):
+            for picked in (host for host, _ in heard if host.location.store == self._store):
                 with suppress(StoreUnreachableError):
                     has = picked.wait(tp, end, timeout_s=remaining_s(deadline))
                     if has >= end:
@@ -127,8 +127,8 @@ def pick_store(options: SinkOptions) -> PickedStore:
         deadline = time.monotonic() + timeout_s
         heard = ask_all_stores(hosts, known, lambda host: _size_of(host, options.topic), deadline)
         sizes = [HostCandidate(host, size) for host, size in heard]
-        store = furthest(sizes, address("", options.topic)).host.place.store
-        return PickedStore(store, tuple(host.place for host, _ in heard))
+        store = furthest(sizes, address("", options.topic)).host.location.store
+        return PickedStore(store, tuple(host.location for host, _ in heard))
 
 
 def commit(options: SinkOptions, pick: PickedStore, ranges: Sequence[WrittenRange]) -> None:
@@ -211,7 +211,7 @@ def _at(
     while True:
         lost = StoreUnreachableError(store, "it is not there")
         for host in known:
-            if host.place.store != store:
+            if host.location.store != store:
                 continue
             try:
                 work(host)

@@ -38,7 +38,7 @@ def _taken_over(host: StoreClient, tp: TopicPartition, end: int, version: int) -
     the unit's new host, which has the same offsets, and may have the rows in another order.
     """
     attempt = uuid.uuid4().hex.upper()
-    with host.put(tp, end, attempt=attempt, transaction=version, timeout_s=DISCARD_S) as put:
+    with host.put(tp, end, attempt=attempt, version=version, timeout_s=DISCARD_S) as put:
         put.write(pa.array([b""], pa.binary()))
         put.wait_durable(end + 1, timeout_s=DISCARD_S)
     return attempt

@@ -43,7 +43,7 @@ class HostCandidate(NamedTuple):
 
 def furthest(candidates: Sequence[HostCandidate], address: str) -> HostCandidate:
     """The one that has most of a partition; the same one each time if they are equal."""
-    ranked = sorted(candidates, key=lambda candidate: candidate.host.place.store)
+    ranked = sorted(candidates, key=lambda candidate: candidate.host.location.store)
     first = int(address[:8], 16) % len(ranked)
     return max(ranked[first:] + ranked[:first], key=lambda candidate: candidate.end)
 
@@ -115,7 +115,7 @@ class HostedWriter:
             self._hosts,
             self._known,
             acks=self._acks,
-            have={self._host.place.store},
+            have={self._host.location.store},
             deadline=deadline,
         )
 

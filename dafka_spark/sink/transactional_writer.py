@@ -231,7 +231,7 @@ class TransactionalWriter:
         )
         self._was_tried = True
         self._host.commit([commit], timeout_s=remaining_s(deadline))
-        self._set_transaction(transaction, {self._host.place.store})
+        self._set_transaction(transaction, {self._host.location.store})
 
     def _write(self, sent: Sent) -> None:
         if self._put is None:
@@ -241,7 +241,7 @@ class TransactionalWriter:
                 self._tp,
                 sent.offset,
                 attempt=self._attempt,
-                transaction=self._version,
+                version=self._version,
                 timeout_s=self._timeout_s,
             )
         self._put.write(sent.values)
@@ -282,7 +282,7 @@ class TransactionalWriter:
                 time.sleep(LOOK_AGAIN_S)
             looked = True
             self._known = [
-                host for host in self._hosts.anew() if self._store in ("", host.place.store)
+                host for host in self._hosts.anew() if self._store in ("", host.location.store)
             ]
             is_sure = not self._hosts.silent or now >= given_up_at
 
@@ -333,7 +333,7 @@ class TransactionalWriter:
         """Whether a store has the unit already."""
         if self._version == NO_VERSION:
             return False
-        transactions = [(each.host.place.store, each.info.transaction) for each in found]
+        transactions = [(each.host.location.store, each.info.transaction) for each in found]
         newest = max(
             (transaction for _, transaction in transactions if transaction is not None),
             default=None,
@@ -367,8 +367,8 @@ class TransactionalWriter:
     def _resume(self, found: Sequence[_Found]) -> bool:
         """Goes on at the same host: only that has the rows that are no longer retained."""
         assert self._host is not None
-        store = self._host.place.store
-        same = next((each for each in found if each.host.place.store == store), None)
+        store = self._host.location.store
+        same = next((each for each in found if each.host.location.store == store), None)
         if same is None:
             return False
         staged_end = same.info.staged_end

@@ -17,6 +17,7 @@ from dafka_core.errors import (
     DataLossError,
     FencedError,
     FetchTimeoutError,
+    InvalidRequestError,
     NodeFailedError,
     NoStoreError,
     NotAcknowledgedError,
@@ -37,6 +38,11 @@ ERRORS: list[tuple[DafkaError, dict[str, object], str]] = [
         ConfigError("acks", "no", "must be a whole number"),
         {"option": "acks", "value": "no", "why": "must be a whole number"},
         "option 'acks' = 'no': must be a whole number",
+    ),
+    (
+        InvalidRequestError("start", -1, "must be `int` >= 0"),
+        {"member": "start", "value": -1, "why": "must be `int` >= 0"},
+        "member 'start' = -1: must be `int` >= 0",
     ),
     (
         ProtocolError("the version is not 1"),
@@ -205,4 +211,5 @@ def test_subclasses_survive() -> None:
 
 def test_wrong_options_are_value_errors() -> None:
     assert isinstance(ConfigError("a", 1, "b"), ValueError)
+    assert isinstance(InvalidRequestError("a", 1, "b"), ValueError)
     assert not isinstance(ProtocolError("a"), ValueError)

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Self
 
 from dafka_core.flight.server import FlightService
+from dafka_core.flight.server_context import ServerContext
 from dafka_core.flight.store_location import StoreLocation
 from dafka_core.log_entries import Discard
 from dafka_core.records import (
@@ -16,7 +17,6 @@ from dafka_core.records import (
     StagedTransaction,
     TopicPartition,
     Transaction,
-    TransactionState,
 )
 from dafka_core.storage import Log
 from dafka_spark.cluster.connections import MeshReader
@@ -37,18 +37,16 @@ class Served:
     def start(self, port: int = 0) -> None:
         """Serves, with a new session."""
         self._service = FlightService(
-            self.log,
-            self,
-            lambda locations: StoreLocation.begin(self.store, locations, self.directory),
+            ServerContext(self.log, self, self.store, dict),
             bind_host="127.0.0.1",
             port=port,
             socket_path=None,
         )
 
     @property
-    def place(self) -> StoreLocation:
+    def location(self) -> StoreLocation:
         assert self._service is not None
-        return self._service.place
+        return self._service.location
 
     @property
     def port(self) -> int:
@@ -76,7 +74,7 @@ class Served:
     def __exit__(self, *_: object) -> None:
         self.close()
 
-    # -- what the service needs of a node; nothing is put here -----------------------------------
+    # -- a StoreBackend; nothing is put here ------------------------------------------------------
 
     def put(self, batch: RecordBatch) -> Future[int]:
         raise NotImplementedError
@@ -90,12 +88,6 @@ class Served:
     def discard(self, discards: Sequence[Discard]) -> Future[None]:
         raise NotImplementedError
 
-    def transaction_states(self, partitions: Sequence[TopicPartition]) -> list[TransactionState]:
-        raise NotImplementedError
-
-    def end(self, tp: TopicPartition) -> int:
-        raise NotImplementedError
-
     def wait(
         self,
         tp: TopicPartition,
@@ -103,9 +95,6 @@ class Served:
         timeout_s: float,
         transaction: Transaction | None = None,
     ) -> int:
-        raise NotImplementedError
-
-    def places(self) -> list[StoreLocation]:
         raise NotImplementedError
 
 
@@ -124,7 +113,7 @@ class HeardOf(MemorySource):
         return [served.store for served in self.served] + self.deployed
 
     def endpoints(self) -> dict[str, tuple[str, ...]]:
-        return {served.store: served.place.locations for served in self.served}
+        return {served.store: served.location.locations for served in self.served}
 
 
 def value(offset: int, size_bytes: int = 0) -> bytes:

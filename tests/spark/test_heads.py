@@ -132,7 +132,7 @@ def test_a_store_that_has_been_started_anew_is_described_anew(serve: Serve) -> N
     store.stop()
     store.start(store.port)
     # Nothing announces it, but a query that maps logs must know.
-    assert seen(source, fetch="local").holders[A][0].place.session == store.place.session
+    assert seen(source, fetch="local").holders[A][0].place.session == store.location.session
 
 
 def test_nobody_answers(serve: Serve) -> None:
@@ -161,7 +161,7 @@ def test_a_store_that_announces_nonsense(serve: Serve, monkeypatch: pytest.Monke
     there = serve("there")
     there.add(A, 5)
     source = HeardOf([there], ["odd"])
-    announced = {"odd": ("http://nowhere",), "there": there.place.locations}
+    announced = {"odd": ("http://nowhere",), "there": there.location.locations}
     monkeypatch.setattr(source, "endpoints", lambda: announced)
     assert holders(seen(source, fetch="flight")) == {"there": (0, 5)}
     del announced["there"]
@@ -193,7 +193,9 @@ def test_a_log_that_no_store_tells_of(serve: Serve, monkeypatch: pytest.MonkeyPa
     store = serve("one")
     store.add(A, 5)
     assert store._service is not None
-    monkeypatch.setattr(store._service, "place", type(store.place)("one", store.place.locations))
+    monkeypatch.setattr(
+        store._service.context, "location", type(store.location)("one", store.location.locations)
+    )
     with pytest.raises(ConfigError, match=r"'fetch' = 'local': no store says where its log is"):
         seen(HeardOf([store]), fetch="local")
 

@@ -58,7 +58,7 @@ def held(cluster: EmbeddedCluster, topic: str, index: int = 0) -> list[bytes]:
     address = cluster.stores[index]
     clients = store_registry.StoreRegistry(options(cluster).via)
     try:
-        (client,) = [each for each in clients.anew() if each.place.store == address]
+        (client,) = [each for each in clients.anew() if each.location.store == address]
         end = next((info.end for info in client.heads([topic], timeout_s=PATIENCE_S)), 0)
         return read(client, topic, end)
     finally:
@@ -75,7 +75,7 @@ def read(client: StoreClient, topic: str, end: int) -> list[bytes]:
 
 def other_than(cluster: EmbeddedCluster, publisher: HostedWriter) -> int:
     """The index of the store that is not the host."""
-    return 1 - cluster.stores.index(publisher._host.place.store)
+    return 1 - cluster.stores.index(publisher._host.location.store)
 
 
 def test_rows_are_put_in_order_and_a_writer_goes_on(shared: EmbeddedCluster) -> None:
@@ -93,14 +93,14 @@ def test_a_process_that_was_told_of_stores_does_not_look_for_them(
     shared: EmbeddedCluster,
 ) -> None:
     with closing(store_registry.StoreRegistry(options(shared).via)) as finding:
-        places = [client.place for client in finding.anew()]
+        places = [client.location for client in finding.anew()]
     assert places
     # Nobody answers here, so looking would find nothing.
     nowhere = options(shared, tower="127.0.0.1:9:9").via
     with closing(store_registry.StoreRegistry(nowhere, places)) as told:
         for find in (told.current, told.known):
             (client,) = find()
-            assert client.place in places
+            assert client.location in places
             client.put(TopicPartition("told", PARTITION), 0, timeout_s=PATIENCE_S).close()
 
 
@@ -195,7 +195,7 @@ def test_it_goes_on_at_the_other_store_when_the_host_dies(own: EmbeddedCluster) 
         other = other_than(own, publisher)
         publisher.publish_many(numbers(0, 1000))
         publisher.flush(PATIENCE_S)
-        replica = next(c for c in publisher._known if c.place.store == own.stores[other])
+        replica = next(c for c in publisher._known if c.location.store == own.stores[other])
         assert replica.wait(TopicPartition("t", PARTITION), 1000, timeout_s=PATIENCE_S) == 1000
         own.kill_store(1 - other)
         publisher.publish_many(numbers(1000, 2000))

@@ -74,7 +74,7 @@ def written(
         publisher.publish_many(values)
         publisher.finish(PATIENCE_S)
         assert publisher._host is not None
-        return cluster.stores.index(publisher._host.place.store)
+        return cluster.stores.index(publisher._host.location.store)
 
 
 @pytest.mark.parametrize("partition", [FIRST, SECOND])
@@ -88,7 +88,7 @@ def test_a_store_that_may_come_back_is_waited_for_at_the_first_look(
     store = own.stores[host]
     publisher = transaction(own, "t", 1, partition=partition)
     assert publisher._host is not None
-    assert publisher._host.place.store == store
+    assert publisher._host.location.store == store
     with stopped(own, 1 - host):
         publisher.publish_many(MUCH)
         publisher.finish(PATIENCE_S)
@@ -119,7 +119,7 @@ def test_a_store_that_is_never_reached_is_waited_for_once(
     describe = StoreClient.describe
 
     def refused(client: StoreClient, *, timeout_s: float) -> StoreLocation:
-        if client.place.store == lost:
+        if client.location.store == lost:
             raise StoreUnreachableError(lost, "there is a wall")
         return describe(client, timeout_s=timeout_s)
 
@@ -129,7 +129,7 @@ def test_a_store_that_is_never_reached_is_waited_for_once(
 
     def silent() -> list[str]:
         with closing(store_registry.StoreRegistry(via)) as found:
-            assert [client.place.store for client in found.anew()] == [own.stores[0]]
+            assert [client.location.store for client in found.anew()] == [own.stores[0]]
             return found.silent
 
     assert silent() == [lost]
@@ -181,7 +181,7 @@ def test_a_unit_goes_on_where_a_part_of_it_has_come_from_the_lost_host(
     host, other = own.stores.index(first), own.stores.index(second)
     publisher = transaction(own, "t", 2, acks="all", partition=FIRST)
     assert publisher._host is not None
-    assert publisher._host.place.store == first
+    assert publisher._host.location.store == first
     publisher.publish_many(MUCH)
     commit = StoreClient.commit
 
@@ -233,4 +233,4 @@ def test_only_a_named_attempt_at_the_next_host_has_taken_over(own: EmbeddedClust
     assert publisher._go_on([transactional_writer._Found(other, TransactionState(0, 5, "", None))])
     assert publisher._host is other
     assert publisher.finish(PATIENCE_S).end == 10
-    assert len(held(own, "t", own.stores.index(other.place.store)).values) == 10
+    assert len(held(own, "t", own.stores.index(other.location.store)).values) == 10

@@ -1,4 +1,4 @@
-"""A store's bulk service over a real log, with the simplest host there can be."""
+"""A store's Flight service over a real log, with the simplest backend there can be."""
 
 from __future__ import annotations
 
@@ -18,6 +18,7 @@ from pyarrow import flight
 
 from dafka_core.flight.limits import MAX_BATCH_BYTES, MAX_BATCH_RECORDS
 from dafka_core.flight.server import FlightService
+from dafka_core.flight.server_context import ServerContext
 from dafka_core.flight.store_client import StoreClient
 from dafka_core.flight.store_location import StoreLocation
 from dafka_core.records import (
@@ -25,7 +26,6 @@ from dafka_core.records import (
     StagedTransaction,
     TopicPartition,
     Transaction,
-    TransactionState,
 )
 from dafka_core.storage import (
     Commit,
@@ -59,8 +59,8 @@ def array(start: int, end: int) -> pa.BinaryArray:
     return pa.array(values(start, end), pa.binary())
 
 
-class LogHost:
-    """Appends in a thread, one run after the other, as long as ``open`` is set."""
+class LogBackend:
+    """Appends in a thread, one batch after the other, as long as ``open`` is set."""
 
     def __init__(self, log: Log) -> None:
         self.log = log
@@ -68,7 +68,7 @@ class LogHost:
         self.open.set()
         self.failure: Exception | None = None
         self.taken: list[RecordBatch] = []
-        self.known: list[StoreLocation] = []
+        self.others: dict[str, tuple[str, ...]] = {}
         self._pool = ThreadPoolExecutor(1)
 
     def put(self, batch: RecordBatch) -> Future[int]:
@@ -89,12 +89,6 @@ class LogHost:
 
         return self._pool.submit(work)
 
-    def transaction_states(self, partitions: Sequence[TopicPartition]) -> list[TransactionState]:
-        return [self.log.transaction_state(each) for each in partitions]
-
-    def end(self, tp: TopicPartition) -> int:
-        return self.log.end(tp)
-
     def wait(
         self,
         tp: TopicPartition,
@@ -103,14 +97,11 @@ class LogHost:
         transaction: Transaction | None = None,
     ) -> int:
         deadline = time.monotonic() + timeout_s
-        while self.end(tp) < end and time.monotonic() < deadline:
+        while self.log.end(tp) < end and time.monotonic() < deadline:
             time.sleep(0.01)
-        if transaction is not None and self.end(tp) >= end:
+        if transaction is not None and self.log.end(tp) >= end:
             self._write(SetTransaction(tp, transaction), None)
-        return self.end(tp)
-
-    def places(self) -> list[StoreLocation]:
-        return self.known
+        return self.log.end(tp)
 
     def close(self) -> None:
         self.open.set()
@@ -137,41 +128,38 @@ class Served:
     def __init__(self, directory: Path, log: Log | None = None) -> None:
         self.directory = directory
         self.log = log or Log(directory)
-        self.host = LogHost(self.log)
+        self.backend = LogBackend(self.log)
         self.service = FlightService(
-            self.log,
-            self.host,
-            lambda locations: StoreLocation.begin(STORE, locations, directory),
+            ServerContext(self.log, self.backend, STORE, lambda: self.backend.others),
             bind_host="127.0.0.1",
             port=0,
             socket_path=str(directory / "flight.sock"),
         )
-        self.place = self.service.place
-        self.host.known = [self.place]
+        self.location = self.service.location
         self._clients: list[StoreClient] = []
 
     @property
     def unix(self) -> StoreLocation:
         """Found at its socket only."""
-        place = self.place
-        return StoreLocation(STORE, place.locations[:1], machine=place.machine)
+        location = self.location
+        return StoreLocation(STORE, location.locations[:1], machine=location.machine)
 
     @property
     def tcp(self) -> StoreLocation:
         """Found at its port only."""
-        return StoreLocation(STORE, self.place.locations[1:])
+        return StoreLocation(STORE, self.location.locations[1:])
 
-    def client(self, place: StoreLocation | None = None) -> StoreClient:
-        client = StoreClient(place or self.place)
+    def client(self, location: StoreLocation | None = None) -> StoreClient:
+        client = StoreClient(location or self.location)
         self._clients.append(client)
         return client
 
     def plain(self) -> flight.FlightClient:
         """A client that knows nothing of Dafka."""
-        return flight.connect(self.place.locations[1])
+        return flight.connect(self.location.locations[1])
 
     def append(self, end: int, *, topic: str = TOPIC, partition: str = PARTITION) -> None:
-        """Appends up to ``end``, in one run."""
+        """Appends up to ``end``, in one batch."""
         tp = TopicPartition(topic, partition)
         start = self.log.end(tp)
         self.log.append([RecordBatch.of(tp, start, values(start, end))])
@@ -179,9 +167,9 @@ class Served:
     def close(self) -> None:
         for client in self._clients:
             client.close()
-        self.host.open.set()
+        self.backend.open.set()
         self.service.close()
-        self.host.close()
+        self.backend.close()
         self.log.close()
 
     def __enter__(self) -> Self:

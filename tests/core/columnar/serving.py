@@ -1,6 +1,6 @@
 """Child processes of the tests: one serves a log, the others are clients of it.
 
-serving.py serve DIRECTORY      prints its place; for each line of input what it has in use
+serving.py serve DIRECTORY      prints its location; for each line of input what it has in use
 serving.py read PLACE           reads one batch of everything, says so, and holds still
 serving.py put PLACE            puts one batch, says so, and holds still
 """
@@ -40,7 +40,7 @@ def buffer_bytes() -> int:
 def serve(directory: str) -> None:
     tracemalloc.start()
     with Served(Path(directory)) as served:
-        print(served.place.as_json(), flush=True)
+        print(served.location.packed().decode(), flush=True)
         for _ in sys.stdin:
             use = {
                 "buffer_bytes": buffer_bytes(),
@@ -48,22 +48,22 @@ def serve(directory: str) -> None:
                 "readers": len(served.log._env._map.env.readers().splitlines()),  # type: ignore[union-attr]
                 "acks": [each.name for each in threading.enumerate()].count("dafka-flight-acks"),
                 "end": served.log.end(TP),
-                "free_gets": served.service._gets.free,
-                "free_puts": served.service._puts.free,
+                "free_gets": served.service.context.gets.free,
+                "free_puts": served.service.context.puts.free,
             }
             print(json.dumps(use), flush=True)
 
 
-def read(place: str) -> None:
-    client = StoreClient(StoreLocation.parse(place))
+def read(location: str) -> None:
+    client = StoreClient(StoreLocation.parse(location))
     (held,) = client.heads([TOPIC], timeout_s=PATIENCE_S)
     batches = client.read(TP, 0, held.end, times=True, timeout_s=PATIENCE_S, **LARGEST)
     print(len(next(batches).values), flush=True)
     threading.Event().wait()
 
 
-def put(place: str) -> None:
-    client = StoreClient(StoreLocation.parse(place))
+def put(location: str) -> None:
+    client = StoreClient(StoreLocation.parse(location))
     with client.put(TP, 0, timeout_s=PATIENCE_S) as writing:
         writing.write(array(0, 10))
         print(writing.wait_durable(10, timeout_s=PATIENCE_S), flush=True)

@@ -10,7 +10,8 @@ from typing import Any
 import pytest
 
 from dafka_core.flight import limits, server_actions
-from dafka_core.flight.request_members import COLUMNS
+from dafka_core.flight.columns import COLUMNS
+from dafka_core.flight.json_messages import DurableEnd
 from dafka_core.flight.requests import Criteria, GetRequest, InfoRequest, PutRequest
 from dafka_core.flight.store_location import StoreLocation
 from tests.core.columnar.hosts import TP, Served
@@ -27,22 +28,22 @@ def packed(example: dict[str, Any]) -> bytes:
 
 
 def test_the_examples_of_requests_are_taken() -> None:
-    criteria, info, _, ticket, put, end, stage, place, _ = examples()
+    criteria, info, _, ticket, put, end, stage, location, _ = examples()
     assert Criteria.parse(packed(criteria)).topic == "flights"
     assert InfoRequest.parse(packed(info)).columns == ("value",)
     assert GetRequest.parse(packed(ticket)).end == 1_000
     assert PutRequest.parse(packed(put)).start == 1_000
-    assert server_actions.parse_end(packed(end)) == 2_000
-    assert PutRequest.parse(packed(stage)).transaction == 17
-    assert StoreLocation.parse(packed(place)).directory == "/data"
+    assert DurableEnd.parse(packed(end)) == DurableEnd(2_000)
+    assert PutRequest.parse(packed(stage)).version == 17
+    assert StoreLocation.parse(packed(location)).directory == "/data"
 
 
 def test_the_examples_of_answers_are_like_those_given(served: Served) -> None:
     served.append(10)
-    _, _, facts, _, _, _, _, place, error = examples()
+    _, _, facts, _, _, _, _, location, error = examples()
     (info,) = served.plain().list_flights()
     assert list(json.loads(info.app_metadata)) == list(facts)
-    assert json.loads(served.place.as_json()).keys() == place.keys()
+    assert json.loads(served.location.packed()).keys() == location.keys()
     served.log.trim(TP, 5)
     ticket = info.endpoints[0].ticket
     with pytest.raises(Exception, match="offset 0 was") as refused:
@@ -51,7 +52,7 @@ def test_the_examples_of_answers_are_like_those_given(served: Served) -> None:
 
 
 def test_everything_that_there_is_is_there() -> None:
-    for name in (*server_actions.DESCRIPTIONS, *COLUMNS):
+    for name in (*server_actions.ACTIONS, *COLUMNS):
         assert f"| `{name}` |" in TEXT
 
 
@@ -67,7 +68,7 @@ def mib(size_bytes: int) -> str:
         ("topics of a request for heads", f"{limits.MAX_NAMES:,}"),
         ("times of a request for offsets", f"{limits.MAX_TIMES:,}"),
         (
-            "partitions of a request about units",
+            "partitions of a request about transactions",
             f"{limits.MAX_TRANSACTIONS:,}, in a body of {limits.MAX_TRANSACTIONS_BYTES:,} octets",
         ),
         (

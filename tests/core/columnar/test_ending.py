@@ -34,7 +34,7 @@ from tests.core.columnar.hosts import (
 
 def test_more_streams_than_there_may_be(large: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for name, count in (("MAX_GETS", 3), ("MAX_PUTS", 2), ("MAX_WAITS", 2)):
-        monkeypatch.setattr(f"dafka_core.flight.server.{name}", count)
+        monkeypatch.setattr(limits, name, count)
     with Served(large) as served:
         client = served.client()
         streams = [everything(client, max_records=10) for _ in range(3)]
@@ -47,7 +47,7 @@ def test_more_streams_than_there_may_be(large: Path, monkeypatch: pytest.MonkeyP
             plain.do_get(flight.Ticket(GetRequest(TOPIC, PARTITION, 0, 1).packed())).read_all()
         assert json.loads(busy.value.extra_info)["error"] == "busy"
         streams[0].close()
-        wait_until(lambda: served.service._gets.free == 1)
+        wait_until(lambda: served.service.context.gets.free == 1)
         assert total(everything(client)) == BLOCKS * 200
         for each in streams:
             each.close()
@@ -68,7 +68,7 @@ def test_more_streams_than_there_may_be(large: Path, monkeypatch: pytest.MonkeyP
         threads = [threading.Thread(target=wait) for _ in range(2)]
         for thread in threads:
             thread.start()
-        wait_until(lambda: served.service._waits.free == 0)
+        wait_until(lambda: served.service.context.waits.free == 0)
         with pytest.raises(StoreUnreachableError, match="serves 2 waits already"):
             client.wait(TP, 99_999, timeout_s=60)
         served.service.close()
@@ -89,7 +89,7 @@ def test_a_service_closes_at_once_whatever_its_clients_do(large: Path) -> None:
         writing = client.put(TopicPartition("u", "P"), 0, timeout_s=PATIENCE_S)
         writing.write(array(0, 1))
         writing.wait_durable(1, timeout_s=PATIENCE_S)
-        served.host.open.clear()
+        served.backend.open.clear()
         writing.write(array(1, 2))
         descriptor = flight.FlightDescriptor.for_command(PutRequest("v", "P", 0).packed())
         silent = idle.do_put(descriptor, VALUES_SCHEMA)
@@ -97,7 +97,7 @@ def test_a_service_closes_at_once_whatever_its_clients_do(large: Path) -> None:
             target=_expect_unreachable, args=(lambda: client.wait(TP, 99_999, timeout_s=60),)
         )
         waiting.start()
-        wait_until(lambda: served.service._waits.free == limits.MAX_WAITS - 1)
+        wait_until(lambda: served.service.context.waits.free == limits.MAX_WAITS - 1)
         before = time.monotonic()
         served.service.close()
         assert time.monotonic() - before < 3
@@ -142,8 +142,8 @@ def test_a_closed_client_ends_what_goes_on(large: Path) -> None:
         ):
             with pytest.raises(ClosedError, match="store's client is closed"):
                 ask()
-        wait_until(lambda: served.service._gets.free == limits.MAX_GETS)
-        wait_until(lambda: served.service._puts.free == limits.MAX_PUTS)
+        wait_until(lambda: served.service.context.gets.free == limits.MAX_GETS)
+        wait_until(lambda: served.service.context.puts.free == limits.MAX_PUTS)
 
 
 def test_a_forked_process_is_told_to_start_anew(served: Served) -> None:
@@ -151,9 +151,9 @@ def test_a_forked_process_is_told_to_start_anew(served: Served) -> None:
     client.describe(timeout_s=PATIENCE_S)
 
     def ask() -> object:
-        return StoreClient(served.place).describe(timeout_s=5)
+        return StoreClient(served.location).describe(timeout_s=5)
 
     assert "StoreUnreachableError" in forked(ask)
     assert "used Flight before it forked this one" in forked(ask)
     assert "ConfigError" in forked(lambda: Served(served.directory, served.log))
-    assert client.describe(timeout_s=PATIENCE_S) == served.place
+    assert client.describe(timeout_s=PATIENCE_S) == served.location

@@ -10,7 +10,7 @@ import pyarrow as pa
 import pytest
 from pyarrow import flight
 
-from dafka_core.errors import ConfigError, DataLossError, StoreUnreachableError
+from dafka_core.errors import DataLossError, InvalidRequestError, StoreUnreachableError
 from dafka_core.flight.requests import GetRequest
 from dafka_core.flight.store_client import StoreClient
 from dafka_core.records import RecordBatch, TopicPartition
@@ -102,7 +102,7 @@ def test_small_blocks_are_joined(served: Served, client: StoreClient) -> None:
         served.log.append([RecordBatch.of(TP, offset, [record])])
     whole = list(read(client, 0, 10))
     assert len(whole) == 1
-    assert whole[0].values.to_pylist() == records
+    assert whole[0].values == records
     assert whole[0].times[:, 0].sum() == 10
     cut = list(read(client, 1, 9, max_bytes=150_000))
     assert [len(batch.values) for batch in cut] == [2, 2, 2, 2]
@@ -156,19 +156,19 @@ def test_records_trimmed_under_a_reader_are_an_error(served: Served) -> None:
 
 def test_arguments_are_checked_at_once(served: Served) -> None:
     client = served.client()
-    for wrong in (
-        {"max_records": 0},
-        {"max_bytes": 0},
-        {"max_records": True},
-        {"max_bytes": "1"},
+    for member, size, says in (
+        ("max_records", 0, "0: must be `int` >= 1"),
+        ("max_bytes", 0, "0: must be `int` >= 1"),
+        ("max_records", True, "True: must be `int`, got `bool`"),
+        ("max_bytes", "1", "'1': must be `int`, got `str`"),
     ):
-        with pytest.raises(ConfigError, match="must be a whole number, at least 1"):
-            read(client, 0, 1, **wrong)
-    with pytest.raises(ConfigError, match="'end' = 1: must not be below start, which is 2"):
+        with pytest.raises(InvalidRequestError, match=f"'{member}' = {says}"):
+            read(client, 0, 1, **{member: size})
+    with pytest.raises(InvalidRequestError, match="'end' = 1: must not be below start, which is 2"):
         read(client, 2, 1)
-    with pytest.raises(ConfigError, match="'start' = -1"):
+    with pytest.raises(InvalidRequestError, match="'start' = -1"):
         read(client, -1, 1)
-    with pytest.raises(ConfigError, match="'topic'"):
+    with pytest.raises(InvalidRequestError, match="'topic'"):
         client.read(TopicPartition("", PARTITION), 0, 1, times=False, timeout_s=1, **LARGEST)
 
 

@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dafka_core.errors import ConfigError, StoreError
-from dafka_core.flight import store_location
+from dafka_core.errors import InvalidRequestError, StoreError
+from dafka_core.flight import json_messages, store_location
 from dafka_core.flight.store_location import StoreLocation
 
 texts = st.text(st.characters(exclude_categories=()), max_size=20)
@@ -19,10 +19,9 @@ texts = st.text(st.characters(exclude_categories=()), max_size=20)
 
 @settings(deadline=None)
 @given(st.builds(StoreLocation, texts, st.lists(texts).map(tuple), texts, texts, texts))
-def test_a_place_survives_json_and_pickling(place: StoreLocation) -> None:
-    assert StoreLocation.parse(place.as_json()) == place
-    assert StoreLocation.parse(place.as_json().encode("ascii")) == place
-    assert pickle.loads(pickle.dumps(place)) == place
+def test_a_location_survives_json_and_pickling(location: StoreLocation) -> None:
+    assert StoreLocation.parse(location.packed()) == location
+    assert pickle.loads(pickle.dumps(location)) == location
 
 
 def test_members_that_a_later_version_has_are_passed_over() -> None:
@@ -34,23 +33,24 @@ def test_members_that_a_later_version_has_are_passed_over() -> None:
 @pytest.mark.parametrize(
     ("text", "member"),
     [
-        ("", "place"),
-        ("[]", "place"),
-        ("[" * 100_000, "place"),
-        (b"\xff\xfe\xfd", "place"),
+        ("", "location"),
+        ("[]", "location"),
+        ("[" * 100_000, "location"),
+        (b"\xff\xfe\xfd", "location"),
         ("{}", "v"),
         ('{"v": 2, "locations": []}', "v"),
-        ('{"v": 1}', "locations"),
-        ('{"v": 1, "locations": "grpc://a:1"}', "locations"),
-        ('{"v": 1, "locations": [1]}', "locations"),
-        ('{"v": 1, "locations": [], "store": 1}', "store"),
-        ('{"v": 1, "locations": [], "directory": null}', "directory"),
+        ('{"v": 1, "locations": []}', "store"),
+        ('{"v": 1, "store": "S"}', "locations"),
+        ('{"v": 1, "store": "S", "locations": "grpc://a:1"}', "locations"),
+        ('{"v": 1, "store": "S", "locations": [1]}', "locations"),
+        ('{"v": 1, "store": 1, "locations": []}', "store"),
+        ('{"v": 1, "store": "S", "locations": [], "directory": null}', "directory"),
     ],
 )
-def test_what_is_no_place_is_refused(text: str | bytes, member: str) -> None:
-    with pytest.raises(ConfigError) as refused:
+def test_what_is_no_location_is_refused(text: str | bytes, member: str) -> None:
+    with pytest.raises(InvalidRequestError) as refused:
         StoreLocation.parse(text)
-    assert refused.value.option == member
+    assert refused.value.member == member
     assert len(str(refused.value)) < 300
 
 
@@ -65,7 +65,7 @@ def test_a_store_begins_a_session(tmp_path: Path) -> None:
         StoreLocation.begin("S", [], tmp_path / "missing")
 
 
-def test_a_place_elsewhere_is_not_here() -> None:
+def test_a_location_elsewhere_is_not_here() -> None:
     assert not StoreLocation("S", ()).here
     assert not StoreLocation("S", (), machine="another").here
     assert StoreLocation("S", (), machine=store_location.this_machine()).here
@@ -91,12 +91,12 @@ def test_locations_are_taken_apart() -> None:
 
 
 def test_what_came_from_elsewhere_is_cut() -> None:
-    assert store_location.short(5) == 5
-    assert store_location.short("x" * 90) == "x" * 90
-    assert len(str(store_location.short(["x" * 200]))) == 103
+    assert json_messages.short(5) == 5
+    assert json_messages.short("x" * 90) == "x" * 90
+    assert len(str(json_messages.short(["x" * 200]))) == 103
 
 
 def test_json_has_nothing_that_is_not_ascii() -> None:
-    text = StoreLocation("é\udcff", ("grpc://é:1",)).as_json()
+    text = StoreLocation("é\udcff", ("grpc://é:1",)).packed()
     assert text.isascii()
     assert json.loads(text)["v"] == 1

@@ -14,16 +14,18 @@ from pyarrow import flight
 from dafka_core.errors import (
     ClosedError,
     ConfigError,
+    InvalidRequestError,
     OffsetConflictError,
     StoreError,
     StoreUnreachableError,
 )
-from dafka_core.flight import limits, server_put
+from dafka_core.flight import limits
 from dafka_core.flight.client_put import PutStream
 from dafka_core.flight.columns import VALUES_SCHEMA
+from dafka_core.flight.json_messages import DurableEnd
 from dafka_core.flight.requests import PutRequest
 from dafka_core.flight.store_client import StoreClient
-from dafka_core.records import TopicPartition
+from dafka_core.records import TopicPartition, TransactionState
 from tests.core.columnar.hosts import (
     LARGEST,
     PARTITION,
@@ -106,8 +108,8 @@ def test_values_are_cut_to_what_a_batch_may_have(served: Served, client: StoreCl
         cut.write(many)
         cut.write(large)
         assert cut.finish(PATIENCE_S) == 150_009
-    assert max(len(batch.values) for batch in served.host.taken) == limits.MAX_PUT_BATCH_RECORDS
-    sizes = [batch.values.size_bytes for batch in served.host.taken]
+    assert max(len(batch.values) for batch in served.backend.taken) == limits.MAX_PUT_BATCH_RECORDS
+    sizes = [batch.values.size_bytes for batch in served.backend.taken]
     assert sizes[-4:] == [15 << 20, 15 << 20, 10 << 20, 20 << 20]
 
 
@@ -152,20 +154,20 @@ def test_ends_come_back_as_they_are_durable(served: Served) -> None:
 
 
 def test_batches_are_submitted_before_those_before_them_are_durable(served: Served) -> None:
-    served.host.open.clear()
+    served.backend.open.clear()
     client = served.client()
     with put(client, 0) as pipelined:
         for start in range(0, 50, 10):
             pipelined.write(array(start, start + 10))
-        wait_until(lambda: len(served.host.taken) == 5)
+        wait_until(lambda: len(served.backend.taken) == 5)
         assert served.log.end(TP) == 0
-        served.host.open.set()
+        served.backend.open.set()
         assert pipelined.finish(PATIENCE_S) == 50
     stored(served, 50)
 
 
 def test_what_is_under_way_is_bounded(served: Served) -> None:
-    served.host.open.clear()
+    served.backend.open.clear()
     client = served.client()
     megabytes = pa.array([b"x" * (1 << 20)] * 8, pa.binary())
     done = threading.Event()
@@ -180,17 +182,17 @@ def test_what_is_under_way_is_bounded(served: Served) -> None:
     thread = threading.Thread(target=work)
     thread.start()
     most = limits.MAX_UNDER_WAY_BYTES // (8 << 20)
-    wait_until(lambda: len(served.host.taken) == most)
+    wait_until(lambda: len(served.backend.taken) == most)
     assert not done.wait(0.3)
-    assert len(served.host.taken) == most
-    served.host.open.set()
+    assert len(served.backend.taken) == most
+    served.backend.open.set()
     thread.join()
     assert done.is_set()
     assert served.log.end(TP) == 160
 
 
 def test_a_store_that_makes_no_progress_is_given_up(served: Served, client: StoreClient) -> None:
-    served.host.open.clear()
+    served.backend.open.clear()
     with put(client, 0) as stuck:
         stuck.write(array(0, 10))
         with pytest.raises(StoreUnreachableError, match=r"nothing came to its disk for 0\.2 s"):
@@ -200,16 +202,16 @@ def test_a_store_that_makes_no_progress_is_given_up(served: Served, client: Stor
     megabytes = pa.array([b"x" * (1 << 20)] * 8, pa.binary())
     with pytest.raises(StoreUnreachableError, match=r"no progress for 0\.2 s"):
         put_all(client, 0, *[megabytes] * 100, timeout_s=0.2)
-    served.host.open.set()
-    wait_until(lambda: served.service._puts.free == limits.MAX_PUTS)
+    served.backend.open.set()
+    wait_until(lambda: served.service.context.puts.free == limits.MAX_PUTS)
     # What had arrived is stored by now or later; nothing else is hurt.
-    assert client.describe(timeout_s=PATIENCE_S) == served.place
+    assert client.describe(timeout_s=PATIENCE_S) == served.location
 
 
 def test_the_hosts_failure_is_the_stores(
     served: Served, client: StoreClient, caplog: pytest.LogCaptureFixture
 ) -> None:
-    served.host.failure = StoreError(served.directory, "the disk is full")
+    served.backend.failure = StoreError(served.directory, "the disk is full")
     with pytest.raises(StoreUnreachableError, match="the disk is full"):
         put_all(client, 0, array(0, 10))
     assert "the disk is full" in caplog.text
@@ -235,7 +237,7 @@ def test_values_are_checked_before_they_leave(served: Served) -> None:
         with pytest.raises(ClosedError):
             wrong.finish(1)
     for topic, partition, start in (("", "P", 0), ("t", "", 0), ("t", "P", -1), ("t", "P", None)):
-        with pytest.raises(ConfigError):
+        with pytest.raises(InvalidRequestError):
             client.put(TopicPartition(topic, partition), start, timeout_s=1)  # type: ignore[arg-type]
 
 
@@ -283,7 +285,7 @@ def test_a_failed_put_ends_though_its_client_reads_no_acknowledgements(
 ) -> None:
     """The acknowledgements fill what the connection holds; the error comes all the same."""
     # A connection holds some hundred thousand of those that are sent.
-    monkeypatch.setattr(server_put, "_packed", lambda end, failed: b" " * 1_000_000)
+    monkeypatch.setattr(DurableEnd, "packed", lambda ack: b" " * 1_000_000)
     stream = plain_put(served)
     count = 100
     for start in range(count):
@@ -340,8 +342,9 @@ def test_batches_beyond_the_limits_are_refused(served: Served) -> None:
 
 def test_offsets_do_not_go_beyond_the_last(served: Served, monkeypatch: Any) -> None:
     last = 2**63 - 1
-    monkeypatch.setattr(served.host, "end", lambda topic, partition: last)
-    with pytest.raises(ConfigError, match="leaves no offsets"):
+    state = TransactionState(last, last, "", None)
+    monkeypatch.setattr(served.log, "transaction_state", lambda tp: state)
+    with pytest.raises(InvalidRequestError, match="leaves no offsets"):
         put_all(served.client(), last, array(0, 1))
 
 

@@ -19,14 +19,16 @@ from dafka_core.errors import (
     DafkaError,
     DataLossError,
     FencedError,
+    InvalidRequestError,
     OffsetConflictError,
+    StoreError,
     StoreUnreachableError,
     TransactionExistsError,
 )
 from dafka_core.flight import flight_errors, limits, server
-from dafka_core.flight.call_deadline import CallDeadline, Watchdog
-from dafka_core.flight.grpc_sockets import addresses_of
+from dafka_core.flight.grpc_workarounds import CallDeadline, Watchdog, addresses_of
 from dafka_core.flight.server import FlightService
+from dafka_core.flight.server_context import ServerContext
 from dafka_core.flight.store_client import StoreClient
 from dafka_core.flight.store_location import StoreLocation
 from dafka_core.records import Transaction
@@ -35,16 +37,14 @@ from tests.core.columnar.hosts import PATIENCE_S, STORE, TP, Served, wait_until
 
 def service(served: Served, **options: Any) -> FlightService:
     given: dict[str, Any] = {"bind_host": "127.0.0.1", "port": 0, "socket_path": None}
-    return FlightService(
-        served.log, served.host, lambda found: StoreLocation(STORE, found), **given | options
-    )
+    return FlightService(ServerContext(served.log, served.backend, STORE, dict), **given | options)
 
 
 def test_it_listens_at_a_port_alone(served: Served) -> None:
     with service(served) as alone:
-        assert alone.locations == (f"grpc://127.0.0.1:{alone.port}",)
-        with StoreClient(alone.place) as client:
-            assert client.describe(timeout_s=PATIENCE_S) == alone.place
+        assert alone.location.locations == (f"grpc://127.0.0.1:{alone.port}",)
+        with StoreClient(alone.location) as client:
+            assert client.describe(timeout_s=PATIENCE_S) == alone.location
 
 
 def test_it_listens_at_a_port_that_is_named(served: Served) -> None:
@@ -73,8 +73,10 @@ def test_a_socket_that_was_left_behind_is_replaced(served: Served) -> None:
     with socket.socket(socket.AF_UNIX) as left:
         left.bind(str(path))
     with service(served, socket_path=str(path)) as again:
-        place = StoreLocation(STORE, again.locations[:1], machine=served.place.machine)
-        assert served.client(place).describe(timeout_s=PATIENCE_S) == again.place
+        location = StoreLocation(
+            STORE, again.location.locations[:1], machine=served.location.machine
+        )
+        assert served.client(location).describe(timeout_s=PATIENCE_S) == again.location
     assert not path.exists()
 
 
@@ -86,20 +88,11 @@ def test_a_file_that_is_no_socket_stays(served: Served) -> None:
     assert path.read_text() == "kept"
 
 
-def test_a_place_that_cannot_be_made_ends_it(served: Served) -> None:
-    def fail(locations: tuple[str, ...]) -> StoreLocation:
-        raise KeyError(locations)
-
+def test_a_session_that_cannot_be_written_ends_it(served: Served) -> None:
+    (served.directory / "session.new").mkdir()
     path = served.directory / "again.sock"
-    with pytest.raises(KeyError):
-        FlightService(
-            served.log,
-            served.host,
-            fail,
-            bind_host="127.0.0.1",
-            port=0,
-            socket_path=str(path),
-        )
+    with pytest.raises(StoreError, match="file session"):
+        service(served, socket_path=str(path))
     assert not path.exists()
 
 
@@ -124,19 +117,19 @@ def test_signals_are_left_alone(directory: Path) -> None:
 def test_a_close_does_not_wait_for_ever(
     served: Served, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """A host that never answers is left to itself."""
+    """A backend that never answers is left to itself."""
     monkeypatch.setattr(server, "CLOSE_TIMEOUT_S", 0.5)
     released = threading.Event()
-    monkeypatch.setattr(served.host, "wait", lambda *_: released.wait() and 0)
+    monkeypatch.setattr(served.backend, "wait", lambda *_: released.wait() and 0)
     client = served.client()
     threading.Thread(target=_wait, args=(client,), daemon=True).start()
-    wait_until(lambda: served.service._waits.free == limits.MAX_WAITS - 1)
+    wait_until(lambda: served.service.context.waits.free == limits.MAX_WAITS - 1)
     before = time.monotonic()
     served.service.close()
     assert time.monotonic() - before < 5
     assert "do not end; they are left to themselves" in caplog.text
     released.set()
-    wait_until(lambda: served.service._waits.free == limits.MAX_WAITS)
+    wait_until(lambda: served.service.context.waits.free == limits.MAX_WAITS)
 
 
 def _wait(client: StoreClient) -> None:
@@ -151,16 +144,16 @@ def test_a_client_needs_a_location(served: Served) -> None:
 
 
 def test_the_socket_is_used_on_the_stores_machine_only(served: Served) -> None:
-    unix, tcp = served.place.locations
-    for place, expected in (
-        (served.place, unix),
+    unix, tcp = served.location.locations
+    for location, expected in (
+        (served.location, unix),
         (StoreLocation(STORE, (unix, tcp)), tcp),
         (StoreLocation(STORE, (unix, tcp), machine="another"), tcp),
-        (StoreLocation(STORE, ("grpc+unix:///nowhere", tcp), machine=served.place.machine), tcp),
+        (StoreLocation(STORE, ("grpc+unix:///nowhere", tcp), machine=served.location.machine), tcp),
     ):
-        with StoreClient(place) as client:
+        with StoreClient(location) as client:
             client.describe(timeout_s=PATIENCE_S)
-            assert client._location == expected
+            assert client.uri == expected
 
 
 def test_addresses_are_those_that_sockets_have() -> None:
@@ -175,7 +168,8 @@ def test_addresses_are_those_that_sockets_have() -> None:
 @pytest.mark.parametrize(
     ("error", "again"),
     [
-        (ConfigError("start", -1, "is wrong"), ConfigError("start", -1, "is wrong")),
+        (InvalidRequestError("start", -1, "is"), InvalidRequestError("start", -1, "is")),
+        (InvalidRequestError("rows", ["é", 1], "is"), InvalidRequestError("rows", ["é", 1], "is")),
         (DataLossError("t", "P", 3, 9, "why"), DataLossError("t", "P", 3, 9, "why (store S)")),
         (
             DataLossError("t", "P", 3, None, "why"),
@@ -189,8 +183,8 @@ def test_addresses_are_those_that_sockets_have() -> None:
             TransactionExistsError("u", "Q", Transaction(1, 2, 9)),
             TransactionExistsError("u", "Q", Transaction(1, 2, 9)),
         ),
-        (flight_errors.BusyError("busy"), StoreUnreachableError("S", "busy")),
-        (flight_errors.ClosingError("end"), StoreUnreachableError("S", "end")),
+        (flight_errors.UnavailableError("busy", "busy"), StoreUnreachableError("S", "busy")),
+        (flight_errors.UnavailableError("closing", "end"), StoreUnreachableError("S", "end")),
         (DafkaError("broken"), StoreUnreachableError("S", "broken")),
         (KeyError("x"), StoreUnreachableError("S", "KeyError: 'x'")),
     ],
@@ -202,7 +196,7 @@ def test_errors_cross_with_their_facts(
         sent = flight_errors.refusal(error)
     said = str(error).encode("ascii", "backslashreplace").decode()
     assert str(sent) == ("KeyError: 'x'" if isinstance(error, KeyError) else said)
-    found = flight_errors.translated(sent, "S", "t", "P")
+    found = flight_errors.translated(sent, "S")
     assert type(found) is type(again)
     assert vars(found) == vars(again)
 
@@ -218,8 +212,8 @@ def test_errors_without_facts_are_the_stores(info: bytes) -> None:
 def test_a_wait_that_lasts_too_long_is_given_up_once() -> None:
     watchdog = Watchdog()
     given_up: list[float] = []
-    with CallDeadline(watchdog, 60, lambda: given_up.append(time.monotonic())) as call:
-        call.limit(0.5)
+    with CallDeadline(watchdog, 60, lambda: given_up.append(time.monotonic())).start() as call:
+        call.timeout_s = 0.5
         for _ in range(4):
             call.wait()
             time.sleep(0.15)
@@ -231,18 +225,19 @@ def test_a_wait_that_lasts_too_long_is_given_up_once() -> None:
         time.sleep(0.2)
         assert len(given_up) == 1
         assert call.expired
-    with CallDeadline(watchdog, 0.1, lambda: given_up.append(0)) as other:
+    with CallDeadline(watchdog, 0.1, lambda: given_up.append(0)).start() as other:
         other.wait()
     time.sleep(0.2)
     assert len(given_up) == 1
 
 
-def test_the_watching_thread_ends_when_there_is_nothing_to_watch(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr("dafka_core.flight.call_deadline.IDLE_S", 0.05)
+def thread_names() -> list[str]:
+    return [thread.name for thread in threading.enumerate()]
+
+
+def test_the_watching_thread_ends_when_there_is_nothing_to_watch() -> None:
     watchdog = Watchdog()
     for _ in range(2):
-        with CallDeadline(watchdog, 1, lambda: None):
-            assert watchdog._thread is not None
-        wait_until(lambda: watchdog._thread is None)
+        with CallDeadline(watchdog, 1, lambda: None).start():
+            assert "dafka-flight-watch" in thread_names()
+        wait_until(lambda: "dafka-flight-watch" not in thread_names())

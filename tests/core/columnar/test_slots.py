@@ -1,4 +1,4 @@
-"""Slots: never more than there are, and none is lost."""
+"""Permits: never more than there are, and none is lost."""
 
 from __future__ import annotations
 
@@ -7,31 +7,31 @@ import threading
 
 import pytest
 
-from dafka_core.flight.flight_errors import BusyError
-from dafka_core.flight.stream_limiter import StreamLimiter
+from dafka_core.flight.flight_errors import UnavailableError
+from dafka_core.flight.server_context import StreamLimiter
 
 
 def test_there_are_no_more_than_that() -> None:
-    slots = StreamLimiter("gets", 2)
-    first, second = slots.take(), slots.take()
-    assert slots.free == 0
-    with pytest.raises(BusyError, match=r"serves 2 gets already.*ask another store"):
-        slots.take()
-    first.release()
-    first.release()
-    assert slots.free == 1
+    limiter = StreamLimiter("gets", 2)
+    first, second = limiter.take(), limiter.take()
+    assert limiter.free == 0
+    with pytest.raises(UnavailableError, match=r"serves 2 gets already.*ask another store"):
+        limiter.take()
+    first.close()
+    first.close()
+    assert limiter.free == 1
     del second
-    assert slots.free == 2
+    assert limiter.free == 2
 
 
-def test_slots_that_are_collected_at_any_moment_are_given_back() -> None:
-    slots = StreamLimiter("gets", 10_000)
+def test_permits_that_are_collected_at_any_moment_are_given_back() -> None:
+    limiter = StreamLimiter("gets", 10_000)
 
     def abandon_many() -> None:
         for _ in range(2_000):
-            cycle: list[object] = [slots.take()]
+            cycle: list[object] = [limiter.take()]
             cycle.append(cycle)
-            slots.take().release()
+            limiter.take().close()
 
     thresholds = gc.get_threshold()
     gc.set_threshold(1)  # whenever anything is allocated
@@ -43,4 +43,4 @@ def test_slots_that_are_collected_at_any_moment_are_given_back() -> None:
     finally:
         gc.set_threshold(*thresholds)
     gc.collect()
-    assert slots.free == 10_000
+    assert limiter.free == 10_000

@@ -1,0 +1,194 @@
+"""What gRPC, or Flight in Python, does not do by itself.
+
+- A child forked from a process that has used gRPC can only hang in it: ``use`` tells.
+- A server shuts down only after its last stream has ended, and a put cannot be cancelled at all.
+  A socket that is shut down, though, ends everything that goes through it at once.
+- A stream has no limit on how long it may wait for its peer: a ``CallDeadline`` has one.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ipaddress
+import os
+import socket
+import stat
+import threading
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Final, Self
+
+from dafka_core.closing import Closing
+from dafka_core.errors import DafkaError, StoreUnreachableError
+from dafka_core.flight.flight_errors import translated
+from dafka_core.flight.store_location import host_of, path_of
+
+_DESCRIPTORS: Final = tuple(Path(each) for each in ("/proc/self/fd", "/dev/fd"))
+
+LOOK_S: Final = 0.05
+"""How often a watchdog looks: so much later than asked for a wait may end.  Its thread lasts so
+long after the last call, as calls follow each other closely or not at all."""
+
+Address = str | tuple[str, int]
+"""As systems have it: a socket's path, or a numeric host and a port."""
+
+_users: list[int] = []
+
+
+def use() -> str | None:
+    """Notes that this process uses gRPC from now on; says why it cannot, if it cannot."""
+    if not _users:
+        _users.append(os.getpid())
+    if _users[0] == os.getpid():
+        return None
+    return (
+        f"process {_users[0]} used Flight before it forked this one, which gRPC cannot do; start "
+        "processes anew (multiprocessing's method 'spawn')"
+    )
+
+
+def addresses_of(location: str) -> set[Address]:
+    """What a Flight URI may mean to a socket."""
+    path, host = path_of(location), host_of(location)
+    if path is not None:
+        return {path}
+    if host is None:
+        return set()
+    try:
+        found = socket.getaddrinfo(*host, type=socket.SOCK_STREAM)
+    except OSError:
+        return set()
+    return {_normal(each[4]) for each in found}
+
+
+def accepts(location: str) -> bool:
+    """Whether a process listens at a location's socket."""
+    with contextlib.suppress(OSError), socket.socket(socket.AF_UNIX) as probe:
+        probe.connect(str(path_of(location)))
+        return True
+    return False
+
+
+def break_accepted(addresses: set[Address]) -> None:
+    """Breaks this process's connections that were accepted at one of these."""
+    _break(addresses, socket.socket.getsockname)
+
+
+def break_opened(addresses: set[Address]) -> None:
+    """Breaks this process's connections that were opened to one of these."""
+    _break(addresses, socket.socket.getpeername)
+
+
+def _break(addresses: set[Address], address_of: Callable[[socket.socket], object]) -> None:
+    directory = next((each for each in _DESCRIPTORS if each.is_dir()), None)
+    for path in list(directory.iterdir()) if directory else []:
+        with contextlib.suppress(OSError, ValueError):
+            descriptor = int(path.name)
+            if stat.S_ISSOCK(os.fstat(descriptor).st_mode):
+                # A copy of the descriptor: gRPC may close its own at any time.
+                with socket.fromfd(descriptor, socket.AF_UNIX, socket.SOCK_STREAM) as each:
+                    if _normal(address_of(each)) in addresses:
+                        each.shutdown(socket.SHUT_RDWR)
+
+
+def _normal(address: object) -> Address:
+    if isinstance(address, Sequence) and not isinstance(address, str | bytes):
+        host = str(address[0]).partition("%")[0]
+        with contextlib.suppress(ValueError):
+            number = ipaddress.ip_address(host)
+            # A listener for both families sees IPv4 addresses like this.
+            host = str(getattr(number, "ipv4_mapped", None) or number)
+        return host, int(address[1])
+    return os.fsdecode(address) if isinstance(address, bytes) else str(address)
+
+
+class CallDeadline(Closing):
+    """One call, in which its thread waits for the peer now and then.
+
+    Attributes:
+        timeout_s: how long one wait may last.
+        expired: whether a wait has lasted longer: then the watchdog's thread has called
+            ``give_up``, which must make the wait end.
+    """
+
+    def __init__(self, watchdog: Watchdog, timeout_s: float, give_up: Callable[[], None]) -> None:
+        self.give_up = give_up
+        self.timeout_s = timeout_s
+        self.expired = False
+        self._deadline: float | None = None
+        self._watchdog = watchdog
+
+    def start(self) -> Self:
+        """Has the watchdog watch the call, until ``close``."""
+        self._watchdog.add(self)
+        return self
+
+    def wait(self) -> None:
+        """From now on the call waits for the peer."""
+        # Without a lock, as a call does so for each batch; the watchdog sees it when it looks next.
+        self._deadline = time.monotonic() + self.timeout_s
+
+    def go_on(self) -> None:
+        """The peer has answered."""
+        self._deadline = None
+
+    def check(self, now: float) -> None:
+        """Gives the call up if it waits for too long (watchdog's thread)."""
+        deadline = self._deadline
+        if deadline is not None and deadline <= now:
+            self.expired = True
+            self.wait()  # gRPC may connect again and wait on
+            self.give_up()
+
+    def close(self) -> None:
+        """Ends the call."""
+        self.go_on()
+        self._watchdog.remove(self)
+
+    def translated(self, error: BaseException, store: str) -> DafkaError:
+        """What an error that has ended the call means to the caller of ``store``."""
+        if self.expired:
+            return StoreUnreachableError(store, f"no progress for {self.timeout_s:g} s")
+        return translated(error, store)
+
+
+class Watchdog:
+    """Gives up calls whose deadline is past.  It has a thread as long as there are calls."""
+
+    def __init__(self) -> None:
+        # Reentrant: the garbage collection may close a call in a thread that has the lock.
+        self._lock = threading.RLock()
+        self._calls: set[CallDeadline] = set()
+        self._is_running = False
+
+    def add(self, call: CallDeadline) -> None:
+        """Watches the call."""
+        with self._lock:
+            self._calls.add(call)
+            if not self._is_running:
+                self._is_running = True
+                threading.Thread(target=self._run, name="dafka-flight-watch", daemon=True).start()
+
+    def remove(self, call: CallDeadline) -> None:
+        """Lets go of the call."""
+        with self._lock:
+            self._calls.discard(call)
+
+    def close(self) -> None:
+        """Gives up all calls there are."""
+        with self._lock:
+            calls = list(self._calls)
+        for call in calls:
+            call.give_up()
+
+    def _run(self) -> None:
+        while True:
+            time.sleep(LOOK_S)
+            with self._lock:
+                calls = list(self._calls)
+                if not calls:
+                    self._is_running = False
+                    return
+            for call in calls:
+                call.check(time.monotonic())
