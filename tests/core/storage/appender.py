@@ -54,13 +54,13 @@ def main() -> None:
         end = log.end(TP)
         print(end, merging.merged, flush=True)
         while True:
-            runs = []
+            batches = []
             for _ in range(chance.randint(1, 3)):
                 count = chance.choice((1, 1, 1, 2, 10, 200, 3000))
                 values = [value(offset) for offset in range(end, end + count)]
-                runs.append(RecordBatch.of(TP, end, values))
+                batches.append(RecordBatch.of(TP, end, values))
                 end += count
-            log.append(runs)
+            log.append(batches)
             if chance.random() < 0.05:
                 log.trim(TP, end - min(end, 20_000))
             print(end, merging.merged, flush=True)

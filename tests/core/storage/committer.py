@@ -1,7 +1,7 @@
-"""A child process of the tests: stages, commits and merges units until it is killed.
+"""A child process of the tests: stages, commits and merges transactions until it is killed.
 
-``committer.py DIRECTORY SEED`` prints the number of each unit when it is staged and when it is
-committed.  A unit is one of every partition, and of each a part comes from an attempt that is
+``committer.py DIRECTORY SEED`` prints the version of each transaction when it is staged and when
+it is committed.  Each is one of every partition, and first an attempt stages a part of it that is
 given up.
 """
 
@@ -17,41 +17,43 @@ from tests.core.storage.appender import BlockMerger
 PARTITIONS = ("p", "q", "r")
 
 
-def unit_values(partition: str, number: int) -> list[bytes]:
-    """The records of a unit: another count for each, of other lengths."""
-    count = (number * 7919 + ord(partition) * 104_729) % 400 + 1
-    size = number * 31 % 97
-    return [b"%s.%d.%d" % (partition.encode(), number, each) * size for each in range(count)]
+def transaction_values(partition: str, version: int) -> list[bytes]:
+    """The records of a transaction: another count for each, of other lengths."""
+    count = (version * 7919 + ord(partition) * 104_729) % 400 + 1
+    size = version * 31 % 97
+    return [b"%s.%d.%d" % (partition.encode(), version, each) * size for each in range(count)]
 
 
-def units_values(partition: str, numbers: int) -> list[bytes]:
-    """The records of the first units."""
-    return [value for number in range(numbers) for value in unit_values(partition, number)]
+def all_values(partition: str, versions: int) -> list[bytes]:
+    """The records of the first transactions."""
+    return [
+        value for version in range(versions) for value in transaction_values(partition, version)
+    ]
 
 
 def committed(store: Log) -> int:
-    """How many units there are."""
+    """How many transactions there are."""
     transaction = store.transaction_state(TopicPartition("t", PARTITIONS[0])).transaction
     return transaction.version + 1 if transaction else 0
 
 
-def write_unit(store: Log, number: int, chance: random.Random) -> Commit:
-    """Stages a unit of every partition, in steps; what commits it."""
+def write_transaction(store: Log, version: int, chance: random.Random) -> Commit:
+    """Stages a transaction of every partition, in steps; what commits it."""
     transactions = []
     for partition in PARTITIONS:
         tp = TopicPartition("t", partition)
         start = store.end(tp)
         given_up, attempt = (f"{chance.getrandbits(128):032X}" for _ in range(2))
         others = [b"given up"] * chance.choice((1, 100, 2000))
-        store.write([Stage(RecordBatch.of(tp, start, others), given_up, number)])
-        values = unit_values(partition, number)
+        store.write([Stage(RecordBatch.of(tp, start, others), given_up, version)])
+        values = transaction_values(partition, version)
         at = chance.randint(1, len(values))
         for part in (slice(0, at), slice(at, None)):
             if values[part]:
                 batch = RecordBatch.of(tp, start + (part.start or 0), values[part])
-                assert store.write([Stage(batch, attempt, number)]) == [None]
+                assert store.write([Stage(batch, attempt, version)]) == [None]
         transactions.append(
-            StagedTransaction("t", partition, attempt, start, start + len(values), number)
+            StagedTransaction("t", partition, attempt, start, start + len(values), version)
         )
     return Commit(tuple(transactions))
 
@@ -65,11 +67,11 @@ def main() -> None:
         merging = BlockMerger(store)
         merging.start()
         print("opened", committed(store), flush=True)
-        for number in range(committed(store), 1 << 30):
-            commit = write_unit(store, number, chance)
-            print("staged", number, flush=True)
+        for version in range(committed(store), 1 << 30):
+            commit = write_transaction(store, version, chance)
+            print("staged", version, flush=True)
             assert store.write([commit]) == [None]
-            print("committed", number + 1, flush=True)
+            print("committed", version + 1, flush=True)
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""What the tests of units write, and all that a reader is told of it."""
+"""What the tests of transactions write, and all that a reader is told of it."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ A, B, C = ("A" * 32, "B" * 32, "C" * 32)
 """Attempts."""
 
 
-def values(count: int, mark: str = "v", size_bytes: int = 0) -> list[bytes]:
+def values(count: int, name: str = "v", size_bytes: int = 0) -> list[bytes]:
     """Values that tell which they are."""
-    return [b"%s%d" % (mark.encode(), number) + b"." * size_bytes for number in range(count)]
+    return [b"%s%d" % (name.encode(), number) + b"." * size_bytes for number in range(count)]
 
 
-def large(count: int, mark: str = "v") -> list[bytes]:
+def large(count: int, name: str = "v") -> list[bytes]:
     """Values of which any hundred make a block that is not extended."""
-    return values(count, mark, 1000)
+    return values(count, name, 1000)
 
 
 def put(store: Log, written: Sequence[bytes], partition: str = "p") -> None:
@@ -40,24 +40,24 @@ def stage(
     offset: int,
     attempt: str = A,
     partition: str = "p",
-    number: int = NO_VERSION,
+    version: int = NO_VERSION,
 ) -> Stage:
     """An entry."""
-    return Stage(RecordBatch.of(TopicPartition("t", partition), offset, written), attempt, number)
+    return Stage(RecordBatch.of(TopicPartition("t", partition), offset, written), attempt, version)
 
 
 def commit(*transactions: tuple[str, str, int, int, int]) -> Commit:
-    """An entry: partition, attempt, start, end and number of each."""
+    """An entry: partition, attempt, start, end and version of each."""
     return Commit(tuple(StagedTransaction("t", *transaction) for transaction in transactions))
 
 
-def one(attempt: str, start: int, end: int, number: int) -> Commit:
+def one(attempt: str, start: int, end: int, version: int) -> Commit:
     """An entry for one partition."""
-    return commit(("p", attempt, start, end, number))
+    return commit(("p", attempt, start, end, version))
 
 
 def part(written: Sequence[bytes], transaction: Transaction, start: int, end: int) -> RecordBatch:
-    """Records ``start`` to ``end`` of a unit, as another store sends them."""
+    """Records ``start`` to ``end`` of a transaction, as another store sends them."""
     return RecordBatch.of(
         TP, start, written[start - transaction.start : end - transaction.start], transaction
     )

@@ -1,4 +1,4 @@
-"""Units and kills: each is there as a whole or not at all, in all of its partitions."""
+"""Transactions and kills: each is there as a whole or not at all, in all of its partitions."""
 
 from __future__ import annotations
 
@@ -13,24 +13,24 @@ from dafka_core.errors import DafkaError
 from dafka_core.records import TopicPartition, Transaction
 from dafka_core.storage import Log
 from tests.core.storage import committer
-from tests.core.storage.committer import PARTITIONS, committed, unit_values, units_values
+from tests.core.storage.committer import PARTITIONS, all_values, committed, transaction_values
 from tests.core.storage.processes import started
 from tests.core.storage.staged import TP, A, clean, held, stage
 
 
 def check(store: Log, at_least: int, at_most: int) -> None:
-    """Asserts that every partition has the same units, with all of their records."""
+    """Asserts that every partition has the same transactions, with all of their records."""
     transactions = committed(store)
     assert at_least <= transactions <= at_most
     for partition in PARTITIONS:
-        assert held(store, partition) == units_values(partition, transactions)
+        assert held(store, partition) == all_values(partition, transactions)
         info = store.transaction_state(TopicPartition("t", partition))
         if transactions:
-            start = info.end - len(unit_values(partition, transactions - 1))
+            start = info.end - len(transaction_values(partition, transactions - 1))
             assert info.transaction == Transaction(transactions - 1, start, info.end)
 
 
-def test_units_survive_kills_as_a_whole(tmp_path: Path) -> None:
+def test_transactions_survive_kills_as_a_whole(tmp_path: Path) -> None:
     chance = random.Random(4)
     transactions = 0
     for seed in range(10):
@@ -65,7 +65,7 @@ def test_a_kill_between_staging_and_committing(tmp_path: Path, number: int) -> N
         check(store, number, 1 << 30)
         # Whoever comes next begins anew, whatever was left.
         transactions = committed(store)
-        commit = committer.write_unit(store, transactions, random.Random(9))
+        commit = committer.write_transaction(store, transactions, random.Random(9))
         assert store.write([commit]) == [None]
         check(store, transactions + 1, transactions + 1)
 

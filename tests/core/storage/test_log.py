@@ -78,12 +78,12 @@ def test_partitions_are_listed_by_topic(store: Log) -> None:
 
 
 def test_partitions_do_not_mix(store: Log) -> None:
-    runs = [
+    batches = [
         RecordBatch.of(TopicPartition("t", name), 0, [name.encode()] * 3)
         for name in ("1", "2", "10")
     ]
-    store.append(runs)
-    for batch in runs:
+    store.append(batches)
+    for batch in batches:
         assert values_of(store.read(batch.tp, 0, 9)) == batch.values
 
 

@@ -98,7 +98,7 @@ def test_times_are_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None
             assert store.offset_for_time(TP, time_us) == offset
 
 
-def test_blocks_of_an_earlier_run_are_found(
+def test_blocks_from_before_the_log_was_opened_are_found(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(block_merger, "SCAN_BLOCKS", 10)

@@ -1,4 +1,4 @@
-"""Units that come from another store, where they are committed: whole here, too, or not at all."""
+"""Transactions that another store has committed: whole here, too, or not at all."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def store(tmp_path: Path, clock: Clock) -> Iterator[Log]:
         yield opened
 
 
-def test_a_whole_unit_is_seen_at_once(store: Log) -> None:
+def test_a_whole_transaction_is_seen_at_once(store: Log) -> None:
     assert store.write([part(RECORDS, TRANSACTION, 3, 303)]) == [None]
     assert store.transaction_state(TP) == TransactionState(303, 303, "", TRANSACTION)
     assert held(store) == values(3) + RECORDS
@@ -54,28 +54,28 @@ def test_a_whole_unit_is_seen_at_once(store: Log) -> None:
 
 @pytest.mark.parametrize("ends", [(150, 303), (4, 5, 100, 302, 303)])
 @pytest.mark.parametrize("together", [False, True])
-def test_parts_of_a_unit_are_seen_with_the_last_one(
+def test_parts_of_a_transaction_are_seen_with_the_last_one(
     store: Log, clock: Clock, ends: tuple[int, ...], together: bool
 ) -> None:
     seen = told(store)
-    runs = [
+    batches = [
         part(RECORDS, TRANSACTION, start, end) for start, end in zip((3, *ends), ends, strict=False)
     ]
     if together:
-        store.append(runs)
+        store.append(batches)
     else:
-        for batch in runs[:-1]:
+        for batch in batches[:-1]:
             clock.now_us += 1_000
             store.append([batch])
             assert told(store) == seen
             assert store.transaction_state(TP) == TransactionState(3, batch.end, "", None)
-        store.append(runs[-1:])
+        store.append(batches[-1:])
     assert store.transaction_state(TP) == TransactionState(303, 303, "", TRANSACTION)
     assert held(store) == values(3) + RECORDS
-    assert len(store.times(TP, 3, 303)) == (1 if together else len(runs) - 1)
+    assert len(store.times(TP, 3, 303)) == (1 if together else len(batches) - 1)
 
 
-def test_a_unit_without_a_number_is_whole_and_leaves_the_marker(store: Log) -> None:
+def test_a_transaction_without_a_version_is_whole_and_not_the_last_one(store: Log) -> None:
     store.append([part(RECORDS, TRANSACTION, 3, 303)])
     other = Transaction(NO_VERSION, 303, 306)
     store.append([part(values(3), other, 303, 304)])
@@ -84,7 +84,7 @@ def test_a_unit_without_a_number_is_whole_and_leaves_the_marker(store: Log) -> N
     assert store.transaction_state(TP) == TransactionState(306, 306, "", TRANSACTION)
 
 
-def test_a_unit_begins_anew_at_the_end(store: Log) -> None:
+def test_a_transaction_begins_anew_at_the_end(store: Log) -> None:
     store.append([part(large(300, "x"), TRANSACTION, 3, 203)])
     store.append([part(RECORDS, TRANSACTION, 3, 103)])
     assert store.transaction_state(TP) == TransactionState(3, 103, "", None)
@@ -97,7 +97,7 @@ def test_a_unit_begins_anew_at_the_end(store: Log) -> None:
     assert store.transaction_state(TP).transaction == again
 
 
-def test_another_unit_does_not_go_on_with_what_is_staged(store: Log) -> None:
+def test_another_transaction_does_not_go_on_with_what_is_staged(store: Log) -> None:
     store.append([part(RECORDS, TRANSACTION, 3, 103)])
     for other in (
         Transaction(5, 3, 303),
@@ -120,12 +120,12 @@ def test_another_unit_does_not_go_on_with_what_is_staged(store: Log) -> None:
 
 
 @pytest.mark.parametrize(("start", "end"), [(2, 5), (302, 305), (2, 305)])
-def test_a_run_must_lie_in_its_unit(store: Log, start: int, end: int) -> None:
+def test_a_batch_must_lie_in_its_transaction(store: Log, start: int, end: int) -> None:
     with pytest.raises(ValueError, match=r"not all of transaction 4, which has 3 to 303"):
         store.append([RecordBatch.of(TP, start, values(end - start), TRANSACTION)])
 
 
-def test_records_without_a_unit_show_that_the_one_before_them_is_whole(store: Log) -> None:
+def test_records_without_a_transaction_show_that_the_one_before_them_is_whole(store: Log) -> None:
     """The other store does not remember it any more."""
     store.append([part(RECORDS, TRANSACTION, 3, 103), part(RECORDS, TRANSACTION, 103, 110)])
     store.append([RecordBatch.of(TP, 110, RECORDS[107:200])])
@@ -136,14 +136,14 @@ def test_records_without_a_unit_show_that_the_one_before_them_is_whole(store: Lo
 
 
 @pytest.mark.parametrize("more", [0, 5])
-def test_the_marker_is_set_when_they_are_the_rest_of_it(store: Log, more: int) -> None:
+def test_a_transaction_is_the_last_one_with_the_rest_of_it(store: Log, more: int) -> None:
     store.append([part(RECORDS, TRANSACTION, 3, 103)])
     store.append([RecordBatch.of(TP, 103, RECORDS[100:] + values(more))])
     assert store.transaction_state(TP) == TransactionState(303 + more, 303 + more, "", TRANSACTION)
     assert held(store) == values(3) + RECORDS + values(more)
 
 
-def test_records_without_a_unit_begin_anew_at_the_end(store: Log) -> None:
+def test_records_without_a_transaction_begin_anew_at_the_end(store: Log) -> None:
     store.append([part(RECORDS, TRANSACTION, 3, 103)])
     store.append([RecordBatch.of(TP, 3, [b"x"])])
     assert store.transaction_state(TP) == TransactionState(4, 4, "", None)
@@ -152,7 +152,7 @@ def test_records_without_a_unit_begin_anew_at_the_end(store: Log) -> None:
         store.append([RecordBatch.of(TP, 103, [b"x"])])
 
 
-def test_older_markers_do_not_come_back(store: Log) -> None:
+def test_older_transactions_do_not_come_back(store: Log) -> None:
     newer = Transaction(9, 0, 3)
     store.write([SetTransaction(TP, newer)])
     store.append([part(RECORDS, TRANSACTION, 3, 303)])
@@ -170,9 +170,9 @@ def test_replicas_and_attempts_take_over_from_each_other(store: Log) -> None:
     store.append([part(RECORDS, TRANSACTION, 3, 103)])
     (outcome,) = store.write([stage([b"x"], 103)])
     assert facts(outcome) == (FencedError, "t", "p", A)
-    (outcome,) = store.write([stage([b"x"], 3, number=3)])
+    (outcome,) = store.write([stage([b"x"], 3, version=3)])
     assert facts(outcome) == (FencedError, "t", "p", A)
-    assert store.write([stage(large(200), 3, number=4)]) == [None]
+    assert store.write([stage(large(200), 3, version=4)]) == [None]
     (outcome,) = store.write([part(RECORDS, TRANSACTION, 103, 203)])
     assert facts(outcome) == (OffsetConflictError, "t", "p", 103, 3)
     assert store.write([part(RECORDS, TRANSACTION, 3, 303)]) == [None]
@@ -194,7 +194,7 @@ def test_what_another_store_did_not_finish_is_discarded(store: Log) -> None:
     assert facts(outcome) == (OffsetConflictError, "t", "p", 103, 3)
 
 
-def test_a_unit_in_parts_lasts(tmp_path: Path) -> None:
+def test_a_transaction_in_parts_lasts(tmp_path: Path) -> None:
     transaction = Transaction(0, 0, 300)
     with Log(tmp_path) as store:
         store.append([part(RECORDS, transaction, 0, 100)])

@@ -1,4 +1,4 @@
-"""Tails: discarded, left alone by trimming and merging; and markers set without records."""
+"""Staged records: discarded, left alone by trimming and merging; and rows as they lie on disk."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ from tests.core.storage.staged import (
 # -- discarding -----------------------------------------------------------------------------------
 
 
-def test_a_tail_is_discarded_by_its_attempt(store: Log) -> None:
+def test_what_is_staged_is_discarded_by_its_attempt(store: Log) -> None:
     other = TopicPartition("t", "q")
     put(store, values(2))
     seen = told(store)
@@ -70,7 +70,7 @@ def test_a_tail_is_discarded_by_its_attempt(store: Log) -> None:
     assert (held(store), held(store, "q")) == ([*values(2), b"c"], [b"d"])
 
 
-def test_a_discarded_tail_frees_its_space(store: Log, tmp_path: Path) -> None:
+def test_discarding_frees_space(store: Log, tmp_path: Path) -> None:
     for _ in range(30):
         store.write([stage(large(1000), 0), Discard(TP, A)])
         store.write([stage(large(1000), 0)])
@@ -78,7 +78,7 @@ def test_a_discarded_tail_frees_its_space(store: Log, tmp_path: Path) -> None:
     assert (tmp_path / "store" / "data.mdb").stat().st_size < 12 << 20
 
 
-def test_tails_that_nobody_went_on_with_are_discarded(tmp_path: Path, clock: Clock) -> None:
+def test_what_was_staged_long_ago_is_discarded(tmp_path: Path, clock: Clock) -> None:
     older_s = STAGED_HOURS * 3600.0
     gone_on, replica = TopicPartition("t", "q"), TopicPartition("t", "u")
     with Log(tmp_path, clock_us=clock) as store:
@@ -186,7 +186,7 @@ def test_blocks_found_staged_are_merged_when_committed(small: Log, tmp_path: Pat
         assert held(store) == [b"c"] * 64
 
 
-def test_small_units_are_merged(store: Log) -> None:
+def test_small_transactions_are_merged(store: Log) -> None:
     clean(store)  # what is found at the beginning is not told again
     put(store, [b"a"])
     for number in range(20):
@@ -212,10 +212,10 @@ def test_a_full_map_leaves_what_is_staged_as_it_is(tmp_path: Path) -> None:
         assert held(store) == values(3) + large(600)
 
 
-# -- markers --------------------------------------------------------------------------------------
+# -- last transactions ----------------------------------------------------------------------------
 
 
-def test_a_marker_is_set_where_the_records_are(store: Log) -> None:
+def test_the_last_transaction_is_set_where_the_records_are(store: Log) -> None:
     transaction = Transaction(3, 2, 5)
     (outcome,) = store.write([SetTransaction(TP, transaction)])
     assert facts(outcome) == (OffsetConflictError, "t", "p", 5, 0)
@@ -240,9 +240,9 @@ def test_a_marker_is_set_where_the_records_are(store: Log) -> None:
     assert held(store) == values(4) * 2
 
 
-def test_a_unit_that_is_marked_is_not_committed_again(store: Log) -> None:
+def test_a_transaction_that_is_set_is_not_committed_again(store: Log) -> None:
     put(store, values(4))
-    store.write([stage([b"x"], 4, number=3), SetTransaction(TP, Transaction(3, 0, 4))])
+    store.write([stage([b"x"], 4, version=3), SetTransaction(TP, Transaction(3, 0, 4))])
     (outcome,) = store.write([one(A, 4, 5, 3)])
     assert facts(outcome) == (TransactionExistsError, "t", "p", Transaction(3, 0, 4))
 
@@ -251,7 +251,7 @@ def test_a_unit_that_is_marked_is_not_committed_again(store: Log) -> None:
     "transaction",
     [Transaction(1, 2, 2), Transaction(1, 3, 2), Transaction(1, -1, 2), Transaction(1, 0, 2**64)],
 )
-def test_what_is_no_unit_is_refused(store: Log, transaction: Transaction) -> None:
+def test_what_is_no_transaction_is_refused(store: Log, transaction: Transaction) -> None:
     put(store, values(4))
     with pytest.raises(ValueError, match="a transaction cannot have the records from"):
         store.write([SetTransaction(TP, transaction)])
@@ -259,7 +259,7 @@ def test_what_is_no_unit_is_refused(store: Log, transaction: Transaction) -> Non
         store.append([RecordBatch.of(TP, 4, [b"x"], transaction)])
 
 
-def test_units_of_a_partition_whose_name_is_odd(store: Log) -> None:
+def test_transactions_of_a_partition_whose_name_is_odd(store: Log) -> None:
     name = "ü\udcff"
     store.write([stage([b"a"], 0, partition=name)])
     assert store.partitions() == []
@@ -282,7 +282,7 @@ def checked(key: bytes, row: bytes) -> bytes:
     return row + struct.pack("<Q", xxhash.xxh3_64_intdigest(key + row))
 
 
-def test_rows_are_short_while_there_are_no_units(tmp_path: Path) -> None:
+def test_rows_are_short_while_there_are_no_transactions(tmp_path: Path) -> None:
     with Log(tmp_path, clock_us=Clock()) as store:
         put(store, values(4))
         assert store.trim(TP, 1) == 1

@@ -1,4 +1,4 @@
-"""Units: staged where nobody sees them, committed as a whole, by whoever came last."""
+"""Transactions: staged where no reader sees them, committed as a whole by the last attempt."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ from tests.core.storage.staged import (
 # -- staging --------------------------------------------------------------------------------------
 
 
-def test_an_empty_log_has_no_units(store: Log) -> None:
+def test_an_empty_log_has_no_transactions(store: Log) -> None:
     assert store.transaction_state(TP) == TransactionState(0, 0, "", None)
     assert store.write([]) == []
     assert store.write([Commit(())]) == [None]
@@ -53,7 +53,7 @@ def test_an_empty_log_has_no_units(store: Log) -> None:
     assert store.partitions() == []
 
 
-def test_a_unit_is_seen_when_it_is_committed(store: Log, clock: Clock) -> None:
+def test_a_transaction_is_seen_when_it_is_committed(store: Log, clock: Clock) -> None:
     put(store, values(3, "a"))
     clock.now_us = 2_000
     assert store.write([stage(values(2, "b"), 3), stage(values(4, "c"), 5)]) == [None, None]
@@ -85,7 +85,7 @@ def test_a_clock_that_goes_back_does_not_turn_times_around(store: Log, clock: Cl
     assert store.offset_for_time(TP, 4_000) == 5
 
 
-def test_a_unit_without_a_number_leaves_the_marker(store: Log) -> None:
+def test_a_transaction_without_a_version_is_not_the_last_one(store: Log) -> None:
     store.write([stage([b"a"], 0), one(A, 0, 1, 3), stage([b"b"], 1), one(A, 1, 2, NO_VERSION)])
     assert store.transaction_state(TP) == TransactionState(2, 2, A, Transaction(3, 0, 1))
     put(store, [b"c"])
@@ -161,7 +161,7 @@ def test_the_last_one_to_begin_wins(store: Log) -> None:
     assert store.transaction_state(TP) == TransactionState(2, 5, B, None)
     assert store.write([one(B, 2, 5, 0)]) == [None]
     assert held(store) == values(2) + values(3, "b")
-    # The first attempt had two more, so it cannot take the end for its tail's.
+    # The first attempt had two more, so it cannot take the end for that of what it staged.
     outcomes = store.write([stage([b"x"], 7, A), one(A, 2, 7, 0)])
     assert [facts(each) for each in outcomes] == [fenced] * 2
     assert held(store) == values(2) + values(3, "b")
@@ -174,7 +174,7 @@ def test_an_attempt_may_begin_again(store: Log) -> None:
     assert held(store) == values(5, "b")
 
 
-def test_one_that_goes_on_elsewhere_than_at_its_tail_is_told_where(store: Log) -> None:
+def test_one_that_goes_on_elsewhere_than_where_it_stopped_is_told_where(store: Log) -> None:
     put(store, values(4))
     store.write([stage(values(3), 4)])
     for offset in (3, 5, 8):
@@ -187,22 +187,22 @@ def test_one_that_goes_on_elsewhere_than_at_its_tail_is_told_where(store: Log) -
     assert store.transaction_state(TP) == TransactionState(4, 7, A, None)
 
 
-def test_older_units_are_refused(store: Log) -> None:
-    store.write([stage([b"a"], 0, number=5), one(A, 0, 1, 5)])
+def test_older_transactions_are_refused(store: Log) -> None:
+    store.write([stage([b"a"], 0, version=5), one(A, 0, 1, 5)])
     there = (TransactionExistsError, "t", "p", Transaction(5, 0, 1))
-    for number in (4, 5):
-        (outcome,) = store.write([stage([b"x"], 1, B, number=number)])
+    for version in (4, 5):
+        (outcome,) = store.write([stage([b"x"], 1, B, version=version)])
         assert facts(outcome) == there
-    assert store.write([stage([b"b"], 1, B, number=7)]) == [None]
-    (outcome,) = store.write([stage([b"x"], 1, C, number=6)])
+    assert store.write([stage([b"b"], 1, B, version=7)]) == [None]
+    (outcome,) = store.write([stage([b"x"], 1, C, version=6)])
     assert facts(outcome) == (FencedError, "t", "p", C)
-    for number in (4, 5):
-        assert facts(store.write([one(B, 1, 2, number)])[0]) == there
-    assert store.write([stage([b"c"], 1, C, number=7), one(C, 1, 2, 7)]) == [None, None]
+    for version in (4, 5):
+        assert facts(store.write([one(B, 1, 2, version)])[0]) == there
+    assert store.write([stage([b"c"], 1, C, version=7), one(C, 1, 2, 7)]) == [None, None]
     assert held(store) == [b"a", b"c"]
 
 
-def test_records_without_a_unit_replace_what_is_staged(store: Log) -> None:
+def test_records_without_a_transaction_replace_what_is_staged(store: Log) -> None:
     put(store, values(2))
     store.write([stage(large(300, "a"), 2)])
     put(store, [b"x"])
@@ -215,7 +215,7 @@ def test_records_without_a_unit_replace_what_is_staged(store: Log) -> None:
         store.append([RecordBatch.of(TP, 4, [b"z"])])
 
 
-def test_a_shorter_tail_leaves_nothing_of_a_longer_one(store: Log) -> None:
+def test_fewer_staged_records_leave_nothing_of_more(store: Log) -> None:
     put(store, values(2))
     store.write([stage(large(900, "a"), 2, A)])
     store.write([stage(large(150, "b"), 2, B), stage(values(3, "c"), 152, B)])
@@ -281,7 +281,7 @@ def test_a_partition_named_twice_is_committed_once(store: Log) -> None:
 
 def test_an_entry_that_is_refused_leaves_the_others(store: Log) -> None:
     entries: list[LogEntry] = [
-        RecordBatch.of(TopicPartition("t", "r"), 0, [b"run"]),
+        RecordBatch.of(TopicPartition("t", "r"), 0, [b"seen"]),
         stage([b"x"], 4, A, "p"),
         stage([b"staged"], 0, B, "q"),
         commit(("q", B, 0, 1, 0), ("p", A, 0, 4, 0)),
@@ -289,10 +289,14 @@ def test_an_entry_that_is_refused_leaves_the_others(store: Log) -> None:
     ]
     outcomes = store.write(entries)
     assert [each is None for each in outcomes] == [True, False, True, False, True]
-    assert (held(store, "p"), held(store, "q"), held(store, "r")) == ([], [b"staged"], [b"run"])
+    assert (held(store, "p"), held(store, "q"), held(store, "r")) == (
+        [],
+        [b"staged"],
+        [b"seen"],
+    )
 
 
-def test_a_wrong_run_takes_all_with_it(store: Log) -> None:
+def test_a_wrong_batch_takes_all_with_it(store: Log) -> None:
     seen = told(store)
     with pytest.raises(OffsetConflictError):
         store.write(
@@ -311,13 +315,13 @@ def test_what_is_no_attempt_is_refused(store: Log, attempt: str) -> None:
     assert attempt_octets("0123456789ABCDEF" * 2) == bytes.fromhex("0123456789ABCDEF" * 2)
 
 
-@pytest.mark.parametrize("number", [-2, 2**63])
-def test_what_is_no_number_is_refused(store: Log, number: int) -> None:
+@pytest.mark.parametrize("version", [-2, 2**63])
+def test_what_is_no_version_is_refused(store: Log, version: int) -> None:
     store.write([stage([b"a"], 0)])
-    transaction = Transaction(number, 0, 1)
+    transaction = Transaction(version, 0, 1)
     for entry in (
-        stage([b"b"], 1, number=number),
-        one(A, 0, 1, number),
+        stage([b"b"], 1, version=version),
+        one(A, 0, 1, version),
         SetTransaction(TP, transaction),
         RecordBatch.of(TP, 0, [b"c"], transaction),
     ):

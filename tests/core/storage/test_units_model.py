@@ -29,7 +29,7 @@ PARTITIONS = st.sampled_from(("p", "q"))
 ATTEMPTS = st.sampled_from((A, B))
 SIZES = st.sampled_from((1, 2, 30, 300))
 SHIFTS = st.sampled_from((0, 0, 0, 0, 0, -1, 1))
-NUMBERS = st.integers(NO_VERSION, 6)
+VERSIONS = st.integers(NO_VERSION, 6)
 
 
 @dataclass
@@ -39,10 +39,10 @@ class Model:
     committed: list[bytes] = field(default_factory=list)
     staged: list[bytes] = field(default_factory=list)
     attempt: str = ""
-    number: int = NO_VERSION
+    version: int = NO_VERSION
     transaction: Transaction | None = None
     last: tuple[str, int, int] | None = None
-    marker: Transaction | None = None
+    last_transaction: Transaction | None = None
     earliest: int = 0
 
     @property
@@ -53,16 +53,20 @@ class Model:
     def staged_end(self) -> int:
         return self.end + len(self.staged)
 
+    @property
+    def last_version(self) -> int:
+        return self.last_transaction.version if self.last_transaction else NO_VERSION
+
     def drop(self) -> None:
-        self.staged, self.attempt, self.number, self.transaction = [], "", NO_VERSION, None
+        self.staged, self.attempt, self.version, self.transaction = [], "", NO_VERSION, None
 
     def show(self) -> None:
         self.committed += self.staged
         self.drop()
 
-    def mark(self, transaction: Transaction) -> None:
-        if transaction.version > (self.marker.version if self.marker else NO_VERSION):
-            self.marker = transaction
+    def set_last(self, transaction: Transaction) -> None:
+        if transaction.version > self.last_version:
+            self.last_transaction = transaction
 
 
 class Units(RuleBasedStateMachine):
@@ -88,16 +92,16 @@ class Units(RuleBasedStateMachine):
         self.store.append([RecordBatch.of(TopicPartition("t", "q"), 0, [b"first"])])
         self.models["q"].committed = [b"first"]
 
-    @rule(name=PARTITIONS, size=SIZES, at_tail=st.booleans(), shift=SHIFTS)
-    def append(self, name: str, size: int, at_tail: bool, shift: int) -> None:
+    @rule(name=PARTITIONS, size=SIZES, at_staged_end=st.booleans(), shift=SHIFTS)
+    def append(self, name: str, size: int, at_staged_end: bool, shift: int) -> None:
         model, values = self.models[name], self.values(size)
-        offset = (model.staged_end if at_tail else model.end) + shift
+        offset = (model.staged_end if at_staged_end else model.end) + shift
         batch = RecordBatch.of(TopicPartition("t", name), offset, values)
         if offset == model.end:
             model.drop()
         elif offset == model.staged_end and model.transaction is not None:
             if batch.end >= model.transaction.end:
-                model.mark(model.transaction)
+                model.set_last(model.transaction)
             model.show()
         else:
             with pytest.raises(OffsetConflictError, match=f"ends at {model.end}"):
@@ -112,30 +116,36 @@ class Units(RuleBasedStateMachine):
         size=SIZES,
         anew=st.booleans(),
         shift=SHIFTS,
-        number=NUMBERS,
+        version=VERSIONS,
     )
     def stage(
-        self, name: str, attempt: str, size: int, anew: bool, shift: int, number: int
+        self, name: str, attempt: str, size: int, anew: bool, shift: int, version: int
     ) -> None:
         model, values = self.models[name], self.values(size)
         offset = (model.end if anew else model.staged_end) + shift
         batch = RecordBatch.of(TopicPartition("t", name), offset, values)
-        (outcome,) = self.store.write([Stage(batch, attempt, number)])
+        (outcome,) = self.store.write([Stage(batch, attempt, version)])
         own = bool(model.staged) and model.attempt == attempt
-        exists = model.marker is not None and NO_VERSION < number <= model.marker.version
-        older = not own and NO_VERSION < number < model.number
+        exists = NO_VERSION < version <= model.last_version
+        older = not own and NO_VERSION < version < model.version
         if exists or older or not (offset == model.end or (own and offset == model.staged_end)):
             assert outcome is not None
             return
         assert outcome is None
         if offset == model.end:
             model.drop()
-        model.staged, model.attempt, model.number = model.staged + values, attempt, number
+        model.staged, model.attempt, model.version = model.staged + values, attempt, version
 
-    @rule(name=PARTITIONS, size=SIZES, more=st.integers(0, 2), at_tail=st.booleans(), shift=SHIFTS)
-    def replicate(self, name: str, size: int, more: int, at_tail: bool, shift: int) -> None:
+    @rule(
+        name=PARTITIONS,
+        size=SIZES,
+        more=st.integers(0, 2),
+        at_staged_end=st.booleans(),
+        shift=SHIFTS,
+    )
+    def replicate(self, name: str, size: int, more: int, at_staged_end: bool, shift: int) -> None:
         model, values = self.models[name], self.values(size)
-        if at_tail and model.transaction is not None:
+        if at_staged_end and model.transaction is not None:
             transaction = model.transaction
             offset = model.staged_end + shift
             values = values[: max(transaction.end - offset, 0)]
@@ -145,8 +155,8 @@ class Units(RuleBasedStateMachine):
             offset = model.end + shift
             if offset < 0:
                 return
-            number = 1 + (model.marker.version if model.marker else 0)
-            transaction = Transaction(number, offset, offset + len(values) + more * 20)
+            version = 1 + max(model.last_version, 0)
+            transaction = Transaction(version, offset, offset + len(values) + more * 20)
         batch = RecordBatch.of(TopicPartition("t", name), offset, values, transaction)
         (outcome,) = self.store.write([batch])
         goes_on = model.transaction == transaction and offset == model.staged_end
@@ -156,32 +166,32 @@ class Units(RuleBasedStateMachine):
         assert outcome is None
         if not goes_on:
             model.drop()
-        model.staged, model.transaction, model.number = (
+        model.staged, model.transaction, model.version = (
             model.staged + values,
             transaction,
             transaction.version,
         )
         if batch.end == transaction.end:
             model.show()
-            model.mark(transaction)
+            model.set_last(transaction)
 
     @rule(
         attempts=st.tuples(ATTEMPTS, ATTEMPTS),
         names=st.lists(PARTITIONS, min_size=1, max_size=2),
         shift=SHIFTS,
-        number=NUMBERS,
+        version=VERSIONS,
         right=st.booleans(),
     )
     def commit(
-        self, attempts: tuple[str, str], names: list[str], shift: int, number: int, right: bool
+        self, attempts: tuple[str, str], names: list[str], shift: int, version: int, right: bool
     ) -> None:
         transactions: list[StagedTransaction] = []
         for name, drawn in zip(names, attempts, strict=False):
             model, attempt = self.models[name], drawn
             if right and model.attempt:
-                attempt, number = model.attempt, max(number, model.number)
+                attempt, version = model.attempt, max(version, model.version)
             transactions.append(
-                StagedTransaction("t", name, attempt, model.end, model.staged_end + shift, number)
+                StagedTransaction("t", name, attempt, model.end, model.staged_end + shift, version)
             )
         done: dict[str, tuple[Model, StagedTransaction]] = {}
         refused = False
@@ -192,12 +202,11 @@ class Units(RuleBasedStateMachine):
                 and done[transaction.partition][1][2:5] == transaction[2:5]
             ):
                 continue
-            marked = model.marker.version if model.marker else NO_VERSION
             refused |= (
                 transaction.partition in done
                 or transaction.attempt != model.attempt
                 or transaction.end != model.staged_end
-                or NO_VERSION < transaction.version <= marked
+                or NO_VERSION < transaction.version <= model.last_version
             )
             done[transaction.partition] = model, transaction
         (outcome,) = self.store.write([Commit(tuple(transactions))])
@@ -206,7 +215,7 @@ class Units(RuleBasedStateMachine):
             for model, transaction in done.values():
                 model.show()
                 model.last = transaction[2:5]
-                model.mark(Transaction(transaction.version, transaction.start, transaction.end))
+                model.set_last(Transaction(transaction.version, transaction.start, transaction.end))
 
     @rule(name=PARTITIONS, attempt=st.sampled_from((A, B, "")))
     def discard(self, name: str, attempt: str) -> None:
@@ -215,18 +224,18 @@ class Units(RuleBasedStateMachine):
         if model.attempt == attempt:
             model.drop()
 
-    @rule(name=PARTITIONS, number=NUMBERS, length=st.integers(1, 3), beyond=st.booleans())
-    def mark(self, name: str, number: int, length: int, beyond: bool) -> None:
+    @rule(name=PARTITIONS, version=VERSIONS, length=st.integers(1, 3), beyond=st.booleans())
+    def set_transaction(self, name: str, version: int, length: int, beyond: bool) -> None:
         model = self.models[name]
         end = model.end + beyond
-        transaction = Transaction(number, max(end - length, 0), max(end, 1))
+        transaction = Transaction(version, max(end - length, 0), max(end, 1))
         (outcome,) = self.store.write([SetTransaction(TopicPartition("t", name), transaction)])
-        same = model.marker is not None and model.marker.version == number != NO_VERSION
+        same = model.last_version == version != NO_VERSION
         assert (outcome is not None) == (
-            transaction.end > model.end or (same and model.marker != transaction)
+            transaction.end > model.end or (same and model.last_transaction != transaction)
         )
         if outcome is None:
-            model.mark(transaction)
+            model.set_last(transaction)
 
     @rule(name=PARTITIONS, part=st.integers(0, 4))
     def trim(self, name: str, part: int) -> None:
@@ -258,7 +267,7 @@ class Units(RuleBasedStateMachine):
             tp = TopicPartition("t", name)
             attempt = model.attempt if model.staged else model.last[0] if model.last else ""
             assert self.store.transaction_state(tp) == TransactionState(
-                model.end, model.staged_end, attempt, model.marker
+                model.end, model.staged_end, attempt, model.last_transaction
             )
             assert held(self.store, name) == model.committed[model.earliest :]
             assert (name in facts) == bool(model.committed)
