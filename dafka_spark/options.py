@@ -96,7 +96,7 @@ class SparkOptions(Options):
     )
 
     @property
-    def via(self) -> MeshAddress:
+    def mesh_address(self) -> MeshAddress:
         """How to join the mesh."""
         return MeshAddress(self.tower, self.host)
 

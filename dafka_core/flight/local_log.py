@@ -41,7 +41,7 @@ class LocalLogs:
         self._process = os.getpid()
         self._closed = False
 
-    def open(self, place: StoreLocation) -> LocalLog | None:
+    def open(self, location: StoreLocation) -> LocalLog | None:
         """The log of a place; None unless it is of this machine, may be read, and is the one meant.
 
         The one meant has the place's session in its directory: another machine's directory, or
@@ -51,25 +51,25 @@ class LocalLogs:
         Raises:
             ClosedError: after ``close``.
         """
-        if not (place.here and place.directory and place.session):
+        if not (location.here and location.directory and location.session):
             return None
         with self._lock:
             if self._closed:
                 raise ClosedError("local logs")
             if self._inherited():
                 return None
-            if _session(place.directory) != place.session:
+            if _session(location.directory) != location.session:
                 return None
-            known = self._logs.get(place.directory)
-            if known is not None and known.file == _file(place.directory):
+            known = self._logs.get(location.directory)
+            if known is not None and known.file == _file(location.directory):
                 return LocalLog(known.log)
             # What reads the one of before goes on; it is closed when nothing refers to it.
-            self._logs.pop(place.directory, None)
+            self._logs.pop(location.directory, None)
             try:
-                log = Log(place.directory, read_only=True)
+                log = Log(location.directory, read_only=True)
             except StoreError:
                 return None
-            self._logs[place.directory] = _Opened(log, _file(place.directory))
+            self._logs[location.directory] = _Opened(log, _file(location.directory))
         return LocalLog(log)
 
     def close(self) -> None:

@@ -197,13 +197,13 @@ class PutRequest(_OfPartition, Request):
     partition: Partition
     start: Offset
     attempt: Annotated[str, checked_attempt] = ""
-    transaction: Annotated[int, checked_version] = NO_VERSION
+    version: Annotated[int, checked_version] = NO_VERSION
     store: Store = ""
 
     def check(self) -> None:
         """A unit is what an attempt stages."""
-        if self.transaction != NO_VERSION and not self.attempt:
-            raise ConfigError("transaction", self.transaction, "is staged: name the 'attempt', too")
+        if self.version != NO_VERSION and not self.attempt:
+            raise ConfigError("version", self.version, "is staged: name the 'attempt', too")
 
 
 @dataclass(frozen=True, slots=True)

@@ -76,7 +76,7 @@ class FlightService(Closing):
     Attributes:
         port: the one listened at.
         locations: Flight URIs, the quickest first.
-        place: what ``place_of`` made.
+        place: what ``location_of`` made.
 
     Raises:
         ConfigError: host, port or path cannot be listened at.
@@ -86,7 +86,7 @@ class FlightService(Closing):
         self,
         log: Log,
         host: StoreBackend,
-        place_of: Callable[[tuple[str, ...]], StoreLocation],
+        location_of: Callable[[tuple[str, ...]], StoreLocation],
         *,
         bind_host: str,
         port: int,
@@ -129,7 +129,7 @@ class FlightService(Closing):
                 self._listen(unix)
                 self._addresses |= addresses_of(unix)
                 self.locations = (unix, tcp)
-            self.place = place_of(self.locations)
+            self.location = location_of(self.locations)
             self._started.set()
         except BaseException:
             self.close()
@@ -258,7 +258,7 @@ class FlightService(Closing):
 
     def _describe(self, body: bytes, caller: ActionCall) -> Iterator[bytes]:
         self._check(PlainRequest.parse(body).store)
-        yield self.place.as_json().encode("ascii")
+        yield self.location.as_json().encode("ascii")
 
     def check_open(self) -> None:
         """Raises ClosingError when the service ends."""
@@ -268,8 +268,10 @@ class FlightService(Closing):
 
     def _check(self, store: str) -> None:
         self.check_open()
-        if store and store != self.place.store:
-            raise OtherStoreError(f"store {store} was meant, and this is store {self.place.store}")
+        if store and store != self.location.store:
+            raise OtherStoreError(
+                f"store {store} was meant, and this is store {self.location.store}"
+            )
 
     def _locations_for(self, peer: str) -> tuple[str, ...]:
         # Who came through the network may be on another machine, where there is no such socket.

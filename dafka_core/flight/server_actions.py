@@ -110,8 +110,8 @@ def finish(promise: Future[None], caller: ActionCall) -> bytes:
 
 def stores(host: StoreBackend) -> Iterator[bytes]:
     """The places known, one a result."""
-    for place in host.places()[:MAX_LOCATIONS_LISTED]:
-        yield place.as_json().encode("ascii")
+    for location in host.store_locations()[:MAX_LOCATIONS_LISTED]:
+        yield location.as_json().encode("ascii")
 
 
 def parse_heads(results: Sequence[bytes]) -> list[PartitionInfo]:

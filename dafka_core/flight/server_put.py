@@ -64,7 +64,7 @@ def receive(
                 raise ConfigError("start", request.start, "leaves no offsets for so many records")
             under_way.enter(values.size_bytes)
             if request.attempt:
-                promise = host.stage(batch, request.attempt, request.transaction)
+                promise = host.stage(batch, request.attempt, request.version)
             else:
                 promise = host.put(batch)
             under_way.follow(promise, values.size_bytes)
@@ -91,8 +91,8 @@ def _check_start(host: StoreBackend, request: PutRequest) -> None:
     (info,) = host.transaction_states([request.tp])
     if (
         info.transaction is not None
-        and request.transaction != NO_VERSION
-        and info.transaction.version >= request.transaction
+        and request.version != NO_VERSION
+        and info.transaction.version >= request.version
     ):
         raise TransactionExistsError(topic, partition, info.transaction)
     own = info.attempt == request.attempt

@@ -62,5 +62,5 @@ class StoreBackend(Protocol):
         end, which is less than ``end`` when the time has passed.
         """
 
-    def places(self) -> list[StoreLocation]:
+    def store_locations(self) -> list[StoreLocation]:
         """The stores it knows of, itself included."""

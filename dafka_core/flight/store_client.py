@@ -99,12 +99,14 @@ class StoreClient(Closing):
         ConfigError: the place has no location that can be used.
     """
 
-    def __init__(self, place: StoreLocation) -> None:
-        self.place = place
-        self._tcp = next((each for each in place.locations if host_of(each)), None)
-        self._unix = next((each for each in place.locations if path_of(each)), None)
-        if self._tcp is None and not (self._unix and place.here):
-            raise ConfigError("locations", place.locations, "must have one like grpc://HOST:PORT")
+    def __init__(self, location: StoreLocation) -> None:
+        self.location = location
+        self._tcp = next((each for each in location.locations if host_of(each)), None)
+        self._unix = next((each for each in location.locations if path_of(each)), None)
+        if self._tcp is None and not (self._unix and location.here):
+            raise ConfigError(
+                "locations", location.locations, "must have one like grpc://HOST:PORT"
+            )
         self._lock = threading.Lock()
         self._watchdog = Watchdog()
         self._client: flight.FlightClient | None = None
@@ -113,11 +115,11 @@ class StoreClient(Closing):
 
     def describe(self, *, timeout_s: float) -> StoreLocation:
         """The store's place, with everything that it alone knows."""
-        return self._parse_places(self._act(DESCRIBE_ACTION, self._plain(), timeout_s))[0]
+        return self._parse_locations(self._act(DESCRIBE_ACTION, self._plain(), timeout_s))[0]
 
     def stores(self, *, timeout_s: float) -> list[StoreLocation]:
         """The stores that it knows of, itself included."""
-        return self._parse_places(self._act(STORES_ACTION, self._plain(), timeout_s))
+        return self._parse_locations(self._act(STORES_ACTION, self._plain(), timeout_s))
 
     def heads(self, topics: Collection[str] | None, *, timeout_s: float) -> list[PartitionInfo]:
         """What it holds, of these topics or of all (None).
@@ -147,12 +149,12 @@ class StoreClient(Closing):
         found: list[int | None] = []
         for start in range(0, len(moments), MAX_TIMES):
             some = tuple(checked_moment("times", m) for m in moments[start : start + MAX_TIMES])
-            request = OffsetsRequest(some, self.place.store)
+            request = OffsetsRequest(some, self.location.store)
             results = self._act(OFFSETS_ACTION, request.packed(), timeout_s)
             with self._answers():
                 found += server_actions.parse_offsets(results)
         if len(found) != len(moments):
-            raise StoreUnreachableError(self.place.store, "it answered other than it was asked")
+            raise StoreUnreachableError(self.location.store, "it answered other than it was asked")
         return found
 
     def wait(
@@ -172,7 +174,7 @@ class StoreClient(Closing):
         Raises:
             ConfigError: a name or a number cannot be one.
         """
-        request = WaitRequest(*tp, end, timeout_s, transaction, self.place.store).checked()
+        request = WaitRequest(*tp, end, timeout_s, transaction, self.location.store).checked()
         results = self._act(WAIT_ACTION, request.packed(), timeout_s + WAIT_MARGIN_S)
         with self._answers():
             return server_actions.parse_end(results[0])
@@ -209,7 +211,7 @@ class StoreClient(Closing):
             times,
             checked_size("max_records", max_records, MAX_BATCH_RECORDS),
             checked_size("max_bytes", max_bytes, MAX_BATCH_BYTES),
-            self.place.store,
+            self.location.store,
         )
         return self._read(request, timeout_s)
 
@@ -224,12 +226,12 @@ class StoreClient(Closing):
         found: list[TransactionState] = []
         for start in range(0, len(partitions), MAX_TRANSACTIONS):
             some = tuple(partitions[start : start + MAX_TRANSACTIONS])
-            request = TransactionsRequest(some, self.place.store).checked()
+            request = TransactionsRequest(some, self.location.store).checked()
             results = self._act(TRANSACTIONS_ACTION, request.packed(), timeout_s)
             with self._answers():
                 found += server_actions.parse_transactions(results[0])
         if len(found) != len(partitions):
-            raise StoreUnreachableError(self.place.store, "it answered other than it was asked")
+            raise StoreUnreachableError(self.location.store, "it answered other than it was asked")
         return found
 
     def commit(self, transactions: Sequence[StagedTransaction], *, timeout_s: float) -> None:
@@ -243,7 +245,7 @@ class StoreClient(Closing):
             FencedError: an attempt has not (any more) staged what is to be committed.
             OffsetConflictError: a unit does not begin at its partition's end.
         """
-        request = CommitRequest(tuple(transactions), self.place.store).checked()
+        request = CommitRequest(tuple(transactions), self.location.store).checked()
         self._finish(COMMIT_ACTION, request.packed(), timeout_s)
 
     def discard(self, discards: Sequence[Discard], *, timeout_s: float) -> None:
@@ -253,7 +255,7 @@ class StoreClient(Closing):
             ConfigError: an argument cannot be used.
         """
         some = tuple(StagedAttempt(*each.tp, each.attempt) for each in discards)
-        request = DiscardRequest(some, self.place.store).checked()
+        request = DiscardRequest(some, self.location.store).checked()
         self._finish(DISCARD_ACTION, request.packed(), timeout_s)
 
     def put(
@@ -262,7 +264,7 @@ class StoreClient(Closing):
         start: int,
         *,
         attempt: str = "",
-        transaction: int = NO_VERSION,
+        version: int = NO_VERSION,
         timeout_s: float,
     ) -> PutStream:
         """Records to be appended to a partition that ends at ``start``; see ``PutStream``.
@@ -276,8 +278,8 @@ class StoreClient(Closing):
         Raises:
             ConfigError: an argument cannot be used.
         """
-        store = self.place.store
-        request = PutRequest(*tp, start, attempt, transaction, store).checked()
+        store = self.location.store
+        request = PutRequest(*tp, start, attempt, version, store).checked()
         client, location = self._connected()
         call = CallDeadline(self._watchdog, timeout_s, lambda: break_opened(addresses_of(location)))
         return PutStream(client, request, call)
@@ -328,7 +330,7 @@ class StoreClient(Closing):
                     each.cancel()
 
     def _heads(self, topics: tuple[str, ...] | None, timeout_s: float) -> list[PartitionInfo]:
-        request = HeadsRequest(topics, self.place.store)
+        request = HeadsRequest(topics, self.location.store)
         results = self._act(HEADS_ACTION, request.packed(), timeout_s)
         with self._answers():
             return server_actions.parse_heads(results)
@@ -347,14 +349,14 @@ class StoreClient(Closing):
             return [result.body.to_pybytes() for result in found]
         except flight.FlightTimedOutError as error:
             why = f"no answer within {timeout_s:g} s"
-            raise StoreUnreachableError(self.place.store, why) from error
+            raise StoreUnreachableError(self.location.store, why) from error
         except FLIGHT_ERRORS as error:
-            raise translated(error, self.place.store) from error
+            raise translated(error, self.location.store) from error
 
     def _plain(self) -> bytes:
-        return PlainRequest(self.place.store).packed()
+        return PlainRequest(self.location.store).packed()
 
-    def _parse_places(self, results: list[bytes]) -> list[StoreLocation]:
+    def _parse_locations(self, results: list[bytes]) -> list[StoreLocation]:
         with self._answers():
             return [StoreLocation.parse(result) for result in results or [b""]]
 
@@ -364,15 +366,15 @@ class StoreClient(Closing):
             yield
         except (LookupError, TypeError, ValueError) as error:
             why = f"its answer cannot be read: {error}"
-            raise StoreUnreachableError(self.place.store, why) from error
+            raise StoreUnreachableError(self.location.store, why) from error
 
     def _error(self, error: BaseException, call: CallDeadline, tp: TopicPartition) -> DafkaError:
         if self._closed:
             return ClosedError("store's client")
         if call.expired:
             why = f"no progress for {call.timeout_s:g} s"
-            return StoreUnreachableError(self.place.store, why)
-        return translated(error, self.place.store, *tp)
+            return StoreUnreachableError(self.location.store, why)
+        return translated(error, self.location.store, *tp)
 
     def _connected(self) -> tuple[flight.FlightClient, str]:
         with self._lock:
@@ -381,19 +383,19 @@ class StoreClient(Closing):
             if self._client is None:
                 why = grpc_fork.use()
                 if why is not None:
-                    raise StoreUnreachableError(self.place.store, why)
+                    raise StoreUnreachableError(self.location.store, why)
                 self._location = self._nearest()
                 try:
                     self._client = flight.FlightClient(self._location, generic_options=GRPC_OPTIONS)
                 except FLIGHT_ERRORS as error:
-                    raise translated(error, self.place.store) from error
+                    raise translated(error, self.location.store) from error
             return self._client, self._location
 
     def _nearest(self) -> str:
-        if self._unix is not None and self.place.here:
+        if self._unix is not None and self.location.here:
             path = path_of(self._unix)
             if path is not None and accepts(path):
                 return self._unix
         if self._tcp is None:
-            raise StoreUnreachableError(self.place.store, f"nobody listens at {self._unix}")
+            raise StoreUnreachableError(self.location.store, f"nobody listens at {self._unix}")
         return self._tcp

@@ -52,12 +52,12 @@ class BulkHost:
         """The store's own place, once it is known where it listens."""
         from dafka_core.flight.store_location import StoreLocation  # noqa: PLC0415 -- loads Arrow
 
-        place = StoreLocation.begin(self._role.address, locations, self._log.directory)
-        self._own = [place]
+        location = StoreLocation.begin(self._role.address, locations, self._log.directory)
+        self._own = [location]
         self._role.locations = locations
-        return place
+        return location
 
-    def places(self) -> list[StoreLocation]:
+    def store_locations(self) -> list[StoreLocation]:
         """The stores that have told where they can be read in bulk, itself first."""
         from dafka_core.flight.store_location import StoreLocation  # noqa: PLC0415 -- loads Arrow
 

@@ -14,7 +14,7 @@ import time
 from collections.abc import Callable, Collection, Hashable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field
-from typing import Final, Generic, Protocol, TypeVar
+from typing import Generic, Protocol, TypeVar
 
 from dafka_core import Reader
 from dafka_core.errors import DafkaError, DataLossError
@@ -22,10 +22,8 @@ from dafka_core.flight.local_log import LocalLogs
 from dafka_core.flight.store_client import StoreClient
 from dafka_core.flight.store_location import StoreLocation
 from dafka_core.records import PartitionInfo, RecordBatch, TopicPartition
+from dafka_spark.cluster import timing
 from dafka_spark.options import MeshAddress
-
-IDLE_S: Final = 60.0
-"""Longer than the time between micro-batches of most queries, so that they find it connected."""
 
 
 class Closable(Protocol):
@@ -77,7 +75,7 @@ class _Entry(Generic[C]):
 class Connections(Generic[K, C]):
     """What is open, by what it was opened with.  Thread-safe."""
 
-    def __init__(self, open_: Callable[[K], C], idle_s: float = IDLE_S) -> None:
+    def __init__(self, open_: Callable[[K], C], idle_s: float = timing.IDLE_S) -> None:
         self._open = open_
         self._idle_s = idle_s
         # A borrower that is abandoned gives back when it is collected: perhaps in a thread that
@@ -186,9 +184,9 @@ def lend(via: MeshAddress) -> AbstractContextManager[MeshReader]:
     return _readers.lend(via)
 
 
-def lend_client(place: StoreLocation) -> AbstractContextManager[StoreClient]:
+def lend_client(location: StoreLocation) -> AbstractContextManager[StoreClient]:
     """A client of one store, from this process's own."""
-    return _clients.lend(place)
+    return _clients.lend(location)
 
 
 def lend_logs() -> AbstractContextManager[LocalLogs]:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import uuid
 from contextlib import suppress
-from typing import Final
 
 import pyarrow as pa
 
@@ -12,9 +11,7 @@ from dafka_core.errors import DafkaError
 from dafka_core.flight.store_client import StoreClient
 from dafka_core.log_entries import Discard
 from dafka_core.records import TopicPartition, TransactionState
-
-DISCARD_S: Final = 2.0
-"""How long giving up may take: what is not discarded now, the store discards some day."""
+from dafka_spark.cluster import timing
 
 
 def end_attempt(
@@ -28,7 +25,7 @@ def end_attempt(
     """
     with suppress(DafkaError):
         attempt = info.attempt or _taken_over(host, tp, info.end, version)
-        host.discard([Discard(tp, attempt)], timeout_s=DISCARD_S)
+        host.discard([Discard(tp, attempt)], timeout_s=timing.DISCARD_S)
 
 
 def _taken_over(host: StoreClient, tp: TopicPartition, end: int, version: int) -> str:
@@ -38,7 +35,7 @@ def _taken_over(host: StoreClient, tp: TopicPartition, end: int, version: int) -
     the unit's new host, which has the same offsets, and may have the rows in another order.
     """
     attempt = uuid.uuid4().hex.upper()
-    with host.put(tp, end, attempt=attempt, transaction=version, timeout_s=DISCARD_S) as put:
+    with host.put(tp, end, attempt=attempt, version=version, timeout_s=timing.DISCARD_S) as put:
         put.write(pa.array([b""], pa.binary()))
-        put.wait_durable(end + 1, timeout_s=DISCARD_S)
+        put.wait_durable(end + 1, timeout_s=timing.DISCARD_S)
     return attempt

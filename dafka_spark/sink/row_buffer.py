@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Final, NamedTuple
+from typing import Final
 
 import pyarrow as pa
 
@@ -13,18 +13,6 @@ BLOCK_ROWS: Final = MAX_BLOCK_RECORDS
 BLOCK_BYTES: Final = MAX_BLOCK_BYTES // 2
 """From when on rows are put: half of what a store has in a block at most, so that it makes one
 block of them, which it need not merge, even where a batch of Spark's goes far beyond."""
-
-
-class Sent(NamedTuple):
-    """Values that were sent, and where in their partition they belong."""
-
-    offset: int
-    values: pa.Array
-
-    @property
-    def end(self) -> int:
-        """The offset after the last one."""
-        return self.offset + len(self.values)
 
 
 class RowBuffer:

@@ -7,11 +7,9 @@ after the last record the stores have of its partition.
 
 from __future__ import annotations
 
-import time
 import uuid
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
-from types import TracebackType
 from typing import Final, Protocol, Self
 
 import pyarrow as pa
@@ -20,6 +18,7 @@ from pyspark.sql.types import BinaryType, StringType, StructType
 
 from dafka_core.errors import ConfigError
 from dafka_core.records import TopicPartition
+from dafka_spark.cluster.deadline import Deadline
 from dafka_spark.errors import ColumnError
 from dafka_spark.option_values import parse_name
 from dafka_spark.options import SinkOptions
@@ -31,28 +30,20 @@ ADDRESSES: Final = uuid.UUID("6f0c2c5e-5d0b-5c0e-9a55-0d6b1c7f3a46")
 MAX_TOPICS: Final = 1000
 """Topics in one task.  Each has a publisher with streams or sockets and threads of its own."""
 
-MIN_WAIT_S: Final = 0.001
-"""A publisher with no time left still looks once whether all is acknowledged."""
-
 
 class PartitionWriter(Protocol):
     """What writing needs of a partition's writer."""
 
-    def publish_many(self, values: pa.Array) -> object:
+    def write(self, values: pa.Array) -> None:
         """Takes binary or string values without nulls."""
 
-    def finish(self, timeout_s: float) -> WrittenRange:
+    def finish(self, deadline: Deadline) -> WrittenRange:
         """Waits until all are acknowledged, or staged; says where."""
 
     def __enter__(self) -> Self:
         """Begins."""
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         """Ends the publisher."""
 
 
@@ -60,7 +51,7 @@ Open = Callable[[TopicPartition], PartitionWriter]
 """Takes a topic and an address."""
 
 
-def address(*parts: object) -> str:
+def partition_address(*parts: object) -> str:
     """The same address for the same parts: 32 upper-case hexadecimal digits."""
     return uuid.uuid5(ADDRESSES, "\0".join(map(str, parts))).hex.upper()
 
@@ -133,26 +124,26 @@ class PartitionWriters:
         self._stack = stack
         self._open = open_
         self._address_of = address_of
-        self._publishers: dict[str, PartitionWriter] = {}
+        self._writers: dict[str, PartitionWriter] = {}
         self._rows = 0
 
-    def publish(self, topic: str, values: pa.Array) -> None:
+    def write(self, topic: str, values: pa.Array) -> None:
         """Hands rows to the topic's publisher."""
         if len(values):
-            self.opened(topic).publish_many(values)
+            self.opened(topic).write(values)
             self._rows += len(values)
 
     def opened(self, topic: str) -> PartitionWriter:
         """The topic's publisher, which is begun when there is none."""
-        publisher = self._publishers.get(topic)
-        if publisher is None:
-            if len(self._publishers) == MAX_TOPICS:
+        writer = self._writers.get(topic)
+        if writer is None:
+            if len(self._writers) == MAX_TOPICS:
                 raise ColumnError(
                     "topic", f"a task writes to more than {MAX_TOPICS} topics; repartition by topic"
                 )
             opened = self._open(TopicPartition(topic, self._address_of(topic)))
-            publisher = self._publishers[topic] = self._stack.enter_context(opened)
-        return publisher
+            writer = self._writers[topic] = self._stack.enter_context(opened)
+        return writer
 
     def finish(self) -> TaskCommit:
         """Waits until everything is acknowledged, or staged.
@@ -160,11 +151,8 @@ class PartitionWriters:
         Raises:
             NotAcknowledgedError: it is not within ``deliveryTimeoutMs``.
         """
-        deadline = time.monotonic() + self._options.delivery_timeout_s
-        ranges = [
-            publisher.finish(max(deadline - time.monotonic(), MIN_WAIT_S))
-            for publisher in self._publishers.values()
-        ]
+        deadline = Deadline(self._options.delivery_timeout_s)
+        ranges = [writer.finish(deadline) for writer in self._writers.values()]
         return TaskCommit(self._rows, tuple(each for each in ranges if each.end > each.start))
 
 
@@ -181,10 +169,10 @@ def write_rows(
     no rows now.
     """
     with ExitStack() as stack:
-        publishers = PartitionWriters(options, open_, address_of, stack)
+        writers = PartitionWriters(options, open_, address_of, stack)
         if options.is_exact and options.topic:
-            publishers.opened(options.topic)
+            writers.opened(options.topic)
         for batch in batches:
             for topic, values in list(by_topic(batch, options.topic)):
-                publishers.publish(topic, values)
-        return publishers.finish()
+                writers.write(topic, values)
+        return writers.finish()

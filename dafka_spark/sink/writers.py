@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Iterator, Sequence
-from contextlib import closing
 from typing import Final
 
 import pyarrow as pa
@@ -21,10 +20,9 @@ from dafka_core.records import NO_VERSION, TopicPartition
 from dafka_spark.cluster.worker_process import settle
 from dafka_spark.options import SinkOptions
 from dafka_spark.sink import commit_coordinator
-from dafka_spark.sink.at_least_once import open_at_least_once
-from dafka_spark.sink.commit_coordinator import TransactionalWriterFactory
 from dafka_spark.sink.commit_messages import TaskCommit
-from dafka_spark.sink.task_writer import Open, PartitionWriter, address, check_columns, write_rows
+from dafka_spark.sink.task_writer import check_columns, partition_address, write_rows
+from dafka_spark.sink.writer_factory import NOT_PICKED, WriterFactory
 
 QUERY_ID: Final = "sql.streaming.queryId"
 BATCH_ID: Final = "streaming.sql.batchId"
@@ -41,22 +39,21 @@ class _Writer:
         self._options = options
 
     def _write(
-        self, batches: Iterator[pa.RecordBatch], writer_id: str, task: TaskContext, open_: Open
+        self,
+        batches: Iterator[pa.RecordBatch],
+        writer_id: str,
+        task: TaskContext,
+        factory: WriterFactory,
     ) -> TaskCommit:
         task_number = task.partitionId()
         written = write_rows(
-            batches, self._options, lambda topic: address(writer_id, topic, task_number), open_
+            batches,
+            self._options,
+            lambda topic: partition_address(writer_id, topic, task_number),
+            factory.open,
         )
         settle()
         return written
-
-    def _write_repeatable(
-        self, batches: Iterator[pa.RecordBatch], writer_id: str, task: TaskContext
-    ) -> TaskCommit:
-        def open_(tp: TopicPartition) -> PartitionWriter:
-            return open_at_least_once(self._options, tp)
-
-        return self._write(batches, writer_id, task, open_)
 
 
 def _task() -> TaskContext:
@@ -90,7 +87,7 @@ class DafkaBatchWriter(_Writer, DataSourceArrowWriter):
         if overwrite:
             raise ConfigError("mode", "overwrite", "a topic only grows; use mode('append')")
         self._write_id = uuid.uuid4().hex
-        self._pick = commit_coordinator.NO_PICK
+        self._picked = NOT_PICKED
 
     def begin(self) -> None:
         """Picks the store where all tasks stage their rows (driver).
@@ -99,27 +96,22 @@ class DafkaBatchWriter(_Writer, DataSourceArrowWriter):
             ConfigError: exactly-once cannot be had.
         """
         if self._options.is_exact:
-            self._pick = commit_coordinator.pick_store(self._options)
+            self._picked = commit_coordinator.pick_store(self._options)
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> TaskCommit:
         """Writes the rows of one task; a second attempt goes on in the first one's partition."""
         task = _task()
         query_id = task.getLocalProperty(QUERY_ID)
         writer_id = query_id or self._write_id
-        if not self._options.is_exact:
-            return self._write_repeatable(iterator, writer_id, task)
-        goes_on = bool(query_id)
-        opener = TransactionalWriterFactory(
-            self._options, NO_VERSION, pick=self._pick, goes_on=goes_on
-        )
-        with closing(opener):
-            return self._write(iterator, writer_id, task, opener)
+        picked = self._picked
+        with WriterFactory(self._options, picked=picked, goes_on=bool(query_id)) as factory:
+            return self._write(iterator, writer_id, task, factory)
 
     def commit(self, messages: Sequence[WriterCommitMessage | None]) -> None:
         """Makes everything visible at once (driver)."""
         if self._options.is_exact:
             ranges = [each for message in _written(messages) for each in message.ranges]
-            commit_coordinator.commit(self._options, self._pick, ranges)
+            commit_coordinator.commit(self._options, self._picked, ranges)
 
     def abort(self, messages: Sequence[WriterCommitMessage | None]) -> None:
         """Gives up what tasks have staged, also those that were killed (driver)."""
@@ -128,11 +120,11 @@ class DafkaBatchWriter(_Writer, DataSourceArrowWriter):
         ranges = [each for message in _written(messages) for each in message.ranges]
         topics = {self._options.topic, *(each.tp.topic for each in ranges)} - {""}
         partitions = [
-            TopicPartition(topic, address(self._write_id, topic, task_number))
+            TopicPartition(topic, partition_address(self._write_id, topic, task_number))
             for topic in sorted(topics)
             for task_number in range(len(messages))
         ]
-        commit_coordinator.discard(self._options, self._pick, ranges, partitions)
+        commit_coordinator.discard(self._options, self._picked, ranges, partitions)
 
 
 class DafkaStreamWriter(_Writer, DataSourceStreamArrowWriter):
@@ -148,10 +140,9 @@ class DafkaStreamWriter(_Writer, DataSourceStreamArrowWriter):
         batch_id = task.getLocalProperty(BATCH_ID)
         if not query_id or not batch_id:
             raise RuntimeError("Spark did not tell the task which query and batch it belongs to")
-        if not self._options.is_exact:
-            return self._write_repeatable(iterator, query_id, task)
-        with closing(TransactionalWriterFactory(self._options, int(batch_id))) as opener:
-            return self._write(iterator, query_id, task, opener)
+        version = int(batch_id) if self._options.is_exact else NO_VERSION
+        with WriterFactory(self._options, version) as factory:
+            return self._write(iterator, query_id, task, factory)
 
 
 def _written(messages: Sequence[WriterCommitMessage | None]) -> list[TaskCommit]:

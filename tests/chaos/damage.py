@@ -181,18 +181,20 @@ def _overwritten(it: _Round) -> None:
 def _flipped(it: _Round) -> None:
     def damage(data: Path) -> None:
         for _ in range(it.chance.randint(1, 8)):
-            place = _place(it, data)
+            location = _place(it, data)
             with data.open("rb") as file:
-                file.seek(place)
+                file.seek(location)
                 before = file.read(1)[0]
-            _write(data, place, bytes([before ^ (1 << it.chance.randrange(8))]))
+            _write(data, location, bytes([before ^ (1 << it.chance.randrange(8))]))
 
     _damaged(it, "bits flipped", damage)
 
 
 def _misplaced(it: _Round) -> None:
     def damage(data: Path) -> None:
-        pages = [place // PAGE_BYTES * PAGE_BYTES for place in (_place(it, data), _place(it, data))]
+        pages = [
+            location // PAGE_BYTES * PAGE_BYTES for location in (_place(it, data), _place(it, data))
+        ]
         with data.open("rb") as file:
             file.seek(pages[0])
             page = file.read(PAGE_BYTES)
@@ -267,9 +269,9 @@ def _number(page: int) -> bytes:
     return (page // PAGE_BYTES).to_bytes(8, "little")
 
 
-def _write(data: Path, place: int, content: bytes) -> None:
+def _write(data: Path, location: int, content: bytes) -> None:
     with data.open("r+b") as file:
-        file.seek(place)
+        file.seek(location)
         file.write(content)
 
 

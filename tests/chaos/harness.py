@@ -125,8 +125,8 @@ class Chaos:
         try:
             yield directory
         except Exception as error:  # noqa: BLE001 -- the other rounds, and the line, are to come
-            place = traceback.extract_tb(error.__traceback__)[-1]
-            at = f"{Path(place.filename).name}:{place.lineno}"
+            location = traceback.extract_tb(error.__traceback__)[-1]
+            at = f"{Path(location.filename).name}:{location.lineno}"
             self.outcome.failures.append(
                 f"round {number} ({at}, files in {directory}): {type(error).__name__}: {error}"
             )

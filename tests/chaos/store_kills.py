@@ -153,12 +153,12 @@ class FlightWriter(Writer):
         return self._acknowledged
 
     def write(self, values: list[bytes]) -> None:
-        place, first = self._place, self._sent
-        if place is None:
+        location, first = self._place, self._sent
+        if location is None:
             time.sleep(0.02)
             return
         try:
-            with StoreClient(place) as client:
+            with StoreClient(location) as client:
                 held = {info.partition: info.end for info in client.heads([TOPIC], timeout_s=5)}
                 start = held.get(self.partition, 0)
                 if start < self._acknowledged:

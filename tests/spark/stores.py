@@ -46,9 +46,9 @@ class Served:
         )
 
     @property
-    def place(self) -> StoreLocation:
+    def location(self) -> StoreLocation:
         assert self._service is not None
-        return self._service.place
+        return self._service.location
 
     @property
     def port(self) -> int:
@@ -105,7 +105,7 @@ class Served:
     ) -> int:
         raise NotImplementedError
 
-    def places(self) -> list[StoreLocation]:
+    def store_locations(self) -> list[StoreLocation]:
         raise NotImplementedError
 
 
@@ -124,7 +124,7 @@ class HeardOf(MemorySource):
         return [served.store for served in self.served] + self.deployed
 
     def endpoints(self) -> dict[str, tuple[str, ...]]:
-        return {served.store: served.place.locations for served in self.served}
+        return {served.store: served.location.locations for served in self.served}
 
 
 def value(offset: int, size_bytes: int = 0) -> bytes:

@@ -75,7 +75,7 @@ class Job:
 
 def seen(cluster: EmbeddedCluster, topic: str) -> int:
     """How many records of a topic the store that has most of it shows."""
-    with closing(store_registry.StoreRegistry(options(cluster).via)) as found:
+    with closing(store_registry.StoreRegistry(options(cluster).mesh_address)) as found:
         return max(
             sum(info.end for info in client.heads([topic], timeout_s=PATIENCE_S))
             for client in found.anew()
@@ -222,7 +222,7 @@ def test_all_stores_have_it_and_the_picked_one_catches_up(
             publisher.publish_many(numbers(10, 20))
             publisher.finish(PATIENCE_S)
         own.start_store(picked)
-        with closing(store_registry.StoreRegistry(options(own).via)) as found:
+        with closing(store_registry.StoreRegistry(options(own).mesh_address)) as found:
             found.anew()  # the store is at another port now
         job.writer.commit([job.task(0, numbers(20, 30), query="q")])
         assert held(own, topic, picked, partition).values == texts_of(numbers(0, 30))

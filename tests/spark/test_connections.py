@@ -133,7 +133,7 @@ def test_a_forked_child_does_not_even_let_go_of_a_client(tmp_path: Path) -> None
 
     with Served(tmp_path / "one", "one") as store:
         store.add(TopicPartition("t", "A"), 10)
-        with connections.lend_client(store.place) as client:
+        with connections.lend_client(store.location) as client:
             read = client.read(
                 TopicPartition("t", "A"),
                 0,

@@ -237,7 +237,7 @@ def test_a_large_unit_whose_host_is_gone_fails(
     with transaction(own, topic, 0, deliveryTimeoutMs=1500) as publisher:
         publisher.publish_many(numbers(0, 155))
         assert publisher._host is not None
-        own.kill_store(own.stores.index(publisher._host.place.store))
+        own.kill_store(own.stores.index(publisher._host.location.store))
         with pytest.raises((NotAcknowledgedError, StoreUnreachableError)):
             write(publisher, 155, 300)
     assert held(own, topic).values == []  # the other store has none of it
@@ -258,7 +258,7 @@ def test_another_store_takes_over_with_all_acknowledgements(
     with transaction(own, topic, 1, acks="all") as publisher:
         publisher.publish_many(numbers(100, 155))
         assert publisher._host is not None
-        own.kill_store(own.stores.index(publisher._host.place.store))
+        own.kill_store(own.stores.index(publisher._host.location.store))
         write(publisher, 155, 200)
     with transaction(own, topic, 1, acks="all") as publisher:  # as a replay finds it
         write(publisher, 100, 200)

@@ -113,23 +113,26 @@ def test_the_next_place_goes_on_from_the_record_reached(
 
 @given(st.lists(st.lists(st.integers(0, 30), max_size=6), min_size=1, max_size=4))
 def test_not_a_record_is_lost_or_doubled(breaks: list[list[int]]) -> None:
-    places = [Scripted(breaks=list(each)) for each in breaks]
+    store_locations = [Scripted(breaks=list(each)) for each in breaks]
     given_options = options(fetchtimeoutms="60000")
     # Nobody is waited for as long as somebody makes progress.
-    places.append(Scripted(step=3))
-    assert offsets(0, 100, places, given_options) == list(range(100))
+    store_locations.append(Scripted(step=3))
+    assert offsets(0, 100, store_locations, given_options) == list(range(100))
 
 
 def test_a_place_that_comes_back_is_waited_for() -> None:
-    place = Scripted(breaks=[10, 0, 0])
-    assert offsets(0, 30, [place], options(fetchtimeoutms="20000")) == list(range(30))
-    assert place.asked == [0, 10, 10, 10]
+    location = Scripted(breaks=[10, 0, 0])
+    assert offsets(0, 30, [location], options(fetchtimeoutms="20000")) == list(range(30))
+    assert location.asked == [0, 10, 10, 10]
 
 
 def test_places_that_stay_away_are_an_error() -> None:
-    places = [Scripted(breaks=[0] * 99, name="here"), Scripted(breaks=[5, *[0] * 99], name="there")]
+    store_locations = [
+        Scripted(breaks=[0] * 99, name="here"),
+        Scripted(breaks=[5, *[0] * 99], name="there"),
+    ]
     with pytest.raises(FetchError, match=r"offsets 5 to 30 .* fetch = flight: here: .*; there: "):
-        offsets(0, 30, places)
+        offsets(0, 30, store_locations)
 
 
 def test_no_place_is_an_error() -> None:
@@ -142,33 +145,33 @@ def test_what_one_place_lacks_another_may_have() -> None:
 
 
 def test_trimmed_is_what_every_place_lacks(caplog: pytest.LogCaptureFixture) -> None:
-    places = [Scripted(earliest=40), Scripted(earliest=20)]
+    store_locations = [Scripted(earliest=40), Scripted(earliest=20)]
     says = r"^\[DAFKA_RETENTION_AHEAD\] .* offset 0 was asked for, offset 20 on is available"
     with pytest.raises(RetentionAheadError, match=says) as caught:
-        offsets(0, 60, places, options(fetchtimeoutms="60000"))  # nobody waits for it
+        offsets(0, 60, store_locations, options(fetchtimeoutms="60000"))  # nobody waits for it
     assert (caught.value.wanted, caught.value.earliest) == (0, 20)
     with caplog.at_level(logging.WARNING):
-        found = offsets(0, 60, places, options(failondataloss="false"))
+        found = offsets(0, 60, store_locations, options(failondataloss="false"))
     assert found == list(range(20, 60))
     assert "offsets 0 to 20 (exclusive) are left out, as failOnDataLoss is false" in caplog.text
     assert "Start a store that still has the records" in caplog.text
-    assert offsets(0, 10, places, options(failondataloss="false")) == []
+    assert offsets(0, 10, store_locations, options(failondataloss="false")) == []
 
 
 def test_what_cannot_be_reached_is_not_lost() -> None:
-    places = [Scripted(earliest=20), Scripted(breaks=[0] * 99)]
+    store_locations = [Scripted(earliest=20), Scripted(breaks=[0] * 99)]
     with pytest.raises(FetchError, match=r"connection lost"):
-        offsets(0, 60, places, options(failondataloss="false"))
+        offsets(0, 60, store_locations, options(failondataloss="false"))
 
 
 def test_an_end_that_nobody_has(caplog: pytest.LogCaptureFixture) -> None:
-    places = [Scripted(end=30), Scripted(end=40)]
+    store_locations = [Scripted(end=30), Scripted(end=40)]
     says = r"^\[DAFKA_STORE_LOST_DATA\] .* offset 40 was asked for, nothing is available"
     with pytest.raises(StoreLostDataError, match=says) as caught:
-        offsets(0, 60, places)
+        offsets(0, 60, store_locations)
     assert (caught.value.wanted, caught.value.end, caught.value.lost_end) == (40, 40, 60)
     with caplog.at_level(logging.WARNING):
-        assert offsets(0, 60, places, options(failondataloss="false")) == list(range(40))
+        assert offsets(0, 60, store_locations, options(failondataloss="false")) == list(range(40))
     assert "offsets 40 to 60 (exclusive) are left out" in caplog.text
 
 
@@ -187,10 +190,10 @@ def test_an_end_that_looks_lower_for_a_moment() -> None:
 
 
 def test_a_partition_that_no_place_knows() -> None:
-    place = Scripted(end=0, there=False)
+    location = Scripted(end=0, there=False)
     with pytest.raises(PartitionVanishedError, match=r"^\[DAFKA_PARTITION_VANISHED\] .*no store"):
-        offsets(5, 60, [place])
-    assert offsets(5, 60, [place], options(failondataloss="false")) == []
+        offsets(5, 60, [location])
+    assert offsets(5, 60, [location], options(failondataloss="false")) == []
 
 
 def test_a_store_that_had_more_and_is_away() -> None:
@@ -270,9 +273,9 @@ def test_the_mesh_is_asked_for_what_no_place_has() -> None:
             asked.append((start, wanted.end))
             return super().read(wanted, start, times=times)
 
-    place = Scripted(earliest=10, end=60, known=range(10, 60))
-    assert offsets(0, 100, [place, Mesh(memory.connect, auto)], auto) == list(range(100))
-    assert (asked, place.asked) == ([(0, 10), (60, 100)], [10])
+    location = Scripted(earliest=10, end=60, known=range(10, 60))
+    assert offsets(0, 100, [location, Mesh(memory.connect, auto)], auto) == list(range(100))
+    assert (asked, location.asked) == ([(0, 10), (60, 100)], [10])
     # Where the place has gone meanwhile the mesh is asked for its part, too.
     asked.clear()
     gone = Scripted(breaks=[0] * 9, known=range(10, 60))
@@ -295,12 +298,12 @@ def test_what_is_known_of_a_place_may_be_old(known: range) -> None:
 def test_whatever_places_have_and_are_known_for(
     given_places: list[tuple[int, int, int, int, list[int]]],
 ) -> None:
-    places = []
+    store_locations = []
     for a, b, c, d, breaks in given_places:
         known = range(min(c, d), max(c, d))
-        places.append(Scripted(min(a, b), max(a, b), list(breaks), known=known))
+        store_locations.append(Scripted(min(a, b), max(a, b), list(breaks), known=known))
     everything = Scripted(step=3, known=range(0))
-    assert offsets(0, 100, [*places, everything], options(fetchtimeoutms="60000")) == list(
+    assert offsets(0, 100, [*store_locations, everything], options(fetchtimeoutms="60000")) == list(
         range(100)
     )
 
@@ -354,7 +357,7 @@ def test_ways(fetch: str, kinds: list[type]) -> None:
         (StoreLocation("A", (), "/nowhere", this_machine(), "s"), "cannot read /nowhere"),
     ],
 )
-def test_why_a_log_is_not_local(place: StoreLocation, says: str) -> None:
+def test_why_a_log_is_not_local(location: StoreLocation, says: str) -> None:
     local = options("local")
     with pytest.raises(FetchError, match=rf"fetch = local: the log of store A: .*{says}"):
-        offsets(0, 60, ways([HeldRange(place, 0, 60)], local, MemorySource().connect), local)
+        offsets(0, 60, ways([HeldRange(location, 0, 60)], local, MemorySource().connect), local)

@@ -43,7 +43,7 @@ def seen(source: HeardOf, *, thorough: bool = False, **given: str) -> OffsetsSna
 
 
 def holders(found: OffsetsSnapshot) -> dict[str, tuple[int, int]]:
-    return {held.place.store: (held.earliest, held.end) for held in found.holders[A]}
+    return {held.location.store: (held.earliest, held.end) for held in found.holders[A]}
 
 
 def test_the_furthest_head_and_the_longest_memory(serve: Serve) -> None:
@@ -124,15 +124,15 @@ def test_a_store_that_has_been_started_anew_is_described_anew(serve: Serve) -> N
     store = serve("one")
     store.add(A, 5)
     source = HeardOf([store])
-    before = seen(source).holders[A][0].place
+    before = seen(source).holders[A][0].location
     store.stop()
     store.start()
-    after = seen(source).holders[A][0].place
+    after = seen(source).holders[A][0].location
     assert after.session != before.session
     store.stop()
     store.start(store.port)
     # Nothing announces it, but a query that maps logs must know.
-    assert seen(source, fetch="local").holders[A][0].place.session == store.place.session
+    assert seen(source, fetch="local").holders[A][0].location.session == store.location.session
 
 
 def test_nobody_answers(serve: Serve) -> None:
@@ -161,7 +161,7 @@ def test_a_store_that_announces_nonsense(serve: Serve, monkeypatch: pytest.Monke
     there = serve("there")
     there.add(A, 5)
     source = HeardOf([there], ["odd"])
-    announced = {"odd": ("http://nowhere",), "there": there.place.locations}
+    announced = {"odd": ("http://nowhere",), "there": there.location.locations}
     monkeypatch.setattr(source, "endpoints", lambda: announced)
     assert holders(seen(source, fetch="flight")) == {"there": (0, 5)}
     del announced["there"]
@@ -193,7 +193,9 @@ def test_a_log_that_no_store_tells_of(serve: Serve, monkeypatch: pytest.MonkeyPa
     store = serve("one")
     store.add(A, 5)
     assert store._service is not None
-    monkeypatch.setattr(store._service, "place", type(store.place)("one", store.place.locations))
+    monkeypatch.setattr(
+        store._service, "place", type(store.location)("one", store.location.locations)
+    )
     with pytest.raises(ConfigError, match=r"'fetch' = 'local': no store says where its log is"):
         seen(HeardOf([store]), fetch="local")
 
@@ -207,7 +209,7 @@ def test_plans_name_the_places(serve: Serve) -> None:
     source.add(B, 10)
     given = options(maxrecordsperpartition="50")
     parts: list[Any] = DafkaBatchReader(full(), given, source.connect).partitions()
-    assert [(p.partition, p.start, p.end, [h.place.store for h in p.held]) for p in parts] == [
+    assert [(p.partition, p.start, p.end, [h.location.store for h in p.held]) for p in parts] == [
         ("A", 0, 50, ["first", "second"]),
         ("A", 50, 100, ["second", "first"]),
         ("B", 0, 10, []),
@@ -244,7 +246,7 @@ def test_an_offset_never_goes_backwards(serve: Serve) -> None:
     assert after["topics"] == {"t": {"A": 110}}
     (part,) = stream.partitions(offset, after)
     assert part == OffsetRange("t", "A", 100, 110)
-    assert [held.place.store for held in part.held] == ["behind"]
+    assert [held.location.store for held in part.held] == ["behind"]
 
 
 def test_places_are_not_in_the_checkpoint(serve: Serve) -> None:
@@ -267,7 +269,7 @@ def test_a_replayed_batch_is_planned_by_a_new_reader(serve: Serve) -> None:
     start = first.initialOffset()
     end = first.latestOffset(start, ReadAllAvailable())
     (part,) = stream_of(source).partitions(start, end)
-    assert [held.place.store for held in part.held] == ["one"]
+    assert [held.location.store for held in part.held] == ["one"]
 
 
 def test_places_of_a_long_available_now_are_renewed(
@@ -284,7 +286,7 @@ def test_places_of_a_long_available_now_are_renewed(
     end = stream.latestOffset(start, ReadAllAvailable())
     source.served[:] = [second]
     (part,) = stream.partitions(start, end)
-    assert [held.place.store for held in part.held] == ["second"]
+    assert [held.location.store for held in part.held] == ["second"]
 
 
 def test_the_same_tasks_whatever_stores_there_are(serve: Serve) -> None:
@@ -306,7 +308,7 @@ def test_the_same_tasks_whatever_stores_there_are(serve: Serve) -> None:
     replay = stream_of(source, **given)
     again: list[Any] = replay.partitions(replay.initialOffset(), end)
     assert again == plan
-    assert [[held.place.store for held in p.held] for p in again] == [["part"], ["part"], [], []]
+    assert [[held.location.store for held in p.held] for p in again] == [["part"], ["part"], [], []]
     assert [rows_of(replay, p) for p in again] == before
 
 

@@ -7,6 +7,8 @@ from contextlib import ExitStack, closing
 
 import pyarrow as pa
 import pytest
+from dafka_spark.sink.at_least_once import open_at_least_once
+from dafka_spark.sink.hosted_writer import HostedWriter
 
 from dafka_core import EmbeddedCluster, Producer
 from dafka_core.errors import NotAcknowledgedError, OffsetConflictError
@@ -16,8 +18,6 @@ from dafka_core.records import TopicPartition
 from dafka_spark.cluster import store_registry
 from dafka_spark.options import SinkOptions
 from dafka_spark.sink import hosted_writer, row_buffer
-from dafka_spark.sink.at_least_once import open_at_least_once
-from dafka_spark.sink.hosted_writer import HostedWriter
 
 PARTITION = "0A3F8E1BBB578999443B8818C5851AFC"
 PATIENCE_S = 30.0
@@ -56,9 +56,9 @@ def numbers(start: int, stop: int) -> pa.Array:
 def held(cluster: EmbeddedCluster, topic: str, index: int = 0) -> list[bytes]:
     """What one store has of the partition."""
     address = cluster.stores[index]
-    clients = store_registry.StoreRegistry(options(cluster).via)
+    clients = store_registry.StoreRegistry(options(cluster).mesh_address)
     try:
-        (client,) = [each for each in clients.anew() if each.place.store == address]
+        (client,) = [each for each in clients.anew() if each.location.store == address]
         end = next((info.end for info in client.heads([topic], timeout_s=PATIENCE_S)), 0)
         return read(client, topic, end)
     finally:
@@ -75,7 +75,7 @@ def read(client: StoreClient, topic: str, end: int) -> list[bytes]:
 
 def other_than(cluster: EmbeddedCluster, publisher: HostedWriter) -> int:
     """The index of the store that is not the host."""
-    return 1 - cluster.stores.index(publisher._host.place.store)
+    return 1 - cluster.stores.index(publisher._host.location.store)
 
 
 def test_rows_are_put_in_order_and_a_writer_goes_on(shared: EmbeddedCluster) -> None:
@@ -92,15 +92,15 @@ def test_rows_are_put_in_order_and_a_writer_goes_on(shared: EmbeddedCluster) -> 
 def test_a_process_that_was_told_of_stores_does_not_look_for_them(
     shared: EmbeddedCluster,
 ) -> None:
-    with closing(store_registry.StoreRegistry(options(shared).via)) as finding:
-        places = [client.place for client in finding.anew()]
-    assert places
+    with closing(store_registry.StoreRegistry(options(shared).mesh_address)) as finding:
+        store_locations = [client.location for client in finding.anew()]
+    assert store_locations
     # Nobody answers here, so looking would find nothing.
     nowhere = options(shared, tower="127.0.0.1:9:9").via
-    with closing(store_registry.StoreRegistry(nowhere, places)) as told:
+    with closing(store_registry.StoreRegistry(nowhere, store_locations)) as told:
         for find in (told.current, told.known):
             (client,) = find()
-            assert client.place in places
+            assert client.location in store_locations
             client.put(TopicPartition("told", PARTITION), 0, timeout_s=PATIENCE_S).close()
 
 
@@ -195,7 +195,7 @@ def test_it_goes_on_at_the_other_store_when_the_host_dies(own: EmbeddedCluster) 
         other = other_than(own, publisher)
         publisher.publish_many(numbers(0, 1000))
         publisher.flush(PATIENCE_S)
-        replica = next(c for c in publisher._known if c.place.store == own.stores[other])
+        replica = next(c for c in publisher._known if c.location.store == own.stores[other])
         assert replica.wait(TopicPartition("t", PARTITION), 1000, timeout_s=PATIENCE_S) == 1000
         own.kill_store(1 - other)
         publisher.publish_many(numbers(1000, 2000))

@@ -10,6 +10,7 @@ from contextlib import closing, contextmanager
 
 import pyarrow as pa
 import pytest
+from dafka_spark.sink.hosted_writer import HostCandidate
 
 from dafka_core import EmbeddedCluster
 from dafka_core.errors import FencedError, StoreUnreachableError
@@ -25,7 +26,6 @@ from dafka_core.records import (
 from dafka_spark.cluster import store_registry
 from dafka_spark.sink import commit_coordinator, transactional_writer
 from dafka_spark.sink.commit_coordinator import PickedStore, TransactionalWriterFactory, pick_store
-from dafka_spark.sink.hosted_writer import HostCandidate
 from tests.core.nodes.peers import wait_until
 from tests.spark.transactions import (
     PARTITION,
@@ -74,7 +74,7 @@ def written(
         publisher.publish_many(values)
         publisher.finish(PATIENCE_S)
         assert publisher._host is not None
-        return cluster.stores.index(publisher._host.place.store)
+        return cluster.stores.index(publisher._host.location.store)
 
 
 @pytest.mark.parametrize("partition", [FIRST, SECOND])
@@ -88,12 +88,12 @@ def test_a_store_that_may_come_back_is_waited_for_at_the_first_look(
     store = own.stores[host]
     publisher = transaction(own, "t", 1, partition=partition)
     assert publisher._host is not None
-    assert publisher._host.place.store == store
+    assert publisher._host.location.store == store
     with stopped(own, 1 - host):
         publisher.publish_many(MUCH)
         publisher.finish(PATIENCE_S)
         own.kill_store(host)
-    via = options(own).via
+    via = options(own).mesh_address
 
     def come_back() -> None:
         wait_until(lambda: store in store_registry._known[via].silent)
@@ -119,17 +119,17 @@ def test_a_store_that_is_never_reached_is_waited_for_once(
     describe = StoreClient.describe
 
     def refused(client: StoreClient, *, timeout_s: float) -> StoreLocation:
-        if client.place.store == lost:
+        if client.location.store == lost:
             raise StoreUnreachableError(lost, "there is a wall")
         return describe(client, timeout_s=timeout_s)
 
     monkeypatch.setattr(StoreClient, "describe", refused)
     monkeypatch.setattr(store_registry, "SILENT_S", 0.5)
-    via = options(own).via
+    via = options(own).mesh_address
 
     def silent() -> list[str]:
         with closing(store_registry.StoreRegistry(via)) as found:
-            assert [client.place.store for client in found.anew()] == [own.stores[0]]
+            assert [client.location.store for client in found.anew()] == [own.stores[0]]
             return found.silent
 
     assert silent() == [lost]
@@ -162,7 +162,7 @@ def test_a_commit_waits_for_stores_that_came_after_the_job_began(own: EmbeddedCl
 
 
 def test_a_store_that_is_gone_is_not_picked(own: EmbeddedCluster) -> None:
-    with closing(store_registry.StoreRegistry(options(own).via)) as found:
+    with closing(store_registry.StoreRegistry(options(own).mesh_address)) as found:
         assert len(found.anew()) == 2
     # The one that is left is asked, and its word is not enough.
     gone = sorted(own.stores)[1]
@@ -181,7 +181,7 @@ def test_a_unit_goes_on_where_a_part_of_it_has_come_from_the_lost_host(
     host, other = own.stores.index(first), own.stores.index(second)
     publisher = transaction(own, "t", 2, acks="all", partition=FIRST)
     assert publisher._host is not None
-    assert publisher._host.place.store == first
+    assert publisher._host.location.store == first
     publisher.publish_many(MUCH)
     commit = StoreClient.commit
 
@@ -233,4 +233,4 @@ def test_only_a_named_attempt_at_the_next_host_has_taken_over(own: EmbeddedClust
     assert publisher._go_on([transactional_writer._Found(other, TransactionState(0, 5, "", None))])
     assert publisher._host is other
     assert publisher.finish(PATIENCE_S).end == 10
-    assert len(held(own, "t", own.stores.index(other.place.store)).values) == 10
+    assert len(held(own, "t", own.stores.index(other.location.store)).values) == 10

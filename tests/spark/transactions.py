@@ -60,8 +60,8 @@ def held(
 ) -> HeldRange:
     """What one store has."""
     store = cluster.stores[index]
-    with closing(store_registry.StoreRegistry(options(cluster).via)) as found:
-        (client,) = [each for each in found.anew() if each.place.store == store]
+    with closing(store_registry.StoreRegistry(options(cluster).mesh_address)) as found:
+        (client,) = [each for each in found.anew() if each.location.store == store]
         tp = TopicPartition(topic, partition)
         (info,) = client.transaction_states([tp], timeout_s=PATIENCE_S)
         return HeldRange(read(client, tp, info.end), info)

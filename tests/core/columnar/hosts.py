@@ -111,7 +111,7 @@ class LogHost:
             self._write(SetTransaction(tp, transaction), None)
         return self.end(tp)
 
-    def places(self) -> list[StoreLocation]:
+    def store_locations(self) -> list[StoreLocation]:
         return self.known
 
     def close(self) -> None:
@@ -153,29 +153,29 @@ class Served:
             port=0,
             socket_path=str(directory / "flight.sock"),
         )
-        self.place = self.service.place
-        self.host.known = [self.place]
+        self.location = self.service.location
+        self.host.known = [self.location]
         self._clients: list[StoreClient] = []
 
     @property
     def unix(self) -> StoreLocation:
         """Found at its socket only."""
-        place = self.place
-        return StoreLocation(STORE, place.locations[:1], machine=place.machine)
+        location = self.location
+        return StoreLocation(STORE, location.locations[:1], machine=location.machine)
 
     @property
     def tcp(self) -> StoreLocation:
         """Found at its port only."""
-        return StoreLocation(STORE, self.place.locations[1:])
+        return StoreLocation(STORE, self.location.locations[1:])
 
-    def client(self, place: StoreLocation | None = None) -> StoreClient:
-        client = StoreClient(place or self.place)
+    def client(self, location: StoreLocation | None = None) -> StoreClient:
+        client = StoreClient(location or self.location)
         self._clients.append(client)
         return client
 
     def plain(self) -> flight.FlightClient:
         """A client that knows nothing of Dafka."""
-        return flight.connect(self.place.locations[1])
+        return flight.connect(self.location.locations[1])
 
     def append(self, end: int, *, topic: str = TOPIC, partition: str = PARTITION) -> None:
         """Appends up to ``end``, in one run."""

@@ -40,7 +40,7 @@ def buffer_bytes() -> int:
 def serve(directory: str) -> None:
     tracemalloc.start()
     with Served(Path(directory)) as served:
-        print(served.place.as_json(), flush=True)
+        print(served.location.as_json(), flush=True)
         for _ in sys.stdin:
             use = {
                 "buffer_bytes": buffer_bytes(),
@@ -54,16 +54,16 @@ def serve(directory: str) -> None:
             print(json.dumps(use), flush=True)
 
 
-def read(place: str) -> None:
-    client = StoreClient(StoreLocation.parse(place))
+def read(location: str) -> None:
+    client = StoreClient(StoreLocation.parse(location))
     (held,) = client.heads([TOPIC], timeout_s=PATIENCE_S)
     batches = client.read(TP, 0, held.end, times=True, timeout_s=PATIENCE_S, **LARGEST)
     print(len(next(batches).values), flush=True)
     threading.Event().wait()
 
 
-def put(place: str) -> None:
-    client = StoreClient(StoreLocation.parse(place))
+def put(location: str) -> None:
+    client = StoreClient(StoreLocation.parse(location))
     with client.put(TP, 0, timeout_s=PATIENCE_S) as writing:
         writing.write(array(0, 10))
         print(writing.wait_durable(10, timeout_s=PATIENCE_S), flush=True)

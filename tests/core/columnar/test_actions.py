@@ -108,19 +108,19 @@ def test_a_wait_whose_client_is_gone_ends(served: Served) -> None:
 
 
 def test_a_store_says_where_it_is(served: Served, client: StoreClient) -> None:
-    place = client.describe(timeout_s=PATIENCE_S)
-    assert place == served.place
-    assert place.here
-    assert place.directory == str(served.directory)
-    assert place.session == (served.directory / "session").read_text().strip()
-    unknown = served.client(StoreLocation("", place.locations))
-    assert unknown.describe(timeout_s=PATIENCE_S) == place
+    location = client.describe(timeout_s=PATIENCE_S)
+    assert location == served.location
+    assert location.here
+    assert location.directory == str(served.directory)
+    assert location.session == (served.directory / "session").read_text().strip()
+    unknown = served.client(StoreLocation("", location.locations))
+    assert unknown.describe(timeout_s=PATIENCE_S) == location
 
 
 def test_a_store_says_where_others_are(served: Served, client: StoreClient) -> None:
     other = StoreLocation("other", ("grpc://10.0.0.1:1",))
     served.host.known.append(other)
-    assert client.stores(timeout_s=PATIENCE_S) == [served.place, other]
+    assert client.stores(timeout_s=PATIENCE_S) == [served.location, other]
 
 
 def test_actions_are_listed_and_documented(served: Served) -> None:
@@ -134,7 +134,7 @@ def test_an_action_without_a_body_where_there_is_nothing_to_say(served: Served) 
     plain = served.plain()
     for name in ("dafka.describe.v1", "dafka.stores.v1"):
         (result,) = plain.do_action(name)
-        assert StoreLocation.parse(result.body.to_pybytes()) == served.place
+        assert StoreLocation.parse(result.body.to_pybytes()) == served.location
     with pytest.raises(flight.FlightServerError, match="'body' = b'': must be a JSON object"):
         list(plain.do_action("dafka.heads.v1"))
 

@@ -27,22 +27,22 @@ def packed(example: dict[str, Any]) -> bytes:
 
 
 def test_the_examples_of_requests_are_taken() -> None:
-    criteria, info, _, ticket, put, end, stage, place, _ = examples()
+    criteria, info, _, ticket, put, end, stage, location, _ = examples()
     assert Criteria.parse(packed(criteria)).topic == "flights"
     assert InfoRequest.parse(packed(info)).columns == ("value",)
     assert GetRequest.parse(packed(ticket)).end == 1_000
     assert PutRequest.parse(packed(put)).start == 1_000
     assert server_actions.parse_end(packed(end)) == 2_000
     assert PutRequest.parse(packed(stage)).transaction == 17
-    assert StoreLocation.parse(packed(place)).directory == "/data"
+    assert StoreLocation.parse(packed(location)).directory == "/data"
 
 
 def test_the_examples_of_answers_are_like_those_given(served: Served) -> None:
     served.append(10)
-    _, _, facts, _, _, _, _, place, error = examples()
+    _, _, facts, _, _, _, _, location, error = examples()
     (info,) = served.plain().list_flights()
     assert list(json.loads(info.app_metadata)) == list(facts)
-    assert json.loads(served.place.as_json()).keys() == place.keys()
+    assert json.loads(served.location.as_json()).keys() == location.keys()
     served.log.trim(TP, 5)
     ticket = info.endpoints[0].ticket
     with pytest.raises(Exception, match="offset 0 was") as refused:

@@ -151,9 +151,9 @@ def test_a_forked_process_is_told_to_start_anew(served: Served) -> None:
     client.describe(timeout_s=PATIENCE_S)
 
     def ask() -> object:
-        return StoreClient(served.place).describe(timeout_s=5)
+        return StoreClient(served.location).describe(timeout_s=5)
 
     assert "StoreUnreachableError" in forked(ask)
     assert "used Flight before it forked this one" in forked(ask)
     assert "ConfigError" in forked(lambda: Served(served.directory, served.log))
-    assert client.describe(timeout_s=PATIENCE_S) == served.place
+    assert client.describe(timeout_s=PATIENCE_S) == served.location

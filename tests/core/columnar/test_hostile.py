@@ -109,9 +109,9 @@ COMMIT: list[object] = ["t", "P", ATTEMPT, 0, 5, 1]
 
 def rows_wrong(row: list[object], *wrong: Sequence[object]) -> Iterator[list[object]]:
     """Lists of one row in which something is wrong; ``wrong`` says what can be, at each place."""
-    for place, values in enumerate(wrong):
+    for location, values in enumerate(wrong):
         for value in values:
-            yield [[*row[:place], value, *row[place + 1 :]]]
+            yield [[*row[:location], value, *row[location + 1 :]]]
     yield [row[:-1]]
     yield [[*row, 0]]
     yield [{"topic": "t"}]

@@ -144,7 +144,7 @@ def test_what_is_not_there_is_named(filled: Served, what: str, error: type[Excep
 
 
 def test_locations_are_those_that_the_client_can_reach(filled: Served) -> None:
-    unix, tcp = filled.place.locations
+    unix, tcp = filled.location.locations
     for location, expected in ((unix, [unix, tcp]), (tcp, [tcp])):
         with flight.connect(location) as client:
             info = client.get_flight_info(path(TOPIC))

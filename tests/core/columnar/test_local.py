@@ -41,7 +41,7 @@ def logs() -> Iterator[LocalLogs]:
 
 
 @pytest.fixture
-def place(tmp_path: Path) -> StoreLocation:
+def location(tmp_path: Path) -> StoreLocation:
     """Of a store that has records, and is not running."""
     fill(tmp_path, 10_000, 20_000, 20_005)
     return StoreLocation.begin(STORE, ["grpc://127.0.0.1:1"], tmp_path)
@@ -59,8 +59,8 @@ def read(log: LocalLog | None, start: int, end: int, **options: Any) -> Any:
     return log.read(TP, start, end, **LARGEST | options)
 
 
-def test_a_log_of_this_machine_is_read_in_place(logs: LocalLogs, place: StoreLocation) -> None:
-    log = logs.open(place)
+def test_a_log_of_this_machine_is_read_in_place(logs: LocalLogs, location: StoreLocation) -> None:
+    log = logs.open(location)
     assert log is not None
     batches = check(read(log, 3, 20_005), 3, 20_005)
     assert pins(log._log) > 0
@@ -77,8 +77,8 @@ def test_a_log_of_this_machine_is_read_in_place(logs: LocalLogs, place: StoreLoc
     assert [count for count, _ in part.times.tolist()] == [5]
 
 
-def test_sizes_are_those_asked_for(logs: LocalLogs, place: StoreLocation) -> None:
-    log = logs.open(place)
+def test_sizes_are_those_asked_for(logs: LocalLogs, location: StoreLocation) -> None:
+    log = logs.open(location)
     for batch in check(read(log, 5, 20_005, max_records=999), 5, 20_005):
         assert len(batch.values) <= 999
     for batch in check(read(log, 5, 20_005, max_bytes=5_000), 5, 20_005):
@@ -94,9 +94,9 @@ def test_small_blocks_are_joined(logs: LocalLogs, tmp_path: Path) -> None:
     assert batch.values == records
 
 
-def test_each_log_is_opened_once(logs: LocalLogs, place: StoreLocation) -> None:
+def test_each_log_is_opened_once(logs: LocalLogs, location: StoreLocation) -> None:
     with ThreadPoolExecutor(8) as pool:
-        opened = list(pool.map(logs.open, [place] * 32))
+        opened = list(pool.map(logs.open, [location] * 32))
     assert len({id(each._log) for each in opened if each is not None}) == 1
 
 
@@ -112,44 +112,44 @@ def test_each_log_is_opened_once(logs: LocalLogs, place: StoreLocation) -> None:
     ],
 )
 def test_only_the_log_that_is_meant_is_opened(
-    logs: LocalLogs, place: StoreLocation, wrong: dict[str, Any]
+    logs: LocalLogs, location: StoreLocation, wrong: dict[str, Any]
 ) -> None:
-    assert logs.open(dataclasses.replace(place, **wrong)) is None
-    assert logs.open(place) is not None
+    assert logs.open(dataclasses.replace(location, **wrong)) is None
+    assert logs.open(location) is not None
 
 
 def test_a_directory_without_a_good_session_is_not_opened(
-    logs: LocalLogs, place: StoreLocation, tmp_path: Path
+    logs: LocalLogs, location: StoreLocation, tmp_path: Path
 ) -> None:
     session = tmp_path / "session"
     kept = session.read_bytes()
     for content in (b"", b"\xff", b"x" * 10_000_000, kept[:-3]):
         session.write_bytes(content)
-        assert logs.open(place) is None
+        assert logs.open(location) is None
     session.unlink()
-    assert logs.open(place) is None
+    assert logs.open(location) is None
     session.mkdir()
-    assert logs.open(place) is None
+    assert logs.open(location) is None
     session.rmdir()
     session.write_bytes(kept)
-    assert logs.open(place) is not None
+    assert logs.open(location) is not None
 
 
 def test_what_is_no_store_is_not_opened(logs: LocalLogs, tmp_path: Path) -> None:
-    place = StoreLocation.begin(STORE, [], tmp_path)
-    assert logs.open(place) is None
+    location = StoreLocation.begin(STORE, [], tmp_path)
+    assert logs.open(location) is None
     (tmp_path / "data.mdb").write_bytes(b"hello" * 10_000)
-    assert logs.open(place) is None
+    assert logs.open(location) is None
 
 
 def test_a_store_that_starts_again_has_another_session(
-    logs: LocalLogs, place: StoreLocation, tmp_path: Path
+    logs: LocalLogs, location: StoreLocation, tmp_path: Path
 ) -> None:
-    before = logs.open(place)
+    before = logs.open(location)
     batches = read(before, 0, 20_005, max_records=100)
     got = [next(batches)]
     again = StoreLocation.begin(STORE, [], tmp_path)
-    assert logs.open(place) is None
+    assert logs.open(location) is None
     after = logs.open(again)
     check(read(after, 0, 20_005), 0, 20_005)
     # It is the same log; what was read before goes on.
@@ -157,13 +157,13 @@ def test_a_store_that_starts_again_has_another_session(
 
 
 def test_a_log_put_in_the_place_of_another(
-    logs: LocalLogs, place: StoreLocation, tmp_path: Path
+    logs: LocalLogs, location: StoreLocation, tmp_path: Path
 ) -> None:
-    before = logs.open(place)
+    before = logs.open(location)
     batches = read(before, 0, 20_005, max_records=100)
     got = [next(batches)]
     shutil.rmtree(tmp_path)
-    assert logs.open(place) is None
+    assert logs.open(location) is None
     fill(tmp_path, 7)
     # The file has another number, or else it would be taken for the one that is open.
     after = logs.open(StoreLocation.begin(STORE, [], tmp_path))
@@ -172,11 +172,11 @@ def test_a_log_put_in_the_place_of_another(
 
 
 def test_what_is_not_held_is_an_error_with_the_facts(
-    logs: LocalLogs, place: StoreLocation, tmp_path: Path
+    logs: LocalLogs, location: StoreLocation, tmp_path: Path
 ) -> None:
     with Log(tmp_path) as log:
         log.trim(TP, 10_100)
-    opened = logs.open(place)
+    opened = logs.open(location)
     with pytest.raises(DataLossError) as before:
         list(read(opened, 0, 20_000))
     assert (before.value.wanted, before.value.available) == (0, 10_100)
@@ -186,8 +186,8 @@ def test_what_is_not_held_is_an_error_with_the_facts(
     assert list(read(opened, 20_005, 20_005)) == []
 
 
-def test_arguments_are_checked_at_once(logs: LocalLogs, place: StoreLocation) -> None:
-    log = logs.open(place)
+def test_arguments_are_checked_at_once(logs: LocalLogs, location: StoreLocation) -> None:
+    log = logs.open(location)
     for start, end in ((-1, 5), (5, 4), (0, 2**63)):
         with pytest.raises(ConfigError):
             read(log, start, end)
@@ -196,26 +196,28 @@ def test_arguments_are_checked_at_once(logs: LocalLogs, place: StoreLocation) ->
             read(log, 0, 5, **wrong)
 
 
-def test_a_damaged_block_is_an_error(logs: LocalLogs, place: StoreLocation, tmp_path: Path) -> None:
+def test_a_damaged_block_is_an_error(
+    logs: LocalLogs, location: StoreLocation, tmp_path: Path
+) -> None:
     data = (tmp_path / "data.mdb").read_bytes()
     with (tmp_path / "data.mdb").open("r+b") as file:
         file.seek(data.index(values(15_000, 15_001)[0]))
         file.write(b"!")
-    batches = read(logs.open(place), 0, 20_005)
+    batches = read(logs.open(location), 0, 20_005)
     got = [next(batches)]
     with pytest.raises(StoreError, match=r"block at offset 10000 .*checksum"):
         got.extend(batches)
     check(got, 0, 10_000)
 
 
-def test_closing_leaves_what_was_handed_out(logs: LocalLogs, place: StoreLocation) -> None:
-    log = logs.open(place)
+def test_closing_leaves_what_was_handed_out(logs: LocalLogs, location: StoreLocation) -> None:
+    log = logs.open(location)
     batches = read(log, 0, 20_005, max_records=100)
     got = [next(batches)]
     logs.close()
     logs.close()
     with pytest.raises(ClosedError):
-        logs.open(place)
+        logs.open(location)
     with pytest.raises(ClosedError):
         list(read(log, 0, 1))
     # A read that goes on does so in the moment of the log that it has.
@@ -253,8 +255,8 @@ def test_reads_beside_a_process_that_appends_merges_and_trims(
 ) -> None:
     with child(tmp_path, 5) as process:
         told(process)
-        place = StoreLocation.begin(STORE, [], tmp_path)
-        log = logs.open(place)
+        location = StoreLocation.begin(STORE, [], tmp_path)
+        log = logs.open(location)
         assert log is not None
         merged = complete = 0
         kept: list[list[Any]] = []
@@ -291,12 +293,12 @@ def verify(start: int, end: int, batches: list[Any]) -> None:
     assert at == end
 
 
-def test_a_forked_process_has_none(place: StoreLocation) -> None:
+def test_a_forked_process_has_none(location: StoreLocation) -> None:
     unused, logs = LocalLogs(), LocalLogs()
-    inherited = logs.open(place)
+    inherited = logs.open(location)
 
     def work() -> object:
-        opened = logs.open(place)
+        opened = logs.open(location)
         logs.close()
         unused.close()
         return opened
@@ -306,17 +308,17 @@ def test_a_forked_process_has_none(place: StoreLocation) -> None:
     logs.close()
 
 
-def test_logs_may_be_opened_after_forking(place: StoreLocation) -> None:
+def test_logs_may_be_opened_after_forking(location: StoreLocation) -> None:
     unused = LocalLogs()
 
     def work() -> int:
-        return len(check(read(unused.open(place), 0, 20_005), 0, 20_005))
+        return len(check(read(unused.open(location), 0, 20_005), 0, 20_005))
 
     assert int(forked(work)) > 0
 
 
-def test_threads_share_a_log(logs: LocalLogs, place: StoreLocation) -> None:
-    log = logs.open(place)
+def test_threads_share_a_log(logs: LocalLogs, location: StoreLocation) -> None:
+    log = logs.open(location)
 
     def work(_: int) -> int:
         return len(check(read(log, 0, 20_005, max_records=1_000), 0, 20_005))

@@ -61,7 +61,7 @@ def server(large: Path) -> Iterator[Child]:
         yield process
 
 
-def place_of(server: Child) -> StoreLocation:
+def location_of(server: Child) -> StoreLocation:
     return StoreLocation.parse(line(server))
 
 
@@ -102,10 +102,10 @@ def wait_for_end(client: StoreClient, end: int) -> None:
 
 @pytest.mark.parametrize("way", [0, 1], ids=["unix", "tcp"])
 def test_slow_clients_cost_a_block_each_and_nothing_else(server: Child, way: int) -> None:
-    known = place_of(server)
-    place = StoreLocation(STORE, known.locations[way : way + 1], machine=known.machine)
+    known = location_of(server)
+    location = StoreLocation(STORE, known.locations[way : way + 1], machine=known.machine)
     before = use_of(server)
-    clients = [StoreClient(place) for _ in range(8)]
+    clients = [StoreClient(location) for _ in range(8)]
     streams = [everything(client) for client in clients]
     for each in streams:
         next(each)
@@ -115,7 +115,7 @@ def test_slow_clients_cost_a_block_each_and_nothing_else(server: Child, way: int
     # The block that is being sent, and the one before it in the hands of gRPC.
     assert 8 * BLOCK_BYTES <= slow["buffer_bytes"] <= 8 * 2.2 * BLOCK_BYTES
     assert (slow["pins"], slow["readers"]) == (0, before["readers"])
-    with StoreClient(place) as other:
+    with StoreClient(location) as other:
         assert total(everything(other)) == BLOCKS * 200
         assert other.heads(None, timeout_s=PATIENCE_S)[0].end == BLOCKS * 200
     assert [total(each) for each in streams] == [(BLOCKS - 1) * 200] * 8
@@ -126,11 +126,11 @@ def test_slow_clients_cost_a_block_each_and_nothing_else(server: Child, way: int
 
 
 def test_vanished_readers_are_let_go_of(server: Child) -> None:
-    place = place_of(server)
+    location = location_of(server)
     with contextlib.ExitStack() as readers:
         processes = [
             readers.enter_context(child("read", part.as_json()))
-            for part in (place, StoreLocation(STORE, place.locations[1:]))
+            for part in (location, StoreLocation(STORE, location.locations[1:]))
         ]
         for process in processes:
             assert int(line(process)) == 200
@@ -143,13 +143,13 @@ def test_vanished_readers_are_let_go_of(server: Child) -> None:
 
 def test_vanished_writers_are_let_go_of(directory: Path) -> None:
     with child("serve", str(directory)) as server:
-        place = place_of(server)
-        with child("put", place.as_json()) as process:
+        location = location_of(server)
+        with child("put", location.as_json()) as process:
             assert int(line(process)) == 10
             assert use_of(server)["free_puts"] == limits.MAX_PUTS - 1
         wait_until(lambda: use_of(server)["free_puts"] == limits.MAX_PUTS)
         assert use_of(server)["acks"] == 0
-        with StoreClient(place) as client, client.put(TP, 10, timeout_s=9) as rest:
+        with StoreClient(location) as client, client.put(TP, 10, timeout_s=9) as rest:
             rest.write(array(10, 20))
             assert rest.finish(PATIENCE_S) == 20
             check(client.read(TP, 0, 20, times=True, timeout_s=PATIENCE_S, **LARGEST), 0, 20)
@@ -157,9 +157,9 @@ def test_vanished_writers_are_let_go_of(directory: Path) -> None:
 
 @pytest.mark.parametrize("way", [0, 1], ids=["unix", "tcp"])
 def test_a_killed_store_is_unreachable_after_what_has_come(server: Child, way: int) -> None:
-    known = place_of(server)
-    place = StoreLocation(STORE, known.locations[way : way + 1], machine=known.machine)
-    with StoreClient(place) as client:
+    known = location_of(server)
+    location = StoreLocation(STORE, known.locations[way : way + 1], machine=known.machine)
+    with StoreClient(location) as client:
         batches = everything(client, max_records=50)
         got = [next(batches)]
         server.kill()
@@ -180,9 +180,9 @@ def test_a_killed_store_is_unreachable_after_what_has_come(server: Child, way: i
 
 @pytest.mark.parametrize("way", [0, 1], ids=["unix", "tcp"])
 def test_a_store_that_stands_still_is_given_up(server: Child, way: int) -> None:
-    known = place_of(server)
-    place = StoreLocation(STORE, known.locations[way : way + 1], machine=known.machine)
-    with StoreClient(place) as client, StoreClient(place) as other:
+    known = location_of(server)
+    location = StoreLocation(STORE, known.locations[way : way + 1], machine=known.machine)
+    with StoreClient(location) as client, StoreClient(location) as other:
         batches = everything(client, timeout_s=0.5)
         next(batches)
         use_of(server)
@@ -219,10 +219,10 @@ def test_a_reader_that_takes_its_time_is_not_given_up(served: Served) -> None:
 
 def test_nobody_listens(directory: Path) -> None:
     with Served(directory) as served:
-        place = served.place
+        location = served.location
     for dead in (
-        place,
-        StoreLocation(STORE, place.locations[1:]),
+        location,
+        StoreLocation(STORE, location.locations[1:]),
         StoreLocation(STORE, ("grpc://127.0.0.1:1",)),
         StoreLocation(STORE, ("grpc://no.such.host.invalid:1",)),
     ):
@@ -261,10 +261,10 @@ def test_another_program_listens() -> None:
 def test_a_restarted_store_is_found_again(directory: Path) -> None:
     with Served(directory) as first:
         first.append(10)
-        place = first.place
-        client = StoreClient(place)
+        location = first.location
+        client = StoreClient(location)
         assert client.heads(None, timeout_s=PATIENCE_S)[0].end == 10
     with Served(directory), client:
         # At its socket, which is where it was; and it is another session.
         wait_for_end(client, 10)
-        assert client.describe(timeout_s=PATIENCE_S).session != place.session
+        assert client.describe(timeout_s=PATIENCE_S).session != location.session

@@ -19,10 +19,10 @@ texts = st.text(st.characters(exclude_categories=()), max_size=20)
 
 @settings(deadline=None)
 @given(st.builds(StoreLocation, texts, st.lists(texts).map(tuple), texts, texts, texts))
-def test_a_place_survives_json_and_pickling(place: StoreLocation) -> None:
-    assert StoreLocation.parse(place.as_json()) == place
-    assert StoreLocation.parse(place.as_json().encode("ascii")) == place
-    assert pickle.loads(pickle.dumps(place)) == place
+def test_a_place_survives_json_and_pickling(location: StoreLocation) -> None:
+    assert StoreLocation.parse(location.as_json()) == location
+    assert StoreLocation.parse(location.as_json().encode("ascii")) == location
+    assert pickle.loads(pickle.dumps(location)) == location
 
 
 def test_members_that_a_later_version_has_are_passed_over() -> None:

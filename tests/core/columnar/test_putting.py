@@ -203,7 +203,7 @@ def test_a_store_that_makes_no_progress_is_given_up(served: Served, client: Stor
     served.host.open.set()
     wait_until(lambda: served.service._puts.free == limits.MAX_PUTS)
     # What had arrived is stored by now or later; nothing else is hurt.
-    assert client.describe(timeout_s=PATIENCE_S) == served.place
+    assert client.describe(timeout_s=PATIENCE_S) == served.location
 
 
 def test_the_hosts_failure_is_the_stores(

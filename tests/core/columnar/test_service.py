@@ -44,8 +44,8 @@ def service(served: Served, **options: Any) -> FlightService:
 def test_it_listens_at_a_port_alone(served: Served) -> None:
     with service(served) as alone:
         assert alone.locations == (f"grpc://127.0.0.1:{alone.port}",)
-        with StoreClient(alone.place) as client:
-            assert client.describe(timeout_s=PATIENCE_S) == alone.place
+        with StoreClient(alone.location) as client:
+            assert client.describe(timeout_s=PATIENCE_S) == alone.location
 
 
 def test_it_listens_at_a_port_that_is_named(served: Served) -> None:
@@ -74,8 +74,8 @@ def test_a_socket_that_was_left_behind_is_replaced(served: Served) -> None:
     with socket.socket(socket.AF_UNIX) as left:
         left.bind(str(path))
     with service(served, socket_path=str(path)) as again:
-        place = StoreLocation(STORE, again.locations[:1], machine=served.place.machine)
-        assert served.client(place).describe(timeout_s=PATIENCE_S) == again.place
+        location = StoreLocation(STORE, again.locations[:1], machine=served.location.machine)
+        assert served.client(location).describe(timeout_s=PATIENCE_S) == again.location
     assert not path.exists()
 
 
@@ -152,14 +152,14 @@ def test_a_client_needs_a_location(served: Served) -> None:
 
 
 def test_the_socket_is_used_on_the_stores_machine_only(served: Served) -> None:
-    unix, tcp = served.place.locations
-    for place, expected in (
-        (served.place, unix),
+    unix, tcp = served.location.locations
+    for location, expected in (
+        (served.location, unix),
         (StoreLocation(STORE, (unix, tcp)), tcp),
         (StoreLocation(STORE, (unix, tcp), machine="another"), tcp),
-        (StoreLocation(STORE, ("grpc+unix:///nowhere", tcp), machine=served.place.machine), tcp),
+        (StoreLocation(STORE, ("grpc+unix:///nowhere", tcp), machine=served.location.machine), tcp),
     ):
-        with StoreClient(place) as client:
+        with StoreClient(location) as client:
             client.describe(timeout_s=PATIENCE_S)
             assert client._location == expected
 
