@@ -2,13 +2,14 @@
 
 One reader of the mesh per tower, one client per store, and the logs of this machine's stores.
 Spark keeps its Python workers for later tasks but tells them neither when a query ends nor when
-they are retired: what nobody has used for a while is closed here.
+they are retired: what has not been used for a while is closed here.
 """
 
 from __future__ import annotations
 
 import atexit
 import os
+import sys
 import threading
 import time
 from collections.abc import Callable, Collection, Hashable, Iterator
@@ -59,7 +60,7 @@ class MeshReader(Closable, Protocol):
 
 
 Connect = Callable[[MeshAddress], AbstractContextManager[MeshReader]]
-"""Takes the way into a mesh and lends a reader of what is there."""
+"""Joins a mesh and lends a reader of what is there."""
 
 K = TypeVar("K", bound=Hashable)
 C = TypeVar("C", bound=Closable)
@@ -128,6 +129,8 @@ class Connections(Generic[K, C]):
         self._sweeper = None
 
     def _give_back(self, key: K, entry: _Entry[C], *, collected: bool) -> None:
+        if sys.is_finalizing():
+            return  # a thread that is started now would be waited for without end
         with self._lock:
             entry.users -= 1
             entry.idle_since = time.monotonic()
@@ -163,25 +166,21 @@ class Connections(Generic[K, C]):
                 return
 
 
-def _open_reader(via: MeshAddress) -> MeshReader:
-    return Reader(tower=via.tower, host=via.host)
-
-
-def _open_logs(_: None) -> LocalLogs:
-    return LocalLogs()
+def _open_reader(address: MeshAddress) -> MeshReader:
+    return Reader(tower=address.tower, host=address.host)
 
 
 _readers: Connections[MeshAddress, MeshReader] = Connections(_open_reader)
 _clients: Connections[StoreLocation, StoreClient] = Connections(StoreClient)
-_logs: Connections[None, LocalLogs] = Connections(_open_logs)
+_logs: Connections[None, LocalLogs] = Connections(lambda _: LocalLogs())
 for _kept in (_readers, _clients, _logs):
     atexit.register(_kept.close)
     os.register_at_fork(after_in_child=_kept.forget)
 
 
-def lend(via: MeshAddress) -> AbstractContextManager[MeshReader]:
-    """A reader of the mesh that ``via`` leads into, from this process's own."""
-    return _readers.lend(via)
+def lend(address: MeshAddress) -> AbstractContextManager[MeshReader]:
+    """A reader of one mesh, from this process's own."""
+    return _readers.lend(address)
 
 
 def lend_client(location: StoreLocation) -> AbstractContextManager[StoreClient]:

@@ -1,4 +1,4 @@
-"""The stores of a mesh that serve Arrow Flight, as a process knows them, and clients of them.
+"""The stores of a mesh that serve Arrow Flight, as a process knows them.
 
 The mesh tells which stores there are and where each says it is; a store itself describes where its
 log lies.  A micro-batch of a few rows has no time to ask the mesh, so what was found is remembered.
@@ -12,7 +12,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from typing import Final, Generic, TypeVar
+from typing import Final, TypeVar
 
 from dafka_core.errors import ConfigError, StoreUnreachableError
 from dafka_core.flight.store_client import StoreClient
@@ -22,24 +22,19 @@ from dafka_spark.cluster import connections, timing
 MAX_ASKED: Final = 16
 """Stores asked at the same time."""
 
-SOME_TOPIC: Final = "-"
-"""What stores are asked for over the mesh, to hear of them."""
-
 _log = logging.getLogger("dafka_spark")
 
 T = TypeVar("T")
 
 
-@dataclass(frozen=True, slots=True)
-class Answer(Generic[T]):
-    """What one store has answered."""
-
-    location: StoreLocation
-    value: T
+Answer = tuple[StoreLocation, T]
+"""Where a store is, and what it has answered."""
 
 
 @dataclass(slots=True)
 class _Store:
+    """What is known of one store; ``location`` only while it answers, ``failure`` while not."""
+
     announced: tuple[str, ...]
     location: StoreLocation | None = None
     described_at: float = -math.inf
@@ -63,9 +58,9 @@ class StoreRegistry:
 
     @property
     def locations(self) -> list[StoreLocation]:
-        """Where the stores are that have described themselves and answered since."""
-        stores = [self._stores[name] for name in sorted(self._stores)]
-        return [each.location for each in stores if each.location and not each.failure]
+        """Where the stores are that have described themselves and answered since, by name."""
+        found = [each.location for each in self._stores.values() if each.location]
+        return sorted(found, key=lambda location: location.store)
 
     def update(self, endpoints: Mapping[str, tuple[str, ...]], stores: Sequence[str]) -> None:
         """Takes what a reader of the mesh has heard: endpoints by store, and all stores."""
@@ -96,13 +91,13 @@ class StoreRegistry:
         ``max_age_s`` is how old a store's description of itself may be.
         """
         now = time.monotonic()
-        due = sorted(name for name, store in self._stores.items() if now >= store.retry_at)
+        due = [each for each in sorted(self._stores.items()) if now >= each[1].retry_at]
 
-        def ask_one(name: str) -> Answer[T] | None:
-            return _ask_one(name, self._stores[name], work, timeout_s, max_age_s)
+        def ask_one(named: tuple[str, _Store]) -> Answer[T] | None:
+            return _ask_one(*named, work, timeout_s, max_age_s)
 
         if len(due) < 2:
-            found = [ask_one(name) for name in due]
+            found = [ask_one(each) for each in due]
         else:
             with ThreadPoolExecutor(min(len(due), MAX_ASKED)) as pool:
                 found = list(pool.map(ask_one, due))
@@ -134,21 +129,19 @@ def _ask_one(
 ) -> Answer[T] | None:
     now = time.monotonic()
     try:
-        if store.location is None or now >= store.described_at + max_age_s:
-            store.location = _described(name, store.announced, timeout_s)
+        location = store.location
+        if location is None or now >= store.described_at + max_age_s:
+            location = store.location = _described(name, store.announced, timeout_s)
             store.described_at = now
-        with connections.lend_client(store.location) as client:
-            answer = Answer(store.location, work(client))
+        with connections.lend_client(location) as client:
+            answer = location, work(client)
     except (StoreUnreachableError, ConfigError) as error:
+        if isinstance(error, ConfigError):  # what it announces is no location
+            error = StoreUnreachableError(name, str(error))
         if store.failure is None:
             store.failing_since = now
             _log.warning("%s", error)
-        # What it announces may be no location at all: that is its fault, not the query's.
-        store.failure = (
-            error
-            if isinstance(error, StoreUnreachableError)
-            else StoreUnreachableError(name, str(error))
-        )
+        store.failure = error
         store.retry_at = time.monotonic() + timing.RETRY_S
         store.location = None
         return None

@@ -3,34 +3,36 @@
 from __future__ import annotations
 
 import os
-import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, suppress
-from typing import NamedTuple, TypeVar
+from typing import Final, TypeVar
 
 from dafka_core.closing import Closing
-from dafka_core.errors import ConfigError, NoStoreError, StoreUnreachableError
+from dafka_core.errors import (
+    ConfigError,
+    NoStoreError,
+    NotAcknowledgedError,
+    StoreUnreachableError,
+)
 from dafka_core.flight.store_client import StoreClient
 from dafka_core.flight.store_location import StoreLocation
+from dafka_core.records import NO_VERSION, TopicPartition, Transaction
 from dafka_spark.cluster import connections, timing
-from dafka_spark.cluster.deadline import Deadline
-from dafka_spark.cluster.store_registry import SOME_TOPIC, StoreRegistry
+from dafka_spark.cluster.store_registry import StoreRegistry
+from dafka_spark.cluster.timing import Deadline
+from dafka_spark.option_values import ALL_STORES
 from dafka_spark.options import AT_LEAST_ONCE, EXACTLY_ONCE, MeshAddress
+
+SOME_TOPIC: Final = "-"
+"""What stores are asked for over the mesh, to hear of them."""
 
 T = TypeVar("T")
 
-_lock = threading.Lock()
-_registries: dict[MeshAddress, StoreRegistry] = {}
+_registries: Final[dict[MeshAddress, StoreRegistry]] = {}
+"""What this process knows of the stores of each mesh; a forked child finds out for itself."""
 
-
-def _forget() -> None:
-    global _lock  # noqa: PLW0603 -- a forked child's own: the parent's may be held
-    _lock = threading.Lock()
-    _registries.clear()
-
-
-os.register_at_fork(after_in_child=_forget)
+os.register_at_fork(after_in_child=_registries.clear)
 
 
 class StoreSession(Closing):
@@ -39,31 +41,20 @@ class StoreSession(Closing):
     Args:
         address: how to join the mesh.
         picked: where stores were when the driver looked.
-        only: the address of the only store to write to; any if it is empty.
     """
 
-    def __init__(
-        self, address: MeshAddress, picked: Sequence[StoreLocation] = (), *, only: str = ""
-    ) -> None:
-        self.only = only
+    def __init__(self, address: MeshAddress, picked: Sequence[StoreLocation] = ()) -> None:
         self._address = address
         self._stack = ExitStack()
-        self.close = self._stack.close  # type: ignore[method-assign]
-        with _lock:
-            registry = _registries.get(address)
-            if picked and (registry is None or not _where(picked) <= _where(registry.locations)):
-                # Who looked last is not known: so the next look does not trust it.
-                registry = _registries[address] = StoreRegistry(picked)
-            self._registry = registry or _registries.setdefault(address, StoreRegistry())
+        registry = _registries.get(address)
+        if registry is None or not _where(picked) <= _where(registry.locations):
+            # When the driver looked is not known, so ``current`` does not trust it.
+            registry = _registries[address] = StoreRegistry(picked)
+        self._registry = registry
 
     def close(self) -> None:
         """Gives the clients back."""
         self._stack.close()
-
-    @property
-    def others(self) -> list[str]:
-        """Stores without Flight that were heard of."""
-        return self._registry.others
 
     @property
     def silent(self) -> list[str]:
@@ -118,78 +109,132 @@ class StoreSession(Closing):
             found = self.refresh() if attempt else self.current()
             if len(found) >= max(acks, 1):
                 return found
-            if not found and self.others and deadline.waited_s >= timing.OTHERS_S:
+            if not found and self._registry.others and deadline.waited_s >= timing.OTHERS_S:
                 break
-        raise _too_few(found, self.others, acks, deadline.waited_s)
+        raise _too_few(len(found), self._registry.others, acks, deadline.timeout_s)
 
-    def ask_all(
-        self, clients: Sequence[StoreClient], ask: Callable[[StoreClient], T], deadline: Deadline
-    ) -> list[tuple[StoreClient, T]]:
-        """What each store answers; one that is silent is waited for until the mesh gives it up.
+    def looks(
+        self,
+        known: Sequence[StoreClient],
+        ask: Callable[[StoreClient], T],
+        deadline: Deadline,
+        *,
+        only: str = "",
+    ) -> Iterator[tuple[list[tuple[StoreClient, T]], StoreUnreachableError | None]]:
+        """What the stores answer, again and again until the deadline.
 
-        It may come back at once, and have more than all others.
+        With each look comes why it does not count.  It does when every store has answered: one
+        that has not is waited for until the mesh has given it up, since it may come back at once
+        and have more than all others.
 
-        Raises:
-            StoreUnreachableError: none answers until the deadline.
+        Args:
+            known: the stores that are there; without any they are looked for first.
+            only: the address of the only store to ask; all if it is empty.
         """
-        lost: StoreUnreachableError | None = None
+        given_up = Deadline(timing.SILENT_S)
         for attempt in deadline.attempts():
-            if attempt:
-                clients = self.refresh()
+            if attempt or not known or self.silent:
+                known = self.refresh()
             heard: list[tuple[StoreClient, T]] = []
             lost = None
-            for client in clients:
-                try:
-                    heard.append((client, ask(client)))
-                except StoreUnreachableError as error:
-                    lost = error
-            if heard and (deadline.waited_s >= timing.SILENT_S or not (lost or self.silent)):
-                return heard
-        if heard:
-            return heard
-        raise lost or StoreUnreachableError("", "no store is known that can host partitions")
+            for client in known:
+                if only in ("", client.location.store):
+                    try:
+                        heard.append((client, ask(client)))
+                    except StoreUnreachableError as error:
+                        lost = error
+            if self.silent and lost is None:
+                why = "it does not answer, and may have more than those that do"
+                lost = StoreUnreachableError(self.silent[0], why)
+            if heard and given_up.is_over:
+                lost = None
+            elif not heard and lost is None:
+                lost = StoreUnreachableError(only, "no store with Arrow Flight is known")
+            yield heard, lost
+
+    def wait_for_acks(
+        self,
+        tp: TopicPartition,
+        transaction: Transaction,
+        known: Sequence[StoreClient],
+        acks: int,
+        have: set[str],
+        deadline: Deadline,
+    ) -> None:
+        """Waits until ``acks`` of the stores have a transaction on disk.
+
+        With ``ALL_STORES`` one store is enough when the others are gone; one that does not answer
+        is gone when the mesh has given it up.
+
+        Args:
+            known: the stores that are there.
+            have: the stores that have it already; those that come to have it are added.
+
+        Raises:
+            NotAcknowledgedError: they do not have it at the deadline.
+        """
+        given_up = Deadline(timing.SILENT_S)
+        while True:
+            lost = False
+            for client in known:
+                store = client.location.store
+                if store not in have and (acks == ALL_STORES or len(have) < acks):
+                    try:
+                        if _has(client, tp, transaction, min(deadline.left_s, timing.LOOK_AGAIN_S)):
+                            have.add(store)
+                    except StoreUnreachableError:
+                        lost = True
+            missing = {client.location.store for client in known} - have
+            if acks != ALL_STORES:
+                is_done = len(have) >= acks
+            else:
+                is_done = bool(have) and not missing and (given_up.is_over or not self.silent)
+            if is_done:
+                return
+            if deadline.is_over:
+                count = transaction.end - transaction.start
+                raise NotAcknowledgedError(*tp, count, deadline.timeout_s)
+            if lost or not missing:
+                deadline.pause()
+                known = self.refresh()
 
     def _clients(self, locations: Sequence[StoreLocation]) -> list[StoreClient]:
         lend = connections.lend_client
         return [self._stack.enter_context(lend(location)) for location in locations]
 
 
-class HostCandidate(NamedTuple):
-    """A store that can host a partition, and how much it has of it."""
+def choose_host(
+    candidates: Sequence[tuple[StoreClient, int]], partition: str
+) -> tuple[StoreClient, int]:
+    """The store that has most of a partition; the same one each time if several are equal.
 
-    client: StoreClient
-    end: int
-
-
-def choose_host(candidates: Sequence[HostCandidate], address: str) -> HostCandidate:
-    """The store that has most of a partition; the same one each time if several are equal."""
-    ranked = sorted(candidates, key=lambda candidate: candidate.client.location.store)
-    first = int(address[:8], 16) % len(ranked)
-    return max(ranked[first:] + ranked[:first], key=lambda candidate: candidate.end)
+    ``candidates`` are stores, and how much each of them has.
+    """
+    ranked = sorted(candidates, key=lambda candidate: candidate[0].location.store)
+    first = int(partition[:8], 16) % len(ranked)
+    return max(ranked[first:] + ranked[:first], key=lambda candidate: candidate[1])
 
 
-def _too_few(
-    found: Sequence[StoreClient], others: Sequence[str], acks: int, waited_s: float
-) -> ConfigError:
-    instead = f"or set delivery = {AT_LEAST_ONCE}"
+def _too_few(found: int, others: Sequence[str], acks: int, waited_s: float) -> ConfigError:
+    instead = f"start one with 'dafka store --dir DIR', or set delivery = {AT_LEAST_ONCE}"
     if found:
         why = (
-            f"there are only {len(found)} stores with Arrow Flight after {waited_s:.1f} s, and no "
+            f"there are only {found} stores with Arrow Flight after {waited_s:g} s, and no "
             f"others count with delivery = {EXACTLY_ONCE}: start more of them, or lower acks"
         )
         return ConfigError("acks", acks, why)
     if others:
-        why = (
-            f"needs a store with Arrow Flight, and of the stores here ({', '.join(others)}) none "
-            f"has it: start one with 'dafka store --dir DIR', {instead}"
-        )
-    else:
-        why = (
-            f"needs a store with Arrow Flight, and none was heard of within {waited_s:.1f} s: "
-            f"start one with 'dafka store --dir DIR', {instead} where stores of other kinds are "
-            "to take the rows"
-        )
-    return ConfigError("delivery", EXACTLY_ONCE, why)
+        names = ", ".join(others)
+        why = f"needs a store with Arrow Flight, and of the stores here ({names}) none has it"
+        return ConfigError("delivery", EXACTLY_ONCE, f"{why}: {instead}")
+    why = f"needs a store with Arrow Flight, and none was heard of within {waited_s:g} s"
+    where = "where stores of other kinds are to take the rows"
+    return ConfigError("delivery", EXACTLY_ONCE, f"{why}: {instead} {where}")
+
+
+def _has(client: StoreClient, tp: TopicPartition, transaction: Transaction, wait_s: float) -> bool:
+    last = None if transaction.version == NO_VERSION else transaction
+    return client.wait(tp, transaction.end, transaction=last, timeout_s=wait_s) >= transaction.end
 
 
 def _where(locations: Sequence[StoreLocation]) -> set[tuple[str, tuple[str, ...]]]:

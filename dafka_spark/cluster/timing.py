@@ -1,11 +1,13 @@
-"""How long the connector waits for the cluster, all in one place: these times depend on each other.
+"""How long the connector waits for the cluster: all times together, as they depend on each other.
 
-The mesh gives up a peer 4 s after its last beacon (``peer_expiry_ms``).  Whoever has seen a store
-for the last time waits longer than that before it takes the store for gone.
+The mesh gives up a peer 4 s after its last beacon (``peer_expiry_ms``).  A task that misses a store
+waits longer than that before it takes the store for gone.
 """
 
 from __future__ import annotations
 
+import time
+from collections.abc import Iterator
 from typing import Final
 
 LOOK_AGAIN_S: Final = 0.2
@@ -36,7 +38,7 @@ TRUST_S: Final = 1.0
 """How long a task trusts what its process knows of the stores without asking one of them."""
 
 OTHERS_S: Final = 4.0
-"""How long only stores without Flight may be heard of: a store of ours that has just started is
+"""How long only stores without Flight may be heard of: a store with Flight that has just started is
 heard of before it has said where it is."""
 
 DISCARD_S: Final = 2.0
@@ -47,5 +49,47 @@ RANGES_S: Final = 5.0
 asks for no offsets, but stores come and go meanwhile."""
 
 IDLE_S: Final = 60.0
-"""How long a connection that nobody uses stays open: longer than the time between micro-batches of
-most queries, so that they find it connected."""
+"""How long an unused connection stays open: longer than between two micro-batches of most queries,
+so that they find it connected."""
+
+LEAST_S: Final = 0.001
+"""What is left at a deadline: an operation looks once at least."""
+
+
+class Deadline:
+    """The moment ``timeout_s`` seconds after this was made."""
+
+    def __init__(self, timeout_s: float) -> None:
+        self.timeout_s = timeout_s
+        self._began = time.monotonic()
+
+    @property
+    def waited_s(self) -> float:
+        """The seconds since the beginning."""
+        return time.monotonic() - self._began
+
+    @property
+    def left_s(self) -> float:
+        """The seconds until the deadline, and ``LEAST_S`` at and after it."""
+        return max(self.timeout_s - self.waited_s, LEAST_S)
+
+    @property
+    def is_over(self) -> bool:
+        """Whether the deadline has passed."""
+        return self.waited_s >= self.timeout_s
+
+    def pause(self) -> None:
+        """Sleeps until it is time to look again, but not beyond the deadline."""
+        time.sleep(min(LOOK_AGAIN_S, self.left_s))
+
+    def attempts(self) -> Iterator[int]:
+        """Counts attempts from 0 on, with pauses between them: one at once, one at the deadline.
+
+        A caller that leaves the loop at its end has failed.
+        """
+        number = 0
+        while number == 0 or not self.is_over:
+            if number:
+                self.pause()
+            yield number
+            number += 1

@@ -14,13 +14,11 @@ from dafka_core.flight.store_client import StoreClient
 from dafka_core.log_entries import Discard
 from dafka_core.records import NO_VERSION, StagedTransaction, TopicPartition
 from dafka_spark.cluster import timing
-from dafka_spark.cluster.acknowledgements import AckGoal, wait_for_acks
-from dafka_spark.cluster.deadline import Deadline
-from dafka_spark.cluster.store_session import HostCandidate, StoreSession, choose_host
+from dafka_spark.cluster.store_session import StoreSession, choose_host
+from dafka_spark.cluster.timing import Deadline
 from dafka_spark.options import SinkOptions
-from dafka_spark.sink.commit_messages import WrittenRange
+from dafka_spark.sink.commit_messages import PickedStore, WrittenRange
 from dafka_spark.sink.task_writer import partition_address
-from dafka_spark.sink.writer_factory import PickedStore
 
 
 def pick_store(options: SinkOptions) -> PickedStore:
@@ -28,17 +26,25 @@ def pick_store(options: SinkOptions) -> PickedStore:
 
     Raises:
         ConfigError: exactly-once cannot be had.
-        StoreUnreachableError: no store answers.
+        StoreUnreachableError: no store answers, or one that may come back does not.
     """
+
+    def size_at(client: StoreClient) -> int:
+        if not options.topic:  # it comes from a column; the store must be there all the same
+            client.describe(timeout_s=timing.ANSWER_S)
+            return 0
+        return sum(info.end for info in client.heads([options.topic], timeout_s=timing.ANSWER_S))
+
     deadline = Deadline(options.delivery_timeout_s)
     with StoreSession(options.mesh_address) as session:
         known = session.require(options.acks, deadline)
-        heard = session.ask_all(known, lambda client: _size_of(client, options.topic), deadline)
-        sizes = [HostCandidate(client, size) for client, size in heard]
-        best = choose_host(sizes, partition_address("", options.topic))
-        return PickedStore(
-            best.client.location.store, tuple(client.location for client, _ in heard)
-        )
+        for sizes, lost in session.looks(known, size_at, deadline):
+            if lost is None:
+                best, _ = choose_host(sizes, partition_address("", options.topic))
+                locations = tuple(client.location for client, _ in sizes)
+                return PickedStore(best.location.store, locations)
+        assert lost is not None  # there is one look at least
+        raise lost
 
 
 def commit(options: SinkOptions, picked: PickedStore, ranges: Sequence[WrittenRange]) -> None:
@@ -50,7 +56,7 @@ def commit(options: SinkOptions, picked: PickedStore, ranges: Sequence[WrittenRa
         ConfigError: there are too many partitions for one step.
         FencedError, OffsetConflictError: another writer was there; nothing is visible.
         StoreUnreachableError: the store does not answer; nothing may be visible, or all of it.
-        NotAcknowledgedError: others have not got it in time; it is visible.
+        NotAcknowledgedError: other stores do not have it in time; it is visible.
     """
     if not ranges:
         return
@@ -65,19 +71,20 @@ def commit(options: SinkOptions, picked: PickedStore, ranges: Sequence[WrittenRa
         )
         raise ConfigError("delivery", options.delivery, why)
     deadline = Deadline(options.delivery_timeout_s)
-
-    def commit_at(client: StoreClient) -> None:
-        client.commit(staged, timeout_s=deadline.left_s)
-
     with StoreSession(options.mesh_address, picked.locations) as session:
-        _at_store(session, picked.store, commit_at, deadline)
+        _at_store(
+            session,
+            picked.store,
+            lambda client: client.commit(staged, timeout_s=deadline.left_s),
+            deadline,
+        )
         if options.acks == 1:
             return
-        # Not those of when the job began: others may have come, or come back.
+        # Not those of when the job began: other stores may have come, or come back.
         known = session.current()
         for each in staged:
-            goal = AckGoal(each.tp, each.start, each.end)
-            wait_for_acks(goal, session, known, options.acks, {picked.store}, deadline)
+            acks, have = options.acks, {picked.store}
+            session.wait_for_acks(each.tp, each.transaction, known, acks, have, deadline)
 
 
 def discard(
@@ -94,11 +101,10 @@ def discard(
     discards = {Discard(each.tp, each.attempt) for each in ranges}
 
     def discard_at(client: StoreClient) -> None:
-        if partitions:
-            states = client.transaction_states(partitions, timeout_s=deadline.left_s)
-            for tp, state in zip(partitions, states, strict=True):
-                if state.staged_end > state.end:
-                    discards.add(Discard(tp, state.attempt))
+        states = client.transaction_states(partitions, timeout_s=deadline.left_s)
+        for tp, state in zip(partitions, states, strict=True):
+            if state.staged_end > state.end:
+                discards.add(Discard(tp, state.attempt))
         found = sorted(discards)
         for start in range(0, len(found), MAX_TRANSACTIONS):
             client.discard(found[start : start + MAX_TRANSACTIONS], timeout_s=deadline.left_s)
@@ -122,11 +128,3 @@ def _at_store(
             else:
                 return
     raise lost
-
-
-def _size_of(client: StoreClient, topic: str) -> int:
-    """How many records of the topic the store has; 0 where the topic comes from a column."""
-    if not topic:
-        client.describe(timeout_s=timing.ANSWER_S)  # it must be there all the same
-        return 0
-    return sum(info.end for info in client.heads([topic], timeout_s=timing.ANSWER_S))

@@ -16,14 +16,10 @@ block of them, which it need not merge, even where a batch of Spark's goes far b
 
 
 class RowBuffer:
-    """Collects values until they are worth sending.
-
-    Attributes:
-        rows: how many wait.
-    """
+    """Collects values until they are worth sending."""
 
     def __init__(self) -> None:
-        self.rows = 0
+        self._row_count = 0
         self._pieces: list[pa.Array] = []
         self._size_bytes = 0
 
@@ -31,19 +27,17 @@ class RowBuffer:
         """Takes binary or string values without nulls; gives each block that is full."""
         at = 0
         while at < len(values):
-            part = values.slice(at, BLOCK_ROWS - self.rows)
+            part = values.slice(at, BLOCK_ROWS - self._row_count)
             self._pieces.append(part)
-            self.rows += len(part)
+            self._row_count += len(part)
             self._size_bytes += part.nbytes
             at += len(part)
-            if self.rows >= BLOCK_ROWS or self._size_bytes >= BLOCK_BYTES:
+            if self._row_count >= BLOCK_ROWS or self._size_bytes >= BLOCK_BYTES:
                 yield from self.rest()
 
     def rest(self) -> Iterator[pa.Array]:
         """What waits, as a block, if there is something."""
-        if not self.rows:
-            return
-        binary = [piece.cast(pa.binary()) for piece in self._pieces]
-        block = binary[0] if len(binary) == 1 else pa.concat_arrays(binary)
-        self._pieces, self.rows, self._size_bytes = [], 0, 0
-        yield block
+        if self._pieces:
+            binary = [piece.cast(pa.binary()) for piece in self._pieces]
+            self._pieces, self._row_count, self._size_bytes = [], 0, 0
+            yield binary[0] if len(binary) == 1 else pa.concat_arrays(binary)

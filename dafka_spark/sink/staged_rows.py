@@ -1,9 +1,10 @@
-"""The rows of one task on their way to a store's disk, where nobody sees them yet."""
+"""The rows of one task on their way to a store's disk, where no reader sees them yet."""
 
 from __future__ import annotations
 
 import uuid
 from collections import deque
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Final
 
@@ -14,22 +15,32 @@ from dafka_core.flight.client_put import PutStream
 from dafka_core.flight.store_client import StoreClient
 from dafka_core.records import RecordBatch, TopicPartition, TransactionState
 from dafka_core.values import Values
-from dafka_spark.cluster.deadline import Deadline
-from dafka_spark.sink.stream_limit import Pausing, StreamLimit
+from dafka_spark.cluster.timing import Deadline
 
 RETAINED_BYTES: Final = 64 << 20
-"""Values that are kept to be staged anew elsewhere if the host is lost; this bounds a task's
-memory.  A transaction with more has to wait for its host."""
+"""Rows that a task keeps to stage them anew elsewhere if it loses the store that hosts them; this
+bounds its memory.  A transaction with more has to wait for that store."""
+
+MAX_STREAMS: Final = 4
+"""Streams that a task has open: a store takes 32, and other tasks write to it, too."""
+
+Streams = dict["StagedRows", Callable[[], None]]
+"""Rows of one task that have a stream open, and what closes it when they are on disk."""
 
 
 class StagedRows:
-    """What a task stages at a host, attempt by attempt.
+    """What a task stages for a transaction, attempt by attempt.
 
-    Every call that talks to the host raises what ``PutStream`` does.
+    Every call that talks to a store raises what ``PutStream`` does.
+
+    Args:
+        streams: those of the task.
+        pause: waits until all rows are staged, and closes the stream.
 
     Attributes:
-        host: the store where the rows are staged; None before ``begin``.
-        attempt: the one that stages them, new for each ``begin``.
+        host: the store that hosts the partition; None before ``begin``.
+        attempt: the one that stages the rows, new for each ``begin``.
+        attempts: all of them, and those that the task replaces: any other one has taken over.
         start, end: the offsets that the rows have, or will have.
         is_whole: whether all rows are retained, so that they can be staged elsewhere.
     """
@@ -38,59 +49,51 @@ class StagedRows:
         self,
         tp: TopicPartition,
         version: int,
-        streams: StreamLimit,
-        owner: Pausing,
+        streams: Streams,
+        pause: Callable[[], None],
         *,
         timeout_s: float,
     ) -> None:
         self.host: StoreClient | None = None
         self.attempt = ""
+        self.attempts: set[str] = set()
         self.start = self.end = 0
         self.is_whole = True
         self._tp = tp
         self._version = version
         self._streams = streams
-        self._owner = owner
+        self._pause = pause
         self._timeout_s = timeout_s
         self._retained: deque[RecordBatch] = deque()
         self._put: PutStream | None = None
 
-    def append(self, values: pa.Array) -> RecordBatch:
-        """Retains values, to be written next."""
+    @property
+    def retained_bytes(self) -> int:
+        """How much the retained rows take in memory: values, and where each begins."""
+        return sum(batch.values.size_bytes + 4 * batch.count for batch in self._retained)
+
+    @property
+    def has_too_much(self) -> bool:
+        """Whether more is retained than may be."""
+        return len(self._retained) > 1 and self.retained_bytes > RETAINED_BYTES
+
+    def add(self, values: pa.Array) -> None:
+        """Retains values, then sends them."""
         batch = RecordBatch(self._tp, self.end, Values.from_arrow(values))
         self._retained.append(batch)
         self.end = batch.end
-        return batch
-
-    def write(self, batch: RecordBatch) -> None:
-        """Sends what was appended; opens the stream if it is closed."""
-        if self._put is None:
-            assert self.host is not None
-            self._streams.enter(self._owner)
-            self._put = self.host.put(
-                self._tp,
-                batch.offset,
-                attempt=self.attempt,
-                version=self._version,
-                timeout_s=self._timeout_s,
-            )
-        self._put.write(batch.values.to_arrow())
+        self._send(batch)
 
     def wait_staged(self, deadline: Deadline) -> None:
-        """Waits until all that was written is on the host's disk."""
+        """Waits until all rows are on the store's disk."""
         if self._put is not None:
             self._put.wait_durable(self.end, timeout_s=deadline.left_s)
 
-    def has_too_much(self) -> bool:
-        """Whether more is retained than may be."""
-        retained = sum(batch.values.size_bytes for batch in self._retained)
-        return retained > RETAINED_BYTES and len(self._retained) > 1
-
     def release(self, deadline: Deadline) -> None:
-        """Retains no longer what is on the host's disk; waits until that is something."""
+        """Retains no longer what is on the store's disk; waits until that is something."""
         self.is_whole = False
         staged_end = self.end
-        if self._put is not None:
+        if self._put is not None and self._retained:
             end = self._retained[0].end
             staged_end = self._put.wait_durable(end, timeout_s=deadline.left_s)
         while self._retained and self._retained[0].end <= staged_end:
@@ -107,13 +110,14 @@ class StagedRows:
         )
         self.start, self.end = end, self.end + moved
         self.attempt = uuid.uuid4().hex.upper()
-        self._stage_at(host)
+        self.attempts.add(self.attempt)
+        self._send_all(host)
 
     def resume(self, host: StoreClient, state: TransactionState) -> None:
-        """Goes on at the same host: only that has the rows that are no longer retained.
+        """Goes on at the same store: only that has the rows that are no longer retained.
 
         Raises:
-            FencedError: the host has not what this attempt has staged there.
+            FencedError: the store does not have what this attempt has staged there.
         """
         first = self._retained[0].offset if self._retained else self.end
         if state.attempt != self.attempt or not first <= state.staged_end <= self.end:
@@ -123,21 +127,40 @@ class StagedRows:
             for batch in self._retained
             if batch.end > state.staged_end
         )
-        self._stage_at(host)
+        self._send_all(host)
+
+    def is_fenced_by(self, state: TransactionState) -> bool:
+        """Whether a store has staged rows of another attempt, which has taken over."""
+        return state.staged_end > state.end and state.attempt not in self.attempts
 
     def close(self) -> None:
         """Closes the stream, whatever has come of it; the retained rows stay."""
         if self._put is not None:
             self._put.close()
             self._put = None
-        self._streams.leave(self._owner)
+        self._streams.pop(self, None)
 
     def clear(self) -> None:
         """Lets go of the rows: they are committed."""
         self._retained.clear()
 
-    def _stage_at(self, host: StoreClient) -> None:
+    def _send_all(self, host: StoreClient) -> None:
         self.close()
         self.host = host
         for batch in self._retained:
-            self.write(batch)
+            self._send(batch)
+
+    def _send(self, batch: RecordBatch) -> None:
+        if self._put is None:
+            assert self.host is not None
+            while len(self._streams) >= MAX_STREAMS:
+                next(iter(self._streams.values()))()
+            self._streams[self] = self._pause
+            self._put = self.host.put(
+                self._tp,
+                batch.offset,
+                attempt=self.attempt,
+                version=self._version,
+                timeout_s=self._timeout_s,
+            )
+        self._put.write(batch.values.to_arrow())

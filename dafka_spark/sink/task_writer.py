@@ -1,16 +1,15 @@
-"""A task's rows: which partitions they go to, and through which publishers.
+"""A task's rows: which partitions they go to, and through which writers.
 
-A writer's address is a partition, so that addresses must not be new in each micro-batch: they
-are made of what stays the same (the query, the topic, the task's number), and a writer goes on
-after the last record the stores have of its partition.
+A partition's address must not be new in each micro-batch: it is made of what stays the same (the
+query, the topic, the task's number), and a writer goes on after the last record of its partition.
 """
 
 from __future__ import annotations
 
 import uuid
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack
-from typing import Final, Protocol, Self
+from contextlib import AbstractContextManager, ExitStack
+from typing import Final, Protocol
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -18,7 +17,7 @@ from pyspark.sql.types import BinaryType, StringType, StructType
 
 from dafka_core.errors import ConfigError
 from dafka_core.records import TopicPartition
-from dafka_spark.cluster.deadline import Deadline
+from dafka_spark.cluster.timing import Deadline
 from dafka_spark.errors import ColumnError
 from dafka_spark.option_values import parse_name
 from dafka_spark.options import SinkOptions
@@ -28,10 +27,10 @@ ADDRESSES: Final = uuid.UUID("6f0c2c5e-5d0b-5c0e-9a55-0d6b1c7f3a46")
 """The namespace of the sink's addresses.  Fixed for ever: a query's partitions depend on it."""
 
 MAX_TOPICS: Final = 1000
-"""Topics in one task.  Each has a publisher with streams or sockets and threads of its own."""
+"""Topics in one task.  Each has a writer with rows, streams or sockets and threads of its own."""
 
 
-class PartitionWriter(Protocol):
+class PartitionWriter(AbstractContextManager["PartitionWriter"], Protocol):
     """What writing needs of a partition's writer."""
 
     def write(self, values: pa.Array) -> None:
@@ -40,15 +39,8 @@ class PartitionWriter(Protocol):
     def finish(self, deadline: Deadline) -> WrittenRange:
         """Waits until all are acknowledged, or staged; says where."""
 
-    def __enter__(self) -> Self:
-        """Begins."""
-
-    def __exit__(self, *error: object) -> None:
-        """Ends the publisher."""
-
 
 Open = Callable[[TopicPartition], PartitionWriter]
-"""Takes a topic and an address."""
 
 
 def partition_address(*parts: object) -> str:
@@ -110,69 +102,41 @@ def _whole(batch: pa.RecordBatch, name: str, cure: str) -> pa.Array:
     return column
 
 
-class PartitionWriters:
-    """The publishers of one task, by topic; ``stack`` closes them."""
-
-    def __init__(
-        self,
-        options: SinkOptions,
-        open_: Open,
-        address_of: Callable[[str], str],
-        stack: ExitStack,
-    ) -> None:
-        self._options = options
-        self._stack = stack
-        self._open = open_
-        self._address_of = address_of
-        self._writers: dict[str, PartitionWriter] = {}
-        self._rows = 0
-
-    def write(self, topic: str, values: pa.Array) -> None:
-        """Hands rows to the topic's publisher."""
-        if len(values):
-            self.opened(topic).write(values)
-            self._rows += len(values)
-
-    def opened(self, topic: str) -> PartitionWriter:
-        """The topic's publisher, which is begun when there is none."""
-        writer = self._writers.get(topic)
-        if writer is None:
-            if len(self._writers) == MAX_TOPICS:
-                raise ColumnError(
-                    "topic", f"a task writes to more than {MAX_TOPICS} topics; repartition by topic"
-                )
-            opened = self._open(TopicPartition(topic, self._address_of(topic)))
-            writer = self._writers[topic] = self._stack.enter_context(opened)
-        return writer
-
-    def finish(self) -> TaskCommit:
-        """Waits until everything is acknowledged, or staged.
-
-        Raises:
-            NotAcknowledgedError: it is not within ``deliveryTimeoutMs``.
-        """
-        deadline = Deadline(self._options.delivery_timeout_s)
-        ranges = [writer.finish(deadline) for writer in self._writers.values()]
-        return TaskCommit(self._rows, tuple(each for each in ranges if each.end > each.start))
-
-
 def write_rows(
     batches: Iterator[pa.RecordBatch],
     options: SinkOptions,
     address_of: Callable[[str], str],
     open_: Open,
 ) -> TaskCommit:
-    """Publishes a task's rows, each batch once it is checked, and waits for the stores.
+    """Writes a task's rows, each batch once it is checked, and waits for the stores.
 
     With exactly-once a topic known beforehand is opened before there are rows.  What cannot be
-    written is refused at once then, and a unit that was written before is found even if it has
-    no rows now.
+    written is refused at once then, and a transaction that was written before is found even if it
+    has no rows now.
+
+    Raises:
+        NotAcknowledgedError: stores do not have the rows within ``deliveryTimeoutMs``.
     """
+    writers: dict[str, PartitionWriter] = {}
+    row_count = 0
     with ExitStack() as stack:
-        writers = PartitionWriters(options, open_, address_of, stack)
+
+        def writer_of(topic: str) -> PartitionWriter:
+            if topic not in writers:
+                if len(writers) == MAX_TOPICS:
+                    why = f"a task writes to more than {MAX_TOPICS} topics; repartition by topic"
+                    raise ColumnError("topic", why)
+                opened = open_(TopicPartition(topic, address_of(topic)))
+                writers[topic] = stack.enter_context(opened)
+            return writers[topic]
+
         if options.is_exact and options.topic:
-            writers.opened(options.topic)
+            writer_of(options.topic)
         for batch in batches:
             for topic, values in list(by_topic(batch, options.topic)):
-                writers.write(topic, values)
-        return writers.finish()
+                if len(values):
+                    writer_of(topic).write(values)
+                    row_count += len(values)
+        deadline = Deadline(options.delivery_timeout_s)
+        ranges = [writer.finish(deadline) for writer in writers.values()]
+    return TaskCommit(row_count, tuple(each for each in ranges if each.end > each.start))

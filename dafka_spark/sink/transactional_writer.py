@@ -1,15 +1,16 @@
 """Writing a transaction: all rows of one task for one partition, once, or none of them.
 
-The rows are staged at a store, where nobody sees them, and become visible in one step when the
+The rows are staged at a store, where no reader sees them, and become visible in one step when the
 task has all of them there.  With exactly-once this step leaves the transaction's version in the
-partition, by which whoever writes it again finds it.
+partition, where a task that writes the transaction again finds it.
 """
 
 from __future__ import annotations
 
+import uuid
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from typing import Final, NamedTuple, Self
+from typing import Final, Self
 
 import pyarrow as pa
 
@@ -31,23 +32,19 @@ from dafka_core.records import (
     TransactionState,
 )
 from dafka_spark.cluster import timing
-from dafka_spark.cluster.acknowledgements import AckGoal, wait_for_acks
-from dafka_spark.cluster.deadline import Deadline
-from dafka_spark.cluster.store_session import HostCandidate, StoreSession, choose_host
+from dafka_spark.cluster.store_session import StoreSession, choose_host
+from dafka_spark.cluster.timing import Deadline
 from dafka_spark.errors import OldCheckpointError, TransactionChangedError
+from dafka_spark.options import SinkOptions
 from dafka_spark.sink.commit_messages import WrittenRange
-from dafka_spark.sink.fencing import end_attempt
 from dafka_spark.sink.row_buffer import RowBuffer
-from dafka_spark.sink.staged_rows import StagedRows
-from dafka_spark.sink.stream_limit import StreamLimit
+from dafka_spark.sink.staged_rows import StagedRows, Streams
 
 _LOST: Final = (StoreUnreachableError, OffsetConflictError, TransactionExistsError)
-"""Errors after which the transaction's place is looked for anew."""
+"""Errors after which the writer looks anew for the transaction and for a store."""
 
-
-class _Found(NamedTuple):
-    client: StoreClient
-    state: TransactionState
+Found = Sequence[tuple[StoreClient, TransactionState]]
+"""What stores have of the partition."""
 
 
 class TransactionalWriter:
@@ -56,16 +53,18 @@ class TransactionalWriter:
     Args:
         version: the transaction's, ascending in the partition: the micro-batch's number.  With
             ``NO_VERSION`` the transaction leaves no trace when it is written again.
-        commits: whether ``finish`` commits; otherwise it stages the rows, and the driver commits.
         session: finds stores anew when they fail.
         known: the stores that are there.
         streams: those of its task.
-        acks: how many stores must have the transaction on disk in the end.
-        timeout_s: the longest wait for a host, once it has one.
-        find_s: the longest wait for the first one.
+        deadline: for finding the first store that hosts the partition.
+        picked: the only store to write to, where the driver commits what is staged.  If it is
+            empty, the writer takes any store, and commits itself.
+
+    Attributes:
+        rows: what is staged, and where.
 
     Raises:
-        StoreUnreachableError: no store answers.
+        StoreUnreachableError: no store answers, or one that may come back does not.
         OldCheckpointError: the partition has a newer transaction.
     """
 
@@ -75,29 +74,26 @@ class TransactionalWriter:
         version: int,
         session: StoreSession,
         known: Sequence[StoreClient],
-        streams: StreamLimit,
+        streams: Streams,
+        options: SinkOptions,
+        deadline: Deadline,
         *,
-        commits: bool,
-        acks: int,
-        timeout_s: float,
-        find_s: float,
+        picked: str = "",
     ) -> None:
         self._tp = tp
         self._version = version
-        self._commits = commits
         self._session = session
         self._known = known
-        self._acks = acks
-        self._timeout_s = timeout_s
+        self._acks = options.acks
+        self._timeout_s = options.delivery_timeout_s
+        self._picked = picked
         self._row_count = 0
         self._buffer = RowBuffer()
-        self._rows = StagedRows(tp, version, streams, self, timeout_s=timeout_s)
+        self.rows = StagedRows(tp, version, streams, self.pause, timeout_s=self._timeout_s)
         self._may_be_committed = False
-        # Its own, and those of before: whatever else it meets has taken over.
-        self._attempts: set[str] = set()
         self._transaction: Transaction | None = None
         self._have: set[str] = set()
-        self._find(Deadline(find_s))
+        self._find(known, deadline)
 
     def write(self, values: pa.Array) -> None:
         """Takes binary or string values without nulls."""
@@ -117,60 +113,53 @@ class TransactionalWriter:
         """
         for block in self._buffer.rest():
             self._send(block)
+        rows = self.rows
         if self._row_count:
-            self._persist(self._commit if self._commits else self._rows.wait_staged, deadline)
-        self._rows.close()
-        transaction = self._transaction
-        if transaction is None:
-            rows = self._rows
+            self._at_host(rows.wait_staged if self._picked else self._commit, deadline)
+        rows.close()
+        written = self._transaction
+        if written is None:
             return WrittenRange(self._tp, rows.start, rows.end, rows.attempt)
-        if transaction.end - transaction.start != self._row_count:
-            raise TransactionChangedError(*self._tp, transaction, self._row_count)
-        has_version = transaction.version != NO_VERSION
-        goal = AckGoal(self._tp, *transaction[1:], transaction if has_version else None)
-        wait_for_acks(goal, self._session, self._known, self._acks, self._have, deadline)
-        return WrittenRange(self._tp, transaction.start, transaction.end)
+        if written.end - written.start != self._row_count:
+            raise TransactionChangedError(*self._tp, written, self._row_count)
+        acks, have = self._acks, self._have
+        self._session.wait_for_acks(self._tp, written, self._known, acks, have, deadline)
+        return WrittenRange(self._tp, written.start, written.end)
 
     def pause(self) -> None:
-        """Closes the stream when all that was sent is on the host's disk.
+        """Closes the stream when all that was sent is on the store's disk; the next row opens one.
 
         Raises:
             NotAcknowledgedError: it does not come there.
         """
-        self._persist(self._rows.wait_staged, Deadline(self._timeout_s))
-        self._rows.close()
+        self._at_host(self.rows.wait_staged, Deadline(self._timeout_s))
+        self.rows.close()
 
     def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *error: object) -> None:
-        self._rows.close()
-        host = self._rows.host
-        if error[0] is not None and self._transaction is None and host is not None:
+        rows = self.rows
+        rows.close()
+        if error[0] is not None and self._transaction is None and rows.host is not None:
             with suppress(DafkaError):
-                stage = Discard(self._tp, self._rows.attempt)
-                host.discard([stage], timeout_s=timing.DISCARD_S)
+                discard = Discard(self._tp, rows.attempt)
+                rows.host.discard([discard], timeout_s=timing.DISCARD_S)
 
-    # -- the rows' way to a host's disk ----------------------------------------------------------
+    # -- the rows' way to a store's disk ---------------------------------------------------------
 
     def _send(self, values: pa.Array) -> None:
-        if self._transaction is not None:
-            return
-        deadline = Deadline(self._timeout_s)
-        batch = self._rows.append(values)
-        self._at_host(lambda _: self._rows.write(batch), deadline)
-        while self._rows.has_too_much():
-            if deadline.is_over:
-                raise self._not_acknowledged(deadline)
-            self._at_host(self._rows.release, deadline)
-
-    def _persist(self, work: Callable[[Deadline], None], deadline: Deadline) -> None:
-        while self._transaction is None and not self._at_host(work, deadline):
-            if deadline.is_over:
-                raise self._not_acknowledged(deadline)
+        if self._transaction is None:
+            deadline = Deadline(self._timeout_s)
+            try:
+                self.rows.add(values)
+            except _LOST:
+                self._find((), deadline)
+            while self.rows.has_too_much:
+                self._at_host(self.rows.release, deadline)
 
     def _commit(self, deadline: Deadline) -> None:
-        rows = self._rows
+        rows = self.rows
         rows.wait_staged(deadline)
         assert rows.host is not None
         self._may_be_committed = True
@@ -178,94 +167,76 @@ class TransactionalWriter:
         rows.host.commit([staged], timeout_s=deadline.left_s)
         self._set_transaction(staged.transaction, {rows.host.location.store})
 
-    def _at_host(self, work: Callable[[Deadline], object], deadline: Deadline) -> bool:
-        """Does some work at the host; False when that was lost, and the rows are elsewhere now."""
-        try:
-            work(deadline)
-        except _LOST:
-            self._find(deadline)
-            return False
-        return True
+    def _at_host(self, work: Callable[[Deadline], None], deadline: Deadline) -> None:
+        """Does some work at the store that hosts the partition; when that is lost, at the next.
+
+        Raises:
+            NotAcknowledgedError: it is not done at the deadline.
+        """
+        while self._transaction is None:
+            try:
+                work(deadline)
+            except _LOST:
+                self._find((), deadline)
+            else:
+                return
+            if deadline.is_over:
+                raise self._not_acknowledged(deadline)
 
     # -- where the transaction is, or is to be ---------------------------------------------------
 
-    def _find(self, deadline: Deadline) -> None:
-        """Finds the transaction, or a host for it, which is then given all rows sent so far.
-
-        A store that does not answer is waited for until the mesh has given it up: it may come
-        back at once, and be the only one that has the partition's end, or the transaction.
-        """
-        rows, session = self._rows, self._session
-        rows.close()
-        given_up = Deadline(timing.SILENT_S)
-        lost: DafkaError | None = None
-        for attempt in deadline.attempts():
-            if attempt or rows.host is not None or session.silent:
-                found_now = session.refresh()
-                self._known = [
-                    each for each in found_now if session.only in ("", each.location.store)
-                ]
-            lost = None
+    def _find(self, known: Sequence[StoreClient], deadline: Deadline) -> None:
+        """Finds the transaction, or a store for it, which is then given all rows sent so far."""
+        self.rows.close()
+        cause: DafkaError | None = None
+        for found, lost in self._session.looks(known, self._state, deadline, only=self._picked):
+            self._known, cause = [client for client, _ in found], lost
             try:
-                if not session.silent or given_up.is_over:
-                    found = self._states()
-                    if len(found) == len(self._known) and self._go_on(found):
-                        return
+                if lost is None and self._go_on(found):
+                    return
             except _LOST as error:
-                lost = error
-        raise lost or self._not_acknowledged(deadline)
+                cause = error
+        if cause is not None and not self._row_count:
+            raise cause
+        raise self._not_acknowledged(deadline) from cause
 
-    def _states(self) -> list[_Found]:
-        """What the stores that answer have of the partition."""
-        found, failure = [], None
-        for client in self._known:
-            try:
-                (state,) = client.transaction_states([self._tp], timeout_s=timing.ANSWER_S)
-            except StoreUnreachableError as error:
-                failure = error
-            else:
-                found.append(_Found(client, state))
-        if not found:
-            why = "no store is known that can host the partition"
-            raise failure or StoreUnreachableError(self._session.only, why)
-        return found
+    def _state(self, client: StoreClient) -> TransactionState:
+        return client.transaction_states([self._tp], timeout_s=timing.ANSWER_S)[0]
 
-    def _go_on(self, found: Sequence[_Found]) -> bool:
+    def _go_on(self, found: Found) -> bool:
         """Goes on where the transaction is, or can be; False when it can be nowhere yet."""
-        rows = self._rows
+        rows = self.rows
         if self._is_there(found):
             return True
         if not rows.is_whole:
             return self._resume(found)
-        possible = found
         if self._may_be_committed:
             # It may be at the lost host: the same rows at the same offsets are the same records.
-            possible = [each for each in found if each.state.end == rows.start]
-        if not possible:
+            same = [each for each in found if each[1].end == rows.start]
+            # Without a version another store may have all of them, and gets them once more.
+            found = same if same or self._version != NO_VERSION else found
+        if not found:
             return False
-        ends = [HostCandidate(each.client, each.state.end) for each in possible]
-        best = choose_host(ends, self._tp.partition)
-        if best.end < rows.start:
+        ends = [(client, state.end) for client, state in found]
+        host, end = choose_host(ends, self._tp.partition)
+        if end < rows.start:
             return False
         if rows.host is None:
-            self._fence(found, best)
-            self._attempts.update(each.state.attempt for each in found)
-        elif any(
+            fence(self._tp, self._version, found, host, end)
+            rows.attempts.update(state.attempt for _, state in found)
+        else:
+            state = dict(found)[host]
             # What came from the lost host has no attempt: it may be this transaction, in part.
-            each.state.attempt and self._is_others(each.state)
-            for each in possible
-            if each.client is best.client
-        ):
-            raise FencedError(*self._tp, rows.attempt)
-        rows.begin(best.client, best.end)
-        self._attempts.add(rows.attempt)
+            if state.attempt and rows.is_fenced_by(state):
+                raise FencedError(*self._tp, rows.attempt)
+        rows.begin(host, end)
         return True
 
-    def _is_there(self, found: Sequence[_Found]) -> bool:
+    def _is_there(self, found: Found) -> bool:
         """Whether a store has the transaction already."""
         if self._version == NO_VERSION:
             return self._may_be_committed and self._is_committed(found)
-        last = [(each.client.location.store, each.state.transaction) for each in found]
+        last = [(client.location.store, state.transaction) for client, state in found]
         newest = max((each for _, each in last if each is not None), default=None)
         if newest is None or newest.version < self._version:
             return False
@@ -274,41 +245,56 @@ class TransactionalWriter:
         self._set_transaction(newest, {store for store, each in last if each == newest})
         return True
 
-    def _is_committed(self, found: Sequence[_Found]) -> bool:
+    def _is_committed(self, found: Found) -> bool:
         """Whether the host has committed this very attempt, and only its answer was lost."""
+        rows = self.rows
         for client, state in found:
-            staged_nothing = state.staged_end == state.end
-            if state.attempt == self._rows.attempt and staged_nothing:
-                transaction = Transaction(NO_VERSION, self._rows.start, self._rows.end)
+            if state.attempt == rows.attempt and state.staged_end == state.end:
+                transaction = Transaction(NO_VERSION, rows.start, rows.end)
                 self._set_transaction(transaction, {client.location.store})
                 return True
         return False
 
     def _set_transaction(self, transaction: Transaction, have: set[str]) -> None:
         self._transaction, self._have = transaction, have
-        self._rows.clear()
+        self.rows.clear()
 
-    def _resume(self, found: Sequence[_Found]) -> bool:
-        assert self._rows.host is not None
-        store = self._rows.host.location.store
-        same = next((each for each in found if each.client.location.store == store), None)
-        if same is not None:
-            self._rows.resume(same.client, same.state)
-        return same is not None
-
-    def _fence(self, found: Sequence[_Found], best: HostCandidate) -> None:
-        """Ends attempts of before at the other stores; at the host the first rows do.
-
-        Not what a store has got in part of another transaction, which begins elsewhere: it
-        cannot be joined with this one, and the store that has it may be sending the rest.
-        """
+    def _resume(self, found: Found) -> bool:
+        assert self.rows.host is not None
+        store = self.rows.host.location.store
         for client, state in found:
-            is_older = not state.attempt and state.end != best.end
-            if client is not best.client and self._is_others(state) and not is_older:
-                end_attempt(client, self._tp, state, self._version)
-
-    def _is_others(self, state: TransactionState) -> bool:
-        return state.staged_end > state.end and state.attempt not in self._attempts
+            if client.location.store == store:
+                self.rows.resume(client, state)
+                return True
+        return False
 
     def _not_acknowledged(self, deadline: Deadline) -> NotAcknowledgedError:
         return NotAcknowledgedError(*self._tp, self._row_count, deadline.timeout_s)
+
+
+def fence(tp: TopicPartition, version: int, found: Found, host: StoreClient, end: int) -> None:
+    """Discards what earlier attempts have staged at the stores, as far as they answer.
+
+    Not at ``host``, where the transaction's first rows do that.  And not what a store has got in
+    part of another transaction, which does not begin at ``end``: it cannot be joined with this
+    one, and the store that has all of it may be sending the rest.
+    """
+    for client, state in found:
+        is_older = not state.attempt and state.end != end
+        if client is not host and state.staged_end > state.end and not is_older:
+            with suppress(DafkaError):
+                attempt = state.attempt or _take_over(client, tp, state.end, version)
+                client.discard([Discard(tp, attempt)], timeout_s=timing.DISCARD_S)
+
+
+def _take_over(client: StoreClient, tp: TopicPartition, end: int, version: int) -> str:
+    """An attempt that takes the place of a transaction which came to a store only in part.
+
+    The store it came from is lost.  What is left of it must not be joined with the transaction's
+    rows that come now: they have the same offsets, and perhaps another order.
+    """
+    attempt = uuid.uuid4().hex.upper()
+    with client.put(tp, end, attempt=attempt, version=version, timeout_s=timing.DISCARD_S) as put:
+        put.write(pa.array([b""], pa.binary()))
+        put.wait_durable(end + 1, timeout_s=timing.DISCARD_S)
+    return attempt

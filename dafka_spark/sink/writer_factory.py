@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from contextlib import suppress
-from typing import Final, NamedTuple
 
 import pyarrow as pa
 
@@ -12,31 +11,16 @@ from dafka_core import Producer
 from dafka_core.closing import Closing
 from dafka_core.errors import ConfigError, StoreUnreachableError
 from dafka_core.flight.store_client import StoreClient
-from dafka_core.flight.store_location import StoreLocation
 from dafka_core.records import NO_VERSION, TopicPartition
 from dafka_spark.cluster import timing
-from dafka_spark.cluster.deadline import Deadline
 from dafka_spark.cluster.store_session import StoreSession
+from dafka_spark.cluster.timing import Deadline
 from dafka_spark.option_values import ALL, ALL_STORES
 from dafka_spark.options import SinkOptions
-from dafka_spark.sink.commit_messages import WrittenRange
-from dafka_spark.sink.stream_limit import StreamLimit
+from dafka_spark.sink.commit_messages import NOT_PICKED, PickedStore, WrittenRange
+from dafka_spark.sink.staged_rows import Streams
 from dafka_spark.sink.task_writer import PartitionWriter
 from dafka_spark.sink.transactional_writer import TransactionalWriter
-
-
-class PickedStore(NamedTuple):
-    """What the driver has found, for its tasks: they need not look for themselves.
-
-    ``store`` is the one where all of them stage their rows, ``locations`` are all there were.
-    """
-
-    store: str
-    locations: tuple[StoreLocation, ...]
-
-
-NOT_PICKED: Final = PickedStore("", ())
-"""Each task looks for itself, for a store of its own."""
 
 
 class WriterFactory(Closing):
@@ -58,10 +42,10 @@ class WriterFactory(Closing):
     ) -> None:
         self._options = options
         self._version = version
-        self._commits = not picked.store
+        self._picked = picked.store
         self._goes_on = goes_on
-        self._session = StoreSession(options.mesh_address, picked.locations, only=picked.store)
-        self._streams = StreamLimit()
+        self._session = StoreSession(options.mesh_address, picked.locations)
+        self._streams: Streams = {}
 
     def close(self) -> None:
         """Gives the stores' clients back."""
@@ -79,14 +63,12 @@ class WriterFactory(Closing):
             return self._open_at_least_once(tp)
         deadline = Deadline(self._options.delivery_timeout_s)
         known = self._session.require(self._options.acks, deadline)
-        only = self._session.only
-        if only:
-            known = self._catch_up(known, tp) if self._goes_on else known
-            known = [client for client in known if client.location.store == only]
-        return self._transactional(tp, known, deadline.left_s)
+        if self._picked and self._goes_on:
+            known = self._catch_up(known, tp, deadline)
+        return self._transactional(tp, known, deadline)
 
     def _transactional(
-        self, tp: TopicPartition, known: Sequence[StoreClient], find_s: float
+        self, tp: TopicPartition, known: Sequence[StoreClient], deadline: Deadline
     ) -> TransactionalWriter:
         return TransactionalWriter(
             tp,
@@ -94,44 +76,45 @@ class WriterFactory(Closing):
             self._session,
             known,
             self._streams,
-            commits=self._commits,
-            acks=self._options.acks,
-            timeout_s=self._options.delivery_timeout_s,
-            find_s=find_s,
+            self._options,
+            deadline,
+            picked=self._picked,
         )
 
     def _open_at_least_once(self, tp: TopicPartition) -> PartitionWriter:
         """A transaction without a version; where too few stores take one, the mesh."""
-        options = self._options
-        for find in (self._session.current, self._session.refresh):
+        options, session = self._options, self._session
+        for find in (session.current, session.refresh):
             known = find()
             if len(known) >= max(options.acks, 1):
+                # So long that stores which do not answer are given up, and those that do are taken.
+                deadline = Deadline(timing.SILENT_S + timing.LOOK_AGAIN_S)
                 with suppress(StoreUnreachableError):
-                    return self._transactional(tp, known, timing.SILENT_S)
+                    return self._transactional(tp, known, deadline)
         if options.acks == ALL_STORES:
             why = "counts stores with Arrow Flight, and none answers: name a number"
             raise ConfigError("acks", ALL, why)
         return MeshWriter(tp, options)
 
-    def _catch_up(self, known: Sequence[StoreClient], tp: TopicPartition) -> list[StoreClient]:
+    def _catch_up(
+        self, known: Sequence[StoreClient], tp: TopicPartition, deadline: Deadline
+    ) -> list[StoreClient]:
         """Waits until the picked store has what any other has of the partition; the stores then."""
 
         def end_at(client: StoreClient) -> int:
             return client.transaction_states([tp], timeout_s=timing.ANSWER_S)[0].end
 
-        session, why = self._session, "it is not there"
-        deadline = Deadline(self._options.delivery_timeout_s)
-        for attempt in deadline.attempts():
-            known = session.refresh() if attempt else known
-            heard = session.ask_all(known, end_at, deadline)
-            end = max(found for _, found in heard)
-            for client in (each for each, _ in heard if each.location.store == session.only):
+        for heard, lost in self._session.looks(known, end_at, deadline):
+            why = "it is not there"
+            picked = [client for client, _ in heard if client.location.store == self._picked]
+            if picked and lost is None:
+                end = max(found for _, found in heard)
                 with suppress(StoreUnreachableError):
-                    has = client.wait(tp, end, timeout_s=deadline.left_s)
+                    has = picked[0].wait(tp, end, timeout_s=deadline.left_s)
                     if has >= end:
-                        return [each for each, _ in heard]
+                        return [client for client, _ in heard]
                     why = f"it has the partition up to {has}, another store up to {end}"
-        raise StoreUnreachableError(session.only, why)
+        raise lost or StoreUnreachableError(self._picked, why)
 
 
 class MeshWriter:
@@ -153,10 +136,10 @@ class MeshWriter:
         self._producer.publish_many(values)
 
     def finish(self, deadline: Deadline) -> WrittenRange:
-        """Waits until everything is acknowledged.
+        """Waits until all rows are acknowledged.
 
         Raises:
-            NotAcknowledgedError: it is not until the deadline.
+            NotAcknowledgedError: they are not until the deadline.
         """
         self._producer.flush(deadline.left_s)
         return WrittenRange(self._tp, self._start, self._producer.next_offset)

@@ -20,9 +20,9 @@ from dafka_core.records import NO_VERSION, TopicPartition
 from dafka_spark.cluster.worker_process import settle
 from dafka_spark.options import SinkOptions
 from dafka_spark.sink import commit_coordinator
-from dafka_spark.sink.commit_messages import TaskCommit
+from dafka_spark.sink.commit_messages import NOT_PICKED, TaskCommit, WrittenRange
 from dafka_spark.sink.task_writer import check_columns, partition_address, write_rows
-from dafka_spark.sink.writer_factory import NOT_PICKED, WriterFactory
+from dafka_spark.sink.writer_factory import WriterFactory
 
 QUERY_ID: Final = "sql.streaming.queryId"
 BATCH_ID: Final = "streaming.sql.batchId"
@@ -45,13 +45,11 @@ class _Writer:
         task: TaskContext,
         factory: WriterFactory,
     ) -> TaskCommit:
-        task_number = task.partitionId()
-        written = write_rows(
-            batches,
-            self._options,
-            lambda topic: partition_address(writer_id, topic, task_number),
-            factory.open,
-        )
+        def address_of(topic: str) -> str:
+            return partition_address(writer_id, topic, task.partitionId())
+
+        with factory:
+            written = write_rows(batches, self._options, address_of, factory.open)
         settle()
         return written
 
@@ -59,9 +57,8 @@ class _Writer:
 def _task() -> TaskContext:
     """The running task; refuses speculation, which runs a task twice at the same time.
 
-    Both attempts would write to one partition.  With at-least-once a store keeps the first record
-    it sees of each offset, and acknowledged rows of one attempt could be the other's; with
-    exactly-once each attempt would end the other.
+    Both attempts would write to one partition, where each would end the other.  In the mesh a store
+    keeps the first record that it sees of each offset: rows of one could pass for the other's.
     """
     task = TaskContext.get()
     if task is None:
@@ -102,22 +99,20 @@ class DafkaBatchWriter(_Writer, DataSourceArrowWriter):
         """Writes the rows of one task; a second attempt goes on in the first one's partition."""
         task = _task()
         query_id = task.getLocalProperty(QUERY_ID)
-        writer_id = query_id or self._write_id
         picked = self._picked
-        with WriterFactory(self._options, picked=picked, goes_on=bool(query_id)) as factory:
-            return self._write(iterator, writer_id, task, factory)
+        factory = WriterFactory(self._options, picked=picked, goes_on=bool(query_id))
+        return self._write(iterator, query_id or self._write_id, task, factory)
 
     def commit(self, messages: Sequence[WriterCommitMessage | None]) -> None:
         """Makes everything visible at once (driver)."""
         if self._options.is_exact:
-            ranges = [each for message in _written(messages) for each in message.ranges]
-            commit_coordinator.commit(self._options, self._picked, ranges)
+            commit_coordinator.commit(self._options, self._picked, _ranges(messages))
 
     def abort(self, messages: Sequence[WriterCommitMessage | None]) -> None:
         """Gives up what tasks have staged, also those that were killed (driver)."""
         if not self._options.is_exact:
             return
-        ranges = [each for message in _written(messages) for each in message.ranges]
+        ranges = _ranges(messages)
         topics = {self._options.topic, *(each.tp.topic for each in ranges)} - {""}
         partitions = [
             TopicPartition(topic, partition_address(self._write_id, topic, task_number))
@@ -141,9 +136,9 @@ class DafkaStreamWriter(_Writer, DataSourceStreamArrowWriter):
         if not query_id or not batch_id:
             raise RuntimeError("Spark did not tell the task which query and batch it belongs to")
         version = int(batch_id) if self._options.is_exact else NO_VERSION
-        with WriterFactory(self._options, version) as factory:
-            return self._write(iterator, query_id, task, factory)
+        return self._write(iterator, query_id, task, WriterFactory(self._options, version))
 
 
-def _written(messages: Sequence[WriterCommitMessage | None]) -> list[TaskCommit]:
-    return [message for message in messages if isinstance(message, TaskCommit)]
+def _ranges(messages: Sequence[WriterCommitMessage | None]) -> list[WrittenRange]:
+    written = [message for message in messages if isinstance(message, TaskCommit)]
+    return [each for message in written for each in message.ranges]

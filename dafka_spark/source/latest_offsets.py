@@ -73,14 +73,14 @@ def fetch_latest_offsets(
         is_partial = bool(registry.others or failing)
         if over_mesh is None and is_partial and (thorough or options.fetch == AUTO):
             over_mesh = _over_mesh(reader, options)
-    infos = [info for answer in answers for info in answer.value]
+    infos = [info for _, found in answers for info in found]
     if options.fetch == AUTO:
         infos += over_mesh or ()
     else:
         if not answers and registry.failures():
             raise registry.failures()[0]
         _check_possible(options, answers, over_mesh or ())
-    answered = frozenset(answer.location.store for answer in answers)
+    answered = frozenset(location.store for location, _ in answers)
     silent = tuple(registry.silent())
     return OffsetsSnapshot(furthest(infos), _holders(answers), answered, silent)
 
@@ -114,9 +114,9 @@ def furthest(infos: Iterable[PartitionInfo]) -> Infos:
 
 def _holders(answers: Iterable[Answer[Infos]]) -> Holders:
     holders: dict[TopicPartition, list[HeldRange]] = {}
-    for answer in answers:
-        for info in answer.value:
-            held = HeldRange(answer.location, info.earliest, info.end)
+    for location, infos in answers:
+        for info in infos:
+            held = HeldRange(location, info.earliest, info.end)
             holders.setdefault(info.tp, []).append(held)
     return holders
 
@@ -132,11 +132,11 @@ def _check_possible(
             "no store of this mesh serves Arrow Flight, through which its records are found; "
             "start one without --flight-port off, or read with fetch = auto or mesh",
         )
-    if options.fetch == LOCAL and not any(answer.location.directory for answer in answers):
+    if options.fetch == LOCAL and not any(location.directory for location, _ in answers):
         raise ConfigError(
             "fetch", LOCAL, "no store says where its log is; read with fetch = auto or flight"
         )
-    known = {info.tp for answer in answers for info in answer.value}
+    known = {info.tp for _, infos in answers for info in infos}
     for info in heard:
         if info.tp not in known and options.selection.has(info.tp):
             raise ConfigError(

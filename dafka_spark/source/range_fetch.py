@@ -15,7 +15,7 @@ from typing import NamedTuple
 
 from dafka_core.errors import DafkaError, DataLossError, StoreUnreachableError
 from dafka_core.records import PartitionInfo, RecordBatch
-from dafka_spark.cluster.deadline import Deadline
+from dafka_spark.cluster.timing import Deadline
 from dafka_spark.errors import (
     FetchError,
     IncompleteBatchError,

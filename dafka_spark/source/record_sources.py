@@ -92,7 +92,8 @@ class LocalLogSource(_OneStore):
             return "the store does not say where it is"
         if not location.here:
             return "it is on another machine"
-        return f"this process cannot read {location.directory}, or the store has been started anew there"
+        directory = location.directory
+        return f"this process cannot read {directory}, or the store has been started anew there"
 
 
 class FlightSource(_OneStore):

@@ -24,7 +24,7 @@ from pyspark.sql.types import StructType
 from dafka_core.errors import ConfigError, StoreUnreachableError
 from dafka_core.records import PartitionInfo, TopicPartition
 from dafka_spark.cluster import connections, timing
-from dafka_spark.cluster.deadline import Deadline
+from dafka_spark.cluster.timing import Deadline
 from dafka_spark.options import LATEST, MESH, SourceOptions
 from dafka_spark.source import offset_range_limit
 from dafka_spark.source.data_loss import DataLossPolicy

@@ -209,7 +209,7 @@ def test_units_are_staged_and_committed_with_flight_alone(served: Served) -> Non
         "partition": "P1",
         "start": 0,
         "attempt": attempt,
-        "transaction": 17,
+        "version": 17,
     }
     plain = served.plain()
 

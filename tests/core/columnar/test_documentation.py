@@ -33,7 +33,7 @@ def test_the_examples_of_requests_are_taken() -> None:
     assert GetRequest.parse(packed(ticket)).end == 1_000
     assert PutRequest.parse(packed(put)).start == 1_000
     assert server_actions.parse_end(packed(end)) == 2_000
-    assert PutRequest.parse(packed(stage)).transaction == 17
+    assert PutRequest.parse(packed(stage)).version == 17
     assert StoreLocation.parse(packed(location)).directory == "/data"
 
 

@@ -101,8 +101,8 @@ UNITS_WRONG: tuple[object, ...] = (
 )
 PUTS = [
     *variants(PUT, topic=NAMES_WRONG, partition=NAMES_WRONG, start=OFFSETS_WRONG, store=(1, None)),
-    *variants(PUT | {"attempt": ATTEMPT}, attempt=ATTEMPTS_WRONG, transaction=NUMBERS_WRONG),
-    ("transaction", PUT | {"transaction": 1}),
+    *variants(PUT | {"attempt": ATTEMPT}, attempt=ATTEMPTS_WRONG, version=NUMBERS_WRONG),
+    ("version", PUT | {"version": 1}),
 ]
 COMMIT: list[object] = ["t", "P", ATTEMPT, 0, 5, 1]
 

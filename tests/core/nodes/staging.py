@@ -47,7 +47,7 @@ def stage(
 ) -> StagedTransaction:
     """Stages the records ``[start, end)``; what is to be committed."""
     tp = TopicPartition(TOPIC, partition)
-    with client.put(tp, start, attempt=attempt, transaction=number, timeout_s=PATIENCE_S) as put:
+    with client.put(tp, start, attempt=attempt, version=number, timeout_s=PATIENCE_S) as put:
         put.write(array(start, end))
         assert put.finish(PATIENCE_S) == end
     return StagedTransaction(TOPIC, partition, attempt, start, end, number)

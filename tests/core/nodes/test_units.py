@@ -181,7 +181,7 @@ def test_a_commit_whose_answer_was_lost_is_repeated(client: StoreClient) -> None
 def test_a_zombie_is_fenced(client: StoreClient) -> None:
     zombie, attempt = new_attempt(), new_attempt()
     old = stage(client, zombie, 0, 10, 1)
-    with client.put(TP, 10, attempt=zombie, transaction=1, timeout_s=PATIENCE_S) as stream:
+    with client.put(TP, 10, attempt=zombie, version=1, timeout_s=PATIENCE_S) as stream:
         stream.write(array(10, 20))
         assert stream.wait_durable(20, timeout_s=PATIENCE_S) == 20
         transaction = stage(client, attempt, 0, 7, 1)
@@ -270,7 +270,7 @@ def test_what_is_discarded_is_gone(client: StoreClient) -> None:
 
 def test_a_stage_that_breaks_leaves_its_tail_and_nothing_visible(client: StoreClient) -> None:
     attempt = new_attempt()
-    stream = client.put(TP, 0, attempt=attempt, transaction=1, timeout_s=PATIENCE_S)
+    stream = client.put(TP, 0, attempt=attempt, version=1, timeout_s=PATIENCE_S)
     with stream:  # which ends before it is finished
         stream.write(array(0, 10))
         stream.wait_durable(10, timeout_s=PATIENCE_S)
@@ -303,7 +303,7 @@ def test_a_store_killed_before_the_commit_goes_on_with_the_attempt(
     with client_in(cluster) as client:
         put(client, 0, 10)
         stage(client, attempt, 10, 2000, 3)
-        stream = client.put(TP, 2000, attempt=attempt, transaction=3, timeout_s=PATIENCE_S)
+        stream = client.put(TP, 2000, attempt=attempt, version=3, timeout_s=PATIENCE_S)
         with stream:
             stream.write(array(2000, 2500))
             stream.wait_durable(2500, timeout_s=PATIENCE_S)
@@ -372,8 +372,8 @@ def test_what_cannot_be_asked_is_refused_before_it_is_sent(client: StoreClient) 
         lambda: client.put(TP, 0, attempt="A", timeout_s=1),
         lambda: client.put(TP, 0, attempt="0" * 32, timeout_s=1),
         lambda: client.put(TP, 0, attempt="a" * 32, timeout_s=1),
-        lambda: client.put(TP, 0, transaction=5, timeout_s=1),
-        lambda: client.put(TP, 0, attempt="A" * 32, transaction=-2, timeout_s=1),
+        lambda: client.put(TP, 0, version=5, timeout_s=1),
+        lambda: client.put(TP, 0, attempt="A" * 32, version=-2, timeout_s=1),
         lambda: client.commit([good._replace(end=0)], timeout_s=1),
         lambda: client.commit([good, good], timeout_s=1),
         lambda: client.commit([good] * 10_001, timeout_s=1),

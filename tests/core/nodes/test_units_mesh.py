@@ -407,7 +407,7 @@ def test_a_unit_of_a_host_that_is_gone_for_good_is_complete_at_another(
         (info,) = third.transaction_states([TP], timeout_s=PATIENCE_S)
         assert info == TransactionState(LARGE, LARGE, "", transaction)
         with third.put(
-            TP, LARGE, attempt=new_attempt(), transaction=2, timeout_s=PATIENCE_S
+            TP, LARGE, attempt=new_attempt(), version=2, timeout_s=PATIENCE_S
         ) as stream:
             stream.write(array(LARGE, LARGE + 10))
             assert stream.finish(PATIENCE_S) == LARGE + 10

@@ -1,4 +1,4 @@
-"""Going on elsewhere: with places that fail as a test wants, no network."""
+"""Going on elsewhere: with sources that fail as a test wants, no network."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from dafka_core.errors import DafkaError, DataLossError, FetchTimeoutError, StoreUnreachableError
 from dafka_core.flight.store_location import StoreLocation, this_machine
 from dafka_core.records import PartitionInfo, RecordBatch, TopicPartition
+from dafka_spark.cluster import timing
 from dafka_spark.errors import (
     FetchError,
     HeadBehindError,
@@ -22,6 +23,7 @@ from dafka_spark.errors import (
     StoreLostDataError,
 )
 from dafka_spark.options import SourceOptions
+from dafka_spark.source.completeness import CompletenessCheck
 from dafka_spark.source.range_fetch import RangeFetch
 from dafka_spark.source.range_planner import HeldRange, OffsetRange
 from dafka_spark.source.record_sources import (
@@ -86,11 +88,16 @@ def options(fetch: str = "flight", **given: str) -> SourceOptions:
 def offsets(
     start: int, end: int, through: Sequence[RecordSource], given: SourceOptions | None = None
 ) -> list[int]:
-    fetch = RangeFetch(OffsetRange("t", "A", start, end), given or options(), through, times=False)
+    """The offsets that are read, counted as ``read_range`` counts them."""
+    wanted = OffsetRange("t", "A", start, end)
+    fetch = RangeFetch(wanted, given or options(), through, times=False)
+    completeness = CompletenessCheck(wanted, fetch.lost)
     found: list[int] = []
     for each in fetch.batches():
+        completeness.take(each.offset, each.count)
         assert each.values.to_list() == [b"%d" % n for n in range(each.offset, each.end)]
         found.extend(range(each.offset, each.end))
+    completeness.finish()
     return found
 
 
@@ -184,7 +191,7 @@ def test_an_end_that_looks_lower_for_a_moment() -> None:
             return super().read(wanted, start, times=times)
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("dafka_spark.source.range_fetch.RETRY_S", 0.01)
+        patch.setattr(timing, "LOOK_AGAIN_S", 0.01)
         patient = options(fetchtimeoutms="60000")
         assert offsets(0, 60, [Growing(end=30), Scripted(end=40)], patient) == list(range(60))
 
@@ -215,30 +222,41 @@ def test_a_store_that_had_more_and_is_away() -> None:
         offsets(40, 60, through[1:], auto)
 
 
-@pytest.mark.parametrize("wrong", [[batch(0, 9)], [batch(0, 5)] * 2, []])
-def test_replies_are_not_believed(wrong: list[RecordBatch]) -> None:
+@pytest.mark.parametrize(
+    "wrong", [[batch(0, 9)], [batch(0, 5)] * 2, [batch(0, 5), batch(7, 8)], [batch(1, 8)]]
+)
+def test_a_source_is_not_believed(wrong: list[RecordBatch]) -> None:
+    """Whatever its mistake is, wrong rows go nowhere."""
+
     class Wrong(Scripted):
         def read(self, wanted: OffsetRange, start: int, *, times: bool) -> Iterator[RecordBatch]:
             yield from wrong
 
-    assert offsets(0, 8, [Wrong(), Scripted()]) == list(range(8))
     for fail in ("true", "false"):
-        with pytest.raises(IncompleteBatchError, match=r"^\[DAFKA_INCOMPLETE_BATCH\] .*a place"):
-            offsets(0, 8, [Wrong()], options(failondataloss=fail))
+        for through in ([Wrong()], [Wrong(), Scripted()]):
+            with pytest.raises(IncompleteBatchError, match=r"^\[DAFKA_INCOMPLETE_BATCH\] "):
+                offsets(0, 8, through, options(failondataloss=fail))
 
 
-def test_a_hole_in_what_a_store_has() -> None:
-    class Holed(Scripted):
+@pytest.mark.parametrize("first", [[], [batch(0, 5)]])
+def test_a_source_that_ends_early(first: list[RecordBatch]) -> None:
+    class Short(Scripted):
         def read(self, wanted: OffsetRange, start: int, *, times: bool) -> Iterator[RecordBatch]:
-            if start < 5:
-                yield batch(start, 5)
-            yield batch(max(start, 7), wanted.end)
+            yield from first if start == 0 else []
 
-    assert offsets(0, 9, [Holed(), Scripted()]) == list(range(9))
-    with pytest.raises(StoreLostDataError, match=r"offset 5 was asked for, offset 7 on is avail"):
-        offsets(0, 9, [Holed()])
-    lenient = options(failondataloss="false")
-    assert offsets(0, 9, [Holed()], lenient) == [0, 1, 2, 3, 4, 7, 8]
+    assert offsets(0, 8, [Short(), Scripted()]) == list(range(8))
+    for fail in ("true", "false"):
+        with pytest.raises(FetchError, match=r"no store that can be read so has them"):
+            offsets(0, 8, [Short()], options(failondataloss=fail))
+
+
+def test_records_that_no_store_has_between_those_that_there_are() -> None:
+    through = [Scripted(end=40, known=range(40)), Scripted(earliest=60, known=range(60, 100))]
+    says = r"offset 40 was asked for, offset 60 on is available"
+    with pytest.raises(RetentionAheadError, match=says):
+        offsets(0, 100, through)
+    found = offsets(0, 100, through, options(failondataloss="false"))
+    assert found == [*range(40), *range(60, 100)]
 
 
 def test_a_store_that_says_it_has_what_it_does_not_give() -> None:
@@ -350,7 +368,7 @@ def test_ways(fetch: str, kinds: list[type]) -> None:
 
 
 @pytest.mark.parametrize(
-    ("place", "says"),
+    ("location", "says"),
     [
         (StoreLocation("A", ()), "does not say where it is"),
         (StoreLocation("A", (), "/nowhere", "another", "s"), "on another machine"),
