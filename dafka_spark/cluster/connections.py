@@ -119,7 +119,7 @@ class Connections(Generic[K, C]):
             entry.lent.close()
 
     def forget(self) -> None:
-        """Leaves everything as it is and begins anew: in a forked child it is the parent's.
+        """Begins anew, in a forked child: what is open is its parent's.
 
         It is not even let go of: a client's destructor would wait for threads that stayed behind.
         """
@@ -136,9 +136,8 @@ class Connections(Generic[K, C]):
             entry.idle_since = time.monotonic()
             dropped = entry.users == 0 and self._entries.get(key) is not entry
             if self._entries and self._sweeper is None:
-                self._sweeper = threading.Thread(
-                    target=self._sweep, name="dafka-idle-connections", daemon=True
-                )
+                name = "dafka-idle-connections"
+                self._sweeper = threading.Thread(target=self._sweep, name=name, daemon=True)
                 self._sweeper.start()
         if dropped and collected:
             # Closing waits, and this thread may hold what it waits for.
@@ -151,10 +150,9 @@ class Connections(Generic[K, C]):
             time.sleep(self._idle_s / 4)
             before = time.monotonic() - self._idle_s
             with self._lock:
+                entries = list(self._entries.items())
                 idle = [
-                    key
-                    for key, entry in self._entries.items()
-                    if entry.users == 0 and entry.idle_since <= before
+                    key for key, each in entries if not each.users and each.idle_since <= before
                 ]
                 closing = [self._entries.pop(key).lent for key in idle]
                 done = not self._entries
@@ -166,11 +164,9 @@ class Connections(Generic[K, C]):
                 return
 
 
-def _open_reader(address: MeshAddress) -> MeshReader:
-    return Reader(tower=address.tower, host=address.host)
-
-
-_readers: Connections[MeshAddress, MeshReader] = Connections(_open_reader)
+_readers: Connections[MeshAddress, MeshReader] = Connections(
+    lambda address: Reader(tower=address.tower, host=address.host)
+)
 _clients: Connections[StoreLocation, StoreClient] = Connections(StoreClient)
 _logs: Connections[None, LocalLogs] = Connections(lambda _: LocalLogs())
 for _kept in (_readers, _clients, _logs):

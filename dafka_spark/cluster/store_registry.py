@@ -74,24 +74,21 @@ class StoreRegistry:
         self.others = sorted(set(stores) - set(endpoints))
         self.updated_at = time.monotonic()
 
-    def retry(self) -> None:
-        """Has the next ``ask`` ask the stores, too, that did not answer a moment ago."""
-        for store in self._stores.values():
-            store.retry_at = -math.inf
-
     def ask(
         self,
         work: Callable[[StoreClient], T],
         *,
         timeout_s: float = timing.ANSWER_S,
         max_age_s: float = timing.DESCRIPTION_S,
+        again: bool = False,
     ) -> list[Answer[T]]:
         """Has every store do some work, all at the same time; the answers of those that do it.
 
-        ``max_age_s`` is how old a store's description of itself may be.
+        ``max_age_s`` is how old a store's description of itself may be.  With ``again`` also the
+        stores are asked that did not answer a moment ago.
         """
         now = time.monotonic()
-        due = [each for each in sorted(self._stores.items()) if now >= each[1].retry_at]
+        due = [each for each in sorted(self._stores.items()) if again or now >= each[1].retry_at]
 
         def ask_one(named: tuple[str, _Store]) -> Answer[T] | None:
             return _ask_one(*named, work, timeout_s, max_age_s)

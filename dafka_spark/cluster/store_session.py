@@ -9,12 +9,7 @@ from contextlib import ExitStack, suppress
 from typing import Final, TypeVar
 
 from dafka_core.closing import Closing
-from dafka_core.errors import (
-    ConfigError,
-    NoStoreError,
-    NotAcknowledgedError,
-    StoreUnreachableError,
-)
+from dafka_core.errors import ConfigError, NoStoreError, NotAcknowledgedError, StoreUnreachableError
 from dafka_core.flight.store_client import StoreClient
 from dafka_core.flight.store_location import StoreLocation
 from dafka_core.records import NO_VERSION, TopicPartition, Transaction
@@ -86,17 +81,14 @@ class StoreSession(Closing):
 
     def refresh(self) -> list[StoreClient]:
         """The stores that the mesh tells of now and that answer; perhaps none."""
-        endpoints: dict[str, tuple[str, ...]] = {}
-        stores: list[str] = []
-        with suppress(NoStoreError), connections.lend(self._address) as reader:
+        registry = self._registry
+        with connections.lend(self._address) as reader:
             # The answer is of no interest; once it is there, every store has been heard of.
             with suppress(NoStoreError):
                 reader.partitions([SOME_TOPIC], timeout_s=timing.FIND_S)
-            endpoints, stores = reader.endpoints(), reader.stores()
-        self._registry.update(endpoints, stores)
-        self._registry.retry()
-        self._registry.ask(lambda client: None, max_age_s=0.0)
-        return self._clients(self._registry.locations)
+            registry.update(reader.endpoints(), reader.stores())
+        registry.ask(lambda client: None, max_age_s=0.0, again=True)
+        return self._clients(registry.locations)
 
     def require(self, acks: int, deadline: Deadline) -> list[StoreClient]:
         """The stores, when there are as many as must acknowledge: exactly-once needs them.
@@ -121,11 +113,10 @@ class StoreSession(Closing):
         *,
         only: str = "",
     ) -> Iterator[tuple[list[tuple[StoreClient, T]], StoreUnreachableError | None]]:
-        """What the stores answer, again and again until the deadline.
+        """What the stores answer, again and again until the deadline; and why that is not enough.
 
-        With each look comes why it does not count.  It does when every store has answered: one
-        that has not is waited for until the mesh has given it up, since it may come back at once
-        and have more than all others.
+        It is enough when every store has answered.  One that has not is waited for until the mesh
+        has given it up: it may come back at once, and have more than all others.
 
         Args:
             known: the stores that are there; without any they are looked for first.
@@ -185,9 +176,8 @@ class StoreSession(Closing):
                     except StoreUnreachableError:
                         lost = True
             missing = {client.location.store for client in known} - have
-            if acks != ALL_STORES:
-                is_done = len(have) >= acks
-            else:
+            is_done = len(have) >= acks
+            if acks == ALL_STORES:
                 is_done = bool(have) and not missing and (given_up.is_over or not self.silent)
             if is_done:
                 return
@@ -216,20 +206,16 @@ def choose_host(
 
 
 def _too_few(found: int, others: Sequence[str], acks: int, waited_s: float) -> ConfigError:
-    instead = f"start one with 'dafka store --dir DIR', or set delivery = {AT_LEAST_ONCE}"
     if found:
-        why = (
-            f"there are only {found} stores with Arrow Flight after {waited_s:g} s, and no "
-            f"others count with delivery = {EXACTLY_ONCE}: start more of them, or lower acks"
-        )
-        return ConfigError("acks", acks, why)
+        why = f"there are only {found} stores with Arrow Flight after {waited_s:g} s, and no others"
+        cure = "start more of them, or lower acks"
+        return ConfigError("acks", acks, f"{why} count with delivery = {EXACTLY_ONCE}: {cure}")
+    why = f"none was heard of within {waited_s:g} s"
     if others:
-        names = ", ".join(others)
-        why = f"needs a store with Arrow Flight, and of the stores here ({names}) none has it"
-        return ConfigError("delivery", EXACTLY_ONCE, f"{why}: {instead}")
-    why = f"needs a store with Arrow Flight, and none was heard of within {waited_s:g} s"
-    where = "where stores of other kinds are to take the rows"
-    return ConfigError("delivery", EXACTLY_ONCE, f"{why}: {instead} {where}")
+        why = f"of the stores here ({', '.join(others)}) none has it"
+    cure = f"start one with 'dafka store --dir DIR', or set delivery = {AT_LEAST_ONCE}"
+    why = f"needs a store with Arrow Flight, and {why}: {cure}, for which any store will do"
+    return ConfigError("delivery", EXACTLY_ONCE, why)
 
 
 def _has(client: StoreClient, tp: TopicPartition, transaction: Transaction, wait_s: float) -> bool:

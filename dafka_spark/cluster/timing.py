@@ -52,9 +52,6 @@ IDLE_S: Final = 60.0
 """How long an unused connection stays open: longer than between two micro-batches of most queries,
 so that they find it connected."""
 
-LEAST_S: Final = 0.001
-"""What is left at a deadline: an operation looks once at least."""
-
 
 class Deadline:
     """The moment ``timeout_s`` seconds after this was made."""
@@ -70,8 +67,8 @@ class Deadline:
 
     @property
     def left_s(self) -> float:
-        """The seconds until the deadline, and ``LEAST_S`` at and after it."""
-        return max(self.timeout_s - self.waited_s, LEAST_S)
+        """The seconds until the deadline; a little at and after it, to look once at least."""
+        return max(self.timeout_s - self.waited_s, 0.001)
 
     @property
     def is_over(self) -> bool:
@@ -83,10 +80,7 @@ class Deadline:
         time.sleep(min(LOOK_AGAIN_S, self.left_s))
 
     def attempts(self) -> Iterator[int]:
-        """Counts attempts from 0 on, with pauses between them: one at once, one at the deadline.
-
-        A caller that leaves the loop at its end has failed.
-        """
+        """Counts attempts from 0 on, with pauses between them: one at once, one at the deadline."""
         number = 0
         while number == 0 or not self.is_over:
             if number:

@@ -1,7 +1,4 @@
-"""What the driver does for a batch write: it picks a store, and commits what all tasks stage there.
-
-A micro-batch's tasks commit their own transactions, each with the batch's number as its version.
-"""
+"""What the driver does for a batch write: it picks a store, and commits what tasks stage there."""
 
 from __future__ import annotations
 
@@ -65,19 +62,16 @@ def commit(options: SinkOptions, picked: PickedStore, ranges: Sequence[WrittenRa
         for each in ranges
     ]
     if len(staged) > MAX_TRANSACTIONS:
-        why = (
-            f"a job that writes to {len(staged)} partitions cannot appear at once; "
-            f"{MAX_TRANSACTIONS} can: write with fewer tasks"
-        )
-        raise ConfigError("delivery", options.delivery, why)
+        why = f"a job that writes to {len(staged)} partitions cannot appear at once"
+        cure = f"{MAX_TRANSACTIONS} can: write with fewer tasks"
+        raise ConfigError("delivery", options.delivery, f"{why}; {cure}")
     deadline = Deadline(options.delivery_timeout_s)
+
+    def commit_at(client: StoreClient) -> None:
+        client.commit(staged, timeout_s=deadline.left_s)
+
     with StoreSession(options.mesh_address, picked.locations) as session:
-        _at_store(
-            session,
-            picked.store,
-            lambda client: client.commit(staged, timeout_s=deadline.left_s),
-            deadline,
-        )
+        _at_store(session, picked.store, commit_at, deadline)
         if options.acks == 1:
             return
         # Not those of when the job began: other stores may have come, or come back.
@@ -116,7 +110,7 @@ def discard(
 def _at_store(
     session: StoreSession, store: str, work: Callable[[StoreClient], None], deadline: Deadline
 ) -> None:
-    """Does some work at a store, wherever it is then."""
+    """Does some work at a store, wherever it is then, and tries again until the deadline."""
     lost = StoreUnreachableError(store, "it is not there")
     for attempt in deadline.attempts():
         known = session.refresh() if attempt else session.known()

@@ -14,7 +14,7 @@ from dafka_core.records import TopicPartition
 class PickedStore(NamedTuple):
     """The store that the driver has picked, where all tasks of a batch write stage their rows.
 
-    ``locations`` are all stores there were, so that the tasks need not look for them.
+    ``locations`` are those of all stores, so that the tasks need not look for them.
     """
 
     store: str

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import uuid
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from typing import Final
 
@@ -12,10 +12,16 @@ import pyarrow as pa
 
 from dafka_core.errors import FencedError
 from dafka_core.flight.client_put import PutStream
+from dafka_core.flight.limits import MAX_PUT_BATCH_BYTES, MAX_PUT_BATCH_RECORDS
 from dafka_core.flight.store_client import StoreClient
 from dafka_core.records import RecordBatch, TopicPartition, TransactionState
 from dafka_core.values import Values
 from dafka_spark.cluster.timing import Deadline
+
+BLOCK_ROWS: Final = MAX_PUT_BATCH_RECORDS
+BLOCK_BYTES: Final = MAX_PUT_BATCH_BYTES // 2
+"""From when on rows are sent: half of what a store has in a block at most, so that it makes one
+block of them, which it need not merge, even where a batch of Spark's goes far beyond."""
 
 RETAINED_BYTES: Final = 64 << 20
 """Rows that a task keeps to stage them anew elsewhere if it loses the store that hosts them; this
@@ -24,14 +30,43 @@ bounds its memory.  A transaction with more has to wait for that store."""
 MAX_STREAMS: Final = 4
 """Streams that a task has open: a store takes 32, and other tasks write to it, too."""
 
+Found = Sequence[tuple[StoreClient, TransactionState]]
+"""What stores have of a partition."""
+
 Streams = dict["StagedRows", Callable[[], None]]
-"""Rows of one task that have a stream open, and what closes it when they are on disk."""
+"""Which rows of a task have a stream open, and what closes it when they are on disk."""
+
+
+class RowBuffer:
+    """Collects values until they are worth sending."""
+
+    def __init__(self) -> None:
+        self._row_count = 0
+        self._pieces: list[pa.Array] = []
+        self._size_bytes = 0
+
+    def add(self, values: pa.Array) -> Iterator[pa.Array]:
+        """Takes binary or string values without nulls; gives each block that is full."""
+        at = 0
+        while at < len(values):
+            part = values.slice(at, BLOCK_ROWS - self._row_count)
+            self._pieces.append(part)
+            self._row_count += len(part)
+            self._size_bytes += part.nbytes
+            at += len(part)
+            if self._row_count >= BLOCK_ROWS or self._size_bytes >= BLOCK_BYTES:
+                yield from self.rest()
+
+    def rest(self) -> Iterator[pa.Array]:
+        """What waits, as a block, if there is something."""
+        if self._pieces:
+            binary = [piece.cast(pa.binary()) for piece in self._pieces]
+            self._pieces, self._row_count, self._size_bytes = [], 0, 0
+            yield binary[0] if len(binary) == 1 else pa.concat_arrays(binary)
 
 
 class StagedRows:
-    """What a task stages for a transaction, attempt by attempt.
-
-    Every call that talks to a store raises what ``PutStream`` does.
+    """What a task stages, attempt by attempt; raises what ``PutStream`` does.
 
     Args:
         streams: those of the task.
@@ -40,7 +75,7 @@ class StagedRows:
     Attributes:
         host: the store that hosts the partition; None before ``begin``.
         attempt: the one that stages the rows, new for each ``begin``.
-        attempts: all of them, and those that the task replaces: any other one has taken over.
+        attempts: all of these, and those that they replace: any other attempt has taken over.
         start, end: the offsets that the rows have, or will have.
         is_whole: whether all rows are retained, so that they can be staged elsewhere.
     """
@@ -102,7 +137,7 @@ class StagedRows:
     def begin(self, host: StoreClient, end: int) -> None:
         """Stages all rows at the partition's ``end``, as a new attempt.
 
-        Not as the one before: what is still under way of that must not be taken for this one's.
+        What is still under way of the one before must not be taken for this one's.
         """
         moved = end - self.start
         self._retained = deque(
@@ -113,21 +148,26 @@ class StagedRows:
         self.attempts.add(self.attempt)
         self._send_all(host)
 
-    def resume(self, host: StoreClient, state: TransactionState) -> None:
-        """Goes on at the same store: only that has the rows that are no longer retained.
+    def resume(self, found: Found) -> bool:
+        """Goes on at the same store, which alone has the rows that are no longer retained.
 
         Raises:
             FencedError: the store does not have what this attempt has staged there.
         """
-        first = self._retained[0].offset if self._retained else self.end
-        if state.attempt != self.attempt or not first <= state.staged_end <= self.end:
-            raise FencedError(*self._tp, self.attempt)
-        self._retained = deque(
-            batch.between(max(state.staged_end, batch.offset), batch.end)
-            for batch in self._retained
-            if batch.end > state.staged_end
-        )
-        self._send_all(host)
+        assert self.host is not None
+        store = self.host.location.store
+        for client, (_, at, attempt, _) in found:
+            if client.location.store == store:
+                first = self._retained[0].offset if self._retained else self.end
+                if attempt != self.attempt or not first <= at <= self.end:
+                    raise FencedError(*self._tp, self.attempt)
+                missing = [batch for batch in self._retained if batch.end > at]
+                self._retained = deque(
+                    batch.between(max(at, batch.offset), batch.end) for batch in missing
+                )
+                self._send_all(client)
+                return True
+        return False
 
     def is_fenced_by(self, state: TransactionState) -> bool:
         """Whether a store has staged rows of another attempt, which has taken over."""

@@ -27,7 +27,7 @@ ADDRESSES: Final = uuid.UUID("6f0c2c5e-5d0b-5c0e-9a55-0d6b1c7f3a46")
 """The namespace of the sink's addresses.  Fixed for ever: a query's partitions depend on it."""
 
 MAX_TOPICS: Final = 1000
-"""Topics in one task.  Each has a writer with rows, streams or sockets and threads of its own."""
+"""Topics in one task: each has a writer with rows, and perhaps sockets and threads, of its own."""
 
 
 class PartitionWriter(AbstractContextManager["PartitionWriter"], Protocol):
@@ -38,9 +38,6 @@ class PartitionWriter(AbstractContextManager["PartitionWriter"], Protocol):
 
     def finish(self, deadline: Deadline) -> WrittenRange:
         """Waits until all are acknowledged, or staged; says where."""
-
-
-Open = Callable[[TopicPartition], PartitionWriter]
 
 
 def partition_address(*parts: object) -> str:
@@ -54,26 +51,20 @@ def check_columns(schema: StructType, options: SinkOptions) -> None:
         kind = field.dataType
         if field.name == "value":
             if not isinstance(kind, (BinaryType, StringType)):
-                raise ColumnError(
-                    "value",
-                    f"is {kind.simpleString()}, must be binary or string; "
-                    "make one of it, with to_json(struct(...)) for instance",
-                )
+                why = f"is {kind.simpleString()}, must be binary or string"
+                cure = "make one of it, with to_json(struct(...)) for instance"
+                raise ColumnError("value", f"{why}; {cure}")
         elif field.name != "topic":
-            raise ColumnError(
-                field.name,
-                "cannot be written: a record is a 'value', sent to a 'topic'; leave it out, or "
-                "make it part of 'value'",
-            )
+            why = "cannot be written: a record is a 'value', sent to a 'topic'"
+            raise ColumnError(field.name, f"{why}; leave it out, or make it part of 'value'")
         elif not isinstance(kind, StringType):
             raise ColumnError("topic", f"is {kind.simpleString()}, must be string")
     names = schema.fieldNames()
     if "value" not in names:
         raise ColumnError("value", f"is missing; the columns are {', '.join(names)}")
     if not options.topic and "topic" not in names:
-        raise ConfigError(
-            "topic", None, "name the topic with this option, or each row's with a column 'topic'"
-        )
+        why = "name the topic with this option, or each row's with a column 'topic'"
+        raise ConfigError("topic", None, why)
 
 
 def by_topic(batch: pa.RecordBatch, topic: str) -> Iterator[tuple[str, pa.Array]]:
@@ -106,13 +97,12 @@ def write_rows(
     batches: Iterator[pa.RecordBatch],
     options: SinkOptions,
     address_of: Callable[[str], str],
-    open_: Open,
+    open_: Callable[[TopicPartition], PartitionWriter],
 ) -> TaskCommit:
     """Writes a task's rows, each batch once it is checked, and waits for the stores.
 
-    With exactly-once a topic known beforehand is opened before there are rows.  What cannot be
-    written is refused at once then, and a transaction that was written before is found even if it
-    has no rows now.
+    With exactly-once a topic known beforehand is opened before there are rows: a query that cannot
+    be written is refused at once, and a transaction that was written before is found in any case.
 
     Raises:
         NotAcknowledgedError: stores do not have the rows within ``deliveryTimeoutMs``.

@@ -10,7 +10,7 @@ from __future__ import annotations
 import uuid
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from typing import Final, Self
+from typing import Final, NamedTuple, Self
 
 import pyarrow as pa
 
@@ -37,28 +37,37 @@ from dafka_spark.cluster.timing import Deadline
 from dafka_spark.errors import OldCheckpointError, TransactionChangedError
 from dafka_spark.options import SinkOptions
 from dafka_spark.sink.commit_messages import WrittenRange
-from dafka_spark.sink.row_buffer import RowBuffer
-from dafka_spark.sink.staged_rows import StagedRows, Streams
+from dafka_spark.sink.staged_rows import Found, RowBuffer, StagedRows, Streams
 
 _LOST: Final = (StoreUnreachableError, OffsetConflictError, TransactionExistsError)
 """Errors after which the writer looks anew for the transaction and for a store."""
 
-Found = Sequence[tuple[StoreClient, TransactionState]]
-"""What stores have of the partition."""
+
+class TaskSetup(NamedTuple):
+    """What the writers of one task share.
+
+    Attributes:
+        session: finds stores anew when they fail.
+        version: the transactions', ascending in each partition: the micro-batch's number.  With
+            ``NO_VERSION``, as of batch writes and at-least-once, a task that writes a transaction
+            again does not find it.
+        picked: the only store to write to, where the driver commits what is staged.  If it is
+            empty, a writer takes any store, and commits itself.
+    """
+
+    options: SinkOptions
+    session: StoreSession
+    streams: Streams
+    version: int
+    picked: str
 
 
 class TransactionalWriter:
     """Writes one transaction to the store that has most of its partition.
 
     Args:
-        version: the transaction's, ascending in the partition: the micro-batch's number.  With
-            ``NO_VERSION`` the transaction leaves no trace when it is written again.
-        session: finds stores anew when they fail.
         known: the stores that are there.
-        streams: those of its task.
         deadline: for finding the first store that hosts the partition.
-        picked: the only store to write to, where the driver commits what is staged.  If it is
-            empty, the writer takes any store, and commits itself.
 
     Attributes:
         rows: what is staged, and where.
@@ -69,27 +78,17 @@ class TransactionalWriter:
     """
 
     def __init__(
-        self,
-        tp: TopicPartition,
-        version: int,
-        session: StoreSession,
-        known: Sequence[StoreClient],
-        streams: Streams,
-        options: SinkOptions,
-        deadline: Deadline,
-        *,
-        picked: str = "",
+        self, tp: TopicPartition, task: TaskSetup, known: Sequence[StoreClient], deadline: Deadline
     ) -> None:
         self._tp = tp
-        self._version = version
-        self._session = session
+        self._task = task
         self._known = known
-        self._acks = options.acks
-        self._timeout_s = options.delivery_timeout_s
-        self._picked = picked
+        self._timeout_s = task.options.delivery_timeout_s
         self._row_count = 0
         self._buffer = RowBuffer()
-        self.rows = StagedRows(tp, version, streams, self.pause, timeout_s=self._timeout_s)
+        self.rows = StagedRows(
+            tp, task.version, task.streams, self.pause, timeout_s=self._timeout_s
+        )
         self._may_be_committed = False
         self._transaction: Transaction | None = None
         self._have: set[str] = set()
@@ -115,15 +114,15 @@ class TransactionalWriter:
             self._send(block)
         rows = self.rows
         if self._row_count:
-            self._at_host(rows.wait_staged if self._picked else self._commit, deadline)
+            self._at_host(rows.wait_staged if self._task.picked else self._commit, deadline)
         rows.close()
         written = self._transaction
         if written is None:
             return WrittenRange(self._tp, rows.start, rows.end, rows.attempt)
         if written.end - written.start != self._row_count:
             raise TransactionChangedError(*self._tp, written, self._row_count)
-        acks, have = self._acks, self._have
-        self._session.wait_for_acks(self._tp, written, self._known, acks, have, deadline)
+        acks, have = self._task.options.acks, self._have
+        self._task.session.wait_for_acks(self._tp, written, self._known, acks, have, deadline)
         return WrittenRange(self._tp, written.start, written.end)
 
     def pause(self) -> None:
@@ -163,7 +162,8 @@ class TransactionalWriter:
         rows.wait_staged(deadline)
         assert rows.host is not None
         self._may_be_committed = True
-        staged = StagedTransaction(*self._tp, rows.attempt, rows.start, rows.end, self._version)
+        version = self._task.version
+        staged = StagedTransaction(*self._tp, rows.attempt, rows.start, rows.end, version)
         rows.host.commit([staged], timeout_s=deadline.left_s)
         self._set_transaction(staged.transaction, {rows.host.location.store})
 
@@ -181,7 +181,7 @@ class TransactionalWriter:
             else:
                 return
             if deadline.is_over:
-                raise self._not_acknowledged(deadline)
+                raise NotAcknowledgedError(*self._tp, self._row_count, deadline.timeout_s)
 
     # -- where the transaction is, or is to be ---------------------------------------------------
 
@@ -189,7 +189,8 @@ class TransactionalWriter:
         """Finds the transaction, or a store for it, which is then given all rows sent so far."""
         self.rows.close()
         cause: DafkaError | None = None
-        for found, lost in self._session.looks(known, self._state, deadline, only=self._picked):
+        session, only = self._task.session, self._task.picked
+        for found, lost in session.looks(known, self._state, deadline, only=only):
             self._known, cause = [client for client, _ in found], lost
             try:
                 if lost is None and self._go_on(found):
@@ -198,7 +199,7 @@ class TransactionalWriter:
                 cause = error
         if cause is not None and not self._row_count:
             raise cause
-        raise self._not_acknowledged(deadline) from cause
+        raise NotAcknowledgedError(*self._tp, self._row_count, deadline.timeout_s) from cause
 
     def _state(self, client: StoreClient) -> TransactionState:
         return client.transaction_states([self._tp], timeout_s=timing.ANSWER_S)[0]
@@ -209,12 +210,13 @@ class TransactionalWriter:
         if self._is_there(found):
             return True
         if not rows.is_whole:
-            return self._resume(found)
+            return rows.resume(found)
+        version = self._task.version
         if self._may_be_committed:
             # It may be at the lost host: the same rows at the same offsets are the same records.
             same = [each for each in found if each[1].end == rows.start]
             # Without a version another store may have all of them, and gets them once more.
-            found = same if same or self._version != NO_VERSION else found
+            found = same if same or version != NO_VERSION else found
         if not found:
             return False
         ends = [(client, state.end) for client, state in found]
@@ -222,7 +224,7 @@ class TransactionalWriter:
         if end < rows.start:
             return False
         if rows.host is None:
-            fence(self._tp, self._version, found, host, end)
+            fence(self._tp, version, found, host, end)
             rows.attempts.update(state.attempt for _, state in found)
         else:
             state = dict(found)[host]
@@ -233,43 +235,30 @@ class TransactionalWriter:
         return True
 
     def _is_there(self, found: Found) -> bool:
-        """Whether a store has the transaction already."""
-        if self._version == NO_VERSION:
-            return self._may_be_committed and self._is_committed(found)
+        """Whether a store has the transaction already, as its last one.
+
+        Without a version only the store shows it that has committed this very attempt, when its
+        answer was lost.
+        """
+        version, rows = self._task.version, self.rows
+        if version == NO_VERSION:
+            for client, state in found if self._may_be_committed else ():
+                if state.attempt == rows.attempt and state.staged_end == state.end:
+                    transaction = Transaction(version, rows.start, rows.end)
+                    self._set_transaction(transaction, {client.location.store})
+            return self._transaction is not None
         last = [(client.location.store, state.transaction) for client, state in found]
         newest = max((each for _, each in last if each is not None), default=None)
-        if newest is None or newest.version < self._version:
+        if newest is None or newest.version < version:
             return False
-        if newest.version > self._version:
-            raise OldCheckpointError(*self._tp, self._version, newest)
+        if newest.version > version:
+            raise OldCheckpointError(*self._tp, version, newest)
         self._set_transaction(newest, {store for store, each in last if each == newest})
         return True
-
-    def _is_committed(self, found: Found) -> bool:
-        """Whether the host has committed this very attempt, and only its answer was lost."""
-        rows = self.rows
-        for client, state in found:
-            if state.attempt == rows.attempt and state.staged_end == state.end:
-                transaction = Transaction(NO_VERSION, rows.start, rows.end)
-                self._set_transaction(transaction, {client.location.store})
-                return True
-        return False
 
     def _set_transaction(self, transaction: Transaction, have: set[str]) -> None:
         self._transaction, self._have = transaction, have
         self.rows.clear()
-
-    def _resume(self, found: Found) -> bool:
-        assert self.rows.host is not None
-        store = self.rows.host.location.store
-        for client, state in found:
-            if client.location.store == store:
-                self.rows.resume(client, state)
-                return True
-        return False
-
-    def _not_acknowledged(self, deadline: Deadline) -> NotAcknowledgedError:
-        return NotAcknowledgedError(*self._tp, self._row_count, deadline.timeout_s)
 
 
 def fence(tp: TopicPartition, version: int, found: Found, host: StoreClient, end: int) -> None:

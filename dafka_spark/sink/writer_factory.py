@@ -18,18 +18,16 @@ from dafka_spark.cluster.timing import Deadline
 from dafka_spark.option_values import ALL, ALL_STORES
 from dafka_spark.options import SinkOptions
 from dafka_spark.sink.commit_messages import NOT_PICKED, PickedStore, WrittenRange
-from dafka_spark.sink.staged_rows import Streams
 from dafka_spark.sink.task_writer import PartitionWriter
-from dafka_spark.sink.transactional_writer import TransactionalWriter
+from dafka_spark.sink.transactional_writer import TaskSetup, TransactionalWriter
 
 
 class WriterFactory(Closing):
     """Opens the writers of one task; to be closed.
 
     Args:
-        version: the transactions'; ``NO_VERSION`` for those of batch writes and at-least-once.
-        picked: the store that the driver has picked: the tasks stage there, the driver commits.
-        goes_on: whether other stores may have more of the partitions than that one.
+        version, picked: see ``TaskSetup``.
+        goes_on: whether other stores may have more of the partitions than the picked one.
     """
 
     def __init__(
@@ -40,16 +38,13 @@ class WriterFactory(Closing):
         picked: PickedStore = NOT_PICKED,
         goes_on: bool = False,
     ) -> None:
-        self._options = options
-        self._version = version
-        self._picked = picked.store
+        session = StoreSession(options.mesh_address, picked.locations)
+        self._task = TaskSetup(options, session, {}, version, picked.store)
         self._goes_on = goes_on
-        self._session = StoreSession(options.mesh_address, picked.locations)
-        self._streams: Streams = {}
 
     def close(self) -> None:
         """Gives the stores' clients back."""
-        self._session.close()
+        self._task.session.close()
 
     def open(self, tp: TopicPartition) -> PartitionWriter:
         """The writer of one partition.
@@ -59,38 +54,25 @@ class WriterFactory(Closing):
                 is none to count them by.
             StoreUnreachableError: the store that was picked is not there.
         """
-        if not self._options.is_exact:
+        options, session, *_ = self._task
+        if not options.is_exact:
             return self._open_at_least_once(tp)
-        deadline = Deadline(self._options.delivery_timeout_s)
-        known = self._session.require(self._options.acks, deadline)
-        if self._picked and self._goes_on:
+        deadline = Deadline(options.delivery_timeout_s)
+        known = session.require(options.acks, deadline)
+        if self._task.picked and self._goes_on:
             known = self._catch_up(known, tp, deadline)
-        return self._transactional(tp, known, deadline)
-
-    def _transactional(
-        self, tp: TopicPartition, known: Sequence[StoreClient], deadline: Deadline
-    ) -> TransactionalWriter:
-        return TransactionalWriter(
-            tp,
-            self._version,
-            self._session,
-            known,
-            self._streams,
-            self._options,
-            deadline,
-            picked=self._picked,
-        )
+        return TransactionalWriter(tp, self._task, known, deadline)
 
     def _open_at_least_once(self, tp: TopicPartition) -> PartitionWriter:
         """A transaction without a version; where too few stores take one, the mesh."""
-        options, session = self._options, self._session
+        options, session, *_ = self._task
         for find in (session.current, session.refresh):
             known = find()
             if len(known) >= max(options.acks, 1):
-                # So long that stores which do not answer are given up, and those that do are taken.
+                # Until those that do not answer are given up, and those that do are taken.
                 deadline = Deadline(timing.SILENT_S + timing.LOOK_AGAIN_S)
                 with suppress(StoreUnreachableError):
-                    return self._transactional(tp, known, deadline)
+                    return TransactionalWriter(tp, self._task, known, deadline)
         if options.acks == ALL_STORES:
             why = "counts stores with Arrow Flight, and none answers: name a number"
             raise ConfigError("acks", ALL, why)
@@ -104,9 +86,10 @@ class WriterFactory(Closing):
         def end_at(client: StoreClient) -> int:
             return client.transaction_states([tp], timeout_s=timing.ANSWER_S)[0].end
 
-        for heard, lost in self._session.looks(known, end_at, deadline):
+        store = self._task.picked
+        for heard, lost in self._task.session.looks(known, end_at, deadline):
             why = "it is not there"
-            picked = [client for client, _ in heard if client.location.store == self._picked]
+            picked = [client for client, _ in heard if client.location.store == store]
             if picked and lost is None:
                 end = max(found for _, found in heard)
                 with suppress(StoreUnreachableError):
@@ -114,7 +97,7 @@ class WriterFactory(Closing):
                     if has >= end:
                         return [client for client, _ in heard]
                     why = f"it has the partition up to {has}, another store up to {end}"
-        raise lost or StoreUnreachableError(self._picked, why)
+        raise lost or StoreUnreachableError(store, why)
 
 
 class MeshWriter:
@@ -122,13 +105,8 @@ class MeshWriter:
 
     def __init__(self, tp: TopicPartition, options: SinkOptions) -> None:
         self._tp = tp
-        self._producer = Producer(
-            tp.topic,
-            tower=options.tower,
-            host=options.host,
-            address=tp.partition,
-            acks=options.acks,
-        )
+        where = {"tower": options.tower, "host": options.host, "address": tp.partition}
+        self._producer = Producer(tp.topic, **where, acks=options.acks)
         self._start = self._producer.next_offset
 
     def write(self, values: pa.Array) -> None:

@@ -27,8 +27,8 @@ from dafka_spark.sink.writer_factory import WriterFactory
 QUERY_ID: Final = "sql.streaming.queryId"
 BATCH_ID: Final = "streaming.sql.batchId"
 SPECULATION: Final = "spark.speculation"
-"""Local properties of a task: Spark hands the session's settings, the query's id and the number of
-its micro-batch on in them.  Nothing else that runs before the first row sees the settings."""
+"""Local properties of a task, in which Spark hands on the session's settings, the query's id and
+its micro-batch's number.  Nothing else that runs before the first row sees the settings."""
 
 
 class _Writer:
@@ -39,17 +39,16 @@ class _Writer:
         self._options = options
 
     def _write(
-        self,
-        batches: Iterator[pa.RecordBatch],
-        writer_id: str,
-        task: TaskContext,
-        factory: WriterFactory,
+        self, batches: Iterator[pa.RecordBatch], writer_id: str, factory: WriterFactory
     ) -> TaskCommit:
-        def address_of(topic: str) -> str:
-            return partition_address(writer_id, topic, task.partitionId())
-
+        task_number = _task().partitionId()
         with factory:
-            written = write_rows(batches, self._options, address_of, factory.open)
+            written = write_rows(
+                batches,
+                self._options,
+                lambda topic: partition_address(writer_id, topic, task_number),
+                factory.open,
+            )
         settle()
         return written
 
@@ -87,21 +86,16 @@ class DafkaBatchWriter(_Writer, DataSourceArrowWriter):
         self._picked = NOT_PICKED
 
     def begin(self) -> None:
-        """Picks the store where all tasks stage their rows (driver).
-
-        Raises:
-            ConfigError: exactly-once cannot be had.
-        """
+        """Picks the store where all tasks stage their rows, or refuses (driver)."""
         if self._options.is_exact:
             self._picked = commit_coordinator.pick_store(self._options)
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> TaskCommit:
         """Writes the rows of one task; a second attempt goes on in the first one's partition."""
-        task = _task()
-        query_id = task.getLocalProperty(QUERY_ID)
+        query_id = _task().getLocalProperty(QUERY_ID)
         picked = self._picked
         factory = WriterFactory(self._options, picked=picked, goes_on=bool(query_id))
-        return self._write(iterator, query_id or self._write_id, task, factory)
+        return self._write(iterator, query_id or self._write_id, factory)
 
     def commit(self, messages: Sequence[WriterCommitMessage | None]) -> None:
         """Makes everything visible at once (driver)."""
@@ -136,7 +130,7 @@ class DafkaStreamWriter(_Writer, DataSourceStreamArrowWriter):
         if not query_id or not batch_id:
             raise RuntimeError("Spark did not tell the task which query and batch it belongs to")
         version = int(batch_id) if self._options.is_exact else NO_VERSION
-        return self._write(iterator, query_id, task, WriterFactory(self._options, version))
+        return self._write(iterator, query_id, WriterFactory(self._options, version))
 
 
 def _ranges(messages: Sequence[WriterCommitMessage | None]) -> list[WrittenRange]:

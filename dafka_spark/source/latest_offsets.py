@@ -65,10 +65,9 @@ def fetch_latest_offsets(
         registry = _registries.setdefault(reader, StoreRegistry())
         answers = _over_flight(registry, reader, options)
         if not answers and over_mesh is None:
-            # Nobody who was there answers: this waits for one that comes back.
+            # No store that was there answers: this waits for one that comes back.
             over_mesh = _over_mesh(reader, options)
-            registry.retry()
-            answers = _over_flight(registry, reader, options)
+            answers = _over_flight(registry, reader, options, again=True)
         failing = registry.failures(0.0 if thorough else timing.UNREACHABLE_S)
         is_partial = bool(registry.others or failing)
         if over_mesh is None and is_partial and (thorough or options.fetch == AUTO):
@@ -90,7 +89,7 @@ def _over_mesh(reader: MeshReader, options: SourceOptions) -> Infos:
 
 
 def _over_flight(
-    registry: StoreRegistry, reader: MeshReader, options: SourceOptions
+    registry: StoreRegistry, reader: MeshReader, options: SourceOptions, *, again: bool = False
 ) -> list[Answer[Infos]]:
     timeout_s = min(options.fetch_timeout_s, timing.ANSWER_S)
     registry.update(reader.endpoints(), reader.stores())
@@ -99,6 +98,7 @@ def _over_flight(
         timeout_s=timeout_s,
         # A log is mapped only under the start of its store that the location names.
         max_age_s=0.0 if options.fetch == LOCAL else timing.DESCRIPTION_S,
+        again=again,
     )
 
 

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
 from typing import Any
 
+import pyarrow as pa
 import pytest
 
 from dafka_core import EmbeddedCluster
@@ -14,9 +15,15 @@ from dafka_core.flight.client_put import PutStream
 from dafka_core.flight.store_client import StoreClient
 from dafka_core.protocol.codec import subscription
 from dafka_core.protocol.messages import DirectRecordBatch, RecordBatchMessage
-from dafka_core.records import NO_VERSION, TopicPartition, Transaction, TransactionState
+from dafka_core.records import (
+    NO_VERSION,
+    StagedTransaction,
+    TopicPartition,
+    Transaction,
+    TransactionState,
+)
 from dafka_spark.errors import OldCheckpointError, TransactionChangedError
-from dafka_spark.sink import row_buffer, staged_rows
+from dafka_spark.sink import staged_rows
 from dafka_spark.sink.commit_messages import WrittenRange
 from dafka_spark.sink.transactional_writer import TransactionalWriter
 from dafka_spark.sink.writer_factory import WriterFactory
@@ -24,6 +31,7 @@ from tests.core.nodes.peers import RawPeer, wait_until
 from tests.core.protocol.strategies import packed
 from tests.spark.transactions import (
     PARTITION,
+    PATIENCE_S,
     held,
     host_of,
     numbers,
@@ -54,7 +62,7 @@ def own() -> Iterator[EmbeddedCluster]:
 @pytest.fixture
 def small_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
     """Each ten rows are sent."""
-    monkeypatch.setattr(row_buffer, "BLOCK_ROWS", 10)
+    monkeypatch.setattr(staged_rows, "BLOCK_ROWS", 10)
 
 
 def write(writer: TransactionalWriter, start: int, stop: int) -> WrittenRange:
@@ -232,6 +240,48 @@ def test_the_host_is_killed_and_started_again(own: EmbeddedCluster, topic: str) 
     found = held(own, topic)
     assert found.values == texts_of(numbers(0, 100))
     assert found.info.transaction == Transaction(0, 0, 100)
+
+
+@pytest.mark.usefixtures("small_blocks")
+def test_the_host_is_lost_again_while_rows_are_staged_anew(
+    shared: EmbeddedCluster, topic: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What the attempt in between has staged is the task's own."""
+    put, sent = PutStream.write, 0
+
+    def broken(stream: PutStream, values: pa.Array) -> None:
+        nonlocal sent
+        sent += 1
+        put(stream, values)
+        if sent in (6, 8):
+            stream.wait_durable(stream.end, timeout_s=PATIENCE_S)
+            raise StoreUnreachableError(shared.stores[0], "the connection was lost")
+
+    monkeypatch.setattr(PutStream, "write", broken)
+    with transaction(shared, topic, 0) as writer:
+        write(writer, 0, 100)
+    assert held(shared, topic).values == texts_of(numbers(0, 100))
+
+
+@pytest.mark.parametrize("heard", [True, False])
+def test_the_answer_to_a_commit_is_lost(
+    shared: EmbeddedCluster, topic: str, monkeypatch: pytest.MonkeyPatch, heard: bool
+) -> None:
+    commit = StoreClient.commit
+
+    def unanswered(
+        client: StoreClient, some: Sequence[StagedTransaction], *, timeout_s: float
+    ) -> None:
+        monkeypatch.undo()
+        if heard:
+            commit(client, some, timeout_s=timeout_s)
+        raise StoreUnreachableError(client.location.store, "the connection was lost")
+
+    monkeypatch.setattr(StoreClient, "commit", unanswered)
+    with transaction(shared, topic, 0) as writer:
+        assert write(writer, 0, 10) == WrittenRange(TopicPartition(topic, PARTITION), 0, 10)
+    assert held(shared, topic).values == texts_of(numbers(0, 10))
+    assert held(shared, topic).info.transaction == Transaction(0, 0, 10)
 
 
 @pytest.mark.usefixtures("small_blocks")

@@ -23,7 +23,7 @@ from dafka_core.flight.store_location import StoreLocation
 from dafka_core.records import StagedTransaction, TopicPartition
 from dafka_spark.cluster import timing
 from dafka_spark.cluster.timing import Deadline
-from dafka_spark.sink import row_buffer, staged_rows
+from dafka_spark.sink import staged_rows
 from dafka_spark.sink.commit_messages import WrittenRange
 from dafka_spark.sink.task_writer import PartitionWriter
 from dafka_spark.sink.transactional_writer import TransactionalWriter
@@ -57,7 +57,7 @@ def own() -> Iterator[EmbeddedCluster]:
 @pytest.fixture
 def small_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
     """Each ten rows are sent."""
-    monkeypatch.setattr(row_buffer, "BLOCK_ROWS", 10)
+    monkeypatch.setattr(staged_rows, "BLOCK_ROWS", 10)
 
 
 def opened(cluster: EmbeddedCluster, topic: str, **given: object) -> PartitionWriter:
@@ -123,7 +123,7 @@ def test_small_batches_become_blocks(
         put(stream, values)
 
     monkeypatch.setattr(PutStream, "write", counted)
-    monkeypatch.setattr(row_buffer, "BLOCK_ROWS", 100)
+    monkeypatch.setattr(staged_rows, "BLOCK_ROWS", 100)
     with hosted(shared, topic) as writer:
         for start in range(0, 250, 10):
             writer.write(numbers(start, start + 10))
