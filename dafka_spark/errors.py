@@ -67,10 +67,7 @@ class SourceLossError(DataLossError):
 
 
 class StoreLostDataError(SourceLossError):
-    """All stores that should have the records answer, and have less than they had.
-
-    ``end`` is how far the partition goes now, None for a hole within it.
-    """
+    """All stores that should have the records answer, and have them only up to ``end`` now."""
 
     condition = "DAFKA_STORE_LOST_DATA"
 
@@ -80,17 +77,15 @@ class StoreLostDataError(SourceLossError):
         partition: str,
         wanted: int,
         *,
-        end: int | None = None,
-        available: int | None = None,
-        why: str = "",
-        lost_end: int | None = None,
+        end: int,
+        lost_end: int | None,
     ) -> None:
-        why = why or f"it ends at {end} now, before what was read or planned to be read of it"
+        why = f"it ends at {end} now, before what was read or planned to be read of it"
         advice = (
             "Start a store that still has the records and let the others catch up with it, or "
             "publish them again at these offsets"
         )
-        super().__init__(topic, partition, wanted, available, why, advice, lost_end)
+        super().__init__(topic, partition, wanted, None, why, advice, lost_end)
         self.end = end
 
 

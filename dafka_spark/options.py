@@ -12,10 +12,10 @@ from collections.abc import Callable, Mapping
 from typing import ClassVar, Final, NamedTuple, Self
 
 from dafka_core.errors import ConfigError
+from dafka_core.flight.limits import MAX_BATCH_BYTES, MAX_BATCH_RECORDS
 from dafka_core.node_options import AUTO_HOST, TOWER_ENVIRONMENT
 from dafka_core.options import DEFAULT_TOWER, Options, option, parse_int, unknown
 from dafka_core.records import TopicPartition
-from dafka_core.storage.block_builder import MAX_BLOCK_BYTES, MAX_BLOCK_RECORDS
 from dafka_spark.option_values import (
     EARLIEST,
     EARLIEST_OFFSET,
@@ -40,8 +40,8 @@ FLIGHT: Final = "flight"
 MESH: Final = "mesh"
 FETCH: Final = (AUTO, LOCAL, FLIGHT, MESH)
 
-RECORDS_PER_BATCH: Final = MAX_BLOCK_RECORDS
-BYTES_PER_BATCH: Final = MAX_BLOCK_BYTES
+RECORDS_PER_BATCH: Final = MAX_BATCH_RECORDS
+BYTES_PER_BATCH: Final = MAX_BATCH_BYTES
 """A store's block is a batch as it is, neither cut nor copied.  Measured with 100-byte values:
 10,000 rows a batch gave 3 million rows/s, 50,000 gave 4 to 6."""
 
@@ -96,7 +96,7 @@ class SparkOptions(Options):
     )
 
     @property
-    def via(self) -> MeshAddress:
+    def mesh_address(self) -> MeshAddress:
         """How to join the mesh."""
         return MeshAddress(self.tower, self.host)
 

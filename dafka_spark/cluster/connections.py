@@ -2,19 +2,20 @@
 
 One reader of the mesh per tower, one client per store, and the logs of this machine's stores.
 Spark keeps its Python workers for later tasks but tells them neither when a query ends nor when
-they are retired: what nobody has used for a while is closed here.
+they are retired: what has not been used for a while is closed here.
 """
 
 from __future__ import annotations
 
 import atexit
 import os
+import sys
 import threading
 import time
 from collections.abc import Callable, Collection, Hashable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field
-from typing import Final, Generic, Protocol, TypeVar
+from typing import Generic, Protocol, TypeVar
 
 from dafka_core import Reader
 from dafka_core.errors import DafkaError, DataLossError
@@ -22,10 +23,8 @@ from dafka_core.flight.local_log import LocalLogs
 from dafka_core.flight.store_client import StoreClient
 from dafka_core.flight.store_location import StoreLocation
 from dafka_core.records import PartitionInfo, RecordBatch, TopicPartition
+from dafka_spark.cluster import timing
 from dafka_spark.options import MeshAddress
-
-IDLE_S: Final = 60.0
-"""Longer than the time between micro-batches of most queries, so that they find it connected."""
 
 
 class Closable(Protocol):
@@ -61,7 +60,7 @@ class MeshReader(Closable, Protocol):
 
 
 Connect = Callable[[MeshAddress], AbstractContextManager[MeshReader]]
-"""Takes the way into a mesh and lends a reader of what is there."""
+"""Joins a mesh and lends a reader of what is there."""
 
 K = TypeVar("K", bound=Hashable)
 C = TypeVar("C", bound=Closable)
@@ -77,7 +76,7 @@ class _Entry(Generic[C]):
 class Connections(Generic[K, C]):
     """What is open, by what it was opened with.  Thread-safe."""
 
-    def __init__(self, open_: Callable[[K], C], idle_s: float = IDLE_S) -> None:
+    def __init__(self, open_: Callable[[K], C], idle_s: float = timing.IDLE_S) -> None:
         self._open = open_
         self._idle_s = idle_s
         # A borrower that is abandoned gives back when it is collected: perhaps in a thread that
@@ -120,7 +119,7 @@ class Connections(Generic[K, C]):
             entry.lent.close()
 
     def forget(self) -> None:
-        """Leaves everything as it is and begins anew: in a forked child it is the parent's.
+        """Begins anew, in a forked child: what is open is its parent's.
 
         It is not even let go of: a client's destructor would wait for threads that stayed behind.
         """
@@ -130,14 +129,15 @@ class Connections(Generic[K, C]):
         self._sweeper = None
 
     def _give_back(self, key: K, entry: _Entry[C], *, collected: bool) -> None:
+        if sys.is_finalizing():
+            return  # a thread that is started now would be waited for without end
         with self._lock:
             entry.users -= 1
             entry.idle_since = time.monotonic()
             dropped = entry.users == 0 and self._entries.get(key) is not entry
             if self._entries and self._sweeper is None:
-                self._sweeper = threading.Thread(
-                    target=self._sweep, name="dafka-idle-connections", daemon=True
-                )
+                name = "dafka-idle-connections"
+                self._sweeper = threading.Thread(target=self._sweep, name=name, daemon=True)
                 self._sweeper.start()
         if dropped and collected:
             # Closing waits, and this thread may hold what it waits for.
@@ -150,10 +150,9 @@ class Connections(Generic[K, C]):
             time.sleep(self._idle_s / 4)
             before = time.monotonic() - self._idle_s
             with self._lock:
+                entries = list(self._entries.items())
                 idle = [
-                    key
-                    for key, entry in self._entries.items()
-                    if entry.users == 0 and entry.idle_since <= before
+                    key for key, each in entries if not each.users and each.idle_since <= before
                 ]
                 closing = [self._entries.pop(key).lent for key in idle]
                 done = not self._entries
@@ -165,30 +164,24 @@ class Connections(Generic[K, C]):
                 return
 
 
-def _open_reader(via: MeshAddress) -> MeshReader:
-    return Reader(tower=via.tower, host=via.host)
-
-
-def _open_logs(_: None) -> LocalLogs:
-    return LocalLogs()
-
-
-_readers: Connections[MeshAddress, MeshReader] = Connections(_open_reader)
+_readers: Connections[MeshAddress, MeshReader] = Connections(
+    lambda address: Reader(tower=address.tower, host=address.host)
+)
 _clients: Connections[StoreLocation, StoreClient] = Connections(StoreClient)
-_logs: Connections[None, LocalLogs] = Connections(_open_logs)
+_logs: Connections[None, LocalLogs] = Connections(lambda _: LocalLogs())
 for _kept in (_readers, _clients, _logs):
     atexit.register(_kept.close)
     os.register_at_fork(after_in_child=_kept.forget)
 
 
-def lend(via: MeshAddress) -> AbstractContextManager[MeshReader]:
-    """A reader of the mesh that ``via`` leads into, from this process's own."""
-    return _readers.lend(via)
+def lend(address: MeshAddress) -> AbstractContextManager[MeshReader]:
+    """A reader of one mesh, from this process's own."""
+    return _readers.lend(address)
 
 
-def lend_client(place: StoreLocation) -> AbstractContextManager[StoreClient]:
+def lend_client(location: StoreLocation) -> AbstractContextManager[StoreClient]:
     """A client of one store, from this process's own."""
-    return _clients.lend(place)
+    return _clients.lend(location)
 
 
 def lend_logs() -> AbstractContextManager[LocalLogs]:

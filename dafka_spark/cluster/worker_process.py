@@ -19,8 +19,7 @@ def settle() -> None:
     takes longer than the task itself needs to start.  Does nothing outside of tasks, and only the
     first time in each process.
     """
-    if os.getpid() in _settled or TaskContext.get() is None:
-        return
-    _settled.add(os.getpid())
-    gc.collect()
-    gc.freeze()
+    if os.getpid() not in _settled and TaskContext.get() is not None:
+        _settled.add(os.getpid())
+        gc.collect()
+        gc.freeze()

@@ -1,12 +1,28 @@
-"""What tasks that write tell the driver."""
+"""What the driver and the tasks that write tell each other."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Final, NamedTuple
 
 from pyspark.sql.datasource import WriterCommitMessage
 
+from dafka_core.flight.store_location import StoreLocation
 from dafka_core.records import TopicPartition
+
+
+class PickedStore(NamedTuple):
+    """The store that the driver has picked, where all tasks of a batch write stage their rows.
+
+    ``locations`` are those of all stores, so that the tasks need not look for them.
+    """
+
+    store: str
+    locations: tuple[StoreLocation, ...]
+
+
+NOT_PICKED: Final = PickedStore("", ())
+"""Each task looks for stores itself, and commits what it writes."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,18 +1,15 @@
-"""A task's rows: which partitions they go to, and through which publishers.
+"""A task's rows: which partitions they go to, and through which writers.
 
-A writer's address is a partition, so that addresses must not be new in each micro-batch: they
-are made of what stays the same (the query, the topic, the task's number), and a writer goes on
-after the last record the stores have of its partition.
+A partition's address must not be new in each micro-batch: it is made of what stays the same (the
+query, the topic, the task's number), and a writer goes on after the last record of its partition.
 """
 
 from __future__ import annotations
 
-import time
 import uuid
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack
-from types import TracebackType
-from typing import Final, Protocol, Self
+from contextlib import AbstractContextManager, ExitStack
+from typing import Final, Protocol
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -20,6 +17,7 @@ from pyspark.sql.types import BinaryType, StringType, StructType
 
 from dafka_core.errors import ConfigError
 from dafka_core.records import TopicPartition
+from dafka_spark.cluster.timing import Deadline
 from dafka_spark.errors import ColumnError
 from dafka_spark.option_values import parse_name
 from dafka_spark.options import SinkOptions
@@ -29,38 +27,20 @@ ADDRESSES: Final = uuid.UUID("6f0c2c5e-5d0b-5c0e-9a55-0d6b1c7f3a46")
 """The namespace of the sink's addresses.  Fixed for ever: a query's partitions depend on it."""
 
 MAX_TOPICS: Final = 1000
-"""Topics in one task.  Each has a publisher with streams or sockets and threads of its own."""
-
-MIN_WAIT_S: Final = 0.001
-"""A publisher with no time left still looks once whether all is acknowledged."""
+"""Topics in one task: each has a writer with rows, and perhaps sockets and threads, of its own."""
 
 
-class PartitionWriter(Protocol):
+class PartitionWriter(AbstractContextManager["PartitionWriter"], Protocol):
     """What writing needs of a partition's writer."""
 
-    def publish_many(self, values: pa.Array) -> object:
+    def write(self, values: pa.Array) -> None:
         """Takes binary or string values without nulls."""
 
-    def finish(self, timeout_s: float) -> WrittenRange:
+    def finish(self, deadline: Deadline) -> WrittenRange:
         """Waits until all are acknowledged, or staged; says where."""
 
-    def __enter__(self) -> Self:
-        """Begins."""
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        """Ends the publisher."""
-
-
-Open = Callable[[TopicPartition], PartitionWriter]
-"""Takes a topic and an address."""
-
-
-def address(*parts: object) -> str:
+def partition_address(*parts: object) -> str:
     """The same address for the same parts: 32 upper-case hexadecimal digits."""
     return uuid.uuid5(ADDRESSES, "\0".join(map(str, parts))).hex.upper()
 
@@ -71,26 +51,20 @@ def check_columns(schema: StructType, options: SinkOptions) -> None:
         kind = field.dataType
         if field.name == "value":
             if not isinstance(kind, (BinaryType, StringType)):
-                raise ColumnError(
-                    "value",
-                    f"is {kind.simpleString()}, must be binary or string; "
-                    "make one of it, with to_json(struct(...)) for instance",
-                )
+                why = f"is {kind.simpleString()}, must be binary or string"
+                cure = "make one of it, with to_json(struct(...)) for instance"
+                raise ColumnError("value", f"{why}; {cure}")
         elif field.name != "topic":
-            raise ColumnError(
-                field.name,
-                "cannot be written: a record is a 'value', sent to a 'topic'; leave it out, or "
-                "make it part of 'value'",
-            )
+            why = "cannot be written: a record is a 'value', sent to a 'topic'"
+            raise ColumnError(field.name, f"{why}; leave it out, or make it part of 'value'")
         elif not isinstance(kind, StringType):
             raise ColumnError("topic", f"is {kind.simpleString()}, must be string")
     names = schema.fieldNames()
     if "value" not in names:
         raise ColumnError("value", f"is missing; the columns are {', '.join(names)}")
     if not options.topic and "topic" not in names:
-        raise ConfigError(
-            "topic", None, "name the topic with this option, or each row's with a column 'topic'"
-        )
+        why = "name the topic with this option, or each row's with a column 'topic'"
+        raise ConfigError("topic", None, why)
 
 
 def by_topic(batch: pa.RecordBatch, topic: str) -> Iterator[tuple[str, pa.Array]]:
@@ -119,72 +93,40 @@ def _whole(batch: pa.RecordBatch, name: str, cure: str) -> pa.Array:
     return column
 
 
-class PartitionWriters:
-    """The publishers of one task, by topic; ``stack`` closes them."""
-
-    def __init__(
-        self,
-        options: SinkOptions,
-        open_: Open,
-        address_of: Callable[[str], str],
-        stack: ExitStack,
-    ) -> None:
-        self._options = options
-        self._stack = stack
-        self._open = open_
-        self._address_of = address_of
-        self._publishers: dict[str, PartitionWriter] = {}
-        self._rows = 0
-
-    def publish(self, topic: str, values: pa.Array) -> None:
-        """Hands rows to the topic's publisher."""
-        if len(values):
-            self.opened(topic).publish_many(values)
-            self._rows += len(values)
-
-    def opened(self, topic: str) -> PartitionWriter:
-        """The topic's publisher, which is begun when there is none."""
-        publisher = self._publishers.get(topic)
-        if publisher is None:
-            if len(self._publishers) == MAX_TOPICS:
-                raise ColumnError(
-                    "topic", f"a task writes to more than {MAX_TOPICS} topics; repartition by topic"
-                )
-            opened = self._open(TopicPartition(topic, self._address_of(topic)))
-            publisher = self._publishers[topic] = self._stack.enter_context(opened)
-        return publisher
-
-    def finish(self) -> TaskCommit:
-        """Waits until everything is acknowledged, or staged.
-
-        Raises:
-            NotAcknowledgedError: it is not within ``deliveryTimeoutMs``.
-        """
-        deadline = time.monotonic() + self._options.delivery_timeout_s
-        ranges = [
-            publisher.finish(max(deadline - time.monotonic(), MIN_WAIT_S))
-            for publisher in self._publishers.values()
-        ]
-        return TaskCommit(self._rows, tuple(each for each in ranges if each.end > each.start))
-
-
 def write_rows(
     batches: Iterator[pa.RecordBatch],
     options: SinkOptions,
     address_of: Callable[[str], str],
-    open_: Open,
+    open_: Callable[[TopicPartition], PartitionWriter],
 ) -> TaskCommit:
-    """Publishes a task's rows, each batch once it is checked, and waits for the stores.
+    """Writes a task's rows, each batch once it is checked, and waits for the stores.
 
-    With exactly-once a topic known beforehand is opened before there are rows.  What cannot be
-    written is refused at once then, and a unit that was written before is found even if it has
-    no rows now.
+    With exactly-once a topic known beforehand is opened before there are rows: a query that cannot
+    be written is refused at once, and a transaction that was written before is found in any case.
+
+    Raises:
+        NotAcknowledgedError: stores do not have the rows within ``deliveryTimeoutMs``.
     """
+    writers: dict[str, PartitionWriter] = {}
+    row_count = 0
     with ExitStack() as stack:
-        publishers = PartitionWriters(options, open_, address_of, stack)
+
+        def writer_of(topic: str) -> PartitionWriter:
+            if topic not in writers:
+                if len(writers) == MAX_TOPICS:
+                    why = f"a task writes to more than {MAX_TOPICS} topics; repartition by topic"
+                    raise ColumnError("topic", why)
+                opened = open_(TopicPartition(topic, address_of(topic)))
+                writers[topic] = stack.enter_context(opened)
+            return writers[topic]
+
         if options.is_exact and options.topic:
-            publishers.opened(options.topic)
+            writer_of(options.topic)
         for batch in batches:
             for topic, values in list(by_topic(batch, options.topic)):
-                publishers.publish(topic, values)
-        return publishers.finish()
+                if len(values):
+                    writer_of(topic).write(values)
+                    row_count += len(values)
+        deadline = Deadline(options.delivery_timeout_s)
+        ranges = [writer.finish(deadline) for writer in writers.values()]
+    return TaskCommit(row_count, tuple(each for each in ranges if each.end > each.start))

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Iterator, Sequence
-from contextlib import closing
 from typing import Final
 
 import pyarrow as pa
@@ -21,16 +20,15 @@ from dafka_core.records import NO_VERSION, TopicPartition
 from dafka_spark.cluster.worker_process import settle
 from dafka_spark.options import SinkOptions
 from dafka_spark.sink import commit_coordinator
-from dafka_spark.sink.at_least_once import open_at_least_once
-from dafka_spark.sink.commit_coordinator import TransactionalWriterFactory
-from dafka_spark.sink.commit_messages import TaskCommit
-from dafka_spark.sink.task_writer import Open, PartitionWriter, address, check_columns, write_rows
+from dafka_spark.sink.commit_messages import NOT_PICKED, TaskCommit, WrittenRange
+from dafka_spark.sink.task_writer import check_columns, partition_address, write_rows
+from dafka_spark.sink.writer_factory import WriterFactory
 
 QUERY_ID: Final = "sql.streaming.queryId"
 BATCH_ID: Final = "streaming.sql.batchId"
 SPECULATION: Final = "spark.speculation"
-"""Local properties of a task: Spark hands the session's settings, the query's id and the number of
-its micro-batch on in them.  Nothing else that runs before the first row sees the settings."""
+"""Local properties of a task, in which Spark hands on the session's settings, the query's id and
+its micro-batch's number.  Nothing else that runs before the first row sees the settings."""
 
 
 class _Writer:
@@ -41,30 +39,25 @@ class _Writer:
         self._options = options
 
     def _write(
-        self, batches: Iterator[pa.RecordBatch], writer_id: str, task: TaskContext, open_: Open
+        self, batches: Iterator[pa.RecordBatch], writer_id: str, factory: WriterFactory
     ) -> TaskCommit:
-        task_number = task.partitionId()
-        written = write_rows(
-            batches, self._options, lambda topic: address(writer_id, topic, task_number), open_
-        )
+        task_number = _task().partitionId()
+        with factory:
+            written = write_rows(
+                batches,
+                self._options,
+                lambda topic: partition_address(writer_id, topic, task_number),
+                factory.open,
+            )
         settle()
         return written
-
-    def _write_repeatable(
-        self, batches: Iterator[pa.RecordBatch], writer_id: str, task: TaskContext
-    ) -> TaskCommit:
-        def open_(tp: TopicPartition) -> PartitionWriter:
-            return open_at_least_once(self._options, tp)
-
-        return self._write(batches, writer_id, task, open_)
 
 
 def _task() -> TaskContext:
     """The running task; refuses speculation, which runs a task twice at the same time.
 
-    Both attempts would write to one partition.  With at-least-once a store keeps the first record
-    it sees of each offset, and acknowledged rows of one attempt could be the other's; with
-    exactly-once each attempt would end the other.
+    Both attempts would write to one partition, where each would end the other.  In the mesh a store
+    keeps the first record that it sees of each offset: rows of one could pass for the other's.
     """
     task = TaskContext.get()
     if task is None:
@@ -90,49 +83,37 @@ class DafkaBatchWriter(_Writer, DataSourceArrowWriter):
         if overwrite:
             raise ConfigError("mode", "overwrite", "a topic only grows; use mode('append')")
         self._write_id = uuid.uuid4().hex
-        self._pick = commit_coordinator.NO_PICK
+        self._picked = NOT_PICKED
 
     def begin(self) -> None:
-        """Picks the store where all tasks stage their rows (driver).
-
-        Raises:
-            ConfigError: exactly-once cannot be had.
-        """
+        """Picks the store where all tasks stage their rows, or refuses (driver)."""
         if self._options.is_exact:
-            self._pick = commit_coordinator.pick_store(self._options)
+            self._picked = commit_coordinator.pick_store(self._options)
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> TaskCommit:
         """Writes the rows of one task; a second attempt goes on in the first one's partition."""
-        task = _task()
-        query_id = task.getLocalProperty(QUERY_ID)
-        writer_id = query_id or self._write_id
-        if not self._options.is_exact:
-            return self._write_repeatable(iterator, writer_id, task)
-        goes_on = bool(query_id)
-        opener = TransactionalWriterFactory(
-            self._options, NO_VERSION, pick=self._pick, goes_on=goes_on
-        )
-        with closing(opener):
-            return self._write(iterator, writer_id, task, opener)
+        query_id = _task().getLocalProperty(QUERY_ID)
+        picked = self._picked
+        factory = WriterFactory(self._options, picked=picked, goes_on=bool(query_id))
+        return self._write(iterator, query_id or self._write_id, factory)
 
     def commit(self, messages: Sequence[WriterCommitMessage | None]) -> None:
         """Makes everything visible at once (driver)."""
         if self._options.is_exact:
-            ranges = [each for message in _written(messages) for each in message.ranges]
-            commit_coordinator.commit(self._options, self._pick, ranges)
+            commit_coordinator.commit(self._options, self._picked, _ranges(messages))
 
     def abort(self, messages: Sequence[WriterCommitMessage | None]) -> None:
         """Gives up what tasks have staged, also those that were killed (driver)."""
         if not self._options.is_exact:
             return
-        ranges = [each for message in _written(messages) for each in message.ranges]
+        ranges = _ranges(messages)
         topics = {self._options.topic, *(each.tp.topic for each in ranges)} - {""}
         partitions = [
-            TopicPartition(topic, address(self._write_id, topic, task_number))
+            TopicPartition(topic, partition_address(self._write_id, topic, task_number))
             for topic in sorted(topics)
             for task_number in range(len(messages))
         ]
-        commit_coordinator.discard(self._options, self._pick, ranges, partitions)
+        commit_coordinator.discard(self._options, self._picked, ranges, partitions)
 
 
 class DafkaStreamWriter(_Writer, DataSourceStreamArrowWriter):
@@ -148,11 +129,10 @@ class DafkaStreamWriter(_Writer, DataSourceStreamArrowWriter):
         batch_id = task.getLocalProperty(BATCH_ID)
         if not query_id or not batch_id:
             raise RuntimeError("Spark did not tell the task which query and batch it belongs to")
-        if not self._options.is_exact:
-            return self._write_repeatable(iterator, query_id, task)
-        with closing(TransactionalWriterFactory(self._options, int(batch_id))) as opener:
-            return self._write(iterator, query_id, task, opener)
+        version = int(batch_id) if self._options.is_exact else NO_VERSION
+        return self._write(iterator, query_id, WriterFactory(self._options, version))
 
 
-def _written(messages: Sequence[WriterCommitMessage | None]) -> list[TaskCommit]:
-    return [message for message in messages if isinstance(message, TaskCommit)]
+def _ranges(messages: Sequence[WriterCommitMessage | None]) -> list[WrittenRange]:
+    written = [message for message in messages if isinstance(message, TaskCommit)]
+    return [each for message in written for each in message.ranges]

@@ -16,7 +16,7 @@ from dafka_core.errors import ConfigError
 from dafka_spark.cluster import connections
 from dafka_spark.options import EARLIEST, LATEST, SourceOptions
 from dafka_spark.source import offset_range_limit
-from dafka_spark.source.latest_offsets import look
+from dafka_spark.source.latest_offsets import fetch_latest_offsets
 from dafka_spark.source.range_planner import OffsetRange, planned
 from dafka_spark.source.range_reader import read_range
 
@@ -45,7 +45,7 @@ class DafkaBatchReader(DataSourceReader):
                 option ``fetch`` asks for what no store offers.
         """
         options = self._options
-        seen = look(options, self._connect, thorough=True)
+        seen = fetch_latest_offsets(options, self._connect, thorough=True)
         heads = options.selection.of(seen.infos)
         start = offset_range_limit.starting(options.starting_offsets or EARLIEST, heads)
         end = offset_range_limit.ending(options.ending_offsets or LATEST, heads)

@@ -55,8 +55,8 @@ def _offset(offset: int, info: PartitionInfo) -> int:
 
 
 def _beyond(key: TopicPartition, heads: Heads) -> str:
-    place = f"topic {key.topic!r}, partition {key.partition}"
+    location = f"topic {key.topic!r}, partition {key.partition}"
     if key not in heads:
-        return f"no store has {place}"
+        return f"no store has {location}"
     info = heads[key]
-    return f"{place} has offsets {info.earliest} up to, not including, {info.end}"
+    return f"{location} has offsets {info.earliest} up to, not including, {info.end}"

@@ -9,28 +9,24 @@ on that the one before it had reached.
 from __future__ import annotations
 
 import logging
-import time
 from collections.abc import Generator, Iterator, Sequence
 from dataclasses import replace
-from typing import Final, NamedTuple
+from typing import NamedTuple
 
 from dafka_core.errors import DafkaError, DataLossError, StoreUnreachableError
 from dafka_core.records import PartitionInfo, RecordBatch
+from dafka_spark.cluster.timing import Deadline
 from dafka_spark.errors import (
     FetchError,
     IncompleteBatchError,
     RetentionAheadError,
     SourceLossError,
-    StoreLostDataError,
 )
 from dafka_spark.options import SourceOptions
 from dafka_spark.source.data_loss import DataLossPolicy, judged
 from dafka_spark.source.latest_offsets import furthest
 from dafka_spark.source.range_planner import OffsetRange
 from dafka_spark.source.record_sources import NotHereError, RecordSource
-
-RETRY_S: Final = 0.2
-"""Between rounds, when nobody can be reached and there is no mesh that would wait for them."""
 
 _log = logging.getLogger("dafka_spark")
 
@@ -61,7 +57,7 @@ class RangeFetch:
         self._times = times
         self._policy = DataLossPolicy(options.fail_on_data_loss)
         self._at = wanted.start
-        self._progress_at = 0.0
+        self._patience = Deadline(options.fetch_timeout_s)
         self._denied = False
 
     def batches(self) -> Iterator[RecordBatch]:
@@ -73,13 +69,13 @@ class RangeFetch:
             FetchError: no place that option ``fetch`` allows gave them for ``fetchTimeoutMs``.
             FetchTimeoutError: nobody in the mesh sent them for ``fetchTimeoutMs``.
         """
-        self._progress_at = time.monotonic()
+        self._patience = Deadline(self._options.fetch_timeout_s)
         while self._at < self._wanted.end:
             begun = self._at
             failures = yield from self._round()
             if self._at > begun:
                 # Somebody had the next records; the others may have those that follow.
-                self._progress_at, self._denied = time.monotonic(), False
+                self._patience, self._denied = Deadline(self._options.fetch_timeout_s), False
                 continue
             loss = self._loss(failures)
             if loss is None:
@@ -131,29 +127,11 @@ class RangeFetch:
             self._note(way, error, failures)
 
     def _read(self, way: RecordSource, stop: int) -> Iterator[RecordBatch]:
+        # Each source checks what comes over its network, and ``CompletenessCheck`` everything.
         asked = replace(self._wanted, end=stop)
         for batch in way.read(asked, self._at, times=self._times):
-            if batch.offset > self._at:
-                raise self._hole(way, batch.offset)
-            if batch.offset < self._at or batch.end > stop:
-                raise self._wrong(way, batch.offset, "other records came than those asked for")
             self._at = batch.end
             yield batch
-        if self._at < stop:
-            raise self._wrong(way, None, "the reply ends before what was asked for")
-
-    def _hole(self, way: RecordSource, found: int) -> StoreLostDataError:
-        why = f"the records of {way.name} do not go on where those before them ended"
-        return StoreLostDataError(
-            *self._key, self._at, available=found, why=why, lost_end=min(found, self._wanted.end)
-        )
-
-    def _wrong(self, way: RecordSource, found: int | None, why: str) -> IncompleteBatchError:
-        wanted = self._wanted
-        why = f"{way.name}: {why}"
-        return IncompleteBatchError(
-            *self._key, wanted.start, wanted.end, expected=self._at, found=found, why=why
-        )
 
     def _note(self, way: RecordSource, error: DafkaError, failures: list[_Failure]) -> None:
         failures.append(_Failure(way, error))
@@ -187,9 +165,9 @@ class RangeFetch:
 
     def _wait(self) -> bool:
         """Waits a little, unless nothing has come for too long already."""
-        if time.monotonic() - self._progress_at >= self._options.fetch_timeout_s:
+        if self._patience.is_over:
             return False
-        time.sleep(RETRY_S)
+        self._patience.pause()
         return True
 
     def _meet(self, loss: DataLossError, failures: Sequence[_Failure]) -> None:
@@ -206,7 +184,7 @@ class RangeFetch:
                     raise self._denial(loss, failures) from loss
                 self._denied = True
                 return
-            waited_s = time.monotonic() - self._progress_at
+            waited_s = self._patience.waited_s
             away = self._away(failures)
             verdict = judged(self._key, at, end, held, away=away, waited_s=waited_s)
         assert verdict is not None  # the record reached is neither held nor beyond the range
@@ -221,8 +199,11 @@ class RangeFetch:
     def _denial(self, loss: DataLossError, failures: Sequence[_Failure]) -> DafkaError:
         if not all(isinstance(error, DataLossError) for _, error in failures):
             return self._failed(failures)
+        wanted = self._wanted
         why = f"stores say that they have it and do not give it ({loss})"
-        return self._wrong(failures[-1].way, None, why)
+        return IncompleteBatchError(
+            *self._key, wanted.start, wanted.end, expected=self._at, found=None, why=why
+        )
 
     def _held(self) -> PartitionInfo | None:
         """What all that can be asked have of the partition now."""

@@ -17,7 +17,7 @@ from dafka_spark.options import AUTO, MESH, RECORDS_PER_TASK, SourceOptions
 class HeldRange(NamedTuple):
     """What one store has of a partition: offsets ``earliest`` up to, not including, ``end``."""
 
-    place: StoreLocation
+    location: StoreLocation
     earliest: int
     end: int
 

@@ -46,9 +46,9 @@ class _OneStore:
     options: SourceOptions
 
     @property
-    def place(self) -> StoreLocation:
+    def location(self) -> StoreLocation:
         """Where it is."""
-        return self.hint.place
+        return self.hint.location
 
     @property
     def known(self) -> range:
@@ -57,7 +57,7 @@ class _OneStore:
 
     def held(self, wanted: OffsetRange) -> PartitionInfo | None:
         """See ``RecordSource``; the store itself says it."""
-        with connections.lend_client(self.place) as client:
+        with connections.lend_client(self.location) as client:
             infos = client.heads([wanted.topic], timeout_s=self.options.fetch_timeout_s)
         return _of(wanted, infos)
 
@@ -70,12 +70,12 @@ class LocalLogSource(_OneStore):
     @property
     def name(self) -> str:
         """Which log."""
-        return f"the log of store {self.place.store}"
+        return f"the log of store {self.location.store}"
 
     def read(self, wanted: OffsetRange, start: int, *, times: bool) -> Iterator[RecordBatch]:
         """See ``RecordSource``; raises ``NotHereError`` where the log cannot be mapped."""
         with connections.lend_logs() as logs:
-            log = logs.open(self.place)
+            log = logs.open(self.location)
             if log is None:
                 raise NotHereError(self._why_not())
             yield from log.read(
@@ -87,14 +87,13 @@ class LocalLogSource(_OneStore):
             )
 
     def _why_not(self) -> str:
-        place = self.place
-        if not place.directory:
+        location = self.location
+        if not location.directory:
             return "the store does not say where it is"
-        if not place.here:
+        if not location.here:
             return "it is on another machine"
-        return (
-            f"this process cannot read {place.directory}, or the store has been started anew there"
-        )
+        directory = location.directory
+        return f"this process cannot read {directory}, or the store has been started anew there"
 
 
 class FlightSource(_OneStore):
@@ -105,11 +104,11 @@ class FlightSource(_OneStore):
     @property
     def name(self) -> str:
         """Which store."""
-        return f"store {self.place.store} by Arrow Flight"
+        return f"store {self.location.store} by Arrow Flight"
 
     def read(self, wanted: OffsetRange, start: int, *, times: bool) -> Iterator[RecordBatch]:
         """See ``RecordSource``."""
-        with connections.lend_client(self.place) as client:
+        with connections.lend_client(self.location) as client:
             yield from client.read(
                 wanted.tp,
                 start,
@@ -142,7 +141,7 @@ class MeshSource:
         """See ``RecordSource``."""
         options = self.options
         limits = options.max_records_per_batch, options.max_bytes_per_batch
-        with self.connect(options.via) as source:
+        with self.connect(options.mesh_address) as source:
             batches = source.read(wanted.tp, start, wanted.end, timeout_s=options.fetch_timeout_s)
             if times:
                 written = source.times(
@@ -154,7 +153,7 @@ class MeshSource:
 
     def held(self, wanted: OffsetRange) -> PartitionInfo | None:
         """See ``RecordSource``."""
-        with self.connect(self.options.via) as source:
+        with self.connect(self.options.mesh_address) as source:
             infos = source.partitions([wanted.topic], timeout_s=self.options.fetch_timeout_s)
         return _of(wanted, infos)
 

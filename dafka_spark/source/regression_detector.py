@@ -64,7 +64,7 @@ class RegressionDetector:
             best = max(holders, key=lambda held: held.end)
             # Of those with as much the one that answers now will do.
             if known is None or best.end >= known.end:
-                self._witnesses[key] = _LastHolder(best.place.store, best.end)
+                self._witnesses[key] = _LastHolder(best.location.store, best.end)
 
     def pace(self) -> None:
         """Begins a trigger, which may look several times."""

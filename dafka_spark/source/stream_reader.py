@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any
 
 from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
 from pyspark.sql.streaming.datasource import (
@@ -23,11 +23,12 @@ from pyspark.sql.types import StructType
 
 from dafka_core.errors import ConfigError, StoreUnreachableError
 from dafka_core.records import PartitionInfo, TopicPartition
-from dafka_spark.cluster import connections
+from dafka_spark.cluster import connections, timing
+from dafka_spark.cluster.timing import Deadline
 from dafka_spark.options import LATEST, MESH, SourceOptions
 from dafka_spark.source import offset_range_limit
 from dafka_spark.source.data_loss import DataLossPolicy
-from dafka_spark.source.latest_offsets import OffsetsSnapshot, look
+from dafka_spark.source.latest_offsets import OffsetsSnapshot, fetch_latest_offsets
 from dafka_spark.source.range_planner import Holders, OffsetRange, planned, rate_limit
 from dafka_spark.source.range_reader import read_range
 from dafka_spark.source.regression_detector import RegressionDetector
@@ -35,14 +36,6 @@ from dafka_spark.source.source_offset import SourceOffset
 
 if TYPE_CHECKING:
     import pyarrow as pa
-
-
-LOOK_AGAIN_S: Final = 0.2
-"""Between looks, while stores are waited for."""
-
-HOLDERS_S: Final = 5.0
-"""How old what is known of the stores may be for a plan.  A query that reads only what there was
-asks for no heads, but stores come and go meanwhile."""
 
 
 class DafkaStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
@@ -172,20 +165,20 @@ class DafkaStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def _patient_look(self, *, thorough: bool) -> OffsetsSnapshot:
         """Waits for stores that may only be starting, where there is no other way to any."""
-        deadline = time.monotonic() + self._options.fetch_timeout_s
-        while True:
+        lost: StoreUnreachableError | None = None
+        for _ in Deadline(self._options.fetch_timeout_s).attempts():
             try:
-                return look(self._options, self._connect, thorough=thorough)
-            except StoreUnreachableError:
-                if time.monotonic() >= deadline:
-                    raise
-            time.sleep(LOOK_AGAIN_S)
+                return fetch_latest_offsets(self._options, self._connect, thorough=thorough)
+            except StoreUnreachableError as error:
+                lost = error
+        assert lost is not None  # there is one attempt at least
+        raise lost
 
     def _holders(self) -> Holders:
         """Who has what, as it was when the heads were asked for, or a moment ago."""
         if self._options.fetch == MESH:
             return {}
-        if self._seen is None or time.monotonic() - self._seen_at > HOLDERS_S:
+        if self._seen is None or time.monotonic() - self._seen_at > timing.RANGES_S:
             self._look()
         assert self._seen is not None
         return self._seen.holders
@@ -219,7 +212,7 @@ class DafkaStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def _looked_again(
         self, heads: offset_range_limit.Heads, keys: set[TopicPartition]
     ) -> offset_range_limit.Heads:
-        time.sleep(LOOK_AGAIN_S)
+        time.sleep(timing.LOOK_AGAIN_S)
         found = self._look()
         # Of all others what was seen before goes on to count: it may have been frozen.
         heads = {key: info for key, info in heads.items() if key not in keys}

@@ -80,20 +80,27 @@ def row_differences(
     """Where the rows called ``name`` are not the expected ones; ``key`` names a row."""
     wanted = {_key(row, key): row for row in expected}
     found: dict[tuple[object, ...], PartitionRow] = {}
-    places: dict[str, list[str]] = {"twice": [], "unexpected": [], "different": [], "missing": []}
+    store_locations: dict[str, list[str]] = {
+        "twice": [],
+        "unexpected": [],
+        "different": [],
+        "missing": [],
+    }
     for row in actual:
-        place = _key(row, key)
-        if place in found:
-            places["twice"].append(str(row))
-        elif place not in wanted:
-            places["unexpected"].append(str(row))
-        elif dict(wanted[place]) != dict(row):
-            places["different"].append(f"{row}, must be {wanted[place]}")
-        found[place] = row
-    places["missing"] = [str(row) for place, row in wanted.items() if place not in found]
+        location = _key(row, key)
+        if location in found:
+            store_locations["twice"].append(str(row))
+        elif location not in wanted:
+            store_locations["unexpected"].append(str(row))
+        elif dict(wanted[location]) != dict(row):
+            store_locations["different"].append(f"{row}, must be {wanted[location]}")
+        found[location] = row
+    store_locations["missing"] = [
+        str(row) for location, row in wanted.items() if location not in found
+    ]
     return [
         f"{name}: {len(rows)} rows {what}, such as {'; '.join(rows[:EXAMPLES])}"
-        for what, rows in places.items()
+        for what, rows in store_locations.items()
         if rows
     ]
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterator
-from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -18,15 +17,15 @@ from pyspark.sql.types import StringType, StructField, StructType
 from dafka_core import EmbeddedCluster
 from dafka_core.errors import ConfigError, FencedError
 from dafka_core.records import TopicPartition, TransactionState
-from dafka_spark.cluster import store_registry
+from dafka_spark.cluster.store_session import StoreSession
 from dafka_spark.sink import commit_coordinator, writers
-from dafka_spark.sink.commit_coordinator import TransactionalWriterFactory
 from dafka_spark.sink.commit_messages import TaskCommit
-from dafka_spark.sink.task_writer import address
+from dafka_spark.sink.task_writer import partition_address
+from dafka_spark.sink.writer_factory import WriterFactory
 from dafka_spark.sink.writers import BATCH_ID, QUERY_ID, DafkaBatchWriter
 from tests.spark.faults import RWLock, changed
 from tests.spark.topics import batch, texts
-from tests.spark.transactions import PATIENCE_S, held, numbers, options, texts_of
+from tests.spark.transactions import PATIENCE_S, held, numbers, options, soon, texts_of
 
 VALUES = StructType([StructField("value", StringType())])
 
@@ -64,8 +63,8 @@ class Job:
 
     def info(self, number: int) -> TransactionState:
         """What the picked store has of a task's partition."""
-        store = self.cluster.stores.index(self.writer._pick.store)
-        partition = address(self.writer._write_id, self.topic, number)
+        store = self.cluster.stores.index(self.writer._picked.store)
+        partition = partition_address(self.writer._write_id, self.topic, number)
         return held(self.cluster, self.topic, store, partition).info
 
     def seen(self) -> int:
@@ -75,10 +74,10 @@ class Job:
 
 def seen(cluster: EmbeddedCluster, topic: str) -> int:
     """How many records of a topic the store that has most of it shows."""
-    with closing(store_registry.StoreRegistry(options(cluster).via)) as found:
+    with StoreSession(options(cluster).mesh_address) as session:
         return max(
             sum(info.end for info in client.heads([topic], timeout_s=PATIENCE_S))
-            for client in found.anew()
+            for client in session.refresh()
         )
 
 
@@ -160,7 +159,7 @@ def test_a_task_run_twice_is_seen_once(
     job.task(0, numbers(0, 10))
     second = job.task(0, numbers(0, 10)[::-1])
     job.writer.commit([second])
-    partition = address(job.writer._write_id, topic, 0)
+    partition = partition_address(job.writer._write_id, topic, 0)
     assert held(shared, topic, 0, partition).values == texts_of(numbers(0, 10)[::-1])
 
 
@@ -201,7 +200,7 @@ def test_writes_of_one_query_go_on_in_its_partitions(
     for start in (0, 10):
         job = Job(monkeypatch, shared, topic)
         job.writer.commit([job.task(0, numbers(start, start + 10), query="q")])
-    found = held(shared, topic, 0, address("q", topic, 0))
+    found = held(shared, topic, 0, partition_address("q", topic, 0))
     assert found.values == texts_of(numbers(0, 20))
     assert found.info.transaction is None
 
@@ -212,18 +211,18 @@ def test_all_stores_have_it_and_the_picked_one_catches_up(
     with EmbeddedCluster(stores=2) as own:
         job = Job(monkeypatch, own, topic, acks="all")
         job.writer.commit([job.task(0, numbers(0, 10), query="q")])
-        partition = address("q", topic, 0)
+        partition = partition_address("q", topic, 0)
         for index in range(2):
             assert held(own, topic, index, partition).values == texts_of(numbers(0, 10))
-        picked = own.stores.index(job.writer._pick.store)
+        picked = own.stores.index(job.writer._picked.store)
         own.kill_store(picked)
-        opener = TransactionalWriterFactory(options(own), 0)
-        with opener(TopicPartition(topic, partition)) as publisher:
-            publisher.publish_many(numbers(10, 20))
-            publisher.finish(PATIENCE_S)
+        tp = TopicPartition(topic, partition)
+        with WriterFactory(options(own), 0) as factory, factory.open(tp) as writer:
+            writer.write(numbers(10, 20))
+            writer.finish(soon())
         own.start_store(picked)
-        with closing(store_registry.StoreRegistry(options(own).via)) as found:
-            found.anew()  # the store is at another port now
+        with StoreSession(options(own).mesh_address) as session:
+            session.refresh()  # the store is at another port now
         job.writer.commit([job.task(0, numbers(20, 30), query="q")])
         assert held(own, topic, picked, partition).values == texts_of(numbers(0, 30))
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import os
 import subprocess
+import sys
 import threading
 from pathlib import Path
 
@@ -115,6 +116,18 @@ def test_what_failed_is_closed_when_its_last_borrower_is_collected() -> None:
         raise failure
     gc.collect()
     assert opened.sources[0].closing.wait(20)
+
+
+def test_a_process_ends_though_a_borrower_was_abandoned() -> None:
+    program = (
+        "from dafka_spark.options import MeshAddress\n"
+        "from tests.spark.test_connections import Opened, abandon\n"
+        "opened = Opened()\n"
+        "abandon(opened, MeshAddress('a'))\n"
+        "opened.connections.close()\n"
+    )
+    done = subprocess.run([sys.executable, "-c", program], timeout=60, check=False)
+    assert done.returncode == 0
 
 
 def test_a_forked_process_does_not_use_its_parents_readers() -> None:

@@ -67,15 +67,15 @@ def options(fetch: str, **given: str) -> SourceOptions:
     return SourceOptions.of({"subscribe": "t", "fetch": fetch, "fetchtimeoutms": "2000", **given})
 
 
-def known(places: list[StoreLocation], end: int) -> tuple[HeldRange, ...]:
+def known(store_locations: list[StoreLocation], end: int) -> tuple[HeldRange, ...]:
     """Places that have been seen to have everything up to ``end``."""
-    return tuple(HeldRange(place, 0, end) for place in places)
+    return tuple(HeldRange(location, 0, end) for location in store_locations)
 
 
 def batches(
-    places: list[StoreLocation], start: int, end: int, given: SourceOptions, *names: str
+    store_locations: list[StoreLocation], start: int, end: int, given: SourceOptions, *names: str
 ) -> Iterator[pa.RecordBatch]:
-    wanted = OffsetRange("t", "A", start, end, known(places, end))
+    wanted = OffsetRange("t", "A", start, end, known(store_locations, end))
     schema = columns(*names) if names else full()
     return read_range(wanted, schema, given, HeardOf().connect)
 
@@ -148,10 +148,10 @@ def test_reading_goes_on_at_another_store(serve: Serve, used: list[str], fetch: 
     first, second = serve("first"), serve("second")
     for store in (first, second):
         store.add(A, 60_000, size_bytes=1_000)
-    places = [
+    store_locations = [
         StoreLocation(s.store, s.location.locations) for s in (first, second)
     ]  # not of this machine
-    found = batches(places, 0, 60_000, options(fetch), "value", "offset")
+    found = batches(store_locations, 0, 60_000, options(fetch), "value", "offset")
     table = [next(found)]
     first.stop()
     table.extend(found)
@@ -167,8 +167,8 @@ def test_reading_goes_on_over_the_mesh(serve: Serve, used: list[str]) -> None:
     store.add(A, 60_000, size_bytes=1_000)
     source = HeardOf()
     source.logs[A] = [value(offset, 1_000) for offset in range(60_000)]
-    place = StoreLocation("one", store.location.locations)
-    wanted = OffsetRange("t", "A", 0, 60_000, known([place], 60_000))
+    location = StoreLocation("one", store.location.locations)
+    wanted = OffsetRange("t", "A", 0, 60_000, known([location], 60_000))
     found = read_range(wanted, columns("offset", "value"), options("auto"), source.connect)
     table = [next(found)]
     store.stop()
@@ -208,12 +208,12 @@ def test_a_store_started_anew_is_not_local(serve: Serve, used: list[str]) -> Non
     """Who knows whether what lies in the directory now is what was planned to be read."""
     store = serve("one")
     store.add(A, 10)
-    place, port = store.location, store.port
+    location, port = store.location, store.port
     store.stop()
     store.start(port)
     with pytest.raises(FetchError, match=r"the store has been started anew"):
-        list(batches([place], 0, 10, options("local")))
-    assert sum(batch.num_rows for batch in batches([place], 0, 10, options("auto"))) == 10
+        list(batches([location], 0, 10, options("local")))
+    assert sum(batch.num_rows for batch in batches([location], 0, 10, options("auto"))) == 10
     assert used == ["store one by Arrow Flight"]
 
 
@@ -236,15 +236,15 @@ def test_a_log_that_is_merged_and_trimmed_while_it_is_read(tmp_path: Path) -> No
     rows = 0
     with started(command) as writer:
         first = said = told(writer)
-        place = StoreLocation.begin("one", ["grpc://127.0.0.1:1"], tmp_path)
+        location = StoreLocation.begin("one", ["grpc://127.0.0.1:1"], tmp_path)
         while rows < 300_000 or said.merged < first.merged + 20:
             said = told(writer)
-            rows += checked_rows(place, max(0, said.end - 20_000), said.end)
+            rows += checked_rows(location, max(0, said.end - 20_000), said.end)
 
 
-def checked_rows(place: StoreLocation, start: int, end: int) -> int:
+def checked_rows(location: StoreLocation, start: int, end: int) -> int:
     """Reads an appender's records from its log, and says how far it came before a trim."""
-    wanted = OffsetRange(appender.TOPIC, appender.PARTITION, start, end, known([place], end))
+    wanted = OffsetRange(appender.TOPIC, appender.PARTITION, start, end, known([location], end))
     given = options("local", maxrecordsperbatch="500")
     at, lost = start, None
     try:
@@ -286,7 +286,7 @@ def test_a_store_is_killed_in_the_middle_of_a_range(used: list[str]) -> None:
         reader = DafkaBatchReader(columns("offset", "value"), given)
         (part,) = reader.partitions()
         assert isinstance(part, OffsetRange)
-        stores = [held.place.store for held in part.held]
+        stores = [held.location.store for held in part.held]
         assert sorted(stores) == sorted(cluster.stores)
         found = reader.read(part)
         table = [next(found)]

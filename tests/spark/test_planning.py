@@ -129,7 +129,7 @@ def held(*bounds: tuple[str, int, int]) -> list[HeldRange]:
 
 
 def stores(item: OffsetRange) -> str:
-    return "".join(held.place.store for held in item.held)
+    return "".join(held.location.store for held in item.held)
 
 
 def who(

@@ -13,16 +13,17 @@ from pyspark.sql.types import StructType
 from dafka_core.errors import ConfigError, NotAcknowledgedError
 from dafka_core.records import TopicPartition
 from dafka_core.values import Values
+from dafka_spark.cluster.timing import Deadline
 from dafka_spark.errors import ColumnError
 from dafka_spark.options import SinkOptions
 from dafka_spark.sink import task_writer
 from dafka_spark.sink.commit_messages import TaskCommit, WrittenRange
-from dafka_spark.sink.task_writer import address, write_rows
+from dafka_spark.sink.task_writer import partition_address, write_rows
 from dafka_spark.sink.writers import DafkaBatchWriter
 
 
 class Ledger:
-    """Publishers in memory that say what they were told."""
+    """Writers in memory that say what they were told."""
 
     def __init__(self, failing: str = "") -> None:
         self.values: dict[str, list[bytes]] = {}
@@ -40,14 +41,14 @@ class PartitionWriter(contextlib.AbstractContextManager[Any]):
         self.ledger, self.topic, self.address = ledger, tp.topic, tp.partition
         self.end = 40
 
-    def publish_many(self, values: pa.Array) -> None:
+    def write(self, values: pa.Array) -> None:
         self.ledger.values.setdefault(self.topic, []).extend(Values.from_arrow(values))
         self.end += len(values)
 
-    def finish(self, timeout_s: float) -> WrittenRange:
-        assert timeout_s > 0
+    def finish(self, deadline: Deadline) -> WrittenRange:
+        assert deadline.left_s > 0
         if self.topic == self.ledger.failing:
-            raise NotAcknowledgedError(self.topic, self.address, 1, timeout_s)
+            raise NotAcknowledgedError(self.topic, self.address, 1, deadline.timeout_s)
         return WrittenRange(TopicPartition(self.topic, self.address), 40, self.end)
 
     def __exit__(self, *_: object) -> None:
@@ -95,7 +96,7 @@ def test_rows_go_to_their_topics_in_order() -> None:
         ({"topic": "t", "delivery": "at-least-once"}, []),
     ],
 )
-def test_publishers_that_no_row_needs(given: Any, opened: list[str]) -> None:
+def test_writers_that_no_row_needs(given: Any, opened: list[str]) -> None:
     empty = batch(value=pa.array([], pa.binary()), topic=pa.array([], pa.string()))
     for batches in ([], [empty]):
         ledger = Ledger()
@@ -159,9 +160,10 @@ def test_overwriting_is_refused() -> None:
 
 def test_addresses_are_stable() -> None:
     """Fixed for ever: a query that is started again must find its partitions."""
-    assert address("q", "t", 0) == "78311E34E56156E997FD5DB47EE34405"
+    assert partition_address("q", "t", 0) == "78311E34E56156E997FD5DB47EE34405"
     names = {
-        address(*parts) for parts in [("q", "t", 0), ("q", "t", 1), ("q", "u", 0), ("r", "t", 0)]
+        partition_address(*parts)
+        for parts in [("q", "t", 0), ("q", "t", 1), ("q", "u", 0), ("r", "t", 0)]
     }
     assert len(names) == 4
     assert all(len(name) == 32 and name == name.upper() for name in names)

@@ -1,19 +1,20 @@
-"""Units written by hand: publishers of one partition, and what stores have of it then."""
+"""Transactions written by hand: writers of one partition, and what stores have of it then."""
 
 from __future__ import annotations
 
 import dataclasses
-from contextlib import closing
 
 import pyarrow as pa
 
 from dafka_core import EmbeddedCluster
 from dafka_core.flight.store_client import StoreClient
 from dafka_core.records import TopicPartition, TransactionState
-from dafka_spark.cluster import store_registry
+from dafka_spark.cluster.store_session import StoreSession
+from dafka_spark.cluster.timing import Deadline
 from dafka_spark.options import SinkOptions
-from dafka_spark.sink.commit_coordinator import PickedStore, TransactionalWriterFactory
+from dafka_spark.sink.commit_messages import PickedStore
 from dafka_spark.sink.transactional_writer import TransactionalWriter
+from dafka_spark.sink.writer_factory import WriterFactory
 
 PARTITION = "0A3F8E1BBB578999443B8818C5851AFC"
 PATIENCE_S = 30.0
@@ -26,16 +27,27 @@ def options(cluster: EmbeddedCluster, **given: object) -> SinkOptions:
 def transaction(
     cluster: EmbeddedCluster,
     topic: str,
-    number: int,
+    version: int,
     store: str = "",
     partition: str = PARTITION,
     **given: object,
 ) -> TransactionalWriter:
     """What one attempt of a task opens.  The test's process keeps its clients."""
-    opener = TransactionalWriterFactory(
-        options(cluster, **given), number, pick=PickedStore(store, ())
-    )
-    return opener(TopicPartition(topic, partition))
+    factory = WriterFactory(options(cluster, **given), version, picked=PickedStore(store, ()))
+    writer = factory.open(TopicPartition(topic, partition))
+    assert isinstance(writer, TransactionalWriter)
+    return writer
+
+
+def soon() -> Deadline:
+    """What a writer has to finish in."""
+    return Deadline(PATIENCE_S)
+
+
+def host_of(cluster: EmbeddedCluster, writer: TransactionalWriter) -> int:
+    """The index of the store that hosts the writer's partition."""
+    assert writer.rows.host is not None
+    return cluster.stores.index(writer.rows.host.location.store)
 
 
 def numbers(start: int, stop: int) -> pa.Array:
@@ -60,8 +72,8 @@ def held(
 ) -> HeldRange:
     """What one store has."""
     store = cluster.stores[index]
-    with closing(store_registry.StoreRegistry(options(cluster).via)) as found:
-        (client,) = [each for each in found.anew() if each.location.store == store]
+    with StoreSession(options(cluster).mesh_address) as session:
+        (client,) = [each for each in session.refresh() if each.location.store == store]
         tp = TopicPartition(topic, partition)
         (info,) = client.transaction_states([tp], timeout_s=PATIENCE_S)
         return HeldRange(read(client, tp, info.end), info)

@@ -1,4 +1,4 @@
-"""Going on elsewhere: with places that fail as a test wants, no network."""
+"""Going on elsewhere: with sources that fail as a test wants, no network."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from dafka_core.errors import DafkaError, DataLossError, FetchTimeoutError, StoreUnreachableError
 from dafka_core.flight.store_location import StoreLocation, this_machine
 from dafka_core.records import PartitionInfo, RecordBatch, TopicPartition
+from dafka_spark.cluster import timing
 from dafka_spark.errors import (
     FetchError,
     HeadBehindError,
@@ -22,6 +23,7 @@ from dafka_spark.errors import (
     StoreLostDataError,
 )
 from dafka_spark.options import SourceOptions
+from dafka_spark.source.completeness import CompletenessCheck
 from dafka_spark.source.range_fetch import RangeFetch
 from dafka_spark.source.range_planner import HeldRange, OffsetRange
 from dafka_spark.source.record_sources import (
@@ -86,11 +88,16 @@ def options(fetch: str = "flight", **given: str) -> SourceOptions:
 def offsets(
     start: int, end: int, through: Sequence[RecordSource], given: SourceOptions | None = None
 ) -> list[int]:
-    fetch = RangeFetch(OffsetRange("t", "A", start, end), given or options(), through, times=False)
+    """The offsets that are read, counted as ``read_range`` counts them."""
+    wanted = OffsetRange("t", "A", start, end)
+    fetch = RangeFetch(wanted, given or options(), through, times=False)
+    completeness = CompletenessCheck(wanted, fetch.lost)
     found: list[int] = []
     for each in fetch.batches():
+        completeness.take(each.offset, each.count)
         assert each.values.to_list() == [b"%d" % n for n in range(each.offset, each.end)]
         found.extend(range(each.offset, each.end))
+    completeness.finish()
     return found
 
 
@@ -113,23 +120,26 @@ def test_the_next_place_goes_on_from_the_record_reached(
 
 @given(st.lists(st.lists(st.integers(0, 30), max_size=6), min_size=1, max_size=4))
 def test_not_a_record_is_lost_or_doubled(breaks: list[list[int]]) -> None:
-    places = [Scripted(breaks=list(each)) for each in breaks]
+    store_locations = [Scripted(breaks=list(each)) for each in breaks]
     given_options = options(fetchtimeoutms="60000")
     # Nobody is waited for as long as somebody makes progress.
-    places.append(Scripted(step=3))
-    assert offsets(0, 100, places, given_options) == list(range(100))
+    store_locations.append(Scripted(step=3))
+    assert offsets(0, 100, store_locations, given_options) == list(range(100))
 
 
 def test_a_place_that_comes_back_is_waited_for() -> None:
-    place = Scripted(breaks=[10, 0, 0])
-    assert offsets(0, 30, [place], options(fetchtimeoutms="20000")) == list(range(30))
-    assert place.asked == [0, 10, 10, 10]
+    location = Scripted(breaks=[10, 0, 0])
+    assert offsets(0, 30, [location], options(fetchtimeoutms="20000")) == list(range(30))
+    assert location.asked == [0, 10, 10, 10]
 
 
 def test_places_that_stay_away_are_an_error() -> None:
-    places = [Scripted(breaks=[0] * 99, name="here"), Scripted(breaks=[5, *[0] * 99], name="there")]
+    store_locations = [
+        Scripted(breaks=[0] * 99, name="here"),
+        Scripted(breaks=[5, *[0] * 99], name="there"),
+    ]
     with pytest.raises(FetchError, match=r"offsets 5 to 30 .* fetch = flight: here: .*; there: "):
-        offsets(0, 30, places)
+        offsets(0, 30, store_locations)
 
 
 def test_no_place_is_an_error() -> None:
@@ -142,33 +152,33 @@ def test_what_one_place_lacks_another_may_have() -> None:
 
 
 def test_trimmed_is_what_every_place_lacks(caplog: pytest.LogCaptureFixture) -> None:
-    places = [Scripted(earliest=40), Scripted(earliest=20)]
+    store_locations = [Scripted(earliest=40), Scripted(earliest=20)]
     says = r"^\[DAFKA_RETENTION_AHEAD\] .* offset 0 was asked for, offset 20 on is available"
     with pytest.raises(RetentionAheadError, match=says) as caught:
-        offsets(0, 60, places, options(fetchtimeoutms="60000"))  # nobody waits for it
+        offsets(0, 60, store_locations, options(fetchtimeoutms="60000"))  # nobody waits for it
     assert (caught.value.wanted, caught.value.earliest) == (0, 20)
     with caplog.at_level(logging.WARNING):
-        found = offsets(0, 60, places, options(failondataloss="false"))
+        found = offsets(0, 60, store_locations, options(failondataloss="false"))
     assert found == list(range(20, 60))
     assert "offsets 0 to 20 (exclusive) are left out, as failOnDataLoss is false" in caplog.text
     assert "Start a store that still has the records" in caplog.text
-    assert offsets(0, 10, places, options(failondataloss="false")) == []
+    assert offsets(0, 10, store_locations, options(failondataloss="false")) == []
 
 
 def test_what_cannot_be_reached_is_not_lost() -> None:
-    places = [Scripted(earliest=20), Scripted(breaks=[0] * 99)]
+    store_locations = [Scripted(earliest=20), Scripted(breaks=[0] * 99)]
     with pytest.raises(FetchError, match=r"connection lost"):
-        offsets(0, 60, places, options(failondataloss="false"))
+        offsets(0, 60, store_locations, options(failondataloss="false"))
 
 
 def test_an_end_that_nobody_has(caplog: pytest.LogCaptureFixture) -> None:
-    places = [Scripted(end=30), Scripted(end=40)]
+    store_locations = [Scripted(end=30), Scripted(end=40)]
     says = r"^\[DAFKA_STORE_LOST_DATA\] .* offset 40 was asked for, nothing is available"
     with pytest.raises(StoreLostDataError, match=says) as caught:
-        offsets(0, 60, places)
+        offsets(0, 60, store_locations)
     assert (caught.value.wanted, caught.value.end, caught.value.lost_end) == (40, 40, 60)
     with caplog.at_level(logging.WARNING):
-        assert offsets(0, 60, places, options(failondataloss="false")) == list(range(40))
+        assert offsets(0, 60, store_locations, options(failondataloss="false")) == list(range(40))
     assert "offsets 40 to 60 (exclusive) are left out" in caplog.text
 
 
@@ -181,16 +191,16 @@ def test_an_end_that_looks_lower_for_a_moment() -> None:
             return super().read(wanted, start, times=times)
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("dafka_spark.source.range_fetch.RETRY_S", 0.01)
+        patch.setattr(timing, "LOOK_AGAIN_S", 0.01)
         patient = options(fetchtimeoutms="60000")
         assert offsets(0, 60, [Growing(end=30), Scripted(end=40)], patient) == list(range(60))
 
 
 def test_a_partition_that_no_place_knows() -> None:
-    place = Scripted(end=0, there=False)
+    location = Scripted(end=0, there=False)
     with pytest.raises(PartitionVanishedError, match=r"^\[DAFKA_PARTITION_VANISHED\] .*no store"):
-        offsets(5, 60, [place])
-    assert offsets(5, 60, [place], options(failondataloss="false")) == []
+        offsets(5, 60, [location])
+    assert offsets(5, 60, [location], options(failondataloss="false")) == []
 
 
 def test_a_store_that_had_more_and_is_away() -> None:
@@ -212,30 +222,41 @@ def test_a_store_that_had_more_and_is_away() -> None:
         offsets(40, 60, through[1:], auto)
 
 
-@pytest.mark.parametrize("wrong", [[batch(0, 9)], [batch(0, 5)] * 2, []])
-def test_replies_are_not_believed(wrong: list[RecordBatch]) -> None:
+@pytest.mark.parametrize(
+    "wrong", [[batch(0, 9)], [batch(0, 5)] * 2, [batch(0, 5), batch(7, 8)], [batch(1, 8)]]
+)
+def test_a_source_is_not_believed(wrong: list[RecordBatch]) -> None:
+    """Whatever its mistake is, wrong rows go nowhere."""
+
     class Wrong(Scripted):
         def read(self, wanted: OffsetRange, start: int, *, times: bool) -> Iterator[RecordBatch]:
             yield from wrong
 
-    assert offsets(0, 8, [Wrong(), Scripted()]) == list(range(8))
     for fail in ("true", "false"):
-        with pytest.raises(IncompleteBatchError, match=r"^\[DAFKA_INCOMPLETE_BATCH\] .*a place"):
-            offsets(0, 8, [Wrong()], options(failondataloss=fail))
+        for through in ([Wrong()], [Wrong(), Scripted()]):
+            with pytest.raises(IncompleteBatchError, match=r"^\[DAFKA_INCOMPLETE_BATCH\] "):
+                offsets(0, 8, through, options(failondataloss=fail))
 
 
-def test_a_hole_in_what_a_store_has() -> None:
-    class Holed(Scripted):
+@pytest.mark.parametrize("first", [[], [batch(0, 5)]])
+def test_a_source_that_ends_early(first: list[RecordBatch]) -> None:
+    class Short(Scripted):
         def read(self, wanted: OffsetRange, start: int, *, times: bool) -> Iterator[RecordBatch]:
-            if start < 5:
-                yield batch(start, 5)
-            yield batch(max(start, 7), wanted.end)
+            yield from first if start == 0 else []
 
-    assert offsets(0, 9, [Holed(), Scripted()]) == list(range(9))
-    with pytest.raises(StoreLostDataError, match=r"offset 5 was asked for, offset 7 on is avail"):
-        offsets(0, 9, [Holed()])
-    lenient = options(failondataloss="false")
-    assert offsets(0, 9, [Holed()], lenient) == [0, 1, 2, 3, 4, 7, 8]
+    assert offsets(0, 8, [Short(), Scripted()]) == list(range(8))
+    for fail in ("true", "false"):
+        with pytest.raises(FetchError, match=r"no store that can be read so has them"):
+            offsets(0, 8, [Short()], options(failondataloss=fail))
+
+
+def test_records_that_no_store_has_between_those_that_there_are() -> None:
+    through = [Scripted(end=40, known=range(40)), Scripted(earliest=60, known=range(60, 100))]
+    says = r"offset 40 was asked for, offset 60 on is available"
+    with pytest.raises(RetentionAheadError, match=says):
+        offsets(0, 100, through)
+    found = offsets(0, 100, through, options(failondataloss="false"))
+    assert found == [*range(40), *range(60, 100)]
 
 
 def test_a_store_that_says_it_has_what_it_does_not_give() -> None:
@@ -270,9 +291,9 @@ def test_the_mesh_is_asked_for_what_no_place_has() -> None:
             asked.append((start, wanted.end))
             return super().read(wanted, start, times=times)
 
-    place = Scripted(earliest=10, end=60, known=range(10, 60))
-    assert offsets(0, 100, [place, Mesh(memory.connect, auto)], auto) == list(range(100))
-    assert (asked, place.asked) == ([(0, 10), (60, 100)], [10])
+    location = Scripted(earliest=10, end=60, known=range(10, 60))
+    assert offsets(0, 100, [location, Mesh(memory.connect, auto)], auto) == list(range(100))
+    assert (asked, location.asked) == ([(0, 10), (60, 100)], [10])
     # Where the place has gone meanwhile the mesh is asked for its part, too.
     asked.clear()
     gone = Scripted(breaks=[0] * 9, known=range(10, 60))
@@ -295,12 +316,12 @@ def test_what_is_known_of_a_place_may_be_old(known: range) -> None:
 def test_whatever_places_have_and_are_known_for(
     given_places: list[tuple[int, int, int, int, list[int]]],
 ) -> None:
-    places = []
+    store_locations = []
     for a, b, c, d, breaks in given_places:
         known = range(min(c, d), max(c, d))
-        places.append(Scripted(min(a, b), max(a, b), list(breaks), known=known))
+        store_locations.append(Scripted(min(a, b), max(a, b), list(breaks), known=known))
     everything = Scripted(step=3, known=range(0))
-    assert offsets(0, 100, [*places, everything], options(fetchtimeoutms="60000")) == list(
+    assert offsets(0, 100, [*store_locations, everything], options(fetchtimeoutms="60000")) == list(
         range(100)
     )
 
@@ -347,14 +368,14 @@ def test_ways(fetch: str, kinds: list[type]) -> None:
 
 
 @pytest.mark.parametrize(
-    ("place", "says"),
+    ("location", "says"),
     [
         (StoreLocation("A", ()), "does not say where it is"),
         (StoreLocation("A", (), "/nowhere", "another", "s"), "on another machine"),
         (StoreLocation("A", (), "/nowhere", this_machine(), "s"), "cannot read /nowhere"),
     ],
 )
-def test_why_a_log_is_not_local(place: StoreLocation, says: str) -> None:
+def test_why_a_log_is_not_local(location: StoreLocation, says: str) -> None:
     local = options("local")
     with pytest.raises(FetchError, match=rf"fetch = local: the log of store A: .*{says}"):
-        offsets(0, 60, ways([HeldRange(place, 0, 60)], local, MemorySource().connect), local)
+        offsets(0, 60, ways([HeldRange(location, 0, 60)], local, MemorySource().connect), local)

@@ -12,11 +12,11 @@ from pyspark.sql.streaming.datasource import ReadAllAvailable
 
 from dafka_core.errors import ConfigError, StoreUnreachableError
 from dafka_core.records import PartitionInfo, TopicPartition
+from dafka_spark.cluster import timing
 from dafka_spark.options import SourceOptions
 from dafka_spark.schema import full
-from dafka_spark.source import latest_offsets
 from dafka_spark.source.batch_reader import DafkaBatchReader
-from dafka_spark.source.latest_offsets import OffsetsSnapshot, look
+from dafka_spark.source.latest_offsets import OffsetsSnapshot, fetch_latest_offsets
 from dafka_spark.source.range_planner import OffsetRange
 from dafka_spark.source.stream_reader import DafkaStreamReader
 from tests.spark.stores import HeardOf, Served
@@ -39,11 +39,11 @@ def options(**given: str) -> SourceOptions:
 
 
 def seen(source: HeardOf, *, thorough: bool = False, **given: str) -> OffsetsSnapshot:
-    return look(options(**given), source.connect, thorough=thorough)
+    return fetch_latest_offsets(options(**given), source.connect, thorough=thorough)
 
 
 def holders(found: OffsetsSnapshot) -> dict[str, tuple[int, int]]:
-    return {held.place.store: (held.earliest, held.end) for held in found.holders[A]}
+    return {held.location.store: (held.earliest, held.end) for held in found.holders[A]}
 
 
 def test_the_furthest_head_and_the_longest_memory(serve: Serve) -> None:
@@ -116,7 +116,7 @@ def test_a_store_that_only_the_mesh_reaches_is_asked_there_after_a_while(
     gone.stop()
     assert seen(source).infos[0].end == 9  # the first look is over the mesh, too
     assert seen(source).infos[0].end == 5
-    monkeypatch.setattr(latest_offsets, "GRACE_S", 0.0)
+    monkeypatch.setattr(timing, "UNREACHABLE_S", 0.0)
     assert seen(source).infos[0].end == 9
 
 
@@ -124,15 +124,15 @@ def test_a_store_that_has_been_started_anew_is_described_anew(serve: Serve) -> N
     store = serve("one")
     store.add(A, 5)
     source = HeardOf([store])
-    before = seen(source).holders[A][0].place
+    before = seen(source).holders[A][0].location
     store.stop()
     store.start()
-    after = seen(source).holders[A][0].place
+    after = seen(source).holders[A][0].location
     assert after.session != before.session
     store.stop()
     store.start(store.port)
     # Nothing announces it, but a query that maps logs must know.
-    assert seen(source, fetch="local").holders[A][0].place.session == store.location.session
+    assert seen(source, fetch="local").holders[A][0].location.session == store.location.session
 
 
 def test_nobody_answers(serve: Serve) -> None:
@@ -209,7 +209,7 @@ def test_plans_name_the_places(serve: Serve) -> None:
     source.add(B, 10)
     given = options(maxrecordsperpartition="50")
     parts: list[Any] = DafkaBatchReader(full(), given, source.connect).partitions()
-    assert [(p.partition, p.start, p.end, [h.place.store for h in p.held]) for p in parts] == [
+    assert [(p.partition, p.start, p.end, [h.location.store for h in p.held]) for p in parts] == [
         ("A", 0, 50, ["first", "second"]),
         ("A", 50, 100, ["second", "first"]),
         ("B", 0, 10, []),
@@ -246,7 +246,7 @@ def test_an_offset_never_goes_backwards(serve: Serve) -> None:
     assert after["topics"] == {"t": {"A": 110}}
     (part,) = stream.partitions(offset, after)
     assert part == OffsetRange("t", "A", 100, 110)
-    assert [held.place.store for held in part.held] == ["behind"]
+    assert [held.location.store for held in part.held] == ["behind"]
 
 
 def test_places_are_not_in_the_checkpoint(serve: Serve) -> None:
@@ -269,13 +269,13 @@ def test_a_replayed_batch_is_planned_by_a_new_reader(serve: Serve) -> None:
     start = first.initialOffset()
     end = first.latestOffset(start, ReadAllAvailable())
     (part,) = stream_of(source).partitions(start, end)
-    assert [held.place.store for held in part.held] == ["one"]
+    assert [held.location.store for held in part.held] == ["one"]
 
 
 def test_places_of_a_long_available_now_are_renewed(
     serve: Serve, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("dafka_spark.source.stream_reader.HOLDERS_S", 0.0)
+    monkeypatch.setattr(timing, "RANGES_S", 0.0)
     first, second = serve("first"), serve("second")
     for store in (first, second):
         store.add(A, 100)
@@ -286,7 +286,7 @@ def test_places_of_a_long_available_now_are_renewed(
     end = stream.latestOffset(start, ReadAllAvailable())
     source.served[:] = [second]
     (part,) = stream.partitions(start, end)
-    assert [held.place.store for held in part.held] == ["second"]
+    assert [held.location.store for held in part.held] == ["second"]
 
 
 def test_the_same_tasks_whatever_stores_there_are(serve: Serve) -> None:
@@ -308,7 +308,7 @@ def test_the_same_tasks_whatever_stores_there_are(serve: Serve) -> None:
     replay = stream_of(source, **given)
     again: list[Any] = replay.partitions(replay.initialOffset(), end)
     assert again == plan
-    assert [[held.place.store for held in p.held] for p in again] == [["part"], ["part"], [], []]
+    assert [[held.location.store for held in p.held] for p in again] == [["part"], ["part"], [], []]
     assert [rows_of(replay, p) for p in again] == before
 
 

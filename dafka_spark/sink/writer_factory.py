@@ -1,0 +1,129 @@
+"""Which writer a task's partition gets: transactional, or the mesh where there are no stores."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from contextlib import suppress
+
+import pyarrow as pa
+
+from dafka_core import Producer
+from dafka_core.closing import Closing
+from dafka_core.errors import ConfigError, StoreUnreachableError
+from dafka_core.flight.store_client import StoreClient
+from dafka_core.records import NO_VERSION, TopicPartition
+from dafka_spark.cluster import timing
+from dafka_spark.cluster.store_session import StoreSession
+from dafka_spark.cluster.timing import Deadline
+from dafka_spark.option_values import ALL, ALL_STORES
+from dafka_spark.options import SinkOptions
+from dafka_spark.sink.commit_messages import NOT_PICKED, PickedStore, WrittenRange
+from dafka_spark.sink.task_writer import PartitionWriter
+from dafka_spark.sink.transactional_writer import TaskSetup, TransactionalWriter
+
+
+class WriterFactory(Closing):
+    """Opens the writers of one task; to be closed.
+
+    Args:
+        version, picked: see ``TaskSetup``.
+        goes_on: whether other stores may have more of the partitions than the picked one.
+    """
+
+    def __init__(
+        self,
+        options: SinkOptions,
+        version: int = NO_VERSION,
+        *,
+        picked: PickedStore = NOT_PICKED,
+        goes_on: bool = False,
+    ) -> None:
+        session = StoreSession(options.mesh_address, picked.locations)
+        self._task = TaskSetup(options, session, {}, version, picked.store)
+        self._goes_on = goes_on
+
+    def close(self) -> None:
+        """Gives the stores' clients back."""
+        self._task.session.close()
+
+    def open(self, tp: TopicPartition) -> PartitionWriter:
+        """The writer of one partition.
+
+        Raises:
+            ConfigError: exactly-once cannot be had, or all stores are to acknowledge and there
+                is none to count them by.
+            StoreUnreachableError: the store that was picked is not there.
+        """
+        options, session, *_ = self._task
+        if not options.is_exact:
+            return self._open_at_least_once(tp)
+        deadline = Deadline(options.delivery_timeout_s)
+        known = session.require(options.acks, deadline)
+        if self._task.picked and self._goes_on:
+            known = self._catch_up(known, tp, deadline)
+        return TransactionalWriter(tp, self._task, known, deadline)
+
+    def _open_at_least_once(self, tp: TopicPartition) -> PartitionWriter:
+        """A transaction without a version; where too few stores take one, the mesh."""
+        options, session, *_ = self._task
+        for find in (session.current, session.refresh):
+            known = find()
+            if len(known) >= max(options.acks, 1):
+                # Until those that do not answer are given up, and those that do are taken.
+                deadline = Deadline(timing.SILENT_S + timing.LOOK_AGAIN_S)
+                with suppress(StoreUnreachableError):
+                    return TransactionalWriter(tp, self._task, known, deadline)
+        if options.acks == ALL_STORES:
+            why = "counts stores with Arrow Flight, and none answers: name a number"
+            raise ConfigError("acks", ALL, why)
+        return MeshWriter(tp, options)
+
+    def _catch_up(
+        self, known: Sequence[StoreClient], tp: TopicPartition, deadline: Deadline
+    ) -> list[StoreClient]:
+        """Waits until the picked store has what any other has of the partition; the stores then."""
+
+        def end_at(client: StoreClient) -> int:
+            return client.transaction_states([tp], timeout_s=timing.ANSWER_S)[0].end
+
+        store = self._task.picked
+        for heard, lost in self._task.session.looks(known, end_at, deadline):
+            why = "it is not there"
+            picked = [client for client, _ in heard if client.location.store == store]
+            if picked and lost is None:
+                end = max(found for _, found in heard)
+                with suppress(StoreUnreachableError):
+                    has = picked[0].wait(tp, end, timeout_s=deadline.left_s)
+                    if has >= end:
+                        return [client for client, _ in heard]
+                    why = f"it has the partition up to {has}, another store up to {end}"
+        raise lost or StoreUnreachableError(store, why)
+
+
+class MeshWriter:
+    """Publishes one partition to the mesh, where stores of any kind take it: at least once."""
+
+    def __init__(self, tp: TopicPartition, options: SinkOptions) -> None:
+        self._tp = tp
+        where = {"tower": options.tower, "host": options.host, "address": tp.partition}
+        self._producer = Producer(tp.topic, **where, acks=options.acks)
+        self._start = self._producer.next_offset
+
+    def write(self, values: pa.Array) -> None:
+        """Takes binary or string values without nulls."""
+        self._producer.publish_many(values)
+
+    def finish(self, deadline: Deadline) -> WrittenRange:
+        """Waits until all rows are acknowledged.
+
+        Raises:
+            NotAcknowledgedError: they are not until the deadline.
+        """
+        self._producer.flush(deadline.left_s)
+        return WrittenRange(self._tp, self._start, self._producer.next_offset)
+
+    def __enter__(self) -> MeshWriter:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self._producer.__exit__(*error)
