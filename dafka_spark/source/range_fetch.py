@@ -23,6 +23,7 @@ from dafka_spark.errors import (
     SourceLossError,
 )
 from dafka_spark.options import SourceOptions
+from dafka_spark.source.completeness import checked_reply, incomplete
 from dafka_spark.source.data_loss import DataLossPolicy, judged
 from dafka_spark.source.latest_offsets import furthest
 from dafka_spark.source.range_planner import OffsetRange
@@ -127,9 +128,9 @@ class RangeFetch:
             self._note(way, error, failures)
 
     def _read(self, way: RecordSource, stop: int) -> Iterator[RecordBatch]:
-        # Each source checks what comes over its network, and ``CompletenessCheck`` everything.
-        asked = replace(self._wanted, end=stop)
-        for batch in way.read(asked, self._at, times=self._times):
+        asked = replace(self._wanted, start=self._at, end=stop)
+        reply = way.read(asked, self._at, times=self._times)
+        for batch in checked_reply(way.name, asked, reply):
             self._at = batch.end
             yield batch
 
@@ -199,11 +200,8 @@ class RangeFetch:
     def _denial(self, loss: DataLossError, failures: Sequence[_Failure]) -> DafkaError:
         if not all(isinstance(error, DataLossError) for _, error in failures):
             return self._failed(failures)
-        wanted = self._wanted
         why = f"stores say that they have it and do not give it ({loss})"
-        return IncompleteBatchError(
-            *self._key, wanted.start, wanted.end, expected=self._at, found=None, why=why
-        )
+        return incomplete(self._wanted, self._at, None, why)
 
     def _held(self) -> PartitionInfo | None:
         """What all that can be asked have of the partition now."""

@@ -92,7 +92,9 @@ class LocalLogSource(_OneStore):
             return "the store does not say where it is"
         if not location.here:
             return "it is on another machine"
-        return f"this process cannot read {location.directory}, or the store has been started anew there"
+        return (
+            f"this process cannot read {location.directory}, or the store has been restarted there"
+        )
 
 
 class FlightSource(_OneStore):

@@ -183,10 +183,8 @@ def test_an_end_that_looks_lower_for_a_moment() -> None:
             self.end += 1
             return super().read(wanted, start, times=times)
 
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("dafka_spark.source.range_fetch.RETRY_S", 0.01)
-        patient = options(fetchtimeoutms="60000")
-        assert offsets(0, 60, [Growing(end=30), Scripted(end=40)], patient) == list(range(60))
+    patient = options(fetchtimeoutms="60000")
+    assert offsets(0, 60, [Growing(end=50), Scripted(end=55)], patient) == list(range(60))
 
 
 def test_a_partition_that_no_place_knows() -> None:
@@ -350,7 +348,7 @@ def test_ways(fetch: str, kinds: list[type]) -> None:
 
 
 @pytest.mark.parametrize(
-    ("place", "says"),
+    ("location", "says"),
     [
         (StoreLocation("A", ()), "does not say where it is"),
         (StoreLocation("A", (), "/nowhere", "another", "s"), "on another machine"),

@@ -12,11 +12,11 @@ from pyspark.sql.streaming.datasource import ReadAllAvailable
 
 from dafka_core.errors import ConfigError, StoreUnreachableError
 from dafka_core.records import PartitionInfo, TopicPartition
+from dafka_spark.cluster import timing
 from dafka_spark.options import SourceOptions
 from dafka_spark.schema import full
-from dafka_spark.source import latest_offsets
 from dafka_spark.source.batch_reader import DafkaBatchReader
-from dafka_spark.source.latest_offsets import OffsetsSnapshot, look
+from dafka_spark.source.latest_offsets import OffsetsSnapshot, fetch_latest_offsets
 from dafka_spark.source.range_planner import OffsetRange
 from dafka_spark.source.stream_reader import DafkaStreamReader
 from tests.spark.stores import HeardOf, Served
@@ -39,7 +39,7 @@ def options(**given: str) -> SourceOptions:
 
 
 def seen(source: HeardOf, *, thorough: bool = False, **given: str) -> OffsetsSnapshot:
-    return look(options(**given), source.connect, thorough=thorough)
+    return fetch_latest_offsets(options(**given), source.connect, thorough=thorough)
 
 
 def holders(found: OffsetsSnapshot) -> dict[str, tuple[int, int]]:
@@ -116,7 +116,7 @@ def test_a_store_that_only_the_mesh_reaches_is_asked_there_after_a_while(
     gone.stop()
     assert seen(source).infos[0].end == 9  # the first look is over the mesh, too
     assert seen(source).infos[0].end == 5
-    monkeypatch.setattr(latest_offsets, "GRACE_S", 0.0)
+    monkeypatch.setattr(timing, "UNREACHABLE_S", 0.0)
     assert seen(source).infos[0].end == 9
 
 
@@ -194,7 +194,7 @@ def test_a_log_that_no_store_tells_of(serve: Serve, monkeypatch: pytest.MonkeyPa
     store.add(A, 5)
     assert store._service is not None
     monkeypatch.setattr(
-        store._service, "place", type(store.location)("one", store.location.locations)
+        store._service, "location", type(store.location)("one", store.location.locations)
     )
     with pytest.raises(ConfigError, match=r"'fetch' = 'local': no store says where its log is"):
         seen(HeardOf([store]), fetch="local")
@@ -275,7 +275,7 @@ def test_a_replayed_batch_is_planned_by_a_new_reader(serve: Serve) -> None:
 def test_places_of_a_long_available_now_are_renewed(
     serve: Serve, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("dafka_spark.source.stream_reader.HOLDERS_S", 0.0)
+    monkeypatch.setattr(timing, "RANGES_S", 0.0)
     first, second = serve("first"), serve("second")
     for store in (first, second):
         store.add(A, 100)

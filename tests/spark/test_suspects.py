@@ -13,10 +13,10 @@ import pytest
 
 from dafka_core.errors import DafkaError, StoreUnreachableError
 from dafka_core.records import TopicPartition
+from dafka_spark.cluster import timing
 from dafka_spark.errors import HeadBehindError, PartitionVanishedError, StoreLostDataError
 from dafka_spark.options import SourceOptions
 from dafka_spark.schema import full
-from dafka_spark.source import stream_reader as streams
 from dafka_spark.source.range_planner import OffsetRange
 from dafka_spark.source.stream_reader import DafkaStreamReader
 from tests.spark.memory import MemorySource
@@ -180,7 +180,7 @@ def test_a_query_that_looks_seldom_waits_for_stores(
     source: MemorySource, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Looks that lie an hour apart are no patience: both may fall into a moment."""
-    monkeypatch.setattr(streams, "LOOK_AGAIN_S", 0.01)
+    monkeypatch.setattr(timing, "LOOK_AGAIN_S", 0.01)
     stream = reader(source, fetchtimeoutms="300")
     first = everything(stream)
     kept = list(source.logs[A])
