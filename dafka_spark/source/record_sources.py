@@ -9,7 +9,7 @@ from typing import Protocol
 from dafka_core.errors import DafkaError
 from dafka_core.flight.limits import MAX_BATCH_BYTES, MAX_BATCH_RECORDS
 from dafka_core.flight.store_location import StoreLocation
-from dafka_core.records import PartitionInfo, RecordBatch, coalesce
+from dafka_core.records import PartitionInfo, RecordBatch, TopicPartition, coalesce
 from dafka_spark.cluster import connections
 from dafka_spark.options import AUTO, FLIGHT, LOCAL, MESH, SourceOptions
 from dafka_spark.source.mesh_batches import with_times
@@ -27,11 +27,11 @@ class RecordSource(Protocol):
     def known(self) -> range | None:
         """The offsets it was seen to have when the batch was planned; None: it may have any."""
 
-    def read(self, wanted: OffsetRange, start: int, *, times: bool) -> Iterator[RecordBatch]:
-        """The records of a range from ``start`` on; ``times`` says whether theirs are needed."""
+    def read(self, wanted: OffsetRange, *, times: bool) -> Iterator[RecordBatch]:
+        """The records of a range; ``times`` says whether theirs are needed."""
 
-    def held(self, wanted: OffsetRange) -> PartitionInfo | None:
-        """What there is of the range's partition now."""
+    def held(self, tp: TopicPartition) -> PartitionInfo | None:
+        """What there is of a partition now."""
 
 
 class NotHereError(DafkaError):
@@ -55,11 +55,11 @@ class _OneStore:
         """See ``RecordSource``."""
         return range(self.hint.earliest, self.hint.end)
 
-    def held(self, wanted: OffsetRange) -> PartitionInfo | None:
+    def held(self, tp: TopicPartition) -> PartitionInfo | None:
         """See ``RecordSource``; the store itself says it."""
         with connections.lend_client(self.location) as client:
-            infos = client.heads([wanted.topic], timeout_s=self.options.fetch_timeout_s)
-        return _of(wanted, infos)
+            infos = client.heads([tp.topic], timeout_s=self.options.fetch_timeout_s)
+        return _of(tp, infos)
 
 
 class LocalLogSource(_OneStore):
@@ -72,7 +72,7 @@ class LocalLogSource(_OneStore):
         """Which log."""
         return f"the log of store {self.location.store}"
 
-    def read(self, wanted: OffsetRange, start: int, *, times: bool) -> Iterator[RecordBatch]:
+    def read(self, wanted: OffsetRange, *, times: bool) -> Iterator[RecordBatch]:
         """See ``RecordSource``; raises ``NotHereError`` where the log cannot be mapped."""
         with connections.lend_logs() as logs:
             log = logs.open(self.location)
@@ -80,7 +80,7 @@ class LocalLogSource(_OneStore):
                 raise NotHereError(self._why_not())
             yield from log.read(
                 wanted.tp,
-                start,
+                wanted.start,
                 wanted.end,
                 max_records=self.options.max_records_per_batch,
                 max_bytes=self.options.max_bytes_per_batch,
@@ -107,12 +107,12 @@ class FlightSource(_OneStore):
         """Which store."""
         return f"store {self.location.store} by Arrow Flight"
 
-    def read(self, wanted: OffsetRange, start: int, *, times: bool) -> Iterator[RecordBatch]:
+    def read(self, wanted: OffsetRange, *, times: bool) -> Iterator[RecordBatch]:
         """See ``RecordSource``."""
         with connections.lend_client(self.location) as client:
             yield from client.read(
                 wanted.tp,
-                start,
+                wanted.start,
                 wanted.end,
                 times=times,
                 # A store sends no more than a block at a time.
@@ -138,25 +138,27 @@ class MeshSource:
     def known(self) -> None:
         """See ``RecordSource``."""
 
-    def read(self, wanted: OffsetRange, start: int, *, times: bool) -> Iterator[RecordBatch]:
+    def read(self, wanted: OffsetRange, *, times: bool) -> Iterator[RecordBatch]:
         """See ``RecordSource``."""
         options = self.options
         limits = options.max_records_per_batch, options.max_bytes_per_batch
         with self.connect(options.mesh_address) as source:
-            batches = source.read(wanted.tp, start, wanted.end, timeout_s=options.fetch_timeout_s)
+            batches = source.read(
+                wanted.tp, wanted.start, wanted.end, timeout_s=options.fetch_timeout_s
+            )
             if times:
                 written = source.times(
-                    wanted.tp, start, wanted.end, timeout_s=options.fetch_timeout_s
+                    wanted.tp, wanted.start, wanted.end, timeout_s=options.fetch_timeout_s
                 )
                 batches = with_times(batches, written)
             for batch in coalesce(batches, *limits):
                 yield from batch.split(*limits)
 
-    def held(self, wanted: OffsetRange) -> PartitionInfo | None:
+    def held(self, tp: TopicPartition) -> PartitionInfo | None:
         """See ``RecordSource``."""
         with self.connect(self.options.mesh_address) as source:
-            infos = source.partitions([wanted.topic], timeout_s=self.options.fetch_timeout_s)
-        return _of(wanted, infos)
+            infos = source.partitions([tp.topic], timeout_s=self.options.fetch_timeout_s)
+        return _of(tp, infos)
 
 
 def ways(
@@ -173,5 +175,5 @@ def ways(
     return found
 
 
-def _of(wanted: OffsetRange, infos: Sequence[PartitionInfo]) -> PartitionInfo | None:
-    return next((info for info in infos if info.partition == wanted.partition), None)
+def _of(tp: TopicPartition, infos: Sequence[PartitionInfo]) -> PartitionInfo | None:
+    return next((info for info in infos if info.tp == tp), None)

@@ -27,7 +27,6 @@ from dafka_spark.cluster import connections, timing
 from dafka_spark.cluster.deadline import Deadline
 from dafka_spark.options import LATEST, MESH, SourceOptions
 from dafka_spark.source import offset_range_limit
-from dafka_spark.source.data_loss import DataLossPolicy
 from dafka_spark.source.latest_offsets import OffsetsSnapshot, fetch_latest_offsets
 from dafka_spark.source.range_planner import Holders, OffsetRange, planned, rate_limit
 from dafka_spark.source.range_reader import read_range
@@ -50,12 +49,11 @@ class DafkaStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._schema = schema
         self._options = options.for_stream()
         self._connect = connect
-        self._policy = DataLossPolicy(options.fail_on_data_loss)
         self._frozen: offset_range_limit.Heads | None = None
         self._seen: OffsetsSnapshot | None = None
         self._seen_at = 0.0
         self._furthest: dict[TopicPartition, int] = {}
-        self._suspects = RegressionDetector(self._options)
+        self._regressions = RegressionDetector(options)
         self._refused: ConfigError | None = None
 
     def initialOffset(self) -> dict[str, Any]:
@@ -157,7 +155,7 @@ class DafkaStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         thorough = thorough or self._seen is None
         seen = self._seen = self._patient_look(thorough=thorough)
         self._seen_at = time.monotonic()
-        self._suspects.note(seen)
+        self._regressions.take(seen)
         heads = self._options.selection.of(seen.infos)
         for key, info in heads.items():
             self._furthest[key] = max(info.end, self._furthest.get(key, 0))
@@ -189,7 +187,7 @@ class DafkaStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             return info.earliest
         position = begin.positions[key]
         # What is lost fails in the task that reads it, after it has asked every store.
-        return position if self._policy.fail else max(position, info.earliest)
+        return position if self._options.fail_on_data_loss else max(position, info.earliest)
 
     def _trusted_heads(self, begin: SourceOffset) -> offset_range_limit.Heads:
         """The heads, without partitions that look wrong and may look right in a moment.
@@ -197,26 +195,16 @@ class DafkaStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         A query that reads only what there is now, or that looks seldom, waits for them here.
         """
         heads = self._heads()
-        self._suspects.pace()
-        while True:
-            verdicts = self._suspects.check(begin.positions, heads)
-            for loss in verdicts.due:
-                self._policy.meet(loss)
-            if not verdicts.waiting:
-                return heads
-            if self._frozen is None and not self._suspects.slow:
+        self._regressions.begin_trigger()
+        while waiting := self._regressions.check(begin.positions, heads):
+            if self._frozen is None and not self._regressions.is_slow:
                 # The next trigger looks again.
-                return {key: heads[key] for key in heads if key not in verdicts.waiting}
-            heads = self._looked_again(heads, verdicts.waiting)
-
-    def _looked_again(
-        self, heads: offset_range_limit.Heads, keys: set[TopicPartition]
-    ) -> offset_range_limit.Heads:
-        time.sleep(timing.LOOK_AGAIN_S)
-        found = self._look()
-        # Of all others what was seen before goes on to count: it may have been frozen.
-        heads = {key: info for key, info in heads.items() if key not in keys}
-        heads |= {key: found[key] for key in keys if key in found}
-        if self._frozen is not None:
-            self._frozen = heads
+                return {tp: heads[tp] for tp in heads if tp not in waiting}
+            time.sleep(timing.LOOK_AGAIN_S)
+            found = self._look()
+            # Of all others what was seen before goes on to count: it may have been frozen.
+            heads = {tp: heads[tp] for tp in heads if tp not in waiting}
+            heads |= {tp: found[tp] for tp in waiting if tp in found}
+            if self._frozen is not None:
+                self._frozen = heads
         return heads

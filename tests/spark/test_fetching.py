@@ -55,12 +55,13 @@ class Scripted:
     known: range | None = range(1_000)
     there: bool = True
 
-    def held(self, wanted: OffsetRange) -> PartitionInfo | None:
+    def held(self, tp: TopicPartition) -> PartitionInfo | None:
         if self.breaks:
             raise self.error
         return PartitionInfo("t", "A", self.earliest, self.end) if self.there else None
 
-    def read(self, wanted: OffsetRange, start: int, *, times: bool) -> Iterator[RecordBatch]:
+    def read(self, wanted: OffsetRange, *, times: bool) -> Iterator[RecordBatch]:
+        start = wanted.start
         self.asked.append(start)
         stop = start + self.breaks.pop(0) if self.breaks else None
         if start < self.earliest:
@@ -149,7 +150,7 @@ def test_trimmed_is_what_every_place_lacks(caplog: pytest.LogCaptureFixture) -> 
     says = r"^\[DAFKA_RETENTION_AHEAD\] .* offset 0 was asked for, offset 20 on is available"
     with pytest.raises(RetentionAheadError, match=says) as caught:
         offsets(0, 60, store_locations, options(fetchtimeoutms="60000"))  # nobody waits for it
-    assert (caught.value.wanted, caught.value.earliest) == (0, 20)
+    assert (caught.value.wanted, caught.value.available) == (0, 20)
     with caplog.at_level(logging.WARNING):
         found = offsets(0, 60, store_locations, options(failondataloss="false"))
     assert found == list(range(20, 60))
@@ -179,9 +180,9 @@ def test_an_end_that_looks_lower_for_a_moment() -> None:
     """A store that starts, or that is catching up, is waited for."""
 
     class Growing(Scripted):
-        def read(self, wanted: OffsetRange, start: int, *, times: bool) -> Iterator[RecordBatch]:
+        def read(self, wanted: OffsetRange, *, times: bool) -> Iterator[RecordBatch]:
             self.end += 1
-            return super().read(wanted, start, times=times)
+            return super().read(wanted, times=times)
 
     patient = options(fetchtimeoutms="60000")
     assert offsets(0, 60, [Growing(end=50), Scripted(end=55)], patient) == list(range(60))
@@ -201,7 +202,7 @@ def test_a_store_that_had_more_and_is_away() -> None:
     auto = options("auto")
 
     class Mesh(MeshSource):
-        def read(self, wanted: OffsetRange, start: int, *, times: bool) -> Iterator[RecordBatch]:
+        def read(self, wanted: OffsetRange, *, times: bool) -> Iterator[RecordBatch]:
             raise DataLossError("t", "A", 40, 0, "the partition ends at 40 in every store")
 
     through: list[RecordSource] = [Scripted(breaks=[0] * 9), Mesh(memory.connect, auto)]
@@ -216,7 +217,7 @@ def test_a_store_that_had_more_and_is_away() -> None:
 @pytest.mark.parametrize("wrong", [[batch(0, 9)], [batch(0, 5)] * 2, []])
 def test_replies_are_not_believed(wrong: list[RecordBatch]) -> None:
     class Wrong(Scripted):
-        def read(self, wanted: OffsetRange, start: int, *, times: bool) -> Iterator[RecordBatch]:
+        def read(self, wanted: OffsetRange, *, times: bool) -> Iterator[RecordBatch]:
             yield from wrong
 
     assert offsets(0, 8, [Wrong(), Scripted()]) == list(range(8))
@@ -227,10 +228,10 @@ def test_replies_are_not_believed(wrong: list[RecordBatch]) -> None:
 
 def test_a_hole_in_what_a_store_has() -> None:
     class Holed(Scripted):
-        def read(self, wanted: OffsetRange, start: int, *, times: bool) -> Iterator[RecordBatch]:
-            if start < 5:
-                yield batch(start, 5)
-            yield batch(max(start, 7), wanted.end)
+        def read(self, wanted: OffsetRange, *, times: bool) -> Iterator[RecordBatch]:
+            if wanted.start < 5:
+                yield batch(wanted.start, 5)
+            yield batch(max(wanted.start, 7), wanted.end)
 
     assert offsets(0, 9, [Holed(), Scripted()]) == list(range(9))
     with pytest.raises(StoreLostDataError, match=r"offset 5 was asked for, offset 7 on is avail"):
@@ -241,9 +242,9 @@ def test_a_hole_in_what_a_store_has() -> None:
 
 def test_a_store_that_says_it_has_what_it_does_not_give() -> None:
     class Denying(Scripted):
-        def read(self, wanted: OffsetRange, start: int, *, times: bool) -> Iterator[RecordBatch]:
+        def read(self, wanted: OffsetRange, *, times: bool) -> Iterator[RecordBatch]:
             yield from ()
-            raise DataLossError("t", "A", start, None, "I have not")
+            raise DataLossError("t", "A", wanted.start, None, "I have not")
 
     for fail in ("true", "false"):
         with pytest.raises(IncompleteBatchError, match=r"do not give it .*I have not"):
@@ -267,9 +268,9 @@ def test_the_mesh_is_asked_for_what_no_place_has() -> None:
     asked: list[tuple[int, int]] = []
 
     class Mesh(MeshSource):
-        def read(self, wanted: OffsetRange, start: int, *, times: bool) -> Iterator[RecordBatch]:
-            asked.append((start, wanted.end))
-            return super().read(wanted, start, times=times)
+        def read(self, wanted: OffsetRange, *, times: bool) -> Iterator[RecordBatch]:
+            asked.append((wanted.start, wanted.end))
+            return super().read(wanted, times=times)
 
     location = Scripted(earliest=10, end=60, known=range(10, 60))
     assert offsets(0, 100, [location, Mesh(memory.connect, auto)], auto) == list(range(100))

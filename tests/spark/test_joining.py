@@ -52,7 +52,7 @@ def read(
     given = {"maxrecordsperbatch": str(max_records), "maxbytesperbatch": str(max_bytes)}
     way = MeshSource(source.connect, SourceOptions.of({"subscribe": "t", **given}))
     end = batches[-1].end if batches else 5
-    return list(way.read(OffsetRange(*TP, 5, end), 5, times=written is not None))
+    return list(way.read(OffsetRange(*TP, 5, end), times=written is not None))
 
 
 LISTS = st.lists(st.lists(st.binary(max_size=12), min_size=1, max_size=9), max_size=9)

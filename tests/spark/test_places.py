@@ -48,9 +48,9 @@ def used(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     for kind in (LocalLogSource, FlightSource, MeshSource):
 
         def spied(
-            way: Any, wanted: OffsetRange, start: int, *, times: bool, original: Any = kind.read
+            way: Any, wanted: OffsetRange, *, times: bool, original: Any = kind.read
         ) -> Iterator[Any]:
-            for batch in original(way, wanted, start, times=times):
+            for batch in original(way, wanted, times=times):
                 if found[-1:] != [way.name]:
                     found.append(way.name)
                 yield batch
@@ -130,9 +130,9 @@ def test_only_times_that_are_read_are_asked_for(serve: Serve, used: list[str]) -
     asked: list[bool] = []
     original = LocalLogSource.read
 
-    def spied(way: Any, wanted: OffsetRange, start: int, *, times: bool) -> Iterator[Any]:
+    def spied(way: Any, wanted: OffsetRange, *, times: bool) -> Iterator[Any]:
         asked.append(times)
-        return original(way, wanted, start, times=times)
+        return original(way, wanted, times=times)
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(LocalLogSource, "read", spied)
