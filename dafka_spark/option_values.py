@@ -89,7 +89,7 @@ def parse_assign(value: Any) -> frozenset[TopicPartition]:
     )
 
 
-def parse_bound(value: Any) -> OffsetRangeLimit:
+def parse_offset_range_limit(value: Any) -> OffsetRangeLimit:
     """``earliest``, ``latest`` or JSON with an offset for partitions."""
     form = f'must be {EARLIEST}, {LATEST} or JSON like {{"topic": {{"partition": 1000}}}}'
     word = str(value).strip().lower()

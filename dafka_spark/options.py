@@ -23,14 +23,14 @@ from dafka_spark.option_values import (
     OffsetRangeLimit,
     parse_acks,
     parse_assign,
-    parse_bound,
     parse_name,
     parse_names,
+    parse_offset_range_limit,
     parse_pattern,
     parse_tower,
     parse_word,
 )
-from dafka_spark.source.topic_selection import TopicSelection
+from dafka_spark.topic_selection import TopicSelection
 
 __all__ = ["EARLIEST", "LATEST", "MeshAddress", "SinkOptions", "SourceOptions", "SparkOptions"]
 
@@ -152,13 +152,13 @@ class SourceOptions(SparkOptions):
         'default) or `{"topic": {"partition": offset}}` with -2 for earliest and -1 for latest; '
         "partitions not named, and those that appear later, start at their first record",
         kind="word or JSON",
-        parse=parse_bound,
+        parse=parse_offset_range_limit,
     )
     ending_offsets: OffsetRangeLimit | None = option(  # noqa: RUF009 -- a field
         None,
         "batches only, where to end (exclusive): `latest` (default) or JSON with offsets or -1",
         kind="word or JSON",
-        parse=parse_bound,
+        parse=parse_offset_range_limit,
     )
     max_offsets_per_trigger: int | None = option(
         None,

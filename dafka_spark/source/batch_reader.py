@@ -15,9 +15,9 @@ from pyspark.sql.types import StructType
 from dafka_core.errors import ConfigError
 from dafka_spark.cluster import connections
 from dafka_spark.options import EARLIEST, LATEST, SourceOptions
-from dafka_spark.source import offset_range_limit
 from dafka_spark.source.latest_offsets import fetch_latest_offsets
-from dafka_spark.source.range_planner import OffsetRange, planned
+from dafka_spark.source.offset_range_limit import ending_offsets, starting_offsets
+from dafka_spark.source.range_planner import OffsetRange, plan_tasks
 from dafka_spark.source.range_reader import read_range
 
 if TYPE_CHECKING:
@@ -45,23 +45,18 @@ class DafkaBatchReader(DataSourceReader):
                 option ``fetch`` asks for what no store offers.
         """
         options = self._options
-        seen = fetch_latest_offsets(options, self._connect, thorough=True)
-        heads = options.selection.of(seen.infos)
-        start = offset_range_limit.starting(options.starting_offsets or EARLIEST, heads)
-        end = offset_range_limit.ending(options.ending_offsets or LATEST, heads)
-        for key in heads:
-            if start[key] > end[key]:
-                raise ConfigError(
-                    "endingOffsets",
-                    end[key],
-                    f"topic {key.topic!r}, partition {key.partition} starts after it, at "
-                    f"{start[key]}",
-                )
-        ranges = [OffsetRange(*key, start[key], end[key]) for key in heads]
-        return list(planned(ranges, seen.holders, options))
+        snapshot = fetch_latest_offsets(options, self._connect, thorough=True)
+        heads = options.selection.of(snapshot.infos)
+        start = starting_offsets(options.starting_offsets or EARLIEST, heads)
+        end = ending_offsets(options.ending_offsets or LATEST, heads)
+        for tp in heads:
+            if start[tp] > end[tp]:
+                where = f"topic {tp.topic!r}, partition {tp.partition}"
+                why = f"{where} starts after it, at {start[tp]}"
+                raise ConfigError("endingOffsets", end[tp], why)
+        ranges = [OffsetRange(*tp, start[tp], end[tp]) for tp in heads]
+        return list(plan_tasks(ranges, snapshot.holders, options))
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        """The rows of one range.  Spark makes ``InputPartition(None)`` of no ranges: no rows."""
-        if not isinstance(partition, OffsetRange):
-            return iter(())
+        """The rows of one range."""
         return read_range(partition, self._schema, self._options, self._connect)

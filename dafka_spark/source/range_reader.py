@@ -10,34 +10,37 @@ from collections.abc import Iterator
 
 import numpy as np
 import pyarrow as pa
+from pyspark.sql.datasource import InputPartition
 from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import StructType
 
 from dafka_core.records import RecordBatch
+from dafka_core.values import Longs
 from dafka_spark.cluster.connections import Connect
 from dafka_spark.cluster.worker_process import settle
 from dafka_spark.options import SourceOptions
 from dafka_spark.source.completeness import CompletenessCheck
-from dafka_spark.source.mesh_batches import UNKNOWN_US
 from dafka_spark.source.range_fetch import RangeFetch
 from dafka_spark.source.range_planner import OffsetRange
-from dafka_spark.source.record_sources import ways
+from dafka_spark.source.record_sources import UNKNOWN_US, open_sources
 
 
 def read_range(
-    wanted: OffsetRange, schema: StructType, options: SourceOptions, connect: Connect
+    wanted: InputPartition, schema: StructType, options: SourceOptions, connect: Connect
 ) -> Iterator[pa.RecordBatch]:
     """The records of one range, in order and complete, with ``schema``'s columns.
 
     Raises:
-        SourceLossError: records are gone, and option ``failOnDataLoss`` is true.
+        SourceLossError: records are lost, and option ``failOnDataLoss`` is true.
         IncompleteBatchError: the rows are not all those of the range.
-        FetchError: no place that option ``fetch`` allows gave them for ``fetchTimeoutMs``.
-        FetchTimeoutError: nobody in the mesh sent them for ``fetchTimeoutMs``.
+        FetchError: no source that option ``fetch`` allows gave them for ``fetchTimeoutMs``.
+        FetchTimeoutError: no node of the mesh sent them for ``fetchTimeoutMs``.
     """
+    if not isinstance(wanted, OffsetRange):
+        return  # Spark makes ``InputPartition(None)`` of a batch without ranges
     arrow = ArrowBatches(wanted, schema)
-    open_ways = ways(wanted.held, options, connect)
-    fetch = RangeFetch(wanted, options, open_ways, times="timestamp" in arrow.schema.names)
+    sources = open_sources(wanted.held, options, connect)
+    fetch = RangeFetch(wanted, options, sources, times="timestamp" in arrow.schema.names)
     completeness = CompletenessCheck(wanted, fetch.lost)
     for batch in fetch.batches():
         rows = arrow.of(batch)
@@ -54,8 +57,8 @@ class ArrowBatches:
     """
 
     def __init__(self, wanted: OffsetRange, schema: StructType) -> None:
-        self.wanted = wanted
         self.schema = to_arrow_schema(schema, timezone="UTC")
+        self._texts = {"topic": wanted.topic, "partition": wanted.partition}
         self._constants: dict[str, tuple[str | int | None, pa.Array]] = {}
         self._rising = np.arange(0, dtype=np.int64)
 
@@ -72,17 +75,13 @@ class ArrowBatches:
                 return values if values.type == field.type else values.cast(field.type)
             case "offset":
                 return self._offsets(batch, field.type)
-            case "timestamp":
-                if times is None or len(times) != 1 or times[0, 1] == UNKNOWN_US:
-                    return _timestamps(batch, field.type)
+            case "timestamp" if times is not None:
+                if len(times) != 1 or times[0, 1] == UNKNOWN_US:
+                    return _timestamps(times, field.type)
                 # What a store wrote at once has one time: the same in block after block.
                 return self._constant(field, int(times[0, 1]), batch.count)
-            case "topic":
-                return self._constant(field, self.wanted.topic, batch.count)
-            case "partition":
-                return self._constant(field, self.wanted.partition, batch.count)
-            case _:  # key
-                return self._constant(field, None, batch.count)
+            case name:  # a key is always null, and a timestamp where no times are known
+                return self._constant(field, self._texts.get(name), batch.count)
 
     def _offsets(self, batch: RecordBatch, kind: pa.DataType) -> pa.Array:
         rows = batch.count
@@ -102,11 +101,7 @@ class ArrowBatches:
         return made if len(made) == rows else made.slice(0, rows)
 
 
-def _timestamps(batch: RecordBatch, kind: pa.DataType) -> pa.Array:
-    runs = batch.times
-    if runs is None:
-        return pa.nulls(batch.count, kind)
-    times = np.repeat(runs[:, 1], runs[:, 0])
-    unknown = runs[:, 1] == UNKNOWN_US
-    mask = np.repeat(unknown, runs[:, 0]) if unknown.any() else None
-    return pa.array(times, pa.int64(), mask=mask).view(kind)
+def _timestamps(times: Longs, kind: pa.DataType) -> pa.Array:
+    stamps = np.repeat(times[:, 1], times[:, 0])
+    unknown = stamps == UNKNOWN_US
+    return pa.array(stamps, pa.int64(), mask=unknown if unknown.any() else None).view(kind)

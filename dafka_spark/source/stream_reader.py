@@ -28,7 +28,7 @@ from dafka_spark.cluster.deadline import Deadline
 from dafka_spark.options import LATEST, MESH, SourceOptions
 from dafka_spark.source import offset_range_limit
 from dafka_spark.source.latest_offsets import OffsetsSnapshot, fetch_latest_offsets
-from dafka_spark.source.range_planner import Holders, OffsetRange, planned, rate_limit
+from dafka_spark.source.range_planner import Holders, OffsetRange, plan_tasks, rate_limit
 from dafka_spark.source.range_reader import read_range
 from dafka_spark.source.regression_detector import RegressionDetector
 from dafka_spark.source.source_offset import SourceOffset
@@ -67,10 +67,10 @@ class DafkaStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         Raises:
             ConfigError: option ``fetch`` asks for what no store offers.
         """
-        bound = self._options.starting_offsets or LATEST
+        limit = self._options.starting_offsets or LATEST
         heads = self._heads(thorough=True)
         try:
-            positions = offset_range_limit.starting(bound, heads)
+            positions = offset_range_limit.starting_offsets(limit, heads)
         except ConfigError as error:
             self._refused, positions = error, {}
         else:
@@ -127,23 +127,19 @@ class DafkaStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
         Where ``end`` says where the batch began it is believed over ``start``: in a first batch
         that is run again, ``start`` is a new answer of ``initialOffset``.  Nothing else decides
-        which tasks there are, nor which one reads what (``planning.planned``).
+        which tasks there are, nor which one reads what (``plan_tasks``).
 
         Raises:
             ConfigError: the checkpoint cannot be read, or the batch would go backwards.
         """
         if start == end:
             return []
-        ranges = [
-            OffsetRange(*key, first, stop)
-            for key, (first, stop) in SourceOffset.parse(end).since(SourceOffset.parse(start))
-        ]
-        return planned(ranges, self._holders(), self._options)
+        bounds = SourceOffset.parse(end).since(SourceOffset.parse(start))
+        ranges = [OffsetRange(*tp, first, stop) for tp, first, stop in bounds]
+        return plan_tasks(ranges, self._holders(), self._options)
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """The rows of one range."""
-        if not isinstance(partition, OffsetRange):
-            return iter(())
         return read_range(partition, self._schema, self._options, self._connect)
 
     def _heads(self, *, thorough: bool = False) -> offset_range_limit.Heads:

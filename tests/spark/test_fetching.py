@@ -29,7 +29,7 @@ from dafka_spark.source.record_sources import (
     LocalLogSource,
     MeshSource,
     RecordSource,
-    ways,
+    open_sources,
 )
 from tests.spark.memory import MemorySource
 
@@ -324,11 +324,11 @@ def test_what_the_mesh_says_is_the_error_when_nobody_else_was_asked() -> None:
             raise FetchTimeoutError("t", "A", 0, 60, 0.3)
 
     auto = options("auto")
-    way = MeshSource(Silent().connect, auto)
+    mesh = MeshSource(Silent().connect, auto)
     with pytest.raises(FetchTimeoutError):
-        offsets(0, 60, [way], auto)
+        offsets(0, 60, [mesh], auto)
     with pytest.raises(FetchError, match=r"a place: store S: .*; the mesh: .*did not arrive"):
-        offsets(0, 60, [Scripted(breaks=[0] * 9), way], auto)
+        offsets(0, 60, [Scripted(breaks=[0] * 9), mesh], auto)
 
 
 HINTS = tuple(HeldRange(StoreLocation(name, ("grpc://127.0.0.1:1",)), 0, 60) for name in "AB")
@@ -343,9 +343,9 @@ HINTS = tuple(HeldRange(StoreLocation(name, ("grpc://127.0.0.1:1",)), 0, 60) for
         ("auto", [LocalLogSource, LocalLogSource, FlightSource, FlightSource, MeshSource]),
     ],
 )
-def test_ways(fetch: str, kinds: list[type]) -> None:
-    found = ways(HINTS, options(fetch), MemorySource().connect)
-    assert [type(way) for way in found] == kinds
+def test_sources(fetch: str, kinds: list[type]) -> None:
+    found = open_sources(HINTS, options(fetch), MemorySource().connect)
+    assert [type(source) for source in found] == kinds
 
 
 @pytest.mark.parametrize(
@@ -359,4 +359,6 @@ def test_ways(fetch: str, kinds: list[type]) -> None:
 def test_why_a_log_is_not_local(location: StoreLocation, says: str) -> None:
     local = options("local")
     with pytest.raises(FetchError, match=rf"fetch = local: the log of store A: .*{says}"):
-        offsets(0, 60, ways([HeldRange(location, 0, 60)], local, MemorySource().connect), local)
+        offsets(
+            0, 60, open_sources([HeldRange(location, 0, 60)], local, MemorySource().connect), local
+        )
