@@ -50,7 +50,7 @@ class DafkaDataSource(DataSource):
         from dafka_spark.source.batch_reader import DafkaBatchReader
 
         options = SourceOptions.of({**table_options(schema), **self.options})
-        return DafkaBatchReader(checked(schema), options)
+        return DafkaBatchReader(checked(schema), options.for_batch())
 
     def streamReader(self, schema: StructType) -> DafkaStreamReader:
         """The reader of a streaming query, with ``schema``'s columns."""
@@ -59,7 +59,7 @@ class DafkaDataSource(DataSource):
         from dafka_spark.source.stream_reader import DafkaStreamReader
 
         options = SourceOptions.of({**table_options(schema), **self.options})
-        return DafkaStreamReader(checked(schema), options)
+        return DafkaStreamReader(checked(schema), options.for_stream())
 
     def writer(self, schema: StructType, overwrite: bool) -> DafkaBatchWriter:
         """The writer of a batch query; ``mode("overwrite")`` is refused, topics only grow."""

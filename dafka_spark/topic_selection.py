@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
 from dataclasses import dataclass
 
-from dafka_core.records import PartitionInfo, TopicPartition
+from dafka_core.records import TopicPartition
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,7 +32,3 @@ class TopicSelection:
         if self.pattern:
             return re.fullmatch(self.pattern, tp.topic) is not None
         return tp.topic in self.topics or tp in self.partitions
-
-    def of(self, found: Iterable[PartitionInfo]) -> dict[TopicPartition, PartitionInfo]:
-        """What is selected of what the stores hold, in the order of the partitions."""
-        return {info.tp: info for info in sorted(found) if self.has(info.tp)}

@@ -3,12 +3,12 @@
 The mesh tells which stores there are and where each can be read in bulk.  Those are asked by one
 Arrow Flight action each, all at the same time, which takes some milliseconds; stores that only the
 mesh reaches, and only where there are any, are asked over it, which takes as long as they may be
-silent.  The furthest end wins, and the longest memory.
+silent.  Of each partition the furthest end counts, and the longest memory.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
 from weakref import WeakKeyDictionary
 
@@ -22,21 +22,24 @@ from dafka_spark.source.range_planner import HeldRange, Holders
 
 Infos = list[PartitionInfo]
 
+Heads = Mapping[TopicPartition, PartitionInfo]
+"""What the stores hold together, by partition."""
+
 
 class OffsetsSnapshot(NamedTuple):
-    """What was found.
+    """What the stores hold at one moment.
 
     Attributes:
-        infos: by partition, the furthest end and the longest memory of any store.
+        heads: of each selected partition what all of them have together, in order.
         holders: which stores can be read in bulk, and what each of them has.
-        answered: the stores that said so themselves, over Flight.
+        answered: the stores that said so themselves, by Flight.
         silent: the stores that are there, so far as the mesh knows, and do not answer.
     """
 
-    infos: Infos
+    heads: Heads
     holders: Holders
     answered: frozenset[str] = frozenset()
-    silent: tuple[str, ...] = ()
+    silent: Sequence[str] = ()
 
 
 _registries: WeakKeyDictionary[MeshReader, StoreRegistry] = WeakKeyDictionary()
@@ -46,7 +49,7 @@ _registries: WeakKeyDictionary[MeshReader, StoreRegistry] = WeakKeyDictionary()
 def fetch_latest_offsets(
     options: SourceOptions, connect: Connect, *, thorough: bool
 ) -> OffsetsSnapshot:
-    """What the stores hold of the topics that are read.
+    """What the stores hold of the partitions that are read.
 
     ``thorough`` is for answers that stand for the whole of a query: then a store that Flight does
     not reach is asked over the mesh at once.
@@ -58,38 +61,57 @@ def fetch_latest_offsets(
     """
     with connect(options.mesh_address) as reader:
         if options.fetch == MESH:
-            return OffsetsSnapshot(_over_mesh(reader, options), {})
+            return OffsetsSnapshot(_selected(options, _ask_mesh(reader, options)), {})
         over_mesh: Infos | None = None
         if reader not in _registries or not reader.endpoints():
-            over_mesh = _over_mesh(reader, options)  # waits until stores have been heard of
+            over_mesh = _ask_mesh(reader, options)  # waits until stores have been heard of
         registry = _registries.setdefault(reader, StoreRegistry())
-        answers = _over_flight(registry, reader, options)
+        answers = _ask_stores(registry, reader, options)
         if not answers and over_mesh is None:
-            # Nobody who was there answers: this waits for one that comes back.
-            over_mesh = _over_mesh(reader, options)
+            # No store that was there answers: this waits for one that comes back.
+            over_mesh = _ask_mesh(reader, options)
             registry.retry()
-            answers = _over_flight(registry, reader, options)
+            answers = _ask_stores(registry, reader, options)
         failing = registry.failures(0.0 if thorough else timing.UNREACHABLE_S)
         is_partial = bool(registry.others or failing)
         if over_mesh is None and is_partial and (thorough or options.fetch == AUTO):
-            over_mesh = _over_mesh(reader, options)
+            over_mesh = _ask_mesh(reader, options)
     infos = [info for answer in answers for info in answer.value]
     if options.fetch == AUTO:
         infos += over_mesh or ()
-    else:
-        if not answers and registry.failures():
-            raise registry.failures()[0]
-        _check_possible(options, answers, over_mesh or ())
+    elif not answers and registry.failures():
+        raise registry.failures()[0]
+    elif why := _why_impossible(options, answers, over_mesh or ()):
+        raise ConfigError("fetch", options.fetch, why)
+    holders: dict[TopicPartition, list[HeldRange]] = {}
+    for answer in answers:
+        for info in answer.value:
+            held = HeldRange(answer.location, info.earliest, info.end)
+            holders.setdefault(info.tp, []).append(held)
     answered = frozenset(answer.location.store for answer in answers)
-    silent = tuple(registry.silent())
-    return OffsetsSnapshot(furthest(infos), _holders(answers), answered, silent)
+    return OffsetsSnapshot(_selected(options, infos), holders, answered, registry.silent())
 
 
-def _over_mesh(reader: MeshReader, options: SourceOptions) -> Infos:
+def merge_heads(infos: Iterable[PartitionInfo]) -> dict[TopicPartition, PartitionInfo]:
+    """What several stores have together, in the order of the partitions."""
+    heads: dict[TopicPartition, PartitionInfo] = {}
+    for info in sorted(infos):
+        known = heads.get(info.tp, info)
+        earliest, end = min(known.earliest, info.earliest), max(known.end, info.end)
+        heads[info.tp] = PartitionInfo(*info.tp, earliest, end)
+    return heads
+
+
+def _selected(options: SourceOptions, infos: Infos) -> Heads:
+    selection = options.selection
+    return merge_heads(info for info in infos if selection.has(info.tp))
+
+
+def _ask_mesh(reader: MeshReader, options: SourceOptions) -> Infos:
     return reader.partitions(options.selection.asked, timeout_s=options.fetch_timeout_s)
 
 
-def _over_flight(
+def _ask_stores(
     registry: StoreRegistry, reader: MeshReader, options: SourceOptions
 ) -> list[Answer[Infos]]:
     timeout_s = min(options.fetch_timeout_s, timing.ANSWER_S)
@@ -97,51 +119,27 @@ def _over_flight(
     return registry.ask(
         lambda client: client.heads(options.selection.asked, timeout_s=timeout_s),
         timeout_s=timeout_s,
-        # A log is mapped only under the start of its store that the location names.
+        # A log is mapped only if its session is the one that the location names.
         max_age_s=0.0 if options.fetch == LOCAL else timing.DESCRIPTION_S,
     )
 
 
-def furthest(infos: Iterable[PartitionInfo]) -> Infos:
-    """What several stores have together: by partition, the longest memory and the furthest end."""
-    found: dict[TopicPartition, PartitionInfo] = {}
-    for info in infos:
-        known = found.get(info.tp, info)
-        earliest, end = min(known.earliest, info.earliest), max(known.end, info.end)
-        found[info.tp] = PartitionInfo(*info.tp, earliest, end)
-    return [found[tp] for tp in sorted(found)]
-
-
-def _holders(answers: Iterable[Answer[Infos]]) -> Holders:
-    holders: dict[TopicPartition, list[HeldRange]] = {}
-    for answer in answers:
-        for info in answer.value:
-            held = HeldRange(answer.location, info.earliest, info.end)
-            holders.setdefault(info.tp, []).append(held)
-    return holders
-
-
-def _check_possible(
-    options: SourceOptions, answers: list[Answer[Infos]], heard: Iterable[PartitionInfo]
-) -> None:
-    """Raises ``ConfigError`` where the only way that ``fetch`` allows cannot be taken."""
+def _why_impossible(
+    options: SourceOptions, answers: list[Answer[Infos]], over_mesh: Iterable[PartitionInfo]
+) -> str:
+    """Why ``fetch``, which allows stores with Flight only, cannot be obeyed; empty if it can."""
     if not answers:
-        raise ConfigError(
-            "fetch",
-            options.fetch,
+        return (
             "no store of this mesh serves Arrow Flight, through which its records are found; "
-            "start one without --flight-port off, or read with fetch = auto or mesh",
+            "start one without --flight-port off, or read with fetch = auto or mesh"
         )
     if options.fetch == LOCAL and not any(answer.location.directory for answer in answers):
-        raise ConfigError(
-            "fetch", LOCAL, "no store says where its log is; read with fetch = auto or flight"
-        )
+        return "no store says where its log is; read with fetch = auto or flight"
     known = {info.tp for answer in answers for info in answer.value}
-    for info in heard:
-        if info.tp not in known and options.selection.has(info.tp):
-            raise ConfigError(
-                "fetch",
-                options.fetch,
-                f"topic {info.topic!r}, partition {info.partition} is only in stores that serve no "
-                "Arrow Flight; read with fetch = auto or mesh",
+    for topic, partition in sorted({info.tp for info in over_mesh} - known):
+        if options.selection.has(TopicPartition(topic, partition)):
+            return (
+                f"topic {topic!r}, partition {partition} is only in stores that serve no Arrow "
+                "Flight; read with fetch = auto or mesh"
             )
+    return ""

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-
 from dafka_core.errors import ConfigError
 from dafka_core.records import PartitionInfo, TopicPartition
 from dafka_spark.option_values import (
@@ -13,9 +11,7 @@ from dafka_spark.option_values import (
     LATEST_OFFSET,
     OffsetRangeLimit,
 )
-
-Heads = Mapping[TopicPartition, PartitionInfo]
-"""What the stores hold of each selected partition."""
+from dafka_spark.source.latest_offsets import Heads
 
 
 def starting_offsets(limit: OffsetRangeLimit, heads: Heads) -> dict[TopicPartition, int]:

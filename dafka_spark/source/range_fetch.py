@@ -20,7 +20,7 @@ from dafka_spark.errors import FetchError, IncompleteBatchError
 from dafka_spark.options import SourceOptions
 from dafka_spark.source.completeness import checked_reply, incomplete
 from dafka_spark.source.data_loss import DataLossPolicy, classify, classify_denial, denial
-from dafka_spark.source.latest_offsets import furthest
+from dafka_spark.source.latest_offsets import merge_heads
 from dafka_spark.source.range_planner import OffsetRange
 from dafka_spark.source.record_sources import NotHereError, RecordSource
 
@@ -166,13 +166,13 @@ class RangeFetch:
 
     def _held(self) -> PartitionInfo | None:
         """What all sources that answer have of the partition now."""
-        infos = []
+        infos: list[PartitionInfo] = []
         for source in self._sources:
             try:
-                infos.append(source.held(self._wanted.tp))
+                infos += source.heads(self._wanted.topic)
             except DafkaError as error:
                 _log.warning("%s: %s", source.name, error)
-        return next(iter(furthest(info for info in infos if info)), None)
+        return merge_heads(infos).get(self._wanted.tp)
 
     def _away(self, failures: Sequence[_Failure]) -> str:
         """A store that was known to have the next record and does not answer; empty: none."""

@@ -49,9 +49,9 @@ Holders = Mapping[TopicPartition, Sequence[HeldRange]]
 
 
 def rate_limit(
-    waiting: Mapping[TopicPartition, int], limit: int, *, turn: int = 0
+    waiting: Mapping[TopicPartition, int], limit: int | None, *, turn: int = 0
 ) -> dict[TopicPartition, int]:
-    """How many records to take of each partition, ``limit`` of them at the most.
+    """How many records to take of each partition, ``limit`` of them at the most; None: all.
 
     Each partition gets one, the rest is shared in proportion to what is waiting.  When there are
     more partitions than ``limit``, as many take one each, beginning at the partition that
@@ -60,7 +60,7 @@ def rate_limit(
     sizes = {tp: waiting[tp] for tp in sorted(waiting) if waiting[tp] > 0}
     tps = list(sizes)
     total = sum(sizes.values())
-    if total <= limit:
+    if limit is None or total <= limit:
         return sizes
     if limit <= len(tps):
         first = turn % len(tps)

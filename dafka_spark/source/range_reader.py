@@ -16,7 +16,7 @@ from pyspark.sql.types import StructType
 
 from dafka_core.records import RecordBatch
 from dafka_core.values import Longs
-from dafka_spark.cluster.connections import Connect
+from dafka_spark.cluster import connections
 from dafka_spark.cluster.worker_process import settle
 from dafka_spark.options import SourceOptions
 from dafka_spark.source.completeness import CompletenessCheck
@@ -25,29 +25,41 @@ from dafka_spark.source.range_planner import OffsetRange
 from dafka_spark.source.record_sources import UNKNOWN_US, open_sources
 
 
-def read_range(
-    wanted: InputPartition, schema: StructType, options: SourceOptions, connect: Connect
-) -> Iterator[pa.RecordBatch]:
-    """The records of one range, in order and complete, with ``schema``'s columns.
+class RangeReader:
+    """What the readers of batch and of streaming queries share."""
 
-    Raises:
-        SourceLossError: records are lost, and option ``failOnDataLoss`` is true.
-        IncompleteBatchError: the rows are not all those of the range.
-        FetchError: no source that option ``fetch`` allows gave them for ``fetchTimeoutMs``.
-        FetchTimeoutError: no node of the mesh sent them for ``fetchTimeoutMs``.
-    """
-    if not isinstance(wanted, OffsetRange):
-        return  # Spark makes ``InputPartition(None)`` of a batch without ranges
-    arrow = ArrowBatches(wanted, schema)
-    sources = open_sources(wanted.held, options, connect)
-    fetch = RangeFetch(wanted, options, sources, times="timestamp" in arrow.schema.names)
-    completeness = CompletenessCheck(wanted, fetch.lost)
-    for batch in fetch.batches():
-        rows = arrow.of(batch)
-        completeness.take(batch.offset, rows.num_rows)
-        yield rows
-    completeness.finish()
-    settle()
+    def __init__(
+        self,
+        schema: StructType,
+        options: SourceOptions,
+        connect: connections.Connect = connections.lend,
+    ) -> None:
+        self._schema = schema
+        self._options = options
+        self._connect = connect
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        """The records of one range, in order and complete, with ``schema``'s columns.
+
+        Raises:
+            SourceLossError: records are lost, and option ``failOnDataLoss`` is true.
+            IncompleteBatchError: the rows are not all those of the range.
+            FetchError: no source that option ``fetch`` allows gave them for ``fetchTimeoutMs``.
+            FetchTimeoutError: no node of the mesh sent them for ``fetchTimeoutMs``.
+        """
+        if not isinstance(partition, OffsetRange):
+            return  # Spark makes ``InputPartition(None)`` of a batch without ranges
+        arrow = ArrowBatches(partition, self._schema)
+        sources = open_sources(partition.held, self._options, self._connect)
+        times = "timestamp" in arrow.schema.names
+        fetch = RangeFetch(partition, self._options, sources, times=times)
+        completeness = CompletenessCheck(partition, fetch.lost)
+        for batch in fetch.batches():
+            rows = arrow.of(batch)
+            completeness.take(batch.offset, rows.num_rows)
+            yield rows
+        completeness.finish()
+        settle()
 
 
 class ArrowBatches:

@@ -13,7 +13,6 @@ from dafka_core.flight.store_location import StoreLocation
 from dafka_core.records import (
     PartitionInfo,
     RecordBatch,
-    TopicPartition,
     coalesce,
     times_between,
 )
@@ -39,8 +38,8 @@ class RecordSource(Protocol):
     def read(self, wanted: OffsetRange, *, times: bool) -> Iterator[RecordBatch]:
         """The records of a range; ``times`` says whether theirs are needed."""
 
-    def held(self, tp: TopicPartition) -> PartitionInfo | None:
-        """What there is of a partition now."""
+    def heads(self, topic: str) -> list[PartitionInfo]:
+        """What there is of a topic now."""
 
 
 class NotHereError(DafkaError):
@@ -58,11 +57,10 @@ class _StoreSource:
         self._location = hint.location
         self._options = options
 
-    def held(self, tp: TopicPartition) -> PartitionInfo | None:
+    def heads(self, topic: str) -> list[PartitionInfo]:
         """See ``RecordSource``; the store itself says it."""
         with connections.lend_client(self._location) as client:
-            infos = client.heads([tp.topic], timeout_s=self._options.fetch_timeout_s)
-        return _info_of(tp, infos)
+            return client.heads([topic], timeout_s=self._options.fetch_timeout_s)
 
 
 class LocalLogSource(_StoreSource):
@@ -125,11 +123,10 @@ class MeshSource:
             for batch in coalesce(batches, *limits):
                 yield from batch.split(*limits)
 
-    def held(self, tp: TopicPartition) -> PartitionInfo | None:
+    def heads(self, topic: str) -> list[PartitionInfo]:
         """See ``RecordSource``."""
         with self.connect(self.options.mesh_address) as reader:
-            infos = reader.partitions([tp.topic], timeout_s=self.options.fetch_timeout_s)
-        return _info_of(tp, infos)
+            return reader.partitions([topic], timeout_s=self.options.fetch_timeout_s)
 
 
 def open_sources(
@@ -168,7 +165,3 @@ def _why_not_here(location: StoreLocation) -> str:
     if not location.here:
         return "it is on another machine"
     return f"this process cannot read {location.directory}, or the store has been restarted there"
-
-
-def _info_of(tp: TopicPartition, infos: Sequence[PartitionInfo]) -> PartitionInfo | None:
-    return next((info for info in infos if info.tp == tp), None)

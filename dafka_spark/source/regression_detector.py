@@ -13,8 +13,7 @@ from dafka_core.records import PartitionInfo, TopicPartition
 from dafka_spark.errors import SourceLossError
 from dafka_spark.options import SourceOptions
 from dafka_spark.source.data_loss import DataLossPolicy, classify
-from dafka_spark.source.latest_offsets import OffsetsSnapshot
-from dafka_spark.source.offset_range_limit import Heads
+from dafka_spark.source.latest_offsets import Heads, OffsetsSnapshot
 from dafka_spark.source.range_planner import HeldRange
 from dafka_spark.source.source_offset import Positions
 
@@ -32,7 +31,7 @@ class RegressionDetector:
         self.is_slow = False
         self._options = options
         self._policy = DataLossPolicy(options)
-        self._snapshot = OffsetsSnapshot([], {})
+        self._snapshot = OffsetsSnapshot({}, {})
         self._last_holders: dict[TopicPartition, HeldRange] = {}
         self._triggered_at: float | None = None
         self._since: dict[TopicPartition, float] = {}

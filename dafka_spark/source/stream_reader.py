@@ -9,10 +9,9 @@ each batch, as a copy for the executors, for ``read``.  Neither opens anything b
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
+from pyspark.sql.datasource import DataSourceStreamReader
 from pyspark.sql.streaming.datasource import (
     ReadAllAvailable,
     ReadLimit,
@@ -25,19 +24,17 @@ from dafka_core.errors import ConfigError, StoreUnreachableError
 from dafka_core.records import PartitionInfo, TopicPartition
 from dafka_spark.cluster import connections, timing
 from dafka_spark.cluster.deadline import Deadline
-from dafka_spark.options import LATEST, MESH, SourceOptions
-from dafka_spark.source import offset_range_limit
-from dafka_spark.source.latest_offsets import OffsetsSnapshot, fetch_latest_offsets
+from dafka_spark.option_values import LATEST
+from dafka_spark.options import MESH, SourceOptions
+from dafka_spark.source.latest_offsets import Heads, OffsetsSnapshot, fetch_latest_offsets
+from dafka_spark.source.offset_range_limit import starting_offsets
 from dafka_spark.source.range_planner import Holders, OffsetRange, plan_tasks, rate_limit
-from dafka_spark.source.range_reader import read_range
+from dafka_spark.source.range_reader import RangeReader
 from dafka_spark.source.regression_detector import RegressionDetector
 from dafka_spark.source.source_offset import SourceOffset
 
-if TYPE_CHECKING:
-    import pyarrow as pa
 
-
-class DafkaStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
+class DafkaStreamReader(RangeReader, DataSourceStreamReader, SupportsTriggerAvailableNow):
     """Follows the selected partitions; new ones are read from their first record on."""
 
     def __init__(
@@ -46,12 +43,10 @@ class DafkaStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         options: SourceOptions,
         connect: connections.Connect = connections.lend,
     ) -> None:
-        self._schema = schema
-        self._options = options.for_stream()
-        self._connect = connect
-        self._frozen: offset_range_limit.Heads | None = None
-        self._seen: OffsetsSnapshot | None = None
-        self._seen_at = 0.0
+        super().__init__(schema, options, connect)
+        self._frozen: Heads | None = None
+        self._snapshot: OffsetsSnapshot | None = None
+        self._snapshot_at = 0.0
         self._furthest: dict[TopicPartition, int] = {}
         self._regressions = RegressionDetector(options)
         self._refused: ConfigError | None = None
@@ -69,12 +64,11 @@ class DafkaStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """
         limit = self._options.starting_offsets or LATEST
         heads = self._heads(thorough=True)
+        self._refused = None
         try:
-            positions = offset_range_limit.starting_offsets(limit, heads)
+            positions = starting_offsets(limit, heads)
         except ConfigError as error:
             self._refused, positions = error, {}
-        else:
-            self._refused = None
         return SourceOffset.initial(positions).as_json()
 
     def getDefaultReadLimit(self) -> ReadLimit:
@@ -98,24 +92,21 @@ class DafkaStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         begin = SourceOffset.parse(start)
         if self._refused is not None and not begin.positions:
             raise self._refused
-        heads = self._trusted_heads(begin)
-        firsts = {key: self._first(key, begin, info) for key, info in heads.items()}
-        waiting = {key: info.end - firsts[key] for key, info in heads.items()}
-        if isinstance(limit, ReadMaxRows):
-            turn = sum(begin.positions.values())
-            taken = rate_limit(waiting, limit.max_rows, turn=turn)
-        elif isinstance(limit, ReadAllAvailable):
-            taken = {key: count for key, count in waiting.items() if count > 0}
-        else:
+        if not isinstance(limit, ReadMaxRows | ReadAllAvailable):
             raise TypeError(f"a limit of {type(limit).__name__} is not one this source declared")
+        max_rows = limit.max_rows if isinstance(limit, ReadMaxRows) else None
+        heads = self._trusted_heads(begin)
+        firsts = {tp: self._first(tp, begin, info) for tp, info in heads.items()}
+        waiting = {tp: info.end - firsts[tp] for tp, info in heads.items()}
+        taken = rate_limit(waiting, max_rows, turn=sum(begin.positions.values()))
         if not taken:
             return start
         positions = dict(begin.positions)
         started = dict(begin.start) if begin.is_initial else {}
-        for key, count in taken.items():
-            positions[key] = firsts[key] + count
-            if firsts[key] != begin.positions.get(key):
-                started[key] = firsts[key]
+        for tp, count in taken.items():
+            positions[tp] = firsts[tp] + count
+            if firsts[tp] != begin.positions.get(tp):
+                started[tp] = firsts[tp]
         return SourceOffset(positions, started).as_json()
 
     def reportLatestOffset(self) -> dict[str, Any] | None:
@@ -138,24 +129,19 @@ class DafkaStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         ranges = [OffsetRange(*tp, first, stop) for tp, first, stop in bounds]
         return plan_tasks(ranges, self._holders(), self._options)
 
-    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        """The rows of one range."""
-        return read_range(partition, self._schema, self._options, self._connect)
-
-    def _heads(self, *, thorough: bool = False) -> offset_range_limit.Heads:
+    def _heads(self, *, thorough: bool = False) -> Heads:
         return self._look(thorough=thorough) if self._frozen is None else self._frozen
 
-    def _look(self, *, thorough: bool = False) -> offset_range_limit.Heads:
+    def _look(self, *, thorough: bool = False) -> Heads:
         # A query that goes on from its checkpoint is told so at its first look, too, if option
         # fetch asks for what cannot be.
-        thorough = thorough or self._seen is None
-        seen = self._seen = self._patient_look(thorough=thorough)
-        self._seen_at = time.monotonic()
-        self._regressions.take(seen)
-        heads = self._options.selection.of(seen.infos)
-        for key, info in heads.items():
-            self._furthest[key] = max(info.end, self._furthest.get(key, 0))
-        return heads
+        thorough = thorough or self._snapshot is None
+        snapshot = self._snapshot = self._patient_look(thorough=thorough)
+        self._snapshot_at = time.monotonic()
+        self._regressions.take(snapshot)
+        for tp, info in snapshot.heads.items():
+            self._furthest[tp] = max(info.end, self._furthest.get(tp, 0))
+        return snapshot.heads
 
     def _patient_look(self, *, thorough: bool) -> OffsetsSnapshot:
         """Waits for stores that may only be starting, where there is no other way to any."""
@@ -169,23 +155,21 @@ class DafkaStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         raise lost
 
     def _holders(self) -> Holders:
-        """Who has what, as it was when the heads were asked for, or a moment ago."""
+        """The stores and what they have, as it was when the heads were asked for, or lately."""
         if self._options.fetch == MESH:
             return {}
-        if self._seen is None or time.monotonic() - self._seen_at > timing.RANGES_S:
+        if self._snapshot is None or time.monotonic() - self._snapshot_at > timing.RANGES_S:
             self._look()
-        assert self._seen is not None
-        return self._seen.holders
+        assert self._snapshot is not None
+        return self._snapshot.holders
 
-    def _first(self, key: TopicPartition, begin: SourceOffset, info: PartitionInfo) -> int:
+    def _first(self, tp: TopicPartition, begin: SourceOffset, info: PartitionInfo) -> int:
         """The next offset to read of a partition."""
-        if key not in begin.positions:
-            return info.earliest
-        position = begin.positions[key]
-        # What is lost fails in the task that reads it, after it has asked every store.
+        position = begin.positions.get(tp, info.earliest)
+        # A loss fails in the task that reads it, after it has asked every store.
         return position if self._options.fail_on_data_loss else max(position, info.earliest)
 
-    def _trusted_heads(self, begin: SourceOffset) -> offset_range_limit.Heads:
+    def _trusted_heads(self, begin: SourceOffset) -> Heads:
         """The heads, without partitions that look wrong and may look right in a moment.
 
         A query that reads only what there is now, or that looks seldom, waits for them here.

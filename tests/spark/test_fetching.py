@@ -55,10 +55,10 @@ class Scripted:
     known: range | None = range(1_000)
     there: bool = True
 
-    def held(self, tp: TopicPartition) -> PartitionInfo | None:
+    def heads(self, topic: str) -> list[PartitionInfo]:
         if self.breaks:
             raise self.error
-        return PartitionInfo("t", "A", self.earliest, self.end) if self.there else None
+        return [PartitionInfo("t", "A", self.earliest, self.end)] if self.there else []
 
     def read(self, wanted: OffsetRange, *, times: bool) -> Iterator[RecordBatch]:
         start = wanted.start
