@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable
 from dataclasses import dataclass
 
-from dafka_core.records import TopicPartition
+from dafka_core.records import PartitionInfo, TopicPartition
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,3 +33,7 @@ class TopicSelection:
         if self.pattern:
             return re.fullmatch(self.pattern, tp.topic) is not None
         return tp.topic in self.topics or tp in self.partitions
+
+    def of(self, infos: Iterable[PartitionInfo]) -> list[PartitionInfo]:
+        """Those of the partitions that are read."""
+        return [info for info in infos if self.has(info.tp)]

@@ -13,6 +13,7 @@ from typing import NamedTuple
 from weakref import WeakKeyDictionary
 
 from dafka_core.errors import ConfigError
+from dafka_core.flight.store_location import StoreLocation
 from dafka_core.records import PartitionInfo, TopicPartition
 from dafka_spark.cluster import timing
 from dafka_spark.cluster.connections import Connect, MeshReader
@@ -61,7 +62,7 @@ def fetch_latest_offsets(
     """
     with connect(options.mesh_address) as reader:
         if options.fetch == MESH:
-            return OffsetsSnapshot(_selected(options, _ask_mesh(reader, options)), {})
+            return OffsetsSnapshot(merge_heads(_ask_mesh(reader, options)), {})
         over_mesh: Infos | None = None
         if reader not in _registries or not reader.endpoints():
             over_mesh = _ask_mesh(reader, options)  # waits until stores have been heard of
@@ -77,19 +78,21 @@ def fetch_latest_offsets(
         if over_mesh is None and is_partial and (thorough or options.fetch == AUTO):
             over_mesh = _ask_mesh(reader, options)
     infos = [info for answer in answers for info in answer.value]
-    if options.fetch == AUTO:
-        infos += over_mesh or ()
-    elif not answers and registry.failures():
-        raise registry.failures()[0]
-    elif why := _why_impossible(options, answers, over_mesh or ()):
-        raise ConfigError("fetch", options.fetch, why)
     holders: dict[TopicPartition, list[HeldRange]] = {}
     for answer in answers:
         for info in answer.value:
             held = HeldRange(answer.location, info.earliest, info.end)
             holders.setdefault(info.tp, []).append(held)
-    answered = frozenset(answer.location.store for answer in answers)
-    return OffsetsSnapshot(_selected(options, infos), holders, answered, registry.silent())
+    locations = [answer.location for answer in answers]
+    if options.fetch == AUTO:
+        infos += over_mesh or ()
+    elif not answers and registry.failures():
+        raise registry.failures()[0]
+    else:
+        missing = {info.tp for info in over_mesh or ()} - set(holders)
+        _check_possible(options, locations, missing)
+    answered = frozenset(location.store for location in locations)
+    return OffsetsSnapshot(merge_heads(infos), holders, answered, registry.silent())
 
 
 def merge_heads(infos: Iterable[PartitionInfo]) -> dict[TopicPartition, PartitionInfo]:
@@ -102,44 +105,41 @@ def merge_heads(infos: Iterable[PartitionInfo]) -> dict[TopicPartition, Partitio
     return heads
 
 
-def _selected(options: SourceOptions, infos: Infos) -> Heads:
-    selection = options.selection
-    return merge_heads(info for info in infos if selection.has(info.tp))
-
-
 def _ask_mesh(reader: MeshReader, options: SourceOptions) -> Infos:
-    return reader.partitions(options.selection.asked, timeout_s=options.fetch_timeout_s)
+    infos = reader.partitions(options.selection.asked, timeout_s=options.fetch_timeout_s)
+    return options.selection.of(infos)
 
 
 def _ask_stores(
     registry: StoreRegistry, reader: MeshReader, options: SourceOptions
 ) -> list[Answer[Infos]]:
-    timeout_s = min(options.fetch_timeout_s, timing.ANSWER_S)
+    selection, timeout_s = options.selection, min(options.fetch_timeout_s, timing.ANSWER_S)
     registry.update(reader.endpoints(), reader.stores())
     return registry.ask(
-        lambda client: client.heads(options.selection.asked, timeout_s=timeout_s),
+        lambda client: selection.of(client.heads(selection.asked, timeout_s=timeout_s)),
         timeout_s=timeout_s,
         # A log is mapped only if its session is the one that the location names.
         max_age_s=0.0 if options.fetch == LOCAL else timing.DESCRIPTION_S,
     )
 
 
-def _why_impossible(
-    options: SourceOptions, answers: list[Answer[Infos]], over_mesh: Iterable[PartitionInfo]
-) -> str:
-    """Why ``fetch``, which allows stores with Flight only, cannot be obeyed; empty if it can."""
-    if not answers:
-        return (
+def _check_possible(
+    options: SourceOptions, locations: Sequence[StoreLocation], missing: set[TopicPartition]
+) -> None:
+    """Raises ``ConfigError`` unless the stores with Flight suffice for what ``fetch`` asks."""
+    why = ""
+    if not locations:
+        why = (
             "no store of this mesh serves Arrow Flight, through which its records are found; "
             "start one without --flight-port off, or read with fetch = auto or mesh"
         )
-    if options.fetch == LOCAL and not any(answer.location.directory for answer in answers):
-        return "no store says where its log is; read with fetch = auto or flight"
-    known = {info.tp for answer in answers for info in answer.value}
-    for topic, partition in sorted({info.tp for info in over_mesh} - known):
-        if options.selection.has(TopicPartition(topic, partition)):
-            return (
-                f"topic {topic!r}, partition {partition} is only in stores that serve no Arrow "
-                "Flight; read with fetch = auto or mesh"
-            )
-    return ""
+    elif options.fetch == LOCAL and not any(location.directory for location in locations):
+        why = "no store says where its log is; read with fetch = auto or flight"
+    elif missing:
+        topic, partition = min(missing)
+        why = (
+            f"topic {topic!r}, partition {partition} is only in stores that serve no Arrow "
+            "Flight; read with fetch = auto or mesh"
+        )
+    if why:
+        raise ConfigError("fetch", options.fetch, why)

@@ -11,7 +11,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Generator, Iterator, Sequence
 from dataclasses import replace
-from typing import NamedTuple, NoReturn
+from typing import NoReturn
 
 from dafka_core.errors import DafkaError, DataLossError, StoreUnreachableError
 from dafka_core.records import PartitionInfo, RecordBatch
@@ -27,9 +27,8 @@ from dafka_spark.source.record_sources import NotHereError, RecordSource
 _log = logging.getLogger("dafka_spark")
 
 
-class _Failure(NamedTuple):
-    source: RecordSource
-    error: DafkaError
+Failures = list[tuple[RecordSource, DafkaError]]
+"""The sources that have not given what they were asked for, and why."""
 
 
 class RangeFetch:
@@ -40,19 +39,13 @@ class RangeFetch:
     """
 
     def __init__(
-        self,
-        wanted: OffsetRange,
-        options: SourceOptions,
-        sources: Sequence[RecordSource],
-        *,
-        times: bool,
+        self, wanted: OffsetRange, options: SourceOptions, sources: Sequence[RecordSource]
     ) -> None:
         self.lost: list[range] = []
         self._wanted = wanted
         self._options = options
         self._sources = sources
         self._has_mesh = any(source.known is None for source in sources)
-        self._times = times
         self._policy = DataLossPolicy(options)
         self._position = wanted.start
         self._denied_at: int | None = None
@@ -76,10 +69,10 @@ class RangeFetch:
             else:
                 self._meet(failures, patience)
 
-    def _round(self) -> Generator[RecordBatch, None, list[_Failure]]:
+    def _round(self) -> Generator[RecordBatch, None, Failures]:
         """Asks each source for what it is known to have, then, if need be, for anything."""
         begun, end = self._position, self._wanted.end
-        failures: list[_Failure] = []
+        failures: Failures = []
         idle: list[RecordSource] = []
         for source in self._sources:
             stop = self._reach(source)
@@ -105,12 +98,12 @@ class RangeFetch:
         return min([end, *(start for start in later if start > position)])
 
     def _read(
-        self, source: RecordSource, stop: int, failures: list[_Failure]
+        self, source: RecordSource, stop: int, failures: Failures
     ) -> Generator[RecordBatch, None, None]:
         begun = self._position
         asked = replace(self._wanted, start=begun, end=stop)
         try:
-            for batch in checked_reply(source.name, asked, source.read(asked, times=self._times)):
+            for batch in checked_reply(source.name, asked, source.read(asked)):
                 self._position = batch.end
                 yield batch
         except DafkaError as error:
@@ -118,39 +111,33 @@ class RangeFetch:
                 # It says what it lacks before it sends anything, and has what lies before that.
                 yield from self._read(source, error.wanted, failures)
                 return
-            failures.append(_Failure(source, error))
+            failures.append((source, error))
             if source is not self._sources[-1] and not isinstance(error, NotHereError):
                 text = "%s: %s; going on elsewhere from offset %d"
                 _log.warning(text, source.name, error, self._position)
 
-    def _meet(self, failures: Sequence[_Failure], patience: Deadline) -> None:
+    def _meet(self, failures: Failures, patience: Deadline) -> None:
         """No source has given the next record: waits, fails, or leaves out what is lost."""
         errors = [error for _, error in failures]
+        away = [error.store for error in errors if isinstance(error, StoreUnreachableError)]
         # The mesh comes last: it asks every store, and waits itself for those that come back.
         said = denial(errors[-1:] if self._has_mesh else errors)
         if said is None:
-            is_unreachable = any(isinstance(error, StoreUnreachableError) for error in errors)
-            waits = is_unreachable and not patience.is_over
+            waits = bool(away) and not patience.is_over
         else:
             waits = self._policy.waits(said, patience.waited_s)
         if waits and not self._has_mesh:
             patience.pause()
-        elif said is None:
+            return
+        if said is None:
             self._fail(failures)
-        else:
-            self._leave_out(said, failures, patience)
-
-    def _leave_out(
-        self, said: DataLossError, failures: Sequence[_Failure], patience: Deadline
-    ) -> None:
-        """Has it decided what the denial of the next record means, and goes on after the loss."""
         position, wanted = self._position, self._wanted
         loss = classify_denial(said, position, wanted.end) or classify(
             wanted.tp,
             position,
             wanted.end,
             self._held(),
-            away=self._away(failures),
+            away=away[0] if away else "",
             waited_s=patience.waited_s,
         )
         if loss is None or loss.wanted > position:
@@ -174,15 +161,7 @@ class RangeFetch:
                 _log.warning("%s: %s", source.name, error)
         return merge_heads(infos).get(self._wanted.tp)
 
-    def _away(self, failures: Sequence[_Failure]) -> str:
-        """A store that was known to have the next record and does not answer; empty: none."""
-        for source, error in failures:
-            is_known = source.known is not None and self._position in source.known
-            if is_known and isinstance(error, StoreUnreachableError):
-                return error.store
-        return ""
-
-    def _fail(self, failures: Sequence[_Failure], denied: DataLossError | None = None) -> NoReturn:
+    def _fail(self, failures: Failures, denied: DataLossError | None = None) -> NoReturn:
         errors = [error for _, error in failures]
         if denied is not None and all(isinstance(error, DataLossError) for error in errors):
             why = f"stores say that they have it and do not give it ({denied})"
@@ -192,10 +171,7 @@ class RangeFetch:
                 raise error
         if self._has_mesh and len(errors) == 1:
             raise errors[0]
-        raise FetchError(
-            *self._wanted.tp,
-            self._position,
-            self._wanted.end,
-            self._options.fetch,
-            [f"{source.name}: {error}" for source, error in failures],
-        ) from (errors[-1] if errors else None)
+        tried = [f"{source.name}: {error}" for source, error in failures]
+        wanted, fetch = self._wanted, self._options.fetch
+        cause = errors[-1] if errors else None
+        raise FetchError(*wanted.tp, self._position, wanted.end, fetch, tried) from cause

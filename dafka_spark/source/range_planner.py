@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from itertools import pairwise
+from itertools import accumulate, pairwise
 from typing import NamedTuple
 
 from pyspark.sql.datasource import InputPartition
@@ -66,12 +66,9 @@ def rate_limit(
         first = turn % len(tps)
         return {tps[(first + step) % len(tps)]: 1 for step in range(limit)}
     spare, rest = limit - len(tps), total - len(tps)
-    shares = {tp: 1 + spare * (size - 1) // rest for tp, size in sizes.items()}
-    remainders = {tp: spare * (size - 1) % rest for tp, size in sizes.items()}
-    left = limit - sum(shares.values())
-    for tp in sorted(tps, key=lambda tp: (-remainders[tp], tp))[:left]:
-        shares[tp] += 1
-    return shares
+    ends = list(accumulate((size - 1 for size in sizes.values()), initial=0))
+    shares = [1 + spare * end // rest - spare * start // rest for start, end in pairwise(ends)]
+    return dict(zip(sizes, shares, strict=True))
 
 
 def plan_tasks(

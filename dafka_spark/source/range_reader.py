@@ -39,20 +39,16 @@ class RangeReader:
         self._connect = connect
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        """The records of one range, in order and complete, with ``schema``'s columns.
+        """The records of one range, in order and complete, with the query's columns.
 
-        Raises:
-            SourceLossError: records are lost, and option ``failOnDataLoss`` is true.
-            IncompleteBatchError: the rows are not all those of the range.
-            FetchError: no source that option ``fetch`` allows gave them for ``fetchTimeoutMs``.
-            FetchTimeoutError: no node of the mesh sent them for ``fetchTimeoutMs``.
+        Raises what ``RangeFetch.batches`` raises.
         """
         if not isinstance(partition, OffsetRange):
             return  # Spark makes ``InputPartition(None)`` of a batch without ranges
         arrow = ArrowBatches(partition, self._schema)
-        sources = open_sources(partition.held, self._options, self._connect)
         times = "timestamp" in arrow.schema.names
-        fetch = RangeFetch(partition, self._options, sources, times=times)
+        sources = open_sources(partition.held, self._options, self._connect, times=times)
+        fetch = RangeFetch(partition, self._options, sources)
         completeness = CompletenessCheck(partition, fetch.lost)
         for batch in fetch.batches():
             rows = arrow.of(batch)

@@ -10,12 +10,7 @@ import numpy as np
 
 from dafka_core.errors import DafkaError
 from dafka_core.flight.store_location import StoreLocation
-from dafka_core.records import (
-    PartitionInfo,
-    RecordBatch,
-    coalesce,
-    times_between,
-)
+from dafka_core.records import PartitionInfo, RecordBatch, coalesce, times_between
 from dafka_spark.cluster import connections
 from dafka_spark.options import AUTO, FLIGHT, LOCAL, MESH, SourceOptions
 from dafka_spark.source.range_planner import HeldRange, OffsetRange
@@ -35,8 +30,8 @@ class RecordSource(Protocol):
     def known(self) -> range | None:
         """The offsets it was seen to have when the batch was planned; None: it may have any."""
 
-    def read(self, wanted: OffsetRange, *, times: bool) -> Iterator[RecordBatch]:
-        """The records of a range; ``times`` says whether theirs are needed."""
+    def read(self, wanted: OffsetRange) -> Iterator[RecordBatch]:
+        """The records of a range."""
 
     def heads(self, topic: str) -> list[PartitionInfo]:
         """What there is of a topic now."""
@@ -51,11 +46,12 @@ class _StoreSource:
 
     NAME: ClassVar[str]
 
-    def __init__(self, hint: HeldRange, options: SourceOptions) -> None:
+    def __init__(self, hint: HeldRange, options: SourceOptions, *, times: bool = False) -> None:
         self.name = self.NAME.format(hint.location.store)
         self.known = range(hint.earliest, hint.end)
         self._location = hint.location
         self._options = options
+        self._times = times
 
     def heads(self, topic: str) -> list[PartitionInfo]:
         """See ``RecordSource``; the store itself says it."""
@@ -68,7 +64,7 @@ class LocalLogSource(_StoreSource):
 
     NAME = "the log of store {}"
 
-    def read(self, wanted: OffsetRange, *, times: bool) -> Iterator[RecordBatch]:
+    def read(self, wanted: OffsetRange) -> Iterator[RecordBatch]:
         """See ``RecordSource``; raises ``NotHereError`` where the log cannot be mapped."""
         with connections.lend_logs() as logs:
             log = logs.open(self._location)
@@ -88,14 +84,14 @@ class FlightSource(_StoreSource):
 
     NAME = "store {} by Arrow Flight"
 
-    def read(self, wanted: OffsetRange, *, times: bool) -> Iterator[RecordBatch]:
+    def read(self, wanted: OffsetRange) -> Iterator[RecordBatch]:
         """See ``RecordSource``."""
         with connections.lend_client(self._location) as client:
             yield from client.read(
                 wanted.tp,
                 wanted.start,
                 wanted.end,
-                times=times,
+                times=self._times,
                 max_records=self._options.max_records_per_batch,
                 max_bytes=self._options.max_bytes_per_batch,
                 timeout_s=self._options.fetch_timeout_s,
@@ -110,14 +106,15 @@ class MeshSource:
     known: ClassVar[None] = None
     connect: connections.Connect
     options: SourceOptions
+    times: bool = False
 
-    def read(self, wanted: OffsetRange, *, times: bool) -> Iterator[RecordBatch]:
+    def read(self, wanted: OffsetRange) -> Iterator[RecordBatch]:
         """See ``RecordSource``.  Stores are asked for times apart from the records."""
         limits = self.options.max_records_per_batch, self.options.max_bytes_per_batch
         bounds, timeout_s = (wanted.tp, wanted.start, wanted.end), self.options.fetch_timeout_s
         with self.connect(self.options.mesh_address) as reader:
             batches = reader.read(*bounds, timeout_s=timeout_s)
-            if times:
+            if self.times:
                 written = reader.times(*bounds, timeout_s=timeout_s)
                 batches = with_times(batches, wanted, written)
             for batch in coalesce(batches, *limits):
@@ -130,16 +127,23 @@ class MeshSource:
 
 
 def open_sources(
-    hints: Sequence[HeldRange], options: SourceOptions, connect: connections.Connect
+    hints: Sequence[HeldRange],
+    options: SourceOptions,
+    connect: connections.Connect,
+    *,
+    times: bool = False,
 ) -> list[RecordSource]:
-    """The sources that option ``fetch`` allows, the best one first; each opens when it is read."""
+    """The sources that option ``fetch`` allows, the best one first; each opens when it is read.
+
+    ``times`` says whether those of the records are needed.
+    """
     sources: list[RecordSource] = []
     if options.fetch in (AUTO, LOCAL):
-        sources.extend(LocalLogSource(hint, options) for hint in hints)
+        sources.extend(LocalLogSource(hint, options, times=times) for hint in hints)
     if options.fetch in (AUTO, FLIGHT):
-        sources.extend(FlightSource(hint, options) for hint in hints)
+        sources.extend(FlightSource(hint, options, times=times) for hint in hints)
     if options.fetch in (AUTO, MESH):
-        sources.append(MeshSource(connect, options))
+        sources.append(MeshSource(connect, options, times))
     return sources
 
 

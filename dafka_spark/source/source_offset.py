@@ -20,6 +20,7 @@ from typing import Any, Final
 
 from dafka_core.errors import ConfigError
 from dafka_core.records import TopicPartition
+from dafka_spark.source.range_planner import OffsetRange
 
 VERSION: Final = 1
 
@@ -43,8 +44,8 @@ class SourceOffset:
         """Whether no batch has ended here yet."""
         return self.start == self.positions
 
-    def since(self, begin: SourceOffset) -> Iterator[tuple[TopicPartition, int, int]]:
-        """The ranges (partition, start, end) of the batch that ends here, in their order.
+    def since(self, begin: SourceOffset) -> Iterator[OffsetRange]:
+        """The ranges of the batch that ends here, by partition.
 
         Where this offset says where the batch began it is believed over ``begin``.
 
@@ -65,7 +66,7 @@ class SourceOffset:
                     "its files are not of one query, or have been edited; bring back those that "
                     "were there, or start the query with a new checkpoint",
                 )
-            yield tp, start, end
+            yield OffsetRange(*tp, start, end)
 
     def as_json(self) -> dict[str, Any]:
         """What Spark is given; equal offsets give equal JSON."""
@@ -101,10 +102,8 @@ def _nested(positions: Positions) -> dict[str, dict[str, int]]:
 
 def _flat(tree: Mapping[str, Mapping[str, Any]]) -> dict[TopicPartition, int]:
     """The inverse of ``_nested``; raises ``ValueError`` for an offset that is none."""
-    positions = {}
-    for topic, partitions in tree.items():
-        for partition, offset in partitions.items():
-            if type(offset) is not int:
-                raise ValueError(f"offset {offset!r} of topic {topic!r} is not a whole number")
-            positions[TopicPartition(topic, partition)] = offset
+    positions = {TopicPartition(t, p): tree[t][p] for t in tree for p in tree[t]}
+    for tp, offset in positions.items():
+        if type(offset) is not int:
+            raise ValueError(f"offset {offset!r} of topic {tp.topic!r} is not a whole number")
     return positions

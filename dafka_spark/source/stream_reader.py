@@ -125,8 +125,7 @@ class DafkaStreamReader(RangeReader, DataSourceStreamReader, SupportsTriggerAvai
         """
         if start == end:
             return []
-        bounds = SourceOffset.parse(end).since(SourceOffset.parse(start))
-        ranges = [OffsetRange(*tp, first, stop) for tp, first, stop in bounds]
+        ranges = SourceOffset.parse(end).since(SourceOffset.parse(start))
         return plan_tasks(ranges, self._holders(), self._options)
 
     def _heads(self, *, thorough: bool = False) -> Heads:

@@ -60,7 +60,7 @@ class Scripted:
             raise self.error
         return [PartitionInfo("t", "A", self.earliest, self.end)] if self.there else []
 
-    def read(self, wanted: OffsetRange, *, times: bool) -> Iterator[RecordBatch]:
+    def read(self, wanted: OffsetRange) -> Iterator[RecordBatch]:
         start = wanted.start
         self.asked.append(start)
         stop = start + self.breaks.pop(0) if self.breaks else None
@@ -87,7 +87,7 @@ def options(fetch: str = "flight", **given: str) -> SourceOptions:
 def offsets(
     start: int, end: int, through: Sequence[RecordSource], given: SourceOptions | None = None
 ) -> list[int]:
-    fetch = RangeFetch(OffsetRange("t", "A", start, end), given or options(), through, times=False)
+    fetch = RangeFetch(OffsetRange("t", "A", start, end), given or options(), through)
     found: list[int] = []
     for each in fetch.batches():
         assert each.values.to_list() == [b"%d" % n for n in range(each.offset, each.end)]
@@ -180,9 +180,9 @@ def test_an_end_that_looks_lower_for_a_moment() -> None:
     """A store that starts, or that is catching up, is waited for."""
 
     class Growing(Scripted):
-        def read(self, wanted: OffsetRange, *, times: bool) -> Iterator[RecordBatch]:
+        def read(self, wanted: OffsetRange) -> Iterator[RecordBatch]:
             self.end += 1
-            return super().read(wanted, times=times)
+            return super().read(wanted)
 
     patient = options(fetchtimeoutms="60000")
     assert offsets(0, 60, [Growing(end=50), Scripted(end=55)], patient) == list(range(60))
@@ -202,7 +202,7 @@ def test_a_store_that_had_more_and_is_away() -> None:
     auto = options("auto")
 
     class Mesh(MeshSource):
-        def read(self, wanted: OffsetRange, *, times: bool) -> Iterator[RecordBatch]:
+        def read(self, wanted: OffsetRange) -> Iterator[RecordBatch]:
             raise DataLossError("t", "A", 40, 0, "the partition ends at 40 in every store")
 
     through: list[RecordSource] = [Scripted(breaks=[0] * 9), Mesh(memory.connect, auto)]
@@ -217,7 +217,7 @@ def test_a_store_that_had_more_and_is_away() -> None:
 @pytest.mark.parametrize("wrong", [[batch(0, 9)], [batch(0, 5)] * 2, []])
 def test_replies_are_not_believed(wrong: list[RecordBatch]) -> None:
     class Wrong(Scripted):
-        def read(self, wanted: OffsetRange, *, times: bool) -> Iterator[RecordBatch]:
+        def read(self, wanted: OffsetRange) -> Iterator[RecordBatch]:
             yield from wrong
 
     assert offsets(0, 8, [Wrong(), Scripted()]) == list(range(8))
@@ -228,7 +228,7 @@ def test_replies_are_not_believed(wrong: list[RecordBatch]) -> None:
 
 def test_a_hole_in_what_a_store_has() -> None:
     class Holed(Scripted):
-        def read(self, wanted: OffsetRange, *, times: bool) -> Iterator[RecordBatch]:
+        def read(self, wanted: OffsetRange) -> Iterator[RecordBatch]:
             if wanted.start < 5:
                 yield batch(wanted.start, 5)
             yield batch(max(wanted.start, 7), wanted.end)
@@ -242,7 +242,7 @@ def test_a_hole_in_what_a_store_has() -> None:
 
 def test_a_store_that_says_it_has_what_it_does_not_give() -> None:
     class Denying(Scripted):
-        def read(self, wanted: OffsetRange, *, times: bool) -> Iterator[RecordBatch]:
+        def read(self, wanted: OffsetRange) -> Iterator[RecordBatch]:
             yield from ()
             raise DataLossError("t", "A", wanted.start, None, "I have not")
 
@@ -268,9 +268,9 @@ def test_the_mesh_is_asked_for_what_no_place_has() -> None:
     asked: list[tuple[int, int]] = []
 
     class Mesh(MeshSource):
-        def read(self, wanted: OffsetRange, *, times: bool) -> Iterator[RecordBatch]:
+        def read(self, wanted: OffsetRange) -> Iterator[RecordBatch]:
             asked.append((wanted.start, wanted.end))
-            return super().read(wanted, times=times)
+            return super().read(wanted)
 
     location = Scripted(earliest=10, end=60, known=range(10, 60))
     assert offsets(0, 100, [location, Mesh(memory.connect, auto)], auto) == list(range(100))

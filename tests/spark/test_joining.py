@@ -49,9 +49,11 @@ def read(
     source = Brought(batches)
     source.written = list(written or ())
     given = {"maxrecordsperbatch": str(max_records), "maxbytesperbatch": str(max_bytes)}
-    mesh = MeshSource(source.connect, SourceOptions.of({"subscribe": "t", **given}))
+    mesh = MeshSource(
+        source.connect, SourceOptions.of({"subscribe": "t", **given}), written is not None
+    )
     end = batches[-1].end if batches else 5
-    return list(mesh.read(OffsetRange(*TP, 5, end), times=written is not None))
+    return list(mesh.read(OffsetRange(*TP, 5, end)))
 
 
 LISTS = st.lists(st.lists(st.binary(max_size=12), min_size=1, max_size=9), max_size=9)

@@ -15,6 +15,7 @@ from pyspark.sql.types import StructType
 
 from dafka_core import EmbeddedCluster, Producer
 from dafka_core.errors import DataLossError
+from dafka_core.flight.store_client import StoreClient
 from dafka_core.flight.store_location import StoreLocation
 from dafka_core.records import TopicPartition
 from dafka_core.storage.block_builder import MAX_BLOCK_RECORDS
@@ -47,10 +48,8 @@ def used(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     found: list[str] = []
     for kind in (LocalLogSource, FlightSource, MeshSource):
 
-        def spied(
-            way: Any, wanted: OffsetRange, *, times: bool, original: Any = kind.read
-        ) -> Iterator[Any]:
-            for batch in original(way, wanted, times=times):
+        def spied(way: Any, wanted: OffsetRange, original: Any = kind.read) -> Iterator[Any]:
+            for batch in original(way, wanted):
                 if found[-1:] != [way.name]:
                     found.append(way.name)
                 yield batch
@@ -129,17 +128,17 @@ def test_only_times_that_are_read_are_asked_for(serve: Serve, used: list[str]) -
     store = serve("one")
     store.add(A, 10)
     asked: list[bool] = []
-    original = LocalLogSource.read
+    original = StoreClient.read
 
-    def spied(way: Any, wanted: OffsetRange, *, times: bool) -> Iterator[Any]:
+    def spied(client: StoreClient, *bounds: Any, times: bool, **limits: Any) -> Iterator[Any]:
         asked.append(times)
-        return original(way, wanted, times=times)
+        return original(client, *bounds, times=times, **limits)
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(LocalLogSource, "read", spied)
-        (batch,) = batches([store.location], 0, 10, options("local"), "offset")
+        patch.setattr(StoreClient, "read", spied)
+        (batch,) = batches([store.location], 0, 10, options("flight"), "offset")
         assert batch.schema.names == ["offset"]
-        list(batches([store.location], 0, 10, options("local"), "timestamp"))
+        list(batches([store.location], 0, 10, options("flight"), "timestamp"))
     assert asked == [False, True]
 
 
