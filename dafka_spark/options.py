@@ -168,8 +168,8 @@ class SourceOptions(SparkOptions):
     fail_on_data_loss: bool = option(
         True,
         "fail when records are lost before they were read, once that has been so for "
-        "fetchTimeoutMs; else warn of each loss and go on without them. What is lost, and what "
-        "to do, is told by its condition: docs/source.md",
+        "fetchTimeoutMs; else warn of each loss and go on without them. docs/source.md has the "
+        "conditions, and what to do about each",
     )
     fetch_timeout_ms: int = option(
         60_000, "the longest wait for a store without progress", minimum=1, unit="ms"

@@ -1,7 +1,7 @@
-"""Data loss: the only module that tells its kinds apart, and decides what a query does about it.
+"""Data loss: the only module that classifies lost records, and decides what a query does then.
 
-Both sides of a query only gather facts.  The driver compares what the stores have with how far the
-query has read (``regression_detector``); a task asks each source for its records
+Both sides of a query only gather facts: the driver compares what the stores have with how far the
+query has read (``regression_detector``), and a task asks each source for its records
 (``range_fetch``).  ``docs/source.md`` has the conditions.
 """
 
@@ -81,23 +81,21 @@ def classify(
     )
 
 
-def denial(errors: Sequence[DafkaError]) -> DataLossError | None:
-    """What sources said that were asked for the same record; None unless all of them lack it."""
+def denial(errors: Sequence[DafkaError], start: int, end: int) -> DataLossError | None:
+    """What sources say that were asked for offset ``start``; None unless all of them lack it.
+
+    It is a ``SourceLossError`` if it tells by itself what is lost of a range up to ``end``.  Else
+    ``classify`` does, once the stores have said what they hold.
+    """
     losses = [error for error in errors if isinstance(error, DataLossError)]
     if not losses or len(losses) < len(errors):
         return None
     gaps = [loss for loss in losses if _is_gap(loss)]
-    return min(gaps or losses[-1:], key=lambda loss: loss.available or 0)
-
-
-def classify_denial(said: DataLossError, start: int, end: int) -> SourceLossError | None:
-    """The loss that a denial is by itself; None if ``classify`` has to be told what stores hold."""
-    if isinstance(said, SourceLossError):
+    said = min(gaps, key=lambda gap: gap.available or 0, default=losses[0])
+    if said.available is None or not gaps or isinstance(said, SourceLossError):
         return said
-    if said.available is None or not _is_gap(said):
-        return None
-    lost_end = min(said.available, end)
-    return RetentionAheadError(said.topic, said.partition, start, said.available, lost_end=lost_end)
+    tp, lost_end = (said.topic, said.partition), min(said.available, end)
+    return RetentionAheadError(*tp, start, said.available, lost_end=lost_end)
 
 
 def _is_gap(loss: DataLossError) -> bool:

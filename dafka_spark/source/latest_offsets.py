@@ -3,7 +3,7 @@
 The mesh tells which stores there are and where each can be read in bulk.  Those are asked by one
 Arrow Flight action each, all at the same time, which takes some milliseconds; stores that only the
 mesh reaches, and only where there are any, are asked over it, which takes as long as they may be
-silent.  Of each partition the furthest end counts, and the longest memory.
+silent.  Of each partition the earliest record and the furthest end of any store count.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ class OffsetsSnapshot(NamedTuple):
 
 
 _registries: WeakKeyDictionary[MeshReader, StoreRegistry] = WeakKeyDictionary()
-"""By the reader that has been in the mesh long enough to have heard of every store."""
+"""The stores of a mesh, by its reader once that has been there for long enough to know them all."""
 
 
 def fetch_latest_offsets(
@@ -52,8 +52,8 @@ def fetch_latest_offsets(
 ) -> OffsetsSnapshot:
     """What the stores hold of the partitions that are read.
 
-    ``thorough`` is for answers that stand for the whole of a query: then a store that Flight does
-    not reach is asked over the mesh at once.
+    ``thorough`` is for an answer that decides what a whole query reads: then a store that Flight
+    does not reach is asked over the mesh at once.
 
     Raises:
         ConfigError: option ``fetch`` asks for what no store offers, or not for all partitions.
@@ -77,13 +77,12 @@ def fetch_latest_offsets(
         is_partial = bool(registry.others or failing)
         if over_mesh is None and is_partial and (thorough or options.fetch == AUTO):
             over_mesh = _ask_mesh(reader, options)
-    infos = [info for answer in answers for info in answer.value]
-    holders: dict[TopicPartition, list[HeldRange]] = {}
-    for answer in answers:
-        for info in answer.value:
-            held = HeldRange(answer.location, info.earliest, info.end)
-            holders.setdefault(info.tp, []).append(held)
     locations = [answer.location for answer in answers]
+    held = [(answer.location, info) for answer in answers for info in answer.value]
+    holders: dict[TopicPartition, list[HeldRange]] = {}
+    for location, info in held:
+        holders.setdefault(info.tp, []).append(HeldRange(location, info.earliest, info.end))
+    infos = [info for _, info in held]
     if options.fetch == AUTO:
         infos += over_mesh or ()
     elif not answers and registry.failures():

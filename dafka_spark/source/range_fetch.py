@@ -16,10 +16,10 @@ from typing import NoReturn
 from dafka_core.errors import DafkaError, DataLossError, StoreUnreachableError
 from dafka_core.records import PartitionInfo, RecordBatch
 from dafka_spark.cluster.deadline import Deadline
-from dafka_spark.errors import FetchError, IncompleteBatchError
+from dafka_spark.errors import FetchError, IncompleteBatchError, SourceLossError
 from dafka_spark.options import SourceOptions
 from dafka_spark.source.completeness import checked_reply, incomplete
-from dafka_spark.source.data_loss import DataLossPolicy, classify, classify_denial, denial
+from dafka_spark.source.data_loss import DataLossPolicy, classify, denial
 from dafka_spark.source.latest_offsets import merge_heads
 from dafka_spark.source.range_planner import OffsetRange
 from dafka_spark.source.record_sources import NotHereError, RecordSource
@@ -83,13 +83,13 @@ class RangeFetch:
             if self._position >= end:
                 return failures
         if self._position == begun and not self._has_mesh:
-            # What was known may be old, and a record is lost only if every source has denied it.
+            # What was known may be old, and a record is lost only if every source lacks it.
             for source in idle:
                 yield from self._read(source, end, failures)
         return failures
 
     def _reach(self, source: RecordSource) -> int:
-        """Up to where to ask a source for the next records; the position itself: not at all."""
+        """The offset up to which to ask a source; the position reached: it is not asked."""
         position, end = self._position, self._wanted.end
         if source.known is not None:
             return min(source.known.stop, end) if position in source.known else position
@@ -108,7 +108,7 @@ class RangeFetch:
                 yield batch
         except DafkaError as error:
             if isinstance(error, DataLossError) and begun == self._position < error.wanted < stop:
-                # It says what it lacks before it sends anything, and has what lies before that.
+                # It has sent nothing, as it lacks the end of the range: it may have the beginning.
                 yield from self._read(source, error.wanted, failures)
                 return
             failures.append((source, error))
@@ -118,10 +118,11 @@ class RangeFetch:
 
     def _meet(self, failures: Failures, patience: Deadline) -> None:
         """No source has given the next record: waits, fails, or leaves out what is lost."""
+        position, wanted = self._position, self._wanted
         errors = [error for _, error in failures]
         away = [error.store for error in errors if isinstance(error, StoreUnreachableError)]
         # The mesh comes last: it asks every store, and waits itself for those that come back.
-        said = denial(errors[-1:] if self._has_mesh else errors)
+        said = denial(errors[-1:] if self._has_mesh else errors, position, wanted.end)
         if said is None:
             waits = bool(away) and not patience.is_over
         else:
@@ -131,15 +132,16 @@ class RangeFetch:
             return
         if said is None:
             self._fail(failures)
-        position, wanted = self._position, self._wanted
-        loss = classify_denial(said, position, wanted.end) or classify(
-            wanted.tp,
-            position,
-            wanted.end,
-            self._held(),
-            away=away[0] if away else "",
-            waited_s=patience.waited_s,
-        )
+        loss = said if isinstance(said, SourceLossError) else None
+        if loss is None:
+            loss = classify(
+                wanted.tp,
+                position,
+                wanted.end,
+                self._held(),
+                away=away[0] if away else "",
+                waited_s=patience.waited_s,
+            )
         if loss is None or loss.wanted > position:
             # The stores have the record now after all, or say one thing and do another.
             if self._denied_at == position:

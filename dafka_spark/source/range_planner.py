@@ -53,9 +53,9 @@ def rate_limit(
 ) -> dict[TopicPartition, int]:
     """How many records to take of each partition, ``limit`` of them at the most; None: all.
 
-    Each partition gets one, the rest is shared in proportion to what is waiting.  When there are
-    more partitions than ``limit``, as many take one each, beginning at the partition that
-    ``turn`` points to; the caller advances it by the number taken, so that all have their turn.
+    Each partition gives one, the rest is shared in proportion to what is waiting.  When there are
+    more partitions than ``limit``, so many give one each, beginning at the partition that ``turn``
+    points to; the caller advances it by the number taken, so that all have their turn.
     """
     sizes = {tp: waiting[tp] for tp in sorted(waiting) if waiting[tp] > 0}
     tps = list(sizes)

@@ -86,7 +86,7 @@ class ArrowBatches:
             case "timestamp" if times is not None:
                 if len(times) != 1 or times[0, 1] == UNKNOWN_US:
                     return _timestamps(times, field.type)
-                # What a store wrote at once has one time: the same in block after block.
+                # What a store wrote at once has one time, often in block after block.
                 return self._constant(field, int(times[0, 1]), batch.count)
             case name:  # a key is always null, and a timestamp where no times are known
                 return self._constant(field, self._texts.get(name), batch.count)
@@ -95,13 +95,13 @@ class ArrowBatches:
         rows = batch.count
         if rows > len(self._rising):
             self._rising = np.arange(rows, dtype=np.int64)
-        # Arrow keeps the memory for the next batch, where numpy has the system make it anew.
+        # Arrow keeps freed memory for the next batch; numpy would ask the system for it again.
         buffer = pa.allocate_buffer(rows * self._rising.itemsize)
         np.add(self._rising[:rows], batch.offset, out=np.frombuffer(buffer, np.int64))
         return pa.Array.from_buffers(kind, rows, [None, buffer], null_count=0)
 
     def _constant(self, field: pa.Field, value: str | int | None, rows: int) -> pa.Array:
-        """A column with one value, cut from the longest one of it made so far."""
+        """A column with one value: a slice of the longest one made so far."""
         made_of, made = self._constants.get(field.name, (None, None))
         if made is None or made_of != value or len(made) < rows:
             made = pa.repeat(pa.scalar(value, field.type), rows)

@@ -1,7 +1,7 @@
 """Partitions that look shorter than what has been read of them, and for how long they have.
 
-A store that starts or catches up makes a partition end too early for a moment, or makes it unknown
-to every store.  ``DataLossPolicy`` decides when that has lasted for long enough.
+While a store starts or catches up, a partition may end too early, or no store may know it.
+``DataLossPolicy`` decides when that has lasted for long enough.
 """
 
 from __future__ import annotations
@@ -21,10 +21,10 @@ _log = logging.getLogger("dafka_spark")
 
 
 class RegressionDetector:
-    """Remembers, from one look at the stores to the next, what looked wrong and who had had it.
+    """Remembers, from one look at the stores to the next, what looked wrong and which store had it.
 
     Attributes:
-        is_slow: the last two triggers lay so far apart that waiting for the next one is no use.
+        is_slow: the last two triggers lay so far apart that the next one would come too late.
     """
 
     def __init__(self, options: SourceOptions) -> None:
@@ -38,7 +38,7 @@ class RegressionDetector:
         self._warned: dict[TopicPartition, str] = {}
 
     def take(self, snapshot: OffsetsSnapshot) -> None:
-        """Remembers of each partition which store was the last one seen with most of it."""
+        """Remembers of each partition the last store that was seen with most of it."""
         self._snapshot = snapshot
         for tp, holders in snapshot.holders.items():
             known = self._last_holders.get(tp)
@@ -52,11 +52,11 @@ class RegressionDetector:
         before, self._triggered_at = self._triggered_at, now
         self.is_slow = before is not None and now - before > self._options.fetch_timeout_s
         if self.is_slow:
-            # The stores were not looked at meanwhile: all of that time counts for nothing.
+            # The query has not looked at the stores meanwhile: that time does not count.
             self._since = dict.fromkeys(self._since, now)
 
     def check(self, positions: Positions, heads: Heads) -> set[TopicPartition]:
-        """Compares how far a query has read with what there is; the partitions to wait for.
+        """Compares how far a query has read with what there is; gives the partitions to wait for.
 
         Raises:
             SourceLossError: records have been lost for long enough, and option
@@ -88,18 +88,15 @@ class RegressionDetector:
             # A partition without records has none to lose, and may go away again.
             is_wrong = position > 0
         elif held.earliest > position:
-            # A task that finds its records trimmed fails after it has asked every store.
+            # A task that finds its records trimmed asks every store, and fails then.
             is_wrong = not self._options.fail_on_data_loss
         else:
             is_wrong = held.end < position
         if not is_wrong or not self._options.selection.has(tp):
             return None
-        away = self._away(tp, position)
-        return classify(tp, position, position, held, away=away, waited_s=waited_s)
-
-    def _away(self, tp: TopicPartition, position: int) -> str:
-        """A store that may have what is missing and does not answer; empty: there is none."""
+        # The store that may have what is missing and does not answer, if there is one.
+        away = next(iter(self._snapshot.silent), "")
         last = self._last_holders.get(tp)
         if last and last.end >= position and last.location.store not in self._snapshot.answered:
-            return last.location.store
-        return next(iter(self._snapshot.silent), "")
+            away = last.location.store
+        return classify(tp, position, position, held, away=away, waited_s=waited_s)

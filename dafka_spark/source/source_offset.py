@@ -4,7 +4,7 @@ Positions are exclusive: the offset of the next record to read.  As JSON::
 
     {"start": {}, "topics": {"flights": {"EB0A...": 1000}}, "version": 1}
 
-Spark compares offsets as strings, so that there is one form only: keys sorted, always all three.
+Spark compares offsets as strings, so there is one form only: keys sorted, always all three.
 
 ``start`` says where the batch that ends here begins, for every partition of which the offset
 before does not say it: all of them in the first batch (Spark keeps no initial offset of a Python
@@ -47,13 +47,13 @@ class SourceOffset:
     def since(self, begin: SourceOffset) -> Iterator[OffsetRange]:
         """The ranges of the batch that ends here, by partition.
 
-        Where this offset says where the batch began it is believed over ``begin``.
+        Where this offset says where the batch began, that counts and not ``begin``.
 
         Raises:
             ConfigError: the batch would go backwards.
         """
         for tp in sorted({*self.positions, *begin.positions}):
-            # An initial offset asked for anew may know partitions that the batch did not have.
+            # A new initial offset may have partitions that the batch did not have.
             if tp not in self.positions and begin.is_initial:
                 continue
             start = self.start.get(tp, begin.positions.get(tp, 0))
@@ -63,8 +63,8 @@ class SourceOffset:
                     "checkpointLocation",
                     f"{tp.topic}/{tp.partition}",
                     f"holds a batch that starts at offset {start} and ends before it, at {end}: "
-                    "its files are not of one query, or have been edited; bring back those that "
-                    "were there, or start the query with a new checkpoint",
+                    "its files are not of one query, or have been edited; restore the files "
+                    "that were there, or start the query with a new checkpoint",
                 )
             yield OffsetRange(*tp, start, end)
 

@@ -1,7 +1,7 @@
-"""The reader of streaming queries: how far to go, and what to read to get there.
+"""The reader of streaming queries: it says where batches end, plans them and reads them.
 
-Spark makes it twice: once for the query's life, on the driver, for offsets and plans; and once in
-each batch, as a copy for the executors, for ``read``.  Neither opens anything before it must.
+Spark makes one for the query's life, on the driver, for offsets and plans, and another one for
+each batch, which it copies to the executors, for ``read``.  Neither connects before it must.
 """
 
 # ruff: noqa: N802 -- Spark names these methods
@@ -54,10 +54,10 @@ class DafkaStreamReader(RangeReader, DataSourceStreamReader, SupportsTriggerAvai
     def initialOffset(self) -> dict[str, Any]:
         """Where a query without a checkpoint starts (``startingOffsets``).
 
-        Spark asks again when it runs a first batch again, and then the answer does not matter:
-        that batch's end says where it began.  So ``startingOffsets`` beyond the end of a
-        partition, which may only look lower now, is an error of ``latestOffset``, which is not
-        asked then.
+        Spark asks again when it repeats a first batch, and then the answer does not matter: that
+        batch's end says where it began.  ``startingOffsets`` beyond the end of a partition, which
+        may only look shorter now, is therefore an error of ``latestOffset``, which Spark does not
+        call then.
 
         Raises:
             ConfigError: option ``fetch`` asks for what no store offers.
@@ -77,7 +77,7 @@ class DafkaStreamReader(RangeReader, DataSourceStreamReader, SupportsTriggerAvai
         return ReadAllAvailable() if limit is None else ReadMaxRows(limit)
 
     def prepareForTriggerAvailableNow(self) -> None:
-        """Fixes the partitions and their ends: the query stops when it has read up to them."""
+        """Fixes the partitions and their ends: the query reads up to there and stops."""
         self._frozen = self._look(thorough=True)
 
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:
@@ -86,8 +86,8 @@ class DafkaStreamReader(RangeReader, DataSourceStreamReader, SupportsTriggerAvai
         Raises:
             ConfigError: the checkpoint cannot be read, or ``startingOffsets`` lies beyond the end
                 of a partition.
-            SourceLossError: a partition is not known any more, or ends before what was read of
-                it, for ``fetchTimeoutMs``, and option ``failOnDataLoss`` is true.
+            SourceLossError: for ``fetchTimeoutMs`` no store has known a partition, or it has ended
+                before what was read of it, and option ``failOnDataLoss`` is true.
         """
         begin = SourceOffset.parse(start)
         if self._refused is not None and not begin.positions:
@@ -110,15 +110,15 @@ class DafkaStreamReader(RangeReader, DataSourceStreamReader, SupportsTriggerAvai
         return SourceOffset(positions, started).as_json()
 
     def reportLatestOffset(self) -> dict[str, Any] | None:
-        """The furthest ends seen of all partitions, for the progress report."""
+        """The furthest end seen of each partition, for the progress report."""
         return SourceOffset(dict(self._furthest)).as_json() if self._furthest else None
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> list[OffsetRange]:
         """The tasks of a batch; none when it is empty.
 
-        Where ``end`` says where the batch began it is believed over ``start``: in a first batch
-        that is run again, ``start`` is a new answer of ``initialOffset``.  Nothing else decides
-        which tasks there are, nor which one reads what (``plan_tasks``).
+        Where ``end`` says where the batch began, that counts and not ``start``, which is a new
+        answer of ``initialOffset`` when Spark repeats a first batch.  Nothing else decides which
+        tasks there are, nor which one reads what (``plan_tasks``).
 
         Raises:
             ConfigError: the checkpoint cannot be read, or the batch would go backwards.
@@ -132,8 +132,8 @@ class DafkaStreamReader(RangeReader, DataSourceStreamReader, SupportsTriggerAvai
         return self._look(thorough=thorough) if self._frozen is None else self._frozen
 
     def _look(self, *, thorough: bool = False) -> Heads:
-        # A query that goes on from its checkpoint is told so at its first look, too, if option
-        # fetch asks for what cannot be.
+        # The first look is thorough also if the query goes on from its checkpoint: it fails at
+        # once where option fetch asks for what no store offers.
         thorough = thorough or self._snapshot is None
         snapshot = self._snapshot = self._patient_look(thorough=thorough)
         self._snapshot_at = time.monotonic()
@@ -143,7 +143,7 @@ class DafkaStreamReader(RangeReader, DataSourceStreamReader, SupportsTriggerAvai
         return snapshot.heads
 
     def _patient_look(self, *, thorough: bool) -> OffsetsSnapshot:
-        """Waits for stores that may only be starting, where there is no other way to any."""
+        """Asks the stores until one answers: they may be starting."""
         lost: StoreUnreachableError | None = None
         for _ in Deadline(self._options.fetch_timeout_s).attempts():
             try:
@@ -154,7 +154,7 @@ class DafkaStreamReader(RangeReader, DataSourceStreamReader, SupportsTriggerAvai
         raise lost
 
     def _holders(self) -> Holders:
-        """The stores and what they have, as it was when the heads were asked for, or lately."""
+        """The stores and what they have, as it was at the last look if that is not too old."""
         if self._options.fetch == MESH:
             return {}
         if self._snapshot is None or time.monotonic() - self._snapshot_at > timing.RANGES_S:
@@ -165,13 +165,13 @@ class DafkaStreamReader(RangeReader, DataSourceStreamReader, SupportsTriggerAvai
     def _first(self, tp: TopicPartition, begin: SourceOffset, info: PartitionInfo) -> int:
         """The next offset to read of a partition."""
         position = begin.positions.get(tp, info.earliest)
-        # A loss fails in the task that reads it, after it has asked every store.
+        # The task that reads lost records asks every store, and fails then.
         return position if self._options.fail_on_data_loss else max(position, info.earliest)
 
     def _trusted_heads(self, begin: SourceOffset) -> Heads:
-        """The heads, without partitions that look wrong and may look right in a moment.
+        """The heads, without partitions that look shorter than they were and may not remain so.
 
-        A query that reads only what there is now, or that looks seldom, waits for them here.
+        A query waits for these here if it reads only what there is now, or looks seldom.
         """
         heads = self._heads()
         self._regressions.begin_trigger()
@@ -181,7 +181,7 @@ class DafkaStreamReader(RangeReader, DataSourceStreamReader, SupportsTriggerAvai
                 return {tp: heads[tp] for tp in heads if tp not in waiting}
             time.sleep(timing.LOOK_AGAIN_S)
             found = self._look()
-            # Of all others what was seen before goes on to count: it may have been frozen.
+            # The others keep the ends that they had, which may be frozen.
             heads = {tp: heads[tp] for tp in heads if tp not in waiting}
             heads |= {tp: found[tp] for tp in waiting if tp in found}
             if self._frozen is not None:

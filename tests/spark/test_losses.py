@@ -21,7 +21,7 @@ from dafka_spark.errors import (
     StoreLostDataError,
 )
 from dafka_spark.options import SourceOptions
-from dafka_spark.source.data_loss import DataLossPolicy, classify, classify_denial, denial
+from dafka_spark.source.data_loss import DataLossPolicy, classify, denial
 
 A = TopicPartition("t", "A")
 
@@ -117,31 +117,29 @@ SHORT = DataLossError("t", "A", 10, None, "it ends there")
 LONG = DataLossError("t", "A", 10, 5, "it ends there")
 GAP = DataLossError("t", "A", 10, 30, "trimmed")
 SMALL_GAP = DataLossError("t", "A", 10, 20, "trimmed")
+HOLE = StoreLostDataError("t", "A", 10, 12, "a hole", lost_end=12)
 AWAY = StoreUnreachableError("S", "gone")
 
 
 @pytest.mark.parametrize(
-    ("errors_", "said"),
+    ("given", "said"),
     [
         ([], None),
         ([AWAY], None),
         ([GAP, AWAY], None),
         ([SHORT], SHORT),
-        ([LONG, SHORT], SHORT),
-        ([GAP, SMALL_GAP, SHORT], SMALL_GAP),
+        ([LONG, SHORT], LONG),
+        ([GAP, HOLE, SHORT], HOLE),
     ],
 )
-def test_all_sources_must_deny_a_record(
-    errors_: list[DafkaError], said: DataLossError | None
+def test_all_sources_must_lack_a_record(
+    given: list[DafkaError], said: DataLossError | None
 ) -> None:
-    assert denial(errors_) is said
+    assert denial(given, 10, 60) is said
 
 
-def test_what_a_denial_means() -> None:
-    assert classify_denial(SHORT, 10, 60) is None
-    assert classify_denial(LONG, 10, 60) is None
-    assert classify_denial(LOSSES[0], 10, 60) is LOSSES[0]
-    for end, lost_end in ((60, 20), (15, 15)):
-        found = classify_denial(SMALL_GAP, 10, end)
-        assert isinstance(found, RetentionAheadError)
-        assert (found.wanted, found.available, found.lost_end) == (10, 20, lost_end)
+@pytest.mark.parametrize(("end", "lost_end"), [(60, 20), (15, 15)])
+def test_what_all_sources_have_trimmed(end: int, lost_end: int) -> None:
+    found = denial([SHORT, GAP, SMALL_GAP], 10, end)
+    assert isinstance(found, RetentionAheadError)
+    assert (found.wanted, found.available, found.lost_end) == (10, 20, lost_end)
