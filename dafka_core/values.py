@@ -1,4 +1,4 @@
-"""The values of consecutive records as columns, whoever made them: the log, Arrow or the network."""
+"""The values of consecutive records as columns: from the log, from Arrow or from the network."""
 
 from __future__ import annotations
 

@@ -15,6 +15,7 @@ from pyspark.sql.datasource import DataSource
 if TYPE_CHECKING:
     from pyspark.sql.types import StructType
 
+    from dafka_spark.options import SourceOptions
     from dafka_spark.sink.writers import DafkaBatchWriter, DafkaStreamWriter
     from dafka_spark.source.batch_reader import DafkaBatchReader
     from dafka_spark.source.stream_reader import DafkaStreamReader
@@ -45,21 +46,15 @@ class DafkaDataSource(DataSource):
 
     def reader(self, schema: StructType) -> DafkaBatchReader:
         """The reader of a batch query, with ``schema``'s columns."""
-        from dafka_spark.options import SourceOptions
-        from dafka_spark.schema import checked, table_options
         from dafka_spark.source.batch_reader import DafkaBatchReader
 
-        options = SourceOptions.of({**table_options(schema), **self.options})
-        return DafkaBatchReader(checked(schema), options)
+        return DafkaBatchReader(schema, self._source_options(schema).for_batch())
 
     def streamReader(self, schema: StructType) -> DafkaStreamReader:
         """The reader of a streaming query, with ``schema``'s columns."""
-        from dafka_spark.options import SourceOptions
-        from dafka_spark.schema import checked, table_options
         from dafka_spark.source.stream_reader import DafkaStreamReader
 
-        options = SourceOptions.of({**table_options(schema), **self.options})
-        return DafkaStreamReader(checked(schema), options)
+        return DafkaStreamReader(schema, self._source_options(schema).for_stream())
 
     def writer(self, schema: StructType, overwrite: bool) -> DafkaBatchWriter:
         """The writer of a batch query; ``mode("overwrite")`` is refused, topics only grow."""
@@ -81,3 +76,9 @@ class DafkaDataSource(DataSource):
 
         del overwrite
         return DafkaStreamWriter(schema, SinkOptions.of(self.options))
+
+    def _source_options(self, schema: StructType) -> SourceOptions:
+        from dafka_spark.options import SourceOptions
+        from dafka_spark.schema import checked, table_options
+
+        return SourceOptions.of({**table_options(checked(schema)), **self.options})

@@ -21,10 +21,10 @@ class ColumnError(DafkaError, ValueError):
 
 @dataclass(eq=False)
 class FetchError(PartitionError):
-    """Records that no source gave which option ``fetch`` allows; ``tried`` says why, of each."""
+    """Records that no source gave; ``tried`` has the reason of each that ``fetch`` allows."""
 
     sentence = (
-        "offsets {offset} to {end} (exclusive) could not be had with option fetch = {fetch}: "
+        "offsets {offset} to {end} (exclusive) could not be read with option fetch = {fetch}: "
         "{reasons}"
     )
     offset: int
@@ -38,83 +38,84 @@ class FetchError(PartitionError):
         return super()._sentence(reasons=reasons)
 
 
+@dataclass(eq=False)
 class SourceLossError(DataLossError):
-    """Records that a query was to read and that nobody gives; one subclass per condition.
+    """Records that a query was to read and that no store gives; one subclass per condition.
 
-    Its sentence begins with ``[condition]``, as Spark's own do, and goes on as ``DataLossError``'s.
-    ``lost_end`` is the offset after the last one that is gone for the query; None where that is
-    not known.  ``advice`` says what to do.
+    Its sentence begins with ``[condition]``, as those of Spark's own errors do.
+
+    Attributes:
+        lost_end: the offset after the last one that is lost for the query; None if not known.
+        end: where the partition ends now; None if that is not known or not the reason.
+        store: a store that has been seen with more; empty if there is none.
+        waited_s: how long the partition has looked so, in seconds.
     """
 
     condition: ClassVar[str] = ""
+    cause: ClassVar[str] = ""
+    remedy: ClassVar[str] = ""
+    available: int | None = None
+    why: str = ""
+    _: KW_ONLY
+    lost_end: int | None = None
+    end: int | None = None
+    store: str = ""
+    waited_s: float = 0.0
 
-    def __init__(
-        self,
-        topic: str,
-        partition: str,
-        wanted: int,
-        available: int | None,
-        why: str,
-        advice: str,
-        lost_end: int | None,
-    ) -> None:
-        super().__init__(topic, partition, wanted, available, why)
-        self.advice = advice
-        self.lost_end = lost_end
-        self.finding = f"[{self.condition}] {self.args[0]}"
+    def __post_init__(self) -> None:
+        self.why = self.why or self.cause.format(**vars(self))
+        super().__post_init__()
+
+    @property
+    def finding(self) -> str:
+        """What has happened."""
+        return f"[{self.condition}] {super()._sentence()}"
+
+    @property
+    def advice(self) -> str:
+        """What brings the records back."""
+        return self.remedy.format(**vars(self))
+
+    def _sentence(self, **facts: object) -> str:
         otherwise = "or set option failOnDataLoss to false to go on without these records"
-        self.args = (f"{self.finding}. {advice}, {otherwise}",)
+        return f"{self.finding}. {self.advice}, {otherwise}"
 
 
 class StoreLostDataError(SourceLossError):
-    """All stores that should have the records answer, and have them only up to ``end`` now."""
+    """All stores that should have the records answer, and have less than they had."""
 
     condition = "DAFKA_STORE_LOST_DATA"
-
-    def __init__(
-        self,
-        topic: str,
-        partition: str,
-        wanted: int,
-        *,
-        end: int,
-        lost_end: int | None,
-    ) -> None:
-        why = f"it ends at {end} now, before what was read or planned to be read of it"
-        advice = (
-            "Start a store that still has the records and let the others catch up with it, or "
-            "publish them again at these offsets"
-        )
-        super().__init__(topic, partition, wanted, None, why, advice, lost_end)
-        self.end = end
+    cause = "it ends at {end} now, before what was read or planned to be read of it"
+    remedy = (
+        "Start a store that still has the records and let the others catch up with it, or publish "
+        "them again at these offsets"
+    )
 
 
 class RetentionAheadError(SourceLossError):
-    """Every store has trimmed the records before they were read; ``earliest`` is what is left."""
+    """Every store has trimmed the records before they were read."""
 
     condition = "DAFKA_RETENTION_AHEAD"
-
-    def __init__(self, topic: str, partition: str, wanted: int, earliest: int) -> None:
-        advice = "Start a store that still has the records"
-        why = "every store has trimmed the records before it"
-        super().__init__(topic, partition, wanted, earliest, why, advice, earliest)
-        self.earliest = earliest
+    cause = "every store has trimmed the records before it"
+    remedy = "Start a store that still has the records"
 
 
 class PartitionVanishedError(SourceLossError):
-    """A partition that no store knows any more; ``store`` was the last seen with it, if any."""
+    """No store knows the partition any more; ``store`` was the last one seen with it."""
 
     condition = "DAFKA_PARTITION_VANISHED"
 
-    def __init__(
-        self, topic: str, partition: str, wanted: int, store: str, lost_end: int | None
-    ) -> None:
-        why = "no store has the partition"
-        if store:
-            why += f" any more; store {store} was the last one seen with it"
-        advice = f"Start {f'store {store}' if store else 'a store that has it'} again"
-        super().__init__(topic, partition, wanted, None, why, advice, lost_end)
-        self.store = store
+    cause = "no store has the partition"
+
+    def __post_init__(self) -> None:
+        if self.store:
+            self.why = f"{self.cause} any more; store {self.store} was the last one seen with it"
+        super().__post_init__()
+
+    @property
+    def advice(self) -> str:
+        """What brings the records back."""
+        return f"Start {f'store {self.store}' if self.store else 'a store that has it'} again"
 
 
 class HeadBehindError(SourceLossError):
@@ -124,36 +125,21 @@ class HeadBehindError(SourceLossError):
     """
 
     condition = "DAFKA_HEAD_BEHIND"
-
-    def __init__(
-        self,
-        topic: str,
-        partition: str,
-        wanted: int,
-        end: int,
-        store: str,
-        waited_s: float,
-        lost_end: int | None,
-    ) -> None:
-        why = (
-            f"it ends at {end} in the stores that answer, for {waited_s:g} s now; store {store}, "
-            "which may have more, does not answer"
-        )
-        advice = (
-            f"Start store {store} again, or wait until the others have caught up, and start the "
-            "query again; option fetchTimeoutMs is how long it waits for them"
-        )
-        super().__init__(topic, partition, wanted, None, why, advice, lost_end)
-        self.end = end
-        self.store = store
-        self.waited_s = waited_s
+    cause = (
+        "it ends at {end} in the stores that answer, for {waited_s:g} s now; store {store}, which "
+        "may have more, does not answer"
+    )
+    remedy = (
+        "Start store {store} again, or wait until the others have caught up, and start the query "
+        "again; option fetchTimeoutMs is how long it waits for them"
+    )
 
 
 @dataclass(eq=False)
 class IncompleteBatchError(PartitionError):
-    """Rows that are not those planned: missing, doubled or others.  Never passed over.
+    """Rows that are not those planned: missing, doubled or others.  Always fails the query.
 
-    ``expected`` is the offset that was to come, ``found`` the one that did, None for the end.
+    ``expected`` is the offset that was to come, ``found`` the one that came, None for the end.
     """
 
     condition: ClassVar[str] = "DAFKA_INCOMPLETE_BATCH"
@@ -176,7 +162,7 @@ class IncompleteBatchError(PartitionError):
 
 @dataclass(eq=False)
 class TransactionChangedError(PartitionError):
-    """A micro-batch that is run again and gives a partition another number of rows than before."""
+    """A repeated micro-batch that has another number of rows for a partition than before."""
 
     sentence = (
         "batch {transaction.version} of this query has written {count} rows here, at offsets "

@@ -19,7 +19,7 @@ EARLIEST_OFFSET: Final = -2
 LATEST_OFFSET: Final = -1
 
 MAX_NAME_BYTES: Final = 255
-"""Topics and addresses are strings with a one-octet length on the wire."""
+"""RFC 46 sends topics and addresses as strings with a length of one octet."""
 
 ALL: Final = "all"
 ALL_STORES: Final = 0
@@ -58,8 +58,8 @@ def parse_acks(value: Any) -> int:
         return ALL_STORES
     try:
         count = parse_int(value)
-    except ValueError:
-        raise ValueError(f"must be a whole number or {ALL}") from None
+    except ValueError as error:
+        raise ValueError(f"{error} or {ALL}") from None
     if count < 1:
         raise ValueError(f"must be at least 1, or {ALL}")
     return count
@@ -78,10 +78,7 @@ def parse_pattern(value: Any) -> str:
 
 def parse_assign(value: Any) -> frozenset[TopicPartition]:
     """JSON: the partitions of each topic."""
-    form = 'must be JSON like {"topic": ["partition", ...]}'
-    tree = _json(value, form)
-    if not all(isinstance(partitions, list) for partitions in tree.values()):
-        raise ValueError(form)
+    tree = _json(value, list, 'must be JSON like {"topic": ["partition", ...]}')
     return frozenset(
         TopicPartition(parse_name(topic), parse_name(partition))
         for topic, partitions in tree.items()
@@ -89,31 +86,32 @@ def parse_assign(value: Any) -> frozenset[TopicPartition]:
     )
 
 
-def parse_bound(value: Any) -> OffsetRangeLimit:
+def parse_offset_range_limit(value: Any) -> OffsetRangeLimit:
     """``earliest``, ``latest`` or JSON with an offset for partitions."""
-    form = f'must be {EARLIEST}, {LATEST} or JSON like {{"topic": {{"partition": 1000}}}}'
-    word = str(value).strip().lower()
+    word = parse_word(value)
     if word in (EARLIEST, LATEST):
         return word
-    bound = {}
-    for topic, partitions in _json(value, form).items():
-        if not isinstance(partitions, dict):
-            raise ValueError(form)
-        for partition, offset in partitions.items():
-            if type(offset) is not int or offset < EARLIEST_OFFSET:
-                raise ValueError(
-                    f"offset {offset!r} of partition {partition} must be a whole number, the next "
-                    f"record's; {EARLIEST_OFFSET} is the earliest and {LATEST_OFFSET} the latest"
-                )
-            bound[TopicPartition(parse_name(topic), parse_name(partition))] = offset
-    return bound
+    form = f'must be {EARLIEST}, {LATEST} or JSON like {{"topic": {{"partition": 1000}}}}'
+    limit = {
+        TopicPartition(parse_name(topic), parse_name(partition)): offset
+        for topic, partitions in _json(value, dict, form).items()
+        for partition, offset in partitions.items()
+    }
+    for tp, offset in limit.items():
+        if type(offset) is not int or offset < EARLIEST_OFFSET:
+            raise ValueError(
+                f"offset {offset!r} of partition {tp.partition} must be a whole number, the next "
+                f"record's; {EARLIEST_OFFSET} is the earliest and {LATEST_OFFSET} the latest"
+            )
+    return limit
 
 
-def _json(value: Any, form: str) -> dict[str, Any]:
+def _json(value: Any, kind: type, form: str) -> dict[str, Any]:
+    """A JSON object with members, all of this kind."""
     try:
         tree = json.loads(value)
     except (TypeError, ValueError):
         raise ValueError(form) from None
-    if not isinstance(tree, dict) or not tree:
+    if not (isinstance(tree, dict) and tree and all(isinstance(tree[key], kind) for key in tree)):
         raise ValueError(form)
     return tree

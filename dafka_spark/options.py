@@ -16,34 +16,15 @@ from dafka_core.flight.limits import MAX_BATCH_BYTES, MAX_BATCH_RECORDS
 from dafka_core.node_options import AUTO_HOST, TOWER_ENVIRONMENT
 from dafka_core.options import DEFAULT_TOWER, Options, option, parse_int, unknown
 from dafka_core.records import TopicPartition
-from dafka_spark.option_values import (
-    EARLIEST,
-    EARLIEST_OFFSET,
-    LATEST,
-    OffsetRangeLimit,
-    parse_acks,
-    parse_assign,
-    parse_bound,
-    parse_name,
-    parse_names,
-    parse_pattern,
-    parse_tower,
-    parse_word,
-)
-from dafka_spark.source.topic_selection import TopicSelection
-
-__all__ = ["EARLIEST", "LATEST", "MeshAddress", "SinkOptions", "SourceOptions", "SparkOptions"]
+from dafka_spark import option_values as values
+from dafka_spark.option_values import EARLIEST, EARLIEST_OFFSET, LATEST, OffsetRangeLimit
+from dafka_spark.topic_selection import TopicSelection
 
 AUTO: Final = "auto"
 LOCAL: Final = "local"
 FLIGHT: Final = "flight"
 MESH: Final = "mesh"
 FETCH: Final = (AUTO, LOCAL, FLIGHT, MESH)
-
-RECORDS_PER_BATCH: Final = MAX_BATCH_RECORDS
-BYTES_PER_BATCH: Final = MAX_BATCH_BYTES
-"""A store's block is a batch as it is, neither cut nor copied.  Measured with 100-byte values:
-10,000 rows a batch gave 3 million rows/s, 50,000 gave 4 to 6."""
 
 RECORDS_PER_TASK: Final = 2_500_000
 """Large partitions are cut into tasks of this size unless options say otherwise: half a second's
@@ -54,9 +35,6 @@ partition is all that one producer has written, and there may be only one."""
 EXACTLY_ONCE: Final = "exactly-once"
 AT_LEAST_ONCE: Final = "at-least-once"
 DELIVERY: Final = (EXACTLY_ONCE, AT_LEAST_ONCE)
-
-SPARK_SINK_KEYS: Final = frozenset({"checkpointlocation", "queryname"})
-"""What Spark itself adds to a streaming sink's options (seen in 4.3)."""
 
 TABLE_PREFIX: Final = "option."
 """``CREATE TABLE ... OPTIONS (a 1)`` arrives as ``a`` and ``option.a``, among table properties."""
@@ -81,13 +59,14 @@ class SparkOptions(Options):
 
     RENAME: ClassVar[Callable[[str], str]] = staticmethod(camel)
     ALLOWED: ClassVar[frozenset[str]] = frozenset()
+    """What Spark itself adds to the options (seen in 4.3), in lower case."""
     USE: ClassVar[str] = ""
     tower: str = option(
         DEFAULT_TOWER,
         "towers to join through, with commas between; without it DAFKA_TOWER of the driver's "
         "environment",
         kind="HOST[:SUB_PORT:PUB_PORT]",
-        parse=parse_tower,
+        parse=values.parse_tower,
     )
     host: str = option(
         AUTO_HOST,
@@ -129,22 +108,27 @@ class SparkOptions(Options):
         return unknown(name, known)
 
 
+def _count(meaning: str, unit: str) -> int | None:
+    """Declares an option that is a number of 1 or more, or not given."""
+    return option(None, meaning, kind="int", parse=parse_int, minimum=1, unit=unit)
+
+
 @dataclasses.dataclass(frozen=True)
 class SourceOptions(SparkOptions):
     """Reading: options of batch and streaming queries."""
 
-    USE: ClassVar[str] = "reading"
+    USE = "reading"
     subscribe: tuple[str, ...] = option(
-        (), "topics to read", kind="list with commas", parse=parse_names
+        (), "topics to read", kind="list with commas", parse=values.parse_names
     )
     subscribe_pattern: str = option(
-        "", "topics to read: those that match as a whole", kind="regex", parse=parse_pattern
+        "", "topics to read: those that match as a whole", kind="regex", parse=values.parse_pattern
     )
     assign: frozenset[TopicPartition] = option(
         frozenset(),
         'partitions to read: `{"topic": ["partition", ...]}`',
         kind="JSON",
-        parse=parse_assign,
+        parse=values.parse_assign,
     )
     starting_offsets: OffsetRangeLimit | None = option(  # noqa: RUF009 -- a field
         None,
@@ -152,66 +136,51 @@ class SourceOptions(SparkOptions):
         'default) or `{"topic": {"partition": offset}}` with -2 for earliest and -1 for latest; '
         "partitions not named, and those that appear later, start at their first record",
         kind="word or JSON",
-        parse=parse_bound,
+        parse=values.parse_offset_range_limit,
     )
     ending_offsets: OffsetRangeLimit | None = option(  # noqa: RUF009 -- a field
         None,
         "batches only, where to end (exclusive): `latest` (default) or JSON with offsets or -1",
         kind="word or JSON",
-        parse=parse_bound,
+        parse=values.parse_offset_range_limit,
     )
-    max_offsets_per_trigger: int | None = option(
-        None,
+    max_offsets_per_trigger: int | None = _count(
         "streams only, the most records in a micro-batch, shared among the partitions in "
         "proportion to what each has waiting",
-        kind="int",
-        parse=parse_int,
-        minimum=1,
-        unit="records",
+        "records",
     )
-    min_partitions: int | None = option(
-        None,
-        "split large partitions until there are about this many tasks",
-        kind="int",
-        parse=parse_int,
-        minimum=1,
-        unit="tasks",
+    min_partitions: int | None = _count(
+        "split large partitions until there are about this many tasks", "tasks"
     )
-    max_records_per_partition: int | None = option(
-        None,
+    max_records_per_partition: int | None = _count(
         "split partitions so that no task reads more; "
         f"{RECORDS_PER_TASK} when neither this nor minPartitions is given",
-        kind="int",
-        parse=parse_int,
-        minimum=1,
-        unit="records",
+        "records",
     )
     fetch: str = option(
         AUTO,
         "how executors get the records: `local` maps the log of a store on their own machine, "
-        "`flight` reads from stores by Arrow Flight, `mesh` fetches from whoever has them; `auto` "
-        "takes the first of these that is possible, and the next one when it fails",
+        "`flight` reads from stores by Arrow Flight, `mesh` fetches from any node that has them; "
+        "`auto` takes the first of these that is possible, and the next one when it fails",
         choices=FETCH,
-        parse=parse_word,
+        parse=values.parse_word,
     )
     fail_on_data_loss: bool = option(
         True,
         "fail when records are lost before they were read, once that has been so for "
-        "fetchTimeoutMs; else warn of each loss and go on without them. What is lost, and what "
-        "to do, is told by its condition: docs/source.md",
+        "fetchTimeoutMs; else warn of each loss and go on without them. docs/source.md has the "
+        "conditions, and what to do about each",
     )
     fetch_timeout_ms: int = option(
         60_000, "the longest wait for a store without progress", minimum=1, unit="ms"
     )
+    # A store's block is a batch as it is, neither cut nor copied.  Measured with 100-byte values:
+    # 10,000 rows a batch gave 3 million rows/s, 50,000 gave 4 to 6.
     max_records_per_batch: int = option(
-        RECORDS_PER_BATCH,
-        "rows in one Arrow batch",
-        minimum=1,
-        maximum=1_000_000,
-        unit="records",
+        MAX_BATCH_RECORDS, "rows in one Arrow batch", minimum=1, maximum=1_000_000, unit="records"
     )
     max_bytes_per_batch: int = option(
-        BYTES_PER_BATCH,
+        MAX_BATCH_BYTES,
         "values in one Arrow batch; a larger record has one to itself",
         minimum=1,
         maximum=1 << 30,
@@ -220,20 +189,23 @@ class SourceOptions(SparkOptions):
 
     def __post_init__(self) -> None:
         """Checks what concerns more than one option."""
-        chosen = [
-            camel(name)
-            for name in ("subscribe", "subscribe_pattern", "assign")
-            if getattr(self, name)
-        ]
+        names = ("subscribe", "subscribe_pattern", "assign")
+        choices = {camel(name): getattr(self, name) for name in names}
+        chosen = [name for name in choices if choices[name]]
         if len(chosen) != 1:
-            raise ConfigError(
-                chosen[1] if chosen else "subscribe",
-                getattr(self, "assign" if chosen[1:] == ["assign"] else "subscribe"),
-                "name what to read with exactly one of subscribe, subscribePattern and assign, "
-                + (f"not with {' and '.join(chosen)}" if chosen else _NO_TABLE_OPTIONS),
-            )
-        self._check_bound("starting_offsets", self.starting_offsets)
-        self._check_bound("ending_offsets", self.ending_offsets)
+            name = chosen[1] if chosen else "subscribe"
+            why = f"not with {' and '.join(chosen)}" if chosen else _NO_TABLE_OPTIONS
+            exactly = "name what to read with exactly one of subscribe, subscribePattern and assign"
+            raise ConfigError(name, choices[name], f"{exactly}, {why}")
+        for name in ("starting_offsets", "ending_offsets"):
+            limit = getattr(self, name)
+            for tp in limit if isinstance(limit, dict) else ():
+                if not self.selection.has(tp):
+                    why = (
+                        "names a partition that this query does not read; compare it with "
+                        "subscribe, subscribePattern or assign"
+                    )
+                    raise ConfigError(camel(name), f"{tp.topic}/{tp.partition}", why)
 
     @property
     def selection(self) -> TopicSelection:
@@ -247,19 +219,13 @@ class SourceOptions(SparkOptions):
 
     def for_batch(self) -> Self:
         """These options, if a batch query can use them; raises ``ConfigError`` otherwise."""
-        if self.starting_offsets == LATEST:
-            raise ConfigError(
-                "startingOffsets", LATEST, "a batch that starts at the latest offset reads nothing"
-            )
-        if self.ending_offsets == EARLIEST or (
-            isinstance(self.ending_offsets, dict)
-            and EARLIEST_OFFSET in self.ending_offsets.values()
-        ):
-            raise ConfigError(
-                "endingOffsets",
-                self.ending_offsets,
-                f"a batch that ends at the earliest offset ({EARLIEST_OFFSET}) reads nothing",
-            )
+        start, end = self.starting_offsets, self.ending_offsets
+        if start == LATEST:
+            why = "a batch that starts at the latest offset reads nothing"
+            raise ConfigError("startingOffsets", LATEST, why)
+        if end == EARLIEST or (isinstance(end, dict) and EARLIEST_OFFSET in end.values()):
+            why = f"a batch that ends at the earliest offset ({EARLIEST_OFFSET}) reads nothing"
+            raise ConfigError("endingOffsets", end, why)
         if self.max_offsets_per_trigger is not None:
             raise ConfigError(
                 "maxOffsetsPerTrigger", self.max_offsets_per_trigger, "is for streams only"
@@ -272,16 +238,6 @@ class SourceOptions(SparkOptions):
             raise ConfigError("endingOffsets", self.ending_offsets, "is for batch queries only")
         return self
 
-    def _check_bound(self, field: str, bound: OffsetRangeLimit | None) -> None:
-        for key in bound if isinstance(bound, dict) else ():
-            if not self.selection.has(key):
-                raise ConfigError(
-                    camel(field),
-                    f"{key.topic}/{key.partition}",
-                    "names a partition that this query does not read; compare it with "
-                    "subscribe, subscribePattern or assign",
-                )
-
 
 _NO_TABLE_OPTIONS: Final = (
     "none is given (Spark does not hand a table's OPTIONS to sources in Python when CREATE TABLE "
@@ -293,10 +249,10 @@ _NO_TABLE_OPTIONS: Final = (
 class SinkOptions(SparkOptions):
     """Writing: options of batch and streaming queries."""
 
-    USE: ClassVar[str] = "writing"
-    ALLOWED: ClassVar[frozenset[str]] = SPARK_SINK_KEYS
+    USE = "writing"
+    ALLOWED = frozenset({"checkpointlocation", "queryname"})
     topic: str = option(
-        "", "topic of every row; without it column `topic` says each row's", parse=parse_name
+        "", "topic of every row; without it column `topic` says each row's", parse=values.parse_name
     )
     delivery: str = option(
         EXACTLY_ONCE,
@@ -304,14 +260,14 @@ class SinkOptions(SparkOptions):
         "again, and the rows of a batch write appear all at once; needs a store with Arrow Flight. "
         "`at-least-once`: what is tried again is written again; stores of any kind will do",
         choices=DELIVERY,
-        parse=parse_word,
+        parse=values.parse_word,
     )
     acks: int = option(
         1,
         "stores that must have a row on disk before its task (with a batch write its job) "
         "succeeds; `all`: every store with Arrow Flight that is reachable then, one at least",
         kind="int or all",
-        parse=parse_acks,
+        parse=values.parse_acks,
         unit="stores",
     )
     delivery_timeout_ms: int = option(

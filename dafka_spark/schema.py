@@ -3,28 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, Final
+from typing import Final
 
-from pyspark.sql.types import (
-    BinaryType,
-    DataType,
-    LongType,
-    StringType,
-    StructField,
-    StructType,
-    TimestampType,
-)
+from pyspark.sql import types
 
 from dafka_core.options import unknown
 from dafka_spark.errors import ColumnError
 
-COLUMNS: Final[Mapping[str, DataType]] = {
-    "key": BinaryType(),
-    "value": BinaryType(),
-    "topic": StringType(),
-    "partition": StringType(),
-    "offset": LongType(),
-    "timestamp": TimestampType(),
+COLUMNS: Final[Mapping[str, types.DataType]] = {
+    "key": types.BinaryType(),
+    "value": types.BinaryType(),
+    "topic": types.StringType(),
+    "partition": types.StringType(),
+    "offset": types.LongType(),
+    "timestamp": types.TimestampType(),
 }
 
 MAY_BE_NULL: Final = ("key", "timestamp")
@@ -38,36 +30,32 @@ them to a Python source that reads the table; the schema is all it hands over.
 """
 
 
-def full(table: Mapping[str, str] | None = None) -> StructType:
-    """Every column; ``table`` are the options to keep with a SQL table."""
-    fields = []
-    for name, kind in COLUMNS.items():
-        kept = {TABLE_OPTIONS: dict(table)} if table and name == "value" else {}
-        fields.append(StructField(name, kind, nullable=True, metadata=kept))
-    return StructType(fields)
+def full(table: Mapping[str, str] | None = None) -> types.StructType:
+    """Every column; ``table`` has the options to keep with a SQL table."""
+    schema = types.StructType([types.StructField(name, kind) for name, kind in COLUMNS.items()])
+    if table:
+        schema["value"].metadata = {TABLE_OPTIONS: dict(table)}
+    return schema
 
 
-def table_options(schema: StructType) -> dict[str, str]:
+def table_options(schema: types.StructType) -> dict[str, str]:
     """The options kept with the SQL table that ``schema`` comes from, if any."""
-    kept: dict[str, Any] = {}
-    for field in schema.fields:
-        kept = kept or (field.metadata or {}).get(TABLE_OPTIONS, {})
-    return kept
+    kept = [field.metadata[TABLE_OPTIONS] for field in schema if TABLE_OPTIONS in field.metadata]
+    return kept[0] if kept else {}
 
 
-def checked(schema: StructType) -> StructType:
+def checked(schema: types.StructType) -> types.StructType:
     """``schema`` itself, if its columns are some of ours with their types.
 
     Raises:
         ColumnError: a column is unknown, or of another type, or cannot be ``NOT NULL``.
     """
-    for field in schema.fields:
-        kind = field.dataType.simpleString()
+    for field in schema:
         if field.name not in COLUMNS:
             raise ColumnError(field.name, unknown(field.name, COLUMNS).replace("option", "column"))
-        if field.dataType != COLUMNS[field.name]:
-            wanted = COLUMNS[field.name].simpleString()
-            raise ColumnError(field.name, f"is {wanted}, not {kind}")
+        wanted, kind = COLUMNS[field.name], field.dataType
+        if kind != wanted:
+            raise ColumnError(field.name, f"is {wanted.simpleString()}, not {kind.simpleString()}")
         if not field.nullable and field.name in MAY_BE_NULL:
             raise ColumnError(field.name, "has nulls, it cannot be NOT NULL")
     return schema

@@ -1,62 +1,80 @@
-"""The last look at a range before its rows go to Spark: all of them, each once, in order."""
+"""Whether records are those asked for, all of them: of a source's reply, and of a range's rows."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
-from dafka_spark.errors import IncompleteBatchError
+from dafka_core.records import RecordBatch
+from dafka_spark.errors import IncompleteBatchError, StoreLostDataError
 from dafka_spark.source.range_planner import OffsetRange
 
 
 class CompletenessCheck:
-    """Counts the rows of one range.
+    """Sees that the rows of a range come in order and once each, and that none is missing.
 
-    It knows nothing of where they came from, so that a mistake anywhere before it is found.
-    ``lost`` are the offsets that ``failOnDataLoss`` lets a query do without, as they are found:
-    the only ones that may be missing.
+    It does not know where they came from: the last look, before Spark gets them, finds a mistake
+    made anywhere before it.  ``lost`` has the offsets that ``failOnDataLoss`` lets a query do
+    without, as they are found: the only ones that may be missing.  ``name`` is for errors.
     """
 
-    def __init__(self, wanted: OffsetRange, lost: Sequence[range]) -> None:
+    def __init__(
+        self, wanted: OffsetRange, lost: Sequence[range] = (), name: str = "the whole range"
+    ) -> None:
+        self.position = wanted.start
         self._wanted = wanted
         self._lost = lost
-        self._at = wanted.start
+        self._name = name
 
     def take(self, offset: int, rows: int) -> None:
-        """Rows are about to be handed over, the first of them at ``offset``.
+        """Counts the next rows, the first of them at ``offset``.
 
         Raises:
-            IncompleteBatchError: they are not the next ones.
+            IncompleteBatchError: others were to come next.
         """
-        self._leave_out()
-        if offset != self._at:
-            raise self._wrong(offset, "rows are missing, or came twice")
-        if offset + rows > self._wanted.end:
-            raise self._wrong(offset, f"{rows} rows came, which are more than were planned")
-        self._at += rows
+        self._pass_over_lost()
+        if offset != self.position or offset + rows > self._wanted.end:
+            why = f"{self._name}: rows are missing, came twice, or are more than were planned"
+            raise incomplete(self._wanted, self.position, offset, why)
+        self.position += rows
 
     def finish(self) -> None:
-        """No more rows come.
+        """Raises ``IncompleteBatchError`` unless all rows have come."""
+        self._pass_over_lost()
+        if self.position != self._wanted.end:
+            why = f"{self._name}: the rows end before what was planned"
+            raise incomplete(self._wanted, self.position, None, why)
 
-        Raises:
-            IncompleteBatchError: some should.
-        """
-        self._leave_out()
-        if self._at != self._wanted.end:
-            raise self._wrong(None, "the rows end before what was planned")
-
-    def _leave_out(self) -> None:
+    def _pass_over_lost(self) -> None:
         for lost in self._lost:
-            if lost.start == self._at:
-                self._at = lost.stop
+            if lost.start == self.position:
+                self.position = lost.stop
 
-    def _wrong(self, found: int | None, why: str) -> IncompleteBatchError:
-        wanted = self._wanted
-        return IncompleteBatchError(
-            wanted.topic,
-            wanted.partition,
-            wanted.start,
-            wanted.end,
-            expected=self._at,
-            found=found,
-            why=why,
-        )
+
+def checked_reply(
+    name: str, asked: OffsetRange, batches: Iterable[RecordBatch]
+) -> Iterator[RecordBatch]:
+    """The batches of the reply of the source with this name.
+
+    Raises:
+        StoreLostDataError: records are missing before others that came.
+        IncompleteBatchError: other records came than those asked for, or too few.
+    """
+    check = CompletenessCheck(asked, name=name)
+    for batch in batches:
+        if batch.offset > check.position:
+            why = f"the records of {name} do not go on where those before them ended"
+            lost_end = min(batch.offset, asked.end)
+            raise StoreLostDataError(
+                *asked.tp, check.position, batch.offset, why, lost_end=lost_end
+            )
+        check.take(batch.offset, batch.count)
+        yield batch
+    check.finish()
+
+
+def incomplete(
+    wanted: OffsetRange, expected: int, found: int | None, why: str
+) -> IncompleteBatchError:
+    """The error of a range of which another offset came than the expected one; None: no more."""
+    bounds = wanted.start, wanted.end
+    return IncompleteBatchError(*wanted.tp, *bounds, expected=expected, found=found, why=why)

@@ -1,10 +1,17 @@
-"""What to do about lost records: the only place that decides between failing and warning."""
+"""Data loss: the only module that classifies lost records, and decides what a query does then.
+
+Both sides of a query only gather facts: the driver compares what the stores have with how far the
+query has read (``regression_detector``), and a task asks each source for its records
+(``range_fetch``).  ``docs/source.md`` has the conditions.
+"""
 
 from __future__ import annotations
 
 import logging
+from collections.abc import Sequence
 from dataclasses import dataclass
 
+from dafka_core.errors import DafkaError, DataLossError
 from dafka_core.records import PartitionInfo, TopicPartition
 from dafka_spark.errors import (
     HeadBehindError,
@@ -13,19 +20,29 @@ from dafka_spark.errors import (
     SourceLossError,
     StoreLostDataError,
 )
+from dafka_spark.options import SourceOptions
 
 _log = logging.getLogger("dafka_spark")
 
 
 @dataclass(frozen=True, slots=True)
 class DataLossPolicy:
-    """Option ``failOnDataLoss``."""
+    """What options ``failOnDataLoss`` and ``fetchTimeoutMs`` say about lost records."""
 
-    fail: bool
+    options: SourceOptions
 
-    def meet(self, loss: SourceLossError) -> None:
+    def waits(self, loss: DataLossError, waited_s: float, *, silent: bool = False) -> bool:
+        """Whether the records may still come back, so that it is too early to decide.
+
+        A store that starts or catches up makes a partition end too early for a moment.  Trimmed
+        records do not come back, unless a store that is ``silent`` has them.
+        """
+        can_pass = silent or not _is_gap(loss)
+        return can_pass and waited_s < self.options.fetch_timeout_s
+
+    def fail_or_warn(self, loss: SourceLossError) -> None:
         """Raises ``loss``, or warns of what is left out and of what can be done about it."""
-        if self.fail:
+        if self.options.fail_on_data_loss:
             raise loss
         left_out = "what is missing is left out"
         if loss.lost_end is not None:
@@ -33,8 +50,8 @@ class DataLossPolicy:
         _log.warning("%s; %s, as failOnDataLoss is false. %s", loss.finding, left_out, loss.advice)
 
 
-def judged(
-    key: TopicPartition,
+def classify(
+    tp: TopicPartition,
     start: int,
     end: int,
     held: PartitionInfo | None,
@@ -44,17 +61,43 @@ def judged(
 ) -> SourceLossError | None:
     """What is wrong with a partition of which offsets ``start`` up to ``end`` should be there.
 
-    None when nothing is.  ``held`` is what all stores that answer have together, ``away`` a store
-    that has been seen with more and does not answer.  With ``start`` equal to ``end`` it is asked
-    whether a reader that has come so far can go on.
+    None if nothing is.  ``held`` is what all stores that answer have together, None if none has
+    the partition; ``away`` is a store that has been seen with more and does not answer, if any.
+    Where ``start`` is ``end`` the question is whether a query that has read so far can go on.
     """
     lost_end = end if end > start else None
     if held is None:
-        return PartitionVanishedError(*key, start, away, lost_end)
+        return PartitionVanishedError(*tp, start, store=away, lost_end=lost_end)
     if held.earliest > start:
-        return RetentionAheadError(*key, start, held.earliest)
+        lost_end = min(held.earliest, lost_end or held.earliest)
+        return RetentionAheadError(*tp, start, held.earliest, lost_end=lost_end)
     if held.end >= end:
         return None
-    if away:
-        return HeadBehindError(*key, max(start, held.end), held.end, away, waited_s, lost_end)
-    return StoreLostDataError(*key, max(start, held.end), end=held.end, lost_end=lost_end)
+    wanted = max(start, held.end)
+    if not away:
+        return StoreLostDataError(*tp, wanted, end=held.end, lost_end=lost_end)
+    return HeadBehindError(
+        *tp, wanted, end=held.end, store=away, waited_s=waited_s, lost_end=lost_end
+    )
+
+
+def denial(errors: Sequence[DafkaError], start: int, end: int) -> DataLossError | None:
+    """What sources say that were asked for offset ``start``; None unless all of them lack it.
+
+    It is a ``SourceLossError`` if it tells by itself what is lost of a range up to ``end``.  Else
+    ``classify`` does, once the stores have said what they hold.
+    """
+    losses = [error for error in errors if isinstance(error, DataLossError)]
+    if not losses or len(losses) < len(errors):
+        return None
+    gaps = [loss for loss in losses if _is_gap(loss)]
+    said = min(gaps, key=lambda gap: gap.available or 0, default=losses[0])
+    if said.available is None or not gaps or isinstance(said, SourceLossError):
+        return said
+    tp, lost_end = (said.topic, said.partition), min(said.available, end)
+    return RetentionAheadError(*tp, start, said.available, lost_end=lost_end)
+
+
+def _is_gap(loss: DataLossError) -> bool:
+    """Whether records are missing before others that are there, not at the partition's end."""
+    return loss.available is not None and loss.available > loss.wanted

@@ -3,16 +3,17 @@
 The mesh tells which stores there are and where each can be read in bulk.  Those are asked by one
 Arrow Flight action each, all at the same time, which takes some milliseconds; stores that only the
 mesh reaches, and only where there are any, are asked over it, which takes as long as they may be
-silent.  The furthest end wins, and the longest memory.
+silent.  Of each partition the earliest record and the furthest end of any store count.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
 from weakref import WeakKeyDictionary
 
 from dafka_core.errors import ConfigError
+from dafka_core.flight.store_location import StoreLocation
 from dafka_core.records import PartitionInfo, TopicPartition
 from dafka_spark.cluster import timing
 from dafka_spark.cluster.connections import Connect, MeshReader
@@ -22,34 +23,37 @@ from dafka_spark.source.range_planner import HeldRange, Holders
 
 Infos = list[PartitionInfo]
 
+Heads = Mapping[TopicPartition, PartitionInfo]
+"""What the stores hold together, by partition."""
+
 
 class OffsetsSnapshot(NamedTuple):
-    """What was found.
+    """What the stores hold at one moment.
 
     Attributes:
-        infos: by partition, the furthest end and the longest memory of any store.
+        heads: of each selected partition what all of them have together, in order.
         holders: which stores can be read in bulk, and what each of them has.
-        answered: the stores that said so themselves, over Flight.
+        answered: the stores that said so themselves, by Flight.
         silent: the stores that are there, so far as the mesh knows, and do not answer.
     """
 
-    infos: Infos
+    heads: Heads
     holders: Holders
     answered: frozenset[str] = frozenset()
-    silent: tuple[str, ...] = ()
+    silent: Sequence[str] = ()
 
 
 _registries: WeakKeyDictionary[MeshReader, StoreRegistry] = WeakKeyDictionary()
-"""By the reader that has been in the mesh long enough to have heard of every store."""
+"""The stores of a mesh, by its reader once that has been there for long enough to know them all."""
 
 
 def fetch_latest_offsets(
     options: SourceOptions, connect: Connect, *, thorough: bool
 ) -> OffsetsSnapshot:
-    """What the stores hold of the topics that are read.
+    """What the stores hold of the partitions that are read.
 
-    ``thorough`` is for answers that stand for the whole of a query: then a store that Flight does
-    not reach is asked over the mesh at once.
+    ``thorough`` is for an answer that decides what a whole query reads: then a store that Flight
+    does not reach is asked over the mesh at once.
 
     Raises:
         ConfigError: option ``fetch`` asks for what no store offers, or not for all partitions.
@@ -58,90 +62,83 @@ def fetch_latest_offsets(
     """
     with connect(options.mesh_address) as reader:
         if options.fetch == MESH:
-            return OffsetsSnapshot(_over_mesh(reader, options), {})
+            return OffsetsSnapshot(merge_heads(_ask_mesh(reader, options)), {})
         over_mesh: Infos | None = None
         if reader not in _registries or not reader.endpoints():
-            over_mesh = _over_mesh(reader, options)  # waits until stores have been heard of
+            over_mesh = _ask_mesh(reader, options)  # waits until stores have been heard of
         registry = _registries.setdefault(reader, StoreRegistry())
-        answers = _over_flight(registry, reader, options)
+        answers = _ask_stores(registry, reader, options)
         if not answers and over_mesh is None:
             # No store that was there answers: this waits for one that comes back.
-            over_mesh = _over_mesh(reader, options)
-            answers = _over_flight(registry, reader, options, again=True)
+            over_mesh = _ask_mesh(reader, options)
+            answers = _ask_stores(registry, reader, options, again=True)
         failing = registry.failures(0.0 if thorough else timing.UNREACHABLE_S)
         is_partial = bool(registry.others or failing)
         if over_mesh is None and is_partial and (thorough or options.fetch == AUTO):
-            over_mesh = _over_mesh(reader, options)
-    infos = [info for _, found in answers for info in found]
+            over_mesh = _ask_mesh(reader, options)
+    locations = [location for location, _ in answers]
+    held = [(location, info) for location, infos in answers for info in infos]
+    holders: dict[TopicPartition, list[HeldRange]] = {}
+    for location, info in held:
+        holders.setdefault(info.tp, []).append(HeldRange(location, info.earliest, info.end))
+    infos = [info for _, info in held]
     if options.fetch == AUTO:
         infos += over_mesh or ()
+    elif not answers and registry.failures():
+        raise registry.failures()[0]
     else:
-        if not answers and registry.failures():
-            raise registry.failures()[0]
-        _check_possible(options, answers, over_mesh or ())
-    answered = frozenset(location.store for location, _ in answers)
-    silent = tuple(registry.silent())
-    return OffsetsSnapshot(furthest(infos), _holders(answers), answered, silent)
+        missing = {info.tp for info in over_mesh or ()} - set(holders)
+        _check_possible(options, locations, missing)
+    answered = frozenset(location.store for location in locations)
+    return OffsetsSnapshot(merge_heads(infos), holders, answered, tuple(registry.silent()))
 
 
-def _over_mesh(reader: MeshReader, options: SourceOptions) -> Infos:
-    return reader.partitions(options.selection.asked, timeout_s=options.fetch_timeout_s)
+def merge_heads(infos: Iterable[PartitionInfo]) -> dict[TopicPartition, PartitionInfo]:
+    """What several stores have together, in the order of the partitions."""
+    heads: dict[TopicPartition, PartitionInfo] = {}
+    for info in sorted(infos):
+        known = heads.get(info.tp, info)
+        earliest, end = min(known.earliest, info.earliest), max(known.end, info.end)
+        heads[info.tp] = PartitionInfo(*info.tp, earliest, end)
+    return heads
 
 
-def _over_flight(
+def _ask_mesh(reader: MeshReader, options: SourceOptions) -> Infos:
+    infos = reader.partitions(options.selection.asked, timeout_s=options.fetch_timeout_s)
+    return options.selection.of(infos)
+
+
+def _ask_stores(
     registry: StoreRegistry, reader: MeshReader, options: SourceOptions, *, again: bool = False
 ) -> list[Answer[Infos]]:
-    timeout_s = min(options.fetch_timeout_s, timing.ANSWER_S)
+    selection, timeout_s = options.selection, min(options.fetch_timeout_s, timing.ANSWER_S)
     registry.update(reader.endpoints(), reader.stores())
     return registry.ask(
-        lambda client: client.heads(options.selection.asked, timeout_s=timeout_s),
+        lambda client: selection.of(client.heads(selection.asked, timeout_s=timeout_s)),
         timeout_s=timeout_s,
-        # A log is mapped only under the start of its store that the location names.
+        # A log is mapped only if its session is the one that the location names.
         max_age_s=0.0 if options.fetch == LOCAL else timing.DESCRIPTION_S,
         again=again,
     )
 
 
-def furthest(infos: Iterable[PartitionInfo]) -> Infos:
-    """What several stores have together: by partition, the longest memory and the furthest end."""
-    found: dict[TopicPartition, PartitionInfo] = {}
-    for info in infos:
-        known = found.get(info.tp, info)
-        earliest, end = min(known.earliest, info.earliest), max(known.end, info.end)
-        found[info.tp] = PartitionInfo(*info.tp, earliest, end)
-    return [found[tp] for tp in sorted(found)]
-
-
-def _holders(answers: Iterable[Answer[Infos]]) -> Holders:
-    holders: dict[TopicPartition, list[HeldRange]] = {}
-    for location, infos in answers:
-        for info in infos:
-            held = HeldRange(location, info.earliest, info.end)
-            holders.setdefault(info.tp, []).append(held)
-    return holders
-
-
 def _check_possible(
-    options: SourceOptions, answers: list[Answer[Infos]], heard: Iterable[PartitionInfo]
+    options: SourceOptions, locations: Sequence[StoreLocation], missing: set[TopicPartition]
 ) -> None:
-    """Raises ``ConfigError`` where the only way that ``fetch`` allows cannot be taken."""
-    if not answers:
-        raise ConfigError(
-            "fetch",
-            options.fetch,
+    """Raises ``ConfigError`` unless the stores with Flight suffice for what ``fetch`` asks."""
+    why = ""
+    if not locations:
+        why = (
             "no store of this mesh serves Arrow Flight, through which its records are found; "
-            "start one without --flight-port off, or read with fetch = auto or mesh",
+            "start one without --flight-port off, or read with fetch = auto or mesh"
         )
-    if options.fetch == LOCAL and not any(location.directory for location, _ in answers):
-        raise ConfigError(
-            "fetch", LOCAL, "no store says where its log is; read with fetch = auto or flight"
+    elif options.fetch == LOCAL and not any(location.directory for location in locations):
+        why = "no store says where its log is; read with fetch = auto or flight"
+    elif missing:
+        topic, partition = min(missing)
+        why = (
+            f"topic {topic!r}, partition {partition} is only in stores that serve no Arrow "
+            "Flight; read with fetch = auto or mesh"
         )
-    known = {info.tp for _, infos in answers for info in infos}
-    for info in heard:
-        if info.tp not in known and options.selection.has(info.tp):
-            raise ConfigError(
-                "fetch",
-                options.fetch,
-                f"topic {info.topic!r}, partition {info.partition} is only in stores that serve no "
-                "Arrow Flight; read with fetch = auto or mesh",
-            )
+    if why:
+        raise ConfigError("fetch", options.fetch, why)

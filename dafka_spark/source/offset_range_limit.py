@@ -1,8 +1,6 @@
-"""``startingOffsets`` and ``endingOffsets`` against what the stores hold."""
+"""``startingOffsets`` and ``endingOffsets`` as offsets of what the stores hold."""
 
 from __future__ import annotations
-
-from collections.abc import Mapping
 
 from dafka_core.errors import ConfigError
 from dafka_core.records import PartitionInfo, TopicPartition
@@ -13,50 +11,45 @@ from dafka_spark.option_values import (
     LATEST_OFFSET,
     OffsetRangeLimit,
 )
-
-Heads = Mapping[TopicPartition, PartitionInfo]
-"""What the stores hold of each selected partition."""
+from dafka_spark.source.latest_offsets import Heads
 
 
-def starting(bound: OffsetRangeLimit, heads: Heads) -> dict[TopicPartition, int]:
-    """The first offset to read of every partition that is known.
+def starting_offsets(limit: OffsetRangeLimit, heads: Heads) -> dict[TopicPartition, int]:
+    """The first offset to read of every partition that is known; the earliest if not named.
 
     Raises:
-        ConfigError: an offset lies beyond the end of its partition, or nobody has the partition.
+        ConfigError: an offset lies beyond the end of its partition, or no store has the partition.
     """
-    return _resolved("startingOffsets", bound, heads, EARLIEST_OFFSET)
+    return _offsets("startingOffsets", limit, heads, EARLIEST_OFFSET)
 
 
-def ending(bound: OffsetRangeLimit, heads: Heads) -> dict[TopicPartition, int]:
-    """The offset to stop before, of every partition that is known.
+def ending_offsets(limit: OffsetRangeLimit, heads: Heads) -> dict[TopicPartition, int]:
+    """The offset to stop before, of every partition that is known; the latest if not named.
 
     Raises:
-        ConfigError: an offset lies beyond the end of its partition, or nobody has the partition.
+        ConfigError: an offset lies beyond the end of its partition, or no store has the partition.
     """
-    return _resolved("endingOffsets", bound, heads, LATEST_OFFSET)
+    return _offsets("endingOffsets", limit, heads, LATEST_OFFSET)
 
 
-def _resolved(
-    option: str, bound: OffsetRangeLimit, heads: Heads, default: int
+def _offsets(
+    option: str, limit: OffsetRangeLimit, heads: Heads, unnamed: int
 ) -> dict[TopicPartition, int]:
-    named = bound if isinstance(bound, dict) else {}
-    for key, offset in named.items():
-        if offset > (heads[key].end if key in heads else 0):
-            raise ConfigError(option, offset, _beyond(key, heads))
-    if not isinstance(bound, dict):
-        default = {EARLIEST: EARLIEST_OFFSET, LATEST: LATEST_OFFSET}[bound]
-    return {key: _offset(named.get(key, default), info) for key, info in heads.items()}
+    named = {}
+    if isinstance(limit, dict):
+        named = limit
+    else:
+        unnamed = {EARLIEST: EARLIEST_OFFSET, LATEST: LATEST_OFFSET}[limit]
+    for tp, offset in named.items():
+        known = heads.get(tp)
+        if offset > (known.end if known else 0):
+            where = f"topic {tp.topic!r}, partition {tp.partition}"
+            why = f"no store has {where}"
+            if known:
+                why = f"{where} has offsets {known.earliest} up to, not including, {known.end}"
+            raise ConfigError(option, offset, why)
+    return {tp: _offset(named.get(tp, unnamed), info) for tp, info in heads.items()}
 
 
 def _offset(offset: int, info: PartitionInfo) -> int:
-    if offset == EARLIEST_OFFSET:
-        return info.earliest
-    return info.end if offset == LATEST_OFFSET else offset
-
-
-def _beyond(key: TopicPartition, heads: Heads) -> str:
-    location = f"topic {key.topic!r}, partition {key.partition}"
-    if key not in heads:
-        return f"no store has {location}"
-    info = heads[key]
-    return f"{location} has offsets {info.earliest} up to, not including, {info.end}"
+    return {EARLIEST_OFFSET: info.earliest, LATEST_OFFSET: info.end}.get(offset, offset)

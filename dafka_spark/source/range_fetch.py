@@ -1,9 +1,9 @@
 """Where a task gets its records from, and how it goes on elsewhere when that fails.
 
-A range comes with the stores that were seen to have some of it.  Option ``fetch`` says which ways
-to them are open: their logs, mapped, where they are on this machine; Arrow Flight; and, without
-any store in particular, the mesh.  Each way is asked for what it is known to have, from the record
-on that the one before it had reached.
+A range comes with the stores that were seen to have some of it.  Option ``fetch`` says how these
+may be read: their logs, mapped, where they are on this machine; by Arrow Flight; and, without any
+store in particular, over the mesh.  Each of these sources is asked for what it is known to have,
+from the record on that the one before it had reached.
 """
 
 from __future__ import annotations
@@ -11,239 +11,169 @@ from __future__ import annotations
 import logging
 from collections.abc import Generator, Iterator, Sequence
 from dataclasses import replace
-from typing import NamedTuple
+from typing import NoReturn
 
 from dafka_core.errors import DafkaError, DataLossError, StoreUnreachableError
 from dafka_core.records import PartitionInfo, RecordBatch
 from dafka_spark.cluster.timing import Deadline
-from dafka_spark.errors import (
-    FetchError,
-    IncompleteBatchError,
-    RetentionAheadError,
-    SourceLossError,
-)
+from dafka_spark.errors import FetchError, IncompleteBatchError, SourceLossError
 from dafka_spark.options import SourceOptions
-from dafka_spark.source.data_loss import DataLossPolicy, judged
-from dafka_spark.source.latest_offsets import furthest
+from dafka_spark.source.completeness import checked_reply, incomplete
+from dafka_spark.source.data_loss import DataLossPolicy, classify, denial
+from dafka_spark.source.latest_offsets import merge_heads
 from dafka_spark.source.range_planner import OffsetRange
 from dafka_spark.source.record_sources import NotHereError, RecordSource
 
 _log = logging.getLogger("dafka_spark")
 
 
-class _Failure(NamedTuple):
-    way: RecordSource
-    error: DafkaError
+Failures = list[tuple[RecordSource, DafkaError]]
+"""The sources that have not given what they were asked for, and why."""
 
 
 class RangeFetch:
-    """One range on its way: complete and in order, from wherever it can be had."""
+    """The records of one range: complete and in order, from the sources that have them.
+
+    Attributes:
+        lost: the offsets that option ``failOnDataLoss`` has let the query do without, so far.
+    """
 
     def __init__(
-        self,
-        wanted: OffsetRange,
-        options: SourceOptions,
-        ways: Sequence[RecordSource],
-        *,
-        times: bool,
+        self, wanted: OffsetRange, options: SourceOptions, sources: Sequence[RecordSource]
     ) -> None:
         self.lost: list[range] = []
-        """The offsets that option ``failOnDataLoss`` has let the query do without, so far."""
         self._wanted = wanted
-        self._key = wanted.tp
         self._options = options
-        self._ways = ways
-        self._mesh = any(way.known is None for way in ways)
-        self._times = times
-        self._policy = DataLossPolicy(options.fail_on_data_loss)
-        self._at = wanted.start
-        self._patience = Deadline(options.fetch_timeout_s)
-        self._denied = False
+        self._sources = sources
+        self._has_mesh = any(source.known is None for source in sources)
+        self._policy = DataLossPolicy(options)
+        self._position = wanted.start
+        self._denied_at: int | None = None
 
     def batches(self) -> Iterator[RecordBatch]:
-        """The records, each offset seen to be there, or its loss met by ``failOnDataLoss``.
+        """The records without those in ``lost``.
 
         Raises:
-            SourceLossError: records are gone, and option ``failOnDataLoss`` is true.
+            SourceLossError: records are lost, and option ``failOnDataLoss`` is true.
             IncompleteBatchError: what came is not what was asked for.
-            FetchError: no place that option ``fetch`` allows gave them for ``fetchTimeoutMs``.
-            FetchTimeoutError: nobody in the mesh sent them for ``fetchTimeoutMs``.
+            FetchError: no source that option ``fetch`` allows gave them for ``fetchTimeoutMs``.
+            FetchTimeoutError: no node of the mesh sent them for ``fetchTimeoutMs``.
         """
-        self._patience = Deadline(self._options.fetch_timeout_s)
-        while self._at < self._wanted.end:
-            begun = self._at
+        patience = Deadline(self._options.fetch_timeout_s)
+        while self._position < self._wanted.end:
+            begun = self._position
             failures = yield from self._round()
-            if self._at > begun:
-                # Somebody had the next records; the others may have those that follow.
-                self._patience, self._denied = Deadline(self._options.fetch_timeout_s), False
-                continue
-            loss = self._loss(failures)
-            if loss is None:
-                self._wait_or_fail(failures)
-            elif not self._looks_again(loss):
-                self._meet(loss, failures)
-
-    def _round(self) -> Generator[RecordBatch, None, list[_Failure]]:
-        """Asks every way for what it is known to have, then, if need be, for anything."""
-        begun, end = self._at, self._wanted.end
-        failures: list[_Failure] = []
-        idle: list[RecordSource] = []
-        for way in self._ways:
-            stop = self._reach(way)
-            if stop > self._at:
-                yield from self._through(way, stop, failures)
+            if self._position > begun:
+                # One source had the next records; the others may have those that follow.
+                patience = Deadline(self._options.fetch_timeout_s)
             else:
-                idle.append(way)
-            if self._at >= end:
+                self._meet(failures, patience)
+
+    def _round(self) -> Generator[RecordBatch, None, Failures]:
+        """Asks each source for what it is known to have, then, if need be, for anything."""
+        begun, end = self._position, self._wanted.end
+        failures: Failures = []
+        idle: list[RecordSource] = []
+        for source in self._sources:
+            stop = self._reach(source)
+            if stop > self._position:
+                yield from self._read(source, stop, failures)
+            else:
+                idle.append(source)
+            if self._position >= end:
                 return failures
-        if self._at == begun and not self._mesh:
-            # What was known may be old; and where nobody has the record, everybody must say so.
-            for way in idle:
-                yield from self._through(way, end, failures)
+        if self._position == begun and not self._has_mesh:
+            # What was known may be old, and a record is lost only if every source lacks it.
+            for source in idle:
+                yield from self._read(source, end, failures)
         return failures
 
-    def _reach(self, way: RecordSource) -> int:
-        """Up to where a way is to be asked from the record reached on; that itself: not at all."""
-        at, end = self._at, self._wanted.end
-        if way.known is not None:
-            return min(way.known.stop, end) if at in way.known else at
-        # The mesh is slow: it is asked for no more than those that are quick do not have.
-        later = [way.known.start for way in self._ways if way.known and way.known.start > at]
-        return min([*later, end])
+    def _reach(self, source: RecordSource) -> int:
+        """The offset up to which to ask a source; the position reached: it is not asked."""
+        position, end = self._position, self._wanted.end
+        if source.known is not None:
+            return min(source.known.stop, end) if position in source.known else position
+        # The mesh is slow: it is asked for no more than what the other sources do not have.
+        later = [each.known.start for each in self._sources if each.known]
+        return min([end, *(start for start in later if start > position)])
 
-    def _through(
-        self, way: RecordSource, stop: int, failures: list[_Failure]
+    def _read(
+        self, source: RecordSource, stop: int, failures: Failures
     ) -> Generator[RecordBatch, None, None]:
-        begun = self._at
+        begun = self._position
+        asked = replace(self._wanted, start=begun, end=stop)
         try:
-            yield from self._read(way, stop)
-        except DataLossError as error:
-            if begun == self._at < error.wanted < stop:
-                # It says what it lacks before it sends anything, and has what lies before that.
-                yield from self._through(way, error.wanted, failures)
-            else:
-                self._note(way, error, failures)
+            for batch in checked_reply(source.name, asked, source.read(asked)):
+                self._position = batch.end
+                yield batch
         except DafkaError as error:
-            self._note(way, error, failures)
-
-    def _read(self, way: RecordSource, stop: int) -> Iterator[RecordBatch]:
-        # Each source checks what comes over its network, and ``CompletenessCheck`` everything.
-        asked = replace(self._wanted, end=stop)
-        for batch in way.read(asked, self._at, times=self._times):
-            self._at = batch.end
-            yield batch
-
-    def _note(self, way: RecordSource, error: DafkaError, failures: list[_Failure]) -> None:
-        failures.append(_Failure(way, error))
-        if way is not self._ways[-1] and not isinstance(error, NotHereError):
-            _log.warning("%s: %s; going on elsewhere from offset %d", way.name, error, self._at)
-
-    def _loss(self, failures: Sequence[_Failure]) -> DataLossError | None:
-        """What is lost, so far as all say it: the mesh, which asks everybody, or each place."""
-        if not failures:
-            return None
-        losses = [error for _, error in failures if isinstance(error, DataLossError)]
-        way, last = failures[-1]
-        if way.known is None:
-            return last if isinstance(last, DataLossError) else None
-        if len(losses) < len(failures):
-            return None
-        later = [loss for loss in losses if self._is_before(loss)]
-        if later:
-            return min(later, key=lambda loss: loss.available or 0)
-        return max(losses, key=lambda loss: loss.wanted)
-
-    def _is_before(self, loss: DataLossError) -> bool:
-        """Whether records are missing before others that are there, not at the end."""
-        return loss.available is not None and loss.available > self._at
-
-    def _looks_again(self, loss: DataLossError) -> bool:
-        """A store that starts, or that catches up, ends too early for a moment."""
-        if self._mesh or self._is_before(loss):
-            return False
-        return self._wait()
-
-    def _wait(self) -> bool:
-        """Waits a little, unless nothing has come for too long already."""
-        if self._patience.is_over:
-            return False
-        self._patience.pause()
-        return True
-
-    def _meet(self, loss: DataLossError, failures: Sequence[_Failure]) -> None:
-        """Finds out which kind of loss it is, and has ``failOnDataLoss`` decide."""
-        at, end = self._at, self._wanted.end
-        verdict = loss if isinstance(loss, SourceLossError) else None
-        if verdict is None and loss.available is not None and self._is_before(loss):
-            verdict = RetentionAheadError(*self._key, at, loss.available)
-        if verdict is None:
-            held = self._held()
-            if held is not None and held.earliest <= at < held.end:
-                # They have it now after all, or say one thing and do another.
-                if self._denied:
-                    raise self._denial(loss, failures) from loss
-                self._denied = True
+            if isinstance(error, DataLossError) and begun == self._position < error.wanted < stop:
+                # It has sent nothing, as it lacks the end of the range: it may have the beginning.
+                yield from self._read(source, error.wanted, failures)
                 return
-            waited_s = self._patience.waited_s
-            away = self._away(failures)
-            verdict = judged(self._key, at, end, held, away=away, waited_s=waited_s)
-        assert verdict is not None  # the record reached is neither held nor beyond the range
-        stop = end
-        if verdict.available is not None:
-            stop = min(verdict.available, end)
-        verdict.lost_end = stop
-        self._policy.meet(verdict)
-        self.lost.append(range(at, stop))
-        self._at = stop
+            failures.append((source, error))
+            if source is not self._sources[-1] and not isinstance(error, NotHereError):
+                text = "%s: %s; going on elsewhere from offset %d"
+                _log.warning(text, source.name, error, self._position)
 
-    def _denial(self, loss: DataLossError, failures: Sequence[_Failure]) -> DafkaError:
-        if not all(isinstance(error, DataLossError) for _, error in failures):
-            return self._failed(failures)
-        wanted = self._wanted
-        why = f"stores say that they have it and do not give it ({loss})"
-        return IncompleteBatchError(
-            *self._key, wanted.start, wanted.end, expected=self._at, found=None, why=why
-        )
+    def _meet(self, failures: Failures, patience: Deadline) -> None:
+        """No source has given the next record: waits, fails, or leaves out what is lost."""
+        position, wanted = self._position, self._wanted
+        errors = [error for _, error in failures]
+        away = [error.store for error in errors if isinstance(error, StoreUnreachableError)]
+        # The mesh comes last: it asks every store, and waits itself for those that come back.
+        said = denial(errors[-1:] if self._has_mesh else errors, position, wanted.end)
+        if said is None:
+            waits = bool(away) and not patience.is_over
+        else:
+            waits = self._policy.waits(said, patience.waited_s)
+        if waits and not self._has_mesh:
+            patience.pause()
+            return
+        if said is None:
+            self._fail(failures)
+        loss = said if isinstance(said, SourceLossError) else None
+        if loss is None:
+            loss = classify(
+                wanted.tp,
+                position,
+                wanted.end,
+                self._held(),
+                away=away[0] if away else "",
+                waited_s=patience.waited_s,
+            )
+        if loss is None or loss.wanted > position:
+            # The stores have the record now after all, or say one thing and do another.
+            if self._denied_at == position:
+                self._fail(failures, said)
+            self._denied_at = position
+            return
+        self._policy.fail_or_warn(loss)
+        assert loss.lost_end is not None  # the range has an end
+        self.lost.append(range(position, loss.lost_end))
+        self._position = loss.lost_end
 
     def _held(self) -> PartitionInfo | None:
-        """What all that can be asked have of the partition now."""
-        infos = []
-        for way in self._ways:
+        """What all sources that answer have of the partition now."""
+        infos: list[PartitionInfo] = []
+        for source in self._sources:
             try:
-                info = way.held(self._wanted)
+                infos += source.heads(self._wanted.topic)
             except DafkaError as error:
-                _log.warning("%s: %s", way.name, error)
-                continue
-            if info is not None:
-                infos.append(info)
-        return next(iter(furthest(infos)), None)
+                _log.warning("%s: %s", source.name, error)
+        return merge_heads(infos).get(self._wanted.tp)
 
-    def _away(self, failures: Sequence[_Failure]) -> str:
-        """A store that was seen with the record reached and does not answer; empty: none."""
-        for way, error in failures:
-            known = way.known is not None and self._at in way.known
-            if known and isinstance(error, StoreUnreachableError):
-                return error.store
-        return ""
-
-    def _wait_or_fail(self, failures: Sequence[_Failure]) -> None:
-        last = failures[-1].error if failures else None
-        unreachable = any(isinstance(error, StoreUnreachableError) for _, error in failures)
-        # The mesh has waited for stores that come back already.
-        if unreachable and not self._mesh and self._wait():
-            return
-        for _, error in failures:
+    def _fail(self, failures: Failures, denied: DataLossError | None = None) -> NoReturn:
+        errors = [error for _, error in failures]
+        if denied is not None and all(isinstance(error, DataLossError) for error in errors):
+            why = f"stores say that they have it and do not give it ({denied})"
+            raise incomplete(self._wanted, self._position, None, why) from denied
+        for error in errors:
             if isinstance(error, IncompleteBatchError):
                 raise error
-        if last is not None and len(failures) == 1 and self._mesh:
-            raise last
-        raise self._failed(failures) from last
-
-    def _failed(self, failures: Sequence[_Failure]) -> FetchError:
-        return FetchError(
-            *self._key,
-            self._at,
-            self._wanted.end,
-            self._options.fetch,
-            [f"{way.name}: {error}" for way, error in failures],
-        )
+        if self._has_mesh and len(errors) == 1:
+            raise errors[0]
+        tried = [f"{source.name}: {error}" for source, error in failures]
+        wanted, fetch = self._wanted, self._options.fetch
+        cause = errors[-1] if errors else None
+        raise FetchError(*wanted.tp, self._position, wanted.end, fetch, tried) from cause

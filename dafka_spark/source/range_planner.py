@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from itertools import pairwise
+from itertools import accumulate, pairwise
 from typing import NamedTuple
 
 from pyspark.sql.datasource import InputPartition
@@ -31,7 +31,7 @@ class OffsetRange(InputPartition):
     start: int
     end: int
     held: tuple[HeldRange, ...] = field(default=(), compare=False)
-    """Who was seen to have some of it, the best one first.  A hint: what is read is the same."""
+    """The stores seen to have some of it, the best one first: hints that change no row."""
 
     @property
     def tp(self) -> TopicPartition:
@@ -49,35 +49,32 @@ Holders = Mapping[TopicPartition, Sequence[HeldRange]]
 
 
 def rate_limit(
-    waiting: Mapping[TopicPartition, int], limit: int, *, turn: int = 0
+    waiting: Mapping[TopicPartition, int], limit: int | None, *, turn: int = 0
 ) -> dict[TopicPartition, int]:
-    """How many records to take of each partition, ``limit`` of them at the most.
+    """How many records to take of each partition, ``limit`` of them at the most; None: all.
 
-    Each partition gets one, the rest is shared in proportion to what is waiting.  When there are
-    more partitions than ``limit``, as many take one each, beginning at the partition that
-    ``turn`` points to; the caller advances it by the number taken, so that all have their turn.
+    Each partition gives one, the rest is shared in proportion to what is waiting.  When there are
+    more partitions than ``limit``, so many give one each, beginning at the partition that ``turn``
+    points to; the caller advances it by the number taken, so that all have their turn.
     """
-    sizes = {key: waiting[key] for key in sorted(waiting) if waiting[key] > 0}
-    keys = list(sizes)
+    sizes = {tp: waiting[tp] for tp in sorted(waiting) if waiting[tp] > 0}
+    tps = list(sizes)
     total = sum(sizes.values())
-    if total <= limit:
+    if limit is None or total <= limit:
         return sizes
-    if limit <= len(keys):
-        first = turn % len(keys)
-        return {keys[(first + step) % len(keys)]: 1 for step in range(limit)}
-    spare, rest = limit - len(keys), total - len(keys)
-    shares = {key: 1 + spare * (size - 1) // rest for key, size in sizes.items()}
-    remainders = {key: spare * (size - 1) % rest for key, size in sizes.items()}
-    left = limit - sum(shares.values())
-    for key in sorted(keys, key=lambda key: (-remainders[key], key))[:left]:
-        shares[key] += 1
-    return shares
+    if limit <= len(tps):
+        first = turn % len(tps)
+        return {tps[(first + step) % len(tps)]: 1 for step in range(limit)}
+    spare, rest = limit - len(tps), total - len(tps)
+    ends = list(accumulate((size - 1 for size in sizes.values()), initial=0))
+    shares = [1 + spare * end // rest - spare * start // rest for start, end in pairwise(ends)]
+    return dict(zip(sizes, shares, strict=True))
 
 
-def planned(
+def plan_tasks(
     ranges: Iterable[OffsetRange], holders: Holders, options: SourceOptions
 ) -> list[OffsetRange]:
-    """The tasks of a batch: ranges cut and in order, each with who has it.
+    """The tasks of a batch: ranges cut and in order, each with the stores that have it.
 
     Which tasks there are, and which one reads what, follows from the ranges and the options
     alone: a sink that knows its tasks by number is given the same rows by the same task when a
@@ -89,31 +86,29 @@ def planned(
         max_records=options.max_records_per_partition,
     )
     alone = options.fetch not in (AUTO, MESH)
-    return [placed(item, holders, turn, alone=alone) for turn, item in enumerate(parts)]
+    return [assign_stores(item, holders, turn, alone=alone) for turn, item in enumerate(parts)]
 
 
-def placed(item: OffsetRange, holders: Holders, turn: int = 0, *, alone: bool) -> OffsetRange:
+def assign_stores(
+    item: OffsetRange, holders: Holders, turn: int = 0, *, alone: bool
+) -> OffsetRange:
     """The range with the stores that have it, in the order in which they are to be asked.
 
     First those that have all of it, then those that have some, both in turns: each store is the
-    first choice for its share of the tasks.  Stores that have none of it are named where there is
-    no mesh to fall back on (``alone``) and nobody else has any: they at least can say what they
-    have.
+    first choice for its share of the tasks.  Stores that have none of it are named where no other
+    store has any and the mesh is not asked (``alone``): they at least can say what they have.
     """
-    held = holders.get(TopicPartition(item.topic, item.partition), ())
-    whole = [each for each in held if each.earliest <= item.start and item.end <= each.end]
-    some = [
-        each
-        for each in held
-        if each not in whole and each.earliest < item.end and item.start < each.end
-    ]
-    found = (*_rotated(whole, turn), *_rotated(some, turn))
+    held = holders.get(item.tp, ())
+    some = [each for each in held if each.earliest < item.end and item.start < each.end]
+    whole = [each for each in some if each.earliest <= item.start and item.end <= each.end]
+    rest = [each for each in some if each not in whole]
+    found = tuple(_rotated(whole, turn) + _rotated(rest, turn))
     return replace(item, held=found or (tuple(held) if alone else ()))
 
 
-def _rotated(held: Sequence[HeldRange], steps: int) -> tuple[HeldRange, ...]:
+def _rotated(held: list[HeldRange], steps: int) -> list[HeldRange]:
     first = steps % len(held) if held else 0
-    return (*held[first:], *held[:first])
+    return held[first:] + held[:first]
 
 
 def split(
@@ -130,31 +125,27 @@ def split(
     """
     if min_partitions is None and max_records is None:
         max_records = RECORDS_PER_TASK
-    whole = [item for item in ranges if item.size > 0]
-    cut = whole
+    cut = [item for item in ranges if item.size > 0]
     if max_records is not None:
-        cut = [part for item in whole for part in _divide(item, -(-item.size // max_records))]
+        cut = [part for item in cut for part in _divide(item, -(-item.size // max_records))]
     if min_partitions is None or len(cut) >= min_partitions:
         return cut
     total = sum(item.size for item in cut)
-    small = [item for item in cut if _parts(item.size, total, min_partitions) == 1]
+    small = {item for item in cut if _parts(item.size, total, min_partitions) == 1}
     large_total = total - sum(item.size for item in small)
     large_parts = max(min_partitions - len(small), 1)
-    kept = set(small)
-    return [
-        part
-        for item in cut
-        for part in (
-            [item] if item in kept else _divide(item, _parts(item.size, large_total, large_parts))
-        )
-    ]
+    parts: list[OffsetRange] = []
+    for item in cut:
+        count = 1 if item in small else _parts(item.size, large_total, large_parts)
+        parts += _divide(item, count)
+    return parts
 
 
 def _parts(size: int, total: int, wanted: int) -> int:
     return max((2 * size * wanted + total) // (2 * total), 1)
 
 
-def _divide(item: OffsetRange, parts: int) -> Sequence[OffsetRange]:
+def _divide(item: OffsetRange, parts: int) -> list[OffsetRange]:
     parts = min(parts, item.size)
     cuts = [item.start + item.size * part // parts for part in range(parts + 1)]
     return [replace(item, start=start, end=end) for start, end in pairwise(cuts)]

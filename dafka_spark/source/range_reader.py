@@ -10,41 +10,52 @@ from collections.abc import Iterator
 
 import numpy as np
 import pyarrow as pa
+from pyspark.sql.datasource import InputPartition
 from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import StructType
 
 from dafka_core.records import RecordBatch
-from dafka_spark.cluster.connections import Connect
+from dafka_core.values import Longs
+from dafka_spark.cluster import connections
 from dafka_spark.cluster.worker_process import settle
 from dafka_spark.options import SourceOptions
 from dafka_spark.source.completeness import CompletenessCheck
-from dafka_spark.source.mesh_batches import UNKNOWN_US
 from dafka_spark.source.range_fetch import RangeFetch
 from dafka_spark.source.range_planner import OffsetRange
-from dafka_spark.source.record_sources import ways
+from dafka_spark.source.record_sources import UNKNOWN_US, open_sources
 
 
-def read_range(
-    wanted: OffsetRange, schema: StructType, options: SourceOptions, connect: Connect
-) -> Iterator[pa.RecordBatch]:
-    """The records of one range, in order and complete, with ``schema``'s columns.
+class RangeReader:
+    """What the readers of batch and of streaming queries share."""
 
-    Raises:
-        SourceLossError: records are gone, and option ``failOnDataLoss`` is true.
-        IncompleteBatchError: the rows are not all those of the range.
-        FetchError: no place that option ``fetch`` allows gave them for ``fetchTimeoutMs``.
-        FetchTimeoutError: nobody in the mesh sent them for ``fetchTimeoutMs``.
-    """
-    arrow = ArrowBatches(wanted, schema)
-    open_ways = ways(wanted.held, options, connect)
-    fetch = RangeFetch(wanted, options, open_ways, times="timestamp" in arrow.schema.names)
-    completeness = CompletenessCheck(wanted, fetch.lost)
-    for batch in fetch.batches():
-        rows = arrow.of(batch)
-        completeness.take(batch.offset, rows.num_rows)
-        yield rows
-    completeness.finish()
-    settle()
+    def __init__(
+        self,
+        schema: StructType,
+        options: SourceOptions,
+        connect: connections.Connect = connections.lend,
+    ) -> None:
+        self._schema = schema
+        self._options = options
+        self._connect = connect
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        """The records of one range, in order and complete, with the query's columns.
+
+        Raises what ``RangeFetch.batches`` raises.
+        """
+        if not isinstance(partition, OffsetRange):
+            return  # Spark makes ``InputPartition(None)`` of a batch without ranges
+        arrow = ArrowBatches(partition, self._schema)
+        times = "timestamp" in arrow.schema.names
+        sources = open_sources(partition.held, self._options, self._connect, times=times)
+        fetch = RangeFetch(partition, self._options, sources)
+        completeness = CompletenessCheck(partition, fetch.lost)
+        for batch in fetch.batches():
+            rows = arrow.of(batch)
+            completeness.take(batch.offset, rows.num_rows)
+            yield rows
+        completeness.finish()
+        settle()
 
 
 class ArrowBatches:
@@ -54,8 +65,8 @@ class ArrowBatches:
     """
 
     def __init__(self, wanted: OffsetRange, schema: StructType) -> None:
-        self.wanted = wanted
         self.schema = to_arrow_schema(schema, timezone="UTC")
+        self._texts = {"topic": wanted.topic, "partition": wanted.partition}
         self._constants: dict[str, tuple[str | int | None, pa.Array]] = {}
         self._rising = np.arange(0, dtype=np.int64)
 
@@ -72,29 +83,25 @@ class ArrowBatches:
                 return values if values.type == field.type else values.cast(field.type)
             case "offset":
                 return self._offsets(batch, field.type)
-            case "timestamp":
-                if times is None or len(times) != 1 or times[0, 1] == UNKNOWN_US:
-                    return _timestamps(batch, field.type)
-                # What a store wrote at once has one time: the same in block after block.
+            case "timestamp" if times is not None:
+                if len(times) != 1 or times[0, 1] == UNKNOWN_US:
+                    return _timestamps(times, field.type)
+                # What a store wrote at once has one time, often in block after block.
                 return self._constant(field, int(times[0, 1]), batch.count)
-            case "topic":
-                return self._constant(field, self.wanted.topic, batch.count)
-            case "partition":
-                return self._constant(field, self.wanted.partition, batch.count)
-            case _:  # key
-                return self._constant(field, None, batch.count)
+            case name:  # a key is always null, and a timestamp where no times are known
+                return self._constant(field, self._texts.get(name), batch.count)
 
     def _offsets(self, batch: RecordBatch, kind: pa.DataType) -> pa.Array:
         rows = batch.count
         if rows > len(self._rising):
             self._rising = np.arange(rows, dtype=np.int64)
-        # Arrow keeps the memory for the next batch, where numpy has the system make it anew.
+        # Arrow keeps freed memory for the next batch; numpy would ask the system for it again.
         buffer = pa.allocate_buffer(rows * self._rising.itemsize)
         np.add(self._rising[:rows], batch.offset, out=np.frombuffer(buffer, np.int64))
         return pa.Array.from_buffers(kind, rows, [None, buffer], null_count=0)
 
     def _constant(self, field: pa.Field, value: str | int | None, rows: int) -> pa.Array:
-        """A column with one value, cut from the longest one of it made so far."""
+        """A column with one value: a slice of the longest one made so far."""
         made_of, made = self._constants.get(field.name, (None, None))
         if made is None or made_of != value or len(made) < rows:
             made = pa.repeat(pa.scalar(value, field.type), rows)
@@ -102,11 +109,7 @@ class ArrowBatches:
         return made if len(made) == rows else made.slice(0, rows)
 
 
-def _timestamps(batch: RecordBatch, kind: pa.DataType) -> pa.Array:
-    runs = batch.times
-    if runs is None:
-        return pa.nulls(batch.count, kind)
-    times = np.repeat(runs[:, 1], runs[:, 0])
-    unknown = runs[:, 1] == UNKNOWN_US
-    mask = np.repeat(unknown, runs[:, 0]) if unknown.any() else None
-    return pa.array(times, pa.int64(), mask=mask).view(kind)
+def _timestamps(times: Longs, kind: pa.DataType) -> pa.Array:
+    stamps = np.repeat(times[:, 1], times[:, 0])
+    unknown = stamps == UNKNOWN_US
+    return pa.array(stamps, pa.int64(), mask=unknown if unknown.any() else None).view(kind)

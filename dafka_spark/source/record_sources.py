@@ -1,176 +1,171 @@
-"""The ways to records: the logs of stores on this machine, mapped; Arrow Flight; and the mesh."""
+"""The sources of records: the logs of stores on this machine, mapped; Arrow Flight; the mesh."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
-from typing import Protocol
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import ClassVar, Final, Protocol
+
+import numpy as np
 
 from dafka_core.errors import DafkaError
-from dafka_core.flight.limits import MAX_BATCH_BYTES, MAX_BATCH_RECORDS
 from dafka_core.flight.store_location import StoreLocation
-from dafka_core.records import PartitionInfo, RecordBatch, coalesce
+from dafka_core.records import PartitionInfo, RecordBatch, coalesce, times_between
 from dafka_spark.cluster import connections
 from dafka_spark.options import AUTO, FLIGHT, LOCAL, MESH, SourceOptions
-from dafka_spark.source.mesh_batches import with_times
 from dafka_spark.source.range_planner import HeldRange, OffsetRange
+
+UNKNOWN_US: Final = -(2**63)
+"""The time of a record of which no store knows when it was written."""
 
 
 class RecordSource(Protocol):
-    """One place, and how it is read."""
+    """One way to read records: where, and how."""
 
     @property
     def name(self) -> str:
-        """Which place, and how it is read; for errors."""
+        """Where and how, for errors."""
 
     @property
     def known(self) -> range | None:
         """The offsets it was seen to have when the batch was planned; None: it may have any."""
 
-    def read(self, wanted: OffsetRange, start: int, *, times: bool) -> Iterator[RecordBatch]:
-        """The records of a range from ``start`` on; ``times`` says whether theirs are needed."""
+    def read(self, wanted: OffsetRange) -> Iterator[RecordBatch]:
+        """The records of a range."""
 
-    def held(self, wanted: OffsetRange) -> PartitionInfo | None:
-        """What there is of the range's partition now."""
+    def heads(self, topic: str) -> list[PartitionInfo]:
+        """What there is of a topic now."""
 
 
 class NotHereError(DafkaError):
-    """A log that this process cannot map: no failure, the next way is taken."""
+    """A log that this process cannot map: no failure, the next source is asked."""
 
 
-@dataclass(frozen=True, slots=True)
-class _OneStore:
-    """What the ways to one store share."""
+class _StoreSource:
+    """What the two sources of one store share."""
 
-    hint: HeldRange
-    options: SourceOptions
+    NAME: ClassVar[str]
 
-    @property
-    def location(self) -> StoreLocation:
-        """Where it is."""
-        return self.hint.location
+    def __init__(self, hint: HeldRange, options: SourceOptions, *, times: bool = False) -> None:
+        self.name = self.NAME.format(hint.location.store)
+        self.known = range(hint.earliest, hint.end)
+        self._location = hint.location
+        self._options = options
+        self._times = times
 
-    @property
-    def known(self) -> range:
-        """See ``RecordSource``."""
-        return range(self.hint.earliest, self.hint.end)
-
-    def held(self, wanted: OffsetRange) -> PartitionInfo | None:
+    def heads(self, topic: str) -> list[PartitionInfo]:
         """See ``RecordSource``; the store itself says it."""
-        with connections.lend_client(self.location) as client:
-            infos = client.heads([wanted.topic], timeout_s=self.options.fetch_timeout_s)
-        return _of(wanted, infos)
+        with connections.lend_client(self._location) as client:
+            return client.heads([topic], timeout_s=self._options.fetch_timeout_s)
 
 
-class LocalLogSource(_OneStore):
+class LocalLogSource(_StoreSource):
     """The log of a store on this machine, with no server in between."""
 
-    __slots__ = ()
+    NAME = "the log of store {}"
 
-    @property
-    def name(self) -> str:
-        """Which log."""
-        return f"the log of store {self.location.store}"
-
-    def read(self, wanted: OffsetRange, start: int, *, times: bool) -> Iterator[RecordBatch]:
+    def read(self, wanted: OffsetRange) -> Iterator[RecordBatch]:
         """See ``RecordSource``; raises ``NotHereError`` where the log cannot be mapped."""
         with connections.lend_logs() as logs:
-            log = logs.open(self.location)
+            log = logs.open(self._location)
             if log is None:
-                raise NotHereError(self._why_not())
+                raise NotHereError(_why_not_here(self._location))
             yield from log.read(
                 wanted.tp,
-                start,
+                wanted.start,
                 wanted.end,
-                max_records=self.options.max_records_per_batch,
-                max_bytes=self.options.max_bytes_per_batch,
+                max_records=self._options.max_records_per_batch,
+                max_bytes=self._options.max_bytes_per_batch,
             )
 
-    def _why_not(self) -> str:
-        location = self.location
-        if not location.directory:
-            return "the store does not say where it is"
-        if not location.here:
-            return "it is on another machine"
-        directory = location.directory
-        return f"this process cannot read {directory}, or the store has been started anew there"
 
+class FlightSource(_StoreSource):
+    """A store's Arrow Flight server, which sends no more than a block at a time."""
 
-class FlightSource(_OneStore):
-    """A store's Arrow Flight server."""
+    NAME = "store {} by Arrow Flight"
 
-    __slots__ = ()
-
-    @property
-    def name(self) -> str:
-        """Which store."""
-        return f"store {self.location.store} by Arrow Flight"
-
-    def read(self, wanted: OffsetRange, start: int, *, times: bool) -> Iterator[RecordBatch]:
+    def read(self, wanted: OffsetRange) -> Iterator[RecordBatch]:
         """See ``RecordSource``."""
-        with connections.lend_client(self.location) as client:
+        with connections.lend_client(self._location) as client:
             yield from client.read(
                 wanted.tp,
-                start,
+                wanted.start,
                 wanted.end,
-                times=times,
-                # A store sends no more than a block at a time.
-                max_records=min(self.options.max_records_per_batch, MAX_BATCH_RECORDS),
-                max_bytes=min(self.options.max_bytes_per_batch, MAX_BATCH_BYTES),
-                timeout_s=self.options.fetch_timeout_s,
+                times=self._times,
+                max_records=self._options.max_records_per_batch,
+                max_bytes=self._options.max_bytes_per_batch,
+                timeout_s=self._options.fetch_timeout_s,
             )
 
 
 @dataclass(frozen=True, slots=True)
 class MeshSource:
-    """Whoever in the mesh has the records."""
+    """Any node of the mesh that has the records."""
 
+    name: ClassVar[str] = "the mesh"
+    known: ClassVar[None] = None
     connect: connections.Connect
     options: SourceOptions
+    times: bool = False
 
-    @property
-    def name(self) -> str:
-        """Nobody in particular."""
-        return "the mesh"
-
-    @property
-    def known(self) -> None:
-        """See ``RecordSource``."""
-
-    def read(self, wanted: OffsetRange, start: int, *, times: bool) -> Iterator[RecordBatch]:
-        """See ``RecordSource``."""
-        options = self.options
-        limits = options.max_records_per_batch, options.max_bytes_per_batch
-        with self.connect(options.mesh_address) as source:
-            batches = source.read(wanted.tp, start, wanted.end, timeout_s=options.fetch_timeout_s)
-            if times:
-                written = source.times(
-                    wanted.tp, start, wanted.end, timeout_s=options.fetch_timeout_s
-                )
-                batches = with_times(batches, written)
+    def read(self, wanted: OffsetRange) -> Iterator[RecordBatch]:
+        """See ``RecordSource``.  Stores are asked for times apart from the records."""
+        limits = self.options.max_records_per_batch, self.options.max_bytes_per_batch
+        bounds, timeout_s = (wanted.tp, wanted.start, wanted.end), self.options.fetch_timeout_s
+        with self.connect(self.options.mesh_address) as reader:
+            batches = reader.read(*bounds, timeout_s=timeout_s)
+            if self.times:
+                written = reader.times(*bounds, timeout_s=timeout_s)
+                batches = with_times(batches, wanted, written)
             for batch in coalesce(batches, *limits):
                 yield from batch.split(*limits)
 
-    def held(self, wanted: OffsetRange) -> PartitionInfo | None:
+    def heads(self, topic: str) -> list[PartitionInfo]:
         """See ``RecordSource``."""
-        with self.connect(self.options.mesh_address) as source:
-            infos = source.partitions([wanted.topic], timeout_s=self.options.fetch_timeout_s)
-        return _of(wanted, infos)
+        with self.connect(self.options.mesh_address) as reader:
+            return reader.partitions([topic], timeout_s=self.options.fetch_timeout_s)
 
 
-def ways(
-    hints: Sequence[HeldRange], options: SourceOptions, connect: connections.Connect
+def open_sources(
+    hints: Sequence[HeldRange],
+    options: SourceOptions,
+    connect: connections.Connect,
+    *,
+    times: bool = False,
 ) -> list[RecordSource]:
-    """The ways that option ``fetch`` allows, the best one first."""
-    found: list[RecordSource] = []
+    """The sources that option ``fetch`` allows, the best one first; each opens when it is read.
+
+    ``times`` says whether those of the records are needed.
+    """
+    sources: list[RecordSource] = []
     if options.fetch in (AUTO, LOCAL):
-        found.extend(LocalLogSource(hint, options) for hint in hints)
+        sources.extend(LocalLogSource(hint, options, times=times) for hint in hints)
     if options.fetch in (AUTO, FLIGHT):
-        found.extend(FlightSource(hint, options) for hint in hints)
+        sources.extend(FlightSource(hint, options, times=times) for hint in hints)
     if options.fetch in (AUTO, MESH):
-        found.append(MeshSource(connect, options))
-    return found
+        sources.append(MeshSource(connect, options, times))
+    return sources
 
 
-def _of(wanted: OffsetRange, infos: Sequence[PartitionInfo]) -> PartitionInfo | None:
-    return next((info for info in infos if info.partition == wanted.partition), None)
+def with_times(
+    batches: Iterable[RecordBatch], wanted: OffsetRange, written: Sequence[tuple[int, int]]
+) -> Iterator[RecordBatch]:
+    """The batches of a range, each with its times.
+
+    ``written`` has pairs (first offset, microseconds since the epoch UTC), ascending; a time holds
+    up to the next pair's offset.
+    """
+    table = np.array([(0, UNKNOWN_US), *written], dtype=np.int64)
+    counts = np.diff(table[:, 0].clip(wanted.start, wanted.end), append=wanted.end)
+    times = np.column_stack((counts, table[:, 1]))
+    for batch in batches:
+        first, stop = batch.offset - wanted.start, batch.end - wanted.start
+        yield replace(batch, times=times_between(times, first, stop))
+
+
+def _why_not_here(location: StoreLocation) -> str:
+    if not location.directory:
+        return "the store does not say where it is"
+    if not location.here:
+        return "it is on another machine"
+    return f"this process cannot read {location.directory}, or the store has been restarted there"

@@ -4,12 +4,12 @@ Positions are exclusive: the offset of the next record to read.  As JSON::
 
     {"start": {}, "topics": {"flights": {"EB0A...": 1000}}, "version": 1}
 
-Spark compares offsets as strings, so that there is one form only: keys sorted, always all three.
+Spark compares offsets as strings, so there is one form only: keys sorted, always all three.
 
 ``start`` says where the batch that ends here begins, for every partition of which the offset
 before does not say it: all of them in the first batch (Spark keeps no initial offset of a Python
-source, it asks again at a replay, when "latest" lies elsewhere), new partitions later, and those
-whose next records were found lost.
+source; it asks again when it runs that batch again, and then "latest" lies elsewhere), new
+partitions later, and those whose next records were found lost.
 """
 
 from __future__ import annotations
@@ -20,12 +20,11 @@ from typing import Any, Final
 
 from dafka_core.errors import ConfigError
 from dafka_core.records import TopicPartition
+from dafka_spark.source.range_planner import OffsetRange
 
 VERSION: Final = 1
 
-
 Positions = Mapping[TopicPartition, int]
-Nested = dict[str, dict[str, int]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,33 +44,33 @@ class SourceOffset:
         """Whether no batch has ended here yet."""
         return self.start == self.positions
 
-    def since(self, begin: SourceOffset) -> Iterator[tuple[TopicPartition, tuple[int, int]]]:
-        """The ranges (start, end) of the batch that ends here, by partition, in their order.
+    def since(self, begin: SourceOffset) -> Iterator[OffsetRange]:
+        """The ranges of the batch that ends here, by partition.
 
-        Where this offset says where the batch began it is believed over ``begin``.
+        Where this offset says where the batch began, that counts and not ``begin``.
 
         Raises:
             ConfigError: the batch would go backwards.
         """
-        for key in sorted({*self.positions, *begin.positions}):
-            # An initial offset asked for anew may know partitions that the batch did not have.
-            if key not in self.positions and begin.is_initial:
+        for tp in sorted({*self.positions, *begin.positions}):
+            # A new initial offset may have partitions that the batch did not have.
+            if tp not in self.positions and begin.is_initial:
                 continue
-            start = self.start.get(key, begin.positions.get(key, 0))
-            end = self.positions.get(key, 0)
+            start = self.start.get(tp, begin.positions.get(tp, 0))
+            end = self.positions.get(tp, 0)
             if start > end:
                 raise ConfigError(
                     "checkpointLocation",
-                    f"{key.topic}/{key.partition}",
+                    f"{tp.topic}/{tp.partition}",
                     f"holds a batch that starts at offset {start} and ends before it, at {end}: "
-                    "its files are not of one query, or have been edited; bring back those that "
-                    "were there, or start the query with a new checkpoint",
+                    "its files are not of one query, or have been edited; restore the files "
+                    "that were there, or start the query with a new checkpoint",
                 )
-            yield key, (start, end)
+            yield OffsetRange(*tp, start, end)
 
     def as_json(self) -> dict[str, Any]:
         """What Spark is given; equal offsets give equal JSON."""
-        return {"start": nested(self.start), "topics": nested(self.positions), "version": VERSION}
+        return {"start": _nested(self.start), "topics": _nested(self.positions), "version": VERSION}
 
     @classmethod
     def parse(cls, given: Any) -> SourceOffset:
@@ -83,7 +82,7 @@ class SourceOffset:
         try:
             if given["version"] != VERSION:
                 raise ValueError(f"version {given['version']!r} is not {VERSION}")
-            return cls(flat(given["topics"]), flat(given["start"]))
+            return cls(_flat(given["topics"]), _flat(given["start"]))
         except (KeyError, TypeError, ValueError, AttributeError) as error:
             raise ConfigError(
                 "checkpointLocation",
@@ -93,20 +92,18 @@ class SourceOffset:
             ) from None
 
 
-def nested(positions: Positions) -> Nested:
+def _nested(positions: Positions) -> dict[str, dict[str, int]]:
     """Positions as ``{topic: {partition: offset}}`` with sorted keys."""
-    tree: Nested = {}
-    for topic, partition in sorted(positions):
-        tree.setdefault(topic, {})[partition] = positions[TopicPartition(topic, partition)]
+    tree: dict[str, dict[str, int]] = {}
+    for tp in sorted(positions):
+        tree.setdefault(tp.topic, {})[tp.partition] = positions[tp]
     return tree
 
 
-def flat(tree: Mapping[str, Mapping[str, Any]]) -> dict[TopicPartition, int]:
-    """The inverse of ``nested``; raises ``ValueError`` for an offset that is none."""
-    positions = {}
-    for topic, partitions in tree.items():
-        for partition, offset in partitions.items():
-            if type(offset) is not int:
-                raise ValueError(f"offset {offset!r} of topic {topic!r} is not a whole number")
-            positions[TopicPartition(topic, partition)] = offset
+def _flat(tree: Mapping[str, Mapping[str, Any]]) -> dict[TopicPartition, int]:
+    """The inverse of ``_nested``; raises ``ValueError`` for an offset that is none."""
+    positions = {TopicPartition(t, p): tree[t][p] for t in tree for p in tree[t]}
+    for tp, offset in positions.items():
+        if type(offset) is not int:
+            raise ValueError(f"offset {offset!r} of topic {tp.topic!r} is not a whole number")
     return positions

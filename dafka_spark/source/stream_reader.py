@@ -1,7 +1,7 @@
-"""The reader of streaming queries: how far to go, and what to read to get there.
+"""The reader of streaming queries: it says where batches end, plans them and reads them.
 
-Spark makes it twice: once for the query's life, on the driver, for offsets and plans; and once in
-each batch, as a copy for the executors, for ``read``.  Neither opens anything before it must.
+Spark makes one for the query's life, on the driver, for offsets and plans, and another one for
+each batch, which it copies to the executors, for ``read``.  Neither connects before it must.
 """
 
 # ruff: noqa: N802 -- Spark names these methods
@@ -9,10 +9,9 @@ each batch, as a copy for the executors, for ``read``.  Neither opens anything b
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
+from pyspark.sql.datasource import DataSourceStreamReader
 from pyspark.sql.streaming.datasource import (
     ReadAllAvailable,
     ReadLimit,
@@ -25,20 +24,17 @@ from dafka_core.errors import ConfigError, StoreUnreachableError
 from dafka_core.records import PartitionInfo, TopicPartition
 from dafka_spark.cluster import connections, timing
 from dafka_spark.cluster.timing import Deadline
-from dafka_spark.options import LATEST, MESH, SourceOptions
-from dafka_spark.source import offset_range_limit
-from dafka_spark.source.data_loss import DataLossPolicy
-from dafka_spark.source.latest_offsets import OffsetsSnapshot, fetch_latest_offsets
-from dafka_spark.source.range_planner import Holders, OffsetRange, planned, rate_limit
-from dafka_spark.source.range_reader import read_range
+from dafka_spark.option_values import LATEST
+from dafka_spark.options import MESH, SourceOptions
+from dafka_spark.source.latest_offsets import Heads, OffsetsSnapshot, fetch_latest_offsets
+from dafka_spark.source.offset_range_limit import starting_offsets
+from dafka_spark.source.range_planner import Holders, OffsetRange, plan_tasks, rate_limit
+from dafka_spark.source.range_reader import RangeReader
 from dafka_spark.source.regression_detector import RegressionDetector
 from dafka_spark.source.source_offset import SourceOffset
 
-if TYPE_CHECKING:
-    import pyarrow as pa
 
-
-class DafkaStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
+class DafkaStreamReader(RangeReader, DataSourceStreamReader, SupportsTriggerAvailableNow):
     """Follows the selected partitions; new ones are read from their first record on."""
 
     def __init__(
@@ -47,36 +43,32 @@ class DafkaStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         options: SourceOptions,
         connect: connections.Connect = connections.lend,
     ) -> None:
-        self._schema = schema
-        self._options = options.for_stream()
-        self._connect = connect
-        self._policy = DataLossPolicy(options.fail_on_data_loss)
-        self._frozen: offset_range_limit.Heads | None = None
-        self._seen: OffsetsSnapshot | None = None
-        self._seen_at = 0.0
+        super().__init__(schema, options, connect)
+        self._frozen: Heads | None = None
+        self._snapshot: OffsetsSnapshot | None = None
+        self._snapshot_at = 0.0
         self._furthest: dict[TopicPartition, int] = {}
-        self._suspects = RegressionDetector(self._options)
+        self._regressions = RegressionDetector(options)
         self._refused: ConfigError | None = None
 
     def initialOffset(self) -> dict[str, Any]:
         """Where a query without a checkpoint starts (``startingOffsets``).
 
-        Spark asks again when it runs a first batch again, and then the answer does not matter:
-        that batch's end says where it began.  So ``startingOffsets`` beyond the end of a
-        partition, which may only look lower now, is an error of ``latestOffset``, which is not
-        asked then.
+        Spark asks again when it repeats a first batch, and then the answer does not matter: that
+        batch's end says where it began.  ``startingOffsets`` beyond the end of a partition, which
+        may only look shorter now, is therefore an error of ``latestOffset``, which Spark does not
+        call then.
 
         Raises:
             ConfigError: option ``fetch`` asks for what no store offers.
         """
-        bound = self._options.starting_offsets or LATEST
+        limit = self._options.starting_offsets or LATEST
         heads = self._heads(thorough=True)
+        self._refused = None
         try:
-            positions = offset_range_limit.starting(bound, heads)
+            positions = starting_offsets(limit, heads)
         except ConfigError as error:
             self._refused, positions = error, {}
-        else:
-            self._refused = None
         return SourceOffset.initial(positions).as_json()
 
     def getDefaultReadLimit(self) -> ReadLimit:
@@ -85,7 +77,7 @@ class DafkaStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return ReadAllAvailable() if limit is None else ReadMaxRows(limit)
 
     def prepareForTriggerAvailableNow(self) -> None:
-        """Fixes the partitions and their ends: the query stops when it has read up to them."""
+        """Fixes the partitions and their ends: the query reads up to there and stops."""
         self._frozen = self._look(thorough=True)
 
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:
@@ -94,77 +86,64 @@ class DafkaStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         Raises:
             ConfigError: the checkpoint cannot be read, or ``startingOffsets`` lies beyond the end
                 of a partition.
-            SourceLossError: a partition is not known any more, or ends before what was read of
-                it, for ``fetchTimeoutMs``, and option ``failOnDataLoss`` is true.
+            SourceLossError: for ``fetchTimeoutMs`` no store has known a partition, or it has ended
+                before what was read of it, and option ``failOnDataLoss`` is true.
         """
         begin = SourceOffset.parse(start)
         if self._refused is not None and not begin.positions:
             raise self._refused
-        heads = self._trusted_heads(begin)
-        firsts = {key: self._first(key, begin, info) for key, info in heads.items()}
-        waiting = {key: info.end - firsts[key] for key, info in heads.items()}
-        if isinstance(limit, ReadMaxRows):
-            turn = sum(begin.positions.values())
-            taken = rate_limit(waiting, limit.max_rows, turn=turn)
-        elif isinstance(limit, ReadAllAvailable):
-            taken = {key: count for key, count in waiting.items() if count > 0}
-        else:
+        if not isinstance(limit, ReadMaxRows | ReadAllAvailable):
             raise TypeError(f"a limit of {type(limit).__name__} is not one this source declared")
+        max_rows = limit.max_rows if isinstance(limit, ReadMaxRows) else None
+        heads = self._trusted_heads(begin)
+        firsts = {tp: self._first(tp, begin, info) for tp, info in heads.items()}
+        waiting = {tp: info.end - firsts[tp] for tp, info in heads.items()}
+        taken = rate_limit(waiting, max_rows, turn=sum(begin.positions.values()))
         if not taken:
             return start
         positions = dict(begin.positions)
         started = dict(begin.start) if begin.is_initial else {}
-        for key, count in taken.items():
-            positions[key] = firsts[key] + count
-            if firsts[key] != begin.positions.get(key):
-                started[key] = firsts[key]
+        for tp, count in taken.items():
+            positions[tp] = firsts[tp] + count
+            if firsts[tp] != begin.positions.get(tp):
+                started[tp] = firsts[tp]
         return SourceOffset(positions, started).as_json()
 
     def reportLatestOffset(self) -> dict[str, Any] | None:
-        """The furthest ends seen of all partitions, for the progress report."""
+        """The furthest end seen of each partition, for the progress report."""
         return SourceOffset(dict(self._furthest)).as_json() if self._furthest else None
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> list[OffsetRange]:
         """The tasks of a batch; none when it is empty.
 
-        Where ``end`` says where the batch began it is believed over ``start``: in a first batch
-        that is run again, ``start`` is a new answer of ``initialOffset``.  Nothing else decides
-        which tasks there are, nor which one reads what (``planning.planned``).
+        Where ``end`` says where the batch began, that counts and not ``start``, which is a new
+        answer of ``initialOffset`` when Spark repeats a first batch.  Nothing else decides which
+        tasks there are, nor which one reads what (``plan_tasks``).
 
         Raises:
             ConfigError: the checkpoint cannot be read, or the batch would go backwards.
         """
         if start == end:
             return []
-        ranges = [
-            OffsetRange(*key, first, stop)
-            for key, (first, stop) in SourceOffset.parse(end).since(SourceOffset.parse(start))
-        ]
-        return planned(ranges, self._holders(), self._options)
+        ranges = SourceOffset.parse(end).since(SourceOffset.parse(start))
+        return plan_tasks(ranges, self._holders(), self._options)
 
-    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        """The rows of one range."""
-        if not isinstance(partition, OffsetRange):
-            return iter(())
-        return read_range(partition, self._schema, self._options, self._connect)
-
-    def _heads(self, *, thorough: bool = False) -> offset_range_limit.Heads:
+    def _heads(self, *, thorough: bool = False) -> Heads:
         return self._look(thorough=thorough) if self._frozen is None else self._frozen
 
-    def _look(self, *, thorough: bool = False) -> offset_range_limit.Heads:
-        # A query that goes on from its checkpoint is told so at its first look, too, if option
-        # fetch asks for what cannot be.
-        thorough = thorough or self._seen is None
-        seen = self._seen = self._patient_look(thorough=thorough)
-        self._seen_at = time.monotonic()
-        self._suspects.note(seen)
-        heads = self._options.selection.of(seen.infos)
-        for key, info in heads.items():
-            self._furthest[key] = max(info.end, self._furthest.get(key, 0))
-        return heads
+    def _look(self, *, thorough: bool = False) -> Heads:
+        # The first look is thorough also if the query goes on from its checkpoint: it fails at
+        # once where option fetch asks for what no store offers.
+        thorough = thorough or self._snapshot is None
+        snapshot = self._snapshot = self._patient_look(thorough=thorough)
+        self._snapshot_at = time.monotonic()
+        self._regressions.take(snapshot)
+        for tp, info in snapshot.heads.items():
+            self._furthest[tp] = max(info.end, self._furthest.get(tp, 0))
+        return snapshot.heads
 
     def _patient_look(self, *, thorough: bool) -> OffsetsSnapshot:
-        """Waits for stores that may only be starting, where there is no other way to any."""
+        """Asks the stores until one answers: they may be starting."""
         lost: StoreUnreachableError | None = None
         for _ in Deadline(self._options.fetch_timeout_s).attempts():
             try:
@@ -175,48 +154,36 @@ class DafkaStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         raise lost
 
     def _holders(self) -> Holders:
-        """Who has what, as it was when the heads were asked for, or a moment ago."""
+        """The stores and what they have, as it was at the last look if that is not too old."""
         if self._options.fetch == MESH:
             return {}
-        if self._seen is None or time.monotonic() - self._seen_at > timing.RANGES_S:
+        if self._snapshot is None or time.monotonic() - self._snapshot_at > timing.RANGES_S:
             self._look()
-        assert self._seen is not None
-        return self._seen.holders
+        assert self._snapshot is not None
+        return self._snapshot.holders
 
-    def _first(self, key: TopicPartition, begin: SourceOffset, info: PartitionInfo) -> int:
+    def _first(self, tp: TopicPartition, begin: SourceOffset, info: PartitionInfo) -> int:
         """The next offset to read of a partition."""
-        if key not in begin.positions:
-            return info.earliest
-        position = begin.positions[key]
-        # What is lost fails in the task that reads it, after it has asked every store.
-        return position if self._policy.fail else max(position, info.earliest)
+        position = begin.positions.get(tp, info.earliest)
+        # The task that reads lost records asks every store, and fails then.
+        return position if self._options.fail_on_data_loss else max(position, info.earliest)
 
-    def _trusted_heads(self, begin: SourceOffset) -> offset_range_limit.Heads:
-        """The heads, without partitions that look wrong and may look right in a moment.
+    def _trusted_heads(self, begin: SourceOffset) -> Heads:
+        """The heads, without partitions that look shorter than they were and may not remain so.
 
-        A query that reads only what there is now, or that looks seldom, waits for them here.
+        A query waits for these here if it reads only what there is now, or looks seldom.
         """
         heads = self._heads()
-        self._suspects.pace()
-        while True:
-            verdicts = self._suspects.check(begin.positions, heads)
-            for loss in verdicts.due:
-                self._policy.meet(loss)
-            if not verdicts.waiting:
-                return heads
-            if self._frozen is None and not self._suspects.slow:
+        self._regressions.begin_trigger()
+        while waiting := self._regressions.check(begin.positions, heads):
+            if self._frozen is None and not self._regressions.is_slow:
                 # The next trigger looks again.
-                return {key: heads[key] for key in heads if key not in verdicts.waiting}
-            heads = self._looked_again(heads, verdicts.waiting)
-
-    def _looked_again(
-        self, heads: offset_range_limit.Heads, keys: set[TopicPartition]
-    ) -> offset_range_limit.Heads:
-        time.sleep(timing.LOOK_AGAIN_S)
-        found = self._look()
-        # Of all others what was seen before goes on to count: it may have been frozen.
-        heads = {key: info for key, info in heads.items() if key not in keys}
-        heads |= {key: found[key] for key in keys if key in found}
-        if self._frozen is not None:
-            self._frozen = heads
+                return {tp: heads[tp] for tp in heads if tp not in waiting}
+            time.sleep(timing.LOOK_AGAIN_S)
+            found = self._look()
+            # The others keep the ends that they had, which may be frozen.
+            heads = {tp: heads[tp] for tp in heads if tp not in waiting}
+            heads |= {tp: found[tp] for tp in waiting if tp in found}
+            if self._frozen is not None:
+                self._frozen = heads
         return heads

@@ -11,9 +11,8 @@ from hypothesis import strategies as st
 
 from dafka_core.records import SMALL_BYTES, SMALL_RECORDS, RecordBatch, TopicPartition
 from dafka_spark.options import SourceOptions
-from dafka_spark.source.mesh_batches import UNKNOWN_US, times_of, with_times
 from dafka_spark.source.range_planner import OffsetRange
-from dafka_spark.source.record_sources import MeshSource
+from dafka_spark.source.record_sources import UNKNOWN_US, MeshSource, with_times
 from tests.spark.memory import MemorySource
 
 TP = TopicPartition("t", "A")
@@ -50,9 +49,11 @@ def read(
     source = Brought(batches)
     source.written = list(written or ())
     given = {"maxrecordsperbatch": str(max_records), "maxbytesperbatch": str(max_bytes)}
-    way = MeshSource(source.connect, SourceOptions.of({"subscribe": "t", **given}))
+    mesh = MeshSource(
+        source.connect, SourceOptions.of({"subscribe": "t", **given}), written is not None
+    )
     end = batches[-1].end if batches else 5
-    return list(way.read(OffsetRange(*TP, 5, end), 5, times=written is not None))
+    return list(mesh.read(OffsetRange(*TP, 5, end)))
 
 
 LISTS = st.lists(st.lists(st.binary(max_size=12), min_size=1, max_size=9), max_size=9)
@@ -121,7 +122,10 @@ def times_by_record(written: list[tuple[int, int]], offset: int, end: int) -> li
 def test_each_record_has_the_last_time_before_it(
     written: list[tuple[int, int]], offset: int, count: int
 ) -> None:
-    runs = times_of(written, offset, offset + count)
+    batch = RecordBatch.of(TP, offset, [b""] * count)
+    (found,) = with_times([batch], OffsetRange(*TP, offset, batch.end), written)
+    runs = found.times
+    assert runs is not None
     assert (runs[:, 0] > 0).all()
     expected = times_by_record(written, offset, offset + count)
     assert np.repeat(runs[:, 1], runs[:, 0]).tolist() == expected
@@ -133,7 +137,7 @@ def test_times_stay_with_their_records(
 ) -> None:
     batches = batches_of(lists, 5)
     for found in (
-        list(with_times(batches, written)),
+        list(with_times(batches, OffsetRange(*TP, 5, 5 + sum(map(len, lists))), written)),
         read(batches, max_records, max_bytes, written),
     ):
         at = 5

@@ -53,7 +53,7 @@ def test_the_furthest_head_and_the_longest_memory(serve: Serve) -> None:
     behind.add(A, 60)
     behind.add(TopicPartition("u", "A"), 1)
     found = seen(HeardOf([ahead, behind]))
-    assert found.infos == [PartitionInfo("t", "A", 0, 100)]
+    assert list(found.heads.values()) == [PartitionInfo("t", "A", 0, 100)]
     assert holders(found) == {"ahead": (20, 100), "behind": (0, 60)}
 
 
@@ -62,7 +62,7 @@ def test_the_mesh_is_asked_once_where_all_stores_serve_flight(serve: Serve) -> N
     source = HeardOf([store])
     for count in range(1, 5):
         store.add(A, 1)
-        assert seen(source).infos == [PartitionInfo("t", "A", 0, count)]
+        assert list(seen(source).heads.values()) == [PartitionInfo("t", "A", 0, count)]
     assert source.calls == ["partitions"]
 
 
@@ -71,7 +71,7 @@ def test_stores_come_and_go(serve: Serve) -> None:
     first.add(A, 5)
     second.add(A, 9)
     source = HeardOf([first])
-    assert seen(source).infos[0].end == 5
+    assert seen(source).heads[A].end == 5
     source.served.append(second)
     assert holders(seen(source)) == {"first": (0, 5), "second": (0, 9)}
     source.served.remove(first)
@@ -86,7 +86,10 @@ def test_deployed_stores_are_asked_over_the_mesh(serve: Serve) -> None:
     source.add(B, 3)
     for _ in range(2):
         found = seen(source)
-        assert found.infos == [PartitionInfo("t", "A", 0, 7), PartitionInfo("t", "B", 0, 3)]
+        assert list(found.heads.values()) == [
+            PartitionInfo("t", "A", 0, 7),
+            PartitionInfo("t", "B", 0, 3),
+        ]
         assert holders(found) == {"ours": (0, 5)}
     assert source.calls == ["partitions"] * 2
 
@@ -96,14 +99,14 @@ def test_a_store_that_does_not_answer_is_not_waited_for(serve: Serve) -> None:
     gone.add(A, 9)
     there.add(A, 5)
     source = HeardOf([gone, there])
-    assert seen(source).infos[0].end == 9
+    assert seen(source).heads[A].end == 9
     gone.stop()
     for _ in range(3):
         assert holders(seen(source)) == {"there": (0, 5)}
     assert source.calls == ["partitions"]
     # Where the answer stands for a whole query the mesh is asked, which may still hear it.
     source.add(A, 9)
-    assert seen(source, thorough=True).infos == [PartitionInfo("t", "A", 0, 9)]
+    assert list(seen(source, thorough=True).heads.values()) == [PartitionInfo("t", "A", 0, 9)]
 
 
 def test_a_store_that_only_the_mesh_reaches_is_asked_there_after_a_while(
@@ -114,10 +117,10 @@ def test_a_store_that_only_the_mesh_reaches_is_asked_there_after_a_while(
     source = HeardOf([gone, there])
     source.add(A, 9)
     gone.stop()
-    assert seen(source).infos[0].end == 9  # the first look is over the mesh, too
-    assert seen(source).infos[0].end == 5
+    assert seen(source).heads[A].end == 9  # the first look is over the mesh, too
+    assert seen(source).heads[A].end == 5
     monkeypatch.setattr(timing, "UNREACHABLE_S", 0.0)
-    assert seen(source).infos[0].end == 9
+    assert seen(source).heads[A].end == 9
 
 
 def test_a_store_that_has_been_started_anew_is_described_anew(serve: Serve) -> None:
@@ -141,7 +144,7 @@ def test_nobody_answers(serve: Serve) -> None:
     source.add(A, 9)
     store.stop()
     found = seen(source)
-    assert found.infos == [PartitionInfo("t", "A", 0, 9)]
+    assert list(found.heads.values()) == [PartitionInfo("t", "A", 0, 9)]
     assert found.holders == {}
     with pytest.raises(StoreUnreachableError):
         seen(source, fetch="flight")

@@ -9,7 +9,7 @@ import pytest
 
 from dafka_core.errors import ConfigError
 from dafka_core.records import PartitionInfo, TopicPartition
-from dafka_spark.source import offset_range_limit
+from dafka_spark.source.offset_range_limit import ending_offsets, starting_offsets
 from dafka_spark.source.source_offset import SourceOffset
 
 A, B = TopicPartition("t", "A"), TopicPartition("t", "B")
@@ -56,20 +56,20 @@ def test_a_foreign_checkpoint_is_refused(given: Any) -> None:
 
 
 def test_words() -> None:
-    assert offset_range_limit.starting("earliest", HEADS) == {A: 5, B: 0}
-    assert offset_range_limit.starting("latest", HEADS) == {A: 50, B: 7}
+    assert starting_offsets("earliest", HEADS) == {A: 5, B: 0}
+    assert starting_offsets("latest", HEADS) == {A: 50, B: 7}
 
 
 def test_offsets_by_partition() -> None:
-    assert offset_range_limit.starting({A: 20}, HEADS) == {A: 20, B: 0}
-    assert offset_range_limit.starting({A: -1, B: -2}, HEADS) == {A: 50, B: 0}
-    assert offset_range_limit.ending({A: 20}, HEADS) == {A: 20, B: 7}
-    assert offset_range_limit.ending({A: -1}, HEADS) == {A: 50, B: 7}
+    assert starting_offsets({A: 20}, HEADS) == {A: 20, B: 0}
+    assert starting_offsets({A: -1, B: -2}, HEADS) == {A: 50, B: 0}
+    assert ending_offsets({A: 20}, HEADS) == {A: 20, B: 7}
+    assert ending_offsets({A: -1}, HEADS) == {A: 50, B: 7}
 
 
 def test_offsets_beyond_the_end() -> None:
     with pytest.raises(ConfigError, match=r"offsets 5 up to, not including, 50"):
-        offset_range_limit.starting({A: 51}, HEADS)
+        starting_offsets({A: 51}, HEADS)
     with pytest.raises(ConfigError, match=r"no store has topic 't', partition C"):
-        offset_range_limit.ending({TopicPartition("t", "C"): 1}, HEADS)
-    assert offset_range_limit.starting({A: 50, TopicPartition("t", "C"): -2}, HEADS)[A] == 50
+        ending_offsets({TopicPartition("t", "C"): 1}, HEADS)
+    assert starting_offsets({A: 50, TopicPartition("t", "C"): -2}, HEADS)[A] == 50

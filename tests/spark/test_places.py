@@ -15,6 +15,7 @@ from pyspark.sql.types import StructType
 
 from dafka_core import EmbeddedCluster, Producer
 from dafka_core.errors import DataLossError
+from dafka_core.flight.store_client import StoreClient
 from dafka_core.flight.store_location import StoreLocation
 from dafka_core.records import TopicPartition
 from dafka_core.storage.block_builder import MAX_BLOCK_RECORDS
@@ -23,7 +24,7 @@ from dafka_spark.options import SourceOptions
 from dafka_spark.schema import full
 from dafka_spark.source.batch_reader import DafkaBatchReader
 from dafka_spark.source.range_planner import HeldRange, OffsetRange
-from dafka_spark.source.range_reader import read_range
+from dafka_spark.source.range_reader import RangeReader
 from dafka_spark.source.record_sources import FlightSource, LocalLogSource, MeshSource
 from tests.core.storage import appender
 from tests.core.storage.processes import started, told
@@ -47,10 +48,8 @@ def used(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     found: list[str] = []
     for kind in (LocalLogSource, FlightSource, MeshSource):
 
-        def spied(
-            way: Any, wanted: OffsetRange, start: int, *, times: bool, original: Any = kind.read
-        ) -> Iterator[Any]:
-            for batch in original(way, wanted, start, times=times):
+        def spied(way: Any, wanted: OffsetRange, original: Any = kind.read) -> Iterator[Any]:
+            for batch in original(way, wanted):
                 if found[-1:] != [way.name]:
                     found.append(way.name)
                 yield batch
@@ -77,7 +76,7 @@ def batches(
 ) -> Iterator[pa.RecordBatch]:
     wanted = OffsetRange("t", "A", start, end, known(store_locations, end))
     schema = columns(*names) if names else full()
-    return read_range(wanted, schema, given, HeardOf().connect)
+    return RangeReader(schema, given, HeardOf().connect).read(wanted)
 
 
 @pytest.mark.parametrize("fetch", ["local", "flight", "auto", "mesh"])
@@ -89,7 +88,8 @@ def test_every_way_gives_the_same_rows(serve: Serve, used: list[str], fetch: str
     source.logs[A] = [value(offset, 10) for offset in range(3_000)]
     source.written = store.log.times(A, 0, 3_000)
     wanted = OffsetRange("t", "A", 500, 2_900, known([store.location], 3_000))
-    found = read_range(wanted, full(), options(fetch, maxrecordsperbatch="700"), source.connect)
+    given = options(fetch, maxrecordsperbatch="700")
+    found = RangeReader(full(), given, source.connect).read(wanted)
     table = pa.Table.from_batches(list(found))
     assert table["value"].to_pylist() == [value(offset, 10) for offset in range(500, 2_900)]
     assert table["offset"].to_pylist() == list(range(500, 2_900))
@@ -128,17 +128,17 @@ def test_only_times_that_are_read_are_asked_for(serve: Serve, used: list[str]) -
     store = serve("one")
     store.add(A, 10)
     asked: list[bool] = []
-    original = LocalLogSource.read
+    original = StoreClient.read
 
-    def spied(way: Any, wanted: OffsetRange, start: int, *, times: bool) -> Iterator[Any]:
+    def spied(client: StoreClient, *bounds: Any, times: bool, **limits: Any) -> Iterator[Any]:
         asked.append(times)
-        return original(way, wanted, start, times=times)
+        return original(client, *bounds, times=times, **limits)
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(LocalLogSource, "read", spied)
-        (batch,) = batches([store.location], 0, 10, options("local"), "offset")
+        patch.setattr(StoreClient, "read", spied)
+        (batch,) = batches([store.location], 0, 10, options("flight"), "offset")
         assert batch.schema.names == ["offset"]
-        list(batches([store.location], 0, 10, options("local"), "timestamp"))
+        list(batches([store.location], 0, 10, options("flight"), "timestamp"))
     assert asked == [False, True]
 
 
@@ -169,7 +169,8 @@ def test_reading_goes_on_over_the_mesh(serve: Serve, used: list[str]) -> None:
     source.logs[A] = [value(offset, 1_000) for offset in range(60_000)]
     location = StoreLocation("one", store.location.locations)
     wanted = OffsetRange("t", "A", 0, 60_000, known([location], 60_000))
-    found = read_range(wanted, columns("offset", "value"), options("auto"), source.connect)
+    schema = columns("offset", "value")
+    found = RangeReader(schema, options("auto"), source.connect).read(wanted)
     table = [next(found)]
     store.stop()
     table.extend(found)
@@ -211,7 +212,7 @@ def test_a_store_started_anew_is_not_local(serve: Serve, used: list[str]) -> Non
     location, port = store.location, store.port
     store.stop()
     store.start(port)
-    with pytest.raises(FetchError, match=r"the store has been started anew"):
+    with pytest.raises(FetchError, match=r"the store has been restarted"):
         list(batches([location], 0, 10, options("local")))
     assert sum(batch.num_rows for batch in batches([location], 0, 10, options("auto"))) == 10
     assert used == ["store one by Arrow Flight"]
@@ -248,7 +249,7 @@ def checked_rows(location: StoreLocation, start: int, end: int) -> int:
     given = options("local", maxrecordsperbatch="500")
     at, lost = start, None
     try:
-        for batch in read_range(wanted, columns("value"), given, HeardOf().connect):
+        for batch in RangeReader(columns("value"), given, HeardOf().connect).read(wanted):
             values = [appender.value(offset) for offset in range(at, at + batch.num_rows)]
             assert batch["value"].to_pylist() == values
             at += batch.num_rows

@@ -15,8 +15,8 @@ from dafka_spark.options import RECORDS_PER_TASK, SourceOptions
 from dafka_spark.source.range_planner import (
     HeldRange,
     OffsetRange,
-    placed,
-    planned,
+    assign_stores,
+    plan_tasks,
     rate_limit,
     split,
 )
@@ -136,7 +136,7 @@ def who(
     start: int, end: int, holders: Sequence[HeldRange], *, turn: int = 0, alone: bool = False
 ) -> str:
     item = OffsetRange("t", "a", start, end)
-    found = placed(item, {key("a"): holders}, turn, alone=alone)
+    found = assign_stores(item, {key("a"): holders}, turn, alone=alone)
     assert found == item
     return stores(found)
 
@@ -162,14 +162,14 @@ def test_those_that_have_some_of_it_are_named() -> None:
 def test_stores_share_the_work() -> None:
     holders = {key("0"): held(("A", 0, 200), ("B", 0, 200), ("C", 0, 200))}
     options = SourceOptions.of({"subscribe": "t", "minpartitions": "4"})
-    parts = planned(ranges(80), holders, options)
+    parts = plan_tasks(ranges(80), holders, options)
     assert [stores(part) for part in parts] == ["ABC", "BCA", "CAB", "ABC"]
 
 
 def test_holders_are_a_hint() -> None:
     """They travel to executors, but two ranges with the same records are the same."""
     (bare,) = ranges(5)
-    item = placed(bare, {key("0"): held(("A", 0, 200))}, alone=False)
+    item = assign_stores(bare, {key("0"): held(("A", 0, 200))}, alone=False)
     assert item == bare
     assert hash(item) == hash(bare)
     assert pickle.loads(pickle.dumps(item)).held == item.held != ()
@@ -194,7 +194,7 @@ def test_a_plan_follows_from_ranges_and_options_alone(
         holders: dict[TopicPartition, list[HeldRange]] = {}
         for number, (name, *pair) in enumerate(bounds):
             holders.setdefault(key(name), []).extend(held((str(number), min(pair), max(pair))))
-        return planned(wanted, holders, options)
+        return plan_tasks(wanted, holders, options)
 
     whole = ranges(*sizes)
     assert plan(before, whole) == plan(after, whole[::-1] if backwards else whole)
@@ -206,6 +206,6 @@ def test_a_plan_is_the_same_whatever_the_number_of_cores(monkeypatch: pytest.Mon
     plans = []
     for cores in (1, 64):
         monkeypatch.setattr("os.cpu_count", lambda cores=cores: cores)
-        plans.append(planned(ranges(3 * RECORDS_PER_TASK), {}, options))
+        plans.append(plan_tasks(ranges(3 * RECORDS_PER_TASK), {}, options))
     assert plans[0] == plans[1]
     assert len(plans[0]) == 3

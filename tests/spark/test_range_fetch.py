@@ -1,4 +1,4 @@
-"""Going on elsewhere: with sources that fail as a test wants, no network."""
+"""Going on elsewhere: with places that fail as a test wants, no network."""
 
 from __future__ import annotations
 
@@ -13,7 +13,6 @@ from hypothesis import strategies as st
 from dafka_core.errors import DafkaError, DataLossError, FetchTimeoutError, StoreUnreachableError
 from dafka_core.flight.store_location import StoreLocation, this_machine
 from dafka_core.records import PartitionInfo, RecordBatch, TopicPartition
-from dafka_spark.cluster import timing
 from dafka_spark.errors import (
     FetchError,
     HeadBehindError,
@@ -23,7 +22,6 @@ from dafka_spark.errors import (
     StoreLostDataError,
 )
 from dafka_spark.options import SourceOptions
-from dafka_spark.source.completeness import CompletenessCheck
 from dafka_spark.source.range_fetch import RangeFetch
 from dafka_spark.source.range_planner import HeldRange, OffsetRange
 from dafka_spark.source.record_sources import (
@@ -31,7 +29,7 @@ from dafka_spark.source.record_sources import (
     LocalLogSource,
     MeshSource,
     RecordSource,
-    ways,
+    open_sources,
 )
 from tests.spark.memory import MemorySource
 
@@ -57,12 +55,13 @@ class Scripted:
     known: range | None = range(1_000)
     there: bool = True
 
-    def held(self, wanted: OffsetRange) -> PartitionInfo | None:
+    def heads(self, topic: str) -> list[PartitionInfo]:
         if self.breaks:
             raise self.error
-        return PartitionInfo("t", "A", self.earliest, self.end) if self.there else None
+        return [PartitionInfo("t", "A", self.earliest, self.end)] if self.there else []
 
-    def read(self, wanted: OffsetRange, start: int, *, times: bool) -> Iterator[RecordBatch]:
+    def read(self, wanted: OffsetRange) -> Iterator[RecordBatch]:
+        start = wanted.start
         self.asked.append(start)
         stop = start + self.breaks.pop(0) if self.breaks else None
         if start < self.earliest:
@@ -88,16 +87,11 @@ def options(fetch: str = "flight", **given: str) -> SourceOptions:
 def offsets(
     start: int, end: int, through: Sequence[RecordSource], given: SourceOptions | None = None
 ) -> list[int]:
-    """The offsets that are read, counted as ``read_range`` counts them."""
-    wanted = OffsetRange("t", "A", start, end)
-    fetch = RangeFetch(wanted, given or options(), through, times=False)
-    completeness = CompletenessCheck(wanted, fetch.lost)
+    fetch = RangeFetch(OffsetRange("t", "A", start, end), given or options(), through)
     found: list[int] = []
     for each in fetch.batches():
-        completeness.take(each.offset, each.count)
         assert each.values.to_list() == [b"%d" % n for n in range(each.offset, each.end)]
         found.extend(range(each.offset, each.end))
-    completeness.finish()
     return found
 
 
@@ -156,7 +150,7 @@ def test_trimmed_is_what_every_place_lacks(caplog: pytest.LogCaptureFixture) -> 
     says = r"^\[DAFKA_RETENTION_AHEAD\] .* offset 0 was asked for, offset 20 on is available"
     with pytest.raises(RetentionAheadError, match=says) as caught:
         offsets(0, 60, store_locations, options(fetchtimeoutms="60000"))  # nobody waits for it
-    assert (caught.value.wanted, caught.value.earliest) == (0, 20)
+    assert (caught.value.wanted, caught.value.available) == (0, 20)
     with caplog.at_level(logging.WARNING):
         found = offsets(0, 60, store_locations, options(failondataloss="false"))
     assert found == list(range(20, 60))
@@ -186,14 +180,12 @@ def test_an_end_that_looks_lower_for_a_moment() -> None:
     """A store that starts, or that is catching up, is waited for."""
 
     class Growing(Scripted):
-        def read(self, wanted: OffsetRange, start: int, *, times: bool) -> Iterator[RecordBatch]:
+        def read(self, wanted: OffsetRange) -> Iterator[RecordBatch]:
             self.end += 1
-            return super().read(wanted, start, times=times)
+            return super().read(wanted)
 
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(timing, "LOOK_AGAIN_S", 0.01)
-        patient = options(fetchtimeoutms="60000")
-        assert offsets(0, 60, [Growing(end=30), Scripted(end=40)], patient) == list(range(60))
+    patient = options(fetchtimeoutms="60000")
+    assert offsets(0, 60, [Growing(end=50), Scripted(end=55)], patient) == list(range(60))
 
 
 def test_a_partition_that_no_place_knows() -> None:
@@ -210,7 +202,7 @@ def test_a_store_that_had_more_and_is_away() -> None:
     auto = options("auto")
 
     class Mesh(MeshSource):
-        def read(self, wanted: OffsetRange, start: int, *, times: bool) -> Iterator[RecordBatch]:
+        def read(self, wanted: OffsetRange) -> Iterator[RecordBatch]:
             raise DataLossError("t", "A", 40, 0, "the partition ends at 40 in every store")
 
     through: list[RecordSource] = [Scripted(breaks=[0] * 9), Mesh(memory.connect, auto)]
@@ -222,48 +214,37 @@ def test_a_store_that_had_more_and_is_away() -> None:
         offsets(40, 60, through[1:], auto)
 
 
-@pytest.mark.parametrize(
-    "wrong", [[batch(0, 9)], [batch(0, 5)] * 2, [batch(0, 5), batch(7, 8)], [batch(1, 8)]]
-)
-def test_a_source_is_not_believed(wrong: list[RecordBatch]) -> None:
-    """Whatever its mistake is, wrong rows go nowhere."""
-
+@pytest.mark.parametrize("wrong", [[batch(0, 9)], [batch(0, 5)] * 2, []])
+def test_replies_are_not_believed(wrong: list[RecordBatch]) -> None:
     class Wrong(Scripted):
-        def read(self, wanted: OffsetRange, start: int, *, times: bool) -> Iterator[RecordBatch]:
+        def read(self, wanted: OffsetRange) -> Iterator[RecordBatch]:
             yield from wrong
 
+    assert offsets(0, 8, [Wrong(), Scripted()]) == list(range(8))
     for fail in ("true", "false"):
-        for through in ([Wrong()], [Wrong(), Scripted()]):
-            with pytest.raises(IncompleteBatchError, match=r"^\[DAFKA_INCOMPLETE_BATCH\] "):
-                offsets(0, 8, through, options(failondataloss=fail))
+        with pytest.raises(IncompleteBatchError, match=r"^\[DAFKA_INCOMPLETE_BATCH\] .*a place"):
+            offsets(0, 8, [Wrong()], options(failondataloss=fail))
 
 
-@pytest.mark.parametrize("first", [[], [batch(0, 5)]])
-def test_a_source_that_ends_early(first: list[RecordBatch]) -> None:
-    class Short(Scripted):
-        def read(self, wanted: OffsetRange, start: int, *, times: bool) -> Iterator[RecordBatch]:
-            yield from first if start == 0 else []
+def test_a_hole_in_what_a_store_has() -> None:
+    class Holed(Scripted):
+        def read(self, wanted: OffsetRange) -> Iterator[RecordBatch]:
+            if wanted.start < 5:
+                yield batch(wanted.start, 5)
+            yield batch(max(wanted.start, 7), wanted.end)
 
-    assert offsets(0, 8, [Short(), Scripted()]) == list(range(8))
-    for fail in ("true", "false"):
-        with pytest.raises(FetchError, match=r"no store that can be read so has them"):
-            offsets(0, 8, [Short()], options(failondataloss=fail))
-
-
-def test_records_that_no_store_has_between_those_that_there_are() -> None:
-    through = [Scripted(end=40, known=range(40)), Scripted(earliest=60, known=range(60, 100))]
-    says = r"offset 40 was asked for, offset 60 on is available"
-    with pytest.raises(RetentionAheadError, match=says):
-        offsets(0, 100, through)
-    found = offsets(0, 100, through, options(failondataloss="false"))
-    assert found == [*range(40), *range(60, 100)]
+    assert offsets(0, 9, [Holed(), Scripted()]) == list(range(9))
+    with pytest.raises(StoreLostDataError, match=r"offset 5 was asked for, offset 7 on is avail"):
+        offsets(0, 9, [Holed()])
+    lenient = options(failondataloss="false")
+    assert offsets(0, 9, [Holed()], lenient) == [0, 1, 2, 3, 4, 7, 8]
 
 
 def test_a_store_that_says_it_has_what_it_does_not_give() -> None:
     class Denying(Scripted):
-        def read(self, wanted: OffsetRange, start: int, *, times: bool) -> Iterator[RecordBatch]:
+        def read(self, wanted: OffsetRange) -> Iterator[RecordBatch]:
             yield from ()
-            raise DataLossError("t", "A", start, None, "I have not")
+            raise DataLossError("t", "A", wanted.start, None, "I have not")
 
     for fail in ("true", "false"):
         with pytest.raises(IncompleteBatchError, match=r"do not give it .*I have not"):
@@ -287,9 +268,9 @@ def test_the_mesh_is_asked_for_what_no_place_has() -> None:
     asked: list[tuple[int, int]] = []
 
     class Mesh(MeshSource):
-        def read(self, wanted: OffsetRange, start: int, *, times: bool) -> Iterator[RecordBatch]:
-            asked.append((start, wanted.end))
-            return super().read(wanted, start, times=times)
+        def read(self, wanted: OffsetRange) -> Iterator[RecordBatch]:
+            asked.append((wanted.start, wanted.end))
+            return super().read(wanted)
 
     location = Scripted(earliest=10, end=60, known=range(10, 60))
     assert offsets(0, 100, [location, Mesh(memory.connect, auto)], auto) == list(range(100))
@@ -343,11 +324,11 @@ def test_what_the_mesh_says_is_the_error_when_nobody_else_was_asked() -> None:
             raise FetchTimeoutError("t", "A", 0, 60, 0.3)
 
     auto = options("auto")
-    way = MeshSource(Silent().connect, auto)
+    mesh = MeshSource(Silent().connect, auto)
     with pytest.raises(FetchTimeoutError):
-        offsets(0, 60, [way], auto)
+        offsets(0, 60, [mesh], auto)
     with pytest.raises(FetchError, match=r"a place: store S: .*; the mesh: .*did not arrive"):
-        offsets(0, 60, [Scripted(breaks=[0] * 9), way], auto)
+        offsets(0, 60, [Scripted(breaks=[0] * 9), mesh], auto)
 
 
 HINTS = tuple(HeldRange(StoreLocation(name, ("grpc://127.0.0.1:1",)), 0, 60) for name in "AB")
@@ -362,9 +343,9 @@ HINTS = tuple(HeldRange(StoreLocation(name, ("grpc://127.0.0.1:1",)), 0, 60) for
         ("auto", [LocalLogSource, LocalLogSource, FlightSource, FlightSource, MeshSource]),
     ],
 )
-def test_ways(fetch: str, kinds: list[type]) -> None:
-    found = ways(HINTS, options(fetch), MemorySource().connect)
-    assert [type(way) for way in found] == kinds
+def test_sources(fetch: str, kinds: list[type]) -> None:
+    found = open_sources(HINTS, options(fetch), MemorySource().connect)
+    assert [type(source) for source in found] == kinds
 
 
 @pytest.mark.parametrize(
@@ -378,4 +359,6 @@ def test_ways(fetch: str, kinds: list[type]) -> None:
 def test_why_a_log_is_not_local(location: StoreLocation, says: str) -> None:
     local = options("local")
     with pytest.raises(FetchError, match=rf"fetch = local: the log of store A: .*{says}"):
-        offsets(0, 60, ways([HeldRange(location, 0, 60)], local, MemorySource().connect), local)
+        offsets(
+            0, 60, open_sources([HeldRange(location, 0, 60)], local, MemorySource().connect), local
+        )

@@ -26,7 +26,7 @@ from dafka_spark.schema import full
 from dafka_spark.source.batch_reader import DafkaBatchReader
 from dafka_spark.source.range_fetch import RangeFetch
 from dafka_spark.source.range_planner import OffsetRange
-from dafka_spark.source.range_reader import ArrowBatches, read_range
+from dafka_spark.source.range_reader import ArrowBatches, RangeReader
 from tests.spark.memory import MemorySource
 
 A = TopicPartition("t", "A")
@@ -51,7 +51,7 @@ def rows(
 ) -> Any:
     options = SourceOptions.of({"subscribe": "t", **given})
     wanted = OffsetRange("t", "A", start, end)
-    return list(read_range(wanted, schema or full(), options, source.connect))
+    return list(RangeReader(schema or full(), options, source.connect).read(wanted))
 
 
 def test_all_columns(source: MemorySource) -> None:

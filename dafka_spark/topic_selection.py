@@ -1,0 +1,39 @@
+"""Which topics and partitions a query reads (``ConsumerStrategy`` in Spark's Kafka connector)."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from dafka_core.records import PartitionInfo, TopicPartition
+
+
+@dataclass(frozen=True, slots=True)
+class TopicSelection:
+    """Exactly one of a set of topics, a pattern for them, and a set of partitions.
+
+    Topics are compared whole: RFC 46 subscribes by prefix, and a query for ``hello`` must not be
+    given ``hello2``.
+    """
+
+    topics: frozenset[str] = frozenset()
+    pattern: str = ""
+    partitions: frozenset[TopicPartition] = frozenset()
+
+    @property
+    def asked(self) -> list[str] | None:
+        """The topics to ask the stores for; None for all of them."""
+        if self.pattern:
+            return None
+        return sorted(self.topics or {tp.topic for tp in self.partitions})
+
+    def has(self, tp: TopicPartition) -> bool:
+        """Whether this partition is read."""
+        if self.pattern:
+            return re.fullmatch(self.pattern, tp.topic) is not None
+        return tp.topic in self.topics or tp in self.partitions
+
+    def of(self, infos: Iterable[PartitionInfo]) -> list[PartitionInfo]:
+        """Those of the partitions that are read."""
+        return [info for info in infos if self.has(info.tp)]
