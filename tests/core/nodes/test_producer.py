@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from typing import Any
 
@@ -41,6 +42,30 @@ def test_offsets_count_up_and_what_is_flushed_is_on_disk(store: Store, produce: 
     producer.flush(PATIENCE_S)
     assert stored(store, "t", producer.address) == [*values(20_003), b""]
     producer.flush(0)  # there is nothing to wait for
+
+
+def test_a_flush_hurries_what_the_loop_has_not_sent_yet(
+    produce: Produce, raw: Raw, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    producer = produce("t", head_interval_ms=600_000)
+    peer = raw(subscription(Head))
+    peer.wait_until_subscribed(subscription(Ack, producer.address))
+    producer.publish(b"0")
+    wait_until(lambda: has_published(producer, 1))
+    peer.send(Ack(producer.address, "t", 0, peer.address))
+    wait_until(lambda: has_acknowledged(producer, 1))
+    with ThreadPoolExecutor(1) as threads:
+        with monkeypatch.context() as asleep:
+            asleep.setattr(producer._mesh, "wake", lambda: None)
+            producer.publish(b"1")
+            flushing = threads.submit(producer.flush, PATIENCE_S)
+            wait_until(lambda: len(producer._mesh._calls) > 0, "the flush to call the loop")
+        producer._mesh.wake()
+        # The first HEAD may have another cause; the interval of the others is that of a hurry.
+        peer.wait_for(Head, 3)
+        producer.__exit__(SystemExit)
+        with pytest.raises(ClosedError):
+            flushing.result(PATIENCE_S)
 
 
 @pytest.mark.parametrize("kind", [pa.binary(), pa.string(), pa.large_binary(), pa.large_string()])
