@@ -1,7 +1,7 @@
 # Every target makes the environment .venv by itself, and again when what it is made from changed.
 SHELL := /bin/bash
 .DEFAULT_GOAL := help
-.PHONY: help demo test soak chaos lint bench package env java clean
+.PHONY: help demo quick test soak chaos lint unit bench package env java clean
 
 BIN := .venv/bin
 # Workers of Spark run the same Python as the driver.
@@ -13,6 +13,13 @@ help: ## this list
 
 demo: java env ## a year of flights through Dafka and Spark, with a kill and a restart in between
 	@PYTHONPATH=jobs $(BIN)/python -m demo
+
+quick: env ## the loop: format, lint, types, unit tests and 50 simulated seeds
+	@$(MAKE) --no-print-directory -j2 lint unit
+
+unit: env
+	@$(BIN)/python -m pytest -q tests/unit
+	@$(BIN)/python -m tests.simulation.soak --seeds 50
 
 test: java env lint ## everything: format, lint, types, tests
 	@$(BIN)/python -m pytest -n 2 --dist loadgroup

@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Final
 
 import pytest
 
 from dafka_core.testing import pytest_plugin
 
-SPARK: Final = ("jobs", "spark")
-"""Directories whose tests share one process and its JVM; all others run beside it."""
+HERE = Path(__file__).parent
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -21,8 +19,15 @@ def pytest_configure(config: pytest.Config) -> None:
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Two halves, for two processes: a JVM in each would take twice the memory and time."""
-    here = Path(__file__).parent
+    """Spark's tests share one process, whose JVM they need, and begin first.
+
+    All other tests fill up what is left of both processes.
+    """
+
+    def needs_spark(item: pytest.Item) -> bool:
+        return item.path.is_relative_to(HERE / "spark")
+
     for item in items:
-        half = "spark" if item.path.relative_to(here).parts[0] in SPARK else "others"
-        item.add_marker(pytest.mark.xdist_group(half))
+        if needs_spark(item):
+            item.add_marker(pytest.mark.xdist_group("spark"))
+    items.sort(key=lambda item: not needs_spark(item))

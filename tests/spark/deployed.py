@@ -13,7 +13,7 @@ from typing import Self
 from dafka_core.protocol.codec import parse_subscription, subscription
 from dafka_core.protocol.messages import ConsumerHello, DirectHead, DirectRecord, Fetch, GetHeads
 from dafka_core.protocol.messages import StoreHello as Hello
-from tests.core.nodes.peers import RawPeer
+from tests.integration.nodes.peers import RawPeer
 
 
 class DeployedStore:

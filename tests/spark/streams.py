@@ -10,7 +10,7 @@ from pyspark.sql.streaming.datasource import ReadAllAvailable
 from dafka_spark.options import SourceOptions
 from dafka_spark.schema import full
 from dafka_spark.source.stream_reader import DafkaStreamReader
-from tests.spark.memory import MemorySource
+from tests.unit.dafka_spark.memory import MemorySource
 
 ALL = ReadAllAvailable()
 

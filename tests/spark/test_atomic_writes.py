@@ -23,9 +23,16 @@ from dafka_spark.sink.commit_messages import TaskCommit
 from dafka_spark.sink.task_writer import partition_address
 from dafka_spark.sink.writer_factory import WriterFactory
 from dafka_spark.sink.writers import BATCH_ID, QUERY_ID, DafkaBatchWriter
+from tests.integration.cluster.transactions import (
+    PATIENCE_S,
+    held,
+    numbers,
+    options,
+    soon,
+    texts_of,
+)
 from tests.spark.faults import RWLock, changed
 from tests.spark.topics import batch, texts
-from tests.spark.transactions import PATIENCE_S, held, numbers, options, soon, texts_of
 
 VALUES = StructType([StructField("value", StringType())])
 

@@ -1,0 +1,209 @@
+"""``dafka produce`` and ``dafka consume``."""
+
+from __future__ import annotations
+
+import json
+import queue
+import signal
+
+import pytest
+
+from dafka_core import Producer
+from tests.integration.cli.processes import PATIENCE_S, Dafka, run, sentence
+
+VALUES = [b"a", b"", b"with \r", b"\xff\x00\xfe", "ünï".encode(), b"last"]
+ADDRESS = "0123456789ABCDEF0123456789ABCDEF"
+STOP_SIGNALS = [signal.SIGINT, signal.SIGTERM]
+
+
+def produce(topic: str, tower: str, values: list[bytes], *arguments: str) -> str:
+    """Produces ``values`` to their acknowledgement; what the command told people."""
+    given = b"".join(value + b"\n" for value in values)
+    process = run("produce", topic, "--tower", tower, *arguments, given=given)
+    assert process.returncode == 0, process.stderr
+    assert process.stdout == b""
+    return process.stderr.decode()
+
+
+@pytest.fixture(scope="module")
+def full(tower: str) -> str:
+    """A topic with ``VALUES``."""
+    produce("full", tower, VALUES, "--address", ADDRESS)
+    return "full"
+
+
+def test_bytes_are_kept_as_they_are(tower: str, full: str) -> None:
+    count = str(len(VALUES))
+    consumed = run("consume", full, "--tower", tower, "--from-beginning", "--count", count)
+    assert consumed.returncode == 0
+    assert consumed.stdout == b"\n".join(VALUES) + b"\n"
+
+
+def test_a_last_line_needs_no_newline(tower: str) -> None:
+    run("produce", "open-ended", "--tower", tower, given=b"1\n2")
+    consumed = run("consume", "open-ended", "--tower", tower, "--from-beginning", "--count", "2")
+    assert consumed.stdout == b"1\n2\n"
+
+
+def test_no_input_is_no_record(tower: str) -> None:
+    assert "0 records acknowledged" in produce("empty", tower, [])
+
+
+def test_count_ends_in_the_middle_of_a_batch(tower: str, full: str) -> None:
+    consumed = run("consume", full, "--tower", tower, "--from-beginning", "--count", "2")
+    assert consumed.returncode == 0
+    assert consumed.stdout == b"a\n\n"
+
+
+def test_json_tells_where_each_record_is(tower: str, full: str) -> None:
+    count = str(len(VALUES))
+    consumed = run(
+        "consume", full, "--tower", tower, "--from-beginning", "--count", count, "--json"
+    )
+    records = [json.loads(line) for line in consumed.stdout.splitlines()]
+    assert [record["offset"] for record in records] == list(range(len(VALUES)))
+    assert {record["topic"] for record in records} == {full}
+    assert {record["partition"] for record in records} == {ADDRESS}
+    assert records[2]["value"] == "with \r"
+    assert records[4]["value"] == "ünï"
+    assert "value_base64" not in records[4]
+    assert records[3]["value"] is None
+    assert records[3]["value_base64"] == "/wD+"
+
+
+def test_large_input_arrives_in_order(tower: str) -> None:
+    values = [b"%06d" % number * 20 for number in range(30_000)]  # some chunks of input
+    produce("large", tower, values)
+    consumed = run("consume", "large", "--tower", tower, "--from-beginning", "--count", "30000")
+    assert consumed.stdout.splitlines() == values
+
+
+def test_a_line_longer_than_a_chunk_of_input_is_one_record(tower: str) -> None:
+    value = bytes(range(11, 256)) * 12_000
+    produce("long", tower, [b"before", value, b"after"])
+    consumed = run("consume", "long", "--tower", tower, "--from-beginning", "--count", "3")
+    assert consumed.stdout == b"before\n" + value + b"\nafter\n"
+
+
+def test_an_address_resumes_its_partition(tower: str) -> None:
+    address = ADDRESS[::-1]
+    assert "from offset 0" in produce("resumed", tower, [b"1", b"2"], "--address", address)
+    assert "from offset 2" in produce("resumed", tower, [b"3"], "--address", address)
+    consumed = run(
+        "consume", "resumed", "--tower", tower, "--from-beginning", "--count", "3", "--json"
+    )
+    records = [json.loads(line) for line in consumed.stdout.splitlines()]
+    assert [(r["partition"], r["offset"], r["value"]) for r in records] == [
+        (address, 0, "1"),
+        (address, 1, "2"),
+        (address, 2, "3"),
+    ]
+
+
+def test_lines_are_published_as_they_come(tower: str) -> None:
+    with Dafka("produce", "typed", "--tower", tower) as producer:
+        producer.input.write(b"first\nunfinished")
+        producer.input.flush()
+        consumed = run("consume", "typed", "--tower", tower, "--from-beginning", "--count", "1")
+        assert consumed.stdout == b"first\n"
+        # Ctrl-C ends the input; a line that is not finished is none.
+        assert producer.stop(signal.SIGINT) == 0
+        assert producer.err.rest()[-1] == b"1 records acknowledged"
+
+
+def test_without_from_beginning_only_new_records_come(tower: str) -> None:
+    with Producer("news", tower=tower) as producer:
+        producer.publish(b"old")
+        producer.flush(PATIENCE_S)
+        with Dafka("consume", "news", "--tower", tower) as consumer:
+            line: bytes | None = None
+            for number in range(1_000):
+                producer.publish(b"new %d" % number)
+                try:
+                    line = consumer.out.next(0.1)
+                    break
+                except queue.Empty:
+                    continue
+            assert line is not None
+            assert line.startswith(b"new ")
+
+
+@pytest.mark.parametrize("number", STOP_SIGNALS)
+def test_a_consumer_stops_on_a_signal(tower: str, full: str, number: int) -> None:
+    with Dafka("consume", full, "--tower", tower, "--from-beginning") as consumer:
+        assert [consumer.out.next() for _ in VALUES] == VALUES
+        assert consumer.stop(number) == 0
+        assert consumer.out.rest() == []
+        assert consumer.err.rest() == [b"topic full, from earliest"]
+
+
+def test_a_reader_that_has_had_enough_is_no_error(tower: str) -> None:
+    produce("piped", tower, [b"x" * 1_000] * 5_000)  # more than a pipe holds
+    with Dafka("consume", "piped", "--tower", tower, "--from-beginning") as consumer:
+        consumer.out.next()
+        consumer.out.abandon()
+        assert consumer.wait() == 0
+        assert consumer.err.rest() == [b"topic piped, from earliest"]
+
+
+def test_records_without_a_store_are_an_error(lone_tower: str) -> None:
+    process = run(
+        "produce", "t", "--tower", lone_tower, "--close-timeout-s", "0.2", given=b"1\n2\n"
+    )
+    assert process.returncode == 1
+    last = process.stderr.decode().splitlines()[-1]
+    assert "2 records are not acknowledged after 0.2 s" in last
+    assert b"Traceback" not in process.stderr
+
+
+@pytest.mark.parametrize("number", STOP_SIGNALS)
+def test_stopped_before_the_acknowledgement_is_an_error(lone_tower: str, number: int) -> None:
+    with Dafka("produce", "t", "--tower", lone_tower, "--head-interval-ms", "50") as producer:
+        assert producer.err.next() is not None
+        producer.input.write(b"1\n")
+        producer.input.close()
+        assert producer.err.next() == b"end of input; waiting for acknowledgements"
+        assert producer.stop(number) == 1
+        [line] = producer.err.rest()
+        assert line.startswith(b"dafka: stopped before all of 1 records were acknowledged")
+
+
+def test_a_line_beyond_the_limit_is_refused_and_those_before_it_are_stored(tower: str) -> None:
+    process = run(
+        *("produce", "limited", "--tower", tower, "--max-record-bytes", "4096"),
+        given=b"1\n2\n" + b"x" * 4_097 + b"\n4\n",
+    )
+    assert process.returncode == 1
+    lines = process.stderr.decode().splitlines()
+    assert lines[-2] == "2 records acknowledged"
+    assert lines[-1].startswith("dafka: line 3 of the input is longer than max_record_bytes = 4096")
+    assert run("heads", "limited", "--tower", tower).stdout.split()[1:] == [b"0", b"2"]
+
+
+def test_input_without_an_end_of_line_is_refused(tower: str) -> None:
+    with Dafka("produce", "endless", "--tower", tower, "--max-record-bytes", "4096") as producer:
+        producer.input.write(b"1\n" + b"x" * 5_000)
+        producer.input.flush()
+        assert producer.wait() == 1
+        assert producer.err.rest()[-1].startswith(b"dafka: line 2 of the input is longer")
+
+
+def test_the_tower_may_come_from_the_environment(tower: str, full: str) -> None:
+    consumed = run("consume", full, "--from-beginning", "--count", "1", DAFKA_TOWER=tower)
+    assert consumed.stdout == b"a\n"
+
+
+def test_one_of_several_towers_is_enough(tower: str, full: str) -> None:
+    consumed = run(
+        *("consume", full, "--tower", "127.0.0.1:1:2", "--tower", tower),
+        *("--from-beginning", "--count", "1"),
+    )
+    assert consumed.stdout == b"a\n"
+
+
+@pytest.mark.parametrize("kind", ["produce", "consume"])
+def test_a_topic_that_cannot_be_one_is_refused(kind: str, tower: str) -> None:
+    process = run(kind, "x" * 256, "--tower", tower)
+    assert process.returncode == 1
+    assert "topic" in sentence(process)
+    assert "255" in sentence(process)

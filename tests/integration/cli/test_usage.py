@@ -1,0 +1,113 @@
+"""What ``dafka`` says of itself, and to those who mistype it."""
+
+from __future__ import annotations
+
+import inspect
+from typing import Any
+
+import pytest
+
+from dafka_core.cli.flags import of_table, with_options
+from dafka_core.node_options import (
+    ConsumerOptions,
+    ProducerOptions,
+    ReaderOptions,
+    StoreOptions,
+    TowerOptions,
+)
+from dafka_core.options import Options
+from tests.integration.cli.processes import run, sentence
+
+TABLES: dict[str, list[type[Options]]] = {
+    "up": [TowerOptions, StoreOptions],
+    "tower": [TowerOptions],
+    "store": [StoreOptions],
+    "produce": [ProducerOptions],
+    "consume": [ConsumerOptions],
+    "topics": [ReaderOptions],
+    "heads": [ReaderOptions],
+}
+
+
+def test_help_lists_the_commands() -> None:
+    shown = run("--help")
+    assert shown.returncode == 0
+    assert all(name in shown.stdout.decode() for name in TABLES)
+
+
+@pytest.mark.parametrize("name", TABLES)
+def test_help_of_a_command_lists_every_option_of_its_table(name: str) -> None:
+    shown = run(name, "--help", COLUMNS="120")
+    assert shown.returncode == 0
+    expected = {row.name for table in TABLES[name] for row in table.table()}
+    if name == "up":  # it has a tower of its own
+        expected.remove("tower")
+    text = shown.stdout.decode()
+    assert [n for n in sorted(expected) if f"--{n.replace('_', '-')}" not in text] == []
+    assert "exit-with-parent" not in text
+
+
+def test_without_a_command_the_help_is_shown() -> None:
+    shown = run()
+    assert shown.returncode == 2
+    assert b"Usage: dafka" in shown.stdout + shown.stderr
+    assert b"dafka: " not in shown.stderr
+
+
+@pytest.mark.parametrize(
+    ("arguments", "expected"),
+    [
+        (("prodce", "t"), "Did you mean 'produce'?"),
+        (("produce", "t", "--akcs", "2"), "there is no option --akcs; did you mean --acks?"),
+        (("store", "--dri", "d"), "there is no option --dri; did you mean --dir?"),
+        (("produce",), "Missing argument 'TOPIC'"),
+        (("store",), "Missing option '--dir'"),
+        (("consume", "t", "--count", "0"), "greater than or equal to 1"),
+    ],
+)
+def test_a_mistyped_command_gets_a_sentence(arguments: tuple[str, ...], expected: str) -> None:
+    refused = run(*arguments)
+    assert refused.returncode == 2
+    assert expected in sentence(refused)
+    assert refused.stdout == b""
+
+
+@pytest.mark.parametrize(
+    ("arguments", "expected"),
+    [
+        (("produce", "t", "--acks", "two"), "option 'acks' = 'two': must be a whole number"),
+        (("produce", "t", "--acks", "0"), "option 'acks' = '0': must be at least 1"),
+        (("produce", "t", "--wire", "x"), "option 'wire' = 'x': must be one of"),
+        (("consume", "t", "--tower", "a:b"), "must be HOST[:SUB_PORT:PUB_PORT]"),
+        (("topics", "--tower", "h:1:70000"), "must have ports in 1 to 65535"),
+        (("tower", "--sub-address", "x"), "must be tcp://HOST:PORT"),
+    ],
+)
+def test_a_value_that_cannot_be_used_gets_a_sentence(
+    arguments: tuple[str, ...], expected: str
+) -> None:
+    refused = run(*arguments)
+    assert refused.returncode == 1
+    assert expected in sentence(refused)
+
+
+def test_a_command_is_given_the_options_the_user_gave() -> None:
+    calls: list[dict[str, Any]] = []
+
+    def command(*, count: int | None = None, **options: Any) -> None:
+        calls.append({"count": count, **options})
+
+    decorated = with_options(ConsumerOptions)(command)
+    parameters = inspect.signature(decorated).parameters
+    assert set(parameters) == {"count"} | {row.name for row in ConsumerOptions.table()}
+    decorated(count=None, tower=None, host="127.0.0.1", wire=None, wait_for_tower=None)
+    decorated(count=1, tower=["a,b", "c:1:2"])
+    assert calls == [{"count": None, "host": "127.0.0.1"}, {"count": 1, "tower": "a,b,c:1:2"}]
+    without = inspect.signature(with_options(ConsumerOptions, without={"tower"})(command))
+    assert set(parameters) - set(without.parameters) == {"tower"}
+
+
+def test_options_of_two_tables_are_told_apart() -> None:
+    options = {"sub_address": "a", "host": "h"}
+    assert of_table(TowerOptions, options) == {"sub_address": "a"}
+    assert of_table(StoreOptions, options) == {"host": "h"}

@@ -1,0 +1,298 @@
+"""Ranges read from the places that have them: logs, Flight and the mesh."""
+
+from __future__ import annotations
+
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from pyspark.sql.types import StructType
+
+from dafka_core import EmbeddedCluster, Producer
+from dafka_core.errors import DataLossError
+from dafka_core.flight.store_client import StoreClient
+from dafka_core.flight.store_location import StoreLocation
+from dafka_core.records import TopicPartition
+from dafka_core.storage.block_builder import MAX_BLOCK_RECORDS
+from dafka_spark.errors import FetchError
+from dafka_spark.options import SourceOptions
+from dafka_spark.schema import full
+from dafka_spark.source.batch_reader import DafkaBatchReader
+from dafka_spark.source.range_planner import HeldRange, OffsetRange
+from dafka_spark.source.range_reader import RangeReader
+from dafka_spark.source.record_sources import FlightSource, LocalLogSource, MeshSource
+from tests.integration.cluster.stores import HeardOf, Served, value
+from tests.integration.storage import appender
+from tests.integration.storage.processes import started, told
+
+A = TopicPartition("t", "A")
+
+Serve = Callable[[str], Served]
+
+
+@pytest.fixture
+def serve(tmp_path: Path) -> Iterator[Serve]:
+    """Starts stores, by name."""
+    with ExitStack() as running:
+        yield lambda name: running.enter_context(Served(tmp_path / name, name))
+
+
+@pytest.fixture
+def used(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """The ways that have given records, as they are used."""
+    found: list[str] = []
+    for kind in (LocalLogSource, FlightSource, MeshSource):
+
+        def spied(way: Any, wanted: OffsetRange, original: Any = kind.read) -> Iterator[Any]:
+            for batch in original(way, wanted):
+                if found[-1:] != [way.name]:
+                    found.append(way.name)
+                yield batch
+
+        monkeypatch.setattr(kind, "read", spied)
+    return found
+
+
+def columns(*names: str) -> StructType:
+    return StructType([full()[name] for name in names])
+
+
+def options(fetch: str, **given: str) -> SourceOptions:
+    return SourceOptions.of({"subscribe": "t", "fetch": fetch, "fetchtimeoutms": "2000", **given})
+
+
+def known(store_locations: list[StoreLocation], end: int) -> tuple[HeldRange, ...]:
+    """Places that have been seen to have everything up to ``end``."""
+    return tuple(HeldRange(location, 0, end) for location in store_locations)
+
+
+def batches(
+    store_locations: list[StoreLocation], start: int, end: int, given: SourceOptions, *names: str
+) -> Iterator[pa.RecordBatch]:
+    wanted = OffsetRange("t", "A", start, end, known(store_locations, end))
+    schema = columns(*names) if names else full()
+    return RangeReader(schema, given, HeardOf().connect).read(wanted)
+
+
+@pytest.mark.parametrize("fetch", ["local", "flight", "auto", "mesh"])
+def test_every_way_gives_the_same_rows(serve: Serve, used: list[str], fetch: str) -> None:
+    store = serve("one")
+    for _ in range(3):
+        store.add(A, 1_000, size_bytes=10)
+    source = HeardOf()
+    source.logs[A] = [value(offset, 10) for offset in range(3_000)]
+    source.written = store.log.times(A, 0, 3_000)
+    wanted = OffsetRange("t", "A", 500, 2_900, known([store.location], 3_000))
+    given = options(fetch, maxrecordsperbatch="700")
+    found = RangeReader(full(), given, source.connect).read(wanted)
+    table = pa.Table.from_batches(list(found))
+    assert table["value"].to_pylist() == [value(offset, 10) for offset in range(500, 2_900)]
+    assert table["offset"].to_pylist() == list(range(500, 2_900))
+    assert set(table["topic"].to_pylist()) == {"t"}
+    assert set(table["partition"].to_pylist()) == {"A"}
+    assert table["key"].null_count == 2_400
+    times = table["timestamp"].cast(pa.int64()).to_pylist()
+    expected = dict(store.log.times(A, 0, 3_000))
+    assert times == [
+        expected[max(first for first in expected if first <= offset)]
+        for offset in range(500, 2_900)
+    ]
+    ways = {"mesh": "the mesh", "flight": "store one by Arrow Flight"}
+    assert used == [ways.get(fetch, "the log of store one")]
+
+
+@pytest.mark.parametrize("fetch", ["local", "flight"])
+def test_a_block_is_a_batch(serve: Serve, fetch: str) -> None:
+    store = serve("one")
+    store.add(A, MAX_BLOCK_RECORDS, size_bytes=100)
+    found = list(batches([store.location], 0, MAX_BLOCK_RECORDS, options(fetch)))
+    assert [batch.num_rows for batch in found] == [MAX_BLOCK_RECORDS]
+
+
+def test_a_log_is_read_in_place(serve: Serve) -> None:
+    """Values are not copied: of what Arrow has in memory only the made columns are new."""
+    store = serve("one")
+    store.add(A, 5_000, size_bytes=1_000)
+    before = pa.total_allocated_bytes()
+    (batch,) = batches([store.location], 0, 5_000, options("local"), "value", "offset")
+    assert batch.nbytes > 5_000_000
+    assert pa.total_allocated_bytes() - before < 100_000
+
+
+def test_only_times_that_are_read_are_asked_for(serve: Serve, used: list[str]) -> None:
+    store = serve("one")
+    store.add(A, 10)
+    asked: list[bool] = []
+    original = StoreClient.read
+
+    def spied(client: StoreClient, *bounds: Any, times: bool, **limits: Any) -> Iterator[Any]:
+        asked.append(times)
+        return original(client, *bounds, times=times, **limits)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(StoreClient, "read", spied)
+        (batch,) = batches([store.location], 0, 10, options("flight"), "offset")
+        assert batch.schema.names == ["offset"]
+        list(batches([store.location], 0, 10, options("flight"), "timestamp"))
+    assert asked == [False, True]
+
+
+@pytest.mark.parametrize("fetch", ["flight", "auto"])
+def test_reading_goes_on_at_another_store(serve: Serve, used: list[str], fetch: str) -> None:
+    """One store dies in the middle of a range: not a row is lost or doubled."""
+    first, second = serve("first"), serve("second")
+    for store in (first, second):
+        store.add(A, 60_000, size_bytes=1_000)
+    store_locations = [
+        StoreLocation(s.store, s.location.locations) for s in (first, second)
+    ]  # not of this machine
+    found = batches(store_locations, 0, 60_000, options(fetch), "value", "offset")
+    table = [next(found)]
+    first.stop()
+    table.extend(found)
+    offsets = pa.Table.from_batches(table)["offset"].to_pylist()
+    assert offsets == list(range(60_000))
+    for batch in table:
+        assert batch["value"][0].as_py() == value(batch["offset"][0].as_py(), 1_000)
+    assert used == ["store first by Arrow Flight", "store second by Arrow Flight"]
+
+
+def test_reading_goes_on_over_the_mesh(serve: Serve, used: list[str]) -> None:
+    store = serve("one")
+    store.add(A, 60_000, size_bytes=1_000)
+    source = HeardOf()
+    source.logs[A] = [value(offset, 1_000) for offset in range(60_000)]
+    location = StoreLocation("one", store.location.locations)
+    wanted = OffsetRange("t", "A", 0, 60_000, known([location], 60_000))
+    schema = columns("offset", "value")
+    found = RangeReader(schema, options("auto"), source.connect).read(wanted)
+    table = [next(found)]
+    store.stop()
+    table.extend(found)
+    assert pa.Table.from_batches(table)["offset"].to_pylist() == list(range(60_000))
+    assert used == ["store one by Arrow Flight", "the mesh"]
+
+
+def test_one_store_that_stays_away(serve: Serve) -> None:
+    store = serve("one")
+    store.add(A, 60_000, size_bytes=1_000)
+    given = options("flight", fetchtimeoutms="500")
+    found = batches([store.location], 0, 60_000, given, "offset")
+    table = [next(found)]
+    store.stop()
+    with pytest.raises(FetchError, match=r"fetch = flight: store one by Arrow Flight: ") as caught:
+        table.extend(found)
+    assert caught.value.offset == sum(batch.num_rows for batch in table)
+
+
+def test_a_store_that_comes_back_is_read_on(serve: Serve) -> None:
+    store = serve("one")
+    store.add(A, 60_000, size_bytes=1_000)
+    port = store.port
+    given = options("flight", fetchtimeoutms="30000")
+    found = batches([store.location], 0, 60_000, given, "offset")
+    table = [next(found)]
+    store.stop()
+    timer = threading.Timer(0.5, store.start, (port,))
+    timer.start()
+    table.extend(found)
+    timer.join()
+    assert pa.Table.from_batches(table)["offset"].to_pylist() == list(range(60_000))
+
+
+def test_a_store_started_anew_is_not_local(serve: Serve, used: list[str]) -> None:
+    """Who knows whether what lies in the directory now is what was planned to be read."""
+    store = serve("one")
+    store.add(A, 10)
+    location, port = store.location, store.port
+    store.stop()
+    store.start(port)
+    with pytest.raises(FetchError, match=r"the store has been restarted"):
+        list(batches([location], 0, 10, options("local")))
+    assert sum(batch.num_rows for batch in batches([location], 0, 10, options("auto"))) == 10
+    assert used == ["store one by Arrow Flight"]
+
+
+@pytest.mark.parametrize("fetch", ["local", "flight"])
+def test_trimmed_records(serve: Serve, caplog: pytest.LogCaptureFixture, fetch: str) -> None:
+    store = serve("one")
+    store.add(A, 100)
+    store.log.trim(A, 30)
+    with pytest.raises(DataLossError, match=r"offset 10 was asked for, offset 30 on is available"):
+        list(batches([store.location], 10, 60, options(fetch)))
+    given = options(fetch, failondataloss="false")
+    (batch,) = batches([store.location], 10, 60, given, "offset")
+    assert batch["offset"].to_pylist() == list(range(30, 60))
+    assert "failOnDataLoss is false" in caplog.text
+
+
+def test_a_log_that_is_merged_and_trimmed_while_it_is_read(tmp_path: Path) -> None:
+    """Another process writes, merges and trims; what this one maps is right, or gone."""
+    command = [sys.executable, "-m", appender.__name__, str(tmp_path), "7"]
+    rows = 0
+    with started(command) as writer:
+        first = said = told(writer)
+        location = StoreLocation.begin("one", ["grpc://127.0.0.1:1"], tmp_path)
+        while rows < 300_000 or said.merged < first.merged + 20:
+            said = told(writer)
+            rows += checked_rows(location, max(0, said.end - 20_000), said.end)
+
+
+def checked_rows(location: StoreLocation, start: int, end: int) -> int:
+    """Reads an appender's records from its log, and says how far it came before a trim."""
+    wanted = OffsetRange(appender.TOPIC, appender.PARTITION, start, end, known([location], end))
+    given = options("local", maxrecordsperbatch="500")
+    at, lost = start, None
+    try:
+        for batch in RangeReader(columns("value"), given, HeardOf().connect).read(wanted):
+            values = [appender.value(offset) for offset in range(at, at + batch.num_rows)]
+            assert batch["value"].to_pylist() == values
+            at += batch.num_rows
+    except DataLossError as loss:
+        lost = loss
+    assert at == end if lost is None else lost.wanted == at
+    return at - start
+
+
+def test_a_range_that_is_partly_only_in_the_mesh(serve: Serve, used: list[str]) -> None:
+    """A deployed store is ahead of ours, and has a partition of its own."""
+    store = serve("ours")
+    store.add(A, 60)
+    source = HeardOf([store], ["deployed"])
+    source.add(A, 100)
+    source.add(TopicPartition("t", "B"), 30)
+    reader = DafkaBatchReader(columns("partition", "offset"), options("auto"), source.connect)
+    rows: dict[str, list[int]] = {"A": [], "B": []}
+    for part in reader.partitions():
+        for batch in reader.read(part):
+            (name,) = set(batch["partition"].to_pylist())
+            rows[name].extend(batch["offset"].to_pylist())
+    assert rows == {"A": list(range(100)), "B": list(range(30))}
+    assert used == ["the log of store ours", "the mesh"]
+
+
+def test_a_store_is_killed_in_the_middle_of_a_range(used: list[str]) -> None:
+    """The same with stores in processes of their own, planned by a driver in the mesh."""
+    count = 60_000
+    with EmbeddedCluster(2) as cluster:
+        with Producer("t", tower=cluster.tower, acks=2) as producer:
+            producer.publish_many([value(offset, 1_000) for offset in range(count)])
+            producer.flush(60)
+        given = SourceOptions.of({"subscribe": "t", "tower": cluster.tower, "fetch": "flight"})
+        reader = DafkaBatchReader(columns("offset", "value"), given)
+        (part,) = reader.partitions()
+        assert isinstance(part, OffsetRange)
+        stores = [held.location.store for held in part.held]
+        assert sorted(stores) == sorted(cluster.stores)
+        found = reader.read(part)
+        table = [next(found)]
+        cluster.kill_store(cluster.stores.index(stores[0]))
+        table.extend(found)
+        offsets = pa.Table.from_batches(table)["offset"].to_pylist()
+        assert offsets == list(range(count))
+        assert used == [f"store {store} by Arrow Flight" for store in stores]

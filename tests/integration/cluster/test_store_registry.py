@@ -1,0 +1,76 @@
+"""What a process knows of stores, while it asks them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from pathlib import Path
+
+import pytest
+
+from dafka_core.errors import StoreUnreachableError
+from dafka_core.flight.store_client import StoreClient
+from dafka_spark.cluster import store_registry
+from dafka_spark.cluster.store_registry import StoreRegistry
+from tests.integration.cluster.stores import Served
+
+Serve = Callable[[str], Served]
+
+
+@pytest.fixture
+def serve(tmp_path: Path) -> Iterator[Serve]:
+    """Starts stores, by name."""
+    with ExitStack() as running:
+        yield lambda name: running.enter_context(Served(tmp_path / name, name))
+
+
+def heard(*stores: Served) -> dict[str, tuple[str, ...]]:
+    return {store.store: store.location.locations for store in stores}
+
+
+def name(client: StoreClient) -> str:
+    return client.location.store
+
+
+def test_what_the_mesh_tells_meanwhile_counts_the_next_time(
+    serve: Serve, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(store_registry, "MAX_ASKED", 1)
+    first, second, third = serve("A"), serve("B"), serve("C")
+    registry = StoreRegistry()
+    registry.update(heard(first, second), ["A", "B"])
+
+    def changed(client: StoreClient) -> str:
+        registry.update(heard(third), ["C", "without Flight"])
+        return name(client)
+
+    assert [answer for _, answer in registry.ask(changed)] == ["A", "B"]
+    assert registry.locations == []  # the third has not described itself yet
+    assert [answer for _, answer in registry.ask(name)] == ["C"]
+    assert [location.store for location in registry.locations] == ["C"]
+    assert registry.others == ["without Flight"]
+
+
+def test_a_store_that_does_not_answer_is_left_alone_for_a_moment(serve: Serve) -> None:
+    gone, there = serve("A"), serve("B")
+    registry = StoreRegistry()
+    registry.update(heard(gone, there), ["A", "B"])
+    asked: list[str] = []
+
+    def ask(client: StoreClient) -> None:
+        asked.append(name(client))
+        if name(client) == "A":
+            raise StoreUnreachableError("A", "it is busy")
+
+    for _ in range(2):
+        assert [location.store for location, _ in registry.ask(ask)] == ["B"]
+    assert sorted(asked) == ["A", "B", "B"]
+    assert registry.silent() == [error.store for error in registry.failures()] == ["A"]
+    assert registry.silent(at_most_s=0.0) == []
+    assert registry.failures(longer_than_s=60.0) == []
+    assert [location.store for location in registry.locations] == ["B"]
+    registry.ask(ask, again=True)
+    assert sorted(asked) == ["A", "A", "B", "B", "B"]
+    registry.ask(name, again=True)
+    assert registry.silent() == []
+    assert registry.failures() == []

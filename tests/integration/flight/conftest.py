@@ -1,0 +1,47 @@
+"""A served log, and clients of it over both ways there are."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from dafka_core.flight.store_client import StoreClient
+from dafka_core.records import RecordBatch
+from dafka_core.storage import Log
+from tests.integration.flight.hosts import (
+    BLOCK_BYTES,
+    BLOCKS,
+    TP,
+    Served,
+    short_directory,
+)
+
+
+@pytest.fixture
+def directory() -> Iterator[Path]:
+    with short_directory() as path:
+        yield path
+
+
+@pytest.fixture
+def served(directory: Path) -> Iterator[Served]:
+    with Served(directory) as running:
+        yield running
+
+
+@pytest.fixture
+def large(directory: Path) -> Path:
+    """A log of blocks with 200 records each, more than what connections hold on their way."""
+    with Log(directory) as log:
+        for block in range(BLOCKS):
+            records = [os.urandom(BLOCK_BYTES // 200)] * 200
+            log.append([RecordBatch.of(TP, block * 200, records)])
+    return directory
+
+
+@pytest.fixture(params=["unix", "tcp"])
+def client(served: Served, request: pytest.FixtureRequest) -> StoreClient:
+    return served.client(served.unix if request.param == "unix" else served.tcp)

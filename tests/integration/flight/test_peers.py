@@ -1,0 +1,270 @@
+"""Peers that are slow, vanish or stand still: no other peer pays, and none waits for ever."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from dafka_core.errors import StoreUnreachableError
+from dafka_core.flight import limits
+from dafka_core.flight.store_client import StoreClient
+from dafka_core.flight.store_location import StoreLocation
+from tests.integration.flight import serving
+from tests.integration.flight.hosts import (
+    BLOCK_BYTES,
+    BLOCKS,
+    LARGEST,
+    PATIENCE_S,
+    STORE,
+    TP,
+    Served,
+    array,
+    check,
+    everything,
+    total,
+    wait_until,
+)
+
+ROOT = Path(__file__).parents[3]
+Child = subprocess.Popen[str]
+
+
+@contextlib.contextmanager
+def child(what: str, argument: str) -> Iterator[Child]:
+    command = [sys.executable, "-m", serving.__name__, what, argument]
+    pipe = subprocess.PIPE
+    with subprocess.Popen(command, text=True, cwd=ROOT, stdin=pipe, stdout=pipe) as process:
+        try:
+            yield process
+        finally:
+            process.kill()
+
+
+def line(process: Child) -> str:
+    assert process.stdout is not None
+    return process.stdout.readline()
+
+
+@pytest.fixture
+def server(large: Path) -> Iterator[Child]:
+    with child("serve", str(large)) as process:
+        yield process
+
+
+def location_of(server: Child) -> StoreLocation:
+    return StoreLocation.parse(line(server))
+
+
+def use_of(server: Child) -> dict[str, Any]:
+    assert server.stdin is not None
+    server.stdin.write("\n")
+    server.stdin.flush()
+    found: dict[str, Any] = json.loads(line(server))
+    return found
+
+
+def wait_until_settled(server: Child) -> None:
+    """Waits until whatever can be prepared for its clients has been."""
+    same = 0
+    last: dict[str, Any] = {}
+
+    def looked() -> bool:
+        nonlocal same, last
+        use = use_of(server)
+        same, last = (same + 1 if use == last and not use["pins"] else 0), use
+        time.sleep(0.02)
+        return same == 10
+
+    wait_until(looked)
+
+
+def wait_for_end(client: StoreClient, end: int) -> None:
+    """Waits until a store that was away answers again: gRPC tries now and then."""
+
+    def reached() -> bool:
+        try:
+            return client.heads(None, timeout_s=1)[0].end == end
+        except StoreUnreachableError:
+            return False
+
+    wait_until(reached)
+
+
+@pytest.mark.parametrize("way", [0, 1], ids=["unix", "tcp"])
+def test_slow_clients_cost_a_block_each_and_nothing_else(server: Child, way: int) -> None:
+    known = location_of(server)
+    location = StoreLocation(STORE, known.locations[way : way + 1], machine=known.machine)
+    before = use_of(server)
+    clients = [StoreClient(location) for _ in range(8)]
+    streams = [everything(client) for client in clients]
+    for each in streams:
+        next(each)
+    wait_until(lambda: use_of(server)["free_gets"] == limits.MAX_GETS - 8)
+    wait_until_settled(server)
+    slow = use_of(server)
+    # The block that is being sent, and the one before it in the hands of gRPC.
+    assert 8 * BLOCK_BYTES <= slow["buffer_bytes"] <= 8 * 2.2 * BLOCK_BYTES
+    assert (slow["pins"], slow["readers"]) == (0, before["readers"])
+    with StoreClient(location) as other:
+        assert total(everything(other)) == BLOCKS * 200
+        assert other.heads(None, timeout_s=PATIENCE_S)[0].end == BLOCKS * 200
+    assert [total(each) for each in streams] == [(BLOCKS - 1) * 200] * 8
+    for client in clients:
+        client.close()
+    wait_until(lambda: use_of(server)["free_gets"] == limits.MAX_GETS)
+    assert use_of(server)["buffer_bytes"] <= BLOCK_BYTES
+
+
+def test_vanished_readers_are_let_go_of(server: Child) -> None:
+    location = location_of(server)
+    with contextlib.ExitStack() as readers:
+        processes = [
+            readers.enter_context(child("read", part.packed().decode()))
+            for part in (location, StoreLocation(STORE, location.locations[1:]))
+        ]
+        for process in processes:
+            assert int(line(process)) == 200
+        wait_until(lambda: use_of(server)["free_gets"] == limits.MAX_GETS - 2)
+    wait_until(lambda: use_of(server)["free_gets"] == limits.MAX_GETS)
+    use = use_of(server)
+    assert use["pins"] == 0
+    assert use["buffer_bytes"] <= BLOCK_BYTES
+
+
+def test_vanished_writers_are_let_go_of(directory: Path) -> None:
+    with child("serve", str(directory)) as server:
+        location = location_of(server)
+        with child("put", location.packed().decode()) as process:
+            assert int(line(process)) == 10
+            assert use_of(server)["free_puts"] == limits.MAX_PUTS - 1
+        wait_until(lambda: use_of(server)["free_puts"] == limits.MAX_PUTS)
+        assert use_of(server)["acks"] == 0
+        with StoreClient(location) as client, client.put(TP, 10, timeout_s=9) as rest:
+            rest.write(array(10, 20))
+            assert rest.finish(PATIENCE_S) == 20
+            check(client.read(TP, 0, 20, times=True, timeout_s=PATIENCE_S, **LARGEST), 0, 20)
+
+
+@pytest.mark.parametrize("way", [0, 1], ids=["unix", "tcp"])
+def test_a_killed_store_is_unreachable_after_what_has_come(server: Child, way: int) -> None:
+    known = location_of(server)
+    location = StoreLocation(STORE, known.locations[way : way + 1], machine=known.machine)
+    with StoreClient(location) as client:
+        batches = everything(client, max_records=50)
+        got = [next(batches)]
+        server.kill()
+        with pytest.raises(StoreUnreachableError) as lost:
+            got.extend(batches)
+        assert lost.value.store == STORE
+        ends = [batch.end for batch in got]
+        assert [batch.offset for batch in got] == [0, *ends[:-1]]
+        assert ends[-1] < BLOCKS * 200
+        for ask in (
+            lambda: client.heads(None, timeout_s=5),
+            lambda: total(everything(client)),
+            lambda: client.describe(timeout_s=5),
+        ):
+            with pytest.raises(StoreUnreachableError):
+                ask()
+
+
+@pytest.mark.parametrize("way", [0, 1], ids=["unix", "tcp"])
+def test_a_store_that_stands_still_is_given_up(server: Child, way: int) -> None:
+    known = location_of(server)
+    location = StoreLocation(STORE, known.locations[way : way + 1], machine=known.machine)
+    with StoreClient(location) as client, StoreClient(location) as other:
+        batches = everything(client, timeout_s=0.5)
+        next(batches)
+        use_of(server)
+        server.send_signal(signal.SIGSTOP)
+        try:
+            before = time.monotonic()
+            with pytest.raises(StoreUnreachableError, match=r"no progress for 0\.5 s"):
+                list(batches)
+            # A call that has not begun cannot be cancelled.
+            with pytest.raises(StoreUnreachableError, match=r"no progress for 0\.5 s"):
+                list(everything(other, timeout_s=0.5))
+            with pytest.raises(StoreUnreachableError):
+                other.heads(None, timeout_s=0.5)
+            assert time.monotonic() - before < 10
+        finally:
+            server.send_signal(signal.SIGCONT)
+        for again in (client, other):
+            wait_for_end(again, BLOCKS * 200)
+            assert total(everything(again)) == BLOCKS * 200
+
+
+def test_a_reader_that_takes_its_time_is_not_given_up(served: Served) -> None:
+    served.append(100_000)
+    client = served.client()
+    batches = client.read(
+        TP, 0, 100_000, times=False, timeout_s=0.3, max_records=50_000, max_bytes=1 << 20
+    )
+    got = []
+    for batch in batches:
+        time.sleep(0.2)
+        got.append(batch)
+    check(got, 0, 100_000)
+
+
+def test_no_process_listens(directory: Path) -> None:
+    with Served(directory) as served:
+        location = served.location
+    for dead in (
+        location,
+        StoreLocation(STORE, location.locations[1:]),
+        StoreLocation(STORE, ("grpc://127.0.0.1:1",)),
+        StoreLocation(STORE, ("grpc://no.such.host.invalid:1",)),
+    ):
+        with StoreClient(dead) as client:
+            with pytest.raises(StoreUnreachableError):
+                list(everything(client, timeout_s=5))
+            with pytest.raises(StoreUnreachableError), client.put(TP, 0, timeout_s=5) as put:
+                put.finish(5)
+            with pytest.raises(StoreUnreachableError):
+                client.heads(None, timeout_s=5)
+
+
+def test_another_program_listens() -> None:
+    import socketserver
+
+    class Silent(socketserver.BaseRequestHandler):
+        def handle(self) -> None:
+            self.request.sendall(b"HTTP/1.1 400 Bad Request\r\n\r\n")
+
+    with socketserver.TCPServer(("127.0.0.1", 0), Silent) as other:
+        thread = threading.Thread(target=other.serve_forever)
+        thread.start()
+        try:
+            with (
+                StoreClient(
+                    StoreLocation(STORE, (f"grpc://127.0.0.1:{other.server_address[1]}",))
+                ) as client,
+                pytest.raises(StoreUnreachableError),
+            ):
+                client.heads(None, timeout_s=2)
+        finally:
+            other.shutdown()
+            thread.join()
+
+
+def test_a_restarted_store_is_found_again(directory: Path) -> None:
+    with Served(directory) as first:
+        first.append(10)
+        location = first.location
+        client = StoreClient(location)
+        assert client.heads(None, timeout_s=PATIENCE_S)[0].end == 10
+    with Served(directory), client:
+        # At its socket, which is where it was; and it is another session.
+        wait_for_end(client, 10)
+        assert client.describe(timeout_s=PATIENCE_S).session != location.session

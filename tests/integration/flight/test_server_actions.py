@@ -1,0 +1,291 @@
+"""Actions: heads of many topics, offsets by time, waiting, and where stores are."""
+
+from __future__ import annotations
+
+import json
+import threading
+import time
+from collections.abc import Callable
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from pyarrow import flight
+
+from dafka_core.errors import InvalidRequestError, StoreUnreachableError
+from dafka_core.flight import limits, server_actions
+from dafka_core.flight.store_client import StoreClient
+from dafka_core.flight.store_location import StoreLocation
+from dafka_core.records import RecordBatch, StagedTransaction, TopicPartition
+from dafka_core.storage import Log, Stage
+from tests.integration.flight.hosts import (
+    PARTITION,
+    PATIENCE_S,
+    STORE,
+    TOPIC,
+    TP,
+    Served,
+    short_directory,
+    wait_until,
+)
+
+
+def act(served: Served, name: str, **members: Any) -> list[Any]:
+    body = json.dumps({"v": 1} | members).encode()
+    results = served.plain().do_action(flight.Action(name, body))
+    return [json.loads(result.body.to_pybytes()) for result in results]
+
+
+def test_heads_of_many_topics_come_in_one_answer(served: Served, client: StoreClient) -> None:
+    assert client.heads(None, timeout_s=PATIENCE_S) == []
+    for number in range(300):
+        served.append(number % 7 + 1, topic=f"t{number % 100}", partition=f"P{number}")
+    served.log.trim(TopicPartition("t3", "P3"), 2)
+    everything = client.heads(None, timeout_s=PATIENCE_S)
+    assert everything == served.log.partitions()
+    assert len(everything) == 300
+    some = client.heads(["t3", "t99", "none", "t3"], timeout_s=PATIENCE_S)
+    assert some == served.log.partitions("t3") + served.log.partitions("t99")
+    assert client.heads([], timeout_s=PATIENCE_S) == []
+
+
+def test_many_heads_come_in_several_results(
+    served: Served, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(server_actions, "HEADS_PER_RESULT", 4)
+    monkeypatch.setattr(limits, "MAX_NAMES", 3)
+    for number in range(9):
+        served.append(1, topic=f"t{number}")
+    assert [len(result["heads"]) for result in act(served, "dafka.heads.v1")] == [4, 4, 1]
+    topics = [f"t{number}" for number in range(9)]
+    found = served.client().heads(topics, timeout_s=PATIENCE_S)
+    assert [info.topic for info in found] == topics
+
+
+def test_offsets_by_time() -> None:
+    clock = [1_000]
+    with short_directory() as directory:
+        log = Log(directory, clock_us=lambda: clock[0])
+        with Served(directory, log) as served:
+            for start in range(0, 50, 10):
+                log.append([RecordBatch.of(TP, start, [b"x"] * 10)])
+                clock[0] += 100
+            log.trim(TP, 5)
+            moments = [(TOPIC, PARTITION, at) for at in (0, 1_000, 1_001, 1_100, 1_400, 1_401)]
+            moments += [("none", PARTITION, 0), (TOPIC, "none", 0)]
+            found = served.client().offset_for_times(moments, timeout_s=PATIENCE_S)
+            assert found == [5, 5, 10, 10, 40, None, None, None]
+            expected = [log.offset_for_time(TopicPartition(*names), at) for *names, at in moments]
+            assert found == expected
+            assert served.client().offset_for_times([], timeout_s=PATIENCE_S) == []
+            many = [moments[3]] * (limits.MAX_TIMES + 5)
+            assert served.client().offset_for_times(many, timeout_s=PATIENCE_S) == [10] * len(many)
+
+
+def test_a_wait_ends_when_the_records_are_on_disk(served: Served, client: StoreClient) -> None:
+    served.append(5)
+    assert client.wait(TP, 5, timeout_s=0) == 5
+    timer = threading.Timer(0.2, served.append, [10])
+    timer.start()
+    assert client.wait(TP, 10, timeout_s=PATIENCE_S) == 10
+    timer.join()
+
+
+def test_a_wait_ends_when_its_time_has_passed(served: Served, client: StoreClient) -> None:
+    served.append(5)
+    before = time.monotonic()
+    assert client.wait(TP, 6, timeout_s=0.7) == 5
+    assert 0.7 <= time.monotonic() - before < 5
+    assert client.wait(TopicPartition("none", PARTITION), 6, timeout_s=0) == 0
+
+
+def test_a_wait_whose_client_is_gone_ends(served: Served) -> None:
+    options = flight.FlightCallOptions(timeout=0.2)
+    body = json.dumps({"v": 1, "topic": TOPIC, "partition": "P", "end": 9, "timeout_s": 3_000})
+    with pytest.raises(flight.FlightTimedOutError):
+        list(served.plain().do_action(flight.Action("dafka.wait.v1", body.encode()), options))
+    wait_until(lambda: served.service.context.waits.free == limits.MAX_WAITS)
+
+
+def test_a_store_says_where_it_is(served: Served, client: StoreClient) -> None:
+    location = client.describe(timeout_s=PATIENCE_S)
+    assert location == served.location
+    assert location.here
+    assert location.directory == str(served.directory)
+    assert location.session == (served.directory / "session").read_text().strip()
+    unknown = served.client(StoreLocation("", location.locations))
+    assert unknown.describe(timeout_s=PATIENCE_S) == location
+
+
+def test_a_store_says_where_others_are(served: Served, client: StoreClient) -> None:
+    other = StoreLocation("other", ("grpc://10.0.0.1:1",))
+    served.backend.others[other.store] = other.locations
+    assert client.stores(timeout_s=PATIENCE_S) == [served.location, other]
+
+
+def test_actions_are_listed_and_documented(served: Served) -> None:
+    found = {each.type: each.description for each in served.plain().list_actions()}
+    assert list(found.items()) == server_actions.descriptions()
+    assert all("{v" in each for each in found.values())
+    assert all(name.startswith("dafka.") and name.endswith(".v1") for name in found)
+
+
+def test_an_action_without_a_body_where_there_is_nothing_to_say(served: Served) -> None:
+    plain = served.plain()
+    for name in ("dafka.describe.v1", "dafka.stores.v1"):
+        (result,) = plain.do_action(name)
+        assert StoreLocation.parse(result.body.to_pybytes()) == served.location
+    with pytest.raises(flight.FlightServerError, match="'body' = b'': must be a JSON object"):
+        list(plain.do_action("dafka.heads.v1"))
+
+
+def test_what_cannot_be_asked_is_refused_before_it_is_sent(served: Served) -> None:
+    asking = served.client()
+    for wrong in (
+        lambda: asking.heads([""], timeout_s=1),
+        lambda: asking.heads([7], timeout_s=1),  # type: ignore[list-item]
+        lambda: asking.offset_for_times([("t", "P")], timeout_s=1),  # type: ignore[list-item]
+        lambda: asking.offset_for_times([("t", "P", 2**63)], timeout_s=1),
+        lambda: asking.wait(TP, -1, timeout_s=1),
+        lambda: asking.wait(TopicPartition("", "P"), 1, timeout_s=1),
+    ):
+        with pytest.raises(InvalidRequestError):
+            wrong()
+    with pytest.raises(InvalidRequestError, match=r"'timeout_s' = 3601: must be `float` <= 3600"):
+        asking.wait(TP, 1, timeout_s=3_601)
+
+
+def test_an_answer_that_is_none_is_the_stores_fault(
+    served: Served, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asking = served.client()
+    questions: list[Callable[[], object]] = [
+        lambda: asking.heads(None, timeout_s=PATIENCE_S),
+        lambda: asking.offset_for_times([(TOPIC, PARTITION, 0)], timeout_s=PATIENCE_S),
+        lambda: asking.wait(TP, 1, timeout_s=1),
+        lambda: asking.transaction_states([TP], timeout_s=PATIENCE_S),
+        lambda: asking.describe(timeout_s=PATIENCE_S),
+        lambda: asking.stores(timeout_s=PATIENCE_S),
+    ]
+    for answer in (b"", b"[]", b"{}", b'{"v": 2}', b'{"v": 1, "heads": 3}', b'{"v": 1}', b"\xff"):
+        monkeypatch.setattr(server_actions, "act", lambda *_, answer=answer: iter([answer]))
+        for ask in questions:
+            with pytest.raises(StoreUnreachableError, match="answer") as unreadable:
+                ask()
+            assert unreadable.value.store == STORE
+
+
+def test_an_answer_about_transactions_that_is_none(
+    served: Served, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asking = served.client()
+    for answer in (b"", b"[]", b"{}", b'{"v": 2}', b"\xff"):
+        monkeypatch.setattr(server_actions, "act", lambda *_, answer=answer: iter([answer]))
+        for ask in (asking.commit, asking.discard):
+            with pytest.raises(StoreUnreachableError, match="answer"):
+                ask([], timeout_s=PATIENCE_S)
+    row = [5, 5, "", None]
+    for transactions in (
+        3,
+        [3],
+        [row[:3]],
+        [[*row, 1]],
+        [[5, 5, "", [1, 2]]],
+        [["x", 5, "", None]],
+        [],
+    ):
+        answer = json.dumps({"v": 1, "transactions": transactions}).encode()
+        monkeypatch.setattr(server_actions, "act", lambda *_, answer=answer: iter([answer]))
+        with pytest.raises(StoreUnreachableError, match="answer"):
+            asking.transaction_states([TP], timeout_s=PATIENCE_S)
+
+
+def test_transactions_are_staged_and_committed_with_flight_alone(served: Served) -> None:
+    """What docs/flight.md says, by a client that knows nothing else."""
+    attempt = "3F2504E04F8911D39A0C0305E82C3301"
+    put = {
+        "v": 1,
+        "topic": "a",
+        "partition": "P1",
+        "start": 0,
+        "attempt": attempt,
+        "version": 17,
+    }
+    plain = served.plain()
+
+    def stage(start: int, values: list[bytes]) -> list[dict[str, Any]]:
+        descriptor = flight.FlightDescriptor.for_command(
+            json.dumps(put | {"start": start}).encode()
+        )
+        writer, reader = plain.do_put(descriptor, pa.schema([("value", pa.binary())]))
+        writer.write_batch(pa.record_batch([pa.array(values, pa.binary())], ["value"]))
+        writer.done_writing()
+        told = []
+        while (each := reader.read()) is not None:
+            told.append(json.loads(each.to_pybytes()))
+        writer.close()
+        return told
+
+    assert stage(0, [b"x", b"y"])[-1] == {"v": 1, "end": 2}
+    assert stage(2, [b"z"])[-1] == {"v": 1, "end": 3}
+    asked = {"partitions": [["a", "P1"], ["a", "none"]]}
+    nothing = [0, 0, "", None]
+    assert act(served, "dafka.transactions.v1", **asked) == [
+        {"v": 1, "transactions": [[0, 3, attempt, None], nothing]}
+    ]
+    wrong = {"transactions": [["a", "P1", attempt, 0, 2, 17]]}
+    with pytest.raises(flight.FlightServerError) as refused:
+        act(served, "dafka.commit.v1", **wrong)
+    told = json.loads(refused.value.extra_info)
+    assert (told["error"], told["topic"], told["end"]) == ("offset-conflict", "a", 3)
+    for _ in range(2):
+        transactions = {"transactions": [["a", "P1", attempt, 0, 3, 17]]}
+        assert act(served, "dafka.commit.v1", **transactions) == [{"v": 1}]
+    with pytest.raises(flight.FlightServerError) as refused:
+        stage(3, [b"x"])
+    told = json.loads(refused.value.extra_info)
+    assert told["error"] == "transaction-exists"
+    assert (told["partition"], told["transaction"]) == ("P1", [17, 0, 3])
+    waited = {"topic": "a", "partition": "P1", "end": 3, "timeout_s": 1, "transaction": [18, 1, 3]}
+    assert act(served, "dafka.wait.v1", **waited) == [{"v": 1, "end": 3}]
+    assert act(served, "dafka.discard.v1", stages=[["a", "P1", attempt]]) == [{"v": 1}]
+    assert act(served, "dafka.transactions.v1", **asked) == [
+        {"v": 1, "transactions": [[3, 3, attempt, [18, 1, 3]], nothing]}
+    ]
+
+
+def test_a_commit_that_takes_its_time_is_waited_for(
+    served: Served, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(server_actions, "WAIT_STEP_S", 0.01)
+    client = served.client()
+    transaction = StagedTransaction(TOPIC, PARTITION, "A" * 32, 0, 1, 1)
+    served.log.write([Stage(RecordBatch.of(TP, 0, [b"x"]), transaction.attempt)])
+    served.backend.open.clear()
+    timer = threading.Timer(0.2, served.backend.open.set)
+    timer.start()
+    client.commit([transaction], timeout_s=PATIENCE_S)
+    timer.join()
+    assert served.log.end(TP) == 1
+
+
+def test_a_commit_at_a_store_that_ends_is_given_up(
+    served: Served, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(server_actions, "WAIT_STEP_S", 0.01)
+    client = served.client()
+    served.backend.open.clear()
+    timer = threading.Timer(0.2, served.service.close)
+    timer.start()
+    transaction = StagedTransaction(TOPIC, PARTITION, "A" * 32, 0, 1, 1)
+    with pytest.raises(StoreUnreachableError):
+        client.commit([transaction], timeout_s=PATIENCE_S)
+    timer.join()
+
+
+def test_so_many_commits_at_one_time(served: Served) -> None:
+    permits = [served.service.context.commits.take() for _ in range(limits.MAX_COMMITS)]
+    with pytest.raises(StoreUnreachableError, match="commits already"):
+        served.client().commit([], timeout_s=PATIENCE_S)
+    permits.pop().close()
+    served.client().commit([], timeout_s=PATIENCE_S)

@@ -1,0 +1,83 @@
+"""A tower in a thread, and what joins it.  Nodes of these tests live in the test's own process,
+unless the test kills them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from dafka_core import Consumer, EmbeddedCluster, Producer, Reader, Store, Tower
+from tests.integration.nodes.peers import ANY_PORTS, RawPeer
+
+DEFAULTS: dict[str, Any] = {"head_interval_ms": 100}
+
+
+@pytest.fixture
+def tower() -> Iterator[str]:
+    with Tower(**ANY_PORTS) as running:
+        yield running.tower
+
+
+@pytest.fixture
+def open_nodes() -> Iterator[ExitStack]:
+    """Closes what a test enters into it, in reverse order and before the tower."""
+    with ExitStack() as nodes:
+        yield nodes
+
+
+@pytest.fixture
+def store(tower: str, open_nodes: ExitStack, tmp_path: Path) -> Store:
+    return open_nodes.enter_context(Store(tmp_path / "store", tower=tower))
+
+
+@pytest.fixture
+def produce(tower: str, open_nodes: ExitStack) -> Callable[..., Producer]:
+    """Makes producers; those a test leaves open are dropped at its end, whatever they wait for."""
+
+    def make(topic: str, **options: Any) -> Producer:
+        producer = Producer(topic, **DEFAULTS | {"tower": tower} | options)
+        open_nodes.push(lambda *error: producer.__exit__(SystemExit, SystemExit(), None))
+        return producer
+
+    return make
+
+
+@pytest.fixture
+def consume(tower: str, open_nodes: ExitStack) -> Callable[..., Consumer]:
+    """Makes consumers that are subscribed already."""
+
+    def make(*topics: str, **options: Any) -> Consumer:
+        consumer = open_nodes.enter_context(Consumer(**{"tower": tower} | options))
+        for topic in topics:
+            consumer.subscribe(topic)
+        return consumer
+
+    return make
+
+
+@pytest.fixture
+def read(tower: str, open_nodes: ExitStack) -> Callable[..., Reader]:
+    def make(**options: Any) -> Reader:
+        return open_nodes.enter_context(Reader(**{"tower": tower} | options))
+
+    return make
+
+
+@pytest.fixture
+def raw(tower: str, open_nodes: ExitStack) -> Callable[..., RawPeer]:
+    def make(*subscriptions: bytes, **options: Any) -> RawPeer:
+        return open_nodes.enter_context(RawPeer(tower, *subscriptions, **options))
+
+    return make
+
+
+@pytest.fixture
+def cluster() -> Iterator[EmbeddedCluster]:
+    """A cluster of the test's own, to be killed in part."""
+    with EmbeddedCluster() as running:
+        yield running

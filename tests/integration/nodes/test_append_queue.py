@@ -1,0 +1,133 @@
+"""A partition put straight into a store reaches everybody, as if a producer had sent it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future
+from contextlib import ExitStack
+from itertools import islice
+from pathlib import Path
+
+import pytest
+
+from dafka_core import Consumer, Producer, Reader, Store
+from dafka_core.errors import ClosedError, OffsetConflictError
+from dafka_core.nodes import append_queue
+from dafka_core.protocol.codec import subscription
+from dafka_core.protocol.messages import (
+    ConsumerHello,
+    DirectHead,
+    DirectRecord,
+    Fetch,
+    Head,
+    RecordBatchMessage,
+    RecordMessage,
+    StoreHello,
+)
+from dafka_core.records import RecordBatch, TopicPartition
+from tests.integration.nodes.content import stored, values
+from tests.integration.nodes.peers import PATIENCE_S, RawPeer, wait_until
+
+PARTITION = "9A3F8E1BBB578999443B8818C5851AFC"
+TP = TopicPartition("t", PARTITION)
+
+
+def put(store: Store, offset: int, content: Sequence[bytes], topic: str = "t") -> Future[int]:
+    return store.append_queue.put(RecordBatch.of(TopicPartition(topic, PARTITION), offset, content))
+
+
+def test_consumers_are_given_what_is_put(
+    store: Store, consume: Callable[..., Consumer], read: Callable[..., Reader]
+) -> None:
+    consumer = consume("t")
+    early = put(store, 0, values(100))
+    late = put(store, 100, values(100, 100))
+    assert (early.result(PATIENCE_S), late.result(PATIENCE_S)) == (100, 200)
+    assert stored(store, "t", PARTITION) == values(200)
+    records = list(islice(consumer, 200))
+    assert [record.value for record in records] == values(200)
+    assert {record.partition for record in records} == {PARTITION}
+    batches = read().read(TP, 50, 150, timeout_s=PATIENCE_S)
+    assert [value for batch in batches for value in batch.values] == values(100, 50)
+
+
+def test_a_c_consumer_and_store_get_everything(store: Store, raw: Callable[..., RawPeer]) -> None:
+    """A peer in the C layout: live records one by one, HEAD, and FETCH for what it missed."""
+    put(store, 0, values(50)).result(PATIENCE_S)
+    peer = raw(subscription(RecordMessage), subscription(Head))
+    for kind in (DirectHead, DirectRecord, StoreHello):
+        peer.subscribe(subscription(kind, peer.address))
+    peer.wait_until_subscribed(subscription(ConsumerHello, store.address))
+    peer.wait_for(StoreHello)
+    peer.send(ConsumerHello(store.address, peer.address, ("t",)))
+    assert peer.wait_for(DirectHead) == [DirectHead(peer.address, "t", PARTITION, 49)]
+    peer.send(Fetch(PARTITION, peer.address, "t", 0, 50))
+    fetched = peer.wait_for(DirectRecord, 50)
+    assert [(record.sequence, record.value) for record in fetched] == [*enumerate(values(50))]
+    put(store, 50, values(50, 50)).result(PATIENCE_S)
+    live = peer.wait_for(RecordMessage, 50)
+    assert [(record.sequence, record.value) for record in live] == [*enumerate(values(50, 50), 50)]
+    head = Head("t", PARTITION, 99)
+    wait_until(lambda: peer.messages(Head)[-1:] == [head])  # not a repeated one of before
+    assert peer.messages(RecordBatchMessage) == []
+    peer.forget_heard()
+    assert peer.wait_for(Head, 2)[:2] == [head] * 2  # it is repeated
+
+
+def test_another_store_takes_it_over(
+    store: Store, tower: str, open_nodes: ExitStack, tmp_path: Path
+) -> None:
+    put(store, 0, values(1000)).result(PATIENCE_S)
+    other = open_nodes.enter_context(Store(tmp_path / "other", tower=tower))
+    put(store, 1000, values(1000, 1000)).result(PATIENCE_S)
+    assert other.append_queue.wait(TP, 2000, PATIENCE_S) == 2000
+    # The writer goes on at the other one, and the first one follows.
+    assert put(other, 2000, values(10, 2000)).result(PATIENCE_S) == 2010
+    assert store.append_queue.wait(TP, 2010, PATIENCE_S) == 2010
+    assert stored(store, "t", PARTITION) == stored(other, "t", PARTITION) == values(2010)
+
+
+def test_a_put_that_overlaps_or_leaves_a_gap_is_refused(store: Store) -> None:
+    put(store, 0, values(10)).result(PATIENCE_S)
+    for offset in (0, 5, 9, 11, 1000):
+        with pytest.raises(OffsetConflictError) as caught:
+            put(store, offset, values(3)).result(PATIENCE_S)
+        assert (caught.value.offset, caught.value.end) == (offset, 10)
+    assert stored(store, "t", PARTITION) == values(10)
+
+
+def test_a_put_and_a_producer_of_one_address(
+    store: Store, produce: Callable[..., Producer]
+) -> None:
+    """A writer that finds no store publishes as a producer, and later puts again."""
+    put(store, 0, values(10)).result(PATIENCE_S)
+    with produce("t", address=PARTITION) as producer:
+        assert producer.publish_many(values(10, 10)) == 10
+        producer.flush(PATIENCE_S)
+    assert put(store, 20, values(10, 20)).result(PATIENCE_S) == 30
+    assert stored(store, "t", PARTITION) == values(30)
+
+
+def test_puts_wait_for_room(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(append_queue, "MAX_PUT_BYTES", 1000)
+    content = [bytes(600)]
+    promises = [put(store, offset, content) for offset in range(50)]
+    assert [promise.result(PATIENCE_S) for promise in promises] == list(range(1, 51))
+    # One that is larger than all room finds room when nothing else is on its way.
+    assert put(store, 50, [bytes(1_001)]).result(PATIENCE_S) == 51
+
+
+def test_a_put_to_a_stopped_store_fails(tower: str, tmp_path: Path) -> None:
+    with Store(tmp_path / "s", tower=tower) as store:
+        put(store, 0, values(1)).result(PATIENCE_S)
+    with pytest.raises(ClosedError):
+        put(store, 1, values(1)).result(PATIENCE_S)
+    with pytest.raises(ClosedError):
+        store.append_queue.wait(TP, 2, PATIENCE_S)
+
+
+def test_waiting_ends_when_the_time_has_passed(store: Store) -> None:
+    put(store, 0, values(1)).result(PATIENCE_S)
+    assert store.append_queue.wait(TP, 1, PATIENCE_S) == 1
+    assert store.append_queue.wait(TP, 2, 0.01) == 1
+    assert store.append_queue.wait(TopicPartition("none", PARTITION), 1, 0.01) == 0

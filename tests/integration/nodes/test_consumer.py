@@ -1,0 +1,263 @@
+"""The consumer: which records, in which order, from where on."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from dafka_core import ClosedError, ConfigError, Consumer, Producer, Record, Store
+from dafka_core.records import TopicPartition
+from tests.integration.nodes.peers import PATIENCE_S, wait_until
+
+Produce = Callable[..., Producer]
+Consume = Callable[..., Consumer]
+
+
+def values(count: int, first: int = 0) -> list[bytes]:
+    return [b"%d" % number for number in range(first, first + count)]
+
+
+def take(consumer: Consumer, count: int) -> list[Record]:
+    """The next records; and there is no more at once."""
+    found: list[Record] = []
+    while len(found) < count:
+        record = consumer.poll(PATIENCE_S)
+        assert record is not None, f"only {len(found)} of {count} records came"
+        found.append(record)
+    assert consumer.poll(0) is None
+    return found
+
+
+def flushed(producer: Producer, records: list[bytes]) -> Producer:
+    producer.publish_many(records)
+    producer.flush(PATIENCE_S)
+    return producer
+
+
+def caught_up(consumer: Consumer, producer: Producer) -> Callable[[], bool]:
+    def condition() -> bool:
+        position = consumer.positions().get(TopicPartition(producer.topic, producer.address))
+        return position is not None and position[1] >= producer.next_offset
+
+    return condition
+
+
+@pytest.mark.usefixtures("store")
+def test_earliest_is_everything(produce: Produce, consume: Consume) -> None:
+    producer = flushed(produce("t"), values(3_000))
+    consumer = consume("t", start="earliest")
+    expected = [("t", producer.address, o, v) for o, v in enumerate(values(3_000))]
+    assert take(consumer, 3_000) == expected
+    producer.publish(b"live")
+    assert take(consumer, 1) == [Record("t", producer.address, 3_000, b"live")]
+
+
+@pytest.mark.usefixtures("store")
+def test_latest_is_what_comes_from_now_on(produce: Produce, consume: Consume) -> None:
+    producer = flushed(produce("t"), values(100))
+    consumer = consume("t", start="latest")
+    wait_until(caught_up(consumer, producer))
+    producer.publish_many(values(5, 100))
+    assert [record.offset for record in take(consumer, 5)] == [100, 101, 102, 103, 104]
+
+
+@pytest.mark.usefixtures("store")
+def test_given_offsets_are_where_it_begins(produce: Produce, consume: Consume) -> None:
+    named, unnamed = flushed(produce("t"), values(10)), flushed(produce("t"), values(3))
+    consumer = consume("t", start={"t": {named.address: 7}})
+    records = take(consumer, 6)
+    for producer, offsets in ((named, [7, 8, 9]), (unnamed, [0, 1, 2])):
+        assert [r.offset for r in records if r.partition == producer.address] == offsets
+
+
+@pytest.mark.usefixtures("store")
+def test_every_partition_is_in_order(produce: Produce, consume: Consume) -> None:
+    consumer = consume("t")
+    producers = [produce("t") for _ in range(5)]
+    for first in range(0, 1_000, 100):
+        for producer in producers:
+            producer.publish_many(values(100, first))
+    records = take(consumer, 5_000)
+    for producer in producers:
+        mine = [(r.offset, r.value) for r in records if r.partition == producer.address]
+        assert mine == list(enumerate(values(1_000)))
+
+
+@pytest.mark.usefixtures("store")
+def test_topics_match_exactly(produce: Produce, consume: Consume) -> None:
+    # To ZeroMQ each of these is a prefix of the next.
+    topics = ["a", "ab", "abc"]
+    consumer = consume("ab")
+    for topic in topics:
+        flushed(produce(topic), [topic.encode()])
+    late = consume("ab")
+    for each in (consumer, late):
+        assert [(r.topic, r.value) for r in take(each, 1)] == [("ab", b"ab")]
+
+
+@pytest.mark.usefixtures("store")
+def test_topics_may_be_any_text(produce: Produce, consume: Consume) -> None:
+    topics = ["x" * 255, "größe/\N{SNOWMAN} 1", "\n", "B"]
+    consumer = consume(*topics)
+    for topic in topics:
+        flushed(produce(topic), [topic.encode()])
+    assert {(r.topic, r.value) for r in take(consumer, 4)} == {(t, t.encode()) for t in topics}
+
+
+def test_subscriptions_are_listed_in_their_order(consume: Consume) -> None:
+    consumer = consume("b", "a")
+    assert consumer.subscription == ["b", "a"]
+    consumer.subscribe("b")
+    consumer.unsubscribe("never subscribed to")
+    assert consumer.subscription == ["b", "a"]
+    consumer.unsubscribe("b")
+    assert consumer.subscription == ["a"]
+    assert len(consumer.address) == 32
+
+
+@pytest.mark.usefixtures("store")
+def test_unsubscribing_drops_what_waits_and_forgets_positions(
+    produce: Produce, consume: Consume
+) -> None:
+    consumer = consume("a", "b")
+    flushed(produce("a"), values(100))
+    flushed(produce("b"), [b"b"])
+    wait_until(lambda: consumer._queued_records == 101)
+    consumer.unsubscribe("a")
+    assert [r.topic for r in take(consumer, 1)] == ["b"]
+    consumer.subscribe("a")
+    assert [r.offset for r in take(consumer, 100)] == list(range(100))
+
+
+@pytest.mark.usefixtures("store")
+def test_seek_goes_back_and_forth(produce: Produce, consume: Consume) -> None:
+    producer = flushed(produce("t"), values(1_000))
+    tp = TopicPartition("t", producer.address)
+    consumer = consume("t")
+    records = iter(consumer)
+    assert [next(records).offset for _ in range(10)] == list(range(10))
+    consumer.seek(tp, 5)
+    # The iteration under way ends: what it would have given is not what is wanted now.
+    assert take(consumer, 995)[0].offset == 5
+    consumer.seek(tp, 998)
+    assert [r.offset for r in take(consumer, 2)] == [998, 999]
+    consumer.seek(tp, 1_001)
+    producer.publish_many(values(3, 1_000))
+    assert [r.offset for r in take(consumer, 2)] == [1_001, 1_002]
+
+
+@pytest.mark.usefixtures("store")
+def test_seeking_before_a_partition_is_known(produce: Produce, consume: Consume) -> None:
+    producer = flushed(produce("t"), values(10))
+    consumer = consume(start="latest")
+    consumer.seek(TopicPartition("t", producer.address), 8)
+    consumer.subscribe("t")
+    assert [r.offset for r in take(consumer, 2)] == [8, 9]
+
+
+@pytest.mark.usefixtures("store")
+def test_batches_are_the_records_in_bulk(produce: Produce, consume: Consume) -> None:
+    producer = flushed(produce("t"), values(20_000))
+    consumer = consume("t")
+    found: list[bytes] = []
+    for batch in consumer.batches(PATIENCE_S):
+        assert (batch.topic, batch.partition, batch.offset) == ("t", producer.address, len(found))
+        found.extend(batch.values)
+        if len(found) == 20_000:
+            break
+    assert found == values(20_000)
+    assert list(consumer.batches(0)) == []
+
+
+def test_poll_waits_no_longer_than_asked(consume: Consume) -> None:
+    consumer = consume("t")
+    assert consumer.poll(0) is None
+    assert consumer.poll(0.05) is None
+
+
+@pytest.mark.usefixtures("store")
+@pytest.mark.parametrize("limit", [{"max_queued_records": 100}, {"max_queued_bytes": 1_000}])
+def test_a_slow_application_bounds_what_waits(
+    produce: Produce, consume: Consume, limit: dict[str, int]
+) -> None:
+    consumer = consume("t", **limit)
+    producer = produce("t")
+    producer.publish_many(values(1_000))
+    wait_until(lambda: not consumer._role.room)
+    # It was filled by what came in one go. Nothing is added to that, and nothing kept elsewhere.
+    producer.publish_many(values(19_000, 1_000))
+    producer.flush(PATIENCE_S)
+    wait_until(caught_up(consumer, producer))
+    waiting = sum(len(batch.values) for batch, _ in consumer._queue)
+    assert waiting == consumer._queued_records <= 1_000
+    assert consumer._role.reorder_budget.records == 0
+    assert [r.value for r in take(consumer, 20_000)] == values(20_000)
+    assert (consumer._queued_records, consumer._queued_bytes) == (0, 0)
+
+
+@pytest.mark.usefixtures("store")
+def test_close_ends_an_iteration_elsewhere(produce: Produce, consume: Consume) -> None:
+    flushed(produce("t"), values(5))
+    consumer = consume("t")
+    seen: list[int] = []
+    reading = threading.Thread(target=lambda: seen.extend(r.offset for r in consumer))
+    reading.start()
+    wait_until(lambda: len(seen) == 5)
+    consumer.close()
+    reading.join(PATIENCE_S)
+    assert not reading.is_alive()
+    assert seen == [0, 1, 2, 3, 4]
+
+
+@pytest.mark.usefixtures("store")
+def test_close_drops_what_waits(produce: Produce, consume: Consume) -> None:
+    flushed(produce("t"), values(1_000))
+    consumer = consume("t")
+    records = iter(consumer)
+    assert next(records).offset == 0
+    wait_until(lambda: consumer.positions() and caught_up_to(consumer, 1_000))
+    consumer.close()
+    consumer.close()
+    assert list(records) == []
+    assert list(consumer) == []
+    for call in (lambda: consumer.poll(0), lambda: consumer.subscribe("x"), consumer.positions):
+        with pytest.raises(ClosedError, match="the consumer is closed"):
+            call()
+
+
+def caught_up_to(consumer: Consumer, offset: int) -> bool:
+    return all(next_offset == offset for next_offset, _ in consumer.positions().values())
+
+
+@pytest.mark.parametrize(
+    "start", ["newest", 5, {"t": 5}, {"t": {"P": "5"}}, {"t": {"P": -1}}, {"t": {"P": 2**63}}]
+)
+def test_a_start_that_cannot_be_is_refused(consume: Consume, start: Any) -> None:
+    with pytest.raises(ConfigError) as refused:
+        consume(start=start)
+    assert refused.value.option == "start"
+
+
+@pytest.mark.parametrize("topic", ["", "a\0b", "x" * 256, "ä" * 128])
+def test_a_topic_that_cannot_be_is_refused(consume: Consume, topic: str) -> None:
+    consumer = consume()
+    with pytest.raises(ConfigError):
+        consumer.subscribe(topic)
+    with pytest.raises(ConfigError):
+        consumer.seek(TopicPartition("t", "P"), -1)
+    assert consumer.subscription == []
+
+
+def test_a_store_that_is_late_has_nothing_lost(
+    tower: str, produce: Produce, consume: Consume, request: pytest.FixtureRequest
+) -> None:
+    consumer = consume("t", start="earliest")
+    producer = produce("t")
+    producer.publish_many(values(10))
+    assert [r.offset for r in take(consumer, 10)] == list(range(10))
+    store: Store = request.getfixturevalue("store")
+    producer.flush(PATIENCE_S)
+    assert store.log.end(TopicPartition("t", producer.address)) == 10

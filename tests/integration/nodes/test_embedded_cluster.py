@@ -1,0 +1,147 @@
+"""The embedded cluster, and the fixture that users' tests get."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from dafka_core import (
+    ConfigError,
+    Consumer,
+    EmbeddedCluster,
+    NodeFailedError,
+    Producer,
+    Reader,
+    StoreError,
+    Tower,
+)
+from dafka_core.records import TopicPartition
+from dafka_core.storage import Log
+from tests.integration.nodes.peers import PATIENCE_S, wait_until
+
+EXAMPLE = """
+from dafka_core import Consumer, EmbeddedCluster, Producer
+
+with EmbeddedCluster() as cluster:
+    with Producer("t", tower=cluster.tower) as producer:
+        offset = producer.publish(b"0")
+        producer.flush(20)                      # seconds; raises if not acknowledged in time
+    with Consumer(tower=cluster.tower, start="earliest") as consumer:
+        consumer.subscribe("t")
+        for record in consumer:
+            print(record.topic, record.partition, record.offset, record.value)
+            break
+"""
+"""The README's example but for its last line, which needs a Spark session."""
+
+
+def test_the_example_works_as_it_stands(capsys: pytest.CaptureFixture[str]) -> None:
+    names: dict[str, object] = {}
+    exec(EXAMPLE, names)
+    producer = names["producer"]
+    assert isinstance(producer, Producer)
+    assert capsys.readouterr().out == f"t {producer.address} 0 b'0'\n"
+    assert names["offset"] == 0
+
+
+def test_the_fixture_is_a_cluster(dafka_cluster: EmbeddedCluster) -> None:
+    with Producer("fixture", tower=dafka_cluster.tower) as producer:
+        producer.publish(b"0")
+    tp = TopicPartition("fixture", producer.address)
+    with Reader(tower=dafka_cluster.tower) as reader:
+        [batch] = reader.read(tp, 0, 1, timeout_s=PATIENCE_S)
+    assert batch.values == [b"0"]
+
+
+def test_the_fixture_is_the_same_for_the_whole_session(
+    dafka_cluster: EmbeddedCluster, request: pytest.FixtureRequest
+) -> None:
+    assert request.getfixturevalue("dafka_cluster") is dafka_cluster
+    assert len(dafka_cluster.stores) == 1
+
+
+def test_stores_may_be_several_and_come_later(tmp_path: Path) -> None:
+    with EmbeddedCluster(stores=2, directory=tmp_path) as cluster:
+        cluster.start_store(2)
+        assert len(set(cluster.stores)) == 3
+        with Reader(tower=cluster.tower) as reader:
+            wait_until(lambda: reader.stores() == sorted(cluster.stores))
+        with Producer("t", tower=cluster.tower, acks=3) as producer:
+            producer.publish(b"0")
+        cluster.kill_store(1)
+        assert len(cluster.stores) == 2
+        directories = [cluster.store_directory(index) for index in range(3)]
+    # A directory that was given is kept, and holds what was acknowledged.
+    assert all((directory / "data.mdb").stat().st_size for directory in directories)
+    with EmbeddedCluster(directory=tmp_path) as again, Consumer(tower=again.tower) as consumer:
+        consumer.subscribe("t")
+        assert consumer.poll(PATIENCE_S) == ("t", producer.address, 0, b"0")
+
+
+def test_its_temporary_directory_goes_with_it() -> None:
+    with EmbeddedCluster() as cluster:
+        directory = cluster.directory
+        assert cluster.store_directory().is_dir()
+    assert not directory.exists()
+    assert cluster.stores == []
+    cluster.close()
+
+
+def test_a_store_that_cannot_start_says_why(tmp_path: Path) -> None:
+    (tmp_path / "store-0").touch()
+    with pytest.raises(NodeFailedError, match=r"the store has failed: .*store-0") as failed:
+        EmbeddedCluster(directory=tmp_path)
+    assert failed.value.what == "store"
+
+
+PARENT = """
+import json, sys
+from dafka_core import EmbeddedCluster
+cluster = EmbeddedCluster()
+print(json.dumps([cluster.tower, str(cluster.store_directory())]), flush=True)
+sys.stdin.read()
+"""
+
+
+def test_it_is_gone_when_its_parent_is_killed(tmp_path: Path) -> None:
+    environment = os.environ | {"TMPDIR": str(tmp_path), "PYTHONPATH": os.pathsep.join(sys.path)}
+    parent = subprocess.Popen(
+        [sys.executable, "-c", PARENT],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        env=environment,
+    )
+    assert parent.stdin is not None
+    assert parent.stdout is not None
+    with parent.stdin, parent.stdout:
+        tower, directory = json.loads(parent.stdout.readline())
+        assert not ports_are_free(tower)
+        assert not is_unlocked(directory)
+        parent.kill()
+        parent.wait(PATIENCE_S)
+        wait_until(lambda: ports_are_free(tower), "the tower to end")
+        wait_until(lambda: is_unlocked(directory), "the store to end")
+
+
+def ports_are_free(tower: str) -> bool:
+    _, sub_port, pub_port = tower.split(":")
+    try:
+        Tower(
+            sub_address=f"tcp://127.0.0.1:{sub_port}", pub_address=f"tcp://127.0.0.1:{pub_port}"
+        ).close()
+    except ConfigError:
+        return False
+    return True
+
+
+def is_unlocked(directory: str) -> bool:
+    try:
+        Log(directory).close()
+    except StoreError:
+        return False
+    return True

@@ -1,0 +1,191 @@
+"""Nodes killed, gone, late and come back: nothing acknowledged is lost, nothing comes twice."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import threading
+from collections.abc import Callable
+from contextlib import ExitStack
+from functools import partial
+from pathlib import Path
+
+import pytest
+
+from dafka_core import (
+    Consumer,
+    EmbeddedCluster,
+    NotAcknowledgedError,
+    Producer,
+    Reader,
+    Store,
+)
+from dafka_core.records import TopicPartition
+from dafka_core.storage import Log
+from tests.integration.nodes.content import has_acknowledged, holds, stored, values
+from tests.integration.nodes.peers import PATIENCE_S, wait_until
+
+REPLAY_COUNT = 250_000
+
+Produce = Callable[..., Producer]
+
+
+def replayed(tower: str, topic: str, count: int) -> dict[str, list[bytes]]:
+    """Everything under a topic, from its beginning, by partition; each in order and once."""
+    found: dict[str, list[bytes]] = {}
+    with Consumer(tower=tower, start="earliest") as consumer:
+        consumer.subscribe(topic)
+        for batch in consumer.batches(PATIENCE_S):
+            records = found.setdefault(batch.partition, [])
+            assert batch.offset == len(records)
+            records.extend(batch.values)
+            if sum(map(len, found.values())) >= count:
+                break
+    return found
+
+
+def test_a_store_killed_during_ingest_has_what_it_acknowledged(cluster: EmbeddedCluster) -> None:
+    # With room for so few the ingest cannot end while the store is away.
+    with Producer("t", tower=cluster.tower, max_unacked_records=5_000) as producer:
+
+        def ingest() -> None:
+            for first in range(0, 100_000, 500):
+                producer.publish_many(values(500, first))
+
+        ingesting = threading.Thread(target=ingest)
+        ingesting.start()
+        for reached in (1, 20_000):
+            wait_until(partial(has_acknowledged, producer, reached))
+            cluster.kill_store()
+            acknowledged = producer._role.durable
+            assert ingesting.is_alive()
+            with Log(cluster.store_directory()) as log:
+                assert log.end(TopicPartition("t", producer.address)) >= acknowledged
+            cluster.start_store()
+        ingesting.join()
+        producer.flush(PATIENCE_S)
+    assert replayed(cluster.tower, "t", 100_000) == {producer.address: values(100_000)}
+
+
+def test_a_tower_killed_and_started_again(cluster: EmbeddedCluster, open_nodes: ExitStack) -> None:
+    old = open_nodes.enter_context(Producer("t", tower=cluster.tower))
+    consumer = open_nodes.enter_context(Consumer(tower=cluster.tower))
+    consumer.subscribe("t")
+    old.publish(b"before")
+    assert consumer.poll(PATIENCE_S) == ("t", old.address, 0, b"before")
+    cluster.kill_tower()
+    # Nodes that know each other need no tower.
+    old.publish(b"without")
+    old.flush(PATIENCE_S)
+    assert consumer.poll(PATIENCE_S) == ("t", old.address, 1, b"without")
+    cluster.start_tower()
+    # No node was started again: new ones meet the old ones, both ways.
+    new = open_nodes.enter_context(Producer("t", tower=cluster.tower))
+    new.publish(b"new")
+    new.flush(PATIENCE_S)
+    assert consumer.poll(PATIENCE_S) == ("t", new.address, 0, b"new")
+    found = replayed(cluster.tower, "t", 3)
+    assert found == {old.address: [b"before", b"without"], new.address: [b"new"]}
+
+
+CRASHING = """
+import sys, time
+from dafka_core import Producer
+tower, address = sys.argv[1:]
+producer = Producer("t", tower=tower, address=address)
+while True:
+    producer.publish_many([b"%d" % number for number in range(100)])
+    producer.flush(60)
+    print(producer.next_offset, flush=True)
+"""
+
+
+def test_a_producer_resumed_after_a_crash_goes_on(cluster: EmbeddedCluster) -> None:
+    address = "0123456789ABCDEF0123456789ABCDEF"
+    acknowledged = 0
+    for _ in range(2):
+        command = [sys.executable, "-c", CRASHING, cluster.tower, address]
+        crashing = subprocess.Popen(command, stdout=subprocess.PIPE)
+        assert crashing.stdout is not None
+        with crashing.stdout as lines:
+            said = [int(lines.readline()) for _ in range(3)]
+            crashing.kill()
+            crashing.wait(PATIENCE_S)
+        # It went on where the stores were: not before what was acknowledged, and without a gap.
+        assert said[0] >= acknowledged + 100
+        acknowledged = said[-1]
+    with Producer("t", tower=cluster.tower, address=address) as producer:
+        first = producer.publish(b"resumed")
+    assert first >= acknowledged
+    [(partition, records)] = replayed(cluster.tower, "t", first + 1).items()
+    assert partition == address
+    assert len(records) == first + 1
+    assert records[-1] == b"resumed"
+    assert records[:100] == values(100)
+
+
+def test_a_long_replay_when_the_producer_is_gone(cluster: EmbeddedCluster) -> None:
+    with Producer("t", tower=cluster.tower) as producer:
+        producer.publish_many(values(REPLAY_COUNT))
+    cluster.kill_store()
+    cluster.start_store()
+    found = replayed(cluster.tower, "t", REPLAY_COUNT)
+    assert found == {producer.address: values(REPLAY_COUNT)}
+
+
+def test_a_late_store_stands_in_for_the_first_one(cluster: EmbeddedCluster) -> None:
+    with Producer("t", tower=cluster.tower) as producer:
+        producer.publish_many(values(50_000))
+    cluster.start_store(1)
+
+    def caught_up() -> bool:
+        with Log(cluster.store_directory(1), read_only=True) as log:
+            return log.end(TopicPartition("t", producer.address)) == 50_000
+
+    wait_until(caught_up)
+    cluster.kill_store(0)
+    assert replayed(cluster.tower, "t", 50_000) == {producer.address: values(50_000)}
+    with Reader(tower=cluster.tower) as reader:
+        [info] = reader.partitions(["t"], timeout_s=PATIENCE_S)
+        batches = reader.read(info.tp, 49_990, info.end, timeout_s=PATIENCE_S)
+        assert [value for batch in batches for value in batch.values] == values(10, 49_990)
+
+
+def test_two_acknowledgements_are_of_two_stores(
+    tower: str, store: Store, produce: Produce, tmp_path: Path
+) -> None:
+    producer = produce("t", acks=2)
+    producer.publish_many(values(10))
+    wait_until(lambda: store.log.end(TopicPartition("t", producer.address)) == 10)
+    with pytest.raises(NotAcknowledgedError) as missing:
+        producer.flush(0.3)
+    assert missing.value.count == 10
+    with Store(tmp_path / "second", tower=tower) as second:
+        producer.flush(PATIENCE_S)
+        assert stored(second, "t", producer.address) == values(10)
+
+
+def test_a_store_that_came_back_is_not_a_second_one(
+    tower: str, produce: Produce, tmp_path: Path
+) -> None:
+    producer = produce("t", acks=2)
+    producer.publish_many(values(10))
+    for _ in range(3):
+        with Store(tmp_path, tower=tower) as store:
+            wait_until(partial(holds, store, [10]))
+            with pytest.raises(NotAcknowledgedError):
+                producer.flush(0.3)
+            # It has acknowledged, though.
+            assert producer._role.acked == {store.address: 10}
+
+
+def test_a_reader_survives_the_store_it_reads_from(cluster: EmbeddedCluster) -> None:
+    with Producer("t", tower=cluster.tower) as producer:
+        producer.publish_many([bytes(1_000)] * 20_000)
+    tp = TopicPartition("t", producer.address)
+    with Reader(tower=cluster.tower, max_queued_bytes=10_000) as reader:
+        batches = reader.read(tp, 0, 20_000, timeout_s=PATIENCE_S)
+        got = len(next(batches).values)
+        cluster.kill_store()
+        cluster.start_store()
+        assert got + sum(len(batch.values) for batch in batches) == 20_000

@@ -1,0 +1,211 @@
+"""Ctrl-C at every moment of a call: it is Ctrl-C that is raised, and no lock stays behind."""
+
+from __future__ import annotations
+
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from types import FrameType
+from typing import Any
+
+import pytest
+
+from dafka_core import (
+    BackPressureError,
+    Consumer,
+    NodeFailedError,
+    NoStoreError,
+    NotAcknowledgedError,
+    Producer,
+    Reader,
+    Tower,
+)
+from dafka_core.nodes.threads import InterruptibleCondition, NodeThread
+from tests.integration.nodes.peers import ANY_PORTS
+
+PATIENCE_S = 30.0
+BRIEFLY_S = 0.01
+MOMENTS_AT_LEAST = 5
+
+
+class Interrupted(BaseException):
+    """What a signal's handler raises."""
+
+
+def interrupted_at(moment: int, call: Callable[[], object]) -> bool:
+    """Runs ``call``, and raises ``Interrupted`` in it after so many calls within it.
+
+    The interpreter looks for signals when a function begins and when one in C has returned, which
+    is when a profiler is called, too.  False if the call ended before, however it ended.
+    """
+    left = moment
+
+    def profile(frame: FrameType, event: str, argument: Any) -> None:
+        nonlocal left
+        if event in ("call", "c_return") and argument is not sys.setprofile:
+            left -= 1
+            if left < 0:
+                sys.setprofile(None)
+                raise Interrupted
+
+    try:
+        sys.setprofile(profile)
+        call()
+    except Interrupted:
+        return True
+    finally:
+        sys.setprofile(None)
+    return False
+
+
+def survives(call: Callable[[], object]) -> None:
+    """Interrupts ``call`` at each moment there is; whatever else it raises then is a failure."""
+    moment = 0
+    while interrupted_at(moment, call):
+        moment += 1
+    assert moment >= MOMENTS_AT_LEAST
+
+
+def fails(error: type[Exception], call: Callable[[], object]) -> Callable[[], None]:
+    """``call``, which is to end with an error that says it has waited in vain."""
+
+    def run() -> None:
+        with pytest.raises(error):
+            call()
+
+    return run
+
+
+@pytest.fixture(scope="module")
+def lone_tower() -> Iterator[Tower]:
+    """A tower without any store: what waits for one waits in vain."""
+    with Tower(**ANY_PORTS) as tower:
+        yield tower
+
+
+@pytest.fixture
+def producer(lone_tower: Tower) -> Iterator[Producer]:
+    producer = Producer(
+        "t",
+        tower=lone_tower.tower,
+        max_unacked_records=1,
+        publish_timeout_s=BRIEFLY_S,
+        close_timeout_s=0.0,
+    )
+    producer.publish(b"never stored")
+    yield producer
+    with pytest.raises(NotAcknowledgedError):
+        producer.close()
+
+
+def test_flush(producer: Producer) -> None:
+    survives(fails(NotAcknowledgedError, lambda: producer.flush(BRIEFLY_S)))
+
+
+@pytest.mark.parametrize("publish", [Producer.publish, lambda to, value: to.publish_many([value])])
+def test_publish(producer: Producer, publish: Callable[[Producer, bytes], int]) -> None:
+    survives(fails(BackPressureError, lambda: publish(producer, b"no room")))
+    assert producer.next_offset == 1
+
+
+def test_poll(lone_tower: Tower) -> None:
+    with Consumer(tower=lone_tower.tower) as consumer:
+        survives(lambda: consumer.poll(BRIEFLY_S))
+        survives(lambda: consumer.subscribe("t"))
+        assert consumer.subscription == ["t"]
+
+
+def test_asking_stores(lone_tower: Tower) -> None:
+    with Reader(tower=lone_tower.tower) as reader:
+        survives(fails(NoStoreError, lambda: reader.partitions(["t"], timeout_s=BRIEFLY_S)))
+
+
+def test_waiting_for_a_thread() -> None:
+    going = threading.Event()
+
+    def run() -> None:
+        going.wait(PATIENCE_S)
+
+    thread = NodeThread("test", run)
+    thread.start()
+    survives(lambda: thread.join(BRIEFLY_S))
+    assert not thread.join(0)
+    going.set()
+    assert thread.join(PATIENCE_S)
+
+
+class Waiters:
+    """Threads that wait for one change."""
+
+    def __init__(self, condition: InterruptibleCondition) -> None:
+        self.changed = False
+        self.answers: list[bool] = []
+        self._threads = [threading.Thread(target=self._wait, args=[condition]) for _ in range(3)]
+        for thread in self._threads:
+            thread.start()
+
+    def join(self) -> None:
+        for thread in self._threads:
+            thread.join(PATIENCE_S)
+
+    def _wait(self, condition: InterruptibleCondition) -> None:
+        self.answers.append(condition.wait_until(lambda: self.changed, PATIENCE_S))
+
+
+def test_a_condition_wakes_all_waiting_threads() -> None:
+    condition = InterruptibleCondition()
+    waiters = Waiters(condition)
+    condition.notify()
+    waiters.changed = True
+    condition.notify()
+    waiters.join()
+    assert waiters.answers == [True] * 3
+
+
+def test_notifying() -> None:
+    condition = InterruptibleCondition()
+    waiters = Waiters(condition)
+    moment = 0
+    while interrupted_at(moment, condition.notify):
+        moment += 1
+    waiters.changed = True
+    condition.notify()
+    waiters.join()
+    assert waiters.answers == [True] * 3
+
+
+def test_no_condition_keeps_a_thread_that_has_waited() -> None:
+    condition = InterruptibleCondition()
+    assert not condition.wait_until(lambda: False, BRIEFLY_S)
+    survives(lambda: condition.wait_until(lambda: False, BRIEFLY_S))
+    assert condition._waiting == set()  # one left behind would be notified for ever
+
+
+def test_a_wait_returns_what_was_found_or_raises() -> None:
+    condition = InterruptibleCondition()
+    assert condition.wait_until(lambda: "found", 0) == "found"
+    assert condition.wait_until(list, 0) == []
+
+    def fail() -> None:
+        raise Interrupted
+
+    with pytest.raises(Interrupted):
+        condition.wait_until(fail, None)
+    assert condition._waiting == set()
+
+
+def test_a_wait_ends_with_the_loop(lone_tower: Tower, monkeypatch: pytest.MonkeyPatch) -> None:
+    with Reader(tower=lone_tower.tower) as reader:
+
+        def ask() -> None:
+            reader.partitions(timeout_s=PATIENCE_S)
+
+        def fail(now: float) -> None:
+            raise OSError("broken")
+
+        with ThreadPoolExecutor(1) as threads:
+            asking = threads.submit(ask)
+            monkeypatch.setattr(reader._role, "on_tick", fail)
+            with pytest.raises(NodeFailedError, match="the reader has failed: OSError: broken"):
+                asking.result(PATIENCE_S)

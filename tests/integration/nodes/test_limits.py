@@ -1,0 +1,166 @@
+"""Disks that are full or broken, and applications that do not read: errors, and bounds."""
+
+from __future__ import annotations
+
+import logging
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from dafka_core import (
+    Consumer,
+    FetchTimeoutError,
+    NotAcknowledgedError,
+    Producer,
+    Reader,
+    Store,
+    StoreError,
+)
+from dafka_core.records import TopicPartition
+from dafka_core.storage import Log
+from tests.integration.nodes.content import values
+from tests.integration.nodes.peers import PATIENCE_S, wait_until
+
+FILE_LIMIT_BYTES = 4 << 20
+
+LIMITED_STORE = f"""
+import resource, runpy, sys
+resource.setrlimit(resource.RLIMIT_FSIZE, ({FILE_LIMIT_BYTES}, {FILE_LIMIT_BYTES}))
+sys.argv[0] = "dafka"
+runpy.run_module("dafka_core.cli", run_name="__main__")
+"""
+"""A file that must not grow is what a full disk looks like to a store."""
+
+
+def test_a_full_disk_ends_the_store_and_nothing_is_acknowledged_that_is_not_stored(
+    tower: str, produce: Callable[..., Producer], tmp_path: Path
+) -> None:
+    producer = produce("t")
+    command = [sys.executable, "-c", LIMITED_STORE, "store", "--dir", str(tmp_path)]
+    process = subprocess.Popen([*command, "--tower", tower], stderr=subprocess.PIPE, text=True)
+    try:
+        # Random octets, which no compression makes smaller.
+        published = [b"%08d" % n + os.urandom(2_000) for n in range(4)]
+        published *= 1_500
+        for first in range(0, len(published), 100):
+            producer.publish_many(published[first : first + 100])
+        _, said = process.communicate(timeout=PATIENCE_S)
+    finally:
+        process.kill()
+        process.wait()
+    assert process.returncode == 1
+    last = said.splitlines()[-1]
+    assert last.startswith(f"dafka: store at {tmp_path}: the disk is full or fails")
+    with pytest.raises(NotAcknowledgedError) as missing:
+        producer.flush(0.05)
+    with Log(tmp_path) as log:
+        acknowledged = len(published) - missing.value.count
+        assert acknowledged <= log.end(TopicPartition("t", producer.address)) < len(published)
+    # With room again the store goes on where it was.
+    with Store(tmp_path, tower=tower) as store:
+        producer.flush(PATIENCE_S)
+        batches = store.log.read(TopicPartition("t", producer.address), 0, len(published))
+        assert [v for batch in batches for v in batch.values] == published
+
+
+def test_a_disk_that_fails_ends_a_store_in_the_application(
+    store: Store, produce: Callable[..., Producer], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(batches: object) -> None:
+        raise StoreError(store.log.directory, "the disk is full")
+
+    monkeypatch.setattr(store.log, "write", refuse)
+    producer = produce("t")
+    producer.publish(b"0")
+    with pytest.raises(StoreError, match="the disk is full"):
+        store.wait(PATIENCE_S)
+    with pytest.raises(NotAcknowledgedError):
+        producer.flush(0.05)
+
+
+@pytest.mark.parametrize("damage", ["garbage", "header", "foreign"])
+def test_a_file_that_is_none_of_ours_is_refused(tower: str, tmp_path: Path, damage: str) -> None:
+    data = tmp_path / "data.mdb"
+    if damage == "foreign":
+        data.write_bytes(b"SQLite format 3\0" * 1_000)
+    else:
+        Store(tmp_path, tower=tower).close()
+        whole = data.read_bytes()
+        data.write_bytes(b"\xff" * len(whole) if damage == "garbage" else bytes(8_192) + whole)
+    with pytest.raises(StoreError, match=str(tmp_path)) as refused:
+        Store(tmp_path, tower=tower)
+    assert refused.value.directory == str(tmp_path)
+
+
+def test_a_damaged_block_is_named_and_never_served(
+    tower: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    with Store(tmp_path, tower=tower):
+        with Producer("bad", tower=tower) as bad:
+            bad.publish_many([b"<needle>"] * 1_000)
+        with Producer("good", tower=tower) as good:
+            good.publish_many(values(1_000))
+    data = tmp_path / "data.mdb"
+    whole = data.read_bytes()
+    assert b"<needle>" in whole
+    data.write_bytes(whole.replace(b"<needle>", b"<NEEDLE>"))
+    with (
+        caplog.at_level(logging.ERROR, "dafka.store"),
+        Store(tmp_path, tower=tower),
+        Reader(tower=tower) as reader,
+    ):
+        with pytest.raises(FetchTimeoutError):
+            list(reader.read(TopicPartition("bad", bad.address), 0, 1_000, timeout_s=0.5))
+        batches = reader.read(TopicPartition("good", good.address), 0, 1_000, timeout_s=PATIENCE_S)
+        assert [value for batch in batches for value in batch.values] == values(1_000)
+    assert f"topic 'bad', partition {bad.address}" in caplog.text
+    assert "damaged" in caplog.text
+
+
+def test_an_application_that_does_not_read_costs_bounded_memory(
+    tower: str, store: Store, produce: Callable[..., Producer]
+) -> None:
+    consumer = Consumer(tower=tower, max_queued_records=10_000, max_queued_bytes=1 << 20)
+    consumer.subscribe("t")
+    producer = produce("t")
+    most_records = 0
+    for first in range(0, 200_000, 1_000):
+        producer.publish_many(values(1_000, first))
+        if first % 20_000 == 0:
+            producer.flush(PATIENCE_S)
+            most_records = max(most_records, consumer._queued_records)
+    producer.flush(PATIENCE_S)
+    tp = TopicPartition("t", producer.address)
+    wait_until(lambda: consumer.positions().get(tp, (0, 0))[1] == 200_000)
+    # One go of the loop may pass the limit, by what has come since the last one; here that is
+    # less than what is published between two looks.
+    assert max(most_records, consumer._queued_records) <= 10_000 + 20_000
+    assert consumer._role.reorder_budget.records == 0
+    before = time.monotonic()
+    consumer.close()
+    assert time.monotonic() - before < 5
+
+
+def test_a_slow_application_gets_everything_in_the_end(
+    tower: str, store: Store, produce: Callable[..., Producer]
+) -> None:
+    with Consumer(tower=tower, max_queued_records=5_000) as consumer:
+        consumer.subscribe("t")
+        producer = produce("t")
+        producer.publish_many(values(100_000))
+        producer.flush(PATIENCE_S)
+        found: list[bytes] = []
+        begun = time.monotonic()
+        for batch in consumer.batches(PATIENCE_S):
+            assert batch.offset == len(found)
+            found.extend(batch.values)
+            if len(found) == 100_000:
+                break
+        assert found == values(100_000)
+        # What there was no room for is asked for when there is room, not a second later.
+        assert time.monotonic() - begun < 15

@@ -1,0 +1,275 @@
+"""The reader: what stores hold, and any part of it."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from dafka_core import (
+    ClosedError,
+    ConfigError,
+    DataLossError,
+    FetchTimeoutError,
+    NoStoreError,
+    PartitionInfo,
+    Producer,
+    Reader,
+    RecordBatch,
+    Store,
+)
+from dafka_core.protocol.codec import subscription
+from dafka_core.protocol.messages import ConsumerHello, DirectHead, GetHeads, StoreHello
+from dafka_core.records import TopicPartition
+from tests.integration.nodes.content import values
+from tests.integration.nodes.peers import PATIENCE_S, RawPeer, new_address, wait_until
+
+COUNT = 30_000
+
+Read = Callable[..., Reader]
+
+
+@pytest.fixture
+def tp(tower: str, store: Store) -> TopicPartition:
+    """The partition of a producer that is gone: ``COUNT`` numbers under topic t."""
+    with Producer("t", tower=tower) as producer:
+        producer.publish_many(values(COUNT))
+    return TopicPartition("t", producer.address)
+
+
+def joined(batches: Iterator[RecordBatch], start: int) -> list[bytes]:
+    """The records of batches that follow each other."""
+    found: list[bytes] = []
+    for batch in batches:
+        assert batch.offset == start + len(found)
+        found.extend(batch.values)
+    return found
+
+
+@pytest.mark.parametrize(
+    ("start", "end"), [(0, COUNT), (0, 1), (COUNT - 1, COUNT), (12_345, 23_456), (5, 5), (9, 3)]
+)
+def test_any_range_is_complete_and_no_more(
+    read: Read, tp: TopicPartition, start: int, end: int
+) -> None:
+    found = joined(read().read(tp, start, end, timeout_s=PATIENCE_S), start)
+    assert found == values(max(0, end - start), start)
+
+
+def test_what_stores_hold(read: Read, tower: str, tp: TopicPartition, store: Store) -> None:
+    with Producer("other", tower=tower) as other:
+        other.publish_many(values(7))
+    reader = read()
+    held = [PartitionInfo(*tp, 0, COUNT), PartitionInfo("other", other.address, 0, 7)]
+    assert reader.partitions(timeout_s=PATIENCE_S) == sorted(held)
+    assert reader.partitions(["t"], timeout_s=PATIENCE_S) == held[:1]
+    assert reader.partitions({"other", "none"}, timeout_s=PATIENCE_S) == held[1:]
+    assert reader.partitions(["none"], timeout_s=PATIENCE_S) == []
+    assert reader.partitions([], timeout_s=PATIENCE_S) == []
+    assert reader.stores() == [store.address]
+    store.log.trim(tp, 100)
+    assert reader.partitions(["t"], timeout_s=PATIENCE_S)[0].earliest == 100
+
+
+def test_the_furthest_of_several_stores_counts(
+    read: Read, tower: str, tp: TopicPartition, tmp_path: Path
+) -> None:
+    with Store(tmp_path / "late", tower=tower) as late:
+        reader = read()
+        wait_until(lambda: len(reader.stores()) == 2)
+        assert reader.partitions(["t"], timeout_s=PATIENCE_S)[0].end == COUNT
+        assert late.address in reader.stores()
+
+
+def test_when_records_were_written(
+    read: Read, tower: str, store: Store, tp: TopicPartition
+) -> None:
+    before_us = time.time_ns() // 1000
+    with Producer("t", tower=tower) as producer:
+        producer.publish_many(values(5))
+        producer.flush(PATIENCE_S)
+        producer.publish_many(values(5))
+    after_us = time.time_ns() // 1000
+    reader = read()
+    written = TopicPartition("t", producer.address)
+    times = reader.times(written, 0, 10, timeout_s=PATIENCE_S)
+    assert times == store.log.times(written, 0, 10)
+    assert times[0][0] == 0
+    assert before_us <= times[0][1] <= times[-1][1] <= after_us
+    assert reader.times(written, 7, 9, timeout_s=PATIENCE_S)[0][0] == 7
+    assert reader.times(TopicPartition("t", new_address()), 0, 10, timeout_s=PATIENCE_S) == []
+
+
+def test_threads_may_share_one(read: Read, tp: TopicPartition) -> None:
+    reader = read()
+    results: dict[int, bool] = {}
+
+    def work(number: int) -> None:
+        for start in range(number, 6_000, 1_500):
+            batches = reader.read(tp, start, start + 3_000, timeout_s=PATIENCE_S)
+            results[start] = joined(batches, start) == values(3_000, start)
+            assert reader.partitions(["t"], timeout_s=PATIENCE_S)[0].end == COUNT
+
+    threads = [threading.Thread(target=work, args=(number,)) for number in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert len(results) == 16
+    assert all(results.values())
+
+
+def test_a_slow_application_bounds_what_waits(
+    read: Read, tp: TopicPartition, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    reader = read(max_queued_bytes=1_000)
+    batches = reader.read(tp, 0, COUNT, timeout_s=PATIENCE_S)
+    first = next(batches)
+    [reading] = reader._reads
+    wait_until(lambda: not reading.range.room)
+    # What had been asked for by then still comes; nothing more is asked for.
+    assert reading.range.fetcher.next_offset < COUNT
+    assert first.offset == 0
+    assert [*first.values, *joined(batches, first.end)] == values(COUNT)
+
+
+def test_a_range_given_up_is_forgotten(read: Read, tp: TopicPartition) -> None:
+    reader = read()
+    batches = reader.read(tp, 0, COUNT, timeout_s=PATIENCE_S)
+    next(batches)
+    assert reader._reads
+    batches.close()  # type: ignore[attr-defined]
+    wait_until(lambda: not reader._reads and not reader._role.reads)
+
+
+def test_a_closed_reader_says_so(read: Read, tp: TopicPartition) -> None:
+    reader = read()
+    batches = reader.read(tp, 0, COUNT + 1, timeout_s=PATIENCE_S)
+    next(batches)
+    reader.close()
+    reader.close()
+    with pytest.raises(ClosedError, match="the reader is closed"):
+        list(batches)
+    with pytest.raises(ClosedError):
+        reader.partitions(timeout_s=1)
+
+
+def test_a_partition_nobody_has_is_a_loss(read: Read, tp: TopicPartition) -> None:
+    reader, unknown = read(), new_address()
+    reader.partitions(timeout_s=PATIENCE_S)
+    with pytest.raises(DataLossError, match="no store has the partition") as lost:
+        list(reader.read(TopicPartition("t", unknown), 0, 10, timeout_s=0.2))
+    assert (lost.value.partition, lost.value.wanted, lost.value.available) == (unknown, 0, None)
+
+
+def test_records_beyond_the_end_are_a_loss(read: Read, tp: TopicPartition) -> None:
+    reader = read()
+    batches = reader.read(tp, COUNT - 2, COUNT + 5, timeout_s=0.5)
+    with pytest.raises(DataLossError, match=f"ends at {COUNT} in every store") as lost:
+        joined(batches, COUNT - 2)
+    assert lost.value.wanted == COUNT
+
+
+def test_trimmed_records_are_a_loss(read: Read, tp: TopicPartition, store: Store) -> None:
+    store.log.trim(tp, 1_000)
+    reader = read()
+    with pytest.raises(DataLossError, match="have been trimmed") as lost:
+        list(reader.read(tp, 999, 2_000, timeout_s=0.5))
+    assert (lost.value.wanted, lost.value.available) == (999, 1_000)
+    assert joined(reader.read(tp, 1_000, 1_010, timeout_s=PATIENCE_S), 1_000)
+
+
+def test_no_store_is_an_error(read: Read, tower: str) -> None:
+    reader, tp = read(), TopicPartition("t", "P")
+    assert reader.stores() == []
+    for ask in (
+        lambda: reader.partitions(timeout_s=0.1),
+        lambda: reader.times(tp, 0, 1, timeout_s=0.1),
+        lambda: list(reader.read(tp, 0, 1, timeout_s=0.1)),
+    ):
+        with pytest.raises(NoStoreError, match="start one with 'dafka store") as unknown:
+            ask()
+        assert unknown.value.towers == (tower,)
+
+
+def test_a_store_that_promises_and_does_not_send_is_a_timeout(
+    read: Read, raw: Callable[..., RawPeer]
+) -> None:
+    # A C store: it says hello, and how far the partition goes, and sends nothing.
+    reader, tp = read(), TopicPartition("t", new_address())
+    peer = raw(subscription(GetHeads))
+    peer.subscribe(subscription(ConsumerHello, peer.address))
+    peer.wait_until_subscribed(subscription(StoreHello, reader.address))
+    ended = threading.Event()
+
+    def answer() -> None:
+        answered = 0
+        while not ended.wait(0.02):
+            peer.send(StoreHello(reader.address, peer.address))
+            for _ in peer.messages(GetHeads)[answered:]:
+                peer.send(DirectHead(reader.address, *tp, 99))
+                answered += 1
+
+    thread = threading.Thread(target=answer)
+    thread.start()
+    try:
+        with pytest.raises(FetchTimeoutError, match="no progress for 2 s") as late:
+            list(reader.read(tp, 0, 100, timeout_s=2))
+    finally:
+        ended.set()
+        thread.join()
+    assert (late.value.offset, late.value.end) == (0, 100)
+
+
+@pytest.mark.parametrize(
+    ("option", "value"),
+    [
+        ("topic", ""),
+        ("topic", "x" * 256),
+        ("partition", ""),
+        ("start", -1),
+        ("start", 2**63),
+        ("end", 2**63),
+    ],
+)
+def test_what_cannot_be_asked_is_refused_and_the_reader_lives(
+    read: Read, tp: TopicPartition, option: str, value: Any
+) -> None:
+    reader = read()
+    asked: dict[str, Any] = {**tp._asdict(), "start": 0, "end": 1} | {option: value}
+    wrong = TopicPartition(asked.pop("topic"), asked.pop("partition"))
+    for ask in (reader.read, reader.times):
+        with pytest.raises(ConfigError) as refused:
+            list(ask(wrong, **asked, timeout_s=1))
+        assert refused.value.option == option
+    with pytest.raises(ConfigError):
+        reader.partitions(["ok", ""], timeout_s=1)
+    assert len(joined(reader.read(tp, 0, 5, timeout_s=PATIENCE_S), 0)) == 5
+
+
+def test_the_first_answer_does_not_wait_for_a_second_question(
+    tower: str, tp: TopicPartition, open_nodes: ExitStack
+) -> None:
+    # What a new reader asks may reach a store before the store can answer; the store's greeting
+    # then has it ask again, long before the first second of silence is over.
+    took_s = []
+    for _ in range(10):
+        with Reader(tower=tower) as reader:
+            begun = time.monotonic()
+            joined(reader.read(tp, 0, 1_000, timeout_s=PATIENCE_S), 0)
+            took_s.append(time.monotonic() - begun)
+    assert sorted(took_s)[len(took_s) // 2] < 0.5
+
+
+def test_no_wake_is_lost(read: Read, tp: TopicPartition) -> None:
+    # A wake that is lost waits for the next beacon: 300 calls took five minutes then.
+    reader = read()
+    begun = time.monotonic()
+    for start in range(300):
+        joined(reader.read(tp, start, start + 10, timeout_s=PATIENCE_S), start)
+    assert time.monotonic() - begun < 30

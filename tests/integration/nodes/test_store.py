@@ -1,0 +1,218 @@
+"""The store: what it keeps, what it says, and whom it learns from."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import ExitStack
+from functools import partial
+from pathlib import Path
+
+import pytest
+
+from dafka_core import Producer, Store, StoreError
+from dafka_core.protocol.codec import subscription
+from dafka_core.protocol.messages import (
+    Ack,
+    ConsumerHello,
+    DirectHead,
+    DirectRecord,
+    Fetch,
+    GetHeads,
+    Head,
+    RecordMessage,
+    StoreHello,
+)
+from tests.integration.nodes.content import holds, stored, values
+from tests.integration.nodes.peers import PATIENCE_S, RawPeer, new_address, wait_until
+
+Raw = Callable[..., RawPeer]
+
+
+@pytest.fixture
+def peer(raw: Raw, store: Store) -> RawPeer:
+    """A C producer and consumer in one, which the store hears and which hears the store."""
+    met = raw(subscription(Fetch))
+    kinds = (Ack, DirectHead, DirectRecord, StoreHello)
+    for kind in kinds:
+        met.subscribe(subscription(kind, met.address))
+    met.wait_until_subscribed(subscription(ConsumerHello, store.address))
+    met.wait_for(StoreHello)
+    return met
+
+
+def test_records_are_acknowledged_in_order_and_kept(store: Store, peer: RawPeer) -> None:
+    for sequence, value in enumerate(values(100)):
+        peer.send(RecordMessage("t", peer.address, sequence, value))
+    wait_until(lambda: Ack(peer.address, "t", 99) in peer.messages(Ack))
+    assert stored(store, "t", peer.address) == values(100)
+    sequences = [ack.sequence for ack in peer.messages(Ack)]
+    assert sequences == sorted(sequences)
+
+
+@pytest.mark.parametrize("reminder", ["duplicate", "head"])
+def test_it_acknowledges_again_when_reminded(store: Store, peer: RawPeer, reminder: str) -> None:
+    for sequence, value in enumerate(values(3)):
+        peer.send(RecordMessage("t", peer.address, sequence, value))
+    wait_until(lambda: Ack(peer.address, "t", 2) in peer.messages(Ack))
+    peer.forget_heard()
+    if reminder == "duplicate":
+        peer.send(RecordMessage("t", peer.address, 1, b"1"))
+    else:
+        peer.send(Head("t", peer.address, 2))
+    assert peer.wait_for(Ack)[0] == Ack(peer.address, "t", 2)
+    assert stored(store, "t", peer.address) == values(3)
+
+
+def test_gaps_are_asked_for_and_nothing_behind_them_is_acknowledged(
+    store: Store, peer: RawPeer
+) -> None:
+    peer.send(RecordMessage("t", peer.address, 0, b"0"))
+    peer.send(RecordMessage("t", peer.address, 3, b"3"))
+    [fetch] = peer.wait_for(Fetch)[:1]
+    assert (fetch.partition, fetch.requestor, fetch.topic) == (peer.address, store.address, "t")
+    assert (fetch.sequence, fetch.end) == (1, 3)
+    assert peer.messages(Ack) in ([], [Ack(peer.address, "t", 0)])
+    for sequence in (1, 2):
+        peer.send(DirectRecord(store.address, "t", peer.address, sequence, b"%d" % sequence))
+    wait_until(lambda: Ack(peer.address, "t", 3) in peer.messages(Ack))
+    assert stored(store, "t", peer.address) == values(4)
+
+
+def test_records_sent_to_others_are_not_taken(store: Store, peer: RawPeer) -> None:
+    peer.send(DirectRecord(store.address + "0", "t", peer.address, 0, b"for another"))
+    peer.send(RecordMessage("t", peer.address, 0, b"0"))
+    peer.wait_for(Ack)
+    assert stored(store, "t", peer.address) == [b"0"]
+
+
+def test_it_answers_get_heads_hello_and_fetch(tower: str, store: Store, peer: RawPeer) -> None:
+    # Their producers are gone when the store is asked: they would answer, too.
+    with Producer("a", tower=tower) as a, Producer("b", tower=tower) as b:
+        a.publish_many(values(10))
+        b.publish_many(values(10))
+    head_a = DirectHead(peer.address, "a", a.address, 9)
+    head_b = DirectHead(peer.address, "b", b.address, 9)
+    peer.send(GetHeads("a", peer.address))
+    assert peer.wait_for(DirectHead) == [head_a]
+    peer.send(GetHeads("", peer.address))  # as C stores ask: for all topics
+    assert peer.wait_for(DirectHead, 3)[1:] == [head_a, head_b]
+    peer.forget_heard()
+    peer.send(ConsumerHello(store.address, peer.address, ("b", "unknown")))
+    assert peer.wait_for(DirectHead) == [head_b]
+    for sequence, count, numbers in ((3, 4, range(3, 7)), (8, 100_000, (8, 9)), (0, 1, (0,))):
+        peer.forget_heard()
+        peer.send(Fetch(a.address, peer.address, "a", sequence, count))
+        expected = [DirectRecord(peer.address, "a", a.address, n, b"%d" % n) for n in numbers]
+        assert peer.wait_for(DirectRecord, len(expected)) == expected
+
+
+def test_a_long_fetch_is_answered_in_turns_with_others(
+    store: Store, peer: RawPeer, produce: Callable[..., Producer]
+) -> None:
+    producer = produce("t")
+    producer.publish_many(values(50_000))
+    producer.flush(PATIENCE_S)
+    peer.send(Fetch(producer.address, peer.address, "t", 0, 100_000))
+    peer.send(GetHeads("t", peer.address))
+    records = peer.wait_for(DirectRecord, 50_000)
+    assert [record.value for record in records] == values(50_000)
+    kinds = [frames[0][:1] for frames in peer.heard]
+    assert kinds.index(b"E") < len(kinds) - 1
+
+
+def test_what_is_stored_is_there_after_a_restart(tower: str, tmp_path: Path) -> None:
+    with Store(tmp_path, tower=tower) as first, Producer("t", tower=tower) as producer:
+        producer.publish_many(values(1_000))
+        producer.flush(PATIENCE_S)
+        address = first.address
+    with Store(tmp_path, tower=tower) as again:
+        assert stored(again, "t", producer.address) == values(1_000)
+        # A producer that waits for two stores must not take one that came back for another.
+        assert again.address == address
+
+
+def test_a_directory_is_one_stores(store: Store, tower: str, tmp_path: Path) -> None:
+    with pytest.raises(StoreError, match="has it open for writing"):
+        Store(store.log.directory, tower=tower)
+    with Store(tmp_path / "another", tower=tower) as other:
+        assert other.address != store.address
+
+
+def test_a_broken_address_file_is_named(tower: str, tmp_path: Path) -> None:
+    (tmp_path / "address").write_text("no uuid")
+    with pytest.raises(StoreError, match="file address"):
+        Store(tmp_path, tower=tower)
+    (tmp_path / "address").unlink()
+    with Store(tmp_path, tower=tower):
+        pass
+
+
+def test_a_second_store_learns_everything_from_the_first(
+    tower: str, store: Store, tmp_path: Path
+) -> None:
+    addresses = []
+    for topic in ("a", "b"):
+        with Producer(topic, tower=tower) as producer:
+            producer.publish_many(values(5_000))
+        addresses.append(producer.address)
+    # The producers are gone: it is from the first store that the second one has it all.
+    with Store(tmp_path / "second", tower=tower) as second:
+        wait_until(partial(holds, second, [5_000, 5_000]))
+        for topic, address in zip(("a", "b"), addresses, strict=True):
+            assert stored(second, topic, address) == values(5_000)
+
+
+def test_two_stores_teach_each_other(tower: str, tmp_path: Path) -> None:
+    addresses = []
+    for name in ("one", "two"):
+        with Store(tmp_path / name, tower=tower), Producer("t", tower=tower) as producer:
+            producer.publish_many([name.encode()] * 10)
+        addresses.append(producer.address)
+    with ExitStack() as stack:
+        stores = [stack.enter_context(Store(tmp_path / n, tower=tower)) for n in ("one", "two")]
+        for each in stores:
+            wait_until(partial(holds, each, [10, 10]))
+            assert stored(each, "t", addresses[0]) == [b"one"] * 10
+            assert stored(each, "t", addresses[1]) == [b"two"] * 10
+
+
+def test_it_stops_and_says_so(tower: str, tmp_path: Path) -> None:
+    running = Store(tmp_path, tower=tower)
+    assert not running.wait(0)
+    running.close()
+    running.close()
+    assert running.wait(0)
+
+
+def test_many_partitions_are_followed_at_once(store: Store, peer: RawPeer) -> None:
+    partitions = [new_address() for _ in range(300)]
+    for partition in partitions:
+        peer.send(RecordMessage("t", partition, 0, partition.encode()))
+    wait_until(lambda: len(store.log.partitions("t")) == 300)
+    assert all(stored(store, "t", p) == [p.encode()] for p in partitions)
+
+
+def test_a_c_store_that_comes_late_hears_of_heads(
+    store: Store, produce: Callable[..., Producer], raw: Raw
+) -> None:
+    """It asks no node: it waits for a HEAD, and the producers that would publish one are gone."""
+    with produce("t") as producer:
+        producer.publish_many(values(100))
+        producer.flush(PATIENCE_S)
+    late = raw(subscription(Head))
+    assert late.wait_for(Head)[0] == Head("t", producer.address, 99)
+
+
+def test_who_fetches_a_block_hears_that_the_partition_goes_on(store: Store, peer: RawPeer) -> None:
+    """C nodes ask for no more than 100,000 records before they hear of a head again."""
+    for sequence, value in enumerate(values(100)):
+        peer.send(RecordMessage("t", peer.address, sequence, value))
+    wait_until(lambda: Ack(peer.address, "t", 99) in peer.messages(Ack))
+    peer.forget_heard()
+    peer.send(Fetch(peer.address, peer.address, "t", 0, 10))
+    assert peer.wait_for(DirectHead) == [DirectHead(peer.address, "t", peer.address, 99)]
+    assert [record.sequence for record in peer.messages(DirectRecord)] == list(range(10))
+    peer.forget_heard()
+    peer.send(Fetch(peer.address, peer.address, "t", 10, 90))
+    peer.wait_for(DirectRecord, 90)
+    assert peer.messages(DirectHead) == []  # that was all

@@ -1,0 +1,96 @@
+"""Writers of the tests in processes of their own, and what they write."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import subprocess
+import sys
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+from dafka_core.records import RecordBatch, TopicPartition
+from dafka_core.storage import Log, Snapshot
+from tests.integration.storage import appender
+
+TP = appender.TP
+P = TP.partition
+ROOT = Path(__file__).parents[3]
+
+
+@contextlib.contextmanager
+def child(directory: Path, seed: int) -> Iterator[subprocess.Popen[str]]:
+    """A process that appends to the log; killed when the test is through with it."""
+    command = [sys.executable, "-m", appender.__name__, str(directory), str(seed)]
+    with started(command) as process:
+        yield process
+
+
+@contextlib.contextmanager
+def started(command: list[str]) -> Iterator[subprocess.Popen[str]]:
+    """A process of the tests; killed when the test is through with it."""
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    with subprocess.Popen(
+        command,
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+        cwd=ROOT,
+        env=environment,
+    ) as process:
+        try:
+            yield process
+        finally:
+            process.kill()
+
+
+class Told(NamedTuple):
+    """What an appender says after an append: the partition's end, how many merges there were."""
+
+    end: int
+    merged: int
+
+
+def told(process: subprocess.Popen[str]) -> Told:
+    """What the appender says next."""
+    assert process.stdout is not None
+    return Told(*map(int, process.stdout.readline().split()))
+
+
+def killed(process: subprocess.Popen[str]) -> list[Told]:
+    """What the appender has said until it was killed."""
+    process.kill()
+    assert process.stdout is not None
+    return [Told(*map(int, line.split())) for line in process.stdout if line.endswith("\n")]
+
+
+def values_of(store: Log, tp: TopicPartition = TP) -> list[bytes]:
+    """All values that are held."""
+    info = store.info(tp)
+    assert info is not None
+    values: list[bytes] = []
+    while info.earliest + len(values) < info.end:
+        for batch in store.read(tp, info.earliest + len(values), info.end):
+            assert batch.offset == info.earliest + len(values)
+            values += batch.values
+    return values
+
+
+def check_batches(batches: Iterable[RecordBatch], start: int, end: int) -> None:
+    """Asserts that these are the appender's records from ``start`` to ``end``."""
+    offset = start
+    for batch in batches:
+        assert batch.offset == offset
+        expected = [appender.value(n) for n in range(offset, batch.end)]
+        assert batch.values.to_arrow().to_pylist() == expected
+        offset = batch.end
+    assert offset == end
+
+
+def check_snapshot(snapshot: Snapshot) -> int:
+    """Asserts that all a snapshot holds is the appender's; how many records."""
+    info = snapshot.info(TP)
+    assert info is not None
+    check_batches(snapshot.read(TP, info.earliest, info.end), info.earliest, info.end)
+    return info.end - info.earliest

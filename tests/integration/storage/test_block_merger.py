@@ -1,0 +1,317 @@
+"""Merging: fewer blocks, the same records, at every moment."""
+
+from __future__ import annotations
+
+import random
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+
+from dafka_core.errors import ClosedError, StoreError
+from dafka_core.records import RecordBatch, TopicPartition
+from dafka_core.storage import Log, block_builder, block_cache, block_merger, block_writer
+from tests.integration.storage import appender
+from tests.integration.storage.processes import (
+    TP,
+    P,
+    check_batches,
+    check_snapshot,
+    child,
+    started,
+    told,
+    values_of,
+)
+
+
+@pytest.fixture
+def store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Log]:
+    """A log whose full blocks have 1000 records."""
+    monkeypatch.setattr(block_builder, "MAX_BLOCK_RECORDS", 1000)
+    monkeypatch.setattr(block_writer, "SMALL_BLOCK_BYTES", 1)
+    with Log(tmp_path / "store") as opened:
+        yield opened
+
+
+def put(store: Log, *counts: int, topic: str = "t") -> None:
+    """An append for each count, each of which makes a block."""
+    for count in counts:
+        tp = TopicPartition(topic, P)
+        end = store.end(tp)
+        values = [appender.value(offset) for offset in range(end, end + count)]
+        store.append([RecordBatch.of(tp, end, values)])
+
+
+def merged(store: Log) -> int:
+    """Merges all there is; in how many steps."""
+    steps = 0
+    while store.merge_step():
+        steps += 1
+    return steps
+
+
+def counts(store: Log, topic: str = "t") -> list[int]:
+    """The records of each block."""
+    tp = TopicPartition(topic, P)
+    with store.snapshot() as snapshot:
+        info = snapshot.info(tp)
+        assert info is not None
+        batches = list(snapshot.read(tp, 0, info.end))
+        check_batches(batches, info.earliest, info.end)
+        return [batch.count for batch in batches]
+
+
+def test_small_blocks_become_one(store: Log) -> None:
+    put(store, *[1] * 7)
+    merged(store)
+    assert counts(store) == [1] * 7
+    put(store, 1)
+    merged(store)
+    assert counts(store) == [8]
+    put(store, *[8] * 7)
+    merged(store)
+    assert counts(store) == [64]
+    put(store, 500)
+    assert merged(store) == 0
+    assert counts(store) == [64, 500]
+    put(store, 1, 2)
+    put(store, 700, 5)
+    assert merged(store) == 1
+    assert counts(store) == [64, 500, 3, 700, 5]
+
+
+def test_times_are_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(block_writer, "SMALL_BLOCK_BYTES", 1)
+    now_us = iter(range(1000, 2000))
+    with Log(tmp_path, clock_us=lambda: next(now_us) // 2) as store:
+        put(store, *range(1, 20))
+        times = store.times(TP, 0, 999)
+        assert len(times) == 10
+        assert merged(store) > 0
+        assert len(counts(store)) < 19
+        assert store.times(TP, 0, 999) == times
+        for offset, time_us in times:
+            assert store.offset_for_time(TP, time_us) == offset
+
+
+def test_blocks_from_before_the_log_was_opened_are_found(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(block_merger, "SCAN_BLOCKS", 10)
+    monkeypatch.setattr(block_builder, "MAX_BLOCK_RECORDS", 1000)
+    monkeypatch.setattr(block_writer, "SMALL_BLOCK_BYTES", 1)
+    with Log(tmp_path) as store:
+        for topic in ("t", "u", "v"):
+            put(store, *[1] * 25, topic=topic)
+        put(store, 1, topic="w")
+    with Log(tmp_path) as store:
+        put(store, 1, topic="u")
+        assert merged(store) > 8
+        for topic, end in (("t", 25), ("u", 26), ("v", 25)):
+            assert sum(counts(store, topic)) == end
+            assert len(counts(store, topic)) <= 7
+        assert counts(store, "w") == [1]
+        assert merged(store) == 0
+        put(store, *[1] * 8)
+        merged(store)
+        assert len(counts(store)) <= 6
+
+
+def test_a_block_extended_or_trimmed_meanwhile_is_left(
+    store: Log, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    put(store, *[1] * 8)
+    assert merged(store) > 0
+    put(store, *[8] * 7)
+    # The planner knows the last block with 8 records, and does not hear of more.
+    monkeypatch.setattr(block_writer, "SMALL_BLOCK_BYTES", 1 << 20)
+    planner, store._planner = store._planner, store._planner.__class__()
+    put(store, 10)
+    store._planner = planner
+    merged(store)
+    assert counts(store) == [*[8] * 7, 18]
+    monkeypatch.setattr(block_writer, "SMALL_BLOCK_BYTES", 1)
+    put(store, 900)
+    assert merged(store) > 0
+    assert counts(store) == [74, 900]
+    put(store, *[1] * 20)
+    store.trim(TP, 990)
+    merged(store)
+    assert sum(counts(store)) == 4
+
+
+def test_what_changes_between_reading_and_writing_is_left(store: Log) -> None:
+    put(store, *[1] * 8)
+    write = store._env.write
+    swaps: list[bool | None] = []
+
+    def trimmed_first(work):  # type: ignore[no-untyped-def]
+        if not swaps:
+            swaps.append(None)
+            store.trim(TP, 5)
+            swaps.append(write(work))
+            return swaps[-1]
+        return write(work)
+
+    store._env.write = trimmed_first  # type: ignore[method-assign]
+    merged(store)
+    assert swaps == [None, False]
+    assert store.info(TP) == ("t", P, 5, 8)
+    assert counts(store) == [1, 1, 1]
+
+
+def test_damage_is_told_once_and_does_not_spread(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(block_writer, "SMALL_BLOCK_BYTES", 1)
+    with Log(tmp_path) as store:
+        put(store, 400, 400, 400, 400)
+        put(store, *[1] * 8, topic="u")
+    data = (tmp_path / "data.mdb").read_bytes()
+    with (tmp_path / "data.mdb").open("r+b") as file:
+        file.seek(data.index(appender.value(500)))
+        file.write(b"!")
+    monkeypatch.setattr(block_builder, "MAX_BLOCK_RECORDS", 1000)
+    with Log(tmp_path) as store:
+        put(store, 1)
+        assert store.merge_step()
+        with pytest.raises(StoreError, match=f"'t', partition {P}: the block at offset 400 cannot"):
+            merged(store)
+        merged(store)
+        check_batches(store.read(TP, 0, 400), 0, 400)
+        check_batches(store.read(TP, 800, 1601), 800, 1601)
+        with pytest.raises(StoreError, match="the block at offset 400 cannot"):
+            store.read(TP, 0, 1600)
+
+
+def test_only_a_writer_merges(store: Log) -> None:
+    put(store, *[1] * 10)
+    with Log(store.directory, read_only=True) as reader:
+        with pytest.raises(StoreError, match="for reading only"):
+            reader.merge_step()
+        store.close()
+        assert sum(batch.count for batch in reader.read(TP, 0, 10)) == 10
+    with pytest.raises(ClosedError):
+        store.merge_step()
+
+
+def test_cached_blocks_stay_right(store: Log, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(block_cache, "CACHE_BYTES", 1 << 30)
+    chance = random.Random(5)
+    for _ in range(150):
+        put(store, chance.randint(1, 60))
+        info = store.info(TP)
+        assert info is not None
+        for _ in range(3):
+            start = chance.randrange(info.earliest, info.end)
+            end = chance.randint(start + 1, info.end)
+            check_batches(store.read(TP, start, end), start, end)
+        if chance.random() < 0.5:
+            store.merge_step()
+        if chance.random() < 0.1:
+            store.trim(TP, chance.randint(info.earliest, info.end))
+    assert store._cache._size_bytes > 0
+
+
+def test_merging_under_load(store: Log) -> None:
+    """One thread appends, one merges, two read copies, two take snapshots; all is compared."""
+    written = threading.Event()
+    steps = 0
+
+    def merge() -> None:
+        nonlocal steps
+        while not written.is_set():
+            steps += store.merge_step()
+
+    def read() -> int:
+        rounds = 0
+        while not written.is_set() or rounds == 0:
+            info = store.info(TP)
+            assert info is not None
+            start = chance.randrange(info.earliest, info.end)
+            batches = store.read(TP, start, info.end)
+            first, end = (batches[0].offset, batches[-1].end) if batches else (start, start)
+            check_batches(batches, first, end)
+            held = store.info(TP)
+            assert held is not None  # only what has been trimmed meanwhile may be missing
+            assert first == start or first <= held.earliest
+            assert end == info.end or end <= held.earliest
+            rounds += 1
+        return rounds
+
+    def take() -> int:
+        rounds = 0
+        while not written.is_set() or rounds == 0:
+            with store.snapshot() as snapshot:
+                check_snapshot(snapshot)
+            rounds += 1
+        return rounds
+
+    chance = random.Random(6)
+    put(store, 5)
+    with ThreadPoolExecutor(5) as pool:
+        running = [pool.submit(work) for work in (merge, read, read, take, take)]
+        enough, deadline = time.monotonic() + 3, time.monotonic() + 60
+        try:
+            while time.monotonic() < (deadline if steps <= 10 else enough):
+                put(store, chance.choice((1, 5, 20, 400)))
+                if chance.random() < 0.05:
+                    store.trim(TP, max(0, store.end(TP) - 4000))
+        finally:
+            written.set()
+        assert all((found := each.result()) is None or found > 0 for each in running)
+    assert steps > 10
+    merged(store)
+    assert len(values_of(store)) == sum(counts(store)) > 0
+
+
+def test_merged_and_trimmed_space_is_used_again(tmp_path: Path) -> None:
+    """Blocks of all sizes come and go; what is held stays about the same."""
+    chance = random.Random(7)
+    sizes = []
+    end = 0
+    with Log(tmp_path) as store:
+        for _ in range(60):
+            for _ in range(20):
+                count = chance.choice((1, 100, 100, 700, 4000))
+                values = [b"%010d" % offset * 30 for offset in range(end, end + count)]
+                store.append([RecordBatch.of(TP, end, values)])
+                end += count
+                store.merge_step()
+            merged(store)
+            store.trim(TP, max(0, end - 40_000))
+            sizes.append((tmp_path / "data.mdb").stat().st_size)
+        held = store.statistics(TP)
+    assert held is not None
+    assert end > 10 * 40_000
+    assert sizes[-1] == sizes[-20]
+    assert sizes[-1] < 5 * held.size_bytes
+
+
+def test_what_a_killed_reader_held_back_is_freed(tmp_path: Path) -> None:
+    with child(tmp_path, 1) as process:
+        told(process)
+    with Log(tmp_path) as store:
+        put(store, 10)
+        program = (
+            "import sys, os, signal; from dafka_core.storage import Log;"
+            "snapshot = Log(sys.argv[1], read_only=True).snapshot();"
+            "print(len(snapshot.partitions()), 0, flush=True); sys.stdin.read()"
+        )
+        with started([sys.executable, "-c", program, str(tmp_path)]) as reader:
+            assert told(reader).end == 1
+            assert store.check_readers() == 0
+        reader.wait()
+        assert store.check_readers() == 1
+        assert store.check_readers() == 0
+        data = tmp_path / "data.mdb"
+        sizes = []
+        for _ in range(12):
+            put(store, 5000)
+            store.trim(TP, store.end(TP) - 10)
+            sizes.append(data.stat().st_size)
+        assert sizes[-1] == sizes[5]

@@ -1,0 +1,373 @@
+"""Staged records: discarded, left alone by trimming and merging; and rows as they lie on disk."""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import lmdb
+import pytest
+import xxhash
+
+from dafka_core.errors import (
+    ClosedError,
+    FencedError,
+    OffsetConflictError,
+    StoreError,
+    TransactionExistsError,
+)
+from dafka_core.records import (
+    NO_VERSION,
+    RecordBatch,
+    StagedTransaction,
+    TopicPartition,
+    Transaction,
+    TransactionState,
+)
+from dafka_core.storage import (
+    STAGED_HOURS,
+    Commit,
+    Discard,
+    Log,
+    SetTransaction,
+    block_builder,
+)
+from tests.integration.storage.clocks import Clock
+from tests.integration.storage.staged import (
+    TP,
+    A,
+    B,
+    clean,
+    commit,
+    facts,
+    held,
+    large,
+    one,
+    put,
+    stage,
+    told,
+    values,
+)
+
+# -- discarding -----------------------------------------------------------------------------------
+
+
+def test_what_is_staged_is_discarded_by_its_attempt(store: Log) -> None:
+    other = TopicPartition("t", "q")
+    put(store, values(2))
+    seen = told(store)
+    store.write([stage(large(300, "a"), 2), stage([b"b"], 0, A, "q")])
+    assert store.write([Discard(TP, B), Discard(TP, "")]) == [None, None]
+    assert store.transaction_state(TP) == TransactionState(2, 302, A, None)
+    assert store.write([Discard(TP, A), Discard(other, A)]) == [None, None]
+    assert store.transaction_state(TP) == TransactionState(2, 2, "", None)
+    assert store.transaction_state(other) == TransactionState(0, 0, "", None)
+    assert told(store) == seen
+    assert facts(store.write([stage([b"c"], 302)])[0]) == (FencedError, "t", "p", A)
+    put(store, [b"c"])
+    put(store, [b"d"], "q")
+    assert (held(store), held(store, "q")) == ([*values(2), b"c"], [b"d"])
+
+
+def test_discarding_frees_space(store: Log, tmp_path: Path) -> None:
+    for _ in range(30):
+        store.write([stage(large(1000), 0), Discard(TP, A)])
+        store.write([stage(large(1000), 0)])
+        store.write([Discard(TP, A)])
+    assert (tmp_path / "store" / "data.mdb").stat().st_size < 12 << 20
+
+
+def test_what_was_staged_long_ago_is_discarded(tmp_path: Path, clock: Clock) -> None:
+    older_s = STAGED_HOURS * 3600.0
+    gone_on, replica = TopicPartition("t", "q"), TopicPartition("t", "u")
+    with Log(tmp_path, clock_us=clock) as store:
+        assert store.discard_stale(0) == 0
+        put(store, [b"a"])
+        for name in ("p", "q", "r"):
+            store.write([stage([b"x"], store.end(TopicPartition("t", name)), A, name)])
+        store.write([RecordBatch.of(replica, 0, [b"x"], Transaction(0, 0, 2))])
+        clock.now_us += 3_600_000_000
+        store.write([stage([b"y"], 1, A, "q"), commit(("r", A, 0, 1, 0))])
+        assert store.discard_stale(older_s) == 0
+        clock.now_us += 23 * 3_600_000_000
+        assert store.discard_stale(older_s) == 0
+    with Log(tmp_path, clock_us=clock) as store:
+        clock.now_us += 1
+        assert store.discard_stale(older_s, replicas=False) == 1
+        assert store.transaction_state(replica) == TransactionState(0, 1, "", None)
+        assert store.discard_stale(older_s) == 1
+        assert store.transaction_state(TP) == TransactionState(1, 1, "", None)
+        assert store.transaction_state(gone_on) == TransactionState(0, 2, A, None)
+        assert store.transaction_state(replica) == TransactionState(0, 0, "", None)
+        assert (held(store), held(store, "r")) == ([b"a"], [b"x"])
+        clock.now_us += 3_600_000_000
+        assert store.discard_stale(older_s) == 1
+        assert store.discard_stale(0) == 0
+    with Log(tmp_path, read_only=True) as store, pytest.raises(StoreError, match="reading only"):
+        store.discard_stale(0)
+    with pytest.raises(ClosedError):
+        store.discard_stale(0)
+
+
+# -- beside trimming and merging ------------------------------------------------------------------
+
+
+def test_trimming_leaves_what_is_staged(store: Log) -> None:
+    put(store, large(250))
+    store.write([stage(large(200, "a"), 250)])
+    assert store.trim(TP, 120) == 120
+    assert held(store) == large(250)[120:]
+    assert store.trim(TP, 250) == 250
+    assert held(store) == []
+    assert store.write([stage(values(3, "b"), 450), one(A, 250, 453, 0)]) == [None, None]
+    assert held(store) == large(200, "a") + values(3, "b")
+    assert store.trim(TP, 451) == 451
+    assert held(store) == values(3, "b")[1:]
+    assert store.transaction_state(TP).transaction == Transaction(0, 250, 453)
+
+
+@pytest.fixture
+def small(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Log]:
+    """A log whose full blocks have 1000 records, and whose last blocks are not extended."""
+    monkeypatch.setattr(block_builder, "MAX_BLOCK_RECORDS", 1000)
+    monkeypatch.setattr("dafka_core.storage.block_writer.SMALL_BLOCK_BYTES", 1)
+    with Log(tmp_path / "store") as opened:
+        yield opened
+
+
+def sizes(store: Log) -> list[int]:
+    with store.snapshot() as snapshot:
+        return [batch.count for batch in snapshot.read(TP, 0, 1 << 40)]
+
+
+@pytest.mark.parametrize("again", [False, True])
+def test_blocks_are_merged_only_within_what_is_seen(
+    small: Log, tmp_path: Path, again: bool
+) -> None:
+    for _ in range(20):
+        put(small, [b"a"])
+    for offset in range(20, 100):
+        small.write([stage([b"b"], offset)])
+    store = small
+    if again:
+        small.close()
+        store = Log(tmp_path / "store")
+    with store:
+        clean(store)
+        assert len(sizes(store)) < 20
+        assert held(store) == [b"a"] * 20
+        assert store.transaction_state(TP) == TransactionState(20, 100, A, None)
+        store.write([one(A, 20, 100, 0)])
+        assert len(sizes(store)) > 80
+        clean(store)
+        assert len(sizes(store)) < 20
+        for _ in range(8):
+            put(store, [b"c"])
+        clean(store)
+        assert len(sizes(store)) < 20
+        assert held(store) == [b"a"] * 20 + [b"b"] * 80 + [b"c"] * 8
+
+
+def test_blocks_found_staged_are_merged_when_committed(small: Log, tmp_path: Path) -> None:
+    for offset in range(64):
+        small.write([stage([b"b"], offset)])
+    small.close()
+    with Log(tmp_path / "store") as store:
+        clean(store)
+        store.write([Discard(TP, A)])
+        for offset in range(64):
+            store.write([stage([b"c"], offset, B)])
+        clean(store)
+        store.write([one(B, 0, 64, 0)])
+        assert sizes(store) == [1] * 64
+        clean(store)
+        assert sizes(store) == [64]
+        assert held(store) == [b"c"] * 64
+
+
+def test_small_transactions_are_merged(store: Log) -> None:
+    clean(store)  # what is found at the beginning is not told again
+    put(store, [b"a"])
+    for number in range(20):
+        store.write([stage([b"b"], number + 1), one(A, number + 1, number + 2, number)])
+    assert sizes(store) == [1] * 21
+    clean(store)
+    assert len(sizes(store)) < 10
+    put(store, [b"c"])
+    assert held(store) == [b"a", *[b"b"] * 20, b"c"]
+
+
+def test_a_full_map_leaves_what_is_staged_as_it_is(tmp_path: Path) -> None:
+    with Log(tmp_path, map_size_bytes=4 << 20) as store:
+        put(store, values(3))
+        store.write([stage(large(600), 3)])
+        seen = told(store)
+        for _ in range(2):
+            with pytest.raises(StoreError, match="full; nothing of this was written"):
+                store.write([stage(large(9000), 603), one(A, 3, 9603, 0)])
+            assert told(store) == seen
+            assert store.transaction_state(TP) == TransactionState(3, 603, A, None)
+        assert store.write([one(A, 3, 603, 0)]) == [None]
+        assert held(store) == values(3) + large(600)
+
+
+# -- last transactions ----------------------------------------------------------------------------
+
+
+def test_the_last_transaction_is_set_where_the_records_are(store: Log) -> None:
+    transaction = Transaction(3, 2, 5)
+    (outcome,) = store.write([SetTransaction(TP, transaction)])
+    assert facts(outcome) == (OffsetConflictError, "t", "p", 5, 0)
+    put(store, values(4))
+    store.write([stage(values(9), 4)])
+    (outcome,) = store.write([SetTransaction(TP, transaction)])
+    assert facts(outcome) == (OffsetConflictError, "t", "p", 5, 4)
+    assert store.transaction_state(TP).transaction is None
+    put(store, values(4))
+    assert store.write([SetTransaction(TP, Transaction(NO_VERSION, 0, 3))]) == [None]
+    assert store.transaction_state(TP).transaction is None
+    assert store.write([SetTransaction(TP, transaction), SetTransaction(TP, transaction)]) == [
+        None,
+        None,
+    ]
+    assert store.write([SetTransaction(TP, Transaction(2, 0, 2))]) == [None]
+    assert store.transaction_state(TP).transaction == transaction
+    (outcome,) = store.write([SetTransaction(TP, Transaction(3, 2, 4))])
+    assert facts(outcome) == (TransactionExistsError, "t", "p", transaction)
+    assert store.write([SetTransaction(TP, Transaction(4, 5, 8))]) == [None]
+    assert store.transaction_state(TP).transaction == Transaction(4, 5, 8)
+    assert held(store) == values(4) * 2
+
+
+def test_a_transaction_that_is_set_is_not_committed_again(store: Log) -> None:
+    put(store, values(4))
+    store.write([stage([b"x"], 4, version=3), SetTransaction(TP, Transaction(3, 0, 4))])
+    (outcome,) = store.write([one(A, 4, 5, 3)])
+    assert facts(outcome) == (TransactionExistsError, "t", "p", Transaction(3, 0, 4))
+
+
+@pytest.mark.parametrize(
+    "transaction",
+    [Transaction(1, 2, 2), Transaction(1, 3, 2), Transaction(1, -1, 2), Transaction(1, 0, 2**64)],
+)
+def test_what_is_no_transaction_is_refused(store: Log, transaction: Transaction) -> None:
+    put(store, values(4))
+    with pytest.raises(ValueError, match="a transaction cannot have the records from"):
+        store.write([SetTransaction(TP, transaction)])
+    with pytest.raises(ValueError, match="a transaction cannot have the records from"):
+        store.append([RecordBatch.of(TP, 4, [b"x"], transaction)])
+
+
+def test_transactions_of_a_partition_whose_name_is_odd(store: Log) -> None:
+    name = "ü\udcff"
+    store.write([stage([b"a"], 0, partition=name)])
+    assert store.partitions() == []
+    assert store.write([Commit((StagedTransaction("t", name, A, 0, 1, 0),))]) == [None]
+    assert store.end(TopicPartition("t", name)) == 1
+
+
+# -- rows as they lie on disk ----------------------------------------------------------------------
+
+
+def rows(directory: Path) -> tuple[bytes | None, list[bytes]]:
+    """The format, and the rows of all partitions as they lie in the table."""
+    with lmdb.Environment(str(directory), max_dbs=3) as env, env.begin() as txn:
+        form = txn.get(b"format", db=env.open_db(b"meta", txn, create=False))
+        cursor = txn.cursor(env.open_db(b"partitions", txn, create=False))
+        return form, [bytes(value) for _, value in cursor]
+
+
+def checked(key: bytes, row: bytes) -> bytes:
+    return row + struct.pack("<Q", xxhash.xxh3_64_intdigest(key + row))
+
+
+def test_rows_are_short_while_there_are_no_transactions(tmp_path: Path) -> None:
+    with Log(tmp_path, clock_us=Clock()) as store:
+        put(store, values(4))
+        assert store.trim(TP, 1) == 1
+        put(store, values(2), "q")
+    expected = [
+        checked(b"t\0p", struct.pack("<QQQq", 0, 1, 4, 1000)),
+        checked(b"t\0q", struct.pack("<QQQq", 1, 0, 2, 1000)),
+    ]
+    assert rows(tmp_path) == (b"\2\0\0\0", expected)
+    with Log(tmp_path) as store:
+        store.write([stage([b"x"], 4), Discard(TP, A)])
+        store.write([stage([b"x"], 0, partition="r"), Discard(TopicPartition("t", "r"), A)])
+    assert rows(tmp_path) == (b"\2\0\0\0", expected)
+
+
+def refused(directory: Path, why: str, partition: str = "p") -> None:
+    """Nobody goes on writing there, nor reads what is damaged."""
+    with pytest.raises(StoreError, match=why):
+        Log(directory)
+    with Log(directory, read_only=True) as store:
+        for use in (store.partitions, lambda: held(store, partition)):
+            with pytest.raises(StoreError, match=why):
+                use()
+
+
+def move_row(directory: Path, name: bytes, change: Callable[[bytearray], None]) -> None:
+    """Puts partition p's row, changed, where ``name`` says."""
+    with (
+        lmdb.Environment(str(directory), max_dbs=3) as env,
+        env.begin(write=True) as txn,
+    ):
+        partitions = env.open_db(b"partitions", txn, create=False)
+        row = bytearray(txn.pop(b"t\0p", db=partitions) or b"")
+        change(row)
+        txn.put(name, bytes(row), db=partitions)
+
+
+@pytest.mark.parametrize("at", [0, 8, 16, 24, 32, 39, 48, 64, 151])
+def test_no_octet_of_a_row_can_change(tmp_path: Path, at: int) -> None:
+    with Log(tmp_path) as store:
+        put(store, values(4))
+        if at >= 40:
+            store.write([stage([b"x"], 4)])
+
+    def flip(row: bytearray) -> None:
+        row[at] ^= 1
+
+    move_row(tmp_path, b"t\0p", flip)
+    refused(tmp_path, r"partition p: .*does not match its checksum")
+
+
+def test_a_row_cannot_come_under_another_name(tmp_path: Path) -> None:
+    with Log(tmp_path) as store:
+        put(store, values(4))
+    move_row(tmp_path, b"t\0r", lambda _: None)
+    refused(tmp_path, r"partition r: .*does not match its checksum", "r")
+
+
+def test_no_row_can_be_missing(tmp_path: Path) -> None:
+    with Log(tmp_path) as store:
+        for partition in ("p", "q"):
+            put(store, values(4), partition)
+    data = bytearray((tmp_path / "data.mdb").read_bytes())
+    counted = struct.Struct("<IHHQQQQ")  # LMDB's description of a table, up to its rows' number
+    at = -1
+    while (at := data.find(b"partitions", at + 1)) >= 0:
+        *facts, rows_there = counted.unpack_from(data, at + len(b"partitions"))
+        if rows_there == 2:
+            counted.pack_into(data, at + len(b"partitions"), *facts, 3)
+    (tmp_path / "data.mdb").write_bytes(data)
+    why = "the table of partitions has 2 rows and says that they are 3"
+    with pytest.raises(StoreError, match=why):
+        Log(tmp_path)
+    with Log(tmp_path, read_only=True) as store, pytest.raises(StoreError, match=why):
+        store.partitions()
+
+
+@pytest.mark.parametrize("size", [0, 7, 31, 32, 33, 39, 41, 144, 151, 153])
+def test_a_row_of_no_form_is_damage(tmp_path: Path, size: int) -> None:
+    with Log(tmp_path) as store:
+        put(store, values(4))
+    with (
+        lmdb.Environment(str(tmp_path), max_dbs=3) as env,
+        env.begin(write=True) as txn,
+    ):
+        partitions = env.open_db(b"partitions", txn, create=False)
+        txn.put(b"t\0p", bytes(size), db=partitions)
+    refused(tmp_path, f"partition p: .*row cannot have {size} octets")

@@ -1,0 +1,384 @@
+"""The log: appending, reading, times, trimming; on real LMDB."""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from dafka_core.errors import ClosedError, OffsetConflictError, StoreError
+from dafka_core.records import PartitionInfo, RecordBatch, TopicPartition
+from dafka_core.storage import Log, block_builder
+from dafka_core.storage import block_cache as cache_module
+from tests.integration.storage.clocks import Clock
+
+P = "A" * 32
+TP = TopicPartition("t", P)
+
+
+def put(store: Log, values: list[bytes], topic: str = "t", partition: str = P) -> None:
+    tp = TopicPartition(topic, partition)
+    store.append([RecordBatch.of(tp, store.end(tp), values)])
+
+
+def large(count: int, first: int = 0) -> list[bytes]:
+    """Values of which any hundred make a block that is not extended."""
+    return [b"%08d" % number * 125 for number in range(first, first + count)]
+
+
+def values_of(batches: list[RecordBatch]) -> list[bytes]:
+    for before, after in itertools.pairwise(batches):
+        assert before.end == after.offset
+    return [value for batch in batches for value in batch.values.to_list()]
+
+
+def test_an_empty_log_knows_nothing(store: Log) -> None:
+    assert store.partitions() == []
+    assert store.info(TP) is None
+    assert store.end(TP) == 0
+    assert store.read(TP, 0, 10) == []
+    assert store.times(TP, 0, 10) == []
+    assert store.offset_for_time(TP, 0) is None
+    assert store.trim(TP, 0) == 0
+    store.append([])
+    assert store.partitions() == []
+
+
+def test_what_is_appended_is_read_also_after_opening_again(tmp_path: Path) -> None:
+    values = [b"%d" % number for number in range(1000)]
+    with Log(tmp_path) as store:
+        put(store, values)
+        put(store, large(200))
+        assert values_of(store.read(TP, 0, 2000)) == values + large(200)
+    with Log(str(tmp_path)) as store:
+        assert store.info(TP) == PartitionInfo("t", P, 0, 1200)
+        assert values_of(store.read(TP, 5, 1100)) == (values + large(200))[5:1100]
+        put(store, [b"more"])
+        assert values_of(store.read(TP, 1199, 1201)) == [large(200)[-1], b"more"]
+
+
+def test_partitions_are_listed_by_topic(store: Log) -> None:
+    for topic, partition in (("b", "1"), ("a", "2"), ("ab", "1"), ("a", "1"), ("ü", "\udcff")):
+        put(store, [b"x"], topic, partition)
+    names = [(info.topic, info.partition) for info in store.partitions()]
+    assert names == [("a", "1"), ("a", "2"), ("ab", "1"), ("b", "1"), ("ü", "\udcff")]
+    assert store.partitions("a") == [PartitionInfo("a", "1", 0, 1), PartitionInfo("a", "2", 0, 1)]
+    assert store.partitions("zz") == store.partitions("0") == []
+
+
+def test_partitions_do_not_mix(store: Log) -> None:
+    batches = [
+        RecordBatch.of(TopicPartition("t", name), 0, [name.encode()] * 3)
+        for name in ("1", "2", "10")
+    ]
+    store.append(batches)
+    for batch in batches:
+        assert values_of(store.read(batch.tp, 0, 9)) == batch.values
+
+
+@pytest.mark.parametrize(
+    ("topic", "partition", "why"),
+    [("t" * 256, "p" * 255, "511 octets together, a store takes 510"), ("a\0b", "c", "zero octet")],
+)
+def test_names_that_do_not_fit_are_refused(
+    store: Log, topic: str, partition: str, why: str
+) -> None:
+    with pytest.raises(ValueError, match=why):
+        store.append([RecordBatch.of(TopicPartition(topic, partition), 0, [b"x"])])
+    put(store, [b"x"], "t" * 255, "p" * 255)
+    assert store.end(TopicPartition("t" * 255, "p" * 255)) == 1
+
+
+@pytest.mark.parametrize("offset", [0, 2, 4])
+def test_gaps_and_overlaps_are_refused(store: Log, offset: int) -> None:
+    put(store, [b"a", b"b", b"c"])
+    with pytest.raises(OffsetConflictError, match="the partition ends at 3") as caught:
+        store.append([RecordBatch.of(TP, offset, [b"x"])])
+    error = caught.value
+    assert (error.topic, error.partition, error.offset, error.end) == ("t", P, offset, 3)
+
+
+def test_an_append_is_whole_or_nothing(store: Log) -> None:
+    good = [
+        RecordBatch.of(TP, 0, [b"a"]),
+        RecordBatch.of(TP, 1, [b"b"]),
+        RecordBatch.of(TopicPartition("u", P), 0, [b"c"]),
+    ]
+    with pytest.raises(OffsetConflictError):
+        store.append([*good, RecordBatch.of(TP, 3, [b"gap"])])
+    with pytest.raises(ValueError, match=f"topic 'v', partition {P}, append at offset 0"):
+        store.append([*good, RecordBatch.of(TopicPartition("v", P), 0, [])])
+    with pytest.raises(TypeError):
+        store.append([*good, RecordBatch.of(TopicPartition("v", P), 0, ["text"])])  # type: ignore[list-item]
+    assert store.partitions() == []
+    store.append(good)
+    assert values_of(store.read(TP, 0, 2)) == [b"a", b"b"]
+    assert values_of(store.read(TopicPartition("u", P), 0, 2)) == [b"c"]
+
+
+def test_a_record_too_large_is_refused(store: Log, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(block_builder, "MAX_RECORD_BYTES", 10)
+    with pytest.raises(ValueError, match="value 1 has 11 bytes"):
+        put(store, [b"x", b"y" * 11])
+    assert store.end(TP) == 0
+
+
+def test_trickling_records_share_a_block(store: Log, clock: Clock) -> None:
+    for number in range(50):
+        clock.now_us += number % 2
+        put(store, [b"%d" % number])
+    put(store, large(100))
+    put(store, [b"after a large block"])
+    shared, last = store.read(TP, 0, 200)
+    assert shared.values.to_list() == [b"%d" % number for number in range(50)] + large(100)
+    stamps = [1_000 + (number + 1) // 2 for number in range(50)] + [1_025] * 100
+    assert shared.times is not None
+    assert np.repeat(shared.times[:, 1], shared.times[:, 0]).tolist() == stamps
+    assert last.values.to_list() == [b"after a large block"]
+
+
+def test_a_block_that_has_grown_since_it_was_read_is_read_again(store: Log) -> None:
+    for number in range(20):
+        put(store, [b"%d" % number])
+        expected = [b"%d" % n for n in range(number + 1)]
+        assert values_of(store.read(TP, 0, 99)) == expected
+        assert values_of(store.read(TP, number, 99)) == expected[-1:]
+
+
+def test_reading_more_than_is_kept_in_memory(store: Log, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(cache_module, "CACHE_BYTES", 250_000)
+    for first in range(0, 1000, 100):
+        put(store, large(100, first))
+    put(store, [b"x" * 300_000])
+    for _ in range(2):
+        found = values_of(store.read(TP, 0, 2000))
+        assert found == [*large(1000), b"x" * 300_000]
+
+
+def test_large_appends_are_split(store: Log, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(block_builder, "MAX_BLOCK_BYTES", 10_000)
+    values = [b"small", *large(50), b"x" * 50_000, b"last"]
+    put(store, [b"first"])
+    put(store, values)
+    batches = store.read(TP, 0, 99)
+    assert values_of(batches) == [b"first", *values]
+    assert all(batch.values.size_bytes < 10_000 or batch.count == 1 for batch in batches)
+
+
+def test_reads_obey_their_limits(store: Log) -> None:
+    values = large(100) + large(100, 100) + large(100, 200)
+    for start in (0, 100, 200):
+        put(store, values[start : start + 100])
+    read = store.read
+    assert values_of(read(TP, -5, 999)) == values
+    assert values_of(read(TP, 7, 8)) == values[7:8]
+    assert read(TP, 300, 400) == read(TP, 8, 8) == read(TP, 9, 8) == []
+    assert values_of(read(TP, 50, 300, max_records=100)) == values[50:150]
+    assert values_of(read(TP, 50, 300, max_records=50)) == values[50:100]
+    assert values_of(read(TP, 50, 300, max_bytes=60_000)) == values[50:110]
+    assert values_of(read(TP, 50, 300, max_bytes=50_999)) == values[50:100]
+    assert values_of(read(TP, 50, 300, max_bytes=1)) == values[50:51]
+    assert values_of(read(TP, 50, 300, max_records=0)) == values[50:51]
+
+
+def test_a_batch_stays_as_it_is(store: Log) -> None:
+    put(store, [b"a", b"b"])
+    batches = store.read(TP, 0, 2)
+    array = batches[0].values.to_arrow()
+    put(store, [b"c"] * 1000)
+    store.trim(TP, 1002)
+    put(store, large(300))
+    store.close()
+    assert values_of(batches) == array.to_pylist() == [b"a", b"b"]
+
+
+def test_times_are_run_length_encoded(store: Log, clock: Clock) -> None:
+    for now_us, count in ((1_000, 100), (1_000, 100), (2_000, 100), (1_500, 100), (3_000, 1)):
+        clock.now_us = now_us
+        put(store, large(count))
+    assert store.times(TP, 0, 999) == [(0, 1_000), (200, 2_000), (400, 3_000)]
+    assert store.times(TP, 150, 250) == [(150, 1_000), (200, 2_000)]
+    assert store.times(TP, 250, 251) == [(250, 2_000)]
+    assert store.times(TP, 401, 999) == []
+
+
+def test_time_does_not_go_back_after_opening_again(tmp_path: Path) -> None:
+    with Log(tmp_path, clock_us=lambda: 5_000) as store:
+        put(store, [b"a"])
+    with Log(tmp_path, clock_us=lambda: 4_000) as store:
+        put(store, [b"b"])
+        put(store, [b"c"], partition="other")
+        assert store.times(TP, 0, 2) == [(0, 5_000)]
+        assert store.times(TopicPartition("t", "other"), 0, 2) == [(0, 4_000)]
+
+
+@settings(max_examples=25, deadline=None)
+@given(
+    st.lists(st.tuples(st.integers(0, 3), st.sampled_from([1, 2, 90])), min_size=1, max_size=12),
+    st.integers(0, 60),
+)
+def test_the_offset_for_a_time_is_that_of_a_scan(
+    tmp_path_factory: pytest.TempPathFactory, steps: list[tuple[int, int]], trimmed: int
+) -> None:
+    clock, times = Clock(), []
+    with Log(tmp_path_factory.mktemp("store"), clock_us=clock) as store:
+        for later_us, count in steps:
+            clock.now_us += later_us
+            put(store, large(count))
+            times += [clock.now_us] * count
+        earliest = store.trim(TP, min(trimmed, len(times)))
+        for wanted in range(999, clock.now_us + 2):
+            later = [n for n, at in enumerate(times) if at >= wanted and n >= earliest]
+            assert store.offset_for_time(TP, wanted) == (later[0] if later else None)
+
+
+def test_trimming(store: Log) -> None:
+    values = large(300)
+    for start in (0, 100, 200):
+        put(store, values[start : start + 100])
+    assert store.trim(TP, 150) == 150
+    assert store.info(TP) == PartitionInfo("t", P, 150, 300)
+    assert [batch.offset for batch in store.read(TP, 0, 300)] == [150, 200]
+    assert values_of(store.read(TP, 0, 300)) == values[150:]
+    assert store.trim(TP, 20) == 150
+    assert store.times(TP, 0, 300)[0][0] == 150
+    with pytest.raises(ValueError, match="before offset 301, the partition ends at 300"):
+        store.trim(TP, 301)
+    with pytest.raises(ValueError, match="before offset 1, the partition ends at 0"):
+        store.trim(TopicPartition("t", "unknown"), 1)
+    assert store.trim(TP, 300) == 300
+    assert store.read(TP, 0, 300) == []
+    assert store.offset_for_time(TP, 0) is None
+    put(store, [b"next"])
+    assert [(batch.offset, batch.values.to_list()) for batch in store.read(TP, 0, 999)] == [
+        (300, [b"next"])
+    ]
+
+
+def test_trimming_touches_its_partition_only(store: Log) -> None:
+    for partition in ("1", "2", "3"):
+        put(store, large(100), partition=partition)
+        put(store, large(100), partition=partition)
+    store.trim(TopicPartition("t", "2"), 200)
+    held = [(info.earliest, info.end) for info in store.partitions()]
+    assert held == [(0, 200), (200, 200), (0, 200)]
+    for partition in ("1", "3"):
+        assert values_of(store.read(TopicPartition("t", partition), 0, 200)) == large(100) * 2
+
+
+def test_trimmed_space_is_used_again(store: Log) -> None:
+    data = store.directory / "data.mdb"
+    sizes = []
+    for _ in range(30):
+        put(store, large(1000))
+        store.trim(TP, store.end(TP) - 500)
+        sizes.append(data.stat().st_size)
+    assert sizes[-1] < 4 * sizes[0]
+
+
+def test_threads_read_while_records_are_appended(tmp_path: Path) -> None:
+    with Log(tmp_path) as store, ThreadPoolExecutor(3) as pool:
+        written = threading.Event()
+
+        def read() -> int:
+            rounds = 0
+            while not written.is_set() or rounds == 0:
+                end = store.end(TP)
+                offset = 0
+                while offset < end:
+                    batches = store.read(TP, offset, end, max_records=1500)
+                    count = batches[-1].end - offset
+                    assert values_of(batches) == large(count, offset)
+                    offset += count
+                rounds += 1
+            return rounds
+
+        readers = [pool.submit(read) for _ in range(3)]
+        try:
+            for first in range(0, 16_000, 1000):
+                put(store, large(1000, first))
+        finally:
+            written.set()
+        assert all(reader.result() > 0 for reader in readers)
+        assert values_of(store.read(TP, 15_000, 16_000)) == large(1000, 15_000)
+
+
+def test_a_closed_log_says_so(tmp_path: Path) -> None:
+    store = Log(tmp_path)
+    put(store, [b"a"])
+    store.close()
+    store.close()
+    with pytest.raises(ClosedError):
+        store.read(TP, 0, 1)
+    with pytest.raises(ClosedError):
+        put(store, [b"b"])
+    with pytest.raises(ClosedError):
+        store.append([RecordBatch.of(TP, 1, [b"b"])])
+
+
+def test_closing_waits_for_reads_and_writes(tmp_path: Path) -> None:
+    """Threads read and write until the log is closed under them."""
+
+    def read(store: Log) -> None:
+        found = values_of(store.read(TP, 0, 300))
+        assert found == large(len(found))
+
+    def check(store: Log) -> None:
+        with store.snapshot() as snapshot:
+            found = values_of(list(snapshot.read(TP, 0, 300)))
+        assert found == large(len(found))
+
+    def append(store: Log) -> None:
+        end = store.end(TP)
+        store.append([RecordBatch.of(TP, end, large(100, end))])
+
+    def use(work: Callable[[Log], None], store: Log, begun: threading.Barrier) -> None:
+        begun.wait()
+        with contextlib.suppress(ClosedError):
+            while True:
+                work(store)
+
+    for number in range(20):
+        store, begun = Log(tmp_path / f"{number}"), threading.Barrier(4)
+        with ThreadPoolExecutor(3) as pool:
+            uses = [pool.submit(use, work, store, begun) for work in (read, check, append)]
+            begun.wait()
+            time.sleep(0.01)
+            store.close()
+            for each in uses:
+                each.result()
+
+
+def test_a_log_open_for_reading_does_not_write(tmp_path: Path) -> None:
+    with Log(tmp_path) as store:
+        put(store, [b"a"])
+    with Log(tmp_path, read_only=True) as store:
+        assert values_of(store.read(TP, 0, 1)) == [b"a"]
+        with pytest.raises(StoreError, match="for reading only"):
+            store.append([RecordBatch.of(TP, 1, [b"b"])])
+        with pytest.raises(StoreError, match="for reading only"):
+            store.trim(TP, 1)
+
+
+def test_a_store_that_only_ingests_does_not_load_arrow(tmp_path: Path) -> None:
+    program = (
+        "import sys; from dafka_core.storage import Log;"
+        "from dafka_core.records import RecordBatch, TopicPartition;"
+        "log = Log(sys.argv[1]); tp = TopicPartition('t', 'p');"
+        "log.append([RecordBatch.of(tp, 0, [b'a'])]); (batch,) = log.read(tp, 0, 1);"
+        "print(batch.values.to_list(), 'pyarrow' in sys.modules)"
+    )
+    root = Path(__file__).parents[3]
+    command = [sys.executable, "-c", program, str(tmp_path)]
+    assert subprocess.check_output(command, cwd=root, text=True) == "[b'a'] False\n"

@@ -1,0 +1,284 @@
+"""Random steps on two partitions, beside a model that is lists."""
+
+from __future__ import annotations
+
+import shutil
+import tempfile
+from dataclasses import dataclass, field
+from itertools import count
+from typing import Any
+
+import pytest
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
+
+from dafka_core.errors import OffsetConflictError
+from dafka_core.records import (
+    NO_VERSION,
+    RecordBatch,
+    StagedTransaction,
+    TopicPartition,
+    Transaction,
+    TransactionState,
+)
+from dafka_core.storage import Commit, Discard, Log, SetTransaction, Stage
+from tests.integration.storage.staged import A, B, clean, held
+
+PARTITIONS = st.sampled_from(("p", "q"))
+ATTEMPTS = st.sampled_from((A, B))
+SIZES = st.sampled_from((1, 2, 30, 300))
+SHIFTS = st.sampled_from((0, 0, 0, 0, 0, -1, 1))
+VERSIONS = st.integers(NO_VERSION, 6)
+
+
+@dataclass
+class Model:
+    """A partition."""
+
+    committed: list[bytes] = field(default_factory=list)
+    staged: list[bytes] = field(default_factory=list)
+    attempt: str = ""
+    version: int = NO_VERSION
+    transaction: Transaction | None = None
+    last: tuple[str, int, int] | None = None
+    last_transaction: Transaction | None = None
+    earliest: int = 0
+
+    @property
+    def end(self) -> int:
+        return len(self.committed)
+
+    @property
+    def staged_end(self) -> int:
+        return self.end + len(self.staged)
+
+    @property
+    def last_version(self) -> int:
+        return self.last_transaction.version if self.last_transaction else NO_VERSION
+
+    def drop(self) -> None:
+        self.staged, self.attempt, self.version, self.transaction = [], "", NO_VERSION, None
+
+    def show(self) -> None:
+        self.committed += self.staged
+        self.drop()
+
+    def set_last(self, transaction: Transaction) -> None:
+        if transaction.version > self.last_version:
+            self.last_transaction = transaction
+
+
+class Units(RuleBasedStateMachine):
+    """Every step, whatever its arguments, does what the model does or is refused by both."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.directory = tempfile.mkdtemp()
+        self.store = Log(self.directory)
+        self.models = {"p": Model(), "q": Model()}
+        self.numbers = count()
+
+    def values(self, size: int) -> list[bytes]:
+        """Values that no other record has; the larger ones make blocks that are not extended."""
+        return [b"%d," % next(self.numbers) * (1 + size) for _ in range(size)]
+
+    def teardown(self) -> None:
+        self.store.close()
+        shutil.rmtree(self.directory)
+
+    @initialize()
+    def begin(self) -> None:
+        self.store.append([RecordBatch.of(TopicPartition("t", "q"), 0, [b"first"])])
+        self.models["q"].committed = [b"first"]
+
+    @rule(name=PARTITIONS, size=SIZES, at_staged_end=st.booleans(), shift=SHIFTS)
+    def append(self, name: str, size: int, at_staged_end: bool, shift: int) -> None:
+        model, values = self.models[name], self.values(size)
+        offset = (model.staged_end if at_staged_end else model.end) + shift
+        batch = RecordBatch.of(TopicPartition("t", name), offset, values)
+        if offset == model.end:
+            model.drop()
+        elif offset == model.staged_end and model.transaction is not None:
+            if batch.end >= model.transaction.end:
+                model.set_last(model.transaction)
+            model.show()
+        else:
+            with pytest.raises(OffsetConflictError, match=f"ends at {model.end}"):
+                self.store.append([batch])
+            return
+        self.store.append([batch])
+        model.committed += values
+
+    @rule(
+        name=PARTITIONS,
+        attempt=ATTEMPTS,
+        size=SIZES,
+        anew=st.booleans(),
+        shift=SHIFTS,
+        version=VERSIONS,
+    )
+    def stage(
+        self, name: str, attempt: str, size: int, anew: bool, shift: int, version: int
+    ) -> None:
+        model, values = self.models[name], self.values(size)
+        offset = (model.end if anew else model.staged_end) + shift
+        batch = RecordBatch.of(TopicPartition("t", name), offset, values)
+        (outcome,) = self.store.write([Stage(batch, attempt, version)])
+        own = bool(model.staged) and model.attempt == attempt
+        exists = NO_VERSION < version <= model.last_version
+        older = not own and NO_VERSION < version < model.version
+        if exists or older or not (offset == model.end or (own and offset == model.staged_end)):
+            assert outcome is not None
+            return
+        assert outcome is None
+        if offset == model.end:
+            model.drop()
+        model.staged, model.attempt, model.version = model.staged + values, attempt, version
+
+    @rule(
+        name=PARTITIONS,
+        size=SIZES,
+        more=st.integers(0, 2),
+        at_staged_end=st.booleans(),
+        shift=SHIFTS,
+    )
+    def replicate(self, name: str, size: int, more: int, at_staged_end: bool, shift: int) -> None:
+        model, values = self.models[name], self.values(size)
+        if at_staged_end and model.transaction is not None:
+            transaction = model.transaction
+            offset = model.staged_end + shift
+            values = values[: max(transaction.end - offset, 0)]
+            if not values or offset < transaction.start:
+                return
+        else:
+            offset = model.end + shift
+            if offset < 0:
+                return
+            version = 1 + max(model.last_version, 0)
+            transaction = Transaction(version, offset, offset + len(values) + more * 20)
+        batch = RecordBatch.of(TopicPartition("t", name), offset, values, transaction)
+        (outcome,) = self.store.write([batch])
+        goes_on = model.transaction == transaction and offset == model.staged_end
+        if not goes_on and offset != model.end:
+            assert outcome is not None
+            return
+        assert outcome is None
+        if not goes_on:
+            model.drop()
+        model.staged, model.transaction, model.version = (
+            model.staged + values,
+            transaction,
+            transaction.version,
+        )
+        if batch.end == transaction.end:
+            model.show()
+            model.set_last(transaction)
+
+    @rule(
+        attempts=st.tuples(ATTEMPTS, ATTEMPTS),
+        names=st.lists(PARTITIONS, min_size=1, max_size=2),
+        shift=SHIFTS,
+        version=VERSIONS,
+        right=st.booleans(),
+    )
+    def commit(
+        self, attempts: tuple[str, str], names: list[str], shift: int, version: int, right: bool
+    ) -> None:
+        transactions: list[StagedTransaction] = []
+        for name, drawn in zip(names, attempts, strict=False):
+            model, attempt = self.models[name], drawn
+            if right and model.attempt:
+                attempt, version = model.attempt, max(version, model.version)
+            transactions.append(
+                StagedTransaction("t", name, attempt, model.end, model.staged_end + shift, version)
+            )
+        done: dict[str, tuple[Model, StagedTransaction]] = {}
+        refused = False
+        for transaction in transactions:
+            model = self.models[transaction.partition]
+            if transaction[2:5] == model.last or (
+                transaction.partition in done
+                and done[transaction.partition][1][2:5] == transaction[2:5]
+            ):
+                continue
+            refused |= (
+                transaction.partition in done
+                or transaction.attempt != model.attempt
+                or transaction.end != model.staged_end
+                or NO_VERSION < transaction.version <= model.last_version
+            )
+            done[transaction.partition] = model, transaction
+        (outcome,) = self.store.write([Commit(tuple(transactions))])
+        assert (outcome is not None) == refused
+        if not refused:
+            for model, transaction in done.values():
+                model.show()
+                model.last = transaction[2:5]
+                model.set_last(Transaction(transaction.version, transaction.start, transaction.end))
+
+    @rule(name=PARTITIONS, attempt=st.sampled_from((A, B, "")))
+    def discard(self, name: str, attempt: str) -> None:
+        assert self.store.write([Discard(TopicPartition("t", name), attempt)]) == [None]
+        model = self.models[name]
+        if model.attempt == attempt:
+            model.drop()
+
+    @rule(name=PARTITIONS, version=VERSIONS, length=st.integers(1, 3), beyond=st.booleans())
+    def set_transaction(self, name: str, version: int, length: int, beyond: bool) -> None:
+        model = self.models[name]
+        end = model.end + beyond
+        transaction = Transaction(version, max(end - length, 0), max(end, 1))
+        (outcome,) = self.store.write([SetTransaction(TopicPartition("t", name), transaction)])
+        same = model.last_version == version != NO_VERSION
+        assert (outcome is not None) == (
+            transaction.end > model.end or (same and model.last_transaction != transaction)
+        )
+        if outcome is None:
+            model.set_last(transaction)
+
+    @rule(name=PARTITIONS, part=st.integers(0, 4))
+    def trim(self, name: str, part: int) -> None:
+        model = self.models[name]
+        before = model.end * part // 4
+        model.earliest = max(model.earliest, before)
+        assert self.store.trim(TopicPartition("t", name), before) == model.earliest
+
+    @rule()
+    def merge(self) -> None:
+        clean(self.store)
+
+    @rule()
+    def discard_stale(self) -> None:
+        stale = [model for model in self.models.values() if model.staged]
+        assert self.store.discard_stale(-60) == len(stale)
+        for model in stale:
+            model.drop()
+
+    @rule()
+    def reopen(self) -> None:
+        self.store.close()
+        self.store = Log(self.directory)
+
+    @invariant()
+    def the_log_is_as_the_model(self) -> None:
+        facts: dict[str, Any] = {info.partition: info for info in self.store.partitions()}
+        for name, model in self.models.items():
+            tp = TopicPartition("t", name)
+            attempt = model.attempt if model.staged else model.last[0] if model.last else ""
+            assert self.store.transaction_state(tp) == TransactionState(
+                model.end, model.staged_end, attempt, model.last_transaction
+            )
+            assert held(self.store, name) == model.committed[model.earliest :]
+            assert (name in facts) == bool(model.committed)
+            found = self.store.statistics(tp)
+            if found is not None and found.records:
+                size = sum(map(len, model.committed[model.earliest :]))
+                assert found.size_bytes >= size
+                assert found.last_time_us == self.store.times(tp, 0, model.end)[-1][1]
+            elif found is not None:
+                assert found.size_bytes == 0
+
+
+TestUnits = Units.TestCase
+TestUnits.settings = settings(max_examples=40, stateful_step_count=40, deadline=None)

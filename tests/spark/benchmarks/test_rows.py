@@ -1,0 +1,89 @@
+"""All rows run, at toy size, as a program of their own: it has a Spark of its own."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from benchmarks.__main__ import ROWS
+
+ROOT = Path(__file__).parents[3]
+
+TIMEOUT_S = 560
+"""All rows take two minutes, and several times that on a machine with more to do."""
+
+pytestmark = pytest.mark.timeout(TIMEOUT_S + 20)
+
+NAMES = {
+    "read": [
+        "batch read, {}, flight",
+        "batch read, {}, bare Flight server",
+        "batch read, {}, bare Flight server that copies and checks",
+        "batch read, {}, local",
+        "batch read, {}, bare mapped file",
+        "batch read, {}, bare mapped file that is checked",
+    ],
+    "write": ["batch write, acknowledged, {}"],
+    "drain": ["backlog drained, {}", "backlog drained, {}, micro-batches alone"],
+    "trigger": [
+        "one micro-batch, {}, exactly-once",
+        "one micro-batch, {}, at-least-once",
+        "one micro-batch, {}, exactly-once beside at-least-once",
+    ],
+    "replay": ["replay, {}, record by record", "replay, {}, as Arrow"],
+    "mesh": ["ingest, acknowledged, {}", "live delivery, {}"],
+    "memory": [
+        "memory of a worker that writes, {}",
+        "memory of a store that is written to, {}",
+        "memory of a worker that reads, {}, flight",
+        "memory of a store that is read from, {}, flight",
+        "memory of a worker that reads, {}, local",
+    ],
+}
+
+
+def run(*arguments: str) -> str:
+    # The session of other tests tells its children where its own JVM is.
+    environment = {
+        name: value for name, value in os.environ.items() if "PYSPARK_GATEWAY" not in name
+    }
+    done = subprocess.run(
+        [sys.executable, "-m", "benchmarks", *arguments],
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=TIMEOUT_S,
+        cwd=ROOT,
+        env=environment,
+    )
+    assert done.returncode == 0, done.stderr[-3000:]
+    return done.stdout
+
+
+def test_the_rows_are_listed() -> None:
+    listed = [line.split()[0] for line in run("--list").splitlines()]
+    assert listed == list(ROWS) == list(NAMES)
+
+
+@pytest.fixture(scope="module")
+def figures() -> list[dict[str, Any]]:
+    lines = run("--pairs", "1", "--records", "20000", "--sizes", "100").splitlines()
+    return [json.loads(line) for line in lines]
+
+
+def test_every_row_gives_its_figures(figures: list[dict[str, Any]]) -> None:
+    names = [name.format("100 B") for row in ROWS for name in NAMES[row]]
+    assert [figure["name"] for figure in figures] == names
+
+
+def test_every_figure_has_two_sides(figures: list[dict[str, Any]]) -> None:
+    for figure in figures:
+        assert figure["ours"] > 0, figure
+        assert figure["reference"] > 0, figure
+        assert figure["pairs"] == 1, figure

@@ -1,0 +1,177 @@
+"""The jobs as programs, against a real cluster."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import zipfile
+from collections.abc import Iterator
+from itertools import chain
+from pathlib import Path
+from typing import Any
+
+import pyspark
+import pytest
+from chispa import assert_df_equality
+from demo.compare import row_differences
+from flight_delays import RESULT_KEY, delays, from_records, latest_results, parse_flights
+from flight_records import ORIGINS, address_of, load_flights
+from pyspark.sql import DataFrame, SparkSession
+from topic_to_parquet import as_text
+
+from dafka_core import EmbeddedCluster, Reader
+from dafka_core.records import TopicPartition
+from tests.spark.jobs.conftest import ROOT
+
+JOBS = ROOT / "jobs"
+SPARK_SUBMIT = str(Path(pyspark.__file__).parent / "bin" / "spark-submit")
+PROGRAMS = sorted(path.name for path in JOBS.glob("[!_]*.py"))
+
+FLIGHTS = 3000
+
+# A Spark driver starts, runs and stops in this time many times over, even on a busy machine.
+JOB_TIMEOUT_S = 240
+
+
+def run(*command: str, **settings: Any) -> list[dict[str, Any]]:
+    """Runs a program to its end; returns the lines of JSON that it printed."""
+    done = finished(*command, **settings)
+    assert done.returncode == 0, done.stderr[-4000:]
+    # spark-submit puts the program's warnings among its output.
+    return [json.loads(line) for line in done.stdout.splitlines() if line.startswith("{")]
+
+
+def finished(*command: str, **settings: Any) -> subprocess.CompletedProcess[str]:
+    """A program that has run to its end, well or not."""
+    return subprocess.run(
+        command, check=False, capture_output=True, text=True, timeout=JOB_TIMEOUT_S, **settings
+    )
+
+
+def job(name: str, *arguments: str) -> list[dict[str, Any]]:
+    """Runs a job with this Python."""
+    return run(sys.executable, str(JOBS / name), *arguments)
+
+
+@pytest.fixture(scope="module")
+def cluster() -> Iterator[EmbeddedCluster]:
+    """A cluster whose topic ``flights`` holds the first flights, fed in two goes."""
+    with EmbeddedCluster() as cluster:
+        for limit in (1000, FLIGHTS):
+            feed = ("--resume", f"--tower={cluster.tower}", f"--limit={limit}")
+            *_, done = job("replay_flights.py", *feed)
+            assert sum(entry["records"] for entry in done["partitions"]) == limit
+        yield cluster
+
+
+def read_topic(session: SparkSession, cluster: EmbeddedCluster, topic: str) -> DataFrame:
+    """The topic as a batch."""
+    reader = session.read.format("dafka").option("tower", cluster.tower)
+    return reader.option("subscribe", topic).load()
+
+
+def values_of(records: DataFrame) -> list[bytes]:
+    """The values, sorted."""
+    return sorted(bytes(row.value) for row in records.select("value").collect())
+
+
+@pytest.mark.parametrize("program", PROGRAMS)
+def test_every_job_explains_itself(program: str) -> None:
+    done = finished(sys.executable, str(JOBS / program), "--help")
+    assert done.returncode == 0
+    assert done.stdout.startswith("usage:")
+    assert "--" in done.stdout
+    assert done.stderr == ""
+
+
+@pytest.mark.parametrize("limit", ["0", "-3", "many"])
+def test_a_wrong_argument_is_refused_before_anything_starts(limit: str) -> None:
+    done = finished(sys.executable, str(JOBS / "replay_flights.py"), "--limit", limit)
+    assert done.returncode == 2
+    assert "must be a whole number of at least 1" in done.stderr
+
+
+def test_a_replay_resumes_after_the_last_flight(cluster: EmbeddedCluster) -> None:
+    flights = load_flights(FLIGHTS)
+    with Reader(tower=cluster.tower) as reader:
+        for origin in ORIGINS:
+            expected = flights.from_origin(origin)
+            tp = TopicPartition("flights", address_of("flights", origin))
+            batches = reader.read(tp, 0, len(expected), timeout_s=30)
+            assert [value for batch in batches for value in batch.values] == expected
+        partitions = reader.partitions(["flights"], timeout_s=30)
+    assert {entry.partition: entry.end for entry in partitions} == {
+        address_of("flights", origin): len(flights.from_origin(origin)) for origin in ORIGINS
+    }
+
+
+def test_flight_delays_writes_the_same_to_topic_and_parquet(
+    session: SparkSession, cluster: EmbeddedCluster, tmp_path: Path
+) -> None:
+    batches = job(
+        "flight_delays.py",
+        f"--tower={cluster.tower}",
+        f"--checkpoint={tmp_path / 'checkpoint'}",
+        f"--output={tmp_path / 'delays'}",
+        "--max-offsets-per-trigger=1600",
+        "--available-now",
+    )
+    assert sum(batch["records"] for batch in batches) == FLIGHTS
+    assert sum(batch["records"] > 0 for batch in batches) == 2
+    assert {(batch["late"], batch["malformed"] or 0) for batch in batches} == {(0, 0)}
+
+    flights = parse_flights(read_topic(session, cluster, "flights"))
+    expected = delays(flights).toArrow().to_pylist()
+    assert sum(row["flights"] for row in expected) == FLIGHTS
+    outputs = {
+        "topic": from_records(read_topic(session, cluster, "delays")),
+        "parquet": session.read.parquet(str(tmp_path / "delays")),
+    }
+    for name, results in outputs.items():
+        rows = latest_results(results).drop("batch").toArrow().to_pylist()
+        assert row_differences(name, RESULT_KEY, expected, rows) == []
+
+
+def test_topic_to_parquet_keeps_every_record_once(
+    session: SparkSession, cluster: EmbeddedCluster, tmp_path: Path
+) -> None:
+    """By spark-submit, with the packages as a zip."""
+    packages = tmp_path / "packages.zip"
+    with zipfile.ZipFile(packages, "w") as archive:
+        for path in chain(ROOT.glob("dafka_*/**/*.py"), ROOT.glob("pyspark_dafka/*.py")):
+            archive.write(path, path.relative_to(ROOT))
+    command = [
+        *(SPARK_SUBMIT, "--conf=spark.ui.enabled=false", f"--py-files={packages}"),
+        *(str(JOBS / "topic_to_parquet.py"), "--topic=flights", "--text", "--available-now"),
+        *(f"--tower={cluster.tower}", f"--checkpoint={tmp_path / 'checkpoint'}"),
+        f"--output={tmp_path / 'files'}",
+    ]
+    environment = {**os.environ, "PYTHONPATH": str(packages)}
+    (batch,) = run(*command, cwd=tmp_path, env=environment)
+    assert batch["records"] == FLIGHTS
+    kept = session.read.parquet(str(tmp_path / "files"))
+    assert kept.where("timestamp is null").count() == 0
+    source = read_topic(session, cluster, "flights")
+    rows = as_text(source).select(kept.columns)
+    assert_df_equality(kept, rows, ignore_row_order=True, ignore_nullable=True)
+
+
+def test_topic_to_topic_copies_what_is_asked_for(
+    session: SparkSession, cluster: EmbeddedCluster, tmp_path: Path
+) -> None:
+    job(
+        "topic_to_topic.py",
+        f"--tower={cluster.tower}",
+        "--topic=flights",
+        "--to=late",
+        f"--checkpoint={tmp_path / 'checkpoint'}",
+        "--where=get_json_object(text, '$.dep_delay_min') > 60",
+        "--value=get_json_object(text, '$.tailnum')",
+        "--available-now",
+    )
+    flights = [json.loads(value) for value in load_flights(FLIGHTS).values]
+    expected = [f["tailnum"].encode() for f in flights if (f["dep_delay_min"] or 0) > 60]
+    assert len(expected) > 50
+    assert values_of(read_topic(session, cluster, "late")) == sorted(expected)

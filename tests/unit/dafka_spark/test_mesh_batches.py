@@ -1,0 +1,151 @@
+"""Batches of records as the mesh brings them, made batches of the size that is asked for."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from dafka_core.records import SMALL_BYTES, SMALL_RECORDS, RecordBatch, TopicPartition
+from dafka_spark.options import SourceOptions
+from dafka_spark.source.range_planner import OffsetRange
+from dafka_spark.source.record_sources import UNKNOWN_US, MeshSource, with_times
+from tests.unit.dafka_spark.memory import MemorySource
+
+TP = TopicPartition("t", "A")
+
+
+class Brought(MemorySource):
+    """Gives these batches, whatever is read."""
+
+    def __init__(self, batches: list[RecordBatch]) -> None:
+        super().__init__()
+        self.batches = batches
+
+    def read(
+        self, tp: TopicPartition, start: int, end: int, *, timeout_s: float
+    ) -> Iterator[RecordBatch]:
+        yield from self.batches
+
+
+def batches_of(lists: list[list[bytes]], offset: int) -> list[RecordBatch]:
+    batches = []
+    for values in lists:
+        batches.append(RecordBatch.of(TP, offset, values))
+        offset += len(values)
+    return batches
+
+
+def read(
+    batches: list[RecordBatch],
+    max_records: int,
+    max_bytes: int,
+    written: Sequence[tuple[int, int]] | None = None,
+) -> list[RecordBatch]:
+    """What the mesh gives of them; ``written`` only if times are of interest."""
+    source = Brought(batches)
+    source.written = list(written or ())
+    given = {"maxrecordsperbatch": str(max_records), "maxbytesperbatch": str(max_bytes)}
+    mesh = MeshSource(
+        source.connect, SourceOptions.of({"subscribe": "t", **given}), written is not None
+    )
+    end = batches[-1].end if batches else 5
+    return list(mesh.read(OffsetRange(*TP, 5, end)))
+
+
+LISTS = st.lists(st.lists(st.binary(max_size=12), min_size=1, max_size=9), max_size=9)
+LIMITS = (st.integers(1, 12), st.integers(1, 30))
+
+
+@given(LISTS, *LIMITS)
+def test_every_record_is_kept_within_the_limits(
+    lists: list[list[bytes]], max_records: int, max_bytes: int
+) -> None:
+    expected = [value for values in lists for value in values]
+    cut = read(batches_of(lists, 5), max_records, max_bytes)
+    assert [value for batch in cut for value in batch.values] == expected
+    at = 5
+    for batch in cut:
+        assert (batch.tp, batch.offset) == (TP, at)
+        assert 1 <= batch.count <= max_records
+        assert batch.values.size_bytes == sum(map(len, batch.values))
+        assert batch.values.size_bytes <= max_bytes or batch.count == 1
+        assert batch.times is None
+        at = batch.end
+
+
+@pytest.mark.parametrize(
+    ("lists", "max_records", "max_bytes", "counts"),
+    [
+        ([[b"a"]] * 10, 4, 100, [4, 4, 2]),
+        ([[b"ab"]] * 5, 100, 5, [2, 2, 1]),
+        ([[b"a"] * 3] * 4, 8, 100, [6, 6]),
+        ([[b"a"] * 9, [b"a"] * 2], 4, 100, [4, 4, 1, 2]),
+        ([[b"abc", b"d"] * 2, [b"a"]], 100, 4, [2, 2, 1]),
+        ([[b"a"], [b"a"] * SMALL_RECORDS, [b"a"], [b"a"]], 10_000, 100_000, [1, SMALL_RECORDS, 2]),
+        ([[b"a"], [bytes(SMALL_BYTES)], [b"a"], [b"a"]], 10_000, 1 << 20, [1, 1, 2]),
+        ([[b"a"], [b"a"] * (SMALL_RECORDS - 1)], 10_000, 100_000, [SMALL_RECORDS]),
+    ],
+)
+def test_small_ones_are_joined_and_large_ones_cut(
+    lists: list[list[bytes]], max_records: int, max_bytes: int, counts: list[int]
+) -> None:
+    cut = read(batches_of(lists, 5), max_records, max_bytes)
+    assert [batch.count for batch in cut] == counts
+
+
+def test_a_gap_ends_a_batch() -> None:
+    (first, second) = read(
+        [RecordBatch.of(TP, 5, [b"a"]), RecordBatch.of(TP, 7, [b"b", b"c"])], 10, 100
+    )
+    assert (first.offset, first.values.to_list(), first.times) == (5, [b"a"], None)
+    assert (second.offset, second.values.to_list()) == (7, [b"b", b"c"])
+
+
+WRITTEN = st.dictionaries(st.integers(0, 40), st.integers(0, 10**16)).map(
+    lambda found: sorted(found.items())
+)
+
+
+def times_by_record(written: list[tuple[int, int]], offset: int, end: int) -> list[int]:
+    """Each record's time: the last one before it."""
+    return [
+        next((us for first, us in reversed(written) if first <= each), UNKNOWN_US)
+        for each in range(offset, end)
+    ]
+
+
+@given(WRITTEN, st.integers(0, 40), st.integers(1, 20))
+def test_each_record_has_the_last_time_before_it(
+    written: list[tuple[int, int]], offset: int, count: int
+) -> None:
+    batch = RecordBatch.of(TP, offset, [b""] * count)
+    (found,) = with_times([batch], OffsetRange(*TP, offset, batch.end), written)
+    runs = found.times
+    assert runs is not None
+    assert (runs[:, 0] > 0).all()
+    expected = times_by_record(written, offset, offset + count)
+    assert np.repeat(runs[:, 1], runs[:, 0]).tolist() == expected
+
+
+@given(WRITTEN, LISTS, *LIMITS)
+def test_times_stay_with_their_records(
+    written: list[tuple[int, int]], lists: list[list[bytes]], max_records: int, max_bytes: int
+) -> None:
+    batches = batches_of(lists, 5)
+    for found in (
+        list(with_times(batches, OffsetRange(*TP, 5, 5 + sum(map(len, lists))), written)),
+        read(batches, max_records, max_bytes, written),
+    ):
+        at = 5
+        for batch in found:
+            assert batch.times is not None
+            assert batch.offset == at
+            assert (batch.times[:, 0] > 0).all()
+            expected = times_by_record(written, at, batch.end)
+            assert np.repeat(batch.times[:, 1], batch.times[:, 0]).tolist() == expected
+            at = batch.end
+        assert at == 5 + sum(map(len, lists))

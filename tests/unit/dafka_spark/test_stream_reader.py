@@ -1,0 +1,252 @@
+"""Offsets and plans of the streaming source, and the traps of Spark's contract."""
+
+from __future__ import annotations
+
+import json
+import pickle
+
+import pytest
+from pyspark.sql.streaming.datasource import (
+    ReadMaxBytes,
+    ReadMaxRows,
+    SupportsTriggerAvailableNow,
+)
+
+from dafka_core.errors import ConfigError
+from dafka_core.records import TopicPartition
+from dafka_spark.cluster import connections
+from dafka_spark.options import SourceOptions
+from dafka_spark.schema import full
+from dafka_spark.source.stream_reader import DafkaStreamReader
+from tests.spark.streams import ALL, everything, json_round, planned, reader
+from tests.unit.dafka_spark.memory import MemorySource
+
+A = TopicPartition("t", "A")
+B = TopicPartition("t", "B")
+C = TopicPartition("t", "C")
+
+
+@pytest.fixture
+def source() -> MemorySource:
+    memory = MemorySource()
+    memory.add(A, 10)
+    memory.add(B, 20)
+    return memory
+
+
+def test_nothing_is_opened_before_it_is_needed(source: MemorySource) -> None:
+    stream = reader(source)
+    stream.getDefaultReadLimit()
+    assert source.calls == []
+    assert stream.reportLatestOffset() is None
+
+
+def test_it_is_picklable() -> None:
+    options = SourceOptions.of({"subscribe": "t"})
+    stream = pickle.loads(pickle.dumps(DafkaStreamReader(full(), options)))
+    assert stream._connect is connections.lend
+
+
+def test_first_and_following_batches(source: MemorySource) -> None:
+    stream = reader(source)
+    start = stream.initialOffset()
+    first = stream.latestOffset(start, ALL)
+    assert planned(stream, start, first) == {("A", 0, 10), ("B", 0, 20)}
+    source.add(A, 5)
+    second = stream.latestOffset(first, ALL)
+    assert planned(stream, first, second) == {("A", 10, 15)}
+    assert second["start"] == {}
+
+
+def test_an_unchanged_offset_is_the_same_text(source: MemorySource) -> None:
+    """Trap: Spark compares offsets as text."""
+    stream = reader(source)
+    first = stream.latestOffset(stream.initialOffset(), ALL)
+    source.backwards = True
+    assert json.dumps(stream.latestOffset(json_round(first), ALL)) == json.dumps(first)
+    source.backwards = False
+    again = reader(source)
+    assert json.dumps(again.latestOffset(again.initialOffset(), ALL)) == json.dumps(first)
+
+
+def test_empty_ranges_make_no_tasks(source: MemorySource) -> None:
+    """Trap: Spark plans empty batches, also with a start that is its own batch's."""
+    stream = reader(source)
+    start = stream.initialOffset()
+    end = stream.latestOffset(start, ALL)
+    assert planned(stream, start, start) == set()
+    assert planned(stream, end, end) == set()
+
+
+def test_batch_zero_replayed_with_latest_reads_the_same(source: MemorySource) -> None:
+    """Trap: at a replay of batch 0 Spark asks for the initial offset again."""
+    stream = reader(source, startingoffsets="latest")
+    start = stream.initialOffset()
+    source.add(A, 5)
+    end = stream.latestOffset(start, ALL)
+    assert planned(stream, start, end) == {("A", 10, 15)}
+    source.add(A, 100)
+    replay = reader(source, startingoffsets="latest")
+    assert planned(replay, replay.initialOffset(), end) == {("A", 10, 15)}
+    after = replay.latestOffset(json_round(end), ALL)
+    assert planned(replay, end, after) == {("A", 15, 115)}
+
+
+def test_an_empty_batch_zero_replayed_with_latest(source: MemorySource) -> None:
+    stream = reader(source, startingoffsets="latest")
+    start = stream.initialOffset()
+    end = stream.latestOffset(start, ALL)
+    assert end == start
+    source.add(A, 5)
+    replay = reader(source, startingoffsets="latest")
+    assert planned(replay, replay.initialOffset(), end) == set()
+    after = replay.latestOffset(json_round(end), ALL)
+    assert planned(replay, end, after) == {("A", 10, 15)}
+
+
+def test_new_partitions_start_at_their_first_record(source: MemorySource) -> None:
+    stream = reader(source, startingoffsets="latest")
+    start = stream.initialOffset()
+    source.add(C, 9)
+    source.trim(C, 4)
+    end = stream.latestOffset(start, ALL)
+    assert planned(stream, start, end) == {("C", 4, 9)}
+    source.add(C, 1)
+    after = stream.latestOffset(json_round(end), ALL)
+    assert planned(stream, end, after) == {("C", 9, 10)}
+
+
+def test_a_replay_starts_a_new_partition_where_it_did_before(source: MemorySource) -> None:
+    stream = reader(source)
+    first = stream.latestOffset(stream.initialOffset(), ALL)
+    source.add(C, 9)
+    end = stream.latestOffset(first, ALL)
+    source.trim(C, 4)
+    assert planned(reader(source), first, end) == {("C", 0, 9)}
+
+
+def test_starting_offsets_by_partition(source: MemorySource) -> None:
+    stream = reader(source, startingoffsets='{"t": {"A": 7}}')
+    start = stream.initialOffset()
+    end = stream.latestOffset(start, ALL)
+    assert planned(stream, start, end) == {("A", 7, 10), ("B", 0, 20)}
+
+
+def test_the_limit_given_is_obeyed(source: MemorySource) -> None:
+    """Trap: Spark may ask for everything, whatever ``maxOffsetsPerTrigger`` says."""
+    stream = reader(source, maxoffsetspertrigger="6")
+    assert stream.getDefaultReadLimit() == ReadMaxRows(6)
+    start = stream.initialOffset()
+    limited = stream.latestOffset(start, ReadMaxRows(6))
+    assert planned(stream, start, limited) == {("A", 0, 2), ("B", 0, 4)}
+    everything = stream.latestOffset(start, ALL)
+    assert planned(stream, start, everything) == {("A", 0, 10), ("B", 0, 20)}
+    with pytest.raises(TypeError, match=r"ReadMaxBytes"):
+        stream.latestOffset(start, ReadMaxBytes(1))
+
+
+def test_no_partition_starves(source: MemorySource) -> None:
+    source.add(C, 100_000)
+    stream = reader(source)
+    offset = stream.initialOffset()
+    for _ in range(60):
+        offset = json_round(stream.latestOffset(offset, ReadMaxRows(2)))
+    assert offset["topics"]["t"]["A"] == 10
+    assert offset["topics"]["t"]["B"] == 20
+
+
+def test_no_limit_by_default(source: MemorySource) -> None:
+    assert reader(source).getDefaultReadLimit() == ALL
+
+
+def test_available_now_freezes_heads_and_partitions(source: MemorySource) -> None:
+    stream = reader(source)
+    assert isinstance(stream, SupportsTriggerAvailableNow)
+    stream.prepareForTriggerAvailableNow()
+    source.add(A, 1000)
+    source.add(C, 1000)
+    start = stream.initialOffset()
+    half = stream.latestOffset(start, ReadMaxRows(15))
+    end = stream.latestOffset(half, ReadMaxRows(15))
+    assert end["topics"] == {"t": {"A": 10, "B": 20}}
+    assert stream.latestOffset(end, ReadMaxRows(15)) == end
+    stream.prepareForTriggerAvailableNow()
+    assert stream.latestOffset(end, ALL)["topics"] == {"t": {"A": 1010, "B": 20, "C": 1000}}
+
+
+def test_the_report_tells_the_ends(source: MemorySource) -> None:
+    stream = reader(source)
+    stream.latestOffset(stream.initialOffset(), ReadMaxRows(1))
+    report = stream.reportLatestOffset()
+    assert report is not None
+    assert report["topics"] == {"t": {"A": 10, "B": 20}}
+
+
+def test_offsets_never_go_backwards(source: MemorySource) -> None:
+    stream = reader(source)
+    first = stream.latestOffset(stream.initialOffset(), ALL)
+    source.cut(A, 3)
+    source.drop(B)
+    assert stream.latestOffset(json_round(first), ALL) == first
+    source.add(B, 1)
+    assert stream.latestOffset(json_round(first), ALL) == first
+
+
+def test_ranges_are_split(source: MemorySource) -> None:
+    stream = reader(source, maxrecordsperpartition="6")
+    start = stream.initialOffset()
+    end = stream.latestOffset(start, ALL)
+    assert len(planned(stream, start, end)) == 6
+
+
+# -- the first offset is fixed for ever ------------------------------------------------------------
+
+
+def test_batch_zero_is_the_same_whatever_has_changed(source: MemorySource) -> None:
+    stream = reader(source, startingoffsets="latest", maxrecordsperpartition="4")
+    start = stream.initialOffset()
+    source.add(A, 9)
+    source.add(C, 3)
+    end = stream.latestOffset(start, ALL)
+    plan = stream.partitions(json_round(start), json_round(end))
+    source.add(A, 50)
+    source.add(TopicPartition("t", "D"), 7)
+    source.trim(A, 14)
+    source.backwards = True
+    replay = reader(source, startingoffsets="latest", maxrecordsperpartition="4")
+    again = replay.initialOffset()
+    assert again != start
+    assert replay.partitions(json_round(again), json_round(end)) == plan
+    assert [(part.partition, part.start, part.end) for part in plan] == [
+        ("A", 10, 13),
+        ("A", 13, 16),
+        ("A", 16, 19),
+        ("C", 0, 3),
+    ]
+    after = replay.latestOffset(json_round(end), ALL)
+    assert {("D", 0, 3), ("D", 3, 7)} <= planned(replay, end, after)
+
+
+def test_starting_offsets_that_only_look_too_far_do_not_stop_a_replay(
+    source: MemorySource,
+) -> None:
+    given = {"startingoffsets": '{"t": {"A": 7}}'}
+    stream = reader(source, **given)
+    start = stream.initialOffset()
+    end = stream.latestOffset(start, ALL)
+    source.cut(A, 3)
+    replay = reader(source, **given)
+    assert planned(replay, replay.initialOffset(), end) == {("A", 7, 10), ("B", 0, 20)}
+    fresh = reader(source, **given)
+    with pytest.raises(ConfigError, match=r"'startingOffsets' = 7: .* offsets 0 up to, not incl"):
+        fresh.latestOffset(json_round(fresh.initialOffset()), ALL)
+
+
+def test_a_batch_that_goes_backwards_is_refused(source: MemorySource) -> None:
+    stream = reader(source)
+    end = everything(stream)
+    source.add(A, 5)
+    later = stream.latestOffset(end, ALL)
+    for wrong in (end, {**later, "topics": {"t": {"B": 20}}}):
+        with pytest.raises(ConfigError, match=r"'checkpointLocation' = 't/A': .* ends before it"):
+            stream.partitions(json_round(later), {**json_round(wrong), "start": {}})

@@ -1,0 +1,418 @@
+"""A burst gives what decoding each message by itself would give."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from dataclasses import replace
+from itertools import pairwise, product
+from typing import NamedTuple
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from dafka_core.errors import ProtocolError
+from dafka_core.protocol import bulk_decoder
+from dafka_core.protocol.bulk_decoder import BulkDecoder
+from dafka_core.protocol.codec import C_LAYOUT, RFC46, decode, encode, encode_batch_prefix
+from dafka_core.protocol.limits import MAX_BATCH_COUNT, MAX_SEQUENCE
+from dafka_core.protocol.messages import (
+    DirectRecord,
+    DirectRecordBatch,
+    Message,
+    RecordBatchMessage,
+    RecordMessage,
+)
+from dafka_core.protocol.validation import unpack_batch
+from dafka_core.records import NO_VERSION, RecordBatch, TopicPartition, Transaction
+from dafka_core.values import Values
+from tests.unit.protocol.strategies import MESSAGES, names, packed
+from tests.unit.protocol.vectors import RECORDED_VECTORS
+
+# What peers cannot mean, and what they can: near 0, near our limit, and where 64 bits wrap.
+SEQUENCES = st.one_of(
+    st.integers(0, 9),
+    st.integers(MAX_SEQUENCE - 3, MAX_SEQUENCE + 3),
+    st.integers(2**64 - 3, 2**64 - 1),
+)
+STRETCHES = st.builds(
+    lambda start, count: [(start + i) % 2**64 for i in range(count)], SEQUENCES, st.integers(1, 6)
+)
+
+Frames = tuple[bytes, bytes]
+
+
+class Named(NamedTuple):
+    """Whom records are sent to, and whose they are."""
+
+    requestor: str
+    tp: TopicPartition
+
+
+DEFAULT = Named("", TopicPartition("t", "P"))
+
+
+def run_of(
+    offset: int, values: list[bytes], of: Named = DEFAULT, transaction: Transaction | None = None
+) -> RecordBatch:
+    return RecordBatch(of.tp, offset, Values.of(values), transaction)
+
+
+def header(sequence: int, of: Named = DEFAULT) -> bytes:
+    return encode_batch_prefix(*of, packed=False) + sequence.to_bytes(8, "big")
+
+
+def run_header(
+    sequence: int, count: int, of: Named = DEFAULT, transaction: tuple[int, ...] = (0, 0, 0)
+) -> bytes:
+    numbers = [number.to_bytes(8, "big", signed=number < 0) for number in transaction]
+    tail = sequence.to_bytes(8, "big") + count.to_bytes(4, "big") + b"".join(numbers)
+    return encode_batch_prefix(*of, packed=True) + tail
+
+
+def stretch(sequences: list[int], of: Named, value: bytes) -> list[Frames]:
+    """Messages of one partition, with a value that tells them apart."""
+    return [(header(sequence, of), value + sequence.to_bytes(8, "big")) for sequence in sequences]
+
+
+def packed_stretch(
+    sequence: int, parts: list[tuple[list[bytes], tuple[int, ...]]], of: Named, overlap: int
+) -> list[Frames]:
+    """Runs that follow each other, or overlap, in one partition; of units or of none."""
+    messages = []
+    for values, transaction in parts:
+        messages.append(
+            (run_header(sequence % 2**64, len(values), of, transaction), packed(values))
+        )
+        sequence += max(len(values) - overlap, 0)
+    return messages
+
+
+def two_frames(message: Message, layout: str) -> list[Frames]:
+    frames = encode(message, layout)
+    return [(frames[0], frames[-1])]
+
+
+def cut(messages: list[Frames], size_bytes: int) -> list[Frames]:
+    return [(first[: len(first) - size_bytes], second) for first, second in messages]
+
+
+def cut_values(messages: list[Frames], size_bytes: int) -> list[Frames]:
+    return [(first, second[: len(second) - size_bytes]) for first, second in messages]
+
+
+def recount(messages: list[Frames], count: int) -> list[Frames]:
+    """What is announced as so many records."""
+    return [
+        (first[:-28] + count.to_bytes(4, "big") + first[-24:], second) for first, second in messages
+    ]
+
+
+# None, such as have all records there are, and such as do not have some or all of them.
+UNITS = st.sampled_from(
+    [(0, 0, 0), (0, 0, 0), (5, 0, 2**63 - 1), (NO_VERSION, 0, 2**63 - 1), (5, 3, 6), (0, 1, 0)]
+)
+NAMED = st.builds(
+    Named,
+    st.sampled_from(["", "", "C1", "C2"]),
+    st.builds(
+        TopicPartition,
+        st.sampled_from(["t", "tt"]),
+        # Partitions whose names begin alike: what follows a name must not be taken for more of it.
+        st.sampled_from(["P1", "P2", "P1\1", "P1\1\1\1\1\1"]),
+    ),
+)
+SINGLE = st.builds(stretch, STRETCHES, NAMED, st.binary(max_size=3))
+PACKED = st.builds(
+    packed_stretch,
+    SEQUENCES,
+    st.lists(
+        st.tuples(st.lists(st.binary(max_size=5), min_size=1, max_size=4), UNITS),
+        min_size=1,
+        max_size=4,
+    ),
+    NAMED,
+    st.sampled_from([0, 0, 1]),
+)
+INVALID = st.one_of(
+    st.tuples(st.binary(max_size=40), st.binary(max_size=9)).map(lambda pair: [pair]),
+    st.builds(two_frames, MESSAGES, st.sampled_from([RFC46, C_LAYOUT])),
+    st.builds(cut, SINGLE | PACKED, st.integers(1, 20)),
+    st.builds(cut, PACKED, st.just(4)),
+    st.builds(cut_values, PACKED, st.integers(1, 9)),
+    st.builds(recount, PACKED, st.sampled_from([0, 1, 2, 5, MAX_BATCH_COUNT + 1, 2**32 - 1])),
+)
+MIXES = st.lists(SINGLE | PACKED | INVALID, max_size=12).map(
+    lambda parts: [m for part in parts for m in part]
+)
+
+
+def values_in(message: Message) -> list[bytes] | None:
+    """The records of a message; None if it is about something else."""
+    match message:
+        case RecordMessage() | DirectRecord():
+            return [message.value]
+        case RecordBatchMessage() | DirectRecordBatch():
+            lengths, records = unpack_batch(message.count, message.value)
+            ends = [0, *lengths.cumsum().tolist()]
+            return [bytes(records[start:stop]) for start, stop in pairwise(ends)]
+    return None
+
+
+def one_by_one(messages: list[Frames]) -> tuple[dict[tuple[Named, bool], list[RecordBatch]], int]:
+    """The runs by their names and form, and how many messages were no records."""
+    batches: dict[tuple[Named, bool], list[RecordBatch]] = defaultdict(list)
+    invalid_count = 0
+    for frames in messages:
+        try:
+            message: Message | None = decode(frames)
+        except ProtocolError:
+            message = None
+        values = None if message is None else values_in(message)
+        if values is None:
+            invalid_count += 1
+            continue
+        assert isinstance(
+            message, RecordMessage | DirectRecord | RecordBatchMessage | DirectRecordBatch
+        )
+        requestor = (
+            message.requestor if isinstance(message, DirectRecord | DirectRecordBatch) else ""
+        )
+        named = Named(requestor, message.tp)
+        of_form = batches[named, isinstance(message, RecordBatchMessage | DirectRecordBatch)]
+        transaction = (
+            message.transaction
+            if isinstance(message, RecordBatchMessage | DirectRecordBatch)
+            else None
+        )
+        if of_form and (of_form[-1].end, of_form[-1].transaction) == (
+            message.sequence,
+            transaction,
+        ):
+            last = of_form.pop()
+            of_form.append(run_of(last.offset, [*last.values, *values], named, transaction))
+        else:
+            of_form.append(run_of(message.sequence, values, named, transaction))
+    return dict(batches), invalid_count
+
+
+def grouped(taken: list[tuple[str, RecordBatch]]) -> dict[Named, list[RecordBatch]]:
+    batches: dict[Named, list[RecordBatch]] = defaultdict(list)
+    for requestor, batch in taken:
+        batches[Named(requestor, batch.tp)].append(batch)
+    return dict(batches)
+
+
+def assert_equal(
+    taken: dict[Named, list[RecordBatch]], expected: dict[tuple[Named, bool], list[RecordBatch]]
+) -> None:
+    """The same runs in the same order; which of the two forms comes first does not matter."""
+    assert taken.keys() == {named for named, _ in expected}
+    for named, batches in taken.items():
+        single, packed_runs = expected.get((named, False), []), expected.get((named, True), [])
+        assert batches in (single + packed_runs, packed_runs + single)
+
+
+def receive(burst: BulkDecoder, first: bytes, second: bytes) -> None:
+    """What the receive loop does: it looks for RECORDs itself."""
+    bucket = burst.buckets.get(first[:-8])
+    if bucket is None:
+        burst.add(first, second)
+    else:
+        bucket.sequences.append(first[-8:])
+        bucket.values.append(second)
+
+
+@settings(max_examples=500, deadline=None)
+@given(st.lists(MIXES, min_size=1, max_size=3), st.sampled_from([BulkDecoder.add, receive]))
+def test_burst_equals_decoding_one_by_one(mixes: list[list[Frames]], take_in: object) -> None:
+    assert callable(take_in)
+    burst = BulkDecoder()
+    invalid_count = 0
+    for messages in mixes:
+        for first, second in messages:
+            take_in(burst, first, second)
+        expected, invalid_here = one_by_one(messages)
+        invalid_count += invalid_here
+        assert_equal(grouped(burst.take()), expected)
+        assert burst.invalid_count == invalid_count
+        assert burst.take() == []
+
+
+@given(names(0), names(), names(), st.integers(0, MAX_SEQUENCE), st.binary(max_size=9))
+@settings(deadline=None)
+def test_prefix_and_sequence_are_the_encoded_header(
+    requestor: str, topic: str, partition: str, sequence: int, value: bytes
+) -> None:
+    message: Message = RecordMessage(topic, partition, sequence, value)
+    batch: Message = RecordBatchMessage(topic, partition, sequence, 1, packed([value]))
+    if requestor:
+        message = DirectRecord(requestor, topic, partition, sequence, value)
+        batch = DirectRecordBatch(requestor, topic, partition, sequence, 1, packed([value]))
+    named = Named(requestor, TopicPartition(topic, partition))
+    assert [header(sequence, named), value] == encode(message)
+    assert [run_header(sequence, 1, named), packed([value])] == encode(batch)
+
+
+@pytest.mark.parametrize(
+    ("sequences", "expected", "invalid_count"),
+    [
+        ([0, 1, 2], [(0, 3)], 0),
+        ([5], [(5, 1)], 0),
+        ([0, 1, 3, 4], [(0, 2), (3, 2)], 0),
+        ([2, 1, 0], [(2, 1), (1, 1), (0, 1)], 0),
+        ([7, 7, 8], [(7, 1), (7, 2)], 0),
+        ([2**64 - 1, 0, 1], [(0, 2)], 1),
+        ([2**64 - 1], [], 1),
+        ([MAX_SEQUENCE - 1, MAX_SEQUENCE, MAX_SEQUENCE + 1], [(MAX_SEQUENCE - 1, 2)], 1),
+        ([4, 2**63, 5], [(4, 2)], 1),
+    ],
+)
+@pytest.mark.parametrize("as_runs", [False, True])
+def test_runs(
+    sequences: list[int], expected: list[tuple[int, int]], invalid_count: int, as_runs: bool
+) -> None:
+    burst = BulkDecoder()
+    for i, sequence in enumerate(sequences):
+        if as_runs:
+            burst.add(run_header(sequence, 1), packed([bytes([i])]))
+        else:
+            burst.add(header(sequence), bytes([i]))
+    batches = [batch for _, batch in burst.take()]
+    assert [(batch.offset, len(batch.values)) for batch in batches] == expected
+    assert burst.invalid_count == invalid_count
+
+
+def test_runs_that_follow_each_other_become_one() -> None:
+    burst = BulkDecoder()
+    burst.add(run_header(3, 2), packed([b"a", b""]))
+    burst.add(run_header(5, 1), packed([b"ccc"]))
+    burst.add(run_header(9, 2), packed([b"d", b"e"]))
+    assert burst.take() == [
+        ("", run_of(3, [b"a", b"", b"ccc"])),
+        ("", run_of(9, [b"d", b"e"])),
+    ]
+    assert burst.invalid_count == 0
+
+
+@pytest.mark.parametrize(
+    ("sequence", "count", "value"),
+    [
+        (5, 0, b""),
+        (5, 1, b""),
+        (5, 1, bytes(3)),
+        (5, 1, b"\1\0\0\0"),
+        (5, 1, b"\0\0\0\0x"),
+        (5, 2, bytes(4)),
+        (5, 2, b"\xff\xff\xff\xff\1\0\0\0"),
+        (5, MAX_BATCH_COUNT + 1, bytes(4 * MAX_BATCH_COUNT + 4)),
+        (5, 2**32 - 1, b""),
+        (MAX_SEQUENCE, 2, bytes(8)),
+        (2**64 - 1, 2, bytes(8)),
+    ],
+)
+def test_runs_that_cannot_be_are_dropped_and_counted(
+    sequence: int, count: int, value: bytes
+) -> None:
+    burst = BulkDecoder()
+    burst.add(run_header(3, 2), packed([b"a", b"b"]))
+    burst.add(run_header(sequence, count), value)
+    burst.add(run_header(5, 1), packed([b"c"]))
+    assert burst.take() == [("", run_of(3, [b"a", b"b", b"c"]))]
+    assert burst.invalid_count == 1
+
+
+@pytest.mark.parametrize("lacks_bytes", [8, 16, 24, 28])
+def test_a_run_without_all_of_its_fields_is_dropped_and_counted(lacks_bytes: int) -> None:
+    burst = BulkDecoder()
+    receive(burst, run_header(3, 1), packed([b"a"]))
+    # The receive loop takes it for a record of the partition that it knows, if 8 are left.
+    receive(burst, run_header(4, 1)[:-lacks_bytes], packed([b"b"]))
+    receive(burst, run_header(4, 1) + b"\0", packed([b"b"]))
+    assert burst.take() == [("", run_of(3, [b"a"]))]
+    assert burst.invalid_count == 2
+
+
+def test_runs_of_units_are_joined_within_them() -> None:
+    burst = BulkDecoder()
+    first, second = Transaction(4, 3, 6), Transaction(5, 6, 8)
+    burst.add(run_header(3, 2, transaction=first), packed([b"a", b"b"]))
+    burst.add(run_header(5, 1, transaction=first), packed([b"c"]))
+    burst.add(run_header(6, 1, transaction=second), packed([b"d"]))
+    burst.add(run_header(7, 1), packed([b"e"]))
+    burst.add(run_header(8, 1, transaction=second), packed([b"x"]))  # it is not of this unit
+    assert burst.take() == [
+        ("", run_of(3, [b"a", b"b", b"c"], transaction=first)),
+        ("", run_of(6, [b"d"], transaction=second)),
+        ("", run_of(7, [b"e"])),
+    ]
+    assert burst.invalid_count == 1
+
+
+def test_recorded_records() -> None:
+    records = [v for v in RECORDED_VECTORS if isinstance(v.message, (RecordMessage, DirectRecord))]
+    burst = BulkDecoder()
+    for vector in records:
+        burst.add(*vector.frames)
+    taken = burst.take()
+    assert [requestor for requestor, _ in taken] == [
+        "",
+        "3B6B7CF3E064452E83D012EC823A4DD9",
+        "8E1BBB578999443B8818C5851AFC9A3F",
+    ]
+    values = Values.of([b"hello 1", b"hello 2", b"hello 3"])
+    for _, batch in taken:
+        assert batch == replace(taken[0][1], values=values)
+
+
+def test_receive_loop_may_append_to_known_buckets() -> None:
+    burst = BulkDecoder()
+    burst.add(header(0), b"a")
+    bucket = burst.buckets[header(0)[:-8]]
+    bucket.sequences.append(header(1)[-8:])
+    bucket.values.append(b"b")
+    assert burst.take() == [("", run_of(0, [b"a", b"b"]))]
+    # The same bucket serves the next burst, and what was taken stays as it was.
+    assert burst.buckets[header(0)[:-8]] is bucket
+    assert bucket.values == []
+
+
+@pytest.mark.parametrize("as_runs", [False, True])
+def test_taken_values_are_not_touched_by_the_next_burst(as_runs: bool) -> None:
+    burst = BulkDecoder()
+    taken = []
+    for offset, value in enumerate([b"a", b"b"]):
+        if as_runs:
+            burst.add(run_header(offset, 1), packed([value]))
+        else:
+            burst.add(header(offset), value)
+        taken.extend(burst.take())
+    assert taken == [("", run_of(0, [b"a"])), ("", run_of(1, [b"b"]))]
+
+
+def test_remembered_prefixes_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(bulk_decoder, "MAX_KNOWN_PREFIXES", 100)
+    burst = BulkDecoder()
+    buckets = burst.buckets
+    for start in range(0, 1_000, 30):
+        for i, as_run in product(range(start, start + 30), (False, True)):
+            named = Named("", TopicPartition("t", f"P{i}"))
+            if as_run:
+                burst.add(run_header(i, 1, named), packed([b"v"]))
+            else:
+                burst.add(header(i, named), b"v")
+        assert len(burst.take()) == 60
+        assert len(buckets) <= 100
+    # The receive loop holds on to the dictionary.
+    assert burst.buckets is buckets
+
+
+def test_invalid_messages_are_not_remembered() -> None:
+    burst = BulkDecoder()
+    for i in range(1_000):
+        burst.add(b"M%d" % i + bytes(8), b"v")
+        burst.add(b"R%d" % i + bytes(36), packed([b"v"]))
+        burst.add(b"H%d" % i, b"\xaa\xa5H\x01\x01P\x01t" + bytes(8))
+    assert burst.buckets == {}
+    assert burst.invalid_count == 3_000
+    assert burst.take() == []

@@ -1,0 +1,294 @@
+"""The codec: both ways, in both layouts, and what it does with what is no message."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from dafka_core.errors import ProtocolError
+from dafka_core.protocol import messages as m
+from dafka_core.protocol.codec import (
+    C_LAYOUT,
+    LAYOUTS,
+    RFC46,
+    command_id,
+    decode,
+    encode,
+    parse_subscription,
+    subscription,
+)
+from dafka_core.protocol.limits import (
+    MAX_FETCH_COUNT,
+)
+from tests.unit.protocol.strategies import MESSAGES
+from tests.unit.protocol.vectors import RECORDED_VECTORS, RFC46_VECTORS, VECTORS, Vector
+
+COMMAND_IDS = {
+    m.RecordMessage: b"M",
+    m.DirectRecord: b"D",
+    m.Fetch: b"F",
+    m.Ack: b"K",
+    m.Head: b"H",
+    m.DirectHead: b"E",
+    m.GetHeads: b"G",
+    m.ConsumerHello: b"W",
+    m.StoreHello: b"L",
+    m.RecordBatchMessage: b"R",
+    m.DirectRecordBatch: b"P",
+    m.HeadsQuery: b"Q",
+    m.TimesQuery: b"T",
+    m.HeadsReply: b"S",
+    m.TimesReply: b"U",
+    m.StoreEndpoints: b"N",
+}
+WITH_CONTENT = (m.RecordMessage, m.DirectRecord, m.RecordBatchMessage, m.DirectRecordBatch)
+SHORT_VECTORS = [v for v in VECTORS if v not in RECORDED_VECTORS]
+
+every_vector = pytest.mark.parametrize("vector", VECTORS, ids=lambda v: v.name)
+
+
+def header_count(vector: Vector) -> int:
+    return len(vector.frames) - isinstance(vector.message, WITH_CONTENT)
+
+
+def assert_refused_or_exact(frames: list[bytes], layout: str) -> None:
+    """What is decoded must say just what the frames say, nothing assumed and nothing left out."""
+    try:
+        message = decode(frames)
+    except ProtocolError:
+        return
+    again = encode(message, layout)
+    if again != frames:
+        # Only a clamped count may differ, and it ends the header.
+        assert isinstance(message, m.Fetch)
+        assert message.count == MAX_FETCH_COUNT
+        assert int.from_bytes(frames[-1][-4:], "big") > MAX_FETCH_COUNT
+        assert again[-1][:-4] == frames[-1][:-4]
+        assert again[:-1] == frames[:-1]
+
+
+@every_vector
+def test_decodes(vector: Vector) -> None:
+    assert decode(vector.frames) == vector.message
+    assert decode(tuple(vector.frames)) == vector.message
+
+
+@every_vector
+def test_encodes(vector: Vector) -> None:
+    assert encode(vector.message, vector.layout) == vector.frames
+
+
+def test_there_is_a_vector_of_every_command_in_every_layout() -> None:
+    assert {type(v.message) for v in RECORDED_VECTORS} == set(list(COMMAND_IDS)[:9])
+    for layout in LAYOUTS:
+        assert {type(v.message) for v in VECTORS if v.layout == layout} == set(COMMAND_IDS)
+
+
+@every_vector
+def test_truncated_frames(vector: Vector) -> None:
+    for i, frame in enumerate(vector.frames):
+        for size_bytes in range(len(frame)):
+            frames = [*vector.frames]
+            frames[i] = frame[:size_bytes]
+            # A topic frame and a content say nothing of their length, so less of them is another
+            # topic or content; a frame with fields cannot be shorter and remain valid.
+            if i == header_count(vector) - 1:
+                with pytest.raises(ProtocolError):
+                    decode(frames)
+            else:
+                assert_refused_or_exact(frames, vector.layout)
+
+
+@every_vector
+def test_flipped_bits_and_bytes(vector: Vector) -> None:
+    for i, frame in enumerate(vector.frames):
+        for position, octet in enumerate(frame):
+            for flip in (1, 2, 4, 8, 16, 32, 64, 128, 255):
+                changed = bytearray(frame)
+                changed[position] = octet ^ flip
+                frames = [*vector.frames]
+                frames[i] = bytes(changed)
+                assert_refused_or_exact(frames, vector.layout)
+
+
+@pytest.mark.parametrize("vector", SHORT_VECTORS, ids=lambda v: v.name)
+def test_every_value_of_every_header_byte(vector: Vector) -> None:
+    for i, frame in enumerate(vector.frames[: header_count(vector)]):
+        for position in range(len(frame)):
+            for octet in range(256):
+                frames = [*vector.frames]
+                frames[i] = frame[:position] + bytes([octet]) + frame[position + 1 :]
+                assert_refused_or_exact(frames, vector.layout)
+
+
+@every_vector
+@pytest.mark.parametrize("trailing", [b"\0", b"\1", bytes(8)])
+def test_trailing_bytes(vector: Vector, trailing: bytes) -> None:
+    frames = [*vector.frames]
+    frames[header_count(vector) - 1] += trailing
+    with pytest.raises(ProtocolError):
+        decode(frames)
+
+
+@every_vector
+def test_missing_frames(vector: Vector) -> None:
+    for i in range(len(vector.frames)):
+        with pytest.raises(ProtocolError):
+            decode(vector.frames[:i] + vector.frames[i + 1 :])
+
+
+@every_vector
+@pytest.mark.parametrize("extra", [b"", b"\0", b"M", b"\xaa\xa5M\x01"])
+def test_extra_frames(vector: Vector, extra: bytes) -> None:
+    for i in range(len(vector.frames) + 1):
+        with pytest.raises(ProtocolError):
+            decode([*vector.frames[:i], extra, *vector.frames[i:]])
+
+
+@pytest.mark.parametrize(
+    "frames",
+    [[], [b""], [b"", b""], [b"", b"", b""], [b"M"], [b"D"], [b"M", b""], [b"H", b""], [b"\0"]],
+    ids=repr,
+)
+def test_empty_frames(frames: list[bytes]) -> None:
+    with pytest.raises(ProtocolError):
+        decode(frames)
+
+
+def test_empty_content_is_a_record() -> None:
+    message = m.RecordMessage("t", "P", 0, b"")
+    for layout in LAYOUTS:
+        assert decode(encode(message, layout)) == message
+
+
+@every_vector
+def test_version(vector: Vector) -> None:
+    for version in set(range(256)) - {1}:
+        frames = [*vector.frames]
+        last = header_count(vector) - 1
+        at = 3 if vector.layout == RFC46 else frames[0].index(b"\0", 1) + 1
+        frames[last] = frames[last][:at] + bytes([version]) + frames[last][at + 1 :]
+        with pytest.raises(ProtocolError, match="the version is not 1"):
+            decode(frames)
+
+
+@pytest.mark.parametrize("vector", RFC46_VECTORS, ids=lambda v: v.name)
+@pytest.mark.parametrize("signature", [b"\xaa\xa0", b"\xa5\xaa", b"\0\0", b""])
+def test_signature(vector: Vector, signature: bytes) -> None:
+    frames = [*vector.frames]
+    frames[1] = signature + frames[1][2:]
+    with pytest.raises(ProtocolError, match="the signature is not AA A5"):
+        decode(frames)
+
+
+@pytest.mark.parametrize("vector", RFC46_VECTORS, ids=lambda v: v.name)
+def test_command_differs_between_frames(vector: Vector) -> None:
+    for other in set(COMMAND_IDS.values()) - {vector.frames[0][:1]}:
+        frames = [*vector.frames]
+        frames[1] = frames[1][:2] + other + frames[1][3:]
+        with pytest.raises(ProtocolError, match="name different commands"):
+            decode(frames)
+
+
+@every_vector
+def test_unknown_command(vector: Vector) -> None:
+    for octet in set(range(256)) - {id_[0] for id_ in COMMAND_IDS.values()}:
+        with pytest.raises(ProtocolError, match="there is no command with identifier"):
+            decode([bytes([octet]) + vector.frames[0][1:], *vector.frames[1:]])
+
+
+@pytest.mark.parametrize(
+    "frames",
+    [
+        ["4d 6f 00 01 01 50 01 74 0000000000000000", "76"],
+        ["4d 7474 00 01 01 50 01 74 0000000000000000", "76"],
+        ["48 00 01 01 50 01 74 0000000000000000"],
+        ["4d 6f", "aaa5 4d 01 01 50 01 74 0000000000000000", "76"],
+        ["48 747400", "aaa5 48 01 01 50 01 74 0000000000000000"],
+    ],
+)
+def test_topic_and_subject_differ(frames: list[str]) -> None:
+    with pytest.raises(ProtocolError, match="the topic and the subject differ"):
+        decode([bytes.fromhex(frame) for frame in frames])
+
+
+@pytest.mark.parametrize(
+    "message", [m.HeadsQuery("C", 1, ()), m.TimesQuery("C", 1, "t", "P", 0, 1)]
+)
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_queries_have_no_topic(message: m.Message, layout: str) -> None:
+    frames = encode(message, layout)
+    frames[0] = frames[0][:1] + b"t" + frames[0][1:]
+    with pytest.raises(ProtocolError, match="this command has no topic"):
+        decode(frames)
+
+
+@pytest.mark.parametrize("octets", [b"\xff", b"\xc3", b"\xed\xa0\x80", b"a\xf5b", b"\xc3\xa9\xe9"])
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_topics_that_are_not_utf8_survive(octets: bytes, layout: str) -> None:
+    topic = octets.decode("utf-8", "surrogateescape")
+    frames = encode(m.Head(topic, "P", 1), layout)
+    assert octets in frames[0]
+    message = decode(frames)
+    assert message == m.Head(topic, "P", 1)
+    assert encode(message, layout) == frames
+
+
+def test_acks_of_c_nodes_do_not_say_which_store() -> None:
+    message = m.Ack("P", "t", 1, "S")
+    assert decode(encode(message, C_LAYOUT)) == m.Ack("P", "t", 1)
+    assert decode(encode(message, RFC46)) == message
+
+
+@pytest.mark.parametrize(("message", "id_"), COMMAND_IDS.items())
+def test_subscriptions(message: type[m.Message], id_: bytes) -> None:
+    assert command_id(message) == id_
+    assert subscription(message) == id_
+    assert subscription(message, "tö\udcff") == id_ + "tö".encode() + b"\xff"
+    for topic in ("", "tö\udcff"):
+        told = b"\x01" + subscription(message, topic)
+        assert parse_subscription(told) == (True, message, topic)
+        assert parse_subscription(told + b"\0") == (True, message, topic)
+        assert parse_subscription(b"\0" + told[1:]) == (False, message, topic)
+
+
+@pytest.mark.parametrize("frame", [b"", b"\x01", b"\x01Z", b"\x01Zt", b"\0"])
+def test_subscriptions_to_something_else(frame: bytes) -> None:
+    assert parse_subscription(frame)[1] is None
+
+
+@settings(max_examples=500, deadline=None)
+@given(MESSAGES, st.sampled_from(LAYOUTS))
+def test_any_message_survives(message: m.Message, layout: str) -> None:
+    arrived = decode(encode(message, layout))
+    if isinstance(message, m.Ack) and layout == C_LAYOUT:
+        message = replace(message, store="")
+    assert arrived == message
+
+
+@st.composite
+def damaged(draw: Callable[[Any], Any]) -> list[bytes]:
+    """Frames of a message with pieces cut out, put in and put elsewhere."""
+    frames = list(encode(draw(MESSAGES), draw(st.sampled_from(LAYOUTS))))
+    for _ in range(draw(st.integers(1, 4))):
+        i = draw(st.integers(0, len(frames) - 1))
+        start = draw(st.integers(0, len(frames[i])))
+        stop = draw(st.integers(start, min(start + 9, len(frames[i]))))
+        frames[i] = frames[i][:start] + draw(st.binary(max_size=9)) + frames[i][stop:]
+    return list(draw(st.permutations(frames))) if draw(st.booleans()) else frames
+
+
+def layout_of(frames: list[bytes]) -> str:
+    header_frames = len(frames) - (frames[0][:1] in (b"M", b"D", b"R", b"P") if frames else 0)
+    return RFC46 if header_frames > 1 else C_LAYOUT
+
+
+@settings(max_examples=500, deadline=None)
+@given(st.lists(st.binary(max_size=60), max_size=5) | damaged())
+def test_any_frames_are_a_message_or_refused(frames: list[bytes]) -> None:
+    assert_refused_or_exact(frames, layout_of(frames))

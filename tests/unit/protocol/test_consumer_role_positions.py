@@ -1,0 +1,192 @@
+"""Where the consumer goes on: room, seek, unsubscribe; and the limits of what it keeps."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from dafka_core.protocol.consumer_role import ConsumerRole
+from dafka_core.protocol.limits import MAX_SEQUENCE
+from dafka_core.protocol.messages import Fetch, Head
+from dafka_core.protocol.partition_fetcher import MAX_REORDER_RECORDS, RETRY_MAX_S
+from dafka_core.protocol.role import Outgoing
+from tests.unit.protocol.model import (
+    PARTITION,
+    TOPIC,
+    TP,
+    answer,
+    fetches_in,
+    offsets_of,
+    run_of,
+)
+
+ME = "21962C91115348329557DE71C90C3718"
+
+
+def consumer(start: Any = "earliest", *topics: str) -> ConsumerRole:
+    role = ConsumerRole(ME, start)
+    for topic in topics or (TOPIC,):
+        role.subscribe(topic)
+    return role
+
+
+def record(role: ConsumerRole, start: int, end: int, now: float = 0.0) -> list[Outgoing]:
+    """RECORDs ``[start, end)`` arrive."""
+    return role.on_batch(now, "", run_of(start, end))
+
+
+def direct(role: ConsumerRole, start: int, end: int, now: float = 0.0) -> list[Outgoing]:
+    """DIRECT-RECORDs ``[start, end)`` arrive."""
+    return role.on_batch(now, ME, run_of(start, end))
+
+
+def head(role: ConsumerRole, end: int, now: float = 0.0) -> list[Outgoing]:
+    return role.on_message(now, Head(TOPIC, PARTITION, end - 1), "")
+
+
+def fetch(start: int, end: int) -> Fetch:
+    return Fetch(PARTITION, ME, TOPIC, start, end - start)
+
+
+# -- room, seek, unsubscribe ----------------------------------------------------------------------
+
+
+def test_without_room_nothing_is_delivered_or_asked_for() -> None:
+    role = consumer("earliest")
+    assert record(role, 0, 10) == []
+    role.room = False
+    assert record(role, 10, 20) == []
+    assert head(role, 30) == []
+    assert role.on_tick(5.0) == []
+    # Otherwise the node would go round and round.
+    assert role.deadline(5.0) is None
+    assert role.delivered == [run_of(0, 10)]
+    assert role.reorder_budget.records == 0
+    role.room = True
+    assert role.on_tick(5.0) == [fetch(10, 30)]
+    assert direct(role, 10, 30) == []
+    assert offsets_of(role.delivered) == list(range(30))
+
+
+def test_what_came_while_there_was_no_room_is_asked_for_as_soon_as_there_is() -> None:
+    role = consumer("earliest")
+    assert head(role, 1_000) == [fetch(0, 1_000)]
+    direct(role, 0, 100)
+    role.room = False
+    direct(role, 100, 1_000)
+    role.room = True
+    assert role.on_tick(0.0) == [fetch(100, 1_000)]
+
+
+def test_latest_without_room_loses_nothing() -> None:
+    role = consumer("latest")
+    role.room = False
+    record(role, 5, 8)
+    role.room = True
+    assert role.on_tick(0.0) == [fetch(5, 8)]
+
+
+@pytest.mark.parametrize("offset", [0, 7, 25, 40])
+def test_seek(offset: int) -> None:
+    role = consumer("earliest")
+    record(role, 0, 20)
+    record(role, 25, 30)
+    role.delivered.clear()
+    role.seek(TP, offset)
+    assert role.reorder_budget.records == 0
+    asked = fetches_in(role.on_tick(0.0))
+    assert asked == ([fetch(offset, 30)] if offset < 30 else [])
+    for request in asked:
+        for batch in answer(request, 30):
+            role.on_batch(0.0, ME, batch)
+    record(role, 30, 50)
+    assert offsets_of(role.delivered) == list(range(offset, 50))
+
+
+def test_seek_of_a_partition_not_heard_of_yet() -> None:
+    role = consumer("latest")
+    role.seek(TP, 3)
+    assert role.on_tick(0.0) == []
+    assert head(role, 9) == [fetch(3, 9)]
+
+
+def test_seek_before_subscribing() -> None:
+    role = ConsumerRole(ME, "earliest")
+    role.seek(TP, 3)
+    assert role.on_tick(0.0) == []
+    assert head(role, 9) == []
+    role.subscribe(TOPIC)
+    assert head(role, 9) == [fetch(3, 9)]
+
+
+def test_unsubscribe_forgets_the_topic() -> None:
+    role = consumer("earliest", TOPIC, "b")
+    record(role, 3, 9)
+    role.on_message(0.0, Head("b", PARTITION, 3), "")
+    role.unsubscribe(TOPIC)
+    assert role.topics == ["b"]
+    assert list(role.positions()) == [("b", PARTITION)]
+    assert role.reorder_budget.records == 0
+    assert {f.topic for f in fetches_in(role.on_tick(99.0))} == {"b"}
+    assert record(role, 0, 3) == []
+    assert role.delivered == []
+    # Subscribed again it begins again.
+    role.subscribe(TOPIC)
+    assert record(role, 0, 3) == []
+    assert offsets_of(role.delivered) == [0, 1, 2]
+
+
+def test_unsubscribing_from_what_was_not_subscribed_to_is_no_error() -> None:
+    role = consumer("earliest")
+    role.unsubscribe("b")
+    assert role.topics == [TOPIC]
+
+
+# -- limits ---------------------------------------------------------------------------------------
+
+
+def test_a_head_that_is_a_lie_costs_little() -> None:
+    role = consumer("earliest")
+    head(role, MAX_SEQUENCE + 1)
+    asked = 0
+    for tenth in range(2_000):
+        now = tenth / 10
+        sent = role.on_tick(now)
+        for request in fetches_in([*sent, *head(role, MAX_SEQUENCE + 1, now)]):
+            asked += 1
+            for batch in answer(request, 10):
+                direct(role, batch.offset, batch.end, now)
+    assert offsets_of(role.delivered) == list(range(10))
+    # Once in eight seconds in the end.
+    assert asked <= 200 / RETRY_MAX_S + 8
+    assert role.reorder_budget.records == 0
+    assert len(role.positions()) == len(role.scheduler) == 1
+
+
+def test_records_that_nobody_has_cost_little() -> None:
+    role = consumer("earliest")
+    # The first ones are lost for ever, and new ones come and come.
+    asked = 0
+    for i in range(600):
+        asked += len(fetches_in(record(role, 1_000 * (i + 1), 1_000 * (i + 2), i / 10)))
+    assert asked <= 60 / RETRY_MAX_S + 8
+    assert role.delivered == []
+    assert role.reorder_budget.records <= MAX_REORDER_RECORDS
+    # All that did not fit is asked for when the first ones turn up.
+    requests = [Fetch(PARTITION, ME, TOPIC, 0, 1_000)]
+    while requests:
+        for batch in answer(requests.pop(0), 601_000):
+            requests.extend(fetches_in(direct(role, batch.offset, batch.end, 60.0)))
+    assert offsets_of(role.delivered) == list(range(601_000))
+    assert role.reorder_budget.records == role.reorder_budget.size_bytes == 0
+
+
+def test_partitions_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("dafka_core.protocol.consumer_role.MAX_PARTITIONS", 10)
+    role = consumer("earliest")
+    for i in range(30):
+        role.on_message(0.0, Head(TOPIC, f"P{i}", 5), "")
+        role.on_batch(0.0, "", run_of(0, 1, partition=f"P{i}"))
+    assert len(role.positions()) == 10
+    assert len(role.delivered) == 10

@@ -1,0 +1,252 @@
+"""What one reader of one partition does about what it misses."""
+
+from __future__ import annotations
+
+import time
+from itertools import pairwise
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from dafka_core.protocol import partition_fetcher
+from dafka_core.protocol.limits import MAX_FETCH_COUNT, MAX_SEQUENCE
+from dafka_core.protocol.messages import Fetch
+from dafka_core.protocol.partition_fetcher import (
+    FETCH_BLOCK_BYTES,
+    FETCH_BLOCK_COUNT,
+    FETCH_FIRST_COUNT,
+    MAX_REORDER_BYTES,
+    MAX_REORDER_RECORDS,
+    RETRY_FIRST_S,
+    RETRY_MAX_S,
+    PartitionFetcher,
+    ReorderBudget,
+)
+from dafka_core.records import RecordBatch, TopicPartition
+from dafka_core.values import Values
+from tests.unit.protocol.model import PARTITION, TOPIC, TP, offsets_of, run_of
+
+
+def fetcher_at(offset: int = 0, budget: ReorderBudget | None = None) -> PartitionFetcher:
+    return PartitionFetcher(TP, offset, ReorderBudget() if budget is None else budget)
+
+
+def asked(fetcher: PartitionFetcher, now: float) -> tuple[int, int] | None:
+    fetch = fetcher.ask(now, "C")
+    if fetch is None:
+        return None
+    assert fetch == Fetch(PARTITION, "C", TOPIC, fetch.sequence, fetch.count)
+    return fetch.sequence, fetch.end
+
+
+PIECES = st.tuples(st.integers(0, 60), st.integers(1, 20)).map(lambda p: (p[0], p[0] + p[1]))
+
+
+@settings(max_examples=300, deadline=None)
+@given(st.integers(0, 30), st.lists(PIECES, max_size=40), st.integers(0, 30))
+def test_pieces_in_any_order_come_out_once_and_in_order(
+    start: int, pieces: list[tuple[int, int]], room: int
+) -> None:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(partition_fetcher, "MAX_REORDER_RECORDS", room)
+        budget = ReorderBudget()
+        fetcher = fetcher_at(start, budget)
+        delivered: list[RecordBatch] = []
+        for piece in pieces:
+            delivered.extend(fetcher.take(0.0, run_of(*piece)))
+            assert offsets_of(delivered) == list(range(start, fetcher.next_offset))
+            assert 0 <= budget.records <= room
+            assert budget.size_bytes == 8 * budget.records
+        assert fetcher.head == max([start, *(end for _, end in pieces)])
+        # The gap is filled: whatever was kept behind it is given out, and its room given back.
+        delivered.extend(fetcher.take(0.0, run_of(fetcher.next_offset, 100)))
+        assert offsets_of(delivered) == list(range(start, 100))
+        assert budget.records == budget.size_bytes == 0
+
+
+@settings(max_examples=200, deadline=None)
+@given(st.lists(PIECES, max_size=30))
+def test_with_room_every_record_behind_a_gap_is_kept(pieces: list[tuple[int, int]]) -> None:
+    fetcher = fetcher_at()
+    there: set[int] = set()
+    for start, end in pieces:
+        fetcher.take(0.0, run_of(start, end))
+        there.update(range(start, end))
+    expected = 0
+    while expected in there:
+        expected += 1
+    assert fetcher.next_offset == expected
+
+
+def test_asks_for_what_is_known_to_be_missing_and_nothing_else() -> None:
+    fetcher = fetcher_at(5)
+    assert asked(fetcher, 0.0) is None
+    assert fetcher.deadline() is None
+    fetcher.raise_head(9)
+    assert asked(fetcher, 0.0) == (5, 9)
+    assert asked(fetcher, 0.0) is None
+    assert fetcher.deadline() == RETRY_FIRST_S
+    fetcher.take(0.1, run_of(5, 9))
+    assert asked(fetcher, 99.0) is None
+    assert fetcher.deadline() is None
+
+
+def test_asks_only_up_to_what_it_keeps_behind_a_gap() -> None:
+    fetcher = fetcher_at()
+    fetcher.take(0.0, run_of(7, 9))
+    assert asked(fetcher, 0.0) == (0, 7)
+
+
+def test_the_head_never_goes_backwards() -> None:
+    fetcher = fetcher_at()
+    fetcher.raise_head(9)
+    fetcher.raise_head(3)
+    assert fetcher.head == 9
+
+
+def test_asks_again_ever_more_seldom_until_something_comes() -> None:
+    fetcher = fetcher_at()
+    fetcher.raise_head(10)
+    times = [tenth / 10 for tenth in range(1_000) if asked(fetcher, tenth / 10)]
+    gaps = [round(later - earlier, 1) for earlier, later in pairwise(times)]
+    assert gaps[:4] == [1.0, 2.0, 4.0, 8.0]
+    assert set(gaps[4:]) == {RETRY_MAX_S}
+    fetcher.take(100.0, run_of(0, 5))
+    assert asked(fetcher, 100.0 + RETRY_FIRST_S - 0.1) is None
+    assert asked(fetcher, 100.0 + RETRY_FIRST_S) == (5, 10)
+
+
+def test_blocks_grow_and_the_next_one_is_asked_for_before_the_last_has_come() -> None:
+    fetcher = fetcher_at()
+    fetcher.raise_head(1_000_000)
+    counts = []
+    under_way: list[tuple[int, int]] = []
+    while fetcher.next_offset < 1_000_000:
+        block = asked(fetcher, 0.0)  # no time passes: nothing waits for a retry
+        if block:
+            under_way.append(block)
+            counts.append(block[1] - block[0])
+            assert block[1] - fetcher.next_offset <= MAX_FETCH_COUNT
+        start, end = under_way[0]
+        middle = (start + end) // 2
+        if fetcher.next_offset < middle:
+            fetcher.take(0.0, run_of(start, middle))
+        else:
+            fetcher.take(0.0, run_of(middle, end))
+            under_way.pop(0)
+            # While there is more, the next block is under way when one has come.
+            assert under_way or fetcher.next_offset == 1_000_000 or fetcher.next_offset <= 60_000
+    assert counts[0] <= 2 * FETCH_FIRST_COUNT
+    assert max(counts) == FETCH_BLOCK_COUNT
+
+
+def test_blocks_of_large_records_are_small() -> None:
+    fetcher = fetcher_at()
+    fetcher.raise_head(1_000)
+    value = bytes(FETCH_BLOCK_BYTES // 4)
+    fetcher.take(0.0, RecordBatch(TP, 0, Values.of([value])))
+    start, end = asked(fetcher, 0.0) or (0, 0)
+    assert (start, end - start) == (1, 6)  # three of them fit; the first block is doubled
+    fetcher.take(0.0, RecordBatch(TP, 1, Values.of([bytes(2 * FETCH_BLOCK_BYTES)])))
+    assert asked(fetcher, 0.0) is None
+    assert asked(fetcher, RETRY_FIRST_S) == (2, 3)
+
+
+def test_records_that_were_lost_for_want_of_room_are_asked_for_at_once() -> None:
+    fetcher = fetcher_at()
+    fetcher.raise_head(100)
+    assert asked(fetcher, 0.0) == (0, 100)
+    fetcher.take(0.1, run_of(0, 30))
+    fetcher.lose(run_of(30, 60))
+    fetcher.lose(run_of(60, 120))
+    assert asked(fetcher, 0.1) == (30, 120)
+    # What came before it, if not lost as well, is waited for.
+    fetcher.lose(run_of(80, 100))
+    assert asked(fetcher, 0.1) == (80, 120)
+    assert asked(fetcher, 0.1) is None
+
+
+def test_losing_what_was_taken_before_changes_nothing() -> None:
+    fetcher = fetcher_at()
+    fetcher.take(0.0, run_of(0, 30))
+    fetcher.lose(run_of(10, 20))
+    assert (fetcher.next_offset, fetcher.head) == (30, 30)
+    assert asked(fetcher, 9.0) is None
+
+
+def test_somebody_who_hears_us_only_now_is_asked_at_once() -> None:
+    fetcher = fetcher_at()
+    fetcher.raise_head(100)
+    assert asked(fetcher, 0.0) == (0, 100)
+    fetcher.retry_unanswered()
+    assert asked(fetcher, 0.0) == (0, 100)
+    fetcher.take(0.1, run_of(0, 50))
+    # An answer is coming: others need not give it once more.
+    fetcher.retry_unanswered()
+    assert asked(fetcher, 0.1) is None
+
+
+def test_hearing_anew_again_and_again_does_not_change_the_block() -> None:
+    fetcher = fetcher_at()
+    fetcher.raise_head(1 << 40)
+    blocks = set()
+    for _ in range(100):
+        blocks.add(asked(fetcher, 0.0))
+        fetcher.retry_unanswered()
+    assert blocks == {(0, 2 * FETCH_FIRST_COUNT)}
+
+
+def test_reaches_the_last_offset_there_can_be() -> None:
+    fetcher = fetcher_at(MAX_SEQUENCE - 1)
+    fetcher.raise_head(MAX_SEQUENCE + 1)
+    assert asked(fetcher, 0.0) == (MAX_SEQUENCE - 1, MAX_SEQUENCE + 1)
+    fetcher.take(0.0, run_of(MAX_SEQUENCE - 1, MAX_SEQUENCE + 1))
+    assert fetcher.next_offset == MAX_SEQUENCE + 1
+    assert asked(fetcher, 99.0) is None
+
+
+def test_what_is_kept_behind_gaps_is_bounded_for_all_partitions_together() -> None:
+    budget = ReorderBudget()
+    fetchers = [PartitionFetcher(TopicPartition(TOPIC, f"P{i}"), 0, budget) for i in range(4)]
+    for fetcher in fetchers:
+        for start in range(1, MAX_REORDER_RECORDS, 40_000):
+            fetcher.take(0.0, run_of(start, start + 30_000, partition=fetcher.tp.partition))
+    assert MAX_REORDER_RECORDS - 30_000 < budget.records <= MAX_REORDER_RECORDS
+    for fetcher in fetchers:
+        # Who found no room has forgotten nothing: it is known to be there.
+        assert fetcher.head > MAX_REORDER_RECORDS - 40_000
+        fetcher.close()
+    assert budget.records == budget.size_bytes == 0
+
+
+def test_what_is_kept_behind_gaps_is_bounded_in_bytes() -> None:
+    budget = ReorderBudget()
+    fetcher = fetcher_at(0, budget)
+    for offset in range(1, 40, 2):
+        fetcher.take(0.0, RecordBatch(TP, offset, Values.of([bytes(8 << 20)])))
+    assert budget.size_bytes == MAX_REORDER_BYTES
+    assert budget.records == 8
+    fetcher.close()
+    assert budget.size_bytes == 0
+
+
+def test_what_is_kept_already_takes_no_room_again() -> None:
+    budget = ReorderBudget()
+    fetcher = fetcher_at(0, budget)
+    for _ in range(10):
+        fetcher.take(0.0, run_of(5, 9))
+        fetcher.take(0.0, run_of(6, 9))
+    assert budget.records == 4
+
+
+def test_the_worst_order_of_arrival_costs_no_time() -> None:
+    fetcher = fetcher_at()
+    values = Values.of([b""])
+    started = time.perf_counter()
+    for offset in range(100_000, 0, -1):
+        fetcher.take(0.0, RecordBatch(TP, offset, values))
+    taken = fetcher.take(0.0, RecordBatch(TP, 0, values))
+    assert [batch.offset for batch in taken] == list(range(100_001))
+    # Looking through all that is kept, for each record, would take half an hour.
+    assert time.perf_counter() - started < 20

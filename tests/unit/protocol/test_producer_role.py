@@ -1,0 +1,327 @@
+"""The producer keeps what is not acknowledged, and answers with it whatever was acknowledged."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from dafka_core.protocol import producer_role
+from dafka_core.protocol.codec import subscription
+from dafka_core.protocol.limits import MAX_FETCH_COUNT, MAX_SEQUENCE
+from dafka_core.protocol.messages import (
+    Ack,
+    DirectHead,
+    DirectRecord,
+    DirectRecordBatch,
+    Fetch,
+    GetHeads,
+    Head,
+    RecordBatchMessage,
+    RecordMessage,
+    StoreHello,
+)
+from dafka_core.protocol.producer_role import HURRY_INTERVAL_S, MAX_ACKING_STORES, ProducerRole
+from dafka_core.protocol.role import OutgoingBatch
+from dafka_core.records import RecordBatch
+from dafka_core.values import Values
+from tests.unit.protocol.model import PARTITION, TOPIC, TP, offsets_of, run_of, runs_in, values_of
+
+
+def producer(*, acks: int = 1, resume: bool = False) -> ProducerRole:
+    return ProducerRole(TP, acks=acks, head_interval_s=1.0, resume=resume)
+
+
+def publish(role: ProducerRole, count: int, now: float = 0.0) -> RecordBatch:
+    """Publishes records whose values say which they are."""
+    values = values_of(role.next_offset, role.next_offset + count)
+    [message] = role.publish(now, values)
+    assert isinstance(message, OutgoingBatch)
+    assert message.requestor == ""
+    return message.batch
+
+
+def acknowledge(role: ProducerRole, end: int, store: str = "", peer: str = "") -> None:
+    assert role.on_message(0.0, Ack(PARTITION, TOPIC, end - 1, store), peer) == []
+
+
+def fetched(role: ProducerRole, start: int, count: int) -> list[RecordBatch]:
+    messages = role.on_message(0.0, Fetch(PARTITION, "C", TOPIC, start, count), "")
+    answers = runs_in(messages)
+    assert len(answers) == len(messages)
+    assert {message.requestor for message in answers} <= {"C"}
+    return [message.batch for message in answers]
+
+
+STORES = ["S1", "S2", "S3"]
+STEPS = st.one_of(
+    st.tuples(st.just("publish"), st.integers(1, 7), st.just("")),
+    st.tuples(st.just("ack"), st.integers(1, 40), st.sampled_from(STORES)),
+    st.tuples(st.just("fetch"), st.integers(0, 40), st.just("")),
+)
+
+
+@settings(max_examples=500, deadline=None)
+@given(st.integers(1, 3), st.lists(STEPS, max_size=40), st.sampled_from([0, 0, 3, 17]))
+def test_answers_are_right_after_any_acknowledgements(
+    acks: int, steps: Sequence[tuple[str, int, str]], resumed_at: int
+) -> None:
+    role = producer(acks=acks)
+    role.resume_at(resumed_at)
+    ends = dict.fromkeys(STORES, 0)
+    durable = resumed_at
+    for what, number, store in steps:
+        if what == "publish":
+            assert offsets_of([publish(role, number)]) == list(
+                range(role.next_offset - number, role.next_offset)
+            )
+        elif what == "ack":
+            acknowledge(role, number, store)
+            if number <= role.next_offset:
+                ends[store] = max(ends[store], number)
+            # Distinct stores count: the one that is acks-th furthest decides.
+            durable = max(durable, sorted(ends.values())[-acks])
+        for start in range(role.next_offset + 2):
+            count = number if what == "fetch" else MAX_FETCH_COUNT
+            answer = offsets_of(fetched(role, start, count))
+            expected = list(range(start, min(start + count, role.next_offset)))
+            # What stores have the producer may have given up, but never answers wrongly.
+            assert answer == expected or (answer == [] and start < durable)
+        assert role.durable == durable
+        assert role.unacknowledged == role.next_offset - durable
+
+
+def test_acknowledged_runs_are_given_up_and_no_others() -> None:
+    role = producer()
+    for _ in range(3):
+        publish(role, 10)
+    acknowledge(role, 14)
+    # The run in which 14 lies is kept whole.
+    assert fetched(role, 9, 1) == []
+    assert fetched(role, 10, 30) == [run_of(10, 20), run_of(20, 30)]
+    acknowledge(role, 20)
+    assert fetched(role, 19, 30) == []
+    assert fetched(role, 20, 30) == [run_of(20, 30)]
+    acknowledge(role, 30)
+    assert role.unacknowledged == 0
+    assert role.retained == []
+    assert fetched(role, 29, 30) == []
+
+
+def test_acknowledgements_of_what_was_never_published_are_forged() -> None:
+    role = producer()
+    acknowledge(role, 1)
+    publish(role, 10)
+    for end in (11, 2**40, MAX_SEQUENCE + 1):
+        acknowledge(role, end)
+    assert role.durable == 0
+    assert fetched(role, 0, 100) == [run_of(0, 10)]
+    # Nor do they count later, when the records exist.
+    publish(role, 1)
+    assert role.durable == 0
+
+
+def test_acknowledgements_that_arrive_late_change_nothing() -> None:
+    role = producer()
+    publish(role, 10)
+    acknowledge(role, 9)
+    acknowledge(role, 3)
+    assert role.durable == 9
+
+
+@pytest.mark.parametrize("ack", [Ack("P2", TOPIC, 4), Ack(PARTITION, "hell", 4)])
+def test_acknowledgements_for_somebody_else_change_nothing(ack: Ack) -> None:
+    role = producer()
+    publish(role, 10)
+    role.on_message(0.0, ack, "")
+    assert role.durable == 0
+
+
+def test_two_acknowledgements_of_one_store_are_one() -> None:
+    role = producer(acks=2)
+    publish(role, 10)
+    acknowledge(role, 10, store="S1")
+    acknowledge(role, 10, store="S1", peer="other")
+    assert role.durable == 0
+    acknowledge(role, 7, store="S2")
+    assert role.durable == 7
+
+
+def test_c_stores_are_told_apart_by_who_sent_it() -> None:
+    role = producer(acks=2)
+    publish(role, 10)
+    acknowledge(role, 10, peer="S1")
+    acknowledge(role, 10, peer="S1")
+    assert role.durable == 0
+    acknowledge(role, 10, peer="S2")
+    assert role.durable == 10
+
+
+def test_what_a_lost_store_has_acknowledged_stays_acknowledged() -> None:
+    role = producer(acks=2)
+    publish(role, 10)
+    acknowledge(role, 10, store="S1")
+    role.on_peer_lost("S1")
+    acknowledge(role, 10, store="S2")
+    assert role.durable == 10
+
+
+def test_names_of_stores_are_bounded() -> None:
+    role = producer(acks=2)
+    publish(role, 10)
+    for i in range(MAX_ACKING_STORES + 100):
+        acknowledge(role, 1, store=f"S{i}")
+    assert len(role.acked) == MAX_ACKING_STORES
+    # Those known go on to count.
+    acknowledge(role, 10, store="S1")
+    acknowledge(role, 10, store="S2")
+    assert role.durable == 10
+
+
+def test_an_answer_has_at_most_so_many_bytes_but_always_a_record(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(producer_role, "MAX_ANSWER_BYTES", 80)
+    role = producer()
+    publish(role, 8)
+    publish(role, 100)
+    # 8 octets each: the tenth reaches the limit, in the middle of a run.
+    assert offsets_of(fetched(role, 0, 100)) == list(range(10))
+    assert offsets_of(fetched(role, 10, 100)) == list(range(10, 20))
+    role.publish(0.0, Values.of([bytes(500), b"", b""]))
+    assert [batch.values.size_bytes for batch in fetched(role, 108, 3)] == [500]
+    assert [len(batch.values) for batch in fetched(role, 109, 3)] == [2]
+
+
+@pytest.mark.parametrize(
+    "fetch",
+    [
+        Fetch(PARTITION, "C", "hell", 0, 10),
+        Fetch("P2", "C", TOPIC, 0, 10),
+        Fetch(PARTITION, "C", TOPIC, 10, 10),
+        Fetch(PARTITION, "C", TOPIC, 0, 0),
+        Fetch(PARTITION, "C", TOPIC, MAX_SEQUENCE, MAX_FETCH_COUNT),
+    ],
+)
+def test_fetches_that_get_no_answer(fetch: Fetch) -> None:
+    role = producer()
+    assert role.on_message(0.0, fetch, "") == []
+    publish(role, 10)
+    assert role.on_message(0.0, fetch, "") == []
+
+
+def heads_at(role: ProducerRole, tenths: range) -> list[float]:
+    times = []
+    for tenth in tenths:
+        for message in role.on_tick(tenth / 10):
+            assert message == Head(TOPIC, PARTITION, role.next_offset - 1)
+            times.append(tenth / 10)
+    return times
+
+
+def test_heads_at_the_interval_after_the_first_record() -> None:
+    role = producer()
+    assert heads_at(role, range(50)) == []
+    assert role.deadline(5.0) is None
+    publish(role, 3, now=5.0)
+    assert role.deadline(5.0) == 6.0
+    assert heads_at(role, range(50, 90)) == [6.0, 7.0, 8.0]
+    # What is acknowledged may still be missed by consumers.
+    acknowledge(role, 3)
+    assert heads_at(role, range(90, 110)) == [9.0, 10.0]
+
+
+def test_heads_come_more_often_while_somebody_waits_for_acknowledgements() -> None:
+    role = producer()
+    publish(role, 3)
+    role.hurry = True
+    role.on_tick(0.0)
+    for i in range(1, 10):
+        due = role.deadline(0.0) or 0.0
+        assert due == pytest.approx(i * HURRY_INTERVAL_S)
+        assert role.on_tick(due)[0] == Head(TOPIC, PARTITION, 2)
+    acknowledge(role, 3)
+    assert len(heads_at(role, range(20, 40))) <= 3
+
+
+def test_get_heads_is_answered() -> None:
+    role = producer()
+    assert role.on_message(0.0, GetHeads(TOPIC, "C"), "") == []
+    publish(role, 5)
+    # It may be gone before a store has its records: only those that can be had are an answer.
+    assert role.on_message(0.0, GetHeads(TOPIC, "C"), "") == []
+    acknowledge(role, 3)
+    assert role.on_message(0.0, GetHeads(TOPIC, "C"), "") == [DirectHead("C", TOPIC, PARTITION, 2)]
+    assert role.on_message(0.0, GetHeads("hell", "C"), "") == []
+
+
+def test_who_subscribes_is_told_at_once_where_the_partition_is() -> None:
+    role = producer()
+    assert role.on_subscribed(0.0, RecordBatchMessage, TOPIC) == []
+    publish(role, 3)
+    # Stores subscribe to all topics, by the empty prefix.
+    for topic in (TOPIC, "hel", ""):
+        assert role.on_subscribed(0.0, RecordBatchMessage, topic) == [Head(TOPIC, PARTITION, 2)]
+        # C nodes, which subscribe to nothing else, are to ask only when they are heard.
+        for kind in (RecordMessage, Head):
+            assert role.on_subscribed(0.0, kind, topic) == []
+    assert role.on_subscribed(0.0, RecordBatchMessage, "hello, too") == []
+    assert role.on_subscribed(0.0, StoreHello, TOPIC) == []
+
+
+def test_subscriptions() -> None:
+    own = [
+        subscription(Ack, PARTITION),
+        subscription(Fetch, PARTITION),
+        subscription(DirectRecord, PARTITION),
+        subscription(DirectRecordBatch, PARTITION),
+        subscription(GetHeads, TOPIC),
+    ]
+    assert producer().subscriptions() == own
+    resuming = producer(resume=True)
+    assert resuming.directory is not None
+    assert resuming.subscriptions() == own + resuming.directory.subscriptions()
+
+
+def test_records_are_nothing_to_a_producer() -> None:
+    role = producer()
+    publish(role, 3)
+    for requestor in ("", "C", PARTITION):
+        assert role.on_batch(0.0, requestor, run_of(0, 9)) == []
+        assert (role.next_offset, role.durable) == (3, 0)
+
+
+def test_its_last_record_in_a_store_is_an_acknowledgement_that_was_lost() -> None:
+    role = producer()
+    publish(role, 3)
+    role.hurry = True
+    role.on_tick(0.0)
+    sent = [message for i in range(1, 20) for message in role.on_tick(i * HURRY_INTERVAL_S)]
+    fetches = [message for message in sent if isinstance(message, Fetch)]
+    assert set(fetches) == {Fetch(PARTITION, PARTITION, TOPIC, 2, 1)}
+    assert len(fetches) in (3, 4)
+    for requestor in ("", "C"):
+        role.on_batch(0.0, requestor, run_of(2, 3))
+        assert role.durable == 0
+    role.on_batch(0.0, PARTITION, run_of(2, 3))
+    assert role.durable == 3
+    assert not [m for i in range(20, 60) for m in role.on_tick(i / 5) if isinstance(m, Fetch)]
+
+
+def test_another_record_at_its_offset_is_no_acknowledgement() -> None:
+    # A C store that was missed when the partition was resumed keeps what it has.
+    role = producer()
+    publish(role, 3)
+    role.on_batch(0.0, PARTITION, RecordBatch.of(TP, 2, [b"of another life"]))
+    role.on_batch(0.0, PARTITION, RecordBatch.of(TP, 7, [b"never published"]))
+    assert role.durable == 0
+
+
+def test_a_record_in_a_store_does_not_stand_for_two_acknowledgements() -> None:
+    role = producer(acks=2)
+    publish(role, 3)
+    role.on_batch(0.0, PARTITION, run_of(2, 3))
+    acknowledge(role, 3, "S1")
+    assert role.durable == 0

@@ -1,0 +1,251 @@
+"""The reader fetches ranges, complete and in order, several at once."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from dafka_core.protocol import partition_fetcher
+from dafka_core.protocol.codec import subscription
+from dafka_core.protocol.messages import (
+    Ack,
+    ConsumerHello,
+    DirectRecord,
+    DirectRecordBatch,
+    Fetch,
+    HeadsQuery,
+    HeadsReply,
+    StoreHello,
+)
+from dafka_core.protocol.partition_fetcher import RETRY_FIRST_S, RETRY_MAX_S
+from dafka_core.protocol.reader_role import RangeRead, ReaderRole
+from dafka_core.protocol.role import Outgoing
+from dafka_core.protocol.store_directory import GREETING, SETTLE_S
+from tests.unit.protocol.model import (
+    PARTITION,
+    TOPIC,
+    TP,
+    Network,
+    answer,
+    fetches_in,
+    offsets_of,
+    run_of,
+)
+
+ME = "21962C91115348329557DE71C90C3718"
+STORE = "C907107406D149E897A2DEA4F157F211"
+
+
+def reader() -> ReaderRole:
+    role = ReaderRole(ME)
+    role.on_tick(0.0)
+    return role
+
+
+def fetch(start: int, end: int) -> Fetch:
+    return Fetch(PARTITION, ME, TOPIC, start, end - start)
+
+
+def direct(role: ReaderRole, start: int, end: int, now: float = 0.0) -> list[Outgoing]:
+    return role.on_batch(now, ME, run_of(start, end))
+
+
+def taken(read: RangeRead) -> list[int]:
+    """What was delivered, which the node takes away."""
+    batches, read.delivered = read.delivered, []
+    return offsets_of(batches)
+
+
+def test_asks_for_the_range_with_the_next_tick() -> None:
+    role = reader()
+    read = role.read(TP, 10, 40)
+    assert role.on_tick(0.0) == [fetch(10, 40)]
+    assert role.on_tick(0.0) == []
+    complete = [read.complete]
+    for start, end in ((10, 25), (25, 40)):
+        assert direct(role, start, end) == []
+        complete.append(read.complete)
+    assert complete == [False, False, True]
+    assert taken(read) == list(range(10, 40))
+    assert role.on_tick(99.0) == []
+    assert role.deadline(99.0) is None
+
+
+def test_an_empty_range_is_complete() -> None:
+    role = reader()
+    read = role.read(TP, 10, 10)
+    assert read.complete
+    assert role.on_tick(0.0) == []
+
+
+def test_more_than_was_asked_for_is_cut_off() -> None:
+    role = reader()
+    read = role.read(TP, 10, 40)
+    role.on_tick(0.0)
+    # C stores send one record more than they were asked for.
+    direct(role, 5, 30)
+    direct(role, 30, 41)
+    assert taken(read) == list(range(10, 40))
+    assert read.complete
+    for start, end in ((40, 50), (10, 40), (39, 41)):
+        assert direct(role, start, end) == []
+    assert read.delivered == []
+    assert role.reorder_budget.records == 0
+
+
+def test_records_of_others_are_not_taken() -> None:
+    role = reader()
+    read = role.read(TP, 0, 5)
+    assert role.on_batch(0.0, "", run_of(0, 5)) == []
+    assert role.on_batch(0.0, ME + "0", run_of(0, 5)) == []
+    assert role.on_batch(0.0, ME, run_of(0, 5, topic="hell")) == []
+    assert role.on_batch(0.0, ME, run_of(0, 5, partition="P2")) == []
+    assert read.delivered == []
+
+
+def test_asks_again_for_what_does_not_come() -> None:
+    role = reader()
+    role.read(TP, 0, 5)
+    role.on_tick(0.0)
+    assert role.deadline(0.0) == RETRY_FIRST_S
+    assert role.on_tick(RETRY_FIRST_S) == [fetch(0, 5)]
+
+
+@settings(max_examples=150, deadline=None)
+@given(
+    st.integers(0, 2**32),
+    st.sampled_from([0.05, 0.3, 0.7, 1.0]),
+    st.lists(st.tuples(st.integers(0, 3_000), st.integers(1, 3_000)), min_size=1, max_size=4),
+    st.sampled_from([0, 100, 1 << 18]),
+)
+def test_ranges_become_complete_whatever_the_network_does(
+    seed: int, loss: float, ranges: list[tuple[int, int]], most_kept: int
+) -> None:
+    faults_end_s, log_end = 5.0, 6_000
+    network = Network(seed, loss, faults_end_s)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(partition_fetcher, "MAX_REORDER_RECORDS", most_kept)
+        role = reader()
+        reads = [role.read(TP, start, start + count) for start, count in ranges]
+        tenth = 0
+        while not all(read.complete for read in reads):
+            now = tenth / 10
+            assert now < faults_end_s + RETRY_MAX_S + 5
+            sent = role.on_tick(now)
+            for item in network.arrived(now):
+                if isinstance(item, Fetch):
+                    for batch in answer(item, log_end, at_once=700):
+                        network.send(now, (ME, batch))
+                elif isinstance(item, tuple):
+                    sent.extend(role.on_batch(now, *item))
+            for request in fetches_in(sent):
+                network.send(now, request)
+            tenth += 1
+        for read, (start, count) in zip(reads, ranges, strict=True):
+            assert taken(read) == list(range(start, start + count))
+            role.forget(read)
+    assert role.reorder_budget.records == role.reorder_budget.size_bytes == 0
+    assert role.reads == {}
+
+
+def test_a_long_range_needs_no_time_beyond_that_of_its_answers() -> None:
+    role = reader()
+    total = 300_000
+    read = role.read(TP, 0, total)
+    requests = fetches_in(role.on_tick(0.0))
+    found: list[int] = []
+    while requests:
+        for batch in answer(requests.pop(0), total, at_once=8_192):
+            requests.extend(fetches_in(role.on_batch(0.0, ME, batch)))
+            found.extend(taken(read))
+    assert found == list(range(total))
+
+
+def test_without_room_nothing_more_is_asked_for() -> None:
+    role = reader()
+    read = role.read(TP, 0, 100_000)
+    [first] = fetches_in(role.on_tick(0.0))
+    read.room = False
+    # What was asked for is taken all the same.
+    assert direct(role, 0, first.end) == []
+    assert taken(read) == list(range(first.end))
+    assert role.on_tick(50.0) == []
+    assert role.deadline(50.0) is None
+    read.room = True
+    assert [request.sequence for request in fetches_in(role.on_tick(50.0))] == [first.end]
+
+
+def test_a_range_that_is_forgotten_gives_its_room_back() -> None:
+    role = reader()
+    read = role.read(TP, 0, 100)
+    other = role.read(TP, 0, 50)
+    direct(role, 60, 80)
+    direct(role, 30, 40)
+    assert role.reorder_budget.records == 40
+    role.forget(read)
+    assert role.reorder_budget.records == 10
+    role.forget(read)
+    direct(role, 0, 30)
+    direct(role, 40, 50)
+    assert read.delivered == []
+    assert taken(other) == list(range(50))
+    role.forget(other)
+    assert role.reorder_budget.records == role.reorder_budget.size_bytes == 0
+    assert role.on_tick(99.0) == []
+
+
+def test_two_reads_of_one_range_are_two() -> None:
+    role = reader()
+    reads = [role.read(TP, 0, 5) for _ in range(2)]
+    direct(role, 0, 5)
+    assert [taken(read) for read in reads] == [[0, 1, 2, 3, 4]] * 2
+    role.forget(reads[1])
+    assert [id(r) for r in role.reads[TP]] == [id(reads[0])]
+
+
+@pytest.mark.parametrize("kind", [Fetch, ConsumerHello])
+def test_a_store_that_comes_to_hear_it_is_asked_at_once(kind: type[Fetch | ConsumerHello]) -> None:
+    role = reader()
+    role.read(TP, 0, 5)
+    assert role.on_tick(0.0) == [fetch(0, 5)]
+    role.on_subscribed(0.0, Ack, "")
+    assert role.on_tick(0.0) == []
+    role.on_subscribed(0.0, kind, "")
+    assert role.on_tick(0.0) == [fetch(0, 5)]
+
+
+def test_a_store_that_greets_is_asked_at_once() -> None:
+    role = reader()
+    role.read(TP, 0, 5)
+    for greeting in (StoreHello(ME, STORE), HeadsReply(ME, GREETING, STORE, 0, 1, ())):
+        assert role.on_tick(0.0) == [fetch(0, 5)]
+        assert role.on_tick(0.0) == []
+        role.on_message(0.0, greeting, STORE)
+    assert role.on_tick(0.0) == [fetch(0, 5)]
+
+
+def test_its_questions_are_the_directorys() -> None:
+    role = reader()
+    role.on_message(0.0, StoreHello(ME, STORE), STORE)
+    role.on_message(0.0, HeadsReply(ME, GREETING, STORE, 0, 1, ()), STORE)
+    question, messages = role.directory.ask_heads(0.0, [TOPIC])
+    assert messages == [HeadsQuery(ME, 1, (TOPIC,))]
+    due = role.deadline(0.0)
+    assert due is not None
+    assert due < SETTLE_S
+    assert role.on_subscribed(0.0, ConsumerHello, STORE) == messages
+    role.on_message(0.1, HeadsReply(ME, 1, STORE, 0, 1, ()), STORE)
+    assert role.on_tick(SETTLE_S) == []
+    assert question.answered
+    role.on_peer_lost(STORE)
+    assert role.directory.stores == []
+
+
+def test_subscriptions() -> None:
+    role = ReaderRole(ME)
+    assert role.subscriptions() == [
+        subscription(DirectRecord, ME),
+        subscription(DirectRecordBatch, ME),
+        *role.directory.subscriptions(),
+    ]

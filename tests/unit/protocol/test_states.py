@@ -1,0 +1,221 @@
+"""The tables of states say what the roles do, and docs/states.md shows them."""
+
+from __future__ import annotations
+
+import random
+from collections import defaultdict
+
+import pytest
+
+from dafka_core.errors import DafkaError, FencedError, OffsetConflictError
+from dafka_core.log_entries import Commit, LogEntry, Stage
+from dafka_core.protocol.messages import Head
+from dafka_core.protocol.partition_fetcher import PartitionFetcher, ReorderBudget
+from dafka_core.protocol.partition_states import (
+    ASK_AGAIN,
+    ASK_NEXT,
+    COMMIT,
+    FETCH_TABLE,
+    HEAD,
+    LEAVE,
+    OUTCOME,
+    PEER,
+    PUT,
+    RECORDS,
+    REFUSE,
+    ROOM,
+    STAGE,
+    STORE_TABLE,
+    TAKE,
+    TIME,
+    TURN,
+    FetchState,
+    PartitionState,
+    StoreState,
+    Table,
+)
+from dafka_core.protocol.store_role import StoreRole
+from dafka_core.records import RecordBatch, StagedTransaction, Transaction
+from scripts.states import PAGE, updated
+from tests.unit.protocol.model import PARTITION, TOPIC, TP, run_of, values_of
+
+ATTEMPT = "A" * 32
+WALKS, STEPS = 2_500, 20
+
+Seen = dict[tuple[PartitionState, str], set[PartitionState]]
+
+
+def test_the_page_shows_the_tables() -> None:
+    text = PAGE.read_text(encoding="utf-8")
+    assert updated(text) == text, "run python scripts/states.py"
+
+
+def check(table: Table, seen: Seen) -> None:
+    """What was seen is what the table says: all of it, and nothing else."""
+    labels = {state.label: state for state in table}
+    expected: Seen = {
+        (state, event): {labels[name] for name in reaction.then.split(", ")}
+        for state, reactions in table.items()
+        for event, reaction in reactions.items()
+    }
+    events = {event for _, event in expected}
+    for state in table:
+        for event in events:
+            # Without an entry the state stays.
+            expected.setdefault((state, event), {state})
+    wrong = {
+        (state.label, event): [
+            {each.label for each in found} for found in (seen[state, event], then)
+        ]
+        for (state, event), then in expected.items()
+        if seen[state, event] != then
+    }
+    assert wrong == {}, "seen, expected"
+
+
+class StoreWalk:
+    """A store with one partition, to which anything happens; its log agrees to it or not."""
+
+    def __init__(self, chance: random.Random) -> None:
+        self.chance = chance
+        self.held = 0  # and what is staged beyond it, by another store or by the attempt:
+        self.part_end = self.attempt_end = -1
+        self.under_way: list[LogEntry] = []
+        self.role = StoreRole("S", lambda tp: self.held, sync_interval_s=1.0)
+        self.role.on_message(0.0, Head(TOPIC, PARTITION, 0), "")
+        self.role.on_batch(0.0, "", run_of(0, 1))
+        self.outcome()
+        self.outcome()
+
+    @property
+    def state(self) -> StoreState:
+        return self.role.partitions[TP].state
+
+    def step(self) -> str:
+        """Has something happen; says what."""
+        event = self.chance.choice([HEAD, RECORDS, RECORDS, PUT, STAGE, COMMIT, OUTCOME])
+        next_offset = self.role.next_offset(TP)
+        start = max(next_offset + self.chance.choice([-1, 0, 0, 0, 1, 3]), 0)
+        batch = run_of(start, start + self.chance.choice([1, 2, 5]))
+        action = STORE_TABLE[self.state].get(event, (None, ""))[1]
+        pending = list(self.role.pending)
+        match event:
+            case "a head comes":
+                self.role.on_message(0.0, Head(TOPIC, PARTITION, start), "")
+            case "records come":
+                self.role.on_batch(0.0, "", self.perhaps_of_transaction(batch))
+                assert action in (TAKE, LEAVE)
+                assert action == TAKE or self.role.pending == pending
+            case "a client writes records":
+                taken = self.role.host(0.0, batch)
+                assert taken == (action != REFUSE and batch.offset == next_offset)
+            case "a client stages records":
+                assert self.role.stage(Stage(batch, ATTEMPT))
+            case "a client commits":
+                staged = StagedTransaction(*TP, ATTEMPT, batch.offset, batch.end, 1)
+                assert self.role.commit(0.0, Commit((staged,)))
+            case "the log is done":
+                self.outcome()
+        return event
+
+    def perhaps_of_transaction(self, batch: RecordBatch) -> RecordBatch:
+        """Most often of one that goes on for some records, before or behind the batch."""
+        before, behind = self.chance.choice([(0, 0), (0, 3), (2, 3), (2, 0)])
+        start = max(batch.offset - before, 0)
+        if self.chance.random() < 0.3:
+            return batch
+        transaction = Transaction(1, start, batch.end + behind)
+        return RecordBatch(TP, batch.offset, values_of(batch.offset, batch.end), transaction)
+
+    def outcome(self) -> None:
+        """The log is done with a group, of which it refused some, and takes the next one."""
+        entries, self.under_way = self.under_way, self.role.take_pending()
+        outcomes = [self.written(entry) for entry in entries]
+        self.role.on_stored(entries, outcomes)
+
+    def written(self, entry: LogEntry) -> DafkaError | None:
+        """What comes of an entry, as ``log_entries`` says; a batch may fail for other reasons."""
+        match entry:
+            case RecordBatch():
+                if entry.offset not in (self.held, self.part_end) or self.chance.random() < 0.2:
+                    return OffsetConflictError(TOPIC, PARTITION, entry.offset, self.held)
+                self.part_end, self.attempt_end = entry.end, -1
+                if entry.transaction is None or entry.end >= entry.transaction.end:
+                    self.held = entry.end
+            case Stage(batch=batch):
+                if batch.offset not in (self.held, self.attempt_end):
+                    return OffsetConflictError(TOPIC, PARTITION, batch.offset, self.held)
+                self.part_end, self.attempt_end = -1, batch.end
+            case Commit(transactions=(staged,)):
+                if (staged.start, staged.end) != (self.held, self.attempt_end):
+                    return FencedError(TOPIC, PARTITION, ATTEMPT)
+                self.held, self.attempt_end = staged.end, -1
+        return None
+
+
+def test_a_stores_partition_changes_its_state_as_the_table_says() -> None:
+    chance = random.Random(1)
+    seen: Seen = defaultdict(set)
+    for _ in range(WALKS):
+        walk = StoreWalk(chance)
+        for _ in range(STEPS):
+            before = walk.state
+            seen[before, walk.step()].add(walk.state)
+    check(STORE_TABLE, seen)
+
+
+class FetchWalk:
+    """A consumer's partition, to which anything happens."""
+
+    def __init__(self, chance: random.Random) -> None:
+        self.chance = chance
+        self.now = 0.0
+        self.room = True
+        self.fetcher = PartitionFetcher(TP, 0, ReorderBudget())
+
+    @property
+    def state(self) -> FetchState:
+        return self.fetcher.state(self.now, self.room)
+
+    def step(self) -> str:
+        """Has something happen; says what."""
+        event = self.chance.choice([HEAD, RECORDS, RECORDS, TURN, TURN, TIME, PEER, ROOM])
+        action = FETCH_TABLE[self.state].get(event, (None, ""))[1]
+        start = max(self.fetcher.next_offset + self.chance.choice([-5, 0, 0, 1, 300, 3_000]), 0)
+        match event:
+            case "a head comes":
+                self.fetcher.raise_head(start)
+            case "records come":
+                batch = run_of(start, start + self.chance.choice([1, 500, 5_000]))
+                if action == TAKE:
+                    self.fetcher.take(self.now, batch)
+                else:
+                    self.fetcher.lose(batch)
+            case "its turn to ask":
+                asked = self.fetcher.ask(self.now, "C", self.room)
+                assert (asked is not None) == (action in (ASK_NEXT, ASK_AGAIN))
+                assert (
+                    action != ASK_AGAIN
+                    or asked is None
+                    or asked.sequence == self.fetcher.next_offset
+                )
+            case "time passes":
+                self.now += self.chance.choice([0.1, 1.0, 8.0])
+            case "a peer receives FETCHes anew":
+                self.fetcher.retry_unanswered()
+            case "room ends or begins":
+                self.room = not self.room
+        return event
+
+
+def test_a_consumers_partition_changes_its_state_as_the_table_says(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    chance = random.Random(1)
+    seen: Seen = defaultdict(set)
+    for _ in range(WALKS):
+        walk = FetchWalk(chance)
+        for _ in range(STEPS):
+            before = walk.state
+            seen[before, walk.step()].add(walk.state)
+    check(FETCH_TABLE, seen)

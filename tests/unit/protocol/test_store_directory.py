@@ -1,0 +1,397 @@
+"""Questions to all stores: when the answer is complete, and that it becomes so."""
+
+from __future__ import annotations
+
+from itertools import permutations
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from dafka_core.protocol.codec import subscription
+from dafka_core.protocol.messages import (
+    Ack,
+    ConsumerHello,
+    DirectHead,
+    HeadsQuery,
+    HeadsReply,
+    StoreEndpoints,
+    StoreHello,
+    TimesQuery,
+    TimesReply,
+)
+from dafka_core.protocol.role import Outgoing
+from dafka_core.protocol.store_directory import (
+    ASK_AGAIN_S,
+    GREETING,
+    MAX_STORES,
+    SETTLE_S,
+    StoreDirectory,
+    StoreQuery,
+)
+from dafka_core.protocol.store_requests import heads_reply
+from dafka_core.records import PartitionInfo, TopicPartition
+from tests.unit.protocol.model import PARTITION, TOPIC, TP, Network
+
+ME = "8E1BBB578999443B8818C5851AFC9A3F"
+LONG_S = 60.0
+
+
+def directory(now: float = 0.0) -> StoreDirectory:
+    made = StoreDirectory(ME)
+    assert made.on_tick(now) == []
+    return made
+
+
+def greet(of: StoreDirectory, store: str, now: float = 0.0) -> list[Outgoing]:
+    """One of our stores and the directory have come to hear each other."""
+    messages = of.on_message(now, StoreHello(ME, store))
+    messages += of.on_subscribed(now, ConsumerHello, store)
+    return messages + of.on_message(now, HeadsReply(ME, GREETING, store, 0, 1, ()))
+
+
+def greet_c_store(of: StoreDirectory, store: str, now: float = 0.0) -> list[Outgoing]:
+    """The same for a C store, which knows no queries."""
+    messages = of.on_message(now, StoreHello(ME, store))
+    return messages + of.on_subscribed(now, ConsumerHello, store)
+
+
+def reply(
+    of: StoreDirectory,
+    question: StoreQuery,
+    store: str,
+    *entries: PartitionInfo,
+    now: float = 0.0,
+    part: int = 0,
+    parts: int = 1,
+) -> None:
+    message = HeadsReply(ME, question.query.query, store, part, parts, entries)
+    assert of.on_message(now, message) == []
+
+
+def entry(
+    end: int, earliest: int = 0, partition: str = PARTITION, topic: str = TOPIC
+) -> PartitionInfo:
+    return PartitionInfo(topic, partition, earliest, end)
+
+
+def ask(of: StoreDirectory, *topics: str, now: float = 0.0) -> StoreQuery:
+    return of.ask_heads(now, topics)[0]
+
+
+def answered(of: StoreDirectory, question: StoreQuery, now: float) -> bool:
+    of.on_tick(now)
+    return question.answered
+
+
+# -- our stores -----------------------------------------------------------------------------------
+
+
+def test_our_stores_greeting() -> None:
+    stores = directory()
+    assert stores.stores == []
+    greet(stores, "S1")
+    # A greeting alone is enough, whatever was lost before it.
+    stores.on_message(0.0, HeadsReply(ME, GREETING, "S2", 0, 1, ()))
+    assert stores.stores == ["S1", "S2"]
+    # Who subscribed to our hello may not be heard yet.
+    stores.on_subscribed(0.0, ConsumerHello, "S3")
+    assert stores.stores == ["S1", "S2"]
+
+
+def test_answered_when_every_store_has_answered() -> None:
+    stores = directory()
+    greet(stores, "S1")
+    greet(stores, "S2")
+    question, messages = stores.ask_heads(1.0, ["b", "a"])
+    assert messages == [HeadsQuery(ME, 1, ("a", "b"))]
+    reply(stores, question, "S1", entry(9), now=1.0)
+    assert not answered(stores, question, 1.0)
+    reply(stores, question, "S2", now=1.1)
+    assert answered(stores, question, 1.1)
+    assert question.heads == {(TOPIC, PARTITION): (0, 9)}
+
+
+def test_an_answer_of_nothing_is_an_answer() -> None:
+    stores = directory()
+    greet(stores, "S1")
+    question = ask(stores, TOPIC, now=1.0)
+    reply(stores, question, "S1", now=1.0)
+    assert answered(stores, question, 1.0)
+    assert question.heads == {}
+
+
+def test_the_furthest_head_and_the_longest_memory_count() -> None:
+    stores = directory()
+    for store in ("S1", "S2", "S3"):
+        greet(stores, store)
+    question = ask(stores, now=1.0)
+    reply(stores, question, "S1", entry(9, earliest=3), entry(4, partition="P2"))
+    reply(stores, question, "S2", entry(12, earliest=5))
+    reply(stores, question, "S3", entry(7, earliest=2))
+    assert answered(stores, question, 1.0)
+    assert question.heads == {(TOPIC, PARTITION): (2, 12), (TOPIC, "P2"): (0, 4)}
+
+
+def test_a_question_is_not_answered_before_stores_had_time_to_greet() -> None:
+    stores = directory(10.0)
+    greet(stores, "S1", 10.0)
+    question = ask(stores, now=10.0)
+    reply(stores, question, "S1", now=10.0)
+    assert not answered(stores, question, 10.0 + SETTLE_S - 0.01)
+    # A second store turns up in that time.
+    assert question.query in greet(stores, "S2", 10.2)
+    assert not answered(stores, question, 10.0 + SETTLE_S)
+    reply(stores, question, "S2", entry(3), now=10.3)
+    assert answered(stores, question, 10.3)
+
+
+def test_without_a_store_a_question_is_never_answered() -> None:
+    stores = directory()
+    question, messages = stores.ask_heads(0.0, [TOPIC])
+    for tenth in range(1, 600):
+        messages.extend(stores.on_tick(tenth / 10))
+        assert not question.answered
+    # It is asked again and again, for whoever may come, but not in a hurry.
+    assert 60 / ASK_AGAIN_S / 2 <= len(messages) <= 60 / ASK_AGAIN_S + 1
+    assert set(messages) == {question.query}
+
+
+def test_a_store_that_came_to_hear_us_is_asked_what_is_open() -> None:
+    stores = directory()
+    question = ask(stores, TOPIC)
+    assert stores.on_subscribed(1.0, ConsumerHello, "S1") == [question.query]
+    assert stores.on_subscribed(1.0, ConsumerHello, "") == []
+    assert stores.on_subscribed(1.0, Ack, "S1") == []
+    greet(stores, "S1", 1.0)
+    reply(stores, question, "S1", now=1.0)
+    assert answered(stores, question, 1.0)
+    # What is answered is not asked again.
+    assert greet(stores, "S2", 2.0) == []
+    assert stores.on_tick(LONG_S) == []
+
+
+@pytest.mark.parametrize("order", list(permutations(range(3))))
+def test_an_answer_in_parts_is_complete_with_all_of_them_in_any_order(
+    order: tuple[int, ...],
+) -> None:
+    stores = directory()
+    greet(stores, "S1")
+    question = ask(stores, now=1.0)
+    for part in order:
+        assert not answered(stores, question, 1.0)
+        for _ in range(2):
+            reply(stores, question, "S1", entry(7, partition=f"P{part}"), part=part, parts=3)
+    assert answered(stores, question, 1.0)
+    assert {partition for _, partition in question.heads} == {"P0", "P1", "P2"}
+
+
+def test_parts_of_answers_of_different_lengths_are_not_taken_for_one() -> None:
+    stores = directory()
+    greet(stores, "S1")
+    question = ask(stores, now=1.0)
+    reply(stores, question, "S1", entry(7, partition="P0"), part=0, parts=2)
+    # Asked again, the store has more to tell: what was its second part is elsewhere now.
+    reply(stores, question, "S1", entry(7, partition="P1"), part=1, parts=3)
+    reply(stores, question, "S1", entry(7, partition="P2"), part=2, parts=3)
+    assert not answered(stores, question, 1.0)
+    reply(stores, question, "S1", entry(8, partition="P0"), part=0, parts=3)
+    assert answered(stores, question, 1.0)
+    assert question.heads[TopicPartition(TOPIC, "P0")] == (0, 8)
+
+
+def test_a_lost_part_is_asked_for_again() -> None:
+    stores = directory()
+    greet(stores, "S1")
+    question = ask(stores, now=1.0)
+    reply(stores, question, "S1", entry(7), now=1.0, part=1, parts=3)
+    reply(stores, question, "S1", entry(8), now=1.1, part=2, parts=3)
+    assert stores.on_tick(1.1 + ASK_AGAIN_S - 0.01) == []
+    assert stores.on_tick(1.1 + ASK_AGAIN_S) == [question.query]
+    reply(stores, question, "S1", entry(9), now=2.0, part=0, parts=3)
+    assert answered(stores, question, 2.0)
+
+
+def test_a_long_answer_is_not_asked_for_again_while_it_comes() -> None:
+    stores = directory()
+    greet(stores, "S1")
+    question = ask(stores, now=1.0)
+    for part in range(100):
+        now = 1.0 + part * 0.3
+        assert stores.on_tick(now) == []
+        reply(stores, question, "S1", now=now, part=part, parts=100)
+    assert answered(stores, question, 31.0)
+
+
+def test_a_store_whose_greeting_was_lost_is_known_by_its_answer() -> None:
+    # Nobody greets twice on one connection, and PUB sockets drop.
+    stores = directory()
+    question = ask(stores, TOPIC)
+    assert not answered(stores, question, 5.0)
+    reply(stores, question, "S", entry(5), now=5.0)
+    assert stores.stores == ["S"]
+    assert stores.c_stores == []
+    assert answered(stores, question, 5.0)
+    assert question.heads == {(TOPIC, PARTITION): (0, 5)}
+
+
+def test_a_dead_store_is_not_waited_for() -> None:
+    stores = directory()
+    greet(stores, "S1")
+    greet(stores, "S2")
+    question = ask(stores, now=1.0)
+    reply(stores, question, "S1", entry(9), now=1.0)
+    reply(stores, question, "S2", entry(3), now=1.0, part=0, parts=2)
+    assert not answered(stores, question, LONG_S)
+    stores.on_peer_lost("S2")
+    stores.on_peer_lost("never heard of")
+    assert answered(stores, question, LONG_S)
+    assert stores.stores == ["S1"]
+    # If all are gone nobody can answer.
+    stores.on_peer_lost("S1")
+    question = ask(stores, now=LONG_S)
+    assert not answered(stores, question, 2 * LONG_S)
+
+
+@settings(max_examples=100, deadline=None)
+@given(st.integers(0, 2**32), st.sampled_from([0.1, 0.5, 0.9]), st.integers(1, 3))
+def test_lost_replies_are_asked_for_until_all_is_there(
+    seed: int, loss: float, store_count: int
+) -> None:
+    network = Network(seed, loss, faults_end_s=5.0, delay_s=0.3)
+    names = [f"S{i}" for i in range(store_count)]
+    stores = directory()
+    for name in names:
+        greet(stores, name)
+    infos = [PartitionInfo(TOPIC, f"P{i}", 0, i + 1) for i in range(5)]
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("dafka_core.protocol.store_requests.MAX_REPLY_ENTRIES", 2)
+        question, sent = stores.ask_heads(0.0, [])
+        tenth = 0
+        while not question.answered:
+            now = tenth / 10
+            assert now < 5.0 + 3 * ASK_AGAIN_S
+            for message in [*sent, *stores.on_tick(now)]:
+                network.send(now, message)
+            sent = []
+            for item in network.arrived(now):
+                if isinstance(item, HeadsQuery):
+                    for name in names:
+                        for part in heads_reply(item, name, infos):
+                            network.send(now, part)
+                elif isinstance(item, HeadsReply):
+                    sent.extend(stores.on_message(now, item))
+            tenth += 1
+    assert question.heads == {(i.topic, i.partition): (0, i.end) for i in infos}
+
+
+def test_replies_to_other_questions_and_late_ones_change_nothing() -> None:
+    stores = directory()
+    greet(stores, "S1")
+    question = ask(stores, now=1.0)
+    stores.on_message(1.0, HeadsReply(ME, 99, "S1", 0, 1, (entry(5),)))
+    assert not answered(stores, question, 1.0)
+    reply(stores, question, "S1", entry(9), now=1.0)
+    assert answered(stores, question, 1.0)
+    reply(stores, question, "S1", entry(10), now=1.1)
+    assert question.heads == {(TOPIC, PARTITION): (0, 9)}
+
+
+def test_several_questions_at_once_have_numbers_of_their_own() -> None:
+    stores = directory()
+    greet(stores, "S1")
+    first, second = ask(stores, "a", now=1.0), ask(stores, "b", now=1.0)
+    assert (first.query.query, second.query.query) == (1, 2)
+    reply(stores, second, "S1", entry(9))
+    assert answered(stores, second, 1.0)
+    assert not first.answered
+    stores.forget(first)
+    assert not any(m == first.query for m in stores.on_tick(LONG_S))
+    stores.forget(first)
+    assert stores.deadline(LONG_S) is None
+
+
+def test_deadline_is_soon_while_something_is_asked() -> None:
+    stores = directory()
+    assert stores.deadline(5.0) is None
+    question = ask(stores, now=5.0)
+    due = stores.deadline(5.0)
+    assert due is not None
+    assert 5.0 < due < 5.1
+    greet(stores, "S1", 5.0)
+    reply(stores, question, "S1", now=5.0)
+    assert answered(stores, question, 5.1)
+    assert stores.deadline(5.1) is None
+
+
+# -- times ----------------------------------------------------------------------------------------
+
+
+def test_times_are_those_of_the_store_that_knows_the_most() -> None:
+    stores = directory()
+    greet(stores, "S1")
+    greet(stores, "S2")
+    question, messages = stores.ask_times(1.0, TP, 3, 9)
+    assert messages == [TimesQuery(ME, 1, TOPIC, PARTITION, 3, 9)]
+    stores.on_message(1.0, TimesReply(ME, 1, "S1", 0, 1, ((3, 100),)))
+    assert not answered(stores, question, 1.0)
+    stores.on_message(1.0, TimesReply(ME, 1, "S2", 1, 2, ((6, 90),)))
+    stores.on_message(1.0, TimesReply(ME, 1, "S2", 0, 2, ((3, 80),)))
+    assert answered(stores, question, 1.0)
+    assert question.best_times() == [(3, 80), (6, 90)]
+
+
+def test_times_are_unknown_to_c_stores() -> None:
+    stores = directory()
+    greet_c_store(stores, "D1")
+    question, messages = stores.ask_times(1.0, TP, 3, 9)
+    assert messages == [question.query]
+    assert answered(stores, question, 1.0)
+    assert question.best_times() == []
+
+
+# -- limits ---------------------------------------------------------------------------------------
+
+
+def test_stores_are_bounded() -> None:
+    stores = directory()
+    for i in range(MAX_STORES + 100):
+        greet(stores, f"S{i}")
+    assert len(stores.stores) == MAX_STORES
+    question = ask(stores, now=1.0)
+    for i in range(MAX_STORES + 100):
+        reply(stores, question, f"S{i}", now=1.0)
+    assert len(question.parts) == MAX_STORES
+    assert answered(stores, question, 1.0)
+
+
+def test_subscriptions() -> None:
+    kinds = (StoreHello, DirectHead, HeadsReply, TimesReply, StoreEndpoints)
+    assert StoreDirectory(ME).subscriptions() == [subscription(kind, ME) for kind in kinds]
+    # Stores greet whoever subscribes to the last of them, so the others are there by then.
+    assert max(StoreDirectory(ME).subscriptions()) == subscription(TimesReply, ME)
+
+
+def test_endpoints_are_known_of_stores_that_are_there() -> None:
+    of = directory()
+    assert of.on_message(0.0, StoreEndpoints(ME, "S1", ("grpc://h:1",))) == []
+    assert of.endpoints == {}  # not heard of as a store yet
+    greet(of, "S1")
+    greet(of, "S2")
+    greet_c_store(of, "C1")
+    assert of.endpoints == {"S1": ("grpc://h:1",)}
+    assert of.c_stores == ["C1"]
+    of.on_message(1.0, StoreEndpoints(ME, "S1", ("grpc://h:2",)))
+    assert of.endpoints == {"S1": ("grpc://h:2",)}  # started again
+    of.on_peer_lost("S1")
+    assert of.endpoints == {}
+
+
+def test_endpoints_of_forged_stores_are_bounded() -> None:
+    of = directory()
+    for index in range(2 * MAX_STORES):
+        of.on_message(0.0, StoreEndpoints(ME, f"F{index}", ("grpc://h:1",)))
+    greet(of, "S1")
+    of.on_message(0.0, StoreEndpoints(ME, "S1", ("grpc://h:1",)))
+    assert of.endpoints == {"S1": ("grpc://h:1",)}
+    assert len(of._stores) <= MAX_STORES

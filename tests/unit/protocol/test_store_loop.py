@@ -1,0 +1,215 @@
+"""What stores are asked, in which order they answer, and how."""
+
+from __future__ import annotations
+
+import pytest
+
+from dafka_core.protocol.codec import decode, encode
+from dafka_core.protocol.limits import MAX_FETCH_COUNT, MAX_REPLY_ENTRIES
+from dafka_core.protocol.messages import (
+    ConsumerHello,
+    DirectHead,
+    Fetch,
+    GetHeads,
+    HeadsQuery,
+    HeadsReply,
+    TimesQuery,
+    TimesReply,
+)
+from dafka_core.protocol.store_requests import (
+    MAX_PENDING_REQUESTS,
+    AnnounceHeads,
+    Request,
+    head_messages,
+    heads_reply,
+    times_reply,
+)
+from dafka_core.protocol.store_role import StoreRole
+from dafka_core.protocol.transactions import PublishCommitted
+from dafka_core.records import PartitionInfo
+from tests.unit.protocol.model import PARTITION, TOPIC
+
+ME = "3B6B7CF3E064452E83D012EC823A4DD9"
+
+
+def store() -> StoreRole:
+    return StoreRole(ME, lambda tp: 0, sync_interval_s=30.0)
+
+
+def asked(start: int, count: int = 10, requestor: str = "C", partition: str = PARTITION) -> Fetch:
+    """What somebody asks the store for."""
+    return Fetch(partition, requestor, TOPIC, start, count)
+
+
+def queue(role: StoreRole, *requests: Request) -> None:
+    for request in requests:
+        assert role.on_message(0.0, request, "") == []
+
+
+def taken(role: StoreRole) -> list[Request]:
+    """All requests, in the order in which they are served."""
+    requests = []
+    while role.requests:
+        request = role.requests.take()
+        assert request is not None
+        assert not isinstance(request, AnnounceHeads | PublishCommitted)
+        requests.append(request)
+    assert role.requests.take() is None
+    return requests
+
+
+# -- requests -------------------------------------------------------------------------------------
+
+
+def test_requests_are_served_in_the_order_of_their_arrival() -> None:
+    role = store()
+    requests: list[Request] = [
+        asked(0),
+        GetHeads(TOPIC, "C"),
+        GetHeads("", "C"),
+        ConsumerHello(ME, "C", (TOPIC,)),
+        HeadsQuery("C", 1, ()),
+        HeadsQuery("C", 2, ()),
+        TimesQuery("C", 1, TOPIC, PARTITION, 0, 9),
+        asked(0, requestor="C2"),
+        asked(0, partition="P2"),
+    ]
+    queue(role, *requests)
+    assert taken(role) == requests
+
+
+@pytest.mark.parametrize(
+    ("older", "newer"),
+    [
+        (asked(0), asked(0)),
+        (asked(0), asked(5)),
+        (asked(5), asked(0)),
+        (asked(0), asked(0, 99)),
+        (asked(0), asked(99)),
+        (GetHeads(TOPIC, "C"), GetHeads(TOPIC, "C")),
+        (ConsumerHello(ME, "C", ("a",)), ConsumerHello(ME, "C", ("a", "b"))),
+        (HeadsQuery("C", 1, ()), HeadsQuery("C", 1, ())),
+        (
+            TimesQuery("C", 1, TOPIC, PARTITION, 0, 9),
+            TimesQuery("C", 1, TOPIC, PARTITION, 0, 9),
+        ),
+    ],
+)
+def test_the_same_question_is_answered_once_and_the_newer_one_counts(
+    older: Request, newer: Request
+) -> None:
+    role = store()
+    queue(role, older, asked(7, requestor="C2"), newer)
+    assert taken(role) == [newer, asked(7, requestor="C2")]
+
+
+def test_the_next_block_is_joined_to_the_one_before() -> None:
+    # Readers ask for the next block while one is under way: neither may push the other out.
+    role = store()
+    queue(role, asked(0, 10), asked(10, 20), asked(30, 5))
+    assert taken(role) == [asked(0, 35)]
+    # Together they are no more than one may ask for.
+    queue(role, asked(0, MAX_FETCH_COUNT), asked(MAX_FETCH_COUNT, 1))
+    assert taken(role) == [asked(MAX_FETCH_COUNT, 1)]
+
+
+def test_the_rest_of_a_request_is_served_after_others() -> None:
+    role = store()
+    queue(role, asked(0, 100), asked(0, requestor="C2"))
+    assert role.requests.take() == asked(0, 100)
+    role.requests.put_back(asked(40, 60))
+    assert taken(role) == [asked(0, requestor="C2"), asked(40, 60)]
+
+
+def test_a_newer_request_counts_more_than_the_rest_of_an_older_one() -> None:
+    role = store()
+    queue(role, asked(0, 100))
+    role.requests.take()
+    queue(role, asked(7, 5))
+    role.requests.put_back(asked(40, 60))
+    assert taken(role) == [asked(7, 5)]
+
+
+def test_the_next_block_is_joined_to_the_rest_of_the_one_before() -> None:
+    role = store()
+    queue(role, asked(0, 100))
+    role.requests.take()
+    queue(role, asked(100, 50))
+    role.requests.put_back(asked(40, 60))
+    assert taken(role) == [asked(40, 110)]
+    queue(role, asked(0, 100))
+    role.requests.take()
+    role.requests.put_back(asked(40, 60))
+    queue(role, asked(100, 50))
+    assert taken(role) == [asked(40, 110)]
+
+
+def test_waiting_requests_are_bounded() -> None:
+    role = store()
+    queue(role, *(asked(0, requestor=f"C{i}") for i in range(MAX_PENDING_REQUESTS + 100)))
+    queue(role, GetHeads(TOPIC, "C"))
+    # Who waits already may still change what it asks for.
+    queue(role, asked(3, requestor="C0"))
+    requests = taken(role)
+    assert len(requests) == MAX_PENDING_REQUESTS
+    assert requests[0] == asked(3, requestor="C0")
+    assert requests[-1] == asked(0, requestor=f"C{MAX_PENDING_REQUESTS - 1}")
+
+
+# -- answers --------------------------------------------------------------------------------------
+
+
+def test_heads_are_answered_with_one_message_for_each_partition() -> None:
+    infos = [PartitionInfo("a", "P1", 0, 9), PartitionInfo("b", "P2", 3, 3)]
+    infos.append(PartitionInfo("c", "P3", 0, 0))
+    assert head_messages("C", infos) == [
+        DirectHead("C", "a", "P1", 8),
+        DirectHead("C", "b", "P2", 2),
+    ]
+
+
+def infos_of(count: int) -> list[PartitionInfo]:
+    return [PartitionInfo(TOPIC, f"P{i}", i, i + 1) for i in range(count)]
+
+
+part_sizes = pytest.mark.parametrize(
+    ("count", "sizes"),
+    [
+        (0, [0]),
+        (1, [1]),
+        (MAX_REPLY_ENTRIES, [MAX_REPLY_ENTRIES]),
+        (MAX_REPLY_ENTRIES + 1, [MAX_REPLY_ENTRIES, 1]),
+        (2 * MAX_REPLY_ENTRIES + 7, [MAX_REPLY_ENTRIES, MAX_REPLY_ENTRIES, 7]),
+    ],
+)
+
+
+@part_sizes
+def test_heads_replies_come_in_parts(count: int, sizes: list[int]) -> None:
+    infos = infos_of(count)
+    empty = PartitionInfo(TOPIC, "empty", 0, 0)
+    messages = heads_reply(HeadsQuery("C", 7, ()), ME, [empty, *infos])
+    entries: list[PartitionInfo] = []
+    for part, message in zip(range(len(sizes)), messages, strict=True):
+        assert isinstance(message, HeadsReply)
+        assert (message.requestor, message.query, message.store) == ("C", 7, ME)
+        assert (message.part, message.parts) == (part, len(sizes))
+        entries.extend(message.entries)
+        assert decode(encode(message)) == message
+    assert [len(m.entries) for m in messages if isinstance(m, HeadsReply)] == sizes
+    assert entries == infos
+
+
+@part_sizes
+def test_times_replies_come_in_parts(count: int, sizes: list[int]) -> None:
+    times = [(i, 1_000_000 * i) for i in range(count)]
+    query = TimesQuery("C", 7, TOPIC, PARTITION, 0, count + 1)
+    messages = times_reply(query, ME, times)
+    entries: list[tuple[int, int]] = []
+    for part, message in zip(range(len(sizes)), messages, strict=True):
+        assert isinstance(message, TimesReply)
+        assert (message.requestor, message.query, message.store) == ("C", 7, ME)
+        assert (message.part, message.parts) == (part, len(sizes))
+        entries.extend(message.entries)
+    assert [len(m.entries) for m in messages if isinstance(m, TimesReply)] == sizes
+    assert entries == times

@@ -1,0 +1,357 @@
+"""The store takes every partition in order and acknowledges what is on disk, and only that."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from dafka_core.protocol import partition_fetcher, store_role
+from dafka_core.protocol.codec import subscription
+from dafka_core.protocol.limits import MAX_SEQUENCE
+from dafka_core.protocol.messages import (
+    Ack,
+    ConsumerHello,
+    DirectHead,
+    DirectRecord,
+    DirectRecordBatch,
+    Fetch,
+    GetHeads,
+    Head,
+    HeadsQuery,
+    HeadsReply,
+    RecordBatchMessage,
+    RecordMessage,
+    StoreEndpoints,
+    StoreHello,
+    TimesQuery,
+    TimesReply,
+)
+from dafka_core.protocol.partition_fetcher import RETRY_FIRST_S, RETRY_MAX_S
+from dafka_core.protocol.role import Outgoing
+from dafka_core.protocol.store_directory import GREETING
+from dafka_core.protocol.store_role import (
+    StoreRole,
+)
+from dafka_core.records import RecordBatch, TopicPartition
+from tests.unit.protocol.model import (
+    PARTITION,
+    TOPIC,
+    TP,
+    Network,
+    answer,
+    fetches_in,
+    offsets_of,
+    run_of,
+)
+
+ME = "3B6B7CF3E064452E83D012EC823A4DD9"
+OTHER = "C907107406D149E897A2DEA4F157F211"
+SYNC_S = 30.0
+
+
+class Disk:
+    """The node's part: a log of which the role is told what was synced."""
+
+    def __init__(self, **held: int) -> None:
+        self.batches: dict[TopicPartition, list[RecordBatch]] = {}
+        self._held = held
+
+    def end(self, tp: TopicPartition) -> int:
+        batches = self.batches.get(tp)
+        return batches[-1].end if batches else self._held.get(tp.topic, 0)
+
+    def store(self, role: StoreRole) -> list[Outgoing]:
+        """Stores what is pending; the acknowledgements."""
+        pending = role.take_pending()
+        for batch in pending:
+            assert isinstance(batch, RecordBatch)
+            assert batch.offset == self.end(batch.tp)
+            self.batches.setdefault(batch.tp, []).append(batch)
+        return role.on_stored(pending)
+
+    def offsets(self, topic: str = TOPIC, partition: str = PARTITION) -> list[int]:
+        return offsets_of(self.batches.get(TopicPartition(topic, partition), []))
+
+
+def store(disk: Disk | None = None) -> StoreRole:
+    role = StoreRole(ME, (disk or Disk()).end, sync_interval_s=SYNC_S)
+    assert role.on_tick(0.0) == [GetHeads("", ME)]
+    return role
+
+
+def ack(end: int, partition: str = PARTITION, topic: str = TOPIC) -> Ack:
+    return Ack(partition, topic, end - 1, ME)
+
+
+def fetch(start: int, end: int) -> Fetch:
+    return Fetch(PARTITION, ME, TOPIC, start, end - start)
+
+
+def head(role: StoreRole, end: int, now: float = 0.0) -> list[Outgoing]:
+    return role.on_message(now, Head(TOPIC, PARTITION, end - 1), "")
+
+
+# -- acknowledgements -----------------------------------------------------------------------------
+
+
+def test_acknowledges_only_what_is_on_disk() -> None:
+    disk = Disk()
+    role = store(disk)
+    assert role.on_batch(0.0, "", run_of(0, 10)) == []
+    assert role.on_tick(0.1) == []
+    assert head(role, 10) == []
+    assert role.on_tick(0.2) == []
+    assert disk.store(role) == [ack(10)]
+    assert role.on_tick(0.3) == []
+    assert role.take_pending() == []
+
+
+def test_one_acknowledgement_for_a_partition_of_a_group() -> None:
+    disk = Disk()
+    role = store(disk)
+    for start in range(0, 100, 10):
+        role.on_batch(0.0, "", run_of(start, start + 10))
+        role.on_batch(0.0, "", run_of(start, start + 10, partition="P2"))
+    assert disk.store(role) == [ack(100), ack(100, "P2")]
+    assert disk.offsets() == disk.offsets(partition="P2") == list(range(100))
+
+
+def test_acknowledges_again_when_a_record_comes_again() -> None:
+    disk = Disk()
+    role = store(disk)
+    role.on_batch(0.0, "", run_of(0, 10))
+    disk.store(role)
+    for batch in (run_of(0, 10), run_of(3, 4), run_of(9, 10)):
+        # The sender has not heard it; C stores keep silent, and it waits for ever.
+        assert role.on_batch(1.0, "", batch) == []
+        assert role.on_tick(1.0) == [ack(10)]
+        assert role.take_pending() == []
+    # Half of it is new.
+    role.on_batch(2.0, "", run_of(5, 15))
+    assert disk.store(role) == [ack(15)]
+    assert disk.offsets() == list(range(15))
+
+
+def test_a_duplicate_of_what_is_not_on_disk_yet_is_not_acknowledged() -> None:
+    disk = Disk()
+    role = store(disk)
+    role.on_batch(0.0, "", run_of(0, 10))
+    role.on_batch(0.0, "", run_of(0, 10))
+    assert role.on_tick(0.0) == []
+    assert disk.store(role) == [ack(10)]
+
+
+@pytest.mark.parametrize("end", [1, 5, 10])
+def test_acknowledges_again_for_a_head_that_is_on_disk(end: int) -> None:
+    role = store(Disk(hello=10))
+    assert head(role, end) == []
+    assert role.on_tick(0.0) == [ack(10)]
+    assert role.on_tick(0.0) == []
+
+
+def test_a_head_beyond_the_disk_is_not_acknowledged_but_asked_for() -> None:
+    role = store(Disk(hello=10))
+    assert head(role, 11) == [fetch(10, 11)]
+    assert role.on_tick(0.0) == []
+
+
+def test_acknowledges_again_when_a_producer_comes_to_hear_it() -> None:
+    disk = Disk()
+    role = store(disk)
+    role.on_batch(0.0, "", run_of(0, 10))
+    role.on_batch(0.0, "", run_of(0, 5, "t2"))
+    role.on_batch(0.0, "", run_of(0, 5, "t2", "P2"))
+    disk.store(role)
+    assert role.on_subscribed(1.0, Ack, PARTITION) == []
+    assert role.on_tick(1.0) == [ack(10), ack(5, topic="t2")]
+    assert role.on_subscribed(1.0, Ack, "P3") == []
+    assert role.on_tick(1.0) == []
+
+
+def test_nothing_is_acknowledged_of_a_partition_that_is_not_on_disk() -> None:
+    role = store()
+    head(role, 5)
+    role.on_subscribed(0.0, Ack, PARTITION)
+    assert role.on_tick(0.0) == []
+
+
+def test_after_a_restart_goes_on_where_the_disk_ends() -> None:
+    disk = Disk(hello=10)
+    role = store(disk)
+    assert role.on_batch(0.0, "", run_of(5, 15)) == []
+    assert disk.store(role) == [ack(15)]
+    assert disk.offsets() == list(range(10, 15))
+
+
+# -- records --------------------------------------------------------------------------------------
+
+
+def test_fetches_what_was_published_before_it_was_there() -> None:
+    # The C project's scenario: produce two, start the store, produce a third.
+    disk = Disk()
+    role = store(disk)
+    assert role.on_batch(0.0, "", run_of(2, 3)) == [fetch(0, 2)]
+    assert disk.store(role) == []
+    assert role.on_batch(0.1, ME, run_of(0, 2)) == []
+    assert disk.store(role) == [ack(3)]
+    assert disk.offsets() == [0, 1, 2]
+
+
+def test_asks_again_for_what_does_not_come() -> None:
+    role = store()
+    assert head(role, 5) == [fetch(0, 5)]
+    assert role.deadline(0.0) == RETRY_FIRST_S
+    assert role.on_tick(RETRY_FIRST_S - 0.1) == []
+    assert role.on_tick(RETRY_FIRST_S) == [fetch(0, 5)]
+
+
+def test_who_comes_to_hear_fetches_is_asked_at_once() -> None:
+    role = store()
+    head(role, 5)
+    role.on_subscribed(0.0, Fetch, "P2")
+    assert role.on_tick(0.0) == []
+    role.on_subscribed(0.0, Fetch, PARTITION)
+    assert role.on_tick(0.0) == [fetch(0, 5)]
+
+
+def test_records_sent_to_somebody_else_are_not_taken() -> None:
+    role = store()
+    assert role.on_batch(0.0, OTHER, run_of(0, 9)) == []
+    assert role.take_pending() == []
+
+
+@settings(max_examples=150, deadline=None)
+@given(
+    st.integers(0, 2**32),
+    st.sampled_from([0.05, 0.3, 0.7, 1.0]),
+    st.sampled_from([1, 5, 40]),
+    st.sampled_from([0, 10, 1 << 18]),
+    st.integers(1, 5),
+)
+def test_every_record_is_stored_and_acknowledged_whatever_the_network_does(
+    seed: int, loss: float, rate: int, most_kept: int, sync_every: int
+) -> None:
+    faults_end_s, total = 10.0, 60 * rate
+    network = Network(seed, loss, faults_end_s)
+    disk = Disk()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(partition_fetcher, "MAX_REORDER_RECORDS", most_kept)
+        role = store(disk)
+        published = acknowledged = tenth = 0
+        while acknowledged < total:
+            now = tenth / 10
+            # A round trip for each gap, of which there are fewer than messages.
+            assert now < faults_end_s + RETRY_MAX_S + 1 + 0.2 * 60
+            sent: list[Outgoing] = []
+            if published < total:
+                network.send(now, ("", run_of(published, published + rate)))
+                published += rate
+            if tenth % 10 == 0:
+                network.send(now, Head(TOPIC, PARTITION, published - 1))
+            for item in network.arrived(now):
+                match item:
+                    case (str(requestor), RecordBatch() as batch):
+                        sent.extend(role.on_batch(now, requestor, batch))
+                    case Head():
+                        sent.extend(role.on_message(now, item, ""))
+                    case Fetch() if item.sequence >= acknowledged:
+                        # By the producer, which has given up what is acknowledged.
+                        for batch in answer(item, published, at_once=rate):
+                            network.send(now, (ME, batch))
+                    case Ack():
+                        assert item.end <= disk.end(TP)
+                        acknowledged = max(acknowledged, item.end)
+            sent.extend(role.on_tick(now))
+            if tenth % sync_every == 0:
+                sent.extend(disk.store(role))
+            for message in sent:
+                network.send(now, message)
+            tenth += 1
+    assert disk.offsets() == list(range(total))
+
+
+def test_catches_up_with_another_store() -> None:
+    disk = Disk(hello=3)
+    role = store(disk)
+    assert role.on_message(0.0, StoreHello(ME, OTHER), "") == [GetHeads("", ME)]
+    messages = role.on_message(0.0, DirectHead(ME, TOPIC, PARTITION, 8), "")
+    assert messages == [fetch(3, 9)]
+    role.on_batch(0.0, ME, run_of(3, 9))
+    assert disk.store(role) == [ack(9)]
+
+
+def test_a_store_that_tells_its_head_is_asked_at_once() -> None:
+    role = store()
+    assert head(role, 9) == [fetch(0, 9)]
+    assert head(role, 9) == []
+    message = DirectHead(ME, TOPIC, PARTITION, 8)
+    assert role.on_message(0.0, message, "") == [fetch(0, 9)]
+    # Not once more when an answer is coming.
+    role.on_batch(0.1, ME, run_of(0, 5))
+    assert role.on_message(0.1, message, "") == []
+
+
+def test_partitions_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(store_role, "MAX_PARTITIONS", 10)
+    role = store()
+    for i in range(30):
+        role.on_message(0.0, Head(TOPIC, f"P{i}", 5), "")
+        role.on_batch(0.0, "", run_of(0, 1, partition=f"P{i}"))
+    assert len(role.take_pending()) == 10
+    assert len(role.partitions) == 10
+
+
+def test_a_head_that_is_a_lie_costs_little() -> None:
+    role = store()
+    count = len(head(role, MAX_SEQUENCE + 1))
+    for tenth in range(1_000):
+        count += len(head(role, MAX_SEQUENCE + 1, tenth / 10))
+        count += len(fetches_in(role.on_tick(tenth / 10)))
+    assert count <= 100 / RETRY_MAX_S + 6
+
+
+# -- other nodes ----------------------------------------------------------------------------------
+
+
+def test_other_stores_are_asked_for_their_heads_at_an_interval() -> None:
+    role = StoreRole(ME, Disk().end, sync_interval_s=SYNC_S)
+    times = [t for t in range(100) if role.on_tick(float(t)) == [GetHeads("", ME)]]
+    assert times == [0, 30, 60, 90]
+    assert role.deadline(99.0) == 120.0
+
+
+def test_a_consumer_that_comes_to_hear_it_is_greeted() -> None:
+    role = store()
+    assert role.on_subscribed(0.0, StoreHello, "C") == [StoreHello("C", ME)]
+    assert role.on_subscribed(0.0, StoreHello, ME) == []
+    assert role.on_subscribed(0.0, StoreHello, "") == []
+    assert role.on_subscribed(0.0, TimesReply, "C") == [HeadsReply("C", GREETING, ME, 0, 1, ())]
+    assert role.on_subscribed(0.0, RecordMessage, "") == []
+
+
+def test_another_store_that_comes_to_hear_it_is_asked_for_its_heads() -> None:
+    role = store()
+    assert role.on_subscribed(0.0, GetHeads, "") == [GetHeads("", ME)]
+    assert role.on_subscribed(0.0, GetHeads, TOPIC) == []
+
+
+def test_its_own_hello_is_not_answered() -> None:
+    assert store().on_message(0.0, StoreHello(ME, ME), "") == []
+
+
+def test_a_lost_peer_changes_nothing() -> None:
+    disk = Disk()
+    role = store(disk)
+    role.on_batch(0.0, "", run_of(0, 5))
+    role.on_peer_lost(PARTITION)
+    assert disk.store(role) == [ack(5)]
+
+
+def test_subscriptions() -> None:
+    of_all = [RecordMessage, RecordBatchMessage, Head, Fetch, GetHeads, HeadsQuery, TimesQuery]
+    own = [DirectRecord, DirectRecordBatch, ConsumerHello, StoreHello, DirectHead, StoreEndpoints]
+    assert set(store().subscriptions()) == {
+        *(subscription(kind) for kind in of_all),
+        *(subscription(kind, ME) for kind in own),
+    }

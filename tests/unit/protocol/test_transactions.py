@@ -1,0 +1,406 @@
+"""What a store's role does with units: those that writers stage here, and those of others."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import pairwise
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from dafka_core.errors import DafkaError, FencedError, OffsetConflictError
+from dafka_core.protocol import store_requests, store_role
+from dafka_core.protocol.codec import pack_batch_numbers, unpack_batch_numbers
+from dafka_core.protocol.hosted_partitions import HEAD_INTERVAL_S
+from dafka_core.protocol.messages import Ack, GetHeads, Head
+from dafka_core.protocol.partition_fetcher import MAX_PARTITIONS, PartitionFetcher, ReorderBudget
+from dafka_core.protocol.role import Outgoing
+from dafka_core.protocol.store_requests import AnnounceHeads
+from dafka_core.protocol.store_role import StoreRole
+from dafka_core.protocol.transactions import (
+    MAX_PUBLISHED_TRANSACTIONS,
+    PublishCommitted,
+    continued,
+    split_by_transaction,
+)
+from dafka_core.records import (
+    NO_VERSION,
+    RecordBatch,
+    StagedTransaction,
+    Transaction,
+)
+from dafka_core.storage import Commit, Discard, LogEntry, SetTransaction, Stage
+from tests.unit.protocol.model import (
+    PARTITION,
+    TOPIC,
+    TP,
+    fetches_in,
+    offsets_of,
+    run_of,
+    runs_in,
+    values_of,
+)
+from tests.unit.protocol.test_store_role import ME, ack, head
+
+A, B = "A" * 32, "B" * 32
+FENCED = FencedError(TOPIC, PARTITION, A)
+
+
+def of_unit(start: int, end: int, transaction: Transaction | None) -> RecordBatch:
+    return RecordBatch(TP, start, values_of(start, end), transaction)
+
+
+def staged(start: int, end: int, attempt: str = A) -> Stage:
+    return Stage(run_of(start, end), attempt, 1)
+
+
+def commit(start: int, end: int, *, number: int = 1, partition: str = PARTITION) -> Commit:
+    return Commit((StagedTransaction(TOPIC, partition, A, start, end, number),))
+
+
+def role_at(end: int = 0) -> StoreRole:
+    role = StoreRole(ME, lambda tp: end, sync_interval_s=1_000.0)
+    assert role.on_tick(0.0) == [GetHeads("", ME)]
+    return role
+
+
+def store(role: StoreRole, *outcomes: DafkaError | None) -> list[Outgoing]:
+    return role.on_stored(role.take_pending(), outcomes)
+
+
+def taken(role: StoreRole) -> list[LogEntry]:
+    return role.take_pending()
+
+
+# -- hosted here ----------------------------------------------------------------------------------
+
+
+def test_what_is_staged_is_not_told_to_anybody() -> None:
+    role = role_at(10)
+    assert role.stage(staged(10, 20))
+    assert role.pending_bytes == 10 * 9
+    assert store(role, None) == []
+    assert role.next_offset(TP) == 10
+    head(role, 10)
+    assert role.on_tick(HEAD_INTERVAL_S) == [ack(10)]
+    assert role.requests.take() is None
+
+
+def test_what_is_committed_is_acknowledged_and_then_published() -> None:
+    role = role_at(10)
+    assert role.stage(staged(10, 20))
+    assert role.commit(0.0, commit(10, 20))
+    assert role.pending_bytes == 10 * 9 + 1
+    entries = taken(role)
+    assert [type(entry) for entry in entries] == [Stage, Commit]
+    assert role.on_stored(entries, [None, None]) == [ack(20)]
+    assert role.next_offset(TP) == 20
+    # Nothing says where it ends before the records are on their way.
+    assert role.on_tick(5.0) == []
+    publish = role.requests.take()
+    assert publish == PublishCommitted(TP, 10, 20, (Transaction(1, 10, 20),))
+    announced = [Head(TOPIC, PARTITION, 19)]
+    assert role.on_published(publish) == announced
+    assert role.on_tick(10.0) == announced
+
+
+def test_a_commit_that_cannot_be_changes_nothing() -> None:
+    role = role_at(10)
+    role.stage(staged(10, 20))
+    role.commit(0.0, commit(10, 20))
+    assert store(role, None, FENCED) == []
+    assert role.next_offset(TP) == 10
+    assert not role.requests
+    role.on_batch(0.0, "", run_of(10, 15))
+    assert store(role) == [ack(15)]
+
+
+def test_a_repeated_commit_is_published_once() -> None:
+    role = role_at(0)
+    role.stage(staged(0, 20))
+    role.commit(0.0, commit(0, 20))
+    role.commit(0.0, commit(0, 20))
+    assert store(role) == [ack(20)]
+    assert role.requests.take() is not None
+    role.commit(0.0, commit(0, 20))
+    assert store(role) == []
+    assert not role.requests
+
+
+def test_records_that_come_during_a_commit_are_asked_for_when_it_is_there() -> None:
+    """Whether they are next is known only then: the log would stop at what does not fit."""
+    for outcome, first in ((None, 20), (FENCED, 10)):
+        role = role_at(10)
+        role.stage(staged(10, 20))
+        role.commit(0.0, commit(10, 20))
+        assert role.on_batch(0.0, "", run_of(10, 15)) == []
+        assert role.on_batch(0.0, "", run_of(20, 25)) == []
+        assert not role.host(0.0, run_of(10, 15))
+        assert [type(entry) for entry in role.pending] == [Stage, Commit]
+        store(role, None, outcome)
+        (fetch,) = fetches_in(role.on_tick(0.1))
+        assert (fetch.sequence, fetch.end) == (first, 25)
+        role.on_batch(0.2, ME, run_of(first, 25))
+        (batch,) = taken(role)
+        assert isinstance(batch, RecordBatch)
+        assert (batch.offset, batch.end) == (first, 25)
+
+
+def test_records_kept_behind_a_gap_follow_a_commit() -> None:
+    role = role_at(0)
+    role.on_batch(0.0, "", run_of(20, 30))
+    role.stage(staged(0, 20))
+    role.commit(0.0, commit(0, 20))
+    store(role)
+    (batch,) = taken(role)
+    assert batch == run_of(20, 30)
+
+
+def test_the_log_is_given_everything_in_order() -> None:
+    role = role_at(0)
+    role.on_batch(0.0, "", run_of(0, 10))
+    role.stage(staged(0, 5))
+    role.write(Discard(TP, A))
+    role.write(SetTransaction(TP, Transaction(1, 0, 10)))
+    role.commit(0.0, commit(0, 5))
+    entries = taken(role)
+    assert [type(entry) for entry in entries] == [
+        RecordBatch,
+        Stage,
+        Discard,
+        SetTransaction,
+        Commit,
+    ]
+    assert role.pending_bytes == 0
+    conflict = OffsetConflictError(TOPIC, PARTITION, 0, 10)
+    assert role.on_stored(entries, [None, conflict, None, None, FENCED]) == [ack(10)]
+
+
+def test_with_too_many_requests_waiting_only_the_head_is_published(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(store_requests, "MAX_PENDING_REQUESTS", 0)
+    role = role_at(0)
+    role.stage(staged(0, 20))
+    role.commit(0.0, commit(0, 20))
+    assert store(role) == [ack(20), Head(TOPIC, PARTITION, 19)]
+
+
+def test_partitions_of_commits_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(store_role, "MAX_PARTITIONS", 2)
+    assert MAX_PARTITIONS > 2
+    role = role_at(0)
+    assert role.stage(staged(0, 1))
+    many = tuple(StagedTransaction(TOPIC, f"P{n}", A, 0, 1, 1) for n in range(5))
+    assert not role.commit(0.0, Commit(many))
+    assert not role.stage(Stage(run_of(0, 1, partition="P9"), A))
+    assert [type(entry) for entry in taken(role)] == [Stage]
+    assert len(role.partitions) == 2
+    # None of them waits for a commit that was not taken.
+    assert all(not partition.commits for partition in role.partitions.values())
+
+
+def test_a_commit_of_nothing() -> None:
+    role = role_at(0)
+    assert role.commit(0.0, Commit(()))
+    assert store(role, None) == []
+
+
+# -- of other stores ------------------------------------------------------------------------------
+
+
+def test_a_unit_is_acknowledged_when_it_is_whole() -> None:
+    role = role_at(5)
+    transaction = Transaction(3, 5, 30)
+    for start, end in pairwise((5, 10, 20)):
+        role.on_batch(0.0, "", of_unit(start, end, transaction))
+        assert store(role, None) == []
+    head(role, 5)
+    assert role.on_tick(1.0) == [ack(5)]
+    role.on_batch(2.0, "", of_unit(20, 30, transaction))
+    assert store(role, None) == [ack(30)]
+
+
+def test_a_unit_that_the_log_does_not_go_on_with_is_fetched_again() -> None:
+    held = [5]
+    role = StoreRole(ME, lambda tp: held[0], sync_interval_s=1_000.0)
+    role.on_tick(0.0)
+    transaction = Transaction(3, 5, 30)
+    role.on_batch(0.0, "", of_unit(5, 10, transaction))
+    store(role, None)
+    role.on_batch(1.0, "", of_unit(10, 20, transaction))
+    under_way = taken(role)
+    role.on_batch(1.0, "", of_unit(20, 25, transaction))
+    role.on_batch(1.0, "", run_of(5, 8, partition="other"))
+    assert role.on_stored(under_way, [OffsetConflictError(TOPIC, PARTITION, 10, 5)]) == []
+    (fetch,) = fetches_in(role.on_tick(2.0))
+    assert (fetch.sequence, fetch.end) == (5, 25)
+    # What had been taken behind it is not given to the log; what is of others is.
+    assert [entry.partition for entry in taken(role)] == ["other"]  # type: ignore[union-attr]
+    role.on_batch(3.0, ME, of_unit(5, 30, transaction))
+    assert store(role, None) == [ack(30)]
+
+
+def test_who_stages_where_a_unit_came_in_part_takes_over() -> None:
+    role = role_at(5)
+    role.on_batch(0.0, "", of_unit(5, 10, Transaction(3, 5, 30)))
+    store(role, None)
+    role.on_batch(0.0, "", of_unit(10, 20, Transaction(3, 5, 30)))
+    assert role.next_offset(TP) == 5
+    assert role.stage(staged(5, 8))
+    (entry,) = taken(role)
+    assert entry == staged(5, 8)
+    role.commit(0.0, commit(5, 8))
+    assert ack(8) in store(role, None)
+    (fetch,) = fetches_in(role.on_tick(9.0))  # who said that there is more may have it
+    assert (fetch.sequence, fetch.end) == (8, 20)
+
+
+def test_who_puts_where_a_unit_came_in_part_takes_over() -> None:
+    role = role_at(5)
+    role.on_batch(0.0, "", of_unit(5, 10, Transaction(3, 5, 30)))
+    assert not role.host(0.0, run_of(10, 12))
+    assert role.host(0.0, run_of(5, 8))
+    assert taken(role) == [run_of(5, 8)]
+
+
+def test_a_stage_further_on_does_not_take_over() -> None:
+    """Its tail is gone: the log will say so."""
+    role = role_at(5)
+    role.stage(staged(5, 10))
+    role.on_batch(0.0, "", of_unit(5, 10, Transaction(3, 5, 30)))
+    role.stage(staged(10, 12))
+    role.on_batch(0.0, "", of_unit(10, 30, Transaction(3, 5, 30)))
+    assert store(role, None, None, FENCED, None) == [ack(30)]
+
+
+@pytest.mark.parametrize("transaction", [None, Transaction(4, 10, 40)])
+def test_what_does_not_go_on_with_a_unit_shows_that_it_was_whole(
+    transaction: Transaction | None,
+) -> None:
+    role = role_at(5)
+    role.on_batch(0.0, "", of_unit(5, 10, Transaction(3, 5, 30)))
+    role.on_batch(0.0, "", of_unit(10, 12, transaction))
+    assert taken(role) == [of_unit(5, 10, Transaction(3, 5, 30)), run_of(10, 12)]
+
+
+# -- pieces ---------------------------------------------------------------------------------------
+
+UNITS = st.lists(st.integers(0, 60), unique=True, max_size=8).map(
+    lambda bounds: [
+        Transaction(number, start, end)
+        for number, (start, end) in enumerate(pairwise(sorted(bounds)))
+        if number % 3
+    ]
+)
+
+
+@given(st.integers(0, 50), st.integers(1, 30), UNITS)
+@settings(deadline=None)
+def test_runs_are_cut_where_units_are(
+    start: int, count: int, transactions: Sequence[Transaction]
+) -> None:
+    batch = run_of(start, start + count)
+    parts = split_by_transaction(batch, transactions)
+    assert offsets_of(parts) == list(range(start, start + count))
+    for part in parts:
+        of = [
+            transaction
+            for transaction in transactions
+            if transaction.start < part.end and part.offset < transaction.end
+        ]
+        assert of == ([part.transaction] if part.transaction else [])
+        assert (
+            part.transaction is None
+            or part.transaction.start <= part.offset < part.end <= part.transaction.end
+        )
+    for one, other in pairwise(parts):
+        assert one.transaction != other.transaction
+
+
+def test_a_run_within_one_unit_is_not_copied() -> None:
+    batch = run_of(3, 9)
+    for transactions in ((), (Transaction(1, 0, 10),)):
+        (part,) = split_by_transaction(batch, transactions)
+        assert part.values is batch.values
+
+
+def test_publishing_goes_on_with_what_follows() -> None:
+    first = PublishCommitted(TP, 0, 10, (Transaction(1, 0, 10),))
+    second = PublishCommitted(TP, 10, 30, (Transaction(2, 10, 30),))
+    both = first.joined(second)
+    assert both == PublishCommitted(TP, 0, 30, (Transaction(1, 0, 10), Transaction(2, 10, 30)))
+    assert both.rest(5) == PublishCommitted(TP, 5, 30, both.transactions)
+    assert both.rest(10) == second
+    apart = PublishCommitted(TP, 40, 50, (Transaction(NO_VERSION, 40, 50),))
+    assert both.joined(apart) == apart
+    for number in range(3, 3 + 2 * MAX_PUBLISHED_TRANSACTIONS):
+        end = both.end
+        both = both.joined(PublishCommitted(TP, end, end + 1, (Transaction(number, end, end + 1),)))
+    assert both.start == 0
+    assert len(both.transactions) == MAX_PUBLISHED_TRANSACTIONS
+    assert both.transactions[-1].end == both.end
+
+
+def test_what_is_left_to_publish_is_put_back_before_what_is_newer() -> None:
+    role = role_at(0)
+    role.stage(staged(0, 20))
+    role.commit(0.0, commit(0, 20))
+    store(role)
+    publish = role.requests.take()
+    assert isinstance(publish, PublishCommitted)
+    role.stage(staged(20, 25))
+    role.commit(0.0, commit(20, 25, number=2))
+    store(role)
+    role.on_subscribed(0.0, Head, "")
+    role.requests.put_back(publish.rest(8))
+    assert role.requests.take() == AnnounceHeads()
+    transactions = (Transaction(1, 0, 20), Transaction(2, 20, 25))
+    assert role.requests.take() == PublishCommitted(TP, 8, 25, transactions)
+
+
+def test_going_on_with_a_unit() -> None:
+    transaction = Transaction(1, 0, 20)
+    first, last, plain = of_unit(0, 9, transaction), of_unit(9, 20, transaction), run_of(9, 12)
+    assert continued(first, None) == (first, transaction)
+    assert continued(last, transaction) == (last, None)
+    assert continued(plain, transaction) == (plain, None)
+    assert continued(plain, None)[0] is plain
+    assert continued(of_unit(9, 12, Transaction(2, 9, 15)), transaction) == (plain, None)
+
+
+@given(
+    st.integers(0, 2**63),
+    st.integers(0, 2**32 - 1),
+    st.none()
+    | st.builds(Transaction, st.integers(-1, 2**62), st.integers(0, 9), st.integers(1, 2**63)),
+)
+def test_the_tail_of_a_header_comes_back(
+    sequence: int, count: int, transaction: Transaction | None
+) -> None:
+    packed = pack_batch_numbers(sequence, count, transaction)
+    assert unpack_batch_numbers(packed) == (sequence, count, transaction)
+
+
+def test_a_reader_that_has_records_from_elsewhere() -> None:
+    budget = ReorderBudget()
+    fetcher = PartitionFetcher(TP, 0, budget)
+    for start, end in ((20, 30), (25, 40), (50, 60)):
+        assert fetcher.take(0.0, run_of(start, end)) == []
+    assert fetcher.advance(5) == []
+    assert (fetcher.next_offset, fetcher.head) == (5, 60)
+    assert offsets_of(fetcher.advance(22)) == list(range(22, 40))
+    assert fetcher.advance(30) == []
+    assert offsets_of(fetcher.advance(50)) == list(range(50, 60))
+    assert (fetcher.next_offset, budget.records, budget.size_bytes) == (60, 0, 0)
+    assert fetcher.advance(70) == []
+    assert (fetcher.next_offset, fetcher.head, fetcher.deadline()) == (70, 70, None)
+
+
+def test_hosted_runs_are_published_as_ever() -> None:
+    role = role_at(0)
+    assert role.host(0.0, run_of(0, 5))
+    messages = store(role)
+    assert [message.batch for message in runs_in(messages)] == [run_of(0, 5)]
+    assert [type(message) for message in messages if not runs_in([message])] == [Ack, Head]
