@@ -1,10 +1,8 @@
-"""The pytest fixture ``dafka_cluster``: a tower and a store for the tests that use it.
-
-Installed with the package and found by pytest by itself.
-"""
+"""The pytest fixtures that come with the package; pytest finds them by itself."""
 
 from __future__ import annotations
 
+import uuid
 from collections.abc import Iterator
 
 import pytest
@@ -14,6 +12,12 @@ from dafka_core.embedded_cluster import EmbeddedCluster
 
 @pytest.fixture(scope="session")
 def dafka_cluster() -> Iterator[EmbeddedCluster]:
-    """One embedded cluster for the whole session; let each test use topics of its own."""
+    """A tower and a store for the whole session; let each test use topics of its own."""
     with EmbeddedCluster() as cluster:
         yield cluster
+
+
+@pytest.fixture
+def dafka_topic() -> str:
+    """A topic that no other test uses."""
+    return f"topic-{uuid.uuid4().hex[:12]}"

@@ -7,15 +7,15 @@ from typing import Any
 
 from pyspark.sql.streaming.datasource import ReadAllAvailable
 
+from dafka_core.testing import MemoryReader
 from dafka_spark.options import SourceOptions
 from dafka_spark.schema import full
 from dafka_spark.source.stream_reader import DafkaStreamReader
-from tests.unit.dafka_spark.memory import MemorySource
 
 ALL = ReadAllAvailable()
 
 
-def reader(source: MemorySource, **given: str) -> DafkaStreamReader:
+def reader(source: MemoryReader, **given: str) -> DafkaStreamReader:
     options = SourceOptions.of({"subscribe": "t", "startingoffsets": "earliest", **given})
     return DafkaStreamReader(full(), options, source.connect)
 

@@ -25,7 +25,7 @@ from dafka_core.flight.store_client import StoreClient
 from dafka_core.flight.store_location import StoreLocation
 from dafka_core.records import TopicPartition
 from dafka_core.storage import Log
-from tests.integration.nodes.peers import wait_until
+from dafka_core.testing import wait_until
 from tests.spark import exact_job
 from tests.spark.topics import TIMEOUT_S, produce, run, stream
 

@@ -12,7 +12,8 @@ from pyspark.sql import Row, SparkSession
 from dafka_core import EmbeddedCluster
 from dafka_core.errors import ProtocolError
 from dafka_core.protocol.beacons import decode_tower_beacon
-from tests.integration.nodes.peers import RawPeer, wait_until
+from dafka_core.testing import wait_until
+from tests.integration.nodes.peers import RawPeer
 from tests.spark.deployed import DeployedStore
 from tests.spark.topics import batch, produce, run, stream, texts
 

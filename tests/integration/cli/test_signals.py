@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
+from dafka_core.testing import wait_until
 from tests.integration.cli.processes import PATIENCE_S, Dafka, environment
-from tests.integration.nodes.peers import wait_until
 
 # The signal goes to another thread than the one that waits: nothing interrupts the system call
 # that the main thread is in, as when a signal comes just before that call.

@@ -154,10 +154,10 @@ def test_another_store_where_one_was(serve: Serve) -> None:
     store, other = serve("one"), serve("other")
     other.add(A, 9)
     source = HeardOf([store])
-    store._service, service = other._service, store._service
+    store.service, service = other.service, store.service
     with pytest.raises(StoreUnreachableError, match=r"store one: "):
         seen(source, fetch="flight")
-    store._service = service
+    store.service = service
 
 
 def test_a_store_that_announces_nonsense(serve: Serve, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -195,9 +195,9 @@ def test_what_fetch_cannot_do_is_said_at_planning(serve: Serve, fetch: str) -> N
 def test_a_log_that_no_store_tells_of(serve: Serve, monkeypatch: pytest.MonkeyPatch) -> None:
     store = serve("one")
     store.add(A, 5)
-    assert store._service is not None
+    assert store.service is not None
     monkeypatch.setattr(
-        store._service.context, "location", type(store.location)("one", store.location.locations)
+        store.service.context, "location", type(store.location)("one", store.location.locations)
     )
     with pytest.raises(ConfigError, match=r"'fetch' = 'local': no store says where its log is"):
         seen(HeardOf([store]), fetch="local")

@@ -149,7 +149,7 @@ def test_reading_goes_on_at_another_store(serve: Serve, used: list[str], fetch: 
     for store in (first, second):
         store.add(A, 60_000, size_bytes=1_000)
     store_locations = [
-        StoreLocation(s.store, s.location.locations) for s in (first, second)
+        StoreLocation(s.address, s.location.locations) for s in (first, second)
     ]  # not of this machine
     found = batches(store_locations, 0, 60_000, options(fetch), "value", "offset")
     table = [next(found)]

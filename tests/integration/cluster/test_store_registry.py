@@ -25,7 +25,7 @@ def serve(tmp_path: Path) -> Iterator[Serve]:
 
 
 def heard(*stores: Served) -> dict[str, tuple[str, ...]]:
-    return {store.store: store.location.locations for store in stores}
+    return {store.address: store.location.locations for store in stores}
 
 
 def name(client: StoreClient) -> str:

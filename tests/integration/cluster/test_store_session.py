@@ -25,6 +25,7 @@ from dafka_core.records import (
     Transaction,
     TransactionState,
 )
+from dafka_core.testing import wait_until
 from dafka_spark.cluster import store_session, timing
 from dafka_spark.cluster.store_session import StoreSession
 from dafka_spark.cluster.timing import Deadline
@@ -43,7 +44,6 @@ from tests.integration.cluster.transactions import (
     texts_of,
     transaction,
 )
-from tests.integration.nodes.peers import wait_until
 
 FIRST = "0A3F8E1ABBB578999443B8818C5851AF"
 SECOND = "0A3F8E1BBBB578999443B8818C5851AF"

@@ -22,6 +22,7 @@ from dafka_core.records import (
     Transaction,
     TransactionState,
 )
+from dafka_core.testing import wait_until
 from dafka_spark.errors import OldCheckpointError, TransactionChangedError
 from dafka_spark.sink import staged_rows
 from dafka_spark.sink.commit_messages import WrittenRange
@@ -38,7 +39,7 @@ from tests.integration.cluster.transactions import (
     texts_of,
     transaction,
 )
-from tests.integration.nodes.peers import RawPeer, wait_until
+from tests.integration.nodes.peers import RawPeer
 from tests.unit.protocol.strategies import packed
 
 

@@ -21,6 +21,7 @@ from dafka_core.flight.client_put import PutStream
 from dafka_core.flight.store_client import StoreClient
 from dafka_core.flight.store_location import StoreLocation
 from dafka_core.records import StagedTransaction, TopicPartition
+from dafka_core.testing import wait_until
 from dafka_spark.cluster import timing
 from dafka_spark.cluster.timing import Deadline
 from dafka_spark.sink import staged_rows
@@ -38,7 +39,6 @@ from tests.integration.cluster.transactions import (
     soon,
     texts_of,
 )
-from tests.integration.nodes.peers import wait_until
 
 
 @pytest.fixture(scope="module")

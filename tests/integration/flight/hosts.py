@@ -5,43 +5,28 @@ from __future__ import annotations
 import contextlib
 import os
 import tempfile
-import threading
-import time
 import warnings
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
-from typing import Any, Self, TypeVar
+from typing import Any, TypeVar
 
 import pyarrow as pa
 from pyarrow import flight
 
 from dafka_core.flight.limits import MAX_BATCH_BYTES, MAX_BATCH_RECORDS
-from dafka_core.flight.server import FlightService
-from dafka_core.flight.server_context import ServerContext
 from dafka_core.flight.store_client import StoreClient
 from dafka_core.flight.store_location import StoreLocation
-from dafka_core.records import (
-    RecordBatch,
-    StagedTransaction,
-    TopicPartition,
-    Transaction,
-)
+from dafka_core.records import RecordBatch, TopicPartition
 from dafka_core.storage import (
-    Commit,
-    Discard,
     Log,
-    LogEntry,
-    SetTransaction,
-    Stage,
 )
+from dafka_core.testing import PATIENCE_S, StoreDouble
 
 T = TypeVar("T")
 
 TOPIC, PARTITION = "t", "P"
 TP = TopicPartition(TOPIC, PARTITION)
 STORE = "5" * 32
-PATIENCE_S = 30.0
 BLOCK_BYTES, BLOCKS = 2 << 20, 20
 LARGEST = {"max_records": MAX_BATCH_RECORDS, "max_bytes": MAX_BATCH_BYTES}
 
@@ -59,84 +44,11 @@ def array(start: int, end: int) -> pa.BinaryArray:
     return pa.array(values(start, end), pa.binary())
 
 
-class LogBackend:
-    """Appends in a thread, one batch after the other, as long as ``open`` is set."""
-
-    def __init__(self, log: Log) -> None:
-        self.log = log
-        self.open = threading.Event()
-        self.open.set()
-        self.failure: Exception | None = None
-        self.taken: list[RecordBatch] = []
-        self.others: dict[str, tuple[str, ...]] = {}
-        self._pool = ThreadPoolExecutor(1)
-
-    def put(self, batch: RecordBatch) -> Future[int]:
-        self.taken.append(batch)
-        return self._pool.submit(self._append, batch)
-
-    def stage(self, batch: RecordBatch, attempt: str, version: int) -> Future[int]:
-        self.taken.append(batch)
-        return self._pool.submit(self._write, Stage(batch, attempt, version), batch.end)
-
-    def commit(self, transactions: Sequence[StagedTransaction]) -> Future[None]:
-        return self._pool.submit(self._write, Commit(tuple(transactions)), None)
-
-    def discard(self, discards: Sequence[Discard]) -> Future[None]:
-        def work() -> None:
-            for each in discards:
-                self._write(each, None)
-
-        return self._pool.submit(work)
-
-    def wait(
-        self,
-        tp: TopicPartition,
-        end: int,
-        timeout_s: float,
-        transaction: Transaction | None = None,
-    ) -> int:
-        deadline = time.monotonic() + timeout_s
-        while self.log.end(tp) < end and time.monotonic() < deadline:
-            time.sleep(0.01)
-        if transaction is not None and self.log.end(tp) >= end:
-            self._write(SetTransaction(tp, transaction), None)
-        return self.log.end(tp)
-
-    def close(self) -> None:
-        self.open.set()
-        self._pool.shutdown()
-
-    def _write(self, entry: LogEntry, result: T) -> T:
-        self.open.wait()
-        (error,) = self.log.write([entry])
-        if error is not None:
-            raise error
-        return result
-
-    def _append(self, batch: RecordBatch) -> int:
-        self.open.wait()
-        if self.failure is not None:
-            raise self.failure
-        self.log.append([batch])
-        return batch.end
-
-
-class Served:
-    """A log with its service, in a directory whose path is short enough for a socket."""
+class Served(StoreDouble):
+    """A store in a directory whose path is short enough for a socket."""
 
     def __init__(self, directory: Path, log: Log | None = None) -> None:
-        self.directory = directory
-        self.log = log or Log(directory)
-        self.backend = LogBackend(self.log)
-        self.service = FlightService(
-            ServerContext(self.log, self.backend, STORE, lambda: self.backend.others),
-            bind_host="127.0.0.1",
-            port=0,
-            socket_path=str(directory / "flight.sock"),
-        )
-        self.location = self.service.location
-        self._clients: list[StoreClient] = []
+        super().__init__(directory, STORE, log=log, socket=True)
 
     @property
     def unix(self) -> StoreLocation:
@@ -149,34 +61,14 @@ class Served:
         """Found at its port only."""
         return StoreLocation(STORE, self.location.locations[1:])
 
-    def client(self, location: StoreLocation | None = None) -> StoreClient:
-        client = StoreClient(location or self.location)
-        self._clients.append(client)
-        return client
-
     def plain(self) -> flight.FlightClient:
         """A client that knows nothing of Dafka."""
         return flight.connect(self.location.locations[1])
 
-    def append(self, end: int, *, topic: str = TOPIC, partition: str = PARTITION) -> None:
+    def extend(self, end: int, *, topic: str = TOPIC, partition: str = PARTITION) -> None:
         """Appends up to ``end``, in one batch."""
         tp = TopicPartition(topic, partition)
-        start = self.log.end(tp)
-        self.log.append([RecordBatch.of(tp, start, values(start, end))])
-
-    def close(self) -> None:
-        for client in self._clients:
-            client.close()
-        self.backend.open.set()
-        self.service.close()
-        self.backend.close()
-        self.log.close()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *error: object) -> None:
-        self.close()
+        self.append(tp, values(self.log.end(tp), end))
 
 
 @contextlib.contextmanager
@@ -237,10 +129,3 @@ def pins(log: Log) -> int:
     mapped = log._env._map
     assert mapped is not None
     return len(mapped.pins)
-
-
-def wait_until(reached: Callable[[], object]) -> None:
-    deadline = time.monotonic() + PATIENCE_S
-    while not reached():
-        assert time.monotonic() < deadline, "it did not come to pass"
-        time.sleep(0.01)

@@ -39,7 +39,7 @@ def test_the_examples_of_requests_are_taken() -> None:
 
 
 def test_the_examples_of_answers_are_like_those_given(served: Served) -> None:
-    served.append(10)
+    served.extend(10)
     _, _, facts, _, _, _, _, location, error = examples()
     (info,) = served.plain().list_flights()
     assert list(json.loads(info.app_metadata)) == list(facts)

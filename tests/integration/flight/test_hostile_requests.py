@@ -25,10 +25,10 @@ from dafka_core.flight.limits import (
     MAX_REQUEST_BYTES,
     MAX_TRANSACTIONS_BYTES,
 )
+from dafka_core.testing import PATIENCE_S
 from tests.integration.flight.hosts import (
     LARGEST,
     PARTITION,
-    PATIENCE_S,
     TOPIC,
     TP,
     Served,
@@ -144,7 +144,7 @@ def say(refused: pytest.ExceptionInfo[Exception]) -> dict[str, Any]:
 
 def test_the_right_ones_are_served(served: Served) -> None:
     """What the others are variants of."""
-    served.append(5)
+    served.extend(5)
     plain = served.plain()
     ticket = flight.Ticket(json.dumps(GET).encode())
     assert plain.do_get(ticket).read_all().num_rows == 5
@@ -156,7 +156,7 @@ def test_the_right_ones_are_served(served: Served) -> None:
 
 
 def test_every_malformed_ticket_is_refused(served: Served) -> None:
-    served.append(5)
+    served.extend(5)
     plain = served.plain()
     for member, request in GETS:
         ticket = flight.Ticket(json.dumps(request).encode())
@@ -171,7 +171,7 @@ def test_every_malformed_ticket_is_refused(served: Served) -> None:
 
 
 def test_every_malformed_put_is_refused(served: Served) -> None:
-    served.append(5)
+    served.extend(5)
     plain = served.plain()
     for member, request in PUTS:
         with pytest.raises(flight.FlightServerError) as refused:
@@ -188,7 +188,7 @@ def test_every_malformed_put_is_refused(served: Served) -> None:
 
 
 def test_every_malformed_descriptor_is_refused(served: Served) -> None:
-    served.append(5)
+    served.extend(5)
     plain = served.plain()
     descriptors = [
         ("path", flight.FlightDescriptor.for_path()),
@@ -211,7 +211,7 @@ def test_every_malformed_descriptor_is_refused(served: Served) -> None:
 
 
 def test_every_malformed_criteria_is_refused(served: Served) -> None:
-    served.append(5)
+    served.extend(5)
     plain = served.plain()
     wrong = [each for each in NOT_OBJECTS if each]
     for packed in [*wrong, b'{"v": 1, "topic": ""}', b'{"v": 1, "partition": "P"}', b"{}"]:
@@ -222,7 +222,7 @@ def test_every_malformed_criteria_is_refused(served: Served) -> None:
 
 
 def test_every_malformed_action_is_refused(served: Served) -> None:
-    served.append(5)
+    served.extend(5)
     plain = served.plain()
     bodies: dict[str, list[dict[str, Any]]] = {
         "dafka.heads.v1": [{"topics": "t"}, {"topics": [""]}, {"topics": [1]}, {"topic": "t"}],
@@ -329,7 +329,7 @@ def test_batches_that_lead_outside_of_their_buffers_are_refused(served: Served) 
             _write(writer, bad)
         assert say(refused)["member"] == "batch"
     assert served.log.partitions() == []
-    served.append(5)
+    served.extend(5)
     unharmed(served)
 
 
@@ -373,7 +373,7 @@ def test_errors_say_no_more_than_fits(served: Served) -> None:
 
 
 def test_octets_that_are_no_grpc(served: Served) -> None:
-    served.append(5)
+    served.extend(5)
     chance = random.Random(1)
     host, port = "127.0.0.1", served.service.port
     preface = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"

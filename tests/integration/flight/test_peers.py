@@ -19,12 +19,12 @@ from dafka_core.errors import StoreUnreachableError
 from dafka_core.flight import limits
 from dafka_core.flight.store_client import StoreClient
 from dafka_core.flight.store_location import StoreLocation
+from dafka_core.testing import PATIENCE_S, wait_until
 from tests.integration.flight import serving
 from tests.integration.flight.hosts import (
     BLOCK_BYTES,
     BLOCKS,
     LARGEST,
-    PATIENCE_S,
     STORE,
     TP,
     Served,
@@ -32,7 +32,6 @@ from tests.integration.flight.hosts import (
     check,
     everything,
     total,
-    wait_until,
 )
 
 ROOT = Path(__file__).parents[3]
@@ -205,7 +204,7 @@ def test_a_store_that_stands_still_is_given_up(server: Child, way: int) -> None:
 
 
 def test_a_reader_that_takes_its_time_is_not_given_up(served: Served) -> None:
-    served.append(100_000)
+    served.extend(100_000)
     client = served.client()
     batches = client.read(
         TP, 0, 100_000, times=False, timeout_s=0.3, max_records=50_000, max_bytes=1 << 20
@@ -260,7 +259,7 @@ def test_another_program_listens() -> None:
 
 def test_a_restarted_store_is_found_again(directory: Path) -> None:
     with Served(directory) as first:
-        first.append(10)
+        first.extend(10)
         location = first.location
         client = StoreClient(location)
         assert client.heads(None, timeout_s=PATIENCE_S)[0].end == 10

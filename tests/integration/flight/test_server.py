@@ -32,7 +32,8 @@ from dafka_core.flight.server_context import ServerContext
 from dafka_core.flight.store_client import StoreClient
 from dafka_core.flight.store_location import StoreLocation
 from dafka_core.records import Transaction
-from tests.integration.flight.hosts import PATIENCE_S, STORE, TP, Served, wait_until
+from dafka_core.testing import PATIENCE_S, wait_until
+from tests.integration.flight.hosts import STORE, TP, Served
 
 
 def service(served: Served, **options: Any) -> FlightService:

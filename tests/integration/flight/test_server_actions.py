@@ -18,15 +18,14 @@ from dafka_core.flight.store_client import StoreClient
 from dafka_core.flight.store_location import StoreLocation
 from dafka_core.records import RecordBatch, StagedTransaction, TopicPartition
 from dafka_core.storage import Log, Stage
+from dafka_core.testing import PATIENCE_S, wait_until
 from tests.integration.flight.hosts import (
     PARTITION,
-    PATIENCE_S,
     STORE,
     TOPIC,
     TP,
     Served,
     short_directory,
-    wait_until,
 )
 
 
@@ -39,7 +38,7 @@ def act(served: Served, name: str, **members: Any) -> list[Any]:
 def test_heads_of_many_topics_come_in_one_answer(served: Served, client: StoreClient) -> None:
     assert client.heads(None, timeout_s=PATIENCE_S) == []
     for number in range(300):
-        served.append(number % 7 + 1, topic=f"t{number % 100}", partition=f"P{number}")
+        served.extend(number % 7 + 1, topic=f"t{number % 100}", partition=f"P{number}")
     served.log.trim(TopicPartition("t3", "P3"), 2)
     everything = client.heads(None, timeout_s=PATIENCE_S)
     assert everything == served.log.partitions()
@@ -55,7 +54,7 @@ def test_many_heads_come_in_several_results(
     monkeypatch.setattr(server_actions, "HEADS_PER_RESULT", 4)
     monkeypatch.setattr(limits, "MAX_NAMES", 3)
     for number in range(9):
-        served.append(1, topic=f"t{number}")
+        served.extend(1, topic=f"t{number}")
     assert [len(result["heads"]) for result in act(served, "dafka.heads.v1")] == [4, 4, 1]
     topics = [f"t{number}" for number in range(9)]
     found = served.client().heads(topics, timeout_s=PATIENCE_S)
@@ -83,16 +82,16 @@ def test_offsets_by_time() -> None:
 
 
 def test_a_wait_ends_when_the_records_are_on_disk(served: Served, client: StoreClient) -> None:
-    served.append(5)
+    served.extend(5)
     assert client.wait(TP, 5, timeout_s=0) == 5
-    timer = threading.Timer(0.2, served.append, [10])
+    timer = threading.Timer(0.2, served.extend, [10])
     timer.start()
     assert client.wait(TP, 10, timeout_s=PATIENCE_S) == 10
     timer.join()
 
 
 def test_a_wait_ends_when_its_time_has_passed(served: Served, client: StoreClient) -> None:
-    served.append(5)
+    served.extend(5)
     before = time.monotonic()
     assert client.wait(TP, 6, timeout_s=0.7) == 5
     assert 0.7 <= time.monotonic() - before < 5

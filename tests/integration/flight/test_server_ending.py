@@ -17,10 +17,10 @@ from dafka_core.flight.columns import VALUES_SCHEMA
 from dafka_core.flight.requests import GetRequest, PutRequest
 from dafka_core.flight.store_client import StoreClient
 from dafka_core.records import TopicPartition
+from dafka_core.testing import PATIENCE_S, wait_until
 from tests.integration.flight.hosts import (
     BLOCKS,
     PARTITION,
-    PATIENCE_S,
     TOPIC,
     TP,
     Served,
@@ -28,7 +28,6 @@ from tests.integration.flight.hosts import (
     everything,
     forked,
     total,
-    wait_until,
 )
 
 

@@ -15,11 +15,11 @@ from dafka_core.flight.requests import GetRequest
 from dafka_core.flight.store_client import StoreClient
 from dafka_core.records import RecordBatch, TopicPartition
 from dafka_core.storage import Log
+from dafka_core.testing import PATIENCE_S
 from dafka_core.values import Longs
 from tests.integration.flight.hosts import (
     LARGEST,
     PARTITION,
-    PATIENCE_S,
     TOPIC,
     TP,
     Served,
@@ -46,7 +46,7 @@ def times_of(batch: RecordBatch) -> Longs:
 
 def test_a_range_is_read_over_both_ways(served: Served, client: StoreClient) -> None:
     for end in (30_000, 60_000, 60_001, 60_500):
-        served.append(end)
+        served.extend(end)
     batches = check(read(client, 0, 60_500), 0, 60_500)
     assert 1 < len(batches) < 5
     stamped = [moment for batch in batches for moment in times_of(batch).tolist()]
@@ -59,7 +59,7 @@ def test_a_range_is_read_over_both_ways(served: Served, client: StoreClient) -> 
 
 def test_ranges_begin_and_end_inside_blocks(served: Served, client: StoreClient) -> None:
     for end in (5_000, 10_000, 10_003):
-        served.append(end)
+        served.extend(end)
     edges = (0, 1, 4_999, 5_000, 5_001, 9_999, 10_000, 10_002, 10_003)
     for start in edges:
         for end in edges:
@@ -72,7 +72,7 @@ def test_ranges_begin_and_end_inside_blocks(served: Served, client: StoreClient)
 def test_batches_have_at_most_the_records_asked_for(
     served: Served, client: StoreClient, max_records: int
 ) -> None:
-    served.append(3_000)
+    served.extend(3_000)
     for batch in check(read(client, 7, 2_500, max_records=max_records), 7, 2_500):
         assert len(batch.values) <= max_records
 
@@ -81,7 +81,7 @@ def test_batches_have_at_most_the_records_asked_for(
 def test_batches_have_at_most_the_bytes_asked_for(
     served: Served, client: StoreClient, max_bytes: int
 ) -> None:
-    served.append(3_000)
+    served.extend(3_000)
     for batch in check(read(client, 7, 2_500, max_bytes=max_bytes), 7, 2_500):
         size = sum(map(len, batch.values))
         assert size <= max_bytes or len(batch.values) == 1
@@ -110,20 +110,20 @@ def test_small_blocks_are_joined(served: Served, client: StoreClient) -> None:
 
 
 def test_an_empty_range_is_an_empty_stream(served: Served, client: StoreClient) -> None:
-    served.append(5)
+    served.extend(5)
     assert list(read(client, 5, 5)) == []
     assert list(read(client, 0, 0)) == []
 
 
 def test_times_come_only_when_asked_for(served: Served, client: StoreClient) -> None:
-    served.append(5)
+    served.extend(5)
     (batch,) = check(read(client, 0, 5, times=False), 0, 5)
     assert batch.times is None
 
 
 def test_what_is_not_held_is_an_error_with_the_facts(served: Served, client: StoreClient) -> None:
-    served.append(10_000)
-    served.append(20_000)
+    served.extend(10_000)
+    served.extend(20_000)
     served.log.trim(TP, 10_100)
     with pytest.raises(DataLossError) as before:
         list(read(client, 10_099, 15_000))
@@ -142,7 +142,7 @@ def test_what_is_not_held_is_an_error_with_the_facts(served: Served, client: Sto
 def test_records_trimmed_under_a_reader_are_an_error(served: Served) -> None:
     end = 400_000
     for stop in range(40_000, end + 1, 40_000):
-        served.append(stop)
+        served.extend(stop)
     client = served.client()
     batches = read(client, 0, end, max_records=1_000)
     got = [next(batches)]
@@ -174,7 +174,7 @@ def test_arguments_are_checked_at_once(served: Served) -> None:
 
 def test_a_closed_generator_ends_the_stream(served: Served) -> None:
     for stop in range(40_000, 400_001, 40_000):
-        served.append(stop)
+        served.extend(stop)
     client = served.client()
     batches = [read(client, 0, 400_000, max_records=1_000) for _ in range(80)]
     for each in batches:  # more than the store serves at one time
@@ -194,8 +194,8 @@ def test_a_closed_generator_ends_the_stream(served: Served) -> None:
     ],
 )
 def test_any_client_gets_the_columns_it_names(served: Served, columns: list[str]) -> None:
-    served.append(3_000)
-    served.append(3_010)
+    served.extend(3_000)
+    served.extend(3_010)
     table = get(served, start=10, end=3_010, columns=columns).read_all()
     stamps = served.log.times(TP, 10, 3_010)
     told = np.repeat([time for _, time in stamps], np.diff([at for at, _ in stamps] + [3_010]))
@@ -213,7 +213,7 @@ def test_any_client_gets_the_columns_it_names(served: Served, columns: list[str]
 
 
 def test_any_client_is_told_offsets_and_times_beside_the_batches(served: Served) -> None:
-    served.append(3_000)
+    served.extend(3_000)
     for times in (False, True):
         at = 5
         for batch, metadata in get(served, start=5, end=3_000, max_records=1_000, times=times):
@@ -226,7 +226,7 @@ def test_any_client_is_told_offsets_and_times_beside_the_batches(served: Served)
 
 def test_names_that_are_not_utf8(served: Served) -> None:
     topic, partition = b"\xff\xfe".decode("utf-8", "surrogateescape"), "P\udc80"
-    served.append(10, topic=topic, partition=partition)
+    served.extend(10, topic=topic, partition=partition)
     client = served.client()
     tp = TopicPartition(topic, partition)
     check(client.read(tp, 0, 10, times=True, timeout_s=PATIENCE_S, **LARGEST), 0, 10)

@@ -25,10 +25,10 @@ DEFAULT_SCHEMA = pa.schema(
 @pytest.fixture
 def filled(served: Served) -> Served:
     """Two topics, of which one's name begins with the other's, and three partitions."""
-    served.append(3_000)
-    served.append(3_005)
-    served.append(7, partition="Q")
-    served.append(9, topic="tt")
+    served.extend(3_000)
+    served.extend(3_005)
+    served.extend(7, partition="Q")
+    served.extend(9, topic="tt")
     served.log.trim(TP, 5)
     return served
 
@@ -123,7 +123,7 @@ def test_a_partition_without_records(filled: Served) -> None:
 
 def test_names_that_are_no_texts_are_described_by_commands(filled: Served) -> None:
     odd = b"\xff".decode("utf-8", "surrogateescape")
-    filled.append(3, topic="odd", partition=odd)
+    filled.extend(3, topic="odd", partition=odd)
     client = filled.plain()
     (info,) = client.list_flights(b'{"v": 1, "topic": "odd"}')
     assert json.loads(info.descriptor.command)["partition"] == odd

@@ -26,17 +26,16 @@ from dafka_core.flight.json_messages import DurableEnd
 from dafka_core.flight.requests import PutRequest
 from dafka_core.flight.store_client import StoreClient
 from dafka_core.records import TopicPartition, TransactionState
+from dafka_core.testing import PATIENCE_S, wait_until
 from tests.integration.flight.hosts import (
     LARGEST,
     PARTITION,
-    PATIENCE_S,
     TOPIC,
     TP,
     Served,
     array,
     check,
     values,
-    wait_until,
 )
 
 
@@ -95,7 +94,7 @@ def test_what_is_put_is_stored(served: Served, client: StoreClient) -> None:
 def test_a_put_of_nothing_tells_where_the_partition_ends(
     served: Served, client: StoreClient
 ) -> None:
-    served.append(7)
+    served.extend(7)
     with put(client, 7) as nothing:
         assert nothing.finish(PATIENCE_S) == 7
     stored(served, 7)
@@ -118,7 +117,7 @@ def test_an_overlap_or_a_gap_is_answered_with_the_end(
     served: Served, client: StoreClient, start: int, end: int
 ) -> None:
     if end:
-        served.append(end)
+        served.extend(end)
     with pytest.raises(OffsetConflictError) as conflict:
         put_all(client, start, array(0, 5))
     assert (conflict.value.offset, conflict.value.end) == (start, end)
@@ -130,7 +129,7 @@ def test_a_conflict_in_the_middle_of_a_put(served: Served, client: StoreClient) 
     with put(client, 0) as overtaken:
         overtaken.write(array(0, 10))
         assert overtaken.wait_durable(10, timeout_s=PATIENCE_S) == 10
-        served.append(15)
+        served.extend(15)
         overtaken.write(array(10, 20))
         for call in (lambda: overtaken.finish(PATIENCE_S), lambda: overtaken.write(array(0, 1))):
             with pytest.raises(OffsetConflictError) as conflict:
@@ -253,7 +252,7 @@ def test_a_put_that_is_left_ends(served: Served, client: StoreClient) -> None:
 
 
 def test_a_put_tells_how_far_it_is(served: Served, client: StoreClient) -> None:
-    served.append(5)
+    served.extend(5)
     with put(client, 5) as told:
         assert told.durable == 5
         assert told.wait_durable(5, timeout_s=PATIENCE_S) == 5
@@ -271,7 +270,7 @@ def test_a_put_that_was_overtaken_hears_of_it_though_it_sends_nothing_more(
     with put(client, 0) as overtaken:
         overtaken.write(array(0, 10))
         assert overtaken.wait_durable(10, timeout_s=PATIENCE_S) == 10
-        served.append(12)
+        served.extend(12)
         overtaken.write(array(10, 11))
         started = time.monotonic()
         with pytest.raises(OffsetConflictError) as caught:
@@ -291,7 +290,7 @@ def test_a_failed_put_ends_though_its_client_reads_no_acknowledgements(
     for start in range(count):
         stream[0].write_batch(pa.record_batch([array(start, start + 1)], schema=VALUES_SCHEMA))
     wait_until(lambda: served.log.end(TP) == count)
-    served.append(count + 1)
+    served.extend(count + 1)
     with pytest.raises(flight.FlightServerError, match=f"the partition ends at {count + 1}"):
         finish(stream, *[array(0, 60_000)] * 30)
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 import threading
 import time
 import uuid
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from types import TracebackType
-from typing import Any, Self, TypeVar
+from typing import Self, TypeVar
 
 import zmq
 
@@ -16,6 +16,7 @@ from dafka_core.node_options import parse_towers
 from dafka_core.protocol.beacons import NodeBeacon, decode_tower_beacon, encode_node_beacon
 from dafka_core.protocol.codec import C_LAYOUT, decode, encode
 from dafka_core.protocol.messages import Message
+from dafka_core.testing import wait_until
 
 # Generous: a test waits as long only when it fails, on a machine however busy.
 PATIENCE_S = 30.0
@@ -25,13 +26,6 @@ ANY_PORTS = {"sub_address": "tcp://127.0.0.1:0", "pub_address": "tcp://127.0.0.1
 BEACON_INTERVAL_S = 0.1
 
 M = TypeVar("M")
-
-
-def wait_until(condition: Callable[[], Any], what: str = "", timeout_s: float = PATIENCE_S) -> None:
-    deadline = time.monotonic() + timeout_s
-    while not condition():
-        assert time.monotonic() < deadline, f"waited in vain for {what or condition}"
-        time.sleep(0.002)
 
 
 def new_address() -> str:

@@ -25,8 +25,9 @@ from dafka_core.protocol.messages import (
     StoreHello,
 )
 from dafka_core.records import RecordBatch, TopicPartition
+from dafka_core.testing import wait_until
 from tests.integration.nodes.content import stored, values
-from tests.integration.nodes.peers import PATIENCE_S, RawPeer, wait_until
+from tests.integration.nodes.peers import PATIENCE_S, RawPeer
 
 PARTITION = "9A3F8E1BBB578999443B8818C5851AFC"
 TP = TopicPartition("t", PARTITION)

@@ -14,9 +14,10 @@ import zmq
 
 from dafka_core import Consumer, Producer, Reader, Store, Tower
 from dafka_core.nodes import sockets as module
+from dafka_core.testing import wait_until
 from tests.integration.cli.processes import Dafka
 from tests.integration.nodes.connections import Connection, cable_pulled, connections, now
-from tests.integration.nodes.peers import ANY_PORTS, PATIENCE_S, wait_until
+from tests.integration.nodes.peers import ANY_PORTS, PATIENCE_S
 
 STALLED_MS = 1_000
 IDLE_S = 1  # the kernel knows nothing shorter

@@ -10,7 +10,8 @@ import pytest
 
 from dafka_core import ClosedError, ConfigError, Consumer, Producer, Record, Store
 from dafka_core.records import TopicPartition
-from tests.integration.nodes.peers import PATIENCE_S, wait_until
+from dafka_core.testing import wait_until
+from tests.integration.nodes.peers import PATIENCE_S
 
 Produce = Callable[..., Producer]
 Consume = Callable[..., Consumer]

@@ -22,7 +22,8 @@ from dafka_core import (
 )
 from dafka_core.records import TopicPartition
 from dafka_core.storage import Log
-from tests.integration.nodes.peers import PATIENCE_S, wait_until
+from dafka_core.testing import wait_until
+from tests.integration.nodes.peers import PATIENCE_S
 
 EXAMPLE = """
 from dafka_core import Consumer, EmbeddedCluster, Producer

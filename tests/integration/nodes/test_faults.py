@@ -22,8 +22,9 @@ from dafka_core import (
 )
 from dafka_core.records import TopicPartition
 from dafka_core.storage import Log
+from dafka_core.testing import wait_until
 from tests.integration.nodes.content import has_acknowledged, holds, stored, values
-from tests.integration.nodes.peers import PATIENCE_S, wait_until
+from tests.integration.nodes.peers import PATIENCE_S
 
 REPLAY_COUNT = 250_000
 

@@ -33,7 +33,8 @@ from dafka_core.protocol.messages import (
     TimesReply,
 )
 from dafka_core.records import PartitionInfo, TopicPartition, Transaction, TransactionState
-from tests.integration.nodes.peers import PATIENCE_S, RawPeer, wait_until
+from dafka_core.testing import wait_until
+from tests.integration.nodes.peers import PATIENCE_S, RawPeer
 
 TP = TopicPartition("t", "P")
 

@@ -23,8 +23,9 @@ from dafka_core import (
 )
 from dafka_core.records import TopicPartition
 from dafka_core.storage import Log
+from dafka_core.testing import wait_until
 from tests.integration.nodes.content import values
-from tests.integration.nodes.peers import PATIENCE_S, wait_until
+from tests.integration.nodes.peers import PATIENCE_S
 
 FILE_LIMIT_BYTES = 4 << 20
 

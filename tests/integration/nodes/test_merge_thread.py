@@ -15,6 +15,7 @@ from dafka_core.nodes import merge_thread as module
 from dafka_core.nodes.merge_thread import MergeThread
 from dafka_core.records import RecordBatch, TopicPartition, Transaction
 from dafka_core.storage import Log, Stage, block_writer
+from dafka_core.testing import wait_until
 
 TP = TopicPartition("t", "p")
 
@@ -50,13 +51,6 @@ def put(log: Log, appends: int) -> None:
 def blocks(log: Log) -> int:
     with log.snapshot() as snapshot:
         return len(list(snapshot.read(TP, 0, log.end(TP))))
-
-
-def wait_until(condition: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + 20
-    while not condition():
-        assert time.monotonic() < deadline
-        time.sleep(0.01)
 
 
 def test_what_is_small_is_merged_when_it_is_quiet(

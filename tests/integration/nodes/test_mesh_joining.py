@@ -22,7 +22,8 @@ from dafka_core import (
 )
 from dafka_core.protocol.codec import subscription
 from dafka_core.protocol.messages import DirectHead
-from tests.integration.nodes.peers import ANY_PORTS, PATIENCE_S, RawPeer, wait_until
+from dafka_core.testing import wait_until
+from tests.integration.nodes.peers import ANY_PORTS, PATIENCE_S, RawPeer
 
 NODES: dict[str, Callable[..., Any]] = {
     "producer": lambda directory, **options: Producer("t", **options),

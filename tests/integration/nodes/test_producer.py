@@ -24,8 +24,9 @@ from dafka_core import (
 )
 from dafka_core.protocol.codec import subscription
 from dafka_core.protocol.messages import Ack, DirectHead, DirectRecord, Fetch, GetHeads, Head
+from dafka_core.testing import wait_until
 from tests.integration.nodes.content import has_acknowledged, has_published, stored, values
-from tests.integration.nodes.peers import PATIENCE_S, RawPeer, new_address, wait_until
+from tests.integration.nodes.peers import PATIENCE_S, RawPeer, new_address
 
 Produce = Callable[..., Producer]
 Raw = Callable[..., RawPeer]

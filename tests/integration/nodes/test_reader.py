@@ -26,8 +26,9 @@ from dafka_core import (
 from dafka_core.protocol.codec import subscription
 from dafka_core.protocol.messages import ConsumerHello, DirectHead, GetHeads, StoreHello
 from dafka_core.records import TopicPartition
+from dafka_core.testing import wait_until
 from tests.integration.nodes.content import values
-from tests.integration.nodes.peers import PATIENCE_S, RawPeer, new_address, wait_until
+from tests.integration.nodes.peers import PATIENCE_S, RawPeer, new_address
 
 COUNT = 30_000
 

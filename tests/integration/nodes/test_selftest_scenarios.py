@@ -25,7 +25,8 @@ from dafka_core.protocol.messages import (
     StoreHello,
 )
 from dafka_core.records import TopicPartition
-from tests.integration.nodes.peers import PATIENCE_S, RawPeer, wait_until
+from dafka_core.testing import wait_until
+from tests.integration.nodes.peers import PATIENCE_S, RawPeer
 
 Raw = Callable[..., RawPeer]
 Consume = Callable[..., Consumer]

@@ -22,8 +22,9 @@ from dafka_core.protocol.messages import (
     RecordMessage,
     StoreHello,
 )
+from dafka_core.testing import wait_until
 from tests.integration.nodes.content import holds, stored, values
-from tests.integration.nodes.peers import PATIENCE_S, RawPeer, new_address, wait_until
+from tests.integration.nodes.peers import PATIENCE_S, RawPeer, new_address
 
 Raw = Callable[..., RawPeer]
 

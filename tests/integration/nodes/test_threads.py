@@ -11,7 +11,8 @@ import pytest
 
 from dafka_core import Tower
 from dafka_core.nodes.threads import NodeThread
-from tests.integration.nodes.peers import ANY_PORTS, wait_until
+from dafka_core.testing import wait_until
+from tests.integration.nodes.peers import ANY_PORTS
 
 PATIENCE_S = 30.0
 

@@ -17,7 +17,8 @@ from dafka_core.protocol.beacons import (
     encode_node_beacon,
     encode_tower_beacon,
 )
-from tests.integration.nodes.peers import ANY_PORTS, RawPeer, new_address, wait_until
+from dafka_core.testing import wait_until
+from tests.integration.nodes.peers import ANY_PORTS, RawPeer, new_address
 
 RECEIVE_MS = 30_000
 

@@ -23,8 +23,9 @@ from dafka_core.protocol.messages import (
     RecordMessage,
 )
 from dafka_core.records import NO_VERSION, Transaction, TransactionState
+from dafka_core.testing import wait_until
 from tests.integration.nodes.content import stored, values
-from tests.integration.nodes.peers import PATIENCE_S, RawPeer, wait_until
+from tests.integration.nodes.peers import PATIENCE_S, RawPeer
 from tests.integration.nodes.staging import (
     PARTITION,
     TOPIC,

@@ -12,8 +12,9 @@ from dafka_core import Consumer, Producer, Reader, Store
 from dafka_core.protocol.codec import C_LAYOUT, LAYOUTS, RFC46, SIGNATURE, subscription
 from dafka_core.protocol.messages import Head, RecordMessage
 from dafka_core.records import TopicPartition
+from dafka_core.testing import wait_until
 from tests.integration.nodes.content import values
-from tests.integration.nodes.peers import PATIENCE_S, RawPeer, wait_until
+from tests.integration.nodes.peers import PATIENCE_S, RawPeer
 
 COUNT = 2_000
 

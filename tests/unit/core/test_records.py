@@ -25,8 +25,8 @@ from dafka_core.records import (
 )
 from dafka_core.storage.block import Block
 from dafka_core.values import Longs, Values
-from tests.unit.storage.packing import pack
 from tests.unit.core.test_values import every_maker
+from tests.unit.storage.packing import pack
 
 TP = TopicPartition("t", "P")
 

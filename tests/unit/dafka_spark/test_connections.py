@@ -13,19 +13,19 @@ import pytest
 
 from dafka_core.errors import DataLossError, FetchTimeoutError
 from dafka_core.records import TopicPartition
+from dafka_core.testing import MemoryReader
 from dafka_spark.cluster.connections import Connections
 from dafka_spark.options import MeshAddress
 from tests.integration.cluster.stores import Served
-from tests.unit.dafka_spark.memory import MemorySource
 
 
 class Opened:
     def __init__(self, idle_s: float = 60.0) -> None:
-        self.sources: list[MemorySource] = []
-        self.connections: Connections[MeshAddress, MemorySource] = Connections(self._open, idle_s)
+        self.sources: list[MemoryReader] = []
+        self.connections: Connections[MeshAddress, MemoryReader] = Connections(self._open, idle_s)
 
-    def _open(self, via: MeshAddress) -> MemorySource:
-        self.sources.append(MemorySource())
+    def _open(self, via: MeshAddress) -> MemoryReader:
+        self.sources.append(MemoryReader())
         return self.sources[-1]
 
 
@@ -86,7 +86,7 @@ def abandon(opened: Opened, via: MeshAddress) -> None:
 def test_a_borrower_may_be_collected_while_another_one_borrows() -> None:
     opened = Opened()
 
-    def open_(via: MeshAddress) -> MemorySource:
+    def open_(via: MeshAddress) -> MemoryReader:
         gc.collect()
         return opened._open(via)
 
@@ -168,7 +168,7 @@ def test_forgetting_happens_at_fork(name: str) -> None:
 
     kept = getattr(connections, name)
     original = kept._entries
-    kept._entries = {"a": connections._Entry(MemorySource())}
+    kept._entries = {"a": connections._Entry(MemoryReader())}
     try:
         child = os.fork()
         if child == 0:

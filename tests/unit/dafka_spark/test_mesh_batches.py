@@ -10,15 +10,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dafka_core.records import SMALL_BYTES, SMALL_RECORDS, RecordBatch, TopicPartition
+from dafka_core.testing import MemoryReader
 from dafka_spark.options import SourceOptions
 from dafka_spark.source.range_planner import OffsetRange
 from dafka_spark.source.record_sources import UNKNOWN_US, MeshSource, with_times
-from tests.unit.dafka_spark.memory import MemorySource
 
 TP = TopicPartition("t", "A")
 
 
-class Brought(MemorySource):
+class Brought(MemoryReader):
     """Gives these batches, whatever is read."""
 
     def __init__(self, batches: list[RecordBatch]) -> None:

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from dafka_core.errors import DafkaError, DataLossError, FetchTimeoutError, StoreUnreachableError
 from dafka_core.flight.store_location import StoreLocation, this_machine
 from dafka_core.records import PartitionInfo, RecordBatch, TopicPartition
+from dafka_core.testing import MemoryReader
 from dafka_spark.errors import (
     FetchError,
     HeadBehindError,
@@ -31,7 +32,6 @@ from dafka_spark.source.record_sources import (
     RecordSource,
     open_sources,
 )
-from tests.unit.dafka_spark.memory import MemorySource
 
 A = TopicPartition("t", "A")
 
@@ -197,7 +197,7 @@ def test_a_partition_that_no_place_knows() -> None:
 
 def test_a_store_that_had_more_and_is_away() -> None:
     """The mesh has less: nothing is known to be lost while that store may come back."""
-    memory = MemorySource()
+    memory = MemoryReader()
     memory.add(A, 40)
     auto = options("auto")
 
@@ -262,7 +262,7 @@ def test_places_that_have_a_part_each() -> None:
 
 
 def test_the_mesh_is_asked_for_what_no_place_has() -> None:
-    memory = MemorySource()
+    memory = MemoryReader()
     memory.add(A, 100)
     auto = options("auto", fetchtimeoutms="20000")
     asked: list[tuple[int, int]] = []
@@ -308,7 +308,7 @@ def test_whatever_places_have_and_are_known_for(
 
 
 def test_the_mesh_comes_last() -> None:
-    memory = MemorySource()
+    memory = MemoryReader()
     memory.add(A, 100)
     auto = options("auto", fetchtimeoutms="20000")
     through: list[RecordSource] = [Scripted(breaks=[20]), MeshSource(memory.connect, auto)]
@@ -319,7 +319,7 @@ def test_the_mesh_comes_last() -> None:
 
 
 def test_what_the_mesh_says_is_the_error_when_nobody_else_was_asked() -> None:
-    class Silent(MemorySource):
+    class Silent(MemoryReader):
         def read(self, *args: object, **given: object) -> Iterator[object]:  # type: ignore[override]
             raise FetchTimeoutError("t", "A", 0, 60, 0.3)
 
@@ -344,7 +344,7 @@ HINTS = tuple(HeldRange(StoreLocation(name, ("grpc://127.0.0.1:1",)), 0, 60) for
     ],
 )
 def test_sources(fetch: str, kinds: list[type]) -> None:
-    found = open_sources(HINTS, options(fetch), MemorySource().connect)
+    found = open_sources(HINTS, options(fetch), MemoryReader().connect)
     assert [type(source) for source in found] == kinds
 
 
@@ -360,5 +360,5 @@ def test_why_a_log_is_not_local(location: StoreLocation, says: str) -> None:
     local = options("local")
     with pytest.raises(FetchError, match=rf"fetch = local: the log of store A: .*{says}"):
         offsets(
-            0, 60, open_sources([HeldRange(location, 0, 60)], local, MemorySource().connect), local
+            0, 60, open_sources([HeldRange(location, 0, 60)], local, MemoryReader().connect), local
         )

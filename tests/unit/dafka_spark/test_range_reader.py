@@ -14,6 +14,7 @@ from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import StructType
 
 from dafka_core.records import RecordBatch, TopicPartition
+from dafka_core.testing import MemoryReader
 from dafka_core.values import Values
 from dafka_spark.errors import (
     IncompleteBatchError,
@@ -27,7 +28,6 @@ from dafka_spark.source.batch_reader import DafkaBatchReader
 from dafka_spark.source.range_fetch import RangeFetch
 from dafka_spark.source.range_planner import OffsetRange
 from dafka_spark.source.range_reader import ArrowBatches, RangeReader
-from tests.unit.dafka_spark.memory import MemorySource
 
 A = TopicPartition("t", "A")
 
@@ -36,8 +36,8 @@ EPOCH = dt.datetime(1970, 1, 1, tzinfo=dt.UTC)
 
 
 @pytest.fixture
-def source() -> MemorySource:
-    memory = MemorySource()
+def source() -> MemoryReader:
+    memory = MemoryReader()
     memory.add(A, 100)
     return memory
 
@@ -47,14 +47,14 @@ def columns(*names: str) -> StructType:
 
 
 def rows(
-    source: MemorySource, start: Any, end: Any, schema: StructType | None = None, **given: Any
+    source: MemoryReader, start: Any, end: Any, schema: StructType | None = None, **given: Any
 ) -> Any:
     options = SourceOptions.of({"subscribe": "t", **given})
     wanted = OffsetRange("t", "A", start, end)
     return list(RangeReader(schema or full(), options, source.connect).read(wanted))
 
 
-def test_all_columns(source: MemorySource) -> None:
+def test_all_columns(source: MemoryReader) -> None:
     source.written = [(0, 1_000_000), (12, 2_000_000)]
     (batch,) = rows(source, 10, 14)
     assert batch.schema.equals(to_arrow_schema(full(), timezone="UTC"))
@@ -68,7 +68,7 @@ def test_all_columns(source: MemorySource) -> None:
     }
 
 
-def test_unknown_times_are_null(source: MemorySource) -> None:
+def test_unknown_times_are_null(source: MemoryReader) -> None:
     (batch,) = rows(source, 0, 3, columns("timestamp"))
     assert batch["timestamp"].to_pylist() == [None] * 3
     source.written = [(2, 7)]
@@ -77,13 +77,13 @@ def test_unknown_times_are_null(source: MemorySource) -> None:
     assert batch["timestamp"].to_pylist() == [None, None, written, written]
 
 
-def test_only_the_columns_asked_for(source: MemorySource) -> None:
+def test_only_the_columns_asked_for(source: MemoryReader) -> None:
     (batch,) = rows(source, 0, 5, columns("offset", "value"))
     assert batch.schema.names == ["offset", "value"]
     assert "times" not in source.calls
 
 
-def test_batches_are_cut_by_rows(source: MemorySource) -> None:
+def test_batches_are_cut_by_rows(source: MemoryReader) -> None:
     # The mesh brings seven at a time: small ones are joined, and none is cut to fill another.
     for limit, counts in ("30", [28, 28, 28, 16]), ("5", [5, 2] * 14 + [2]), ("7", [7] * 14 + [2]):
         batches = rows(source, 0, 100, maxrecordsperbatch=limit)
@@ -91,20 +91,20 @@ def test_batches_are_cut_by_rows(source: MemorySource) -> None:
         assert pa.Table.from_batches(batches)["offset"].to_pylist() == list(range(100))
 
 
-def test_batches_are_cut_by_bytes(source: MemorySource) -> None:
+def test_batches_are_cut_by_bytes(source: MemoryReader) -> None:
     batches = rows(source, 0, 100, maxbytesperbatch="20")
     assert all(sum(map(len, batch["value"].to_pylist())) <= 20 for batch in batches)
     assert pa.Table.from_batches(batches)["offset"].to_pylist() == list(range(100))
 
 
-def test_no_rows_of_no_range(source: MemorySource) -> None:
+def test_no_rows_of_no_range(source: MemoryReader) -> None:
     """Trap: Spark makes ``InputPartition(None)`` of a batch without partitions."""
     reader = DafkaBatchReader(full(), SourceOptions.of({"subscribe": "t"}), source.connect)
     assert list(reader.read(InputPartition(None))) == []
     assert source.calls == []
 
 
-def test_a_gap_is_noticed(source: MemorySource) -> None:
+def test_a_gap_is_noticed(source: MemoryReader) -> None:
     """No store has one, so it is a mistake of what read it: never passed over."""
     source.missing = {50}
     for fail in ("true", "false"):
@@ -113,7 +113,7 @@ def test_a_gap_is_noticed(source: MemorySource) -> None:
         assert (caught.value.expected, caught.value.found) == (50, 51)
 
 
-def test_an_early_end_is_noticed(source: MemorySource) -> None:
+def test_an_early_end_is_noticed(source: MemoryReader) -> None:
     with pytest.raises(
         StoreLostDataError, match=r"offset 100 was asked for, nothing is available"
     ) as caught:
@@ -121,7 +121,7 @@ def test_an_early_end_is_noticed(source: MemorySource) -> None:
     assert caught.value.end == 100
 
 
-def test_trimmed_records_fail(source: MemorySource) -> None:
+def test_trimmed_records_fail(source: MemoryReader) -> None:
     source.trim(A, 20)
     with pytest.raises(
         RetentionAheadError, match=r"offset 10 was asked for, offset 20 on is available"
@@ -129,14 +129,14 @@ def test_trimmed_records_fail(source: MemorySource) -> None:
         rows(source, 10, 30)
 
 
-def test_a_partition_that_is_gone_fails(source: MemorySource) -> None:
+def test_a_partition_that_is_gone_fails(source: MemoryReader) -> None:
     source.drop(A)
     with pytest.raises(PartitionVanishedError, match=r"no store has the partition"):
         rows(source, 10, 30)
 
 
 def test_trimmed_records_are_warned_of(
-    source: MemorySource, caplog: pytest.LogCaptureFixture
+    source: MemoryReader, caplog: pytest.LogCaptureFixture
 ) -> None:
     source.trim(A, 20)
     with caplog.at_level(logging.WARNING):
@@ -147,7 +147,7 @@ def test_trimmed_records_are_warned_of(
     assert "failOnDataLoss is false" in caplog.text
 
 
-def test_nothing_left_is_warned_of(source: MemorySource, caplog: pytest.LogCaptureFixture) -> None:
+def test_nothing_left_is_warned_of(source: MemoryReader, caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level(logging.WARNING):
         batches = rows(source, 90, 110, failondataloss="false")
     assert pa.Table.from_batches(batches)["offset"].to_pylist() == list(range(90, 100))
@@ -173,7 +173,7 @@ def some(start: int, end: int) -> RecordBatch:
 )
 @pytest.mark.parametrize("fail", ["true", "false"])
 def test_rows_that_are_not_those_of_the_range_are_an_error(
-    source: MemorySource,
+    source: MemoryReader,
     monkeypatch: pytest.MonkeyPatch,
     given: list[RecordBatch],
     expected: int,
@@ -190,7 +190,7 @@ def test_rows_that_are_not_those_of_the_range_are_an_error(
 
 
 def test_only_what_is_known_to_be_lost_may_be_missing(
-    source: MemorySource, monkeypatch: pytest.MonkeyPatch
+    source: MemoryReader, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def holed(fetch: RangeFetch) -> Any:
         yield some(10, 15)

@@ -13,6 +13,7 @@ import pytest
 
 from dafka_core.errors import DafkaError, StoreUnreachableError
 from dafka_core.records import TopicPartition
+from dafka_core.testing import MemoryReader, wait_until
 from dafka_spark.cluster import timing
 from dafka_spark.errors import HeadBehindError, PartitionVanishedError, StoreLostDataError
 from dafka_spark.options import SourceOptions
@@ -21,7 +22,6 @@ from dafka_spark.source.range_planner import OffsetRange
 from dafka_spark.source.stream_reader import DafkaStreamReader
 from tests.integration.cluster.stores import HeardOf, Served
 from tests.spark.streams import ALL, everything, json_round, planned, reader
-from tests.unit.dafka_spark.memory import MemorySource
 
 A = TopicPartition("t", "A")
 B = TopicPartition("t", "B")
@@ -37,17 +37,11 @@ def serve(tmp_path: Path) -> Iterator[Serve]:
 
 
 @pytest.fixture
-def source() -> MemorySource:
-    memory = MemorySource()
+def source() -> MemoryReader:
+    memory = MemoryReader()
     memory.add(A, 10)
     memory.add(B, 20)
     return memory
-
-
-def wait_until(condition: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + 20
-    while not condition():
-        assert time.monotonic() < deadline
 
 
 LOSSES = [
@@ -58,7 +52,7 @@ LOSSES = [
 
 @pytest.mark.parametrize(("lose", "error", "says"), LOSSES)
 def test_what_stays_lower_is_lost(
-    source: MemorySource, lose: Any, error: type[Exception], says: str
+    source: MemoryReader, lose: Any, error: type[Exception], says: str
 ) -> None:
     stream = reader(source, fetchtimeoutms="1")
     first = stream.latestOffset(stream.initialOffset(), ALL)
@@ -75,7 +69,7 @@ def test_what_stays_lower_is_lost(
 
 @pytest.mark.parametrize(("lose", "error", "says"), LOSSES)
 def test_what_stays_lower_is_warned_of_once(
-    source: MemorySource,
+    source: MemoryReader,
     caplog: pytest.LogCaptureFixture,
     lose: Any,
     error: type[Exception],
@@ -99,7 +93,7 @@ def test_what_stays_lower_is_warned_of_once(
 
 @pytest.mark.parametrize(("lose", "error", "says"), LOSSES)
 def test_what_was_lower_for_a_moment_only_is_forgotten(
-    source: MemorySource, lose: Any, error: type[Exception], says: str
+    source: MemoryReader, lose: Any, error: type[Exception], says: str
 ) -> None:
     """The next moment is not added to it."""
     stream = reader(source, fetchtimeoutms="1000")
@@ -113,7 +107,7 @@ def test_what_was_lower_for_a_moment_only_is_forgotten(
         assert stream.latestOffset(first, ALL) == first
 
 
-def test_nothing_else_waits_for_a_partition_that_looks_lower(source: MemorySource) -> None:
+def test_nothing_else_waits_for_a_partition_that_looks_lower(source: MemoryReader) -> None:
     stream = reader(source)
     first = stream.latestOffset(stream.initialOffset(), ALL)
     source.drop(A)
@@ -123,7 +117,7 @@ def test_nothing_else_waits_for_a_partition_that_looks_lower(source: MemorySourc
     assert after["topics"]["t"]["A"] == 10
 
 
-def test_a_partition_without_records_may_go_away(source: MemorySource) -> None:
+def test_a_partition_without_records_may_go_away(source: MemoryReader) -> None:
     source.add(TopicPartition("t", "Z"), 0)
     stream = reader(source, fetchtimeoutms="1")
     stream.prepareForTriggerAvailableNow()
@@ -134,7 +128,7 @@ def test_a_partition_without_records_may_go_away(source: MemorySource) -> None:
     assert stream.latestOffset(first, ALL) == first
 
 
-def test_partitions_that_are_not_read_any_more_are_not_missed(source: MemorySource) -> None:
+def test_partitions_that_are_not_read_any_more_are_not_missed(source: MemoryReader) -> None:
     first = everything(reader(source))
     source.drop(A)
     options = {"assign": '{"t": ["B"]}', "startingoffsets": "earliest", "fetchtimeoutms": "1"}
@@ -143,7 +137,7 @@ def test_partitions_that_are_not_read_any_more_are_not_missed(source: MemorySour
     assert stream.latestOffset(first, ALL) == first
 
 
-def test_available_now_waits_for_a_store_that_is_catching_up(source: MemorySource) -> None:
+def test_available_now_waits_for_a_store_that_is_catching_up(source: MemoryReader) -> None:
     first = everything(reader(source))
     source.cut(A, 3)
     stream = reader(source)
@@ -155,7 +149,7 @@ def test_available_now_waits_for_a_store_that_is_catching_up(source: MemorySourc
     assert stream.latestOffset(after, ALL) == after
 
 
-def test_available_now_waits_for_a_partition_that_nobody_knows(source: MemorySource) -> None:
+def test_available_now_waits_for_a_partition_that_nobody_knows(source: MemoryReader) -> None:
     first = everything(reader(source))
     kept = source.logs.pop(A)
     stream = reader(source)
@@ -166,7 +160,7 @@ def test_available_now_waits_for_a_partition_that_nobody_knows(source: MemorySou
 
 @pytest.mark.parametrize(("lose", "error", "says"), LOSSES)
 def test_available_now_fails_for_lost_records(
-    source: MemorySource, lose: Any, error: type[Exception], says: str
+    source: MemoryReader, lose: Any, error: type[Exception], says: str
 ) -> None:
     first = everything(reader(source))
     lose(source)
@@ -177,7 +171,7 @@ def test_available_now_fails_for_lost_records(
 
 
 def test_a_query_that_looks_seldom_waits_for_stores(
-    source: MemorySource, monkeypatch: pytest.MonkeyPatch
+    source: MemoryReader, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Looks that lie an hour apart are no patience: both may fall into a moment."""
     monkeypatch.setattr(timing, "LOOK_AGAIN_S", 0.01)
@@ -193,7 +187,7 @@ def test_a_query_that_looks_seldom_waits_for_stores(
 
 
 def test_trimmed_records_are_skipped_only_if_allowed(
-    source: MemorySource, caplog: pytest.LogCaptureFixture
+    source: MemoryReader, caplog: pytest.LogCaptureFixture
 ) -> None:
     first = reader(source).initialOffset()
     source.trim(B, 15)

@@ -14,12 +14,12 @@ from pyspark.sql.streaming.datasource import (
 
 from dafka_core.errors import ConfigError
 from dafka_core.records import TopicPartition
+from dafka_core.testing import MemoryReader
 from dafka_spark.cluster import connections
 from dafka_spark.options import SourceOptions
 from dafka_spark.schema import full
 from dafka_spark.source.stream_reader import DafkaStreamReader
 from tests.spark.streams import ALL, everything, json_round, planned, reader
-from tests.unit.dafka_spark.memory import MemorySource
 
 A = TopicPartition("t", "A")
 B = TopicPartition("t", "B")
@@ -27,14 +27,14 @@ C = TopicPartition("t", "C")
 
 
 @pytest.fixture
-def source() -> MemorySource:
-    memory = MemorySource()
+def source() -> MemoryReader:
+    memory = MemoryReader()
     memory.add(A, 10)
     memory.add(B, 20)
     return memory
 
 
-def test_nothing_is_opened_before_it_is_needed(source: MemorySource) -> None:
+def test_nothing_is_opened_before_it_is_needed(source: MemoryReader) -> None:
     stream = reader(source)
     stream.getDefaultReadLimit()
     assert source.calls == []
@@ -47,7 +47,7 @@ def test_it_is_picklable() -> None:
     assert stream._connect is connections.lend
 
 
-def test_first_and_following_batches(source: MemorySource) -> None:
+def test_first_and_following_batches(source: MemoryReader) -> None:
     stream = reader(source)
     start = stream.initialOffset()
     first = stream.latestOffset(start, ALL)
@@ -58,7 +58,7 @@ def test_first_and_following_batches(source: MemorySource) -> None:
     assert second["start"] == {}
 
 
-def test_an_unchanged_offset_is_the_same_text(source: MemorySource) -> None:
+def test_an_unchanged_offset_is_the_same_text(source: MemoryReader) -> None:
     """Trap: Spark compares offsets as text."""
     stream = reader(source)
     first = stream.latestOffset(stream.initialOffset(), ALL)
@@ -69,7 +69,7 @@ def test_an_unchanged_offset_is_the_same_text(source: MemorySource) -> None:
     assert json.dumps(again.latestOffset(again.initialOffset(), ALL)) == json.dumps(first)
 
 
-def test_empty_ranges_make_no_tasks(source: MemorySource) -> None:
+def test_empty_ranges_make_no_tasks(source: MemoryReader) -> None:
     """Trap: Spark plans empty batches, also with a start that is its own batch's."""
     stream = reader(source)
     start = stream.initialOffset()
@@ -78,7 +78,7 @@ def test_empty_ranges_make_no_tasks(source: MemorySource) -> None:
     assert planned(stream, end, end) == set()
 
 
-def test_batch_zero_replayed_with_latest_reads_the_same(source: MemorySource) -> None:
+def test_batch_zero_replayed_with_latest_reads_the_same(source: MemoryReader) -> None:
     """Trap: at a replay of batch 0 Spark asks for the initial offset again."""
     stream = reader(source, startingoffsets="latest")
     start = stream.initialOffset()
@@ -92,7 +92,7 @@ def test_batch_zero_replayed_with_latest_reads_the_same(source: MemorySource) ->
     assert planned(replay, end, after) == {("A", 15, 115)}
 
 
-def test_an_empty_batch_zero_replayed_with_latest(source: MemorySource) -> None:
+def test_an_empty_batch_zero_replayed_with_latest(source: MemoryReader) -> None:
     stream = reader(source, startingoffsets="latest")
     start = stream.initialOffset()
     end = stream.latestOffset(start, ALL)
@@ -104,7 +104,7 @@ def test_an_empty_batch_zero_replayed_with_latest(source: MemorySource) -> None:
     assert planned(replay, end, after) == {("A", 10, 15)}
 
 
-def test_new_partitions_start_at_their_first_record(source: MemorySource) -> None:
+def test_new_partitions_start_at_their_first_record(source: MemoryReader) -> None:
     stream = reader(source, startingoffsets="latest")
     start = stream.initialOffset()
     source.add(C, 9)
@@ -116,7 +116,7 @@ def test_new_partitions_start_at_their_first_record(source: MemorySource) -> Non
     assert planned(stream, end, after) == {("C", 9, 10)}
 
 
-def test_a_replay_starts_a_new_partition_where_it_did_before(source: MemorySource) -> None:
+def test_a_replay_starts_a_new_partition_where_it_did_before(source: MemoryReader) -> None:
     stream = reader(source)
     first = stream.latestOffset(stream.initialOffset(), ALL)
     source.add(C, 9)
@@ -125,14 +125,14 @@ def test_a_replay_starts_a_new_partition_where_it_did_before(source: MemorySourc
     assert planned(reader(source), first, end) == {("C", 0, 9)}
 
 
-def test_starting_offsets_by_partition(source: MemorySource) -> None:
+def test_starting_offsets_by_partition(source: MemoryReader) -> None:
     stream = reader(source, startingoffsets='{"t": {"A": 7}}')
     start = stream.initialOffset()
     end = stream.latestOffset(start, ALL)
     assert planned(stream, start, end) == {("A", 7, 10), ("B", 0, 20)}
 
 
-def test_the_limit_given_is_obeyed(source: MemorySource) -> None:
+def test_the_limit_given_is_obeyed(source: MemoryReader) -> None:
     """Trap: Spark may ask for everything, whatever ``maxOffsetsPerTrigger`` says."""
     stream = reader(source, maxoffsetspertrigger="6")
     assert stream.getDefaultReadLimit() == ReadMaxRows(6)
@@ -145,7 +145,7 @@ def test_the_limit_given_is_obeyed(source: MemorySource) -> None:
         stream.latestOffset(start, ReadMaxBytes(1))
 
 
-def test_no_partition_starves(source: MemorySource) -> None:
+def test_no_partition_starves(source: MemoryReader) -> None:
     source.add(C, 100_000)
     stream = reader(source)
     offset = stream.initialOffset()
@@ -155,11 +155,11 @@ def test_no_partition_starves(source: MemorySource) -> None:
     assert offset["topics"]["t"]["B"] == 20
 
 
-def test_no_limit_by_default(source: MemorySource) -> None:
+def test_no_limit_by_default(source: MemoryReader) -> None:
     assert reader(source).getDefaultReadLimit() == ALL
 
 
-def test_available_now_freezes_heads_and_partitions(source: MemorySource) -> None:
+def test_available_now_freezes_heads_and_partitions(source: MemoryReader) -> None:
     stream = reader(source)
     assert isinstance(stream, SupportsTriggerAvailableNow)
     stream.prepareForTriggerAvailableNow()
@@ -174,7 +174,7 @@ def test_available_now_freezes_heads_and_partitions(source: MemorySource) -> Non
     assert stream.latestOffset(end, ALL)["topics"] == {"t": {"A": 1010, "B": 20, "C": 1000}}
 
 
-def test_the_report_tells_the_ends(source: MemorySource) -> None:
+def test_the_report_tells_the_ends(source: MemoryReader) -> None:
     stream = reader(source)
     stream.latestOffset(stream.initialOffset(), ReadMaxRows(1))
     report = stream.reportLatestOffset()
@@ -182,7 +182,7 @@ def test_the_report_tells_the_ends(source: MemorySource) -> None:
     assert report["topics"] == {"t": {"A": 10, "B": 20}}
 
 
-def test_offsets_never_go_backwards(source: MemorySource) -> None:
+def test_offsets_never_go_backwards(source: MemoryReader) -> None:
     stream = reader(source)
     first = stream.latestOffset(stream.initialOffset(), ALL)
     source.cut(A, 3)
@@ -192,7 +192,7 @@ def test_offsets_never_go_backwards(source: MemorySource) -> None:
     assert stream.latestOffset(json_round(first), ALL) == first
 
 
-def test_ranges_are_split(source: MemorySource) -> None:
+def test_ranges_are_split(source: MemoryReader) -> None:
     stream = reader(source, maxrecordsperpartition="6")
     start = stream.initialOffset()
     end = stream.latestOffset(start, ALL)
@@ -202,7 +202,7 @@ def test_ranges_are_split(source: MemorySource) -> None:
 # -- the first offset is fixed for ever ------------------------------------------------------------
 
 
-def test_batch_zero_is_the_same_whatever_has_changed(source: MemorySource) -> None:
+def test_batch_zero_is_the_same_whatever_has_changed(source: MemoryReader) -> None:
     stream = reader(source, startingoffsets="latest", maxrecordsperpartition="4")
     start = stream.initialOffset()
     source.add(A, 9)
@@ -228,7 +228,7 @@ def test_batch_zero_is_the_same_whatever_has_changed(source: MemorySource) -> No
 
 
 def test_starting_offsets_that_only_look_too_far_do_not_stop_a_replay(
-    source: MemorySource,
+    source: MemoryReader,
 ) -> None:
     given = {"startingoffsets": '{"t": {"A": 7}}'}
     stream = reader(source, **given)
@@ -242,7 +242,7 @@ def test_starting_offsets_that_only_look_too_far_do_not_stop_a_replay(
         fresh.latestOffset(json_round(fresh.initialOffset()), ALL)
 
 
-def test_a_batch_that_goes_backwards_is_refused(source: MemorySource) -> None:
+def test_a_batch_that_goes_backwards_is_refused(source: MemoryReader) -> None:
     stream = reader(source)
     end = everything(stream)
     source.add(A, 5)

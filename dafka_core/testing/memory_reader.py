@@ -1,4 +1,4 @@
-"""What ``dafka_core.Reader`` offers, over lists in memory: offsets and plans without sockets."""
+"""A reader over lists in memory: tests of what reads offsets and ranges need no sockets."""
 
 from __future__ import annotations
 
@@ -9,53 +9,70 @@ from contextlib import AbstractContextManager, nullcontext
 from dafka_core.errors import DataLossError
 from dafka_core.records import PartitionInfo, RecordBatch, TopicPartition
 from dafka_core.values import Values
-from dafka_spark.cluster.connections import MeshReader
-from dafka_spark.options import MeshAddress
 
 BATCH_RECORDS = 7
 
 
-class MemorySource:
-    """Topics in memory; ``trim`` and ``cut`` lose records at either end."""
+class MemoryReader:
+    """Offers what ``dafka_core.Reader`` does, of one store's records in memory.
+
+    Attributes:
+        logs: the values of each partition, from offset 0 on.
+        earliest: the first offset that is still there, where records were trimmed.
+        written: what ``times`` answers.
+        missing: offsets that ``read`` passes over, as a store with a hole would.
+        calls: the names of the methods called so far.
+        backwards: whether ``partitions`` answers in the other order.
+        closing: set by ``close``.
+    """
 
     def __init__(self) -> None:
         self.logs: dict[TopicPartition, list[bytes]] = {}
         self.earliest: dict[TopicPartition, int] = {}
         self.written: list[tuple[int, int]] = []
-        self.calls: list[str] = []
         self.missing: set[int] = set()
-        self.closing = threading.Event()
+        self.calls: list[str] = []
         self.backwards = False
-
-    @property
-    def closed(self) -> bool:
-        return self.closing.is_set()
+        self.closing = threading.Event()
 
     def add(self, tp: TopicPartition, count: int) -> None:
+        """Appends records; each one's value is its offset in decimal."""
         log = self.logs.setdefault(tp, [])
         log.extend(b"%d" % offset for offset in range(len(log), len(log) + count))
 
     def trim(self, tp: TopicPartition, earliest: int) -> None:
+        """Loses the records before ``earliest``."""
         self.earliest[tp] = earliest
 
     def cut(self, tp: TopicPartition, end: int) -> None:
+        """Loses the records from ``end`` on."""
         del self.logs[tp][end:]
 
     def drop(self, tp: TopicPartition) -> None:
+        """Loses a partition."""
         del self.logs[tp]
 
-    def connect(self, via: MeshAddress) -> AbstractContextManager[MeshReader]:
+    @property
+    def closed(self) -> bool:
+        """Whether ``close`` was called."""
+        return self.closing.is_set()
+
+    def connect(self, address: object) -> AbstractContextManager[MemoryReader]:
+        """Lends this reader, whatever mesh is asked for."""
         return nullcontext(self)
 
     def stores(self) -> list[str]:
+        """One store, without Flight."""
         return ["C" * 32]
 
     def endpoints(self) -> dict[str, tuple[str, ...]]:
+        """None."""
         return {}
 
     def partitions(
         self, topics: Collection[str] | None = None, *, timeout_s: float
     ) -> list[PartitionInfo]:
+        """See ``Reader.partitions``."""
         self.calls.append("partitions")
         found = [
             PartitionInfo(*tp, self.earliest.get(tp, 0), len(log))
@@ -67,6 +84,7 @@ class MemorySource:
     def read(
         self, tp: TopicPartition, start: int, end: int, *, timeout_s: float
     ) -> Iterator[RecordBatch]:
+        """See ``Reader.read``; in batches of ``BATCH_RECORDS``."""
         self.calls.append("read")
         if tp not in self.logs:
             raise DataLossError(*tp, start, None, "no store has the partition")
@@ -87,8 +105,10 @@ class MemorySource:
     def times(
         self, tp: TopicPartition, start: int, end: int, *, timeout_s: float
     ) -> list[tuple[int, int]]:
+        """See ``Reader.times``."""
         self.calls.append("times")
         return self.written
 
     def close(self) -> None:
+        """Sets ``closing``."""
         self.closing.set()

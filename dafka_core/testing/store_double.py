@@ -1,0 +1,168 @@
+"""A store's log with Arrow Flight in front of it, in this process and without a mesh."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterable, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from pathlib import Path
+from typing import TypeVar
+
+from dafka_core.closing import Closing
+from dafka_core.flight.server import FlightService
+from dafka_core.flight.server_context import ServerContext
+from dafka_core.flight.store_client import StoreClient
+from dafka_core.flight.store_location import StoreLocation
+from dafka_core.log_entries import Commit, Discard, LogEntry, SetTransaction, Stage
+from dafka_core.records import RecordBatch, StagedTransaction, TopicPartition, Transaction
+from dafka_core.storage import Log
+from dafka_core.testing.waiting import wait_until
+
+T = TypeVar("T")
+
+
+class LogBackend(Closing):
+    """Writes a log in a thread, one entry after the other, as a store's node does.
+
+    Attributes:
+        open: entries wait while it is cleared.
+        failure: what appends fail with, if it is set.
+        taken: all batches that were put or staged.
+        others: what is known of other stores: locations by address.
+    """
+
+    def __init__(self, log: Log) -> None:
+        self.open = threading.Event()
+        self.open.set()
+        self.failure: Exception | None = None
+        self.taken: list[RecordBatch] = []
+        self.others: dict[str, tuple[str, ...]] = {}
+        self._log = log
+        self._pool = ThreadPoolExecutor(1)
+
+    def put(self, batch: RecordBatch) -> Future[int]:
+        """Appends a batch."""
+        self.taken.append(batch)
+        return self._pool.submit(self._append, batch)
+
+    def stage(self, batch: RecordBatch, attempt: str, version: int) -> Future[int]:
+        """Stages a batch."""
+        self.taken.append(batch)
+        return self._pool.submit(self._write, Stage(batch, attempt, version), batch.end)
+
+    def commit(self, transactions: Sequence[StagedTransaction]) -> Future[None]:
+        """Commits transactions, all or none."""
+        return self._pool.submit(self._write, Commit(tuple(transactions)), None)
+
+    def discard(self, discards: Sequence[Discard]) -> Future[None]:
+        """Gives up what attempts have staged."""
+
+        def work() -> None:
+            for each in discards:
+                self._write(each, None)
+
+        return self._pool.submit(work)
+
+    def wait(
+        self,
+        tp: TopicPartition,
+        end: int,
+        timeout_s: float,
+        transaction: Transaction | None = None,
+    ) -> int:
+        """Waits for records, and sets the partition's last transaction; the partition's end."""
+        try:
+            wait_until(lambda: self._log.end(tp) >= end, timeout_s=timeout_s)
+        except AssertionError:
+            return self._log.end(tp)
+        if transaction is not None:
+            self._write(SetTransaction(tp, transaction), None)
+        return self._log.end(tp)
+
+    def close(self) -> None:
+        """Writes what waits, then ends."""
+        self.open.set()
+        self._pool.shutdown()
+
+    def _write(self, entry: LogEntry, result: T) -> T:
+        self.open.wait()
+        (error,) = self._log.write([entry])
+        if error is not None:
+            raise error
+        return result
+
+    def _append(self, batch: RecordBatch) -> int:
+        self.open.wait()
+        if self.failure is not None:
+            raise self.failure
+        self._log.append([batch])
+        return batch.end
+
+
+class StoreDouble(Closing):
+    """A store to be read from and written to over Flight, or in place.
+
+    Args:
+        directory: of its log.
+        address: the store's.
+        log: an opened log of the directory, to be taken over.
+        socket: whether it listens at a socket in the directory, too.
+    """
+
+    def __init__(
+        self,
+        directory: Path,
+        address: str = "5" * 32,
+        *,
+        log: Log | None = None,
+        socket: bool = False,
+    ) -> None:
+        self.directory = directory
+        self.address = address
+        self.log = log or Log(directory)
+        self.backend = LogBackend(self.log)
+        self._socket_path = str(directory / "flight.sock") if socket else None
+        self._clients: list[StoreClient] = []
+        self.start()
+
+    def start(self, port: int = 0) -> None:
+        """Serves the log, with a new session."""
+        self.service = FlightService(
+            ServerContext(self.log, self.backend, self.address, lambda: self.backend.others),
+            bind_host="127.0.0.1",
+            port=port,
+            socket_path=self._socket_path,
+        )
+
+    @property
+    def location(self) -> StoreLocation:
+        """Where it is."""
+        return self.service.location
+
+    @property
+    def port(self) -> int:
+        """Where it listens."""
+        return self.service.port
+
+    def client(self, location: StoreLocation | None = None) -> StoreClient:
+        """A client, which is closed with the store."""
+        client = StoreClient(location or self.location)
+        self._clients.append(client)
+        return client
+
+    def append(self, tp: TopicPartition, values: Iterable[bytes]) -> None:
+        """Appends records to the log itself."""
+        self.log.append([RecordBatch.of(tp, self.log.end(tp), values)])
+
+    def stop(self) -> None:
+        """Serves no more, as a store that is gone; ``start`` serves again."""
+        self.service.close()
+
+    def close(self) -> None:
+        """Ends the service, its clients and the log."""
+        for client in self._clients:
+            client.close()
+        self.backend.open.set()
+        self.stop()
+        self.backend.close()
+        self.log.close()

@@ -1,0 +1,27 @@
+"""Waiting for a condition instead of for some seconds."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import Final
+
+PATIENCE_S: Final = 30.0
+"""Generous: a test waits as long only when it fails, on a machine however busy."""
+
+LOOK_AGAIN_S: Final = 0.01
+
+
+def wait_until(
+    condition: Callable[[], object], what: str = "", timeout_s: float = PATIENCE_S
+) -> None:
+    """Returns when ``condition()`` is true.
+
+    Raises:
+        AssertionError: it is not within ``timeout_s`` seconds; says ``what`` was waited for.
+    """
+    deadline = time.monotonic() + timeout_s
+    while not condition():
+        if time.monotonic() >= deadline:
+            raise AssertionError(f"{what or 'the condition'}: not within {timeout_s:g} s")
+        time.sleep(LOOK_AGAIN_S)
