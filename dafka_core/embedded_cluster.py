@@ -7,11 +7,13 @@ directory, which end with the ``with`` block, and with the process that made the
 from __future__ import annotations
 
 import json
+import signal
 import subprocess
 import sys
 import tempfile
 import threading
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Final
 
@@ -99,6 +101,15 @@ class EmbeddedCluster(Closing):
         if index in self._stores:
             self._stores.pop(index).kill()
 
+    @contextmanager
+    def paused_store(self, index: int = 0) -> Iterator[None]:
+        """Stops a store's process meanwhile (SIGSTOP): it is there and does not answer."""
+        self._stores[index].signal(signal.SIGSTOP)
+        try:
+            yield
+        finally:
+            self._stores[index].signal(signal.SIGCONT)
+
     def close(self) -> None:
         """Kills all nodes and removes the temporary directory; may be called twice."""
         for index in tuple(self._stores):
@@ -140,6 +151,9 @@ class _NodeProcess:
         self._errors.seek(0)
         said = "".join(self._errors.readlines()[-100:]).strip()  # the last lines say why
         raise NodeFailedError(kind, said or "it did not start in time")
+
+    def signal(self, number: int) -> None:
+        self._process.send_signal(number)
 
     def kill(self) -> None:
         with self._process, self._errors:

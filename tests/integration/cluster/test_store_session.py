@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-import os
-import signal
 import threading
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
 from typing import Any
 
 import pyarrow as pa
@@ -59,19 +56,6 @@ def own() -> Iterator[EmbeddedCluster]:
         yield running
 
 
-@contextmanager
-def stopped(cluster: EmbeddedCluster, index: int) -> Iterator[None]:
-    """The store's process does nothing meanwhile."""
-    store = cluster._stores[index]
-    assert store is not None
-    pid = store._process.pid
-    os.kill(pid, signal.SIGSTOP)
-    try:
-        yield
-    finally:
-        os.kill(pid, signal.SIGCONT)
-
-
 def written(
     cluster: EmbeddedCluster, partition: str, version: int, values: pa.Array, **given: Any
 ) -> int:
@@ -119,7 +103,7 @@ def test_a_store_that_may_come_back_is_waited_for_at_the_first_look(
     store = own.stores[host]
     writer = transaction(own, "t", 1, partition=partition)
     assert host_of(own, writer) == host
-    with stopped(own, 1 - host):
+    with own.paused_store(1 - host):
         writer.write(MUCH)
         writer.finish(soon())
         own.kill_store(host)
@@ -268,7 +252,7 @@ def test_a_transaction_goes_on_where_a_part_of_it_has_come_from_the_lost_host(
         client: StoreClient, some: Sequence[StagedTransaction], *, timeout_s: float
     ) -> None:
         monkeypatch.undo()
-        with stopped(own, other):
+        with own.paused_store(other):
             commit(client, some, timeout_s=timeout_s)
             # The first records wait at the other one's socket.
             own.kill_store(host)
