@@ -13,7 +13,7 @@ from typing import Final
 
 import zmq
 
-from dafka_core.protocol.codec import command_id, parse_subscription
+from dafka_core.protocol.codec import parse_subscription, subscription
 from dafka_core.protocol.messages import (
     DirectRecord,
     DirectRecordBatch,
@@ -52,10 +52,10 @@ class Subscribers:
         # A SUB socket sends its subscriptions in the order of their octets, and the packed forms
         # come after the single ones.
         elif kind is RecordBatchMessage and self._pack:
-            self._pub.set(zmq.UNSUBSCRIBE, command_id(RecordMessage) + frame[2:])
+            self._pub.set(zmq.UNSUBSCRIBE, subscription(RecordMessage) + frame[2:])
             self._count(self._packed, topic)
         elif kind is DirectRecordBatch and self._pack and self._has_room(self._requestors, topic):
-            self._pub.set(zmq.UNSUBSCRIBE, command_id(DirectRecord) + frame[2:])
+            self._pub.set(zmq.UNSUBSCRIBE, subscription(DirectRecord) + frame[2:])
             self._requestors[topic] += 1
 
     def layouts(self, topic: str, requestor: str) -> list[bool]:

@@ -10,8 +10,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Final
+from typing import Final, NamedTuple
 
 from dafka_core.errors import ProtocolError
 from dafka_core.protocol.validation import check_address
@@ -30,8 +29,7 @@ _HOST: Final = re.compile(r"\[[0-9A-Fa-f:.%a-z]+\]|[0-9A-Za-z][0-9A-Za-z._-]*")
 _ENDPOINT: Final = re.compile(rf"tcp://({_HOST.pattern}):([0-9]{{1,5}})")
 
 
-@dataclass(frozen=True, slots=True)
-class NodeBeacon:
+class NodeBeacon(NamedTuple):
     """Node to tower: the node's UUID, its host and its port."""
 
     node: str
@@ -40,8 +38,7 @@ class NodeBeacon:
     port: int
 
 
-@dataclass(frozen=True, slots=True)
-class TowerBeacon:
+class TowerBeacon(NamedTuple):
     """Tower to nodes: a node's UUID, and the endpoint that other nodes connect to."""
 
     node: str
@@ -50,7 +47,7 @@ class TowerBeacon:
 
 def encode_node_beacon(beacon: NodeBeacon) -> list[bytes]:
     """Four frames, each of them text."""
-    return [BEACON, beacon.node.encode(), beacon.host.encode(), str(beacon.port).encode()]
+    return [BEACON, *(str(part).encode() for part in beacon)]
 
 
 def decode_node_beacon(frames: Sequence[bytes]) -> NodeBeacon:
@@ -71,11 +68,11 @@ def decode_node_beacon(frames: Sequence[bytes]) -> NodeBeacon:
 
 def encode_tower_beacon(beacon: TowerBeacon) -> list[bytes]:
     """Three frames."""
-    return [BEACON, beacon.node.encode(), beacon.endpoint.encode()]
+    return [BEACON, *(part.encode() for part in beacon)]
 
 
 def decode_tower_beacon(frames: Sequence[bytes]) -> TowerBeacon:
-    """Where a node can be reached.
+    """Where peers reach a node.
 
     Raises:
         ProtocolError: the frames are no tower beacon.
@@ -151,10 +148,9 @@ class PeerTable:
 
 
 def _ascii(frame: bytes) -> str:
-    try:
-        return frame.decode("ascii")
-    except UnicodeDecodeError:
-        raise ProtocolError("a beacon's frames are ASCII") from None
+    if not frame.isascii():
+        raise ProtocolError("a beacon's frames are ASCII")
+    return frame.decode()
 
 
 def _node(frame: bytes) -> str:

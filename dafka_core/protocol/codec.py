@@ -89,13 +89,8 @@ _FIELDS: Final = {
 }
 
 
-def command_id(message: type[m.Message]) -> bytes:
-    """The identifier of a command: what subscriptions to it begin with."""
-    return _COMMANDS[message].id
-
-
 def subscription(message: type[m.Message], topic: str = "") -> bytes:
-    """The prefix a SUB socket subscribes to.  ZeroMQ compares prefixes: compare the whole later."""
+    """What a SUB socket subscribes to.  ZeroMQ compares prefixes: compare the whole topic later."""
     return _COMMANDS[message].id + octets_of(topic)
 
 

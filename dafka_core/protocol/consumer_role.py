@@ -7,13 +7,8 @@ from typing import Final, Literal
 
 from dafka_core.protocol import messages as m
 from dafka_core.protocol.codec import subscription
-from dafka_core.protocol.partition_fetcher import (
-    MAX_PARTITIONS,
-    FetchScheduler,
-    PartitionFetcher,
-    ReorderBudget,
-)
-from dafka_core.protocol.partition_states import FETCH_TABLE, RECORDS, TAKE
+from dafka_core.protocol.partition_fetcher import MAX_PARTITIONS, FetchScheduler, PartitionFetcher
+from dafka_core.protocol.partition_states import RECORDS, TAKE
 from dafka_core.protocol.role import Outgoing
 from dafka_core.records import RecordBatch, TopicPartition
 
@@ -38,7 +33,6 @@ class ConsumerRole:
         self.room = True
         self.fetchers: dict[TopicPartition, PartitionFetcher] = {}
         self.scheduler = FetchScheduler(address)
-        self.reorder_budget = ReorderBudget()
         self._start = start
         self._topics: dict[str, None] = {}
         self._heads_due: float | None = None
@@ -76,8 +70,7 @@ class ConsumerRole:
 
     def seek(self, tp: TopicPartition, offset: int) -> None:
         """The next record delivered of the partition is the one at ``offset``."""
-        new = PartitionFetcher(tp, offset, self.reorder_budget)
-        fetcher = self.fetchers.setdefault(tp, new)
+        fetcher = self.fetchers.setdefault(tp, self.scheduler.fetcher(tp, offset))
         fetcher.begin(offset)
         self.scheduler.postpone(fetcher)
 
@@ -87,10 +80,7 @@ class ConsumerRole:
             case m.Head() | m.DirectHead():
                 fetcher = self._fetcher(message.tp, message.end)
                 if fetcher is not None:
-                    fetcher.raise_head(message.end)
-                    if isinstance(message, m.DirectHead):
-                        fetcher.retry_unanswered()  # its sender receives ours, and we receive its
-                    return self.scheduler.ask(now, fetcher, self.room)
+                    return self.scheduler.on_head(now, fetcher, message, self.room)
             case m.StoreHello():
                 return self._hello(message.store)
         return []
@@ -107,7 +97,7 @@ class ConsumerRole:
             fetcher = None
         if fetcher is None:
             return []
-        if FETCH_TABLE[fetcher.state(now, self.room)][RECORDS].action == TAKE:
+        if fetcher.action(RECORDS, now, self.room) == TAKE:
             self.delivered.extend(fetcher.take(now, batch))
         else:
             fetcher.lose(batch)
@@ -157,5 +147,5 @@ class ConsumerRole:
                     offset = latest
                 case offsets:
                     offset = offsets.get(tp.topic, {}).get(tp.partition, 0)
-            fetcher = self.fetchers[tp] = PartitionFetcher(tp, offset, self.reorder_budget)
+            fetcher = self.fetchers[tp] = self.scheduler.fetcher(tp, offset)
         return fetcher

@@ -8,20 +8,14 @@ one block and wait for the next head: docs/wire.md, "For C nodes".)
 from __future__ import annotations
 
 from bisect import bisect_right
+from dataclasses import dataclass, field
 from math import inf
 from operator import attrgetter
 from typing import Final
 
-from dafka_core.protocol.messages import Fetch
-from dafka_core.protocol.partition_states import (
-    ASK_AGAIN,
-    ASK_NEXT,
-    FETCH_TABLE,
-    FORGET,
-    POSTPONE,
-    TURN,
-    FetchState,
-)
+from dafka_core.protocol import partition_states as states
+from dafka_core.protocol.messages import DirectHead, Fetch, Head
+from dafka_core.protocol.partition_states import FetchState
 from dafka_core.protocol.role import Outgoing
 from dafka_core.records import RecordBatch, TopicPartition
 
@@ -48,19 +42,19 @@ MAX_PARTITIONS: Final = 1_000_000
 """Partitions one role keeps track of.  Any peer can name new ones; at some 1 KB each this is what
 a node can still hold."""
 
+_OFFSET: Final = attrgetter("offset")
 
+
+@dataclass(slots=True)
 class ReorderBudget:
     """How much all of a role's fetchers together keep behind gaps."""
 
-    __slots__ = ("records", "size_bytes")
-
-    def __init__(self) -> None:
-        self.records = 0
-        self.size_bytes = 0
+    records: int = 0
+    size_bytes: int = 0
 
     def add(self, batch: RecordBatch) -> bool:
         """Takes room for a batch; False if there is none."""
-        records = self.records + batch.count
+        records = self.records + len(batch.values)
         size_bytes = self.size_bytes + batch.values.size_bytes
         if records > MAX_REORDER_RECORDS or size_bytes > MAX_REORDER_BYTES:
             return False
@@ -69,43 +63,38 @@ class ReorderBudget:
 
     def remove(self, batch: RecordBatch) -> None:
         """Gives the room of a batch back."""
-        self.records -= batch.count
+        self.records -= len(batch.values)
         self.size_bytes -= batch.values.size_bytes
 
 
+@dataclass(slots=True, eq=False)
 class PartitionFetcher:
     """One partition as one reader sees it.  Returns each record once and in order."""
 
-    __slots__ = (
-        "_asked_end",
-        "_budget",
-        "_count",
-        "_quiet_since",
-        "_retry_s",
-        "_unanswered",
-        "head",
-        "kept",
-        "next_offset",
-        "tp",
-    )
+    tp: TopicPartition
+    next_offset: int
+    """The record to return next."""
+    _budget: ReorderBudget
+    head: int = 0
+    """The partition is known to reach this far (exclusive).  It never goes backwards."""
+    kept: list[RecordBatch] = field(default_factory=list)
+    """Batches behind a gap: sorted, none touching ``next_offset``."""
+    _asked_end: int = field(init=False)  # nothing is under way if it is at most next_offset
+    _unanswered: bool = field(init=False)  # nothing has come since the last time of asking
+    _quiet_since: float = field(init=False)
+    _retry_s: float = field(init=False)
+    _count: int = field(init=False)
 
-    def __init__(self, tp: TopicPartition, next_offset: int, budget: ReorderBudget) -> None:
-        self.tp = tp
-        self.head = 0
-        """The partition is known to reach this far (exclusive).  It never goes backwards."""
-        self.kept: list[RecordBatch] = []
-        """Batches behind a gap: sorted, none touching ``next_offset``."""
-        self._budget = budget
-        self.begin(next_offset)
+    def __post_init__(self) -> None:
+        self.begin(self.next_offset)
 
     def begin(self, next_offset: int) -> None:
         """Goes on at an offset, as if nothing had come; what is known of the head stays."""
         self.close()
         self.next_offset = next_offset
-        """The record to return next."""
-        self.raise_head(next_offset)
-        self._asked_end = next_offset  # asked for up to here; nothing is under way if <= next
-        self._unanswered = False  # nothing has come since the last time of asking
+        self.head = max(self.head, next_offset)
+        self._asked_end = next_offset
+        self._unanswered = False
         self._quiet_since = 0.0
         self._retry_s = RETRY_FIRST_S
         self._count = FETCH_FIRST_COUNT
@@ -122,6 +111,10 @@ class PartitionFetcher:
         if under_way > self._count // 2 or self._asked_end >= self._gap_end():
             return FetchState.FETCHING
         return FetchState.BEHIND
+
+    def action(self, event: str, now: float, room: bool = True) -> str:
+        """What the reader does at an event."""
+        return states.FETCH_TABLE[self.state(now, room)][event].action
 
     def raise_head(self, end: int) -> None:
         """A peer says that the partition reaches ``end`` (exclusive)."""
@@ -175,14 +168,13 @@ class PartitionFetcher:
             self._asked_end = self.next_offset
             self._count = max(1, self._count // 2)  # the same block again, not a larger one
 
-    def ask(self, now: float, requestor: str, room: bool = True) -> Fetch | None:
-        """What to ask for now, if anything."""
-        action = FETCH_TABLE[self.state(now, room)][TURN].action
+    def ask(self, now: float, requestor: str, action: str) -> Fetch | None:
+        """What to ask for now, if anything; ``action`` is that of its turn."""
         start = max(self.next_offset, self._asked_end)
-        if action == ASK_AGAIN:
+        if action == states.ASK_AGAIN:
             start = self.next_offset
             self._retry_s = min(self._retry_s * 2, RETRY_MAX_S)
-        elif action == ASK_NEXT:
+        elif action == states.ASK_NEXT:
             self._count = min(self._count * 2, FETCH_BLOCK_COUNT)
         else:
             return None
@@ -191,15 +183,11 @@ class PartitionFetcher:
         if start == self.next_offset:
             self._quiet_since = now
             self._unanswered = True
-        # RFC 46: a consumer or store "SHALL send the FETCH command if it detects it missed a
-        # record".
         return Fetch(self.tp.partition, requestor, self.tp.topic, start, count)
 
     def deadline(self) -> float | None:
         """When to call ``ask`` again if nothing comes."""
-        if self.next_offset >= self.head:
-            return None
-        return self._quiet_since + self._retry_s
+        return self._quiet_since + self._retry_s if self.next_offset < self.head else None
 
     def close(self) -> None:
         """Gives back the room of what is kept."""
@@ -211,23 +199,22 @@ class PartitionFetcher:
         return self.kept[0].offset if self.kept else self.head
 
     def _keep(self, batch: RecordBatch) -> None:
-        position = bisect_right(self.kept, batch.offset, key=attrgetter("offset"))
-        if position and self.kept[position - 1].end >= batch.end:
-            return
-        if self._budget.add(batch):
+        position = bisect_right(self.kept, batch.offset, key=_OFFSET)
+        known = position > 0 and self.kept[position - 1].end >= batch.end
+        if not known and self._budget.add(batch):
             self.kept.insert(position, batch)
 
 
 class FetchScheduler:
-    """The fetchers of a role that miss something, and when the first of them is to ask again.
+    """Makes a role's fetchers, and knows which of them miss something and when to ask again.
 
     Heads may be forged for any number of partitions, so it looks at all fetchers only when one of
-    them is due.
+    them is due.  RFC 46: a consumer or store "SHALL send the FETCH command if it detects it missed
+    a record".
     """
 
-    __slots__ = ("_due", "_fetchers", "_requestor")
-
     def __init__(self, requestor: str) -> None:
+        self.budget = ReorderBudget()
         self._requestor = requestor
         self._fetchers: dict[TopicPartition, PartitionFetcher] = {}
         self._due = inf
@@ -235,24 +222,32 @@ class FetchScheduler:
     def __len__(self) -> int:
         return len(self._fetchers)
 
+    def fetcher(self, tp: TopicPartition, next_offset: int) -> PartitionFetcher:
+        """A new fetcher of a partition."""
+        return PartitionFetcher(tp, next_offset, self.budget)
+
     def ask(self, now: float, fetcher: PartitionFetcher, room: bool = True) -> list[Outgoing]:
         """What to ask for one partition now, after something has changed about it."""
-        action = FETCH_TABLE[fetcher.state(now, room)][TURN].action
-        if action == FORGET:
+        action = fetcher.action(states.TURN, now, room)
+        if action == states.FORGET:
             self.forget(fetcher.tp)
             return []
-        if action == POSTPONE:
+        if action == states.POSTPONE:
             self.postpone(fetcher)
             return []
         self._fetchers[fetcher.tp] = fetcher
-        fetch = fetcher.ask(now, self._requestor)
+        fetch = fetcher.ask(now, self._requestor, action)
         self._due = min(self._due, fetcher.deadline() or inf)
         return [] if fetch is None else [fetch]
 
-    def postpone(self, fetcher: PartitionFetcher) -> None:
-        """The partition may miss something: the next ``ask_due`` looks at it."""
-        self._fetchers[fetcher.tp] = fetcher
-        self._due = -inf
+    def on_head(
+        self, now: float, fetcher: PartitionFetcher, head: Head | DirectHead, room: bool = True
+    ) -> list[Outgoing]:
+        """What to ask for when a peer says how far a partition reaches."""
+        fetcher.raise_head(head.end)
+        if isinstance(head, DirectHead):
+            fetcher.retry_unanswered()  # its sender receives our messages, and we receive its
+        return self.ask(now, fetcher, room)
 
     def ask_due(self, now: float) -> list[Outgoing]:
         """What to ask for all partitions now."""
@@ -260,6 +255,11 @@ class FetchScheduler:
             return []
         self._due = inf
         return [fetch for fetcher in [*self._fetchers.values()] for fetch in self.ask(now, fetcher)]
+
+    def postpone(self, fetcher: PartitionFetcher) -> None:
+        """The partition may miss something: the next ``ask_due`` looks at it."""
+        self._fetchers[fetcher.tp] = fetcher
+        self._due = -inf
 
     def retry_unanswered(self, partition: str) -> None:
         """A peer that has a partition, or (empty) any of them, receives FETCHes from now on."""

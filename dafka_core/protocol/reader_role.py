@@ -8,6 +8,7 @@ from itertools import chain
 from dafka_core.protocol import messages as m
 from dafka_core.protocol.codec import subscription
 from dafka_core.protocol.partition_fetcher import PartitionFetcher, ReorderBudget
+from dafka_core.protocol.partition_states import TURN
 from dafka_core.protocol.role import Outgoing
 from dafka_core.protocol.store_directory import StoreDirectory
 from dafka_core.records import RecordBatch, TopicPartition
@@ -112,5 +113,6 @@ class ReaderRole:
             read.fetcher.retry_unanswered()
 
     def _ask(self, now: float, read: RangeRead) -> list[Outgoing]:
-        fetch = read.fetcher.ask(now, self.address, read.room)
+        action = read.fetcher.action(TURN, now, read.room)
+        fetch = read.fetcher.ask(now, self.address, action)
         return [] if fetch is None else [fetch]

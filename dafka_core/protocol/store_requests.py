@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from operator import attrgetter
-from typing import Any, Final, TypeVar
+from typing import Any, Final
 
 from dafka_core.protocol import messages as m
 from dafka_core.protocol.limits import MAX_FETCH_COUNT, MAX_REPLY_ENTRIES
@@ -15,8 +15,6 @@ from dafka_core.records import PartitionInfo
 
 MAX_PENDING_REQUESTS: Final = 4_096
 """Requests that wait for an answer.  Peers ask again, so a store drops the newest beyond this."""
-
-E = TypeVar("E")
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,26 +110,27 @@ def head_messages(requestor: str, infos: Iterable[PartitionInfo]) -> list[Outgoi
     return [m.DirectHead(requestor, *info.tp, info.end - 1) for info in infos if info.end]
 
 
-def heads_reply(query: m.HeadsQuery, store: str, infos: Sequence[PartitionInfo]) -> list[Outgoing]:
+def heads_reply(query: m.HeadsQuery, store: str, infos: Iterable[PartitionInfo]) -> list[Outgoing]:
     """The answer to a HEADS-QUERY: at least one part, also when there is nothing to say."""
-    parts = _parts([info for info in infos if info.end])
-    return [
-        m.HeadsReply(query.requestor, query.query, store, number, len(parts), part)
-        for number, part in enumerate(parts)
-    ]
+    return _in_parts(m.HeadsReply, query, store, [info for info in infos if info.end])
 
 
 def times_reply(
     query: m.TimesQuery, store: str, times: Sequence[tuple[int, int]]
 ) -> list[Outgoing]:
     """The answer to a TIMES-QUERY, in parts as a HEADS-REPLY."""
-    parts = _parts(times)
+    return _in_parts(m.TimesReply, query, store, times)
+
+
+def _in_parts(
+    kind: Callable[..., Outgoing],
+    query: m.HeadsQuery | m.TimesQuery,
+    store: str,
+    entries: Sequence[object],
+) -> list[Outgoing]:
+    starts = range(0, max(len(entries), 1), MAX_REPLY_ENTRIES)
+    parts = [tuple(entries[start : start + MAX_REPLY_ENTRIES]) for start in starts]
     return [
-        m.TimesReply(query.requestor, query.query, store, number, len(parts), part)
+        kind(query.requestor, query.query, store, number, len(parts), part)
         for number, part in enumerate(parts)
     ]
-
-
-def _parts(entries: Sequence[E]) -> list[tuple[E, ...]]:
-    starts = range(0, max(len(entries), 1), MAX_REPLY_ENTRIES)
-    return [tuple(entries[start : start + MAX_REPLY_ENTRIES]) for start in starts]

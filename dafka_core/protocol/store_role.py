@@ -14,24 +14,11 @@ from itertools import zip_longest
 from dafka_core.errors import DafkaError
 from dafka_core.log_entries import Commit, LogEntry, Stage
 from dafka_core.protocol import messages as m
+from dafka_core.protocol import partition_states as states
 from dafka_core.protocol.codec import subscription
 from dafka_core.protocol.hosted_partitions import HostedPartitions
-from dafka_core.protocol.partition_fetcher import (
-    MAX_PARTITIONS,
-    FetchScheduler,
-    PartitionFetcher,
-    ReorderBudget,
-)
-from dafka_core.protocol.partition_states import (
-    LEAVE,
-    PUT,
-    RECORDS,
-    REFUSE,
-    STAGE,
-    STORE_TABLE,
-    TAKE_OVER,
-    StoreState,
-)
+from dafka_core.protocol.partition_fetcher import MAX_PARTITIONS, FetchScheduler, PartitionFetcher
+from dafka_core.protocol.partition_states import StoreState
 from dafka_core.protocol.role import Outgoing
 from dafka_core.protocol.store_directory import GREETING, MAX_STORES
 from dafka_core.protocol.store_requests import AnnounceHeads, RequestQueue
@@ -55,7 +42,7 @@ class StorePartition:
 
     @property
     def state(self) -> StoreState:
-        """Decides what the store does with what comes (docs/states.md)."""
+        """The partition's state (docs/states.md)."""
         if self.commits:
             return StoreState.COMMITTING
         if self.staged is not None:
@@ -63,6 +50,10 @@ class StorePartition:
         if self.fetcher.next_offset < self.fetcher.head:
             return StoreState.BEHIND
         return StoreState.FOLLOWING
+
+    def action(self, event: str) -> str:
+        """What the store does at an event."""
+        return states.STORE_TABLE[self.state][event].action
 
 
 class StoreRole:
@@ -83,8 +74,8 @@ class StoreRole:
         self.endpoints: dict[str, tuple[str, ...]] = {}
         """The same of the other stores, by address."""
         self.requests = RequestQueue()
+        self.scheduler = FetchScheduler(address)
         self.partitions: dict[TopicPartition, StorePartition] = {}
-        self.reorder_budget = ReorderBudget()
         self.pending: list[LogEntry] = []
         """What the log is to do next, in order."""
         self.pending_bytes = 0
@@ -93,7 +84,6 @@ class StoreRole:
         self._sync_interval_s = sync_interval_s
         self._sync_due = 0.0
         self._hosted = HostedPartitions()
-        self._scheduler = FetchScheduler(address)
         self._acknowledge: dict[TopicPartition, StorePartition] = {}
         self._commit_s = 0.0  # when the last commit was taken
 
@@ -127,7 +117,7 @@ class StoreRole:
         partition = self._partition(batch.tp) if requestor in ("", self.address) else None
         if partition is None:
             return []
-        if STORE_TABLE[partition.state][RECORDS].action == LEAVE:
+        if partition.action(states.RECORDS) == states.LEAVE:
             partition.fetcher.lose(batch)
             return []
         taken = partition.fetcher.take(now, batch)
@@ -138,17 +128,17 @@ class StoreRole:
             # The sender has not received our ACK.  C stores keep silent here, and the producer
             # then waits for ever.
             self._acknowledge[batch.tp] = partition
-        return self._scheduler.ask(now, partition.fetcher)
+        return self.scheduler.ask(now, partition.fetcher)
 
     def host(self, now: float, batch: RecordBatch) -> bool:
         """Takes records that a client writes here; False unless they are the partition's next."""
         partition = self._partition(batch.tp)
         if partition is None or batch.offset != partition.visible_end:
             return False
-        action = STORE_TABLE[partition.state][PUT].action
-        if action == REFUSE:
+        action = partition.action(states.PUT)
+        if action == states.REFUSE:
             return False
-        if action == TAKE_OVER:
+        if action == states.TAKE_OVER:
             self._give_up_part(partition)
         self._hosted.begin(now, batch.tp)
         self._write_taken(partition, partition.fetcher.take(now, batch))
@@ -161,7 +151,7 @@ class StoreRole:
             return False
         # What begins at the partition's end replaces what is staged there; see ``log_entries``.
         at_end = stage.batch.offset == partition.visible_end
-        if at_end and STORE_TABLE[partition.state][STAGE].action == TAKE_OVER:
+        if at_end and partition.action(states.STAGE) == states.TAKE_OVER:
             self._give_up_part(partition)
         self.write(stage)
         return True
@@ -182,7 +172,7 @@ class StoreRole:
         """Hands an entry to the log, after those that wait for it."""
         self.pending.append(entry)
         batch = entry.batch if isinstance(entry, Stage) else entry
-        size = batch.values.size_bytes + batch.count if isinstance(batch, RecordBatch) else 1
+        size = batch.values.size_bytes + len(batch.values) if isinstance(batch, RecordBatch) else 1
         self.pending_bytes += size
 
     def next_offset(self, tp: TopicPartition) -> int:
@@ -206,7 +196,7 @@ class StoreRole:
         if kind is m.Head and not topic:
             self.requests.add(AnnounceHeads())
         if kind is m.Fetch:
-            self._scheduler.retry_unanswered(topic)
+            self.scheduler.retry_unanswered(topic)
         if kind is m.Ack and topic:
             # A producer may have missed our ACKs before.
             for tp, partition in self.partitions.items():
@@ -224,14 +214,14 @@ class StoreRole:
         if now >= self._sync_due:
             self._sync_due = now + self._sync_interval_s
             messages.append(m.GetHeads("", self.address))
-        messages.extend(self._scheduler.ask_due(now))
+        messages.extend(self.scheduler.ask_due(now))
         messages.extend(self._hosted.on_tick(now))
         messages.extend(self._take_acks())
         return messages
 
     def deadline(self, now: float) -> float | None:
         """When to ask again."""
-        deadlines = (self._sync_due, self._scheduler.deadline(), self._hosted.deadline())
+        deadlines = (self._sync_due, self.scheduler.deadline(), self._hosted.deadline())
         return min(due for due in deadlines if due is not None)
 
     def take_pending(self) -> list[LogEntry]:
@@ -290,7 +280,7 @@ class StoreRole:
                 publish = PublishCommitted(tp, staged.start, end, (staged.transaction,))
                 if not self.requests.add(publish):
                     published.extend(self.on_published(publish))
-            self._scheduler.postpone(partition.fetcher)
+            self.scheduler.postpone(partition.fetcher)
         return published
 
     def _give_up_part(self, partition: StorePartition) -> None:
@@ -307,24 +297,21 @@ class StoreRole:
                 self.write(entry)
         fetcher.begin(end)
         partition.visible_end, partition.staged = end, None
-        self._scheduler.postpone(fetcher)
+        self.scheduler.postpone(fetcher)
 
     def _on_head(self, now: float, head: m.Head | m.DirectHead) -> list[Outgoing]:
         partition = self._partition(head.tp)
         if partition is None:
             return []
-        partition.fetcher.raise_head(head.end)
         if partition.durable >= head.end:
             self._acknowledge[head.tp] = partition
-        if isinstance(head, m.DirectHead):
-            partition.fetcher.retry_unanswered()  # its sender receives ours, and we receive its
-        return self._scheduler.ask(now, partition.fetcher)
+        return self.scheduler.on_head(now, partition.fetcher, head)
 
     def _partition(self, tp: TopicPartition) -> StorePartition | None:
         partition = self.partitions.get(tp)
         if partition is None and len(self.partitions) < MAX_PARTITIONS:
             end = self._end_of(tp)
-            fetcher = PartitionFetcher(tp, end, self.reorder_budget)
+            fetcher = self.scheduler.fetcher(tp, end)
             partition = self.partitions[tp] = StorePartition(fetcher, end, end)
         return partition
 

@@ -84,8 +84,7 @@ def check_batch(sequence: int, count: int, transaction: Transaction | None) -> N
     """Raises ProtocolError unless a message can have these records, all of one transaction."""
     if not 1 <= count <= limits.MAX_BATCH_COUNT:
         raise ProtocolError(f"a batch has 1 to {limits.MAX_BATCH_COUNT} records")
-    check_sequence(sequence)
-    check_sequence(sequence + count - 1)
+    check_number("a sequence", 0, limits.MAX_SEQUENCE + 1 - count, sequence)
     if transaction is None:
         return
     _check_version(transaction.version)

@@ -182,7 +182,7 @@ class Checkers:
             case StoreRole():
                 self._store(mesh, role)
             case ConsumerRole():
-                self._kept(mesh, role.reorder_budget, list(role.fetchers.values()))
+                self._kept(mesh, role.scheduler.budget, list(role.fetchers.values()))
                 for tp, (position, head) in role.positions().items():
                     self.never_backwards(mesh.name, (mesh.number, "head", tp), head)
                     if position > head:
@@ -206,7 +206,7 @@ class Checkers:
 
     def _store(self, mesh: SimulatedMesh, role: StoreRole) -> None:
         partitions = role.partitions
-        self._kept(mesh, role.reorder_budget, [p.fetcher for p in partitions.values()])
+        self._kept(mesh, role.scheduler.budget, [p.fetcher for p in partitions.values()])
         self.most(mesh, "requests", len(role.requests), store_requests.MAX_PENDING_REQUESTS + 1)
         for tp, partition in partitions.items():
             self.never_backwards(mesh.name, (mesh.number, "durable", tp), partition.durable)
@@ -224,7 +224,7 @@ class Checkers:
         )
         if self._seen.get(before, 0) >= store_loop.MAX_PENDING_BYTES:
             self.most(mesh, "bytes received while its disk is behind", mesh.taken_bytes, 0)
-        self._seen[ahead] = role.reorder_budget.size_bytes + role.reorder_budget.records
+        self._seen[ahead] = role.scheduler.budget.size_bytes + role.scheduler.budget.records
         self._seen[before] = role.pending_bytes
 
     def _kept(

@@ -194,7 +194,7 @@ def test_a_slow_application_bounds_what_waits(
     wait_until(caught_up(consumer, producer))
     waiting = sum(len(batch.values) for batch, _ in consumer._queue)
     assert waiting == consumer._queued_records <= 1_000
-    assert consumer._role.reorder_budget.records == 0
+    assert consumer._role.scheduler.budget.records == 0
     assert [r.value for r in take(consumer, 20_000)] == values(20_000)
     assert (consumer._queued_records, consumer._queued_bytes) == (0, 0)
 

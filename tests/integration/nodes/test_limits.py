@@ -141,7 +141,7 @@ def test_an_application_that_does_not_read_costs_bounded_memory(
     # One go of the loop may pass the limit, by what has come since the last one; here that is
     # less than what is published between two looks.
     assert max(most_records, consumer._queued_records) <= 10_000 + 20_000
-    assert consumer._role.reorder_budget.records == 0
+    assert consumer._role.scheduler.budget.records == 0
     before = time.monotonic()
     consumer.close()
     assert time.monotonic() - before < 5

@@ -16,7 +16,6 @@ from dafka_core.protocol.codec import (
     C_LAYOUT,
     LAYOUTS,
     RFC46,
-    command_id,
     decode,
     encode,
     parse_subscription,
@@ -247,7 +246,6 @@ def test_acks_of_c_nodes_do_not_say_which_store() -> None:
 
 @pytest.mark.parametrize(("message", "id_"), COMMAND_IDS.items())
 def test_subscriptions(message: type[m.Message], id_: bytes) -> None:
-    assert command_id(message) == id_
     assert subscription(message) == id_
     assert subscription(message, "tö\udcff") == id_ + "tö".encode() + b"\xff"
     for topic in ("", "tö\udcff"):

@@ -213,7 +213,7 @@ def test_everything_is_delivered_once_and_in_order(
         role = consumer("earliest")
         delivered = follow(role, Network(seed, loss, faults_end_s), total, rate=rate)
         assert delivered == list(range(total))
-        assert role.reorder_budget.records == role.reorder_budget.size_bytes == 0
+        assert role.scheduler.budget.records == role.scheduler.budget.size_bytes == 0
         assert role.positions() == {(TOPIC, PARTITION): (total, total)}
         assert role.scheduler.deadline() is None
 

@@ -62,7 +62,7 @@ def test_without_room_nothing_is_delivered_or_asked_for() -> None:
     # Otherwise the node would go round and round.
     assert role.deadline(5.0) is None
     assert role.delivered == [run_of(0, 10)]
-    assert role.reorder_budget.records == 0
+    assert role.scheduler.budget.records == 0
     role.room = True
     assert role.on_tick(5.0) == [fetch(10, 30)]
     assert direct(role, 10, 30) == []
@@ -94,7 +94,7 @@ def test_seek(offset: int) -> None:
     record(role, 25, 30)
     role.delivered.clear()
     role.seek(TP, offset)
-    assert role.reorder_budget.records == 0
+    assert role.scheduler.budget.records == 0
     asked = fetches_in(role.on_tick(0.0))
     assert asked == ([fetch(offset, 30)] if offset < 30 else [])
     for request in asked:
@@ -127,7 +127,7 @@ def test_unsubscribe_forgets_the_topic() -> None:
     role.unsubscribe(TOPIC)
     assert role.topics == ["b"]
     assert list(role.positions()) == [("b", PARTITION)]
-    assert role.reorder_budget.records == 0
+    assert role.scheduler.budget.records == 0
     assert {f.topic for f in fetches_in(role.on_tick(99.0))} == {"b"}
     assert record(role, 0, 3) == []
     assert role.delivered == []
@@ -160,7 +160,7 @@ def test_a_head_that_is_a_lie_costs_little() -> None:
     assert offsets_of(role.delivered) == list(range(10))
     # Once in eight seconds in the end.
     assert asked <= 200 / RETRY_MAX_S + 8
-    assert role.reorder_budget.records == 0
+    assert role.scheduler.budget.records == 0
     assert len(role.positions()) == len(role.scheduler) == 1
 
 
@@ -172,14 +172,14 @@ def test_records_that_nobody_has_cost_little() -> None:
         asked += len(fetches_in(record(role, 1_000 * (i + 1), 1_000 * (i + 2), i / 10)))
     assert asked <= 60 / RETRY_MAX_S + 8
     assert role.delivered == []
-    assert role.reorder_budget.records <= MAX_REORDER_RECORDS
+    assert role.scheduler.budget.records <= MAX_REORDER_RECORDS
     # All that did not fit is asked for when the first ones turn up.
     requests = [Fetch(PARTITION, ME, TOPIC, 0, 1_000)]
     while requests:
         for batch in answer(requests.pop(0), 601_000):
             requests.extend(fetches_in(direct(role, batch.offset, batch.end, 60.0)))
     assert offsets_of(role.delivered) == list(range(601_000))
-    assert role.reorder_budget.records == role.reorder_budget.size_bytes == 0
+    assert role.scheduler.budget.records == role.scheduler.budget.size_bytes == 0
 
 
 def test_partitions_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -23,6 +23,7 @@ from dafka_core.protocol.partition_fetcher import (
     PartitionFetcher,
     ReorderBudget,
 )
+from dafka_core.protocol.partition_states import TURN
 from dafka_core.records import RecordBatch, TopicPartition
 from dafka_core.values import Values
 from tests.unit.protocol.model import PARTITION, TOPIC, TP, offsets_of, run_of
@@ -33,7 +34,7 @@ def fetcher_at(offset: int = 0, budget: ReorderBudget | None = None) -> Partitio
 
 
 def asked(fetcher: PartitionFetcher, now: float) -> tuple[int, int] | None:
-    fetch = fetcher.ask(now, "C")
+    fetch = fetcher.ask(now, "C", fetcher.action(TURN, now))
     if fetch is None:
         return None
     assert fetch == Fetch(PARTITION, "C", TOPIC, fetch.sequence, fetch.count)

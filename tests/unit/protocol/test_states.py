@@ -192,7 +192,7 @@ class FetchWalk:
                 else:
                     self.fetcher.lose(batch)
             case "its turn to ask":
-                asked = self.fetcher.ask(self.now, "C", self.room)
+                asked = self.fetcher.ask(self.now, "C", action)
                 assert (asked is not None) == (action in (ASK_NEXT, ASK_AGAIN))
                 assert (
                     action != ASK_AGAIN
