@@ -5,10 +5,15 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from hypothesis import settings
 
 from dafka_core.testing import pytest_plugin
 
 HERE = Path(__file__).parent
+
+# How long an example may take says something of the machine, and nothing of the code.
+settings.register_profile("dafka", deadline=None)
+settings.load_profile("dafka")
 
 
 def pytest_configure(config: pytest.Config) -> None:
