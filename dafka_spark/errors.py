@@ -104,7 +104,6 @@ class PartitionVanishedError(SourceLossError):
     """No store knows the partition any more; ``store`` was the last one seen with it."""
 
     condition = "DAFKA_PARTITION_VANISHED"
-
     cause = "no store has the partition"
 
     def __post_init__(self) -> None:

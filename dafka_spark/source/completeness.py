@@ -12,9 +12,9 @@ from dafka_spark.source.range_planner import OffsetRange
 class CompletenessCheck:
     """Sees that the rows of a range come in order and once each, and that none is missing.
 
-    It does not know where they came from: the last look, before Spark gets them, finds a mistake
-    made anywhere before it.  ``lost`` has the offsets that ``failOnDataLoss`` lets a query do
-    without, as they are found: the only ones that may be missing.  ``name`` is for errors.
+    It does not know where they came from, so the last check, before Spark gets them, finds a
+    mistake made anywhere before it.  ``lost`` has the offsets that ``failOnDataLoss`` lets a query
+    do without, as they are found: no others may be missing.  ``name`` is for errors.
     """
 
     def __init__(
@@ -76,5 +76,6 @@ def incomplete(
     wanted: OffsetRange, expected: int, found: int | None, why: str
 ) -> IncompleteBatchError:
     """The error of a range of which another offset came than the expected one; None: no more."""
-    bounds = wanted.start, wanted.end
-    return IncompleteBatchError(*wanted.tp, *bounds, expected=expected, found=found, why=why)
+    return IncompleteBatchError(
+        *wanted.tp, wanted.start, wanted.end, expected=expected, found=found, why=why
+    )

@@ -1,4 +1,4 @@
-"""Going on elsewhere: with places that fail as a test wants, no network."""
+"""Going on elsewhere: with sources that fail as a test wants, no network."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ class Scripted:
     step: int = 7
     error: DafkaError = GONE
     asked: list[int] = field(default_factory=list)
-    name: str = "a place"
+    name: str = "a source"
     known: range | None = range(1_000)
     there: bool = True
 
@@ -95,13 +95,13 @@ def offsets(
     return found
 
 
-def test_one_place_is_enough() -> None:
+def test_one_source_is_enough() -> None:
     first, second = Scripted(), Scripted()
     assert offsets(3, 60, [first, second]) == list(range(3, 60))
     assert second.asked == []
 
 
-def test_the_next_place_goes_on_from_the_record_reached(
+def test_the_next_source_goes_on_from_the_record_reached(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     first, second = Scripted(breaks=[20]), Scripted()
@@ -114,65 +114,65 @@ def test_the_next_place_goes_on_from_the_record_reached(
 
 @given(st.lists(st.lists(st.integers(0, 30), max_size=6), min_size=1, max_size=4))
 def test_not_a_record_is_lost_or_doubled(breaks: list[list[int]]) -> None:
-    store_locations = [Scripted(breaks=list(each)) for each in breaks]
+    scripted = [Scripted(breaks=list(each)) for each in breaks]
     given_options = options(fetchtimeoutms="60000")
-    # Nobody is waited for as long as somebody makes progress.
-    store_locations.append(Scripted(step=3))
-    assert offsets(0, 100, store_locations, given_options) == list(range(100))
+    # No source is waited for as long as another one makes progress.
+    scripted.append(Scripted(step=3))
+    assert offsets(0, 100, scripted, given_options) == list(range(100))
 
 
-def test_a_place_that_comes_back_is_waited_for() -> None:
-    location = Scripted(breaks=[10, 0, 0])
-    assert offsets(0, 30, [location], options(fetchtimeoutms="20000")) == list(range(30))
-    assert location.asked == [0, 10, 10, 10]
+def test_a_source_that_comes_back_is_waited_for() -> None:
+    source = Scripted(breaks=[10, 0, 0])
+    assert offsets(0, 30, [source], options(fetchtimeoutms="20000")) == list(range(30))
+    assert source.asked == [0, 10, 10, 10]
 
 
-def test_places_that_stay_away_are_an_error() -> None:
-    store_locations = [
+def test_sources_that_stay_away_are_an_error() -> None:
+    scripted = [
         Scripted(breaks=[0] * 99, name="here"),
         Scripted(breaks=[5, *[0] * 99], name="there"),
     ]
     with pytest.raises(FetchError, match=r"offsets 5 to 30 .* fetch = flight: here: .*; there: "):
-        offsets(0, 30, store_locations)
+        offsets(0, 30, scripted)
 
 
-def test_no_place_is_an_error() -> None:
+def test_no_source_is_an_error() -> None:
     with pytest.raises(FetchError, match=r"no store that can be read so has them"):
         offsets(0, 30, [])
 
 
-def test_what_one_place_lacks_another_may_have() -> None:
+def test_what_one_source_lacks_another_may_have() -> None:
     assert offsets(0, 60, [Scripted(earliest=20), Scripted()]) == list(range(60))
 
 
-def test_trimmed_is_what_every_place_lacks(caplog: pytest.LogCaptureFixture) -> None:
-    store_locations = [Scripted(earliest=40), Scripted(earliest=20)]
+def test_trimmed_is_what_every_source_lacks(caplog: pytest.LogCaptureFixture) -> None:
+    scripted = [Scripted(earliest=40), Scripted(earliest=20)]
     says = r"^\[DAFKA_RETENTION_AHEAD\] .* offset 0 was asked for, offset 20 on is available"
     with pytest.raises(RetentionAheadError, match=says) as caught:
-        offsets(0, 60, store_locations, options(fetchtimeoutms="60000"))  # nobody waits for it
+        offsets(0, 60, scripted, options(fetchtimeoutms="60000"))  # nobody waits for it
     assert (caught.value.wanted, caught.value.available) == (0, 20)
     with caplog.at_level(logging.WARNING):
-        found = offsets(0, 60, store_locations, options(failondataloss="false"))
+        found = offsets(0, 60, scripted, options(failondataloss="false"))
     assert found == list(range(20, 60))
     assert "offsets 0 to 20 (exclusive) are left out, as failOnDataLoss is false" in caplog.text
     assert "Start a store that still has the records" in caplog.text
-    assert offsets(0, 10, store_locations, options(failondataloss="false")) == []
+    assert offsets(0, 10, scripted, options(failondataloss="false")) == []
 
 
 def test_what_cannot_be_reached_is_not_lost() -> None:
-    store_locations = [Scripted(earliest=20), Scripted(breaks=[0] * 99)]
+    scripted = [Scripted(earliest=20), Scripted(breaks=[0] * 99)]
     with pytest.raises(FetchError, match=r"connection lost"):
-        offsets(0, 60, store_locations, options(failondataloss="false"))
+        offsets(0, 60, scripted, options(failondataloss="false"))
 
 
 def test_an_end_that_nobody_has(caplog: pytest.LogCaptureFixture) -> None:
-    store_locations = [Scripted(end=30), Scripted(end=40)]
+    scripted = [Scripted(end=30), Scripted(end=40)]
     says = r"^\[DAFKA_STORE_LOST_DATA\] .* offset 40 was asked for, nothing is available"
     with pytest.raises(StoreLostDataError, match=says) as caught:
-        offsets(0, 60, store_locations)
+        offsets(0, 60, scripted)
     assert (caught.value.wanted, caught.value.end, caught.value.lost_end) == (40, 40, 60)
     with caplog.at_level(logging.WARNING):
-        assert offsets(0, 60, store_locations, options(failondataloss="false")) == list(range(40))
+        assert offsets(0, 60, scripted, options(failondataloss="false")) == list(range(40))
     assert "offsets 40 to 60 (exclusive) are left out" in caplog.text
 
 
@@ -188,11 +188,11 @@ def test_an_end_that_looks_lower_for_a_moment() -> None:
     assert offsets(0, 60, [Growing(end=50), Scripted(end=55)], patient) == list(range(60))
 
 
-def test_a_partition_that_no_place_knows() -> None:
-    location = Scripted(end=0, there=False)
+def test_a_partition_that_no_source_knows() -> None:
+    source = Scripted(end=0, there=False)
     with pytest.raises(PartitionVanishedError, match=r"^\[DAFKA_PARTITION_VANISHED\] .*no store"):
-        offsets(5, 60, [location])
-    assert offsets(5, 60, [location], options(failondataloss="false")) == []
+        offsets(5, 60, [source])
+    assert offsets(5, 60, [source], options(failondataloss="false")) == []
 
 
 def test_a_store_that_had_more_and_is_away() -> None:
@@ -222,7 +222,7 @@ def test_replies_are_not_believed(wrong: list[RecordBatch]) -> None:
 
     assert offsets(0, 8, [Wrong(), Scripted()]) == list(range(8))
     for fail in ("true", "false"):
-        with pytest.raises(IncompleteBatchError, match=r"^\[DAFKA_INCOMPLETE_BATCH\] .*a place"):
+        with pytest.raises(IncompleteBatchError, match=r"^\[DAFKA_INCOMPLETE_BATCH\] .*a source"):
             offsets(0, 8, [Wrong()], options(failondataloss=fail))
 
 
@@ -240,6 +240,15 @@ def test_a_hole_in_what_a_store_has() -> None:
     assert offsets(0, 9, [Holed()], lenient) == [0, 1, 2, 3, 4, 7, 8]
 
 
+def test_records_that_no_store_has_between_those_that_there_are() -> None:
+    through = [Scripted(end=40, known=range(40)), Scripted(earliest=60, known=range(60, 100))]
+    says = r"offset 40 was asked for, offset 60 on is available"
+    with pytest.raises(RetentionAheadError, match=says):
+        offsets(0, 100, through)
+    found = offsets(0, 100, through, options(failondataloss="false"))
+    assert found == [*range(40), *range(60, 100)]
+
+
 def test_a_store_that_says_it_has_what_it_does_not_give() -> None:
     class Denying(Scripted):
         def read(self, wanted: OffsetRange) -> Iterator[RecordBatch]:
@@ -251,17 +260,17 @@ def test_a_store_that_says_it_has_what_it_does_not_give() -> None:
             offsets(0, 9, [Denying()], options(failondataloss=fail))
 
 
-# -- each place is asked for what it has -----------------------------------------------------------
+# -- each source is asked for what it has ----------------------------------------------------------
 
 
-def test_places_that_have_a_part_each() -> None:
+def test_sources_that_have_a_part_each() -> None:
     first = Scripted(end=60, known=range(60))
     second = Scripted(earliest=40, known=range(40, 100))
     assert offsets(0, 100, [second, first]) == list(range(100))
     assert (first.asked, second.asked) == ([0], [60])
 
 
-def test_the_mesh_is_asked_for_what_no_place_has() -> None:
+def test_the_mesh_is_asked_for_what_no_other_source_has() -> None:
     memory = MemoryReader()
     memory.add(A, 100)
     auto = options("auto", fetchtimeoutms="20000")
@@ -272,10 +281,10 @@ def test_the_mesh_is_asked_for_what_no_place_has() -> None:
             asked.append((wanted.start, wanted.end))
             return super().read(wanted)
 
-    location = Scripted(earliest=10, end=60, known=range(10, 60))
-    assert offsets(0, 100, [location, Mesh(memory.connect, auto)], auto) == list(range(100))
-    assert (asked, location.asked) == ([(0, 10), (60, 100)], [10])
-    # Where the place has gone meanwhile the mesh is asked for its part, too.
+    source = Scripted(earliest=10, end=60, known=range(10, 60))
+    assert offsets(0, 100, [source, Mesh(memory.connect, auto)], auto) == list(range(100))
+    assert (asked, source.asked) == ([(0, 10), (60, 100)], [10])
+    # Where the source has gone meanwhile the mesh is asked for its part, too.
     asked.clear()
     gone = Scripted(breaks=[0] * 9, known=range(10, 60))
     assert offsets(0, 100, [gone, Mesh(memory.connect, auto)], auto) == list(range(100))
@@ -283,7 +292,7 @@ def test_the_mesh_is_asked_for_what_no_place_has() -> None:
 
 
 @pytest.mark.parametrize("known", [range(30), range(50, 60), range(1_000), range(0)])
-def test_what_is_known_of_a_place_may_be_old(known: range) -> None:
+def test_what_is_known_of_a_source_may_be_old(known: range) -> None:
     assert offsets(0, 100, [Scripted(known=known)]) == list(range(100))
     less = [Scripted(end=60, known=known), Scripted(earliest=50, known=known)]
     assert offsets(0, 100, less) == list(range(100))
@@ -294,15 +303,15 @@ def test_what_is_known_of_a_place_may_be_old(known: range) -> None:
         st.tuples(*[st.integers(0, 100)] * 4, st.lists(st.integers(0, 30), max_size=3)), max_size=4
     )
 )
-def test_whatever_places_have_and_are_known_for(
-    given_places: list[tuple[int, int, int, int, list[int]]],
+def test_whatever_sources_have_and_are_known_for(
+    given_sources: list[tuple[int, int, int, int, list[int]]],
 ) -> None:
-    store_locations = []
-    for a, b, c, d, breaks in given_places:
+    scripted = []
+    for a, b, c, d, breaks in given_sources:
         known = range(min(c, d), max(c, d))
-        store_locations.append(Scripted(min(a, b), max(a, b), list(breaks), known=known))
+        scripted.append(Scripted(min(a, b), max(a, b), list(breaks), known=known))
     everything = Scripted(step=3, known=range(0))
-    assert offsets(0, 100, [*store_locations, everything], options(fetchtimeoutms="60000")) == list(
+    assert offsets(0, 100, [*scripted, everything], options(fetchtimeoutms="60000")) == list(
         range(100)
     )
 
@@ -327,7 +336,7 @@ def test_what_the_mesh_says_is_the_error_when_nobody_else_was_asked() -> None:
     mesh = MeshSource(Silent().connect, auto)
     with pytest.raises(FetchTimeoutError):
         offsets(0, 60, [mesh], auto)
-    with pytest.raises(FetchError, match=r"a place: store S: .*; the mesh: .*did not arrive"):
+    with pytest.raises(FetchError, match=r"a source: store S: .*; the mesh: .*did not arrive"):
         offsets(0, 60, [Scripted(breaks=[0] * 9), mesh], auto)
 
 
