@@ -1,7 +1,7 @@
 """What the tests of the roles share: records that say which they are, a log, and a bad network.
 
-The value of a record is its offset as eight octets, so whoever has values knows which records
-they are, and a million of them cost no loop.
+The value of a record is its offset as eight octets, so values say which records they
+are, and a million of them cost no loop.
 """
 
 from __future__ import annotations
@@ -31,13 +31,13 @@ def values_of(start: int, end: int) -> Values:
     return Values.from_columns(ends, np.arange(start, end, dtype=">u8").tobytes())
 
 
-def run_of(start: int, end: int, topic: str = TOPIC, partition: str = PARTITION) -> RecordBatch:
+def batch_of(start: int, end: int, topic: str = TOPIC, partition: str = PARTITION) -> RecordBatch:
     """The records ``[start, end)``."""
     return RecordBatch(TopicPartition(topic, partition), start, values_of(start, end))
 
 
 def offsets_of(batches: Iterable[RecordBatch]) -> list[int]:
-    """Which records the runs are, by their values; their offsets must say the same."""
+    """Which records the batches are, by their values; their offsets must say the same."""
     found: list[int] = []
     for batch in batches:
         offsets = np.frombuffer(batch.values.columns()[1], ">u8").tolist()
@@ -51,16 +51,16 @@ def fetches_in(messages: Iterable[Outgoing]) -> list[Fetch]:
     return [message for message in messages if isinstance(message, Fetch)]
 
 
-def runs_in(messages: Iterable[Outgoing]) -> list[OutgoingBatch]:
+def batches_in(messages: Iterable[Outgoing]) -> list[OutgoingBatch]:
     """The records among what a role sends."""
     return [message for message in messages if isinstance(message, OutgoingBatch)]
 
 
 def answer(fetch: Fetch, end: int, *, at_once: int = 1 << 30) -> list[RecordBatch]:
-    """What a log with the records ``[0, end)`` answers, in runs of ``at_once`` records."""
+    """What a log with the records ``[0, end)`` answers, in batches of ``at_once`` records."""
     stop = min(fetch.end, end)
     return [
-        run_of(start, min(start + at_once, stop), fetch.topic, fetch.partition)
+        batch_of(start, min(start + at_once, stop), fetch.topic, fetch.partition)
         for start in range(fetch.sequence, stop, at_once)
     ]
 

@@ -37,7 +37,7 @@ def names(least: int = 1) -> st.SearchStrategy[str]:
 
 
 def packed(values: list[bytes]) -> bytes:
-    """The content of a run: the lengths of the records, then the records."""
+    """The content of a batch: the lengths of the records, then the records."""
     return struct.pack(f"<{len(values)}I", *map(len, values)) + b"".join(values)
 
 
@@ -56,30 +56,30 @@ HEAD_ENTRIES = st.builds(
     st.tuples(ENDS, ENDS),
 )
 TIME_ENTRIES = st.tuples(SEQUENCES, SEQUENCES)
-NUMBERS = st.integers(NO_VERSION, MAX_SEQUENCE)
-MARGINS = st.none() | st.tuples(NUMBERS, st.integers(0, 9), st.integers(0, 9))
-"""A unit's number, and how many of its records are before and behind those of a run."""
+VERSIONS = st.integers(NO_VERSION, MAX_SEQUENCE)
+MARGINS = st.none() | st.tuples(VERSIONS, st.integers(0, 9), st.integers(0, 9))
+"""A transaction's version, and how many of its records are before and behind those of a batch."""
 
 
-def unit_around(
+def transaction_around(
     sequence: int, count: int, margins: tuple[int, int, int] | None
 ) -> Transaction | None:
-    """A unit that has these records."""
+    """A transaction that has these records."""
     if margins is None:
         return None
-    number, before, behind = margins
+    version, before, behind = margins
     end = min(sequence + count + behind, MAX_SEQUENCE + 1)
-    return Transaction(number, max(sequence - before, 0), end)
+    return Transaction(version, max(sequence - before, 0), end)
 
 
-RECORD_RUNS = st.builds(
+RECORD_BATCHES = st.builds(
     lambda topic, partition, sequence, values, margins: RecordBatchMessage(
         topic,
         partition,
         sequence,
         len(values),
         packed(values),
-        unit_around(sequence, len(values), margins),
+        transaction_around(sequence, len(values), margins),
     ),
     names(),
     names(),
@@ -87,7 +87,7 @@ RECORD_RUNS = st.builds(
     st.lists(VALUES, min_size=1, max_size=5),
     MARGINS,
 )
-DIRECT_RUNS = st.builds(
+DIRECT_BATCHES = st.builds(
     lambda requestor, batch: DirectRecordBatch(
         requestor,
         batch.topic,
@@ -98,7 +98,7 @@ DIRECT_RUNS = st.builds(
         batch.transaction,
     ),
     names(),
-    RECORD_RUNS,
+    RECORD_BATCHES,
 )
 HEADS_REPLIES = st.builds(
     lambda requestor, query, store, part, entries: HeadsReply(
@@ -137,8 +137,8 @@ MESSAGES: st.SearchStrategy[Message] = st.one_of(
     st.builds(StoreHello, names(0), names()),
     st.builds(HeadsQuery, names(), QUERIES, TOPICS),
     st.builds(TimesQuery, names(), QUERIES, names(), names(), SEQUENCES, ENDS),
-    RECORD_RUNS,
-    DIRECT_RUNS,
+    RECORD_BATCHES,
+    DIRECT_BATCHES,
     HEADS_REPLIES,
     TIMES_REPLIES,
     st.builds(StoreEndpoints, names(), names(), LOCATIONS),

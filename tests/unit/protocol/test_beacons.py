@@ -245,13 +245,13 @@ def test_our_own_beacon_shows_that_the_tower_lives() -> None:
     assert peers.expire(5.0) == [("A", "tcp://h:0")]
 
 
-def test_nobody_is_lost_while_no_tower_is_heard() -> None:
+def test_no_peer_is_lost_while_no_tower_is_heard() -> None:
     peers = peers_with("A", "B")
     assert peers.expire(1_000.0) == []
     assert len(peers) == 2
 
 
-def test_a_tower_that_returns_gives_everybody_time() -> None:
+def test_a_tower_that_returns_gives_all_peers_time() -> None:
     peers = peers_with("A", "B")
     returned = 1_000.0
     # It is our own beacon or that of any peer that comes first.
@@ -285,7 +285,7 @@ def test_peers_are_bounded() -> None:
         assert peers.hear(0.0, beacon(f"N{port}", port))
     assert not peers.hear(1.0, beacon("late", 70_000))
     assert len(peers) == MAX_PEERS
-    # Those known are heard all the same, and whoever expires makes room.
+    # Those known are heard all the same, and a peer that expires makes room.
     for second in range(2, 6):
         peers.hear(float(second), beacon("N0", 0))
     assert len(peers.expire(5.0)) == MAX_PEERS - 1

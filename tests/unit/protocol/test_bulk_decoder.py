@@ -1,4 +1,4 @@
-"""A burst gives what decoding each message by itself would give."""
+"""Decoding in bulk gives what decoding each message by itself would give."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ class Named(NamedTuple):
 DEFAULT = Named("", TopicPartition("t", "P"))
 
 
-def run_of(
+def batch_of(
     offset: int, values: list[bytes], of: Named = DEFAULT, transaction: Transaction | None = None
 ) -> RecordBatch:
     return RecordBatch(of.tp, offset, Values.of(values), transaction)
@@ -62,7 +62,7 @@ def header(sequence: int, of: Named = DEFAULT) -> bytes:
     return encode_batch_prefix(*of, packed=False) + sequence.to_bytes(8, "big")
 
 
-def run_header(
+def batch_header(
     sequence: int, count: int, of: Named = DEFAULT, transaction: tuple[int, ...] = (0, 0, 0)
 ) -> bytes:
     numbers = [number.to_bytes(8, "big", signed=number < 0) for number in transaction]
@@ -78,11 +78,11 @@ def stretch(sequences: list[int], of: Named, value: bytes) -> list[Frames]:
 def packed_stretch(
     sequence: int, parts: list[tuple[list[bytes], tuple[int, ...]]], of: Named, overlap: int
 ) -> list[Frames]:
-    """Runs that follow each other, or overlap, in one partition; of units or of none."""
+    """Batches that follow each other, or overlap, in one partition; of transactions or of none."""
     messages = []
     for values, transaction in parts:
         messages.append(
-            (run_header(sequence % 2**64, len(values), of, transaction), packed(values))
+            (batch_header(sequence % 2**64, len(values), of, transaction), packed(values))
         )
         sequence += max(len(values) - overlap, 0)
     return messages
@@ -109,7 +109,7 @@ def recount(messages: list[Frames], count: int) -> list[Frames]:
 
 
 # None, such as have all records there are, and such as do not have some or all of them.
-UNITS = st.sampled_from(
+TRANSACTIONS = st.sampled_from(
     [(0, 0, 0), (0, 0, 0), (5, 0, 2**63 - 1), (NO_VERSION, 0, 2**63 - 1), (5, 3, 6), (0, 1, 0)]
 )
 NAMED = st.builds(
@@ -127,7 +127,7 @@ PACKED = st.builds(
     packed_stretch,
     SEQUENCES,
     st.lists(
-        st.tuples(st.lists(st.binary(max_size=5), min_size=1, max_size=4), UNITS),
+        st.tuples(st.lists(st.binary(max_size=5), min_size=1, max_size=4), TRANSACTIONS),
         min_size=1,
         max_size=4,
     ),
@@ -160,7 +160,7 @@ def values_in(message: Message) -> list[bytes] | None:
 
 
 def one_by_one(messages: list[Frames]) -> tuple[dict[tuple[Named, bool], list[RecordBatch]], int]:
-    """The runs by their names and form, and how many messages were no records."""
+    """The batches by their names and form, and how many messages were no records."""
     batches: dict[tuple[Named, bool], list[RecordBatch]] = defaultdict(list)
     invalid_count = 0
     for frames in messages:
@@ -190,9 +190,9 @@ def one_by_one(messages: list[Frames]) -> tuple[dict[tuple[Named, bool], list[Re
             transaction,
         ):
             last = of_form.pop()
-            of_form.append(run_of(last.offset, [*last.values, *values], named, transaction))
+            of_form.append(batch_of(last.offset, [*last.values, *values], named, transaction))
         else:
-            of_form.append(run_of(message.sequence, values, named, transaction))
+            of_form.append(batch_of(message.sequence, values, named, transaction))
     return dict(batches), invalid_count
 
 
@@ -206,18 +206,18 @@ def grouped(taken: list[tuple[str, RecordBatch]]) -> dict[Named, list[RecordBatc
 def assert_equal(
     taken: dict[Named, list[RecordBatch]], expected: dict[tuple[Named, bool], list[RecordBatch]]
 ) -> None:
-    """The same runs in the same order; which of the two forms comes first does not matter."""
+    """The same batches in the same order; which of the two forms comes first does not matter."""
     assert taken.keys() == {named for named, _ in expected}
     for named, batches in taken.items():
-        single, packed_runs = expected.get((named, False), []), expected.get((named, True), [])
-        assert batches in (single + packed_runs, packed_runs + single)
+        single, packed_batches = expected.get((named, False), []), expected.get((named, True), [])
+        assert batches in (single + packed_batches, packed_batches + single)
 
 
-def receive(burst: BulkDecoder, first: bytes, second: bytes) -> None:
+def receive(decoder: BulkDecoder, first: bytes, second: bytes) -> None:
     """What the receive loop does: it looks for RECORDs itself."""
-    bucket = burst.buckets.get(first[:-8])
+    bucket = decoder.buckets.get(first[:-8])
     if bucket is None:
-        burst.add(first, second)
+        decoder.add(first, second)
     else:
         bucket.sequences.append(first[-8:])
         bucket.values.append(second)
@@ -227,16 +227,16 @@ def receive(burst: BulkDecoder, first: bytes, second: bytes) -> None:
 @given(st.lists(MIXES, min_size=1, max_size=3), st.sampled_from([BulkDecoder.add, receive]))
 def test_burst_equals_decoding_one_by_one(mixes: list[list[Frames]], take_in: object) -> None:
     assert callable(take_in)
-    burst = BulkDecoder()
+    decoder = BulkDecoder()
     invalid_count = 0
     for messages in mixes:
         for first, second in messages:
-            take_in(burst, first, second)
+            take_in(decoder, first, second)
         expected, invalid_here = one_by_one(messages)
         invalid_count += invalid_here
-        assert_equal(grouped(burst.take()), expected)
-        assert burst.invalid_count == invalid_count
-        assert burst.take() == []
+        assert_equal(grouped(decoder.take()), expected)
+        assert decoder.invalid_count == invalid_count
+        assert decoder.take() == []
 
 
 @given(names(0), names(), names(), st.integers(0, MAX_SEQUENCE), st.binary(max_size=9))
@@ -251,7 +251,7 @@ def test_prefix_and_sequence_are_the_encoded_header(
         batch = DirectRecordBatch(requestor, topic, partition, sequence, 1, packed([value]))
     named = Named(requestor, TopicPartition(topic, partition))
     assert [header(sequence, named), value] == encode(message)
-    assert [run_header(sequence, 1, named), packed([value])] == encode(batch)
+    assert [batch_header(sequence, 1, named), packed([value])] == encode(batch)
 
 
 @pytest.mark.parametrize(
@@ -268,31 +268,31 @@ def test_prefix_and_sequence_are_the_encoded_header(
         ([4, 2**63, 5], [(4, 2)], 1),
     ],
 )
-@pytest.mark.parametrize("as_runs", [False, True])
-def test_runs(
-    sequences: list[int], expected: list[tuple[int, int]], invalid_count: int, as_runs: bool
+@pytest.mark.parametrize("as_batches", [False, True])
+def test_consecutive_records_are_one_batch(
+    sequences: list[int], expected: list[tuple[int, int]], invalid_count: int, as_batches: bool
 ) -> None:
-    burst = BulkDecoder()
+    decoder = BulkDecoder()
     for i, sequence in enumerate(sequences):
-        if as_runs:
-            burst.add(run_header(sequence, 1), packed([bytes([i])]))
+        if as_batches:
+            decoder.add(batch_header(sequence, 1), packed([bytes([i])]))
         else:
-            burst.add(header(sequence), bytes([i]))
-    batches = [batch for _, batch in burst.take()]
+            decoder.add(header(sequence), bytes([i]))
+    batches = [batch for _, batch in decoder.take()]
     assert [(batch.offset, len(batch.values)) for batch in batches] == expected
-    assert burst.invalid_count == invalid_count
+    assert decoder.invalid_count == invalid_count
 
 
-def test_runs_that_follow_each_other_become_one() -> None:
-    burst = BulkDecoder()
-    burst.add(run_header(3, 2), packed([b"a", b""]))
-    burst.add(run_header(5, 1), packed([b"ccc"]))
-    burst.add(run_header(9, 2), packed([b"d", b"e"]))
-    assert burst.take() == [
-        ("", run_of(3, [b"a", b"", b"ccc"])),
-        ("", run_of(9, [b"d", b"e"])),
+def test_batches_that_follow_each_other_become_one() -> None:
+    decoder = BulkDecoder()
+    decoder.add(batch_header(3, 2), packed([b"a", b""]))
+    decoder.add(batch_header(5, 1), packed([b"ccc"]))
+    decoder.add(batch_header(9, 2), packed([b"d", b"e"]))
+    assert decoder.take() == [
+        ("", batch_of(3, [b"a", b"", b"ccc"])),
+        ("", batch_of(9, [b"d", b"e"])),
     ]
-    assert burst.invalid_count == 0
+    assert decoder.invalid_count == 0
 
 
 @pytest.mark.parametrize(
@@ -311,50 +311,51 @@ def test_runs_that_follow_each_other_become_one() -> None:
         (2**64 - 1, 2, bytes(8)),
     ],
 )
-def test_runs_that_cannot_be_are_dropped_and_counted(
+def test_batches_that_cannot_be_are_dropped_and_counted(
     sequence: int, count: int, value: bytes
 ) -> None:
-    burst = BulkDecoder()
-    burst.add(run_header(3, 2), packed([b"a", b"b"]))
-    burst.add(run_header(sequence, count), value)
-    burst.add(run_header(5, 1), packed([b"c"]))
-    assert burst.take() == [("", run_of(3, [b"a", b"b", b"c"]))]
-    assert burst.invalid_count == 1
+    decoder = BulkDecoder()
+    decoder.add(batch_header(3, 2), packed([b"a", b"b"]))
+    decoder.add(batch_header(sequence, count), value)
+    decoder.add(batch_header(5, 1), packed([b"c"]))
+    assert decoder.take() == [("", batch_of(3, [b"a", b"b", b"c"]))]
+    assert decoder.invalid_count == 1
 
 
 @pytest.mark.parametrize("lacks_bytes", [8, 16, 24, 28])
-def test_a_run_without_all_of_its_fields_is_dropped_and_counted(lacks_bytes: int) -> None:
-    burst = BulkDecoder()
-    receive(burst, run_header(3, 1), packed([b"a"]))
+def test_a_batch_without_all_of_its_fields_is_dropped_and_counted(lacks_bytes: int) -> None:
+    decoder = BulkDecoder()
+    receive(decoder, batch_header(3, 1), packed([b"a"]))
     # The receive loop takes it for a record of the partition that it knows, if 8 are left.
-    receive(burst, run_header(4, 1)[:-lacks_bytes], packed([b"b"]))
-    receive(burst, run_header(4, 1) + b"\0", packed([b"b"]))
-    assert burst.take() == [("", run_of(3, [b"a"]))]
-    assert burst.invalid_count == 2
+    receive(decoder, batch_header(4, 1)[:-lacks_bytes], packed([b"b"]))
+    receive(decoder, batch_header(4, 1) + b"\0", packed([b"b"]))
+    assert decoder.take() == [("", batch_of(3, [b"a"]))]
+    assert decoder.invalid_count == 2
 
 
-def test_runs_of_units_are_joined_within_them() -> None:
-    burst = BulkDecoder()
+def test_batches_of_transactions_are_joined_within_them() -> None:
+    decoder = BulkDecoder()
     first, second = Transaction(4, 3, 6), Transaction(5, 6, 8)
-    burst.add(run_header(3, 2, transaction=first), packed([b"a", b"b"]))
-    burst.add(run_header(5, 1, transaction=first), packed([b"c"]))
-    burst.add(run_header(6, 1, transaction=second), packed([b"d"]))
-    burst.add(run_header(7, 1), packed([b"e"]))
-    burst.add(run_header(8, 1, transaction=second), packed([b"x"]))  # it is not of this unit
-    assert burst.take() == [
-        ("", run_of(3, [b"a", b"b", b"c"], transaction=first)),
-        ("", run_of(6, [b"d"], transaction=second)),
-        ("", run_of(7, [b"e"])),
+    decoder.add(batch_header(3, 2, transaction=first), packed([b"a", b"b"]))
+    decoder.add(batch_header(5, 1, transaction=first), packed([b"c"]))
+    decoder.add(batch_header(6, 1, transaction=second), packed([b"d"]))
+    decoder.add(batch_header(7, 1), packed([b"e"]))
+    # The transaction does not contain this record.
+    decoder.add(batch_header(8, 1, transaction=second), packed([b"x"]))
+    assert decoder.take() == [
+        ("", batch_of(3, [b"a", b"b", b"c"], transaction=first)),
+        ("", batch_of(6, [b"d"], transaction=second)),
+        ("", batch_of(7, [b"e"])),
     ]
-    assert burst.invalid_count == 1
+    assert decoder.invalid_count == 1
 
 
 def test_recorded_records() -> None:
     records = [v for v in RECORDED_VECTORS if isinstance(v.message, (RecordMessage, DirectRecord))]
-    burst = BulkDecoder()
+    decoder = BulkDecoder()
     for vector in records:
-        burst.add(*vector.frames)
-    taken = burst.take()
+        decoder.add(*vector.frames)
+    taken = decoder.take()
     assert [requestor for requestor, _ in taken] == [
         "",
         "3B6B7CF3E064452E83D012EC823A4DD9",
@@ -366,53 +367,53 @@ def test_recorded_records() -> None:
 
 
 def test_receive_loop_may_append_to_known_buckets() -> None:
-    burst = BulkDecoder()
-    burst.add(header(0), b"a")
-    bucket = burst.buckets[header(0)[:-8]]
+    decoder = BulkDecoder()
+    decoder.add(header(0), b"a")
+    bucket = decoder.buckets[header(0)[:-8]]
     bucket.sequences.append(header(1)[-8:])
     bucket.values.append(b"b")
-    assert burst.take() == [("", run_of(0, [b"a", b"b"]))]
+    assert decoder.take() == [("", batch_of(0, [b"a", b"b"]))]
     # The same bucket serves the next burst, and what was taken stays as it was.
-    assert burst.buckets[header(0)[:-8]] is bucket
+    assert decoder.buckets[header(0)[:-8]] is bucket
     assert bucket.values == []
 
 
-@pytest.mark.parametrize("as_runs", [False, True])
-def test_taken_values_are_not_touched_by_the_next_burst(as_runs: bool) -> None:
-    burst = BulkDecoder()
+@pytest.mark.parametrize("as_batches", [False, True])
+def test_taken_values_are_not_touched_by_the_next_burst(as_batches: bool) -> None:
+    decoder = BulkDecoder()
     taken = []
     for offset, value in enumerate([b"a", b"b"]):
-        if as_runs:
-            burst.add(run_header(offset, 1), packed([value]))
+        if as_batches:
+            decoder.add(batch_header(offset, 1), packed([value]))
         else:
-            burst.add(header(offset), value)
-        taken.extend(burst.take())
-    assert taken == [("", run_of(0, [b"a"])), ("", run_of(1, [b"b"]))]
+            decoder.add(header(offset), value)
+        taken.extend(decoder.take())
+    assert taken == [("", batch_of(0, [b"a"])), ("", batch_of(1, [b"b"]))]
 
 
 def test_remembered_prefixes_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(bulk_decoder, "MAX_KNOWN_PREFIXES", 100)
-    burst = BulkDecoder()
-    buckets = burst.buckets
+    decoder = BulkDecoder()
+    buckets = decoder.buckets
     for start in range(0, 1_000, 30):
-        for i, as_run in product(range(start, start + 30), (False, True)):
+        for i, as_batch in product(range(start, start + 30), (False, True)):
             named = Named("", TopicPartition("t", f"P{i}"))
-            if as_run:
-                burst.add(run_header(i, 1, named), packed([b"v"]))
+            if as_batch:
+                decoder.add(batch_header(i, 1, named), packed([b"v"]))
             else:
-                burst.add(header(i, named), b"v")
-        assert len(burst.take()) == 60
+                decoder.add(header(i, named), b"v")
+        assert len(decoder.take()) == 60
         assert len(buckets) <= 100
     # The receive loop holds on to the dictionary.
-    assert burst.buckets is buckets
+    assert decoder.buckets is buckets
 
 
 def test_invalid_messages_are_not_remembered() -> None:
-    burst = BulkDecoder()
+    decoder = BulkDecoder()
     for i in range(1_000):
-        burst.add(b"M%d" % i + bytes(8), b"v")
-        burst.add(b"R%d" % i + bytes(36), packed([b"v"]))
-        burst.add(b"H%d" % i, b"\xaa\xa5H\x01\x01P\x01t" + bytes(8))
-    assert burst.buckets == {}
-    assert burst.invalid_count == 3_000
-    assert burst.take() == []
+        decoder.add(b"M%d" % i + bytes(8), b"v")
+        decoder.add(b"R%d" % i + bytes(36), packed([b"v"]))
+        decoder.add(b"H%d" % i, b"\xaa\xa5H\x01\x01P\x01t" + bytes(8))
+    assert decoder.buckets == {}
+    assert decoder.invalid_count == 3_000
+    assert decoder.take() == []

@@ -91,13 +91,13 @@ def test_counts_are_clamped(layout: str) -> None:
         assert decode(frames) == m.Fetch("P", "C", "t", 7, MAX_FETCH_COUNT)
 
 
-RUNS: list[m.RecordBatchMessage | m.DirectRecordBatch] = [
+BATCHES: list[m.RecordBatchMessage | m.DirectRecordBatch] = [
     m.RecordBatchMessage("t", "P", 7, 1, bytes(4)),
     m.DirectRecordBatch("C", "t", "P", 7, 1, bytes(4)),
 ]
 
 
-@pytest.mark.parametrize("batch", RUNS, ids=lambda batch: type(batch).__name__)
+@pytest.mark.parametrize("batch", BATCHES, ids=lambda batch: type(batch).__name__)
 @pytest.mark.parametrize("layout", LAYOUTS)
 @pytest.mark.parametrize(
     ("sequence", "count", "value", "why"),
@@ -118,17 +118,17 @@ RUNS: list[m.RecordBatchMessage | m.DirectRecordBatch] = [
         (2**64 - 1, 2, bytes(8), "a sequence must lie in"),
     ],
 )
-def test_runs_that_cannot_be(
+def test_batches_that_cannot_be(
     batch: m.Message, layout: str, sequence: int, count: int, value: bytes, why: str
 ) -> None:
     frames = encode(batch, layout)
-    tail = sequence.to_bytes(8, "big") + count.to_bytes(4, "big")
-    frames[-2:] = [frames[-2][:-36] + tail + bytes(24), value]
+    numbers = sequence.to_bytes(8, "big") + count.to_bytes(4, "big")
+    frames[-2:] = [frames[-2][:-36] + numbers + bytes(24), value]
     with quickly_and_without_memory(), pytest.raises(ProtocolError, match=why):
         decode(frames)
 
 
-@pytest.mark.parametrize("batch", RUNS, ids=lambda batch: type(batch).__name__)
+@pytest.mark.parametrize("batch", BATCHES, ids=lambda batch: type(batch).__name__)
 @pytest.mark.parametrize("layout", LAYOUTS)
 @pytest.mark.parametrize(
     ("transaction", "why"),
@@ -145,7 +145,7 @@ def test_runs_that_cannot_be(
         ((2**64 - 2, 0, 8), "a version must lie in"),
     ],
 )
-def test_units_that_cannot_be(
+def test_transactions_that_cannot_be(
     batch: m.RecordBatchMessage | m.DirectRecordBatch,
     layout: str,
     transaction: tuple[int, int, int],
@@ -160,7 +160,7 @@ def test_units_that_cannot_be(
     assert decode(frames) == replace(batch, transaction=Transaction(NO_VERSION, 7, 8))
 
 
-def test_largest_runs_are_not_refused() -> None:
+def test_largest_batches_are_not_refused() -> None:
     value = b"\1\0\0\0" * MAX_BATCH_COUNT + bytes(MAX_BATCH_COUNT)
     last = MAX_SEQUENCE - MAX_BATCH_COUNT + 1
     batch = m.DirectRecordBatch("C", "t", "P", last, MAX_BATCH_COUNT, value)

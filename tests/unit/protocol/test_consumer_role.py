@@ -32,9 +32,9 @@ from tests.unit.protocol.model import (
     TP,
     Network,
     answer,
+    batch_of,
     fetches_in,
     offsets_of,
-    run_of,
 )
 
 ME = "21962C91115348329557DE71C90C3718"
@@ -50,12 +50,12 @@ def consumer(start: Any = "earliest", *topics: str) -> ConsumerRole:
 
 def record(role: ConsumerRole, start: int, end: int, now: float = 0.0) -> list[Outgoing]:
     """RECORDs ``[start, end)`` arrive."""
-    return role.on_batch(now, "", run_of(start, end))
+    return role.on_batch(now, "", batch_of(start, end))
 
 
 def direct(role: ConsumerRole, start: int, end: int, now: float = 0.0) -> list[Outgoing]:
     """DIRECT-RECORDs ``[start, end)`` arrive."""
-    return role.on_batch(now, ME, run_of(start, end))
+    return role.on_batch(now, ME, batch_of(start, end))
 
 
 def head(role: ConsumerRole, end: int, now: float = 0.0) -> list[Outgoing]:
@@ -112,19 +112,19 @@ def test_earliest_triggered_by_a_record() -> None:
     assert record(role, 1, 2) == [fetch(0, 1)]
     assert role.delivered == []
     assert record(role, 0, 1) == []
-    assert role.delivered == [run_of(0, 1), run_of(1, 2)]
+    assert role.delivered == [batch_of(0, 1), batch_of(1, 2)]
 
 
 def test_earliest_begins_with_the_first_record() -> None:
     role = consumer("earliest")
     assert record(role, 0, 3) == []
-    assert role.delivered == [run_of(0, 3)]
+    assert role.delivered == [batch_of(0, 3)]
 
 
 def test_latest_begins_with_the_first_record_that_comes() -> None:
     role = consumer("latest")
     assert record(role, 2, 3) == []
-    assert role.delivered == [run_of(2, 3)]
+    assert role.delivered == [batch_of(2, 3)]
     assert record(role, 1, 2) == []
     assert record(role, 4, 5) == [fetch(3, 4)]
     assert direct(role, 3, 4) == []
@@ -173,7 +173,7 @@ def follow(role: ConsumerRole, network: Network, total: int, *, rate: int) -> li
         sent: list[Outgoing] = []
         if published < total:
             end = min(published + rate, total)
-            network.send(now, ("", run_of(published, end)))
+            network.send(now, ("", batch_of(published, end)))
             published = end
         if tenth % 10 == 0:
             network.send(now, Head(TOPIC, PARTITION, published - 1))
@@ -239,11 +239,11 @@ def test_replays_a_long_partition_whose_producer_is_gone(extra: int) -> None:
 
 def test_several_partitions_and_topics_do_not_mix() -> None:
     role = consumer("earliest", "a", "b")
-    batches = [run_of(0, 3, t, p) for t in ("a", "b") for p in ("P1", "P2")]
+    batches = [batch_of(0, 3, t, p) for t in ("a", "b") for p in ("P1", "P2")]
     for batch in batches:
         role.on_batch(0.0, "", batch.between(1, batch.end))
     for batch in batches:
-        role.on_batch(0.0, "", run_of(0, 1, batch.topic, batch.partition))
+        role.on_batch(0.0, "", batch_of(0, 1, batch.topic, batch.partition))
     for topic in ("a", "b"):
         for partition in ("P1", "P2"):
             mine = [r for r in role.delivered if (r.topic, r.partition) == (topic, partition)]
@@ -254,16 +254,16 @@ def test_topics_match_exactly() -> None:
     role = consumer("earliest", "a")
     # A SUB socket that subscribed to "a" is sent all of these.
     for topic in ("ab", "a/b", "a ", "A"):
-        assert role.on_batch(0.0, "", run_of(5, 9, topic)) == []
+        assert role.on_batch(0.0, "", batch_of(5, 9, topic)) == []
         assert role.on_message(0.0, Head(topic, PARTITION, 9), "") == []
-        assert role.on_batch(0.0, ME, run_of(5, 9, topic)) == []
+        assert role.on_batch(0.0, ME, batch_of(5, 9, topic)) == []
     assert role.delivered == []
     assert role.positions() == {}
 
 
-def test_records_sent_to_somebody_else_are_not_taken() -> None:
+def test_records_sent_to_another_node_are_not_taken() -> None:
     role = consumer("earliest")
-    assert role.on_batch(0.0, ME + "0", run_of(0, 9)) == []
+    assert role.on_batch(0.0, ME + "0", batch_of(0, 9)) == []
     assert role.delivered == []
     assert role.positions() == {}
 
@@ -272,7 +272,7 @@ def test_records_sent_to_somebody_else_are_not_taken() -> None:
 
 
 def test_heads_are_asked_for_now_and_then() -> None:
-    # The last records may be dropped on their way, and all heads after them, and nobody says so.
+    # The last records may be dropped on their way, and all heads after them: no message says so.
     role = ConsumerRole(ME, "earliest")
     assert role.on_tick(0.0) == []
     for topic in ("a", "b"):
@@ -330,9 +330,9 @@ def test_subscriptions() -> None:
     ]
 
 
-def test_runs_that_are_delivered_do_not_touch_each_other_twice() -> None:
+def test_batches_that_are_delivered_do_not_touch_each_other_twice() -> None:
     role = consumer("earliest")
     record(role, 0, 10)
     record(role, 5, 15)
     record(role, 0, 15)
-    assert role.delivered == [run_of(0, 10), run_of(10, 15)]
+    assert role.delivered == [batch_of(0, 10), batch_of(10, 15)]

@@ -16,9 +16,9 @@ from tests.unit.protocol.model import (
     TOPIC,
     TP,
     answer,
+    batch_of,
     fetches_in,
     offsets_of,
-    run_of,
 )
 
 ME = "21962C91115348329557DE71C90C3718"
@@ -33,12 +33,12 @@ def consumer(start: Any = "earliest", *topics: str) -> ConsumerRole:
 
 def record(role: ConsumerRole, start: int, end: int, now: float = 0.0) -> list[Outgoing]:
     """RECORDs ``[start, end)`` arrive."""
-    return role.on_batch(now, "", run_of(start, end))
+    return role.on_batch(now, "", batch_of(start, end))
 
 
 def direct(role: ConsumerRole, start: int, end: int, now: float = 0.0) -> list[Outgoing]:
     """DIRECT-RECORDs ``[start, end)`` arrive."""
-    return role.on_batch(now, ME, run_of(start, end))
+    return role.on_batch(now, ME, batch_of(start, end))
 
 
 def head(role: ConsumerRole, end: int, now: float = 0.0) -> list[Outgoing]:
@@ -61,7 +61,7 @@ def test_without_room_nothing_is_delivered_or_asked_for() -> None:
     assert role.on_tick(5.0) == []
     # Otherwise the node would go round and round.
     assert role.deadline(5.0) is None
-    assert role.delivered == [run_of(0, 10)]
+    assert role.delivered == [batch_of(0, 10)]
     assert role.scheduler.budget.records == 0
     role.room = True
     assert role.on_tick(5.0) == [fetch(10, 30)]
@@ -164,7 +164,7 @@ def test_a_head_that_is_a_lie_costs_little() -> None:
     assert len(role.positions()) == len(role.scheduler) == 1
 
 
-def test_records_that_nobody_has_cost_little() -> None:
+def test_records_that_no_node_has_cost_little() -> None:
     role = consumer("earliest")
     # The first ones are lost for ever, and new ones come and come.
     asked = 0
@@ -187,6 +187,6 @@ def test_partitions_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     role = consumer("earliest")
     for i in range(30):
         role.on_message(0.0, Head(TOPIC, f"P{i}", 5), "")
-        role.on_batch(0.0, "", run_of(0, 1, partition=f"P{i}"))
+        role.on_batch(0.0, "", batch_of(0, 1, partition=f"P{i}"))
     assert len(role.positions()) == 10
     assert len(role.delivered) == 10

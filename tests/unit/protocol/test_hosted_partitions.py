@@ -7,8 +7,8 @@ from dafka_core.protocol.hosted_partitions import ANNOUNCED_S, HEAD_INTERVAL_S
 from dafka_core.protocol.messages import Ack, Head, StoreEndpoints, TimesReply
 from dafka_core.protocol.role import Outgoing
 from dafka_core.protocol.store_directory import MAX_STORES
-from tests.unit.protocol.model import PARTITION, TOPIC, TP, run_of, runs_in
-from tests.unit.protocol.test_store_role import ME, OTHER, Disk, ack, head, store
+from tests.unit.protocol.model import PARTITION, TOPIC, TP, batch_of, batches_in
+from tests.unit.protocol.test_storing import ME, OTHER, Disk, ack, head, store
 
 HEAD = [Head(TOPIC, PARTITION, 9)]
 
@@ -20,13 +20,13 @@ def heads_in(messages: list[Outgoing]) -> list[Outgoing]:
 def test_a_put_is_published_when_it_is_on_disk() -> None:
     disk = Disk()
     role = store(disk)
-    assert role.host(0.0, run_of(0, 10))
+    assert role.host(0.0, batch_of(0, 10))
     assert role.on_tick(0.0) == []
     assert role.pending_bytes == 10 * 9
     (batch,) = role.pending
     acked, record, announced = disk.store(role)
     assert isinstance(acked, Ack)
-    assert [message.batch for message in runs_in([record])] == [batch]
+    assert [message.batch for message in batches_in([record])] == [batch]
     assert [announced] == HEAD
     assert disk.offsets() == list(range(10))
 
@@ -35,28 +35,28 @@ def test_a_put_must_begin_where_the_partition_ends() -> None:
     disk = Disk()
     role = store(disk)
     assert role.next_offset(TP) == 0
-    assert not role.host(0.0, run_of(1, 10))  # a gap
-    assert role.host(0.0, run_of(0, 10))
+    assert not role.host(0.0, batch_of(1, 10))  # a gap
+    assert role.host(0.0, batch_of(0, 10))
     assert role.next_offset(TP) == 10  # also while it is not on disk
-    for overlapping in (run_of(0, 10), run_of(5, 15), run_of(0, 1)):
+    for overlapping in (batch_of(0, 10), batch_of(5, 15), batch_of(0, 1)):
         assert not role.host(0.0, overlapping)
-    assert role.host(0.0, run_of(10, 20))
+    assert role.host(0.0, batch_of(10, 20))
     disk.store(role)
-    assert not role.host(0.0, run_of(21, 22))
+    assert not role.host(0.0, batch_of(21, 22))
     assert disk.offsets() == list(range(20))
 
 
 def test_a_put_goes_on_after_what_an_earlier_life_has_stored() -> None:
     role = store(Disk(**{TOPIC: 100}))
-    assert not role.host(0.0, run_of(0, 10))
+    assert not role.host(0.0, batch_of(0, 10))
     assert role.next_offset(TP) == 100
-    assert role.host(0.0, run_of(100, 110))
+    assert role.host(0.0, batch_of(100, 110))
 
 
 def test_records_of_producers_are_not_published() -> None:
     disk = Disk()
     role = store(disk)
-    role.on_batch(0.0, "", run_of(0, 10))
+    role.on_batch(0.0, "", batch_of(0, 10))
     assert disk.store(role) == [ack(10)]
     assert heads_in(role.on_tick(10.0)) == []
 
@@ -64,7 +64,7 @@ def test_records_of_producers_are_not_published() -> None:
 def test_the_head_is_repeated_for_a_while() -> None:
     disk = Disk()
     role = store(disk)
-    role.host(0.0, run_of(0, 10))
+    role.host(0.0, batch_of(0, 10))
     assert role.on_tick(0.0) == []  # nothing is on disk yet
     disk.store(role)
     now, announced = 0.0, 0
@@ -81,11 +81,11 @@ def test_the_head_is_repeated_for_a_while() -> None:
 def test_a_partition_that_comes_from_elsewhere_is_not_hosted_any_more() -> None:
     disk = Disk()
     role = store(disk)
-    role.host(0.0, run_of(0, 10))
+    role.host(0.0, batch_of(0, 10))
     disk.store(role)
-    role.on_batch(0.0, "", run_of(5, 10))  # nothing new: another store's copy
+    role.on_batch(0.0, "", batch_of(5, 10))  # nothing new: another store's copy
     assert heads_in(role.on_tick(1.0)) == HEAD
-    role.on_batch(2.0, "", run_of(10, 20))
+    role.on_batch(2.0, "", batch_of(10, 20))
     assert disk.store(role) == [ack(20)]
     assert heads_in(role.on_tick(3.0)) == []
 
@@ -93,8 +93,8 @@ def test_a_partition_that_comes_from_elsewhere_is_not_hosted_any_more() -> None:
 def test_records_that_came_ahead_follow_a_put() -> None:
     disk = Disk()
     role = store(disk)
-    role.on_batch(0.0, "", run_of(10, 20))
-    assert role.host(0.0, run_of(0, 10))
+    role.on_batch(0.0, "", batch_of(10, 20))
+    assert role.host(0.0, batch_of(0, 10))
     disk.store(role)
     assert disk.offsets() == list(range(20))
     assert role.next_offset(TP) == 20
@@ -103,14 +103,14 @@ def test_records_that_came_ahead_follow_a_put() -> None:
 def test_a_head_above_the_end_does_not_hold_a_put_up() -> None:
     role = store(Disk())
     head(role, 50)  # forged, or of an earlier life whose records are lost
-    assert role.host(0.0, run_of(0, 10))
+    assert role.host(0.0, batch_of(0, 10))
 
 
 def test_hosted_partitions_are_bounded() -> None:
     disk = Disk()
     role = store(disk)
     for index in range(hosted_partitions.MAX_HOSTED + 10):
-        role.host(0.0, run_of(0, 1, partition=f"P{index}"))
+        role.host(0.0, batch_of(0, 1, partition=f"P{index}"))
     disk.store(role)
     heads = heads_in(role.on_tick(2.0))
     assert len(heads) == hosted_partitions.MAX_HOSTED

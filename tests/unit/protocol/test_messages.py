@@ -48,8 +48,8 @@ DIRECT_HEAD = DirectHead("C", "t", "P", 1)
 GET_HEADS = GetHeads("t", "C")
 CONSUMER_HELLO = ConsumerHello("S", "C", ("t",))
 STORE_HELLO = StoreHello("C", "S")
-RECORD_RUN = RecordBatchMessage("t", "P", 1, 1, b"\1\0\0\0v")
-DIRECT_RUN = DirectRecordBatch("C", "t", "P", 1, 1, b"\1\0\0\0v")
+RECORD_BATCH = RecordBatchMessage("t", "P", 1, 1, b"\1\0\0\0v")
+DIRECT_BATCH = DirectRecordBatch("C", "t", "P", 1, 1, b"\1\0\0\0v")
 HEADS_QUERY = HeadsQuery("C", 1, ("t",))
 TIMES_QUERY = TimesQuery("C", 1, "t", "P", 1, 2)
 HEADS_REPLY = HeadsReply("C", 1, "S", 0, 1, (PartitionInfo("t", "P", 1, 2),))
@@ -74,11 +74,11 @@ NAMES = [
     (GET_HEADS, "requestor"),
     (CONSUMER_HELLO, "consumer"),
     (STORE_HELLO, "store"),
-    (RECORD_RUN, "topic"),
-    (RECORD_RUN, "partition"),
-    (DIRECT_RUN, "requestor"),
-    (DIRECT_RUN, "topic"),
-    (DIRECT_RUN, "partition"),
+    (RECORD_BATCH, "topic"),
+    (RECORD_BATCH, "partition"),
+    (DIRECT_BATCH, "requestor"),
+    (DIRECT_BATCH, "topic"),
+    (DIRECT_BATCH, "partition"),
     (HEADS_QUERY, "requestor"),
     (TIMES_QUERY, "requestor"),
     (TIMES_QUERY, "topic"),
@@ -102,8 +102,8 @@ SEQUENCES = [
     (HEAD, "sequence"),
     (DIRECT_HEAD, "sequence"),
     (TIMES_QUERY, "sequence"),
-    (RECORD_RUN, "sequence"),
-    (DIRECT_RUN, "sequence"),
+    (RECORD_BATCH, "sequence"),
+    (DIRECT_BATCH, "sequence"),
 ]
 UNSIGNED = [
     (HEADS_QUERY, "query", 64),
@@ -234,8 +234,8 @@ def test_endpoints_are_checked(locations: tuple[str, ...]) -> None:
         StoreEndpoints("C1", "S1", locations)
 
 
-@pytest.mark.parametrize("batch", [RECORD_RUN, DIRECT_RUN])
-def test_runs_are_checked(batch: RecordBatchMessage | DirectRecordBatch) -> None:
+@pytest.mark.parametrize("batch", [RECORD_BATCH, DIRECT_BATCH])
+def test_batches_are_checked(batch: RecordBatchMessage | DirectRecordBatch) -> None:
     for count, value in ((0, b""), (-1, b""), (2, b"\1\0\0\0v"), (1, b""), (1, b"\1\0\0\0")):
         with pytest.raises(ProtocolError):
             replace(batch, count=count, value=value)
@@ -243,8 +243,8 @@ def test_runs_are_checked(batch: RecordBatchMessage | DirectRecordBatch) -> None
         replace(batch, sequence=MAX_SEQUENCE, count=2, value=bytes(8))
 
 
-@pytest.mark.parametrize("batch", [RECORD_RUN, DIRECT_RUN])
-def test_units_of_runs_are_checked(batch: RecordBatchMessage | DirectRecordBatch) -> None:
+@pytest.mark.parametrize("batch", [RECORD_BATCH, DIRECT_BATCH])
+def test_transactions_of_batches_are_checked(batch: RecordBatchMessage | DirectRecordBatch) -> None:
     for right in (
         Transaction(NO_VERSION, 1, 2),
         Transaction(0, 0, 9),

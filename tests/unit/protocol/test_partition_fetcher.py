@@ -26,7 +26,7 @@ from dafka_core.protocol.partition_fetcher import (
 from dafka_core.protocol.partition_states import TURN
 from dafka_core.records import RecordBatch, TopicPartition
 from dafka_core.values import Values
-from tests.unit.protocol.model import PARTITION, TOPIC, TP, offsets_of, run_of
+from tests.unit.protocol.model import PARTITION, TOPIC, TP, batch_of, offsets_of
 
 
 def fetcher_at(offset: int = 0, budget: ReorderBudget | None = None) -> PartitionFetcher:
@@ -55,13 +55,13 @@ def test_pieces_in_any_order_come_out_once_and_in_order(
         fetcher = fetcher_at(start, budget)
         delivered: list[RecordBatch] = []
         for piece in pieces:
-            delivered.extend(fetcher.take(0.0, run_of(*piece)))
+            delivered.extend(fetcher.take(0.0, batch_of(*piece)))
             assert offsets_of(delivered) == list(range(start, fetcher.next_offset))
             assert 0 <= budget.records <= room
             assert budget.size_bytes == 8 * budget.records
         assert fetcher.head == max([start, *(end for _, end in pieces)])
         # The gap is filled: whatever was kept behind it is given out, and its room given back.
-        delivered.extend(fetcher.take(0.0, run_of(fetcher.next_offset, 100)))
+        delivered.extend(fetcher.take(0.0, batch_of(fetcher.next_offset, 100)))
         assert offsets_of(delivered) == list(range(start, 100))
         assert budget.records == budget.size_bytes == 0
 
@@ -72,7 +72,7 @@ def test_with_room_every_record_behind_a_gap_is_kept(pieces: list[tuple[int, int
     fetcher = fetcher_at()
     there: set[int] = set()
     for start, end in pieces:
-        fetcher.take(0.0, run_of(start, end))
+        fetcher.take(0.0, batch_of(start, end))
         there.update(range(start, end))
     expected = 0
     while expected in there:
@@ -88,14 +88,14 @@ def test_asks_for_what_is_known_to_be_missing_and_nothing_else() -> None:
     assert asked(fetcher, 0.0) == (5, 9)
     assert asked(fetcher, 0.0) is None
     assert fetcher.deadline() == RETRY_FIRST_S
-    fetcher.take(0.1, run_of(5, 9))
+    fetcher.take(0.1, batch_of(5, 9))
     assert asked(fetcher, 99.0) is None
     assert fetcher.deadline() is None
 
 
 def test_asks_only_up_to_what_it_keeps_behind_a_gap() -> None:
     fetcher = fetcher_at()
-    fetcher.take(0.0, run_of(7, 9))
+    fetcher.take(0.0, batch_of(7, 9))
     assert asked(fetcher, 0.0) == (0, 7)
 
 
@@ -113,7 +113,7 @@ def test_asks_again_ever_more_seldom_until_something_comes() -> None:
     gaps = [round(later - earlier, 1) for earlier, later in pairwise(times)]
     assert gaps[:4] == [1.0, 2.0, 4.0, 8.0]
     assert set(gaps[4:]) == {RETRY_MAX_S}
-    fetcher.take(100.0, run_of(0, 5))
+    fetcher.take(100.0, batch_of(0, 5))
     assert asked(fetcher, 100.0 + RETRY_FIRST_S - 0.1) is None
     assert asked(fetcher, 100.0 + RETRY_FIRST_S) == (5, 10)
 
@@ -132,9 +132,9 @@ def test_blocks_grow_and_the_next_one_is_asked_for_before_the_last_has_come() ->
         start, end = under_way[0]
         middle = (start + end) // 2
         if fetcher.next_offset < middle:
-            fetcher.take(0.0, run_of(start, middle))
+            fetcher.take(0.0, batch_of(start, middle))
         else:
-            fetcher.take(0.0, run_of(middle, end))
+            fetcher.take(0.0, batch_of(middle, end))
             under_way.pop(0)
             # While there is more, the next block is under way when one has come.
             assert under_way or fetcher.next_offset == 1_000_000 or fetcher.next_offset <= 60_000
@@ -158,31 +158,31 @@ def test_records_that_were_lost_for_want_of_room_are_asked_for_at_once() -> None
     fetcher = fetcher_at()
     fetcher.raise_head(100)
     assert asked(fetcher, 0.0) == (0, 100)
-    fetcher.take(0.1, run_of(0, 30))
-    fetcher.lose(run_of(30, 60))
-    fetcher.lose(run_of(60, 120))
+    fetcher.take(0.1, batch_of(0, 30))
+    fetcher.lose(batch_of(30, 60))
+    fetcher.lose(batch_of(60, 120))
     assert asked(fetcher, 0.1) == (30, 120)
     # What came before it, if not lost as well, is waited for.
-    fetcher.lose(run_of(80, 100))
+    fetcher.lose(batch_of(80, 100))
     assert asked(fetcher, 0.1) == (80, 120)
     assert asked(fetcher, 0.1) is None
 
 
 def test_losing_what_was_taken_before_changes_nothing() -> None:
     fetcher = fetcher_at()
-    fetcher.take(0.0, run_of(0, 30))
-    fetcher.lose(run_of(10, 20))
+    fetcher.take(0.0, batch_of(0, 30))
+    fetcher.lose(batch_of(10, 20))
     assert (fetcher.next_offset, fetcher.head) == (30, 30)
     assert asked(fetcher, 9.0) is None
 
 
-def test_somebody_who_hears_us_only_now_is_asked_at_once() -> None:
+def test_a_peer_that_hears_us_only_now_is_asked_at_once() -> None:
     fetcher = fetcher_at()
     fetcher.raise_head(100)
     assert asked(fetcher, 0.0) == (0, 100)
     fetcher.retry_unanswered()
     assert asked(fetcher, 0.0) == (0, 100)
-    fetcher.take(0.1, run_of(0, 50))
+    fetcher.take(0.1, batch_of(0, 50))
     # An answer is coming: others need not give it once more.
     fetcher.retry_unanswered()
     assert asked(fetcher, 0.1) is None
@@ -202,7 +202,7 @@ def test_reaches_the_last_offset_there_can_be() -> None:
     fetcher = fetcher_at(MAX_SEQUENCE - 1)
     fetcher.raise_head(MAX_SEQUENCE + 1)
     assert asked(fetcher, 0.0) == (MAX_SEQUENCE - 1, MAX_SEQUENCE + 1)
-    fetcher.take(0.0, run_of(MAX_SEQUENCE - 1, MAX_SEQUENCE + 1))
+    fetcher.take(0.0, batch_of(MAX_SEQUENCE - 1, MAX_SEQUENCE + 1))
     assert fetcher.next_offset == MAX_SEQUENCE + 1
     assert asked(fetcher, 99.0) is None
 
@@ -212,7 +212,7 @@ def test_what_is_kept_behind_gaps_is_bounded_for_all_partitions_together() -> No
     fetchers = [PartitionFetcher(TopicPartition(TOPIC, f"P{i}"), 0, budget) for i in range(4)]
     for fetcher in fetchers:
         for start in range(1, MAX_REORDER_RECORDS, 40_000):
-            fetcher.take(0.0, run_of(start, start + 30_000, partition=fetcher.tp.partition))
+            fetcher.take(0.0, batch_of(start, start + 30_000, partition=fetcher.tp.partition))
     assert MAX_REORDER_RECORDS - 30_000 < budget.records <= MAX_REORDER_RECORDS
     for fetcher in fetchers:
         # Who found no room has forgotten nothing: it is known to be there.
@@ -236,8 +236,8 @@ def test_what_is_kept_already_takes_no_room_again() -> None:
     budget = ReorderBudget()
     fetcher = fetcher_at(0, budget)
     for _ in range(10):
-        fetcher.take(0.0, run_of(5, 9))
-        fetcher.take(0.0, run_of(6, 9))
+        fetcher.take(0.0, batch_of(5, 9))
+        fetcher.take(0.0, batch_of(6, 9))
     assert budget.records == 4
 
 

@@ -27,7 +27,15 @@ from dafka_core.protocol.producer_role import HURRY_INTERVAL_S, MAX_ACKING_STORE
 from dafka_core.protocol.role import OutgoingBatch
 from dafka_core.records import RecordBatch
 from dafka_core.values import Values
-from tests.unit.protocol.model import PARTITION, TOPIC, TP, offsets_of, run_of, runs_in, values_of
+from tests.unit.protocol.model import (
+    PARTITION,
+    TOPIC,
+    TP,
+    batch_of,
+    batches_in,
+    offsets_of,
+    values_of,
+)
 
 
 def producer(*, acks: int = 1, resume: bool = False) -> ProducerRole:
@@ -49,7 +57,7 @@ def acknowledge(role: ProducerRole, end: int, store: str = "", peer: str = "") -
 
 def fetched(role: ProducerRole, start: int, count: int) -> list[RecordBatch]:
     messages = role.on_message(0.0, Fetch(PARTITION, "C", TOPIC, start, count), "")
-    answers = runs_in(messages)
+    answers = batches_in(messages)
     assert len(answers) == len(messages)
     assert {message.requestor for message in answers} <= {"C"}
     return [message.batch for message in answers]
@@ -93,17 +101,17 @@ def test_answers_are_right_after_any_acknowledgements(
         assert role.unacknowledged == role.next_offset - durable
 
 
-def test_acknowledged_runs_are_given_up_and_no_others() -> None:
+def test_acknowledged_batches_are_given_up_and_no_others() -> None:
     role = producer()
     for _ in range(3):
         publish(role, 10)
     acknowledge(role, 14)
-    # The run in which 14 lies is kept whole.
+    # The batch in which 14 lies is kept whole.
     assert fetched(role, 9, 1) == []
-    assert fetched(role, 10, 30) == [run_of(10, 20), run_of(20, 30)]
+    assert fetched(role, 10, 30) == [batch_of(10, 20), batch_of(20, 30)]
     acknowledge(role, 20)
     assert fetched(role, 19, 30) == []
-    assert fetched(role, 20, 30) == [run_of(20, 30)]
+    assert fetched(role, 20, 30) == [batch_of(20, 30)]
     acknowledge(role, 30)
     assert role.unacknowledged == 0
     assert role.retained == []
@@ -117,7 +125,7 @@ def test_acknowledgements_of_what_was_never_published_are_forged() -> None:
     for end in (11, 2**40, MAX_SEQUENCE + 1):
         acknowledge(role, end)
     assert role.durable == 0
-    assert fetched(role, 0, 100) == [run_of(0, 10)]
+    assert fetched(role, 0, 100) == [batch_of(0, 10)]
     # Nor do they count later, when the records exist.
     publish(role, 1)
     assert role.durable == 0
@@ -132,7 +140,7 @@ def test_acknowledgements_that_arrive_late_change_nothing() -> None:
 
 
 @pytest.mark.parametrize("ack", [Ack("P2", TOPIC, 4), Ack(PARTITION, "hell", 4)])
-def test_acknowledgements_for_somebody_else_change_nothing(ack: Ack) -> None:
+def test_acknowledgements_for_other_producers_change_nothing(ack: Ack) -> None:
     role = producer()
     publish(role, 10)
     role.on_message(0.0, ack, "")
@@ -187,7 +195,7 @@ def test_an_answer_has_at_most_so_many_bytes_but_always_a_record(
     role = producer()
     publish(role, 8)
     publish(role, 100)
-    # 8 octets each: the tenth reaches the limit, in the middle of a run.
+    # 8 octets each: the tenth reaches the limit, in the middle of a batch.
     assert offsets_of(fetched(role, 0, 100)) == list(range(10))
     assert offsets_of(fetched(role, 10, 100)) == list(range(10, 20))
     role.publish(0.0, Values.of([bytes(500), b"", b""]))
@@ -233,7 +241,7 @@ def test_heads_at_the_interval_after_the_first_record() -> None:
     assert heads_at(role, range(90, 110)) == [9.0, 10.0]
 
 
-def test_heads_come_more_often_while_somebody_waits_for_acknowledgements() -> None:
+def test_heads_come_more_often_while_the_application_waits_for_acknowledgements() -> None:
     role = producer()
     publish(role, 3)
     role.hurry = True
@@ -289,7 +297,7 @@ def test_records_are_nothing_to_a_producer() -> None:
     role = producer()
     publish(role, 3)
     for requestor in ("", "C", PARTITION):
-        assert role.on_batch(0.0, requestor, run_of(0, 9)) == []
+        assert role.on_batch(0.0, requestor, batch_of(0, 9)) == []
         assert (role.next_offset, role.durable) == (3, 0)
 
 
@@ -303,9 +311,9 @@ def test_its_last_record_in_a_store_is_an_acknowledgement_that_was_lost() -> Non
     assert set(fetches) == {Fetch(PARTITION, PARTITION, TOPIC, 2, 1)}
     assert len(fetches) in (3, 4)
     for requestor in ("", "C"):
-        role.on_batch(0.0, requestor, run_of(2, 3))
+        role.on_batch(0.0, requestor, batch_of(2, 3))
         assert role.durable == 0
-    role.on_batch(0.0, PARTITION, run_of(2, 3))
+    role.on_batch(0.0, PARTITION, batch_of(2, 3))
     assert role.durable == 3
     assert not [m for i in range(20, 60) for m in role.on_tick(i / 5) if isinstance(m, Fetch)]
 
@@ -322,6 +330,6 @@ def test_another_record_at_its_offset_is_no_acknowledgement() -> None:
 def test_a_record_in_a_store_does_not_stand_for_two_acknowledgements() -> None:
     role = producer(acks=2)
     publish(role, 3)
-    role.on_batch(0.0, PARTITION, run_of(2, 3))
+    role.on_batch(0.0, PARTITION, batch_of(2, 3))
     acknowledge(role, 3, "S1")
     assert role.durable == 0

@@ -14,8 +14,8 @@ from dafka_core.protocol.messages import (
 from dafka_core.protocol.producer_role import MAX_ACKING_STORES
 from dafka_core.protocol.store_directory import GREETING, SETTLE_S
 from dafka_core.records import PartitionInfo, RecordBatch
-from tests.unit.protocol.model import PARTITION, TOPIC, TP, run_of
-from tests.unit.protocol.test_producer_role import acknowledge, fetched, producer, publish
+from tests.unit.protocol.model import PARTITION, TOPIC, TP, batch_of
+from tests.unit.protocol.test_producing import acknowledge, fetched, producer, publish
 
 
 def test_resumes_where_the_furthest_store_says_that_it_ended() -> None:
@@ -41,7 +41,7 @@ def test_resumes_where_the_furthest_store_says_that_it_ended() -> None:
     # Stores and consumers that lag behind hear at once how far it has come.
     assert role.on_tick(SETTLE_S) == [Head(TOPIC, PARTITION, 8)]
     batch = publish(role, 2, now=1.0)
-    assert batch == run_of(9, 11)
+    assert batch == batch_of(9, 11)
     assert fetched(role, 9, 100) == [batch]
     assert fetched(role, 8, 100) == []
     acknowledge(role, 11)
@@ -81,7 +81,7 @@ def test_a_store_that_has_more_than_is_published_is_asked_whether_it_is_the_same
     role.on_batch(2.0, PARTITION, RecordBatch.of(TP, 4, [b"of another life"]))
     assert role.durable == 2
     assert fetch in role.on_tick(3.0)  # the answer may be lost, too
-    role.on_batch(3.0, PARTITION, run_of(4, 5))
+    role.on_batch(3.0, PARTITION, batch_of(4, 5))
     assert role.unacknowledged == 0
     for store in ("S1", "S2"):
         acknowledge(role, 9, store)
@@ -96,7 +96,7 @@ def test_a_store_that_has_more_counts_up_to_where_it_has_said() -> None:
     for store in ("S1", "S2"):
         acknowledge(role, 4, store)
     publish(role, 7)
-    role.on_batch(0.0, PARTITION, run_of(9, 10))
+    role.on_batch(0.0, PARTITION, batch_of(9, 10))
     assert role.durable == 4
 
 

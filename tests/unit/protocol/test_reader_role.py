@@ -28,9 +28,9 @@ from tests.unit.protocol.model import (
     TP,
     Network,
     answer,
+    batch_of,
     fetches_in,
     offsets_of,
-    run_of,
 )
 
 ME = "21962C91115348329557DE71C90C3718"
@@ -48,7 +48,7 @@ def fetch(start: int, end: int) -> Fetch:
 
 
 def direct(role: ReaderRole, start: int, end: int, now: float = 0.0) -> list[Outgoing]:
-    return role.on_batch(now, ME, run_of(start, end))
+    return role.on_batch(now, ME, batch_of(start, end))
 
 
 def taken(read: RangeRead) -> list[int]:
@@ -97,10 +97,10 @@ def test_more_than_was_asked_for_is_cut_off() -> None:
 def test_records_of_others_are_not_taken() -> None:
     role = reader()
     read = role.read(TP, 0, 5)
-    assert role.on_batch(0.0, "", run_of(0, 5)) == []
-    assert role.on_batch(0.0, ME + "0", run_of(0, 5)) == []
-    assert role.on_batch(0.0, ME, run_of(0, 5, topic="hell")) == []
-    assert role.on_batch(0.0, ME, run_of(0, 5, partition="P2")) == []
+    assert role.on_batch(0.0, "", batch_of(0, 5)) == []
+    assert role.on_batch(0.0, ME + "0", batch_of(0, 5)) == []
+    assert role.on_batch(0.0, ME, batch_of(0, 5, topic="hell")) == []
+    assert role.on_batch(0.0, ME, batch_of(0, 5, partition="P2")) == []
     assert read.delivered == []
 
 

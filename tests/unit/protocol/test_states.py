@@ -37,7 +37,7 @@ from dafka_core.protocol.partition_states import (
 from dafka_core.protocol.store_role import StoreRole
 from dafka_core.records import RecordBatch, StagedTransaction, Transaction
 from scripts.states import PAGE, updated
-from tests.unit.protocol.model import PARTITION, TOPIC, TP, run_of, values_of
+from tests.unit.protocol.model import PARTITION, TOPIC, TP, batch_of, values_of
 
 ATTEMPT = "A" * 32
 WALKS, STEPS = 2_500, 20
@@ -83,7 +83,7 @@ class StoreWalk:
         self.under_way: list[LogEntry] = []
         self.role = StoreRole("S", lambda tp: self.held, sync_interval_s=1.0)
         self.role.on_message(0.0, Head(TOPIC, PARTITION, 0), "")
-        self.role.on_batch(0.0, "", run_of(0, 1))
+        self.role.on_batch(0.0, "", batch_of(0, 1))
         self.outcome()
         self.outcome()
 
@@ -96,7 +96,7 @@ class StoreWalk:
         event = self.chance.choice([HEAD, RECORDS, RECORDS, PUT, STAGE, COMMIT, OUTCOME])
         next_offset = self.role.next_offset(TP)
         start = max(next_offset + self.chance.choice([-1, 0, 0, 0, 1, 3]), 0)
-        batch = run_of(start, start + self.chance.choice([1, 2, 5]))
+        batch = batch_of(start, start + self.chance.choice([1, 2, 5]))
         action = STORE_TABLE[self.state].get(event, (None, ""))[1]
         pending = list(self.role.pending)
         match event:
@@ -186,7 +186,7 @@ class FetchWalk:
             case "a head comes":
                 self.fetcher.raise_head(start)
             case "records come":
-                batch = run_of(start, start + self.chance.choice([1, 500, 5_000]))
+                batch = batch_of(start, start + self.chance.choice([1, 500, 5_000]))
                 if action == TAKE:
                     self.fetcher.take(self.now, batch)
                 else:

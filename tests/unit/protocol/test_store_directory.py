@@ -152,7 +152,7 @@ def test_without_a_store_a_question_is_never_answered() -> None:
     for tenth in range(1, 600):
         messages.extend(stores.on_tick(tenth / 10))
         assert not question.answered
-    # It is asked again and again, for whoever may come, but not in a hurry.
+    # It is asked again and again, for stores that may come, but not in a hurry.
     assert 60 / ASK_AGAIN_S / 2 <= len(messages) <= 60 / ASK_AGAIN_S + 1
     assert set(messages) == {question.query}
 
@@ -247,7 +247,7 @@ def test_a_dead_store_is_not_waited_for() -> None:
     stores.on_peer_lost("never heard of")
     assert answered(stores, question, LONG_S)
     assert stores.stores == ["S1"]
-    # If all are gone nobody can answer.
+    # If all are gone, no store can answer.
     stores.on_peer_lost("S1")
     question = ask(stores, now=LONG_S)
     assert not answered(stores, question, 2 * LONG_S)
@@ -368,7 +368,7 @@ def test_stores_are_bounded() -> None:
 def test_subscriptions() -> None:
     kinds = (StoreHello, DirectHead, HeadsReply, TimesReply, StoreEndpoints)
     assert StoreDirectory(ME).subscriptions() == [subscription(kind, ME) for kind in kinds]
-    # Stores greet whoever subscribes to the last of them, so the others are there by then.
+    # Stores greet a node that subscribes to the last of them, so the others are there by then.
     assert max(StoreDirectory(ME).subscriptions()) == subscription(TimesReply, ME)
 
 

@@ -37,7 +37,7 @@ def store() -> StoreRole:
 
 
 def asked(start: int, count: int = 10, requestor: str = "C", partition: str = PARTITION) -> Fetch:
-    """What somebody asks the store for."""
+    """What a node asks the store for."""
     return Fetch(partition, requestor, TOPIC, start, count)
 
 

@@ -40,9 +40,9 @@ from tests.unit.protocol.model import (
     TP,
     Network,
     answer,
+    batch_of,
     fetches_in,
     offsets_of,
-    run_of,
 )
 
 ME = "3B6B7CF3E064452E83D012EC823A4DD9"
@@ -98,7 +98,7 @@ def head(role: StoreRole, end: int, now: float = 0.0) -> list[Outgoing]:
 def test_acknowledges_only_what_is_on_disk() -> None:
     disk = Disk()
     role = store(disk)
-    assert role.on_batch(0.0, "", run_of(0, 10)) == []
+    assert role.on_batch(0.0, "", batch_of(0, 10)) == []
     assert role.on_tick(0.1) == []
     assert head(role, 10) == []
     assert role.on_tick(0.2) == []
@@ -111,8 +111,8 @@ def test_one_acknowledgement_for_a_partition_of_a_group() -> None:
     disk = Disk()
     role = store(disk)
     for start in range(0, 100, 10):
-        role.on_batch(0.0, "", run_of(start, start + 10))
-        role.on_batch(0.0, "", run_of(start, start + 10, partition="P2"))
+        role.on_batch(0.0, "", batch_of(start, start + 10))
+        role.on_batch(0.0, "", batch_of(start, start + 10, partition="P2"))
     assert disk.store(role) == [ack(100), ack(100, "P2")]
     assert disk.offsets() == disk.offsets(partition="P2") == list(range(100))
 
@@ -120,15 +120,15 @@ def test_one_acknowledgement_for_a_partition_of_a_group() -> None:
 def test_acknowledges_again_when_a_record_comes_again() -> None:
     disk = Disk()
     role = store(disk)
-    role.on_batch(0.0, "", run_of(0, 10))
+    role.on_batch(0.0, "", batch_of(0, 10))
     disk.store(role)
-    for batch in (run_of(0, 10), run_of(3, 4), run_of(9, 10)):
+    for batch in (batch_of(0, 10), batch_of(3, 4), batch_of(9, 10)):
         # The sender has not heard it; C stores keep silent, and it waits for ever.
         assert role.on_batch(1.0, "", batch) == []
         assert role.on_tick(1.0) == [ack(10)]
         assert role.take_pending() == []
     # Half of it is new.
-    role.on_batch(2.0, "", run_of(5, 15))
+    role.on_batch(2.0, "", batch_of(5, 15))
     assert disk.store(role) == [ack(15)]
     assert disk.offsets() == list(range(15))
 
@@ -136,8 +136,8 @@ def test_acknowledges_again_when_a_record_comes_again() -> None:
 def test_a_duplicate_of_what_is_not_on_disk_yet_is_not_acknowledged() -> None:
     disk = Disk()
     role = store(disk)
-    role.on_batch(0.0, "", run_of(0, 10))
-    role.on_batch(0.0, "", run_of(0, 10))
+    role.on_batch(0.0, "", batch_of(0, 10))
+    role.on_batch(0.0, "", batch_of(0, 10))
     assert role.on_tick(0.0) == []
     assert disk.store(role) == [ack(10)]
 
@@ -159,9 +159,9 @@ def test_a_head_beyond_the_disk_is_not_acknowledged_but_asked_for() -> None:
 def test_acknowledges_again_when_a_producer_comes_to_hear_it() -> None:
     disk = Disk()
     role = store(disk)
-    role.on_batch(0.0, "", run_of(0, 10))
-    role.on_batch(0.0, "", run_of(0, 5, "t2"))
-    role.on_batch(0.0, "", run_of(0, 5, "t2", "P2"))
+    role.on_batch(0.0, "", batch_of(0, 10))
+    role.on_batch(0.0, "", batch_of(0, 5, "t2"))
+    role.on_batch(0.0, "", batch_of(0, 5, "t2", "P2"))
     disk.store(role)
     assert role.on_subscribed(1.0, Ack, PARTITION) == []
     assert role.on_tick(1.0) == [ack(10), ack(5, topic="t2")]
@@ -179,7 +179,7 @@ def test_nothing_is_acknowledged_of_a_partition_that_is_not_on_disk() -> None:
 def test_after_a_restart_goes_on_where_the_disk_ends() -> None:
     disk = Disk(hello=10)
     role = store(disk)
-    assert role.on_batch(0.0, "", run_of(5, 15)) == []
+    assert role.on_batch(0.0, "", batch_of(5, 15)) == []
     assert disk.store(role) == [ack(15)]
     assert disk.offsets() == list(range(10, 15))
 
@@ -191,9 +191,9 @@ def test_fetches_what_was_published_before_it_was_there() -> None:
     # The C project's scenario: produce two, start the store, produce a third.
     disk = Disk()
     role = store(disk)
-    assert role.on_batch(0.0, "", run_of(2, 3)) == [fetch(0, 2)]
+    assert role.on_batch(0.0, "", batch_of(2, 3)) == [fetch(0, 2)]
     assert disk.store(role) == []
-    assert role.on_batch(0.1, ME, run_of(0, 2)) == []
+    assert role.on_batch(0.1, ME, batch_of(0, 2)) == []
     assert disk.store(role) == [ack(3)]
     assert disk.offsets() == [0, 1, 2]
 
@@ -215,9 +215,9 @@ def test_who_comes_to_hear_fetches_is_asked_at_once() -> None:
     assert role.on_tick(0.0) == [fetch(0, 5)]
 
 
-def test_records_sent_to_somebody_else_are_not_taken() -> None:
+def test_records_sent_to_another_node_are_not_taken() -> None:
     role = store()
-    assert role.on_batch(0.0, OTHER, run_of(0, 9)) == []
+    assert role.on_batch(0.0, OTHER, batch_of(0, 9)) == []
     assert role.take_pending() == []
 
 
@@ -245,7 +245,7 @@ def test_every_record_is_stored_and_acknowledged_whatever_the_network_does(
             assert now < faults_end_s + RETRY_MAX_S + 1 + 0.2 * 60
             sent: list[Outgoing] = []
             if published < total:
-                network.send(now, ("", run_of(published, published + rate)))
+                network.send(now, ("", batch_of(published, published + rate)))
                 published += rate
             if tenth % 10 == 0:
                 network.send(now, Head(TOPIC, PARTITION, published - 1))
@@ -277,7 +277,7 @@ def test_catches_up_with_another_store() -> None:
     assert role.on_message(0.0, StoreHello(ME, OTHER), "") == [GetHeads("", ME)]
     messages = role.on_message(0.0, DirectHead(ME, TOPIC, PARTITION, 8), "")
     assert messages == [fetch(3, 9)]
-    role.on_batch(0.0, ME, run_of(3, 9))
+    role.on_batch(0.0, ME, batch_of(3, 9))
     assert disk.store(role) == [ack(9)]
 
 
@@ -288,7 +288,7 @@ def test_a_store_that_tells_its_head_is_asked_at_once() -> None:
     message = DirectHead(ME, TOPIC, PARTITION, 8)
     assert role.on_message(0.0, message, "") == [fetch(0, 9)]
     # Not once more when an answer is coming.
-    role.on_batch(0.1, ME, run_of(0, 5))
+    role.on_batch(0.1, ME, batch_of(0, 5))
     assert role.on_message(0.1, message, "") == []
 
 
@@ -297,7 +297,7 @@ def test_partitions_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     role = store()
     for i in range(30):
         role.on_message(0.0, Head(TOPIC, f"P{i}", 5), "")
-        role.on_batch(0.0, "", run_of(0, 1, partition=f"P{i}"))
+        role.on_batch(0.0, "", batch_of(0, 1, partition=f"P{i}"))
     assert len(role.take_pending()) == 10
     assert len(role.partitions) == 10
 
@@ -343,7 +343,7 @@ def test_its_own_hello_is_not_answered() -> None:
 def test_a_lost_peer_changes_nothing() -> None:
     disk = Disk()
     role = store(disk)
-    role.on_batch(0.0, "", run_of(0, 5))
+    role.on_batch(0.0, "", batch_of(0, 5))
     role.on_peer_lost(PARTITION)
     assert disk.store(role) == [ack(5)]
 

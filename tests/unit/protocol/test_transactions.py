@@ -1,4 +1,4 @@
-"""What a store's role does with units: those that writers stage here, and those of others."""
+"""Transactions in a store: those that clients stage and commit here, and those of others."""
 
 from __future__ import annotations
 
@@ -35,10 +35,10 @@ from tests.unit.protocol.model import (
     PARTITION,
     TOPIC,
     TP,
+    batch_of,
+    batches_in,
     fetches_in,
     offsets_of,
-    run_of,
-    runs_in,
     values_of,
 )
 from tests.unit.protocol.test_store_role import ME, ack, head
@@ -47,16 +47,16 @@ A, B = "A" * 32, "B" * 32
 FENCED = FencedError(TOPIC, PARTITION, A)
 
 
-def of_unit(start: int, end: int, transaction: Transaction | None) -> RecordBatch:
+def in_transaction(start: int, end: int, transaction: Transaction | None) -> RecordBatch:
     return RecordBatch(TP, start, values_of(start, end), transaction)
 
 
 def staged(start: int, end: int, attempt: str = A) -> Stage:
-    return Stage(run_of(start, end), attempt, 1)
+    return Stage(batch_of(start, end), attempt, 1)
 
 
-def commit(start: int, end: int, *, number: int = 1, partition: str = PARTITION) -> Commit:
-    return Commit((StagedTransaction(TOPIC, partition, A, start, end, number),))
+def commit(start: int, end: int, *, version: int = 1, partition: str = PARTITION) -> Commit:
+    return Commit((StagedTransaction(TOPIC, partition, A, start, end, version),))
 
 
 def role_at(end: int = 0) -> StoreRole:
@@ -73,10 +73,10 @@ def taken(role: StoreRole) -> list[LogEntry]:
     return role.take_pending()
 
 
-# -- hosted here ----------------------------------------------------------------------------------
+# -- staged here ----------------------------------------------------------------------------------
 
 
-def test_what_is_staged_is_not_told_to_anybody() -> None:
+def test_what_is_staged_is_not_announced() -> None:
     role = role_at(10)
     assert role.stage(staged(10, 20))
     assert role.pending_bytes == 10 * 9
@@ -112,7 +112,7 @@ def test_a_commit_that_cannot_be_changes_nothing() -> None:
     assert store(role, None, FENCED) == []
     assert role.next_offset(TP) == 10
     assert not role.requests
-    role.on_batch(0.0, "", run_of(10, 15))
+    role.on_batch(0.0, "", batch_of(10, 15))
     assert store(role) == [ack(15)]
 
 
@@ -134,14 +134,14 @@ def test_records_that_come_during_a_commit_are_asked_for_when_it_is_there() -> N
         role = role_at(10)
         role.stage(staged(10, 20))
         role.commit(0.0, commit(10, 20))
-        assert role.on_batch(0.0, "", run_of(10, 15)) == []
-        assert role.on_batch(0.0, "", run_of(20, 25)) == []
-        assert not role.host(0.0, run_of(10, 15))
+        assert role.on_batch(0.0, "", batch_of(10, 15)) == []
+        assert role.on_batch(0.0, "", batch_of(20, 25)) == []
+        assert not role.host(0.0, batch_of(10, 15))
         assert [type(entry) for entry in role.pending] == [Stage, Commit]
         store(role, None, outcome)
         (fetch,) = fetches_in(role.on_tick(0.1))
         assert (fetch.sequence, fetch.end) == (first, 25)
-        role.on_batch(0.2, ME, run_of(first, 25))
+        role.on_batch(0.2, ME, batch_of(first, 25))
         (batch,) = taken(role)
         assert isinstance(batch, RecordBatch)
         assert (batch.offset, batch.end) == (first, 25)
@@ -149,17 +149,17 @@ def test_records_that_come_during_a_commit_are_asked_for_when_it_is_there() -> N
 
 def test_records_kept_behind_a_gap_follow_a_commit() -> None:
     role = role_at(0)
-    role.on_batch(0.0, "", run_of(20, 30))
+    role.on_batch(0.0, "", batch_of(20, 30))
     role.stage(staged(0, 20))
     role.commit(0.0, commit(0, 20))
     store(role)
     (batch,) = taken(role)
-    assert batch == run_of(20, 30)
+    assert batch == batch_of(20, 30)
 
 
 def test_the_log_is_given_everything_in_order() -> None:
     role = role_at(0)
-    role.on_batch(0.0, "", run_of(0, 10))
+    role.on_batch(0.0, "", batch_of(0, 10))
     role.stage(staged(0, 5))
     role.write(Discard(TP, A))
     role.write(SetTransaction(TP, Transaction(1, 0, 10)))
@@ -194,7 +194,7 @@ def test_partitions_of_commits_are_bounded(monkeypatch: pytest.MonkeyPatch) -> N
     assert role.stage(staged(0, 1))
     many = tuple(StagedTransaction(TOPIC, f"P{n}", A, 0, 1, 1) for n in range(5))
     assert not role.commit(0.0, Commit(many))
-    assert not role.stage(Stage(run_of(0, 1, partition="P9"), A))
+    assert not role.stage(Stage(batch_of(0, 1, partition="P9"), A))
     assert [type(entry) for entry in taken(role)] == [Stage]
     assert len(role.partitions) == 2
     # None of them waits for a commit that was not taken.
@@ -210,43 +210,43 @@ def test_a_commit_of_nothing() -> None:
 # -- of other stores ------------------------------------------------------------------------------
 
 
-def test_a_unit_is_acknowledged_when_it_is_whole() -> None:
+def test_a_transaction_is_acknowledged_when_it_is_whole() -> None:
     role = role_at(5)
     transaction = Transaction(3, 5, 30)
     for start, end in pairwise((5, 10, 20)):
-        role.on_batch(0.0, "", of_unit(start, end, transaction))
+        role.on_batch(0.0, "", in_transaction(start, end, transaction))
         assert store(role, None) == []
     head(role, 5)
     assert role.on_tick(1.0) == [ack(5)]
-    role.on_batch(2.0, "", of_unit(20, 30, transaction))
+    role.on_batch(2.0, "", in_transaction(20, 30, transaction))
     assert store(role, None) == [ack(30)]
 
 
-def test_a_unit_that_the_log_does_not_go_on_with_is_fetched_again() -> None:
+def test_a_transaction_that_the_log_does_not_go_on_with_is_fetched_again() -> None:
     held = [5]
     role = StoreRole(ME, lambda tp: held[0], sync_interval_s=1_000.0)
     role.on_tick(0.0)
     transaction = Transaction(3, 5, 30)
-    role.on_batch(0.0, "", of_unit(5, 10, transaction))
+    role.on_batch(0.0, "", in_transaction(5, 10, transaction))
     store(role, None)
-    role.on_batch(1.0, "", of_unit(10, 20, transaction))
+    role.on_batch(1.0, "", in_transaction(10, 20, transaction))
     under_way = taken(role)
-    role.on_batch(1.0, "", of_unit(20, 25, transaction))
-    role.on_batch(1.0, "", run_of(5, 8, partition="other"))
+    role.on_batch(1.0, "", in_transaction(20, 25, transaction))
+    role.on_batch(1.0, "", batch_of(5, 8, partition="other"))
     assert role.on_stored(under_way, [OffsetConflictError(TOPIC, PARTITION, 10, 5)]) == []
     (fetch,) = fetches_in(role.on_tick(2.0))
     assert (fetch.sequence, fetch.end) == (5, 25)
     # What had been taken behind it is not given to the log; what is of others is.
     assert [entry.partition for entry in taken(role)] == ["other"]  # type: ignore[union-attr]
-    role.on_batch(3.0, ME, of_unit(5, 30, transaction))
+    role.on_batch(3.0, ME, in_transaction(5, 30, transaction))
     assert store(role, None) == [ack(30)]
 
 
-def test_who_stages_where_a_unit_came_in_part_takes_over() -> None:
+def test_a_client_that_stages_where_a_transaction_came_in_part_takes_over() -> None:
     role = role_at(5)
-    role.on_batch(0.0, "", of_unit(5, 10, Transaction(3, 5, 30)))
+    role.on_batch(0.0, "", in_transaction(5, 10, Transaction(3, 5, 30)))
     store(role, None)
-    role.on_batch(0.0, "", of_unit(10, 20, Transaction(3, 5, 30)))
+    role.on_batch(0.0, "", in_transaction(10, 20, Transaction(3, 5, 30)))
     assert role.next_offset(TP) == 5
     assert role.stage(staged(5, 8))
     (entry,) = taken(role)
@@ -257,37 +257,37 @@ def test_who_stages_where_a_unit_came_in_part_takes_over() -> None:
     assert (fetch.sequence, fetch.end) == (8, 20)
 
 
-def test_who_puts_where_a_unit_came_in_part_takes_over() -> None:
+def test_a_client_that_writes_where_a_transaction_came_in_part_takes_over() -> None:
     role = role_at(5)
-    role.on_batch(0.0, "", of_unit(5, 10, Transaction(3, 5, 30)))
-    assert not role.host(0.0, run_of(10, 12))
-    assert role.host(0.0, run_of(5, 8))
-    assert taken(role) == [run_of(5, 8)]
+    role.on_batch(0.0, "", in_transaction(5, 10, Transaction(3, 5, 30)))
+    assert not role.host(0.0, batch_of(10, 12))
+    assert role.host(0.0, batch_of(5, 8))
+    assert taken(role) == [batch_of(5, 8)]
 
 
 def test_a_stage_further_on_does_not_take_over() -> None:
-    """Its tail is gone: the log will say so."""
+    """What the attempt had staged is gone: the log will say so."""
     role = role_at(5)
     role.stage(staged(5, 10))
-    role.on_batch(0.0, "", of_unit(5, 10, Transaction(3, 5, 30)))
+    role.on_batch(0.0, "", in_transaction(5, 10, Transaction(3, 5, 30)))
     role.stage(staged(10, 12))
-    role.on_batch(0.0, "", of_unit(10, 30, Transaction(3, 5, 30)))
+    role.on_batch(0.0, "", in_transaction(10, 30, Transaction(3, 5, 30)))
     assert store(role, None, None, FENCED, None) == [ack(30)]
 
 
 @pytest.mark.parametrize("transaction", [None, Transaction(4, 10, 40)])
-def test_what_does_not_go_on_with_a_unit_shows_that_it_was_whole(
+def test_what_does_not_go_on_with_a_transaction_shows_that_it_was_whole(
     transaction: Transaction | None,
 ) -> None:
     role = role_at(5)
-    role.on_batch(0.0, "", of_unit(5, 10, Transaction(3, 5, 30)))
-    role.on_batch(0.0, "", of_unit(10, 12, transaction))
-    assert taken(role) == [of_unit(5, 10, Transaction(3, 5, 30)), run_of(10, 12)]
+    role.on_batch(0.0, "", in_transaction(5, 10, Transaction(3, 5, 30)))
+    role.on_batch(0.0, "", in_transaction(10, 12, transaction))
+    assert taken(role) == [in_transaction(5, 10, Transaction(3, 5, 30)), batch_of(10, 12)]
 
 
 # -- pieces ---------------------------------------------------------------------------------------
 
-UNITS = st.lists(st.integers(0, 60), unique=True, max_size=8).map(
+TRANSACTIONS = st.lists(st.integers(0, 60), unique=True, max_size=8).map(
     lambda bounds: [
         Transaction(number, start, end)
         for number, (start, end) in enumerate(pairwise(sorted(bounds)))
@@ -296,12 +296,12 @@ UNITS = st.lists(st.integers(0, 60), unique=True, max_size=8).map(
 )
 
 
-@given(st.integers(0, 50), st.integers(1, 30), UNITS)
+@given(st.integers(0, 50), st.integers(1, 30), TRANSACTIONS)
 @settings(deadline=None)
-def test_runs_are_cut_where_units_are(
+def test_batches_are_cut_where_transactions_are(
     start: int, count: int, transactions: Sequence[Transaction]
 ) -> None:
-    batch = run_of(start, start + count)
+    batch = batch_of(start, start + count)
     parts = split_by_transaction(batch, transactions)
     assert offsets_of(parts) == list(range(start, start + count))
     for part in parts:
@@ -319,8 +319,8 @@ def test_runs_are_cut_where_units_are(
         assert one.transaction != other.transaction
 
 
-def test_a_run_within_one_unit_is_not_copied() -> None:
-    batch = run_of(3, 9)
+def test_a_batch_within_one_transaction_is_not_copied() -> None:
+    batch = batch_of(3, 9)
     for transactions in ((), (Transaction(1, 0, 10),)):
         (part,) = split_by_transaction(batch, transactions)
         assert part.values is batch.values
@@ -351,7 +351,7 @@ def test_what_is_left_to_publish_is_put_back_before_what_is_newer() -> None:
     publish = role.requests.take()
     assert isinstance(publish, PublishCommitted)
     role.stage(staged(20, 25))
-    role.commit(0.0, commit(20, 25, number=2))
+    role.commit(0.0, commit(20, 25, version=2))
     store(role)
     role.on_subscribed(0.0, Head, "")
     role.requests.put_back(publish.rest(8))
@@ -360,14 +360,15 @@ def test_what_is_left_to_publish_is_put_back_before_what_is_newer() -> None:
     assert role.requests.take() == PublishCommitted(TP, 8, 25, transactions)
 
 
-def test_going_on_with_a_unit() -> None:
+def test_going_on_with_a_transaction() -> None:
     transaction = Transaction(1, 0, 20)
-    first, last, plain = of_unit(0, 9, transaction), of_unit(9, 20, transaction), run_of(9, 12)
+    first, last = in_transaction(0, 9, transaction), in_transaction(9, 20, transaction)
+    plain = batch_of(9, 12)
     assert continued(first, None) == (first, transaction)
     assert continued(last, transaction) == (last, None)
     assert continued(plain, transaction) == (plain, None)
     assert continued(plain, None)[0] is plain
-    assert continued(of_unit(9, 12, Transaction(2, 9, 15)), transaction) == (plain, None)
+    assert continued(in_transaction(9, 12, Transaction(2, 9, 15)), transaction) == (plain, None)
 
 
 @given(
@@ -376,7 +377,7 @@ def test_going_on_with_a_unit() -> None:
     st.none()
     | st.builds(Transaction, st.integers(-1, 2**62), st.integers(0, 9), st.integers(1, 2**63)),
 )
-def test_the_tail_of_a_header_comes_back(
+def test_the_numbers_of_a_header_come_back(
     sequence: int, count: int, transaction: Transaction | None
 ) -> None:
     packed = pack_batch_numbers(sequence, count, transaction)
@@ -387,7 +388,7 @@ def test_a_reader_that_has_records_from_elsewhere() -> None:
     budget = ReorderBudget()
     fetcher = PartitionFetcher(TP, 0, budget)
     for start, end in ((20, 30), (25, 40), (50, 60)):
-        assert fetcher.take(0.0, run_of(start, end)) == []
+        assert fetcher.take(0.0, batch_of(start, end)) == []
     assert fetcher.advance(5) == []
     assert (fetcher.next_offset, fetcher.head) == (5, 60)
     assert offsets_of(fetcher.advance(22)) == list(range(22, 40))
@@ -398,9 +399,9 @@ def test_a_reader_that_has_records_from_elsewhere() -> None:
     assert (fetcher.next_offset, fetcher.head, fetcher.deadline()) == (70, 70, None)
 
 
-def test_hosted_runs_are_published_as_ever() -> None:
+def test_hosted_batches_are_published_as_ever() -> None:
     role = role_at(0)
-    assert role.host(0.0, run_of(0, 5))
+    assert role.host(0.0, batch_of(0, 5))
     messages = store(role)
-    assert [message.batch for message in runs_in(messages)] == [run_of(0, 5)]
-    assert [type(message) for message in messages if not runs_in([message])] == [Ack, Head]
+    assert [message.batch for message in batches_in(messages)] == [batch_of(0, 5)]
+    assert [type(message) for message in messages if not batches_in([message])] == [Ack, Head]
