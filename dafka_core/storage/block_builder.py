@@ -131,8 +131,8 @@ def _checked_columns(values: Sequence[bytes]) -> tuple[Longs, memoryview]:
     lengths = np.diff(ends)
     largest = int(lengths.argmax())
     if lengths[largest] > MAX_RECORD_BYTES:
-        size_bytes = lengths[largest]
-        raise ValueError(f"value {largest} has {size_bytes} bytes, above {MAX_RECORD_BYTES}")
+        allowed = f"a record may have {MAX_RECORD_BYTES}"
+        raise ValueError(f"value {largest} has {lengths[largest]} bytes, {allowed}")
     return ends, data
 
 

@@ -155,8 +155,8 @@ class Log(Closing):
     def discard_stale(self, older_than_s: float, *, replicas: bool = True) -> int:
         """Discards what was staged so long ago, with nothing added since; of how many partitions.
 
-        With ``replicas`` also what came from another store.  Not while a store runs that has
-        taken it: that one counts on it, and goes on with it when the other one is there again.
+        With ``replicas`` also what came from another store: not while a store runs on this log,
+        which goes on with it when the other one is there again.
         """
         before_us = self._clock_us() - int(older_than_s * 1_000_000)
         return self._env.write(
