@@ -2,7 +2,7 @@
 
 A header ends with the sequence, or for packed records with ``pack_batch_numbers``.  What comes
 before is the same for all records of a partition, so one look-up of it replaces decoding.
-``tests/unit/protocol/test_bulk_decoder.py`` compares the result with decoding each message by itself.
+``tests/unit/protocol/test_bulk_decoder.py`` compares the result with decoding each message alone.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""A writer of a hosted partition: it puts records straight into a store, and moves when that fails.
+"""A writer of a hosted partition: it puts records into a store, and moves when that fails.
 
-It keeps its rows until a store has them, and finds out from the next store what to go on with, as an
-application does that puts records over Arrow Flight.
+It keeps its rows until a store has them, and finds out from the next store what to go on with, as
+an application does that puts records over Arrow Flight.
 """
 
 from __future__ import annotations

@@ -8,7 +8,7 @@ from dafka_core.protocol.messages import Ack, Head, StoreEndpoints, TimesReply
 from dafka_core.protocol.role import Outgoing
 from dafka_core.protocol.store_directory import MAX_STORES
 from tests.unit.protocol.model import PARTITION, TOPIC, TP, batch_of, batches_in
-from tests.unit.protocol.test_storing import ME, OTHER, Disk, ack, head, store
+from tests.unit.protocol.test_store_role import ME, OTHER, Disk, ack, head, store
 
 HEAD = [Head(TOPIC, PARTITION, 9)]
 

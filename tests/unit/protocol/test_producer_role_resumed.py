@@ -15,7 +15,7 @@ from dafka_core.protocol.producer_role import MAX_ACKING_STORES
 from dafka_core.protocol.store_directory import GREETING, SETTLE_S
 from dafka_core.records import PartitionInfo, RecordBatch
 from tests.unit.protocol.model import PARTITION, TOPIC, TP, batch_of
-from tests.unit.protocol.test_producing import acknowledge, fetched, producer, publish
+from tests.unit.protocol.test_producer_role import acknowledge, fetched, producer, publish
 
 
 def test_resumes_where_the_furthest_store_says_that_it_ended() -> None:
