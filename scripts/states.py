@@ -9,10 +9,21 @@ import re
 import sys
 from pathlib import Path
 
-from dafka_core.protocol.partition_states import FETCH_TABLE, STORE_TABLE, markdown
+from dafka_core.protocol.partition_states import FETCH_TABLE, STORE_TABLE, Reaction, Table
 
 PAGE = Path(__file__).resolve().parent.parent / "docs" / "states.md"
 TABLES = {"store states": STORE_TABLE, "consumer states": FETCH_TABLE}
+
+
+def markdown(table: Table) -> str:
+    """A row for each state; for each event what is done, and which states may follow."""
+    events = list(dict.fromkeys(event for reactions in table.values() for event in reactions))
+    rows = [["state", "meaning", *events], ["---"] * (len(events) + 2)]
+    for state, reactions in table.items():
+        found = [reactions.get(event, Reaction("—")) for event in events]
+        cells = [f"{action} → {then}".removeprefix(" → ") for then, action in found]
+        rows.append([state.label, state.value, *cells])
+    return "\n".join(f"| {' | '.join(row)} |" for row in rows)
 
 
 def updated(text: str) -> str:

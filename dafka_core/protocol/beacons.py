@@ -1,9 +1,9 @@
 """Which peers there are: beacons from nodes to towers, and from towers to nodes.
 
-A node sends its beacon at an interval, and at once when a tower announces a new peer.  A peer that
-has been silent for too long is lost, but only while a tower is heard: a tower that is down says
-nothing about the peers, and connections between nodes do not need it.  RFC 46 leaves the frames
-open; these are the C tower's (docs/wire.md, "Beacons").
+RFC 46: a node "SHALL send this address at a regular interval to all connected towers", and "MAY
+disconnect its SUB socket if the peer has failed to respond within some time".  A peer is lost only
+while a tower is heard: a tower that is down says nothing about the peers, and connections between
+nodes do not need it.  RFC 46 leaves the frames open; these are the C tower's (docs/wire.md).
 """
 
 from __future__ import annotations
@@ -33,8 +33,7 @@ class NodeBeacon(NamedTuple):
     """Node to tower: the node's UUID, its host and its port."""
 
     node: str
-    host: str
-    """Empty: the tower fills in the address it sees."""
+    host: str  # empty: the tower fills in the address it sees
     port: int
 
 

@@ -15,12 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from dafka_core.errors import ProtocolError
-from dafka_core.protocol.codec import (
-    BATCH_NUMBERS_BYTES,
-    decode,
-    pack_batch_numbers,
-    unpack_batch_numbers,
-)
+from dafka_core.protocol import codec
 from dafka_core.protocol.limits import MAX_SEQUENCE
 from dafka_core.protocol.messages import AnyRecord
 from dafka_core.protocol.validation import check_batch, unpack_batch
@@ -34,7 +29,7 @@ the decoder forgets all and decodes them again."""
 PACKED_IDS: Final = b"RP"
 """Of the commands that carry many records."""
 
-_ANY_NUMBERS: Final = pack_batch_numbers(0, 1, None)
+_ANY_NUMBERS: Final = codec.pack_batch_numbers(0, 1, None)
 
 
 @dataclass(slots=True)
@@ -45,10 +40,8 @@ class PartitionRecords:
     """The node that the records were sent to; empty for RECORD, which goes to all."""
     tp: TopicPartition
     packed: bool
-    sequences: list[bytes] = field(default_factory=list)
-    """What follows the names in each header."""
-    values: list[Any] = field(default_factory=list)
-    """Bytes, or for packed messages any buffer."""
+    sequences: list[bytes] = field(default_factory=list)  # what follows the names in each header
+    values: list[Any] = field(default_factory=list)  # bytes, or for packed messages any buffer
 
 
 class BulkDecoder:
@@ -63,14 +56,14 @@ class BulkDecoder:
     def add(self, header: bytes, value: bytes | memoryview) -> None:
         """Takes one message: the general path, for a header not in ``buckets`` yet."""
         packed = header[:1] in PACKED_IDS
-        size_bytes = BATCH_NUMBERS_BYTES if packed else 8
+        size_bytes = codec.BATCH_NUMBERS_BYTES if packed else 8
         prefix = header[:-size_bytes]
         bucket = self.buckets.get(prefix)
         if bucket is None:
             try:
                 # Of packed messages only the names are checked here, the rest in ``take``.
                 numbers, content = (_ANY_NUMBERS, bytes(4)) if packed else (bytes(8), bytes(value))
-                message = decode((prefix + numbers, content))
+                message = codec.decode((prefix + numbers, content))
             except ProtocolError:
                 self.invalid_count += 1
                 return
@@ -128,7 +121,7 @@ class BulkDecoder:
         for numbers, value in zip(bucket.sequences, bucket.values, strict=True):
             try:
                 # The receive loop finds a bucket also for a header that lacks some of its numbers.
-                sequence, count, transaction = unpack_batch_numbers(numbers)
+                sequence, count, transaction = codec.unpack_batch_numbers(numbers)
                 check_batch(sequence, count, transaction)
                 piece = unpack_batch(count, value)
             except ProtocolError:

@@ -33,7 +33,7 @@ RFC46: Final = "rfc46"
 LAYOUTS: Final = (C_LAYOUT, RFC46)
 
 SIGNATURE: Final = b"\xaa\xa5"
-"""RFC 46's grammar; its text says AA A0, which is refused."""
+"""As in RFC 46's grammar; its text says AA A0, which is refused."""
 
 VERSION: Final = b"\x01"
 """RFC 46 says %x01 in one place and %x30 in another; C nodes send 1."""
@@ -110,7 +110,7 @@ def encode(message: m.Message, layout: str = C_LAYOUT) -> list[bytes]:
         [kind.pack(getattr(message, name)) for name, kind in _FIELDS[type(message), layout]]
     )
     if layout == RFC46:
-        # "Each command MUST contain as first frame the name of the ZeroMQ topic".
+        # RFC 46: "Each command MUST contain as first frame the name of the ZeroMQ topic".
         frames = [command.id + topic, SIGNATURE + command.id + VERSION + fields]
     else:
         frames = [command.id + topic + b"\0" + VERSION + fields]
@@ -192,8 +192,8 @@ def _open_c(headers: Sequence[bytes]) -> tuple[str, FrameReader]:
 
 def _open_rfc46(headers: Sequence[bytes]) -> tuple[str, FrameReader]:
     fields = FrameReader(headers[1])
-    # "A node SHALL silently discard any message received that does not start with these two
-    # octets."
+    # RFC 46: "A node SHALL silently discard any message received that does not start with these
+    # two octets."
     if fields.take(2) != SIGNATURE:
         raise ProtocolError("the signature is not AA A5")
     if fields.take(1) != headers[0][:1]:

@@ -150,7 +150,7 @@ class Ack(_UpTo):
 
 @dataclass(frozen=True, slots=True)
 class Head(_UpTo):
-    """HEAD, from a producer at an interval: "the offset of the last published record"."""
+    """HEAD, from a producer: "the offset of the last published record"."""
 
     topic: f.Topic
     partition: f.Address
@@ -159,7 +159,7 @@ class Head(_UpTo):
 
 @dataclass(frozen=True, slots=True)
 class DirectHead(_UpTo):
-    """DIRECT-HEAD, the answer to a GET-HEADS or a CONSUMER-HELLO, to one requestor."""
+    """DIRECT-HEAD, to one requestor: the answer to a GET-HEADS or a CONSUMER-HELLO."""
 
     requestor: f.Address
     topic: f.Topic

@@ -3,7 +3,7 @@
 The roles decide by these tables: ``STORE_TABLE[state][RECORDS].action`` says what a store does with
 records.  A partition's state follows from its data (``PartitionFetcher.state``,
 ``StorePartition.state``), so no step can forget to set it.  Tests hold the roles against the states
-that may follow, and docs/states.md against ``markdown``.
+that may follow; ``scripts/states.py`` writes docs/states.md.
 """
 
 from __future__ import annotations
@@ -137,14 +137,3 @@ STORE_TABLE: Final[Table] = {
         OUTCOME: Reaction("following, behind, in part, committing"),
     },
 }
-
-
-def markdown(table: Table) -> str:
-    """A row for each state; for each event what is done, and which states may follow."""
-    events = list(dict.fromkeys(event for reactions in table.values() for event in reactions))
-    rows = [["state", "meaning", *events], ["---"] * (len(events) + 2)]
-    for state, reactions in table.items():
-        found = [reactions.get(event, Reaction("—")) for event in events]
-        cells = [f"{action} → {then}".removeprefix(" → ") for then, action in found]
-        rows.append([state.label, state.value, *cells])
-    return "\n".join(f"| {' | '.join(row)} |" for row in rows)

@@ -44,14 +44,10 @@ class ProducerRole:
         self.next_offset = 0
         self.durable = 0
         """``acks`` stores have everything before this offset on disk."""
-        self.hurry = False
-        """The application waits for the acknowledgements."""
-        self.acked: dict[str, int] = {}
-        """By store: the offset before which it has everything on disk."""
-        self.beyond: dict[str, int] = {}
-        """The same of stores that have more than is published: see ``_on_ack``."""
-        self.retained: list[RecordBatch] = []
-        """Not acknowledged; the first batch may be in part."""
+        self.hurry = False  # the application waits for the acknowledgements
+        self.acked: dict[str, int] = {}  # by store: up to where it has everything on disk
+        self.beyond: dict[str, int] = {}  # the same of stores that have more than is published
+        self.retained: list[RecordBatch] = []  # not acknowledged; the first one may be in part
         self._acks = acks
         self._hurries = 0  # HEADs in a hurry since the last acknowledgement
         self._head_interval_s = head_interval_s
@@ -78,7 +74,7 @@ class ProducerRole:
         self.directory = None
 
     def publish(self, now: float, values: Values) -> list[Outgoing]:
-        """Appends records to the partition."""
+        """Appends records.  RFC 46: the first offset is 0, and each further one is one more."""
         batch = RecordBatch(self.tp, self.next_offset, values)
         if not self._head_due:
             self._head_due = now + self._head_interval_s
@@ -181,6 +177,7 @@ class ProducerRole:
             return
         self.durable = ends[self._acks - 1]
         self._hurries = 0
+        # RFC 46: records are kept until "at least one ACK", here until ``acks`` stores have them.
         del self.retained[: bisect_right(self.retained, self.durable, key=_END)]
 
     def _retained_value(self, offset: int) -> bytes | None:

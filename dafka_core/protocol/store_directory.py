@@ -14,6 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Collection
 from dataclasses import dataclass, field
+from itertools import count
 from typing import Final
 
 from dafka_core.protocol import messages as m
@@ -47,10 +48,8 @@ class StoreQuery:
     """A question to all stores, and what they have answered so far."""
 
     query: m.HeadsQuery | m.TimesQuery
-    heard_at: float
-    """When it was asked, or part of an answer came, last."""
-    rounds: int = 1
-    """How often to ask C stores, or wait for them, from now on."""
+    heard_at: float  # when it was asked, or part of an answer came, last
+    rounds: int = 1  # how often to ask C stores, or wait for them, from now on
     heads: dict[TopicPartition, tuple[int, int]] = field(default_factory=dict)
     """By partition: the earliest offset and the furthest end that any store has."""
     times: dict[str, dict[int, int]] = field(default_factory=dict)
@@ -70,8 +69,8 @@ class StoreQuery:
 
     def has_answered(self, store: str) -> bool:
         """Whether every part of a store's answer has come."""
-        count, heard = self.parts.get(store, (1, ()))
-        return len(heard) == count
+        parts, heard = self.parts.get(store, (1, ()))
+        return len(heard) == parts
 
     def add_head(self, tp: TopicPartition, earliest: int, end: int) -> None:
         """A store has these records.  Any store may be read from, so the widest range counts."""
@@ -94,10 +93,8 @@ class StoreQuery:
 
 @dataclass(slots=True)
 class _Store:
-    greeted: bool = False
-    """We have received its hello: its messages reach us."""
-    reached: bool = False
-    """It has subscribed to our hello: our messages reach it."""
+    greeted: bool = False  # we have received its hello: its messages reach us
+    reached: bool = False  # it has subscribed to our hello: our messages reach it
     answers_queries: bool = False
     locations: tuple[str, ...] = ()
 
@@ -110,7 +107,7 @@ class StoreDirectory:
         self._stores: dict[str, _Store] = {}
         self._started_at: float | None = None
         self._questions: dict[int, StoreQuery] = {}
-        self._last_query = GREETING
+        self._numbers = count(GREETING + 1)
 
     @property
     def stores(self) -> list[str]:
@@ -140,16 +137,14 @@ class StoreDirectory:
 
         Asks C stores in so many ``rounds``: their silence may also be a lost message.
         """
-        self._last_query += 1
-        query = m.HeadsQuery(self.address, self._last_query, tuple(sorted(topics)))
+        query = m.HeadsQuery(self.address, next(self._numbers), tuple(sorted(topics)))
         return self._begin(now, query, rounds)
 
     def ask_times(
         self, now: float, tp: TopicPartition, start: int, end: int
     ) -> tuple[StoreQuery, list[Outgoing]]:
         """Asks when stores wrote the records ``[start, end)`` of a partition."""
-        self._last_query += 1
-        return self._begin(now, m.TimesQuery(self.address, self._last_query, *tp, start, end), 1)
+        return self._begin(now, m.TimesQuery(self.address, next(self._numbers), *tp, start, end), 1)
 
     def forget(self, question: StoreQuery) -> None:
         """The question is of no interest any more."""

@@ -35,10 +35,8 @@ class StorePartition:
     """Readers see the records before this offset: they are on disk."""
     visible_end: int
     """What ``durable`` will be when the log has done all that it was given, but for commits."""
-    staged: Transaction | None = None
-    """The transaction of another store of which only the first part has come."""
-    commits: int = 0
-    """Commits on their way to the disk."""
+    staged: Transaction | None = None  # another store's, of which only the first part has come
+    commits: int = 0  # on their way to the disk
 
     @property
     def state(self) -> StoreState:
@@ -76,10 +74,9 @@ class StoreRole:
         self.requests = RequestQueue()
         self.scheduler = FetchScheduler(address)
         self.partitions: dict[TopicPartition, StorePartition] = {}
-        self.pending: list[LogEntry] = []
-        """What the log is to do next, in order."""
+        self.pending: list[LogEntry] = []  # what the log is to do next
         self.pending_bytes = 0
-        """How much that is: bytes of values, one for each record or entry."""
+        """How much is pending: bytes of values, and one for each record or entry."""
         self._end_of = end_of
         self._sync_interval_s = sync_interval_s
         self._sync_due = 0.0
@@ -108,6 +105,7 @@ class StoreRole:
                     self.endpoints[message.store] = message.locations
             case m.StoreHello() if message.store != self.address:
                 return [m.GetHeads("", self.address)]  # this store wants all that another has
+            # RFC 46: a store "SHALL check if it has stored the requested record(s)"; its node does.
             case m.Fetch() | m.GetHeads() | m.ConsumerHello() | m.HeadsQuery() | m.TimesQuery():
                 self.requests.add(message)
         return []

@@ -71,11 +71,10 @@ def split_by_transaction(
 def continued(
     batch: RecordBatch, staged: Transaction | None
 ) -> tuple[RecordBatch, Transaction | None]:
-    """The batch as a store keeps it, and the transaction that it is only a part of, if any.
+    """The next batch of a partition as a store keeps it, and the transaction it leaves in part.
 
-    The batch is the next one of its partition.  ``staged`` is the transaction of which the store
-    has the first part.  A batch of another transaction, or of none, shows that its sender has
-    ``staged`` complete: then the batch is stored without a transaction.
+    ``staged`` is the transaction of which the store has the first part.  A batch of another one,
+    or of none, shows that its sender has ``staged`` complete: it is stored without a transaction.
     """
     if staged is not None and batch.transaction != staged:
         batch = replace(batch, transaction=None)

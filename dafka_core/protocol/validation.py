@@ -45,10 +45,10 @@ def check_number(what: str, least: int, most: int, number: int) -> None:
 
 
 check_topic: Final = partial(_check_name, "a topic", limits.MAX_TOPIC_BYTES)
-"""1 to 255 octets without NUL, which ends a topic in the C layout."""
+"""1 to 255 octets without NUL, which ends a topic in the C layout.  RFC 46 allows any octets."""
 
 check_address: Final = partial(_check_name, "an address", limits.MAX_ADDRESS_BYTES)
-"""1 to 255 octets without NUL, since an address is the topic of some messages."""
+"""1 to 255 octets without NUL, since an address is the topic of some messages.  RFC 46: a UUID."""
 
 check_sequence: Final = partial(check_number, "a sequence", 0, limits.MAX_SEQUENCE)
 """The offset of a record."""

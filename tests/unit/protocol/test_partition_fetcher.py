@@ -244,10 +244,10 @@ def test_what_is_kept_already_takes_no_room_again() -> None:
 def test_the_worst_order_of_arrival_costs_no_time() -> None:
     fetcher = fetcher_at()
     values = Values.of([b""])
-    started = time.perf_counter()
+    started = time.process_time()
     for offset in range(100_000, 0, -1):
         fetcher.take(0.0, RecordBatch(TP, offset, values))
     taken = fetcher.take(0.0, RecordBatch(TP, 0, values))
     assert [batch.offset for batch in taken] == list(range(100_001))
     # Looking through all that is kept, for each record, would take half an hour.
-    assert time.perf_counter() - started < 20
+    assert time.process_time() - started < 20
