@@ -34,15 +34,15 @@ class Record(NamedTuple):
 
 
 NO_VERSION = -1
-"""The number of a unit that has none: whole or not at all, but no marker is left of it."""
+"""The version of a transaction that has none: nothing is left of it once it is committed."""
 
 
 class Transaction(NamedTuple):
     """Records that are there as a whole or not at all: offsets ``start`` to ``end`` (exclusive).
 
     What one task of one micro-batch writes to one partition.  ``version`` is the batch's, which
-    ascends in each partition, or ``NO_VERSION``.  The unit committed last is a partition's
-    marker: it says what has been written, to whoever tries to write it again.
+    ascends in each partition, or ``NO_VERSION``.  A partition's last committed transaction is kept
+    with it: it says what has been written, to whoever tries to write it again.
     """
 
     version: int
@@ -51,7 +51,7 @@ class Transaction(NamedTuple):
 
 
 class StagedTransaction(NamedTuple):
-    """A unit that is to become visible: what ``attempt`` staged from ``start`` to ``end``.
+    """A transaction that is to become visible: what ``attempt`` staged from ``start`` to ``end``.
 
     ``attempt`` is 32 upper-case hex digits, new for each attempt of a task.
     """
@@ -75,12 +75,12 @@ class StagedTransaction(NamedTuple):
 
 
 class TransactionState(NamedTuple):
-    """How far a partition's units are at a store.
+    """How far a partition's transactions are at a store.
 
     Records from ``end`` to ``staged_end`` are staged: on disk and seen by no reader.  They are
     ``attempt``'s.  When there are none (the two ends are the same), ``attempt`` is the one that
     was committed here last.  It is empty when there was none, and when what is staged comes from
-    another store.  ``transaction`` is the partition's marker.
+    another store.  ``transaction`` is the one committed last.
     """
 
     end: int

@@ -43,7 +43,7 @@ class Checkers:
         self.acknowledged: dict[str, dict[TopicPartition, int]] = {}
         """By the store's address: up to where it has acknowledged."""
         self._seen: dict[tuple[object, ...], int] = {}
-        self._units: dict[tuple[TopicPartition, int], tuple[int, int]] = {}
+        self._transactions: dict[tuple[TopicPartition, int], tuple[int, int]] = {}
         self._latest: dict[tuple[int, TopicPartition], int] = {}
         self.delivered_records = 0
 
@@ -101,21 +101,23 @@ class Checkers:
             self._world.fail(store, f"stores {_name(batch)}, which were never published")
 
     def on_committed(self, store: str, transaction: StagedTransaction, values: list[bytes]) -> None:
-        """A unit is there: from now on this is what its writer has said, and it says it once."""
+        """A transaction is there: this is what its writer has said, and it says it once."""
         start, end, number = transaction.start, transaction.end, transaction.version
-        place = self._units.setdefault((transaction.tp, number), (start, end))
+        place = self._transactions.setdefault((transaction.tp, number), (start, end))
         if place != (start, end):
-            self._world.fail(store, f"{DOUBLED} unit {number} at {place}, and at {(start, end)}")
+            self._world.fail(
+                store, f"{DOUBLED} transaction {number} at {place}, and at {(start, end)}"
+            )
         self.publish(transaction.tp, start, values)
 
-    def on_unit(
+    def on_written(
         self, who: str, disk: Disk, tp: TopicPartition, number: int, rows: list[bytes]
     ) -> None:
-        """A unit whose writer was told that it is there is there, all of it and nothing else."""
-        start, end = self._units.get((tp, number), (0, 0))
+        """What a writer was told is there is there, all of it and nothing else."""
+        start, end = self._transactions.get((tp, number), (0, 0))
         found = self.published.get(tp, [])[start:end]
         if sorted(found) != sorted(rows) or disk.end(tp) < end:
-            self._world.fail(who, f"{LOST} unit {number} is not what was written")
+            self._world.fail(who, f"{LOST} transaction {number} is not what was written")
 
     def on_sent(self, mesh: SimulatedMesh, message: Message | OutgoingBatch) -> None:
         """No node sends what was never published, or acknowledges what is not on its disk."""

@@ -189,7 +189,7 @@ class Cluster:
         goals = {tp: end for tp, end in goals.items() if end}
         behind = [f"{p.name} waits" for p in self.producers if not p.done]
         behind += [f"{w.name} waits at {w.acknowledged}" for w in self.writers if not w.done]
-        behind += [f"{q.name} waits at unit {q.number}" for q in self.queries if not q.done]
+        behind += [f"{q.name} waits at transaction {q.number}" for q in self.queries if not q.done]
         behind += [f"{reader.name} reads" for reader in self.readers if not reader.done]
         for store in self.stores:
             for tp, end in goals.items():

@@ -42,7 +42,7 @@ class Partition:
 
     records: list[bytes] = field(default_factory=list)
     tail: StagedRecords | None = None
-    marker: Transaction | None = None
+    last_transaction: Transaction | None = None
     committed: tuple[str, int, int] | None = None
 
     @property
@@ -55,11 +55,15 @@ class Partition:
         """How far it is staged."""
         return self.end + (len(self.tail.values) if self.tail else 0)
 
+    @property
+    def last_version(self) -> int:
+        """Of the last transaction."""
+        return self.last_transaction.version if self.last_transaction else NO_VERSION
+
     def mark(self, transaction: Transaction) -> None:
-        """Keeps the newer marker."""
-        newest = self.marker.version if self.marker else NO_VERSION
-        if transaction.version > newest:
-            self.marker = transaction
+        """Keeps the newer one."""
+        if transaction.version > self.last_version:
+            self.last_transaction = transaction
 
 
 class Disk:
@@ -130,8 +134,8 @@ class Disk:
         batch, attempt, version = staged
         held = self._partition(batch.tp)
         tp, tail = batch.tp, held.tail
-        if held.marker is not None and NO_VERSION < version <= held.marker.version:
-            return TransactionExistsError(*tp, held.marker)
+        if held.last_transaction and NO_VERSION < version <= held.last_version:
+            return TransactionExistsError(*tp, held.last_transaction)
         own = tail is not None and tail.attempt == attempt
         if tail is not None and not own and NO_VERSION < version < tail.transaction.version:
             return FencedError(*tp, attempt)
@@ -177,17 +181,17 @@ class Disk:
             return OffsetConflictError(*tp, start, held.end)
         if end != held.tail_end:
             return OffsetConflictError(*tp, end, held.tail_end)
-        if held.marker is not None and NO_VERSION < version <= held.marker.version:
-            return TransactionExistsError(*tp, held.marker)
+        if held.last_transaction and NO_VERSION < version <= held.last_version:
+            return TransactionExistsError(*tp, held.last_transaction)
         return None
 
     def _mark(self, tp: TopicPartition, transaction: Transaction) -> DafkaError | None:
         held = self._partition(tp)
         if held.end < transaction.end:
             return OffsetConflictError(*tp, transaction.end, held.end)
-        marker = held.marker
-        if marker is not None and marker.version == transaction.version and marker != transaction:
-            return TransactionExistsError(*tp, marker)
+        last = held.last_transaction
+        if last is not None and last.version == transaction.version and last != transaction:
+            return TransactionExistsError(*tp, last)
         held.mark(transaction)
         return None
 
@@ -209,7 +213,7 @@ class Disk:
         attempt = held.committed[0] if held.committed else ""
         if held.tail is not None:
             attempt = held.tail.attempt
-        return TransactionState(held.end, held.tail_end, attempt, held.marker)
+        return TransactionState(held.end, held.tail_end, attempt, held.last_transaction)
 
     def ends(self) -> dict[TopicPartition, int]:
         """The end of every partition."""

@@ -1,9 +1,8 @@
-"""A query that writes units, each once: its tasks are tried again, and twice at a time.
+"""A query that writes transactions, each once: its tasks are tried again, and twice at a time.
 
 An attempt asks the store how far the partition is, stages its rows in an order of its own and
 commits them, as ``dafka_spark/sink/transactional_writer.py`` does where its host comes back.  The
-query moves to another store only when that has its last unit: there, too, the marker must tell
-that it is there.
+query moves to another store only when that has its last transaction, and finds it there, too.
 """
 
 from __future__ import annotations
@@ -20,8 +19,8 @@ if TYPE_CHECKING:
     from tests.simulation.cluster import Cluster
     from tests.simulation.hosts import StoreHost
 
-UNITS = 8
-"""Units that a query writes at the most."""
+MAX_TRANSACTIONS = 8
+"""Transactions that a query writes at the most."""
 
 
 class ExactQuery:
@@ -33,9 +32,9 @@ class ExactQuery:
         self.name = name
         self.topic = topic
         self.address = self.world.address()
-        self.transactions = self.world.random.randint(1, UNITS)
+        self.transactions = self.world.random.randint(1, MAX_TRANSACTIONS)
         self.number = 0
-        """Of the unit to write next."""
+        """Of the transaction to write next."""
         self.home: StoreHost = self.world.random.choice(cluster.stores)
         most = 2 * cluster.shape.burst
         self.sizes = [self.world.random.randint(1, most) for _ in range(self.transactions)]
@@ -48,12 +47,12 @@ class ExactQuery:
 
     @property
     def done(self) -> bool:
-        """Every unit is there."""
+        """Every transaction is there."""
         return self.number >= self.transactions
 
     def rows(self, number: int) -> list[bytes]:
-        """What a unit consists of, in some order."""
-        return [b"unit %d row %d" % (number, i) for i in range(self.sizes[number])]
+        """What a transaction consists of, in some order."""
+        return [b"transaction %d row %d" % (number, i) for i in range(self.sizes[number])]
 
     def _again(self, number: int) -> None:
         self.world.after(self.world.between(0.05, 1), lambda: self._attempt(number))
@@ -70,7 +69,7 @@ class ExactQuery:
             self._finished(number)
             return
         attempt = self.world.address()
-        self.world.note(self.name, f"unit {number}: {attempt[:4]} begins at {info.end}")
+        self.world.note(self.name, f"transaction {number}: {attempt[:4]} begins at {info.end}")
         rows = self.rows(number)
         self.world.random.shuffle(rows)
         cuts = sorted({0, len(rows), self.world.random.randint(0, len(rows))})
@@ -96,7 +95,8 @@ class ExactQuery:
     def _committed(self, done: Future[Any], transaction: StagedTransaction) -> None:
         if not self._failed(done, transaction.version):
             self.world.note(
-                self.name, f"unit {transaction.version}: {transaction.attempt[:4]} is committed"
+                self.name,
+                f"transaction {transaction.version}: {transaction.attempt[:4]} is committed",
             )
             self._finished(transaction.version)
 
@@ -105,13 +105,15 @@ class ExactQuery:
         if error is None:
             return False
         if not isinstance(error, DafkaError):
-            self.world.fail(self.name, f"unit {number} failed with {error!r}")
-        self.world.note(self.name, f"unit {number}: {type(error).__name__}")
+            self.world.fail(self.name, f"transaction {number} failed with {error!r}")
+        self.world.note(self.name, f"transaction {number}: {type(error).__name__}")
         self._again(number)
         return True
 
     def _finished(self, number: int) -> None:
-        self.cluster.checkers.on_unit(self.name, self.home.disk, self.tp, number, self.rows(number))
+        self.cluster.checkers.on_written(
+            self.name, self.home.disk, self.tp, number, self.rows(number)
+        )
         if number < self.number:
             return
         self.number = number + 1

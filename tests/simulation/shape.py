@@ -63,7 +63,7 @@ class Shape:
     producers: int
     writers: int
     queries: int
-    """Those that write units, each once."""
+    """Those that write transactions, each once."""
     consumers: int
     readers: int
     records: int

@@ -31,10 +31,10 @@ ATTEMPTS = ("A" * 32, "B" * 32)
 def entry(chance: random.Random, log: Log) -> LogEntry:
     """Something to do that makes sense more often than not."""
     tp = chance.choice(PARTITIONS)
-    end, staged_end, attempt, marker = log.transaction_state(tp)
+    end, staged_end, attempt, last = log.transaction_state(tp)
     at = chance.choice((end, end, staged_end, staged_end, max(0, end - 1), end + 2))
     values = [chance.randbytes(3) for _ in range(chance.randint(1, 4))]
-    version = (marker.version if marker else 0) + chance.choice((0, 1, 1, 1, 2))
+    version = (last.version if last else 0) + chance.choice((0, 1, 1, 1, 2))
     who = chance.choice(ATTEMPTS)
     match chance.randint(0, 9):
         case 0 if staged_end == end:

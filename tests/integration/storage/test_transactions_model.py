@@ -69,7 +69,7 @@ class Model:
             self.last_transaction = transaction
 
 
-class Units(RuleBasedStateMachine):
+class Transactions(RuleBasedStateMachine):
     """Every step, whatever its arguments, does what the model does or is refused by both."""
 
     def __init__(self) -> None:
@@ -280,5 +280,5 @@ class Units(RuleBasedStateMachine):
                 assert found.size_bytes == 0
 
 
-TestUnits = Units.TestCase
-TestUnits.settings = settings(max_examples=40, stateful_step_count=40, deadline=None)
+TestTransactions = Transactions.TestCase
+TestTransactions.settings = settings(max_examples=40, stateful_step_count=40, deadline=None)
