@@ -33,7 +33,7 @@ def values_on_disk(directory: Path) -> dict[TopicPartition, list[bytes]]:
     return found
 
 
-class RowBuffer:
+class Blocks:
     """Watches the table of a store that runs: its merging makes the blocks fewer.
 
     To be closed before this process opens the directory in another way.

@@ -13,7 +13,7 @@ from pathlib import Path
 
 from tests.chaos.harness import Chaos
 from tests.chaos.nodes import Feeder, Listener, start_store, start_tower
-from tests.chaos.queries import Driver, MergePlan, check, expected, value
+from tests.chaos.queries import Driver, Plan, check, expected, value
 
 ROUNDS = 10
 SHORT_ROUNDS = 1
@@ -50,7 +50,7 @@ def _round(
     before = _fed(stack, address, directory, "before", range(count), ("--acks", "2"))
     before.finish()
     options = {"delivery": chaos.delivery, "acks": "all" if chaos.exact else "2"}
-    plan = MergePlan(MASTER, address, SOURCE, SINK, str(directory), BATCH_RECORDS, options)
+    plan = Plan(MASTER, address, SOURCE, SINK, str(directory), BATCH_RECORDS, options)
     driver = Driver(plan, directory / "driver.log")
     stack.callback(driver.close)
     driver.wait_batch(chance.randint(-1, 1))

@@ -26,7 +26,7 @@ END_S = 4 * PATIENCE_S
 KEYS = 40
 
 
-class MergePlan(NamedTuple):
+class Plan(NamedTuple):
     """What a driver is to do."""
 
     master: str
@@ -52,7 +52,7 @@ class Driver:
     What it prints beside its own lines goes to the file ``log``.
     """
 
-    def __init__(self, plan: MergePlan, log: Path) -> None:
+    def __init__(self, plan: Plan, log: Path) -> None:
         self._plan = plan
         self.log = log
         self.batch = -1
@@ -67,6 +67,7 @@ class Driver:
         """Starts it, without waiting for it."""
         self.restarts += 1
         self._leave()
+        self.batch = max(self.batch, self._committed())
         environment = {
             name: text for name, text in os.environ.items() if "PYSPARK_GATEWAY" not in name
         }
@@ -153,6 +154,11 @@ class Driver:
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(group, signal.SIGKILL)
         self._leave()
+
+    def _committed(self) -> int:
+        """The last batch that the checkpoint says is done: whoever did it may have died untold."""
+        commits = Path(self._plan.directory) / "checkpoint" / "commits"
+        return max((int(each.name) for each in commits.glob("[0-9]*")), default=-1)
 
     def _leave(self) -> None:
         """Lets go of a process that has ended."""

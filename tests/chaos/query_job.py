@@ -3,7 +3,7 @@
 It says BATCH and a number for each batch, and, when its standard input ends, goes on to
 the end of the topic, says ANSWER and the counts that a batch query finds, and ends.
 
-Usage: query_job.py JSON, an object with the members of ``queries.MergePlan``
+Usage: query_job.py JSON, an object with the members of ``queries.Plan``
 """
 
 from __future__ import annotations

@@ -18,7 +18,7 @@ from pathlib import Path
 
 from tests.chaos.harness import Chaos
 from tests.chaos.nodes import Feeder, Listener, start_store, start_tower
-from tests.chaos.queries import Driver, MergePlan, Process, check, expected, value
+from tests.chaos.queries import Driver, Plan, Process, check, expected, value
 
 ROUNDS = 50
 SHORT_ROUNDS = 2
@@ -56,7 +56,7 @@ def _series(
     store.ready()
     feeder = stack.enter_context(Feeder(SOURCE, address, directory / "feeder.log"))
     feeder.wait_joined()
-    plan = MergePlan(
+    plan = Plan(
         SHORT_MASTER if chaos.short else MASTER,
         address,
         SOURCE,

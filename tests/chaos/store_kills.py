@@ -25,7 +25,7 @@ from dafka_core.errors import DafkaError
 from dafka_core.flight.store_client import StoreClient
 from dafka_core.flight.store_location import StoreLocation
 from dafka_core.records import TopicPartition
-from tests.chaos.disks import RowBuffer, values_on_disk
+from tests.chaos.disks import Blocks, values_on_disk
 from tests.chaos.harness import PATIENCE_S, Chaos, ChaosError, wait_until
 from tests.chaos.nodes import Listener, Node, start_store, start_tower
 
@@ -267,7 +267,7 @@ def _wait_for_merging(chance: random.Random, writers: list[Writer], directory: P
     """Lets the store become quiet, so that it merges; the moment is one at which it does."""
     for writer in writers:
         writer.hold(True)
-    blocks = RowBuffer(directory)
+    blocks = Blocks(directory)
     try:
         deadline = time.monotonic() + MERGE_WAIT_S
         most = blocks.count()

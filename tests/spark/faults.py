@@ -26,7 +26,7 @@ def changed(frame: DataFrame, change: Change) -> DataFrame:
     return frame.mapInArrow(change, frame.schema)
 
 
-class RWLock:
+class Gate:
     """Holds the tasks of one batch up, before their last rows, until the test opens it."""
 
     def __init__(self, directory: Path, batch: int | None = None) -> None:

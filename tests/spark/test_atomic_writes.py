@@ -31,7 +31,7 @@ from tests.integration.cluster.transactions import (
     soon,
     texts_of,
 )
-from tests.spark.faults import RWLock, changed
+from tests.spark.faults import Gate, changed
 from tests.spark.topics import batch, texts
 
 VALUES = StructType([StructField("value", StringType())])
@@ -105,7 +105,7 @@ def text_rows(spark: SparkSession, count: int) -> DataFrame:
 def test_rows_appear_at_once(
     spark: SparkSession, cluster: EmbeddedCluster, topic: str, tmp_path: Path
 ) -> None:
-    gate = RWLock(tmp_path)
+    gate = Gate(tmp_path)
     meanwhile = []
 
     def look() -> None:

@@ -33,7 +33,7 @@ Rows = list[tuple[int, str, int, str]]
 """Of a batch: task, partition, offset, value; in order."""
 
 
-class ArrowBatches:
+class Batches:
     """What each run of each batch has read."""
 
     def __init__(self) -> None:
@@ -92,7 +92,7 @@ def test_batch_zero_again_with_new_partitions_and_stores(
     """Its first run has read nothing or something; nothing of it was committed."""
     address = produce_to_all(mesh, topic, range(40))
     given = {"subscribe": topic, "startingOffsets": starting, "maxRecordsPerPartition": 15}
-    batches = ArrowBatches()
+    batches = Batches()
     batches.go(stream(spark, mesh, **given), tmp_path)
     forget_commits(tmp_path)
     produce_to_all(mesh, topic, range(40, 60), address)
@@ -125,7 +125,7 @@ def test_the_first_offset_is_fixed_before_there_is_anything_to_read(
     for path in (tmp_path / "c").glob("commits/*"):
         path.unlink()
     produce(mesh, topic, range(10, 25), address)
-    batches = ArrowBatches()
+    batches = Batches()
     batches.go(stream(spark, mesh, subscribe=topic, startingOffsets="latest"), tmp_path / "c")
     assert [row[2] for _, rows in batches.runs for row in rows] == list(range(10, 25))
 
@@ -140,7 +140,7 @@ def test_the_same_tasks_after_a_store_has_died(
     mesh.start_store(1)
     given = {"subscribe": topic, "maxRecordsPerPartition": 70, "fetchTimeoutMs": 30_000}
 
-    batches = ArrowBatches()
+    batches = Batches()
     batches.go(stream(spark, mesh, **given), tmp_path)
     assert [len(rows) for _, rows in batches.runs] == [200]
     forget_commits(tmp_path)
@@ -164,7 +164,7 @@ def test_a_store_that_restarts_does_not_stop_a_query(
     mesh.kill_store(1)
     address = produce(mesh, topic, range(30))
     given = {"subscribe": topic, "fetchTimeoutMs": 60_000}
-    batches = ArrowBatches()
+    batches = Batches()
     batches.go(stream(spark, mesh, **given), tmp_path)
     mesh.kill_store(0)
     mesh.start_store(1)

@@ -16,7 +16,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
 from dafka_core import EmbeddedCluster
-from tests.spark.faults import RWLock, changed, shuffled
+from tests.spark.faults import Gate, changed, shuffled
 from tests.spark.topics import TIMEOUT_S, batch, produce, send, stream, texts
 
 JOB = Path(__file__).with_name("exactly_once_job.py")
@@ -151,7 +151,7 @@ def test_the_store_dies_in_the_middle_and_is_started_again(
 ) -> None:  # fmt: skip
     sinks.kill_store(1)
     produce(cluster, topic, range(3000))
-    gate = RWLock(tmp_path, batch=1)
+    gate = Gate(tmp_path, batch=1)
     frame = stream(spark, cluster, subscribe=topic, maxOffsetsPerTrigger=1000).select("value")
     query = started(changed(frame, gate), sinks, tmp_path / "checkpoint", topic=topic)
     gate.wait_reached()
@@ -167,7 +167,7 @@ def test_the_store_dies_for_good_and_another_goes_on(
     tmp_path: Path,
 ) -> None:  # fmt: skip
     produce(cluster, topic, range(3000))
-    gate = RWLock(tmp_path, batch=1)
+    gate = Gate(tmp_path, batch=1)
     frame = stream(
         spark, cluster, subscribe=topic, maxOffsetsPerTrigger=1000, maxRecordsPerPartition=500
     ).select("value")

@@ -60,23 +60,21 @@ def texts_of(values: pa.Array) -> list[bytes]:
 
 
 @dataclasses.dataclass(frozen=True)
-class HeldRange:
+class Held:
     """One store's part of the partition."""
 
     values: list[bytes]
     info: TransactionState
 
 
-def held(
-    cluster: EmbeddedCluster, topic: str, index: int = 0, partition: str = PARTITION
-) -> HeldRange:
+def held(cluster: EmbeddedCluster, topic: str, index: int = 0, partition: str = PARTITION) -> Held:
     """What one store has."""
     store = cluster.stores[index]
     with StoreSession(options(cluster).mesh_address) as session:
         (client,) = [each for each in session.refresh() if each.location.store == store]
         tp = TopicPartition(topic, partition)
         (info,) = client.transaction_states([tp], timeout_s=PATIENCE_S)
-        return HeldRange(read(client, tp, info.end), info)
+        return Held(read(client, tp, info.end), info)
 
 
 def read(client: StoreClient, tp: TopicPartition, end: int) -> list[bytes]:

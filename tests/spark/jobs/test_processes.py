@@ -110,7 +110,7 @@ def test_a_job_that_does_not_stop_well_is_an_error(tmp_path: Path) -> None:
 def test_what_a_job_leaves_behind_is_killed(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    monkeypatch.setattr("_processes.LINGER_TIMEOUT_S", 0.1)
+    monkeypatch.setattr("demo.processes.LINGER_TIMEOUT_S", 0.1)
     with Job(_script(tmp_path, _PARENT), [], tmp_path / "log") as job:
         child = _first_event(job)["child"]
         with pytest.raises(JobFailedError):
