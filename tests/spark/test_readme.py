@@ -10,7 +10,7 @@ import sys
 import uuid
 from collections.abc import Iterator
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import pytest
 import typer
@@ -53,11 +53,13 @@ CLUSTER = ("docs/cluster.md", "From Python")
 READING = ("docs/spark.md", "Reading")
 WRITING = ("docs/spark.md", "Writing")
 FLIGHT = ("docs/flight.md", "A client in ten lines")
+TEST = ("docs/testing.md", "A test")
+KILLED = ("docs/testing.md", "A store that is killed")
 
 
 def test_every_example_in_python_has_a_test_here() -> None:
     found = [(block.page, block.heading) for block in blocks() if block.language == "python"]
-    assert sorted(found) == sorted([PROGRAM, CLUSTER, READING, WRITING, FLIGHT])
+    assert sorted(found) == sorted([PROGRAM, CLUSTER, READING, WRITING, FLIGHT, TEST, KILLED])
 
 
 def test_the_options_tables_are_those_declared() -> None:
@@ -139,6 +141,16 @@ def test_the_example_of_flight(capsys: pytest.CaptureFixture[str]) -> None:
     printed = capsys.readouterr().out
     assert "offset: [[0,1,2]]" in printed
     assert re.search(r"│ +3 │ +10 │", printed)
+
+
+def test_the_example_of_a_test(dafka_cluster: EmbeddedCluster, dafka_topic: str) -> None:
+    names: dict[str, Any] = {}
+    exec(example(*TEST), names)
+    names["test_what_is_published_is_consumed"](dafka_cluster, dafka_topic)
+
+
+def test_the_example_of_a_store_that_is_killed() -> None:
+    exec(example(*KILLED), {})
 
 
 def test_the_example_of_sql(spark: SparkSession, cluster: EmbeddedCluster) -> None:
