@@ -115,8 +115,8 @@ class StoreSession(Closing):
     ) -> Iterator[tuple[list[tuple[StoreClient, T]], StoreUnreachableError | None]]:
         """What the stores answer, again and again until the deadline; and why that is not enough.
 
-        It is enough when every store has answered.  One that has not is waited for until the mesh
-        has given it up: it may come back at once, and have more than all others.
+        It is enough when every store has answered.  One that is silent is waited for until the
+        mesh has given it up: it may come back at once, and have more than all others.
 
         Args:
             known: the stores that are there; without any they are looked for first.
@@ -134,13 +134,12 @@ class StoreSession(Closing):
                         heard.append((client, ask(client)))
                     except StoreUnreachableError as error:
                         lost = error
-            if self.silent and lost is None:
+            silent = [] if given_up.is_over else self.silent
+            if silent and lost is None:
                 why = "it does not answer, and may have more than those that do"
-                lost = StoreUnreachableError(self.silent[0], why)
-            if heard and given_up.is_over:
-                lost = None
+                lost = StoreUnreachableError(silent[0], why)
             elif not heard and lost is None:
-                lost = StoreUnreachableError(only, "no store with Arrow Flight is known")
+                lost = StoreUnreachableError(only, "no such store with Arrow Flight is there")
             yield heard, lost
 
     def wait_for_acks(

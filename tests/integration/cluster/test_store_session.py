@@ -194,7 +194,28 @@ def test_no_look_counts_where_no_store_answers(own: EmbeddedCluster) -> None:
             assert heard == []
             assert lost is not None
         assert session.silent == []  # the mesh has given them up
-        assert "no store with Arrow Flight is known" in str(lost)
+        assert "no such store with Arrow Flight is there" in str(lost)
+
+
+def test_a_store_that_is_there_and_does_not_answer_is_waited_for_until_the_deadline(
+    own: EmbeddedCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # It may have more than the one that answers, and describes itself, so the mesh keeps it.
+    monkeypatch.setattr(timing, "SILENT_S", 0.5)
+    busy = own.stores[1]
+
+    def ask(client: StoreClient) -> str:
+        if client.location.store == busy:
+            raise StoreUnreachableError(busy, "it is busy")
+        return "an answer"
+
+    with session_of(own) as session:
+        deadline = Deadline(3 * timing.SILENT_S)
+        for heard, lost in session.looks(session.refresh(), ask, deadline):
+            assert [answer for _, answer in heard] == ["an answer"]
+            assert lost is not None
+            assert lost.store == busy
+        assert deadline.waited_s >= 3 * timing.SILENT_S
 
 
 def test_a_commit_waits_for_stores_that_came_after_the_job_began(own: EmbeddedCluster) -> None:
