@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import os
 import re
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from functools import partial
+from typing import Any, Final
 
+from dafka_core.errors import ProtocolError
 from dafka_core.options import DEFAULT_PUB_PORT, DEFAULT_SUB_PORT, DEFAULT_TOWER, Options, option
 from dafka_core.protocol.codec import C_LAYOUT, LAYOUTS
 from dafka_core.protocol.limits import MAX_VALUE_BYTES
+from dafka_core.protocol.validation import check_address, check_topic
 
 TOWER_ENVIRONMENT = "DAFKA_TOWER"
 
@@ -59,6 +63,21 @@ def parse_towers(value: Any) -> tuple[TowerAddress, ...]:
     if not towers:
         raise ValueError("must name at least one tower, as HOST[:SUB_PORT:PUB_PORT]")
     return towers
+
+
+def _parse_name(check: Callable[[str], None], value: Any) -> str:
+    if not isinstance(value, str):
+        raise ValueError("must be a text")
+    try:
+        check(value)
+    except ProtocolError as error:
+        raise ValueError(error.reason) from None
+    return value
+
+
+parse_topic: Final = partial(_parse_name, check_topic)
+parse_partition: Final = partial(_parse_name, check_address)
+"""A name in the limits of the wire; ValueError for any other value."""
 
 
 def _tower(word: str) -> TowerAddress:

@@ -95,20 +95,6 @@ class Options:
         ]
 
 
-def markdown_table(options: type[Options], without: type[Options] | None = None) -> str:
-    """The options as a Markdown table, for the documentation; those of ``without`` left out."""
-    left_out = {row.name for row in without.table()} if without else set()
-    lines = ["| option | type | default | unit | meaning |", "|---|---|---|---|---|"]
-    for row in options.table():
-        if row.name in left_out:
-            continue
-        shown = row.default or isinstance(row.default, bool | int)
-        default = f"`{row.default}`" if shown else ""
-        kind = row.kind.replace("|", "\\|")  # it would end the cell
-        lines.append(f"| `{row.name}` | {kind} | {default} | {row.unit} | {row.meaning} |")
-    return "\n".join(lines)
-
-
 def unknown(name: str, known: Iterable[str]) -> str:
     """The sentence for an unknown option: the nearest known one, or all of them."""
     names = sorted(known)

@@ -2,7 +2,7 @@
 
 Offsets in Python are exclusive at their upper end, as Spark's are: ``end`` is the offset of the
 next record.  Only the wire counts inclusively (RFC 46, HEAD: "the offset of the last published
-record"), and only ``protocol/wire.py`` and the messages know it.
+record"), and only ``protocol/codec.py`` and the messages know it.
 """
 
 from __future__ import annotations

@@ -9,7 +9,7 @@ import json
 import re
 from typing import Any, Final
 
-from dafka_core.node_options import parse_towers
+from dafka_core.node_options import parse_partition, parse_topic, parse_towers
 from dafka_core.options import parse_int
 from dafka_core.records import TopicPartition
 
@@ -17,9 +17,6 @@ EARLIEST: Final = "earliest"
 LATEST: Final = "latest"
 EARLIEST_OFFSET: Final = -2
 LATEST_OFFSET: Final = -1
-
-MAX_NAME_BYTES: Final = 255
-"""RFC 46 sends topics and addresses as strings with a length of one octet."""
 
 ALL: Final = "all"
 ALL_STORES: Final = 0
@@ -29,14 +26,6 @@ OffsetRangeLimit = str | dict[TopicPartition, int]
 """``earliest``, ``latest``, or an offset (or -2 or -1) for each partition."""
 
 
-def parse_name(value: Any) -> str:
-    """A topic: 1 to 255 bytes of UTF-8 without NUL."""
-    size = len(value.encode()) if isinstance(value, str) else 0
-    if not 1 <= size <= MAX_NAME_BYTES or "\0" in value:
-        raise ValueError(f"must be a name of 1 to {MAX_NAME_BYTES} bytes without NUL")
-    return str(value)
-
-
 def parse_tower(value: Any) -> str:
     """Towers, as the nodes parse them."""
     return ",".join(map(str, parse_towers(value)))
@@ -44,7 +33,7 @@ def parse_tower(value: Any) -> str:
 
 def parse_names(value: Any) -> tuple[str, ...]:
     """Topics with commas between them."""
-    return tuple(parse_name(name.strip()) for name in str(value).split(","))
+    return tuple(parse_topic(name.strip()) for name in str(value).split(","))
 
 
 def parse_word(value: Any) -> str:
@@ -80,7 +69,7 @@ def parse_assign(value: Any) -> frozenset[TopicPartition]:
     """JSON: the partitions of each topic."""
     tree = _json(value, list, 'must be JSON like {"topic": ["partition", ...]}')
     return frozenset(
-        TopicPartition(parse_name(topic), parse_name(partition))
+        TopicPartition(parse_topic(topic), parse_partition(partition))
         for topic, partitions in tree.items()
         for partition in partitions
     )
@@ -93,7 +82,7 @@ def parse_offset_range_limit(value: Any) -> OffsetRangeLimit:
         return word
     form = f'must be {EARLIEST}, {LATEST} or JSON like {{"topic": {{"partition": 1000}}}}'
     limit = {
-        TopicPartition(parse_name(topic), parse_name(partition)): offset
+        TopicPartition(parse_topic(topic), parse_partition(partition)): offset
         for topic, partitions in _json(value, dict, form).items()
         for partition, offset in partitions.items()
     }

@@ -13,7 +13,7 @@ from typing import ClassVar, Final, NamedTuple, Self
 
 from dafka_core.errors import ConfigError
 from dafka_core.flight.limits import MAX_BATCH_BYTES, MAX_BATCH_RECORDS
-from dafka_core.node_options import AUTO_HOST, TOWER_ENVIRONMENT
+from dafka_core.node_options import AUTO_HOST, TOWER_ENVIRONMENT, parse_topic
 from dafka_core.options import DEFAULT_TOWER, Options, option, parse_int, unknown
 from dafka_core.records import TopicPartition
 from dafka_spark import option_values as values
@@ -252,7 +252,7 @@ class SinkOptions(SparkOptions):
     USE = "writing"
     ALLOWED = frozenset({"checkpointlocation", "queryname"})
     topic: str = option(
-        "", "topic of every row; without it column `topic` says each row's", parse=values.parse_name
+        "", "topic of every row; without it column `topic` says each row's", parse=parse_topic
     )
     delivery: str = option(
         EXACTLY_ONCE,

@@ -17,7 +17,7 @@ from dafka_core.node_options import (
     StoreOptions,
     TowerOptions,
 )
-from dafka_core.options import Options, markdown_table
+from dafka_core.options import Options
 from dafka_spark.options import SinkOptions, SourceOptions
 
 PAGE = Path(__file__).resolve().parent.parent / "docs" / "options.md"
@@ -34,6 +34,20 @@ TABLES: tuple[tuple[str, type[Options], type[Options] | None], ...] = (
     ("Store", StoreOptions, NodeOptions),
     ("Tower", TowerOptions, None),
 )
+
+
+def markdown_table(options: type[Options], without: type[Options] | None = None) -> str:
+    """The options as a Markdown table; those of ``without`` left out."""
+    left_out = {row.name for row in without.table()} if without else set()
+    lines = ["| option | type | default | unit | meaning |", "|---|---|---|---|---|"]
+    for row in options.table():
+        if row.name in left_out:
+            continue
+        shown = row.default or isinstance(row.default, bool | int)
+        default = f"`{row.default}`" if shown else ""
+        kind = row.kind.replace("|", "\\|")  # it would end the cell
+        lines.append(f"| `{row.name}` | {kind} | {default} | {row.unit} | {row.meaning} |")
+    return "\n".join(lines)
 
 
 def tables() -> str:

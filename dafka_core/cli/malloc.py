@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import ctypes
-import sys
+from contextlib import suppress
 from typing import Final
 
 _M_TRIM_THRESHOLD: Final = -1
@@ -28,12 +28,8 @@ def keep_freed_memory() -> None:
     group of records, would spend more than half of its time on that.  With another C library
     nothing happens.
     """
-    if not sys.platform.startswith("linux"):
-        return
-    try:
+    with suppress(OSError, AttributeError):
         mallopt = ctypes.CDLL(None).mallopt
-    except (OSError, AttributeError):
-        return
-    mallopt(_M_MMAP_THRESHOLD, LARGEST_KEPT_BYTES)
-    mallopt(_M_TRIM_THRESHOLD, KEPT_BYTES)
-    mallopt(_M_TOP_PAD, STEP_BYTES)
+        mallopt(_M_MMAP_THRESHOLD, LARGEST_KEPT_BYTES)
+        mallopt(_M_TRIM_THRESHOLD, KEPT_BYTES)
+        mallopt(_M_TOP_PAD, STEP_BYTES)

@@ -70,17 +70,13 @@ def accepts(location: str) -> bool:
     return False
 
 
-def break_accepted(addresses: set[Address]) -> None:
-    """Breaks this process's connections that were accepted at one of these."""
-    _break(addresses, socket.socket.getsockname)
+def break_connections(
+    addresses: set[Address], address_of: Callable[[socket.socket], object]
+) -> None:
+    """Breaks this process's connections whose ``address_of`` is one of these.
 
-
-def break_opened(addresses: set[Address]) -> None:
-    """Breaks this process's connections that were opened to one of these."""
-    _break(addresses, socket.socket.getpeername)
-
-
-def _break(addresses: set[Address], address_of: Callable[[socket.socket], object]) -> None:
+    ``getsockname`` finds those that were accepted there, ``getpeername`` those that lead there.
+    """
     directory = next((each for each in _DESCRIPTORS if each.is_dir()), None)
     for path in list(directory.iterdir()) if directory else []:
         with contextlib.suppress(OSError, ValueError):

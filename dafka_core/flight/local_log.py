@@ -9,6 +9,7 @@ from collections.abc import Generator, Iterator
 from pathlib import Path
 from typing import Final
 
+from dafka_core.closing import Closing
 from dafka_core.errors import ClosedError, DataLossError, StoreError
 from dafka_core.flight.requests import GetRequest
 from dafka_core.flight.store_location import SESSION_FILE, StoreLocation
@@ -27,7 +28,7 @@ MAX_SESSION_BYTES: Final = 256
 _FileId = tuple[int, int] | None
 
 
-class LocalLogs:
+class LocalLogs(Closing):
     """The logs of stores on this machine, each opened once, for reading only.  Thread-safe."""
 
     def __init__(self) -> None:

@@ -94,7 +94,7 @@ class FlightService(Closing):
                 if time.monotonic() > deadline:
                     _log.error("requests over Flight do not end; they are left to themselves")
                     break
-                grpc_workarounds.break_accepted(self._addresses)
+                grpc_workarounds.break_connections(self._addresses, socket.socket.getsockname)
                 time.sleep(CLOSE_GRACE_S / 4)
             if self._socket_path is not None and servers:
                 _remove_socket(self._socket_path)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future, wait
 from inspect import cleandoc
 from typing import Any, Final, NamedTuple
@@ -46,7 +46,7 @@ class Action(NamedTuple):
     """The class of an action's request, which has the action's name, and what answers it."""
 
     request: type[ActionRequest]
-    answers: Callable[[ServerContext, Any, IsGone], Iterator[JsonMessage]]
+    answers: Callable[[ServerContext, Any, IsGone], Iterable[JsonMessage]]
 
 
 def descriptions() -> list[tuple[str, str]]:
@@ -132,18 +132,6 @@ def _done(context: ServerContext, future: Future[None]) -> Done:
     return Done()
 
 
-def _stores(
-    context: ServerContext, request: StoresRequest, is_gone: IsGone
-) -> Iterator[JsonMessage]:
-    yield from context.store_locations()
-
-
-def _describe(
-    context: ServerContext, request: DescribeRequest, is_gone: IsGone
-) -> Iterator[JsonMessage]:
-    yield context.location
-
-
 ACTIONS: Final[dict[str, Action]] = {
     action.request.action: action
     for action in (
@@ -153,8 +141,8 @@ ACTIONS: Final[dict[str, Action]] = {
         Action(TransactionsRequest, _transaction_states),
         Action(CommitRequest, _commit),
         Action(DiscardRequest, _discard),
-        Action(StoresRequest, _stores),
-        Action(DescribeRequest, _describe),
+        Action(StoresRequest, lambda context, *_: context.store_locations()),
+        Action(DescribeRequest, lambda context, *_: [context.location]),
     )
 }
 """The actions by their names."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import socket
 import threading
 from collections.abc import Collection, Generator, Iterator, Sequence
 from typing import Any, Final, TypeVar
@@ -311,7 +312,8 @@ class StoreClient(Closing):
 
     def _break(self) -> None:
         """Ends all calls to the store: gRPC cannot cancel one that has not begun, nor a put."""
-        grpc_workarounds.break_opened(grpc_workarounds.addresses_of(self.uri))
+        addresses = grpc_workarounds.addresses_of(self.uri)
+        grpc_workarounds.break_connections(addresses, socket.socket.getpeername)
 
 
 def _parts(items: Sequence[T], most: int) -> Iterator[tuple[T, ...]]:

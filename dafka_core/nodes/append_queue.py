@@ -11,6 +11,7 @@ from itertools import zip_longest
 from typing import Any, Final
 
 from dafka_core.errors import ClosedError, DafkaError, OffsetConflictError, StoreUnreachableError
+from dafka_core.log_entries import Commit, Discard, LogEntry, SetTransaction, Stage
 from dafka_core.nodes.mesh import Mesh
 from dafka_core.protocol.store_role import StoreRole
 from dafka_core.records import (
@@ -20,7 +21,7 @@ from dafka_core.records import (
     TopicPartition,
     Transaction,
 )
-from dafka_core.storage import Commit, Discard, Log, LogEntry, SetTransaction, Stage
+from dafka_core.storage import Log
 
 MAX_PUT_BYTES: Final = 64 << 20
 """Values of all writers together on their way to the disk; further ones wait.  It is enough for the

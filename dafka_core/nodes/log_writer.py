@@ -7,8 +7,9 @@ from queue import SimpleQueue
 
 from dafka_core.closing import Closing
 from dafka_core.errors import DafkaError
+from dafka_core.log_entries import LogEntry
 from dafka_core.nodes.threads import NodeThread
-from dafka_core.storage import Log, LogEntry
+from dafka_core.storage import Log
 
 Outcomes = list[DafkaError | None]
 """What the log says of each entry: None when it is done."""

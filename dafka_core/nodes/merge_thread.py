@@ -12,8 +12,9 @@ from typing import Final
 
 from dafka_core.closing import Closing
 from dafka_core.errors import ClosedError, StoreError
+from dafka_core.log_entries import STAGED_HOURS
 from dafka_core.nodes.threads import NodeThread
-from dafka_core.storage import STAGED_HOURS, Log
+from dafka_core.storage import Log
 
 QUIET_S: Final = 0.25
 """Merging waits until nothing has been appended for so long."""

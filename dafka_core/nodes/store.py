@@ -10,6 +10,7 @@ from uuid import UUID
 
 from dafka_core.closing import Closing
 from dafka_core.errors import ClosedError, NodeFailedError, StoreError
+from dafka_core.log_entries import STAGED_HOURS, LogEntry
 from dafka_core.node_options import FLIGHT_OFF, StoreOptions
 from dafka_core.nodes.addresses import new_address, own_host
 from dafka_core.nodes.append_queue import AppendQueue
@@ -18,7 +19,7 @@ from dafka_core.nodes.merge_thread import MergeThread
 from dafka_core.nodes.mesh import Mesh
 from dafka_core.nodes.store_loop import StoreLoop
 from dafka_core.protocol.store_role import StoreRole
-from dafka_core.storage import STAGED_HOURS, Log, LogEntry
+from dafka_core.storage import Log
 
 ADDRESS_FILE: Final = "address"
 

@@ -24,11 +24,6 @@ class RangeRead:
     room: bool = True
     """Whether to ask for more; the reader takes what it has asked for in any case."""
 
-    @property
-    def complete(self) -> bool:
-        """Whether everything has been delivered."""
-        return self.fetcher.next_offset >= self.end
-
 
 class ReaderRole:
     """Fetches several ranges at once."""

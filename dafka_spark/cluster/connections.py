@@ -12,58 +12,25 @@ import os
 import sys
 import threading
 import time
-from collections.abc import Callable, Collection, Hashable, Iterator
+from collections.abc import Callable, Hashable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field
-from typing import Generic, Protocol, TypeVar
+from typing import Generic, TypeVar
 
 from dafka_core import Reader
+from dafka_core.closing import Closing
 from dafka_core.errors import DafkaError, DataLossError
 from dafka_core.flight.local_log import LocalLogs
 from dafka_core.flight.store_client import StoreClient
 from dafka_core.flight.store_location import StoreLocation
-from dafka_core.records import PartitionInfo, RecordBatch, TopicPartition
 from dafka_spark.cluster import timing
 from dafka_spark.options import MeshAddress
 
-
-class Closable(Protocol):
-    """What can be kept open."""
-
-    def close(self) -> None:
-        """Lets go of sockets, files and threads."""
-
-
-class MeshReader(Closable, Protocol):
-    """What reading needs of ``dafka_core.Reader``."""
-
-    def stores(self) -> list[str]:
-        """The stores heard of."""
-
-    def endpoints(self) -> dict[str, tuple[str, ...]]:
-        """Where stores can be read in bulk."""
-
-    def partitions(
-        self, topics: Collection[str] | None = None, *, timeout_s: float
-    ) -> list[PartitionInfo]:
-        """What the stores hold."""
-
-    def read(
-        self, tp: TopicPartition, start: int, end: int, *, timeout_s: float
-    ) -> Iterator[RecordBatch]:
-        """The records of a range, in order."""
-
-    def times(
-        self, tp: TopicPartition, start: int, end: int, *, timeout_s: float
-    ) -> list[tuple[int, int]]:
-        """When a store wrote them."""
-
-
-Connect = Callable[[MeshAddress], AbstractContextManager[MeshReader]]
+Connect = Callable[[MeshAddress], AbstractContextManager[Reader]]
 """Joins a mesh and lends a reader of what is there."""
 
 K = TypeVar("K", bound=Hashable)
-C = TypeVar("C", bound=Closable)
+C = TypeVar("C", bound=Closing)
 
 
 @dataclass(slots=True)
@@ -164,7 +131,7 @@ class Connections(Generic[K, C]):
                 return
 
 
-_readers: Connections[MeshAddress, MeshReader] = Connections(
+_readers: Connections[MeshAddress, Reader] = Connections(
     lambda address: Reader(tower=address.tower, host=address.host)
 )
 _clients: Connections[StoreLocation, StoreClient] = Connections(StoreClient)
@@ -174,7 +141,7 @@ for _kept in (_readers, _clients, _logs):
     os.register_at_fork(after_in_child=_kept.forget)
 
 
-def lend(address: MeshAddress) -> AbstractContextManager[MeshReader]:
+def lend(address: MeshAddress) -> AbstractContextManager[Reader]:
     """A reader of one mesh, from this process's own."""
     return _readers.lend(address)
 

@@ -16,10 +16,10 @@ import pyarrow.compute as pc
 from pyspark.sql.types import BinaryType, StringType, StructType
 
 from dafka_core.errors import ConfigError
+from dafka_core.node_options import parse_topic
 from dafka_core.records import TopicPartition
 from dafka_spark.cluster.timing import Deadline
 from dafka_spark.errors import ColumnError
-from dafka_spark.option_values import parse_name
 from dafka_spark.options import SinkOptions
 from dafka_spark.sink.commit_messages import TaskCommit, WrittenRange
 
@@ -80,9 +80,9 @@ def by_topic(batch: pa.RecordBatch, topic: str) -> Iterator[tuple[str, pa.Array]
     topics = _whole(batch, "topic", "every row needs one, as option 'topic' is not given")
     for name in topics.unique().to_pylist():
         try:
-            parse_name(name)
+            parse_topic(name)
         except ValueError as error:
-            raise ColumnError("topic", f"{name!r} {error}") from None
+            raise ColumnError("topic", f"{name!r}: {error}") from None
         yield name, values.filter(pc.equal(topics, name))
 
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 import uuid
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from typing import Final, NamedTuple, Self
+from typing import Final, NamedTuple
 
 import pyarrow as pa
 
@@ -38,6 +38,7 @@ from dafka_spark.errors import OldCheckpointError, TransactionChangedError
 from dafka_spark.options import SinkOptions
 from dafka_spark.sink.commit_messages import WrittenRange
 from dafka_spark.sink.staged_rows import Found, RowBuffer, StagedRows, Streams
+from dafka_spark.sink.task_writer import PartitionWriter
 
 _LOST: Final = (StoreUnreachableError, OffsetConflictError, TransactionExistsError)
 """Errors after which the writer looks anew for the transaction and for a store."""
@@ -62,7 +63,7 @@ class TaskSetup(NamedTuple):
     picked: str
 
 
-class TransactionalWriter:
+class TransactionalWriter(PartitionWriter):
     """Writes one transaction to the store that has most of its partition.
 
     Args:
@@ -133,9 +134,6 @@ class TransactionalWriter:
         """
         self._at_host(self.rows.wait_staged, Deadline(self._timeout_s))
         self.rows.close()
-
-    def __enter__(self) -> Self:
-        return self
 
     def __exit__(self, *error: object) -> None:
         rows = self.rows

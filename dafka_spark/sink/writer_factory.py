@@ -100,7 +100,7 @@ class WriterFactory(Closing):
         raise lost or StoreUnreachableError(store, why)
 
 
-class MeshWriter:
+class MeshWriter(PartitionWriter):
     """Publishes one partition to the mesh, where stores of any kind take it: at least once."""
 
     def __init__(self, tp: TopicPartition, options: SinkOptions) -> None:
@@ -121,9 +121,6 @@ class MeshWriter:
         """
         self._producer.flush(deadline.left_s)
         return WrittenRange(self._tp, self._start, self._producer.next_offset)
-
-    def __enter__(self) -> MeshWriter:
-        return self
 
     def __exit__(self, *error: object) -> None:
         self._producer.__exit__(*error)

@@ -12,11 +12,12 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
 from weakref import WeakKeyDictionary
 
+from dafka_core import Reader
 from dafka_core.errors import ConfigError
 from dafka_core.flight.store_location import StoreLocation
 from dafka_core.records import PartitionInfo, TopicPartition
 from dafka_spark.cluster import timing
-from dafka_spark.cluster.connections import Connect, MeshReader
+from dafka_spark.cluster.connections import Connect
 from dafka_spark.cluster.store_registry import Answer, StoreRegistry
 from dafka_spark.options import AUTO, LOCAL, MESH, SourceOptions
 from dafka_spark.source.range_planner import HeldRange, Holders
@@ -43,7 +44,7 @@ class OffsetsSnapshot(NamedTuple):
     silent: Sequence[str] = ()
 
 
-_registries: WeakKeyDictionary[MeshReader, StoreRegistry] = WeakKeyDictionary()
+_registries: WeakKeyDictionary[Reader, StoreRegistry] = WeakKeyDictionary()
 """The stores of a mesh, by its reader once that has been there for long enough to know them all."""
 
 
@@ -103,13 +104,13 @@ def merge_heads(infos: Iterable[PartitionInfo]) -> dict[TopicPartition, Partitio
     return heads
 
 
-def _ask_mesh(reader: MeshReader, options: SourceOptions) -> Infos:
+def _ask_mesh(reader: Reader, options: SourceOptions) -> Infos:
     infos = reader.partitions(options.selection.asked, timeout_s=options.fetch_timeout_s)
     return options.selection.of(infos)
 
 
 def _ask_stores(
-    registry: StoreRegistry, reader: MeshReader, options: SourceOptions, *, again: bool = False
+    registry: StoreRegistry, reader: Reader, options: SourceOptions, *, again: bool = False
 ) -> list[Answer[Infos]]:
     selection, timeout_s = options.selection, min(options.fetch_timeout_s, timing.ANSWER_S)
     registry.update(reader.endpoints(), reader.stores())

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from functools import partial
+from typing import Final
+
 from dafka_core.errors import ConfigError
 from dafka_core.records import PartitionInfo, TopicPartition
 from dafka_spark.option_values import (
@@ -14,33 +17,12 @@ from dafka_spark.option_values import (
 from dafka_spark.source.latest_offsets import Heads
 
 
-def starting_offsets(limit: OffsetRangeLimit, heads: Heads) -> dict[TopicPartition, int]:
-    """The first offset to read of every partition that is known; the earliest if not named.
-
-    Raises:
-        ConfigError: an offset lies beyond the end of its partition, or no store has the partition.
-    """
-    return _offsets("startingOffsets", limit, heads, EARLIEST_OFFSET)
-
-
-def ending_offsets(limit: OffsetRangeLimit, heads: Heads) -> dict[TopicPartition, int]:
-    """The offset to stop before, of every partition that is known; the latest if not named.
-
-    Raises:
-        ConfigError: an offset lies beyond the end of its partition, or no store has the partition.
-    """
-    return _offsets("endingOffsets", limit, heads, LATEST_OFFSET)
-
-
 def _offsets(
-    option: str, limit: OffsetRangeLimit, heads: Heads, unnamed: int
+    option: str, unnamed: int, limit: OffsetRangeLimit, heads: Heads
 ) -> dict[TopicPartition, int]:
-    named = {}
-    if isinstance(limit, dict):
-        named = limit
-    else:
-        unnamed = {EARLIEST: EARLIEST_OFFSET, LATEST: LATEST_OFFSET}[limit]
-    for tp, offset in named.items():
+    if isinstance(limit, str):
+        limit, unnamed = {}, {EARLIEST: EARLIEST_OFFSET, LATEST: LATEST_OFFSET}[limit]
+    for tp, offset in limit.items():
         known = heads.get(tp)
         if offset > (known.end if known else 0):
             where = f"topic {tp.topic!r}, partition {tp.partition}"
@@ -48,8 +30,18 @@ def _offsets(
             if known:
                 why = f"{where} has offsets {known.earliest} up to, not including, {known.end}"
             raise ConfigError(option, offset, why)
-    return {tp: _offset(named.get(tp, unnamed), info) for tp, info in heads.items()}
+    return {tp: _offset(limit.get(tp, unnamed), info) for tp, info in heads.items()}
 
 
 def _offset(offset: int, info: PartitionInfo) -> int:
     return {EARLIEST_OFFSET: info.earliest, LATEST_OFFSET: info.end}.get(offset, offset)
+
+
+starting_offsets: Final = partial(_offsets, "startingOffsets", EARLIEST_OFFSET)
+"""The first offset to read of every partition that is known; the earliest if not named.
+
+Raises ``ConfigError``: an offset lies beyond its partition's end, or no store has the partition.
+"""
+
+ending_offsets: Final = partial(_offsets, "endingOffsets", LATEST_OFFSET)
+"""The offset to stop before; the latest if not named.  Raises as ``starting_offsets`` does."""

@@ -52,6 +52,8 @@ class _StoreSource:
         self._location = hint.location
         self._options = options
         self._times = times
+        most_records, most_bytes = options.max_records_per_batch, options.max_bytes_per_batch
+        self._limits = {"max_records": most_records, "max_bytes": most_bytes}
 
     def heads(self, topic: str) -> list[PartitionInfo]:
         """See ``RecordSource``; the store itself says it."""
@@ -70,13 +72,7 @@ class LocalLogSource(_StoreSource):
             log = logs.open(self._location)
             if log is None:
                 raise NotHereError(_why_not_here(self._location))
-            yield from log.read(
-                wanted.tp,
-                wanted.start,
-                wanted.end,
-                max_records=self._options.max_records_per_batch,
-                max_bytes=self._options.max_bytes_per_batch,
-            )
+            yield from log.read(wanted.tp, wanted.start, wanted.end, **self._limits)
 
 
 class FlightSource(_StoreSource):
@@ -87,15 +83,8 @@ class FlightSource(_StoreSource):
     def read(self, wanted: OffsetRange) -> Iterator[RecordBatch]:
         """See ``RecordSource``."""
         with connections.lend_client(self._location) as client:
-            yield from client.read(
-                wanted.tp,
-                wanted.start,
-                wanted.end,
-                times=self._times,
-                max_records=self._options.max_records_per_batch,
-                max_bytes=self._options.max_bytes_per_batch,
-                timeout_s=self._options.fetch_timeout_s,
-            )
+            bounds, timeout_s = (wanted.tp, wanted.start, wanted.end), self._options.fetch_timeout_s
+            yield from client.read(*bounds, times=self._times, timeout_s=timeout_s, **self._limits)
 
 
 @dataclass(frozen=True, slots=True)

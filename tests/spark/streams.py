@@ -7,10 +7,10 @@ from typing import Any
 
 from pyspark.sql.streaming.datasource import ReadAllAvailable
 
-from dafka_core.testing import MemoryReader
 from dafka_spark.options import SourceOptions
 from dafka_spark.schema import full
 from dafka_spark.source.stream_reader import DafkaStreamReader
+from tests.memory_reader import MemoryReader
 
 ALL = ReadAllAvailable()
 

@@ -7,7 +7,8 @@ from collections.abc import Iterable
 from dafka_core.records import (
     TopicPartition,
 )
-from dafka_core.testing import MemoryReader, StoreDouble
+from dafka_core.testing import StoreDouble
+from tests.memory_reader import MemoryReader
 
 
 class Served(StoreDouble):

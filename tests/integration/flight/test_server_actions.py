@@ -16,8 +16,9 @@ from dafka_core.errors import InvalidRequestError, StoreUnreachableError
 from dafka_core.flight import limits, server_actions
 from dafka_core.flight.store_client import StoreClient
 from dafka_core.flight.store_location import StoreLocation
+from dafka_core.log_entries import Stage
 from dafka_core.records import RecordBatch, StagedTransaction, TopicPartition
-from dafka_core.storage import Log, Stage
+from dafka_core.storage import Log
 from dafka_core.testing import PATIENCE_S, wait_until
 from tests.integration.flight.hosts import (
     PARTITION,

@@ -25,6 +25,7 @@ from dafka_core.flight.columns import VALUES_SCHEMA
 from dafka_core.flight.local_log import LocalLog, LocalLogs
 from dafka_core.flight.requests import PutRequest
 from dafka_core.flight.store_client import StoreClient
+from dafka_core.log_entries import Discard
 from dafka_core.protocol.codec import subscription
 from dafka_core.protocol.messages import (
     DirectHead,
@@ -36,7 +37,6 @@ from dafka_core.protocol.messages import (
     StoreHello,
 )
 from dafka_core.records import NO_VERSION, TopicPartition, Transaction, TransactionState
-from dafka_core.storage import Discard
 from tests.integration.nodes.content import stored, values
 from tests.integration.nodes.peers import PATIENCE_S, RawPeer
 from tests.integration.nodes.staging import (

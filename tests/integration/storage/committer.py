@@ -10,8 +10,9 @@ from __future__ import annotations
 import random
 import sys
 
+from dafka_core.log_entries import Commit, Stage
 from dafka_core.records import RecordBatch, StagedTransaction, TopicPartition
-from dafka_core.storage import Commit, Log, Stage, block_builder, block_writer
+from dafka_core.storage import Log, block_builder, block_writer
 from tests.integration.storage.appender import BlockMerger
 
 PARTITIONS = ("p", "q", "r")

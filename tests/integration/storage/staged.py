@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from dafka_core.errors import DafkaError
+from dafka_core.log_entries import Commit, Stage
 from dafka_core.records import (
     NO_VERSION,
     RecordBatch,
@@ -12,7 +13,7 @@ from dafka_core.records import (
     TopicPartition,
     Transaction,
 )
-from dafka_core.storage import Commit, Log, Snapshot, Stage
+from dafka_core.storage import Log, Snapshot
 
 TP = TopicPartition("t", "p")
 A, B, C = ("A" * 32, "B" * 32, "C" * 32)

@@ -17,6 +17,7 @@ from dafka_core.errors import (
     StoreError,
     TransactionExistsError,
 )
+from dafka_core.log_entries import STAGED_HOURS, Commit, Discard, SetTransaction
 from dafka_core.records import (
     NO_VERSION,
     RecordBatch,
@@ -25,14 +26,7 @@ from dafka_core.records import (
     Transaction,
     TransactionState,
 )
-from dafka_core.storage import (
-    STAGED_HOURS,
-    Commit,
-    Discard,
-    Log,
-    SetTransaction,
-    block_builder,
-)
+from dafka_core.storage import Log, block_builder
 from tests.integration.storage.clocks import Clock
 from tests.integration.storage.staged import (
     TP,

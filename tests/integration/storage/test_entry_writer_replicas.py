@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from dafka_core.errors import FencedError, OffsetConflictError
+from dafka_core.log_entries import Discard, SetTransaction
 from dafka_core.records import (
     NO_VERSION,
     RecordBatch,
@@ -15,7 +16,7 @@ from dafka_core.records import (
     Transaction,
     TransactionState,
 )
-from dafka_core.storage import Discard, Log, SetTransaction
+from dafka_core.storage import Log
 from tests.integration.storage.clocks import Clock
 from tests.integration.storage.staged import (
     TP,

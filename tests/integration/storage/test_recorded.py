@@ -16,6 +16,7 @@ from typing import Any
 
 import pytest
 
+from dafka_core.log_entries import Commit
 from dafka_core.records import (
     RecordBatch,
     StagedTransaction,
@@ -23,7 +24,7 @@ from dafka_core.records import (
     Transaction,
     TransactionState,
 )
-from dafka_core.storage import Commit, Log
+from dafka_core.storage import Log
 from tests.integration.storage.staged import A, B, C, clean
 
 RECORDED = Path(__file__).parent / "recorded"

@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
 from dafka_core.errors import OffsetConflictError
+from dafka_core.log_entries import Commit, Discard, SetTransaction, Stage
 from dafka_core.records import (
     NO_VERSION,
     RecordBatch,
@@ -22,7 +23,7 @@ from dafka_core.records import (
     Transaction,
     TransactionState,
 )
-from dafka_core.storage import Commit, Discard, Log, SetTransaction, Stage
+from dafka_core.storage import Log
 from tests.integration.storage.staged import A, B, clean, held
 
 PARTITIONS = st.sampled_from(("p", "q"))

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from dafka_core.errors import FencedError, OffsetConflictError, TransactionExistsError
+from dafka_core.log_entries import Commit, Discard, LogEntry, SetTransaction, attempt_octets
 from dafka_core.records import (
     NO_VERSION,
     RecordBatch,
@@ -16,14 +17,7 @@ from dafka_core.records import (
     Transaction,
     TransactionState,
 )
-from dafka_core.storage import (
-    Commit,
-    Discard,
-    Log,
-    LogEntry,
-    SetTransaction,
-    attempt_octets,
-)
+from dafka_core.storage import Log
 from tests.integration.storage.clocks import Clock
 from tests.integration.storage.staged import (
     TP,

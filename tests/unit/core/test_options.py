@@ -15,7 +15,6 @@ from dafka_core.errors import ConfigError
 from dafka_core.options import (
     OptionInfo,
     Options,
-    markdown_table,
     option,
     parse_bool,
     parse_float,
@@ -23,6 +22,7 @@ from dafka_core.options import (
     parse_str,
     unknown,
 )
+from scripts.options import markdown_table
 
 
 def parse_pair(value: Any) -> tuple[int, ...]:

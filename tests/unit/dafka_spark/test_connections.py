@@ -13,10 +13,10 @@ import pytest
 
 from dafka_core.errors import DataLossError, FetchTimeoutError
 from dafka_core.records import TopicPartition
-from dafka_core.testing import MemoryReader
 from dafka_spark.cluster.connections import Connections
 from dafka_spark.options import MeshAddress
 from tests.integration.cluster.stores import Served
+from tests.memory_reader import MemoryReader
 
 
 class Opened:

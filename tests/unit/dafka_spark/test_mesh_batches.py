@@ -10,10 +10,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dafka_core.records import SMALL_BYTES, SMALL_RECORDS, RecordBatch, TopicPartition
-from dafka_core.testing import MemoryReader
 from dafka_spark.options import SourceOptions
 from dafka_spark.source.range_planner import OffsetRange
 from dafka_spark.source.record_sources import UNKNOWN_US, MeshSource, with_times
+from tests.memory_reader import MemoryReader
 
 TP = TopicPartition("t", "A")
 

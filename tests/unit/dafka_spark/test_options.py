@@ -8,11 +8,11 @@ from typing import Any
 import pytest
 
 from dafka_core.errors import ConfigError
-from dafka_core.options import markdown_table
 from dafka_core.records import TopicPartition
 from dafka_core.storage.block_builder import MAX_BLOCK_BYTES, MAX_BLOCK_RECORDS
 from dafka_spark.option_values import ALL_STORES
 from dafka_spark.options import SinkOptions, SourceOptions, user_options
+from scripts.options import markdown_table
 
 ADDRESS = "EB0A5E4C1F3B4D7C8C1B0F8E2D3C4B5A"
 
@@ -85,8 +85,8 @@ def test_wrong_source_options(given: Any, says: str) -> None:
     ("given", "says"),
     [
         ({}, "exactly one of subscribe, subscribePattern and assign"),
-        ({"subscribe": "t,,u"}, "name of 1 to 255 bytes"),
-        ({"subscribe": "é" * 128}, "name of 1 to 255 bytes"),
+        ({"subscribe": "t,,u"}, "a topic must have 1 to 255 bytes"),
+        ({"subscribe": "é" * 128}, "a topic must have 1 to 255 bytes"),
         ({"subscribePattern": "("}, "regular expression"),
         ({"subscribePattern": ""}, "regular expression"),
         ({"assign": '{"t": "A"}'}, "must be JSON like"),
@@ -112,7 +112,7 @@ def test_wrong_choice_of_topics(given: Any, says: str) -> None:
         ({"acks": "every"}, "must be a whole number or all"),
         ({"acks": "1.5"}, "must be a whole number or all"),
         ({"delivery": "twice"}, "must be one of exactly-once, at-least-once"),
-        ({"topic": ""}, "name of 1 to 255 bytes"),
+        ({"topic": ""}, "a topic must have 1 to 255 bytes"),
         ({"deliveryTimeoutMs": "0"}, "at least 1"),
     ],
 )

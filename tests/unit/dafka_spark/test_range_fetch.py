@@ -13,7 +13,6 @@ from hypothesis import strategies as st
 from dafka_core.errors import DafkaError, DataLossError, FetchTimeoutError, StoreUnreachableError
 from dafka_core.flight.store_location import StoreLocation, this_machine
 from dafka_core.records import PartitionInfo, RecordBatch, TopicPartition
-from dafka_core.testing import MemoryReader
 from dafka_spark.errors import (
     FetchError,
     HeadBehindError,
@@ -32,6 +31,7 @@ from dafka_spark.source.record_sources import (
     RecordSource,
     open_sources,
 )
+from tests.memory_reader import MemoryReader
 
 A = TopicPartition("t", "A")
 

@@ -14,7 +14,6 @@ from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import StructType
 
 from dafka_core.records import RecordBatch, TopicPartition
-from dafka_core.testing import MemoryReader
 from dafka_core.values import Values
 from dafka_spark.errors import (
     IncompleteBatchError,
@@ -28,6 +27,7 @@ from dafka_spark.source.batch_reader import DafkaBatchReader
 from dafka_spark.source.range_fetch import RangeFetch
 from dafka_spark.source.range_planner import OffsetRange
 from dafka_spark.source.range_reader import ArrowBatches, RangeReader
+from tests.memory_reader import MemoryReader
 
 A = TopicPartition("t", "A")
 

@@ -13,7 +13,7 @@ import pytest
 
 from dafka_core.errors import DafkaError, StoreUnreachableError
 from dafka_core.records import TopicPartition
-from dafka_core.testing import MemoryReader, wait_until
+from dafka_core.testing import wait_until
 from dafka_spark.cluster import timing
 from dafka_spark.errors import HeadBehindError, PartitionVanishedError, StoreLostDataError
 from dafka_spark.options import SourceOptions
@@ -21,6 +21,7 @@ from dafka_spark.schema import full
 from dafka_spark.source.range_planner import OffsetRange
 from dafka_spark.source.stream_reader import DafkaStreamReader
 from tests.integration.cluster.stores import HeardOf, Served
+from tests.memory_reader import MemoryReader
 from tests.spark.streams import ALL, everything, json_round, planned, reader
 
 A = TopicPartition("t", "A")

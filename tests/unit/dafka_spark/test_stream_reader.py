@@ -14,11 +14,11 @@ from pyspark.sql.streaming.datasource import (
 
 from dafka_core.errors import ConfigError
 from dafka_core.records import TopicPartition
-from dafka_core.testing import MemoryReader
 from dafka_spark.cluster import connections
 from dafka_spark.options import SourceOptions
 from dafka_spark.schema import full
 from dafka_spark.source.stream_reader import DafkaStreamReader
+from tests.memory_reader import MemoryReader
 from tests.spark.streams import ALL, everything, json_round, planned, reader
 
 A = TopicPartition("t", "A")

@@ -10,6 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dafka_core.errors import DafkaError, FencedError, OffsetConflictError
+from dafka_core.log_entries import Commit, Discard, LogEntry, SetTransaction, Stage
 from dafka_core.protocol import store_requests, store_role
 from dafka_core.protocol.codec import pack_batch_numbers, unpack_batch_numbers
 from dafka_core.protocol.hosted_partitions import HEAD_INTERVAL_S
@@ -30,7 +31,6 @@ from dafka_core.records import (
     StagedTransaction,
     Transaction,
 )
-from dafka_core.storage import Commit, Discard, LogEntry, SetTransaction, Stage
 from tests.unit.protocol.model import (
     PARTITION,
     TOPIC,

@@ -6,6 +6,7 @@ import threading
 from collections.abc import Collection, Iterator
 from contextlib import AbstractContextManager, nullcontext
 
+from dafka_core import Reader
 from dafka_core.errors import DataLossError
 from dafka_core.records import PartitionInfo, RecordBatch, TopicPartition
 from dafka_core.values import Values
@@ -13,8 +14,8 @@ from dafka_core.values import Values
 BATCH_RECORDS = 7
 
 
-class MemoryReader:
-    """Offers what ``dafka_core.Reader`` does, of one store's records in memory.
+class MemoryReader(Reader):
+    """Reads one store's records from memory.
 
     Attributes:
         logs: the values of each partition, from offset 0 on.
@@ -26,7 +27,7 @@ class MemoryReader:
         closing: set by ``close``.
     """
 
-    def __init__(self) -> None:
+    def __init__(self) -> None:  # not the reader's own, which joins a mesh
         self.logs: dict[TopicPartition, list[bytes]] = {}
         self.earliest: dict[TopicPartition, int] = {}
         self.written: list[tuple[int, int]] = []
