@@ -66,7 +66,7 @@ class AppendQueue:
         self._role = role
         self._log = log
         self._changed = threading.Condition()
-        self._requests: set[_Request] = set()
+        self._futures: set[Future[Any]] = set()
         self._at_role: list[_Request] = []  # those whose entries the role has taken
         self._size_bytes = 0
         self._failure: BaseException | None = None
@@ -142,10 +142,11 @@ class AppendQueue:
         """The store has ended; nothing more comes to the disk."""
         with self._changed:
             self._failure = self._failure or error or ClosedError("store")
-            requests = list(self._requests)
+            futures = list(self._futures)
             self._changed.notify_all()
-        for request in requests:
-            request.end(self._failure)
+        for future in futures:
+            with contextlib.suppress(InvalidStateError):
+                future.set_exception(self._failure)
 
     def _submit(self, *entries: LogEntry) -> Future[Any]:
         """Gives entries to the role, in order, when there is room."""
@@ -160,12 +161,14 @@ class AppendQueue:
             if self._failure is not None or not entries:
                 request.end(self._failure)
                 return request.future
-            self._requests.add(request)
+            self._futures.add(request.future)
             self._size_bytes += size_bytes
 
-        def give_room_back(_: object) -> None:
+        # It knows the future alone: with the request, which has the records, it would make a
+        # cycle, and the records would stay in memory until garbage is collected.
+        def give_room_back(done: Future[Any]) -> None:
             with self._changed:
-                self._requests.discard(request)
+                self._futures.discard(done)
                 self._size_bytes -= size_bytes
                 self._changed.notify_all()
 
