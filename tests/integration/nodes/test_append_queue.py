@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import gc
+import weakref
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from contextlib import ExitStack
 from itertools import islice
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from dafka_core import Consumer, Producer, Reader, Store
@@ -26,6 +29,7 @@ from dafka_core.protocol.messages import (
 )
 from dafka_core.records import RecordBatch, TopicPartition
 from dafka_core.testing import wait_until
+from dafka_core.values import Values
 from tests.integration.nodes.content import stored, values
 from tests.integration.nodes.peers import PATIENCE_S, RawPeer
 
@@ -116,6 +120,20 @@ def test_puts_wait_for_room(store: Store, monkeypatch: pytest.MonkeyPatch) -> No
     assert [promise.result(PATIENCE_S) for promise in promises] == list(range(1, 51))
     # One that is larger than all room finds room when nothing else is on its way.
     assert put(store, 50, [bytes(1_001)]).result(PATIENCE_S) == 51
+
+
+def test_nothing_keeps_what_is_on_disk_until_garbage_is_collected(store: Store) -> None:
+    data, ends = np.zeros(1_000, np.uint8), np.arange(0, 1_001, 10)
+    alive = weakref.ref(data)
+    batch = RecordBatch(TP, 0, Values.from_columns(ends, data.data))
+    gc.disable()
+    try:
+        future = store.append_queue.put(batch)
+        del batch, data
+        assert future.result(PATIENCE_S) == 100
+        wait_until(lambda: alive() is None, "the records are let go of")
+    finally:
+        gc.enable()
 
 
 def test_a_put_to_a_stopped_store_fails(tower: str, tmp_path: Path) -> None:
