@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, ExitStack
-from typing import Final, Protocol
+from contextlib import ExitStack
+from typing import Final, Protocol, Self
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -30,7 +30,7 @@ MAX_TOPICS: Final = 1000
 """Topics in one task: each has a writer with rows, and perhaps sockets and threads, of its own."""
 
 
-class PartitionWriter(AbstractContextManager["PartitionWriter"], Protocol):
+class PartitionWriter(Protocol):
     """What writing needs of a partition's writer."""
 
     def write(self, values: pa.Array) -> None:
@@ -38,6 +38,11 @@ class PartitionWriter(AbstractContextManager["PartitionWriter"], Protocol):
 
     def finish(self, deadline: Deadline) -> WrittenRange:
         """Waits until all are acknowledged, or staged; says where."""
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *error: object) -> None: ...
 
 
 def partition_address(*parts: object) -> str:

@@ -21,7 +21,7 @@ def _offsets(
     option: str, unnamed: int, limit: OffsetRangeLimit, heads: Heads
 ) -> dict[TopicPartition, int]:
     if isinstance(limit, str):
-        limit, unnamed = {}, {EARLIEST: EARLIEST_OFFSET, LATEST: LATEST_OFFSET}[limit]
+        unnamed, limit = {EARLIEST: EARLIEST_OFFSET, LATEST: LATEST_OFFSET}[limit], {}
     for tp, offset in limit.items():
         known = heads.get(tp)
         if offset > (known.end if known else 0):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import ClassVar, Final, Protocol
+from typing import Any, ClassVar, Final, Protocol
 
 import numpy as np
 
@@ -53,7 +53,7 @@ class _StoreSource:
         self._options = options
         self._times = times
         most_records, most_bytes = options.max_records_per_batch, options.max_bytes_per_batch
-        self._limits = {"max_records": most_records, "max_bytes": most_bytes}
+        self._limits: dict[str, Any] = {"max_records": most_records, "max_bytes": most_bytes}
 
     def heads(self, topic: str) -> list[PartitionInfo]:
         """See ``RecordSource``; the store itself says it."""
