@@ -69,7 +69,8 @@ def batch_of(start: int, end: int) -> RecordBatch:
 def test_a_group_is_on_disk_when_it_is_said_to_be(writing: Writing) -> None:
     never_staged = Commit((StagedTransaction(*TP, "A" * 32, 0, 1, 0),))
     for start in range(0, 50, 10):
-        entries = [batch_of(start, start + 5), never_staged, batch_of(start + 5, start + 10)]
+        entries: list[LogEntry] = [batch_of(start, start + 5), never_staged]
+        entries.append(batch_of(start + 5, start + 10))
         writing.writer.write(entries)
         told = writing.told.get(timeout=PATIENCE_S)
         assert told.entries is entries
@@ -81,10 +82,10 @@ def test_a_group_is_on_disk_when_it_is_said_to_be(writing: Writing) -> None:
 
 
 def test_it_is_busy_until_a_group_is_on_disk(writing: Writing) -> None:
-    assert not writing.writer.busy
+    before = writing.writer.busy
     writing.gate.clear()
     writing.writer.write([batch_of(0, 10)])
-    assert writing.writer.busy
+    assert (before, writing.writer.busy) == (False, True)
     with pytest.raises(AssertionError):
         writing.writer.write([batch_of(10, 20)])
     assert writing.told.empty()

@@ -29,7 +29,6 @@ from dafka_core.protocol.bulk_decoder import BulkDecoder
 from dafka_core.protocol.codec import LAYOUTS, decode
 from dafka_core.protocol.limits import DIRECT_BATCH_BYTES, LIVE_BATCH_BYTES, MAX_BATCH_COUNT
 from dafka_core.protocol.messages import (
-    AnyRecord,
     DirectRecord,
     DirectRecordBatch,
     RecordBatchMessage,
@@ -135,7 +134,7 @@ def records_of(frames: list[bytes]) -> list[Found]:
     message = decode(frames)
     if isinstance(message, RecordMessage | DirectRecord):
         return [(message.requestor, Record(*message.tp, message.sequence, message.value))]
-    if not isinstance(message, AnyRecord):
+    if not isinstance(message, RecordBatchMessage | DirectRecordBatch):
         return []
     lengths, records = unpack_batch(message.count, message.value)
     stops = lengths.cumsum().tolist()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -74,9 +75,10 @@ def test_time_entries_are_checked(entry: tuple[int, int]) -> None:
 
 @pytest.mark.parametrize("reply", [HEADS_REPLY, TIMES_REPLY])
 def test_replies_have_a_limited_number_of_entries(reply: m.HeadsReply | m.TimesReply) -> None:
-    replace(reply, entries=reply.entries * MAX_REPLY_ENTRIES)
+    entries: Any = reply.entries
+    replace(reply, entries=entries * MAX_REPLY_ENTRIES)
     with pytest.raises(ProtocolError, match="the count of entries must lie in 0 to 10000"):
-        replace(reply, entries=reply.entries * (MAX_REPLY_ENTRIES + 1))
+        replace(reply, entries=entries * (MAX_REPLY_ENTRIES + 1))
 
 
 @pytest.mark.parametrize("layout", LAYOUTS)

@@ -17,7 +17,6 @@ from dafka_core.storage.block_builder import merge
 from dafka_core.values import Bytes
 from tests.unit.storage.packing import TIMES_US, VALUES, each_time, pack
 
-
 READ = pytest.mark.parametrize("read", [Block.parse, Block.copied])
 
 
