@@ -12,6 +12,15 @@ from typing import Any
 import pytest
 
 from dafka_core import Consumer, EmbeddedCluster, Producer, Reader, Store, Tower
+from dafka_core.protocol.codec import subscription
+from dafka_core.protocol.messages import (
+    Ack,
+    ConsumerHello,
+    DirectHead,
+    DirectRecord,
+    Fetch,
+    StoreHello,
+)
 from tests.integration.nodes.peers import ANY_PORTS, RawPeer
 
 DEFAULTS: dict[str, Any] = {"head_interval_ms": 100}
@@ -33,6 +42,18 @@ def open_nodes() -> Iterator[ExitStack]:
 @pytest.fixture
 def store(tower: str, open_nodes: ExitStack, tmp_path: Path) -> Store:
     return open_nodes.enter_context(Store(tmp_path / "store", tower=tower))
+
+
+@pytest.fixture
+def peer(raw: Callable[..., RawPeer], store: Store) -> RawPeer:
+    """A C producer and consumer in one, which the store hears and which hears the store."""
+    met = raw(subscription(Fetch))
+    kinds = (Ack, DirectHead, DirectRecord, StoreHello)
+    for kind in kinds:
+        met.subscribe(subscription(kind, met.address))
+    met.wait_until_subscribed(subscription(ConsumerHello, store.address))
+    met.wait_for(StoreHello)
+    return met
 
 
 @pytest.fixture

@@ -1,4 +1,8 @@
-"""Records to publish, and how far they have come."""
+"""Records to publish, and how far they have come.
+
+How far a producer's records are on their way only its role knows: to ask the producer would have
+it hurry.
+"""
 
 from __future__ import annotations
 
@@ -15,8 +19,17 @@ def has_published(producer: Producer, end: int) -> bool:
     return producer._role.next_offset == end
 
 
+def acknowledged_end(producer: Producer) -> int:
+    return producer._role.durable
+
+
 def has_acknowledged(producer: Producer, end: int) -> bool:
-    return producer._role.durable >= end
+    return acknowledged_end(producer) >= end
+
+
+def acknowledged_by(producer: Producer) -> dict[str, int]:
+    """By store: up to where it has acknowledged."""
+    return producer._role.acked
 
 
 def stored(store: Store, topic: str, partition: str) -> list[bytes]:

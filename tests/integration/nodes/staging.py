@@ -10,7 +10,7 @@ import pyarrow as pa
 from dafka_core import EmbeddedCluster, Store
 from dafka_core.flight.store_client import StoreClient
 from dafka_core.flight.store_location import StoreLocation
-from dafka_core.records import NO_VERSION, StagedTransaction, TopicPartition
+from dafka_core.records import NO_VERSION, StagedTransaction, TopicPartition, TransactionState
 from tests.integration.nodes.content import values
 from tests.integration.nodes.peers import PATIENCE_S
 
@@ -87,3 +87,9 @@ def read(client: StoreClient, end: int, partition: str = PARTITION) -> list[byte
 
 def ends(client: StoreClient, topics: Sequence[str] | None = None) -> list[int]:
     return [info.end for info in client.heads(topics, timeout_s=PATIENCE_S)]
+
+
+def state_of(client: StoreClient, partition: str = PARTITION) -> TransactionState:
+    """How far the partition's transactions are."""
+    (found,) = client.transaction_states([TopicPartition(TOPIC, partition)], timeout_s=PATIENCE_S)
+    return found

@@ -12,7 +12,7 @@ import pyarrow as pa
 import pytest
 from pyarrow import flight
 
-from dafka_core import EmbeddedCluster, Store
+from dafka_core import Store
 from dafka_core.errors import (
     DataLossError,
     FencedError,
@@ -45,7 +45,6 @@ from tests.integration.nodes.staging import (
     TOPIC,
     TP,
     array,
-    client_in,
     client_of,
     commit,
     ends,
@@ -53,6 +52,7 @@ from tests.integration.nodes.staging import (
     put,
     read,
     stage,
+    state_of,
     write,
 )
 
@@ -63,26 +63,21 @@ def client(store: Store) -> Iterator[StoreClient]:
         yield asking
 
 
-def info(client: StoreClient, partition: str = PARTITION) -> TransactionState:
-    (found,) = client.transaction_states([TopicPartition(TOPIC, partition)], timeout_s=PATIENCE_S)
-    return found
-
-
 def test_what_is_staged_becomes_visible_when_it_is_committed(
     store: Store, client: StoreClient
 ) -> None:
-    assert info(client) == TransactionState(0, 0, "", None)
+    assert state_of(client) == TransactionState(0, 0, "", None)
     first, second = new_attempt(), new_attempt()
     transaction = stage(client, first, 0, 1000, 4)
-    assert info(client) == TransactionState(0, 1000, first, None)
+    assert state_of(client) == TransactionState(0, 1000, first, None)
     commit(client, transaction)
-    assert info(client) == TransactionState(1000, 1000, first, Transaction(4, 0, 1000))
+    assert state_of(client) == TransactionState(1000, 1000, first, Transaction(4, 0, 1000))
     transaction = stage(client, second, 1000, 1500, 5)
     # The attempt goes on where it is, in another stream.
     transaction = stage(client, second, 1500, 1600, 5)._replace(start=1000)
-    assert info(client) == TransactionState(1000, 1600, second, Transaction(4, 0, 1000))
+    assert state_of(client) == TransactionState(1000, 1600, second, Transaction(4, 0, 1000))
     commit(client, transaction)
-    assert info(client) == TransactionState(1600, 1600, second, Transaction(5, 1000, 1600))
+    assert state_of(client) == TransactionState(1600, 1600, second, Transaction(5, 1000, 1600))
     assert read(client, 1600) == values(1600)
     assert stored(store, TOPIC, PARTITION) == values(1600)
 
@@ -161,7 +156,7 @@ def test_several_partitions_are_committed_at_once_or_not_at_all(client: StoreCli
     commit(client, *transactions)
     assert sorted(ends(client)) == list(range(10, 60))
     # Without a version it is no last transaction, so the next one may have any.
-    assert info(client, "P7") == TransactionState(17, 17, attempts[7], None)
+    assert state_of(client, "P7") == TransactionState(17, 17, attempts[7], None)
 
 
 def test_a_commit_whose_answer_was_lost_is_repeated(client: StoreClient) -> None:
@@ -202,7 +197,7 @@ def test_a_zombie_is_fenced(client: StoreClient) -> None:
         with pytest.raises(FencedError):
             commit(client, late)
     assert read(client, 7) == values(7)
-    assert info(client) == TransactionState(7, 7, attempt, Transaction(1, 0, 7))
+    assert state_of(client) == TransactionState(7, 7, attempt, Transaction(1, 0, 7))
 
 
 def test_an_attempt_at_an_older_transaction_is_fenced(client: StoreClient) -> None:
@@ -221,7 +216,7 @@ def test_a_transaction_that_is_there_is_not_written_again(client: StoreClient) -
         assert exists.value.transaction == Transaction(7, 0, 10)
     write(client, 10, 20)  # without a number it is none of these
     write(client, 20, 30, 8)
-    assert info(client).transaction == Transaction(8, 20, 30)
+    assert state_of(client).transaction == Transaction(8, 20, 30)
 
 
 def test_records_that_are_put_fence_what_is_staged(client: StoreClient) -> None:
@@ -229,7 +224,7 @@ def test_records_that_are_put_fence_what_is_staged(client: StoreClient) -> None:
     put(client, 0, 5)
     with pytest.raises(FencedError):
         commit(client, transaction)
-    assert info(client) == TransactionState(5, 5, "", None)
+    assert state_of(client) == TransactionState(5, 5, "", None)
     assert read(client, 5) == values(5)
 
 
@@ -258,12 +253,12 @@ def test_what_is_discarded_is_gone(client: StoreClient) -> None:
     stage(client, second, 0, 10, partition=OTHER)
     other = TopicPartition(TOPIC, OTHER)
     client.discard([Discard(TP, second), Discard(other, first)], timeout_s=PATIENCE_S)
-    assert [info(client, each).staged_end for each in (PARTITION, OTHER)] == [10, 10]
+    assert [state_of(client, each).staged_end for each in (PARTITION, OTHER)] == [10, 10]
     client.discard([Discard(TP, first), Discard(other, second)], timeout_s=PATIENCE_S)
     none = TopicPartition(TOPIC, "none")
     client.discard([Discard(TP, first), Discard(none, second)], timeout_s=PATIENCE_S)
     client.discard([], timeout_s=PATIENCE_S)
-    assert [info(client, each).staged_end for each in (PARTITION, OTHER)] == [0, 0]
+    assert [state_of(client, each).staged_end for each in (PARTITION, OTHER)] == [0, 0]
     with pytest.raises(FencedError):
         commit(client, transaction)
 
@@ -274,7 +269,7 @@ def test_a_stage_that_breaks_leaves_what_is_staged_and_nothing_visible(client: S
     with stream:  # which ends before it is finished
         stream.write(array(0, 10))
         stream.wait_durable(10, timeout_s=PATIENCE_S)
-    assert info(client) == TransactionState(0, 10, attempt, None)
+    assert state_of(client) == TransactionState(0, 10, attempt, None)
     assert client.heads(None, timeout_s=PATIENCE_S) == []
     commit(client, stage(client, attempt, 10, 20, 1)._replace(start=0))
     assert read(client, 20) == values(20)
@@ -293,37 +288,9 @@ def test_a_stream_that_is_cancelled_leaves_what_is_staged(
     assert json.loads(reader.read().to_pybytes()) == {"v": 1, "end": 10}
     plain.close()
     del writer, reader
-    assert info(client) == TransactionState(0, 10, attempt, None)
+    assert state_of(client) == TransactionState(0, 10, attempt, None)
     commit(client, stage(client, attempt, 10, 20, 1)._replace(start=0))
     assert read(client, 20) == values(20)
-
-
-def test_a_store_killed_before_the_commit_goes_on_with_the_attempt(
-    cluster: EmbeddedCluster,
-) -> None:
-    attempt = new_attempt()
-    with client_in(cluster) as client:
-        put(client, 0, 10)
-        stage(client, attempt, 10, 2000, 3)
-        stream = client.put(TP, 2000, attempt=attempt, version=3, timeout_s=PATIENCE_S)
-        with stream:
-            stream.write(array(2000, 2500))
-            stream.wait_durable(2500, timeout_s=PATIENCE_S)
-            cluster.kill_store()
-            with pytest.raises(StoreUnreachableError):
-                stream.finish(PATIENCE_S)
-    cluster.start_store()
-    with client_in(cluster) as client:
-        assert info(client) == TransactionState(10, 2500, attempt, None)
-        assert ends(client) == [10]
-        transaction = stage(client, attempt, 2500, 4000, 3)._replace(start=10)
-        commit(client, transaction)
-        assert info(client) == TransactionState(4000, 4000, attempt, Transaction(3, 10, 4000))
-    cluster.kill_store()
-    cluster.start_store()
-    with client_in(cluster) as client:
-        commit(client, transaction)  # whose answer was lost with the store
-        assert read(client, 4000) == values(4000)
 
 
 def test_commits_and_stages_of_many_writers_at_once(client: StoreClient) -> None:
@@ -347,7 +314,7 @@ def test_commits_and_stages_of_many_writers_at_once(client: StoreClient) -> None
     assert failures == []
     for number in range(8):
         assert read(client, 500, f"P{number}") == values(500)
-        assert info(client, f"P{number}").transaction == Transaction(4, 400, 500)
+        assert state_of(client, f"P{number}").transaction == Transaction(4, 400, 500)
 
 
 def test_who_waits_for_a_transaction_has_its_state_set(client: StoreClient) -> None:
@@ -358,12 +325,12 @@ def test_who_waits_for_a_transaction_has_its_state_set(client: StoreClient) -> N
         (9, Transaction(3, 4, 8)),
     ):
         assert client.wait(TP, end, transaction=transaction, timeout_s=PATIENCE_S) == 10
-    assert info(client).transaction == Transaction(4, 5, 10)
+    assert state_of(client).transaction == Transaction(4, 5, 10)
     with pytest.raises(TransactionExistsError) as exists:
         client.wait(TP, 10, transaction=Transaction(4, 6, 10), timeout_s=PATIENCE_S)
     assert exists.value.transaction == Transaction(4, 5, 10)
     assert client.wait(TP, 11, transaction=Transaction(5, 10, 11), timeout_s=0.05) == 10
-    assert info(client).transaction == Transaction(4, 5, 10)
+    assert state_of(client).transaction == Transaction(4, 5, 10)
     with pytest.raises(TransactionExistsError):
         stage(client, new_attempt(), 10, 20, 4)
 

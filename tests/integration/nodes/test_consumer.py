@@ -126,7 +126,7 @@ def test_unsubscribing_drops_what_waits_and_forgets_positions(
     consumer = consume("a", "b")
     flushed(produce("a"), values(100))
     flushed(produce("b"), [b"b"])
-    wait_until(lambda: consumer._queued_records == 101)
+    wait_until(lambda: sum(taken for taken, _ in consumer.positions().values()) == 101)
     consumer.unsubscribe("a")
     assert [r.topic for r in take(consumer, 1)] == ["b"]
     consumer.subscribe("a")

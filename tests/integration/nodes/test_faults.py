@@ -20,11 +20,31 @@ from dafka_core import (
     Reader,
     Store,
 )
-from dafka_core.records import TopicPartition
+from dafka_core.errors import StoreUnreachableError
+from dafka_core.records import TopicPartition, Transaction, TransactionState
 from dafka_core.storage import Log
 from dafka_core.testing import wait_until
-from tests.integration.nodes.content import has_acknowledged, holds, stored, values
+from tests.integration.nodes.content import (
+    acknowledged_by,
+    acknowledged_end,
+    has_acknowledged,
+    holds,
+    stored,
+    values,
+)
 from tests.integration.nodes.peers import PATIENCE_S
+from tests.integration.nodes.staging import (
+    TP,
+    array,
+    client_in,
+    commit,
+    ends,
+    new_attempt,
+    put,
+    read,
+    stage,
+    state_of,
+)
 
 REPLAY_COUNT = 250_000
 
@@ -58,7 +78,7 @@ def test_a_store_killed_during_ingest_has_what_it_acknowledged(cluster: Embedded
         for reached in (1, 20_000):
             wait_until(partial(has_acknowledged, producer, reached))
             cluster.kill_store()
-            acknowledged = producer._role.durable
+            acknowledged = acknowledged_end(producer)
             assert ingesting.is_alive()
             with Log(cluster.store_directory()) as log:
                 assert log.end(TopicPartition("t", producer.address)) >= acknowledged
@@ -177,7 +197,7 @@ def test_a_store_that_came_back_is_not_a_second_one(
             with pytest.raises(NotAcknowledgedError):
                 producer.flush(0.3)
             # It has acknowledged, though.
-            assert producer._role.acked == {store.address: 10}
+            assert acknowledged_by(producer) == {store.address: 10}
 
 
 def test_a_reader_survives_the_store_it_reads_from(cluster: EmbeddedCluster) -> None:
@@ -190,3 +210,31 @@ def test_a_reader_survives_the_store_it_reads_from(cluster: EmbeddedCluster) -> 
         cluster.kill_store()
         cluster.start_store()
         assert got + sum(len(batch.values) for batch in batches) == 20_000
+
+
+def test_a_store_killed_before_the_commit_goes_on_with_the_attempt(
+    cluster: EmbeddedCluster,
+) -> None:
+    attempt = new_attempt()
+    with client_in(cluster) as client:
+        put(client, 0, 10)
+        stage(client, attempt, 10, 2000, 3)
+        stream = client.put(TP, 2000, attempt=attempt, version=3, timeout_s=PATIENCE_S)
+        with stream:
+            stream.write(array(2000, 2500))
+            stream.wait_durable(2500, timeout_s=PATIENCE_S)
+            cluster.kill_store()
+            with pytest.raises(StoreUnreachableError):
+                stream.finish(PATIENCE_S)
+    cluster.start_store()
+    with client_in(cluster) as client:
+        assert state_of(client) == TransactionState(10, 2500, attempt, None)
+        assert ends(client) == [10]
+        transaction = stage(client, attempt, 2500, 4000, 3)._replace(start=10)
+        commit(client, transaction)
+        assert state_of(client) == TransactionState(4000, 4000, attempt, Transaction(3, 10, 4000))
+    cluster.kill_store()
+    cluster.start_store()
+    with client_in(cluster) as client:
+        commit(client, transaction)  # whose answer was lost with the store
+        assert read(client, 4000) == values(4000)

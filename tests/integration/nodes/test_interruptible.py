@@ -22,6 +22,7 @@ from dafka_core import (
     Tower,
 )
 from dafka_core.nodes.threads import InterruptibleCondition, NodeThread
+from dafka_core.protocol.reader_role import ReaderRole
 from tests.integration.nodes.peers import ANY_PORTS
 
 PATIENCE_S = 30.0
@@ -201,11 +202,11 @@ def test_a_wait_ends_with_the_loop(lone_tower: Tower, monkeypatch: pytest.Monkey
         def ask() -> None:
             reader.partitions(timeout_s=PATIENCE_S)
 
-        def fail(now: float) -> None:
+        def fail(role: ReaderRole, now: float) -> None:
             raise OSError("broken")
 
         with ThreadPoolExecutor(1) as threads:
             asking = threads.submit(ask)
-            monkeypatch.setattr(reader._role, "on_tick", fail)
+            monkeypatch.setattr(ReaderRole, "on_tick", fail)
             with pytest.raises(NodeFailedError, match="the reader has failed: OSError: broken"):
                 asking.result(PATIENCE_S)

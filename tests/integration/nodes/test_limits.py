@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import os
 import subprocess
 import sys
@@ -14,10 +13,8 @@ import pytest
 
 from dafka_core import (
     Consumer,
-    FetchTimeoutError,
     NotAcknowledgedError,
     Producer,
-    Reader,
     Store,
     StoreError,
 )
@@ -96,31 +93,6 @@ def test_a_file_that_is_none_of_ours_is_refused(tower: str, tmp_path: Path, dama
     with pytest.raises(StoreError, match=str(tmp_path)) as refused:
         Store(tmp_path, tower=tower)
     assert refused.value.directory == str(tmp_path)
-
-
-def test_a_damaged_block_is_named_and_never_served(
-    tower: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
-    with Store(tmp_path, tower=tower):
-        with Producer("bad", tower=tower) as bad:
-            bad.publish_many([b"<needle>"] * 1_000)
-        with Producer("good", tower=tower) as good:
-            good.publish_many(values(1_000))
-    data = tmp_path / "data.mdb"
-    whole = data.read_bytes()
-    assert b"<needle>" in whole
-    data.write_bytes(whole.replace(b"<needle>", b"<NEEDLE>"))
-    with (
-        caplog.at_level(logging.ERROR, "dafka.store"),
-        Store(tmp_path, tower=tower),
-        Reader(tower=tower) as reader,
-    ):
-        with pytest.raises(FetchTimeoutError):
-            list(reader.read(TopicPartition("bad", bad.address), 0, 1_000, timeout_s=0.5))
-        batches = reader.read(TopicPartition("good", good.address), 0, 1_000, timeout_s=PATIENCE_S)
-        assert [value for batch in batches for value in batch.values] == values(1_000)
-    assert f"topic 'bad', partition {bad.address}" in caplog.text
-    assert "damaged" in caplog.text
 
 
 def test_an_application_that_does_not_read_costs_bounded_memory(

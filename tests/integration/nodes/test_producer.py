@@ -17,16 +17,16 @@ from dafka_core import (
     ClosedError,
     ConfigError,
     Consumer,
-    NoStoreError,
     NotAcknowledgedError,
     Producer,
     Store,
 )
+from dafka_core.nodes.mesh import Mesh
 from dafka_core.protocol.codec import subscription
 from dafka_core.protocol.messages import Ack, DirectHead, DirectRecord, Fetch, GetHeads, Head
 from dafka_core.testing import wait_until
 from tests.integration.nodes.content import has_acknowledged, has_published, stored, values
-from tests.integration.nodes.peers import PATIENCE_S, RawPeer, new_address
+from tests.integration.nodes.peers import PATIENCE_S, RawPeer
 
 Produce = Callable[..., Producer]
 Raw = Callable[..., RawPeer]
@@ -55,13 +55,18 @@ def test_a_flush_hurries_what_the_loop_has_not_sent_yet(
     wait_until(lambda: has_published(producer, 1))
     peer.send(Ack(producer.address, "t", 0, peer.address))
     wait_until(lambda: has_acknowledged(producer, 1))
+    woken: list[Mesh] = []
+
+    def sleep_on(mesh: Mesh) -> None:
+        woken.append(mesh)
+
     with ThreadPoolExecutor(1) as threads:
         with monkeypatch.context() as asleep:
-            asleep.setattr(producer._mesh, "wake", lambda: None)
+            asleep.setattr(Mesh, "wake", sleep_on)
             producer.publish(b"1")
             flushing = threads.submit(producer.flush, PATIENCE_S)
-            wait_until(lambda: len(producer._mesh._calls) > 0, "the flush to call the loop")
-        producer._mesh.wake()
+            wait_until(lambda: len(woken) == 2, "the flush to call the loop")
+        woken[-1].wake()
         # The first HEAD may have another cause; the interval of the others is that of a hurry.
         peer.wait_for(Head, 3)
         producer.__exit__(SystemExit)
@@ -352,57 +357,6 @@ def test_an_acknowledgement_of_what_was_never_published_is_none(
     wait_until(partial(has_acknowledged, producer, 1))
     with pytest.raises(NotAcknowledgedError):
         producer.flush(0.05)
-
-
-def test_a_resumed_producer_goes_on_at_its_head(store: Store, tower: str) -> None:
-    with Producer("t", tower=tower) as producer:
-        producer.publish_many(values(10))
-    with Producer("t", tower=tower, address=producer.address) as resumed:
-        assert (resumed.address, resumed.next_offset) == (producer.address, 10)
-        assert resumed.publish(b"10") == 10
-    assert stored(store, "t", producer.address) == values(11)
-
-
-def test_an_address_that_no_store_knows_begins_at_0(store: Store, tower: str) -> None:
-    address = new_address()
-    with Producer("t", tower=tower) as other:
-        other.publish(b"another partition of the topic")
-    with Producer("t", tower=tower, address=address) as producer:
-        assert producer.publish(b"0") == 0
-    assert stored(store, "t", address) == [b"0"]
-
-
-def test_resuming_without_a_store_is_an_error(tower: str) -> None:
-    with pytest.raises(NoStoreError, match="no store was heard of") as unknown:
-        Producer("t", tower=tower, address=new_address(), resume_timeout_s=0.3)
-    assert (unknown.value.towers, unknown.value.waited_s) == ((tower,), 0.3)
-
-
-def test_resuming_with_a_c_store(tower: str, raw: Raw) -> None:
-    # It knows no queries: GET-HEADS is what it answers.
-    from dafka_core.protocol.messages import ConsumerHello, StoreHello
-
-    address = new_address()
-    peer = raw(subscription(GetHeads), subscription(Fetch))
-    peer.subscribe(subscription(ConsumerHello, peer.address))
-    answering = threading.Event()
-
-    def answer() -> None:
-        answered = 0
-        while not answering.wait(0.01):
-            peer.send(StoreHello(address, peer.address))
-            for _ in peer.messages(GetHeads)[answered:]:
-                peer.send(DirectHead(address, "t", address, 41))
-                answered += 1
-
-    thread = threading.Thread(target=answer)
-    thread.start()
-    try:
-        with Producer("t", tower=tower, address=address, resume_timeout_s=PATIENCE_S) as producer:
-            assert producer.next_offset == 42
-    finally:
-        answering.set()
-        thread.join()
 
 
 def test_a_consumer_hears_it_without_any_store(tower: str, produce: Produce) -> None:

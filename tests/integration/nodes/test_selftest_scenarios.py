@@ -26,6 +26,7 @@ from dafka_core.protocol.messages import (
 )
 from dafka_core.records import TopicPartition
 from dafka_core.testing import wait_until
+from tests.integration.nodes.content import has_published
 from tests.integration.nodes.peers import PATIENCE_S, RawPeer
 
 Raw = Callable[..., RawPeer]
@@ -149,7 +150,7 @@ def test_latest_with_producer_and_store(tower: str, tmp_path: Path) -> None:
     ):
         # Missed by the consumer, and passed over later.
         producer.publish(b"HELLO MATE")
-        wait_until(lambda: producer._role.next_offset == 1)
+        wait_until(lambda: has_published(producer, 1))
         consumer.subscribe("hello")
         wait_until(lambda: consumer.positions() == {("hello", producer.address): (1, 1)})
         producer.publish(b"HELLO ATEM")
@@ -167,7 +168,7 @@ def test_producing_before_the_store_lives_and_heads_from_the_store(
     # Before the store is alive: it has to fetch them from the producer.
     producer.publish(b"1")
     producer.publish(b"2")
-    wait_until(lambda: producer._role.next_offset == 2)
+    wait_until(lambda: has_published(producer, 2))
     with Store(tmp_path, tower=tower) as store:
         wait_until(lambda: store.log.end(TopicPartition("TEST", producer.address)) == 2)
         producer.publish(b"3")

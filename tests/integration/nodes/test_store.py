@@ -10,35 +10,18 @@ from pathlib import Path
 import pytest
 
 from dafka_core import Producer, Store, StoreError
-from dafka_core.protocol.codec import subscription
 from dafka_core.protocol.messages import (
     Ack,
-    ConsumerHello,
-    DirectHead,
     DirectRecord,
     Fetch,
-    GetHeads,
     Head,
     RecordMessage,
-    StoreHello,
 )
 from dafka_core.testing import wait_until
 from tests.integration.nodes.content import holds, stored, values
 from tests.integration.nodes.peers import PATIENCE_S, RawPeer, new_address
 
 Raw = Callable[..., RawPeer]
-
-
-@pytest.fixture
-def peer(raw: Raw, store: Store) -> RawPeer:
-    """A C producer and consumer in one, which the store hears and which hears the store."""
-    met = raw(subscription(Fetch))
-    kinds = (Ack, DirectHead, DirectRecord, StoreHello)
-    for kind in kinds:
-        met.subscribe(subscription(kind, met.address))
-    met.wait_until_subscribed(subscription(ConsumerHello, store.address))
-    met.wait_for(StoreHello)
-    return met
 
 
 def test_records_are_acknowledged_in_order_and_kept(store: Store, peer: RawPeer) -> None:
@@ -84,41 +67,6 @@ def test_records_sent_to_others_are_not_taken(store: Store, peer: RawPeer) -> No
     peer.send(RecordMessage("t", peer.address, 0, b"0"))
     peer.wait_for(Ack)
     assert stored(store, "t", peer.address) == [b"0"]
-
-
-def test_it_answers_get_heads_hello_and_fetch(tower: str, store: Store, peer: RawPeer) -> None:
-    # Their producers are gone when the store is asked: they would answer, too.
-    with Producer("a", tower=tower) as a, Producer("b", tower=tower) as b:
-        a.publish_many(values(10))
-        b.publish_many(values(10))
-    head_a = DirectHead(peer.address, "a", a.address, 9)
-    head_b = DirectHead(peer.address, "b", b.address, 9)
-    peer.send(GetHeads("a", peer.address))
-    assert peer.wait_for(DirectHead) == [head_a]
-    peer.send(GetHeads("", peer.address))  # as C stores ask: for all topics
-    assert peer.wait_for(DirectHead, 3)[1:] == [head_a, head_b]
-    peer.forget_heard()
-    peer.send(ConsumerHello(store.address, peer.address, ("b", "unknown")))
-    assert peer.wait_for(DirectHead) == [head_b]
-    for sequence, count, numbers in ((3, 4, range(3, 7)), (8, 100_000, (8, 9)), (0, 1, (0,))):
-        peer.forget_heard()
-        peer.send(Fetch(a.address, peer.address, "a", sequence, count))
-        expected = [DirectRecord(peer.address, "a", a.address, n, b"%d" % n) for n in numbers]
-        assert peer.wait_for(DirectRecord, len(expected)) == expected
-
-
-def test_a_long_fetch_is_answered_in_turns_with_others(
-    store: Store, peer: RawPeer, produce: Callable[..., Producer]
-) -> None:
-    producer = produce("t")
-    producer.publish_many(values(50_000))
-    producer.flush(PATIENCE_S)
-    peer.send(Fetch(producer.address, peer.address, "t", 0, 100_000))
-    peer.send(GetHeads("t", peer.address))
-    records = peer.wait_for(DirectRecord, 50_000)
-    assert [record.value for record in records] == values(50_000)
-    kinds = [frames[0][:1] for frames in peer.heard]
-    assert kinds.index(b"E") < len(kinds) - 1
 
 
 def test_what_is_stored_is_there_after_a_restart(tower: str, tmp_path: Path) -> None:
@@ -191,29 +139,3 @@ def test_many_partitions_are_followed_at_once(store: Store, peer: RawPeer) -> No
         peer.send(RecordMessage("t", partition, 0, partition.encode()))
     wait_until(lambda: len(store.log.partitions("t")) == 300)
     assert all(stored(store, "t", p) == [p.encode()] for p in partitions)
-
-
-def test_a_c_store_that_comes_late_hears_of_heads(
-    store: Store, produce: Callable[..., Producer], raw: Raw
-) -> None:
-    """It asks no node: it waits for a HEAD, and the producers that would publish one are gone."""
-    with produce("t") as producer:
-        producer.publish_many(values(100))
-        producer.flush(PATIENCE_S)
-    late = raw(subscription(Head))
-    assert late.wait_for(Head)[0] == Head("t", producer.address, 99)
-
-
-def test_who_fetches_a_block_hears_that_the_partition_goes_on(store: Store, peer: RawPeer) -> None:
-    """C nodes ask for no more than 100,000 records before they hear of a head again."""
-    for sequence, value in enumerate(values(100)):
-        peer.send(RecordMessage("t", peer.address, sequence, value))
-    wait_until(lambda: Ack(peer.address, "t", 99) in peer.messages(Ack))
-    peer.forget_heard()
-    peer.send(Fetch(peer.address, peer.address, "t", 0, 10))
-    assert peer.wait_for(DirectHead) == [DirectHead(peer.address, "t", peer.address, 99)]
-    assert [record.sequence for record in peer.messages(DirectRecord)] == list(range(10))
-    peer.forget_heard()
-    peer.send(Fetch(peer.address, peer.address, "t", 10, 90))
-    peer.wait_for(DirectRecord, 90)
-    assert peer.messages(DirectHead) == []  # that was all

@@ -5,12 +5,12 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
-from itertools import islice, pairwise
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
 
-from dafka_core import Consumer, EmbeddedCluster, Reader, Store
+from dafka_core import EmbeddedCluster, Store
 from dafka_core.errors import FencedError, TransactionExistsError
 from dafka_core.protocol import hosted_partitions
 from dafka_core.protocol.codec import subscription
@@ -104,21 +104,6 @@ def test_a_store_that_comes_later_has_the_last_transaction(
     assert not [end for end in seen if 2000 < end < LARGE]
     assert late.log.transaction_state(TP).transaction == Transaction(2, 2000, LARGE)
     assert stored(late, TOPIC, PARTITION) == values(LARGE + 10)
-
-
-def test_consumers_get_what_is_committed(
-    store: Store, consume: Callable[..., Consumer], read: Callable[..., Reader]
-) -> None:
-    live = consume(TOPIC)
-    with client_of(store) as client:
-        write(client, 0, 20_000, 1)
-        put(client, 20_000, 20_100)
-        write(client, 20_100, 20_200, 2)
-    assert [record.value for record in islice(live, 20_200)] == values(20_200)
-    late = consume(TOPIC, start="earliest")
-    assert [record.value for record in islice(late, 20_200)] == values(20_200)
-    batches = read().read(TP, 10, 20_150, timeout_s=PATIENCE_S)
-    assert [value for batch in batches for value in batch.values] == values(20_140, 10)
 
 
 def test_heads_of_what_is_committed_are_repeated(

@@ -13,7 +13,7 @@ from dafka_core.protocol.codec import C_LAYOUT, LAYOUTS, RFC46, SIGNATURE, subsc
 from dafka_core.protocol.messages import Head, RecordMessage
 from dafka_core.records import TopicPartition
 from dafka_core.testing import wait_until
-from tests.integration.nodes.content import values
+from tests.integration.nodes.content import acknowledged_by, values
 from tests.integration.nodes.peers import PATIENCE_S, RawPeer
 
 COUNT = 2_000
@@ -85,4 +85,4 @@ def test_acknowledgements_of_two_stores_are_told_apart(
     ):
         producer.publish(b"0")
         producer.flush(PATIENCE_S)
-        assert producer._role.acked == {one.address: 1, two.address: 1}
+        assert acknowledged_by(producer) == {one.address: 1, two.address: 1}

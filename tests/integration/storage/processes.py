@@ -77,6 +77,15 @@ def values_of(store: Log, tp: TopicPartition = TP) -> list[bytes]:
     return values
 
 
+def put(store: Log, *counts: int, topic: str = "t") -> None:
+    """Appends the appender's records at the partition's end: so many of them each time."""
+    for count in counts:
+        tp = TopicPartition(topic, P)
+        end = store.end(tp)
+        values = [appender.value(offset) for offset in range(end, end + count)]
+        store.append([RecordBatch.of(tp, end, values)])
+
+
 def check_batches(batches: Iterable[RecordBatch], start: int, end: int) -> None:
     """Asserts that these are the appender's records from ``start`` to ``end``."""
     offset = start

@@ -2,24 +2,20 @@
 
 from __future__ import annotations
 
-import contextlib
 import itertools
 import subprocess
 import sys
 import threading
-import time
-from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dafka_core.errors import ClosedError, OffsetConflictError, StoreError
+from dafka_core.errors import ClosedError, OffsetConflictError
 from dafka_core.records import PartitionInfo, RecordBatch, TopicPartition
-from dafka_core.storage import Log, block_builder
+from dafka_core.storage import Log
 from dafka_core.storage import block_cache as cache_module
 from tests.integration.storage.clocks import Clock
 
@@ -127,27 +123,6 @@ def test_an_append_is_whole_or_nothing(store: Log) -> None:
     assert values_of(store.read(TopicPartition("u", P), 0, 2)) == [b"c"]
 
 
-def test_a_record_too_large_is_refused(store: Log, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(block_builder, "MAX_RECORD_BYTES", 10)
-    with pytest.raises(ValueError, match="value 1 has 11 bytes"):
-        put(store, [b"x", b"y" * 11])
-    assert store.end(TP) == 0
-
-
-def test_trickling_records_share_a_block(store: Log, clock: Clock) -> None:
-    for number in range(50):
-        clock.now_us += number % 2
-        put(store, [b"%d" % number])
-    put(store, large(100))
-    put(store, [b"after a large block"])
-    shared, last = store.read(TP, 0, 200)
-    assert shared.values.to_list() == [b"%d" % number for number in range(50)] + large(100)
-    stamps = [1_000 + (number + 1) // 2 for number in range(50)] + [1_025] * 100
-    assert shared.times is not None
-    assert np.repeat(shared.times[:, 1], shared.times[:, 0]).tolist() == stamps
-    assert last.values.to_list() == [b"after a large block"]
-
-
 def test_a_block_that_has_grown_since_it_was_read_is_read_again(store: Log) -> None:
     for number in range(20):
         put(store, [b"%d" % number])
@@ -164,16 +139,6 @@ def test_reading_more_than_is_kept_in_memory(store: Log, monkeypatch: pytest.Mon
     for _ in range(2):
         found = values_of(store.read(TP, 0, 2000))
         assert found == [*large(1000), b"x" * 300_000]
-
-
-def test_large_appends_are_split(store: Log, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(block_builder, "MAX_BLOCK_BYTES", 10_000)
-    values = [b"small", *large(50), b"x" * 50_000, b"last"]
-    put(store, [b"first"])
-    put(store, values)
-    batches = store.read(TP, 0, 99)
-    assert values_of(batches) == [b"first", *values]
-    assert all(batch.values.size_bytes < 10_000 or batch.count == 1 for batch in batches)
 
 
 def test_reads_obey_their_limits(store: Log) -> None:
@@ -325,50 +290,6 @@ def test_a_closed_log_says_so(tmp_path: Path) -> None:
         put(store, [b"b"])
     with pytest.raises(ClosedError):
         store.append([RecordBatch.of(TP, 1, [b"b"])])
-
-
-def test_closing_waits_for_reads_and_writes(tmp_path: Path) -> None:
-    """Threads read and write until the log is closed under them."""
-
-    def read(store: Log) -> None:
-        found = values_of(store.read(TP, 0, 300))
-        assert found == large(len(found))
-
-    def check(store: Log) -> None:
-        with store.snapshot() as snapshot:
-            found = values_of(list(snapshot.read(TP, 0, 300)))
-        assert found == large(len(found))
-
-    def append(store: Log) -> None:
-        end = store.end(TP)
-        store.append([RecordBatch.of(TP, end, large(100, end))])
-
-    def use(work: Callable[[Log], None], store: Log, begun: threading.Barrier) -> None:
-        begun.wait()
-        with contextlib.suppress(ClosedError):
-            while True:
-                work(store)
-
-    for number in range(20):
-        store, begun = Log(tmp_path / f"{number}"), threading.Barrier(4)
-        with ThreadPoolExecutor(3) as pool:
-            uses = [pool.submit(use, work, store, begun) for work in (read, check, append)]
-            begun.wait()
-            time.sleep(0.01)
-            store.close()
-            for each in uses:
-                each.result()
-
-
-def test_a_log_open_for_reading_does_not_write(tmp_path: Path) -> None:
-    with Log(tmp_path) as store:
-        put(store, [b"a"])
-    with Log(tmp_path, read_only=True) as store:
-        assert values_of(store.read(TP, 0, 1)) == [b"a"]
-        with pytest.raises(StoreError, match="for reading only"):
-            store.append([RecordBatch.of(TP, 1, [b"b"])])
-        with pytest.raises(StoreError, match="for reading only"):
-            store.trim(TP, 1)
 
 
 def test_a_store_that_only_ingests_does_not_load_arrow(tmp_path: Path) -> None:

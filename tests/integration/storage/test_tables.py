@@ -6,14 +6,12 @@ import itertools
 from collections.abc import Iterator
 from pathlib import Path
 
-import numpy as np
 import pytest
 
 from dafka_core.errors import StoreError
 from dafka_core.records import RecordBatch, TopicPartition
 from dafka_core.storage import Log, PartitionStatistics, block_builder, block_writer, tables
 from dafka_core.storage.block import peek_times
-from dafka_core.values import Values
 from tests.integration.storage.processes import TP, P
 
 
@@ -108,23 +106,6 @@ def test_statistics(store: Log) -> None:
     assert store.statistics(TP) == PartitionStatistics("t", P, 300, 300, 0, 0, None, None)
     others = [store.statistics(TopicPartition(topic, P)) for topic in ("s", "u")]
     assert all(other is not None and other.size_bytes > 100_000 for other in others)
-
-
-def test_blocks_have_the_size_of_a_batch(tmp_path: Path) -> None:
-    def appended(store: Log, topic: str, count: int, length: int) -> list[int]:
-        ends = np.arange(count + 1) * length
-        values = Values.from_columns(ends, bytes(count * length))
-        tp = TopicPartition(topic, P)
-        store.append([RecordBatch(tp, 0, values)])
-        with store.snapshot() as snapshot:
-            return [batch.count for batch in snapshot.read(tp, 0, count)]
-
-    with Log(tmp_path) as store:
-        assert appended(store, "a", 65_536, 100) == [65_536]
-        assert appended(store, "b", 65_537, 1) == [32_769, 32_768]
-        assert appended(store, "c", 16_384, 1_000) == [16_384]
-        assert appended(store, "d", 40_000, 1_000) == [13_334, 13_333, 13_333]
-        assert appended(store, "e", 2, 10_000_000) == [1, 1]
 
 
 def test_larger_blocks_of_earlier_versions_are_read_and_kept(

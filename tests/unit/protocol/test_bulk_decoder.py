@@ -17,6 +17,7 @@ from dafka_core.protocol.bulk_decoder import BulkDecoder
 from dafka_core.protocol.codec import C_LAYOUT, RFC46, decode, encode, encode_batch_prefix
 from dafka_core.protocol.limits import MAX_BATCH_COUNT, MAX_SEQUENCE
 from dafka_core.protocol.messages import (
+    AnyRecord,
     DirectRecord,
     DirectRecordBatch,
     Message,
@@ -26,7 +27,7 @@ from dafka_core.protocol.messages import (
 from dafka_core.protocol.validation import unpack_batch
 from dafka_core.records import NO_VERSION, RecordBatch, TopicPartition, Transaction
 from dafka_core.values import Values
-from tests.unit.protocol.strategies import MESSAGES, names, packed
+from tests.unit.protocol.strategies import MESSAGES, packed
 from tests.unit.protocol.vectors import RECORDED_VECTORS
 
 # What peers cannot mean, and what they can: near 0, near our limit, and where 64 bits wrap.
@@ -40,6 +41,7 @@ STRETCHES = st.builds(
 )
 
 Frames = tuple[bytes, bytes]
+PackedRecords = RecordBatchMessage | DirectRecordBatch
 
 
 class Named(NamedTuple):
@@ -172,19 +174,10 @@ def one_by_one(messages: list[Frames]) -> tuple[dict[tuple[Named, bool], list[Re
         if values is None:
             invalid_count += 1
             continue
-        assert isinstance(
-            message, RecordMessage | DirectRecord | RecordBatchMessage | DirectRecordBatch
-        )
-        requestor = (
-            message.requestor if isinstance(message, DirectRecord | DirectRecordBatch) else ""
-        )
-        named = Named(requestor, message.tp)
-        of_form = batches[named, isinstance(message, RecordBatchMessage | DirectRecordBatch)]
-        transaction = (
-            message.transaction
-            if isinstance(message, RecordBatchMessage | DirectRecordBatch)
-            else None
-        )
+        assert isinstance(message, AnyRecord)
+        named = Named(message.requestor, message.tp)
+        of_form = batches[named, isinstance(message, PackedRecords)]
+        transaction = message.transaction if isinstance(message, PackedRecords) else None
         if of_form and (of_form[-1].end, of_form[-1].transaction) == (
             message.sequence,
             transaction,
@@ -237,21 +230,6 @@ def test_burst_equals_decoding_one_by_one(mixes: list[list[Frames]], take_in: ob
         assert_equal(grouped(decoder.take()), expected)
         assert decoder.invalid_count == invalid_count
         assert decoder.take() == []
-
-
-@given(names(0), names(), names(), st.integers(0, MAX_SEQUENCE), st.binary(max_size=9))
-@settings(deadline=None)
-def test_prefix_and_sequence_are_the_encoded_header(
-    requestor: str, topic: str, partition: str, sequence: int, value: bytes
-) -> None:
-    message: Message = RecordMessage(topic, partition, sequence, value)
-    batch: Message = RecordBatchMessage(topic, partition, sequence, 1, packed([value]))
-    if requestor:
-        message = DirectRecord(requestor, topic, partition, sequence, value)
-        batch = DirectRecordBatch(requestor, topic, partition, sequence, 1, packed([value]))
-    named = Named(requestor, TopicPartition(topic, partition))
-    assert [header(sequence, named), value] == encode(message)
-    assert [batch_header(sequence, 1, named), packed([value])] == encode(batch)
 
 
 @pytest.mark.parametrize(

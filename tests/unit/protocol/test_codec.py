@@ -18,13 +18,20 @@ from dafka_core.protocol.codec import (
     RFC46,
     decode,
     encode,
+    encode_batch_prefix,
+    pack_batch_numbers,
     parse_subscription,
     subscription,
+    unpack_batch_numbers,
 )
 from dafka_core.protocol.limits import (
     MAX_FETCH_COUNT,
+    MAX_HEADER_BYTES,
+    MAX_HELLO_BYTES,
+    MAX_SEQUENCE,
 )
-from tests.unit.protocol.strategies import MESSAGES
+from dafka_core.records import TopicPartition, Transaction
+from tests.unit.protocol.strategies import MESSAGES, names, packed
 from tests.unit.protocol.vectors import RECORDED_VECTORS, RFC46_VECTORS, VECTORS, Vector
 
 COMMAND_IDS = {
@@ -258,6 +265,48 @@ def test_subscriptions(message: type[m.Message], id_: bytes) -> None:
 @pytest.mark.parametrize("frame", [b"", b"\x01", b"\x01Z", b"\x01Zt", b"\0"])
 def test_subscriptions_to_something_else(frame: bytes) -> None:
     assert parse_subscription(frame)[1] is None
+
+
+def test_headers_are_limited() -> None:
+    for frames in ([b"G" + bytes(MAX_HEADER_BYTES)], [b"W" + bytes(MAX_HELLO_BYTES)]):
+        with pytest.raises(ProtocolError, match="a header frame has at most"):
+            decode(frames)
+        # With two header frames each of them is measured.
+        with pytest.raises(ProtocolError, match="a header frame has at most"):
+            decode([frames[0][:1], frames[0]])
+    # The content is not: its limit is an option of the socket.
+    record = m.RecordMessage("t", "P", 0, bytes(MAX_HELLO_BYTES + 1))
+    assert decode(encode(record)) == record
+
+
+@given(names(0), names(), names(), st.integers(0, MAX_SEQUENCE), st.binary(max_size=9))
+@settings(deadline=None)
+def test_prefix_and_numbers_are_the_encoded_header(
+    requestor: str, topic: str, partition: str, sequence: int, value: bytes
+) -> None:
+    message: m.Message = m.RecordMessage(topic, partition, sequence, value)
+    batch: m.Message = m.RecordBatchMessage(topic, partition, sequence, 1, packed([value]))
+    if requestor:
+        message = m.DirectRecord(requestor, topic, partition, sequence, value)
+        batch = m.DirectRecordBatch(requestor, topic, partition, sequence, 1, packed([value]))
+    of = requestor, TopicPartition(topic, partition)
+    number = sequence.to_bytes(8, "big")
+    numbers = number + (1).to_bytes(4, "big") + bytes(24)
+    assert [encode_batch_prefix(*of, packed=False) + number, value] == encode(message)
+    assert [encode_batch_prefix(*of, packed=True) + numbers, packed([value])] == encode(batch)
+
+
+@given(
+    st.integers(0, 2**63),
+    st.integers(0, 2**32 - 1),
+    st.none()
+    | st.builds(Transaction, st.integers(-1, 2**62), st.integers(0, 9), st.integers(1, 2**63)),
+)
+def test_the_numbers_of_a_header_come_back(
+    sequence: int, count: int, transaction: Transaction | None
+) -> None:
+    octets = pack_batch_numbers(sequence, count, transaction)
+    assert unpack_batch_numbers(octets) == (sequence, count, transaction)
 
 
 @settings(max_examples=500, deadline=None)

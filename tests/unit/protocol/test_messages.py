@@ -13,7 +13,6 @@ from dafka_core.protocol.limits import (
     MAX_ADDRESS_BYTES,
     MAX_FETCH_COUNT,
     MAX_HELLO_BYTES,
-    MAX_REPLY_ENTRIES,
     MAX_SEQUENCE,
     MAX_TOPIC_BYTES,
 )
@@ -36,7 +35,6 @@ from dafka_core.protocol.messages import (
     TimesQuery,
     TimesReply,
 )
-from dafka_core.protocol.validation import text_size_bytes
 from dafka_core.records import NO_VERSION, PartitionInfo, Transaction
 
 RECORD = RecordMessage("t", "P", 1, b"v")
@@ -186,34 +184,6 @@ def test_topics_are_checked_one_by_one_and_together(message: Message) -> None:
             changed(message, "topics", ("good", bad))
 
 
-@pytest.mark.parametrize(
-    "entry",
-    [
-        PartitionInfo("", "P", 1, 2),
-        PartitionInfo("t", "", 1, 2),
-        PartitionInfo("t", "P", 3, 2),
-        PartitionInfo("t", "P", -1, 2),
-        PartitionInfo("t", "P", 1, MAX_SEQUENCE + 2),
-    ],
-)
-def test_head_entries_are_checked(entry: PartitionInfo) -> None:
-    with pytest.raises(ProtocolError):
-        replace(HEADS_REPLY, entries=(HEADS_REPLY.entries[0], entry))
-
-
-@pytest.mark.parametrize("entry", [(-1, 0), (0, -1), (0, 2**63)])
-def test_time_entries_are_checked(entry: tuple[int, int]) -> None:
-    with pytest.raises(ProtocolError):
-        replace(TIMES_REPLY, entries=(TIMES_REPLY.entries[0], entry))
-
-
-@pytest.mark.parametrize("reply", [HEADS_REPLY, TIMES_REPLY])
-def test_replies_have_a_limited_number_of_entries(reply: HeadsReply | TimesReply) -> None:
-    changed(reply, "entries", reply.entries * MAX_REPLY_ENTRIES)
-    with pytest.raises(ProtocolError, match="the count of entries must lie in 0 to 10000"):
-        changed(reply, "entries", reply.entries * (MAX_REPLY_ENTRIES + 1))
-
-
 @pytest.mark.parametrize("reply", [HEADS_REPLY, TIMES_REPLY])
 def test_a_part_is_one_of_the_parts(reply: HeadsReply | TimesReply) -> None:
     for part, parts in ((0, 1), (1, 2), (0, 2**32 - 1), (2**32 - 2, 2**32 - 1)):
@@ -283,13 +253,6 @@ def test_end_of_a_fetch_fits_signed_64_bits() -> None:
     assert replace(FETCH, count=0).end == 1
     assert replace(FETCH, sequence=MAX_SEQUENCE, count=1).end == 2**63 - 1
     assert replace(FETCH, sequence=MAX_SEQUENCE, count=MAX_FETCH_COUNT).end == 2**63 - 1
-
-
-@pytest.mark.parametrize(
-    ("text", "size_bytes"), [("", 0), ("abc", 3), ("é", 2), ("\udcff", 1), ("日本\udc80", 7)]
-)
-def test_text_size_is_that_on_the_wire(text: str, size_bytes: int) -> None:
-    assert text_size_bytes(text) == size_bytes
 
 
 @pytest.mark.parametrize(

@@ -251,3 +251,18 @@ def test_the_worst_order_of_arrival_costs_no_time() -> None:
     assert [batch.offset for batch in taken] == list(range(100_001))
     # Looking through all that is kept, for each record, would take half an hour.
     assert time.process_time() - started < 20
+
+
+def test_a_reader_that_has_records_from_elsewhere() -> None:
+    budget = ReorderBudget()
+    fetcher = PartitionFetcher(TP, 0, budget)
+    for start, end in ((20, 30), (25, 40), (50, 60)):
+        assert fetcher.take(0.0, batch_of(start, end)) == []
+    assert fetcher.advance(5) == []
+    assert (fetcher.next_offset, fetcher.head) == (5, 60)
+    assert offsets_of(fetcher.advance(22)) == list(range(22, 40))
+    assert fetcher.advance(30) == []
+    assert offsets_of(fetcher.advance(50)) == list(range(50, 60))
+    assert (fetcher.next_offset, budget.records, budget.size_bytes) == (60, 0, 0)
+    assert fetcher.advance(70) == []
+    assert (fetcher.next_offset, fetcher.head, fetcher.deadline()) == (70, 70, None)

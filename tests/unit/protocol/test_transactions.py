@@ -12,10 +12,9 @@ from hypothesis import strategies as st
 from dafka_core.errors import DafkaError, FencedError, OffsetConflictError
 from dafka_core.log_entries import Commit, Discard, LogEntry, SetTransaction, Stage
 from dafka_core.protocol import store_requests, store_role
-from dafka_core.protocol.codec import pack_batch_numbers, unpack_batch_numbers
 from dafka_core.protocol.hosted_partitions import HEAD_INTERVAL_S
 from dafka_core.protocol.messages import Ack, GetHeads, Head
-from dafka_core.protocol.partition_fetcher import MAX_PARTITIONS, PartitionFetcher, ReorderBudget
+from dafka_core.protocol.partition_fetcher import MAX_PARTITIONS
 from dafka_core.protocol.role import Outgoing
 from dafka_core.protocol.store_requests import AnnounceHeads
 from dafka_core.protocol.store_role import StoreRole
@@ -369,34 +368,6 @@ def test_going_on_with_a_transaction() -> None:
     assert continued(plain, transaction) == (plain, None)
     assert continued(plain, None)[0] is plain
     assert continued(in_transaction(9, 12, Transaction(2, 9, 15)), transaction) == (plain, None)
-
-
-@given(
-    st.integers(0, 2**63),
-    st.integers(0, 2**32 - 1),
-    st.none()
-    | st.builds(Transaction, st.integers(-1, 2**62), st.integers(0, 9), st.integers(1, 2**63)),
-)
-def test_the_numbers_of_a_header_come_back(
-    sequence: int, count: int, transaction: Transaction | None
-) -> None:
-    packed = pack_batch_numbers(sequence, count, transaction)
-    assert unpack_batch_numbers(packed) == (sequence, count, transaction)
-
-
-def test_a_reader_that_has_records_from_elsewhere() -> None:
-    budget = ReorderBudget()
-    fetcher = PartitionFetcher(TP, 0, budget)
-    for start, end in ((20, 30), (25, 40), (50, 60)):
-        assert fetcher.take(0.0, batch_of(start, end)) == []
-    assert fetcher.advance(5) == []
-    assert (fetcher.next_offset, fetcher.head) == (5, 60)
-    assert offsets_of(fetcher.advance(22)) == list(range(22, 40))
-    assert fetcher.advance(30) == []
-    assert offsets_of(fetcher.advance(50)) == list(range(50, 60))
-    assert (fetcher.next_offset, budget.records, budget.size_bytes) == (60, 0, 0)
-    assert fetcher.advance(70) == []
-    assert (fetcher.next_offset, fetcher.head, fetcher.deadline()) == (70, 70, None)
 
 
 def test_hosted_batches_are_published_as_ever() -> None:

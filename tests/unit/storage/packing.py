@@ -4,10 +4,24 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+import numpy as np
+from hypothesis import strategies as st
+
 from dafka_core.storage.block_builder import build_blocks
+from dafka_core.values import Longs
+
+VALUES = st.lists(st.binary(max_size=40), min_size=1, max_size=30)
+TIMES_US = st.integers(-(2**63), 2**63 - 1)
 
 
 def pack(values: Sequence[bytes], timestamp_us: int) -> bytearray:
     """The values as one block, all written at ``timestamp_us``."""
     (built,) = build_blocks(values, timestamp_us)
     return bytearray(built.packed)
+
+
+def each_time(times: Longs | None) -> list[int]:
+    """When each of the records was written."""
+    assert times is not None
+    told: list[int] = np.repeat(times[:, 1], times[:, 0]).tolist()
+    return told

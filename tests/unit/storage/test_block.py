@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import array
 import struct
 from collections.abc import Callable
 
@@ -13,25 +12,12 @@ import xxhash
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dafka_core.records import RecordBatch, TopicPartition
-from dafka_core.storage import block_builder as module
 from dafka_core.storage.block import PIECE_BYTES, Block
-from dafka_core.storage.block_builder import BuiltBlock, build_blocks, merge
-from dafka_core.values import Bytes, Longs
-from tests.unit.storage.packing import pack
-
-VALUES = st.lists(st.binary(max_size=40), min_size=1, max_size=30)
-TIMES_US = st.integers(-(2**63), 2**63 - 1)
-HEADER = struct.Struct("<4sHHQII")
+from dafka_core.storage.block_builder import merge
+from dafka_core.values import Bytes
+from tests.unit.storage.packing import TIMES_US, VALUES, each_time, pack
 
 READ = pytest.mark.parametrize("read", [Block.parse, Block.copied])
-
-
-def each_time(times: Longs | None) -> list[int]:
-    """When each of the records was written."""
-    assert times is not None
-    told: list[int] = np.repeat(times[:, 1], times[:, 0]).tolist()
-    return told
 
 
 def resealed(packed: bytes | bytearray, change: Callable[[bytearray], None]) -> bytearray:
@@ -58,43 +44,6 @@ def test_what_is_packed_is_parsed(
     array.validate(full=True)
     assert block.times.tolist() == [[len(values), time_us]]
     assert each_time(block.times) == [time_us] * len(values)
-
-
-@given(st.lists(st.tuples(VALUES, TIMES_US), min_size=1, max_size=5), st.data())
-def test_merging_and_slicing_are_those_of_lists(
-    parts: list[tuple[list[bytes], int]], data: st.DataObject
-) -> None:
-    values = [value for part, _ in parts for value in part]
-    times = [time_us for part, time_us in parts for _ in part]
-    merged = merge([Block.parse(pack(part, time_us)) for part, time_us in parts])
-    block = Block.parse(merged)
-    assert block.values.to_list() == values
-    assert each_time(block.times) == times
-    runs = block.times[:, 1]
-    assert (runs[1:] != runs[:-1]).all()
-    alone = merge([block])
-    assert len(alone) == block.size_bytes
-    assert Block.parse(alone).values.to_list() == values
-
-    start = data.draw(st.integers(0, len(values) - 1))
-    stop = data.draw(st.integers(start + 1, len(values)))
-    batch = RecordBatch(TopicPartition("t", "P"), 7, block.values, times=block.times)
-    part = batch.between(7 + start, 7 + stop)
-    again = data.draw(st.integers(start, stop - 1))
-    for sliced, first in ((part, start), (part.between(7 + again, part.end), again)):
-        assert (sliced.offset, sliced.end) == (7 + first, 7 + stop)
-        assert sliced.values.to_list() == values[first:stop]
-        assert sliced.values.to_arrow().to_pylist() == values[first:stop]
-        assert each_time(sliced.times) == times[first:stop]
-        assert bytes(sliced.values.columns()[1]) == b"".join(values[first:stop])
-        assert sliced.values.size_bytes == len(b"".join(values[first:stop]))
-
-
-@given(VALUES, VALUES, st.integers(0, 1), st.integers(0, 1))
-def test_extending_is_merging(old: list[bytes], new: list[bytes], old_us: int, new_us: int) -> None:
-    first = Block.parse(pack(old, old_us))
-    (piece,) = build_blocks(new, new_us, first)
-    assert piece == BuiltBlock(0, len(new), True, merge([first, Block.parse(pack(new, new_us))]))
 
 
 @READ
@@ -197,43 +146,3 @@ def test_parts_of_the_values_as_a_list() -> None:
     assert values[1:].to_list() == [b"", b"ccc"]
     assert values[0:2].to_list() == [b"a", b""]
     assert values[2:2].to_list() == []
-
-
-def test_what_cannot_be_a_block_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    with pytest.raises(ValueError, match="at least one record"):
-        pack([], 0)
-    with pytest.raises(ValueError, match="no block to merge"):
-        merge([])
-    with pytest.raises(TypeError, match="must be bytes"):
-        pack([array.array("i", [1, 2, 3])], 0)  # type: ignore[list-item]
-    monkeypatch.setattr(module, "MAX_RECORD_BYTES", 4)
-    with pytest.raises(ValueError, match="value 1 has 5 bytes"):
-        pack([b"fits", b"not!!"], 0)
-
-
-@given(st.lists(st.integers(0, 400), min_size=1, max_size=60), st.booleans())
-def test_pieces_are_small_and_complete(sizes: list[int], extends: bool) -> None:
-    values = [bytes([number % 256]) * size for number, size in enumerate(sizes)]
-    old = Block.parse(pack([b"old", b"er"], 1)) if extends else None
-    limit = 300
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(module, "MAX_BLOCK_BYTES", limit)
-        pieces = list(build_blocks(values, 2, old))
-    assert [piece.start for piece in pieces[1:]] == [piece.stop for piece in pieces[:-1]]
-    assert not any(piece.extends for piece in pieces[1:])
-    found = []
-    for piece in pieces:
-        block = Block.parse(piece.packed)
-        assert len(piece.packed) <= limit or (block.count == 1 and not piece.extends)
-        found += block.values.to_list()
-    expected = [b"old", b"er"] if pieces[0].extends else []
-    assert found == expected + values
-
-
-def test_only_pieces_split(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "MAX_BLOCK_BYTES", 300)
-    assert Block.parse(pack([b"x" * 1000], 0)).values.to_list() == [b"x" * 1000]
-    assert len(list(build_blocks([b"x" * 150, b"y" * 150], 0))) == 2
-    blocks = [Block.parse(pack([b"x" * 150], 0)), Block.parse(pack([b"y" * 150], 0))]
-    with pytest.raises(ValueError, match="2 blocks exceed 300 bytes"):
-        merge(blocks)

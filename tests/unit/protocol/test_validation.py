@@ -1,11 +1,7 @@
-"""What the codec refuses for being too much, and what it clamps."""
+"""The limits of a message's fields: what lies within comes through the codec, the rest does not."""
 
 from __future__ import annotations
 
-import time
-import tracemalloc
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import replace
 
 import pytest
@@ -19,28 +15,11 @@ from dafka_core.protocol.codec import (
 )
 from dafka_core.protocol.limits import (
     MAX_BATCH_COUNT,
-    MAX_FETCH_COUNT,
-    MAX_HEADER_BYTES,
-    MAX_HELLO_BYTES,
-    MAX_REPLY_ENTRIES,
     MAX_SEQUENCE,
 )
-from dafka_core.protocol.validation import unpack_batch
+from dafka_core.protocol.validation import text_size_bytes, unpack_batch
 from dafka_core.records import NO_VERSION, PartitionInfo, Transaction
-
-
-@contextmanager
-def quickly_and_without_memory() -> Iterator[None]:
-    tracemalloc.start()
-    started = time.monotonic()
-    try:
-        yield
-        peak_bytes = tracemalloc.get_traced_memory()[1]
-    finally:
-        tracemalloc.stop()
-    # A loop over what is announced would take minutes and gigabytes.
-    assert time.monotonic() - started < 2
-    assert peak_bytes < 1 << 20
+from tests.unit.protocol.costs import quickly_and_without_memory
 
 
 @pytest.mark.parametrize("layout", LAYOUTS)
@@ -69,26 +48,6 @@ def test_256_bytes_do_not() -> None:
     ):
         with pytest.raises(ProtocolError, match="must have 1 to 255 bytes"):
             decode(frames)
-
-
-def test_headers_are_limited() -> None:
-    for frames in ([b"G" + bytes(MAX_HEADER_BYTES)], [b"W" + bytes(MAX_HELLO_BYTES)]):
-        with pytest.raises(ProtocolError, match="a header frame has at most"):
-            decode(frames)
-        # With two header frames each of them is measured.
-        with pytest.raises(ProtocolError, match="a header frame has at most"):
-            decode([frames[0][:1], frames[0]])
-    # The content is not: its limit is an option of the socket.
-    record = m.RecordMessage("t", "P", 0, bytes(MAX_HELLO_BYTES + 1))
-    assert decode(encode(record)) == record
-
-
-@pytest.mark.parametrize("layout", LAYOUTS)
-def test_counts_are_clamped(layout: str) -> None:
-    frames = encode(m.Fetch("P", "C", "t", 7, MAX_FETCH_COUNT), layout)
-    for count in (MAX_FETCH_COUNT, MAX_FETCH_COUNT + 1, 2**31, 2**32 - 1):
-        frames[-1] = frames[-1][:-4] + count.to_bytes(4, "big")
-        assert decode(frames) == m.Fetch("P", "C", "t", 7, MAX_FETCH_COUNT)
 
 
 BATCHES: list[m.RecordBatchMessage | m.DirectRecordBatch] = [
@@ -181,33 +140,7 @@ def test_sequences_beyond_63_bits_are_refused(sequence: int) -> None:
 
 
 @pytest.mark.parametrize(
-    "start",
-    [
-        "57 53 00 01 01 43",
-        "51 00 01 01 43 0000000000000001",
-        "53 43 00 01 0000000000000001 01 53 00000000 00000001",
-        "55 43 00 01 0000000000000001 01 53 00000000 00000001",
-    ],
+    ("text", "size_bytes"), [("", 0), ("abc", 3), ("é", 2), ("\udcff", 1), ("日本\udc80", 7)]
 )
-@pytest.mark.parametrize(
-    "count",
-    [2**32 - 1, 2**31, MAX_HELLO_BYTES // 4, MAX_HELLO_BYTES // 4 + 1, MAX_REPLY_ENTRIES, 2],
-)
-@pytest.mark.parametrize("rest", ["", "00000001 74", "ffffffff 74", "00" * 16])
-def test_announced_counts_that_are_lies(start: str, count: int, rest: str) -> None:
-    frame = bytes.fromhex(start) + count.to_bytes(4, "big") + bytes.fromhex(rest)
-    # Beyond the limits it is the announcement that is refused, not what comes after it.
-    most = MAX_HELLO_BYTES // 4 if start[:2] in ("57", "51") else MAX_REPLY_ENTRIES
-    why = f"the count of entries must lie in 0 to {most}" if count >= 2**31 else None
-    with quickly_and_without_memory(), pytest.raises(ProtocolError, match=why):
-        decode([frame])
-
-
-def test_largest_replies_are_not_refused() -> None:
-    long = "x" * 255
-    info = PartitionInfo(long, long, 0, 1)
-    heads = m.HeadsReply(long, 1, long, 0, 1, (info,) * MAX_REPLY_ENTRIES)
-    times = m.TimesReply(long, 1, long, 0, 1, ((1, 1),) * MAX_REPLY_ENTRIES)
-    for layout in LAYOUTS:
-        assert decode(encode(heads, layout)) == heads
-        assert decode(encode(times, layout)) == times
+def test_text_size_is_that_on_the_wire(text: str, size_bytes: int) -> None:
+    assert text_size_bytes(text) == size_bytes

@@ -11,6 +11,7 @@ from dafka_core.protocol.messages import (
     DirectHead,
     Fetch,
     GetHeads,
+    Head,
     HeadsQuery,
     HeadsReply,
     TimesQuery,
@@ -20,6 +21,8 @@ from dafka_core.protocol.store_requests import (
     MAX_PENDING_REQUESTS,
     AnnounceHeads,
     Request,
+    announcement,
+    goes_on,
     head_messages,
     heads_reply,
     times_reply,
@@ -166,6 +169,21 @@ def test_heads_are_answered_with_one_message_for_each_partition() -> None:
         DirectHead("C", "a", "P1", 8),
         DirectHead("C", "b", "P2", 2),
     ]
+
+
+def test_every_partition_with_records_is_announced() -> None:
+    infos = [PartitionInfo("a", "P1", 0, 9), PartitionInfo("b", "P2", 3, 3)]
+    infos.append(PartitionInfo("c", "P3", 0, 0))
+    assert announcement(infos) == [Head("a", "P1", 8), Head("b", "P2", 2)]
+
+
+def test_who_asked_for_less_than_there_is_hears_that_it_goes_on() -> None:
+    fetch = asked(0, 10)
+    for end in (0, 9, 10):
+        assert goes_on(fetch, end) == []
+    for end in (11, 99):
+        heads = [DirectHead("C", TOPIC, PARTITION, end - 1), Head(TOPIC, PARTITION, end - 1)]
+        assert goes_on(fetch, end) == heads
 
 
 def infos_of(count: int) -> list[PartitionInfo]:

@@ -1,0 +1,119 @@
+"""Writing a log beside a store's loop: a group at a time, synced, and none after an error."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from queue import SimpleQueue
+from typing import NamedTuple
+
+import pytest
+
+from dafka_core.errors import FencedError, OffsetConflictError
+from dafka_core.log_entries import Commit, LogEntry
+from dafka_core.nodes.log_writer import LogWriter, Outcomes
+from dafka_core.records import RecordBatch, StagedTransaction, TopicPartition
+from dafka_core.storage import Log
+from dafka_core.testing import wait_until
+from tests.integration.nodes.peers import PATIENCE_S
+
+TP = TopicPartition("t", "p")
+
+
+class Told(NamedTuple):
+    """What is told of a group, by which thread, and how far the log goes by then."""
+
+    entries: list[LogEntry]
+    outcomes: Outcomes | BaseException
+    thread: str
+    end: int
+
+
+class Writing:
+    """A log that writes while its gate is open, and a writer of it."""
+
+    def __init__(self, directory: Path) -> None:
+        self.gate = threading.Event()
+        self.gate.set()
+        self.log = Log(directory, clock_us=self._clock_us)
+        self.told: SimpleQueue[Told] = SimpleQueue()
+        self.writer = LogWriter(self.log, self._done)
+
+    def _clock_us(self) -> int:
+        assert self.gate.wait(PATIENCE_S)
+        return time.time_ns() // 1000
+
+    def _done(self, entries: list[LogEntry], outcomes: Outcomes | BaseException) -> None:
+        thread = threading.current_thread().name
+        self.told.put(Told(entries, outcomes, thread, self.log.end(TP)))
+
+    def close(self) -> None:
+        self.gate.set()
+        self.writer.close()
+        self.log.close()
+
+
+@pytest.fixture
+def writing(tmp_path: Path) -> Iterator[Writing]:
+    made = Writing(tmp_path)
+    yield made
+    made.close()
+
+
+def batch_of(start: int, end: int) -> RecordBatch:
+    return RecordBatch.of(TP, start, [b"%d" % number for number in range(start, end)])
+
+
+def test_a_group_is_on_disk_when_it_is_said_to_be(writing: Writing) -> None:
+    never_staged = Commit((StagedTransaction(*TP, "A" * 32, 0, 1, 0),))
+    for start in range(0, 50, 10):
+        entries: list[LogEntry] = [batch_of(start, start + 5), never_staged]
+        entries.append(batch_of(start + 5, start + 10))
+        writing.writer.write(entries)
+        told = writing.told.get(timeout=PATIENCE_S)
+        assert told.entries is entries
+        assert (told.thread, told.end) == ("dafka-log-writer", start + 10)
+        assert isinstance(told.outcomes, list)
+        first, refused, last = told.outcomes
+        assert first is last is None
+        assert isinstance(refused, FencedError)
+
+
+def test_it_is_busy_until_a_group_is_on_disk(writing: Writing) -> None:
+    before = writing.writer.busy
+    writing.gate.clear()
+    writing.writer.write([batch_of(0, 10)])
+    assert (before, writing.writer.busy) == (False, True)
+    with pytest.raises(AssertionError):
+        writing.writer.write([batch_of(10, 20)])
+    assert writing.told.empty()
+    writing.gate.set()
+    wait_until(lambda: not writing.writer.busy)
+    assert writing.log.end(TP) == 10
+
+
+def test_closing_waits_for_the_group_on_its_way(writing: Writing) -> None:
+    writing.gate.clear()
+    writing.writer.write([batch_of(0, 10)])
+    closing = threading.Thread(target=writing.writer.close)
+    closing.start()
+    assert writing.told.empty()
+    writing.gate.set()
+    closing.join(PATIENCE_S)
+    assert not closing.is_alive()
+    assert writing.told.get(block=False).end == 10
+
+
+def test_after_an_error_no_group_is_written(writing: Writing) -> None:
+    entries: list[LogEntry] = [batch_of(0, 10), batch_of(11, 12)]
+    writing.writer.write(entries)
+    told = writing.told.get(timeout=PATIENCE_S)
+    assert told.entries is entries
+    assert isinstance(told.outcomes, OffsetConflictError)
+    assert told.end == 0
+    # It never becomes free again, so that nobody gives it another one.
+    assert writing.writer.busy
+    writing.writer.close()
+    assert writing.told.empty()

@@ -1,0 +1,375 @@
+"""Nodes' sockets: records sent, bursts received, connections that are stalled or cut.
+
+The times of connections are shorter here than nodes have them; what the kernel does after them is
+the same.
+"""
+
+from __future__ import annotations
+
+import random
+import signal
+from collections.abc import Callable, Iterator
+from itertools import pairwise
+from pathlib import Path
+
+import pytest
+import zmq
+
+from dafka_core import Consumer, Producer, Reader, Store, Tower
+from dafka_core.errors import ProtocolError
+from dafka_core.nodes import sockets as module
+from dafka_core.nodes.sockets import (
+    new_socket,
+    receive_burst,
+    received,
+    send_one_by_one,
+    send_packed,
+)
+from dafka_core.protocol.bulk_decoder import BulkDecoder
+from dafka_core.protocol.codec import LAYOUTS, decode
+from dafka_core.protocol.limits import DIRECT_BATCH_BYTES, LIVE_BATCH_BYTES, MAX_BATCH_COUNT
+from dafka_core.protocol.messages import (
+    DirectRecord,
+    DirectRecordBatch,
+    RecordBatchMessage,
+    RecordMessage,
+)
+from dafka_core.protocol.role import OutgoingBatch
+from dafka_core.protocol.validation import unpack_batch
+from dafka_core.records import Record, RecordBatch, TopicPartition, Transaction
+from dafka_core.testing import wait_until
+from tests.integration.cli.processes import Dafka
+from tests.integration.nodes.connections import Connection, cable_pulled, connections, now
+from tests.integration.nodes.peers import ANY_PORTS, PATIENCE_S
+from tests.unit.protocol.vectors import VECTORS
+
+STALLED_MS = 1_000
+IDLE_S = 1  # the kernel knows nothing shorter
+
+LARGE_COUNT = 32
+LARGE = bytes(1 << 20)
+"""Together some times what the kernel keeps at both ends of a connection (about 4 MB here)."""
+
+PADDING = b"." * 20_000
+
+TP = TopicPartition("t", "P")
+Ends = tuple[zmq.Socket[bytes], zmq.Socket[bytes]]
+
+
+@pytest.fixture
+def ends() -> Iterator[Ends]:
+    """Two ends of a connection within the process: what one has sent the other has at once."""
+    context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
+    with context.socket(zmq.PAIR) as near, context.socket(zmq.PAIR) as far:
+        for socket in (near, far):
+            socket.set_hwm(0)
+            socket.set(zmq.LINGER, 0)
+        near.bind("inproc://ends")
+        far.connect("inproc://ends")
+        yield near, far
+    context.term()
+
+
+# -- records that are sent -------------------------------------------------------------------------
+
+SIZES = {
+    "a few": [1, 0, 3],
+    "one": [5],
+    "many small ones": [1] * (MAX_BATCH_COUNT + 1),
+    "some that fill messages": [LIVE_BATCH_BYTES // 4] * 9,
+    "large ones": [LIVE_BATCH_BYTES + 1, 0, DIRECT_BATCH_BYTES + 1, 7, DIRECT_BATCH_BYTES],
+}
+
+
+def batch_of(sizes: list[int], transaction: Transaction | None = None) -> RecordBatch:
+    values = [bytes([number % 251]) * size for number, size in enumerate(sizes)]
+    return RecordBatch.of(TP, 7, values, transaction)
+
+
+@pytest.mark.parametrize("sizes", SIZES.values(), ids=SIZES)
+@pytest.mark.parametrize("requestor", ["", "C"])
+@pytest.mark.parametrize("transaction", [None, Transaction(3, 0, 1 << 20)], ids=["none", "one"])
+def test_packed_records_take_as_few_messages_as_the_limits_allow(
+    ends: Ends, sizes: list[int], requestor: str, transaction: Transaction | None
+) -> None:
+    near, far = ends
+    batch = batch_of(sizes, transaction)
+    send_packed(near, OutgoingBatch(batch, requestor))
+    limit_bytes = DIRECT_BATCH_BYTES if requestor else LIVE_BATCH_BYTES
+    decoder, offset = BulkDecoder(), batch.offset
+    for frames in received(far):
+        message = decode(frames)
+        assert isinstance(message, DirectRecordBatch if requestor else RecordBatchMessage)
+        lengths, records = unpack_batch(message.count, message.value)
+        rest = sizes[offset - batch.offset :]
+        assert (message.sequence, lengths.tolist()) == (offset, rest[: message.count])
+        assert len(records) <= limit_bytes or message.count == 1
+        has_no_room = sum(rest[: message.count + 1]) > limit_bytes
+        assert message.count in (len(rest), MAX_BATCH_COUNT) or has_no_room
+        offset += message.count
+        decoder.add(*frames)
+    assert decoder.take() == [(requestor, batch)]
+
+
+@pytest.mark.parametrize("requestor", ["", "C"])
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_each_record_may_be_sent_by_itself(ends: Ends, requestor: str, layout: str) -> None:
+    near, far = ends
+    batch = batch_of(SIZES["a few"])
+    send_one_by_one(near, OutgoingBatch(batch, requestor), layout)
+    expected = [
+        DirectRecord(requestor, *record) if requestor else RecordMessage(*record)
+        for record in batch.records()
+    ]
+    assert [decode(frames) for frames in received(far)] == expected
+
+
+# -- bursts that are received ----------------------------------------------------------------------
+
+Found = tuple[str, Record]
+
+
+def records_of(frames: list[bytes]) -> list[Found]:
+    """The records of one message, after whom they are sent to."""
+    message = decode(frames)
+    if isinstance(message, RecordMessage | DirectRecord):
+        return [(message.requestor, Record(*message.tp, message.sequence, message.value))]
+    if not isinstance(message, RecordBatchMessage | DirectRecordBatch):
+        return []
+    lengths, records = unpack_batch(message.count, message.value)
+    stops = lengths.cumsum().tolist()
+    values = [bytes(records[start:stop]) for start, stop in pairwise([0, *stops])]
+    batch = RecordBatch.of(message.tp, message.sequence, values)
+    return [(message.requestor, record) for record in batch.records()]
+
+
+def decoded(messages: list[list[bytes]]) -> tuple[list[Found], int]:
+    """The records of messages, each decoded by itself, and how many are no messages."""
+    found: list[Found] = []
+    invalid_count = 0
+    for frames in messages:
+        try:
+            found += records_of(frames)
+        except ProtocolError:
+            invalid_count += 1
+    return found, invalid_count
+
+
+def test_every_message_is_received_whole_however_many_frames_it_has(ends: Ends) -> None:
+    """No frame of a message is ever taken for the beginning of another one."""
+    near, far = ends
+    chance = random.Random(46)
+    valid = [list(vector.frames) for vector in VECTORS]
+    frames = [frame for message in valid for frame in message]
+    sent = []
+    for _ in range(3_000):
+        message = chance.choice(valid)
+        surplus = chance.choices(frames, k=chance.choice([0, 0, 1, 2, 9]))
+        sent.append([*message[: chance.choice([1, 9, 9])], *surplus])
+    for message in sent:
+        near.send_multipart(message)
+    decoder = BulkDecoder()
+    others = receive_burst(far, decoder)
+    found, invalid_count = decoded(others)
+    for requestor, batch in decoder.take():
+        found += [(requestor, record) for record in batch.records()]
+    expected, expected_invalid = decoded(sent)
+    assert sorted(found) == sorted(expected)
+    assert invalid_count + decoder.invalid_count == expected_invalid
+    assert len(expected) > 500
+    assert expected_invalid > 500
+
+
+def test_a_burst_ends_so_that_other_sockets_have_their_turn(
+    ends: Ends, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    near, far = ends
+    decoder = BulkDecoder()
+
+    def bursts(send: Callable[[zmq.Socket[bytes], OutgoingBatch], None]) -> list[int]:
+        """How many records come at a time."""
+        send(near, OutgoingBatch(batch_of([600] * 25)))
+        counts = []
+        while far.poll(0):
+            assert receive_burst(far, decoder) == []
+            counts.append(sum(batch.count for _, batch in decoder.take()))
+        return counts
+
+    def send_singles(socket: zmq.Socket[bytes], message: OutgoingBatch) -> None:
+        send_one_by_one(socket, message, LAYOUTS[0])
+
+    monkeypatch.setattr(module, "LIVE_BATCH_BYTES", 600)
+    for send in (send_singles, send_packed):
+        assert bursts(send) == [25]
+        with monkeypatch.context() as patch:
+            patch.setattr(module, "BURST_COUNT", 10)
+            assert bursts(send) == [10, 10, 5]
+        with monkeypatch.context() as patch:
+            patch.setattr(module, "BURST_BYTES", 6_000)
+            # The one that passes the limit is the last one.
+            assert bursts(send)[:-1] == [11 if send is send_singles else 10] * 2
+    monkeypatch.setattr(module, "CONTROL_COUNT", 10)
+    for _ in range(25):
+        near.send(b"B")
+    assert next(received(far)) == [b"B"]
+    assert [len(list(received(far))) for _ in range(4)] == [10, 10, 4, 0]
+
+
+def test_a_frame_above_the_limit_is_refused() -> None:
+    context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
+    with new_socket(context, zmq.PULL, 100) as pull, new_socket(context, zmq.PUSH, 100) as push:
+        push.connect(f"tcp://127.0.0.1:{pull.bind_to_random_port('tcp://127.0.0.1')}")
+        push.send(bytes(101))
+
+        def comes_through() -> bool:
+            """The peer is cut off, and connects anew."""
+            push.send(bytes(100))
+            return bool(pull.poll(10))
+
+        wait_until(comes_through)
+        assert {len(message) for [message] in received(pull)} == {100}
+    context.term()
+
+
+# -- connections that are stalled or cut -----------------------------------------------------------
+
+
+@pytest.fixture
+def _short_times(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "STALLED_MS", STALLED_MS)
+    monkeypatch.setattr(module, "IDLE_S", IDLE_S)
+
+
+@pytest.fixture
+def sockets() -> Iterator[tuple[zmq.Socket[bytes], zmq.Socket[bytes]]]:
+    """One that sends and one that receives, bare."""
+    context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
+    with context.socket(zmq.XPUB) as pub, context.socket(zmq.SUB) as sub:
+        for socket in (pub, sub):
+            socket.set(zmq.LINGER, 0)
+            socket.set(zmq.RCVTIMEO, int(PATIENCE_S * 1000))
+        yield pub, sub
+    context.term()
+
+
+def to_its_peers(producer: Producer) -> list[Connection]:
+    """The producer's ends of the connections that it publishes on."""
+    return [each for each in connections() if each.port == producer._mesh.beacon.port]
+
+
+def from_producer(producer: Producer) -> list[Connection]:
+    """The other ends of them."""
+    return [each for each in connections() if each.peer_port == producer._mesh.beacon.port]
+
+
+@pytest.mark.usefixtures("_short_times")
+def test_what_waits_for_a_peer_that_takes_nothing_is_freed(
+    sockets: tuple[zmq.Socket[bytes], zmq.Socket[bytes]],
+) -> None:
+    pub, sub = sockets
+    pub.set(zmq.XPUB_VERBOSE, 1)  # it is told of the second connection as of the first
+    sub.set_hwm(1)  # with that in its queue it takes nothing from the connection
+    module.drop_stalled_peers(pub)
+    port = pub.bind_to_random_port("tcp://127.0.0.1")
+    sub.connect(f"tcp://127.0.0.1:{port}")
+    sub.subscribe(b"")
+    assert pub.recv() == b"\x01"
+    waiting = [pub.send(LARGE, copy=False, track=True) for _ in range(LARGE_COUNT)]
+
+    def freed() -> bool:
+        pub.poll(0)  # a socket hears of its connections' ends only when it is asked something
+        return all(each.done for each in waiting)
+
+    wait_until(freed, "ZeroMQ to need none of the messages")
+    got: list[bytes] = []
+
+    def came_back() -> bool:
+        """It does by itself, when it reads on."""
+        if sub.poll(0):
+            got.append(sub.recv())
+        return bool(pub.poll(0)) and pub.recv() == b"\x01"
+
+    wait_until(came_back, "the peer to connect anew")
+    pub.send(b"after")
+    # What had reached it before comes first.
+    while b"after" not in got:
+        got.append(sub.recv())
+    assert len(got) <= LARGE_COUNT
+
+
+@pytest.mark.usefixtures("_short_times")
+def test_a_stopped_consumer_is_cut_off_and_has_everything_when_it_goes_on(
+    tower: str, produce: Callable[..., Producer]
+) -> None:
+    producer = produce("t")
+    # Eight megabytes; the high-water mark is far from them.
+    published = [b"%d%s" % (number, PADDING) for number in range(400)]
+    with Dafka("consume", "t", "--tower", tower, "--from-beginning") as consumer:
+        producer.publish(b"before")
+        assert consumer.out.next() == b"before"
+        [stalled] = to_its_peers(producer)
+        consumer.process.send_signal(signal.SIGSTOP)
+        producer.publish_many(published)
+        wait_until(lambda: now(stalled) is None, "the connection's end")
+        producer.publish(b"cut off")
+        consumer.process.send_signal(signal.SIGCONT)
+        wait_until(lambda: to_its_peers(producer), "a new connection")
+        producer.publish(b"after")
+        found = [consumer.out.next() for _ in range(len(published) + 2)]
+    assert found == [*published, b"cut off", b"after"]
+
+
+@pytest.mark.usefixtures("_short_times")
+def test_a_consumer_finds_out_that_it_was_cut_off_while_nothing_got_through(
+    produce: Callable[..., Producer], consume: Callable[..., Consumer]
+) -> None:
+    consumer, producer = consume("t"), produce("t")
+    producer.publish(b"before")
+    assert consumer.poll(PATIENCE_S) == ("t", producer.address, 0, b"before")
+    [ours] = to_its_peers(producer)
+    [theirs] = from_producer(producer)
+    with cable_pulled(theirs):
+        producer.publish(b"lost")
+        wait_until(lambda: now(ours) is None, "the producer to let go of the connection")
+        # The first question is lost, so that there has to be a second one.
+        wait_until(lambda: (each := now(theirs)) and each.unanswered, "an unanswered question")
+    wait_until(lambda: now(theirs) is None, "the consumer to find out")
+    producer.publish(b"after")
+    found = [consumer.poll(PATIENCE_S) for _ in range(2)]
+    assert found == [("t", producer.address, 1, b"lost"), ("t", producer.address, 2, b"after")]
+
+
+def test_nodes_of_all_kinds_keep_an_eye_on_all_their_connections(tmp_path: Path) -> None:
+    with (
+        Tower(**ANY_PORTS) as hub,
+        Store(tmp_path, tower=hub.tower) as store,
+        Producer("t", tower=hub.tower) as producer,
+        Consumer(tower=hub.tower) as consumer,
+        Reader(tower=hub.tower) as reader,
+    ):
+        nodes = (store, producer, consumer, reader)
+        ports = {node._mesh.beacon.port for node in nodes}
+        towers = {hub.sub_port, hub.pub_port}
+
+        def ends() -> list[Connection]:
+            return [
+                each for each in connections() if {each.port, each.peer_port} & (ports | towers)
+            ]
+
+        # Two to the tower from each, and one to each other node; each has two ends here.
+        count = 2 * len(nodes) * (2 + len(nodes) - 1)
+        wait_until(lambda: len(ends()) == count, f"{count} ends, of these: {ends()}")
+        silent = {each.inode: each for each in ends()}
+
+        def all_are_asked() -> bool:
+            # A connection on which something is under way shows the timer of that instead.
+            for each in ends():
+                within_s = each.asks_within_s
+                if within_s is not None and within_s <= module.IDLE_S:
+                    silent.pop(each.inode, None)
+            return not silent
+
+        try:
+            wait_until(all_are_asked)
+        except AssertionError:
+            raise AssertionError(f"TCP does not ask on {list(silent.values())}") from None

@@ -1,0 +1,129 @@
+"""A store answers from its log what it is asked, publishes what is committed, serves no damage."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from itertools import islice
+from pathlib import Path
+
+import pytest
+
+from dafka_core import Consumer, FetchTimeoutError, Producer, Reader, Store
+from dafka_core.protocol.codec import subscription
+from dafka_core.protocol.messages import (
+    Ack,
+    ConsumerHello,
+    DirectHead,
+    DirectRecord,
+    Fetch,
+    GetHeads,
+    Head,
+    RecordMessage,
+)
+from dafka_core.records import TopicPartition
+from dafka_core.testing import wait_until
+from tests.integration.nodes.content import values
+from tests.integration.nodes.peers import PATIENCE_S, RawPeer
+from tests.integration.nodes.staging import TOPIC, TP, client_of, put, write
+
+
+def test_it_answers_get_heads_hello_and_fetch(tower: str, store: Store, peer: RawPeer) -> None:
+    # Their producers are gone when the store is asked: they would answer, too.
+    with Producer("a", tower=tower) as a, Producer("b", tower=tower) as b:
+        a.publish_many(values(10))
+        b.publish_many(values(10))
+    head_a = DirectHead(peer.address, "a", a.address, 9)
+    head_b = DirectHead(peer.address, "b", b.address, 9)
+    peer.send(GetHeads("a", peer.address))
+    assert peer.wait_for(DirectHead) == [head_a]
+    peer.send(GetHeads("", peer.address))  # as C stores ask: for all topics
+    assert peer.wait_for(DirectHead, 3)[1:] == [head_a, head_b]
+    peer.forget_heard()
+    peer.send(ConsumerHello(store.address, peer.address, ("b", "unknown")))
+    assert peer.wait_for(DirectHead) == [head_b]
+    for sequence, count, numbers in ((3, 4, range(3, 7)), (8, 100_000, (8, 9)), (0, 1, (0,))):
+        peer.forget_heard()
+        peer.send(Fetch(a.address, peer.address, "a", sequence, count))
+        expected = [DirectRecord(peer.address, "a", a.address, n, b"%d" % n) for n in numbers]
+        assert peer.wait_for(DirectRecord, len(expected)) == expected
+
+
+def test_a_long_fetch_is_answered_in_turns_with_others(
+    store: Store, peer: RawPeer, produce: Callable[..., Producer]
+) -> None:
+    producer = produce("t")
+    producer.publish_many(values(50_000))
+    producer.flush(PATIENCE_S)
+    peer.send(Fetch(producer.address, peer.address, "t", 0, 100_000))
+    peer.send(GetHeads("t", peer.address))
+    records = peer.wait_for(DirectRecord, 50_000)
+    assert [record.value for record in records] == values(50_000)
+    kinds = [frames[0][:1] for frames in peer.heard]
+    assert kinds.index(b"E") < len(kinds) - 1
+
+
+def test_who_fetches_a_block_hears_that_the_partition_goes_on(store: Store, peer: RawPeer) -> None:
+    """C nodes ask for no more than 100,000 records before they hear of a head again."""
+    for sequence, value in enumerate(values(100)):
+        peer.send(RecordMessage("t", peer.address, sequence, value))
+    wait_until(lambda: Ack(peer.address, "t", 99) in peer.messages(Ack))
+    peer.forget_heard()
+    peer.send(Fetch(peer.address, peer.address, "t", 0, 10))
+    assert peer.wait_for(DirectHead) == [DirectHead(peer.address, "t", peer.address, 99)]
+    assert [record.sequence for record in peer.messages(DirectRecord)] == list(range(10))
+    peer.forget_heard()
+    peer.send(Fetch(peer.address, peer.address, "t", 10, 90))
+    peer.wait_for(DirectRecord, 90)
+    assert peer.messages(DirectHead) == []  # that was all
+
+
+def test_a_c_store_that_comes_late_hears_of_heads(
+    store: Store, produce: Callable[..., Producer], raw: Callable[..., RawPeer]
+) -> None:
+    """It asks no node: it waits for a HEAD, and the producers that would publish one are gone."""
+    with produce("t") as producer:
+        producer.publish_many(values(100))
+        producer.flush(PATIENCE_S)
+    late = raw(subscription(Head))
+    assert late.wait_for(Head)[0] == Head("t", producer.address, 99)
+
+
+def test_consumers_get_what_is_committed(
+    store: Store, consume: Callable[..., Consumer], read: Callable[..., Reader]
+) -> None:
+    live = consume(TOPIC)
+    with client_of(store) as client:
+        write(client, 0, 20_000, 1)
+        put(client, 20_000, 20_100)
+        write(client, 20_100, 20_200, 2)
+    assert [record.value for record in islice(live, 20_200)] == values(20_200)
+    late = consume(TOPIC, start="earliest")
+    assert [record.value for record in islice(late, 20_200)] == values(20_200)
+    batches = read().read(TP, 10, 20_150, timeout_s=PATIENCE_S)
+    assert [value for batch in batches for value in batch.values] == values(20_140, 10)
+
+
+def test_a_damaged_block_is_named_and_never_served(
+    tower: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    with Store(tmp_path, tower=tower):
+        with Producer("bad", tower=tower) as bad:
+            bad.publish_many([b"<needle>"] * 1_000)
+        with Producer("good", tower=tower) as good:
+            good.publish_many(values(1_000))
+    data = tmp_path / "data.mdb"
+    whole = data.read_bytes()
+    assert b"<needle>" in whole
+    data.write_bytes(whole.replace(b"<needle>", b"<NEEDLE>"))
+    with (
+        caplog.at_level(logging.ERROR, "dafka.store"),
+        Store(tmp_path, tower=tower),
+        Reader(tower=tower) as reader,
+    ):
+        with pytest.raises(FetchTimeoutError):
+            list(reader.read(TopicPartition("bad", bad.address), 0, 1_000, timeout_s=0.5))
+        batches = reader.read(TopicPartition("good", good.address), 0, 1_000, timeout_s=PATIENCE_S)
+        assert [value for batch in batches for value in batch.values] == values(1_000)
+    assert f"topic 'bad', partition {bad.address}" in caplog.text
+    assert "damaged" in caplog.text

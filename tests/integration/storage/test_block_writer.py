@@ -1,0 +1,95 @@
+"""An append's blocks: as large as they may be, the last one extended while it is small."""
+
+from __future__ import annotations
+
+import mmap
+from pathlib import Path
+
+import lmdb
+import numpy as np
+import pytest
+
+from dafka_core.errors import StoreError
+from dafka_core.records import RecordBatch, TopicPartition
+from dafka_core.storage import Log, block_builder
+from dafka_core.values import Values
+from tests.integration.storage.clocks import Clock
+from tests.integration.storage.damage import change
+from tests.integration.storage.staged import TP, held, large, put
+
+
+def test_trickling_records_share_a_block(store: Log, clock: Clock) -> None:
+    for number in range(50):
+        clock.now_us += number % 2
+        put(store, [b"%d" % number])
+    put(store, large(100))
+    put(store, [b"after a large block"])
+    shared, last = store.read(TP, 0, 200)
+    assert shared.values.to_list() == [b"%d" % number for number in range(50)] + large(100)
+    stamps = [1_000 + (number + 1) // 2 for number in range(50)] + [1_025] * 100
+    assert shared.times is not None
+    assert np.repeat(shared.times[:, 1], shared.times[:, 0]).tolist() == stamps
+    assert last.values.to_list() == [b"after a large block"]
+
+
+def test_large_appends_are_split(store: Log, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(block_builder, "MAX_BLOCK_BYTES", 10_000)
+    values = [b"small", *large(50), b"x" * 50_000, b"last"]
+    put(store, [b"first"])
+    put(store, values)
+    batches = store.read(TP, 0, 99)
+    assert held(store) == [b"first", *values]
+    assert all(batch.values.size_bytes < 10_000 or batch.count == 1 for batch in batches)
+
+
+def test_blocks_have_the_size_of_a_batch(tmp_path: Path) -> None:
+    def appended(store: Log, topic: str, count: int, length: int) -> list[int]:
+        ends = np.arange(count + 1) * length
+        values = Values.from_columns(ends, bytes(count * length))
+        tp = TopicPartition(topic, "p")
+        store.append([RecordBatch(tp, 0, values)])
+        with store.snapshot() as snapshot:
+            return [batch.count for batch in snapshot.read(tp, 0, count)]
+
+    with Log(tmp_path) as store:
+        assert appended(store, "a", 65_536, 100) == [65_536]
+        assert appended(store, "b", 65_537, 1) == [32_769, 32_768]
+        assert appended(store, "c", 16_384, 1_000) == [16_384]
+        assert appended(store, "d", 40_000, 1_000) == [13_334, 13_333, 13_333]
+        assert appended(store, "e", 2, 10_000_000) == [1, 1]
+
+
+def test_a_record_too_large_is_refused(store: Log, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(block_builder, "MAX_RECORD_BYTES", 10)
+    with pytest.raises(ValueError, match="value 1 has 11 bytes"):
+        put(store, [b"x", b"y" * 11])
+    assert store.end(TP) == 0
+
+
+def test_a_damaged_last_block_is_not_extended(tmp_path: Path) -> None:
+    with Log(tmp_path) as store:
+        store.append([RecordBatch.of(TP, 0, [b"a" * 10_000])])
+    with (tmp_path / "data.mdb").open("r+b") as file, mmap.mmap(file.fileno(), 0) as data:
+        data[data.find(b"a" * 10_000) + 5_000] = 0
+    with Log(tmp_path) as store:
+        with pytest.raises(StoreError, match="the block at offset 0 cannot be read"):
+            store.append([RecordBatch.of(TP, 1, [b"b"])])
+        assert store.end(TP) == 1
+
+
+def test_a_last_block_that_ends_elsewhere_is_found(tmp_path: Path) -> None:
+    with Log(tmp_path) as store:
+        store.append(
+            [
+                RecordBatch.of(TopicPartition("t", "1"), 0, [b"a"]),
+                RecordBatch.of(TopicPartition("t", "2"), 0, [b"a", b"b"]),
+            ]
+        )
+    with lmdb.Environment(str(tmp_path), max_dbs=3) as env:
+        blocks = env.open_db(b"blocks", create=False)
+        with env.begin(db=blocks) as txn:
+            other = txn.get(bytes(16))
+    assert other is not None
+    change(tmp_path, b"blocks", bytes(7) + b"\1" + bytes(8), other)
+    with Log(tmp_path) as store, pytest.raises(StoreError, match="ends at offset 1, not at 2"):
+        store.append([RecordBatch.of(TopicPartition("t", "2"), 2, [b"c"])])

@@ -1,0 +1,148 @@
+"""What LMDB and the disk refuse is told with what would be right, and leaves all as it was."""
+
+from __future__ import annotations
+
+import errno
+import resource
+import struct
+from pathlib import Path
+
+import lmdb
+import pytest
+
+from dafka_core.errors import StoreError
+from dafka_core.records import RecordBatch, TopicPartition
+from dafka_core.storage import Log, Snapshot
+from dafka_core.storage.storage_errors import MAX_READERS, translated
+from tests.integration.storage.damage import three_blocks
+from tests.integration.storage.limits import VALUE, fill, limited
+from tests.integration.storage.processes import (
+    TP,
+    P,
+    check_batches,
+    check_snapshot,
+    child,
+    told,
+    values_of,
+)
+
+
+def test_a_full_disk_is_told_and_leaves_all_as_it_was(tmp_path: Path) -> None:
+    values = three_blocks(tmp_path)
+    with Log(tmp_path) as store:
+        full_bytes = (tmp_path / "data.mdb").stat().st_size + 50_000
+        with limited(resource.RLIMIT_FSIZE, full_bytes):
+            for _ in range(3):
+                with pytest.raises(StoreError, match=r"disk is full.*free some space"):
+                    store.append(
+                        [
+                            RecordBatch.of(TP, 300, [b"x" * 100_000]),
+                            RecordBatch.of(TopicPartition("u", P), 0, [b"y"]),
+                        ]
+                    )
+                assert values_of(store) == values
+                assert store.info(TopicPartition("u", P)) is None
+        store.append([RecordBatch.of(TP, 300, [b"x" * 100_000])])
+        assert values_of(store) == [*values, b"x" * 100_000]
+    with Log(tmp_path) as store:
+        assert values_of(store) == [*values, b"x" * 100_000]
+
+
+def test_a_full_map_is_told_and_read_on(tmp_path: Path) -> None:
+    with Log(tmp_path, map_size_bytes=8 << 20) as store:
+        with store.snapshot() as empty:
+            for _ in range(3):
+                with pytest.raises(StoreError, match=r"full; nothing .*open the store again"):
+                    fill(store)
+            assert empty.partitions() == []
+        held = store.end(TP)
+        assert held > 2
+        assert values_of(store) == [VALUE] * held
+        store.trim(TP, held)
+        store.append([RecordBatch.of(TP, held, [b"x"])])
+        store.append([RecordBatch.of(TP, held + 1, [VALUE] * 2)])  # where the trimmed ones were
+        assert values_of(store) == [b"x", VALUE, VALUE]
+
+
+def test_a_full_map_has_room_when_it_is_opened_again(tmp_path: Path) -> None:
+    end = 0
+    for _ in range(3):
+        with Log(tmp_path, map_size_bytes=8 << 20) as store:
+            with pytest.raises(StoreError, match=r"open the store again"):
+                fill(store)
+            assert store.end(TP) > end
+            end = store.end(TP)
+            assert values_of(store) == [VALUE] * end
+
+
+def test_a_reader_whose_map_is_outgrown_is_told(tmp_path: Path) -> None:
+    with child(tmp_path, 4) as process:
+        while told(process).end == 0:
+            pass
+        with Log(tmp_path, read_only=True, map_size_bytes=4 << 20) as store:
+            snapshot = store.snapshot()
+            info = snapshot.info(TP)
+            assert info is not None
+            batches = list(snapshot.read(TP, 0, info.end))
+            while (tmp_path / "data.mdb").stat().st_size < 16 << 20:
+                told(process)
+            for use in (store.partitions, store.snapshot):
+                with pytest.raises(StoreError, match=r"outgrown .* open the store again"):
+                    use()
+            assert snapshot.info(TP) == info
+            check_batches(batches, info.earliest, info.end)
+        check_batches(batches, info.earliest, info.end)
+        batches.clear()
+        snapshot.close()
+        with Log(tmp_path, read_only=True, map_size_bytes=4 << 20) as store:
+            again = store.snapshot()
+            assert check_snapshot(again) > 0
+            again.close()
+
+
+def test_more_reads_at_one_time_than_there_may_be_are_refused(tmp_path: Path) -> None:
+    values = three_blocks(tmp_path)
+    snapshots: list[Snapshot] = []
+    with Log(tmp_path) as store:
+        with pytest.raises(StoreError, match=f"more than {MAX_READERS} reads at one time"):
+            snapshots.extend(store.snapshot() for _ in range(MAX_READERS + 1))
+        assert len(snapshots) >= MAX_READERS - 1
+        store.append([RecordBatch.of(TP, 300, [b"next"])])
+        snapshots.clear()
+        assert values_of(store) == [*values, b"next"]
+
+
+DAMAGED = "Its files are damaged: move the directory away"
+FULL = "the disk is full or fails .*nothing of this was written"
+
+
+@pytest.mark.parametrize(
+    ("error", "opening", "why"),
+    [
+        (lmdb.InvalidError("no header"), True, "data.mdb is not a store's file .no header."),
+        (lmdb.InvalidError("no header"), False, DAMAGED),
+        (lmdb.VersionMismatchError("older"), True, "give the store an empty directory"),
+        (lmdb.CorruptedError("page 7"), True, f"page 7. {DAMAGED}"),
+        (lmdb.PageNotFoundError("page 7"), False, f"page 7. {DAMAGED}"),
+        (struct.error("4 bytes"), False, rf"a key or a row is not .*4 bytes.*{DAMAGED}"),
+        (lmdb.DiskError("no space"), False, FULL),
+        (OSError(errno.EDQUOT, "quota"), False, FULL),
+        (OSError(errno.EACCES, "not allowed"), True, "not allowed$"),
+        (lmdb.PanicError("halfway"), False, "an earlier write failed .*open the store again"),
+        (lmdb.BadTxnError("ended"), False, ": ended$"),
+    ],
+)
+def test_each_error_says_what_would_be_right(
+    tmp_path: Path, error: Exception, opening: bool, why: str
+) -> None:
+    with pytest.raises(StoreError, match=why) as caught, translated(tmp_path, opening=opening):
+        raise error
+    assert caught.value.directory == str(tmp_path)
+    assert caught.value.__cause__ is error
+
+
+def test_errors_of_others_are_left_as_they_are(tmp_path: Path) -> None:
+    mistake = ValueError("no offset")
+    with pytest.raises(ValueError, match="no offset") as caught, translated(tmp_path):
+        raise mistake
+    assert caught.value is mistake

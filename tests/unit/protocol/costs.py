@@ -1,0 +1,22 @@
+"""What a refusal may cost: peers choose what is refused."""
+
+from __future__ import annotations
+
+import time
+import tracemalloc
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+
+@contextmanager
+def quickly_and_without_memory() -> Iterator[None]:
+    tracemalloc.start()
+    started = time.monotonic()
+    try:
+        yield
+        peak_bytes = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    # A loop over what is announced would take minutes and gigabytes.
+    assert time.monotonic() - started < 2
+    assert peak_bytes < 1 << 20

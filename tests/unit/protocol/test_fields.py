@@ -1,0 +1,122 @@
+"""The kinds of fields: what one may hold, how it lies in a frame, and frames that lie."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from dafka_core.errors import ProtocolError
+from dafka_core.protocol import messages as m
+from dafka_core.protocol.codec import LAYOUTS, decode, encode
+from dafka_core.protocol.fields import FrameReader, octets_of, pack_text, text_of
+from dafka_core.protocol.limits import (
+    MAX_FETCH_COUNT,
+    MAX_HELLO_BYTES,
+    MAX_REPLY_ENTRIES,
+    MAX_SEQUENCE,
+)
+from dafka_core.records import PartitionInfo
+from tests.unit.protocol.costs import quickly_and_without_memory
+
+HEADS_REPLY = m.HeadsReply("C", 1, "S", 0, 1, (PartitionInfo("t", "P", 1, 2),))
+TIMES_REPLY = m.TimesReply("C", 1, "S", 0, 1, ((1, 2),))
+
+
+@given(st.binary(max_size=255))
+def test_any_octets_are_a_text_and_come_back(octets: bytes) -> None:
+    text = text_of(octets)
+    assert octets_of(text) == octets
+    for length_size_bytes in (1, 4):
+        packed = pack_text(text, length_size_bytes)
+        assert packed == len(octets).to_bytes(length_size_bytes, "big") + octets
+        frame = FrameReader(packed)
+        assert frame.text(length_size_bytes) == text
+        frame.finish()
+
+
+def test_a_frame_is_read_to_its_end_and_no_further() -> None:
+    frame = FrameReader(b"\1\2\3\2ab!")
+    assert (frame.number(1), frame.number(2), frame.text()) == (1, 0x203, "ab")
+    with pytest.raises(ProtocolError, match="goes on after its last field"):
+        frame.finish()
+    for short, size_bytes in ((b"", 1), (b"abc", 4), (b"\0" * 7, 8)):
+        for take in (FrameReader.take, FrameReader.number):
+            with pytest.raises(ProtocolError, match="ends within a field"):
+                take(FrameReader(short), size_bytes)
+    # A length that is a lie makes no room for itself.
+    with quickly_and_without_memory(), pytest.raises(ProtocolError, match="ends within a field"):
+        FrameReader(b"\xff\xff\xff\xffab").text(4)
+
+
+@pytest.mark.parametrize(
+    "entry",
+    [
+        PartitionInfo("", "P", 1, 2),
+        PartitionInfo("t", "", 1, 2),
+        PartitionInfo("t", "P", 3, 2),
+        PartitionInfo("t", "P", -1, 2),
+        PartitionInfo("t", "P", 1, MAX_SEQUENCE + 2),
+    ],
+)
+def test_head_entries_are_checked(entry: PartitionInfo) -> None:
+    with pytest.raises(ProtocolError):
+        replace(HEADS_REPLY, entries=(HEADS_REPLY.entries[0], entry))
+
+
+@pytest.mark.parametrize("entry", [(-1, 0), (0, -1), (0, 2**63)])
+def test_time_entries_are_checked(entry: tuple[int, int]) -> None:
+    with pytest.raises(ProtocolError):
+        replace(TIMES_REPLY, entries=(TIMES_REPLY.entries[0], entry))
+
+
+@pytest.mark.parametrize("reply", [HEADS_REPLY, TIMES_REPLY])
+def test_replies_have_a_limited_number_of_entries(reply: m.HeadsReply | m.TimesReply) -> None:
+    entries: Any = reply.entries
+    replace(reply, entries=entries * MAX_REPLY_ENTRIES)
+    with pytest.raises(ProtocolError, match="the count of entries must lie in 0 to 10000"):
+        replace(reply, entries=entries * (MAX_REPLY_ENTRIES + 1))
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_counts_are_clamped(layout: str) -> None:
+    frames = encode(m.Fetch("P", "C", "t", 7, MAX_FETCH_COUNT), layout)
+    for count in (MAX_FETCH_COUNT, MAX_FETCH_COUNT + 1, 2**31, 2**32 - 1):
+        frames[-1] = frames[-1][:-4] + count.to_bytes(4, "big")
+        assert decode(frames) == m.Fetch("P", "C", "t", 7, MAX_FETCH_COUNT)
+
+
+@pytest.mark.parametrize(
+    "start",
+    [
+        "57 53 00 01 01 43",
+        "51 00 01 01 43 0000000000000001",
+        "53 43 00 01 0000000000000001 01 53 00000000 00000001",
+        "55 43 00 01 0000000000000001 01 53 00000000 00000001",
+    ],
+)
+@pytest.mark.parametrize(
+    "count",
+    [2**32 - 1, 2**31, MAX_HELLO_BYTES // 4, MAX_HELLO_BYTES // 4 + 1, MAX_REPLY_ENTRIES, 2],
+)
+@pytest.mark.parametrize("rest", ["", "00000001 74", "ffffffff 74", "00" * 16])
+def test_announced_counts_that_are_lies(start: str, count: int, rest: str) -> None:
+    frame = bytes.fromhex(start) + count.to_bytes(4, "big") + bytes.fromhex(rest)
+    # Beyond the limits it is the announcement that is refused, not what comes after it.
+    most = MAX_HELLO_BYTES // 4 if start[:2] in ("57", "51") else MAX_REPLY_ENTRIES
+    why = f"the count of entries must lie in 0 to {most}" if count >= 2**31 else None
+    with quickly_and_without_memory(), pytest.raises(ProtocolError, match=why):
+        decode([frame])
+
+
+def test_largest_replies_are_not_refused() -> None:
+    long = "x" * 255
+    info = PartitionInfo(long, long, 0, 1)
+    heads = m.HeadsReply(long, 1, long, 0, 1, (info,) * MAX_REPLY_ENTRIES)
+    times = m.TimesReply(long, 1, long, 0, 1, ((1, 1),) * MAX_REPLY_ENTRIES)
+    for layout in LAYOUTS:
+        assert decode(encode(heads, layout)) == heads
+        assert decode(encode(times, layout)) == times
