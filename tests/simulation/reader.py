@@ -76,7 +76,7 @@ class ReaderHost(Host):
             for batch in delivered:
                 self.checkers.on_delivered(self.name, batch, self._position)
                 self._position = batch.end
-            if self._position >= read.end:
+            if read.fetcher.next_offset >= read.end:
                 if self._position != read.end:
                     self.world.fail(self.name, f"ends at {self._position}, not at {read.end}")
                 self._role.forget(read)
