@@ -16,7 +16,7 @@ from dafka_core.flight.columns import TYPES, VALUE, VALUES_SCHEMA
 from dafka_core.flight.flight_errors import FLIGHT_ERRORS
 from dafka_core.flight.grpc_workarounds import CallDeadline
 from dafka_core.flight.json_messages import DurableEnd
-from dafka_core.flight.limits import MAX_PUT_BATCH_BYTES, MAX_PUT_BATCH_RECORDS
+from dafka_core.flight.limits import MAX_BATCH_BYTES, MAX_BATCH_RECORDS
 from dafka_core.flight.requests import PutRequest
 from dafka_core.records import RecordBatch
 from dafka_core.values import Values
@@ -84,7 +84,7 @@ class PutStream(Closing):
             kind = getattr(values, "type", type(values).__name__)
             raise ConfigError("values", str(kind), "must be an array of binary without nulls")
         whole = RecordBatch(self._request.tp, self.end, Values.from_arrow(values))
-        for part in whole.split(MAX_PUT_BATCH_RECORDS, MAX_PUT_BATCH_BYTES):
+        for part in whole.split(MAX_BATCH_RECORDS, MAX_BATCH_BYTES):
             batch = pa.RecordBatch.from_arrays([part.values.to_arrow()], schema=VALUES_SCHEMA)
             with self._step() as writer:
                 writer.write_batch(batch)

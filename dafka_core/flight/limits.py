@@ -30,13 +30,8 @@ HEADS_PER_RESULT: Final = 10_000
 
 MAX_BATCH_RECORDS: Final = MAX_BLOCK_RECORDS
 MAX_BATCH_BYTES: Final = MAX_BLOCK_BYTES
-"""What a batch has at most, and what a request may ask for at most: a block of the log, since that
-is what one stream may keep in memory.  A larger record has a batch to itself."""
-
-MAX_PUT_BATCH_RECORDS: Final = MAX_BATCH_RECORDS
-MAX_PUT_BATCH_BYTES: Final = MAX_BATCH_BYTES
-"""What a batch that is put has at most; a larger record has one to itself.  A block, or two if
-what the block has beside its values leaves no room."""
+"""What a batch has at most, got or put, and what a request may ask for at most: a block of the log,
+since that is what one stream may keep in memory.  A larger record has a batch to itself."""
 
 MAX_PUT_RECORD_BYTES: Final = 256 << 20
 """What nodes of the mesh take at most by default: a record that is put must reach them, too."""

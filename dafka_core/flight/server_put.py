@@ -211,7 +211,7 @@ def _batches(reader: flight.MetadataRecordBatchReader) -> Iterator[Values]:
 
 
 def _checked(values: Values) -> Values:
-    records, size_bytes = limits.MAX_PUT_BATCH_RECORDS, limits.MAX_PUT_BATCH_BYTES
+    records, size_bytes = limits.MAX_BATCH_RECORDS, limits.MAX_BATCH_BYTES
     record_bytes = limits.MAX_PUT_RECORD_BYTES
     most_bytes = record_bytes if len(values) == 1 else size_bytes
     if len(values) > records or values.size_bytes > most_bytes:

@@ -48,18 +48,12 @@ class LogWriter(Closing):
         self._thread.join()
 
     def _run(self) -> None:
-        while self._write_next():  # a call: nothing keeps the last group while the thread waits
-            continue
-
-    def _write_next(self) -> bool:
-        entries = self._groups.get()
-        if entries is None:
-            return False
-        try:
-            outcomes = self._log.write(entries)
-        except BaseException as error:  # noqa: BLE001 -- the store fails with it
-            self._done(entries, error)
-            return False
-        self.busy = False
-        self._done(entries, outcomes)
-        return True
+        while (entries := self._groups.get()) is not None:
+            try:
+                outcomes = self._log.write(entries)
+            except BaseException as error:  # noqa: BLE001 -- the store fails with it
+                self._done(entries, error)
+                return
+            self.busy = False
+            self._done(entries, outcomes)
+            del entries, outcomes  # the thread keeps no group while it waits for the next one

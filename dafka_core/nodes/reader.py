@@ -44,10 +44,6 @@ class Reader(Closing):
         """The addresses of the stores heard of so far."""
         return sorted(self._role.directory.stores)
 
-    def c_stores(self) -> list[str]:
-        """Those of them that answer no queries: C stores, which only the mesh reaches."""
-        return sorted(self._role.directory.c_stores)
-
     def endpoints(self) -> dict[str, tuple[str, ...]]:
         """Where stores can be read in bulk, as URIs of Arrow Flight, by the store's address."""
         return self._role.directory.endpoints

@@ -58,10 +58,6 @@ DEFAULT_MAX_BYTES = 64 << 20
 """What one ``read`` returns at most unless told: a few blocks, so memory stays bounded."""
 
 
-def _now_us() -> int:
-    return time.time_ns() // 1000
-
-
 class Log(Closing):
     """The log in one directory, which is made when missing.
 
@@ -85,7 +81,7 @@ class Log(Closing):
         *,
         read_only: bool = False,
         map_size_bytes: int = DEFAULT_MAP_BYTES,
-        clock_us: Callable[[], int] = _now_us,
+        clock_us: Callable[[], int] = lambda: time.time_ns() // 1000,
     ) -> None:
         self.directory = Path(directory)
         self._clock_us = clock_us

@@ -12,14 +12,14 @@ import pyarrow as pa
 
 from dafka_core.errors import FencedError
 from dafka_core.flight.client_put import PutStream
-from dafka_core.flight.limits import MAX_PUT_BATCH_BYTES, MAX_PUT_BATCH_RECORDS
+from dafka_core.flight.limits import MAX_BATCH_BYTES, MAX_BATCH_RECORDS
 from dafka_core.flight.store_client import StoreClient
 from dafka_core.records import RecordBatch, TopicPartition, TransactionState
 from dafka_core.values import Values
 from dafka_spark.cluster.timing import Deadline
 
-BLOCK_ROWS: Final = MAX_PUT_BATCH_RECORDS
-BLOCK_BYTES: Final = MAX_PUT_BATCH_BYTES // 2
+BLOCK_ROWS: Final = MAX_BATCH_RECORDS
+BLOCK_BYTES: Final = MAX_BATCH_BYTES // 2
 """From when on rows are sent: half of what a store has in a block at most, so that it makes one
 block of them, which it need not merge, even where a batch of Spark's goes far beyond."""
 

@@ -78,7 +78,7 @@ def mib(size_bytes: int) -> str:
         (
             "batch that is put",
             (
-                f"{limits.MAX_PUT_BATCH_RECORDS:,} records, {mib(limits.MAX_PUT_BATCH_BYTES)} of "
+                f"{limits.MAX_BATCH_RECORDS:,} records, {mib(limits.MAX_BATCH_BYTES)} of "
                 f"values, or one record of up to {mib(limits.MAX_PUT_RECORD_BYTES)}"
             ),
         ),

@@ -107,7 +107,7 @@ def test_values_are_cut_to_what_a_batch_may_have(served: Served, client: StoreCl
         cut.write(many)
         cut.write(large)
         assert cut.finish(PATIENCE_S) == 150_009
-    assert max(len(batch.values) for batch in served.backend.taken) == limits.MAX_PUT_BATCH_RECORDS
+    assert max(len(batch.values) for batch in served.backend.taken) == limits.MAX_BATCH_RECORDS
     sizes = [batch.values.size_bytes for batch in served.backend.taken]
     assert sizes[-4:] == [15 << 20, 15 << 20, 10 << 20, 20 << 20]
 
@@ -331,7 +331,7 @@ def test_other_batches_are_refused(
 
 def test_batches_beyond_the_limits_are_refused(served: Served) -> None:
     for column in (
-        array(0, limits.MAX_PUT_BATCH_RECORDS + 1),
+        array(0, limits.MAX_BATCH_RECORDS + 1),
         pa.array([b"x" * (1 << 20)] * 17, pa.binary()),
     ):
         with pytest.raises(flight.FlightServerError, match=r"'batch' = .*must have at most 65536"):
