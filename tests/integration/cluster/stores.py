@@ -20,15 +20,15 @@ class Served(StoreDouble):
 
 
 class HeardOf(MemoryReader):
-    """A reader of a mesh with these stores, and, in ``logs``, what deployed ones have."""
+    """A reader of a mesh with these stores, and, in ``logs``, what C nodes have."""
 
-    def __init__(self, stores: Iterable[Served] = (), deployed: Iterable[str] = ()) -> None:
+    def __init__(self, stores: Iterable[Served] = (), c_stores: Iterable[str] = ()) -> None:
         super().__init__()
         self.served = list(stores)
-        self.deployed = list(deployed)
+        self.c_stores = list(c_stores)
 
     def stores(self) -> list[str]:
-        return [served.address for served in self.served] + self.deployed
+        return [served.address for served in self.served] + self.c_stores
 
     def endpoints(self) -> dict[str, tuple[str, ...]]:
         return {served.address: served.location.locations for served in self.served}

@@ -260,10 +260,10 @@ def checked_rows(location: StoreLocation, start: int, end: int) -> int:
 
 
 def test_a_range_that_is_partly_only_in_the_mesh(serve: Serve, used: list[str]) -> None:
-    """A deployed store is ahead of ours, and has a partition of its own."""
+    """A C node is ahead of our store, and has a partition of its own."""
     store = serve("ours")
     store.add(A, 60)
-    source = HeardOf([store], ["deployed"])
+    source = HeardOf([store], ["a C node"])
     source.add(A, 100)
     source.add(TopicPartition("t", "B"), 30)
     reader = DafkaBatchReader(columns("partition", "offset"), options("auto"), source.connect)
