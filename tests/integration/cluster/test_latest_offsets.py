@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from contextlib import ExitStack
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -19,19 +16,10 @@ from dafka_spark.source.batch_reader import DafkaBatchReader
 from dafka_spark.source.latest_offsets import OffsetsSnapshot, fetch_latest_offsets
 from dafka_spark.source.range_planner import OffsetRange
 from dafka_spark.source.stream_reader import DafkaStreamReader
-from tests.integration.cluster.stores import HeardOf, Served
+from tests.integration.cluster.stores import HeardOf, Serve
 
 A = TopicPartition("t", "A")
 B = TopicPartition("t", "B")
-
-Serve = Callable[[str], Served]
-
-
-@pytest.fixture
-def serve(tmp_path: Path) -> Iterator[Serve]:
-    """Starts stores, by name."""
-    with ExitStack() as running:
-        yield lambda name: running.enter_context(Served(tmp_path / name, name))
 
 
 def options(**given: str) -> SourceOptions:
