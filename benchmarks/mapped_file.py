@@ -74,9 +74,9 @@ class MappedReader(StubReader):
         step = -(-piece_bytes // mmap.PAGESIZE) * mmap.PAGESIZE
         with self._file.open("rb") as file:
             mapped = mmap.mmap(file.fileno(), 0, prot=mmap.PROT_READ)
-        whole, store_locations = memoryview(mapped), len(mapped) // step
+        whole, piece_count = memoryview(mapped), len(mapped) // step
         for number in range(partition.first, partition.stop):
-            start = number % store_locations * step
+            start = number % piece_count * step
             data = whole[start : start + piece_bytes]
             if self._checked:
                 xxhash.xxh3_64_intdigest(data)

@@ -11,7 +11,7 @@ from pyspark.sql import functions as sf
 # A broken run differs everywhere; the first few places tell as much as all of them.
 EXAMPLES = 3
 
-PartitionRow = Mapping[str, object]
+Row = Mapping[str, object]
 
 
 class PartitionSum(NamedTuple):
@@ -75,35 +75,29 @@ def partition_differences(
 
 
 def row_differences(
-    name: str, key: Sequence[str], expected: Iterable[PartitionRow], actual: Iterable[PartitionRow]
+    name: str, key: Sequence[str], expected: Iterable[Row], actual: Iterable[Row]
 ) -> list[str]:
     """Where the rows called ``name`` are not the expected ones; ``key`` names a row."""
     wanted = {_key(row, key): row for row in expected}
-    found: dict[tuple[object, ...], PartitionRow] = {}
-    store_locations: dict[str, list[str]] = {
-        "twice": [],
-        "unexpected": [],
-        "different": [],
-        "missing": [],
-    }
+    found: dict[tuple[object, ...], Row] = {}
+    kinds = ("twice", "unexpected", "different", "missing")
+    differences: dict[str, list[str]] = {kind: [] for kind in kinds}
     for row in actual:
-        location = _key(row, key)
-        if location in found:
-            store_locations["twice"].append(str(row))
-        elif location not in wanted:
-            store_locations["unexpected"].append(str(row))
-        elif dict(wanted[location]) != dict(row):
-            store_locations["different"].append(f"{row}, must be {wanted[location]}")
-        found[location] = row
-    store_locations["missing"] = [
-        str(row) for location, row in wanted.items() if location not in found
-    ]
+        row_key = _key(row, key)
+        if row_key in found:
+            differences["twice"].append(str(row))
+        elif row_key not in wanted:
+            differences["unexpected"].append(str(row))
+        elif dict(wanted[row_key]) != dict(row):
+            differences["different"].append(f"{row}, must be {wanted[row_key]}")
+        found[row_key] = row
+    differences["missing"] = [str(row) for row_key, row in wanted.items() if row_key not in found]
     return [
         f"{name}: {len(rows)} rows {what}, such as {'; '.join(rows[:EXAMPLES])}"
-        for what, rows in store_locations.items()
+        for what, rows in differences.items()
         if rows
     ]
 
 
-def _key(row: PartitionRow, key: Sequence[str]) -> tuple[object, ...]:
+def _key(row: Row, key: Sequence[str]) -> tuple[object, ...]:
     return tuple(row[name] for name in key)

@@ -149,10 +149,10 @@ def _draw_heat_map(
 
 def _draw_bars(axes: Axes, grid: _Grid, norm: Normalize) -> None:
     means = np.nan_to_num([tally.mean_min for tally in grid.totals])
-    store_locations = np.arange(len(means)) + 0.5
-    axes.barh(store_locations, means, height=0.72, color=_COLORS(norm(means)), ec=_QUIET, lw=0.4)
-    for location, mean in zip(store_locations, means, strict=True):
-        axes.text(max(mean, 0) + 0.5, location, f"{mean:.0f}", va="center", fontsize=8, color=_INK)
+    heights = np.arange(len(means)) + 0.5
+    axes.barh(heights, means, height=0.72, color=_COLORS(norm(means)), ec=_QUIET, lw=0.4)
+    for height, mean in zip(heights, means, strict=True):
+        axes.text(max(mean, 0) + 0.5, height, f"{mean:.0f}", va="center", fontsize=8, color=_INK)
     axes.set_ylim(max(1, len(means)), 0)
     axes.set_xlim(min(0, means.min(initial=0)), max(25, means.max(initial=0) + 4))
     axes.set_yticks([])

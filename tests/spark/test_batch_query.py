@@ -151,11 +151,3 @@ def test_a_tower_that_is_not_there(spark: SparkSession, topic: str) -> None:
     frame = spark.read.format("dafka").options(tower="127.0.0.1:1:1", subscribe=topic).load()
     with pytest.raises(PySparkException, match=r"no tower answered at 127.0.0.1:1:1"):
         frame.collect()
-
-
-def test_a_registered_source(spark: SparkSession, cluster: EmbeddedCluster, topic: str) -> None:
-    from dafka_spark import DafkaDataSource
-
-    spark.dataSource.register(DafkaDataSource)
-    produce(cluster, topic, range(3))
-    assert batch(spark, cluster, subscribe=topic).count() == 3

@@ -14,7 +14,7 @@ from dafka_core.errors import ProtocolError
 from dafka_core.protocol.beacons import decode_tower_beacon
 from dafka_core.testing import wait_until
 from tests.integration.nodes.peers import RawPeer
-from tests.spark.deployed import DeployedStore
+from tests.spark.c_store import CStore
 from tests.spark.topics import batch, produce, run, stream, texts
 
 COUNT = 3_000
@@ -92,15 +92,15 @@ def test_no_such_way(spark: SparkSession, cluster: EmbeddedCluster, topic: str) 
 def test_flight_and_the_mesh_in_one_query(
     spark: SparkSession, mesh: EmbeddedCluster, topic: str, tmp_path: Path
 ) -> None:
-    """A partition that only a deployed store has, beside one of a store of ours."""
+    """A partition that only a C node has, beside one of a store of ours."""
     ours = produce(mesh, topic, range(COUNT))
-    theirs = [b"deployed %d" % number for number in range(500)]
-    with DeployedStore(mesh.tower, topic, theirs, mesh.stores) as deployed:
+    theirs = [b"theirs %d" % number for number in range(500)]
+    with CStore(mesh.tower, topic, theirs, mesh.stores) as c_store:
         rows = batch(spark, mesh, subscribe=topic).collect()
         found = {row["partition"]: 0 for row in rows}
         for row in rows:
             found[row["partition"]] += 1
-        assert found == {ours: COUNT, deployed.partition: 500}
+        assert found == {ours: COUNT, c_store.partition: 500}
         assert texts(rows) == sorted([*map(str, range(COUNT)), *map(bytes.decode, theirs)])
         assert all((row["timestamp"] is None) == (row["partition"] != ours) for row in rows)
         seen: list[Row] = []

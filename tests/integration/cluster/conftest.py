@@ -2,10 +2,45 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import ExitStack
+from pathlib import Path
+
 import pytest
+
+from dafka_core import EmbeddedCluster
+from dafka_spark.sink import staged_rows
+from tests.integration.cluster.stores import Serve, Served
 
 
 @pytest.fixture
 def topic(dafka_topic: str) -> str:
     """A topic that no other test uses."""
     return dafka_topic
+
+
+@pytest.fixture
+def serve(tmp_path: Path) -> Iterator[Serve]:
+    """Starts stores, by name."""
+    with ExitStack() as running:
+        yield lambda name: running.enter_context(Served(tmp_path / name, name))
+
+
+@pytest.fixture(scope="module")
+def shared() -> Iterator[EmbeddedCluster]:
+    """One store, for all tests of a module."""
+    with EmbeddedCluster() as running:
+        yield running
+
+
+@pytest.fixture
+def own() -> Iterator[EmbeddedCluster]:
+    """Two stores of the test's own, to be killed."""
+    with EmbeddedCluster(stores=2) as running:
+        yield running
+
+
+@pytest.fixture
+def small_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each ten rows are sent."""
+    monkeypatch.setattr(staged_rows, "BLOCK_ROWS", 10)

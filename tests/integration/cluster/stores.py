@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 
-from dafka_core.records import (
-    TopicPartition,
-)
+from dafka_core.records import TopicPartition
 from dafka_core.testing import StoreDouble
 from tests.memory_reader import MemoryReader
 
@@ -19,16 +17,20 @@ class Served(StoreDouble):
         self.append(tp, [value(offset, size_bytes) for offset in range(end, end + count)])
 
 
-class HeardOf(MemoryReader):
-    """A reader of a mesh with these stores, and, in ``logs``, what deployed ones have."""
+Serve = Callable[[str], Served]
+"""Starts a store, by name."""
 
-    def __init__(self, stores: Iterable[Served] = (), deployed: Iterable[str] = ()) -> None:
+
+class HeardOf(MemoryReader):
+    """A reader of a mesh with these stores, and, in ``logs``, what C nodes have."""
+
+    def __init__(self, stores: Iterable[Served] = (), c_nodes: Iterable[str] = ()) -> None:
         super().__init__()
         self.served = list(stores)
-        self.deployed = list(deployed)
+        self.c_nodes = list(c_nodes)
 
     def stores(self) -> list[str]:
-        return [served.address for served in self.served] + self.deployed
+        return [served.address for served in self.served] + self.c_nodes
 
     def endpoints(self) -> dict[str, tuple[str, ...]]:
         return {served.address: served.location.locations for served in self.served}

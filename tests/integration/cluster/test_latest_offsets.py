@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from contextlib import ExitStack
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -19,19 +16,10 @@ from dafka_spark.source.batch_reader import DafkaBatchReader
 from dafka_spark.source.latest_offsets import OffsetsSnapshot, fetch_latest_offsets
 from dafka_spark.source.range_planner import OffsetRange
 from dafka_spark.source.stream_reader import DafkaStreamReader
-from tests.integration.cluster.stores import HeardOf, Served
+from tests.integration.cluster.stores import HeardOf, Serve
 
 A = TopicPartition("t", "A")
 B = TopicPartition("t", "B")
-
-Serve = Callable[[str], Served]
-
-
-@pytest.fixture
-def serve(tmp_path: Path) -> Iterator[Serve]:
-    """Starts stores, by name."""
-    with ExitStack() as running:
-        yield lambda name: running.enter_context(Served(tmp_path / name, name))
 
 
 def options(**given: str) -> SourceOptions:
@@ -78,10 +66,10 @@ def test_stores_come_and_go(serve: Serve) -> None:
     assert holders(seen(source)) == {"second": (0, 9)}
 
 
-def test_deployed_stores_are_asked_over_the_mesh(serve: Serve) -> None:
+def test_c_nodes_are_asked_over_the_mesh(serve: Serve) -> None:
     store = serve("ours")
     store.add(A, 5)
-    source = HeardOf([store], ["deployed"])
+    source = HeardOf([store], ["a C node"])
     source.add(A, 7)
     source.add(B, 3)
     for _ in range(2):
@@ -174,14 +162,14 @@ def test_a_store_that_announces_nonsense(serve: Serve, monkeypatch: pytest.Monke
 
 @pytest.mark.parametrize("fetch", ["flight", "local"])
 def test_what_fetch_cannot_do_is_said_at_planning(serve: Serve, fetch: str) -> None:
-    deployed = HeardOf([], ["deployed"])
-    deployed.add(A, 5)
-    reader = DafkaBatchReader(full(), options(fetch=fetch), deployed.connect)
+    others = HeardOf([], ["a C node"])
+    others.add(A, 5)
+    reader = DafkaBatchReader(full(), options(fetch=fetch), others.connect)
     with pytest.raises(ConfigError, match=rf"'fetch' = '{fetch}': no store .* serves Arrow Flight"):
         reader.partitions()
     store = serve("ours")
     store.add(A, 5)
-    both = HeardOf([store], ["deployed"])
+    both = HeardOf([store], ["a C node"])
     both.add(B, 5)
     both.add(TopicPartition("u", "C"), 5)  # not of this query
     reader = DafkaBatchReader(full(), options(fetch=fetch), both.connect)
@@ -208,7 +196,7 @@ def test_plans_name_the_places(serve: Serve) -> None:
     for store in (first, second):
         store.add(A, 100)
     second.log.trim(A, 30)
-    source = HeardOf([first, second], ["deployed"])
+    source = HeardOf([first, second], ["a C node"])
     source.add(B, 10)
     given = options(maxrecordsperpartition="50")
     parts: list[Any] = DafkaBatchReader(full(), given, source.connect).partitions()

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import sys
 import threading
-from collections.abc import Callable, Iterator
-from contextlib import ExitStack
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -26,20 +25,11 @@ from dafka_spark.source.batch_reader import DafkaBatchReader
 from dafka_spark.source.range_planner import HeldRange, OffsetRange
 from dafka_spark.source.range_reader import RangeReader
 from dafka_spark.source.record_sources import FlightSource, LocalLogSource, MeshSource
-from tests.integration.cluster.stores import HeardOf, Served, value
+from tests.integration.cluster.stores import HeardOf, Serve, value
 from tests.integration.storage import appender
 from tests.integration.storage.processes import started, told
 
 A = TopicPartition("t", "A")
-
-Serve = Callable[[str], Served]
-
-
-@pytest.fixture
-def serve(tmp_path: Path) -> Iterator[Serve]:
-    """Starts stores, by name."""
-    with ExitStack() as running:
-        yield lambda name: running.enter_context(Served(tmp_path / name, name))
 
 
 @pytest.fixture
@@ -260,10 +250,10 @@ def checked_rows(location: StoreLocation, start: int, end: int) -> int:
 
 
 def test_a_range_that_is_partly_only_in_the_mesh(serve: Serve, used: list[str]) -> None:
-    """A deployed store is ahead of ours, and has a partition of its own."""
+    """A C node is ahead of our store, and has a partition of its own."""
     store = serve("ours")
     store.add(A, 60)
-    source = HeardOf([store], ["deployed"])
+    source = HeardOf([store], ["a C node"])
     source.add(A, 100)
     source.add(TopicPartition("t", "B"), 30)
     reader = DafkaBatchReader(columns("partition", "offset"), options("auto"), source.connect)

@@ -2,26 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from contextlib import ExitStack
-from pathlib import Path
-
 import pytest
 
 from dafka_core.errors import StoreUnreachableError
 from dafka_core.flight.store_client import StoreClient
 from dafka_spark.cluster import store_registry
 from dafka_spark.cluster.store_registry import StoreRegistry
-from tests.integration.cluster.stores import Served
-
-Serve = Callable[[str], Served]
-
-
-@pytest.fixture
-def serve(tmp_path: Path) -> Iterator[Serve]:
-    """Starts stores, by name."""
-    with ExitStack() as running:
-        yield lambda name: running.enter_context(Served(tmp_path / name, name))
+from tests.integration.cluster.stores import Serve, Served
 
 
 def heard(*stores: Served) -> dict[str, tuple[str, ...]]:

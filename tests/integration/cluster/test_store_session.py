@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import pyarrow as pa
@@ -23,13 +23,10 @@ from dafka_core.records import (
     TransactionState,
 )
 from dafka_core.testing import wait_until
-from dafka_spark.cluster import store_session, timing
+from dafka_spark.cluster import timing
 from dafka_spark.cluster.store_session import StoreSession
 from dafka_spark.cluster.timing import Deadline
-from dafka_spark.sink import commit_coordinator
-from dafka_spark.sink.commit_coordinator import pick_store
 from dafka_spark.sink.transactional_writer import fence
-from dafka_spark.sink.writer_factory import WriterFactory
 from tests.integration.cluster.transactions import (
     PARTITION,
     PATIENCE_S,
@@ -48,12 +45,6 @@ SECOND = "0A3F8E1BBBB578999443B8818C5851AF"
 
 MUCH = pa.array([b"x" * 1000] * 30_000)
 """Enough for a store to be stopped while another one has sent it only a part."""
-
-
-@pytest.fixture
-def own() -> Iterator[EmbeddedCluster]:
-    with EmbeddedCluster(stores=2) as running:
-        yield running
 
 
 def written(
@@ -216,32 +207,6 @@ def test_a_store_that_is_there_and_does_not_answer_is_waited_for_until_the_deadl
             assert lost is not None
             assert lost.store == busy
         assert deadline.waited_s >= 3 * timing.SILENT_S
-
-
-def test_a_commit_waits_for_stores_that_came_after_the_job_began(own: EmbeddedCluster) -> None:
-    own.kill_store(1)
-    given = options(own, acks="all", topic="t")
-    picked = pick_store(given)
-    own.start_store(1)
-    tp = TopicPartition("t", PARTITION)
-    with WriterFactory(given, picked=picked) as factory, factory.open(tp) as writer:
-        writer.write(MUCH)
-        staged = writer.finish(soon())
-    # What another process knows that commits.
-    store_session._registries.clear()
-    commit_coordinator.commit(given, picked, [staged])
-    for index in range(2):
-        assert len(held(own, "t", index).values) == len(MUCH)
-
-
-def test_a_store_that_is_gone_is_not_picked(own: EmbeddedCluster) -> None:
-    with session_of(own) as session:
-        assert len(session.refresh()) == 2
-    # The one that is left is asked, and its word is not enough.
-    gone = sorted(own.stores)[1]
-    own.kill_store(own.stores.index(gone))
-    picked = {pick_store(options(own, topic=f"t{number}")).store for number in range(8)}
-    assert picked == set(own.stores) - {gone}
 
 
 def test_a_process_that_was_told_of_stores_does_not_look_for_them(own: EmbeddedCluster) -> None:

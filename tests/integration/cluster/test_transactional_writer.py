@@ -2,16 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from contextlib import ExitStack
-from typing import Any
+from collections.abc import Sequence
 
-import pyarrow as pa
 import pytest
 
 from dafka_core import EmbeddedCluster
-from dafka_core.errors import ConfigError, FencedError, NotAcknowledgedError, StoreUnreachableError
-from dafka_core.flight.client_put import PutStream
+from dafka_core.errors import ConfigError, FencedError, StoreUnreachableError
 from dafka_core.flight.store_client import StoreClient
 from dafka_core.protocol.codec import subscription
 from dafka_core.protocol.messages import DirectRecordBatch, RecordBatchMessage
@@ -24,20 +20,16 @@ from dafka_core.records import (
 )
 from dafka_core.testing import wait_until
 from dafka_spark.errors import OldCheckpointError, TransactionChangedError
-from dafka_spark.sink import staged_rows
 from dafka_spark.sink.commit_messages import WrittenRange
-from dafka_spark.sink.transactional_writer import TransactionalWriter
-from dafka_spark.sink.writer_factory import WriterFactory
 from tests.integration.cluster.transactions import (
     PARTITION,
-    PATIENCE_S,
     held,
     host_of,
     numbers,
-    options,
     soon,
     texts_of,
     transaction,
+    write,
 )
 from tests.integration.nodes.peers import RawPeer
 from tests.unit.protocol.strategies import packed
@@ -45,30 +37,6 @@ from tests.unit.protocol.strategies import packed
 
 class TaskDiedError(Exception):
     """What a task may fail with."""
-
-
-@pytest.fixture(scope="module")
-def shared() -> Iterator[EmbeddedCluster]:
-    with EmbeddedCluster() as running:
-        yield running
-
-
-@pytest.fixture
-def own() -> Iterator[EmbeddedCluster]:
-    """Two stores of the test's own, to be killed."""
-    with EmbeddedCluster(stores=2) as running:
-        yield running
-
-
-@pytest.fixture
-def small_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Each ten rows are sent."""
-    monkeypatch.setattr(staged_rows, "BLOCK_ROWS", 10)
-
-
-def write(writer: TransactionalWriter, start: int, stop: int) -> WrittenRange:
-    writer.write(numbers(start, stop))
-    return writer.finish(soon())
 
 
 def test_transactions_follow_each_other(shared: EmbeddedCluster, topic: str) -> None:
@@ -197,40 +165,6 @@ def test_staged_only(shared: EmbeddedCluster, topic: str) -> None:
 
 
 @pytest.mark.usefixtures("small_blocks")
-def test_many_topics_share_few_streams(
-    shared: EmbeddedCluster, topic: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(staged_rows, "MAX_STREAMS", 2)
-    names = [f"{topic}-{index}" for index in range(5)]
-    streams: set[PutStream] = set()
-    put, close = StoreClient.put, PutStream.close
-
-    def opened(*args: Any, **given: Any) -> PutStream:
-        stream = put(*args, **given)
-        streams.add(stream)
-        return stream
-
-    def closed(stream: PutStream) -> None:
-        close(stream)
-        streams.discard(stream)
-
-    monkeypatch.setattr(StoreClient, "put", opened)
-    monkeypatch.setattr(PutStream, "close", closed)
-    with WriterFactory(options(shared), 0) as factory, ExitStack() as stack:
-        writers = [
-            stack.enter_context(factory.open(TopicPartition(name, PARTITION))) for name in names
-        ]
-        for start in range(0, 60, 20):
-            for writer in writers:
-                writer.write(numbers(start, start + 20))
-                assert len(streams) <= 2
-        for writer in writers:
-            writer.finish(soon())
-    for name in names:
-        assert held(shared, name).values == texts_of(numbers(0, 60))
-
-
-@pytest.mark.usefixtures("small_blocks")
 def test_the_host_is_killed_and_started_again(own: EmbeddedCluster, topic: str) -> None:
     own.kill_store(1)
     with transaction(own, topic, 0) as writer:
@@ -241,27 +175,6 @@ def test_the_host_is_killed_and_started_again(own: EmbeddedCluster, topic: str) 
     found = held(own, topic)
     assert found.values == texts_of(numbers(0, 100))
     assert found.info.transaction == Transaction(0, 0, 100)
-
-
-@pytest.mark.usefixtures("small_blocks")
-def test_the_host_is_lost_again_while_rows_are_staged_anew(
-    shared: EmbeddedCluster, topic: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """What the attempt in between has staged is the task's own."""
-    put, sent = PutStream.write, 0
-
-    def broken(stream: PutStream, values: pa.Array) -> None:
-        nonlocal sent
-        sent += 1
-        put(stream, values)
-        if sent in (6, 8):
-            stream.wait_durable(stream.end, timeout_s=PATIENCE_S)
-            raise StoreUnreachableError(shared.stores[0], "the connection was lost")
-
-    monkeypatch.setattr(PutStream, "write", broken)
-    with transaction(shared, topic, 0) as writer:
-        write(writer, 0, 100)
-    assert held(shared, topic).values == texts_of(numbers(0, 100))
 
 
 @pytest.mark.parametrize("heard", [True, False])
@@ -283,35 +196,6 @@ def test_the_answer_to_a_commit_is_lost(
         assert write(writer, 0, 10) == WrittenRange(TopicPartition(topic, PARTITION), 0, 10)
     assert held(shared, topic).values == texts_of(numbers(0, 10))
     assert held(shared, topic).info.transaction == Transaction(0, 0, 10)
-
-
-@pytest.mark.usefixtures("small_blocks")
-def test_a_large_transaction_goes_on_at_the_same_host(
-    own: EmbeddedCluster, topic: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(staged_rows, "RETAINED_BYTES", 300)
-    own.kill_store(1)
-    with transaction(own, topic, 0) as writer:
-        writer.write(numbers(0, 155))
-        assert not writer.rows.is_whole
-        assert writer.rows.retained_bytes <= 300
-        own.kill_store(0)
-        own.start_store(0)
-        write(writer, 155, 300)
-    assert held(own, topic).values == texts_of(numbers(0, 300))
-
-
-@pytest.mark.usefixtures("small_blocks")
-def test_a_large_transaction_whose_host_is_gone_fails(
-    own: EmbeddedCluster, topic: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(staged_rows, "RETAINED_BYTES", 300)
-    with transaction(own, topic, 0, deliveryTimeoutMs=1500) as writer:
-        writer.write(numbers(0, 155))
-        own.kill_store(host_of(own, writer))
-        with pytest.raises((NotAcknowledgedError, StoreUnreachableError)):
-            write(writer, 155, 300)
-    assert held(own, topic).values == []  # the other store has none of it
 
 
 @pytest.mark.usefixtures("small_blocks")

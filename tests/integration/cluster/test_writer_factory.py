@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from contextlib import closing
 from typing import Any
 
@@ -24,57 +24,20 @@ from dafka_core.records import StagedTransaction, TopicPartition
 from dafka_core.testing import wait_until
 from dafka_spark.cluster import timing
 from dafka_spark.cluster.timing import Deadline
-from dafka_spark.sink import staged_rows
 from dafka_spark.sink.commit_messages import WrittenRange
-from dafka_spark.sink.task_writer import PartitionWriter
-from dafka_spark.sink.transactional_writer import TransactionalWriter
-from dafka_spark.sink.writer_factory import MeshWriter, WriterFactory
+from dafka_spark.sink.writer_factory import MeshWriter
 from tests.integration.cluster.transactions import (
     PARTITION,
     PATIENCE_S,
     held,
     host_of,
+    hosted,
     numbers,
-    options,
+    opened,
     soon,
     texts_of,
+    write,
 )
-
-
-@pytest.fixture(scope="module")
-def shared() -> Iterator[EmbeddedCluster]:
-    with EmbeddedCluster() as running:
-        yield running
-
-
-@pytest.fixture
-def own() -> Iterator[EmbeddedCluster]:
-    """Two stores of the test's own, to be killed."""
-    with EmbeddedCluster(stores=2) as running:
-        yield running
-
-
-@pytest.fixture
-def small_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Each ten rows are sent."""
-    monkeypatch.setattr(staged_rows, "BLOCK_ROWS", 10)
-
-
-def opened(cluster: EmbeddedCluster, topic: str, **given: object) -> PartitionWriter:
-    """What one attempt of a task opens.  The test's process keeps its clients."""
-    factory = WriterFactory(options(cluster, delivery="at-least-once", **given))
-    return factory.open(TopicPartition(topic, PARTITION))
-
-
-def hosted(cluster: EmbeddedCluster, topic: str, **given: object) -> TransactionalWriter:
-    writer = opened(cluster, topic, **given)
-    assert isinstance(writer, TransactionalWriter)
-    return writer
-
-
-def write(writer: PartitionWriter, start: int, stop: int) -> WrittenRange:
-    writer.write(numbers(start, stop))
-    return writer.finish(soon())
 
 
 def written(topic: str, start: int, end: int) -> WrittenRange:
@@ -110,54 +73,6 @@ def test_values_of_any_kind_become_bytes(
         writer.write(pa.array(["é", ""]).cast(kind))
         writer.finish(soon())
     assert held(shared, topic).values == ["é".encode(), b""]
-
-
-def test_small_batches_become_blocks(
-    shared: EmbeddedCluster, topic: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    sizes: list[int] = []
-    put = PutStream.write
-
-    def counted(stream: PutStream, values: pa.Array) -> None:
-        sizes.append(len(values))
-        put(stream, values)
-
-    monkeypatch.setattr(PutStream, "write", counted)
-    monkeypatch.setattr(staged_rows, "BLOCK_ROWS", 100)
-    with hosted(shared, topic) as writer:
-        for start in range(0, 250, 10):
-            writer.write(numbers(start, start + 10))
-        assert sizes == [100, 100]
-        write(writer, 250, 1005)
-    assert sizes == [100] * 10 + [5]
-    assert held(shared, topic).values == texts_of(numbers(0, 1005))
-
-
-@pytest.mark.usefixtures("small_blocks")
-def test_what_is_retained_is_bounded(
-    shared: EmbeddedCluster, topic: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(staged_rows, "RETAINED_BYTES", 2000)
-    with hosted(shared, topic) as writer:
-        for start in range(0, 1000, 10):
-            writer.write(numbers(start, start + 10))
-            assert writer.rows.retained_bytes <= 2000
-        assert not writer.rows.is_whole
-        writer.finish(soon())
-        assert writer.rows.retained_bytes == 0
-    assert held(shared, topic).values == texts_of(numbers(0, 1000))
-
-
-@pytest.mark.usefixtures("small_blocks")
-def test_rows_without_bytes_are_bounded_too(
-    shared: EmbeddedCluster, topic: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(staged_rows, "RETAINED_BYTES", 200)
-    with hosted(shared, topic) as writer:
-        writer.write(pa.array([b""] * 100))
-        assert not writer.rows.is_whole
-        writer.finish(soon())
-    assert held(shared, topic).values == [b""] * 100
 
 
 # -- two attempts of one task ----------------------------------------------------------------------

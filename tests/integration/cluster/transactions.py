@@ -12,7 +12,8 @@ from dafka_core.records import TopicPartition, TransactionState
 from dafka_spark.cluster.store_session import StoreSession
 from dafka_spark.cluster.timing import Deadline
 from dafka_spark.options import SinkOptions
-from dafka_spark.sink.commit_messages import PickedStore
+from dafka_spark.sink.commit_messages import PickedStore, WrittenRange
+from dafka_spark.sink.task_writer import PartitionWriter
 from dafka_spark.sink.transactional_writer import TransactionalWriter
 from dafka_spark.sink.writer_factory import WriterFactory
 
@@ -37,6 +38,24 @@ def transaction(
     writer = factory.open(TopicPartition(topic, partition))
     assert isinstance(writer, TransactionalWriter)
     return writer
+
+
+def opened(cluster: EmbeddedCluster, topic: str, **given: object) -> PartitionWriter:
+    """What one attempt of a task opens for at-least-once."""
+    factory = WriterFactory(options(cluster, delivery="at-least-once", **given))
+    return factory.open(TopicPartition(topic, PARTITION))
+
+
+def hosted(cluster: EmbeddedCluster, topic: str, **given: object) -> TransactionalWriter:
+    """The same, where a store with Flight hosts the partition."""
+    writer = opened(cluster, topic, **given)
+    assert isinstance(writer, TransactionalWriter)
+    return writer
+
+
+def write(writer: PartitionWriter, start: int, stop: int) -> WrittenRange:
+    writer.write(numbers(start, stop))
+    return writer.finish(soon())
 
 
 def soon() -> Deadline:

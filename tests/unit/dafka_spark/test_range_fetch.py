@@ -11,8 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dafka_core.errors import DafkaError, DataLossError, FetchTimeoutError, StoreUnreachableError
-from dafka_core.flight.store_location import StoreLocation, this_machine
 from dafka_core.records import PartitionInfo, RecordBatch, TopicPartition
+from dafka_spark.cluster import timing
 from dafka_spark.errors import (
     FetchError,
     HeadBehindError,
@@ -23,19 +23,21 @@ from dafka_spark.errors import (
 )
 from dafka_spark.options import SourceOptions
 from dafka_spark.source.range_fetch import RangeFetch
-from dafka_spark.source.range_planner import HeldRange, OffsetRange
-from dafka_spark.source.record_sources import (
-    FlightSource,
-    LocalLogSource,
-    MeshSource,
-    RecordSource,
-    open_sources,
-)
+from dafka_spark.source.range_planner import OffsetRange
+from dafka_spark.source.record_sources import MeshSource, RecordSource
 from tests.memory_reader import MemoryReader
 
 A = TopicPartition("t", "A")
 
 GONE = StoreUnreachableError("S", "connection lost")
+
+
+@pytest.fixture(scope="module", autouse=True)
+def looking_often() -> Iterator[None]:
+    """Sources in memory need no pauses."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(timing, "LOOK_AGAIN_S", 0.001)
+        yield
 
 
 @dataclass
@@ -81,7 +83,7 @@ def batch(start: int, end: int) -> RecordBatch:
 
 
 def options(fetch: str = "flight", **given: str) -> SourceOptions:
-    return SourceOptions.of({"subscribe": "t", "fetch": fetch, "fetchtimeoutms": "300", **given})
+    return SourceOptions.of({"subscribe": "t", "fetch": fetch, "fetchtimeoutms": "20", **given})
 
 
 def offsets(
@@ -338,36 +340,3 @@ def test_what_the_mesh_says_is_the_error_when_nobody_else_was_asked() -> None:
         offsets(0, 60, [mesh], auto)
     with pytest.raises(FetchError, match=r"a source: store S: .*; the mesh: .*did not arrive"):
         offsets(0, 60, [Scripted(breaks=[0] * 9), mesh], auto)
-
-
-HINTS = tuple(HeldRange(StoreLocation(name, ("grpc://127.0.0.1:1",)), 0, 60) for name in "AB")
-
-
-@pytest.mark.parametrize(
-    ("fetch", "kinds"),
-    [
-        ("local", [LocalLogSource, LocalLogSource]),
-        ("flight", [FlightSource, FlightSource]),
-        ("mesh", [MeshSource]),
-        ("auto", [LocalLogSource, LocalLogSource, FlightSource, FlightSource, MeshSource]),
-    ],
-)
-def test_sources(fetch: str, kinds: list[type]) -> None:
-    found = open_sources(HINTS, options(fetch), MemoryReader().connect)
-    assert [type(source) for source in found] == kinds
-
-
-@pytest.mark.parametrize(
-    ("location", "says"),
-    [
-        (StoreLocation("A", ()), "does not say where it is"),
-        (StoreLocation("A", (), "/nowhere", "another", "s"), "on another machine"),
-        (StoreLocation("A", (), "/nowhere", this_machine(), "s"), "cannot read /nowhere"),
-    ],
-)
-def test_why_a_log_is_not_local(location: StoreLocation, says: str) -> None:
-    local = options("local")
-    with pytest.raises(FetchError, match=rf"fetch = local: the log of store A: .*{says}"):
-        offsets(
-            0, 60, open_sources([HeldRange(location, 0, 60)], local, MemoryReader().connect), local
-        )

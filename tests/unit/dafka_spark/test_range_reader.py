@@ -9,7 +9,6 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pytest
-from pyspark.sql.datasource import InputPartition
 from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import StructType
 
@@ -23,7 +22,6 @@ from dafka_spark.errors import (
 )
 from dafka_spark.options import SourceOptions
 from dafka_spark.schema import full
-from dafka_spark.source.batch_reader import DafkaBatchReader
 from dafka_spark.source.range_fetch import RangeFetch
 from dafka_spark.source.range_planner import OffsetRange
 from dafka_spark.source.range_reader import ArrowBatches, RangeReader
@@ -95,13 +93,6 @@ def test_batches_are_cut_by_bytes(source: MemoryReader) -> None:
     batches = rows(source, 0, 100, maxbytesperbatch="20")
     assert all(sum(map(len, batch["value"].to_pylist())) <= 20 for batch in batches)
     assert pa.Table.from_batches(batches)["offset"].to_pylist() == list(range(100))
-
-
-def test_no_rows_of_no_range(source: MemoryReader) -> None:
-    """Trap: Spark makes ``InputPartition(None)`` of a batch without partitions."""
-    reader = DafkaBatchReader(full(), SourceOptions.of({"subscribe": "t"}), source.connect)
-    assert list(reader.read(InputPartition(None))) == []
-    assert source.calls == []
 
 
 def test_a_gap_is_noticed(source: MemoryReader) -> None:

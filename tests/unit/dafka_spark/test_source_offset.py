@@ -8,12 +8,10 @@ from typing import Any
 import pytest
 
 from dafka_core.errors import ConfigError
-from dafka_core.records import PartitionInfo, TopicPartition
-from dafka_spark.source.offset_range_limit import ending_offsets, starting_offsets
+from dafka_core.records import TopicPartition
 from dafka_spark.source.source_offset import SourceOffset
 
 A, B = TopicPartition("t", "A"), TopicPartition("t", "B")
-HEADS = {A: PartitionInfo("t", "A", 5, 50), B: PartitionInfo("t", "B", 0, 7)}
 
 
 def test_equal_offsets_are_equal_text() -> None:
@@ -53,23 +51,3 @@ def test_the_initial_offset_carries_itself() -> None:
 def test_a_foreign_checkpoint_is_refused(given: Any) -> None:
     with pytest.raises(ConfigError, match=r"new checkpoint"):
         SourceOffset.parse(given)
-
-
-def test_words() -> None:
-    assert starting_offsets("earliest", HEADS) == {A: 5, B: 0}
-    assert starting_offsets("latest", HEADS) == {A: 50, B: 7}
-
-
-def test_offsets_by_partition() -> None:
-    assert starting_offsets({A: 20}, HEADS) == {A: 20, B: 0}
-    assert starting_offsets({A: -1, B: -2}, HEADS) == {A: 50, B: 0}
-    assert ending_offsets({A: 20}, HEADS) == {A: 20, B: 7}
-    assert ending_offsets({A: -1}, HEADS) == {A: 50, B: 7}
-
-
-def test_offsets_beyond_the_end() -> None:
-    with pytest.raises(ConfigError, match=r"offsets 5 up to, not including, 50"):
-        starting_offsets({A: 51}, HEADS)
-    with pytest.raises(ConfigError, match=r"no store has topic 't', partition C"):
-        ending_offsets({TopicPartition("t", "C"): 1}, HEADS)
-    assert starting_offsets({A: 50, TopicPartition("t", "C"): -2}, HEADS)[A] == 50

@@ -19,7 +19,7 @@ from dafka_spark.options import SourceOptions
 from dafka_spark.schema import full
 from dafka_spark.source.stream_reader import DafkaStreamReader
 from tests.memory_reader import MemoryReader
-from tests.spark.streams import ALL, everything, json_round, planned, reader
+from tests.unit.dafka_spark.streams import ALL, everything, json_round, planned, reader
 
 A = TopicPartition("t", "A")
 B = TopicPartition("t", "B")
@@ -41,10 +41,15 @@ def test_nothing_is_opened_before_it_is_needed(source: MemoryReader) -> None:
     assert stream.reportLatestOffset() is None
 
 
-def test_it_is_picklable() -> None:
-    options = SourceOptions.of({"subscribe": "t"})
-    stream = pickle.loads(pickle.dumps(DafkaStreamReader(full(), options)))
-    assert stream._connect is connections.lend
+def test_it_travels_and_connects_where_it_comes_to(
+    source: MemoryReader, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    options = SourceOptions.of({"subscribe": "t", "startingOffsets": "earliest"})
+    pickled = pickle.dumps(DafkaStreamReader(full(), options))
+    monkeypatch.setattr(connections, "lend", source.connect)
+    stream: DafkaStreamReader = pickle.loads(pickled)
+    start = stream.initialOffset()
+    assert planned(stream, start, stream.latestOffset(start, ALL)) == {("A", 0, 10), ("B", 0, 20)}
 
 
 def test_first_and_following_batches(source: MemoryReader) -> None:

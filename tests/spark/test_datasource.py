@@ -6,7 +6,11 @@ import subprocess
 import sys
 import textwrap
 
+from pyspark.sql import SparkSession
+
+from dafka_core import EmbeddedCluster
 from dafka_spark import DafkaDataSource
+from tests.spark.topics import batch, produce
 
 
 def run(code: str) -> str:
@@ -42,3 +46,9 @@ def test_the_import_never_fails() -> None:
         """
     )
     assert said.startswith("False format 'dafka' is not available")
+
+
+def test_a_registered_source(spark: SparkSession, cluster: EmbeddedCluster, topic: str) -> None:
+    spark.dataSource.register(DafkaDataSource)
+    produce(cluster, topic, range(3))
+    assert batch(spark, cluster, subscribe=topic).count() == 3

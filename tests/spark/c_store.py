@@ -1,4 +1,4 @@
-"""A store as deployed ones are, of bare sockets, that only readers hear of.
+"""A C node that is a store, of bare sockets, of which only readers hear.
 
 Stores of ours would copy what it has; it does not greet them, so what it has stays its own.
 """
@@ -16,7 +16,7 @@ from dafka_core.protocol.messages import StoreHello as Hello
 from tests.integration.nodes.peers import RawPeer
 
 
-class DeployedStore:
+class CStore:
     """Has one partition; greets everybody but ``strangers``."""
 
     def __init__(

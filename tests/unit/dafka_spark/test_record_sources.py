@@ -1,4 +1,4 @@
-"""Batches of records as the mesh brings them, made batches of the size that is asked for."""
+"""Which sources there are; batches as the mesh brings them, made those of the size asked for."""
 
 from __future__ import annotations
 
@@ -9,10 +9,21 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from dafka_core.flight.store_location import StoreLocation, this_machine
 from dafka_core.records import SMALL_BYTES, SMALL_RECORDS, RecordBatch, TopicPartition
+from dafka_spark.errors import FetchError
 from dafka_spark.options import SourceOptions
-from dafka_spark.source.range_planner import OffsetRange
-from dafka_spark.source.record_sources import UNKNOWN_US, MeshSource, with_times
+from dafka_spark.source.range_fetch import RangeFetch
+from dafka_spark.source.range_planner import HeldRange, OffsetRange
+from dafka_spark.source.record_sources import (
+    UNKNOWN_US,
+    FlightSource,
+    LocalLogSource,
+    MeshSource,
+    RecordSource,
+    open_sources,
+    with_times,
+)
 from tests.memory_reader import MemoryReader
 
 TP = TopicPartition("t", "A")
@@ -149,3 +160,42 @@ def test_times_stay_with_their_records(
             assert np.repeat(batch.times[:, 1], batch.times[:, 0]).tolist() == expected
             at = batch.end
         assert at == 5 + sum(map(len, lists))
+
+
+# -- which sources there are, and why not ----------------------------------------------------------
+
+HINTS = tuple(HeldRange(StoreLocation(name, ("grpc://127.0.0.1:1",)), 0, 60) for name in "AB")
+
+
+def opened(hints: Sequence[HeldRange], options: SourceOptions) -> list[RecordSource]:
+    return open_sources(hints, options, MemoryReader().connect)
+
+
+@pytest.mark.parametrize(
+    ("fetch", "kinds"),
+    [
+        ("local", [LocalLogSource, LocalLogSource]),
+        ("flight", [FlightSource, FlightSource]),
+        ("mesh", [MeshSource]),
+        ("auto", [LocalLogSource, LocalLogSource, FlightSource, FlightSource, MeshSource]),
+    ],
+)
+def test_sources(fetch: str, kinds: list[type]) -> None:
+    found = opened(HINTS, SourceOptions.of({"subscribe": "t", "fetch": fetch}))
+    assert [type(source) for source in found] == kinds
+
+
+@pytest.mark.parametrize(
+    ("location", "says"),
+    [
+        (StoreLocation("A", ()), "does not say where it is"),
+        (StoreLocation("A", (), "/nowhere", "another", "s"), "on another machine"),
+        (StoreLocation("A", (), "/nowhere", this_machine(), "s"), "cannot read /nowhere"),
+    ],
+)
+def test_why_a_log_is_not_local(location: StoreLocation, says: str) -> None:
+    given = {"subscribe": "t", "fetch": "local", "fetchtimeoutms": "1"}
+    local, hint = SourceOptions.of(given), HeldRange(location, 0, 60)
+    fetch = RangeFetch(OffsetRange(*TP, 0, 60), local, opened([hint], local))
+    with pytest.raises(FetchError, match=rf"fetch = local: the log of store A: .*{says}"):
+        list(fetch.batches())

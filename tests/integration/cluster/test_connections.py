@@ -1,0 +1,83 @@
+"""What a process has open, when it forks and when it ends."""
+
+from __future__ import annotations
+
+import gc
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+
+import pytest
+
+from dafka_core.flight.store_location import StoreLocation
+from dafka_core.records import TopicPartition
+from dafka_spark.cluster import connections
+from dafka_spark.options import MeshAddress
+from tests.integration.cluster.stores import Serve
+from tests.memory_reader import MemoryReader
+
+
+def test_a_process_ends_though_a_borrower_was_abandoned() -> None:
+    program = (
+        "from dafka_spark.options import MeshAddress\n"
+        "from tests.unit.dafka_spark.test_connections import Opened, abandon\n"
+        "opened = Opened()\n"
+        "abandon(opened, MeshAddress('a'))\n"
+        "opened.connections.close()\n"
+    )
+    done = subprocess.run([sys.executable, "-c", program], timeout=60, check=False)
+    assert done.returncode == 0
+
+
+def test_a_forked_child_does_not_even_let_go_of_a_client(serve: Serve) -> None:
+    """Its destructor would wait for threads that the child does not have."""
+    store = serve("one")
+    store.add(TopicPartition("t", "A"), 10)
+    with connections.lend_client(store.location) as client:
+        read = client.read(
+            TopicPartition("t", "A"),
+            0,
+            10,
+            times=False,
+            max_records=10,
+            max_bytes=100,
+            timeout_s=20,
+        )
+        assert sum(batch.count for batch in read) == 10
+    del client, read
+    done = subprocess.run(["true"], preexec_fn=gc.collect, timeout=20, check=False)
+    assert done.returncode == 0
+
+
+NOWHERE = StoreLocation("nowhere", ("grpc://127.0.0.1:1",))
+
+
+@pytest.mark.parametrize(
+    "lend",
+    [
+        lambda: connections.lend(MeshAddress("nowhere")),
+        lambda: connections.lend_client(NOWHERE),
+        connections.lend_logs,
+    ],
+    ids=["reader", "client", "logs"],
+)
+def test_a_forked_child_is_lent_nothing_of_its_parents(
+    lend: Callable[[], AbstractContextManager[object]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(connections, "Reader", lambda **_: MemoryReader())
+    with lend() as parents:
+        pass
+    with lend() as again:
+        assert again is parents
+    child = os.fork()
+    if child == 0:
+        code = 2
+        try:
+            with lend() as own:
+                code = 1 if own is parents else 0
+        finally:
+            os._exit(code)
+    _, status = os.waitpid(child, 0)
+    assert os.waitstatus_to_exitcode(status) == 0

@@ -1,0 +1,162 @@
+"""Rows on their way to a store's disk: in blocks, in few streams, and retained up to a bound."""
+
+from __future__ import annotations
+
+from contextlib import ExitStack
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from dafka_core import EmbeddedCluster
+from dafka_core.errors import NotAcknowledgedError, StoreUnreachableError
+from dafka_core.flight.client_put import PutStream
+from dafka_core.flight.store_client import StoreClient
+from dafka_core.records import TopicPartition
+from dafka_spark.sink import staged_rows
+from dafka_spark.sink.writer_factory import WriterFactory
+from tests.integration.cluster.transactions import (
+    PARTITION,
+    PATIENCE_S,
+    held,
+    host_of,
+    hosted,
+    numbers,
+    options,
+    soon,
+    texts_of,
+    transaction,
+    write,
+)
+
+
+def test_small_batches_become_blocks(
+    shared: EmbeddedCluster, topic: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sizes: list[int] = []
+    put = PutStream.write
+
+    def counted(stream: PutStream, values: pa.Array) -> None:
+        sizes.append(len(values))
+        put(stream, values)
+
+    monkeypatch.setattr(PutStream, "write", counted)
+    monkeypatch.setattr(staged_rows, "BLOCK_ROWS", 100)
+    with hosted(shared, topic) as writer:
+        for start in range(0, 250, 10):
+            writer.write(numbers(start, start + 10))
+        assert sizes == [100, 100]
+        write(writer, 250, 1005)
+    assert sizes == [100] * 10 + [5]
+    assert held(shared, topic).values == texts_of(numbers(0, 1005))
+
+
+@pytest.mark.usefixtures("small_blocks")
+def test_what_is_retained_is_bounded(
+    shared: EmbeddedCluster, topic: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(staged_rows, "RETAINED_BYTES", 2000)
+    with hosted(shared, topic) as writer:
+        for start in range(0, 1000, 10):
+            writer.write(numbers(start, start + 10))
+            assert writer.rows.retained_bytes <= 2000
+        assert not writer.rows.is_whole
+        writer.finish(soon())
+        assert writer.rows.retained_bytes == 0
+    assert held(shared, topic).values == texts_of(numbers(0, 1000))
+
+
+@pytest.mark.usefixtures("small_blocks")
+def test_rows_without_bytes_are_bounded_too(
+    shared: EmbeddedCluster, topic: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(staged_rows, "RETAINED_BYTES", 200)
+    with hosted(shared, topic) as writer:
+        writer.write(pa.array([b""] * 100))
+        assert not writer.rows.is_whole
+        writer.finish(soon())
+    assert held(shared, topic).values == [b""] * 100
+
+
+@pytest.mark.usefixtures("small_blocks")
+def test_many_topics_share_few_streams(
+    shared: EmbeddedCluster, topic: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(staged_rows, "MAX_STREAMS", 2)
+    names = [f"{topic}-{index}" for index in range(5)]
+    streams: set[PutStream] = set()
+    put, close = StoreClient.put, PutStream.close
+
+    def opened(*args: Any, **given: Any) -> PutStream:
+        stream = put(*args, **given)
+        streams.add(stream)
+        return stream
+
+    def closed(stream: PutStream) -> None:
+        close(stream)
+        streams.discard(stream)
+
+    monkeypatch.setattr(StoreClient, "put", opened)
+    monkeypatch.setattr(PutStream, "close", closed)
+    with WriterFactory(options(shared), 0) as factory, ExitStack() as stack:
+        writers = [
+            stack.enter_context(factory.open(TopicPartition(name, PARTITION))) for name in names
+        ]
+        for start in range(0, 60, 20):
+            for writer in writers:
+                writer.write(numbers(start, start + 20))
+                assert len(streams) <= 2
+        for writer in writers:
+            writer.finish(soon())
+    for name in names:
+        assert held(shared, name).values == texts_of(numbers(0, 60))
+
+
+@pytest.mark.usefixtures("small_blocks")
+def test_the_host_is_lost_again_while_rows_are_staged_anew(
+    shared: EmbeddedCluster, topic: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What the attempt in between has staged is the task's own."""
+    put, sent = PutStream.write, 0
+
+    def broken(stream: PutStream, values: pa.Array) -> None:
+        nonlocal sent
+        sent += 1
+        put(stream, values)
+        if sent in (6, 8):
+            stream.wait_durable(stream.end, timeout_s=PATIENCE_S)
+            raise StoreUnreachableError(shared.stores[0], "the connection was lost")
+
+    monkeypatch.setattr(PutStream, "write", broken)
+    with transaction(shared, topic, 0) as writer:
+        write(writer, 0, 100)
+    assert held(shared, topic).values == texts_of(numbers(0, 100))
+
+
+@pytest.mark.usefixtures("small_blocks")
+def test_a_large_transaction_goes_on_at_the_same_host(
+    own: EmbeddedCluster, topic: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(staged_rows, "RETAINED_BYTES", 300)
+    own.kill_store(1)
+    with transaction(own, topic, 0) as writer:
+        writer.write(numbers(0, 155))
+        assert not writer.rows.is_whole
+        assert writer.rows.retained_bytes <= 300
+        own.kill_store(0)
+        own.start_store(0)
+        write(writer, 155, 300)
+    assert held(own, topic).values == texts_of(numbers(0, 300))
+
+
+@pytest.mark.usefixtures("small_blocks")
+def test_a_large_transaction_whose_host_is_gone_fails(
+    own: EmbeddedCluster, topic: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(staged_rows, "RETAINED_BYTES", 300)
+    with transaction(own, topic, 0, deliveryTimeoutMs=1500) as writer:
+        writer.write(numbers(0, 155))
+        own.kill_store(host_of(own, writer))
+        with pytest.raises((NotAcknowledgedError, StoreUnreachableError)):
+            write(writer, 155, 300)
+    assert held(own, topic).values == []  # the other store has none of it

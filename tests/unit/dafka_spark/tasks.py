@@ -1,0 +1,31 @@
+"""Tasks without Spark, for what writes in them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Self
+
+import pytest
+
+from dafka_spark.sink import writers
+
+
+class Task:
+    """What a writer asks the context of a task."""
+
+    def __init__(self, number: int = 0, properties: Mapping[str, str] | None = None) -> None:
+        self._number = number
+        self._properties = properties or {}
+
+    def begin(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        """From now on this is the running task."""
+        monkeypatch.setattr(writers, "TaskContext", self)
+
+    def get(self) -> Self:
+        return self
+
+    def partitionId(self) -> int:  # noqa: N802 -- Spark's name
+        return self._number
+
+    def getLocalProperty(self, name: str) -> str | None:  # noqa: N802 -- Spark's name
+        return self._properties.get(name)

@@ -1,0 +1,102 @@
+"""Values of options as users write them, and the sentences for those that make no sense."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from dafka_core.records import TopicPartition
+from dafka_spark.option_values import (
+    ALL_STORES,
+    parse_acks,
+    parse_assign,
+    parse_names,
+    parse_offset_range_limit,
+    parse_pattern,
+    parse_tower,
+    parse_word,
+)
+
+A, B, C = (TopicPartition("t", name) for name in "ABC")
+
+
+@pytest.mark.parametrize(
+    ("parse", "value", "meaning"),
+    [
+        (parse_tower, "10.0.0.1", "10.0.0.1:5556:5557"),
+        (parse_tower, "a:1:2, [::1]:3:4", "a:1:2,[::1]:3:4"),
+        (parse_names, " a,b c ", ("a", "b c")),
+        (parse_names, "é" * 127, ("é" * 127,)),
+        (parse_word, " Local ", "local"),
+        (parse_acks, "1", 1),
+        (parse_acks, "3", 3),
+        (parse_acks, "all", ALL_STORES),
+        (parse_acks, " ALL ", ALL_STORES),
+        (parse_pattern, "hel+o", "hel+o"),
+        (parse_assign, '{"t": ["A", "B", "A"], "u": ["A"]}', {A, B, TopicPartition("u", "A")}),
+        (parse_offset_range_limit, "EARLIEST", "earliest"),
+        (parse_offset_range_limit, " latest ", "latest"),
+        (
+            parse_offset_range_limit,
+            '{"t": {"A": 5, "B": -1, "C": -2}}',
+            {A: 5, B: -1, C: -2},
+        ),
+    ],
+)
+def test_what_values_mean(parse: Callable[[Any], Any], value: str, meaning: object) -> None:
+    assert parse(value) == meaning
+
+
+LIMIT = "must be earliest, latest or JSON"
+OFFSET = "must be a whole number, the next record's; -2 is the earliest and -1 the latest"
+NAME = "must have 1 to 255 bytes"
+DIGITS = "9" * 5_000
+"""More than Python makes a number of."""
+
+
+@pytest.mark.parametrize(
+    ("parse", "value", "says"),
+    [
+        (parse_tower, "", "HOST[:SUB_PORT:PUB_PORT]"),
+        (parse_tower, "a:1:2,", "HOST[:SUB_PORT:PUB_PORT]"),
+        (parse_tower, "a:1:65536", "ports in 1 to 65535"),
+        (parse_names, "", NAME),
+        (parse_names, "t,,u", NAME),
+        (parse_names, "é" * 128, NAME),
+        (parse_names, "a\0b", "NUL"),
+        (parse_acks, "0", "at least 1, or all"),
+        (parse_acks, "-1", "at least 1, or all"),
+        (parse_acks, "every", "must be a whole number or all"),
+        (parse_acks, "1.5", "must be a whole number or all"),
+        pytest.param(parse_acks, DIGITS, "must be a whole number or all", id="digits"),
+        (parse_pattern, "(", "regular expression: missing )"),
+        (parse_pattern, "", "regular expression that is not empty"),
+        (parse_assign, "t", "must be JSON like"),
+        (parse_assign, "{}", "must be JSON like"),
+        (parse_assign, '["t"]', "must be JSON like"),
+        (parse_assign, '{"t": "A"}', "must be JSON like"),
+        (parse_assign, '{"t": {"A": 1}}', "must be JSON like"),
+        (parse_assign, '{"t": [1]}', "must be a text"),
+        (parse_assign, '{"t": [["A"]]}', "must be a text"),
+        (parse_assign, '{"": ["A"]}', NAME),
+        (parse_assign, '{"t": [""]}', NAME),
+        (parse_offset_range_limit, "first", LIMIT),
+        (parse_offset_range_limit, "[]", LIMIT),
+        (parse_offset_range_limit, "{}", LIMIT),
+        (parse_offset_range_limit, '{"t": 3}', LIMIT),
+        (parse_offset_range_limit, '{"t": {"A": 3}', LIMIT),
+        pytest.param(parse_offset_range_limit, f'{{"t": {{"A": {DIGITS}}}}}', LIMIT, id="offset"),
+        (parse_offset_range_limit, '{"t": {"A": -3}}', OFFSET),
+        (parse_offset_range_limit, '{"t": {"A": true}}', OFFSET),
+        (parse_offset_range_limit, '{"t": {"A": 1.0}}', OFFSET),
+        (parse_offset_range_limit, '{"t": {"A": NaN}}', OFFSET),
+        (parse_offset_range_limit, '{"t": {"A": "3"}}', OFFSET),
+        (parse_offset_range_limit, '{"t": {"": 3}}', NAME),
+    ],
+)
+def test_values_that_make_no_sense(parse: Callable[[Any], Any], value: str, says: str) -> None:
+    with pytest.raises(ValueError, match=re.escape(says)):
+        parse(value)
