@@ -58,7 +58,7 @@ def parse_pattern(value: Any) -> str:
     """A regular expression of Python's ``re``."""
     try:
         re.compile(value)
-    except re.error as error:
+    except (re.error, OverflowError, RecursionError) as error:
         raise ValueError(f"must be a regular expression: {error}") from None
     if not value:
         raise ValueError("must be a regular expression that is not empty")
@@ -96,11 +96,12 @@ def parse_offset_range_limit(value: Any) -> OffsetRangeLimit:
 
 
 def _json(value: Any, kind: type, form: str) -> dict[str, Any]:
-    """A JSON object with members, all of this kind."""
+    """A JSON object with members, all of this kind and not empty."""
     try:
         tree = json.loads(value)
-    except (TypeError, ValueError):
+    except (TypeError, ValueError, RecursionError):
         raise ValueError(form) from None
-    if not (isinstance(tree, dict) and tree and all(isinstance(tree[key], kind) for key in tree)):
+    members = tree.values() if isinstance(tree, dict) else ()
+    if not (members and all(each and isinstance(each, kind) for each in members)):
         raise ValueError(form)
-    return tree
+    return dict(tree)

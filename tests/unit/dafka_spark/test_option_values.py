@@ -55,6 +55,8 @@ OFFSET = "must be a whole number, the next record's; -2 is the earliest and -1 t
 NAME = "must have 1 to 255 bytes"
 DIGITS = "9" * 5_000
 """More than Python makes a number of."""
+DEEP = '{"t": ' + "[" * 100_000
+"""More than Python's parser goes into."""
 
 
 @pytest.mark.parametrize(
@@ -77,6 +79,12 @@ DIGITS = "9" * 5_000
         (parse_assign, "t", "must be JSON like"),
         (parse_assign, "{}", "must be JSON like"),
         (parse_assign, '["t"]', "must be JSON like"),
+        (parse_assign, '{"t": []}', "must be JSON like"),
+        (parse_offset_range_limit, '{"t": {}}', "JSON like"),
+        pytest.param(parse_assign, DEEP, "must be JSON like", id="deep"),
+        pytest.param(parse_offset_range_limit, DEEP, "JSON like", id="deep offsets"),
+        (parse_pattern, "a{99999999999999}", "must be a regular expression"),
+        pytest.param(parse_pattern, "(" * 9_999, "must be a regular expression", id="nested"),
         (parse_assign, '{"t": "A"}', "must be JSON like"),
         (parse_assign, '{"t": {"A": 1}}', "must be JSON like"),
         (parse_assign, '{"t": [1]}', "must be a text"),
