@@ -23,7 +23,8 @@ AUTO_HOST = "auto"
 FLIGHT_OFF = "off"
 """For ``flight_port``: the store is reached over the mesh only."""
 
-_TOWER = re.compile(r"(?P<host>\[[^\]]+\]|[^:\[\]\s]+)(?::(?P<sub>\d{1,5}):(?P<pub>\d{1,5}))?")
+_TOWER = re.compile(r"(?a)(?P<host>\[[^\]]+\]|[^:\[\]\s]+)(?::(?P<sub>\d{1,5}):(?P<pub>\d{1,5}))?")
+_PORT = re.compile(r"(?a)\d{1,5}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,10 +60,9 @@ def parse_towers(value: Any) -> tuple[TowerAddress, ...]:
     if value is None:
         value = os.environ.get(TOWER_ENVIRONMENT) or DEFAULT_TOWER
     words = str(value).split(",") if isinstance(value, str | TowerAddress) else value
-    towers = tuple(_tower(str(word).strip()) for word in words)
-    if not towers:
+    if not words or not isinstance(words, list | tuple):
         raise ValueError("must name at least one tower, as HOST[:SUB_PORT:PUB_PORT]")
-    return towers
+    return tuple(_tower(str(word).strip()) for word in words)
 
 
 def _parse_name(check: Callable[[str], None], value: Any) -> str:
@@ -97,7 +97,7 @@ def parse_flight_port(value: Any) -> str:
         ValueError: it is neither.
     """
     word = str(value).strip().lower()
-    if word != FLIGHT_OFF and not (word.isdecimal() and int(word) < 65_536):
+    if word != FLIGHT_OFF and not (_PORT.fullmatch(word) and int(word) < 65_536):
         raise ValueError(f"must be a port (0 lets the system choose) or {FLIGHT_OFF}")
     return word
 

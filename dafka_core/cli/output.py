@@ -68,7 +68,8 @@ def _print_table(names: Sequence[str], rows: Iterable[Sequence[object]]) -> None
         grid.add_column(name, no_wrap=True)
     for row in rows:
         grid.add_row(*map(str, row))
-    Console().print(grid)
+    # A name may look like markup.
+    Console(markup=False, emoji=False).print(grid)
 
 
 def _print_aside(text: str, style: str) -> None:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import contextlib
 import os
+import subprocess
+import sys
 import tempfile
 import warnings
 from collections.abc import Callable, Iterable, Iterator
@@ -13,14 +15,14 @@ from typing import Any, TypeVar
 import pyarrow as pa
 from pyarrow import flight
 
+from dafka_core.errors import StoreUnreachableError
+from dafka_core.flight.client_put import PutStream
 from dafka_core.flight.limits import MAX_BATCH_BYTES, MAX_BATCH_RECORDS
 from dafka_core.flight.store_client import StoreClient
 from dafka_core.flight.store_location import StoreLocation
 from dafka_core.records import RecordBatch, TopicPartition
-from dafka_core.storage import (
-    Log,
-)
-from dafka_core.testing import PATIENCE_S, StoreDouble
+from dafka_core.storage import Log
+from dafka_core.testing import PATIENCE_S, StoreDouble, wait_until
 
 T = TypeVar("T")
 
@@ -124,8 +126,58 @@ def forked(work: Callable[[], object]) -> str:
     return said
 
 
-def pins(log: Log) -> int:
-    """How many snapshots, or buffers of them, this process has in use."""
-    mapped = log._env._map
-    assert mapped is not None
-    return len(mapped.pins)
+READERS = """
+import sys, lmdb
+with lmdb.open(sys.argv[1], readonly=True, create=False) as log:
+    print(log.readers(), end="")
+"""
+
+
+def open_reads(directory: Path) -> int:
+    """How many snapshots of a log, or buffers of them, are in use; by LMDB's own list.
+
+    Another process asks for it, as no process may open the same log twice.
+    """
+    command = [sys.executable, "-c", READERS, str(directory)]
+    return len(reading(subprocess.run(command, capture_output=True, text=True, check=True).stdout))
+
+
+def reading(readers: str) -> list[str]:
+    """Those of LMDB's readers that are at a transaction: the others have "-" for its number."""
+    rows = [line.split() for line in readers.splitlines()[1:]]
+    return [process_id for process_id, _thread, txn in rows if txn != "-"]
+
+
+def put(client: StoreClient, start: int, **options: Any) -> PutStream:
+    return client.put(TP, start, **{"timeout_s": PATIENCE_S} | options)
+
+
+def put_all(client: StoreClient, start: int, *arrays: pa.Array, **options: Any) -> int:
+    with put(client, start, **options) as whole:
+        for each in arrays:
+            whole.write(each)
+        return whole.finish(options.get("timeout_s", PATIENCE_S))
+
+
+def stored(served: Served, end: int) -> None:
+    """Asserts that the partition is the first ``end`` values."""
+    batches = served.client().read(TP, 0, end, times=False, timeout_s=PATIENCE_S, **LARGEST)
+    check(batches, 0, end)
+    assert served.log.end(TP) == end
+
+
+def wait_for_end(client: StoreClient, end: int) -> None:
+    """Waits until a store that was away answers again: gRPC tries now and then."""
+
+    def reached() -> bool:
+        try:
+            return client.heads(None, timeout_s=1)[0].end == end
+        except StoreUnreachableError:
+            return False
+
+    wait_until(reached)
+
+
+def read(client: StoreClient, start: int, end: int, **sizes: Any) -> Any:
+    arguments = {"times": True, "timeout_s": PATIENCE_S} | LARGEST | sizes
+    return client.read(TP, start, end, **arguments)

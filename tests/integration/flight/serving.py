@@ -25,7 +25,6 @@ from tests.integration.flight.hosts import (
     TP,
     Served,
     array,
-    pins,
 )
 
 
@@ -44,8 +43,6 @@ def serve(directory: str) -> None:
         for _ in sys.stdin:
             use = {
                 "buffer_bytes": buffer_bytes(),
-                "pins": pins(served.log),
-                "readers": len(served.log._env._map.env.readers().splitlines()),  # type: ignore[union-attr]
                 "acks": [each.name for each in threading.enumerate()].count("dafka-flight-acks"),
                 "end": served.log.end(TP),
                 "free_gets": served.service.context.gets.free,

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
 import random
 import socket
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -16,12 +15,10 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from pyarrow import flight
 
-from dafka_core.errors import InvalidRequestError
-from dafka_core.flight import requests, server_actions
+from dafka_core.flight import server_actions
 from dafka_core.flight.columns import VALUES_SCHEMA
 from dafka_core.flight.limits import (
     MAX_ACTION_BYTES,
-    MAX_BATCH_BYTES,
     MAX_REQUEST_BYTES,
     MAX_TRANSACTIONS_BYTES,
 )
@@ -35,103 +32,7 @@ from tests.integration.flight.hosts import (
     array,
     check,
 )
-
-GET: dict[str, Any] = {"v": 1, "topic": TOPIC, "partition": PARTITION, "start": 0, "end": 5}
-PUT: dict[str, Any] = {"v": 1, "topic": TOPIC, "partition": PARTITION, "start": 5}
-NAMES_WRONG: tuple[object, ...] = ("", "x" * 256, "é" * 128, "a\0b", "\ud800", 7, None, [], {})
-OFFSETS_WRONG: tuple[object, ...] = (-1, 2**63, 10**30, 1.5, "1", True, None, [])
-
-
-def variants(good: dict[str, Any], **wrong: Any) -> Iterator[tuple[str, dict[str, Any]]]:
-    """Each member that is wrong, in a request that is right otherwise."""
-    for name, values in wrong.items():
-        for value in values:
-            yield name, good | {name: value}
-    for name in ("v", "topic", "partition", "start", "end"):
-        if name in good:
-            yield name, {key: value for key, value in good.items() if key != name}
-    yield "colums", good | {"colums": ["value"]}
-    yield "v", good | {"v": 2}
-    yield "v", good | {"v": "1"}
-    yield "v", good | {"v": True}
-
-
-GETS = [
-    *variants(
-        GET,
-        topic=NAMES_WRONG,
-        partition=NAMES_WRONG,
-        start=OFFSETS_WRONG,
-        end=OFFSETS_WRONG,
-        columns=("value", [], ["valu"], ["value", "value"], [1], None, {"value": 1}, [None]),
-        times=(1, "true", None),
-        max_records=(0, -1, 65_537, 1.0, "1", None, False),
-        max_bytes=(0, MAX_BATCH_BYTES + 1, 2**70, None),
-        store=(1, None, []),
-    ),
-    ("end", GET | {"start": 5, "end": 4}),
-]
-ATTEMPT = "3F2504E04F8911D39A0C0305E82C3301"
-ATTEMPTS_WRONG: tuple[object, ...] = (
-    "",
-    "A" * 31,
-    "A" * 33,
-    "a" * 32,
-    "G" * 32,
-    "0" * 32,
-    "\uff11" * 32,
-    7,
-    None,
-    ["A" * 32],
-)
-VERSIONS_WRONG: tuple[object, ...] = (-2, 2**63 - 1, 1.0, "1", True, None, [])
-TRANSACTIONS_WRONG: tuple[object, ...] = (
-    7,
-    [],
-    [1, 2],
-    [1, 0, 5, 6],
-    [-1, 0, 5],
-    [1, 5, 5],
-    [1, 6, 5],
-    [1, 0, 6],
-    [1, -1, 5],
-    [True, 0, 5],
-    [1, 0, "5"],
-    {"version": 1},
-)
-PUTS = [
-    *variants(PUT, topic=NAMES_WRONG, partition=NAMES_WRONG, start=OFFSETS_WRONG, store=(1, None)),
-    *variants(PUT | {"attempt": ATTEMPT}, attempt=ATTEMPTS_WRONG, version=VERSIONS_WRONG),
-    ("version", PUT | {"version": 1}),
-]
-COMMIT: list[object] = ["t", "P", ATTEMPT, 0, 5, 1]
-
-
-def rows_wrong(row: list[object], *wrong: Sequence[object]) -> Iterator[list[object]]:
-    """Lists of one row in which something is wrong; ``wrong`` says what can be, at each place."""
-    for index, values in enumerate(wrong):
-        for value in values:
-            yield [[*row[:index], value, *row[index + 1 :]]]
-    yield [row[:-1]]
-    yield [[*row, 0]]
-    yield [{"topic": "t"}]
-    yield ["row"]
-
-
-NOT_OBJECTS = [
-    b"",
-    b"null",
-    b"[]",
-    b"1",
-    b'"x"',
-    b"{",
-    b"\xff\xfe",
-    b"[" * 5_000,
-    b'{"v": ' * 1_000,
-    b"\0" * 100,
-    b'{"v": 1' + b"1" * 5_000 + b"}",
-    b"NaN",
-]
+from tests.unit.flight.malformed import BODIES, GET, GETS, NOT_OBJECTS, PUT, PUTS, anything
 
 
 def say(refused: pytest.ExceptionInfo[Exception]) -> dict[str, Any]:
@@ -221,91 +122,28 @@ def test_every_malformed_criteria_is_refused(served: Served) -> None:
     unharmed(served)
 
 
-def test_every_malformed_action_is_refused(served: Served) -> None:
+@pytest.mark.parametrize("name", server_actions.ACTIONS)
+def test_every_malformed_action_is_refused(served: Served, name: str) -> None:
     served.extend(5)
     plain = served.plain()
-    bodies: dict[str, list[dict[str, Any]]] = {
-        "dafka.heads.v1": [{"topics": "t"}, {"topics": [""]}, {"topics": [1]}, {"topic": "t"}],
-        "dafka.offsets.v1": [
-            {},
-            {"times": 1},
-            {"times": [["t", "P"]]},
-            {"times": [["t", "P", 1.5]]},
-            {"times": [["t", "P", 2**63]]},
-            {"times": [["t", "P", 0]] * 1_001},
-        ],
-        "dafka.wait.v1": [
-            {"topic": "t", "partition": "P", "end": 5},
-            *(
-                {"topic": "t", "partition": "P", "end": 5, "timeout_s": seconds}
-                for seconds in (-1, 3_601, "1", None, True, float("nan"), float("inf"))
-            ),
-            {"topic": "t", "partition": "P", "end": -1, "timeout_s": 1},
-            *(
-                {
-                    "topic": "t",
-                    "partition": "P",
-                    "end": 5,
-                    "timeout_s": 1,
-                    "transaction": transaction,
-                }
-                for transaction in TRANSACTIONS_WRONG
-            ),
-        ],
-        "dafka.transactions.v1": [
-            {},
-            {"partitions": {}},
-            {"partitions": [["t", "P"]] * 10_001},
-            *({"partitions": rows} for rows in rows_wrong(["t", "P"], NAMES_WRONG, NAMES_WRONG)),
-        ],
-        "dafka.commit.v1": [
-            {},
-            {"transactions": "x"},
-            {"transactions": [[*COMMIT[:1], f"P{n}", *COMMIT[2:]] for n in range(10_001)]},
-            {"transactions": [COMMIT, COMMIT]},
-            {"transactions": [["t", "P", ATTEMPT, 5, 5, 1]]},
-            *(
-                {"transactions": rows}
-                for rows in rows_wrong(
-                    COMMIT,
-                    NAMES_WRONG,
-                    NAMES_WRONG,
-                    ATTEMPTS_WRONG,
-                    OFFSETS_WRONG,
-                    OFFSETS_WRONG,
-                    VERSIONS_WRONG,
-                )
-            ),
-        ],
-        "dafka.discard.v1": [
-            {},
-            {"stages": None},
-            {"stages": [["t", "P", ATTEMPT]] * 10_001},
-            *(
-                {"stages": rows}
-                for rows in rows_wrong(
-                    ["t", "P", ATTEMPT], NAMES_WRONG, NAMES_WRONG, ATTEMPTS_WRONG
-                )
-            ),
-        ],
-        "dafka.stores.v1": [{"x": 1}, {"store": 1}],
-        "dafka.describe.v1": [{"x": 1}],
-    }
-    assert sorted(bodies) == sorted(server_actions.ACTIONS)
-    for name, wrong in bodies.items():
-        packed = [json.dumps({"v": 1} | members).encode() for members in wrong]
-        large = name in ("dafka.transactions.v1", "dafka.commit.v1", "dafka.discard.v1")
-        most = MAX_TRANSACTIONS_BYTES if large else MAX_ACTION_BYTES
-        packed += [each for each in NOT_OBJECTS if each] + [b" " * (most + 1)]
-        for body in packed:
-            with pytest.raises(flight.FlightServerError) as refused:
-                list(plain.do_action(flight.Action(name, body)))
-            say(refused)
+    large = name in ("dafka.transactions.v1", "dafka.commit.v1", "dafka.discard.v1")
+    most = MAX_TRANSACTIONS_BYTES if large else MAX_ACTION_BYTES
+    wrong = [json.dumps({"v": 1} | members).encode() for members in BODIES[name]]
+    for body in [*wrong, *filter(None, NOT_OBJECTS), b" " * (most + 1)]:
+        with pytest.raises(flight.FlightServerError) as refused:
+            list(plain.do_action(flight.Action(name, body)))
+        say(refused)
+    unharmed(served)
+
+
+def test_actions_that_there_are_not_are_refused(served: Served) -> None:
+    served.extend(5)
+    assert sorted(BODIES) == sorted(server_actions.ACTIONS)
     for name in ("", "dafka.heads", "dafka.heads.v2", "x" * 10_000):
         with pytest.raises(
             flight.FlightServerError, match=r"'action' = .*(must be one of|did you mean 'dafka)"
         ):
-            list(plain.do_action(flight.Action(name, b"{}")))
+            list(served.plain().do_action(flight.Action(name, b"{}")))
     unharmed(served)
 
 
@@ -389,68 +227,10 @@ def test_octets_that_are_no_grpc(served: Served) -> None:
     unharmed(served)
 
 
-@pytest.fixture(scope="module")
-def parsers() -> list[Callable[[bytes], object]]:
-    return [
-        requests.GetRequest.parse,
-        requests.PutRequest.parse,
-        requests.InfoRequest.parse,
-        requests.Criteria.parse,
-        requests.HeadsRequest.parse,
-        requests.OffsetsRequest.parse,
-        requests.WaitRequest.parse,
-        requests.TransactionsRequest.parse,
-        requests.CommitRequest.parse,
-        requests.DiscardRequest.parse,
-        requests.StoresRequest.parse,
-        requests.DescribeRequest.parse,
-    ]
-
-
-plain_values = st.recursive(
-    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=10),
-    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text(max_size=5), inner),
-    max_leaves=8,
-)
-members = st.sampled_from(
-    [
-        "v",
-        "topic",
-        "partition",
-        "start",
-        "end",
-        "columns",
-        "times",
-        "topics",
-        "timeout_s",
-        "store",
-        "attempt",
-        "version",
-        "transaction",
-        "transactions",
-        "partitions",
-        "stages",
-    ]
-)
-objects = st.dictionaries(members, plain_values).map(lambda found: json.dumps({"v": 1} | found))
-
-
-@settings(deadline=None, max_examples=300)
-@given(packed=st.binary(max_size=200) | objects.map(str.encode))
-def test_anything_is_parsed_or_refused(
-    parsers: list[Callable[[bytes], object]], packed: bytes
-) -> None:
-    for parse in parsers:
-        # Anything but InvalidRequestError fails the test.
-        with contextlib.suppress(InvalidRequestError):
-            request: Any = parse(packed)
-            assert parse(request.packed()) == request
-
-
 @settings(
     deadline=None, max_examples=40, suppress_health_check=[HealthCheck.function_scoped_fixture]
 )
-@given(packed=st.binary(max_size=200) | objects.map(str.encode), path=st.lists(st.text(max_size=9)))
+@given(packed=anything, path=st.lists(st.text(max_size=9)))
 def test_anything_is_answered(served: Served, packed: bytes, path: list[str]) -> None:
     plain = served.plain()
     asked: list[Callable[[], object]] = [

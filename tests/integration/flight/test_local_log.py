@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import gc
-import os
 import shutil
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -15,10 +14,10 @@ import msgspec
 import pytest
 
 from dafka_core.errors import ClosedError, DataLossError, InvalidRequestError, StoreError
-from dafka_core.flight import local_log, store_location
+from dafka_core.flight import local_log
 from dafka_core.flight.local_log import LocalLog, LocalLogs
 from dafka_core.flight.store_location import StoreLocation
-from dafka_core.records import RecordBatch
+from dafka_core.records import PartitionInfo, RecordBatch
 from dafka_core.storage import Log
 from tests.integration.flight.hosts import (
     LARGEST,
@@ -26,7 +25,7 @@ from tests.integration.flight.hosts import (
     TP,
     check,
     forked,
-    pins,
+    open_reads,
     values,
 )
 from tests.integration.storage import appender
@@ -59,11 +58,13 @@ def read(log: LocalLog | None, start: int, end: int, **options: Any) -> Any:
     return log.read(TP, start, end, **LARGEST | options)
 
 
-def test_a_log_of_this_machine_is_read_in_place(logs: LocalLogs, location: StoreLocation) -> None:
+def test_a_log_of_this_machine_is_read_in_place(
+    logs: LocalLogs, location: StoreLocation, tmp_path: Path
+) -> None:
     log = logs.open(location)
     assert log is not None
     batches = check(read(log, 3, 20_005), 3, 20_005)
-    assert pins(log._log) > 0
+    assert open_reads(tmp_path) > 0
     told = [count for batch in batches for count, _ in batch.times.tolist()]  # type: ignore[union-attr]
     assert sum(told) == 20_002
     again = next(read(log, 0, 10))
@@ -71,7 +72,7 @@ def test_a_log_of_this_machine_is_read_in_place(logs: LocalLogs, location: Store
     assert len(addresses) == 1
     del batches, again
     gc.collect()
-    assert pins(log._log) == 0
+    assert open_reads(tmp_path) == 0
     (part,) = check(read(log, 5, 10), 5, 10)
     assert part.times is not None
     assert [count for count, _ in part.times.tolist()] == [5]
@@ -94,10 +95,19 @@ def test_small_blocks_are_joined(logs: LocalLogs, tmp_path: Path) -> None:
     assert batch.values == records
 
 
-def test_each_log_is_opened_once(logs: LocalLogs, location: StoreLocation) -> None:
+def test_each_log_is_opened_once(
+    logs: LocalLogs, location: StoreLocation, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    opened: list[Log] = []
+
+    def open_log(directory: str, *, read_only: bool) -> Log:
+        opened.append(Log(directory, read_only=read_only))
+        return opened[-1]
+
+    monkeypatch.setattr(local_log, "Log", open_log)
     with ThreadPoolExecutor(8) as pool:
-        opened = list(pool.map(logs.open, [location] * 32))
-    assert len({id(each._log) for each in opened if each is not None}) == 1
+        assert None not in pool.map(logs.open, [location] * 32)
+    assert [each.directory for each in opened] == [tmp_path]
 
 
 @pytest.mark.parametrize(
@@ -241,7 +251,7 @@ def test_a_long_read_takes_new_snapshots(
         # A reader that lets go of what it has read holds one snapshot, not all.
         got.clear()
         gc.collect()
-        assert pins(writer) == 0
+        assert open_reads(tmp_path) == 0
         slow = read(log, 0, 50_000)
         next(slow)
         writer.trim(TP, 49_000)
@@ -262,9 +272,8 @@ def test_reads_beside_a_process_that_appends_merges_and_trims(
         kept: list[list[Any]] = []
         while merged < 30:
             _, merged = told(process)
-            held = log._log.info(TP)
-            assert held is not None
-            start, end = max(held.earliest, held.end - 10_000), held.end
+            found = held(tmp_path)
+            start, end = max(found.earliest, found.end - 10_000), found.end
             batches: list[Any] = []
             # It keeps its last 20000 records; we may be that slow now and then.
             with contextlib.suppress(DataLossError):
@@ -277,10 +286,16 @@ def test_reads_beside_a_process_that_appends_merges_and_trims(
         for each in kept:
             verify(each[0].offset, each[-1].end, each)
     # It has been killed; what is on disk is read all the same.
-    held = log._log.info(TP)
-    assert held is not None
-    batches = list(log.read(TP, held.earliest, held.end, **LARGEST))
-    verify(held.earliest, held.end, batches)
+    found = held(tmp_path)
+    batches = list(log.read(TP, found.earliest, found.end, **LARGEST))
+    verify(found.earliest, found.end, batches)
+
+
+def held(directory: Path) -> PartitionInfo:
+    with Log(directory, read_only=True) as beside:
+        found = beside.info(TP)
+    assert found is not None
+    return found
 
 
 def verify(start: int, end: int, batches: list[Any]) -> None:
@@ -325,12 +340,3 @@ def test_threads_share_a_log(logs: LocalLogs, location: StoreLocation) -> None:
 
     with ThreadPoolExecutor(8) as pool:
         assert len(set(pool.map(work, range(8)))) == 1
-
-
-def test_a_machine_without_a_boot_id_has_its_name(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(store_location, "_BOOT_ID", Path("/nowhere"))
-    store_location.this_machine.cache_clear()
-    try:
-        assert store_location.this_machine() == os.uname().nodename
-    finally:
-        store_location.this_machine.cache_clear()

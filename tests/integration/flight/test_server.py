@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import os
 import signal
 import socket
@@ -12,26 +11,17 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from pyarrow import flight
 
 from dafka_core.errors import (
     ConfigError,
-    DafkaError,
-    DataLossError,
-    FencedError,
-    InvalidRequestError,
-    OffsetConflictError,
     StoreError,
     StoreUnreachableError,
-    TransactionExistsError,
 )
-from dafka_core.flight import flight_errors, limits, server
-from dafka_core.flight.grpc_workarounds import CallDeadline, Watchdog, addresses_of
+from dafka_core.flight import limits, server
 from dafka_core.flight.server import FlightService
 from dafka_core.flight.server_context import ServerContext
 from dafka_core.flight.store_client import StoreClient
 from dafka_core.flight.store_location import StoreLocation
-from dafka_core.records import Transaction
 from dafka_core.testing import PATIENCE_S, wait_until
 from tests.integration.flight.hosts import STORE, TP, Served
 
@@ -136,109 +126,3 @@ def test_a_close_does_not_wait_for_ever(
 def _wait(client: StoreClient) -> None:
     with pytest.raises(StoreUnreachableError):
         client.wait(TP, 1, timeout_s=60)
-
-
-def test_a_client_needs_a_location(served: Served) -> None:
-    for locations in ((), ("grpc+unix:///nowhere",), ("http://a:1",), ("grpc://a",)):
-        with pytest.raises(ConfigError, match="must have one like grpc://HOST:PORT"):
-            StoreClient(StoreLocation(STORE, locations))
-
-
-def test_the_socket_is_used_on_the_stores_machine_only(served: Served) -> None:
-    unix, tcp = served.location.locations
-    for location, expected in (
-        (served.location, unix),
-        (StoreLocation(STORE, (unix, tcp)), tcp),
-        (StoreLocation(STORE, (unix, tcp), machine="another"), tcp),
-        (StoreLocation(STORE, ("grpc+unix:///nowhere", tcp), machine=served.location.machine), tcp),
-    ):
-        with StoreClient(location) as client:
-            client.describe(timeout_s=PATIENCE_S)
-            assert client.uri == expected
-
-
-def test_addresses_are_those_that_sockets_have() -> None:
-    assert addresses_of("grpc://127.0.0.1:5") == {("127.0.0.1", 5)}
-    assert addresses_of("grpc://[::1]:5") == {("::1", 5)}
-    assert ("127.0.0.1", 5) in addresses_of("grpc://localhost:5")
-    assert addresses_of("grpc+unix:///a/b") == {"/a/b"}
-    assert addresses_of("grpc://no.such.host.invalid:5") == set()
-    assert addresses_of("http://a") == set()
-
-
-@pytest.mark.parametrize(
-    ("error", "again"),
-    [
-        (InvalidRequestError("start", -1, "is"), InvalidRequestError("start", -1, "is")),
-        (InvalidRequestError("rows", ["é", 1], "is"), InvalidRequestError("rows", ["é", 1], "is")),
-        (DataLossError("t", "P", 3, 9, "why"), DataLossError("t", "P", 3, 9, "why (store S)")),
-        (
-            DataLossError("t", "P", 3, None, "why"),
-            DataLossError("t", "P", 3, None, "why (store S)"),
-        ),
-        (OffsetConflictError("t", "P", 3, 9), OffsetConflictError("t", "P", 3, 9)),
-        # A request may be about many partitions; their names come as they are.
-        (OffsetConflictError("é", "\udcff", 3, 9), OffsetConflictError("é", "\udcff", 3, 9)),
-        (FencedError("u", "Q", "A" * 32), FencedError("u", "Q", "A" * 32)),
-        (
-            TransactionExistsError("u", "Q", Transaction(1, 2, 9)),
-            TransactionExistsError("u", "Q", Transaction(1, 2, 9)),
-        ),
-        (flight_errors.UnavailableError("busy", "busy"), StoreUnreachableError("S", "busy")),
-        (flight_errors.UnavailableError("closing", "end"), StoreUnreachableError("S", "end")),
-        (DafkaError("broken"), StoreUnreachableError("S", "broken")),
-        (KeyError("x"), StoreUnreachableError("S", "KeyError: 'x'")),
-    ],
-)
-def test_errors_cross_with_their_facts(
-    error: Exception, again: DafkaError, caplog: pytest.LogCaptureFixture
-) -> None:
-    with caplog.at_level(logging.CRITICAL, "dafka.store"):
-        sent = flight_errors.refusal(error)
-    said = str(error).encode("ascii", "backslashreplace").decode()
-    assert str(sent) == ("KeyError: 'x'" if isinstance(error, KeyError) else said)
-    found = flight_errors.translated(sent, "S")
-    assert type(found) is type(again)
-    assert vars(found) == vars(again)
-
-
-@pytest.mark.parametrize(
-    "info", [b"", b"[]", b"{", b'{"v": 2}', b'{"v": 1, "error": "not-held"}', b"\xff", b"[" * 9_999]
-)
-def test_errors_without_facts_are_the_stores(info: bytes) -> None:
-    error = flight.FlightServerError("a sentence", extra_info=info)
-    assert vars(flight_errors.translated(error, "S")) == {"store": "S", "why": "a sentence"}
-
-
-def test_a_wait_that_lasts_too_long_is_given_up_once() -> None:
-    watchdog = Watchdog()
-    given_up: list[float] = []
-    with CallDeadline(watchdog, 60, lambda: given_up.append(time.monotonic())).start() as call:
-        call.timeout_s = 0.5
-        for _ in range(4):
-            call.wait()
-            time.sleep(0.15)
-            call.go_on()
-        time.sleep(0.6)  # nothing is waited for now
-        assert not given_up
-        call.wait()
-        wait_until(lambda: given_up)
-        time.sleep(0.2)
-        assert len(given_up) == 1
-        assert call.expired
-    with CallDeadline(watchdog, 0.1, lambda: given_up.append(0)).start() as other:
-        other.wait()
-    time.sleep(0.2)
-    assert len(given_up) == 1
-
-
-def thread_names() -> list[str]:
-    return [thread.name for thread in threading.enumerate()]
-
-
-def test_the_watching_thread_ends_when_there_is_nothing_to_watch() -> None:
-    watchdog = Watchdog()
-    for _ in range(2):
-        with CallDeadline(watchdog, 1, lambda: None).start():
-            assert "dafka-flight-watch" in thread_names()
-        wait_until(lambda: "dafka-flight-watch" not in thread_names())

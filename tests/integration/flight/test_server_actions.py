@@ -5,14 +5,13 @@ from __future__ import annotations
 import json
 import threading
 import time
-from collections.abc import Callable
 from typing import Any
 
 import pyarrow as pa
 import pytest
 from pyarrow import flight
 
-from dafka_core.errors import InvalidRequestError, StoreUnreachableError
+from dafka_core.errors import StoreUnreachableError
 from dafka_core.flight import limits, server_actions
 from dafka_core.flight.store_client import StoreClient
 from dafka_core.flight.store_location import StoreLocation
@@ -22,7 +21,6 @@ from dafka_core.storage import Log
 from dafka_core.testing import PATIENCE_S, wait_until
 from tests.integration.flight.hosts import (
     PARTITION,
-    STORE,
     TOPIC,
     TP,
     Served,
@@ -137,67 +135,6 @@ def test_an_action_without_a_body_where_there_is_nothing_to_say(served: Served) 
         assert StoreLocation.parse(result.body.to_pybytes()) == served.location
     with pytest.raises(flight.FlightServerError, match="'body' = b'': must be a JSON object"):
         list(plain.do_action("dafka.heads.v1"))
-
-
-def test_what_cannot_be_asked_is_refused_before_it_is_sent(served: Served) -> None:
-    asking = served.client()
-    for wrong in (
-        lambda: asking.heads([""], timeout_s=1),
-        lambda: asking.heads([7], timeout_s=1),  # type: ignore[list-item]
-        lambda: asking.offset_for_times([("t", "P")], timeout_s=1),  # type: ignore[list-item]
-        lambda: asking.offset_for_times([("t", "P", 2**63)], timeout_s=1),
-        lambda: asking.wait(TP, -1, timeout_s=1),
-        lambda: asking.wait(TopicPartition("", "P"), 1, timeout_s=1),
-    ):
-        with pytest.raises(InvalidRequestError):
-            wrong()
-    with pytest.raises(InvalidRequestError, match=r"'timeout_s' = 3601: must be `float` <= 3600"):
-        asking.wait(TP, 1, timeout_s=3_601)
-
-
-def test_an_answer_that_is_none_is_the_stores_fault(
-    served: Served, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    asking = served.client()
-    questions: list[Callable[[], object]] = [
-        lambda: asking.heads(None, timeout_s=PATIENCE_S),
-        lambda: asking.offset_for_times([(TOPIC, PARTITION, 0)], timeout_s=PATIENCE_S),
-        lambda: asking.wait(TP, 1, timeout_s=1),
-        lambda: asking.transaction_states([TP], timeout_s=PATIENCE_S),
-        lambda: asking.describe(timeout_s=PATIENCE_S),
-        lambda: asking.stores(timeout_s=PATIENCE_S),
-    ]
-    for answer in (b"", b"[]", b"{}", b'{"v": 2}', b'{"v": 1, "heads": 3}', b'{"v": 1}', b"\xff"):
-        monkeypatch.setattr(server_actions, "act", lambda *_, answer=answer: iter([answer]))
-        for ask in questions:
-            with pytest.raises(StoreUnreachableError, match="answer") as unreadable:
-                ask()
-            assert unreadable.value.store == STORE
-
-
-def test_an_answer_about_transactions_that_is_none(
-    served: Served, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    asking = served.client()
-    for answer in (b"", b"[]", b"{}", b'{"v": 2}', b"\xff"):
-        monkeypatch.setattr(server_actions, "act", lambda *_, answer=answer: iter([answer]))
-        for ask in (asking.commit, asking.discard):
-            with pytest.raises(StoreUnreachableError, match="answer"):
-                ask([], timeout_s=PATIENCE_S)
-    row = [5, 5, "", None]
-    for transactions in (
-        3,
-        [3],
-        [row[:3]],
-        [[*row, 1]],
-        [[5, 5, "", [1, 2]]],
-        [["x", 5, "", None]],
-        [],
-    ):
-        answer = json.dumps({"v": 1, "transactions": transactions}).encode()
-        monkeypatch.setattr(server_actions, "act", lambda *_, answer=answer: iter([answer]))
-        with pytest.raises(StoreUnreachableError, match="answer"):
-            asking.transaction_states([TP], timeout_s=PATIENCE_S)
 
 
 def test_transactions_are_staged_and_committed_with_flight_alone(served: Served) -> None:

@@ -1,4 +1,4 @@
-"""What ends when there is too much of it, or when either side closes."""
+"""What ends when there is too much of it, or when the service closes."""
 
 from __future__ import annotations
 
@@ -11,11 +11,10 @@ from pathlib import Path
 import pytest
 from pyarrow import flight
 
-from dafka_core.errors import ClosedError, StoreUnreachableError
+from dafka_core.errors import StoreUnreachableError
 from dafka_core.flight import limits
 from dafka_core.flight.columns import VALUES_SCHEMA
 from dafka_core.flight.requests import GetRequest, PutRequest
-from dafka_core.flight.store_client import StoreClient
 from dafka_core.records import TopicPartition
 from dafka_core.testing import PATIENCE_S, wait_until
 from tests.integration.flight.hosts import (
@@ -26,7 +25,6 @@ from tests.integration.flight.hosts import (
     Served,
     array,
     everything,
-    forked,
     total,
 )
 
@@ -118,41 +116,3 @@ def test_a_service_closes_at_once_whatever_its_clients_do(large: Path) -> None:
 def _expect_unreachable(work: Callable[[], object]) -> None:
     with pytest.raises(StoreUnreachableError):
         work()
-
-
-def test_a_closed_client_ends_what_goes_on(large: Path) -> None:
-    with Served(large) as served:
-        client = served.client()
-        stream = everything(client, max_records=10)
-        next(stream)
-        writing = client.put(TopicPartition("u", "P"), 0, timeout_s=PATIENCE_S)
-        writing.write(array(0, 1))
-        client.close()
-        client.close()
-        with pytest.raises(ClosedError):
-            list(stream)
-        with pytest.raises(StoreUnreachableError):
-            writing.finish(5)
-        writing.close()
-        for ask in (
-            lambda: client.heads(None, timeout_s=1),
-            lambda: list(everything(client)),
-            lambda: client.put(TP, 0, timeout_s=1),
-        ):
-            with pytest.raises(ClosedError, match="store's client is closed"):
-                ask()
-        wait_until(lambda: served.service.context.gets.free == limits.MAX_GETS)
-        wait_until(lambda: served.service.context.puts.free == limits.MAX_PUTS)
-
-
-def test_a_forked_process_is_told_to_start_anew(served: Served) -> None:
-    client = served.client()
-    client.describe(timeout_s=PATIENCE_S)
-
-    def ask() -> object:
-        return StoreClient(served.location).describe(timeout_s=5)
-
-    assert "StoreUnreachableError" in forked(ask)
-    assert "used Flight before it forked this one" in forked(ask)
-    assert "ConfigError" in forked(lambda: Served(served.directory, served.log))
-    assert client.describe(timeout_s=PATIENCE_S) == served.location

@@ -10,7 +10,7 @@ import pyarrow as pa
 import pytest
 from pyarrow import flight
 
-from dafka_core.errors import DataLossError, InvalidRequestError, StoreUnreachableError
+from dafka_core.errors import DataLossError, StoreUnreachableError
 from dafka_core.flight.requests import GetRequest
 from dafka_core.flight.store_client import StoreClient
 from dafka_core.records import RecordBatch, TopicPartition
@@ -24,14 +24,10 @@ from tests.integration.flight.hosts import (
     TP,
     Served,
     check,
-    pins,
+    open_reads,
+    read,
     values,
 )
-
-
-def read(client: StoreClient, start: int, end: int, **sizes: Any) -> Any:
-    arguments = {"times": True, "timeout_s": PATIENCE_S} | LARGEST | sizes
-    return client.read(TP, start, end, **arguments)
 
 
 def get(served: Served, **members: Any) -> flight.FlightStreamReader:
@@ -54,7 +50,7 @@ def test_a_range_is_read_over_both_ways(served: Served, client: StoreClient) -> 
     assert len(told) == 60_500
     for offset, time_us in served.log.times(TP, 0, 60_500):
         assert told[offset] == time_us
-    assert pins(served.log) == 0
+    assert open_reads(served.directory) == 0
 
 
 def test_ranges_begin_and_end_inside_blocks(served: Served, client: StoreClient) -> None:
@@ -152,36 +148,6 @@ def test_records_trimmed_under_a_reader_are_an_error(served: Served) -> None:
     assert loss.value.wanted == got[-1].end
     assert loss.value.available == end - 10
     check(got, 0, loss.value.wanted)
-
-
-def test_arguments_are_checked_at_once(served: Served) -> None:
-    client = served.client()
-    for member, size, says in (
-        ("max_records", 0, "0: must be `int` >= 1"),
-        ("max_bytes", 0, "0: must be `int` >= 1"),
-        ("max_records", True, "True: must be `int`, got `bool`"),
-        ("max_bytes", "1", "'1': must be `int`, got `str`"),
-    ):
-        with pytest.raises(InvalidRequestError, match=f"'{member}' = {says}"):
-            read(client, 0, 1, **{member: size})
-    with pytest.raises(InvalidRequestError, match="'end' = 1: must not be below start, which is 2"):
-        read(client, 2, 1)
-    with pytest.raises(InvalidRequestError, match="'start' = -1"):
-        read(client, -1, 1)
-    with pytest.raises(InvalidRequestError, match="'topic'"):
-        client.read(TopicPartition("", PARTITION), 0, 1, times=False, timeout_s=1, **LARGEST)
-
-
-def test_a_closed_generator_ends_the_stream(served: Served) -> None:
-    for stop in range(40_000, 400_001, 40_000):
-        served.extend(stop)
-    client = served.client()
-    batches = [read(client, 0, 400_000, max_records=1_000) for _ in range(80)]
-    for each in batches:  # more than the store serves at one time
-        next(each)
-        each.close()
-        assert list(each) == []
-    check(read(client, 0, 400_000), 0, 400_000)
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""The embedded cluster, and the fixture that users' tests get."""
+"""The embedded cluster: as large as a test wants it, and gone with the test."""
 
 from __future__ import annotations
 
@@ -20,7 +20,6 @@ from dafka_core import (
     StoreError,
     Tower,
 )
-from dafka_core.records import TopicPartition
 from dafka_core.storage import Log
 from dafka_core.testing import wait_until
 from tests.integration.nodes.peers import PATIENCE_S
@@ -48,22 +47,6 @@ def test_the_example_works_as_it_stands(capsys: pytest.CaptureFixture[str]) -> N
     assert isinstance(producer, Producer)
     assert capsys.readouterr().out == f"t {producer.address} 0 b'0'\n"
     assert names["offset"] == 0
-
-
-def test_the_fixture_is_a_cluster(dafka_cluster: EmbeddedCluster) -> None:
-    with Producer("fixture", tower=dafka_cluster.tower) as producer:
-        producer.publish(b"0")
-    tp = TopicPartition("fixture", producer.address)
-    with Reader(tower=dafka_cluster.tower) as reader:
-        [batch] = reader.read(tp, 0, 1, timeout_s=PATIENCE_S)
-    assert batch.values == [b"0"]
-
-
-def test_the_fixture_is_the_same_for_the_whole_session(
-    dafka_cluster: EmbeddedCluster, request: pytest.FixtureRequest
-) -> None:
-    assert request.getfixturevalue("dafka_cluster") is dafka_cluster
-    assert len(dafka_cluster.stores) == 1
 
 
 def test_stores_may_be_several_and_come_later(tmp_path: Path) -> None:

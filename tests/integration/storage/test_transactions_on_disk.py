@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from dafka_core.errors import FencedError, OffsetConflictError, TransactionExistsError
-from dafka_core.log_entries import Commit, Discard, LogEntry, SetTransaction, attempt_octets
+from dafka_core.log_entries import Commit, Discard, LogEntry, SetTransaction
 from dafka_core.records import (
     NO_VERSION,
     RecordBatch,
@@ -306,7 +306,6 @@ def test_what_is_no_attempt_is_refused(store: Log, attempt: str) -> None:
         if not (attempt == "" and isinstance(entry, Discard)):
             with pytest.raises(ValueError, match=r"32 upper-case hex digits"):
                 store.write([entry])
-    assert attempt_octets("0123456789ABCDEF" * 2) == bytes.fromhex("0123456789ABCDEF" * 2)
 
 
 @pytest.mark.parametrize("version", [-2, 2**63])

@@ -9,9 +9,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dafka_core.flight.columns import batch_of, packed_metadata, parse_metadata, schema_of
-from dafka_core.records import RecordBatch
+from dafka_core.records import RecordBatch, TopicPartition
 from dafka_core.values import Longs, Values
-from tests.integration.flight.hosts import TP
+
+TP = TopicPartition("t", "P")
 
 runs_of = st.lists(st.integers(1, 9), min_size=1, max_size=8).map(
     lambda counts: np.array([(count, 100 + n) for n, count in enumerate(counts)], np.int64)

@@ -1,0 +1,105 @@
+"""What is printed, to programs and to people."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import json
+import os
+import pty
+import sys
+from collections.abc import Iterator
+from typing import TextIO
+
+import pytest
+
+from dafka_core.cli import output
+
+NAMES, ROWS = ("topic", "records"), [("t", 12_345), ("u", 7)]
+
+
+@contextlib.contextmanager
+def terminal() -> Iterator[list[str]]:
+    """A terminal of 40 columns in the place of both outputs; the lines it shows, at the end."""
+    lines: list[str] = []
+    shown, written = pty.openpty()
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setenv("COLUMNS", "40")
+        patched.setenv("TERM", "dumb")  # no colours
+        with os.fdopen(written, "w") as stream:
+            patched.setattr(sys, "stdout", stream)
+            patched.setattr(sys, "stderr", stream)
+            yield lines
+    with os.fdopen(shown, "rb", buffering=0) as screen, contextlib.suppress(OSError):
+        while text := screen.read(65_536):  # fails at the end: nobody can write any more
+            lines += text.decode().splitlines()
+
+
+def test_a_node_that_serves_says_so_in_one_line(capsys: pytest.CaptureFixture[str]) -> None:
+    output.ready(tower="127.0.0.1:1:2", dir="a\nb")
+    [line] = capsys.readouterr().out.splitlines()
+    assert line.startswith("READY ")
+    assert json.loads(line.removeprefix("READY ")) == {"tower": "127.0.0.1:1:2", "dir": "a\nb"}
+
+
+def test_programs_get_tabs_or_json(capsys: pytest.CaptureFixture[str]) -> None:
+    output.table(NAMES, ROWS, as_json=False)
+    assert capsys.readouterr().out == "t\t12345\nu\t7\n"
+    output.table(NAMES, ROWS, as_json=True)
+    found = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+    assert found == [{"topic": "t", "records": 12_345}, {"topic": "u", "records": 7}]
+    for as_json in (True, False):
+        output.table(NAMES, [], as_json=as_json)
+        assert capsys.readouterr().out == ""
+
+
+def test_people_get_a_table_with_its_heads() -> None:
+    with terminal() as lines:
+        output.table(NAMES, ROWS, as_json=False)
+    assert [line.split() for line in lines] == [["topic", "records"], ["t", "12345"], ["u", "7"]]
+
+
+@pytest.mark.parametrize("topic", ["[bold]u", "[/bold]", ":smile:"])
+def test_a_name_in_a_table_is_as_it_is(topic: str) -> None:
+    with terminal() as lines:
+        output.table(NAMES, [(topic, 7)], as_json=False)
+    assert lines[1].split() == [topic, "7"]
+
+
+def test_json_is_json_on_a_terminal_too() -> None:
+    with terminal() as lines:
+        output.table(NAMES, ROWS[:1], as_json=True)
+    assert [json.loads(line) for line in lines] == [{"topic": "t", "records": 12_345}]
+
+
+def test_what_people_are_told_is_not_among_the_results(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    output.say("topic t, from latest")
+    output.complain("no tower answered")
+    said = capsys.readouterr()
+    assert said.out == ""
+    assert said.err == "topic t, from latest\ndafka: no tower answered\n"
+
+
+def test_a_sentence_is_one_line_on_a_terminal_and_its_words_are_as_they_are() -> None:
+    sentence = "option 'x' = '[red]y[/red]': must be z " * 4
+    with terminal() as lines:
+        output.complain(sentence.strip())
+        output.say("[dim]t")
+    assert lines == [f"dafka: {sentence.strip()}", "[dim]t"]
+
+
+def test_a_reader_that_has_gone_is_told_apart_and_nothing_more_fails(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    read, written = os.pipe()
+    stdout: TextIO = io.TextIOWrapper(io.BufferedWriter(io.FileIO(written, "w")))
+    monkeypatch.setattr(sys, "stdout", stdout)
+    output.write(b"a\n")
+    assert os.read(read, 10) == b"a\n"
+    os.close(read)
+    with pytest.raises(output.OutputClosedError):
+        output.write(b"b\n")
+    output.write(b"c\n")
+    stdout.close()

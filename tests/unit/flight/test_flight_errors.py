@@ -1,0 +1,97 @@
+"""Errors cross Flight with their type, their sentence and their facts."""
+
+from __future__ import annotations
+
+import logging
+
+import pytest
+from pyarrow import flight
+
+from dafka_core.errors import (
+    DafkaError,
+    DataLossError,
+    FencedError,
+    InvalidRequestError,
+    OffsetConflictError,
+    StoreUnreachableError,
+    TransactionExistsError,
+)
+from dafka_core.flight import flight_errors, limits
+from dafka_core.records import Transaction
+
+
+@pytest.mark.parametrize(
+    ("error", "again"),
+    [
+        (InvalidRequestError("start", -1, "is"), InvalidRequestError("start", -1, "is")),
+        (InvalidRequestError("rows", ["é", 1], "is"), InvalidRequestError("rows", ["é", 1], "is")),
+        (DataLossError("t", "P", 3, 9, "why"), DataLossError("t", "P", 3, 9, "why (store S)")),
+        (
+            DataLossError("t", "P", 3, None, "why"),
+            DataLossError("t", "P", 3, None, "why (store S)"),
+        ),
+        (OffsetConflictError("t", "P", 3, 9), OffsetConflictError("t", "P", 3, 9)),
+        # A request may be about many partitions; their names come as they are.
+        (OffsetConflictError("é", "\udcff", 3, 9), OffsetConflictError("é", "\udcff", 3, 9)),
+        (FencedError("u", "Q", "A" * 32), FencedError("u", "Q", "A" * 32)),
+        (
+            TransactionExistsError("u", "Q", Transaction(1, 2, 9)),
+            TransactionExistsError("u", "Q", Transaction(1, 2, 9)),
+        ),
+        (flight_errors.UnavailableError("busy", "busy"), StoreUnreachableError("S", "busy")),
+        (flight_errors.UnavailableError("closing", "end"), StoreUnreachableError("S", "end")),
+        (DafkaError("broken"), StoreUnreachableError("S", "broken")),
+        (KeyError("x"), StoreUnreachableError("S", "KeyError: 'x'")),
+    ],
+)
+def test_errors_cross_with_their_facts(
+    error: Exception, again: DafkaError, caplog: pytest.LogCaptureFixture
+) -> None:
+    with caplog.at_level(logging.CRITICAL, "dafka.store"):
+        sent = flight_errors.refusal(error)
+    said = str(error).encode("ascii", "backslashreplace").decode()
+    assert str(sent) == ("KeyError: 'x'" if isinstance(error, KeyError) else said)
+    found = flight_errors.translated(sent, "S")
+    assert type(found) is type(again)
+    assert vars(found) == vars(again)
+
+
+@pytest.mark.parametrize(
+    "info", [b"", b"[]", b"{", b'{"v": 2}', b'{"v": 1, "error": "not-held"}', b"\xff", b"[" * 9_999]
+)
+def test_errors_without_facts_are_the_stores(info: bytes) -> None:
+    error = flight.FlightServerError("a sentence", extra_info=info)
+    assert vars(flight_errors.translated(error, "S")) == {"store": "S", "why": "a sentence"}
+
+
+def refuse(error: Exception) -> None:
+    with flight_errors.refusing():
+        raise error
+
+
+def test_errors_leave_as_flights_and_those_of_flight_as_they_are() -> None:
+    busy = flight_errors.UnavailableError("busy", "ask another")
+    with pytest.raises(flight.FlightUnavailableError, match=busy.why) as left:
+        refuse(busy)
+    assert left.value.__cause__ is busy
+    known = flight.FlightCancelledError("gone")
+    with pytest.raises(flight.FlightCancelledError) as same:
+        refuse(known)
+    assert same.value is known
+
+
+@pytest.mark.parametrize("error", [DafkaError("x" * 5_000), FencedError("\udcff" * 255, "P", "A")])
+def test_a_sentence_fits_in_a_header(error: DafkaError) -> None:
+    sent = str(flight_errors.refusal(error))
+    assert sent.isascii()
+    assert len(sent) == limits.MAX_MESSAGE_CHARS + len("...")
+
+
+def test_grpc_says_what_is_wrong_and_nothing_of_itself() -> None:
+    said = (
+        "Flight returned unavailable error, with message: failed to connect. gRPC client debug "
+        "context: UNKNOWN:something\nand more"
+    )
+    found = flight_errors.translated(OSError(said), "S")
+    assert vars(found) == {"store": "S", "why": "failed to connect"}
+    assert vars(flight_errors.translated(OSError(), "S")) == {"store": "S", "why": "OSError"}

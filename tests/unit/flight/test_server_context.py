@@ -1,0 +1,105 @@
+"""Which requests a service takes, which stores it names, and permits that are never lost."""
+
+from __future__ import annotations
+
+import gc
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from dafka_core.flight.flight_errors import CLOSING, OTHER_STORE, UnavailableError
+from dafka_core.flight.limits import MAX_LOCATIONS_LISTED
+from dafka_core.flight.requests import DescribeRequest
+from dafka_core.flight.server_context import ServerContext, StreamLimiter
+from dafka_core.flight.store_location import StoreLocation
+from dafka_core.storage import Log
+from dafka_core.testing.store_double import LogBackend
+
+LOCATIONS = ("grpc+unix:///a/s", "grpc://h:1")
+
+
+@pytest.fixture
+def others() -> dict[str, tuple[str, ...]]:
+    """The other stores that are known."""
+    return {}
+
+
+@pytest.fixture
+def context(tmp_path: Path, others: dict[str, tuple[str, ...]]) -> Iterator[ServerContext]:
+    """Of a service that has started, as far as its requests can tell."""
+    with Log(tmp_path) as log, LogBackend(log) as backend:
+        made = ServerContext(log, backend, "S", lambda: others)
+        made.location = StoreLocation("S", LOCATIONS)
+        made.started.set()
+        yield made
+
+
+def test_a_request_is_for_this_store_or_for_any(context: ServerContext) -> None:
+    for request in (DescribeRequest(), DescribeRequest(store="S")):
+        assert context.parse(DescribeRequest, request.packed()) == request
+    with pytest.raises(UnavailableError, match="store T was meant, and this is store S") as other:
+        context.parse(DescribeRequest, DescribeRequest(store="T").packed())
+    assert other.value.code == OTHER_STORE
+
+
+def test_no_request_is_taken_once_the_service_ends(context: ServerContext) -> None:
+    context.check_open()
+    context.closing.set()
+    with pytest.raises(UnavailableError, match="about to end; ask another one") as ending:
+        context.parse(DescribeRequest, b"what it says is not looked at")
+    assert ending.value.code == CLOSING
+
+
+def test_a_client_on_another_machine_is_told_of_no_socket(context: ServerContext) -> None:
+    assert context.locations_for("unix:/a/s") == LOCATIONS
+    for peer in ("ipv4:127.0.0.1:5", "ipv6:[::1]:5", ""):
+        assert context.locations_for(peer) == LOCATIONS[1:]
+
+
+def test_a_store_names_itself_first_and_others_as_many_as_it_may(
+    context: ServerContext, others: dict[str, tuple[str, ...]]
+) -> None:
+    assert context.store_locations() == [context.location]
+    others["T"] = ("grpc://t:1",)
+    assert context.store_locations() == [context.location, StoreLocation("T", ("grpc://t:1",))]
+    others |= {f"U{number}": ("grpc://u:1",) for number in range(MAX_LOCATIONS_LISTED)}
+    named = context.store_locations()
+    assert named[0] == context.location
+    assert len({each.store for each in named}) == len(named) == MAX_LOCATIONS_LISTED
+
+
+def test_there_are_no_more_than_that() -> None:
+    limiter = StreamLimiter("gets", 2)
+    first, second = limiter.take(), limiter.take()
+    assert limiter.free == 0
+    with pytest.raises(UnavailableError, match=r"serves 2 gets already.*ask another store"):
+        limiter.take()
+    first.close()
+    first.close()
+    assert limiter.free == 1
+    del second
+    assert limiter.free == 2
+
+
+def test_permits_that_are_collected_at_any_moment_are_given_back() -> None:
+    limiter = StreamLimiter("gets", 10_000)
+
+    def abandon_many() -> None:
+        for _ in range(2_000):
+            cycle: list[object] = [limiter.take()]
+            cycle.append(cycle)
+            limiter.take().close()
+
+    thresholds = gc.get_threshold()
+    gc.set_threshold(1)  # whenever anything is allocated
+    try:
+        thread = threading.Thread(target=abandon_many, daemon=True)
+        thread.start()
+        thread.join(60)
+        assert not thread.is_alive()
+    finally:
+        gc.set_threshold(*thresholds)
+    gc.collect()
+    assert limiter.free == 10_000
