@@ -22,7 +22,7 @@ unit: env
 	@$(BIN)/python -m tests.simulation.soak --seeds 50
 
 test: java env lint ## everything: format, lint, types, tests
-	@$(BIN)/python -m pytest -n 2
+	@$(BIN)/python -m pytest -n 3
 
 soak: env ## SEEDS=10000 worlds of the simulation with faults of all kinds, or SEED=7 step by step
 	@$(BIN)/python -m tests.simulation.soak $(if $(SEED),--seed $(SEED),--seeds $(or $(SEEDS),10000))

@@ -24,25 +24,32 @@ def pytest_configure(config: pytest.Config) -> None:
         config.pluginmanager.register(pytest_plugin, "dafka")
 
 
-def needs_spark(path: Path) -> bool:
-    return path.is_relative_to(HERE / "spark")
+def unit_of(nodeid: str) -> str:
+    """What one worker runs as a whole: a folder of Spark's tests, which share a session; a test."""
+    folder = (HERE.parent / nodeid.partition("::")[0]).parent
+    return str(folder) if folder.is_relative_to(HERE / "spark") else nodeid
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Spark's tests begin first: they take longest."""
-    items.sort(key=lambda item: not needs_spark(item.path))
+    """What takes longest begins first."""
+    spark = HERE / "spark"
+
+    def order(item: pytest.Item) -> int:
+        return 0 if item.path.parent == spark else 1 if item.path.is_relative_to(spark) else 2
+
+    items.sort(key=order)
 
 
-class SparkInOneWorker(LoadScopeScheduling):  # type: ignore[misc]  # xdist has no types
-    """Spark's tests share one worker, whose JVM they need; all others fill up both.
+class LongUnitsFirst(LoadScopeScheduling):  # type: ignore[misc]  # xdist has no types
+    """Hands out ``unit_of`` tests, in their order.
 
     Not by xdist's marks of groups: with pytest 9.2 these have no effect, and say nothing.
     """
 
     def _split_scope(self, nodeid: str) -> str:
-        return "spark" if needs_spark(HERE.parent / nodeid.partition("::")[0]) else nodeid
+        return unit_of(nodeid)
 
 
-def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> SparkInOneWorker:
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> LongUnitsFirst:
     """Has xdist use this scheduler, whatever ``--dist`` says."""
-    return SparkInOneWorker(config, log)
+    return LongUnitsFirst(config, log)
