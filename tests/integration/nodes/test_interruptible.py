@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import sys
 import threading
 from collections.abc import Callable, Iterator
@@ -50,6 +51,7 @@ def interrupted_at(moment: int, call: Callable[[], object]) -> bool:
                 sys.setprofile(None)
                 raise Interrupted
 
+    gc.disable()  # what is raised in one of its callbacks ends no call
     try:
         sys.setprofile(profile)
         call()
@@ -57,6 +59,7 @@ def interrupted_at(moment: int, call: Callable[[], object]) -> bool:
         return True
     finally:
         sys.setprofile(None)
+        gc.enable()
     return False
 
 
