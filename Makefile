@@ -18,7 +18,7 @@ quick: env ## the loop: format, lint, types, unit tests and 50 simulated seeds
 	@$(MAKE) --no-print-directory -j2 lint unit
 
 unit: env
-	@$(BIN)/python -m pytest -q tests/unit
+	@$(BIN)/python -m pytest -q -n 2 tests/unit
 	@$(BIN)/python -m tests.simulation.soak --seeds 50
 
 test: java env lint ## everything: format, lint, types, tests

@@ -1,0 +1,17 @@
+"""Spark's daemon of Python workers, which has loaded what each worker of a test would load.
+
+A fork gets it for nothing: it takes half a second of a processor otherwise, for each query and
+some of its steps.  The tests of jobs and of executors in their own processes do without.
+"""
+
+from __future__ import annotations
+
+import pandas  # noqa: F401, ICN001 -- what Spark's workers import
+from pyspark.daemon import manager
+
+import dafka_spark.sink.writers
+import dafka_spark.source.batch_reader
+import dafka_spark.source.stream_reader  # noqa: F401
+
+if __name__ == "__main__":
+    manager()
