@@ -44,6 +44,14 @@ def main() -> None:
         metavar="BYTES",
         help=f"sizes of a value (default: {' and '.join(map(str, SIZES_BYTES))})",
     )
+    parser.add_argument(
+        "--cold",
+        dest="warm",
+        action="store_const",
+        const=0,
+        default=1,
+        help="run nothing before it is measured: only to see that it runs",
+    )
     arguments = parser.parse_args()
     rows = {name: importlib.import_module(f"benchmarks.{ROWS[name]}") for name in arguments.only}
     if arguments.list:
@@ -51,7 +59,8 @@ def main() -> None:
             print(f"{name:8} {(module.__doc__ or '').splitlines()[0]}")
         return
     figures: list[Figure] = []
-    with prepared(arguments.pairs, arguments.records, tuple(arguments.sizes)) as bench:
+    sizes_bytes = tuple(arguments.sizes)
+    with prepared(arguments.pairs, arguments.records, sizes_bytes, arguments.warm) as bench:
         for module in rows.values():
             for figure in module.run(bench):
                 print_line(figure)

@@ -90,7 +90,7 @@ def compare(
         "stub": Drain(spark, FORM, bench.records, stub),
     }
     name = f"backlog drained, {size_bytes} B"
-    rates = in_turns(name, sides, bench.pairs, warm_ups=1)
+    rates = in_turns(name, sides, bench.pairs, warm_ups=bench.warm)
     read = rates["read"]
     share = statistics.median(
         mine / theirs for mine, theirs in zip(rates["stub"], read, strict=True)

@@ -68,7 +68,7 @@ def beside(
         side: partial(spark_sessions.read_rate, spark, form, bench.records, options)
         for side, (form, options) in {**forms, reference: (FORM, stub)}.items()
     }
-    rates = in_turns(name, sides, bench.pairs, warm_ups=WARM_UPS)
+    rates = in_turns(name, sides, bench.pairs, warm_ups=WARM_UPS * bench.warm)
     for side in forms:
         yield compared(f"{name}, {side}", rates[side], rates[reference], unit=UNIT, goal=goal)
 

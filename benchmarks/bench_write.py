@@ -51,7 +51,7 @@ def run(bench: Bench) -> Iterator[Figure]:
             }
             name = f"batch write, acknowledged, {size_bytes} B"
             rest_s = bench.part(REST_S, least=0)
-            rates = in_turns(name, sides, bench.pairs, warm_ups=1, rest_s=rest_s)
+            rates = in_turns(name, sides, bench.pairs, warm_ups=bench.warm, rest_s=rest_s)
             reference = slower(rates["counting"], rates["file"])
             yield compared(name, rates["dafka"], reference, unit="M rows/s", goal=0.5)
 

@@ -18,6 +18,15 @@ os.environ["PYTHONPATH"] = os.pathsep.join(
     [_ROOT, *filter(None, [os.environ.get("PYTHONPATH", "")])]
 )
 
+# JVMs that live for minutes, and queries that run once: to compile much costs more than it gives.
+_JVM = (
+    "-XX:TieredStopAtLevel=1",
+    "-XX:+UseSerialGC",
+    "-Dspark.sql.codegen.wholeStage=false",
+    "-Dspark.sql.codegen.factoryMode=NO_CODEGEN",
+)
+os.environ.setdefault("SPARK_SUBMIT_OPTS", " ".join(_JVM))
+
 from pyspark.sql import SparkSession  # noqa: E402
 
 from dafka_core import EmbeddedCluster  # noqa: E402

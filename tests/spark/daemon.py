@@ -1,7 +1,7 @@
 """Spark's daemon of Python workers, which has loaded what each worker of a test would load.
 
 A fork gets it for nothing: it takes half a second of a processor otherwise, for each query and
-some of its steps.  The tests of jobs and of executors in their own processes do without.
+some of its steps, and for each task that fails, since its worker ends.
 """
 
 from __future__ import annotations

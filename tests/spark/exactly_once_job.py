@@ -18,6 +18,7 @@ def main(tower: str, topic: str, sink: str, directory: str) -> None:
         .config("spark.driver.bindAddress", "127.0.0.1")
         .config("spark.driver.host", "127.0.0.1")
         .config("spark.pyspark.python", sys.executable)
+        .config("spark.python.daemon.module", "tests.spark.daemon")
         .config("spark.ui.enabled", "false")
         .config("spark.ui.showConsoleProgress", "false")
         .config("spark.sql.warehouse.dir", directory + "/warehouse")

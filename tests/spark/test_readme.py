@@ -78,11 +78,7 @@ def test_the_program_prints_what_the_readme_says_and_leaves_nothing(tmp_path: Pa
         directory.mkdir()
     program = tmp_path / "program.py"
     program.write_text(example(*PROGRAM))
-    environment = os.environ | {
-        "TMPDIR": str(temporary),
-        # A JVM that lives for seconds: its second compiler would cost more than it gives.
-        "PYSPARK_SUBMIT_ARGS": "--driver-java-options -XX:TieredStopAtLevel=1 pyspark-shell",
-    }
+    environment = os.environ | {"TMPDIR": str(temporary)}
     del environment["PYSPARK_PYTHON"]  # the program names it itself
     done = subprocess.run(
         [sys.executable, program],

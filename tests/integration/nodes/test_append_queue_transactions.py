@@ -96,6 +96,8 @@ def test_nobody_sees_what_is_staged(
     for kind in (DirectHead, DirectRecord, StoreHello):
         peer.subscribe(subscription(kind, peer.address))
     peer.wait_for(StoreHello)
+    peer.wait_until_subscribed(subscription(GetHeads))
+    peer.wait_until_subscribed(subscription(Fetch))
     peer.forget_heard()
     transaction = stage(client, new_attempt(), 10, 100, 1)
     other = stage(client, new_attempt(), 0, 100, 1, OTHER)

@@ -73,7 +73,7 @@ def test_the_rows_are_listed() -> None:
 
 @pytest.fixture(scope="module")
 def figures() -> list[dict[str, Any]]:
-    lines = run("--pairs", "1", "--records", "20000", "--sizes", "100").splitlines()
+    lines = run("--pairs", "1", "--records", "20000", "--sizes", "100", "--cold").splitlines()
     return [json.loads(line) for line in lines]
 
 

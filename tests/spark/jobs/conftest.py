@@ -18,11 +18,6 @@ os.environ["PYTHONPATH"] = os.pathsep.join(
     [str(ROOT), *filter(None, [os.environ.get("PYTHONPATH", "")])]
 )
 
-# Drivers that live for seconds: the JVM's second compiler would cost more than it gives.
-os.environ.setdefault(
-    "PYSPARK_SUBMIT_ARGS", "--driver-java-options -XX:TieredStopAtLevel=1 pyspark-shell"
-)
-
 from job_session import build_session  # noqa: E402
 from pyspark.sql import SparkSession  # noqa: E402
 
