@@ -12,6 +12,8 @@ from xdist.scheduler import LoadScopeScheduling
 from dafka_core.testing import pytest_plugin
 
 HERE = Path(__file__).parent
+SPARK = HERE / "spark"
+SEEDS = HERE / "simulation" / "test_simulation.py"
 
 # How long an example may take says something of the machine, and nothing of the code.
 settings.register_profile("dafka", deadline=None)
@@ -25,17 +27,24 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 def unit_of(nodeid: str) -> str:
-    """What one worker runs as a whole: a folder of Spark's tests, which share a session; a test."""
-    folder = (HERE.parent / nodeid.partition("::")[0]).parent
-    return str(folder) if folder.is_relative_to(HERE / "spark") else nodeid
+    """What one worker runs as a whole.
+
+    A folder of Spark's tests, which share a session; the file of simulated seeds, whose last test
+    adds up what the others have seen; elsewhere one test.
+    """
+    file = HERE.parent / nodeid.partition("::")[0]
+    if file.is_relative_to(SPARK):
+        return str(file.parent)
+    return str(file) if file == SEEDS else nodeid
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """What takes longest begins first."""
-    spark = HERE / "spark"
 
     def order(item: pytest.Item) -> int:
-        return 0 if item.path.parent == spark else 1 if item.path.is_relative_to(spark) else 2
+        if item.path.parent == SPARK:
+            return 0
+        return 1 if item.path == SEEDS or item.path.is_relative_to(SPARK) else 2
 
     items.sort(key=order)
 
