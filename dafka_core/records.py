@@ -182,11 +182,8 @@ class RecordBatch:
         return records(self, self.values.to_list())
 
 
-def records(batch: RecordBatch, values: list[bytes]) -> Iterator[Record]:
-    """The records of a batch, one by one, from its values as a list.
-
-    Clearing the list ends the iteration.
-    """
+def records(batch: RecordBatch, values: Iterable[bytes]) -> Iterator[Record]:
+    """The records of a batch, one by one, from its values."""
     columns = (repeat(batch.topic), repeat(batch.partition), count(batch.offset), values)
     return map(Record._make, zip(*columns, strict=False))
 

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import threading
-from collections import deque
-from collections.abc import Callable, Iterator, Mapping
+import contextlib
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 from itertools import chain
 from typing import Any
 
@@ -13,19 +12,22 @@ from dafka_core.errors import ClosedError, ConfigError
 from dafka_core.node_options import ConsumerOptions
 from dafka_core.nodes.addresses import new_address
 from dafka_core.nodes.mesh import Mesh
+from dafka_core.nodes.record_queue import RecordQueue
 from dafka_core.options import check_argument
 from dafka_core.protocol.consumer_role import ConsumerRole, Start
 from dafka_core.protocol.limits import MAX_SEQUENCE
 from dafka_core.protocol.validation import check_topics
-from dafka_core.records import Record, RecordBatch, TopicPartition, records
+from dafka_core.records import Record, RecordBatch, TopicPartition
 
 
 class Consumer(Closing):
     """Delivers the records of topics: per partition in order, each once, none missing.
 
-    Iterating it never ends: it waits for the next record until another thread or a signal's
-    handler calls ``close``.  At most ``max_queued_records`` wait for the application; the rest is
-    left to the stores and fetched later, so a slow application costs no memory.
+    The consumer has one cursor: ``poll``, ``batches``, ``for`` and ``async for`` each go on where
+    the last one stopped, however that was left.  Iterating never ends: it waits for the next record
+    until another thread or a signal's handler calls ``close``.  At most ``max_queued_records`` wait
+    for the application; the rest is left to the stores and fetched later, so a slow application
+    costs no memory.
 
     Args:
         start: where to begin partitions: ``"earliest"``, ``"latest"`` (the end of each partition
@@ -43,13 +45,7 @@ class Consumer(Closing):
         self.address = new_address()
         """The consumer's UUID."""
         self._role = ConsumerRole(self.address, _checked_start(start))
-        self._lock = threading.Lock()
-        self._queue: deque[tuple[RecordBatch, int]] = deque()  # with the sizes of their values
-        self._queued_records = 0
-        self._queued_bytes = 0
-        self._current: Iterator[Record] = iter(())
-        self._current_batch: RecordBatch | None = None
-        self._current_values: list[bytes] = []
+        self._queue = RecordQueue(self._on_taken)
         self._mesh = Mesh("consumer", self._role, self._config)
         self._mesh.start(self._on_round)
 
@@ -80,7 +76,7 @@ class Consumer(Closing):
             if topic in self._role.topics:
                 self._mesh.peers.unsubscribe(self._role.topic_subscriptions(topic))
                 self._role.unsubscribe(topic)
-                self._drop(lambda batch: batch.topic == topic)
+                self._drop(lambda tp: tp.topic == topic)
 
         self._mesh.call(unsubscribe)
 
@@ -95,13 +91,23 @@ class Consumer(Closing):
 
         def seek(now: float) -> None:
             self._role.seek(tp, offset)
-            self._drop(lambda batch: batch.tp == tp)
+            self._drop(lambda other: other == tp)
 
         self._mesh.call(seek)
 
     def positions(self) -> dict[TopicPartition, tuple[int, int]]:
-        """By partition: the next offset to take from peers, and the known end."""
-        return self._mesh.call(lambda now: self._role.positions())
+        """By partition: the offset of the record that the application gets next, and the known end.
+
+        A position moves when the application is given the record.
+        """
+
+        def positions(now: float) -> dict[TopicPartition, tuple[int, int]]:
+            self._queue_delivered()
+            return self._role.positions()
+
+        found = self._mesh.call(positions)
+        queued = self._queue.positions()
+        return {tp: (queued.get(tp, taken), end) for tp, (taken, end) in found.items()}
 
     def poll(self, timeout_s: float) -> Record | None:
         """The next record, or None if none comes in time.
@@ -109,81 +115,67 @@ class Consumer(Closing):
         Raises:
             ClosedError: the consumer is closed.
         """
-        record = next(self._current, None)
-        if record is None:
-            batch = self._mesh.wait_until(self._take, timeout_s)
-            if batch is not None:
-                self._current = self._records(batch)
-                record = next(self._current, None)
-        return record
+        # Most records are there: the wait has a price of its own.
+        record = self._queue.next_record()
+        return record or self._mesh.wait_until(self._queue.next_record, timeout_s)
 
     def batches(self, timeout_s: float | None = None) -> Iterator[RecordBatch]:
         """The records as batches, until none comes for ``timeout_s`` or the consumer is closed."""
-        try:
-            while (batch := self._mesh.wait_until(self._take, timeout_s)) is not None:
+        with contextlib.suppress(ClosedError):
+            while (batch := self._mesh.wait_until(self._queue.next_batch, timeout_s)) is not None:
                 yield batch
-        except ClosedError:
-            return
 
     def __iter__(self) -> Iterator[Record]:
-        rest, self._current = self._current, iter(())
-        return chain(rest, chain.from_iterable(map(self._records, self.batches())))
+        return chain.from_iterable(self._iterators())
+
+    async def __aiter__(self) -> AsyncIterator[Record]:
+        """Waits without a thread of its own, and without stopping the event loop."""
+        with contextlib.suppress(ClosedError):
+            while (
+                found := await self._mesh.wait_until_async(self._queue.next_records)
+            ) is not None:
+                for record in found:
+                    yield record
 
     def close(self) -> None:
         """Ends; may be called twice.  Drops queued records: the stores have them."""
         self._mesh.close()
-        with self._lock:
-            self._queue.clear()
-            self._current_values.clear()
+        self._queue.clear()
 
-    def _records(self, batch: RecordBatch) -> Iterator[Record]:
-        values = list(batch.values)
-        with self._lock:
-            self._current_batch, self._current_values = batch, values
-        return records(batch, values)
+    def _iterators(self) -> Iterator[Iterator[Record]]:
+        with contextlib.suppress(ClosedError):
+            while (found := self._mesh.wait_until(self._queue.next_records, None)) is not None:
+                yield found
 
-    def _take(self) -> RecordBatch | None:
-        """The first batch of the queue, if there is one."""
-        with self._lock:
-            if not self._queue:
-                return None
-            batch, size_bytes = self._queue.popleft()
-            self._queued_records -= batch.count
-            self._queued_bytes -= size_bytes
-        if not self._role.room and self._queued_records <= self._config.max_queued_records // 2:
+    def _on_taken(self) -> None:
+        if not self._role.room and self._has_room(0.5):
             self._mesh.wake()
-        return batch
 
     # -- in the loop -----------------------------------------------------------------------------
 
     def _on_round(self, now: float) -> bool:
-        delivered, self._role.delivered = self._role.delivered, []
-        with self._lock:
-            for batch in delivered:
-                size_bytes = batch.values.size_bytes
-                self._queue.append((batch, size_bytes))
-                self._queued_records += batch.count
-                self._queued_bytes += size_bytes
-            # A queue that was full takes records again when half of it is gone, not one by one.
-            had_room = self._role.room
-            share = 1.0 if had_room else 0.5
-            self._role.room = (
-                self._queued_records < self._config.max_queued_records * share
-                and self._queued_bytes < self._config.max_queued_bytes * share
-            ) or not self._queue
-            # With room again, the next round asks for what was left to the stores.
-            return self._role.room and not had_room
+        self._queue_delivered()
+        # A queue that was full takes records again when half of it is gone, not one by one.
+        had_room = self._role.room
+        self._role.room = self._has_room(1.0 if had_room else 0.5)
+        # With room again, the next round asks for what was left to the stores.
+        return self._role.room and not had_room
 
-    def _drop(self, unwanted: Callable[[RecordBatch], bool]) -> None:
+    def _queue_delivered(self) -> None:
+        delivered, self._role.delivered = self._role.delivered, []
+        self._queue.add(delivered)
+
+    def _has_room(self, share: float) -> bool:
+        records, size_bytes = self._queue.size
+        return not records or (
+            records < self._config.max_queued_records * share
+            and size_bytes < self._config.max_queued_bytes * share
+        )
+
+    def _drop(self, unwanted: Callable[[TopicPartition], bool]) -> None:
         """Drops queued records, and those that the application is iterating over."""
-        self._on_round(0.0)
-        with self._lock:
-            if self._current_batch is not None and unwanted(self._current_batch):
-                self._current_values.clear()
-            kept = [(batch, size) for batch, size in self._queue if not unwanted(batch)]
-            self._queue = deque(kept)
-            self._queued_records = sum(batch.count for batch, _ in kept)
-            self._queued_bytes = sum(size_bytes for _, size_bytes in kept)
+        self._queue_delivered()
+        self._queue.drop(unwanted)
 
 
 def _checked_start(start: Any) -> Start:

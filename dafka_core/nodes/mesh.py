@@ -145,14 +145,20 @@ class Mesh(Closing):
             NodeFailedError: an error has ended the loop.
             ClosedError: the node was closed.
         """
+        return self._round_ended.wait_until(self._or_ended(condition), timeout_s)
 
+    async def wait_until_async(self, condition: Callable[[], T]) -> T:
+        """The same in an event loop, and without a limit."""
+        return await self._round_ended.wait_until_async(self._or_ended(condition))
+
+    def _or_ended(self, condition: Callable[[], T]) -> Callable[[], T]:
         def look() -> T:
             found = condition()
             if not found:
                 self.check()
             return found
 
-        return self._round_ended.wait_until(look, timeout_s)
+        return look
 
     def query(
         self,

@@ -21,7 +21,7 @@ class InterruptibleCondition:
     """Wakes waiting threads, so that each looks again at what it waits for."""
 
     def __init__(self) -> None:
-        self._waiting: set[SimpleQueue[None]] = set()
+        self._waiting: set[SimpleQueue[None] | _AsyncWaiter] = set()
 
     def notify(self) -> None:
         """To be called after each change, from any thread, whatever locks it holds."""
@@ -49,6 +49,40 @@ class InterruptibleCondition:
                     waiter.get(timeout=remaining_s)
         finally:
             self._waiting.discard(waiter)
+
+    async def wait_until_async(self, condition: Callable[[], T]) -> T:
+        """Waits until ``condition()`` is true, in an event loop that goes on meanwhile."""
+        waiter = _AsyncWaiter()
+        try:
+            self._waiting.add(waiter)
+            while not (found := condition()):
+                await waiter.get()
+            return found
+        finally:
+            self._waiting.discard(waiter)
+
+
+class _AsyncWaiter:
+    """What a coroutine has in place of a queue of one."""
+
+    def __init__(self) -> None:
+        # Those who write no coroutines need not wait for it to load.
+        import asyncio  # noqa: PLC0415
+
+        self._loop = asyncio.get_running_loop()
+        self._woken = asyncio.Event()
+
+    def empty(self) -> bool:
+        return not self._woken.is_set()
+
+    def put(self, _: None) -> None:
+        # A coroutine that was given up when its event loop was closed waits no more.
+        with contextlib.suppress(RuntimeError):
+            self._loop.call_soon_threadsafe(self._woken.set)
+
+    async def get(self) -> None:
+        await self._woken.wait()
+        self._woken.clear()
 
 
 class NodeThread:

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
+import random
 import threading
 from collections.abc import Callable
+from contextlib import suppress
+from itertools import chain, islice
 from typing import Any
 
 import pytest
@@ -126,7 +130,7 @@ def test_unsubscribing_drops_what_waits_and_forgets_positions(
     consumer = consume("a", "b")
     flushed(produce("a"), values(100))
     flushed(produce("b"), [b"b"])
-    wait_until(lambda: sum(taken for taken, _ in consumer.positions().values()) == 101)
+    wait_until(lambda: consumer._queue.size[0] == 101)
     consumer.unsubscribe("a")
     assert [r.topic for r in take(consumer, 1)] == ["b"]
     consumer.subscribe("a")
@@ -141,8 +145,9 @@ def test_seek_goes_back_and_forth(produce: Produce, consume: Consume) -> None:
     records = iter(consumer)
     assert [next(records).offset for _ in range(10)] == list(range(10))
     consumer.seek(tp, 5)
-    # The iteration under way ends: what it would have given is not what is wanted now.
-    assert take(consumer, 995)[0].offset == 5
+    # The iteration under way goes on there, too.
+    assert next(records).offset == 5
+    assert take(consumer, 994)[0].offset == 6
     consumer.seek(tp, 998)
     assert [r.offset for r in take(consumer, 2)] == [998, 999]
     consumer.seek(tp, 1_001)
@@ -157,6 +162,122 @@ def test_seeking_before_a_partition_is_known(produce: Produce, consume: Consume)
     consumer.seek(TopicPartition("t", producer.address), 8)
     consumer.subscribe("t")
     assert [r.offset for r in take(consumer, 2)] == [8, 9]
+
+
+# -- one cursor ----------------------------------------------------------------------------------
+
+
+@pytest.mark.usefixtures("store")
+def test_an_iteration_goes_on_where_the_last_one_was_left(
+    produce: Produce, consume: Consume
+) -> None:
+    producer = flushed(produce("t"), values(1_000))
+    tp = TopicPartition("t", producer.address)
+    consumer = consume("t")
+    for record in consumer:
+        if record.offset == 9:
+            break
+    assert consumer.positions() == {tp: (10, 1_000)}
+    with suppress(ZeroDivisionError):
+        for record in consumer:
+            assert record.offset / 0 == 10
+    found = [next(iter(consumer)).offset for _ in range(5)]
+    assert found == [11, 12, 13, 14, 15]
+    assert [record.offset for record in take(consumer, 984)] == list(range(16, 1_000))
+    assert consumer.positions() == {tp: (1_000, 1_000)}
+
+
+@pytest.mark.usefixtures("store")
+@pytest.mark.parametrize("seed", range(10))
+def test_ways_to_read_take_turns(produce: Produce, consume: Consume, seed: int) -> None:
+    producer = produce("t")
+    consumer = consume("t")
+    for first in range(0, 3_000, 100):  # many batches
+        flushed(producer, values(100, first))
+    choose = random.Random(seed)
+    found: list[bytes] = []
+    views = [iter(consumer), iter(consumer)]
+    while len(found) < 3_000:
+        match choose.randrange(4):
+            case 0:
+                record = consumer.poll(PATIENCE_S)
+                assert record is not None
+                found.append(record.value)
+            case 1:
+                found.extend(next(consumer.batches(PATIENCE_S)).values)
+            case 2:
+                some = islice(consumer, min(7, 3_000 - len(found)))
+                found.extend(record.value for record in some)
+            case 3:
+                found.append(next(choose.choice(views)).value)
+        (position, _), *_ = consumer.positions().values()
+        assert position == len(found)
+    assert found == values(3_000)
+
+
+@pytest.mark.usefixtures("store")
+def test_threads_share_the_records(produce: Produce, consume: Consume) -> None:
+    producer = produce("t")
+    consumer = consume("t")
+    for first in range(0, 10_000, 50):
+        producer.publish_many(values(50, first))
+    found: list[list[int]] = [[] for _ in range(6)]
+
+    def poll(mine: list[int]) -> None:
+        with suppress(ClosedError):
+            while (record := consumer.poll(PATIENCE_S)) is not None:
+                mine.append(record.offset)
+
+    def take_batches(mine: list[int]) -> None:
+        for batch in consumer.batches():
+            mine.extend(range(batch.offset, batch.end))
+
+    def iterate(mine: list[int]) -> None:
+        mine.extend(record.offset for record in consumer)
+
+    ways = [poll, poll, take_batches, iterate, iterate, iterate]
+    threads = [
+        threading.Thread(target=way, args=(mine,)) for way, mine in zip(ways, found, strict=True)
+    ]
+    for thread in threads:
+        thread.start()
+    wait_until(lambda: sum(map(len, found)) >= 10_000)
+    consumer.close()
+    for thread in threads:
+        thread.join()
+    assert sorted(chain.from_iterable(found)) == list(range(10_000))
+    assert all(mine == sorted(mine) for mine in found)
+
+
+@pytest.mark.usefixtures("store")
+def test_an_event_loop_goes_on_while_records_are_waited_for(
+    produce: Produce, consume: Consume
+) -> None:
+    producer = flushed(produce("t"), values(1_000))
+    consumer = consume("t")
+
+    async def count_to(end: int) -> list[int]:
+        found = []
+        async for record in consumer:
+            found.append(record.offset)
+            if record.offset == end - 1:
+                return found
+        return found
+
+    async def main() -> None:
+        assert await count_to(500) == list(range(500))
+        assert await count_to(1_000) == list(range(500, 1_000))
+        waiting = asyncio.create_task(count_to(1_003))
+        with pytest.raises(TimeoutError):  # the loop runs, and nothing is lost by giving up
+            await asyncio.wait_for(count_to(1_001), 0.05)
+        producer.publish_many(values(3, 1_000))
+        assert await waiting == [1_000, 1_001, 1_002]
+        ending = asyncio.create_task(count_to(2_000))
+        await asyncio.sleep(0)
+        await asyncio.to_thread(consumer.close)
+        assert await ending == []
+
+    asyncio.run(main())
 
 
 @pytest.mark.usefixtures("store")
@@ -192,11 +313,10 @@ def test_a_slow_application_bounds_what_waits(
     producer.publish_many(values(19_000, 1_000))
     producer.flush(PATIENCE_S)
     wait_until(caught_up(consumer, producer))
-    waiting = sum(len(batch.values) for batch, _ in consumer._queue)
-    assert waiting == consumer._queued_records <= 1_000
+    assert consumer._queue.size[0] <= 1_000
     assert consumer._role.scheduler.budget.records == 0
     assert [r.value for r in take(consumer, 20_000)] == values(20_000)
-    assert (consumer._queued_records, consumer._queued_bytes) == (0, 0)
+    assert consumer._queue.size == (0, 0)
 
 
 @pytest.mark.usefixtures("store")
@@ -219,7 +339,7 @@ def test_close_drops_what_waits(produce: Produce, consume: Consume) -> None:
     consumer = consume("t")
     records = iter(consumer)
     assert next(records).offset == 0
-    wait_until(lambda: consumer.positions() and caught_up_to(consumer, 1_000))
+    wait_until(lambda: list(consumer.positions().values()) == [(1, 1_000)])
     consumer.close()
     consumer.close()
     assert list(records) == []
@@ -227,10 +347,6 @@ def test_close_drops_what_waits(produce: Produce, consume: Consume) -> None:
     for call in (lambda: consumer.poll(0), lambda: consumer.subscribe("x"), consumer.positions):
         with pytest.raises(ClosedError, match="the consumer is closed"):
             call()
-
-
-def caught_up_to(consumer: Consumer, offset: int) -> bool:
-    return all(next_offset == offset for next_offset, _ in consumer.positions().values())
 
 
 @pytest.mark.parametrize(

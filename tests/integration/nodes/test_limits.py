@@ -106,13 +106,13 @@ def test_an_application_that_does_not_read_costs_bounded_memory(
         producer.publish_many(values(1_000, first))
         if first % 20_000 == 0:
             producer.flush(PATIENCE_S)
-            most_records = max(most_records, consumer._queued_records)
+            most_records = max(most_records, consumer._queue.size[0])
     producer.flush(PATIENCE_S)
     tp = TopicPartition("t", producer.address)
     wait_until(lambda: consumer.positions().get(tp, (0, 0))[1] == 200_000)
     # One go of the loop may pass the limit, by what has come since the last one; here that is
     # less than what is published between two looks.
-    assert max(most_records, consumer._queued_records) <= 10_000 + 20_000
+    assert max(most_records, consumer._queue.size[0]) <= 10_000 + 20_000
     assert consumer._role.scheduler.budget.records == 0
     before = time.monotonic()
     consumer.close()

@@ -20,7 +20,6 @@ from dafka_core.records import (
     Transaction,
     coalesce,
     concat,
-    records,
     times_between,
 )
 from dafka_core.storage.block import Block
@@ -83,15 +82,6 @@ def test_a_part_of_a_batch_belongs_to_its_transaction() -> None:
     batch = RecordBatch.of(TP, 5, [b"a", b"b", b"c"], transaction)
     assert batch.between(7, 8) == RecordBatch(TP, 7, Values.of([b"c"]), transaction)
     assert batch != RecordBatch.of(TP, 5, [b"a", b"b", b"c"])
-
-
-def test_clearing_the_list_ends_an_iteration_over_records() -> None:
-    batch = RecordBatch(TP, 5, Values.of([b"a", b"b", b"c"]))
-    values = list(batch.values)
-    iterator = records(batch, values)
-    assert next(iterator) == Record("t", "P", 5, b"a")
-    values.clear()
-    assert list(iterator) == []
 
 
 # -- joining --------------------------------------------------------------------------------------

@@ -1,0 +1,102 @@
+"""The records that wait for the application, and its one cursor."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from itertools import islice
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from dafka_core.nodes.record_queue import RecordQueue
+from dafka_core.records import RecordBatch, TopicPartition
+
+A, B = TopicPartition("a", "P"), TopicPartition("b", "P")
+
+
+def batch(tp: TopicPartition, offset: int, count: int) -> RecordBatch:
+    return RecordBatch.of(tp, offset, [b"%d" % number for number in range(offset, offset + count)])
+
+
+def queue(*batches: RecordBatch) -> RecordQueue:
+    made = RecordQueue(lambda: None)
+    made.add(batches)
+    return made
+
+
+def test_positions_are_those_of_what_comes_next() -> None:
+    waiting = queue(batch(A, 5, 3), batch(B, 0, 2), batch(A, 8, 2))
+    assert waiting.positions() == {A: 5, B: 0}
+    assert waiting.next_record() == (*A, 5, b"5")
+    assert waiting.positions() == {A: 6, B: 0}
+    assert waiting.next_batch() == batch(A, 6, 2)
+    assert waiting.next_batch() == batch(B, 0, 2)
+    assert waiting.positions() == {A: 8}
+    assert (waiting.next_batch(), waiting.next_batch()) == (batch(A, 8, 2), None)
+    assert waiting.positions() == {}
+
+
+def test_a_batch_that_is_open_is_not_queued() -> None:
+    taken: list[int] = []
+    waiting = RecordQueue(lambda: taken.append(1))
+    waiting.add([batch(A, 8, 4), batch(A, 12, 2)])
+    assert (waiting.size, taken) == ((6, 10), [])
+    waiting.next_record()
+    assert (waiting.size, taken) == ((2, 4), [1])
+    waiting.next_batch()
+    assert (waiting.size, taken) == ((2, 4), [1])
+    waiting.next_batch()
+    assert (waiting.size, taken) == ((0, 0), [1, 1])
+
+
+@pytest.mark.parametrize("dropped", [A, B])
+def test_what_is_dropped_is_not_handed_out(dropped: TopicPartition) -> None:
+    waiting = queue(batch(A, 0, 3), batch(B, 0, 3), batch(A, 3, 3))
+    records = waiting.next_records()
+    assert records is not None
+    assert next(records).offset == 0
+    waiting.drop(lambda tp: tp == dropped)
+    rest = list(records)
+    while (more := waiting.next_records()) is not None:
+        rest += more
+    expected = [(*B, offset) for offset in range(3)]
+    if dropped == B:
+        expected = [(*A, offset) for offset in range(1, 6)]
+    assert [record[:3] for record in rest] == expected
+    assert waiting.size == (0, 0)
+    assert waiting.positions() == {}
+
+
+@pytest.mark.parametrize("take", ["next_record", "next_records", "next_batch"])
+def test_nothing_is_left_of_a_cleared_queue(take: str) -> None:
+    waiting = queue(batch(A, 0, 3), batch(A, 3, 3))
+    waiting.next_record()
+    waiting.clear()
+    method: Callable[[], object] = getattr(waiting, take)
+    assert method() is None
+    assert waiting.positions() == {}
+
+
+@given(
+    st.lists(st.integers(1, 5)),
+    st.lists(st.sampled_from(["record", "records", "batch", "view"]), max_size=40),
+)
+def test_ways_to_take_go_on_from_each_other(sizes: list[int], ways: list[str]) -> None:
+    waiting = queue(*[batch(A, sum(sizes[:index]), size) for index, size in enumerate(sizes)])
+    found: list[int] = []
+    for way in ways:
+        if way == "record":
+            record = waiting.next_record()
+            found += [] if record is None else [record.offset]
+        elif way == "batch":
+            taken = waiting.next_batch()
+            found += [] if taken is None else range(taken.offset, taken.end)
+        else:
+            records = waiting.next_records()
+            found += [record.offset for record in islice(records or (), 1)]
+            if way == "records":
+                found += [record.offset for record in records or ()]
+        expected = {A: len(found)} if len(found) < sum(sizes) else {}
+        assert waiting.positions() == expected
+    assert found == list(range(len(found)))
