@@ -6,8 +6,9 @@ import typer
 
 from dafka_core.cli.flags import with_options
 from dafka_core.cli.list_commands import heads, topics
-from dafka_core.cli.node_commands import store, tower, up
+from dafka_core.cli.node_commands import tower, up
 from dafka_core.cli.record_commands import consume, produce
+from dafka_core.cli.store_commands import restore, store
 from dafka_core.node_options import (
     ConsumerOptions,
     ProducerOptions,
@@ -28,7 +29,10 @@ app = typer.Typer(
 
 app.command()(with_options(TowerOptions, StoreOptions, without={"tower"})(up))
 app.command()(with_options(TowerOptions)(tower))
-app.command()(with_options(StoreOptions)(store))
+stores = typer.Typer(invoke_without_command=True)
+stores.callback()(with_options(StoreOptions)(store))
+stores.command()(restore)
+app.add_typer(stores, name="store")
 app.command()(with_options(ProducerOptions)(produce))
 app.command()(with_options(ConsumerOptions)(consume))
 app.command()(with_options(ReaderOptions)(topics))

@@ -30,9 +30,12 @@ Towers = Annotated[
     ),
 ]
 Topic = Annotated[str, typer.Argument(metavar="TOPIC", show_default=False)]
-Directory = Annotated[
-    Path, typer.Option("--dir", metavar="DIR", help="The directory in which records are kept.")
-]
+_DIRECTORY: Final = typer.Option(
+    "--dir", metavar="DIR", help="The directory in which records are kept."
+)
+Directory = Annotated[Path, _DIRECTORY]
+MaybeDirectory = Annotated[Path | None, _DIRECTORY]
+"""Of a command that also has commands of its own, which name their directory themselves."""
 ExitWithParent = Annotated[bool, typer.Option("--exit-with-parent", hidden=True)]
 """For programs that start nodes: the node stops when its standard input ends, as they do."""
 

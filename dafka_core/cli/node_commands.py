@@ -1,4 +1,4 @@
-"""``dafka tower``, ``dafka store`` and ``dafka up``: nodes that run until they are stopped."""
+"""``dafka tower`` and ``dafka up``: nodes that run until they are stopped."""
 
 from __future__ import annotations
 
@@ -25,23 +25,6 @@ def tower(*, exit_with_parent: ExitWithParent = False, **options: Any) -> None:
     with Tower(**options) as node:
         output.say(f"tower at {node.tower}; Ctrl-C stops it")
         output.ready(sub_port=node.sub_port, pub_port=node.pub_port, tower=node.tower)
-        node.wait(None)
-
-
-def store(
-    *, directory: Directory, exit_with_parent: ExitWithParent = False, **options: Any
-) -> None:
-    """Run a store: it keeps every topic's records on disk, and acknowledges what is there.
-
-    It prints READY, its address and its directory as JSON when it serves. Ctrl-C stops it.
-    """
-    from dafka_core import Store
-
-    if exit_with_parent:
-        stop_when_input_ends()
-    with Store(directory, **options) as node:
-        output.say(f"store {node.address} in {directory}; Ctrl-C stops it")
-        output.ready(address=node.address, dir=str(directory), flight=node.locations)
         node.wait(None)
 
 

@@ -48,7 +48,9 @@ class Peers:
         poller: zmq.Poller,
         tell_apart: bool,
     ) -> None:
-        self.table = beacons.PeerTable(beacon.node, expiry_s=config.peer_expiry_ms / 1000)
+        self.table = beacons.PeerTable(
+            beacon.node, beacon.port, expiry_s=config.peer_expiry_ms / 1000
+        )
         self.tower_found = False
         """Whether a tower has answered."""
         self.beacon_due = 0.0

@@ -3,25 +3,25 @@
 from __future__ import annotations
 
 import contextlib
-import os
+import logging
 from pathlib import Path
-from typing import Any, Final
-from uuid import UUID
+from typing import Any
 
 from dafka_core.closing import Closing
 from dafka_core.errors import ClosedError, NodeFailedError, StoreError
 from dafka_core.log_entries import STAGED_HOURS, LogEntry
 from dafka_core.node_options import FLIGHT_OFF, StoreOptions
-from dafka_core.nodes.addresses import new_address, own_host
+from dafka_core.nodes.addresses import own_host
 from dafka_core.nodes.append_queue import AppendQueue
 from dafka_core.nodes.log_writer import LogWriter, Outcomes
 from dafka_core.nodes.merge_thread import MergeThread
 from dafka_core.nodes.mesh import Mesh
+from dafka_core.nodes.store_identity import copied, kept_address
 from dafka_core.nodes.store_loop import StoreLoop
 from dafka_core.protocol.store_role import StoreRole
 from dafka_core.storage import Log
 
-ADDRESS_FILE: Final = "address"
+_log = logging.getLogger("dafka.store")
 
 
 class Store(Closing):
@@ -44,7 +44,7 @@ class Store(Closing):
         with contextlib.ExitStack() as undo:
             self.log = undo.enter_context(Log(directory))
             self.log.discard_stale(STAGED_HOURS * 3600)
-            self.address = _kept_address(self.log.directory)
+            self.address = kept_address(self.log.directory)
             """The store's UUID.  It lasts as long as the directory."""
             sync_interval_s = config.sync_interval_ms / 1000
             self._role = StoreRole(self.address, self.log.end, sync_interval_s=sync_interval_s)
@@ -54,8 +54,9 @@ class Store(Closing):
             self.append_queue = AppendQueue(self._mesh, self._role, self.log)
             """For writers in this process."""
             self._flight = undo.enter_context(self._serve_flight(config))
-            loop = StoreLoop(self._role, self.log, self._log_writer, self._mesh)
-            self._mesh.start(loop.on_round)
+            self._told_of = ""  # where a store with its address is
+            self._loop = StoreLoop(self._role, self.log, self._log_writer, self._mesh)
+            self._mesh.start(self._on_round)
             undo.pop_all()
 
     @property
@@ -111,6 +112,18 @@ class Store(Closing):
 
     # -- in the loop -----------------------------------------------------------------------------
 
+    def _on_round(self, now: float) -> bool:
+        twin, self._mesh.peers.table.twin = self._mesh.peers.table.twin, None
+        if twin is not None and twin.older:
+            why = f"store {self.address} is running at {twin.endpoint}, and {copied(self.address)}"
+            raise StoreError(self.log.directory, why)
+        if twin is not None and twin.endpoint != self._told_of:
+            self._told_of = twin.endpoint
+            _log.warning(
+                "store %s: another one has its address, at %s", self.address, twin.endpoint
+            )
+        return self._loop.on_round(now)
+
     def _on_written(self, entries: list[LogEntry], outcomes: Outcomes | BaseException) -> None:
         """In the log writer's thread."""
         if isinstance(outcomes, BaseException):
@@ -126,25 +139,3 @@ class Store(Closing):
         # A loop that has ended acknowledges nothing; the records are stored all the same.
         with contextlib.suppress(ClosedError, NodeFailedError):
             self._mesh.call_soon(acknowledge)
-
-
-def _kept_address(directory: Path) -> str:
-    """The store's UUID, which lies beside its records.
-
-    A producer that waits for the acknowledgements of two stores must not count one store twice
-    because it was started again.
-    """
-    path = directory / ADDRESS_FILE
-    try:
-        if path.exists():
-            return UUID(path.read_text("ascii").strip()).hex.upper()
-        address = new_address()
-        written = path.with_suffix(".new")
-        with written.open("w") as file:
-            file.write(f"{address}\n")
-            file.flush()
-            os.fsync(file.fileno())
-        written.rename(path)
-    except (OSError, ValueError) as error:
-        raise StoreError(directory, f"file {ADDRESS_FILE}: {error}") from error
-    return address

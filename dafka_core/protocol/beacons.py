@@ -25,6 +25,9 @@ MAX_PEERS: Final = 10_000
 MAX_HOST_BYTES: Final = 255
 """The longest name DNS allows."""
 
+TWIN_CONFIRMED_S: Final = 0.5
+"""A node that was started again may still hear beacons of its earlier life, but not for so long."""
+
 _HOST: Final = re.compile(r"\[[0-9A-Fa-f:.%a-z]+\]|[0-9A-Za-z][0-9A-Za-z._-]*")
 _ENDPOINT: Final = re.compile(rf"tcp://({_HOST.pattern}):([0-9]{{1,5}})")
 
@@ -93,16 +96,28 @@ def endpoint_of(beacon: NodeBeacon, seen_host: str) -> str:
     return f"tcp://{host}:{beacon.port}"
 
 
+class Twin(NamedTuple):
+    """Another node that announces itself under our address, and is heard again and again."""
+
+    endpoint: str
+    older: bool
+    """It was there when this node was announced."""
+
+
 class PeerTable:
     """The peers a node is connected to."""
 
-    def __init__(self, node: str, *, expiry_s: float) -> None:
+    def __init__(self, node: str, port: int, *, expiry_s: float) -> None:
         self._node = node
+        self._port = f":{port}"
         self._expiry_s = expiry_s
         self._peers: dict[str, tuple[str, float]] = {}  # by endpoint: its node, and when heard
         self._tower_heard_at = 0.0
         self.announced = False
         """Whether a tower has passed our own beacon on, which it sends to us as to all others."""
+        self.twin: Twin | None = None
+        self._announced_at: float | None = None  # for the first time
+        self._twin_first_heard = ("", 0.0)  # at which endpoint, and when
 
     def __len__(self) -> int:
         return len(self._peers)
@@ -126,13 +141,27 @@ class PeerTable:
             self._peers = {endpoint: (node, now) for endpoint, (node, _) in self._peers.items()}
         self._tower_heard_at = now
         if beacon.node == self._node:
-            self.announced = True
+            # Not the whole endpoint: towers may name our host in their own way.
+            if beacon.endpoint.endswith(self._port):
+                self.announced = True
+                self._announced_at = now if self._announced_at is None else self._announced_at
+            else:
+                self._hear_twin(now, beacon.endpoint)
             return False
         new = beacon.endpoint not in self._peers
         if new and len(self._peers) >= MAX_PEERS:
             return False
         self._peers[beacon.endpoint] = (beacon.node, now)
         return new
+
+    def _hear_twin(self, now: float, endpoint: str) -> None:
+        known, first_heard = self._twin_first_heard
+        if known != endpoint:
+            self._twin_first_heard = (endpoint, now)
+        elif now >= first_heard + TWIN_CONFIRMED_S:
+            # Nodes that are there are heard within the time after which silent ones are lost.
+            announced = now if self._announced_at is None else self._announced_at
+            self.twin = Twin(endpoint, first_heard <= announced + self._expiry_s)
 
     def expire(self, now: float) -> list[tuple[str, str]]:
         """The peers (node, endpoint) that are lost now; they are forgotten."""

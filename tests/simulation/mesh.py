@@ -103,7 +103,6 @@ class SimulatedMesh:
         """What writers have put here and is not on disk."""
         self.subscriptions = dict.fromkeys(self._known(role.subscriptions()))
         self.inbox: deque[tuple[Link, list[bytes]]] = deque()
-        self.peers = PeerTable(role.address, expiry_s=4 * network.shape.beacon_s)
         self._on_round = on_round
         self._apart = tell_peers_apart
         self._layout = RFC46_LAYOUT if style == RFC46 else C_LAYOUT
@@ -120,6 +119,8 @@ class SimulatedMesh:
         self._beacon_due = self.world.now
         self._round_at: float | None = None
         self._port = self.number = network.add(self)
+        expiry_s = 4 * network.shape.beacon_s
+        self.peers = PeerTable(role.address, self._port, expiry_s=expiry_s)
         self.wake(self.world.now)
 
     # -- from outside ----------------------------------------------------------------------------

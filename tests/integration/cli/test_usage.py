@@ -57,7 +57,7 @@ def test_without_a_command_the_help_is_shown() -> None:
         (("produce", "t", "--akcs", "2"), "there is no option --akcs; did you mean --acks?"),
         (("store", "--dri", "d"), "there is no option --dri; did you mean --dir?"),
         (("produce",), "Missing argument 'TOPIC'"),
-        (("store",), "Missing option '--dir'"),
+        (("store",), "for '--dir': must name the directory"),
         (("consume", "t", "--count", "0"), "greater than or equal to 1"),
     ],
 )

@@ -16,6 +16,7 @@ from dafka_core.protocol.beacons import (
     NodeBeacon,
     PeerTable,
     TowerBeacon,
+    Twin,
     decode_node_beacon,
     decode_tower_beacon,
     encode_node_beacon,
@@ -199,14 +200,14 @@ def beacon(node: str, port: int = 5000) -> TowerBeacon:
 
 
 def peers_with(*names: str, now: float = 0.0) -> PeerTable:
-    peers = PeerTable(ME, expiry_s=EXPIRY_S)
+    peers = PeerTable(ME, 5000, expiry_s=EXPIRY_S)
     for port, name in enumerate(names):
         assert peers.hear(now, beacon(name, port))
     return peers
 
 
 def test_a_new_peer_is_new_once() -> None:
-    peers = PeerTable(ME, expiry_s=EXPIRY_S)
+    peers = PeerTable(ME, 5000, expiry_s=EXPIRY_S)
     assert peers.hear(0.0, beacon("A"))
     assert not peers.hear(1.0, beacon("A"))
     assert peers.hear(1.0, beacon("A", 5001))
@@ -217,10 +218,28 @@ def test_a_new_peer_is_new_once() -> None:
 
 
 def test_our_own_beacon_says_only_that_we_are_announced() -> None:
-    peers = PeerTable(ME, expiry_s=EXPIRY_S)
+    peers = PeerTable(ME, 5000, expiry_s=EXPIRY_S)
     before = peers.announced
     assert not peers.hear(0.0, beacon(ME))
     assert (before, peers.announced) == (False, True)
+    assert len(peers) == 0
+
+
+@pytest.mark.parametrize(("heard_at", "older"), [(0.1, True), (EXPIRY_S + 0.1, False)])
+def test_a_twin_is_another_node_with_our_address(heard_at: float, older: bool) -> None:
+    peers = PeerTable(ME, 5000, expiry_s=EXPIRY_S)
+    peers.hear(0.0, beacon(ME))
+    heard = [
+        (0.0, beacon(ME, 5001)),
+        (0.4, beacon(ME, 5001)),  # it may be our own earlier life
+        (0.6, TowerBeacon(ME, "tcp://another-name-of-ours:5000")),
+        (0.6, beacon(ME, 5001)),
+    ]
+    twins: list[Twin | None] = []
+    for later_s, each in heard:
+        assert not peers.hear(heard_at + later_s, each)
+        twins.append(peers.twin)
+    assert twins == [None, None, None, ("tcp://h:5001", older)]
     assert len(peers) == 0
 
 
@@ -280,7 +299,7 @@ def test_another_node_at_an_endpoint_takes_its_place() -> None:
 
 
 def test_peers_are_bounded() -> None:
-    peers = PeerTable(ME, expiry_s=EXPIRY_S)
+    peers = PeerTable(ME, 5000, expiry_s=EXPIRY_S)
     for port in range(MAX_PEERS):
         assert peers.hear(0.0, beacon(f"N{port}", port))
     assert not peers.hear(1.0, beacon("late", 70_000))

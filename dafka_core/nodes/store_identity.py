@@ -1,0 +1,105 @@
+"""Who a store is: its address, which lies beside its records, and where both were made.
+
+A producer that waits for two stores must not count one twice because it was started again, so the
+address lasts as long as the directory.  And it must not take two stores for one: a copy of a
+directory is another store, which has other records from the moment it runs.
+"""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Final
+from uuid import UUID
+
+from dafka_core.errors import StoreError
+from dafka_core.nodes.addresses import new_address
+from dafka_core.storage import Log
+from dafka_core.storage.storage_errors import DATA_FILE
+
+ADDRESS_FILE: Final = "address"
+
+ORIGIN_FILE: Final = "origin"
+"""Says which files the address belongs to, by their numbers (inodes): copies have others.  Moving
+or renaming the directory within its file system changes none."""
+
+_NO_ORIGIN: Final = ""
+
+
+def kept_address(directory: Path) -> str:
+    """The address of the store in ``directory``; a new one where there is none yet.
+
+    Raises:
+        StoreError: the files are a copy of a store's, or cannot be read or written.
+    """
+    try:
+        address = _read(directory / ADDRESS_FILE)
+        if not address:
+            return new_identity(directory)
+        address = UUID(address).hex.upper()
+        # Directories of before have no origin; nothing can be told of them.
+        if _read(directory / ORIGIN_FILE) not in (_NO_ORIGIN, _origin(directory)):
+            raise StoreError(directory, copied(address))
+        _write(directory / ORIGIN_FILE, _origin(directory))
+    except (OSError, ValueError) as error:
+        raise StoreError(directory, f"file {ADDRESS_FILE}: {error}") from error
+    return address
+
+
+def new_identity(directory: Path) -> str:
+    """Gives the files in ``directory`` an address of their own, and returns it."""
+    address = new_address()
+    # The origin last: if this ends halfway, what is copied is still refused.
+    _write(directory / ADDRESS_FILE, address)
+    _write(directory / ORIGIN_FILE, _origin(directory))
+    return address
+
+
+def restore(directory: Path) -> str:
+    """Makes a copy of a store's directory a store of its own, and returns its address.
+
+    Raises:
+        StoreError: there is no store here, it is running, or it cannot be written.
+    """
+    if not (directory / DATA_FILE).exists():
+        raise StoreError(directory, f"there is no store here (no file {DATA_FILE})")
+    with Log(directory):
+        try:
+            return new_identity(directory)
+        except OSError as error:
+            raise StoreError(directory, f"file {ADDRESS_FILE}: {error}") from error
+
+
+def copied(address: str) -> str:
+    """What is wrong with a second store of one address, and what to do."""
+    return (
+        f"its files are a copy of those of store {address}, and two stores cannot have one "
+        "address: run 'dafka store restore DIR' to make this copy a store of its own, which goes "
+        "on with the records it has and takes what it lacks from other stores"
+    )
+
+
+def _origin(directory: Path) -> str:
+    """What a copy of the directory's files does not share with them."""
+    return " ".join(str(path.stat().st_ino) for path in (directory, directory / DATA_FILE))
+
+
+def _read(path: Path) -> str:
+    return path.read_text("ascii").strip() if path.exists() else _NO_ORIGIN
+
+
+def _write(path: Path, text: str) -> None:
+    """Replaces a file; neither half a text nor the old name survives a power cut."""
+    if _read(path) == text:
+        return
+    written = path.with_suffix(".new")
+    with written.open("w") as file:
+        file.write(f"{text}\n")
+        file.flush()
+        os.fsync(file.fileno())
+    written.rename(path)
+    names = os.open(path.parent, os.O_RDONLY)
+    try:
+        os.fsync(names)
+    finally:
+        os.close(names)

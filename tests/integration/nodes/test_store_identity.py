@@ -1,0 +1,120 @@
+"""A store's address, and copies of its directory."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from dafka_core import EmbeddedCluster, Producer, Reader, Store, StoreError
+from dafka_core.nodes.store_identity import ADDRESS_FILE, ORIGIN_FILE, restore
+from dafka_core.testing import wait_until
+from tests.integration.nodes.peers import PATIENCE_S
+
+Produce = Callable[..., Producer]
+
+
+@pytest.fixture
+def original(store: Store, produce: Produce) -> Store:
+    """A store with ten records."""
+    producer = produce("t")
+    producer.publish_many([b"x"] * 10)
+    producer.flush(PATIENCE_S)
+    return store
+
+
+def copy_directory(directory: Path, copy: Path) -> None:
+    shutil.copytree(directory, copy, ignore=shutil.ignore_patterns("*.sock"))
+
+
+def test_a_copy_is_refused_beside_its_original_and_without_it(
+    original: Store, tower: str, tmp_path: Path
+) -> None:
+    copy = tmp_path / "copy"
+    copy_directory(original.log.directory, copy)
+    for _ in range(2):
+        with pytest.raises(StoreError, match=f"a copy of those of store {original.address}.*DIR"):
+            Store(copy, tower=tower)
+        original.close()
+
+
+def test_a_restored_copy_is_a_store_of_its_own(
+    original: Store, tower: str, produce: Produce, tmp_path: Path
+) -> None:
+    copy = tmp_path / "copy"
+    copy_directory(original.log.directory, copy)
+    address = restore(copy)
+    producer = produce("t", acks=2)
+    producer.publish(b"y")
+    with Store(copy, tower=tower) as restored, Reader(tower=tower) as reader:
+        assert restored.address == address != original.address
+        # The producer has counted two stores.
+        producer.flush(PATIENCE_S)
+        ends = sorted(info.end for info in reader.partitions(["t"], timeout_s=PATIENCE_S))
+        assert ends == [1, 10]
+        with pytest.raises(StoreError, match="has it open for writing"):
+            restore(copy)
+    with Store(copy, tower=tower) as restored:
+        assert restored.address == address
+
+
+def test_a_directory_may_be_moved(original: Store, tower: str, tmp_path: Path) -> None:
+    original.close()
+    moved = tmp_path / "elsewhere"
+    original.log.directory.rename(moved)
+    with Store(moved, tower=tower) as again:
+        assert again.address == original.address
+
+
+def test_a_directory_of_before_becomes_known_where_it_is(
+    original: Store, tower: str, tmp_path: Path
+) -> None:
+    original.close()
+    (original.log.directory / ORIGIN_FILE).unlink()
+    with Store(original.log.directory, tower=tower) as again:
+        assert again.address == original.address
+    copy = tmp_path / "copy"
+    copy_directory(original.log.directory, copy)
+    with pytest.raises(StoreError, match="are a copy of"):
+        Store(copy, tower=tower)
+
+
+def test_only_a_store_is_restored(tmp_path: Path) -> None:
+    with pytest.raises(StoreError, match="there is no store here"):
+        restore(tmp_path)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_copy_that_cannot_be_told_by_its_files_ends_and_its_original_goes_on(
+    original: Store, tower: str, produce: Produce, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """As that of a whole disk or machine: its files have the same numbers."""
+    wait_until(lambda: original._mesh.peers.table.announced)
+    expiry_s = original._mesh.peers.table._expiry_s
+    original._mesh.peers.table._announced_at = -expiry_s  # it has been there for some time
+    copy = tmp_path / "copy"
+    restore_as(original.address, copy)
+    with (
+        pytest.raises(StoreError, match=f"store {original.address} is running at tcp://.*DIR"),
+        Store(copy, tower=tower) as clone,
+    ):
+        assert clone.wait(PATIENCE_S)
+    wait_until(lambda: "another one has its address" in caplog.text)
+    producer = produce("t")
+    producer.publish(b"after")
+    producer.flush(PATIENCE_S)
+
+
+def restore_as(address: str, directory: Path) -> None:
+    with EmbeddedCluster() as cluster, Store(directory, tower=cluster.tower):
+        pass
+    (directory / ADDRESS_FILE).write_text(f"{address}\n")
+
+
+def test_a_store_that_is_started_again_at_once_is_no_twin(tower: str, tmp_path: Path) -> None:
+    for _ in range(5):
+        with Store(tmp_path, tower=tower) as store:
+            wait_until(lambda: store._mesh.peers.table.announced)
+            assert not store.wait(0.7)
