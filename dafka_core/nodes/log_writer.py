@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from queue import SimpleQueue
+from queue import Empty, SimpleQueue
+from typing import Final
 
 from dafka_core.closing import Closing
 from dafka_core.errors import DafkaError
 from dafka_core.log_entries import LogEntry
 from dafka_core.nodes.threads import NodeThread
 from dafka_core.storage import Log
+
+CHECK_INTERVAL_S: Final = 1.0
+"""How often an idle writer looks whether the log's directory is still there.  A store has to tell
+that soon: readers go on asking it."""
 
 Outcomes = list[DafkaError | None]
 """What the log says of each entry: None when it is done."""
@@ -22,7 +27,7 @@ class LogWriter(Closing):
         log: no other thread writes to it.
         done: called in the thread after each group: with the entries and their outcomes when they
             are on disk, synced; with the error when none of them is.  After an error no group is
-            written any more.
+            written any more.  Also called, without entries, when the log's directory is gone.
     """
 
     def __init__(
@@ -48,8 +53,11 @@ class LogWriter(Closing):
         self._thread.join()
 
     def _run(self) -> None:
-        while (entries := self._groups.get()) is not None:
+        while (entries := self._next_group()) is not None:
             try:
+                if not entries:
+                    self._log.check_in_place()
+                    continue
                 outcomes = self._log.write(entries)
             except BaseException as error:  # noqa: BLE001 -- the store fails with it
                 self._done(entries, error)
@@ -57,3 +65,10 @@ class LogWriter(Closing):
             self.busy = False
             self._done(entries, outcomes)
             del entries, outcomes  # the thread keeps no group while it waits for the next one
+
+    def _next_group(self) -> list[LogEntry] | None:
+        """Entries to write, none of them when it was idle for a while; None to end."""
+        try:
+            return self._groups.get(timeout=CHECK_INTERVAL_S)
+        except Empty:
+            return []

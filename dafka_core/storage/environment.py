@@ -20,7 +20,12 @@ from pathlib import Path
 from typing import TypeVar
 
 from dafka_core.errors import ClosedError, StoreError
-from dafka_core.storage.open_environment import Opened, lock_writer, open_environment
+from dafka_core.storage.open_environment import (
+    Opened,
+    files_at,
+    lock_writer,
+    open_environment,
+)
 from dafka_core.storage.storage_errors import DATA_FILE, translated
 from dafka_core.storage.tables import Tables
 
@@ -77,6 +82,10 @@ class Environment:
             self._lock.callback(os.close, lock_writer(directory))
         try:
             self._map: _Map | None = _shared(directory, read_only, map_size_bytes)
+            # From the root on: the process may change its working directory.
+            self._path = directory.absolute()
+            with translated(directory):
+                self._files = () if read_only else files_at(self._path)
         except BaseException:
             self._lock.close()
             raise
@@ -107,6 +116,26 @@ class Environment:
             raise ClosedError("store's log")
         if self.read_only:
             raise StoreError(self.directory, "it was opened for reading only")
+
+    def check_in_place(self) -> None:
+        """Raises StoreError if the files at its path are not those that it has open for writing.
+
+        A system goes on writing files without a name, and drops them when they are closed.  The
+        lock goes with them: a second store may have begun at the path.
+        """
+        why = ""
+        try:
+            if self.read_only or files_at(self._path) == self._files:
+                return
+        except OSError as error:
+            why = f" ({error.strerror})"
+        raise StoreError(
+            self.directory,
+            f"the directory or a file in it was removed, renamed or replaced while the store "
+            f"ran{why}. What is written from now on would be lost, so nothing more is "
+            "acknowledged: put back what was moved away, keep cleaners of temporary files from "
+            "it, and start the store again",
+        )
 
     def check_readers(self) -> int:
         """Ends the reads of processes that were killed, which hold back freed pages; how many."""

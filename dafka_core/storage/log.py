@@ -137,6 +137,7 @@ class Log(Closing):
         self._appending = True
         try:
             outcomes, writer = self._env.write(work)
+            self._env.check_in_place()  # after it: what is written is worth something only there
             for partition_id, block in writer.finished:
                 self._planner.add(partition_id, block)
         finally:
@@ -191,6 +192,10 @@ class Log(Closing):
     def quiet_s(self) -> float:
         """How long ago the last append ended; 0 while there is one, infinity before the first."""
         return 0.0 if self._appending else time.monotonic() - self._appended_s
+
+    def check_in_place(self) -> None:
+        """Raises StoreError if the directory was removed or replaced, as ``write`` does, too."""
+        self._env.check_in_place()
 
     def check_readers(self) -> int:
         """Ends the reads of processes that were killed, which hold back freed space; how many."""

@@ -17,6 +17,8 @@ from dafka_core.storage.storage_errors import DATA_FILE, MAX_READERS, foreign, t
 
 LOCK_FILE = "writer.lock"
 
+_OPEN_FILES: Final = (LOCK_FILE, DATA_FILE, "lock.mdb")
+
 MIN_MAP_BYTES = 1 << 20
 """Less has no room for the empty tables."""
 
@@ -94,6 +96,16 @@ def _can_map(size_bytes: int) -> bool:
     except (OSError, OverflowError, ValueError):
         return False
     return True
+
+
+def files_at(directory: Path) -> tuple[tuple[int, int], ...]:
+    """Which files lie at a directory's path: device and inode of each one that a store keeps open.
+
+    Raises:
+        OSError: one is not there, or cannot be looked at.
+    """
+    found = ((directory / name).stat() for name in _OPEN_FILES)
+    return tuple((each.st_dev, each.st_ino) for each in found)
 
 
 def lock_writer(directory: Path) -> int:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import signal
 import socket
 from pathlib import Path
@@ -81,6 +82,25 @@ def test_records_outlive_their_store(lone_tower: str, tmp_path: Path) -> None:
     with Dafka("store", "--dir", str(tmp_path), *at) as store:
         store.ready()
         assert run("consume", "kept", *at, "--from-beginning", "--count", "1").stdout == b"1\n"
+
+
+@pytest.mark.parametrize("second", [False, True])
+def test_a_store_ends_when_its_directory_is_gone(
+    second: bool, lone_tower: str, tmp_path: Path
+) -> None:
+    arguments = ("store", "--dir", str(tmp_path / "data"), "--tower", lone_tower)
+    with Dafka(*arguments) as store:
+        store.ready()
+        shutil.rmtree(tmp_path / "data")
+        if second:
+            with Dafka(*arguments) as other:
+                other.ready()
+                assert store.wait() == 1
+                produced = run("produce", "t", "--tower", lone_tower, given=b"1\n")
+                assert produced.returncode == 0
+        assert store.wait() == 1
+        line = store.err.rest()[-1].decode()
+        assert line.startswith(f"dafka: store at {tmp_path / 'data'}: the directory or a file in")
 
 
 def test_a_port_in_use_is_named() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import threading
 import time
 from collections.abc import Iterator
@@ -11,7 +12,7 @@ from typing import NamedTuple
 
 import pytest
 
-from dafka_core.errors import FencedError, OffsetConflictError
+from dafka_core.errors import FencedError, OffsetConflictError, StoreError
 from dafka_core.log_entries import Commit, LogEntry
 from dafka_core.nodes.log_writer import LogWriter, Outcomes
 from dafka_core.records import RecordBatch, StagedTransaction, TopicPartition
@@ -117,3 +118,12 @@ def test_after_an_error_no_group_is_written(writing: Writing) -> None:
     assert writing.writer.busy
     writing.writer.close()
     assert writing.told.empty()
+
+
+def test_it_tells_that_the_directory_is_gone_when_there_is_nothing_to_write(
+    writing: Writing,
+) -> None:
+    shutil.rmtree(writing.log.directory)
+    told = writing.told.get(timeout=PATIENCE_S)
+    assert told.entries == []
+    assert isinstance(told.outcomes, StoreError)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Callable
 from contextlib import ExitStack
 from functools import partial
@@ -131,6 +132,26 @@ def test_it_stops_and_says_so(tower: str, tmp_path: Path) -> None:
     running.close()
     running.close()
     assert running.wait(0)
+
+
+def test_it_acknowledges_nothing_once_its_directory_is_gone(
+    store: Store, peer: RawPeer, tower: str
+) -> None:
+    directory = store.log.directory
+    peer.send(RecordMessage("t", peer.address, 0, b"0"))
+    peer.wait_for(Ack)
+    peer.forget_heard()
+    shutil.rmtree(directory)
+    peer.send(RecordMessage("t", peer.address, 1, b"1"))
+    with pytest.raises(StoreError, match="removed, renamed or replaced"):
+        store.wait(PATIENCE_S)
+    assert peer.messages(Ack) == []
+    store.close()
+    # Another one may begin at the path, and is right.
+    with Store(directory, tower=tower) as second, Producer("t", tower=tower) as producer:
+        producer.publish_many(values(10))
+        producer.flush(PATIENCE_S)
+        assert stored(second, "t", producer.address) == values(10)
 
 
 def test_many_partitions_are_followed_at_once(store: Store, peer: RawPeer) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import shutil
 import sys
 import threading
 import time
@@ -106,6 +107,54 @@ def test_a_log_open_for_reading_does_not_write(tmp_path: Path) -> None:
             store.append([RecordBatch.of(TP, 1, [b"b"])])
         with pytest.raises(StoreError, match="for reading only"):
             store.trim(TP, 1)
+
+
+def emptied(directory: Path) -> None:
+    """As a cleaner of temporary files does."""
+    for file in directory.iterdir():
+        file.unlink()
+
+
+def put_back(directory: Path) -> None:
+    """From a copy: everything is there, and nothing of it is what was opened."""
+    shutil.copytree(directory, copy := directory.with_name("copy"))
+    shutil.rmtree(directory)
+    copy.rename(directory)
+
+
+@pytest.mark.parametrize(
+    "lose",
+    [
+        shutil.rmtree,
+        emptied,
+        put_back,
+        lambda directory: directory.rename(directory.with_name("away")),
+        lambda directory: (directory / "data.mdb").unlink(),
+        lambda directory: (directory / "writer.lock").unlink(),
+        lambda directory: (directory / "lock.mdb").unlink(),
+    ],
+)
+def test_nothing_is_written_once_the_directory_is_lost(
+    tmp_path: Path, lose: Callable[[Path], None]
+) -> None:
+    directory = tmp_path / "store"
+    with Log(directory) as store:
+        put(store, 1)
+        store.check_in_place()
+        lose(directory)
+        with pytest.raises(StoreError, match="removed, renamed or replaced"):
+            store.check_in_place()
+        with pytest.raises(StoreError, match="removed, renamed or replaced"):
+            put(store, 1)
+
+
+def test_a_log_stays_in_place_when_the_process_goes_elsewhere(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    with Log("store") as store:
+        monkeypatch.chdir("/")
+        put(store, 1)
 
 
 def test_what_a_killed_reader_held_back_is_freed(tmp_path: Path) -> None:
