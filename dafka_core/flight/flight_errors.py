@@ -36,7 +36,7 @@ _KINDS: Final[dict[str, type[DafkaError]]] = {
     "transaction-exists": TransactionExistsError,
 }
 _CODES: Final[dict[type[BaseException], str]] = {kind: code for code, kind in _KINDS.items()}
-BUSY, CLOSING, OTHER_STORE = "busy", "closing", "other-store"
+BUSY, CLOSING, IDLE, OTHER_STORE = "busy", "closing", "idle", "other-store"
 
 FLIGHT_ERRORS: Final = (flight.FlightError, pa.ArrowException, OSError)
 """What a call of pyarrow's client may raise that is not a mistake of its caller."""

@@ -52,6 +52,25 @@ MAX_WAITS: Final = 64
 MAX_COMMITS: Final = 64
 """Actions that commit or discard at one time: each holds a thread."""
 
+QUEUE_S: Final = 30.0
+"""How long who finds as many streams as there may be waits for its turn: less than our clients wait
+for a store, so that they are told why."""
+
+MAX_QUEUED: Final = 256
+"""How many wait for their turn, of each kind: each holds a thread."""
+
+IDLE_S: Final = 300.0
+"""How long a client may take nothing, or send nothing, before its stream ends: longer than a Spark
+task that is alive spends on one batch, or on making the next."""
+
+SLOWEST_BYTES_S: Final = 64 << 10
+"""A client that takes a batch has so much longer as the batch takes on a line like this: what of a
+batch has left cannot be seen."""
+
+MAX_PARKED: Final = 32
+"""Idle streams whose connection lasts as other streams go through it; each holds a thread and a
+batch.  With one more the connections are broken, whatever goes through them."""
+
 MAX_WAIT_S: Final = 3_600
 """How long one action may wait."""
 

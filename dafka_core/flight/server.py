@@ -19,8 +19,9 @@ from dafka_core.closing import Closing
 from dafka_core.errors import ConfigError, DafkaError, InvalidRequestError
 from dafka_core.flight import grpc_workarounds, server_actions, server_get, server_info, server_put
 from dafka_core.flight.flight_errors import refusing
-from dafka_core.flight.server_context import ServerContext
+from dafka_core.flight.server_context import Caller, ServerContext
 from dafka_core.flight.store_location import StoreLocation, tcp_location, unix_location
+from dafka_core.flight.stream_watch import WatchedStream
 
 CLOSE_GRACE_S: Final = 0.2
 """How long streams may go on when the service closes; then their connections are broken."""
@@ -70,6 +71,7 @@ class FlightService(Closing):
             for location in locations:
                 self._addresses |= grpc_workarounds.addresses_of(location)
             if socket_path is not None:
+                context.watch.addresses |= grpc_workarounds.addresses_of(locations[0])
                 _remove_socket(socket_path)
                 self._listen(locations[0])
             store, directory = context.location.store, context.log.directory
@@ -122,12 +124,12 @@ class _Server(flight.FlightServerBase):  # type: ignore[misc]  # pyarrow has no 
         self.__exit__(None, None, None)
 
     def list_flights(self, context: Any, criteria: bytes) -> Iterator[flight.FlightInfo]:
-        with refusing():
-            yield from server_info.list_partitions(self._served, criteria, context.peer())
+        with self._serving(context) as caller:
+            yield from server_info.list_partitions(self._served, criteria, caller.peer)
 
     def get_flight_info(self, context: Any, descriptor: Any) -> flight.FlightInfo:
-        with refusing():
-            return server_info.info(self._served, descriptor, context.peer())
+        with self._serving(context) as caller:
+            return server_info.info(self._served, descriptor, caller.peer)
 
     def get_schema(self, context: Any, descriptor: Any) -> flight.SchemaResult:
         try:
@@ -137,12 +139,13 @@ class _Server(flight.FlightServerBase):  # type: ignore[misc]  # pyarrow has no 
             raise pa.ArrowInvalid(str(error)) from None
 
     def do_get(self, context: Any, ticket: flight.Ticket) -> flight.FlightDataStream:
-        with refusing():
-            return server_get.get(self._served, ticket.ticket)
+        with self._serving(context) as caller:
+            return server_get.get(self._served, ticket.ticket, caller)
 
     def do_put(self, context: Any, descriptor: Any, reader: Any, writer: Any) -> None:
+        # Its stream is counted by itself: a put that stands still does not keep its connection.
         with refusing():
-            server_put.put(self._served, descriptor, reader, writer)
+            server_put.put(self._served, descriptor, reader, writer, _caller(context))
 
     def do_exchange(self, context: Any, descriptor: Any, reader: Any, writer: Any) -> None:
         with refusing():
@@ -153,9 +156,24 @@ class _Server(flight.FlightServerBase):  # type: ignore[misc]  # pyarrow has no 
         return server_actions.descriptions()
 
     def do_action(self, context: Any, action: flight.Action) -> Iterator[bytes]:
-        body, is_gone = action.body.to_pybytes(), context.is_cancelled
-        with refusing():
-            yield from server_actions.act(self._served, action.type, body, is_gone)
+        caller, body = _caller(context), action.body.to_pybytes()
+        answers = server_actions.act(self._served, action.type, body, caller.is_gone)
+        stream = WatchedStream(self._served.watch, None, caller.peer, f"action {action.type[:100]}")
+        with refusing(), stream:
+            for answer in answers:
+                stream.wait(len(answer))
+                yield answer
+                stream.go_on()
+
+    @contextlib.contextmanager
+    def _serving(self, context: Any) -> Iterator[Caller]:
+        caller = _caller(context)
+        with refusing(), self._served.watch.calling(caller.peer):
+            yield caller
+
+
+def _caller(context: Any) -> Caller:
+    return Caller(context.peer(), context.is_cancelled)
 
 
 def _check_port(host: str, port: int) -> None:

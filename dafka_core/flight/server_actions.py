@@ -93,7 +93,7 @@ def _offsets(context: ServerContext, request: OffsetsRequest, is_gone: IsGone) -
 def _wait(context: ServerContext, request: WaitRequest, is_gone: IsGone) -> Iterator[DurableEnd]:
     transaction = None if request.transaction is None else Transaction(*request.transaction)
     deadline = time.monotonic() + request.timeout_s
-    with context.waits.take():
+    with context.waits.take(is_gone, request.timeout_s):
         while True:
             context.check_open()
             step_s = min(max(deadline - time.monotonic(), 0), WAIT_STEP_S)
@@ -110,13 +110,13 @@ def _transaction_states(
 
 
 def _commit(context: ServerContext, request: CommitRequest, is_gone: IsGone) -> Iterator[Done]:
-    with context.commits.take():
+    with context.commits.take(is_gone):
         staged = [StagedTransaction(*row) for row in request.transactions]
         yield _done(context, context.backend.commit(staged))
 
 
 def _discard(context: ServerContext, request: DiscardRequest, is_gone: IsGone) -> Iterator[Done]:
-    with context.commits.take():
+    with context.commits.take(is_gone):
         discards = [
             Discard(TopicPartition(topic, partition), attempt)
             for topic, partition, attempt in request.stages

@@ -2,20 +2,27 @@
 
 from __future__ import annotations
 
+import contextlib
 import queue
 import threading
+import time
+from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
-from typing import Final, Protocol, TypeVar
+from typing import Final, NamedTuple, Protocol, TypeVar
 
 from dafka_core.closing import Closing
 from dafka_core.flight import limits
 from dafka_core.flight.flight_errors import BUSY, CLOSING, OTHER_STORE, UnavailableError
 from dafka_core.flight.requests import Request
 from dafka_core.flight.store_location import StoreLocation
+from dafka_core.flight.stream_watch import StreamWatch, WatchedStream
 from dafka_core.log_entries import Discard
 from dafka_core.records import RecordBatch, StagedTransaction, TopicPartition, Transaction
 from dafka_core.storage import Log
+
+LOOK_S: Final = 0.5
+"""How often who waits for its turn looks whether its client is there, and the service open."""
 
 START_TIMEOUT_S: Final = 10.0
 """How long a request waits for the service to know where it listens."""
@@ -44,6 +51,13 @@ class StoreBackend(Protocol):
         """Waits for records, and for the transaction; gives the partition's end on disk."""
 
 
+class Caller(NamedTuple):
+    """The client of one request: its name in gRPC, and whether it has gone."""
+
+    peer: str
+    is_gone: Callable[[], bool]
+
+
 class ServerContext:
     """The store behind the service, and how much it does at one time.
 
@@ -52,6 +66,7 @@ class ServerContext:
         backend: what is written to.
         location: where the store is; complete when the service has ``started``.
         gets, puts, waits, commits: how many of each there are at one time.
+        watch: ends streams that are idle.
         closing: set when the service ends.
     """
 
@@ -65,10 +80,11 @@ class ServerContext:
         self.log = log
         self.backend = backend
         self.location = StoreLocation(store, ())
-        self.gets = StreamLimiter("gets", limits.MAX_GETS)
-        self.puts = StreamLimiter("puts", limits.MAX_PUTS)
-        self.waits = StreamLimiter("waits", limits.MAX_WAITS)
-        self.commits = StreamLimiter("commits", limits.MAX_COMMITS)
+        self.gets = StreamLimiter("gets", limits.MAX_GETS, self.check_open)
+        self.puts = StreamLimiter("puts", limits.MAX_PUTS, self.check_open)
+        self.waits = StreamLimiter("waits", limits.MAX_WAITS, self.check_open)
+        self.commits = StreamLimiter("commits", limits.MAX_COMMITS, self.check_open)
+        self.watch = StreamWatch()
         self._other_stores = other_stores
         self.started = threading.Event()
         self.closing = threading.Event()
@@ -94,6 +110,16 @@ class ServerContext:
             raise UnavailableError(OTHER_STORE, why)
         return request
 
+    def stream(self, limiter: StreamLimiter, caller: Caller, what: str) -> WatchedStream:
+        """A stream for a client, when it is its turn.
+
+        Raises:
+            UnavailableError: there are as many as there may be.
+        """
+        with self.watch.calling(caller.peer):
+            permit = limiter.take(caller.is_gone)
+        return WatchedStream(self.watch, permit, caller.peer, what)
+
     def locations_for(self, peer: str) -> tuple[str, ...]:
         """The locations that a client can reach: over TCP it may be on another machine."""
         locations = self.location.locations
@@ -109,37 +135,78 @@ class ServerContext:
 
 
 class StreamLimiter:
-    """Permits for ``count`` streams of one kind.  Thread-safe."""
+    """Permits for ``count`` streams of one kind, in the order of asking.  Thread-safe.
 
-    def __init__(self, what: str, count: int) -> None:
+    Args:
+        check: raises when there is no use in waiting any more.
+    """
+
+    def __init__(self, what: str, count: int, check: Callable[[], None] = lambda: None) -> None:
         self.count = count
         self._what = what
+        self._check = check
         # Not a semaphore: the garbage collection may close a permit in a thread that is about to
         # take another one.  This queue can be put to even then.
         self._free: queue.SimpleQueue[None] = queue.SimpleQueue()
         for _ in range(count):
             self._free.put(None)
+        self._lock = threading.Lock()
+        self._line: deque[threading.Event] = deque()  # each is set when it is the first
 
     @property
     def free(self) -> int:
         """How many permits are left."""
         return self._free.qsize()
 
-    def take(self) -> StreamPermit:
-        """A permit, if there is one.
+    @property
+    def waiting(self) -> int:
+        """How many wait for their turn."""
+        return len(self._line)
+
+    def take(
+        self, is_gone: Callable[[], bool] = lambda: False, timeout_s: float | None = None
+    ) -> StreamPermit:
+        """A permit; waits for one until all who came before have theirs.
+
+        Args:
+            is_gone: says whether nobody wants it any more.
+            timeout_s: how long to wait; ``limits.QUEUE_S`` without it.
 
         Raises:
-            UnavailableError: there is none.
+            UnavailableError: none came free in time, too many wait, or nobody wants it any more.
         """
+        waiting_s = limits.QUEUE_S if timeout_s is None else min(timeout_s, limits.QUEUE_S)
+        deadline = time.monotonic() + waiting_s
+        turn = threading.Event()
+        with self._lock:
+            if len(self._line) >= limits.MAX_QUEUED:
+                raise self._busy(f"{limits.MAX_QUEUED} more wait for their turn")
+            self._line.append(turn)
+            self._line[0].set()
         try:
-            self._free.get_nowait()
-        except queue.Empty:
-            raise UnavailableError(
-                BUSY,
-                f"the store serves {self.count} {self._what} already, as many as it may at one "
-                "time; ask another store, or later",
-            ) from None
-        return StreamPermit(self._free)
+            while True:
+                left_s = max(0, min(deadline - time.monotonic(), LOOK_S))
+                if turn.is_set():
+                    with contextlib.suppress(queue.Empty):
+                        self._free.get(timeout=left_s)
+                        return StreamPermit(self._free)
+                else:
+                    turn.wait(left_s)
+                self._check()
+                if is_gone() or left_s <= 0:
+                    raise self._busy(f"its turn did not come within {waiting_s:g} s")
+        finally:
+            with self._lock:
+                self._line.remove(turn)
+                if self._line:
+                    self._line[0].set()
+
+    def _busy(self, why: str) -> UnavailableError:
+        return UnavailableError(
+            BUSY,
+            f"the store serves {self.count} {self._what} already, as many as it may at one time, "
+            f"and {why}; ask another store, or later",
+        )
 
 
 class StreamPermit(Closing):
@@ -150,12 +217,12 @@ class StreamPermit(Closing):
     """
 
     def __init__(self, free: queue.SimpleQueue[None]) -> None:
-        self._free: queue.SimpleQueue[None] | None = free
+        # A list gives its item to one thread only: the watch may close what the handler closes.
+        self._held = [free]
 
     def close(self) -> None:
         """Gives the permit back; a second call does nothing."""
-        free, self._free = self._free, None
-        if free is not None:
-            free.put(None)
+        with contextlib.suppress(IndexError):
+            self._held.pop().put(None)
 
     __del__ = close

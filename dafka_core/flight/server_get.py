@@ -18,45 +18,51 @@ from dafka_core.flight.columns import (
 from dafka_core.flight.flight_errors import refusing
 from dafka_core.flight.local_log import check_held
 from dafka_core.flight.requests import GetRequest
-from dafka_core.flight.server_context import ServerContext, StreamPermit
+from dafka_core.flight.server_context import Caller, ServerContext
+from dafka_core.flight.stream_watch import WatchedStream
 from dafka_core.records import RecordBatch, coalesce
 
 
-def get(context: ServerContext, ticket: bytes) -> flight.FlightDataStream:
+def get(context: ServerContext, ticket: bytes, caller: Caller) -> flight.FlightDataStream:
     """The batches that a ticket asks for.
 
     Raises:
         InvalidRequestError: the ticket is none, or a name cannot be in a column.
         DataLossError: the range is not held.
-        UnavailableError: there are as many streams as there may be.
+        UnavailableError: there are as many streams as there may be, and none ended in time.
     """
     request = context.parse(GetRequest, ticket)
     for name, text in ((TOPIC, request.topic), (PARTITION, request.partition)):
         if name in request.columns:
             check_text(name, text)
-    permit = context.gets.take()
+    what = f"get of topic {request.topic!r}, partition {request.partition}"
+    stream = context.stream(context.gets, caller, what)
     check_held(context.log.info(request.tp), request.tp, request.start, request.end)
     schema = schema_of(request.columns)
-    return flight.GeneratorStream(schema, _batches(context, request, schema, permit))
+    return flight.GeneratorStream(schema, _batches(context, request, schema, stream))
 
 
 def _batches(
-    context: ServerContext, request: GetRequest, schema: pa.Schema, permit: StreamPermit
+    context: ServerContext, request: GetRequest, schema: pa.Schema, stream: WatchedStream
 ) -> Iterator[tuple[pa.RecordBatch, bytes]]:
     """Batches with their metadata.
 
     Between two of them the store keeps nothing but a copy of the block they are cut from: a
-    client may read as slowly as it likes.
+    client may read slowly.  One that does not read at all is given up.
     """
     at = request.start
-    with permit:
+    with stream:
         while at < request.end:
             with refusing():
                 context.check_open()
                 block = _block_at(context, request, at)
             for part in block.split(request.max_records, request.max_bytes):
                 times = part.times if request.times else None
-                yield batch_of(part, schema), packed_metadata(part.offset, times)
+                batch = batch_of(part, schema)
+                stream.wait(batch.nbytes)
+                yield batch, packed_metadata(part.offset, times)
+                with refusing():
+                    stream.go_on()
             at = block.end
 
 

@@ -22,7 +22,8 @@ from dafka_core.flight.columns import TYPES, VALUE
 from dafka_core.flight.flight_errors import FLIGHT_ERRORS
 from dafka_core.flight.json_messages import DurableEnd, short
 from dafka_core.flight.requests import MAX_OFFSET, PutRequest
-from dafka_core.flight.server_context import ServerContext
+from dafka_core.flight.server_context import Caller, ServerContext
+from dafka_core.flight.stream_watch import WatchedStream
 from dafka_core.records import NO_VERSION, RecordBatch
 from dafka_core.storage import Log
 from dafka_core.values import Values
@@ -40,6 +41,7 @@ def put(
     descriptor: flight.FlightDescriptor,
     reader: flight.MetadataRecordBatchReader,
     writer: flight.FlightMetadataWriter,
+    caller: Caller,
 ) -> None:
     """Takes the batches of a client until all of them are on disk or one cannot be taken.
 
@@ -48,17 +50,20 @@ def put(
         OffsetConflictError: the put does not begin, or go on, at the partition's end.
         FencedError: another attempt stages there.
         TransactionExistsError: the transaction to be staged, or a newer one, is committed.
-        UnavailableError: there are as many puts as there may be.
+        UnavailableError: there are as many puts as there may be, and none ended in time; or the
+            client sends nothing any more.
         DafkaError: the store cannot take it.
     """
     if descriptor.descriptor_type != flight.DescriptorType.CMD:
         why = "a put's must be a command (docs/flight.md)"
         raise InvalidRequestError("descriptor", None, why)
     request = context.parse(PutRequest, descriptor.command)
-    with context.puts.take():
+    what = f"put to topic {request.topic!r}, partition {request.partition}"
+    with context.stream(context.puts, caller, what) as stream:
         _check_start(context.log, request)
         _check_schema(reader.schema)
-        end = _Put(context, request).run(reader, writer)
+        end = _Put(context, request).run(reader, writer, stream)
+        stream.wait()
         with contextlib.suppress(*FLIGHT_ERRORS):  # a client that is gone has no use for it
             writer.write(DurableEnd(end).packed())
 
@@ -95,7 +100,10 @@ class _Put:
         self._stopped = False
 
     def run(
-        self, reader: flight.MetadataRecordBatchReader, writer: flight.FlightMetadataWriter
+        self,
+        reader: flight.MetadataRecordBatchReader,
+        writer: flight.FlightMetadataWriter,
+        stream: WatchedStream,
     ) -> int:
         """Submits all batches and waits until they are on disk; gives the end of them."""
         acknowledging = threading.Thread(
@@ -103,16 +111,18 @@ class _Put:
         )
         acknowledging.start()
         try:
-            for values in _batches(reader):
+            for values in _batches(reader, stream):
                 self._submit(values)
+            stream.go_on()
             self._wait_for(lambda: not self._count)
         finally:
             with self._changed:
                 self._stopped = True
                 self._changed.notify_all()
+            stream.wait()
             acknowledging.join(PATIENCE_S)
             while acknowledging.is_alive() and _skipped(reader):
-                continue
+                stream.wait()
             acknowledging.join()
         return self._durable
 
@@ -188,11 +198,13 @@ def _check_schema(schema: pa.Schema) -> None:
         raise InvalidRequestError(VALUE, short(str(kind)), "the column must be of binary; cast it")
 
 
-def _batches(reader: flight.MetadataRecordBatchReader) -> Iterator[Values]:
+def _batches(reader: flight.MetadataRecordBatchReader, stream: WatchedStream) -> Iterator[Values]:
     """The values of each batch that has some, checked."""
     while True:
         try:
+            stream.wait(limits.MAX_BATCH_BYTES)
             batch = reader.read_chunk().data
+            stream.go_on()
             if batch is None or not len(batch):
                 continue
             values = batch.column(0)

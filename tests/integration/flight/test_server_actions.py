@@ -220,7 +220,8 @@ def test_a_commit_at_a_store_that_ends_is_given_up(
     timer.join()
 
 
-def test_so_many_commits_at_one_time(served: Served) -> None:
+def test_so_many_commits_at_one_time(served: Served, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(limits, "QUEUE_S", 0)
     permits = [served.service.context.commits.take() for _ in range(limits.MAX_COMMITS)]
     with pytest.raises(StoreUnreachableError, match="commits already"):
         served.client().commit([], timeout_s=PATIENCE_S)

@@ -32,6 +32,7 @@ from tests.integration.flight.hosts import (
 def test_more_streams_than_there_may_be(large: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for name, count in (("MAX_GETS", 3), ("MAX_PUTS", 2), ("MAX_WAITS", 2)):
         monkeypatch.setattr(limits, name, count)
+    monkeypatch.setattr(limits, "QUEUE_S", 0)
     with Served(large) as served:
         client = served.client()
         streams = [everything(client, max_records=10) for _ in range(3)]

@@ -9,12 +9,14 @@ from pathlib import Path
 
 import pytest
 
+from dafka_core.flight import limits
 from dafka_core.flight.flight_errors import CLOSING, OTHER_STORE, UnavailableError
 from dafka_core.flight.limits import MAX_LOCATIONS_LISTED
 from dafka_core.flight.requests import DescribeRequest
 from dafka_core.flight.server_context import ServerContext, StreamLimiter
 from dafka_core.flight.store_location import StoreLocation
 from dafka_core.storage import Log
+from dafka_core.testing import wait_until
 from dafka_core.testing.store_double import LogBackend
 
 LOCATIONS = ("grpc+unix:///a/s", "grpc://h:1")
@@ -70,7 +72,8 @@ def test_a_store_names_itself_first_and_others_as_many_as_it_may(
     assert len({each.store for each in named}) == len(named) == MAX_LOCATIONS_LISTED
 
 
-def test_there_are_no_more_than_that() -> None:
+def test_there_are_no_more_than_that(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(limits, "QUEUE_S", 0)
     limiter = StreamLimiter("gets", 2)
     first, second = limiter.take(), limiter.take()
     assert limiter.free == 0
@@ -81,6 +84,49 @@ def test_there_are_no_more_than_that() -> None:
     assert limiter.free == 1
     del second
     assert limiter.free == 2
+
+
+def test_permits_are_given_in_the_order_of_asking() -> None:
+    limiter = StreamLimiter("puts", 1)
+    held = limiter.take()
+    served: list[int] = []
+
+    def ask(number: int) -> None:
+        with limiter.take():
+            served.append(number)
+
+    threads = [threading.Thread(target=ask, args=(number,)) for number in range(20)]
+    for number, thread in enumerate(threads):
+        thread.start()
+        wait_until(lambda: limiter.waiting == number + 1)  # noqa: B023 -- it is done in this turn
+    held.close()
+    for thread in threads:
+        thread.join()
+    assert served == list(range(20))
+    assert (limiter.waiting, limiter.free) == (0, 1)
+
+
+def test_who_cannot_be_served_leaves_the_line(monkeypatch: pytest.MonkeyPatch) -> None:
+    limiter = StreamLimiter("puts", 1)
+    held = limiter.take()
+    with pytest.raises(UnavailableError, match=r"serves 1 puts already.*come within 0\.05 s"):
+        limiter.take(timeout_s=0.05)
+    with pytest.raises(UnavailableError):
+        limiter.take(lambda: True)
+    monkeypatch.setattr(limits, "MAX_QUEUED", 0)
+    with pytest.raises(UnavailableError, match="and 0 more wait for their turn"):
+        limiter.take()
+    monkeypatch.undo()
+
+    def closing() -> None:
+        raise UnavailableError(CLOSING, "the store is about to end")
+
+    limiter._check = closing
+    with pytest.raises(UnavailableError, match="about to end"):
+        limiter.take()
+    assert limiter.waiting == 0
+    held.close()
+    limiter.take().close()
 
 
 def test_permits_that_are_collected_at_any_moment_are_given_back() -> None:
