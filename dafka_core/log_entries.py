@@ -40,8 +40,9 @@ from dafka_core.records import (
     Transaction,
 )
 
-STAGED_HOURS: Final = 24
-"""After so long with nothing added, what is staged is discarded; Spark tries tasks again before."""
+STAGED_HOURS: Final = 24.0
+"""After so long with nothing added, what is staged is discarded unless the store is told otherwise;
+Spark tries tasks again before."""
 
 ATTEMPT_BYTES: Final = 16
 REPLICA: Final = bytes(ATTEMPT_BYTES)

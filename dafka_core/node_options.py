@@ -10,6 +10,7 @@ from functools import partial
 from typing import Any, Final
 
 from dafka_core.errors import ProtocolError
+from dafka_core.log_entries import STAGED_HOURS
 from dafka_core.options import DEFAULT_PUB_PORT, DEFAULT_SUB_PORT, DEFAULT_TOWER, Options, option
 from dafka_core.protocol.codec import C_LAYOUT, LAYOUTS
 from dafka_core.protocol.limits import MAX_VALUE_BYTES
@@ -214,6 +215,13 @@ class StoreOptions(NodeOptions):
         "serves none",
         kind="0|PORT|off",
         parse=parse_flight_port,
+    )
+    staged_hours: float = option(
+        STAGED_HOURS,
+        "staged records to which nothing was added for so long are discarded: those of writers "
+        "that died",
+        unit="h",
+        minimum=0.001,
     )
 
 

@@ -89,6 +89,27 @@ class TransactionState(NamedTuple):
     transaction: Transaction | None
 
 
+class StagedPartition(NamedTuple):
+    """What is staged in one partition: records ``start`` up to ``end`` (exclusive), seen by nobody.
+
+    ``attempt`` is empty when they come from another store.  ``size_bytes`` is that of their blocks.
+    ``last_time_us`` is when the last ones came, in microseconds since the epoch UTC.
+    """
+
+    topic: str
+    partition: str
+    attempt: str
+    start: int
+    end: int
+    size_bytes: int
+    last_time_us: int
+
+    @property
+    def tp(self) -> TopicPartition:
+        """The partition."""
+        return TopicPartition(self.topic, self.partition)
+
+
 class PartitionInfo(NamedTuple):
     """What a store holds of one partition: offsets ``earliest`` up to, not including, ``end``."""
 

@@ -1,16 +1,28 @@
-"""``dafka topics`` and ``dafka heads``: what the stores hold."""
+"""``dafka topics``, ``dafka heads`` and ``dafka staged``: what the stores hold."""
 
 from __future__ import annotations
 
+import time
 from collections import Counter
-from typing import Annotated, Any
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
 from dafka_core.cli import output
 from dafka_core.cli.flags import Topic
 from dafka_core.errors import DafkaError
-from dafka_core.records import PartitionInfo
+from dafka_core.log_entries import Discard
+from dafka_core.records import PartitionInfo, StagedPartition
+
+if TYPE_CHECKING:
+    from dafka_core.flight.store_client import StoreClient
+
+ANY_TOPIC: Final = "-"
+"""Asked for only to hear of the stores."""
+
+MOST_DISCARDS: Final = 1_000
+"""Discarded at one time: few enough for the time that one answer may take."""
 
 AsJson = Annotated[bool, typer.Option("--json", help="Print a JSON object on each line.")]
 Timeout = Annotated[
@@ -40,6 +52,74 @@ def heads(
         raise DafkaError(f"no store has records of topic {topic!r}; 'dafka topics' lists all")
     rows = sorted(info[1:] for info in partitions)
     output.table(("partition", "earliest", "next"), rows, as_json=as_json)
+
+
+def staged(
+    *,
+    discard: Annotated[
+        bool, typer.Option("--discard", help="Discard what is listed; its writers are fenced.")
+    ] = False,
+    idle_hours: Annotated[
+        float,
+        typer.Option(
+            "--idle-hours", min=0, metavar="N", help="Only what nothing was added to for so long."
+        ),
+    ] = 0.0,
+    as_json: AsJson = False,
+    timeout_s: Timeout = 10.0,
+    **options: Any,
+) -> None:
+    """List what is staged at each store: records of transactions that no reader sees.
+
+    A writer that lives commits or discards them; those of one that died stay for the store's
+    staged_hours, or until --discard.
+    """
+    found = []
+    before_us = time.time() * 1e6 - idle_hours * 3.6e9
+    for client in _clients(timeout_s, options):
+        with client:
+            here = [each for each in client.staged(timeout_s=timeout_s) if each[-1] <= before_us]
+            found += [(client.location.store, each) for each in here]
+            if discard:
+                _discard(client, here, timeout_s)
+    rows = [
+        (store, *each[:3], each.end - each.start, each.size_bytes, _utc(each.last_time_us))
+        for store, each in found
+    ]
+    if not rows:
+        output.say("nothing is staged")
+    names = ("store", "topic", "partition", "attempt", "records", "bytes", "last_added")
+    output.table(names, rows, as_json=as_json)
+
+
+def _discard(client: StoreClient, found: list[StagedPartition], timeout_s: float) -> None:
+    discards = [Discard(each.tp, each.attempt) for each in found if each.attempt]
+    for start in range(0, len(discards), MOST_DISCARDS):
+        client.discard(discards[start : start + MOST_DISCARDS], timeout_s=timeout_s)
+    size_bytes = sum(each.size_bytes for each in found if each.attempt)
+    store = client.location.store
+    output.say(f"discarded at store {store}: {len(discards)} partitions, {size_bytes} bytes")
+    if len(discards) < len(found):
+        count = len(found) - len(discards)
+        output.say(f"left at store {store}: {count} that come from another store, not a writer")
+
+
+def _clients(timeout_s: float, options: dict[str, Any]) -> list[StoreClient]:
+    """One for each store that serves Flight."""
+    from dafka_core import Reader
+    from dafka_core.flight.store_client import StoreClient
+    from dafka_core.flight.store_location import StoreLocation
+
+    with Reader(**options) as reader:
+        reader.partitions([ANY_TOPIC], timeout_s=timeout_s)
+        served = reader.endpoints()
+        for store in sorted(set(reader.stores()) - set(served)):
+            output.say(f"store {store} serves no Flight: what is staged there is not listed")
+    return [StoreClient(StoreLocation(*each)) for each in sorted(served.items())]
+
+
+def _utc(time_us: int) -> str:
+    return datetime.fromtimestamp(time_us // 1_000_000, UTC).isoformat()
 
 
 def _partitions(

@@ -14,7 +14,7 @@ from typing import Any, ClassVar, Final, Self
 import msgspec
 
 from dafka_core.errors import InvalidRequestError
-from dafka_core.records import PartitionInfo, TransactionState
+from dafka_core.records import PartitionInfo, StagedPartition, TransactionState
 
 VERSION: Final = 1
 
@@ -65,6 +65,12 @@ class Heads(JsonMessage, frozen=True):
     """What the store holds of some partitions."""
 
     heads: tuple[PartitionInfo, ...]
+
+
+class Staged(JsonMessage, frozen=True):
+    """What is staged in some partitions."""
+
+    staged: tuple[StagedPartition, ...]
 
 
 class Offsets(JsonMessage, frozen=True):

@@ -264,6 +264,18 @@ class CommitRequest(ActionRequest, frozen=True):
             seen.add((topic, partition))
 
 
+class StagedRequest(ActionRequest, frozen=True):
+    """What is staged, which no reader sees and nothing else lists.
+
+    {v}? -> {v, staged: [[topic, partition, attempt, start, end, bytes, microseconds], ...]}, in
+    several results if they are many: the attempt is empty for what comes from another store, the
+    time is when the last records came
+    """
+
+    action: ClassVar[str] = "dafka.staged.v1"
+    may_be_empty: ClassVar[bool] = True
+
+
 class DiscardRequest(ActionRequest, frozen=True):
     """Give up what attempts have staged: {v, stages: [[topic, partition, attempt], ...]} -> {v}."""
 

@@ -15,6 +15,7 @@ from dafka_core.flight.json_messages import (
     Heads,
     JsonMessage,
     Offsets,
+    Staged,
     TransactionStates,
     nearest,
     short,
@@ -27,6 +28,7 @@ from dafka_core.flight.requests import (
     DiscardRequest,
     HeadsRequest,
     OffsetsRequest,
+    StagedRequest,
     StoresRequest,
     TransactionsRequest,
     WaitRequest,
@@ -78,6 +80,12 @@ def _heads(context: ServerContext, request: HeadsRequest, is_gone: IsGone) -> It
         found = [info for topic in topics for info in log.partitions(topic)]
     for start in range(0, len(found), HEADS_PER_RESULT) or (0,):
         yield Heads(tuple(found[start : start + HEADS_PER_RESULT]))
+
+
+def _staged(context: ServerContext, request: StagedRequest, is_gone: IsGone) -> Iterator[Staged]:
+    found = context.log.staged()
+    for start in range(0, len(found), HEADS_PER_RESULT) or (0,):
+        yield Staged(tuple(found[start : start + HEADS_PER_RESULT]))
 
 
 def _offsets(context: ServerContext, request: OffsetsRequest, is_gone: IsGone) -> Iterator[Offsets]:
@@ -141,6 +149,7 @@ ACTIONS: Final[dict[str, Action]] = {
         Action(TransactionsRequest, _transaction_states),
         Action(CommitRequest, _commit),
         Action(DiscardRequest, _discard),
+        Action(StagedRequest, _staged),
         Action(StoresRequest, lambda context, *_: context.store_locations()),
         Action(DescribeRequest, lambda context, *_: [context.location]),
     )

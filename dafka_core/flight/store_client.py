@@ -23,6 +23,7 @@ from dafka_core.flight.json_messages import (
     Heads,
     JsonMessage,
     Offsets,
+    Staged,
     TransactionStates,
 )
 from dafka_core.flight.store_location import StoreLocation, host_of, path_of
@@ -31,6 +32,7 @@ from dafka_core.records import (
     NO_VERSION,
     PartitionInfo,
     RecordBatch,
+    StagedPartition,
     StagedTransaction,
     TopicPartition,
     Transaction,
@@ -184,6 +186,11 @@ class StoreClient(Closing):
             OffsetConflictError: a transaction does not begin at its partition's end.
         """
         self._ask(Done, timeout_s, requests.CommitRequest(tuple(transactions)))
+
+    def staged(self, *, timeout_s: float) -> list[StagedPartition]:
+        """What is staged at the store, of every partition that has some."""
+        answers = self._ask(Staged, timeout_s, requests.StagedRequest())
+        return [each for answer in answers for each in answer.staged]
 
     def discard(self, discards: Sequence[Discard], *, timeout_s: float) -> None:
         """Gives up what attempts have staged; not what others have."""

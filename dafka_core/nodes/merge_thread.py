@@ -32,7 +32,10 @@ CHECK_READERS_S: Final = 10.0
 """How long a process that was killed while it read may keep LMDB from using freed pages again."""
 
 DISCARD_S: Final = 600.0
-"""How often the thread looks for what was staged too long ago."""
+"""How often at least the thread looks for what was staged too long ago."""
+
+LATE_SHARE: Final = 0.1
+"""By how much of its time something may be discarded later."""
 
 RETRY_S: Final = 30.0
 """How long the thread leaves a disk alone that has failed."""
@@ -48,10 +51,12 @@ class MergeThread(Closing):
 
     Args:
         log: open for writing, until the thread is closed.
+        staged_hours: after so long with nothing added, staged records are discarded.
     """
 
-    def __init__(self, log: Log) -> None:
+    def __init__(self, log: Log, staged_hours: float = STAGED_HOURS) -> None:
         self._log = log
+        self._staged_s = staged_hours * 3600
         self._closed = threading.Event()
         self._thread = NodeThread("dafka-merger", self._run)
         self._thread.start()
@@ -69,15 +74,21 @@ class MergeThread(Closing):
                 if time.monotonic() - checked_s >= CHECK_READERS_S:
                     checked_s = time.monotonic()
                     self._log.check_readers()
-                if time.monotonic() - discarded_s >= DISCARD_S:
+                if time.monotonic() - discarded_s >= min(DISCARD_S, self._staged_s * LATE_SHARE):
                     discarded_s = time.monotonic()
-                    self._log.discard_stale(STAGED_HOURS * 3600, replicas=False)
+                    self._discard_stale()
                 pause_s = self._step()
             except ClosedError:
                 return
             except StoreError as error:
                 _log.error("merging blocks: %s", error)
                 pause_s = RETRY_S
+
+    def _discard_stale(self) -> None:
+        count = self._log.discard_stale(self._staged_s, replicas=False)
+        if count:
+            text = "discarded what was staged in %d partitions, with nothing added for %g h"
+            _log.warning(text, count, self._staged_s / 3600)
 
     def _step(self) -> float:
         """Merges once, unless appends keep coming; returns the seconds to wait afterwards."""

@@ -9,7 +9,7 @@ from typing import Any
 
 from dafka_core.closing import Closing
 from dafka_core.errors import ClosedError, NodeFailedError, StoreError
-from dafka_core.log_entries import STAGED_HOURS, LogEntry
+from dafka_core.log_entries import LogEntry
 from dafka_core.node_options import FLIGHT_OFF, StoreOptions
 from dafka_core.nodes.addresses import own_host
 from dafka_core.nodes.append_queue import AppendQueue
@@ -43,13 +43,13 @@ class Store(Closing):
         config = StoreOptions.build(options)
         with contextlib.ExitStack() as undo:
             self.log = undo.enter_context(Log(directory))
-            self.log.discard_stale(STAGED_HOURS * 3600)
+            self.log.discard_stale(config.staged_hours * 3600)
             self.address = kept_address(self.log.directory)
             """The store's UUID.  It lasts as long as the directory."""
             sync_interval_s = config.sync_interval_ms / 1000
             self._role = StoreRole(self.address, self.log.end, sync_interval_s=sync_interval_s)
             self._log_writer = undo.enter_context(LogWriter(self.log, self._on_written))
-            self._merge_thread = undo.enter_context(MergeThread(self.log))
+            self._merge_thread = undo.enter_context(MergeThread(self.log, config.staged_hours))
             self._mesh = undo.enter_context(Mesh("store", self._role, config))
             self.append_queue = AppendQueue(self._mesh, self._role, self.log)
             """For writers in this process."""

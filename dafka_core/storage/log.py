@@ -42,7 +42,13 @@ import numpy as np
 from dafka_core.closing import Closing
 from dafka_core.errors import DafkaError
 from dafka_core.log_entries import LogEntry
-from dafka_core.records import PartitionInfo, RecordBatch, TopicPartition, TransactionState
+from dafka_core.records import (
+    PartitionInfo,
+    RecordBatch,
+    StagedPartition,
+    TopicPartition,
+    TransactionState,
+)
 from dafka_core.storage.block import Block
 from dafka_core.storage.block_builder import MAX_BLOCK_BYTES
 from dafka_core.storage.block_cache import BlockCache
@@ -148,6 +154,11 @@ class Log(Closing):
         """How far a partition's transactions are; all zero when it is not known."""
         with self._env.reading() as tables:
             return tables.transaction_state(tp)
+
+    def staged(self) -> list[StagedPartition]:
+        """What is staged, of every partition that has some; LMDB touches each page of it."""
+        with self._env.reading() as tables:
+            return tables.staged()
 
     def discard_stale(self, older_than_s: float, *, replicas: bool = True) -> int:
         """Discards what was staged so long ago, with nothing added since; of how many partitions.

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
 from dafka_core.errors import StoreError
 from dafka_core.log_entries import attempt_text
-from dafka_core.records import PartitionInfo, TopicPartition, TransactionState
+from dafka_core.records import PartitionInfo, StagedPartition, TopicPartition, TransactionState
 from dafka_core.storage import rows
 from dafka_core.storage.block import HEADER, peek_count, peek_times
 from dafka_core.storage.merge_planner import MergeCandidate
@@ -140,6 +140,19 @@ class Tables:
     def staged_partitions(self) -> list[TopicPartition]:
         """The partitions with staged records."""
         return [rows.tp_of_key(bytes(key)) for _, key in self._scan(self._meta, _STAGED_KEY)]
+
+    def staged(self) -> list[StagedPartition]:
+        """What is staged in each of them."""
+        found = []
+        for tp in self.staged_partitions():
+            row = self.row(tp)
+            assert row is not None
+            assert row.staged is not None
+            end, last_time_us, attempt, _ = row.staged
+            size_bytes = sum(each.size_bytes for each in self.candidates(row.id, row.end, end))
+            owner = attempt_text(attempt)
+            found.append(StagedPartition(*tp, owner, row.end, end, size_bytes, last_time_us))
+        return found
 
     def staged_start(self, partition_id: int) -> int:
         """Where a partition's staged blocks begin, if it has some; behind all blocks if not."""

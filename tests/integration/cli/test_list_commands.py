@@ -1,12 +1,19 @@
-"""``dafka topics`` and ``dafka heads``."""
+"""``dafka topics``, ``dafka heads`` and ``dafka staged``."""
 
 from __future__ import annotations
 
 import json
+from datetime import UTC, datetime
+from pathlib import Path
 
+import pyarrow as pa
 import pytest
 
-from tests.integration.cli.processes import run, sentence
+from dafka_core.flight.store_client import StoreClient
+from dafka_core.flight.store_location import StoreLocation
+from dafka_core.records import TopicPartition
+from dafka_core.testing import wait_until
+from tests.integration.cli.processes import ANY_PORTS, PATIENCE_S, Dafka, run, sentence
 
 FIRST, SECOND = "A" * 32, "B" * 32
 
@@ -70,3 +77,49 @@ def test_without_a_tower_they_say_so(arguments: tuple[str, ...]) -> None:
     asked = run(*arguments, "--tower", "127.0.0.1:1:2", "--tower-timeout-s", "0.2")
     assert asked.returncode == 1
     assert sentence(asked).startswith("no tower answered at 127.0.0.1:1:2 within 0.2 s")
+
+
+def test_what_a_dead_writer_has_staged_is_listed_and_discarded(tmp_path: Path) -> None:
+    with Dafka("up", *ANY_PORTS, "--dir", str(tmp_path / "s")) as store:
+        facts = store.ready()
+        client = StoreClient(StoreLocation(facts["address"], tuple(facts["flight"])))
+        tp, attempt = TopicPartition("t", FIRST), "A" * 32
+        with client, client.put(tp, 0, attempt=attempt, timeout_s=PATIENCE_S) as writing:
+            writing.write(pa.array([b"x" * 1000] * 1000, pa.binary()))
+            assert writing.finish(PATIENCE_S) == 1000
+        at = ("--tower", facts["tower"])
+        assert run("topics", *at).stdout == b""
+        (line,) = run("staged", *at, "--json").stdout.splitlines()
+        row = json.loads(line)
+        told = datetime.fromisoformat(row.pop("last_added"))
+        assert abs((datetime.now(UTC) - told).total_seconds()) < 2 * PATIENCE_S
+        assert 1_000_000 < row.pop("bytes") < 1_100_000
+        expected = {"store": facts["address"], "topic": "t", "partition": FIRST}
+        assert row == expected | {"attempt": attempt, "records": 1000}
+        kept = run("staged", *at, "--discard", "--idle-hours", "1")
+        assert kept.stdout == b""
+        assert b"0 partitions, 0 bytes" in kept.stderr
+        assert run("staged", *at).stdout != b""
+        discarded = run("staged", *at, "--discard")
+        assert (
+            b"discarded at store %s: 1 partitions" % facts["address"].encode() in discarded.stderr
+        )
+        empty = run("staged", *at)
+        assert (empty.stdout, empty.stderr) == (b"", b"nothing is staged\n")
+
+
+def test_a_store_discards_what_is_staged_after_its_time(tmp_path: Path) -> None:
+    quick = ("--staged-hours", "0.001")
+    with Dafka("up", *ANY_PORTS, "--dir", str(tmp_path / "s"), *quick) as store:
+        facts = store.ready()
+        tp = TopicPartition("t", FIRST)
+        with StoreClient(StoreLocation(facts["address"], tuple(facts["flight"]))) as client:
+            with client.put(tp, 0, attempt="A" * 32, timeout_s=PATIENCE_S) as writing:
+                writing.write(pa.array([b"x"], pa.binary()))
+                assert writing.finish(PATIENCE_S) == 1
+            assert [each.tp for each in client.staged(timeout_s=PATIENCE_S)] == [tp]
+            wait_until(lambda: not client.staged(timeout_s=PATIENCE_S))
+        line = store.err.next()
+        while line is not None and b"discarded what was staged in 1 partitions" not in line:
+            line = store.err.next()
+        assert line is not None

@@ -22,6 +22,7 @@ TABLES: dict[str, list[type[Options]]] = {
     "consume": [ConsumerOptions],
     "topics": [ReaderOptions],
     "heads": [ReaderOptions],
+    "staged": [ReaderOptions],
 }
 
 

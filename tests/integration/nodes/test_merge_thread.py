@@ -133,14 +133,13 @@ def test_it_ends_with_its_log(log: Log) -> None:
 
 
 def test_what_was_staged_too_long_ago_is_discarded(
-    tmp_path: Path, merge: Callable[[], MergeThread], log: Log, monkeypatch: pytest.MonkeyPatch
+    log: Log, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(module, "DISCARD_S", 0.0)
-    monkeypatch.setattr(module, "STAGED_HOURS", 0)
     attempt = "A" * 32
     log.write([Stage(RecordBatch.of(TP, 0, [b"x"]), attempt)])
     # What comes from another store is gone on with by the store's loop.
     log.write([RecordBatch.of(TopicPartition("t", "q"), 0, [b"x"], Transaction(1, 0, 2))])
-    merge()
-    wait_until(lambda: log.transaction_state(TP).staged_end == 0)
+    with MergeThread(log, staged_hours=0.2 / 3600):
+        wait_until(lambda: log.transaction_state(TP).staged_end == 0)
+    assert "discarded what was staged in 1 partitions" in caplog.text
     assert log.transaction_state(TopicPartition("t", "q")).staged_end == 1

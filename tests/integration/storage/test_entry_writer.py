@@ -84,6 +84,12 @@ def test_what_was_staged_long_ago_is_discarded(tmp_path: Path, clock: Clock) -> 
         clock.now_us += 3_600_000_000
         store.write([stage([b"y"], 1, A, "q"), commit(("r", A, 0, 1, 0))])
         assert store.discard_stale(older_s) == 0
+        listed = {each.partition: each for each in store.staged()}
+        size_bytes = listed["q"].size_bytes
+        assert listed["q"] == ("t", "q", A, 0, 2, size_bytes, clock.now_us)
+        assert listed["p"][:5] == ("t", "p", A, 1, 2)
+        assert listed["u"][:5] == ("t", "u", "", 0, 1)
+        assert (set(listed), 0 < size_bytes < 1000) == ({"p", "q", "u"}, True)
         clock.now_us += 23 * 3_600_000_000
         assert store.discard_stale(older_s) == 0
     with Log(tmp_path, clock_us=clock) as store:
