@@ -117,6 +117,7 @@ BODIES: dict[str, list[dict[str, Any]]] = {
         {"times": [["t", "P", 2**63]]},
         {"times": [["t", "P", 0]] * 1_001},
     ],
+    "dafka.staged.v1": [{"topic": "t"}, {"staged": []}],
     "dafka.wait.v1": [
         {"topic": "t", "partition": "P", "end": 5},
         *(
