@@ -47,9 +47,7 @@ def main() -> None:
     parser.add_argument(
         "--cold",
         dest="warm",
-        action="store_const",
-        const=0,
-        default=1,
+        action="store_false",
         help="run nothing before it is measured: only to see that it runs",
     )
     arguments = parser.parse_args()

@@ -36,14 +36,14 @@ TOPIC = "bench"
 class Bench:
     """``records`` is what the first row reads; with fewer all rows have less to do.
 
-    ``warm`` is 1, or 0 where nothing runs before it is measured: fast, and no measurement.
+    Unless it is ``warm``, nothing runs before it is measured: fast, and no measurement.
     """
 
     pairs: int
     records: int
     sizes_bytes: tuple[int, ...]
     directory: Path
-    warm: int = 1
+    warm: bool = True
 
     def part(self, full: int, least: int = 1) -> int:
         """What takes the place of ``full``, which belongs to ``FULL_RECORDS``."""
@@ -61,7 +61,7 @@ class Bench:
 
 
 @contextlib.contextmanager
-def prepared(pairs: int, records: int, sizes_bytes: tuple[int, ...], warm: int) -> Iterator[Bench]:
+def prepared(pairs: int, records: int, sizes_bytes: tuple[int, ...], warm: bool) -> Iterator[Bench]:
     """A bench with a directory of its own, which is removed at the end."""
     with tempfile.TemporaryDirectory(prefix="dafka-bench-") as directory:
         yield Bench(pairs, records, sizes_bytes, Path(directory), warm)

@@ -26,7 +26,8 @@ class RecordQueue:
         self._added = (0, 0)
         self._left = (0, 0)
         self._open: RecordBatch | None = None
-        # It says how many are left, and what is taken from it is skipped by the next line's.
+        # The values of the open batch that are left.  The records are made over this very iterator:
+        # what one takes is gone for the other, and its length hint is exact.
         self._open_rest: Iterator[bytes] = iter(())
         self._open_records: Iterator[Record] = iter(())
 

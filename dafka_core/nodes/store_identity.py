@@ -15,6 +15,7 @@ from uuid import UUID
 from dafka_core.errors import StoreError
 from dafka_core.nodes.addresses import new_address
 from dafka_core.storage import Log
+from dafka_core.storage.open_environment import sync_directory
 from dafka_core.storage.storage_errors import DATA_FILE
 
 ADDRESS_FILE: Final = "address"
@@ -98,8 +99,4 @@ def _write(path: Path, text: str) -> None:
         file.flush()
         os.fsync(file.fileno())
     written.rename(path)
-    names = os.open(path.parent, os.O_RDONLY)
-    try:
-        os.fsync(names)
-    finally:
-        os.close(names)
+    sync_directory(path.parent)

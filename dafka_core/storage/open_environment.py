@@ -181,12 +181,13 @@ def _tables(env: lmdb.Environment, directory: Path, read_only: bool) -> list[lmd
 
 def _sync_names(directory: Path) -> None:
     """Puts the names of new files on disk; syncing a file does not promise that of its name."""
-    _sync_directory(directory)
+    sync_directory(directory)
     with contextlib.suppress(PermissionError):  # the parent may be another user's; it stood before
-        _sync_directory(directory.resolve().parent)
+        sync_directory(directory.resolve().parent)
 
 
-def _sync_directory(directory: Path) -> None:
+def sync_directory(directory: Path) -> None:
+    """Puts the names of a directory's files on disk."""
     fd = os.open(directory, os.O_RDONLY)
     try:
         os.fsync(fd)
