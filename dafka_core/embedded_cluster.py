@@ -7,17 +7,20 @@ directory, which end with the ``with`` block, and with the process that made the
 from __future__ import annotations
 
 import json
+import os
+import shutil
 import signal
 import subprocess
 import sys
 import tempfile
 import threading
-from collections.abc import Iterator, Sequence
+import weakref
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Final
 
-from dafka_core.closing import Closing
+from dafka_core.closing import ProcessBound
 from dafka_core.errors import NodeFailedError
 
 READY: Final = "READY "
@@ -27,7 +30,7 @@ START_TIMEOUT_S: Final = 30.0
 """A loaded machine takes seconds to start Python."""
 
 
-class EmbeddedCluster(Closing):
+class EmbeddedCluster(ProcessBound):
     """A tower and ``stores`` stores.
 
     Args:
@@ -40,10 +43,11 @@ class EmbeddedCluster(Closing):
     """
 
     def __init__(self, stores: int = 1, directory: str | Path | None = None) -> None:
-        self._temporary = None
+        self._temporary: Callable[[], object] | None = None
         if directory is None:
-            self._temporary = tempfile.TemporaryDirectory(prefix="dafka-")
-            directory = self._temporary.name
+            directory = tempfile.mkdtemp(prefix="dafka-")
+            # Not a TemporaryDirectory, which a forked child would remove when it ends.
+            self._temporary = weakref.finalize(self, _remove, directory, os.getpid())
         self.directory = Path(directory)
         self._tower: _NodeProcess | None = None
         self._ports = (0, 0)
@@ -116,7 +120,13 @@ class EmbeddedCluster(Closing):
             self.kill_store(index)
         self.kill_tower()
         if self._temporary is not None:
-            self._temporary.cleanup()
+            self._temporary()
+
+    def on_forked(self) -> None:
+        """Closes the pipes whose end tells the nodes that the parent is gone."""
+        tower, stores = vars(self).get("_tower"), vars(self).get("_stores", {})
+        for node in filter(None, (tower, *stores.values())):
+            node.close_pipes()
 
 
 class _NodeProcess:
@@ -155,6 +165,15 @@ class _NodeProcess:
     def signal(self, number: int) -> None:
         self._process.send_signal(number)
 
+    def close_pipes(self) -> None:
+        for pipe in filter(None, (self._process.stdin, self._process.stdout)):
+            pipe.close()
+
     def kill(self) -> None:
         with self._process, self._errors:
             self._process.kill()
+
+
+def _remove(directory: str, owner: int) -> None:
+    if os.getpid() == owner:
+        shutil.rmtree(directory, ignore_errors=True)

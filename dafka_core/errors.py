@@ -70,6 +70,18 @@ class ClosedError(DafkaError):
 
 
 @dataclass(eq=False)
+class ForkedError(DafkaError):
+    """A use of what the parent of this forked process has made, process ``owner``."""
+
+    sentence = (
+        "this {what} is process {owner}'s, which has forked this one: its threads are not here; "
+        "make a new one in this process, or start processes anew (multiprocessing's method 'spawn')"
+    )
+    what: str
+    owner: int
+
+
+@dataclass(eq=False)
 class NodeFailedError(DafkaError):
     """A node's own thread ended with an error; the cause is chained."""
 

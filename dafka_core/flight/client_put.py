@@ -10,7 +10,7 @@ from typing import Any, NoReturn
 import pyarrow as pa
 from pyarrow import flight
 
-from dafka_core.closing import Closing
+from dafka_core.closing import ProcessBound
 from dafka_core.errors import ClosedError, ConfigError, DafkaError, StoreUnreachableError
 from dafka_core.flight.columns import TYPES, VALUE, VALUES_SCHEMA
 from dafka_core.flight.flight_errors import FLIGHT_ERRORS
@@ -22,7 +22,7 @@ from dafka_core.records import RecordBatch
 from dafka_core.values import Values
 
 
-class PutStream(Closing):
+class PutStream(ProcessBound):
     """Appends values to one partition, or stages them, in order; a context.  For one thread.
 
     Nothing is certain before ``finish`` has returned, or ``durable`` says so.  A context left

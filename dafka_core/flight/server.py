@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
 import logging
 import socket
 import stat
 import threading
 import time
+import weakref
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Final
@@ -15,7 +17,7 @@ from typing import Any, Final
 import pyarrow as pa
 from pyarrow import flight
 
-from dafka_core.closing import Closing
+from dafka_core.closing import ProcessBound
 from dafka_core.errors import ConfigError, DafkaError, InvalidRequestError
 from dafka_core.flight import grpc_workarounds, server_actions, server_get, server_info, server_put
 from dafka_core.flight.flight_errors import refusing
@@ -32,7 +34,7 @@ CLOSE_TIMEOUT_S: Final = 10.0
 _log = logging.getLogger("dafka.store")
 
 
-class FlightService(Closing):
+class FlightService(ProcessBound):
     """Serves a store from construction until ``close``, over TCP and, for its machine, a socket.
 
     Args:
@@ -100,6 +102,13 @@ class FlightService(Closing):
                 time.sleep(CLOSE_GRACE_S / 4)
             if self._socket_path is not None and servers:
                 _remove_socket(self._socket_path)
+
+    def on_forked(self) -> None:
+        """Takes from the child's end the calls by which pyarrow would end the parent's servers."""
+        references = [*map(weakref.getweakrefs, vars(self).get("_servers", ()))]
+        for reference in itertools.chain(*references):
+            if isinstance(finalizer := reference.__callback__, weakref.finalize):
+                finalizer.detach()
 
     def _listen(self, location: str) -> _Server:
         try:

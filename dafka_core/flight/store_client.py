@@ -10,7 +10,7 @@ from typing import Any, Final, TypeVar
 from msgspec.structs import replace
 from pyarrow import flight
 
-from dafka_core.closing import Closing
+from dafka_core.closing import ProcessBound
 from dafka_core.errors import ClosedError, ConfigError, StoreUnreachableError
 from dafka_core.flight import grpc_workarounds, limits, requests
 from dafka_core.flight.client_put import PutStream
@@ -65,7 +65,7 @@ A = TypeVar("A", bound=JsonMessage)
 T = TypeVar("T")
 
 
-class StoreClient(Closing):
+class StoreClient(ProcessBound):
     """A store's bulk service.  Thread-safe; connects when it is first used.
 
     Every call raises StoreUnreachableError when the store is not there, does not answer in time

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from itertools import zip_longest
 from typing import Any, Final
 
+from dafka_core.closing import ProcessBound
 from dafka_core.errors import ClosedError, DafkaError, OffsetConflictError, StoreUnreachableError
 from dafka_core.log_entries import Commit, Discard, LogEntry, SetTransaction, Stage
 from dafka_core.nodes.mesh import Mesh
@@ -52,7 +53,7 @@ class _Request:
                 self.future.set_result(self.batch.end if self.batch else None)
 
 
-class AppendQueue:
+class AppendQueue(ProcessBound):
     """Hands writers' log entries to the store's loop, and tells the writers when they are on disk.
 
     Thread-safe; ``on_written`` and ``fail`` are for the store.  The caller has checked the entries:
@@ -147,6 +148,10 @@ class AppendQueue:
         for future in futures:
             with contextlib.suppress(InvalidStateError):
                 future.set_exception(self._failure)
+
+    def close(self) -> None:
+        """Fails what is not on disk."""
+        self.fail()
 
     def _submit(self, *entries: LogEntry) -> Future[Any]:
         """Gives entries to the role, in order, when there is room."""

@@ -7,12 +7,13 @@ from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 from itertools import chain
 from typing import Any
 
-from dafka_core.closing import Closing
 from dafka_core.errors import ClosedError, ConfigError
 from dafka_core.node_options import ConsumerOptions
 from dafka_core.nodes.addresses import new_address
 from dafka_core.nodes.mesh import Mesh
+from dafka_core.nodes.node import Node
 from dafka_core.nodes.record_queue import RecordQueue
+from dafka_core.nodes.threads import weakly
 from dafka_core.options import check_argument
 from dafka_core.protocol.consumer_role import ConsumerRole, Start
 from dafka_core.protocol.limits import MAX_SEQUENCE
@@ -20,7 +21,7 @@ from dafka_core.protocol.validation import check_topics
 from dafka_core.records import Record, RecordBatch, TopicPartition
 
 
-class Consumer(Closing):
+class Consumer(Node):
     """Delivers the records of topics: per partition in order, each once, none missing.
 
     The consumer has one cursor: ``poll``, ``batches``, ``for`` and ``async for`` each go on where
@@ -45,9 +46,10 @@ class Consumer(Closing):
         self.address = new_address()
         """The consumer's UUID."""
         self._role = ConsumerRole(self.address, _checked_start(start))
-        self._queue = RecordQueue(self._on_taken)
+        self._queue = RecordQueue(weakly(self._on_taken, None))
         self._mesh = Mesh("consumer", self._role, self._config)
         self._mesh.start(self._on_round)
+        self._is_open = True
 
     @property
     def subscription(self) -> list[str]:
@@ -139,8 +141,14 @@ class Consumer(Closing):
 
     def close(self) -> None:
         """Ends; may be called twice.  Drops queued records: the stores have them."""
+        self._is_open = False
         self._mesh.close()
         self._queue.clear()
+
+    def on_forked(self) -> None:
+        """Takes from iterators what they would still hand out."""
+        if "_queue" in vars(self):
+            self._queue.clear()
 
     def _iterators(self) -> Iterator[Iterator[Record]]:
         with contextlib.suppress(ClosedError):

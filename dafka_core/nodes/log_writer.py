@@ -6,7 +6,7 @@ from collections.abc import Callable
 from queue import Empty, SimpleQueue
 from typing import Final
 
-from dafka_core.closing import Closing
+from dafka_core.closing import ProcessBound
 from dafka_core.errors import DafkaError
 from dafka_core.log_entries import LogEntry
 from dafka_core.nodes.threads import NodeThread
@@ -20,7 +20,7 @@ Outcomes = list[DafkaError | None]
 """What the log says of each entry: None when it is done."""
 
 
-class LogWriter(Closing):
+class LogWriter(ProcessBound):
     """A thread that has the log write one group of entries at a time.
 
     Args:

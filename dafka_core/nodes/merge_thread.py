@@ -10,7 +10,7 @@ import threading
 import time
 from typing import Final
 
-from dafka_core.closing import Closing
+from dafka_core.closing import ProcessBound
 from dafka_core.errors import ClosedError, StoreError
 from dafka_core.log_entries import STAGED_HOURS
 from dafka_core.nodes.threads import NodeThread
@@ -43,7 +43,7 @@ RETRY_S: Final = 30.0
 _log = logging.getLogger("dafka.store")
 
 
-class MergeThread(Closing):
+class MergeThread(ProcessBound):
     """A thread that merges while there is something to merge, and gives way to appends.
 
     The thread logs an error of the disk and tries again later: without merging all records can be

@@ -15,7 +15,7 @@ from typing import Final, TypeVar
 
 import zmq
 
-from dafka_core.closing import Closing
+from dafka_core.closing import ProcessBound
 from dafka_core.errors import (
     ClosedError,
     ConfigError,
@@ -36,7 +36,7 @@ from dafka_core.nodes.sockets import (
     send_packed,
 )
 from dafka_core.nodes.subscribers import Subscribers
-from dafka_core.nodes.threads import InterruptibleCondition, NodeThread
+from dafka_core.nodes.threads import InterruptibleCondition, NodeThread, weakly
 from dafka_core.protocol.beacons import NodeBeacon
 from dafka_core.protocol.bulk_decoder import BulkDecoder
 from dafka_core.protocol.codec import C_LAYOUT, decode, encode, parse_subscription
@@ -52,7 +52,7 @@ LINGER_MS: Final = 200
 T = TypeVar("T")
 
 
-class Mesh(Closing):
+class Mesh(ProcessBound):
     """A node of the mesh: connects to every peer that the towers tell of, and runs ``role``.
 
     Args:
@@ -107,13 +107,13 @@ class Mesh(Closing):
         """Starts the loop, and waits for a tower.  If that fails, the node is closed.
 
         The loop calls ``on_round(now)`` at the end of each round, to do the node's own work; it
-        returns whether there is more to do at once.
+        returns whether there is more to do at once.  The loop does not keep the node alive.
 
         Raises:
             TowerNotFoundError: none answered within ``tower_timeout_s``, and ``wait_for_tower``
                 is not set.
         """
-        self._on_round = on_round
+        self.attend(weakly(on_round, False))
         self._thread.start()
         timeout_s = None if self._config.wait_for_tower else self._config.tower_timeout_s
         try:
@@ -122,6 +122,10 @@ class Mesh(Closing):
         except BaseException:
             self.close()
             raise
+
+    def attend(self, on_round: Callable[[float], bool]) -> None:
+        """Has the loop call another function at the end of each round, and keep it alive."""
+        self._on_round = on_round
 
     def call_soon(self, function: Callable[[float], object]) -> None:
         """Has the loop call ``function(now)``."""
@@ -264,6 +268,7 @@ class Mesh(Closing):
             self.failure = error
         finally:
             self._close_sockets()
+            self.attend(lambda now: False)  # the node may be collected without the loop
             self._round_ended.notify()
 
     def _round(self, more: bool) -> bool:

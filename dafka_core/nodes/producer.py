@@ -2,18 +2,26 @@
 
 from __future__ import annotations
 
+import logging
 import threading
 import time
 from collections import deque
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any, Final
 
-from dafka_core.closing import Closing
-from dafka_core.errors import BackPressureError, ClosedError, ConfigError, NotAcknowledgedError
+from dafka_core.errors import (
+    BackPressureError,
+    ClosedError,
+    ConfigError,
+    DafkaError,
+    NotAcknowledgedError,
+)
 from dafka_core.node_options import ProducerOptions
 from dafka_core.nodes.addresses import new_address
 from dafka_core.nodes.mesh import Mesh
+from dafka_core.nodes.node import Node
 from dafka_core.nodes.peers import SETTLE_S
+from dafka_core.nodes.process_exit import end_at_exit, report_lost
 from dafka_core.options import check_argument
 from dafka_core.protocol.producer_role import ProducerRole
 from dafka_core.protocol.validation import check_address, check_topic
@@ -33,12 +41,15 @@ for "no such partition", the producer would begin it anew, over the records that
 
 ARROW_TYPES: Final = ("binary", "string", "large_binary", "large_string")
 
+_log: Final = logging.getLogger("dafka.producer")
 
-class Producer(Closing):
+
+class Producer(Node):
     """Publishes records to one partition of a topic.
 
     The producer keeps every record until ``acks`` stores have it on disk.  Several threads may use
-    one producer.
+    one producer.  The process's end closes producers that are open, and ends with exit code 1 when
+    not all that they published is acknowledged by then.
 
     Args:
         topic: 1 to 255 bytes.
@@ -88,6 +99,8 @@ class Producer(Closing):
             # What is published earlier has to be fetched, and C nodes ask only once: without an
             # answer they wait for the next record.
             time.sleep(SETTLE_S)
+        self._is_open = True
+        end_at_exit(self)
 
     @property
     def next_offset(self) -> int:
@@ -162,21 +175,57 @@ class Producer(Closing):
         Raises:
             NotAcknowledgedError: records are not acknowledged; says how many.
         """
+        self.end(started_s=time.monotonic())
+
+    def end(self, *, started_s: float) -> None:
+        """As ``close``, where ``close_timeout_s`` began at ``started_s``."""
         if self._closed:
             return
         self._closed = True
         try:
-            self.flush(self._config.close_timeout_s)
+            left_s = started_s + self._config.close_timeout_s - time.monotonic()
+            self.flush(max(round(left_s, 3), 0.0))
+        except DafkaError:
+            raise
+        except BaseException as error:
+            self._add_unacked(error)
+            raise
         finally:
+            self._is_open = False
             self._mesh.close()
 
-    def __exit__(self, *error: object) -> None:
-        if error[0] is None:
+    def _leave_with(self, error: BaseException | None) -> None:
+        ends_well = error is None or (isinstance(error, SystemExit) and not error.code)
+        if ends_well or self._closed:
             self.close()
-        else:
-            # The application is failing already: its error is not hidden behind a wait.
-            self._closed = True
-            self._mesh.close()
+            return
+        assert error is not None
+        # The application is failing already: its error is not hidden behind a wait.
+        self._closed = True
+        self._is_open = False
+        self._mesh.close()
+        if lost := self._add_unacked(error):
+            _log.error("%s", lost)
+
+    def revive(self) -> None:
+        """Has the loop send what was published."""
+        self._mesh.attend(self._on_round)
+
+    def close_dropped(self) -> None:
+        """Waits for acknowledgements as ``close`` does."""
+        try:
+            self.close()
+        except DafkaError as error:
+            report_lost(error)
+
+    def _add_unacked(self, failure: BaseException) -> NotAcknowledgedError | None:
+        """Says at an error that ends the producer what is not acknowledged, if anything."""
+        count = self._next_offset - max(self._durable, self._role.durable)
+        if not count:
+            return None
+        lost = NotAcknowledgedError(self.topic, self.address, count, 0.0)
+        failure.add_note(str(lost))
+        return lost
 
     # -- under self._turn ------------------------------------------------------------------------
 

@@ -8,18 +8,18 @@ from collections.abc import Collection, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
-from dafka_core.closing import Closing
 from dafka_core.errors import ClosedError, DataLossError, FetchTimeoutError, NodeFailedError
 from dafka_core.node_options import ReaderOptions
 from dafka_core.nodes.addresses import new_address
 from dafka_core.nodes.mesh import Mesh
+from dafka_core.nodes.node import Node
 from dafka_core.options import check_argument
 from dafka_core.protocol.reader_role import RangeRead, ReaderRole
 from dafka_core.protocol.validation import check_address, check_end, check_sequence, check_topic
 from dafka_core.records import PartitionInfo, RecordBatch, TopicPartition
 
 
-class Reader(Closing):
+class Reader(Node):
     """Reads heads, times and ranges from the stores.  Several threads may use one reader.
 
     Args:
@@ -39,6 +39,7 @@ class Reader(Closing):
         self._reads: set[_Read] = set()
         self._mesh = Mesh("reader", self._role, self._config)
         self._mesh.start(self._on_round)
+        self._is_open = True
 
     def stores(self) -> list[str]:
         """The addresses of the stores heard of so far."""
@@ -119,6 +120,7 @@ class Reader(Closing):
 
     def close(self) -> None:
         """Ends; may be called twice."""
+        self._is_open = False
         self._mesh.close()
 
     def _take(self, read: _Read) -> list[RecordBatch]:

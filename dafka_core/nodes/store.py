@@ -7,7 +7,6 @@ import logging
 from pathlib import Path
 from typing import Any
 
-from dafka_core.closing import Closing
 from dafka_core.errors import ClosedError, NodeFailedError, StoreError
 from dafka_core.log_entries import LogEntry
 from dafka_core.node_options import FLIGHT_OFF, StoreOptions
@@ -16,15 +15,17 @@ from dafka_core.nodes.append_queue import AppendQueue
 from dafka_core.nodes.log_writer import LogWriter, Outcomes
 from dafka_core.nodes.merge_thread import MergeThread
 from dafka_core.nodes.mesh import Mesh
+from dafka_core.nodes.node import Node
 from dafka_core.nodes.store_identity import copied, kept_address
 from dafka_core.nodes.store_loop import StoreLoop
+from dafka_core.nodes.threads import weakly
 from dafka_core.protocol.store_role import StoreRole
 from dafka_core.storage import Log
 
 _log = logging.getLogger("dafka.store")
 
 
-class Store(Closing):
+class Store(Node):
     """Keeps every partition there is in ``directory``, from construction until ``close``.
 
     The store acknowledges a record when it is on disk, synced.
@@ -48,7 +49,9 @@ class Store(Closing):
             """The store's UUID.  It lasts as long as the directory."""
             sync_interval_s = config.sync_interval_ms / 1000
             self._role = StoreRole(self.address, self.log.end, sync_interval_s=sync_interval_s)
-            self._log_writer = undo.enter_context(LogWriter(self.log, self._on_written))
+            self._log_writer = undo.enter_context(
+                LogWriter(self.log, weakly(self._on_written, None))
+            )
             self._merge_thread = undo.enter_context(MergeThread(self.log, config.staged_hours))
             self._mesh = undo.enter_context(Mesh("store", self._role, config))
             self.append_queue = AppendQueue(self._mesh, self._role, self.log)
@@ -58,6 +61,7 @@ class Store(Closing):
             self._loop = StoreLoop(self._role, self.log, self._log_writer, self._mesh)
             self._mesh.start(self._on_round)
             undo.pop_all()
+        self._is_open = True
 
     @property
     def locations(self) -> tuple[str, ...]:
@@ -81,9 +85,10 @@ class Store(Closing):
 
     def close(self) -> None:
         """Stops; received records that are not on disk were not acknowledged.  May be repeated."""
+        self._is_open = False
         self._mesh.close()
         self._log_writer.close()
-        self.append_queue.fail()
+        self.append_queue.close()
         self._flight.close()
         self._merge_thread.close()
         self.log.close()

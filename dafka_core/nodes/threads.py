@@ -12,9 +12,22 @@ import threading
 import time
 from collections.abc import Callable
 from queue import Empty, SimpleQueue
-from typing import TypeVar
+from typing import ParamSpec, TypeVar
+from weakref import WeakMethod
 
+P = ParamSpec("P")
 T = TypeVar("T")
+
+
+def weakly(method: Callable[P, T], gone: T) -> Callable[P, T]:
+    """Calls a bound method without keeping its object alive; returns ``gone`` without it."""
+    reference = WeakMethod(method)
+
+    def call(*arguments: P.args, **named: P.kwargs) -> T:
+        found = reference()
+        return gone if found is None else found(*arguments, **named)
+
+    return call
 
 
 class InterruptibleCondition:

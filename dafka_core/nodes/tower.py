@@ -13,9 +13,9 @@ from typing import Any, Final
 
 import zmq
 
-from dafka_core.closing import Closing
 from dafka_core.errors import ConfigError, NodeFailedError, ProtocolError
 from dafka_core.node_options import TowerOptions
+from dafka_core.nodes.node import Node
 from dafka_core.nodes.sockets import CONTROL_COUNT, new_socket, received
 from dafka_core.nodes.threads import NodeThread
 from dafka_core.protocol import beacons
@@ -26,7 +26,7 @@ MAX_BEACON_BYTES: Final = 4096
 _ADDRESS = re.compile(r"tcp://(?P<host>.+):(?P<port>\d+|\*)")
 
 
-class Tower(Closing):
+class Tower(Node):
     """A tower in a thread of its own, from construction until ``close``.
 
     Args:
@@ -38,27 +38,24 @@ class Tower(Closing):
 
     def __init__(self, **options: Any) -> None:
         config = TowerOptions.build(options)
-        self.invalid_count = 0
-        """Invalid beacons; they were dropped."""
-        self._failure: BaseException | None = None
-        self._context = zmq.Context()
-        self._xsub = new_socket(self._context, zmq.XSUB, MAX_BEACON_BYTES)
-        self._xpub = new_socket(self._context, zmq.XPUB, MAX_BEACON_BYTES)
-        self._xpub.set(zmq.XPUB_WELCOME_MSG, beacons.WELCOME)
-        self._stop_signal, self._stopped = (self._context.socket(zmq.PAIR) for _ in range(2))
-        self._stopped.bind("inproc://stop")
-        self._stop_signal.connect("inproc://stop")
+        self._relay = _Relay()
         try:
-            sub_host, self.sub_port = _bind(self._xsub, "sub_address", config.sub_address)
-            _, self.pub_port = _bind(self._xpub, "pub_address", config.pub_address)
+            sub_host, self.sub_port = _bind(self._relay.xsub, "sub_address", config.sub_address)
+            _, self.pub_port = _bind(self._relay.xpub, "pub_address", config.pub_address)
         except BaseException:
-            self._context.destroy(linger=0)
+            self._relay.destroy()
             raise
-        self.host = _reachable(sub_host)
+        self.host = self._relay.host = _reachable(sub_host)
         self.tower = f"{self.host}:{self.sub_port}:{self.pub_port}"
         """``HOST:SUB_PORT:PUB_PORT``, for the ``tower`` option of nodes."""
-        self._thread = NodeThread("dafka-tower", self._run)
+        self._thread = NodeThread("dafka-tower", self._relay.run)
         self._thread.start()
+        self._is_open = True
+
+    @property
+    def invalid_count(self) -> int:
+        """How many invalid beacons have come; they were dropped."""
+        return self._relay.invalid_count
 
     def wait(self, timeout_s: float | None = None) -> bool:
         """Waits until the tower has stopped; True if it has.
@@ -67,48 +64,69 @@ class Tower(Closing):
             NodeFailedError: it ended with an error.
         """
         ended = self._thread.join(timeout_s)
-        if self._failure is not None:
-            raise NodeFailedError("tower", str(self._failure)) from self._failure
+        failure = self._relay.failure
+        if failure is not None:
+            raise NodeFailedError("tower", str(failure)) from failure
         return ended
 
     def close(self) -> None:
         """Stops the tower; may be called twice.  Connections between nodes stay."""
+        self._is_open = False
         if not self._thread.join(0):
             with contextlib.suppress(zmq.ZMQError):
-                self._stop_signal.send(b"", zmq.NOBLOCK)
+                self._relay.stop_signal.send(b"", zmq.NOBLOCK)
             self._thread.join()
 
-    def _run(self) -> None:
+
+class _Relay:
+    """The tower's sockets and loop; its thread keeps them alive, and not the tower."""
+
+    def __init__(self) -> None:
+        self.host = ""
+        self.invalid_count = 0
+        self.failure: BaseException | None = None
+        self._context = zmq.Context()
+        self.xsub = new_socket(self._context, zmq.XSUB, MAX_BEACON_BYTES)
+        self.xpub = new_socket(self._context, zmq.XPUB, MAX_BEACON_BYTES)
+        self.xpub.set(zmq.XPUB_WELCOME_MSG, beacons.WELCOME)
+        self.stop_signal, self.stopped = (self._context.socket(zmq.PAIR) for _ in range(2))
+        self.stopped.bind("inproc://stop")
+        self.stop_signal.connect("inproc://stop")
+
+    def destroy(self) -> None:
+        self._context.destroy(linger=0)
+
+    def run(self) -> None:
         poller = zmq.Poller()
-        for socket in (self._xsub, self._xpub, self._stopped):
+        for socket in (self.xsub, self.xpub, self.stopped):
             poller.register(socket, zmq.POLLIN)
         try:
             while True:
                 ready = dict(poller.poll())
-                if self._stopped in ready:
+                if self.stopped in ready:
                     return
-                if self._xpub in ready:
+                if self.xpub in ready:
                     self._pass_subscriptions()
-                if self._xsub in ready:
+                if self.xsub in ready:
                     self._pass_beacons()
         except BaseException as error:  # noqa: BLE001 -- ``wait`` tells of every error
-            self._failure = error
+            self.failure = error
         finally:
-            self._context.destroy(linger=0)
+            self.destroy()
 
     def _pass_subscriptions(self) -> None:
-        for frames in received(self._xpub):
+        for frames in received(self.xpub):
             # The welcome message is the tower's own: nodes have nothing to publish there.
             if len(frames) == 1 and frames[0][:1] in (b"\x00", b"\x01"):
                 if frames[0][1:2] != beacons.WELCOME:
-                    self._xsub.send(frames[0])
+                    self.xsub.send(frames[0])
             else:
                 self.invalid_count += 1
 
     def _pass_beacons(self) -> None:
         for _ in range(CONTROL_COUNT):
             try:
-                frames = self._xsub.recv_multipart(zmq.NOBLOCK, copy=False)
+                frames = self.xsub.recv_multipart(zmq.NOBLOCK, copy=False)
                 beacon = beacons.decode_node_beacon([frame.bytes for frame in frames])
             except zmq.Again:
                 return
@@ -116,7 +134,7 @@ class Tower(Closing):
                 self.invalid_count += 1
                 continue
             endpoint = beacons.endpoint_of(beacon, self._seen_host(frames[0]))
-            self._xpub.send_multipart(
+            self.xpub.send_multipart(
                 beacons.encode_tower_beacon(beacons.TowerBeacon(beacon.node, endpoint))
             )
 

@@ -16,6 +16,7 @@ import os
 import threading
 import weakref
 from collections.abc import Callable, Iterator
+from io import FileIO
 from pathlib import Path
 from typing import TypeVar
 
@@ -64,6 +65,12 @@ class Pin:
 _maps: weakref.WeakValueDictionary[object, _Map] = weakref.WeakValueDictionary()
 """By process (a forked child inherits what it cannot use), device and inode of the data file."""
 _maps_lock = threading.Lock()
+# In a forked child, a thread that stayed behind would hold it for ever.
+os.register_at_fork(
+    before=_maps_lock.acquire,
+    after_in_parent=_maps_lock.release,
+    after_in_child=_maps_lock.release,
+)
 
 
 class Environment:
@@ -77,9 +84,8 @@ class Environment:
         self.read_only = read_only
         self._changed = threading.Condition()
         self._uses = 0
-        self._lock = contextlib.ExitStack()
-        if not read_only:
-            self._lock.callback(os.close, lock_writer(directory))
+        # A file closes when it is collected, so that a dropped log locks nobody out.
+        self._lock = None if read_only else FileIO(lock_writer(directory))
         try:
             self._map: _Map | None = _shared(directory, read_only, map_size_bytes)
             # From the root on: the process may change its working directory.
@@ -87,7 +93,7 @@ class Environment:
             with translated(directory):
                 self._files = () if read_only else files_at(self._path)
         except BaseException:
-            self._lock.close()
+            self.release_lock()
             raise
 
     @contextlib.contextmanager
@@ -153,6 +159,15 @@ class Environment:
             self._changed.wait_for(lambda: self._uses == 0)
         if mapped is not None:
             _leave(mapped)
+            self.release_lock()
+
+    def release_lock(self) -> None:
+        """Closes the descriptor that holds the directory for writing.
+
+        The lock lasts until every copy of the descriptor is closed: in a forked child this leaves
+        it to the parent.
+        """
+        if self._lock is not None:
             self._lock.close()
 
     @contextlib.contextmanager

@@ -39,7 +39,7 @@ from pathlib import Path
 
 import numpy as np
 
-from dafka_core.closing import Closing
+from dafka_core.closing import ProcessBound
 from dafka_core.errors import DafkaError
 from dafka_core.log_entries import LogEntry
 from dafka_core.records import (
@@ -64,7 +64,7 @@ DEFAULT_MAX_BYTES = 64 << 20
 """What one ``read`` returns at most unless told: a few blocks, so memory stays bounded."""
 
 
-class Log(Closing):
+class Log(ProcessBound):
     """The log in one directory, which is made when missing.
 
     ``read_only`` opens an existing one beside the process that writes it.  ``map_size_bytes`` is
@@ -304,6 +304,11 @@ class Log(Closing):
     def close(self) -> None:
         """Waits for reads and writes to end, then closes; a second call does nothing."""
         self._env.close()
+
+    def on_forked(self) -> None:
+        """Leaves the writer's lock to the parent."""
+        if "_env" in vars(self):
+            self._env.release_lock()
 
     def _batches(self, tp: TopicPartition, start: int, end: int) -> Iterator[RecordBatch]:
         """The records from ``start`` up to ``end``, a block's at a time, read when asked for."""

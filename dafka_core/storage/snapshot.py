@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from dafka_core.closing import Closing
+from dafka_core.closing import ProcessBound
 from dafka_core.errors import ClosedError
 from dafka_core.records import PartitionInfo, RecordBatch, TopicPartition
 from dafka_core.storage.block import ALIGNMENT, Block
@@ -22,7 +22,7 @@ from dafka_core.storage.storage_errors import translated
 _LIBC = ctypes.CDLL(None)
 
 
-class Snapshot(Closing):
+class Snapshot(ProcessBound):
     """What a log held when the snapshot was taken; see ``Log.snapshot``.
 
     Later appends are not seen, and merging and trimming take nothing away.  Blocks are not

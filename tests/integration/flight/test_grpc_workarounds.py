@@ -26,13 +26,15 @@ from tests.integration.flight.hosts import Served, forked
 def test_a_forked_process_is_told_to_start_anew(served: Served) -> None:
     client = served.client()
     client.describe(timeout_s=PATIENCE_S)
+    location, directory, log = served.location, served.directory, served.log
 
     def ask() -> object:
-        return StoreClient(served.location).describe(timeout_s=5)
+        return StoreClient(location).describe(timeout_s=5)
 
     assert "StoreUnreachableError" in forked(ask)
     assert "used Flight before it forked this one" in forked(ask)
-    assert "ConfigError" in forked(lambda: Served(served.directory, served.log))
+    assert "ConfigError" in forked(lambda: Served(directory, log))
+    assert "ForkedError" in forked(lambda: client.describe(timeout_s=5))
     assert client.describe(timeout_s=PATIENCE_S) == served.location
 
 

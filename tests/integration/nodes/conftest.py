@@ -62,7 +62,7 @@ def produce(tower: str, open_nodes: ExitStack) -> Callable[..., Producer]:
 
     def make(topic: str, **options: Any) -> Producer:
         producer = Producer(topic, **DEFAULTS | {"tower": tower} | options)
-        open_nodes.push(lambda *error: producer.__exit__(SystemExit, SystemExit(), None))
+        open_nodes.push(lambda *error: producer.__exit__(GeneratorExit, GeneratorExit(), None))
         return producer
 
     return make

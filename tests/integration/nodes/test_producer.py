@@ -69,7 +69,7 @@ def test_a_flush_hurries_what_the_loop_has_not_sent_yet(
         woken[-1].wake()
         # The first HEAD may have another cause; the interval of the others is that of a hurry.
         peer.wait_for(Head, 3)
-        producer.__exit__(SystemExit)
+        producer.__exit__(OSError, OSError(), None)
         with pytest.raises(ClosedError):
             flushing.result(PATIENCE_S)
 

@@ -17,6 +17,7 @@ from dafka_core.errors import (
     DataLossError,
     FencedError,
     FetchTimeoutError,
+    ForkedError,
     InvalidRequestError,
     NodeFailedError,
     NoStoreError,
@@ -50,6 +51,15 @@ ERRORS: list[tuple[DafkaError, dict[str, object], str]] = [
         "the version is not 1",
     ),
     (ClosedError("consumer"), {"what": "consumer"}, "the consumer is closed"),
+    (
+        ForkedError("Producer", 17),
+        {"what": "Producer", "owner": 17},
+        (
+            "this Producer is process 17's, which has forked this one: its threads are not here; "
+            "make a new one in this process, or start processes anew (multiprocessing's method "
+            "'spawn')"
+        ),
+    ),
     (
         NodeFailedError("store", "no space left"),
         {"what": "store", "why": "no space left"},

@@ -1,0 +1,68 @@
+"""What nodes have in common: a life that ends, also when the application forgets to end it."""
+
+from __future__ import annotations
+
+import _thread
+import logging
+import os
+import warnings
+from typing import Final
+
+from dafka_core.closing import ProcessBound
+from dafka_core.errors import DafkaError
+from dafka_core.nodes.threads import InterruptibleCondition
+
+_log: Final = logging.getLogger("dafka")
+
+
+class Node(ProcessBound):
+    """A tower, producer, consumer, store or reader.
+
+    No thread may keep it alive: one that is dropped without ``close`` is closed, in a thread of
+    its own since closing waits, and Python is given a ResourceWarning, as for a file.
+    """
+
+    _is_open = False
+    """Set at the end of the constructor; ``close`` resets it."""
+
+    def revive(self) -> None:
+        """Makes ready for ``close`` after the garbage collector has found it."""
+
+    def close_dropped(self) -> None:
+        """Closes it in place of the application, which hears of no error."""
+        try:
+            self.close()
+        except DafkaError as error:
+            _log.error("%s", error)
+
+    def __del__(self) -> None:
+        if not self._is_open:
+            return
+        _dropped.add(self)
+        self.revive()
+        try:
+            _thread.start_new_thread(_close, (self,))
+        except RuntimeError:  # the interpreter ends, and the threads with it
+            _dropped.discard(self)
+        name = type(self).__name__
+        warnings.warn(f"unclosed {name}: use 'with', or close()", ResourceWarning, 2, source=self)
+
+
+_dropped: set[Node] = set()
+_closed: Final = InterruptibleCondition()
+
+
+def wait_for_dropped() -> None:
+    """Waits until those that were dropped are closed."""
+    _closed.wait_until(lambda: not _dropped, None)
+
+
+def _close(node: Node) -> None:
+    try:
+        node.close_dropped()
+    finally:
+        _dropped.discard(node)
+        _closed.notify()
+
+
+os.register_at_fork(after_in_child=_dropped.clear)  # the parent's, as its threads are

@@ -1,0 +1,148 @@
+"""Programs that fork while nodes are open: ``python -m`` this, a tower, a directory and which."""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import pickle
+import sys
+import threading
+from collections.abc import Callable
+from pathlib import Path
+
+from dafka_core import Consumer, EmbeddedCluster, ForkedError, Producer, Reader, Store, Tower
+from dafka_core.records import RecordBatch, TopicPartition
+from dafka_core.storage import Log
+from tests.integration.nodes.peers import ANY_PORTS
+
+tower, directory, which = sys.argv[1], Path(sys.argv[2]), sys.argv[3]
+SOON_S = 60.0
+
+
+def refused(use: Callable[[], object]) -> str:
+    """What a use of an inherited node says."""
+    try:
+        return f"did {use()!r}"
+    except ForkedError as error:
+        return f"refused {error.what}" if error.owner == os.getppid() else str(error)
+
+
+def in_fork(work: Callable[[], None]) -> None:
+    """Runs in a forked child, which ends as programs do; its exit code is the program's."""
+    child = os.fork()
+    if child == 0:
+        work()
+        sys.exit(0)
+    code = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+    if code:
+        sys.exit(code)
+
+
+def uses() -> None:
+    """Of every kind of node, in the child; then the parent goes on."""
+    with (
+        Tower(**ANY_PORTS) as hub,
+        Store(directory / "store", tower=tower) as store,
+        Producer("t", tower=tower) as producer,
+        Consumer(tower=tower) as consumer,
+        Reader(tower=tower) as reader,
+        Log(directory / "log") as log,
+        EmbeddedCluster(0) as cluster,
+    ):
+        log.append([RecordBatch.of(TopicPartition("t", "p"), 0, [b"0"])])
+        consumer.subscribe("t")
+        publish = producer.publish
+        publish(b"0")
+        publish(b"1")
+        producer.flush(SOON_S)
+        records = iter(consumer)
+        assert next(records).value == b"0"
+        snapshot = log.snapshot()
+        append_queue = store.append_queue
+        opened = (hub, store, producer, consumer, reader, log, cluster, snapshot)
+
+        def child() -> None:
+            for use in (
+                lambda: publish(b"of the child"),
+                lambda: producer.publish(b"of the child"),
+                lambda: producer.publish_many([b"of the child"]),
+                lambda: producer.flush(SOON_S),
+                lambda: producer.next_offset,
+                producer.__enter__,
+                lambda: consumer.poll(SOON_S),
+                lambda: next(records),
+                lambda: next(iter(consumer)),
+                lambda: next(consumer.batches()),
+                lambda: consumer.subscribe("u"),
+                lambda: reader.partitions(timeout_s=SOON_S),
+                lambda: store.wait(0),
+                lambda: append_queue.discard([]),
+                lambda: hub.wait(0),
+                lambda: hub.tower,
+                lambda: log.end(TopicPartition("t", "p")),
+                lambda: snapshot.info(TopicPartition("t", "p")),
+                lambda: cluster.tower,
+            ):
+                print(refused(use))
+            for each in opened:
+                each.close()
+            # The child may have nodes of its own.
+            with Producer("t", tower=tower) as own:
+                own.publish(b"own")
+
+        in_fork(child)
+        in_fork(lambda: None)  # which closes nothing
+        assert cluster.directory.is_dir()
+        assert publish(b"2") == 2
+        producer.flush(SOON_S)
+        assert next(records).value == b"1"
+        assert snapshot.partitions()
+
+
+def holds() -> None:
+    """A child lives on when its parent is killed."""
+    store, cluster = Store(directory / "store", tower=tower), EmbeddedCluster(1)
+    reading, writing = os.pipe()
+    child = os.fork()
+    if child == 0:
+        os.write(writing, b"lives")
+        sys.stdin.read()
+        return
+    os.read(reading, 5)
+    print(child, cluster.tower, flush=True)
+    threading.Event().wait()
+    store.close()
+
+
+class Work:
+    """What a child of multiprocessing does with a producer of its own, or its parent's."""
+
+    def __init__(self, producer: Producer | None = None) -> None:
+        self.producer = producer
+
+    def __call__(self) -> None:
+        if self.producer is not None:
+            print(refused(lambda: self.producer and self.producer.publish(b"of the child")))
+            self.producer.close()
+            return
+        with Producer("t", tower=tower) as own:
+            own.publish(b"own")
+
+
+def multiprocess() -> None:
+    with Producer("t", tower=tower) as producer:
+        producer.publish(b"0")
+        for work, method in ((Work(producer), "fork"), (Work(), "fork"), (Work(), "spawn")):
+            context = multiprocessing.get_context(method)
+            child = context.Process(target=work)  # type: ignore[attr-defined]
+            child.start()
+            child.join(SOON_S)
+            assert child.exitcode == 0
+        try:
+            pickle.dumps(Work(producer))
+        except TypeError as error:
+            print(error)
+
+
+if __name__ == "__main__":
+    {"uses": uses, "holds": holds, "multiprocess": multiprocess}[which]()
