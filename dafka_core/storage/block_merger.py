@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import threading
+from collections.abc import Iterable
 
+from dafka_core.storage.append_area import FAN_IN, WIDTHS, AppendArea, Bucket
 from dafka_core.storage.block import Block
 from dafka_core.storage.block_builder import MAX_BLOCK_BYTES, merge
 from dafka_core.storage.environment import Environment
@@ -27,6 +29,8 @@ class BlockMerger:
         self._planner = planner
         self._lock = threading.Lock()
         self._scanned: tuple[int, int] | None = (0, 0)
+        self._due: dict[Bucket, None] = {}
+        self._due_lock = threading.Lock()
         self._buffer = bytearray()
 
     def step(self) -> bool:
@@ -39,10 +43,39 @@ class BlockMerger:
         """
         with self._lock:
             plan = self._planner.plan()
-            if plan is None:
-                return self._scan()
-            self._merge(plan)
-            return True
+            if plan is not None:
+                self._merge(plan)
+                return True
+            return self._merge_groups() or self._scan()
+
+    def add_due(self, buckets: Iterable[Bucket]) -> None:
+        """Takes what of the append area has enough to be merged."""
+        with self._due_lock:
+            self._due.update(dict.fromkeys(buckets))
+
+    @property
+    def grouped(self) -> int:
+        """About how many small blocks ``step`` will merge in the append area."""
+        with self._due_lock:
+            return sum(WIDTHS[level] * FAN_IN for level, _ in self._due)
+
+    def _merge_groups(self) -> bool:
+        """Merges groups of one bucket of the append area; False when none has enough."""
+        with self._due_lock:
+            bucket = next(iter(self._due), None)
+            if bucket is None:
+                return False
+            del self._due[bucket]
+
+        def work(tables: Tables) -> AppendArea:
+            tables.area.merge(bucket)
+            return tables.area
+
+        area = self._env.write(work)
+        for partition_id, block in area.moved:
+            self._planner.add(partition_id, block)
+        self.add_due(area.due)
+        return True
 
     def _merge(self, plan: MergePlan) -> None:
         self._buffer = self._buffer or bytearray(MAX_BLOCK_BYTES)
@@ -93,6 +126,8 @@ class BlockMerger:
         before_id, before_first, before_bytes, staged_start = -1, 0, 0, 0
         goes_on_at: tuple[int, int] | None = None
         with self._env.reading() as tables:
+            if self._scanned == (0, 0):
+                self.add_due(tables.area.buckets_due())
             found = enumerate(tables.block_sizes(*self._scanned))
             for seen, (partition_id, first, size_bytes) in found:
                 if partition_id != before_id:

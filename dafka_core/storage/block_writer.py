@@ -2,18 +2,41 @@
 
 from __future__ import annotations
 
+import contextlib
+from collections.abc import Iterator
 from functools import partial
 
 from dafka_core.records import RecordBatch
-from dafka_core.storage.block import Block
+from dafka_core.storage.block import OFFSET, Block, peek_count
 from dafka_core.storage.block_builder import build_blocks
+from dafka_core.storage.group import GroupedBlock
 from dafka_core.storage.merge_planner import MergeCandidate
 from dafka_core.storage.rows import LAST_OFFSET, PartitionRow
 from dafka_core.storage.tables import Tables
 
 SMALL_BLOCK_BYTES = 64 << 10
-"""A last block below this is rewritten together with the next records, so that records trickling
-in do not make a block each; what a rewrite costs stays below what its fsync costs."""
+"""A last block below this is rewritten together with the next records; what a rewrite costs stays
+below what its fsync costs."""
+
+GROUPED_SHARE = 4
+"""A batch below this part of a small block, 16 KiB, is not worth a block and the pages that change
+for it: it goes to the append area."""
+
+
+def group_batch(tables: Tables, batch: RecordBatch, row: PartitionRow, stamp_us: int) -> bool:
+    """Gives a batch that is small to the append area; False when it is not small.
+
+    Raises:
+        ValueError: an empty batch.
+    """
+    size_bytes = batch.values.size_bytes + OFFSET.itemsize * batch.count
+    if size_bytes >= SMALL_BLOCK_BYTES // GROUPED_SHARE:
+        return False
+    with _named(batch):
+        for start, stop, _, packed in build_blocks(batch.values, stamp_us):
+            first = batch.offset + start
+            tables.area.append(GroupedBlock(row.id, first, stop - start, packed))
+    return True
 
 
 def write_batch(
@@ -33,14 +56,14 @@ def write_batch(
         ValueError: an empty batch, or a record that is too large.
         StoreError: the partition's last block is damaged.
     """
-    last = extended = None
-    found = tables.last_block(row.id, LAST_OFFSET)
-    if found is not None and found.first >= floor:
-        last = MergeCandidate(found.first, batch.offset - found.first, len(found.packed))
-        if last.size_bytes < SMALL_BLOCK_BYTES:
-            extended = tables.read_block(batch.tp, found, partial(_parsed, last=last))
+    extended = None
+    last = _last(tables, batch, row, floor)
+    if last is not None and last.size_bytes < SMALL_BLOCK_BYTES:
+        found = tables.last_block(row.id, last.first)
+        assert found is not None
+        extended = tables.read_block(batch.tp, found, partial(_parsed, last=last))
     blocks = [last] if last else []
-    try:
+    with _named(batch):
         for built in build_blocks(batch.values, stamp_us, extended, buffer):
             first, count = batch.offset + built.start, built.stop - built.start
             if built.extends:
@@ -49,17 +72,30 @@ def write_batch(
                 blocks.clear()
             tables.put_block(row.id, first, built.packed)
             blocks.append(MergeCandidate(first, count, len(built.packed)))
-    except ValueError as error:
-        name = f"topic {batch.topic!r}, partition {batch.partition}"
-        raise ValueError(f"{name}, append at offset {batch.offset}: {error}") from error
     return blocks
 
 
-def finished(row: PartitionRow, blocks: list[MergeCandidate]) -> list[tuple[int, MergeCandidate]]:
-    """Those of a partition's last blocks that the next append will not extend, after its id."""
-    if blocks and blocks[-1].size_bytes < SMALL_BLOCK_BYTES:
-        blocks = blocks[:-1]
-    return [(row.id, block) for block in blocks]
+def _last(
+    tables: Tables, batch: RecordBatch, row: PartitionRow, floor: int
+) -> MergeCandidate | None:
+    """The block that a batch follows, unless that begins below ``floor`` or is in the area."""
+    found = tables.last_block(row.id, LAST_OFFSET)
+    if found is None or found.first < floor:
+        return None
+    end = found.first + tables.read_block(batch.tp, found, peek_count)
+    if end < batch.offset and tables.area.find(row.id, batch.offset - 1) is not None:
+        return None
+    return MergeCandidate(found.first, batch.offset - found.first, len(found.packed))
+
+
+@contextlib.contextmanager
+def _named(batch: RecordBatch) -> Iterator[None]:
+    """Has a ValueError say which batch it is about."""
+    try:
+        yield
+    except ValueError as error:
+        name = f"topic {batch.topic!r}, partition {batch.partition}"
+        raise ValueError(f"{name}, append at offset {batch.offset}: {error}") from error
 
 
 def _parsed(packed: memoryview, last: MergeCandidate) -> Block:

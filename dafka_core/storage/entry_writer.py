@@ -25,7 +25,8 @@ from dafka_core.records import (
     Transaction,
 )
 from dafka_core.storage import rows
-from dafka_core.storage.block_writer import finished, write_batch
+from dafka_core.storage.append_area import Bucket
+from dafka_core.storage.block_writer import group_batch, write_batch
 from dafka_core.storage.merge_planner import MergeCandidate
 from dafka_core.storage.rows import PartitionRow
 from dafka_core.storage.tables import Tables
@@ -42,8 +43,8 @@ _Owner = tuple[bytes, Transaction]  # of staged records: their attempt and their
 class EntryWriter:
     """Writes entries in one transaction of LMDB, in order; ``buffer`` is memory for blocks.
 
-    ``finished`` are the blocks that will not change any more, except by merging, each after its
-    partition's id.
+    ``finish`` comes after the last of them.  ``finished`` are blocks that may be merged then, each
+    after its partition's id, and ``due`` what of the append area may be.
     """
 
     def __init__(self, tables: Tables, now_us: int, buffer: bytearray) -> None:
@@ -51,6 +52,7 @@ class EntryWriter:
         self._now_us = now_us
         self._buffer = buffer
         self.finished: list[tuple[int, MergeCandidate]] = []
+        self.due: set[Bucket] = set()
 
     def apply(self, entry: LogEntry) -> DafkaError | None:
         """Does what an entry says; or nothing, and says why.
@@ -74,6 +76,12 @@ class EntryWriter:
             case SetTransaction():
                 return self._set_transaction(entry)
         return None
+
+    def finish(self) -> None:
+        """Writes the small batches of all entries."""
+        self._tables.area.flush()
+        self.finished += self._tables.area.moved
+        self.due = self._tables.area.due
 
     def discard_stale(self, before_us: int, *, replicas: bool) -> int:
         """Discards what is staged where nothing was added since a time; of how many partitions."""
@@ -196,10 +204,11 @@ class EntryWriter:
             row = row._replace(id=self._tables.new_id())
         staged_us = row.staged.last_timestamp_us if row.staged else rows.NEVER_US
         stamp_us = max(self._now_us, row.last_timestamp_us, staged_us)
-        floor = row.end if owner else 0
-        blocks = write_batch(self._tables, batch, row, floor, stamp_us, self._buffer)
+        if owner is not None or not group_batch(self._tables, batch, row, stamp_us):
+            floor = row.end if owner else 0
+            blocks = write_batch(self._tables, batch, row, floor, stamp_us, self._buffer)
+            self.finished += [] if owner else [(row.id, block) for block in blocks]
         if owner is None:
-            self.finished += finished(row, blocks)
             row = row._replace(end=batch.end, last_timestamp_us=stamp_us)
         else:
             row = row._replace(staged=rows.StagedRecords(batch.end, stamp_us, *owner))
@@ -218,7 +227,7 @@ class EntryWriter:
         last = self._tables.last_block(row.id, row.end - 1) if row.end else None
         start = last.first if last else row.end
         blocks = self._tables.candidates(row.id, start, row.staged.end)
-        self.finished += finished(row, blocks)
+        self.finished += [(row.id, block) for block in blocks]
         return row.with_staged_visible()
 
 

@@ -3,16 +3,18 @@
 Tables (LMDB, one environment per directory):
 
     meta         the format's version; the id of the next new partition; the names of partitions
-                 with staged records
+                 with staged records; groups of small batches (``append_area.py``)
     partitions   topic, a zero octet, partition  ->  row (``rows.py``)
     blocks       partition id, first offset (both 8 octets, big endian)  ->  block (``block.py``)
 
 A partition's row is written in the same transaction as the blocks that it tells of, so it cannot
 disagree with them.
 
-``append`` packs a batch into as few blocks as hold it, and returns when they are on disk.  A last
-block that is very small is written again together with the records that follow it.  Blocks change
-in no other way, and the record at an offset never changes.  ``write`` also stages and commits
+``append`` packs a batch into as few blocks as hold it, and returns when they are on disk.  Those of
+small batches lie together in the append area at first, until there is enough of a partition for a
+block in the table.  A last block that is small is written again together with the records that
+follow it, if they are not few.  Blocks change in no other way, and the record at an offset never
+changes.  ``write`` also stages and commits
 transactions (``log_entries.py``): blocks of staged records begin at their partition's end or
 beyond, where no reader looks, and extend only each other.
 
@@ -136,7 +138,9 @@ class Log(ProcessBound):
 
         def work(tables: Tables) -> tuple[list[DafkaError | None], EntryWriter]:
             writer = EntryWriter(tables, now_us, self._buffer)
-            return [writer.apply(entry) for entry in entries], writer
+            outcomes = [writer.apply(entry) for entry in entries]
+            writer.finish()
+            return outcomes, writer
 
         if not entries:
             return []
@@ -146,6 +150,7 @@ class Log(ProcessBound):
             self._env.check_in_place()  # after it: what is written is worth something only there
             for partition_id, block in writer.finished:
                 self._planner.add(partition_id, block)
+            self._merger.add_due(writer.due)
         finally:
             self._appending, self._appended_s = False, time.monotonic()
         return outcomes
@@ -197,7 +202,7 @@ class Log(ProcessBound):
     @property
     def small_blocks(self) -> int:
         """About how many small blocks there are that ``merge_step`` has not looked at."""
-        return self._planner.waiting
+        return self._planner.waiting + self._merger.grouped
 
     @property
     def quiet_s(self) -> float:

@@ -24,8 +24,12 @@ MIN_MAP_BYTES = 1 << 20
 
 _FORMAT_KEY: Final = b"format"
 _FORMAT_VALUE = struct.Struct("<I")
-_FORMAT: Final = 2
-"""In format 1, rows of partitions had no checksum, so that damage of a row was not found."""
+_FORMAT: Final = 3
+"""In format 1, rows of partitions had no checksum, so that damage of a row was not found.  In
+format 2 there was no append area, whose records a program that does not know it would miss."""
+
+_FORMAT_BEFORE: Final = 2
+"""A store makes it format 3 by saying so; a reader finds an empty append area."""
 
 _TABLES = (b"meta", b"partitions", b"blocks")
 
@@ -170,11 +174,14 @@ def _tables(env: lmdb.Environment, directory: Path, read_only: bool) -> list[lmd
             (found,) = _FORMAT_VALUE.unpack(txn.get(_FORMAT_KEY, b"", db=tables[0]))
     except (lmdb.NotFoundError, lmdb.IncompatibleError, lmdb.ReadonlyError, struct.error):
         raise foreign(directory, "it is another program's LMDB database") from None
-    if found != _FORMAT:
+    if found == _FORMAT_BEFORE and not read_only:
+        with env.begin(write=True) as txn:
+            txn.put(_FORMAT_KEY, _FORMAT_VALUE.pack(_FORMAT), db=tables[0])
+    elif found not in (_FORMAT, _FORMAT_BEFORE):
         raise StoreError(
             directory,
-            f"its format is {found}, this program reads and writes format {_FORMAT}: open it with "
-            "the version of Dafka that made it",
+            f"its format is {found}, this program reads formats {_FORMAT_BEFORE} and {_FORMAT}: "
+            "open it with the version of Dafka that made it",
         )
     return tables
 

@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import struct
+from bisect import bisect_right
 from collections.abc import Callable, Iterable, Iterator
 from itertools import takewhile
-from typing import TYPE_CHECKING, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, NamedTuple, Self, TypeVar
 
 from dafka_core.errors import StoreError
 from dafka_core.log_entries import attempt_text
 from dafka_core.records import PartitionInfo, StagedPartition, TopicPartition, TransactionState
 from dafka_core.storage import rows
+from dafka_core.storage.append_area import AppendArea
 from dafka_core.storage.block import HEADER, peek_count, peek_times
+from dafka_core.storage.group import GroupedBlock
 from dafka_core.storage.merge_planner import MergeCandidate
 from dafka_core.storage.open_environment import Opened
 from dafka_core.storage.rows import BLOCK_KEY, PartitionRow
@@ -57,6 +60,12 @@ class FoundBlock(NamedTuple):
     first: int
     packed: memoryview
 
+    @classmethod
+    def grouped(cls, block: GroupedBlock) -> Self:
+        """A block of the append area, under the key that it will have among the blocks."""
+        key = BLOCK_KEY.pack(block.partition_id, block.first)
+        return cls(key, block.first, memoryview(block.packed))
+
 
 class Tables:
     """What reads and writes a directory's tables in one transaction of LMDB.
@@ -68,6 +77,7 @@ class Tables:
     def __init__(self, opened: Opened, txn: lmdb.Transaction[memoryview]) -> None:
         self._directory, _, self._meta, self._partitions, self._blocks = opened
         self._txn = txn
+        self.area = AppendArea(opened.directory, txn, opened.meta, opened.blocks)
 
     # -- partitions ------------------------------------------------------------------------------
 
@@ -174,12 +184,20 @@ class Tables:
         found = self.last_block(row.id, offset)
         end = found.first + self.read_block(tp, found, peek_count) if found else 0
         if found is None or offset >= end:
-            raise self.damaged_block(tp, offset, "there is no block")
+            grouped = self.area.find(row.id, offset)
+            if grouped is None:
+                raise self.damaged_block(tp, offset, "there is no block")
+            # Its group's directory, which has a checksum, says where it belongs.
+            return FoundBlock.grouped(grouped)
         # Its checksum tells what it holds, not where it belongs.  Looked for by its exact key: in
         # a damaged tree LMDB ends the process when it is asked for whatever comes next.  With a
         # cursor: ``get`` would have every page of the block that follows read.
         following = self._txn.cursor(self._blocks)
-        in_place = end == row.end or following.set_key(BLOCK_KEY.pack(row.id, end))
+        in_place = (
+            end == row.end
+            or following.set_key(BLOCK_KEY.pack(row.id, end))
+            or self.area.find(row.id, end) is not None
+        )
         if end > row.end or not in_place:
             why = f"it ends at offset {end}, where no other one begins"
             raise self.damaged_block(tp, found.first, why)
@@ -229,10 +247,13 @@ class Tables:
             if found != partition_id or first >= end:
                 break
             blocks.append((first, size_bytes))
-        ends = [*(first for first, _ in blocks[1:]), end]
+        # Between two of them, records may lie in the append area.
+        grouped = [block.first for block in self.area.of_partition(partition_id)]
+        firsts = sorted([*(first for first, _ in blocks), *grouped, end])
+        ends = (firsts[bisect_right(firsts, first)] for first, _ in blocks)
         return [
             MergeCandidate(first, stop - first, size_bytes)
-            for (first, size_bytes), stop in zip(blocks, ends, strict=False)
+            for (first, size_bytes), stop in zip(blocks, ends, strict=True)
         ]
 
     def put_block(self, partition_id: int, first: int, packed: memoryview) -> None:
@@ -276,6 +297,7 @@ class Tables:
         doomed = list(takewhile(lambda first: first <= last, self._firsts(row.id, 0)))
         # A block ends where the next one begins, the last one where the partition does.
         self._delete_blocks(row.id, doomed[:-1] if before < end else doomed)
+        self.area.trim(row.id, before)
         self.put_row(tp, row._replace(earliest=before))
         return before
 
@@ -314,6 +336,8 @@ class Tables:
             last_us = row.last_timestamp_us
         count = row.end - row.earliest
         size_bytes = sum(block.size_bytes for block in self.candidates(row.id, 0, row.end))
+        grouped = self.area.of_partition(row.id)
+        size_bytes += sum(len(block.packed) for block in grouped if block.end > row.earliest)
         return PartitionStatistics(*tp, row.earliest, row.end, count, size_bytes, first_us, last_us)
 
     def damaged_block(self, tp: TopicPartition, offset: int, why: str) -> StoreError:

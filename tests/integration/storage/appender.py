@@ -11,7 +11,7 @@ import sys
 import threading
 
 from dafka_core.records import RecordBatch, TopicPartition
-from dafka_core.storage import Log, block_builder, block_writer
+from dafka_core.storage import Log, append_area, block_builder, block_writer
 
 TOPIC, PARTITION = "t", "P"
 TP = TopicPartition(TOPIC, PARTITION)
@@ -46,7 +46,8 @@ class BlockMerger(threading.Thread):
 def main() -> None:
     directory, seed = sys.argv[1:]
     block_builder.MAX_BLOCK_BYTES = 400_000
-    block_writer.SMALL_BLOCK_BYTES = 5_000
+    block_writer.SMALL_BLOCK_BYTES = append_area.MOVED_BYTES = 5_000
+    append_area.APPENDED_GROUPS, append_area.FAN_IN = 3, 2
     chance = random.Random(int(seed))
     with Log(directory) as log:
         merging = BlockMerger(log)

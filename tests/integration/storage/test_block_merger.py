@@ -122,6 +122,7 @@ def test_a_block_extended_or_trimmed_meanwhile_is_left(
     put(store, *[8] * 7)
     # The planner knows the last block with 8 records, and does not hear of more.
     monkeypatch.setattr(block_writer, "SMALL_BLOCK_BYTES", 1 << 20)
+    monkeypatch.setattr(block_writer, "GROUPED_SHARE", 1 << 30)
     with monkeypatch.context() as deaf:
         deaf.setattr(MergePlanner, "add", lambda *block, **options: None)
         put(store, 10)

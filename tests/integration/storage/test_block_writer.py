@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import mmap
 from pathlib import Path
 
@@ -12,24 +13,37 @@ import pytest
 from dafka_core.errors import StoreError
 from dafka_core.records import RecordBatch, TopicPartition
 from dafka_core.storage import Log, block_builder
+from dafka_core.storage.environment import Environment
 from dafka_core.values import Values
 from tests.integration.storage.clocks import Clock
 from tests.integration.storage.damage import change
 from tests.integration.storage.staged import TP, held, large, put
 
 
-def test_trickling_records_share_a_block(store: Log, clock: Clock) -> None:
-    for number in range(50):
-        clock.now_us += number % 2
-        put(store, [b"%d" % number])
+def test_a_small_last_block_is_extended(store: Log, clock: Clock) -> None:
+    put(store, large(20))
+    clock.now_us += 1
     put(store, large(100))
-    put(store, [b"after a large block"])
+    put(store, large(30))
     shared, last = store.read(TP, 0, 200)
-    assert shared.values.to_list() == [b"%d" % number for number in range(50)] + large(100)
-    stamps = [1_000 + (number + 1) // 2 for number in range(50)] + [1_025] * 100
+    assert shared.values.to_list() == large(20) + large(100)
     assert shared.times is not None
-    assert np.repeat(shared.times[:, 1], shared.times[:, 0]).tolist() == stamps
-    assert last.values.to_list() == [b"after a large block"]
+    assert (
+        np.repeat(shared.times[:, 1], shared.times[:, 0]).tolist() == [1_000] * 20 + [1_001] * 100
+    )
+    assert last.values.to_list() == large(30)
+
+
+def test_small_batches_go_to_the_append_area(store: Log) -> None:
+    put(store, large(20))
+    put(store, [b"small"])
+    put(store, large(20))  # does not follow the first block
+    assert [batch.count for batch in store.read(TP, 0, 99)] == [20, 1, 20]
+    env = Environment(store.directory, read_only=True, map_size_bytes=1 << 20)
+    with contextlib.closing(env), env.reading() as tables:
+        assert [(block.first, block.end) for block in tables.area.of_partition(0)] == [(20, 21)]
+        assert [each.first for each in tables.candidates(0, 0, 41)] == [0, 21]
+        assert [each.records for each in tables.candidates(0, 0, 41)] == [20, 20]
 
 
 def test_large_appends_are_split(store: Log, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -68,12 +82,12 @@ def test_a_record_too_large_is_refused(store: Log, monkeypatch: pytest.MonkeyPat
 
 def test_a_damaged_last_block_is_not_extended(tmp_path: Path) -> None:
     with Log(tmp_path) as store:
-        store.append([RecordBatch.of(TP, 0, [b"a" * 10_000])])
+        store.append([RecordBatch.of(TP, 0, [b"a" * 20_000])])
     with (tmp_path / "data.mdb").open("r+b") as file, mmap.mmap(file.fileno(), 0) as data:
-        data[data.find(b"a" * 10_000) + 5_000] = 0
+        data[data.find(b"a" * 20_000) + 5_000] = 0
     with Log(tmp_path) as store:
         with pytest.raises(StoreError, match="the block at offset 0 cannot be read"):
-            store.append([RecordBatch.of(TP, 1, [b"b"])])
+            store.append([RecordBatch.of(TP, 1, [b"b" * 20_000])])
         assert store.end(TP) == 1
 
 
@@ -81,8 +95,8 @@ def test_a_last_block_that_ends_elsewhere_is_found(tmp_path: Path) -> None:
     with Log(tmp_path) as store:
         store.append(
             [
-                RecordBatch.of(TopicPartition("t", "1"), 0, [b"a"]),
-                RecordBatch.of(TopicPartition("t", "2"), 0, [b"a", b"b"]),
+                RecordBatch.of(TopicPartition("t", "1"), 0, [b"a" * 20_000]),
+                RecordBatch.of(TopicPartition("t", "2"), 0, [b"a" * 20_000, b"b"]),
             ]
         )
     with lmdb.Environment(str(tmp_path), max_dbs=3) as env:
@@ -92,4 +106,4 @@ def test_a_last_block_that_ends_elsewhere_is_found(tmp_path: Path) -> None:
     assert other is not None
     change(tmp_path, b"blocks", bytes(7) + b"\1" + bytes(8), other)
     with Log(tmp_path) as store, pytest.raises(StoreError, match="ends at offset 1, not at 2"):
-        store.append([RecordBatch.of(TopicPartition("t", "2"), 2, [b"c"])])
+        store.append([RecordBatch.of(TopicPartition("t", "2"), 2, [b"c" * 20_000])])

@@ -78,7 +78,7 @@ def test_another_format_is_refused(tmp_path: Path, form: int) -> None:
     Log(tmp_path).close()
     change(tmp_path, b"meta", b"format", form.to_bytes(4, "little"))
     for read_only in (False, True):
-        why = rf"its format is {form}, this program reads and writes format 2: open it with the ver"
+        why = rf"its format is {form}, this program reads formats 2 and 3: open it with the version"
         with pytest.raises(StoreError, match=why):
             Log(tmp_path, read_only=read_only)
 

@@ -14,6 +14,7 @@ import tarfile
 from pathlib import Path
 from typing import Any
 
+import lmdb
 import pytest
 
 from dafka_core.log_entries import Commit
@@ -93,6 +94,17 @@ def test_it_serves_all_that_it_holds(
         assert log.transaction_state(UNITS_TP) == TransactionState(10, 17, B, Transaction(4, 0, 10))
         assert log.transaction_state(REPLICA_TP) == TransactionState(0, 4, "", None)
         assert log.transaction_state(STAGED_TP) == TransactionState(0, 1, C, None)
+
+
+def test_only_a_store_makes_it_the_format_of_today(directory: Path) -> None:
+    def form() -> bytes | None:
+        with lmdb.Environment(str(directory), max_dbs=3) as env, env.begin() as txn:
+            return txn.get(b"format", db=env.open_db(b"meta", txn, create=False))
+
+    Log(directory, read_only=True).close()
+    assert form() == b"\2\0\0\0"
+    Log(directory).close()
+    assert form() == b"\3\0\0\0"
 
 
 def test_it_goes_on(directory: Path) -> None:

@@ -1,0 +1,283 @@
+"""Where small batches lie until there is enough of them for blocks of their own.
+
+LMDB writes whole pages, and those on the way to them: a small value for each of many partitions
+costs a page each.  So what an append has of small batches becomes one value, a group
+(``group.py``), in the table ``meta``:
+
+    "group ", level, bucket, number  ->  group
+
+An append writes its group at level 0.  Once those are many or large, the append that finds them so
+sorts them into the buckets of level 1, each of 64 partitions with neighbouring ids.  ``FAN_IN``
+groups of one bucket are merged into the narrower buckets of the next level, and from the last level
+into the table ``blocks``.  Each time, what follows each other of a partition becomes one block.  A
+block that is not small any more goes to that table at once; so does one that another one follows
+there, since it cannot grow.
+
+So a record is written once for each level, a bucket at a time is there twice, and groups have about
+one size, so that the pages of one that is gone have room for another.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterable, Iterator
+from itertools import groupby
+from operator import attrgetter
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from dafka_core.errors import StoreError
+from dafka_core.storage.block import Block
+from dafka_core.storage.block_builder import merge
+from dafka_core.storage.group import Group, GroupedBlock, pack_group
+from dafka_core.storage.merge_planner import MergeCandidate
+from dafka_core.storage.rows import BLOCK_KEY
+from dafka_core.storage.storage_errors import damaged
+
+if TYPE_CHECKING:
+    import lmdb
+
+MOVED_BYTES = 64 << 10
+"""A block of so many is worth the page that its last octets do not fill, and its own place."""
+
+APPENDED_GROUPS = 32
+"""A reader may have to look into each one for a record."""
+
+APPENDED_BYTES = 3 << 19
+"""More would be sorted in larger parts and written less often; but what is sorted is there twice,
+and the file does not shrink again."""
+
+FAN_IN = 8
+"""As ``merge_planner.GROWTH``: more groups to look into, or more writing."""
+
+WIDTHS = (2**64, 64, 8)
+"""How many ids a bucket of each level has.  What comes together in one has ``FAN_IN`` times as much
+of each partition as before, so the next has as many partitions less."""
+
+_APPENDED = (0, 0)
+_GROUP = b"group "
+_TRIMMED = b"trim of "
+_GROUP_KEY = struct.Struct(">BQQ")
+_BUCKET = struct.Struct(">BQ")
+_ID = struct.Struct(">Q")
+
+Bucket = tuple[int, int]  # a level, and the ids of its partitions, divided by the level's width
+Moved = tuple[int, MergeCandidate]  # a partition's id and its block, which is in the table now
+
+
+class AppendArea:
+    """The area in one transaction of LMDB.
+
+    ``moved`` are the blocks that went to the table of blocks, and ``due`` the buckets that have
+    enough to be merged; both as far as this transaction has seen.
+    """
+
+    def __init__(
+        self,
+        directory: Path,
+        txn: lmdb.Transaction[memoryview],
+        meta: lmdb._Database,
+        blocks: lmdb._Database,
+    ) -> None:
+        self._directory = directory
+        self._txn = txn
+        self._meta = meta
+        self._blocks = blocks
+        self._pending: dict[int, list[GroupedBlock]] = {}
+        self.moved: list[Moved] = []
+        self.due: set[Bucket] = set()
+
+    # -- reading ---------------------------------------------------------------------------------
+
+    def find(self, partition_id: int, offset: int) -> GroupedBlock | None:
+        """The block that holds a record; None when the area does not.
+
+        Raises:
+            StoreError: a group that may hold it is damaged.
+        """
+        for block in self._pending.get(partition_id, ()):
+            if block.first <= offset < block.end:
+                return block
+        for group in self._groups_with(partition_id):
+            found = group.find(partition_id, offset)
+            if found is not None:
+                return found
+        return None
+
+    def of_partition(self, partition_id: int) -> list[GroupedBlock]:
+        """A partition's blocks in the area, by offset."""
+        groups = self._groups_with(partition_id)
+        found = [block for group in groups for block in group.of_partition(partition_id)]
+        return sorted([*found, *self._pending.get(partition_id, ())], key=attrgetter("first"))
+
+    def buckets_due(self) -> set[Bucket]:
+        """Every bucket with enough to be merged, found by looking at all keys."""
+        counted = (
+            (bucket, sum(1 for _ in each))
+            for bucket, each in groupby(self._keys(_GROUP), _bucket_of)
+        )
+        return {bucket for bucket, count in counted if bucket[0] and count >= FAN_IN}
+
+    # -- writing ---------------------------------------------------------------------------------
+
+    def append(self, block: GroupedBlock) -> None:
+        """Takes a small block, behind all records of its partition; ``flush`` writes it."""
+        self._pending.setdefault(block.partition_id, []).append(block)
+
+    def flush(self) -> None:
+        """Writes what was appended as one group; sorts groups into buckets if there is enough."""
+        if not self._pending:
+            return
+        pending = [block for _, blocks in sorted(self._pending.items()) for block in blocks]
+        packed = pack_group(pending)
+        self._pending.clear()
+        waiting = list(self._values(_prefix(_APPENDED)))
+        size_bytes = len(packed) + sum(len(value) for _, value in waiting)
+        if len(waiting) + 1 < APPENDED_GROUPS and size_bytes < APPENDED_BYTES:
+            self._put(_APPENDED, packed)
+            return
+        keys, blocks = self._taken(waiting)
+        self._replace(keys, [*blocks, *pending], 1)
+
+    def merge(self, bucket: Bucket) -> None:
+        """Merges the groups of a bucket, if there are enough, into those of the next level."""
+        keys, blocks = self._taken(self._values(_prefix(bucket)))
+        if len(keys) >= FAN_IN:
+            self._replace(keys, blocks, bucket[0] + 1)
+
+    def trim(self, partition_id: int, before: int) -> None:
+        """Notes that a partition's records below ``before`` need not be written again."""
+        if self.of_partition(partition_id):
+            self._txn.put(_TRIMMED + _ID.pack(partition_id), _ID.pack(before), db=self._meta)
+
+    def _replace(self, keys: list[bytes], blocks: list[GroupedBlock], level: int) -> None:
+        """Writes the blocks, merged, at a level in the place of groups."""
+        merged = self._merged(blocks)
+        for key in keys:
+            self._txn.delete(key, db=self._meta)
+        if level == len(WIDTHS):
+            for block in merged:
+                self._move(block)
+            return
+        for bucket, each in groupby(merged, lambda block: block.partition_id // WIDTHS[level]):
+            self._put((level, bucket), pack_group(list(each)))
+
+    def _merged(self, blocks: list[GroupedBlock]) -> list[GroupedBlock]:
+        """The blocks with neighbours made one, without those that were trimmed or moved."""
+        blocks.sort(key=attrgetter("partition_id", "first"))
+        left: list[GroupedBlock] = []
+        for partition_id, of_partition in groupby(blocks, attrgetter("partition_id")):
+            found = self._txn.get(_TRIMMED + _ID.pack(partition_id), db=self._meta)
+            earliest = 0 if found is None else _ID.unpack(found)[0]
+            held = (block for block in of_partition if block.end > earliest)
+            for stretch in _stretches(held):
+                for block in _joined(stretch):
+                    if len(block.packed) >= MOVED_BYTES or self._is_followed(block):
+                        self._move(block)
+                    else:
+                        left.append(block)
+        return left
+
+    def _is_followed(self, block: GroupedBlock) -> bool:
+        """Whether the records after a block are in the table of blocks, so that it cannot grow."""
+        cursor = self._txn.cursor(self._blocks)
+        return cursor.set_key(BLOCK_KEY.pack(block.partition_id, block.end))
+
+    def _move(self, block: GroupedBlock) -> None:
+        partition_id, first, records, packed = block
+        self._txn.put(BLOCK_KEY.pack(partition_id, first), packed, db=self._blocks)
+        self.moved.append((partition_id, MergeCandidate(first, records, len(packed))))
+
+    # -- keys and values -------------------------------------------------------------------------
+
+    def _groups_with(self, partition_id: int) -> Iterator[Group]:
+        """The groups that may have blocks of a partition, the oldest first."""
+        for level in range(len(WIDTHS) - 1, -1, -1):
+            for key, value in self._values(_prefix((level, partition_id // WIDTHS[level]))):
+                try:
+                    yield Group(value)
+                except ValueError as error:
+                    raise self._damaged(key, error) from error
+
+    def _taken(
+        self, values: Iterable[tuple[bytes, memoryview]]
+    ) -> tuple[list[bytes], list[GroupedBlock]]:
+        """Keys and blocks of groups, in memory of their own: the pages are about to change.
+
+        A damaged group is left where it is, for readers to name it: appends go on.
+        """
+        keys: list[bytes] = []
+        blocks: list[GroupedBlock] = []
+        for key, value in values:
+            try:
+                blocks += Group(bytes(value))
+            except ValueError:
+                continue
+            keys.append(key)
+        return keys, blocks
+
+    def _put(self, bucket: Bucket, packed: bytearray) -> None:
+        before = list(self._keys(_prefix(bucket)))
+        number = _GROUP_KEY.unpack(before[-1][len(_GROUP) :])[2] + 1 if before else 0
+        key = _GROUP + _GROUP_KEY.pack(*bucket, number)
+        self._txn.put(key, packed, db=self._meta)
+        if bucket != _APPENDED and len(before) + 1 >= FAN_IN:
+            self.due.add(bucket)
+
+    def _keys(self, prefix: bytes) -> Iterator[bytes]:
+        cursor = self._txn.cursor(self._meta)
+        if cursor.set_range(prefix):
+            for key in cursor.iternext(keys=True, values=False):
+                name = bytes(key)
+                if not name.startswith(prefix):
+                    return
+                yield name
+
+    def _values(self, prefix: bytes) -> Iterator[tuple[bytes, memoryview]]:
+        cursor = self._txn.cursor(self._meta)
+        if cursor.set_range(prefix):
+            for key, value in cursor.iternext():
+                name = bytes(key)
+                if not name.startswith(prefix):
+                    return
+                yield name, value
+
+    def _damaged(self, key: bytes, error: ValueError) -> StoreError:
+        level, bucket, number = _GROUP_KEY.unpack(key[len(_GROUP) :])
+        why = f"group {number} of small batches, level {level}, bucket {bucket}, cannot be read"
+        return damaged(self._directory, f"{why}: {error}")
+
+
+def _stretches(blocks: Iterable[GroupedBlock]) -> Iterator[list[GroupedBlock]]:
+    """A partition's blocks in parts that follow each other, none larger than need be."""
+    stretch: list[GroupedBlock] = []
+    size_bytes = 0
+    for block in blocks:
+        if stretch and (stretch[-1].end != block.first or size_bytes >= MOVED_BYTES):
+            yield stretch
+            stretch, size_bytes = [], 0
+        stretch.append(block)
+        size_bytes += len(block.packed)
+    if stretch:
+        yield stretch
+
+
+def _joined(stretch: list[GroupedBlock]) -> list[GroupedBlock]:
+    """Neighbours as one block; as they are when one is damaged, which a reader then finds."""
+    if len(stretch) == 1:
+        return stretch
+    try:
+        packed = merge([Block.parse(block.packed) for block in stretch])
+    except ValueError:
+        return stretch
+    records = sum(block.records for block in stretch)
+    return [GroupedBlock(stretch[0].partition_id, stretch[0].first, records, packed)]
+
+
+def _bucket_of(key: bytes) -> Bucket:
+    level, bucket, _ = _GROUP_KEY.unpack(key[len(_GROUP) :])
+    return level, bucket
+
+
+def _prefix(bucket: Bucket) -> bytes:
+    return _GROUP + _BUCKET.pack(*bucket)

@@ -1,0 +1,124 @@
+"""One group: small blocks of many partitions, packed as one value.
+
+    header      magic, format version, checksum of the directory, number of blocks
+    directory   partition id, first offset, records and bytes of each block, in this order
+    blocks      as ``block.py`` has them, each at a multiple of 8 bytes, with a checksum of its own
+
+Everything is little endian.  Pure: no database, no clock.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterator, Sequence
+from typing import NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+import xxhash
+
+from dafka_core.storage.block import ALIGNMENT, aligned
+from dafka_core.values import Bytes
+
+MAGIC = b"DafG"
+VERSION = 1
+HEADER = struct.Struct("<4sHHQQ")
+CHECKED_FROM = 16
+DIRECTORY = np.dtype([("id", "<u8"), ("first", "<u8"), ("records", "<u4"), ("size", "<u4")])
+
+
+class GroupedBlock(NamedTuple):
+    """A block of a group: whose it is, its first offset, its records, and the block itself."""
+
+    partition_id: int
+    first: int
+    records: int
+    packed: Bytes
+
+    @property
+    def end(self) -> int:
+        """The offset after its last record."""
+        return self.first + self.records
+
+
+def pack_group(blocks: Sequence[GroupedBlock]) -> bytearray:
+    """The blocks as one value; they must ascend by partition and offset."""
+    sizes = [len(block.packed) for block in blocks]
+    rows = [(*block[:3], size) for block, size in zip(blocks, sizes, strict=True)]
+    directory = np.array(rows, DIRECTORY).tobytes()
+    at = HEADER.size + len(directory)
+    packed = bytearray(at + sum(map(aligned, sizes)))
+    packed[HEADER.size : at] = directory
+    for block, size in zip(blocks, sizes, strict=True):
+        packed[at : at + size] = block.packed
+        at += aligned(size)
+    HEADER.pack_into(packed, 0, MAGIC, VERSION, 0, 0, len(blocks))
+    checksum = xxhash.xxh3_64_intdigest(memoryview(packed)[CHECKED_FROM : _blocks_at(len(blocks))])
+    HEADER.pack_into(packed, 0, MAGIC, VERSION, 0, checksum, len(blocks))
+    return packed
+
+
+class Group:
+    """A group over the buffer it was parsed from; nothing is copied.  Its blocks are not checked.
+
+    Raises:
+        ValueError: the buffer does not hold a group.
+    """
+
+    __slots__ = ("_blocks_at", "_buffer", "_directory")
+
+    def __init__(self, buffer: Bytes) -> None:
+        self._buffer = view = memoryview(buffer)
+        if len(view) < HEADER.size:
+            raise ValueError(f"{len(view)} bytes are too few for a group")
+        magic, version, unused, checksum, count = HEADER.unpack_from(view)
+        if magic != MAGIC or unused != 0:
+            raise ValueError("it does not begin as a group does")
+        if version != VERSION:
+            raise ValueError(f"it is of format {version}, this program reads format {VERSION}")
+        blocks_at = self._blocks_at = _blocks_at(count)
+        if blocks_at > len(view) or checksum != xxhash.xxh3_64_intdigest(
+            view[CHECKED_FROM:blocks_at]
+        ):
+            raise ValueError("the checksum of its directory is not that of its content")
+        self._directory = np.frombuffer(view, DIRECTORY, count, HEADER.size)
+        if blocks_at + int(self._takes().sum()) != len(view):
+            raise ValueError("its blocks do not fit its directory")
+
+    def find(self, partition_id: int, offset: int) -> GroupedBlock | None:
+        """The block that holds a record, if the group has it."""
+        rows = self._rows_of(partition_id)
+        firsts = self._directory["first"][rows.start : rows.stop]
+        at = rows.start + int(firsts.searchsorted(np.uint64(offset), side="right")) - 1
+        if at < rows.start:
+            return None
+        found = self._block(at)
+        return found if offset < found.end else None
+
+    def of_partition(self, partition_id: int) -> list[GroupedBlock]:
+        """A partition's blocks."""
+        return [self._block(at) for at in self._rows_of(partition_id)]
+
+    def __iter__(self) -> Iterator[GroupedBlock]:
+        start = self._blocks_at
+        for partition_id, first, count, size in self._directory.tolist():
+            yield GroupedBlock(partition_id, first, count, self._buffer[start : start + size])
+            start += aligned(size)
+
+    def _takes(self) -> npt.NDArray[np.int64]:
+        """What each block takes, with the bytes up to the next one."""
+        sizes = self._directory["size"].astype(np.int64)
+        return (sizes + (ALIGNMENT - 1)) // ALIGNMENT * ALIGNMENT
+
+    def _rows_of(self, partition_id: int) -> range:
+        ids, wanted = self._directory["id"], np.uint64(partition_id)
+        return range(int(ids.searchsorted(wanted)), int(ids.searchsorted(wanted, side="right")))
+
+    def _block(self, at: int) -> GroupedBlock:
+        partition_id, first, count, size = self._directory[at].tolist()
+        start = self._blocks_at + int(self._takes()[:at].sum())
+        return GroupedBlock(partition_id, first, count, self._buffer[start : start + size])
+
+
+def _blocks_at(count: int) -> int:
+    return HEADER.size + count * DIRECTORY.itemsize

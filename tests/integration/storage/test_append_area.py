@@ -1,0 +1,213 @@
+"""The append area: little is written for small batches, and readers do not see where they lie."""
+
+from __future__ import annotations
+
+import contextlib
+import random
+from pathlib import Path
+
+import lmdb
+import pytest
+
+from dafka_core.errors import StoreError
+from dafka_core.log_entries import Discard
+from dafka_core.records import RecordBatch, TopicPartition
+from dafka_core.storage import Log, append_area, block_writer
+from dafka_core.storage.environment import Environment
+from tests.integration.storage.clocks import Clock
+from tests.integration.storage.damage import change
+from tests.integration.storage.staged import TP, A, clean, commit, held, put, stage
+
+NAMES = [f"{number:02}" for number in range(12)]
+
+
+def octets_written() -> int:
+    """What this process has given to the system to write; LMDB writes whole pages."""
+    lines = Path("/proc/self/io").read_text().splitlines()
+    return next(int(line.split()[1]) for line in lines if line.startswith("wchar:"))
+
+
+@pytest.fixture
+def tiny(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Few records reach every level of the area, and leave it."""
+    monkeypatch.setattr(append_area, "APPENDED_GROUPS", 3)
+    monkeypatch.setattr(append_area, "FAN_IN", 2)
+    monkeypatch.setattr(append_area, "WIDTHS", (2**64, 4, 2))
+    monkeypatch.setattr(append_area, "MOVED_BYTES", 2_000)
+    monkeypatch.setattr(block_writer, "SMALL_BLOCK_BYTES", 4_000)
+
+
+def groups(directory: Path) -> list[bytes]:
+    """The keys of all groups."""
+    with lmdb.Environment(str(directory), max_dbs=3, readonly=True) as env, env.begin() as txn:
+        cursor = txn.cursor(env.open_db(b"meta", txn, create=False))
+        return [key for key in cursor.iternext(values=False) if key.startswith(b"group ")]
+
+
+def test_records_that_trickle_are_written_a_few_times(tmp_path: Path) -> None:
+    """A thousand partitions, one record each at a time."""
+    partitions = [
+        TopicPartition("t", f"{number * 2654435761 % 2**32:032X}") for number in range(1000)
+    ]
+    rounds, value = 60, b"." * 100
+    with Log(tmp_path) as store:
+        before = octets_written()
+        for offset in range(rounds):
+            store.append([RecordBatch.of(tp, offset, [value]) for tp in partitions])
+            while store.small_blocks and store.merge_step():
+                pass
+        clean(store)
+        written = octets_written() - before
+    kept = rounds * len(partitions) * len(value)
+    assert kept < written < 10 * kept
+    assert (tmp_path / "data.mdb").stat().st_size < 1.9 * kept  # 1.5 with twice as many
+
+
+@pytest.mark.usefixtures("tiny")
+@pytest.mark.parametrize("seed", range(2))
+def test_readers_do_not_see_where_records_lie(tmp_path: Path, clock: Clock, seed: int) -> None:
+    """Appends small and large, transactions, trims and merges; each kind of read is compared."""
+    chance = random.Random(seed)
+    logged = {name: Logged() for name in NAMES}
+    levels: set[int] = set()
+    for _ in range(6):
+        with Log(tmp_path, clock_us=clock) as store:
+            for _ in range(25):
+                clock.now_us += chance.choice((0, 1, 5))
+                names = chance.sample(NAMES, chance.choice((1, 3, 12)))
+                store.append([logged[name].appended(name, chance, clock) for name in names])
+                name = chance.choice(NAMES)
+                if chance.random() < 0.1:
+                    stage_one(store, name, logged[name], chance, clock)
+                if chance.random() < 0.05:
+                    logged[name].trim(store, name, chance)
+                if chance.random() < 0.3:
+                    store.merge_step()
+                check(store, name, logged[name])
+        levels |= {key[len(b"group ")] for key in groups(tmp_path)}
+    assert levels == {0, 1, 2}
+    with Log(tmp_path) as store, Log(tmp_path, read_only=True) as reader:
+        clean(store)
+        for name in NAMES:
+            check(store, name, logged[name])
+            check(reader, name, logged[name])
+
+
+class Logged:
+    """What a partition must have: values, when they were written, and the earliest one held."""
+
+    def __init__(self) -> None:
+        self.values: list[bytes] = []
+        self.times: list[int] = []
+        self.earliest = 0
+
+    def add(self, values: list[bytes], time_us: int) -> None:
+        self.values += values
+        self.times += [time_us] * len(values)
+
+    def appended(self, name: str, chance: random.Random, clock: Clock) -> RecordBatch:
+        count = chance.choice((1, 1, 1, 2, 5, 5, chance.choice((1, 300))))
+        start = len(self.values)
+        values = [b"%s %d" % (name.encode(), start + number) for number in range(count)]
+        self.add(values, clock.now_us)
+        return RecordBatch.of(TopicPartition("t", name), start, values)
+
+    def trim(self, store: Log, name: str, chance: random.Random) -> None:
+        before = chance.randint(self.earliest, len(self.values))
+        self.earliest = store.trim(TopicPartition("t", name), before)
+
+
+def stage_one(store: Log, name: str, logged: Logged, chance: random.Random, clock: Clock) -> None:
+    """Stages a record behind the others, and commits or discards it."""
+    end = len(logged.values)
+    store.write([stage([b"staged"], end, partition=name)])
+    check(store, name, logged)
+    if chance.random() < 0.5:
+        assert store.write([commit((name, A, end, end + 1, -1))]) == [None]
+        logged.add([b"staged"], clock.now_us)
+    else:
+        store.write([Discard(TopicPartition("t", name), A)])
+
+
+def check(store: Log, name: str, logged: Logged) -> None:
+    """Compares what each kind of read finds."""
+    tp, start, end = TopicPartition("t", name), logged.earliest, len(logged.values)
+    info, found = store.info(tp), store.statistics(tp)
+    if end == 0:
+        assert info is None
+        return
+    assert info == (*tp, start, end)
+    assert held(store, name) == logged.values[start:]
+    with store.snapshot() as snapshot:
+        assert held(snapshot, name) == logged.values[start:]
+    times = store.times(tp, 0, end)
+    assert [time_us for _, time_us in times] == sorted(set(logged.times[start:]))
+    for offset, time_us in times:
+        assert offset == max(start, logged.times.index(time_us))
+        assert store.offset_for_time(tp, time_us) == offset
+    assert found is not None
+    assert found.records == end - start
+    if start < end:
+        assert (found.first_time_us, found.last_time_us) == (times[0][1], times[-1][1])
+        assert found.size_bytes > sum(map(len, logged.values[start:]))
+
+
+@pytest.mark.usefixtures("tiny")
+def test_trimmed_records_leave_the_area(tmp_path: Path) -> None:
+    with Log(tmp_path) as store:
+        for number in range(10):
+            put(store, [b"first %d" % number])
+        store.trim(TP, 10)
+        for number in range(4):
+            put(store, [b"later %d" % number], "q")
+        statistics = store.statistics(TP)
+        assert statistics is not None
+        assert statistics.size_bytes == 0
+        clean(store)
+        put(store, [b"last"])
+        assert held(store) == [b"last"]
+        env = Environment(tmp_path, read_only=True, map_size_bytes=1 << 20)
+        with contextlib.closing(env), env.reading() as tables:
+            assert [block.first for block in tables.area.of_partition(0)] == [10]
+
+
+@pytest.mark.parametrize("level", [0, 1])
+def test_a_damaged_group_is_named_and_appends_go_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, level: int
+) -> None:
+    monkeypatch.setattr(append_area, "APPENDED_GROUPS", 3)
+    with Log(tmp_path) as store:
+        for number in range(3 if level else 2):
+            put(store, [b"%d" % number])
+    key = groups(tmp_path)[0]
+    change(tmp_path, b"meta", key, b"DafG" + bytes(100))
+    with Log(tmp_path) as store:
+        with pytest.raises(
+            StoreError, match=rf"group 0 of small batches, level {level}, bucket 0, "
+        ):
+            held(store)
+        for _ in range(12):
+            put(store, [b"more"], "q")
+            clean(store)
+        assert store.end(TopicPartition("t", "q")) == 12
+    assert key in groups(tmp_path)
+
+
+def test_a_damaged_block_of_a_group_harms_no_other(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(append_area, "APPENDED_GROUPS", 3)
+    with Log(tmp_path) as store:
+        put(store, [b"first" * 500])
+        put(store, [b"other" * 500], "q")
+    data = (tmp_path / "data.mdb").read_bytes()
+    (tmp_path / "data.mdb").write_bytes(data.replace(b"first" * 500, b"fiRst" * 500))
+    with Log(tmp_path) as store:
+        for number in range(5):
+            put(store, [b"%d" % number])
+            put(store, [b"%d" % number], "q")
+            clean(store)
+        assert held(store, "q") == [b"other" * 500, *(b"%d" % number for number in range(5))]
+        with pytest.raises(StoreError, match="partition p: the block at offset 0 cannot be read"):
+            held(store)
+        assert store.read(TP, 1, 9)[0].offset == 1

@@ -1,0 +1,63 @@
+"""Groups: what goes in comes out, is found, and nothing else is."""
+
+from __future__ import annotations
+
+import struct
+
+import pytest
+
+from dafka_core.storage.block import ALIGNMENT
+from dafka_core.storage.group import HEADER, Group, GroupedBlock, pack_group
+
+LAST = 2**64 - 1
+BLOCKS = [
+    GroupedBlock(0, 0, 2, b"first"),
+    GroupedBlock(3, 0, 1, b""),
+    GroupedBlock(3, 1, 4, b"x" * 1000),
+    GroupedBlock(3, 7, 1, b"after a gap"),
+    GroupedBlock(LAST, LAST - 2, 2, b"12345678"),
+]
+
+
+def test_what_is_packed_is_read() -> None:
+    assert [block._replace(packed=bytes(block.packed)) for block in Group(pack_group(BLOCKS))] == (
+        BLOCKS
+    )
+
+
+def test_records_are_found_by_partition_and_offset() -> None:
+    group = Group(pack_group(BLOCKS))
+    for block in BLOCKS:
+        for offset in range(block.first, block.end):
+            assert group.find(block.partition_id, offset) == block
+    for partition_id, offset in ((0, 2), (1, 0), (3, 5), (3, 6), (3, 8), (LAST, 0), (LAST, LAST)):
+        assert group.find(partition_id, offset) is None
+    assert [block.first for block in group.of_partition(3)] == [0, 1, 7]
+    assert group.of_partition(2) == []
+
+
+def test_blocks_lie_where_numbers_can_be_read_in_place() -> None:
+    packed = pack_group(BLOCKS)
+    for block in BLOCKS:
+        assert bytes(packed).find(block.packed) % ALIGNMENT == 0
+
+
+def test_a_directory_cut_short_or_changed_anywhere_is_refused() -> None:
+    packed = pack_group(BLOCKS)
+    for length in range(len(packed)):
+        with pytest.raises(ValueError, match=r"."):
+            Group(packed[:length])
+    for position in range(bytes(packed).index(b"first")):
+        changed = bytearray(packed)
+        changed[position] ^= 0x10
+        with pytest.raises(ValueError, match=r"."):
+            Group(changed)
+
+
+def test_a_group_of_another_format_names_both() -> None:
+    packed = pack_group(BLOCKS)
+    struct.pack_into("<H", packed, 4, 7)
+    with pytest.raises(ValueError, match=r"format 7.*format 1"):
+        Group(packed)
+    with pytest.raises(ValueError, match="too few"):
+        Group(bytes(HEADER.size - 1))
