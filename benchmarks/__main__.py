@@ -16,6 +16,7 @@ ROWS = {
     "replay": "bench_replay",
     "mesh": "bench_ingest",
     "memory": "bench_memory",
+    "trickle": "bench_trickle",
 }
 """Modules by the name of their row.  Imported when they run: the processes that rows start import
 this module, too, and need not wait for Spark."""

@@ -45,6 +45,12 @@ NAMES = {
         "memory of a store that is read from, {}, flight",
         "memory of a worker that reads, {}, local",
     ],
+    "trickle": [
+        "trickle, one partition, {}, written",
+        "trickle, one partition, {}, file",
+        "trickle, 1,000 partitions, {}, written",
+        "trickle, 1,000 partitions, {}, file",
+    ],
 }
 
 

@@ -1,0 +1,79 @@
+"""Row 8: octets that a store's log writes, and its file takes, where records trickle.
+
+One record for each partition and append, against the octets of the records.  Written is what LMDB
+gives to the system: whole pages.  Linux's own count (``write_bytes``) says more, since it counts
+all of the page cache's large folio in which a page has changed; the disk does not write that.
+Measured once: neither varies.
+"""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+
+from benchmarks.figures import Figure, compared, tell
+from benchmarks.harness import Bench
+from dafka_core.records import RecordBatch, TopicPartition
+from dafka_core.storage import Log
+from dafka_core.storage.storage_errors import DATA_FILE
+from dafka_core.values import Values
+
+ROUNDS = {1: 10_000, 1_000: 200}
+"""Appends by the number of partitions: some megabytes and a minute."""
+
+MAX_WRITTEN = {1: 400, 1_000: 10}
+"""Octets for each one kept, at 100 octets a record.  An append of one record writes six pages: its
+own, the row's, the two above, the list of free pages and the one that says which pages hold."""
+
+MAX_FILE = {1: 2, 1_000: 1.5}
+
+UNIT = "octets/octet kept"
+
+
+def run(bench: Bench) -> Iterator[Figure]:
+    """What is written and what the file takes, with one partition and with many."""
+    for size_bytes in bench.sizes_bytes:
+        for partitions, rounds in ROUNDS.items():
+            name = f"{partitions:,} partitions" if partitions > 1 else "one partition"
+            appends = bench.part(rounds, 5)
+            written, file = trickled(bench.directory, partitions, appends, size_bytes)
+            tell(f"trickle, {name}, {size_bytes} B: {appends} appends")
+            for what, found, most in (
+                ("written", written, MAX_WRITTEN[partitions]),
+                ("file", file, MAX_FILE[partitions]),
+            ):
+                yield compared(
+                    f"trickle, {name}, {size_bytes} B, {what}",
+                    [found],
+                    [1.0],
+                    unit=UNIT,
+                    goal=1 / most,
+                    smaller_is_better=True,
+                )
+
+
+def trickled(parent: Path, partitions: int, appends: int, size_bytes: int) -> tuple[float, float]:
+    """Octets written, and octets of the file after merging, for each octet of the records."""
+    tps = [TopicPartition("trickle", f"{number:032X}") for number in range(partitions)]
+    values = Values.of([np.random.default_rng(size_bytes).bytes(size_bytes)])
+    kept = partitions * appends * size_bytes
+    with tempfile.TemporaryDirectory(dir=parent) as directory, Log(directory) as log:
+        before = octets_written()
+        for offset in range(appends):
+            log.append([RecordBatch(tp, offset, values) for tp in tps])
+            while log.small_blocks and log.merge_step():
+                pass
+        while log.merge_step():
+            pass
+        return (octets_written() - before) / kept, (
+            Path(directory) / DATA_FILE
+        ).stat().st_size / kept
+
+
+def octets_written() -> int:
+    """What this process has given to the system to write."""
+    lines = Path("/proc/self/io").read_text().splitlines()
+    return next(int(line.split()[1]) for line in lines if line.startswith("wchar:"))
