@@ -5,6 +5,7 @@ costs a page each.  So what an append has of small batches becomes one value, a 
 (``group.py``), in the table ``meta``:
 
     "group ", level, bucket, number  ->  group
+    "trim of ", partition id         ->  offset below which it is trimmed, checksum
 
 An append writes its group at level 0.  Once those are many or large, the append that finds them so
 sorts them into the buckets of level 1, each of 64 partitions with neighbouring ids.  ``FAN_IN``
@@ -19,20 +20,19 @@ one size, so that the pages of one that is gone have room for another.
 
 from __future__ import annotations
 
+import contextlib
 import struct
+from collections import Counter
 from collections.abc import Iterable, Iterator
 from itertools import groupby
 from operator import attrgetter
-from pathlib import Path
 from typing import TYPE_CHECKING
 
-from dafka_core.errors import StoreError
 from dafka_core.storage.block import Block
 from dafka_core.storage.block_builder import merge
 from dafka_core.storage.group import Group, GroupedBlock, pack_group
 from dafka_core.storage.merge_planner import MergeCandidate
-from dafka_core.storage.rows import BLOCK_KEY
-from dafka_core.storage.storage_errors import damaged
+from dafka_core.storage.rows import BLOCK_KEY, checksum
 
 if TYPE_CHECKING:
     import lmdb
@@ -50,15 +50,18 @@ and the file does not shrink again."""
 FAN_IN = 8
 """As ``merge_planner.GROWTH``: more groups to look into, or more writing."""
 
+MERGED_GROUPS = 2 * FAN_IN
+"""At a time, where more have piled up: a group may have 5 MB, and appends wait meanwhile."""
+
 WIDTHS = (2**64, 64, 8)
 """How many ids a bucket of each level has.  What comes together in one has ``FAN_IN`` times as much
-of each partition as before, so the next has as many partitions less."""
+of each partition as before, so the next has as many partitions less.  Part of the directory's
+format: readers look for a partition's groups by it."""
 
 _APPENDED = (0, 0)
 _GROUP = b"group "
 _TRIMMED = b"trim of "
-_GROUP_KEY = struct.Struct(">BQQ")
-_BUCKET = struct.Struct(">BQ")
+_GROUP_KEY = struct.Struct(">6sBQQ")
 _ID = struct.Struct(">Q")
 
 Bucket = tuple[int, int]  # a level, and the ids of its partitions, divided by the level's width
@@ -74,12 +77,10 @@ class AppendArea:
 
     def __init__(
         self,
-        directory: Path,
         txn: lmdb.Transaction[memoryview],
         meta: lmdb._Database,
         blocks: lmdb._Database,
     ) -> None:
-        self._directory = directory
         self._txn = txn
         self._meta = meta
         self._blocks = blocks
@@ -93,30 +94,46 @@ class AppendArea:
         """The block that holds a record; None when the area does not.
 
         Raises:
-            StoreError: a group that may hold it is damaged.
+            ValueError: a group that may hold it is damaged, and no other one does.
         """
         for block in self._pending.get(partition_id, ()):
             if block.first <= offset < block.end:
                 return block
-        for group in self._groups_with(partition_id):
-            found = group.find(partition_id, offset)
+        damage: ValueError | None = None
+        for key, value in self._groups_with(partition_id):
+            try:
+                found = Group(value).find(partition_id, offset)
+            except ValueError as error:
+                damage = damage or _named(key, error)
+                continue
             if found is not None:
                 return found
+        if damage is not None:
+            raise damage
         return None
 
     def of_partition(self, partition_id: int) -> list[GroupedBlock]:
-        """A partition's blocks in the area, by offset."""
-        groups = self._groups_with(partition_id)
-        found = [block for group in groups for block in group.of_partition(partition_id)]
-        return sorted([*found, *self._pending.get(partition_id, ())], key=attrgetter("first"))
+        """A partition's blocks, by offset, in the groups that are there.
+
+        Raises:
+            ValueError: a group that may have some is damaged.
+        """
+        found: list[GroupedBlock] = []
+        for key, value in self._groups_with(partition_id):
+            try:
+                found += Group(value).of_partition(partition_id)
+            except ValueError as error:
+                raise _named(key, error) from error
+        return sorted(found, key=attrgetter("first"))
 
     def buckets_due(self) -> set[Bucket]:
         """Every bucket with enough to be merged, found by looking at all keys."""
-        counted = (
-            (bucket, sum(1 for _ in each))
-            for bucket, each in groupby(self._keys(_GROUP), _bucket_of)
-        )
-        return {bucket for bucket, count in counted if bucket[0] and count >= FAN_IN}
+        counted = Counter(_GROUP_KEY.unpack(key)[1:3] for key in self._keys(_GROUP))
+        return {
+            (level, bucket)
+            for (level, bucket), count in counted.items()
+            if 0 < level < len(WIDTHS) and count >= FAN_IN
+        }
 
     # -- writing ---------------------------------------------------------------------------------
 
@@ -129,26 +146,35 @@ class AppendArea:
         if not self._pending:
             return
         pending = [block for _, blocks in sorted(self._pending.items()) for block in blocks]
-        packed = pack_group(pending)
         self._pending.clear()
         waiting = list(self._values(_prefix(_APPENDED)))
-        size_bytes = len(packed) + sum(len(value) for _, value in waiting)
+        size_bytes = sum(len(block.packed) for block in pending)
+        size_bytes += sum(len(value) for _, value in waiting)
         if len(waiting) + 1 < APPENDED_GROUPS and size_bytes < APPENDED_BYTES:
-            self._put(_APPENDED, packed)
+            self._put(_APPENDED, pack_group(pending))
             return
-        keys, blocks = self._taken(waiting)
+        keys, blocks = self._taken(waiting, len(waiting))
         self._replace(keys, [*blocks, *pending], 1)
 
     def merge(self, bucket: Bucket) -> None:
         """Merges the groups of a bucket, if there are enough, into those of the next level."""
-        keys, blocks = self._taken(self._values(_prefix(bucket)))
+        keys, blocks = self._taken(self._values(_prefix(bucket)), MERGED_GROUPS)
         if len(keys) >= FAN_IN:
             self._replace(keys, blocks, bucket[0] + 1)
+        if len(keys) == MERGED_GROUPS:
+            self.due.add(bucket)
 
     def trim(self, partition_id: int, before: int) -> None:
         """Notes that a partition's records below ``before`` need not be written again."""
-        if self.of_partition(partition_id):
-            self._txn.put(_TRIMMED + _ID.pack(partition_id), _ID.pack(before), db=self._meta)
+        key, value = _TRIMMED + _ID.pack(partition_id), _ID.pack(before)
+        self._txn.put(key, value + checksum(key, value), db=self._meta)
+
+    def _earliest(self, partition_id: int) -> int:
+        """As was noted; 0 if that is damaged, since what is merged is not there any more."""
+        key = _TRIMMED + _ID.pack(partition_id)
+        found = bytes(self._txn.get(key, db=self._meta) or b"")
+        value = found[: _ID.size]
+        return _ID.unpack(value)[0] if found == value + checksum(key, value) else 0
 
     def _replace(self, keys: list[bytes], blocks: list[GroupedBlock], level: int) -> None:
         """Writes the blocks, merged, at a level in the place of groups."""
@@ -167,8 +193,7 @@ class AppendArea:
         blocks.sort(key=attrgetter("partition_id", "first"))
         left: list[GroupedBlock] = []
         for partition_id, of_partition in groupby(blocks, attrgetter("partition_id")):
-            found = self._txn.get(_TRIMMED + _ID.pack(partition_id), db=self._meta)
-            earliest = 0 if found is None else _ID.unpack(found)[0]
+            earliest = self._earliest(partition_id)
             held = (block for block in of_partition if block.end > earliest)
             for stretch in _stretches(held):
                 for block in _joined(stretch):
@@ -190,37 +215,32 @@ class AppendArea:
 
     # -- keys and values -------------------------------------------------------------------------
 
-    def _groups_with(self, partition_id: int) -> Iterator[Group]:
+    def _groups_with(self, partition_id: int) -> Iterator[tuple[bytes, memoryview]]:
         """The groups that may have blocks of a partition, the oldest first."""
         for level in range(len(WIDTHS) - 1, -1, -1):
-            for key, value in self._values(_prefix((level, partition_id // WIDTHS[level]))):
-                try:
-                    yield Group(value)
-                except ValueError as error:
-                    raise self._damaged(key, error) from error
+            yield from self._values(_prefix((level, partition_id // WIDTHS[level])))
 
     def _taken(
-        self, values: Iterable[tuple[bytes, memoryview]]
+        self, values: Iterable[tuple[bytes, memoryview]], most: int
     ) -> tuple[list[bytes], list[GroupedBlock]]:
-        """Keys and blocks of groups, in memory of their own: the pages are about to change.
+        """Keys and blocks of the first groups, in memory of their own: pages are about to change.
 
         A damaged group is left where it is, for readers to name it: appends go on.
         """
         keys: list[bytes] = []
         blocks: list[GroupedBlock] = []
         for key, value in values:
-            try:
-                blocks += Group(bytes(value))
-            except ValueError:
-                continue
-            keys.append(key)
+            with contextlib.suppress(ValueError):
+                blocks += list(Group(bytes(value)))
+                keys.append(key)
+            if len(keys) == most:
+                break
         return keys, blocks
 
     def _put(self, bucket: Bucket, packed: bytearray) -> None:
         before = list(self._keys(_prefix(bucket)))
-        number = _GROUP_KEY.unpack(before[-1][len(_GROUP) :])[2] + 1 if before else 0
-        key = _GROUP + _GROUP_KEY.pack(*bucket, number)
-        self._txn.put(key, packed, db=self._meta)
+        number = _GROUP_KEY.unpack(before[-1])[-1] + 1 if before else 0
+        self._txn.put(_GROUP_KEY.pack(_GROUP, *bucket, number), packed, db=self._meta)
         if bucket != _APPENDED and len(before) + 1 >= FAN_IN:
             self.due.add(bucket)
 
@@ -234,18 +254,10 @@ class AppendArea:
                 yield name
 
     def _values(self, prefix: bytes) -> Iterator[tuple[bytes, memoryview]]:
-        cursor = self._txn.cursor(self._meta)
-        if cursor.set_range(prefix):
-            for key, value in cursor.iternext():
-                name = bytes(key)
-                if not name.startswith(prefix):
-                    return
-                yield name, value
-
-    def _damaged(self, key: bytes, error: ValueError) -> StoreError:
-        level, bucket, number = _GROUP_KEY.unpack(key[len(_GROUP) :])
-        why = f"group {number} of small batches, level {level}, bucket {bucket}, cannot be read"
-        return damaged(self._directory, f"{why}: {error}")
+        for key in self._keys(prefix):
+            value = self._txn.get(key, db=self._meta)
+            assert value is not None
+            yield key, value
 
 
 def _stretches(blocks: Iterable[GroupedBlock]) -> Iterator[list[GroupedBlock]]:
@@ -274,10 +286,12 @@ def _joined(stretch: list[GroupedBlock]) -> list[GroupedBlock]:
     return [GroupedBlock(stretch[0].partition_id, stretch[0].first, records, packed)]
 
 
-def _bucket_of(key: bytes) -> Bucket:
-    level, bucket, _ = _GROUP_KEY.unpack(key[len(_GROUP) :])
-    return level, bucket
+def _named(key: bytes, error: ValueError) -> ValueError:
+    _, level, bucket, number = _GROUP_KEY.unpack(key)
+    return ValueError(
+        f"group {number} of small batches, level {level}, bucket {bucket}, is damaged: {error}"
+    )
 
 
 def _prefix(bucket: Bucket) -> bytes:
-    return _GROUP + _BUCKET.pack(*bucket)
+    return _GROUP_KEY.pack(_GROUP, *bucket, 0)[: -_ID.size]

@@ -52,6 +52,15 @@ def peek_count(packed: Bytes) -> int:
     return _header(memoryview(packed))[1]
 
 
+def peek_checksum(packed: Bytes) -> int:
+    """The checksum that a packed block says it has, which is not compared with its content.
+
+    Raises:
+        ValueError: it cannot be a block.
+    """
+    return _header(memoryview(packed))[0]
+
+
 def peek_times(packed: Bytes) -> Longs:
     """The ``times`` of a packed block; its checksum is not looked at.
 

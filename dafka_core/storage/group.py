@@ -1,8 +1,11 @@
 """One group: small blocks of many partitions, packed as one value.
 
     header      magic, format version, checksum of the directory, number of blocks
-    directory   partition id, first offset, records and bytes of each block, in this order
-    blocks      as ``block.py`` has them, each at a multiple of 8 bytes, with a checksum of its own
+    directory   partition id, first offset, records, bytes and checksum of each block, in this order
+    blocks      as ``block.py`` has them, each at a multiple of 8 bytes
+
+Blocks of trickling records are of one size, so another group's page in the place of one of these
+would hold whole blocks.  The directory knows its blocks by their checksums.
 
 Everything is little endian.  Pure: no database, no clock.
 """
@@ -14,17 +17,18 @@ from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 import xxhash
 
-from dafka_core.storage.block import ALIGNMENT, aligned
+from dafka_core.storage.block import ALIGNMENT, aligned, peek_checksum
 from dafka_core.values import Bytes
 
 MAGIC = b"DafG"
 VERSION = 1
 HEADER = struct.Struct("<4sHHQQ")
 CHECKED_FROM = 16
-DIRECTORY = np.dtype([("id", "<u8"), ("first", "<u8"), ("records", "<u4"), ("size", "<u4")])
+DIRECTORY = np.dtype(
+    [("id", "<u8"), ("first", "<u8"), ("records", "<u4"), ("size", "<u4"), ("checksum", "<u8")]
+)
 
 
 class GroupedBlock(NamedTuple):
@@ -44,7 +48,7 @@ class GroupedBlock(NamedTuple):
 def pack_group(blocks: Sequence[GroupedBlock]) -> bytearray:
     """The blocks as one value; they must ascend by partition and offset."""
     sizes = [len(block.packed) for block in blocks]
-    rows = [(*block[:3], size) for block, size in zip(blocks, sizes, strict=True)]
+    rows = [(*block[:3], len(block.packed), peek_checksum(block.packed)) for block in blocks]
     directory = np.array(rows, DIRECTORY).tobytes()
     at = HEADER.size + len(directory)
     packed = bytearray(at + sum(map(aligned, sizes)))
@@ -59,13 +63,15 @@ def pack_group(blocks: Sequence[GroupedBlock]) -> bytearray:
 
 
 class Group:
-    """A group over the buffer it was parsed from; nothing is copied.  Its blocks are not checked.
+    """A group over the buffer it was parsed from; nothing is copied.
+
+    What is in its blocks is not checked, only that each is the one that was packed.
 
     Raises:
-        ValueError: the buffer does not hold a group.
+        ValueError: the buffer does not hold a group; from methods, a block is another one.
     """
 
-    __slots__ = ("_blocks_at", "_buffer", "_directory")
+    __slots__ = ("_blocks_at", "_buffer", "_directory", "_takes")
 
     def __init__(self, buffer: Bytes) -> None:
         self._buffer = view = memoryview(buffer)
@@ -82,7 +88,9 @@ class Group:
         ):
             raise ValueError("the checksum of its directory is not that of its content")
         self._directory = np.frombuffer(view, DIRECTORY, count, HEADER.size)
-        if blocks_at + int(self._takes().sum()) != len(view):
+        sizes = self._directory["size"].astype(np.int64)
+        self._takes = (sizes + (ALIGNMENT - 1)) // ALIGNMENT * ALIGNMENT
+        if blocks_at + int(self._takes.sum()) != len(view):
             raise ValueError("its blocks do not fit its directory")
 
     def find(self, partition_id: int, offset: int) -> GroupedBlock | None:
@@ -92,32 +100,31 @@ class Group:
         at = rows.start + int(firsts.searchsorted(np.uint64(offset), side="right")) - 1
         if at < rows.start:
             return None
-        found = self._block(at)
+        (found,) = self._blocks(range(at, at + 1))
         return found if offset < found.end else None
 
     def of_partition(self, partition_id: int) -> list[GroupedBlock]:
         """A partition's blocks."""
-        return [self._block(at) for at in self._rows_of(partition_id)]
+        return list(self._blocks(self._rows_of(partition_id)))
 
     def __iter__(self) -> Iterator[GroupedBlock]:
-        start = self._blocks_at
-        for partition_id, first, count, size in self._directory.tolist():
-            yield GroupedBlock(partition_id, first, count, self._buffer[start : start + size])
-            start += aligned(size)
-
-    def _takes(self) -> npt.NDArray[np.int64]:
-        """What each block takes, with the bytes up to the next one."""
-        sizes = self._directory["size"].astype(np.int64)
-        return (sizes + (ALIGNMENT - 1)) // ALIGNMENT * ALIGNMENT
+        return self._blocks(range(len(self._directory)))
 
     def _rows_of(self, partition_id: int) -> range:
         ids, wanted = self._directory["id"], np.uint64(partition_id)
         return range(int(ids.searchsorted(wanted)), int(ids.searchsorted(wanted, side="right")))
 
-    def _block(self, at: int) -> GroupedBlock:
-        partition_id, first, count, size = self._directory[at].tolist()
-        start = self._blocks_at + int(self._takes()[:at].sum())
-        return GroupedBlock(partition_id, first, count, self._buffer[start : start + size])
+    def _blocks(self, rows: range) -> Iterator[GroupedBlock]:
+        start = self._blocks_at + int(self._takes[: rows.start].sum())
+        directory = self._directory[rows.start : rows.stop].tolist()
+        for partition_id, first, count, size, checksum in directory:
+            packed = self._buffer[start : start + size]
+            if peek_checksum(packed) != checksum:
+                raise ValueError(
+                    f"in the place of a block of partition id {partition_id} is another one"
+                )
+            yield GroupedBlock(partition_id, first, count, packed)
+            start += aligned(size)
 
 
 def _blocks_at(count: int) -> int:

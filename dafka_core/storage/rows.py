@@ -79,7 +79,7 @@ class PartitionRow(NamedTuple):
         row = bytes(value[: -_CHECKSUM.size])
         if len(row) not in (_ROW.size, _ROW.size + _TRANSACTIONS.size):
             raise ValueError(f"a partition's row cannot have {len(value)} octets")
-        if value[-_CHECKSUM.size :] != _checksum(key, row):
+        if value[-_CHECKSUM.size :] != checksum(key, row):
             raise ValueError("its row does not match its checksum")
         facts = _ROW.unpack_from(row)
         if len(row) == _ROW.size:
@@ -101,7 +101,7 @@ class PartitionRow(NamedTuple):
                 *(self.committed or _NOT_COMMITTED),
                 *(self.last_transaction or _NO_TRANSACTION),
             )
-        return row + _checksum(key, row)
+        return row + checksum(key, row)
 
     def with_staged_visible(self) -> Self:
         """The row when readers see what is staged; it must have some."""
@@ -143,12 +143,13 @@ def tp_of_key(key: bytes) -> TopicPartition:
     return TopicPartition(topic, partition)
 
 
+def checksum(key: bytes, row: bytes) -> bytes:
+    """The end of a row; also of other values that must be found damaged."""
+    return _CHECKSUM.pack(xxhash.xxh3_64_intdigest(key + row))
+
+
 def _encoded(name: str) -> bytes:
     encoded = name.encode("utf-8", "surrogateescape")
     if b"\0" in encoded:
         raise ValueError(f"the name {name!r} contains a zero octet")
     return encoded
-
-
-def _checksum(key: bytes, row: bytes) -> bytes:
-    return _CHECKSUM.pack(xxhash.xxh3_64_intdigest(key + row))

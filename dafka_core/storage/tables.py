@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import struct
-from bisect import bisect_right
 from collections.abc import Callable, Iterable, Iterator
 from itertools import takewhile
-from typing import TYPE_CHECKING, NamedTuple, Self, TypeVar
+from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
 from dafka_core.errors import StoreError
 from dafka_core.log_entries import attempt_text
@@ -14,7 +14,6 @@ from dafka_core.records import PartitionInfo, StagedPartition, TopicPartition, T
 from dafka_core.storage import rows
 from dafka_core.storage.append_area import AppendArea
 from dafka_core.storage.block import HEADER, peek_count, peek_times
-from dafka_core.storage.group import GroupedBlock
 from dafka_core.storage.merge_planner import MergeCandidate
 from dafka_core.storage.open_environment import Opened
 from dafka_core.storage.rows import BLOCK_KEY, PartitionRow
@@ -60,12 +59,6 @@ class FoundBlock(NamedTuple):
     first: int
     packed: memoryview
 
-    @classmethod
-    def grouped(cls, block: GroupedBlock) -> Self:
-        """A block of the append area, under the key that it will have among the blocks."""
-        key = BLOCK_KEY.pack(block.partition_id, block.first)
-        return cls(key, block.first, memoryview(block.packed))
-
 
 class Tables:
     """What reads and writes a directory's tables in one transaction of LMDB.
@@ -77,7 +70,7 @@ class Tables:
     def __init__(self, opened: Opened, txn: lmdb.Transaction[memoryview]) -> None:
         self._directory, _, self._meta, self._partitions, self._blocks = opened
         self._txn = txn
-        self.area = AppendArea(opened.directory, txn, opened.meta, opened.blocks)
+        self.area = AppendArea(txn, opened.meta, opened.blocks)
 
     # -- partitions ------------------------------------------------------------------------------
 
@@ -111,7 +104,9 @@ class Tables:
         """The id of a partition that is new; ids are not used again."""
         found = self._txn.get(_NEXT_ID_KEY, db=self._meta)
         partition_id: int = _ID.unpack(found)[0] if found is not None else 0
-        if self._txn.cursor(self._blocks).set_range(BLOCK_KEY.pack(partition_id, 0)):
+        known = self._txn.stat(self._partitions)["entries"]  # each has an id of its own
+        blocks = self._txn.cursor(self._blocks)
+        if partition_id < known or blocks.set_range(BLOCK_KEY.pack(partition_id, 0)):
             # Records of another partition would be written over.
             why = f"the id of the next partition, {partition_id}, is in use"
             raise damaged(self._directory, why)
@@ -184,11 +179,9 @@ class Tables:
         found = self.last_block(row.id, offset)
         end = found.first + self.read_block(tp, found, peek_count) if found else 0
         if found is None or offset >= end:
-            grouped = self.area.find(row.id, offset)
-            if grouped is None:
-                raise self.damaged_block(tp, offset, "there is no block")
-            # Its group's directory, which has a checksum, says where it belongs.
-            return FoundBlock.grouped(grouped)
+            if grouped := self.grouped(tp, row, offset):
+                return grouped  # the directory of its group says that it belongs there
+            raise self.damaged_block(tp, offset, "there is no block")
         # Its checksum tells what it holds, not where it belongs.  Looked for by its exact key: in
         # a damaged tree LMDB ends the process when it is asked for whatever comes next.  With a
         # cursor: ``get`` would have every page of the block that follows read.
@@ -196,12 +189,21 @@ class Tables:
         in_place = (
             end == row.end
             or following.set_key(BLOCK_KEY.pack(row.id, end))
-            or self.area.find(row.id, end) is not None
+            or self.grouped(tp, row, end)
         )
         if end > row.end or not in_place:
             why = f"it ends at offset {end}, where no other one begins"
             raise self.damaged_block(tp, found.first, why)
         return found
+
+    def grouped(self, tp: TopicPartition, row: PartitionRow, offset: int) -> FoundBlock | None:
+        """The block of the append area that holds a record; None when no one does."""
+        with self._naming(tp, offset):
+            found = self.area.find(row.id, offset)
+        if found is None:
+            return None
+        first, packed = found.first, memoryview(found.packed)
+        return FoundBlock(BLOCK_KEY.pack(row.id, first), first, packed)
 
     def last_block(self, partition_id: int, offset: int) -> FoundBlock | None:
         """A partition's last block that begins at ``offset`` or before; None if there is none."""
@@ -221,10 +223,8 @@ class Tables:
         self, tp: TopicPartition, found: FoundBlock, read: Callable[[memoryview], T]
     ) -> T:
         """What ``read`` makes of a block, which is damaged if ``read`` raises ValueError."""
-        try:
+        with self._naming(tp, found.first):
             return read(found.packed)
-        except ValueError as error:
-            raise self.damaged_block(tp, found.first, str(error)) from error
 
     def packed_block(self, partition_id: int, first: int) -> memoryview | None:
         """The block that begins at an offset, if there is one."""
@@ -241,19 +241,13 @@ class Tables:
                 yield (*BLOCK_KEY.unpack(key), len(packed))
 
     def candidates(self, partition_id: int, start: int, end: int) -> list[MergeCandidate]:
-        """A partition's blocks that begin at ``start`` or later; the last one ends at ``end``."""
-        blocks: list[tuple[int, int]] = []
-        for found, first, size_bytes in self.block_sizes(partition_id, start):
-            if found != partition_id or first >= end:
-                break
-            blocks.append((first, size_bytes))
-        # Between two of them, records may lie in the append area.
-        grouped = [block.first for block in self.area.of_partition(partition_id)]
-        firsts = sorted([*(first for first, _ in blocks), *grouped, end])
-        ends = (firsts[bisect_right(firsts, first)] for first, _ in blocks)
+        """A partition's blocks from ``start`` up to ``end``, as if the append area were empty."""
+        sizes = self.block_sizes(partition_id, start)
+        blocks = list(takewhile(lambda block: block[:2] < (partition_id, end), sizes))
+        ends = [*(first for _, first, _ in blocks[1:]), end]
         return [
             MergeCandidate(first, stop - first, size_bytes)
-            for (first, size_bytes), stop in zip(blocks, ends, strict=True)
+            for (_, first, size_bytes), stop in zip(blocks, ends, strict=False)
         ]
 
     def put_block(self, partition_id: int, first: int, packed: memoryview) -> None:
@@ -295,8 +289,11 @@ class Tables:
         # At the end, staged blocks may begin.
         last = min(before, end - 1)
         doomed = list(takewhile(lambda first: first <= last, self._firsts(row.id, 0)))
-        # A block ends where the next one begins, the last one where the partition does.
-        self._delete_blocks(row.id, doomed[:-1] if before < end else doomed)
+        # A block ends where the next one begins, in the append area, or where the partition does.
+        held = before < end
+        with contextlib.suppress(ValueError):  # of a damaged group
+            held = held and self.area.find(row.id, before) is None
+        self._delete_blocks(row.id, doomed[:-1] if held else doomed)
         self.area.trim(row.id, before)
         self.put_row(tp, row._replace(earliest=before))
         return before
@@ -336,7 +333,8 @@ class Tables:
             last_us = row.last_timestamp_us
         count = row.end - row.earliest
         size_bytes = sum(block.size_bytes for block in self.candidates(row.id, 0, row.end))
-        grouped = self.area.of_partition(row.id)
+        with self._naming(tp, row.earliest):
+            grouped = self.area.of_partition(row.id)
         size_bytes += sum(len(block.packed) for block in grouped if block.end > row.earliest)
         return PartitionStatistics(*tp, row.earliest, row.end, count, size_bytes, first_us, last_us)
 
@@ -347,6 +345,13 @@ class Tables:
             f"topic {tp.topic!r}, partition {tp.partition}: the block at offset {offset} cannot "
             f"be read: {why}",
         )
+
+    @contextlib.contextmanager
+    def _naming(self, tp: TopicPartition, offset: int) -> Iterator[None]:
+        try:
+            yield
+        except ValueError as error:
+            raise self.damaged_block(tp, offset, str(error)) from error
 
     def _times_at(self, tp: TopicPartition, row: PartitionRow, offset: int) -> tuple[int, Longs]:
         """The first offset of the block that holds a record, and its runs of timestamps."""

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+import pytest
+
 from dafka_core.errors import DafkaError
 from dafka_core.log_entries import Commit, Stage
 from dafka_core.records import (
@@ -13,7 +15,7 @@ from dafka_core.records import (
     TopicPartition,
     Transaction,
 )
-from dafka_core.storage import Log, Snapshot
+from dafka_core.storage import Log, Snapshot, append_area, block_writer
 
 TP = TopicPartition("t", "p")
 A, B, C = ("A" * 32, "B" * 32, "C" * 32)
@@ -104,6 +106,16 @@ def told(store: Log) -> dict[str, object]:
                 store.statistics(tp),
             )
     return facts
+
+
+def tiny_area(patch: pytest.MonkeyPatch) -> None:
+    """Has few records reach every level of the append area, and leave it."""
+    patch.setattr(append_area, "APPENDED_GROUPS", 3)
+    patch.setattr(append_area, "FAN_IN", 2)
+    patch.setattr(append_area, "MERGED_GROUPS", 4)
+    patch.setattr(append_area, "WIDTHS", (2**64, 4, 2))
+    patch.setattr(append_area, "MOVED_BYTES", 2_000)
+    patch.setattr(block_writer, "SMALL_BLOCK_BYTES", 4_000)
 
 
 def clean(store: Log) -> None:

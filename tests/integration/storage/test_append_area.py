@@ -12,11 +12,21 @@ import pytest
 from dafka_core.errors import StoreError
 from dafka_core.log_entries import Discard
 from dafka_core.records import RecordBatch, TopicPartition
-from dafka_core.storage import Log, append_area, block_writer
+from dafka_core.storage import Log, append_area
 from dafka_core.storage.environment import Environment
 from tests.integration.storage.clocks import Clock
 from tests.integration.storage.damage import change
-from tests.integration.storage.staged import TP, A, clean, commit, held, put, stage
+from tests.integration.storage.staged import (
+    TP,
+    A,
+    clean,
+    commit,
+    held,
+    large,
+    put,
+    stage,
+    tiny_area,
+)
 
 NAMES = [f"{number:02}" for number in range(12)]
 
@@ -29,19 +39,14 @@ def octets_written() -> int:
 
 @pytest.fixture
 def tiny(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Few records reach every level of the area, and leave it."""
-    monkeypatch.setattr(append_area, "APPENDED_GROUPS", 3)
-    monkeypatch.setattr(append_area, "FAN_IN", 2)
-    monkeypatch.setattr(append_area, "WIDTHS", (2**64, 4, 2))
-    monkeypatch.setattr(append_area, "MOVED_BYTES", 2_000)
-    monkeypatch.setattr(block_writer, "SMALL_BLOCK_BYTES", 4_000)
+    tiny_area(monkeypatch)
 
 
-def groups(directory: Path) -> list[bytes]:
-    """The keys of all groups."""
+def groups(directory: Path) -> dict[bytes, bytes]:
+    """All groups, by their keys."""
     with lmdb.Environment(str(directory), max_dbs=3, readonly=True) as env, env.begin() as txn:
         cursor = txn.cursor(env.open_db(b"meta", txn, create=False))
-        return [key for key in cursor.iternext(values=False) if key.startswith(b"group ")]
+        return {key: value for key, value in cursor.iternext() if key.startswith(b"group ")}
 
 
 def test_records_that_trickle_are_written_a_few_times(tmp_path: Path) -> None:
@@ -66,12 +71,16 @@ def test_records_that_trickle_are_written_a_few_times(tmp_path: Path) -> None:
 @pytest.mark.usefixtures("tiny")
 @pytest.mark.parametrize("seed", range(2))
 def test_readers_do_not_see_where_records_lie(tmp_path: Path, clock: Clock, seed: int) -> None:
-    """Appends small and large, transactions, trims and merges; each kind of read is compared."""
+    """Appends small and large, transactions, trims and merges; each kind of read is compared.
+
+    A snapshot that was taken before shows what was there then.
+    """
     chance = random.Random(seed)
     logged = {name: Logged() for name in NAMES}
     levels: set[int] = set()
     for _ in range(6):
-        with Log(tmp_path, clock_us=clock) as store:
+        before = {name: logged[name].values[logged[name].earliest :] for name in NAMES}
+        with Log(tmp_path, clock_us=clock) as store, store.snapshot() as snapshot:
             for _ in range(25):
                 clock.now_us += chance.choice((0, 1, 5))
                 names = chance.sample(NAMES, chance.choice((1, 3, 12)))
@@ -84,6 +93,7 @@ def test_readers_do_not_see_where_records_lie(tmp_path: Path, clock: Clock, seed
                 if chance.random() < 0.3:
                     store.merge_step()
                 check(store, name, logged[name])
+            assert {name: held(snapshot, name) for name in NAMES} == before
         levels |= {key[len(b"group ")] for key in groups(tmp_path)}
     assert levels == {0, 1, 2}
     with Log(tmp_path) as store, Log(tmp_path, read_only=True) as reader:
@@ -179,18 +189,93 @@ def test_a_damaged_group_is_named_and_appends_go_on(
     with Log(tmp_path) as store:
         for number in range(3 if level else 2):
             put(store, [b"%d" % number])
-    key = groups(tmp_path)[0]
+    key = next(iter(groups(tmp_path)))
     change(tmp_path, b"meta", key, b"DafG" + bytes(100))
     with Log(tmp_path) as store:
-        with pytest.raises(
-            StoreError, match=rf"group 0 of small batches, level {level}, bucket 0, "
-        ):
+        why = (
+            "topic 't', partition p: the block at offset 0 cannot be read: "
+            rf"group 0 of small batches, level {level}, bucket 0, is damaged: "
+        )
+        with pytest.raises(StoreError, match=why):
             held(store)
-        for _ in range(12):
-            put(store, [b"more"], "q")
+        with pytest.raises(StoreError, match=why):
+            store.statistics(TP)
+        for number in range(12):
+            put(store, [b"%d" % number], "q")
             clean(store)
-        assert store.end(TopicPartition("t", "q")) == 12
+            assert held(store, "q") == [b"%d" % each for each in range(number + 1)]
+        assert store.trim(TP, 1) == 1
     assert key in groups(tmp_path)
+
+
+def test_blocks_of_another_group_are_not_served(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also not when they were merged since."""
+    with Log(tmp_path) as store:
+        for value in (b"first", b"other"):
+            put(store, [value * 500])
+    (ours, first), (_, other) = groups(tmp_path).items()
+    at = first.index(b"DafB")
+    change(tmp_path, b"meta", ours, first[:at] + other[at:])
+    tiny_area(monkeypatch)
+    with Log(tmp_path) as store:
+        for number in range(12):
+            with pytest.raises(StoreError, match="partition p: the block at offset 0 cannot be re"):
+                store.read(TP, 0, 1)
+            assert [batch.values[0] for batch in store.read(TP, 1, 2)] == [b"other" * 500]
+            put(store, [b"%d" % number], "q")
+            clean(store)
+
+
+@pytest.mark.usefixtures("tiny")
+def test_a_damaged_note_of_a_trim_costs_no_record(tmp_path: Path) -> None:
+    with Log(tmp_path) as store:
+        for number in range(2):
+            put(store, [b"%d" % number])
+        store.trim(TP, 1)
+    change(tmp_path, b"meta", b"trim of " + bytes(8), (100).to_bytes(8, "big"))
+    with Log(tmp_path) as store:
+        for number in range(2, 12):
+            put(store, [b"%d" % number])
+            clean(store)
+        assert held(store) == [b"%d" % number for number in range(1, 12)]
+
+
+def test_a_trimmed_block_that_the_area_follows_is_deleted(store: Log) -> None:
+    put(store, large(20))
+    put(store, [b"small"])
+    assert store.trim(TP, 20) == 20
+    statistics = store.statistics(TP)
+    assert statistics is not None
+    assert statistics.size_bytes < 100
+    assert held(store) == [b"small"]
+
+
+def test_an_id_in_use_is_found_when_all_is_in_the_area(tmp_path: Path) -> None:
+    with Log(tmp_path) as store:
+        put(store, [b"small"])
+    change(tmp_path, b"meta", b"next partition", None)
+    with Log(tmp_path) as store:
+        with pytest.raises(StoreError, match="the id of the next partition, 0, is in use"):
+            put(store, [b"other"], "q")
+        assert held(store) == [b"small"]
+
+
+@pytest.mark.usefixtures("tiny")
+def test_what_has_piled_up_is_merged_a_part_at_a_time(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(append_area, "APPENDED_GROUPS", 1)
+    with Log(tmp_path) as store:
+        for number in range(11):
+            put(store, [b"%d" % number])
+        store.merge_step()
+    assert [key[len(b"group ")] for key in groups(tmp_path)] == [1] * 7 + [2]
+    with Log(tmp_path) as store:
+        clean(store)
+        assert held(store) == [b"%d" % number for number in range(11)]
+    assert [key[len(b"group ")] for key in groups(tmp_path)].count(1) < 2
 
 
 def test_a_damaged_block_of_a_group_harms_no_other(

@@ -43,7 +43,6 @@ def test_small_batches_go_to_the_append_area(store: Log) -> None:
     with contextlib.closing(env), env.reading() as tables:
         assert [(block.first, block.end) for block in tables.area.of_partition(0)] == [(20, 21)]
         assert [each.first for each in tables.candidates(0, 0, 41)] == [0, 21]
-        assert [each.records for each in tables.candidates(0, 0, 41)] == [20, 20]
 
 
 def test_large_appends_are_split(store: Log, monkeypatch: pytest.MonkeyPatch) -> None:

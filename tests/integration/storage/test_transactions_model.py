@@ -24,7 +24,7 @@ from dafka_core.records import (
     TransactionState,
 )
 from dafka_core.storage import Log
-from tests.integration.storage.staged import A, B, clean, held
+from tests.integration.storage.staged import A, B, clean, held, tiny_area
 
 PARTITIONS = st.sampled_from(("p", "q"))
 ATTEMPTS = st.sampled_from((A, B))
@@ -257,9 +257,22 @@ class Transactions(RuleBasedStateMachine):
             model.drop()
 
     @rule()
+    def merge_a_little(self) -> None:
+        self.store.merge_step()
+
+    @rule()
     def reopen(self) -> None:
         self.store.close()
         self.store = Log(self.directory)
+
+    @rule()
+    def kill(self) -> None:
+        """Goes on with the files as they are while the store has them open."""
+        left, store = self.directory, self.store
+        self.directory = shutil.copytree(left, tempfile.mkdtemp(), dirs_exist_ok=True)
+        self.store = Log(self.directory)
+        store.close()
+        shutil.rmtree(left)
 
     @invariant()
     def the_log_is_as_the_model(self) -> None:
@@ -281,5 +294,20 @@ class Transactions(RuleBasedStateMachine):
                 assert found.size_bytes == 0
 
 
+class TrickledTransactions(Transactions):
+    """The same where few records pass through all of the append area."""
+
+    def __init__(self) -> None:
+        self.patch = pytest.MonkeyPatch()
+        tiny_area(self.patch)
+        super().__init__()
+
+    def teardown(self) -> None:
+        super().teardown()
+        self.patch.undo()
+
+
 TestTransactions = Transactions.TestCase
-TestTransactions.settings = settings(max_examples=40, stateful_step_count=40, deadline=None)
+TestTrickledTransactions = TrickledTransactions.TestCase
+for case in (TestTransactions, TestTrickledTransactions):
+    case.settings = settings(max_examples=40, stateful_step_count=40, deadline=None)

@@ -7,15 +7,23 @@ import struct
 import pytest
 
 from dafka_core.storage.block import ALIGNMENT
+from dafka_core.storage.block_builder import build_blocks
 from dafka_core.storage.group import HEADER, Group, GroupedBlock, pack_group
 
 LAST = 2**64 - 1
+
+
+def grouped(partition_id: int, first: int, *values: bytes) -> GroupedBlock:
+    (built,) = build_blocks(values, 1_000)
+    return GroupedBlock(partition_id, first, len(values), bytes(built.packed))
+
+
 BLOCKS = [
-    GroupedBlock(0, 0, 2, b"first"),
-    GroupedBlock(3, 0, 1, b""),
-    GroupedBlock(3, 1, 4, b"x" * 1000),
-    GroupedBlock(3, 7, 1, b"after a gap"),
-    GroupedBlock(LAST, LAST - 2, 2, b"12345678"),
+    grouped(0, 0, b"first", b""),
+    grouped(3, 0, b""),
+    grouped(3, 1, *[b"x" * 251] * 4),
+    grouped(3, 7, b"after a gap"),
+    grouped(LAST, LAST - 2, b"1234", b"5678"),
 ]
 
 
@@ -47,11 +55,24 @@ def test_a_directory_cut_short_or_changed_anywhere_is_refused() -> None:
     for length in range(len(packed)):
         with pytest.raises(ValueError, match=r"."):
             Group(packed[:length])
-    for position in range(bytes(packed).index(b"first")):
+    for position in range(bytes(packed).index(b"DafB")):
         changed = bytearray(packed)
         changed[position] ^= 0x10
         with pytest.raises(ValueError, match=r"."):
             Group(changed)
+
+
+def test_blocks_of_another_group_in_their_place_are_refused() -> None:
+    """They used to be served: each has a checksum of its own, which says nothing of its place."""
+    ours, others = (
+        pack_group([grouped(1, 0, b"%d" % each), grouped(2, 0, b"%d" % (each + 1))])
+        for each in (1, 3)
+    )
+    at = bytes(ours).index(b"DafB")
+    ours[at:-8], group = others[at:-8], Group(ours)
+    for read in (lambda: group.find(1, 0), lambda: group.of_partition(2), lambda: list(group)):
+        with pytest.raises(ValueError, match=r"in the place of a block of partition id \d is ano"):
+            read()
 
 
 def test_a_group_of_another_format_names_both() -> None:
