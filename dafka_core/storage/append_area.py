@@ -90,41 +90,32 @@ class AppendArea:
 
     # -- reading ---------------------------------------------------------------------------------
 
-    def find(self, partition_id: int, offset: int) -> GroupedBlock | None:
-        """The block that holds a record; None when the area does not.
+    def find(self, partition_id: int, offset: int) -> list[GroupedBlock]:
+        """The block that holds a record, and those that follow it; none when the area does not.
 
         Raises:
             ValueError: a group that may hold it is damaged, and no other one does.
         """
-        for block in self._pending.get(partition_id, ()):
+        found: list[GroupedBlock] = []
+        blocks, damage = self._blocks_of(partition_id)
+        for block in blocks:
             if block.first <= offset < block.end:
-                return block
-        damage: ValueError | None = None
-        for key, value in self._groups_with(partition_id):
-            try:
-                found = Group(value).find(partition_id, offset)
-            except ValueError as error:
-                damage = damage or _named(key, error)
-                continue
-            if found is not None:
-                return found
-        if damage is not None:
+                found.append(block)
+                offset = block.end
+        if damage is not None and not found:
             raise damage
-        return None
+        return found
 
     def of_partition(self, partition_id: int) -> list[GroupedBlock]:
-        """A partition's blocks, by offset, in the groups that are there.
+        """A partition's blocks, by offset.
 
         Raises:
             ValueError: a group that may have some is damaged.
         """
-        found: list[GroupedBlock] = []
-        for key, value in self._groups_with(partition_id):
-            try:
-                found += Group(value).of_partition(partition_id)
-            except ValueError as error:
-                raise _named(key, error) from error
-        return sorted(found, key=attrgetter("first"))
+        blocks, damage = self._blocks_of(partition_id)
+        if damage is not None:
+            raise damage
+        return blocks
 
     def buckets_due(self) -> set[Bucket]:
         """Every bucket with enough to be merged, found by looking at all keys."""
@@ -215,10 +206,16 @@ class AppendArea:
 
     # -- keys and values -------------------------------------------------------------------------
 
-    def _groups_with(self, partition_id: int) -> Iterator[tuple[bytes, memoryview]]:
-        """The groups that may have blocks of a partition, the oldest first."""
-        for level in range(len(WIDTHS) - 1, -1, -1):
-            yield from self._values(_prefix((level, partition_id // WIDTHS[level])))
+    def _blocks_of(self, partition_id: int) -> tuple[list[GroupedBlock], ValueError | None]:
+        """A partition's blocks, by offset, and what is wrong where there may be more of them."""
+        found, damage = [*self._pending.get(partition_id, ())], None
+        for level, width in enumerate(WIDTHS):
+            for key, value in self._values(_prefix((level, partition_id // width))):
+                try:
+                    found += Group(value).of_partition(partition_id)
+                except ValueError as error:
+                    damage = _named(key, error)
+        return sorted(found, key=attrgetter("first")), damage
 
     def _taken(
         self, values: Iterable[tuple[bytes, memoryview]], most: int

@@ -83,7 +83,7 @@ def _last(
     if found is None or found.first < floor:
         return None
     end = found.first + tables.read_block(batch.tp, found, peek_count)
-    if end < batch.offset and tables.grouped(batch.tp, row, batch.offset - 1) is not None:
+    if end < batch.offset and tables.grouped(batch.tp, row, batch.offset - 1):
         return None
     return MergeCandidate(found.first, batch.offset - found.first, len(found.packed))
 

@@ -1,6 +1,7 @@
 """One group: small blocks of many partitions, packed as one value.
 
-    header      magic, format version, checksum of the directory, number of blocks
+    header      magic, format version, checksum of what follows up to the blocks, number of blocks,
+                bytes of the whole group
     directory   partition id, first offset, records, bytes and checksum of each block, in this order
     blocks      as ``block.py`` has them, each at a multiple of 8 bytes
 
@@ -24,7 +25,7 @@ from dafka_core.values import Bytes
 
 MAGIC = b"DafG"
 VERSION = 1
-HEADER = struct.Struct("<4sHHQQ")
+HEADER = struct.Struct("<4sHHQII")
 CHECKED_FROM = 16
 DIRECTORY = np.dtype(
     [("id", "<u8"), ("first", "<u8"), ("records", "<u4"), ("size", "<u4"), ("checksum", "<u8")]
@@ -56,9 +57,9 @@ def pack_group(blocks: Sequence[GroupedBlock]) -> bytearray:
     for block, size in zip(blocks, sizes, strict=True):
         packed[at : at + size] = block.packed
         at += aligned(size)
-    HEADER.pack_into(packed, 0, MAGIC, VERSION, 0, 0, len(blocks))
+    HEADER.pack_into(packed, 0, MAGIC, VERSION, 0, 0, len(blocks), len(packed))
     checksum = xxhash.xxh3_64_intdigest(memoryview(packed)[CHECKED_FROM : _blocks_at(len(blocks))])
-    HEADER.pack_into(packed, 0, MAGIC, VERSION, 0, checksum, len(blocks))
+    HEADER.pack_into(packed, 0, MAGIC, VERSION, 0, checksum, len(blocks), len(packed))
     return packed
 
 
@@ -71,53 +72,39 @@ class Group:
         ValueError: the buffer does not hold a group; from methods, a block is another one.
     """
 
-    __slots__ = ("_blocks_at", "_buffer", "_directory", "_takes")
+    __slots__ = ("_blocks_at", "_buffer", "_directory")
 
     def __init__(self, buffer: Bytes) -> None:
         self._buffer = view = memoryview(buffer)
         if len(view) < HEADER.size:
             raise ValueError(f"{len(view)} bytes are too few for a group")
-        magic, version, unused, checksum, count = HEADER.unpack_from(view)
+        magic, version, unused, checksum, count, size_bytes = HEADER.unpack_from(view)
         if magic != MAGIC or unused != 0:
             raise ValueError("it does not begin as a group does")
         if version != VERSION:
             raise ValueError(f"it is of format {version}, this program reads format {VERSION}")
         blocks_at = self._blocks_at = _blocks_at(count)
-        if blocks_at > len(view) or checksum != xxhash.xxh3_64_intdigest(
-            view[CHECKED_FROM:blocks_at]
-        ):
+        if size_bytes != len(view) or blocks_at > size_bytes:
+            raise ValueError(f"it has {len(view)} bytes, not {size_bytes}")
+        if checksum != xxhash.xxh3_64_intdigest(view[CHECKED_FROM:blocks_at]):
             raise ValueError("the checksum of its directory is not that of its content")
         self._directory = np.frombuffer(view, DIRECTORY, count, HEADER.size)
-        sizes = self._directory["size"].astype(np.int64)
-        self._takes = (sizes + (ALIGNMENT - 1)) // ALIGNMENT * ALIGNMENT
-        if blocks_at + int(self._takes.sum()) != len(view):
-            raise ValueError("its blocks do not fit its directory")
-
-    def find(self, partition_id: int, offset: int) -> GroupedBlock | None:
-        """The block that holds a record, if the group has it."""
-        rows = self._rows_of(partition_id)
-        firsts = self._directory["first"][rows.start : rows.stop]
-        at = rows.start + int(firsts.searchsorted(np.uint64(offset), side="right")) - 1
-        if at < rows.start:
-            return None
-        (found,) = self._blocks(range(at, at + 1))
-        return found if offset < found.end else None
 
     def of_partition(self, partition_id: int) -> list[GroupedBlock]:
         """A partition's blocks."""
-        return list(self._blocks(self._rows_of(partition_id)))
+        ids, wanted = self._directory["id"], np.uint64(partition_id)
+        start = int(ids.searchsorted(wanted))
+        if start == len(ids) or ids[start] != wanted:
+            return []
+        return list(self._blocks(start, int(ids.searchsorted(wanted, side="right"))))
 
     def __iter__(self) -> Iterator[GroupedBlock]:
-        return self._blocks(range(len(self._directory)))
+        return self._blocks(0, len(self._directory))
 
-    def _rows_of(self, partition_id: int) -> range:
-        ids, wanted = self._directory["id"], np.uint64(partition_id)
-        return range(int(ids.searchsorted(wanted)), int(ids.searchsorted(wanted, side="right")))
-
-    def _blocks(self, rows: range) -> Iterator[GroupedBlock]:
-        start = self._blocks_at + int(self._takes[: rows.start].sum())
-        directory = self._directory[rows.start : rows.stop].tolist()
-        for partition_id, first, count, size, checksum in directory:
+    def _blocks(self, row: int, stop: int) -> Iterator[GroupedBlock]:
+        before = self._directory["size"][:row].astype(np.int64)
+        start = self._blocks_at + int((-(-before // ALIGNMENT)).sum()) * ALIGNMENT
+        for partition_id, first, count, size, checksum in self._directory[row:stop].tolist():
             packed = self._buffer[start : start + size]
             if peek_checksum(packed) != checksum:
                 raise ValueError(

@@ -295,7 +295,7 @@ class Log(ProcessBound):
         with self._env.reading() as tables:
             offset = tables.offset_of_time(tp, timestamp_us)
             if offset is not None:
-                self._checked_at(tables, tp, offset)
+                self._checked_at(tables, tp, offset, offset + 1)
         return offset
 
     def statistics(self, tp: TopicPartition) -> PartitionStatistics | None:
@@ -316,27 +316,35 @@ class Log(ProcessBound):
             self._env.release_lock()
 
     def _batches(self, tp: TopicPartition, start: int, end: int) -> Iterator[RecordBatch]:
-        """The records from ``start`` up to ``end``, a block's at a time, read when asked for."""
+        """The records from ``start`` up to ``end``, a block's at a time, read when asked for.
+
+        Blocks of the append area, which are small, are read together.
+        """
         held = self.info(tp)
         if held is None:
             return
         offset, end = max(start, held.earliest), min(end, held.end)
         while offset < end:
             with self._env.reading() as tables:
-                found = self._checked_at(tables, tp, offset)
-            if found is None:  # trimmed meanwhile; what has been handed out remains true
+                found = self._checked_at(tables, tp, offset, end)
+            if not found:  # trimmed meanwhile; what has been handed out remains true
                 return
-            batch = found.between(offset, min(found.end, end))
-            yield batch
-            offset = batch.end
+            for batch in found:
+                yield batch.between(offset, min(batch.end, end))
+                offset = batch.end
 
-    def _checked_at(self, tables: Tables, tp: TopicPartition, offset: int) -> RecordBatch | None:
-        """The records of the block that holds ``offset``; None when the record is not held."""
-        found = tables.block_at(tp, offset)
-        if found is None:
-            return None
-        block = self._cache.get(found.key)
-        if block is None or offset >= found.first + block.count:
-            block = tables.read_block(tp, found, Block.copied)
-            self._cache.put(found.key, block)
-        return RecordBatch(tp, found.first, block.values, times=block.times)
+    def _checked_at(
+        self, tables: Tables, tp: TopicPartition, offset: int, end: int
+    ) -> list[RecordBatch]:
+        """The records of the blocks that are found with ``offset``, of those before ``end``."""
+        batches: list[RecordBatch] = []
+        for found in tables.blocks_at(tp, offset):
+            # One in the cache may have fewer records than the one that has taken its place.
+            if found.first >= end or (batches and batches[-1].end < found.first):
+                break
+            block = self._cache.get(found.key)
+            if block is None or offset >= found.first + block.count:
+                block = tables.read_block(tp, found, Block.copied)
+                self._cache.put(found.key, block)
+            batches.append(RecordBatch(tp, found.first, block.values, times=block.times))
+        return batches

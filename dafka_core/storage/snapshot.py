@@ -18,6 +18,7 @@ from dafka_core.storage.block import ALIGNMENT, Block
 from dafka_core.storage.environment import Environment, Pin
 from dafka_core.storage.rows import PartitionRow
 from dafka_core.storage.storage_errors import translated
+from dafka_core.storage.tables import FoundBlock
 
 _LIBC = ctypes.CDLL(None)
 
@@ -67,8 +68,9 @@ class Snapshot(ProcessBound):
         if row is None:
             return
         offset, end = max(start, row.earliest), min(end, row.end)
+        found: list[FoundBlock] = []
         while offset < end:
-            first, block = self._block_of(tp, row, offset, copy=copy)
+            first, block = self._next_block(tp, row, offset, found, copy=copy)
             batch = RecordBatch(tp, first, block.values, times=block.times)
             yield batch.between(offset, min(batch.end, end))
             offset = batch.end
@@ -78,16 +80,24 @@ class Snapshot(ProcessBound):
         with self._lock:
             self._pin = None
 
-    def _block_of(
-        self, tp: TopicPartition, row: PartitionRow, offset: int, *, copy: bool
+    def _next_block(
+        self,
+        tp: TopicPartition,
+        row: PartitionRow,
+        offset: int,
+        found: list[FoundBlock],
+        *,
+        copy: bool,
     ) -> tuple[int, Block]:
+        """The first of the blocks found, which are looked for if there is none left."""
         with self._reading() as pin:
-            found = pin.tables.block_of(tp, row, offset)
+            found += [] if found else pin.tables.blocks_of(tp, row, offset)
+            block = found.pop(0)
 
         def in_place(packed: memoryview) -> Block:
             return Block.parse(_in_place(packed, pin, once=self._env.read_only))
 
-        return found.first, pin.tables.read_block(tp, found, Block.copied if copy else in_place)
+        return block.first, pin.tables.read_block(tp, block, Block.copied if copy else in_place)
 
     @contextlib.contextmanager
     def _reading(self) -> Iterator[Pin]:

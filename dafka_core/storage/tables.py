@@ -167,43 +167,42 @@ class Tables:
 
     # -- blocks ----------------------------------------------------------------------------------
 
-    def block_at(self, tp: TopicPartition, offset: int) -> FoundBlock | None:
-        """The block that holds a record; None when the record is not held."""
+    def blocks_at(self, tp: TopicPartition, offset: int) -> list[FoundBlock]:
+        """The block that holds a record; none when the record is not held.
+
+        One of the append area comes with those that follow it there: all are found at once.
+        """
         row = self.row(tp)
         if row is None or not row.earliest <= offset < row.end:
-            return None
-        return self.block_of(tp, row, offset)
+            return []
+        return self.blocks_of(tp, row, offset)
 
-    def block_of(self, tp: TopicPartition, row: PartitionRow, offset: int) -> FoundBlock:
+    def blocks_of(self, tp: TopicPartition, row: PartitionRow, offset: int) -> list[FoundBlock]:
         """The same where the partition's row is known, and has the record."""
         found = self.last_block(row.id, offset)
         end = found.first + self.read_block(tp, found, peek_count) if found else 0
         if found is None or offset >= end:
             if grouped := self.grouped(tp, row, offset):
-                return grouped  # the directory of its group says that it belongs there
+                return grouped  # the directories of their groups say that they belong there
             raise self.damaged_block(tp, offset, "there is no block")
         # Its checksum tells what it holds, not where it belongs.  Looked for by its exact key: in
         # a damaged tree LMDB ends the process when it is asked for whatever comes next.  With a
         # cursor: ``get`` would have every page of the block that follows read.
-        following = self._txn.cursor(self._blocks)
-        in_place = (
-            end == row.end
-            or following.set_key(BLOCK_KEY.pack(row.id, end))
-            or self.grouped(tp, row, end)
-        )
+        following, key = self._txn.cursor(self._blocks), BLOCK_KEY.pack(row.id, end)
+        in_place = end == row.end or following.set_key(key) or self.grouped(tp, row, end)
         if end > row.end or not in_place:
             why = f"it ends at offset {end}, where no other one begins"
             raise self.damaged_block(tp, found.first, why)
-        return found
+        return [found]
 
-    def grouped(self, tp: TopicPartition, row: PartitionRow, offset: int) -> FoundBlock | None:
-        """The block of the append area that holds a record; None when no one does."""
+    def grouped(self, tp: TopicPartition, row: PartitionRow, offset: int) -> list[FoundBlock]:
+        """The block of the append area that holds a record, and those that follow it there."""
         with self._naming(tp, offset):
             found = self.area.find(row.id, offset)
-        if found is None:
-            return None
-        first, packed = found.first, memoryview(found.packed)
-        return FoundBlock(BLOCK_KEY.pack(row.id, first), first, packed)
+        return [
+            FoundBlock(BLOCK_KEY.pack(row.id, first), first, memoryview(packed))
+            for _, first, _, packed in found
+        ]
 
     def last_block(self, partition_id: int, offset: int) -> FoundBlock | None:
         """A partition's last block that begins at ``offset`` or before; None if there is none."""
@@ -292,7 +291,7 @@ class Tables:
         # A block ends where the next one begins, in the append area, or where the partition does.
         held = before < end
         with contextlib.suppress(ValueError):  # of a damaged group
-            held = held and self.area.find(row.id, before) is None
+            held = held and not self.area.find(row.id, before)
         self._delete_blocks(row.id, doomed[:-1] if held else doomed)
         self.area.trim(row.id, before)
         self.put_row(tp, row._replace(earliest=before))
@@ -355,7 +354,7 @@ class Tables:
 
     def _times_at(self, tp: TopicPartition, row: PartitionRow, offset: int) -> tuple[int, Longs]:
         """The first offset of the block that holds a record, and its runs of timestamps."""
-        found = self.block_of(tp, row, offset)
+        found = self.blocks_of(tp, row, offset)[0]
         return found.first, self.read_block(tp, found, peek_times)
 
     def _firsts(self, partition_id: int, start: int) -> Iterator[int]:

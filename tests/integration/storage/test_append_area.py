@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import random
+from collections.abc import Callable
 from pathlib import Path
 
 import lmdb
@@ -14,6 +15,8 @@ from dafka_core.log_entries import Discard
 from dafka_core.records import RecordBatch, TopicPartition
 from dafka_core.storage import Log, append_area
 from dafka_core.storage.environment import Environment
+from dafka_core.storage.group import Group
+from dafka_core.values import Bytes
 from tests.integration.storage.clocks import Clock
 from tests.integration.storage.damage import change
 from tests.integration.storage.staged import (
@@ -40,6 +43,12 @@ def octets_written() -> int:
 @pytest.fixture
 def tiny(monkeypatch: pytest.MonkeyPatch) -> None:
     tiny_area(monkeypatch)
+
+
+def in_snapshot(store: Log) -> list[bytes]:
+    """All that a reader in place gets."""
+    with store.snapshot() as snapshot:
+        return held(snapshot)
 
 
 def groups(directory: Path) -> dict[bytes, bytes]:
@@ -160,6 +169,26 @@ def check(store: Log, name: str, logged: Logged) -> None:
     if start < end:
         assert (found.first_time_us, found.last_time_us) == (times[0][1], times[-1][1])
         assert found.size_bytes > sum(map(len, logged.values[start:]))
+
+
+@pytest.mark.parametrize("read", [held, in_snapshot])
+def test_a_reader_looks_into_each_group_once(
+    store: Log, monkeypatch: pytest.MonkeyPatch, read: Callable[[Log], list[bytes]]
+) -> None:
+    """Also one that reads all: it used to be once for each block."""
+    for number in range(30):
+        put(store, [b"%d" % number])
+    looked_into = 0
+
+    class Counted(Group):
+        def __init__(self, buffer: Bytes) -> None:
+            nonlocal looked_into
+            looked_into += 1
+            super().__init__(buffer)
+
+    monkeypatch.setattr(append_area, "Group", Counted)
+    assert read(store) == [b"%d" % number for number in range(30)]
+    assert looked_into == 30
 
 
 @pytest.mark.usefixtures("tiny")
