@@ -22,9 +22,8 @@ from __future__ import annotations
 
 import contextlib
 import struct
-from collections import Counter
 from collections.abc import Iterable, Iterator
-from itertools import groupby
+from itertools import count, groupby
 from operator import attrgetter
 from typing import TYPE_CHECKING
 
@@ -71,8 +70,8 @@ Moved = tuple[int, MergeCandidate]  # a partition's id and its block, which is i
 class AppendArea:
     """The area in one transaction of LMDB.
 
-    ``moved`` are the blocks that went to the table of blocks, and ``due`` the buckets that have
-    enough to be merged; both as far as this transaction has seen.
+    ``moved`` are the blocks that went to the table of blocks in this transaction, and ``due`` the
+    buckets that got a group in it and have enough to be merged.
     """
 
     def __init__(
@@ -117,15 +116,6 @@ class AppendArea:
             raise damage
         return blocks
 
-    def buckets_due(self) -> set[Bucket]:
-        """Every bucket with enough to be merged, found by looking at all keys."""
-        counted = Counter(_GROUP_KEY.unpack(key)[1:3] for key in self._keys(_GROUP))
-        return {
-            (level, bucket)
-            for (level, bucket), count in counted.items()
-            if 0 < level < len(WIDTHS) and count >= FAN_IN
-        }
-
     # -- writing ---------------------------------------------------------------------------------
 
     def append(self, block: GroupedBlock) -> None:
@@ -138,20 +128,20 @@ class AppendArea:
             return
         pending = [block for _, blocks in sorted(self._pending.items()) for block in blocks]
         self._pending.clear()
-        waiting = list(self._values(_prefix(_APPENDED)))
+        waiting = list(self._slots(_APPENDED))
         size_bytes = sum(len(block.packed) for block in pending)
         size_bytes += sum(len(value) for _, value in waiting)
         if len(waiting) + 1 < APPENDED_GROUPS and size_bytes < APPENDED_BYTES:
             self._put(_APPENDED, pack_group(pending))
             return
         keys, blocks = self._taken(waiting, len(waiting))
-        self._replace(keys, [*blocks, *pending], 1)
+        self._replace(_APPENDED, keys, [*blocks, *pending])
 
     def merge(self, bucket: Bucket) -> None:
         """Merges the groups of a bucket, if there are enough, into those of the next level."""
-        keys, blocks = self._taken(self._values(_prefix(bucket)), MERGED_GROUPS)
+        keys, blocks = self._taken(self._slots(bucket), MERGED_GROUPS)
         if len(keys) >= FAN_IN:
-            self._replace(keys, blocks, bucket[0] + 1)
+            self._replace(bucket, keys, blocks)
         if len(keys) == MERGED_GROUPS:
             self.due.add(bucket)
 
@@ -167,17 +157,22 @@ class AppendArea:
         value = found[: _ID.size]
         return _ID.unpack(value)[0] if found == value + checksum(key, value) else 0
 
-    def _replace(self, keys: list[bytes], blocks: list[GroupedBlock], level: int) -> None:
-        """Writes the blocks, merged, at a level in the place of groups."""
-        merged = self._merged(blocks)
-        for key in keys:
-            self._txn.delete(key, db=self._meta)
+    def _replace(self, bucket: Bucket, keys: list[bytes], blocks: list[GroupedBlock]) -> None:
+        """Writes the blocks, merged, at the next level in the place of a bucket's groups."""
+        merged, level, kept = self._merged(blocks), bucket[0] + 1, False
+        for key, value in reversed(list(self._slots(bucket))):
+            if value and key not in keys:
+                kept = True
+            elif kept:
+                self._txn.put(key, b"", db=self._meta)
+            else:
+                self._txn.delete(key, db=self._meta)
         if level == len(WIDTHS):
             for block in merged:
                 self._move(block)
             return
-        for bucket, each in groupby(merged, lambda block: block.partition_id // WIDTHS[level]):
-            self._put((level, bucket), pack_group(list(each)))
+        for number, each in groupby(merged, lambda block: block.partition_id // WIDTHS[level]):
+            self._put((level, number), pack_group(list(each)))
 
     def _merged(self, blocks: list[GroupedBlock]) -> list[GroupedBlock]:
         """The blocks with neighbours made one, without those that were trimmed or moved."""
@@ -210,9 +205,9 @@ class AppendArea:
         """A partition's blocks, by offset, and what is wrong where there may be more of them."""
         found, damage = [*self._pending.get(partition_id, ())], None
         for level, width in enumerate(WIDTHS):
-            for key, value in self._values(_prefix((level, partition_id // width))):
+            for key, value in self._slots((level, partition_id // width)):
                 try:
-                    found += Group(value).of_partition(partition_id)
+                    found += Group(value).of_partition(partition_id) if value else []
                 except ValueError as error:
                     damage = _named(key, error)
         return sorted(found, key=attrgetter("first")), damage
@@ -235,25 +230,23 @@ class AppendArea:
         return keys, blocks
 
     def _put(self, bucket: Bucket, packed: bytearray) -> None:
-        before = list(self._keys(_prefix(bucket)))
-        number = _GROUP_KEY.unpack(before[-1])[-1] + 1 if before else 0
+        taken = [len(value) > 0 for _, value in self._slots(bucket)]
+        number = [*taken, False].index(False)
         self._txn.put(_GROUP_KEY.pack(_GROUP, *bucket, number), packed, db=self._meta)
-        if bucket != _APPENDED and len(before) + 1 >= FAN_IN:
+        if bucket != _APPENDED and sum(taken) + 1 >= FAN_IN:
             self.due.add(bucket)
 
-    def _keys(self, prefix: bytes) -> Iterator[bytes]:
-        cursor = self._txn.cursor(self._meta)
-        if cursor.set_range(prefix):
-            for key in cursor.iternext(keys=True, values=False):
-                name = bytes(key)
-                if not name.startswith(prefix):
-                    return
-                yield name
+    def _slots(self, bucket: Bucket) -> Iterator[tuple[bytes, memoryview]]:
+        """Keys and groups of a bucket, the group empty where one was taken from before another.
 
-    def _values(self, prefix: bytes) -> Iterator[tuple[bytes, memoryview]]:
-        for key in self._keys(prefix):
+        Each is asked for by its key: in a damaged tree LMDB ends the process when it is asked for
+        whatever comes next.
+        """
+        for number in count():
+            key = _GROUP_KEY.pack(_GROUP, *bucket, number)
             value = self._txn.get(key, db=self._meta)
-            assert value is not None
+            if value is None:
+                return
             yield key, value
 
 
@@ -288,7 +281,3 @@ def _named(key: bytes, error: ValueError) -> ValueError:
     return ValueError(
         f"group {number} of small batches, level {level}, bucket {bucket}, is damaged: {error}"
     )
-
-
-def _prefix(bucket: Bucket) -> bytes:
-    return _GROUP_KEY.pack(_GROUP, *bucket, 0)[: -_ID.size]

@@ -126,8 +126,6 @@ class BlockMerger:
         before_id, before_first, before_bytes, staged_start = -1, 0, 0, 0
         goes_on_at: tuple[int, int] | None = None
         with self._env.reading() as tables:
-            if self._scanned == (0, 0):
-                self.add_due(tables.area.buckets_due())
             found = enumerate(tables.block_sizes(*self._scanned))
             for seen, (partition_id, first, size_bytes) in found:
                 if partition_id != before_id:

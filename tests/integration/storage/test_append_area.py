@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import contextlib
 import random
+import shutil
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -55,7 +58,8 @@ def groups(directory: Path) -> dict[bytes, bytes]:
     """All groups, by their keys."""
     with lmdb.Environment(str(directory), max_dbs=3, readonly=True) as env, env.begin() as txn:
         cursor = txn.cursor(env.open_db(b"meta", txn, create=False))
-        return {key: value for key, value in cursor.iternext() if key.startswith(b"group ")}
+        found = dict(cursor.iternext())
+        return {key: found[key] for key in found if key.startswith(b"group ") and found[key]}
 
 
 def test_records_that_trickle_are_written_a_few_times(tmp_path: Path) -> None:
@@ -302,8 +306,9 @@ def test_what_has_piled_up_is_merged_a_part_at_a_time(
         store.merge_step()
     assert [key[len(b"group ")] for key in groups(tmp_path)] == [1] * 7 + [2]
     with Log(tmp_path) as store:
+        put(store, [b"11"])
         clean(store)
-        assert held(store) == [b"%d" % number for number in range(11)]
+        assert held(store) == [b"%d" % number for number in range(12)]
     assert [key[len(b"group ")] for key in groups(tmp_path)].count(1) < 2
 
 
@@ -325,3 +330,37 @@ def test_a_damaged_block_of_a_group_harms_no_other(
         with pytest.raises(StoreError, match="partition p: the block at offset 0 cannot be read"):
             held(store)
         assert store.read(TP, 1, 9)[0].offset == 1
+
+
+READ_ALL = """
+import contextlib, sys
+from dafka_core.errors import StoreError
+from dafka_core.records import TopicPartition
+from dafka_core.storage import Log
+with Log(sys.argv[1]) as log:
+    for offset in range(30):
+        with contextlib.suppress(StoreError):
+            (batch,) = log.read(TopicPartition("t", "p"), offset, offset + 1)
+            assert batch.values[0] == b"%d" % offset * 500
+            print(offset, end=" ")
+"""
+
+
+def test_a_lost_page_of_keys_does_not_end_the_process(tmp_path: Path) -> None:
+    """LMDB ends it when it is asked for the key after the last one before such a page."""
+    with Log(tmp_path / "whole") as store:
+        for number in range(30):
+            put(store, [b"%d" % number * 500])
+    data = (tmp_path / "whole" / "data.mdb").read_bytes()
+    pages = [at for at in range(0, len(data), 4096) if data.count(b"group ", at, at + 4096) > 1]
+    lost = set()
+    for page in pages[-4:]:
+        shutil.rmtree(tmp_path / "lost", ignore_errors=True)
+        directory = shutil.copytree(tmp_path / "whole", tmp_path / "lost")
+        (directory / "data.mdb").write_bytes(data[:page] + bytes(4096) + data[page + 4096 :])
+        read = subprocess.run(
+            [sys.executable, "-c", READ_ALL, directory], capture_output=True, text=True, check=False
+        )
+        assert (read.returncode, read.stderr) == (0, "")
+        lost.add(30 - len(read.stdout.split()))
+    assert max(lost) > 0
