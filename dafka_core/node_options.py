@@ -13,7 +13,7 @@ from dafka_core.errors import ProtocolError
 from dafka_core.log_entries import STAGED_HOURS
 from dafka_core.options import DEFAULT_PUB_PORT, DEFAULT_SUB_PORT, DEFAULT_TOWER, Options, option
 from dafka_core.protocol.codec import C_LAYOUT, LAYOUTS
-from dafka_core.protocol.limits import MAX_VALUE_BYTES
+from dafka_core.protocol.limits import MAX_RECORD_BYTES, MAX_VALUE_BYTES
 from dafka_core.protocol.validation import check_address, check_topic
 
 TOWER_ENVIRONMENT = "DAFKA_TOWER"
@@ -134,7 +134,12 @@ class NodeOptions(Options):
         minimum=1_000,
     )
     max_record_bytes: int = option(
-        MAX_VALUE_BYTES, "larger frames from the network are refused", unit="bytes", minimum=4_096
+        MAX_VALUE_BYTES,
+        "larger records are not published, and larger frames from the network are refused, but "
+        "none of up to 5,300,000 bytes",
+        unit="bytes",
+        minimum=4_096,
+        maximum=MAX_RECORD_BYTES,
     )
     wire: str = option(
         C_LAYOUT, "layout of the frames sent; both are understood always", choices=LAYOUTS

@@ -276,8 +276,6 @@ class Mesh(ProcessBound):
         now = time.monotonic()
         if self._wakened.fileno() in ready:
             self._wakened.recv(4_096)  # all wakes, an octet each
-        if self.peers.beacon_sub in ready:
-            self.peers.receive_beacons(now)
         self._run_calls(now)
         if self._pub in ready:
             self._receive_subscriptions(now)
@@ -286,6 +284,9 @@ class Mesh(ProcessBound):
         # Peers are never disconnected between poll and recv: poll takes a message's first frame
         # from the queue, a disconnect drops the others, and recv then aborts the process (a
         # defect of libzmq).
+        if self.peers.beacon_sub in ready:
+            self.peers.receive_beacons(now)
+        self.peers.connect(now, ready)
         for node in self.peers.send_beacon(now):
             self.role.on_peer_lost(node)
         self.send(self.role.on_tick(now))

@@ -6,16 +6,19 @@ ZeroMQ SUB socket", which it connects to the XPUB socket of every node that it d
 
 from __future__ import annotations
 
+import logging
+from collections import Counter
 from collections.abc import Container, Iterable, Iterator
 from typing import Final
 
 import zmq
+from zmq.utils.monitor import parse_monitor_message
 
 from dafka_core.errors import ProtocolError
 from dafka_core.node_options import NodeOptions
-from dafka_core.nodes.sockets import new_socket, received
+from dafka_core.nodes.sockets import new_socket, received, watched
 from dafka_core.protocol import beacons
-from dafka_core.protocol.limits import MAX_HEADER_BYTES
+from dafka_core.protocol.limits import MAX_HEADER_BYTES, max_frame_bytes
 
 FIRST_BEACONS_INTERVAL_S: Final = 0.02
 """The interval of beacons until one has come back from a tower: a PUB socket drops what it sends
@@ -25,8 +28,16 @@ SETTLE_S: Final = 0.1
 """Within this time the nodes that are there have connected to a new one.  It takes some 30 ms: a
 beacon every ``FIRST_BEACONS_INTERVAL_S`` until one has come through, and their connecting."""
 
+DOUBT_S: Final = 0.2
+"""When ZeroMQ has not begun to connect again so long after a connection has ended, it never does:
+it gives up a peer that has sent a frame above the limit, or what is no ZeroMQ.  Otherwise it begins
+at once."""
+
 _ALL: Final = ""
 """The endpoint under which the one socket for all peers is kept."""
+
+
+_log = logging.getLogger("dafka.mesh")
 
 
 class Peers:
@@ -56,6 +67,12 @@ class Peers:
         self.beacon_due = 0.0
         self.invalid_count = 0
         """Beacons that were invalid, or named an endpoint to which ZeroMQ cannot connect."""
+        self.renewed: Counter[str] = Counter()
+        """By endpoint: how often ZeroMQ had given up the connection and it was made anew."""
+        self._max_frame_bytes = max_frame_bytes(config.max_record_bytes)
+        self._new: dict[str, None] = {}  # to be connected to
+        self._doubtful: dict[str, float] = {}  # connections that have ended, and when
+        self._monitors: dict[str, zmq.Socket[bytes]] = {}
         self._context = context
         self._config = config
         self._poller = poller
@@ -71,7 +88,7 @@ class Peers:
         poller.register(self.beacon_sub, zmq.POLLIN)
         self._prefixes = dict.fromkeys(prefixes)
         self._polled_for: int = zmq.POLLIN
-        self._sockets = {} if tell_apart else {_ALL: self._new_socket()}
+        self._sockets = {} if tell_apart else {_ALL: self._new_socket(_ALL)}
 
     def ready(
         self, polled: Container[zmq.Socket[bytes]]
@@ -117,9 +134,27 @@ class Peers:
             try:
                 beacon = beacons.decode_tower_beacon(frames)
                 if self.table.hear(now, beacon):
-                    self._connect(beacon.endpoint)
+                    self._new[beacon.endpoint] = None
                     self.beacon_due = now  # so that the new peer hears of this node at once
-            except (ProtocolError, zmq.ZMQError):
+            except ProtocolError:
+                self.invalid_count += 1
+
+    def connect(self, now: float, polled: Container[zmq.Socket[bytes]]) -> None:
+        """Connects to new peers, and anew to those that ZeroMQ has given up."""
+        for monitor in self._monitors.values():
+            if monitor in polled:
+                self._hear_of_connections(now, monitor)
+        for endpoint, since in [*self._doubtful.items()]:
+            if now >= since + DOUBT_S:
+                self._renew(endpoint)
+        # Not while ZeroMQ may have freed a connection that it remembers by its place in memory: a
+        # new one may lie there, and be the one that is ended when the old one is.
+        while self._new and not self._doubtful:
+            endpoint, _ = self._new.popitem()
+            try:
+                self._connect(endpoint)
+            except zmq.ZMQError:
+                self.table.forget(endpoint)
                 self.invalid_count += 1
 
     def send_beacon(self, now: float) -> list[str]:
@@ -134,14 +169,19 @@ class Peers:
             interval_s = min(interval_s, FIRST_BEACONS_INTERVAL_S)
         self.beacon_due = now + interval_s
         self._beacon_pub.send_multipart(self._beacon)
+        for endpoint in self._doubtful:
+            self.beacon_due = min(self.beacon_due, self._doubtful[endpoint] + DOUBT_S)
         silent = self.table.expire(now)
         for _, endpoint in silent:
             self._disconnect(endpoint)
+            del self.renewed[endpoint]
         return [node for node, _ in silent if not self.table.knows(node)]
 
-    def _new_socket(self) -> zmq.Socket[bytes]:
-        limits = (self._config.max_record_bytes, self._config.high_water_mark)
+    def _new_socket(self, endpoint: str) -> zmq.Socket[bytes]:
+        limits = (self._max_frame_bytes, self._config.high_water_mark)
         socket = new_socket(self._context, zmq.SUB, *limits)
+        self._monitors[endpoint] = monitor = watched(self._context, socket)
+        self._poller.register(monitor, zmq.POLLIN)
         for prefix in self._prefixes:
             socket.subscribe(prefix)
         self._poller.register(socket, self._polled_for)
@@ -149,21 +189,51 @@ class Peers:
 
     def _connect(self, endpoint: str) -> None:
         shared = self._sockets.get(_ALL)
-        socket = shared or self._new_socket()
+        socket = shared or self._new_socket(endpoint)
         if shared is None:
             self._sockets[endpoint] = socket
         try:
             socket.connect(endpoint)
         except zmq.ZMQError:
-            self.table.forget(endpoint)
             if shared is None:
                 self._disconnect(endpoint)
             raise
 
     def _disconnect(self, endpoint: str) -> None:
-        socket = self._sockets.pop(endpoint, None)
-        if socket is None:
+        self._doubtful.pop(endpoint, None)
+        if endpoint in self._new:
+            del self._new[endpoint]
+        elif _ALL in self._sockets:
             self._sockets[_ALL].disconnect(endpoint)
         else:
-            self._poller.register(socket, 0)
-            socket.close()
+            for socket in (self._sockets.pop(endpoint), self._monitors.pop(endpoint)):
+                self._poller.register(socket, 0)
+                socket.close()
+
+    def _hear_of_connections(self, now: float, monitor: zmq.Socket[bytes]) -> None:
+        for frames in received(monitor):
+            event = parse_monitor_message(frames)
+            endpoint = event["endpoint"].decode()
+            if event["event"] == zmq.EVENT_CONNECT_RETRIED:
+                self._doubtful.pop(endpoint, None)
+            elif endpoint in self.table:
+                self._doubtful[endpoint] = now
+                self.beacon_due = min(self.beacon_due, now + DOUBT_S)
+
+    def _renew(self, endpoint: str) -> None:
+        """Connects to a peer that ZeroMQ has given up, though its beacons go on."""
+        self._disconnect(endpoint)
+        self._connect(endpoint)
+        self.renewed[endpoint] += 1
+        count = self.renewed[endpoint]
+        if count & (count - 1) == 0:  # the first time, the second, the fourth: a peer may repeat it
+            _log.warning(
+                "the connection to %s at %s had ended and is made anew (%d times so far): the peer "
+                "has sent a frame above %d bytes, or none of ZeroMQ's. If the records are meant to "
+                "be so large, raise option max_record_bytes = %d",
+                self.table.node_at(endpoint),
+                endpoint,
+                count,
+                self._max_frame_bytes,
+                self._config.max_record_bytes,
+            )

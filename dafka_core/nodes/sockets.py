@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Callable, Iterator
 from functools import partial
+from itertools import count
 from struct import Struct
 from typing import Final, cast
 
@@ -48,6 +49,8 @@ _SEQUENCE = Struct(">Q")
 
 _RECORD_IDS = b"MD"
 
+_monitors = count()
+
 
 def new_socket(
     context: zmq.Context[zmq.Socket[bytes]], kind: int, max_bytes: int, high_water_mark: int = 1_000
@@ -65,6 +68,18 @@ def new_socket(
     socket.set(zmq.TCP_KEEPALIVE_IDLE, IDLE_S)
     socket.set(zmq.TCP_KEEPALIVE_INTVL, IDLE_S)
     return socket
+
+
+def watched(
+    context: zmq.Context[zmq.Socket[bytes]], socket: zmq.Socket[bytes]
+) -> zmq.Socket[bytes]:
+    """A socket that tells which of a socket's connections end, and which of these come back."""
+    address = f"inproc://monitor-{next(_monitors)}"
+    socket.monitor(address, zmq.EVENT_DISCONNECTED | zmq.EVENT_CONNECT_RETRIED)
+    monitor = context.socket(zmq.PAIR)
+    monitor.set_hwm(0)  # at a limit ZeroMQ's own thread would wait for this one
+    monitor.connect(address)
+    return monitor
 
 
 def drop_stalled_peers(socket: zmq.Socket[bytes]) -> None:

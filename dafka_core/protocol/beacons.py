@@ -122,6 +122,10 @@ class PeerTable:
     def __len__(self) -> int:
         return len(self._peers)
 
+    def __contains__(self, endpoint: str) -> bool:
+        """Whether there is a peer at an endpoint."""
+        return endpoint in self._peers
+
     def node_at(self, endpoint: str) -> str:
         """The UUID of the peer at an endpoint."""
         return self._peers[endpoint][0]

@@ -25,7 +25,7 @@ from dafka_core.protocol.fields import (
     text_of,
     transaction_of,
 )
-from dafka_core.protocol.limits import MAX_HEADER_BYTES, MAX_HELLO_BYTES, MAX_REPLY_ENTRIES
+from dafka_core.protocol.limits import MAX_HEADER_BYTES, MAX_HELLO_BYTES, MAX_REPLY_BYTES
 from dafka_core.records import TopicPartition, Transaction
 
 C_LAYOUT: Final = "c"
@@ -76,8 +76,8 @@ _COMMANDS: Final[dict[type, _Command]] = {
         _Command(b"P", m.DirectRecordBatch, "requestor", _BATCH, content=True),
         _Command(b"Q", m.HeadsQuery, "", "requestor query topics", max_bytes=MAX_HELLO_BYTES),
         _Command(b"T", m.TimesQuery, "", "requestor query topic partition sequence end"),
-        _Command(b"S", m.HeadsReply, "requestor", _REPLY, max_bytes=MAX_REPLY_ENTRIES * 530),
-        _Command(b"U", m.TimesReply, "requestor", _REPLY, max_bytes=MAX_REPLY_ENTRIES * 17),
+        _Command(b"S", m.HeadsReply, "requestor", _REPLY, max_bytes=MAX_REPLY_BYTES),
+        _Command(b"U", m.TimesReply, "requestor", _REPLY, max_bytes=MAX_REPLY_BYTES),
         _Command(b"N", m.StoreEndpoints, "requestor", "store locations"),
     )
 }

@@ -37,7 +37,18 @@ MAX_ANSWER_BYTES: Final = 64 << 20
 """The most that one FETCH is answered with; the requestor asks again for more."""
 
 MAX_VALUE_BYTES: Final = 256 << 20
-"""The default for the largest frame a node takes from the network (``max_record_bytes``)."""
+"""The default for the largest record that a node takes (``max_record_bytes``)."""
+
+MAX_REPLY_BYTES: Final = MAX_REPLY_ENTRIES * 530
+"""The largest of what is not one record: a HEADS-REPLY, whose entries have two names and two
+numbers.  Packed messages of several records are smaller.  Every node takes a frame of this size,
+however small the records are that it takes."""
+
+MAX_RECORD_BYTES: Final = 2**31 - 1
+"""The most that ``max_record_bytes`` may be: Arrow's type for records has signed 32-bit offsets."""
+
+LENGTH_BYTES: Final = 4
+"""What a record costs in a packed message, beside its octets."""
 
 MAX_FRAMES: Final = 3
 """RFC 46's RECORD has the most: topic frame, command frame, content."""
@@ -51,3 +62,8 @@ count messages: this times the high-water mark is how much waits for a peer that
 
 DIRECT_BATCH_BYTES: Final = 512 << 10
 """The same for the answer to a FETCH, which the requestor bounds by what it asks for."""
+
+
+def max_frame_bytes(max_record_bytes: int) -> int:
+    """The largest frame of a peer's that a node needs which takes such records."""
+    return max(max_record_bytes + LENGTH_BYTES, MAX_REPLY_BYTES)

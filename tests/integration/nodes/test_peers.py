@@ -1,0 +1,113 @@
+"""Connections to peers: how large what comes may be, and what happens when it is larger."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from dafka_core import Consumer, Producer, Store
+from dafka_core.protocol.codec import LAYOUTS, subscription
+from dafka_core.protocol.limits import MAX_REPLY_BYTES, max_frame_bytes
+from dafka_core.protocol.messages import DirectRecord, Fetch, Head, RecordMessage
+from dafka_core.records import TopicPartition
+from dafka_core.testing import wait_until
+from tests.integration.nodes.peers import PATIENCE_S, RawPeer
+
+SMALL_BYTES = 4_096
+LARGE_BYTES = MAX_REPLY_BYTES + 100_000
+"""Above what every node takes whatever its options."""
+
+
+@pytest.mark.parametrize("wire", LAYOUTS)
+def test_records_reach_a_node_that_takes_smaller_messages_than_others_pack(
+    produce: Callable[..., Producer], consume: Callable[..., Consumer], store: Store, wire: str
+) -> None:
+    # 64 KiB of the smallest records, each of which has its length beside it.
+    consumer = consume("t", max_record_bytes=SMALL_BYTES, wire=wire)
+    producer = produce("t", wire=wire)
+    producer.publish_many([b"%d" % number for number in range(20_000)])
+    producer.flush(PATIENCE_S)
+    for start in ("live", "fetched"):
+        for number in range(20_000):
+            record = consumer.poll(PATIENCE_S)
+            assert record is not None
+            assert record.value == b"%d" % number
+        if start == "live":
+            consumer.seek(TopicPartition("t", producer.address), 0)
+
+
+@pytest.mark.parametrize("wire", LAYOUTS)
+def test_a_record_of_exactly_the_limit_passes_in_each_form(
+    produce: Callable[..., Producer], consume: Callable[..., Consumer], store: Store, wire: str
+) -> None:
+    limit: dict[str, Any] = {"max_record_bytes": LARGE_BYTES}
+    consumer = consume("t", **limit)
+    producer = produce("t", wire=wire, **limit)
+    for form in ("live", "fetched"):
+        if form == "live":
+            producer.publish(bytes(LARGE_BYTES))
+            producer.flush(PATIENCE_S)
+        else:
+            consumer.seek(TopicPartition("t", producer.address), 0)
+        record = consumer.poll(PATIENCE_S)
+        assert record is not None
+        assert len(record.value) == LARGE_BYTES
+    assert not consumer._mesh.peers.renewed
+
+
+@pytest.mark.parametrize("apart", [False, True])
+def test_a_connection_that_a_message_above_the_limit_has_ended_is_made_anew_and_that_is_said(
+    raw: Callable[..., RawPeer],
+    produce: Callable[..., Producer],
+    consume: Callable[..., Consumer],
+    caplog: pytest.LogCaptureFixture,
+    apart: bool,
+) -> None:
+    # A C node, which knows no limit, sends records larger than the node takes.
+    peer = raw(subscription(Fetch))
+    caplog.set_level(logging.WARNING, "dafka.mesh")
+    if apart:
+        own = produce("own", acks=2, max_record_bytes=SMALL_BYTES)
+        peer.wait_until_subscribed(subscription(DirectRecord, own.address))
+        mesh, to = own._mesh, own.address
+        peer.send(DirectRecord(to, "own", to, 0, bytes(LARGE_BYTES)))
+    else:
+        consumer = consume("large", "small", max_record_bytes=SMALL_BYTES)
+        mesh = consumer._mesh
+        peer.wait_until_subscribed(subscription(RecordMessage, "large"))
+        peer.wait_until_subscribed(subscription(Head, "small"))
+        peer.send(RecordMessage("large", peer.address, 0, bytes(LARGE_BYTES)))
+    wait_until(lambda: mesh.failure or caplog.records, "the connection to be made anew")
+    assert mesh.failure is None
+    line = caplog.records[0].getMessage()
+    assert mesh.peers.renewed.total() == 1
+    assert f"connection to {peer.address}" in line
+    assert f"above {max_frame_bytes(SMALL_BYTES)} bytes" in line
+    assert f"max_record_bytes = {SMALL_BYTES}" in line
+    if not apart:
+        # The other topics go on. The peer sends again until its subscriber is back.
+        def arrives() -> bool:
+            peer.send(RecordMessage("small", peer.address, 0, b"here"))
+            return consumer.poll(0.05) is not None
+
+        wait_until(arrives, "a record over the new connection")
+
+
+def test_a_peer_that_went_away_is_not_said_to_have_sent_too_much(
+    raw: Callable[..., RawPeer],
+    consume: Callable[..., Consumer],
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    caplog.set_level(logging.WARNING, "dafka.mesh")
+    consumer = consume("t", beacon_interval_ms=100, peer_expiry_ms=1_000)
+    peer = raw()
+    peer.wait_until_subscribed(subscription(RecordMessage, "t"))
+    peers = consumer._mesh.peers
+    wait_until(lambda: len(peers.table) == 1, "the peer to be known")
+    peer.close()
+    wait_until(lambda: len(peers.table) == 0, "the peer to be lost")
+    assert not peers.renewed
+    assert not caplog.records
