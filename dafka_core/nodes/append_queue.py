@@ -11,9 +11,16 @@ from itertools import zip_longest
 from typing import Any, Final
 
 from dafka_core.closing import ProcessBound
-from dafka_core.errors import ClosedError, DafkaError, OffsetConflictError, StoreUnreachableError
+from dafka_core.errors import (
+    ClosedError,
+    DafkaError,
+    InvalidRequestError,
+    OffsetConflictError,
+    StoreUnreachableError,
+)
 from dafka_core.log_entries import Commit, Discard, LogEntry, SetTransaction, Stage
 from dafka_core.nodes.mesh import Mesh
+from dafka_core.protocol.limits import MAX_VALUE_BYTES
 from dafka_core.protocol.store_role import StoreRole
 from dafka_core.records import (
     NO_VERSION,
@@ -59,10 +66,14 @@ class AppendQueue(ProcessBound):
     Thread-safe; ``on_written`` and ``fail`` are for the store.  The caller has checked the entries:
     an attempt that is not 32 upper-case hexadecimal digits would be an error of the log, with which
     the store ends.  Every future also fails with StoreError, NodeFailedError or ClosedError when
-    the store has ended.
+    the store has ended, and with InvalidRequestError for a record that the store would not take
+    from the mesh: other stores that have its options would never get it.
     """
 
-    def __init__(self, mesh: Mesh, role: StoreRole, log: Log) -> None:
+    def __init__(
+        self, mesh: Mesh, role: StoreRole, log: Log, max_record_bytes: int = MAX_VALUE_BYTES
+    ) -> None:
+        self._max_record_bytes = max_record_bytes
         self._mesh = mesh
         self._role = role
         self._log = log
@@ -163,8 +174,9 @@ class AppendQueue(ProcessBound):
 
         with self._changed:
             self._changed.wait_for(lambda: self._failure or has_room())
-            if self._failure is not None or not entries:
-                request.end(self._failure)
+            failure = self._failure or self._too_large(request.batch)
+            if failure is not None or not entries:
+                request.end(failure)
                 return request.future
             self._futures.add(request.future)
             self._size_bytes += size_bytes
@@ -190,6 +202,13 @@ class AppendQueue(ProcessBound):
         except DafkaError as error:
             request.end(error)
         return request.future
+
+    def _too_large(self, batch: RecordBatch | None) -> DafkaError | None:
+        largest_bytes = batch.values.largest_bytes if batch else 0
+        if largest_bytes <= self._max_record_bytes:
+            return None
+        why = f"a record has at most {self._max_record_bytes} bytes here (option max_record_bytes)"
+        return InvalidRequestError("value", f"{largest_bytes} bytes", why)
 
     def _give(self, now: float, entry: LogEntry) -> DafkaError | None:
         """Gives the role an entry; returns why the role has not taken it."""

@@ -54,7 +54,9 @@ class Store(Node):
             )
             self._merge_thread = undo.enter_context(MergeThread(self.log, config.staged_hours))
             self._mesh = undo.enter_context(Mesh("store", self._role, config))
-            self.append_queue = AppendQueue(self._mesh, self._role, self.log)
+            self.append_queue = AppendQueue(
+                self._mesh, self._role, self.log, config.max_record_bytes
+            )
             """For writers in this process."""
             self._flight = undo.enter_context(self._serve_flight(config))
             self._told_of = ""  # where a store with its address is

@@ -14,7 +14,9 @@ import numpy as np
 import pytest
 
 from dafka_core import Consumer, Producer, Reader, Store
-from dafka_core.errors import ClosedError, OffsetConflictError
+from dafka_core.errors import ClosedError, InvalidRequestError, OffsetConflictError
+from dafka_core.flight.store_client import StoreClient
+from dafka_core.flight.store_location import StoreLocation
 from dafka_core.nodes import append_queue
 from dafka_core.protocol.codec import subscription
 from dafka_core.protocol.messages import (
@@ -111,6 +113,35 @@ def test_a_put_and_a_producer_of_one_address(
         producer.flush(PATIENCE_S)
     assert put(store, 20, values(10, 20)).result(PATIENCE_S) == 30
     assert stored(store, "t", PARTITION) == values(30)
+
+
+def test_a_record_that_the_mesh_would_not_take_is_refused_and_nothing_of_it_stays(
+    tower: str, open_nodes: ExitStack, tmp_path: Path
+) -> None:
+    limit = 4_096
+    store = open_nodes.enter_context(Store(tmp_path, tower=tower, max_record_bytes=limit))
+    too_large = RecordBatch.of(TP, 0, [b"0", bytes(limit + 1)])
+    queue = store.append_queue
+    location = StoreLocation(store.address, store.locations)
+    with (
+        StoreClient(location) as client,
+        client.put(TP, 0, timeout_s=PATIENCE_S) as stream,
+    ):
+
+        def put_over_flight() -> None:
+            stream.write(too_large.values.to_arrow())
+            stream.finish(PATIENCE_S)
+
+        refusals: list[Callable[[], object]] = [
+            lambda: queue.put(too_large).result(PATIENCE_S),
+            lambda: queue.stage(too_large, "A" * 32).result(PATIENCE_S),
+            put_over_flight,
+        ]
+        for refused in refusals:
+            with pytest.raises(InvalidRequestError, match=f"4097 bytes.*{limit} .*max_record"):
+                refused()
+    assert store.log.end(TP) == 0
+    assert put(store, 0, [bytes(limit)]).result(PATIENCE_S) == 1
 
 
 def test_puts_wait_for_room(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
