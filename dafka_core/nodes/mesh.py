@@ -31,7 +31,7 @@ from dafka_core.nodes.sockets import (
     drop_stalled_peers,
     new_socket,
     receive_burst,
-    received,
+    received_subscriptions,
     send_one_by_one,
     send_packed,
 )
@@ -319,8 +319,10 @@ class Mesh(ProcessBound):
                 self.send(self.role.on_message(now, message, peer))
 
     def _receive_subscriptions(self, now: float) -> None:
-        for frames in received(self._pub):
-            self._subscribers.apply(frames[0])
-            subscribed, kind, topic = parse_subscription(frames[0])
+        for frame, descriptor in received_subscriptions(self._pub):
+            self._subscribers.apply(frame)
+            subscribed, kind, topic = parse_subscription(frame)
+            if kind is DirectRecord:  # each node has them sent to its own address
+                self.peers.room.note_inbound(descriptor, topic)
             if subscribed and kind is not None:
                 self.send(self.role.on_subscribed(now, kind, topic))

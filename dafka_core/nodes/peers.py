@@ -16,6 +16,7 @@ from zmq.utils.monitor import parse_monitor_message
 
 from dafka_core.errors import ProtocolError
 from dafka_core.node_options import NodeOptions
+from dafka_core.nodes.descriptors import PER_PEER, PeerRoom
 from dafka_core.nodes.sockets import new_socket, received, watched
 from dafka_core.protocol import beacons
 from dafka_core.protocol.limits import MAX_HEADER_BYTES, max_frame_bytes
@@ -62,6 +63,8 @@ class Peers:
         self.table = beacons.PeerTable(
             beacon.node, beacon.port, expiry_s=config.peer_expiry_ms / 1000
         )
+        self.room = PeerRoom(beacon.port, PER_PEER + tell_apart)
+        """For further peers; those without are refused."""
         self.tower_found = False
         """Whether a tower has answered."""
         self.beacon_due = 0.0
@@ -133,7 +136,10 @@ class Peers:
                 continue
             try:
                 beacon = beacons.decode_tower_beacon(frames)
-                if self.table.hear(now, beacon):
+                if self.table.is_new(beacon) and not self.room.look(len(self.table)):
+                    self.room.refuse(now, beacon.node, beacon.endpoint)
+                elif self.table.hear(now, beacon):
+                    self.room.refused.pop(beacon.endpoint, None)
                     self._new[beacon.endpoint] = None
                     self.beacon_due = now  # so that the new peer hears of this node at once
             except ProtocolError:
@@ -175,6 +181,8 @@ class Peers:
         for _, endpoint in silent:
             self._disconnect(endpoint)
             del self.renewed[endpoint]
+        self.room.look(len(self.table))
+        self.room.report(now, len(self.table), self._config.peer_expiry_ms / 1000)
         return [node for node, _ in silent if not self.table.knows(node)]
 
     def _new_socket(self, endpoint: str) -> zmq.Socket[bytes]:

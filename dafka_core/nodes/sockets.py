@@ -36,6 +36,10 @@ anew by itself."""
 IDLE_S: Final = 5
 """When nothing has come from a peer for so long, and each time as long again, TCP asks it."""
 
+CONNECT_TIMEOUT_MS: Final = 5_000
+"""How long one attempt to connect may take.  A peer without room for more lets attempts go by, and
+TCP alone would ask again later each time, up to a minute."""
+
 BURST_COUNT: Final = 65_536
 BURST_BYTES: Final = 16 << 20
 """Messages received from one socket before the others have their turn.  The allocator gives larger
@@ -64,6 +68,7 @@ def new_socket(
     socket.set_hwm(high_water_mark)
     socket.set(zmq.LINGER, 0)
     socket.set(zmq.MAXMSGSIZE, max_bytes)
+    socket.set(zmq.CONNECT_TIMEOUT, CONNECT_TIMEOUT_MS)
     socket.set(zmq.TCP_KEEPALIVE, 1)
     socket.set(zmq.TCP_KEEPALIVE_IDLE, IDLE_S)
     socket.set(zmq.TCP_KEEPALIVE_INTVL, IDLE_S)
@@ -92,6 +97,21 @@ def received(socket: zmq.Socket[bytes]) -> Iterator[list[bytes]]:
     with contextlib.suppress(zmq.Again):
         for _ in range(CONTROL_COUNT):
             yield socket.recv_multipart(zmq.NOBLOCK)
+
+
+def received_subscriptions(socket: zmq.Socket[bytes]) -> Iterator[tuple[bytes, int]]:
+    """Subscriptions that have come, at most ``CONTROL_COUNT``, and the descriptors they came by.
+
+    That is -1 where ZeroMQ does not say, as for what it takes back itself when a peer has gone.
+    """
+    with contextlib.suppress(zmq.Again):
+        for _ in range(CONTROL_COUNT):
+            frame = socket.recv_multipart(zmq.NOBLOCK, copy=False)[0]
+            try:
+                descriptor = int(frame.get(zmq.SRCFD))
+            except zmq.ZMQError:
+                descriptor = -1
+            yield frame.bytes, descriptor
 
 
 def receive_burst(socket: zmq.Socket[bytes], decoder: BulkDecoder) -> list[list[bytes]]:

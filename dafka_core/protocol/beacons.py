@@ -126,6 +126,10 @@ class PeerTable:
         """Whether there is a peer at an endpoint."""
         return endpoint in self._peers
 
+    def is_new(self, beacon: TowerBeacon) -> bool:
+        """Whether a beacon is of a peer that is not in the table."""
+        return beacon.node != self._node and beacon.endpoint not in self._peers
+
     def node_at(self, endpoint: str) -> str:
         """The UUID of the peer at an endpoint."""
         return self._peers[endpoint][0]
