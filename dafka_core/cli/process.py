@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Final
 from dafka_core.cli import output
 from dafka_core.cli.malloc import keep_freed_memory
 from dafka_core.errors import DafkaError
+from dafka_core.nodes.descriptors import raise_limit
 
 if TYPE_CHECKING:
     import typer
@@ -33,6 +34,7 @@ def run(arguments: Sequence[str] | None) -> int:
     import typer
 
     keep_freed_memory()
+    raise_limit()  # each peer takes some descriptors
     handle_stop_signals()
     try:
         from dafka_core.cli.app import app

@@ -10,21 +10,30 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import logging
+import os
 import resource
 import socket as sockets
 import struct
 import sys
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Final
 
 PER_PEER: Final = 2
-"""Descriptors of a peer: its connection to this node, and this node's to it.  A node that tells its
-peers apart has a socket for each, which takes another one."""
+"""Descriptors of a peer: its connection to this node, and this node's to it."""
+
+PER_PEER_APART: Final = 5
+"""The same at a node that tells its peers apart: each has a socket of its own, and two more watch
+that one."""
 
 RESERVE: Final = 16
 """Kept for what else the process opens for a moment, and for peers that connect before they are
 heard of."""
+
+SCAN_INTERVAL_S: Final = 0.1
+"""How often what is open is counted, at most: anybody may announce peers, and thousands of them."""
+
+MAX_REFUSED: Final = 10_000
+"""Refused peers that are told apart; anybody may announce some.  More are refused all the same."""
 
 LOW_LIMIT: Final = 1_024
 """Below the system's usual limit a node says at its start how many peers it has room for."""
@@ -41,23 +50,34 @@ _DROP: Final = struct.pack("@HBBI", 0x06, 0, 0, 0)
 _log = logging.getLogger("dafka.nodes")
 
 
-def raise_limit() -> int:
-    """Raises the process's soft limit of open files to the hard one; what it is then."""
-    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    if soft != hard:
-        with contextlib.suppress(OSError, ValueError):  # some systems have a lower one of their own
-            resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+def soft_limit() -> int:
+    """The process's soft limit of open files."""
     soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     return sys.maxsize if soft == resource.RLIM_INFINITY else soft
 
 
+def raise_limit() -> int:
+    """Raises the process's soft limit of open files to the hard one; what it is then.
+
+    For processes that are ours, which have no ``select()``: it breaks at descriptors above 1,023.
+    """
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft != hard:
+        with contextlib.suppress(OSError, ValueError):  # some systems have a lower one of their own
+            resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+    return soft_limit()
+
+
 def _open_descriptors() -> list[int]:
-    directory = Path("/proc/self/fd" if sys.platform == "linux" else "/dev/fd")
-    return [int(each.name) for each in directory.iterdir()]
+    directory = "/proc/self/fd" if sys.platform == "linux" else "/dev/fd"
+    return [int(name) for name in os.listdir(directory)]  # noqa: PTH208 -- a Path for each is slow
 
 
 class PeerRoom:
     """Says whether one more peer fits, and closes the node's door while none does.
+
+    The process's soft limit is raised when a peer would not fit otherwise, not before: the process
+    may be an application's.
 
     Args:
         port: where the node listens for its peers.
@@ -72,48 +92,31 @@ class PeerRoom:
         self._inbound: dict[int, str] = {}  # whose connection to this node a descriptor is
         self._port = port
         self._per_peer = per_peer
-        self._limit = raise_limit()
+        self._limit = soft_limit()
+        self._scan_due = 0.0
         self._least: int | None = None
         self._others = 0  # descriptors of other things than peers; ``_least`` is the first count
+        self._door = -1  # the descriptor that listens; ZeroMQ has it as long as the node is there
         self._is_closed = False
         self._said = (0, 0.0)
 
-    def look(self, peer_count: int) -> bool:
-        """Counts what is open, then opens or closes the door; whether one more peer fits."""
-        try:
-            used = len(_open_descriptors())
-        except OSError:  # there is none left to look with
-            used = self._limit
-        # Those of peers may be open already or not yet; what is beyond them is others'.
-        others = used - self._per_peer * peer_count
-        first, self._least = self._least is None, self._least or others
-        self._others = max(others, self._least)
-        has_room = self._needed(peer_count + 1) <= self._limit
-        if first and self._limit < LOW_LIMIT:
-            count = max(0, (self._limit - self._needed(0)) // self._per_peer)
-            text = "open files limit %d: there is room for about %d peers; see 'ulimit -Hn'"
-            _log.warning(text, self._limit, count)
-        # Peers that are taken may still be on their way.
-        is_closed = not has_room and self._inbound_count() >= peer_count
-        if is_closed is not self._is_closed:
-            # Without a descriptor to find the door with it is tried again at the next look.
-            with contextlib.suppress(OSError):
-                self._shut_door() if is_closed else self._open_door()
-                self._is_closed = is_closed
-        return has_room
+    def look(self, now: float, peer_count: int) -> bool:
+        """Whether one more peer fits; opens or closes the door when it has counted what is open."""
+        if now >= self._scan_due:
+            self._scan_due = now + SCAN_INTERVAL_S
+            self._count(peer_count)
+            self._turn_away(peer_count)
+        return self._fits(peer_count + 1)
 
     def refuse(self, now: float, node: str, endpoint: str) -> None:
-        """Notes a peer that there is no room for, and ends its connection if it has one."""
-        self.refused[endpoint] = node, now
-        for descriptor in [fd for fd, found in self._inbound.items() if found == node]:
-            self._end(descriptor)
+        """Notes a peer that there is no room for; its connection, if it has one, is ended soon."""
+        if endpoint in self.refused or len(self.refused) < MAX_REFUSED:
+            self.refused[endpoint] = node, now
 
     def note_inbound(self, descriptor: int, node: str) -> None:
-        """Notes whose connection has come; that of a refused peer is ended."""
+        """Notes whose connection has come."""
         if descriptor >= 0:
             self._inbound[descriptor] = node
-            if any(node == refused for refused, _ in self.refused.values()):
-                self._end(descriptor)
 
     def report(self, now: float, peer_count: int, expiry_s: float) -> None:
         """Says how many peers are refused, if that has changed, or some time after."""
@@ -140,33 +143,73 @@ class PeerRoom:
         """How many descriptors there must be for so many peers."""
         return self._others + RESERVE + self._per_peer * peer_count
 
-    def _inbound_count(self) -> int:
-        """How many connections have come that last; descriptors of others are forgotten."""
-        for descriptor in list(self._inbound):
-            if not self._is_own(descriptor, is_door=False):
-                del self._inbound[descriptor]
-        return len(self._inbound)
+    def _fits(self, peer_count: int) -> bool:
+        needed = self._needed(peer_count)
+        if needed > self._limit:
+            before, self._limit = self._limit, raise_limit()
+            if self._limit > before:
+                _log.warning(
+                    "open files limit raised from %d to %d, as %d peers need %d: what uses "
+                    "select() in this process breaks at descriptors above 1023",
+                    *(before, self._limit, peer_count, needed),
+                )
+        return needed <= self._limit
+
+    def _count(self, peer_count: int) -> None:
+        try:
+            found = _open_descriptors()
+        except OSError:  # there is none left to look with
+            self._others = self._limit
+            return
+        # Those of peers may be open already or not yet; what is beyond them is others'.
+        others = len(found) - self._per_peer * peer_count
+        if self._least is None:
+            self._least = others
+            self._door = next((fd for fd in found if self._is_own(fd, is_door=True)), -1)
+            _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+            if hard != resource.RLIM_INFINITY and hard < LOW_LIMIT:
+                count = max(0, (hard - others - RESERVE) // self._per_peer)
+                text = "open files limit %d: there is room for about %d peers; see 'ulimit -Hn'"
+                _log.warning(text, hard, count)
+        self._others = max(others, self._least)
+
+    def _turn_away(self, peer_count: int) -> None:
+        """Ends the connections of refused peers, and lets no further ones come."""
+        full = not self._fits(peer_count + 1)
+        taken = 0
+        if full or self.refused:
+            refused = {node for node, _ in self.refused.values()}
+            for descriptor, node in [*self._inbound.items()]:
+                if node in refused:
+                    self._end(descriptor)
+                elif self._is_own(descriptor, is_door=False):
+                    taken += 1
+                else:
+                    del self._inbound[descriptor]
+        # Peers that are taken may still be on their way.
+        is_closed = full and taken >= peer_count
+        if is_closed is not self._is_closed and self._door >= 0 and sys.platform == "linux":
+            self._is_closed = is_closed
+            with _borrowed(self._door) as door:
+                if is_closed:
+                    code = ctypes.create_string_buffer(_DROP)
+                    program = struct.pack("@HP", 1, ctypes.addressof(code))
+                    door.setsockopt(sockets.SOL_SOCKET, _SO_ATTACH_FILTER, program)
+                else:
+                    door.setsockopt(sockets.SOL_SOCKET, _SO_DETACH_FILTER, bytes(4))
 
     def _end(self, descriptor: int) -> None:
+        # A copy: ZeroMQ's thread may close its own, and the application open another under its
+        # number, between the look and the end.
+        with contextlib.suppress(OSError):
+            copy = os.dup(descriptor)
+            try:
+                if self._is_own(copy, is_door=False):
+                    with _borrowed(copy) as connection:
+                        connection.shutdown(sockets.SHUT_RDWR)
+            finally:
+                os.close(copy)
         del self._inbound[descriptor]
-        if self._is_own(descriptor, is_door=False):
-            with _borrowed(descriptor) as connection, contextlib.suppress(OSError):
-                connection.shutdown(sockets.SHUT_RDWR)
-
-    def _shut_door(self) -> None:
-        code = ctypes.create_string_buffer(_DROP)
-        self._set_filter(_SO_ATTACH_FILTER, struct.pack("@HP", 1, ctypes.addressof(code)))
-
-    def _open_door(self) -> None:
-        self._set_filter(_SO_DETACH_FILTER, bytes(4))
-
-    def _set_filter(self, option: int, argument: bytes) -> None:
-        if sys.platform != "linux":
-            return
-        for descriptor in _open_descriptors():
-            if self._is_own(descriptor, is_door=True):
-                with _borrowed(descriptor) as door:
-                    door.setsockopt(sockets.SOL_SOCKET, option, argument)
 
     def _is_own(self, descriptor: int, *, is_door: bool) -> bool:
         """Whether this is the node's door, or a connection that has come through it."""
@@ -179,7 +222,7 @@ class PeerRoom:
 
 @contextlib.contextmanager
 def _borrowed(descriptor: int) -> Iterator[sockets.socket]:
-    """A socket that ZeroMQ owns."""
+    """A socket that somebody else closes."""
     found = sockets.socket(fileno=descriptor)
     try:
         yield found

@@ -9,6 +9,8 @@ from __future__ import annotations
 import logging
 from collections import Counter
 from collections.abc import Container, Iterable, Iterator
+from dataclasses import dataclass
+from math import inf
 from typing import Final
 
 import zmq
@@ -16,7 +18,7 @@ from zmq.utils.monitor import parse_monitor_message
 
 from dafka_core.errors import ProtocolError
 from dafka_core.node_options import NodeOptions
-from dafka_core.nodes.descriptors import PER_PEER, PeerRoom
+from dafka_core.nodes.descriptors import PER_PEER, PER_PEER_APART, PeerRoom
 from dafka_core.nodes.sockets import new_socket, received, watched
 from dafka_core.protocol import beacons
 from dafka_core.protocol.limits import MAX_HEADER_BYTES, max_frame_bytes
@@ -34,11 +36,24 @@ DOUBT_S: Final = 0.2
 it gives up a peer that has sent a frame above the limit, or what is no ZeroMQ.  Otherwise it begins
 at once."""
 
+UNREACHED_S: Final = 10.0
+"""When a peer whose beacons come takes no connection for so long, that is said; and again after
+twice the time.  One that is busy, or far away, takes it within a second."""
+
 _ALL: Final = ""
 """The endpoint under which the one socket for all peers is kept."""
 
 
 _log = logging.getLogger("dafka.mesh")
+
+
+@dataclass(slots=True)
+class _Unreached:
+    """A peer that has not had a connection to it for ``UNREACHED_S``."""
+
+    since: float
+    due: float  # when to say it next
+    reached_at: float = inf  # a connection has been made, and lasts so far
 
 
 class Peers:
@@ -63,7 +78,7 @@ class Peers:
         self.table = beacons.PeerTable(
             beacon.node, beacon.port, expiry_s=config.peer_expiry_ms / 1000
         )
-        self.room = PeerRoom(beacon.port, PER_PEER + tell_apart)
+        self.room = PeerRoom(beacon.port, PER_PEER_APART if tell_apart else PER_PEER)
         """For further peers; those without are refused."""
         self.tower_found = False
         """Whether a tower has answered."""
@@ -75,6 +90,7 @@ class Peers:
         self._max_frame_bytes = max_frame_bytes(config.max_record_bytes)
         self._new: dict[str, None] = {}  # to be connected to
         self._doubtful: dict[str, float] = {}  # connections that have ended, and when
+        self._unreached: dict[str, _Unreached] = {}
         self._monitors: dict[str, zmq.Socket[bytes]] = {}
         self._context = context
         self._config = config
@@ -136,7 +152,7 @@ class Peers:
                 continue
             try:
                 beacon = beacons.decode_tower_beacon(frames)
-                if self.table.is_new(beacon) and not self.room.look(len(self.table)):
+                if self.table.is_new(beacon) and not self.room.look(now, len(self.table)):
                     self.room.refuse(now, beacon.node, beacon.endpoint)
                 elif self.table.hear(now, beacon):
                     self.room.refused.pop(beacon.endpoint, None)
@@ -152,13 +168,13 @@ class Peers:
                 self._hear_of_connections(now, monitor)
         for endpoint, since in [*self._doubtful.items()]:
             if now >= since + DOUBT_S:
-                self._renew(endpoint)
+                self._renew(now, endpoint)
         # Not while ZeroMQ may have freed a connection that it remembers by its place in memory: a
         # new one may lie there, and be the one that is ended when the old one is.
         while self._new and not self._doubtful:
             endpoint, _ = self._new.popitem()
             try:
-                self._connect(endpoint)
+                self._connect(now, endpoint)
             except zmq.ZMQError:
                 self.table.forget(endpoint)
                 self.invalid_count += 1
@@ -181,7 +197,8 @@ class Peers:
         for _, endpoint in silent:
             self._disconnect(endpoint)
             del self.renewed[endpoint]
-        self.room.look(len(self.table))
+        self._say_who_is_unreached(now)
+        self.room.look(now, len(self.table))
         self.room.report(now, len(self.table), self._config.peer_expiry_ms / 1000)
         return [node for node, _ in silent if not self.table.knows(node)]
 
@@ -195,7 +212,7 @@ class Peers:
         self._poller.register(socket, self._polled_for)
         return socket
 
-    def _connect(self, endpoint: str) -> None:
+    def _connect(self, now: float, endpoint: str) -> None:
         shared = self._sockets.get(_ALL)
         socket = shared or self._new_socket(endpoint)
         if shared is None:
@@ -206,9 +223,11 @@ class Peers:
             if shared is None:
                 self._disconnect(endpoint)
             raise
+        self._unreached[endpoint] = _Unreached(now, now + UNREACHED_S)
 
     def _disconnect(self, endpoint: str) -> None:
         self._doubtful.pop(endpoint, None)
+        self._unreached.pop(endpoint, None)
         if endpoint in self._new:
             del self._new[endpoint]
         elif _ALL in self._sockets:
@@ -222,16 +241,36 @@ class Peers:
         for frames in received(monitor):
             event = parse_monitor_message(frames)
             endpoint = event["endpoint"].decode()
-            if event["event"] == zmq.EVENT_CONNECT_RETRIED:
+            unreached = self._unreached.get(endpoint)
+            if event["event"] == zmq.EVENT_HANDSHAKE_SUCCEEDED:
+                if unreached is not None:
+                    unreached.reached_at = now
+            elif event["event"] == zmq.EVENT_CONNECT_RETRIED:
                 self._doubtful.pop(endpoint, None)
             elif endpoint in self.table:
                 self._doubtful[endpoint] = now
+                if unreached is None:
+                    unreached = self._unreached[endpoint] = _Unreached(now, now + UNREACHED_S)
+                unreached.reached_at = inf
                 self.beacon_due = min(self.beacon_due, now + DOUBT_S)
 
-    def _renew(self, endpoint: str) -> None:
+    def _say_who_is_unreached(self, now: float) -> None:
+        for endpoint, peer in [*self._unreached.items()]:
+            if now >= peer.reached_at + UNREACHED_S:
+                del self._unreached[endpoint]
+            elif now >= peer.due and now < peer.reached_at:
+                peer.due = 2 * now - peer.since
+                _log.warning(
+                    "%s at %s keeps no connection, %.0f s long, though its beacons come: nothing "
+                    "of it arrives here. It may have reached its limit of open files, then its log "
+                    "says which limit it needs; or something between the two drops packets",
+                    *(self.table.node_at(endpoint), endpoint, now - peer.since),
+                )
+
+    def _renew(self, now: float, endpoint: str) -> None:
         """Connects to a peer that ZeroMQ has given up, though its beacons go on."""
         self._disconnect(endpoint)
-        self._connect(endpoint)
+        self._connect(now, endpoint)
         self.renewed[endpoint] += 1
         count = self.renewed[endpoint]
         if count & (count - 1) == 0:  # the first time, the second, the fourth: a peer may repeat it

@@ -78,9 +78,10 @@ def new_socket(
 def watched(
     context: zmq.Context[zmq.Socket[bytes]], socket: zmq.Socket[bytes]
 ) -> zmq.Socket[bytes]:
-    """A socket that tells which of a socket's connections end, and which of these come back."""
+    """A socket that tells which connections of a socket are made, end, and are tried again."""
     address = f"inproc://monitor-{next(_monitors)}"
-    socket.monitor(address, zmq.EVENT_DISCONNECTED | zmq.EVENT_CONNECT_RETRIED)
+    events = zmq.EVENT_HANDSHAKE_SUCCEEDED | zmq.EVENT_DISCONNECTED | zmq.EVENT_CONNECT_RETRIED
+    socket.monitor(address, events)
     monitor = context.socket(zmq.PAIR)
     monitor.set_hwm(0)  # at a limit ZeroMQ's own thread would wait for this one
     monitor.connect(address)

@@ -16,7 +16,6 @@ import zmq
 from dafka_core.errors import ConfigError, NodeFailedError, ProtocolError
 from dafka_core.node_options import TowerOptions
 from dafka_core.nodes.node import Node
-from dafka_core.nodes.descriptors import raise_limit
 from dafka_core.nodes.sockets import CONTROL_COUNT, new_socket, received
 from dafka_core.nodes.threads import NodeThread
 from dafka_core.protocol import beacons
@@ -39,7 +38,6 @@ class Tower(Node):
 
     def __init__(self, **options: Any) -> None:
         config = TowerOptions.build(options)
-        raise_limit()  # each node has two connections
         self._relay = _Relay()
         try:
             sub_host, self.sub_port = _bind(self._relay.xsub, "sub_address", config.sub_address)

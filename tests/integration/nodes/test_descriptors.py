@@ -5,19 +5,30 @@ from __future__ import annotations
 import contextlib
 import logging
 import resource
+import socket
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
 
 from dafka_core import Consumer, Producer, Tower
-from dafka_core.nodes import descriptors
-from dafka_core.nodes.descriptors import PER_PEER, RESERVE, PeerRoom, raise_limit
+from dafka_core.nodes import descriptors, peers
+from dafka_core.nodes.descriptors import (
+    PER_PEER,
+    PER_PEER_APART,
+    RESERVE,
+    SCAN_INTERVAL_S,
+    PeerRoom,
+    raise_limit,
+)
+from dafka_core.protocol.codec import subscription
+from dafka_core.protocol.messages import DirectRecord
 from dafka_core.testing import wait_until
 from tests.integration.cli.processes import Lines, command, environment
+from tests.integration.nodes.peers import RawPeer
 
 LIMIT = 70
 CONSUMERS = 22
@@ -49,13 +60,15 @@ def limited_store(directory: Path, tower: str) -> Iterator[Lines]:
 
 
 def test_peers_without_room_are_refused_whole_and_by_name_until_there_is_room(
-    tmp_path: Path,
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
+    monkeypatch.setattr(peers, "UNREACHED_S", 1.0)
     with contextlib.ExitStack() as stack:
         tower = stack.enter_context(
             Tower(sub_address="tcp://127.0.0.1:0", pub_address="tcp://127.0.0.1:0")
         ).tower
         errors = stack.enter_context(limited_store(tmp_path, tower))
+        store = (tmp_path / "address").read_text().strip()
         assert b"open files limit 70: there is room for about" in (errors.next() or b"")
         with Producer("t", tower=tower) as producer:
             for value in VALUES:
@@ -87,6 +100,9 @@ def test_peers_without_room_are_refused_whole_and_by_name_until_there_is_room(
         wait_until(lambda: len(whole()) >= 5)
         first = whole()
         assert len(first) < CONSUMERS
+        # Those that are refused say so themselves, and of whom.
+        wait_until(lambda: caplog.text.count("keeps no connection") >= CONSUMERS - len(first))
+        assert caplog.text.count("limit of open files") == caplog.text.count(f"{store} at tcp://")
         # Those who leave make room for those who were refused.
         for consumer in first:
             consumer.close()
@@ -94,29 +110,114 @@ def test_peers_without_room_are_refused_whole_and_by_name_until_there_is_room(
         wait_until(lambda: len(whole()) >= min(len(first), CONSUMERS - len(first)))
 
 
-def test_a_node_raises_its_soft_limit() -> None:
+@pytest.mark.parametrize(("soft", "raised"), [(15, True), (100, False)])
+def test_a_node_in_an_application_raises_its_soft_limit_when_a_peer_needs_it_and_says_so(
+    soft: int, raised: bool
+) -> None:
     code = (
-        "import resource; resource.setrlimit(resource.RLIMIT_NOFILE, (100, 300))\n"
-        "from dafka_core import Tower\n"
-        "with Tower(sub_address='tcp://127.0.0.1:0', pub_address='tcp://127.0.0.1:0'):\n"
-        "    print(resource.getrlimit(resource.RLIMIT_NOFILE))"
+        "import resource; from dafka_core.nodes.descriptors import PeerRoom\n"
+        f"resource.setrlimit(resource.RLIMIT_NOFILE, ({soft}, 300))\n"
+        "print(PeerRoom(1, 2).look(0.0, 0), resource.getrlimit(resource.RLIMIT_NOFILE))"
     )
     shown = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert shown.stdout == "(300, 300)\n"
+    assert shown.stdout == f"True ({300 if raised else soft}, 300)\n"
+    text = "open files limit raised from 15 to 300, as 1 peers need "
+    assert (text in shown.stderr) is raised
+    assert ("select()" in shown.stderr) is raised
+
+
+def test_a_process_of_ours_raises_its_soft_limit_at_once() -> None:
+    code = (
+        "import resource; resource.setrlimit(resource.RLIMIT_NOFILE, (100, 300))\n"
+        "from dafka_core.cli import process\n"
+        "process.run(['--help'])\n"
+        "print(resource.getrlimit(resource.RLIMIT_NOFILE))"
+    )
+    shown = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert shown.stdout.endswith("(300, 300)\n")
     assert raise_limit() == resource.getrlimit(resource.RLIMIT_NOFILE)[1]
+
+
+@pytest.mark.parametrize(("acks", "per_peer"), [(1, PER_PEER), (2, PER_PEER_APART)])
+def test_a_peer_takes_so_many_descriptors(
+    tower: str, raw: Callable[..., RawPeer], acks: int, per_peer: int
+) -> None:
+    # In a process of its own, where no other end of a connection is.
+    code = (
+        "import os, sys, time; from dafka_core import Producer\n"
+        "def count(): return len(os.listdir('/proc/self/fd'))\n"
+        f"node = Producer('t', tower={tower!r}, acks={acks})\n"
+        "before = count(); print(node.address, flush=True)\n"
+        "while sys.stdin.readline(): print(count() - before, flush=True)\n"
+        "os._exit(0)"
+    )
+    with subprocess.Popen(
+        [sys.executable, "-c", code], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    ) as process:
+        assert process.stdin is not None
+        assert process.stdout is not None
+
+        def count() -> int:
+            assert process.stdin is not None
+            assert process.stdout is not None
+            print(file=process.stdin, flush=True)
+            return int(process.stdout.readline())
+
+        address = process.stdout.readline().strip()
+        own = [raw() for _ in range(3)]
+        for peer in own:
+            peer.wait_until_subscribed(subscription(DirectRecord, address))
+            peer.wait_until_met(address)
+        wait_until(lambda: count() >= 3 * per_peer)
+        assert count() == 3 * per_peer
+        process.stdin.close()
+
+
+def test_forged_beacons_cost_little(monkeypatch: pytest.MonkeyPatch) -> None:
+    scans: list[int] = []
+
+    def scan() -> list[int]:
+        scans.append(1)
+        return list(range(60))
+
+    monkeypatch.setattr(descriptors, "raise_limit", lambda: 60)
+    monkeypatch.setattr(descriptors, "soft_limit", lambda: 60)
+    monkeypatch.setattr(descriptors, "_open_descriptors", scan)
+    monkeypatch.setattr(descriptors, "MAX_REFUSED", 500)
+    room = PeerRoom(1, PER_PEER)
+    for number in range(10_000):
+        now = number / 10_000  # in one second
+        assert not room.look(now, 0)
+        room.refuse(now, f"N{number}", f"tcp://h:{number}")
+    assert len(scans) <= 1 / SCAN_INTERVAL_S + 1
+    assert len(room.refused) == 500
+
+
+def test_a_descriptor_that_has_become_another_one_is_left_alone() -> None:
+    # ZeroMQ has closed the peer's connection, and the application opened something.
+    ours, theirs = socket.socketpair()
+    with ours, theirs:
+        room = PeerRoom(1, PER_PEER)
+        room.note_inbound(ours.fileno(), "A")
+        room.refuse(0.0, "A", "tcp://a:1")
+        room.look(0.0, 0)
+        theirs.send(b"still there")
+        assert ours.recv(20) == b"still there"
 
 
 def test_what_is_refused_is_said_once_and_again_when_it_changes(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(descriptors, "raise_limit", lambda: 60)
+    for name in ("raise_limit", "soft_limit"):
+        monkeypatch.setattr(descriptors, name, lambda: 60)
+    monkeypatch.setattr(resource, "getrlimit", lambda of: (60, 60))
     monkeypatch.setattr(descriptors, "_open_descriptors", lambda: list(range(30)))
     caplog.set_level(logging.INFO)
     room = PeerRoom(1, PER_PEER)
-    assert room.look(0)
+    assert room.look(0.0, 0)
     assert f"room for about {(60 - 30 - RESERVE) // PER_PEER} peers" in caplog.text
     monkeypatch.setattr(descriptors, "_open_descriptors", lambda: list(range(44)))
-    assert not room.look(7)
+    assert not room.look(1.0, 7)
     room.refuse(0.0, "A", "tcp://a:1")
     room.refuse(2.0, "B", "tcp://b:1")
     for now in (2.0, 3.0):
@@ -140,4 +241,4 @@ def test_without_a_descriptor_to_look_with_there_is_no_room(
         raise OSError(24, "Too many open files")
 
     monkeypatch.setattr(descriptors, "_open_descriptors", none_left)
-    assert not PeerRoom(1, PER_PEER).look(0)
+    assert not PeerRoom(1, PER_PEER).look(0.0, 0)
