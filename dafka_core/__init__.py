@@ -20,6 +20,7 @@ from dafka_core.errors import (
     NoStoreError,
     NotAcknowledgedError,
     ProtocolError,
+    RecordTooLargeError,
     StoreError,
     TowerNotFoundError,
 )
@@ -50,6 +51,7 @@ __all__ = [
     "Reader",
     "Record",
     "RecordBatch",
+    "RecordTooLargeError",
     "Store",
     "StoreError",
     "Tower",

@@ -156,6 +156,23 @@ class NotAcknowledgedError(PartitionError):
 
 
 @dataclass(eq=False)
+class RecordTooLargeError(PartitionError, ValueError):
+    """A record above the limit of a node that would have to take it: of ``node``.
+
+    ``offset`` is the record's, or would have been, where it is not published.
+    """
+
+    sentence = (
+        "the record at offset {offset} has {size_bytes} bytes, and {node} takes at most "
+        "{limit_bytes}: raise its option max_record_bytes, or publish smaller records"
+    )
+    offset: int
+    size_bytes: int
+    limit_bytes: int
+    node: str
+
+
+@dataclass(eq=False)
 class StoreError(DafkaError):
     """A store's directory that cannot be read or written."""
 

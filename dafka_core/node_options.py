@@ -13,7 +13,7 @@ from dafka_core.errors import ProtocolError
 from dafka_core.log_entries import STAGED_HOURS
 from dafka_core.options import DEFAULT_PUB_PORT, DEFAULT_SUB_PORT, DEFAULT_TOWER, Options, option
 from dafka_core.protocol.codec import C_LAYOUT, LAYOUTS
-from dafka_core.protocol.limits import MAX_RECORD_BYTES, MAX_VALUE_BYTES
+from dafka_core.protocol.limits import MAX_RECORD_BYTES, MAX_VALUE_BYTES, max_taken_bytes
 from dafka_core.protocol.validation import check_address, check_topic
 
 TOWER_ENVIRONMENT = "DAFKA_TOWER"
@@ -135,8 +135,8 @@ class NodeOptions(Options):
     )
     max_record_bytes: int = option(
         MAX_VALUE_BYTES,
-        "larger records are not published, and larger frames from the network are refused, but "
-        "none of up to 5,300,000 bytes",
+        "larger records are not published, and peers send none to this node, but those of up to "
+        "5,299,996 bytes pass always",
         unit="bytes",
         minimum=4_096,
         maximum=MAX_RECORD_BYTES,
@@ -148,6 +148,11 @@ class NodeOptions(Options):
     def __post_init__(self) -> None:
         if not self.tower:
             object.__setattr__(self, "tower", parse_towers(None))
+
+    @property
+    def limit_bytes(self) -> int:
+        """The largest record that reaches the node, in each form."""
+        return max_taken_bytes(self.max_record_bytes)
 
 
 @dataclass(frozen=True)

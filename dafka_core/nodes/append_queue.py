@@ -67,7 +67,7 @@ class AppendQueue(ProcessBound):
     an attempt that is not 32 upper-case hexadecimal digits would be an error of the log, with which
     the store ends.  Every future also fails with StoreError, NodeFailedError or ClosedError when
     the store has ended, and with InvalidRequestError for a record that the store would not take
-    from the mesh: other stores that have its options would never get it.
+    from the mesh, or that another store does not: it would never get it.
     """
 
     def __init__(
@@ -205,9 +205,13 @@ class AppendQueue(ProcessBound):
 
     def _too_large(self, batch: RecordBatch | None) -> DafkaError | None:
         largest_bytes = batch.values.largest_bytes if batch else 0
-        if largest_bytes <= self._max_record_bytes:
+        limit_bytes, at = self._max_record_bytes, "here"
+        other = self._mesh.limits.smallest_store
+        if other is not None and other.limit_bytes < limit_bytes:
+            limit_bytes, at = other.limit_bytes, f"at store {other.node}"
+        if largest_bytes <= limit_bytes:
             return None
-        why = f"a record has at most {self._max_record_bytes} bytes here (option max_record_bytes)"
+        why = f"a record has at most {limit_bytes} bytes {at} (option max_record_bytes)"
         return InvalidRequestError("value", f"{largest_bytes} bytes", why)
 
     def _give(self, now: float, entry: LogEntry) -> DafkaError | None:

@@ -30,6 +30,9 @@ class Consumer(Node):
     for the application; the rest is left to the stores and fetched later, so a slow application
     costs no memory.
 
+    Each way to read raises RecordTooLargeError in the place of a record that is larger than
+    ``max_record_bytes`` lets pass; reading on goes on behind it.
+
     Args:
         start: where to begin partitions: ``"earliest"``, ``"latest"`` (the end of each partition
             when it is first heard of), or ``{topic: {partition: offset}}`` with the earliest for
@@ -45,7 +48,11 @@ class Consumer(Node):
         self._config = ConsumerOptions.build(options)
         self.address = new_address()
         """The consumer's UUID."""
-        self._role = ConsumerRole(self.address, _checked_start(start))
+        self._role = ConsumerRole(
+            self.address,
+            _checked_start(start),
+            limit_bytes=self._config.limit_bytes,
+        )
         self._queue = RecordQueue(weakly(self._on_taken, None))
         self._mesh = Mesh("consumer", self._role, self._config)
         self._mesh.start(self._on_round)
@@ -116,6 +123,7 @@ class Consumer(Node):
 
         Raises:
             ClosedError: the consumer is closed.
+            RecordTooLargeError: the next record is above ``max_record_bytes``.
         """
         # Most records are there: the wait has a price of its own.
         record = self._queue.next_record()

@@ -42,6 +42,7 @@ from dafka_core.protocol.bulk_decoder import BulkDecoder
 from dafka_core.protocol.codec import C_LAYOUT, decode, encode, parse_subscription
 from dafka_core.protocol.limits import MAX_HEADER_BYTES
 from dafka_core.protocol.messages import DirectRecord, RecordMessage
+from dafka_core.protocol.record_limits import RecordLimits, announcement
 from dafka_core.protocol.role import Outgoing, OutgoingBatch, Role
 from dafka_core.protocol.store_directory import StoreDirectory, StoreQuery
 from dafka_core.records import RecordBatch
@@ -90,8 +91,16 @@ class Mesh(ProcessBound):
         self._poller = zmq.Poller()
         self._poller.register(self._wakened.fileno(), zmq.POLLIN)
         self._poller.register(self._pub, zmq.POLLIN)
+        self.limits = RecordLimits()
+        """The largest records that peers take."""
+        own_limit = announcement(kind, role.address, config.limit_bytes)
         self.peers = Peers(
-            self.beacon, role.subscriptions(), config, self._context, self._poller, tell_peers_apart
+            self.beacon,
+            [own_limit, *role.subscriptions()],
+            config,
+            self._context,
+            self._poller,
+            tell_peers_apart,
         )
         """Used by the loop's thread only, once it has started."""
         self._thread = NodeThread(f"dafka-{kind}", self._run)
@@ -220,14 +229,19 @@ class Mesh(ProcessBound):
     def send(self, messages: list[Outgoing]) -> None:
         """Publishes messages."""
         for message in messages:
-            if not isinstance(message, OutgoingBatch):
-                self._pub.send_multipart(encode(message, self._config.wire))
-                continue
-            for packed in self._subscribers.layouts(message.batch.topic, message.requestor):
-                if packed:
-                    send_packed(self._pub, message)
+            parts = self.limits.kept(message) if isinstance(message, OutgoingBatch) else (message,)
+            for part in parts:
+                if isinstance(part, OutgoingBatch):
+                    self._send_records(part)
                 else:
-                    send_one_by_one(self._pub, message, self._config.wire)
+                    self._pub.send_multipart(encode(part, self._config.wire))
+
+    def _send_records(self, message: OutgoingBatch) -> None:
+        for packed in self._subscribers.layouts(message.batch.topic, message.requestor):
+            if packed:
+                send_packed(self._pub, message)
+            else:
+                send_one_by_one(self._pub, message, self._config.wire)
 
     def has_subscriber(self, topic: str) -> bool:
         """Whether any peer receives the topic's records."""
@@ -321,8 +335,10 @@ class Mesh(ProcessBound):
     def _receive_subscriptions(self, now: float) -> None:
         for frame, descriptor in received_subscriptions(self._pub):
             self._subscribers.apply(frame)
+            self.limits.apply(frame)
             subscribed, kind, topic = parse_subscription(frame)
             if kind is DirectRecord:  # each node has them sent to its own address
                 self.peers.room.note_inbound(descriptor, topic)
             if subscribed and kind is not None:
                 self.send(self.role.on_subscribed(now, kind, topic))
+        self.limits.refresh()

@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING, Any, Final
 from dafka_core.errors import (
     BackPressureError,
     ClosedError,
-    ConfigError,
     DafkaError,
     NotAcknowledgedError,
+    RecordTooLargeError,
 )
 from dafka_core.node_options import ProducerOptions
 from dafka_core.nodes.addresses import new_address
@@ -72,6 +72,8 @@ class Producer(Node):
         self.topic = topic
         self.address = address or new_address()
         self._config = config
+        # The largest record that this producer and each store that it knows take, and whose limit.
+        self._limit = (config.max_record_bytes, "this producer")
         self._role = ProducerRole(
             TopicPartition(topic, self.address),
             acks=config.acks,
@@ -113,8 +115,10 @@ class Producer(Node):
         Raises:
             BackPressureError: for ``publish_timeout_s`` too many records were unacknowledged.
             ClosedError: the producer is closed.
+            RecordTooLargeError: the record is above ``max_record_bytes`` of the producer, or of a
+                store that it knows; nothing has been published.
         """
-        if type(value) is not bytes or len(value) > self._config.max_record_bytes:
+        if type(value) is not bytes or len(value) > self._limit[0]:
             return self.publish_many((value,))
         with self._turn:
             self._wait_for_room()
@@ -133,14 +137,13 @@ class Producer(Node):
         Raises:
             TypeError: a value is not bytes; nothing has been published.
             BackPressureError: as ``publish``; the records before ``next_offset`` are published.
+            RecordTooLargeError: as ``publish``.
         """
         checked = _checked_values(values)
-        if checked.largest_bytes > self._config.max_record_bytes:
-            why = f"a record has {checked.largest_bytes} bytes"
-            raise ConfigError("max_record_bytes", self._config.max_record_bytes, why)
         with self._turn:
             self._check_open()
             first = self._next_offset
+            self._check_sizes(checked)
             for start in range(0, len(checked), CHUNK_COUNT):
                 chunk = checked[start : start + CHUNK_COUNT]
                 self._wait_for_room()
@@ -155,6 +158,8 @@ class Producer(Node):
 
         Raises:
             NotAcknowledgedError: it was not within ``timeout_s`` seconds; says how many.
+            RecordTooLargeError: it was not, and a store has come that does not take one of these
+                records.
         """
         target = self._next_offset
         if self._durable >= target:
@@ -167,6 +172,10 @@ class Producer(Node):
         self._mesh.call_soon(hurry)
         if not self._mesh.wait_until(lambda: self._durable >= target, timeout_s):
             count = target - self._durable
+            limit = self._limit
+            found = self._mesh.call(lambda now: self._role.first_above(limit[0]))
+            if found is not None:
+                raise RecordTooLargeError(self.topic, self.address, *found, *limit)
             raise NotAcknowledgedError(self.topic, self.address, count, timeout_s)
 
     def close(self) -> None:
@@ -234,6 +243,13 @@ class Producer(Node):
             raise ClosedError("producer")
         self._mesh.check()
 
+    def _check_sizes(self, values: Values) -> None:
+        limit = self._limit
+        if values.largest_bytes > limit[0]:
+            index = next(i for i, value in enumerate(values) if len(value) > limit[0])
+            facts = (self._next_offset + index, len(values[index]), *limit)
+            raise RecordTooLargeError(self.topic, self.address, *facts)
+
     def _wait_for_room(self) -> None:
         self._check_open()
         if self._has_room():
@@ -273,6 +289,10 @@ class Producer(Node):
             self._put_singles()
             outbox, self._outbox = self._outbox, []
             self._durable = max(self._durable, self._role.durable)
+            store = self._mesh.limits.smallest_store
+            self._limit = (self._config.max_record_bytes, "this producer")
+            if store is not None and store.limit_bytes < self._limit[0]:
+                self._limit = (store.limit_bytes, f"store {store.node}")
             while self._unacked and self._unacked[0][0] <= self._durable:
                 self._unacked_bytes -= self._unacked.popleft()[1]
         for values in outbox:

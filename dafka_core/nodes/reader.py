@@ -8,7 +8,13 @@ from collections.abc import Collection, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
-from dafka_core.errors import ClosedError, DataLossError, FetchTimeoutError, NodeFailedError
+from dafka_core.errors import (
+    ClosedError,
+    DataLossError,
+    FetchTimeoutError,
+    NodeFailedError,
+    RecordTooLargeError,
+)
 from dafka_core.node_options import ReaderOptions
 from dafka_core.nodes.addresses import new_address
 from dafka_core.nodes.mesh import Mesh
@@ -34,7 +40,7 @@ class Reader(Node):
         self._config = ReaderOptions.build(options)
         self.address = new_address()
         """The reader's UUID."""
-        self._role = ReaderRole(self.address)
+        self._role = ReaderRole(self.address, limit_bytes=self._config.limit_bytes)
         self._lock = threading.Lock()
         self._reads: set[_Read] = set()
         self._mesh = Mesh("reader", self._role, self._config)
@@ -98,6 +104,7 @@ class Reader(Node):
             ConfigError: the range cannot be one.
             DataLossError: no store has the records any more, or has them yet.
             FetchTimeoutError: nothing arrived for ``timeout_s`` seconds.
+            RecordTooLargeError: a record is above ``max_record_bytes``; those before it came.
         """
         _check_range(tp, start, end)
         if start >= end:
@@ -130,6 +137,8 @@ class Reader(Node):
             read.arrived_bytes = 0
         if batches and not read.range.room:
             self._mesh.wake()
+        if not batches and read.failure is not None:
+            raise read.failure
         return batches
 
     def _explain(self, tp: TopicPartition, offset: int, end: int, waited_s: float) -> None:
@@ -164,6 +173,7 @@ class Reader(Node):
                 delivered, read.range.delivered = read.range.delivered, []
                 read.arrived.extend(delivered)
                 read.arrived_bytes += sum(batch.values.size_bytes for batch in delivered)
+                read.failure = read.range.failure
                 had_room = read.range.room
                 read.range.room = read.arrived_bytes < self._config.max_queued_bytes
                 room_again |= read.range.room and not had_room
@@ -177,6 +187,8 @@ class _Read:
     range: RangeRead
     arrived: list[RecordBatch] = field(default_factory=list)
     arrived_bytes: int = 0
+    failure: RecordTooLargeError | None = None
+    """Why no more comes."""
 
 
 def _check_range(tp: TopicPartition, start: int, end: int) -> None:

@@ -7,7 +7,10 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from operator import length_hint
 
+from dafka_core.errors import RecordTooLargeError
 from dafka_core.records import Record, RecordBatch, TopicPartition, records
+
+_Item = RecordBatch | RecordTooLargeError
 
 
 class RecordQueue:
@@ -15,13 +18,14 @@ class RecordQueue:
 
     The loop's thread adds batches.  The application takes records or batches, in one thread or in
     several: each takes what comes next, however the one before it was taken.  Whenever a batch
-    has left, the queue calls ``on_taken``.
+    has left, the queue calls ``on_taken``.  Who comes upon an error, which stands in the place of a
+    record, raises it, once.
     """
 
     def __init__(self, on_taken: Callable[[], None]) -> None:
         self._on_taken = on_taken
         self._lock = threading.Lock()
-        self._batches: deque[RecordBatch] = deque()
+        self._batches: deque[_Item] = deque()
         # Records and bytes of values: those that the loop has added, and those that have left.
         self._added = (0, 0)
         self._left = (0, 0)
@@ -39,8 +43,8 @@ class RecordQueue:
         """
         return self._added[0] - self._left[0], self._added[1] - self._left[1]
 
-    def add(self, batches: Iterable[RecordBatch]) -> None:
-        """Queues batches.
+    def add(self, batches: Iterable[_Item]) -> None:
+        """Queues batches and errors.
 
         Takes no lock: a thread that holds it may be in a signal's handler that waits for the
         loop's end.
@@ -80,7 +84,7 @@ class RecordQueue:
     def positions(self) -> dict[TopicPartition, int]:
         """Which record the application gets next, of the partitions that have any here."""
         with self._lock:
-            found = {batch.tp: batch.offset for batch in reversed(tuple(self._batches))}
+            found = {_tp(batch): batch.offset for batch in reversed(tuple(self._batches))}
             left = length_hint(self._open_rest)
             if left and self._open is not None:
                 found[self._open.tp] = self._open.end - left
@@ -93,7 +97,7 @@ class RecordQueue:
                 _exhaust(self._open_rest)
             for _ in range(len(self._batches)):
                 batch = self._batches.popleft()
-                if unwanted(batch.tp):
+                if unwanted(_tp(batch)):
                     self._left = _sum(self._left, batch)
                 else:
                     self._batches.append(batch)
@@ -117,12 +121,20 @@ class RecordQueue:
             return None
         self._left = _sum(self._left, batch)
         self._on_taken()
+        if isinstance(batch, RecordTooLargeError):
+            raise batch
         return batch
+
+
+def _tp(item: _Item) -> TopicPartition:
+    return TopicPartition(item.topic, item.partition)
 
 
 def _exhaust(values: Iterator[bytes]) -> None:
     deque(values, maxlen=0)
 
 
-def _sum(size: tuple[int, int], batch: RecordBatch) -> tuple[int, int]:
+def _sum(size: tuple[int, int], batch: _Item) -> tuple[int, int]:
+    if isinstance(batch, RecordTooLargeError):
+        return size[0] + 1, size[1]
     return size[0] + batch.count, size[1] + batch.values.size_bytes

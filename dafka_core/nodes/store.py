@@ -48,7 +48,12 @@ class Store(Node):
             self.address = kept_address(self.log.directory)
             """The store's UUID.  It lasts as long as the directory."""
             sync_interval_s = config.sync_interval_ms / 1000
-            self._role = StoreRole(self.address, self.log.end, sync_interval_s=sync_interval_s)
+            self._role = StoreRole(
+                self.address,
+                self.log.end,
+                sync_interval_s=sync_interval_s,
+                limit_bytes=config.limit_bytes,
+            )
             self._log_writer = undo.enter_context(
                 LogWriter(self.log, weakly(self._on_written, None))
             )

@@ -44,6 +44,9 @@ class StoreLoop:
         if self._role.pending_bytes and not self._log_writer.busy:
             self._log_writer.write(self._role.take_pending())
         self._mesh.set_receiving(self._role.pending_bytes < MAX_PENDING_BYTES)
+        too_large, self._role.too_large = self._role.too_large, []
+        for error in too_large:
+            _log.error("%s. Until then nothing after it in this partition is stored here", error)
         request = self._role.requests.take()
         if request is not None:
             try:

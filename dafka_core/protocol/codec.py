@@ -78,6 +78,7 @@ _COMMANDS: Final[dict[type, _Command]] = {
         _Command(b"T", m.TimesQuery, "", "requestor query topic partition sequence end"),
         _Command(b"S", m.HeadsReply, "requestor", _REPLY, max_bytes=MAX_REPLY_BYTES),
         _Command(b"U", m.TimesReply, "requestor", _REPLY, max_bytes=MAX_REPLY_BYTES),
+        _Command(b"O", m.RecordTooLarge, "requestor", _RECORD + " size_bytes"),
         _Command(b"N", m.StoreEndpoints, "requestor", "store locations"),
     )
 }

@@ -5,10 +5,13 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Final, Literal
 
+from dafka_core.errors import RecordTooLargeError
 from dafka_core.protocol import messages as m
 from dafka_core.protocol.codec import subscription
+from dafka_core.protocol.limits import MAX_RECORD_BYTES
 from dafka_core.protocol.partition_fetcher import MAX_PARTITIONS, FetchScheduler, PartitionFetcher
 from dafka_core.protocol.partition_states import RECORDS, TAKE
+from dafka_core.protocol.record_limits import error_of
 from dafka_core.protocol.role import Outgoing
 from dafka_core.records import RecordBatch, TopicPartition
 
@@ -23,13 +26,15 @@ the consumer of these records."""
 class ConsumerRole:
     """Follows the topics it is subscribed to.
 
-    ``delivered`` fills with batches; the node empties it.  While ``room`` is false, the consumer
-    neither delivers nor asks: it fetches later what comes then.
+    ``delivered`` fills with batches, and an error in the place of each record that is larger than
+    the consumer takes; the node empties it.  While ``room`` is false, the consumer neither delivers
+    nor asks: it fetches later what comes then.
     """
 
-    def __init__(self, address: str, start: Start) -> None:
+    def __init__(self, address: str, start: Start, *, limit_bytes: int = MAX_RECORD_BYTES) -> None:
         self.address = address
-        self.delivered: list[RecordBatch] = []
+        self.delivered: list[RecordBatch | RecordTooLargeError] = []
+        self._limit_bytes = limit_bytes
         self.room = True
         self.fetchers: dict[TopicPartition, PartitionFetcher] = {}
         self.scheduler = FetchScheduler(address)
@@ -48,7 +53,8 @@ class ConsumerRole:
 
     def subscriptions(self) -> list[bytes]:
         """RFC 46, Consumer Subscriptions: those to the consumer's own address."""
-        kinds = (m.DirectRecord, m.DirectRecordBatch, m.DirectHead, m.StoreHello)
+        records = (m.DirectRecord, m.DirectRecordBatch, m.RecordTooLarge)
+        kinds = (*records, m.DirectHead, m.StoreHello)
         return [subscription(kind, self.address) for kind in kinds]
 
     def topic_subscriptions(self, topic: str) -> list[bytes]:
@@ -75,7 +81,7 @@ class ConsumerRole:
         self.scheduler.postpone(fetcher)
 
     def on_message(self, now: float, message: m.Message, peer: str) -> list[Outgoing]:
-        """Takes HEAD, DIRECT-HEAD and STORE-HELLO."""
+        """Takes HEAD, DIRECT-HEAD, STORE-HELLO and RECORD-TOO-LARGE."""
         match message:
             case m.Head() | m.DirectHead():
                 fetcher = self._fetcher(message.tp, message.end)
@@ -83,6 +89,8 @@ class ConsumerRole:
                     return self.scheduler.on_head(now, fetcher, message, self.room)
             case m.StoreHello():
                 return self._hello(message.store)
+            case m.RecordTooLarge(requestor=self.address):
+                return self._pass_over(now, message)
         return []
 
     def on_batch(self, now: float, requestor: str, batch: RecordBatch) -> list[Outgoing]:
@@ -129,6 +137,19 @@ class ConsumerRole:
             return None
         deadlines = (self.scheduler.deadline(), self._heads_due)
         return min((due for due in deadlines if due is not None), default=None)
+
+    def _pass_over(self, now: float, record: m.RecordTooLarge) -> list[Outgoing]:
+        """Goes on behind a record that is larger than the consumer takes."""
+        fetcher, limit_bytes = self.fetchers.get(record.tp), self._limit_bytes
+        # Of one that is smaller somebody errs: whoever has it may still send it.
+        if fetcher is None or record.size_bytes <= limit_bytes:
+            return []
+        is_next = fetcher.next_offset == record.sequence
+        if is_next and fetcher.action(RECORDS, now, self.room) == TAKE:
+            fetcher.raise_head(record.sequence + 1)
+            self.delivered.append(error_of(record, limit_bytes, "this consumer"))
+            self.delivered.extend(fetcher.skip(now))
+        return self.scheduler.ask(now, fetcher, self.room)
 
     def _hello(self, store: str) -> list[Outgoing]:
         # RFC 46: without a subscription "it MUST NOT send a CONSUMER-HELLO command".

@@ -154,6 +154,7 @@ AnyAddress = Annotated[str, _text(v.check_address, may_be_empty=True)]
 Offset = Annotated[int, _number(8, v.check_sequence)]
 End = Annotated[int, _number(8, v.check_end)]
 Number = Annotated[int, _number(4, _anything)]
+RecordSize = Annotated[int, _number(8, v.check_record_size)]
 QueryId = Annotated[int, _number(8, v.check_query)]
 FetchCount = Annotated[
     int,

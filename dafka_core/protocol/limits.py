@@ -67,3 +67,8 @@ DIRECT_BATCH_BYTES: Final = 512 << 10
 def max_frame_bytes(max_record_bytes: int) -> int:
     """The largest frame of a peer's that a node needs which takes such records."""
     return max(max_record_bytes + LENGTH_BYTES, MAX_REPLY_BYTES)
+
+
+def max_taken_bytes(max_record_bytes: int) -> int:
+    """The largest record that such frames carry, in each form: what a node announces."""
+    return max_frame_bytes(max_record_bytes) - LENGTH_BYTES

@@ -264,6 +264,17 @@ class TimesReply(_Reply):
 
 
 @dataclass(frozen=True, slots=True)
+class RecordTooLarge(_OfPartition):
+    """Extension: in a FETCH's answer, in place of a record above the requestor's own limit."""
+
+    requestor: f.Address
+    topic: f.Topic
+    partition: f.Address
+    sequence: f.Offset
+    size_bytes: f.RecordSize
+
+
+@dataclass(frozen=True, slots=True)
 class StoreEndpoints(Message):
     """Extension: tells one requestor where a store's records can be read in bulk (Arrow Flight).
 

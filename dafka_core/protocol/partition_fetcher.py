@@ -157,6 +157,13 @@ class PartitionFetcher:
         del self.kept[:used]
         return taken
 
+    def skip(self, now: float) -> list[RecordBatch]:
+        """The next record cannot be had; returns the kept ones after it."""
+        self._quiet_since = now
+        self._unanswered = False
+        self._retry_s = RETRY_FIRST_S
+        return self.advance(self.next_offset + 1)
+
     def lose(self, batch: RecordBatch) -> None:
         """The reader could not take these records: they are to be asked for again."""
         self.raise_head(batch.end)

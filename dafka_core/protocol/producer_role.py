@@ -180,6 +180,15 @@ class ProducerRole:
         # RFC 46: records are kept until "at least one ACK", here until ``acks`` stores have them.
         del self.retained[: bisect_right(self.retained, self.durable, key=_END)]
 
+    def first_above(self, limit_bytes: int) -> tuple[int, int] | None:
+        """Offset and size of the first record above a limit that is not acknowledged."""
+        for batch in self.retained:
+            if batch.values.largest_bytes > limit_bytes:
+                lengths = [*map(len, batch.values)]
+                index = next(i for i, length in enumerate(lengths) if length > limit_bytes)
+                return batch.offset + index, lengths[index]
+        return None
+
     def _retained_value(self, offset: int) -> bytes | None:
         index = bisect_right(self.retained, offset, key=_END)
         if index == len(self.retained) or self.retained[index].offset > offset:

@@ -5,10 +5,13 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from itertools import chain
 
+from dafka_core.errors import RecordTooLargeError
 from dafka_core.protocol import messages as m
 from dafka_core.protocol.codec import subscription
+from dafka_core.protocol.limits import MAX_RECORD_BYTES
 from dafka_core.protocol.partition_fetcher import PartitionFetcher, ReorderBudget
 from dafka_core.protocol.partition_states import TURN
+from dafka_core.protocol.record_limits import error_of
 from dafka_core.protocol.role import Outgoing
 from dafka_core.protocol.store_directory import StoreDirectory
 from dafka_core.records import RecordBatch, TopicPartition
@@ -23,20 +26,23 @@ class RangeRead:
     delivered: list[RecordBatch] = field(default_factory=list)
     room: bool = True
     """Whether to ask for more; the reader takes what it has asked for in any case."""
+    failure: RecordTooLargeError | None = None
+    """Why nothing comes after what was delivered."""
 
 
 class ReaderRole:
     """Fetches several ranges at once."""
 
-    def __init__(self, address: str) -> None:
+    def __init__(self, address: str, *, limit_bytes: int = MAX_RECORD_BYTES) -> None:
         self.address = address
+        self._limit_bytes = limit_bytes
         self.directory = StoreDirectory(address)
         self.reorder_budget = ReorderBudget()
         self.reads: dict[TopicPartition, list[RangeRead]] = {}
 
     def subscriptions(self) -> list[bytes]:
         """What is sent to this node alone."""
-        kinds = (m.DirectRecord, m.DirectRecordBatch)
+        kinds = (m.DirectRecord, m.DirectRecordBatch, m.RecordTooLarge)
         direct = [subscription(kind, self.address) for kind in kinds]
         return [*direct, *self.directory.subscriptions()]
 
@@ -62,6 +68,8 @@ class ReaderRole:
         match message:
             case m.StoreHello() | m.HeadsReply(query=0):
                 self._retry_unanswered()
+            case m.RecordTooLarge(requestor=self.address):
+                self._fail(message)
         return self.directory.on_message(now, message)
 
     def on_batch(self, now: float, requestor: str, batch: RecordBatch) -> list[Outgoing]:
@@ -99,6 +107,12 @@ class ReaderRole:
         deadlines = [self.directory.deadline(now)]
         deadlines.extend(read.fetcher.deadline() for read in self._all_reads() if read.room)
         return min((due for due in deadlines if due is not None), default=None)
+
+    def _fail(self, record: m.RecordTooLarge) -> None:
+        for read in self.reads.get(record.tp, ()):
+            is_next = read.fetcher.next_offset == record.sequence < read.end
+            if is_next and record.size_bytes > self._limit_bytes:
+                read.failure = error_of(record, self._limit_bytes, "this reader")
 
     def _all_reads(self) -> chain[RangeRead]:
         return chain.from_iterable(self.reads.values())

@@ -11,14 +11,16 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import zip_longest
 
-from dafka_core.errors import DafkaError
+from dafka_core.errors import DafkaError, RecordTooLargeError
 from dafka_core.log_entries import Commit, LogEntry, Stage
 from dafka_core.protocol import messages as m
 from dafka_core.protocol import partition_states as states
 from dafka_core.protocol.codec import subscription
 from dafka_core.protocol.hosted_partitions import HostedPartitions
+from dafka_core.protocol.limits import MAX_RECORD_BYTES
 from dafka_core.protocol.partition_fetcher import MAX_PARTITIONS, FetchScheduler, PartitionFetcher
 from dafka_core.protocol.partition_states import StoreState
+from dafka_core.protocol.record_limits import error_of
 from dafka_core.protocol.role import Outgoing
 from dafka_core.protocol.store_directory import GREETING, MAX_STORES
 from dafka_core.protocol.store_requests import AnnounceHeads, RequestQueue
@@ -37,6 +39,8 @@ class StorePartition:
     """What ``durable`` will be when the log has done all that it was given, but for commits."""
     staged: Transaction | None = None  # another store's, of which only the first part has come
     commits: int = 0  # on their way to the disk
+    too_large: int = -1
+    """The offset of the record that it cannot take, as the last error said."""
 
     @property
     def state(self) -> StoreState:
@@ -61,12 +65,20 @@ class StoreRole:
         address: the store's own.
         end_of: the end (exclusive) of a partition on disk, 0 if there is none.
         sync_interval_s: how often to ask other stores for their heads.
+        limit_bytes: the largest record that reaches it.
     """
 
     def __init__(
-        self, address: str, end_of: Callable[[TopicPartition], int], *, sync_interval_s: float
+        self,
+        address: str,
+        end_of: Callable[[TopicPartition], int],
+        *,
+        sync_interval_s: float,
+        limit_bytes: int = MAX_RECORD_BYTES,
     ) -> None:
         self.address = address
+        self.too_large: list[RecordTooLargeError] = []
+        """Records for which partitions cannot go on here, each once; the node empties it."""
         self.locations: tuple[str, ...] = ()
         """Where this store's records can be read in bulk; told to requestors."""
         self.endpoints: dict[str, tuple[str, ...]] = {}
@@ -78,6 +90,7 @@ class StoreRole:
         self.pending_bytes = 0
         """How much is pending: bytes of values, and one for each record or entry."""
         self._end_of = end_of
+        self._limit_bytes = limit_bytes
         self._sync_interval_s = sync_interval_s
         self._sync_due = 0.0
         self._hosted = HostedPartitions()
@@ -88,8 +101,8 @@ class StoreRole:
         """RFC 46, Store Subscriptions; and those of a requestor that asks other stores."""
         of_all = (m.RecordMessage, m.RecordBatchMessage, m.Head, m.Fetch, m.GetHeads)
         queries = (m.HeadsQuery, m.TimesQuery)
-        own = (m.DirectRecord, m.DirectRecordBatch, m.DirectHead, m.StoreEndpoints)
-        hellos = (m.ConsumerHello, m.StoreHello)
+        own = (m.DirectRecord, m.DirectRecordBatch, m.RecordTooLarge, m.DirectHead)
+        hellos = (m.StoreEndpoints, m.ConsumerHello, m.StoreHello)
         return [
             *(subscription(kind) for kind in (*of_all, *queries)),
             *(subscription(kind, self.address) for kind in (*own, *hellos)),
@@ -103,6 +116,8 @@ class StoreRole:
             case m.StoreEndpoints():
                 if message.store in self.endpoints or len(self.endpoints) < MAX_STORES:
                     self.endpoints[message.store] = message.locations
+            case m.RecordTooLarge(requestor=self.address):
+                self._note_too_large(message)
             case m.StoreHello() if message.store != self.address:
                 return [m.GetHeads("", self.address)]  # this store wants all that another has
             # RFC 46: a store "SHALL check if it has stored the requested record(s)"; its node does.
@@ -296,6 +311,14 @@ class StoreRole:
         fetcher.begin(end)
         partition.visible_end, partition.staged = end, None
         self.scheduler.postpone(fetcher)
+
+    def _note_too_large(self, record: m.RecordTooLarge) -> None:
+        partition = self.partitions.get(record.tp)
+        if partition is None or record.size_bytes <= self._limit_bytes:
+            return
+        if partition.too_large != record.sequence == partition.fetcher.next_offset:
+            partition.too_large = record.sequence
+            self.too_large.append(error_of(record, self._limit_bytes, f"store {self.address}"))
 
     def _on_head(self, now: float, head: m.Head | m.DirectHead) -> list[Outgoing]:
         partition = self._partition(head.tp)

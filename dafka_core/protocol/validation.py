@@ -58,6 +58,7 @@ check_end: Final = partial(check_number, "an end", 0, limits.MAX_SEQUENCE + 1)
 
 check_fetch_count: Final = partial(check_number, "a count", 0, limits.MAX_FETCH_COUNT)
 check_query: Final = partial(check_number, "a query", 0, 2**64 - 1)
+check_record_size: Final = partial(check_number, "a record's size", 0, limits.MAX_SEQUENCE)
 _check_version: Final = partial(check_number, "a version", NO_VERSION, limits.MAX_SEQUENCE)
 
 

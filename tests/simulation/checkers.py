@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from dafka_core.errors import RecordTooLargeError
 from dafka_core.nodes import store_loop
 from dafka_core.protocol import partition_fetcher, store_requests
 from dafka_core.protocol.consumer_role import ConsumerRole
@@ -75,6 +76,19 @@ class Checkers:
         if not self.is_true(batch):
             self._world.fail(who, f"was delivered {_name(batch)}, which were never published")
         self.delivered_records += len(batch.values)
+
+    def record_of(
+        self, who: str, error: RecordBatch | RecordTooLargeError, limit_bytes: int
+    ) -> RecordBatch:
+        """The record in whose place an error was delivered: it is larger than its reader takes."""
+        if isinstance(error, RecordBatch):
+            return error
+        tp = TopicPartition(error.topic, error.partition)
+        value = self.published[tp][error.offset]
+        if len(value) != error.size_bytes or len(value) <= limit_bytes:
+            self._world.fail(who, f"{LOST} passes over {len(value)} octets: {error}")
+        self._world.fault("passed over", who)
+        return RecordBatch.of(tp, error.offset, [value])
 
     def on_told(self, mesh: SimulatedMesh, message: Message | RecordBatch) -> None:
         """A consumer hears of a partition; of some, it is where "latest" is."""

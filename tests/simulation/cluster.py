@@ -10,6 +10,7 @@ from typing import Any, Final
 
 from dafka_core.nodes.store_loop import StoreLoop
 from dafka_core.protocol.consumer_role import ConsumerRole
+from dafka_core.protocol.limits import MAX_RECORD_BYTES
 from dafka_core.protocol.producer_role import ProducerRole
 from dafka_core.protocol.reader_role import ReaderRole
 from dafka_core.protocol.store_role import StoreRole
@@ -94,6 +95,7 @@ class Cluster:
                 chance.choice(styles),
                 tuple(sorted({chance.choice(shape.topics), chance.choice(shape.topics)})),
                 latest=self.world.chance(shape.latest),
+                limit_bytes=(i == 0 and shape.limit_bytes) or MAX_RECORD_BYTES,
             )
             for i in range(shape.consumers)
         ]

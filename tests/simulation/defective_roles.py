@@ -23,6 +23,7 @@ from dafka_core.protocol.messages import (
 from dafka_core.protocol.partition_fetcher import PartitionFetcher
 from dafka_core.protocol.producer_role import ProducerRole
 from dafka_core.protocol.reader_role import ReaderRole
+from dafka_core.protocol.record_limits import RecordLimits
 from dafka_core.protocol.role import Outgoing, OutgoingBatch
 from dafka_core.protocol.store_directory import StoreDirectory
 from dafka_core.protocol.store_role import StoreRole
@@ -275,6 +276,13 @@ class ForgetsRequestors(subscribers.Subscribers):
         subscribed, kind, topic = parse_subscription(frame)
         if not subscribed and kind is DirectRecordBatch:
             self._requestors.pop(topic, None)
+
+
+class SendsAnySize(RecordLimits):
+    """Sends peers what they cannot take, again and again: each time the connection ends."""
+
+    def kept(self, message: OutgoingBatch) -> list[Outgoing]:
+        return [message]
 
 
 class _StaleParse:

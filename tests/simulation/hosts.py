@@ -16,6 +16,7 @@ from dafka_core.nodes.append_queue import AppendQueue
 from dafka_core.nodes.log_writer import Outcomes
 from dafka_core.nodes.store_loop import StoreLoop
 from dafka_core.protocol.consumer_role import ConsumerRole, Start
+from dafka_core.protocol.limits import MAX_RECORD_BYTES
 from dafka_core.protocol.producer_role import ProducerRole
 from dafka_core.protocol.role import Outgoing
 from dafka_core.protocol.store_directory import StoreQuery
@@ -81,7 +82,9 @@ class Host(abc.ABC):
     def _crashed(self) -> None:  # noqa: B027 -- most lose nothing
         """What is kept, and what is not."""
 
-    def _new_mesh(self, role: Any, on_round: Any, *, apart: bool = False) -> SimulatedMesh:
+    def _new_mesh(
+        self, role: Any, on_round: Any, *, apart: bool = False, limit_bytes: int = MAX_RECORD_BYTES
+    ) -> SimulatedMesh:
         return SimulatedMesh(
             self.cluster.network,
             self.checkers,
@@ -90,6 +93,7 @@ class Host(abc.ABC):
             self.style,
             on_round=on_round,
             tell_peers_apart=apart,
+            limit_bytes=limit_bytes,
         )
 
 
@@ -277,10 +281,18 @@ class ConsumerHost(Host):
     """An application that keeps its offsets with its results, in one transaction."""
 
     def __init__(
-        self, cluster: Cluster, name: str, style: str, topics: tuple[str, ...], *, latest: bool
+        self,
+        cluster: Cluster,
+        name: str,
+        style: str,
+        topics: tuple[str, ...],
+        *,
+        latest: bool,
+        limit_bytes: int,
     ) -> None:
         super().__init__(cluster, name, style)
         self.topics = topics
+        self.limit_bytes = limit_bytes
         self.latest = latest
         self.kept: dict[TopicPartition, int] = {}
         """The offsets kept: where each partition goes on."""
@@ -321,9 +333,10 @@ class ConsumerHost(Host):
                 offsets.setdefault(topic, {})[partition] = offset
             start = offsets
             self.latest = False  # partitions not named begin at 0
-        role = self.cluster.roles.consumer(self.world.address(), start)
+        limit_bytes = self.limit_bytes
+        role = self.cluster.roles.consumer(self.world.address(), start, limit_bytes=limit_bytes)
         self._role = role
-        mesh = self._new_mesh(role, self._on_round)
+        mesh = self._new_mesh(role, self._on_round, limit_bytes=limit_bytes)
         for topic in self.topics:
             self.world.after(self.world.between(0, 1), partial(self._subscribe, mesh, topic))
         self._take_later(mesh)
@@ -341,7 +354,8 @@ class ConsumerHost(Host):
     def _on_round(self, now: float) -> bool:
         role = self._role
         delivered, role.delivered = role.delivered, []
-        for batch in delivered:
+        for each in delivered:
+            batch = self.checkers.record_of(self.name, each, self.limit_bytes)
             tp = batch.tp
             if batch.topic not in self.topics:
                 self.world.fail(self.name, f"was delivered {batch.topic}: not subscribed to")
@@ -354,7 +368,7 @@ class ConsumerHost(Host):
                 self.name,
                 f"delivered {batch.topic} {batch.partition[:4]} [{batch.offset}, {batch.end})",
             )
-        self._queue.extend(delivered)
+            self._queue.append(batch)
         queued = sum(len(batch.values) for batch in self._queue)
         had_room = role.room
         share = 1.0 if had_room else 0.5

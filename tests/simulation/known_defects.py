@@ -24,6 +24,7 @@ from tests.simulation.defective_roles import (
     HangsOnRing,
     LatestIsOneTooFew,
     NeverAsksForHeads,
+    SendsAnySize,
     ShiftedIndex,
     SkipsGaps,
     StopsAfterBlock,
@@ -178,6 +179,12 @@ DEFECTS = (
         "producer-. waits",
         changes=lambda: {(mesh, "Subscribers"): ForgetsRequestors},
         first=45,
+    ),
+    Defect(
+        "a record too large ends its receiver's connection for good",
+        "ours",
+        "lost: .* consumer-0 is at",
+        changes=lambda: {(mesh, "RecordLimits"): SendsAnySize},
     ),
 )
 """``ours``: the simulator has found it in this project, where it is cured."""

@@ -6,6 +6,7 @@ there, and the role.
 
 from __future__ import annotations
 
+import struct
 from collections import Counter, deque
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Final, cast
@@ -26,7 +27,9 @@ from dafka_core.protocol.beacons import (
 from dafka_core.protocol.bulk_decoder import PACKED_IDS, BulkDecoder
 from dafka_core.protocol.codec import C_LAYOUT, decode, encode, parse_subscription
 from dafka_core.protocol.codec import RFC46 as RFC46_LAYOUT
+from dafka_core.protocol.limits import MAX_RECORD_BYTES
 from dafka_core.protocol.messages import DirectRecord, Message, RecordMessage
+from dafka_core.protocol.record_limits import RecordLimits, announcement
 from dafka_core.protocol.role import Outgoing, OutgoingBatch, Role
 from dafka_core.records import RecordBatch
 from tests.simulation.network import Link, Network
@@ -36,7 +39,7 @@ from tests.simulation.world import World
 if TYPE_CHECKING:
     from tests.simulation.checkers import Checkers
 
-EXTENSION_IDS: Final = b"RPQTSUN"
+EXTENSION_IDS: Final = b"RPQTSUNOA"
 """Commands that C nodes do not know."""
 
 _ROUND_S: Final = 0.0001
@@ -72,6 +75,7 @@ class SimulatedMesh:
     Args:
         name: of the machine, which lasts when the node is started again.
         on_round: as ``Mesh`` has it.
+        limit_bytes: a larger record ends the connection by which it comes.
     """
 
     def __init__(
@@ -84,6 +88,7 @@ class SimulatedMesh:
         *,
         on_round: Callable[[float], bool],
         tell_peers_apart: bool = False,
+        limit_bytes: int = MAX_RECORD_BYTES,
     ) -> None:
         self.network = network
         self.world: World = network.world
@@ -101,7 +106,9 @@ class SimulatedMesh:
         """What was in the queue when it was looked at last."""
         self.put_bytes = 0
         """What writers have put here and is not on disk."""
-        self.subscriptions = dict.fromkeys(self._known(role.subscriptions()))
+        self._limit_bytes = limit_bytes
+        own_limit = announcement(type(role).__name__, role.address, limit_bytes)
+        self.subscriptions = dict.fromkeys(self._known([own_limit, *role.subscriptions()]))
         self.inbox: deque[tuple[Link, list[bytes]]] = deque()
         self._on_round = on_round
         self._apart = tell_peers_apart
@@ -109,6 +116,7 @@ class SimulatedMesh:
         self._pub = _Pub()
         pack = style not in (RFC46, SINGLE)
         self.subscribers = Subscribers(cast("Any", self._pub), pack=pack)
+        self.limits = RecordLimits()
         self._burst = BulkDecoder()
         self._queued: Counter[Link] = Counter()
         self._told: deque[tuple[Link, bytes]] = deque()
@@ -149,6 +157,10 @@ class SimulatedMesh:
     def take_frames(self, link: Link, frames: list[bytes]) -> bool:
         """A message has come; False if the queue is full."""
         if not self.alive:
+            return False
+        if largest_record_bytes(frames) > self._limit_bytes:
+            self.world.fault("record too large", self.name)
+            self.network.cut(link, 0.0)
             return False
         if self._queued[link] >= self.network.shape.high_water_mark:
             self.world.fault("queue full", self.name)
@@ -206,22 +218,29 @@ class SimulatedMesh:
         """As ``Mesh.send``."""
         for message in messages:
             self.checkers.on_sent(self, message)
-            if not isinstance(message, OutgoingBatch):
-                frames = encode(message, self._layout)
+            for part in self._kept(message):
+                if isinstance(part, OutgoingBatch):
+                    self._send_records(part)
+                    continue
+                frames = encode(part, self._layout)
                 if self.style == SINGLE and frames[0][:1] in EXTENSION_IDS:
                     continue
-                self.world.note(self.name, f"-> {message}")
+                self.world.note(self.name, f"-> {part}")
                 self.network.publish(self, frames)
-                continue
-            batch = message.batch
-            to = f" to {message.requestor}" if message.requestor else ""
-            what = f"-> {batch.topic} {batch.partition[:4]} [{batch.offset}, {batch.end}){to}"
-            for packed in self.subscribers.layouts(batch.topic, message.requestor):
-                self.world.note(self.name, f"{what} {'packed' if packed else 'one by one'}")
-                if packed:
-                    self._send_packed(message)
-                else:
-                    self._send_singles(message)
+
+    def _kept(self, message: Outgoing) -> list[Outgoing]:
+        return self.limits.kept(message) if isinstance(message, OutgoingBatch) else [message]
+
+    def _send_records(self, message: OutgoingBatch) -> None:
+        batch = message.batch
+        to = f" to {message.requestor}" if message.requestor else ""
+        what = f"-> {batch.topic} {batch.partition[:4]} [{batch.offset}, {batch.end}){to}"
+        for packed in self.subscribers.layouts(batch.topic, message.requestor):
+            self.world.note(self.name, f"{what} {'packed' if packed else 'one by one'}")
+            if packed:
+                self._send_packed(message)
+            else:
+                self._send_singles(message)
 
     def _send_packed(self, message: OutgoingBatch) -> None:
         send_packed(cast("Any", self._pub), message)
@@ -279,10 +298,12 @@ class SimulatedMesh:
             link, frame = self._told.popleft()
             self._pub.link = link if link.known else None
             self.subscribers.apply(frame)
+            self.limits.apply(frame)
             self._pub.link = None
             subscribed, kind, topic = parse_subscription(frame)
             if subscribed and kind is not None:
                 self.send(self.role.on_subscribed(now, kind, topic))
+        self.limits.refresh()
 
     def _take_messages(self, now: float) -> None:
         inbox, self.inbox = self.inbox, deque()
@@ -352,6 +373,16 @@ class SimulatedMesh:
             self.network.disconnect(self, endpoint)
             if not self.peers.knows(node):
                 self.role.on_peer_lost(node)
+
+
+def largest_record_bytes(frames: list[bytes]) -> int:
+    """How large the records of a message are; 0 if it has none, or is none."""
+    kind = frames[0][:1]
+    if len(frames) == 2 and kind in _single_octets(PACKED_IDS):
+        count = int.from_bytes(frames[0][-28:-24], "big")
+        lengths = frames[1][: 4 * min(count, len(frames[1]) // 4)]
+        return max((each for (each,) in struct.iter_unpack("<I", lengths)), default=0)
+    return len(frames[-1]) if len(frames) > 1 and kind in (b"M", b"D") else 0
 
 
 def _single_octets(octets: bytes) -> list[bytes]:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import random
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from types import ModuleType
 from typing import Any, Final
 
@@ -19,6 +19,7 @@ from dafka_core.protocol import (
     hosted_partitions,
     partition_fetcher,
     producer_role,
+    record_limits,
     store_requests,
 )
 
@@ -104,6 +105,8 @@ class Shape:
     """The share of consumers that begin at the end."""
     leaves: float
     """The share of producers that end for good: when all is acknowledged, or when they crash."""
+    limit_bytes: int
+    """The largest record that some of the consumers take; 0: that all take every one."""
     limits: Mapping[tuple[ModuleType, str], int] = field(repr=False)
 
     def describe(self) -> list[str]:
@@ -125,7 +128,7 @@ def shape_of(seed: int) -> Shape:
     if (producer_role, "MAX_ANSWER_BYTES") in kept:
         # A block that is asked for is a quarter of what is answered at once.
         kept[partition_fetcher, "FETCH_BLOCK_BYTES"] = kept[producer_role, "MAX_ANSWER_BYTES"] // 4
-    return Shape(
+    shape = Shape(
         seed=seed,
         topics=TOPICS[: chance.choice((1, 2, 3, 4))],
         stores=stores,
@@ -162,8 +165,14 @@ def shape_of(seed: int) -> Shape:
         tower_every_s=sometimes(0.15, 3, 8),
         latest=chance.choice((0.0, 0.0, 0.5)),
         leaves=chance.choice((0.0, 0.3, 1.0)),
+        limit_bytes=0,
         limits=kept,
     )
+    # C nodes send everything to everybody: who cannot take it would never go on.
+    if SINGLE in shape.styles or random.Random(f"limit {seed}").random() < 0.6:
+        return shape
+    kept[record_limits, "LEAST_BYTES"] = 1
+    return replace(shape, limit_bytes=shape.value_bytes * 3 // 4)
 
 
 @contextmanager

@@ -19,6 +19,7 @@ from dafka_core import (
     Consumer,
     NotAcknowledgedError,
     Producer,
+    RecordTooLargeError,
     Store,
 )
 from dafka_core.nodes.mesh import Mesh
@@ -104,9 +105,12 @@ def test_one_value_that_is_no_record_is_refused(produce: Produce) -> None:
     producer = produce("t", max_record_bytes=4_096)
     with pytest.raises(TypeError, match="must be bytes"):
         producer.publish("text")  # type: ignore[arg-type]
-    with pytest.raises(ConfigError, match="a record has 4097 bytes") as refused:
+    says = "4097 bytes, and this producer takes at most 4096: .* max_record_bytes"
+    with pytest.raises(RecordTooLargeError, match=says) as refused:
         producer.publish(bytes(4_097))
-    assert refused.value.option == "max_record_bytes"
+    assert (refused.value.offset, refused.value.size_bytes) == (0, 4_097)
+    with pytest.raises(RecordTooLargeError, match="offset 2"):
+        producer.publish_many([b"0", b"1", bytes(4_097)])
     assert producer.publish(bytes(4_096)) == 0
 
 

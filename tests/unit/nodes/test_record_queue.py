@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from dafka_core.errors import RecordTooLargeError
 from dafka_core.nodes.record_queue import RecordQueue
 from dafka_core.records import RecordBatch, TopicPartition
 
@@ -100,3 +101,32 @@ def test_ways_to_take_go_on_from_each_other(sizes: list[int], ways: list[str]) -
         expected = {A: len(found)} if len(found) < sum(sizes) else {}
         assert waiting.positions() == expected
     assert found == list(range(len(found)))
+
+
+@pytest.mark.parametrize("way", ["next_record", "next_records", "next_batch"])
+def test_an_error_is_raised_once_in_its_place(way: str) -> None:
+    waiting = queue(batch(A, 0, 1))
+    waiting.add([error(A, 1), batch(A, 2, 1), error(B, 0)])
+    assert waiting.size == (4, 2)
+    take = getattr(waiting, way)
+
+    def taken() -> int | None:
+        """The next offset, and what way takes it."""
+        found = take()
+        if way == "next_records":
+            found = found and next(found)
+        return found and int(found.offset)
+
+    assert taken() == 0
+    assert waiting.positions() == {A: 1, B: 0}
+    with pytest.raises(RecordTooLargeError) as raised:
+        take()
+    assert raised.value.offset == 1
+    assert waiting.positions() == {A: 2, B: 0}
+    assert taken() == 2
+    waiting.drop(lambda tp: tp == B)
+    assert (take(), waiting.size) == (None, (0, 0))
+
+
+def error(tp: TopicPartition, offset: int) -> RecordTooLargeError:
+    return RecordTooLargeError(*tp, offset, 100, 10, "this consumer")

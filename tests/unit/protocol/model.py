@@ -14,6 +14,7 @@ from itertools import count
 
 import numpy as np
 
+from dafka_core.errors import RecordTooLargeError
 from dafka_core.protocol.messages import Fetch
 from dafka_core.protocol.role import Outgoing, OutgoingBatch
 from dafka_core.records import RecordBatch, TopicPartition
@@ -36,10 +37,11 @@ def batch_of(start: int, end: int, topic: str = TOPIC, partition: str = PARTITIO
     return RecordBatch(TopicPartition(topic, partition), start, values_of(start, end))
 
 
-def offsets_of(batches: Iterable[RecordBatch]) -> list[int]:
+def offsets_of(batches: Iterable[RecordBatch | RecordTooLargeError]) -> list[int]:
     """Which records the batches are, by their values; their offsets must say the same."""
     found: list[int] = []
     for batch in batches:
+        assert isinstance(batch, RecordBatch)
         offsets = np.frombuffer(batch.values.columns()[1], ">u8").tolist()
         assert offsets == list(range(batch.offset, batch.end))
         found.extend(offsets)

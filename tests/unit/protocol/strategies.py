@@ -21,6 +21,7 @@ from dafka_core.protocol.messages import (
     Message,
     RecordBatchMessage,
     RecordMessage,
+    RecordTooLarge,
     StoreEndpoints,
     StoreHello,
     TimesQuery,
@@ -142,4 +143,5 @@ MESSAGES: st.SearchStrategy[Message] = st.one_of(
     HEADS_REPLIES,
     TIMES_REPLIES,
     st.builds(StoreEndpoints, names(), names(), LOCATIONS),
+    st.builds(RecordTooLarge, names(), names(), names(), SEQUENCES, SEQUENCES),
 )

@@ -51,6 +51,7 @@ COMMAND_IDS = {
     m.HeadsReply: b"S",
     m.TimesReply: b"U",
     m.StoreEndpoints: b"N",
+    m.RecordTooLarge: b"O",
 }
 WITH_CONTENT = (m.RecordMessage, m.DirectRecord, m.RecordBatchMessage, m.DirectRecordBatch)
 SHORT_VECTORS = [v for v in VECTORS if v not in RECORDED_VECTORS]

@@ -22,6 +22,7 @@ from dafka_core.protocol.messages import (
     Head,
     RecordBatchMessage,
     RecordMessage,
+    RecordTooLarge,
     StoreHello,
 )
 from dafka_core.protocol.partition_fetcher import RETRY_FIRST_S, RETRY_MAX_S
@@ -322,8 +323,9 @@ def test_a_lost_peer_changes_nothing() -> None:
 
 def test_subscriptions() -> None:
     role = consumer("earliest")
+    records = (DirectRecord, DirectRecordBatch, RecordTooLarge)
     assert role.subscriptions() == [
-        subscription(kind, ME) for kind in (DirectRecord, DirectRecordBatch, DirectHead, StoreHello)
+        subscription(kind, ME) for kind in (*records, DirectHead, StoreHello)
     ]
     assert role.topic_subscriptions(TOPIC) == [
         subscription(kind, TOPIC) for kind in (RecordMessage, RecordBatchMessage, Head)

@@ -30,6 +30,7 @@ from dafka_core.protocol.messages import (
     Message,
     RecordBatchMessage,
     RecordMessage,
+    RecordTooLarge,
     StoreEndpoints,
     StoreHello,
     TimesQuery,
@@ -52,6 +53,8 @@ HEADS_QUERY = HeadsQuery("C", 1, ("t",))
 TIMES_QUERY = TimesQuery("C", 1, "t", "P", 1, 2)
 HEADS_REPLY = HeadsReply("C", 1, "S", 0, 1, (PartitionInfo("t", "P", 1, 2),))
 TIMES_REPLY = TimesReply("C", 1, "S", 0, 1, ((1, 2),))
+
+TOO_LARGE = RecordTooLarge("C", "t", "P", 1, 2)
 
 NAMES = [
     (RECORD, "topic"),
@@ -85,6 +88,9 @@ NAMES = [
     (HEADS_REPLY, "store"),
     (TIMES_REPLY, "requestor"),
     (TIMES_REPLY, "store"),
+    (TOO_LARGE, "requestor"),
+    (TOO_LARGE, "topic"),
+    (TOO_LARGE, "partition"),
 ]
 NAMES_THAT_MAY_BE_EMPTY = [
     (ACK, "store"),
@@ -102,6 +108,7 @@ SEQUENCES = [
     (TIMES_QUERY, "sequence"),
     (RECORD_BATCH, "sequence"),
     (DIRECT_BATCH, "sequence"),
+    (TOO_LARGE, "sequence"),
 ]
 UNSIGNED = [
     (HEADS_QUERY, "query", 64),
@@ -262,3 +269,11 @@ def test_end_of_a_fetch_fits_signed_64_bits() -> None:
 def test_messages_cannot_be_changed(change: Callable[[], None]) -> None:
     with pytest.raises(FrozenInstanceError):
         change()
+
+
+def test_a_record_has_a_size() -> None:
+    for good in (0, MAX_SEQUENCE):
+        assert replace(TOO_LARGE, size_bytes=good).size_bytes == good
+    for bad in (-1, MAX_SEQUENCE + 1):
+        with pytest.raises(ProtocolError, match="a record's size"):
+            replace(TOO_LARGE, size_bytes=bad)

@@ -16,6 +16,7 @@ from dafka_core.protocol.messages import (
     Fetch,
     HeadsQuery,
     HeadsReply,
+    RecordTooLarge,
     StoreHello,
 )
 from dafka_core.protocol.partition_fetcher import RETRY_FIRST_S, RETRY_MAX_S
@@ -251,5 +252,20 @@ def test_subscriptions() -> None:
     assert role.subscriptions() == [
         subscription(DirectRecord, ME),
         subscription(DirectRecordBatch, ME),
+        subscription(RecordTooLarge, ME),
         *role.directory.subscriptions(),
     ]
+
+
+def test_a_read_fails_at_a_record_that_is_larger_than_the_reader_takes() -> None:
+    role = ReaderRole(ME, limit_bytes=10)
+    read, later = role.read(TP, 0, 5), role.read(TP, 3, 5)
+    role.on_tick(0.0)
+    for offset, size_bytes, to in ((0, 10, ME), (1, 100, ME), (0, 100, STORE)):
+        role.on_message(0.0, RecordTooLarge(to, *TP, offset, size_bytes), STORE)
+    assert (read.failure, later.failure) == (None, None)
+    direct(role, 0, 2)
+    role.on_message(0.0, RecordTooLarge(ME, *TP, 2, 100), STORE)
+    assert taken(read) == [0, 1]
+    assert later.failure is None
+    assert "offset 2 has 100 bytes, and this reader takes at most 10" in str(read.failure)

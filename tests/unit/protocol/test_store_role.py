@@ -22,6 +22,7 @@ from dafka_core.protocol.messages import (
     HeadsReply,
     RecordBatchMessage,
     RecordMessage,
+    RecordTooLarge,
     StoreEndpoints,
     StoreHello,
     TimesQuery,
@@ -350,7 +351,8 @@ def test_a_lost_peer_changes_nothing() -> None:
 
 def test_subscriptions() -> None:
     of_all = [RecordMessage, RecordBatchMessage, Head, Fetch, GetHeads, HeadsQuery, TimesQuery]
-    own = [DirectRecord, DirectRecordBatch, ConsumerHello, StoreHello, DirectHead, StoreEndpoints]
+    records = [DirectRecord, DirectRecordBatch, RecordTooLarge]
+    own = [*records, ConsumerHello, StoreHello, DirectHead, StoreEndpoints]
     assert set(store().subscriptions()) == {
         *(subscription(kind) for kind in of_all),
         *(subscription(kind, ME) for kind in own),

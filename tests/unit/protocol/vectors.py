@@ -24,6 +24,7 @@ from dafka_core.protocol.messages import (
     Message,
     RecordBatchMessage,
     RecordMessage,
+    RecordTooLarge,
     StoreEndpoints,
     StoreHello,
     TimesQuery,
@@ -267,8 +268,18 @@ _TIMES_REPLY = TimesReply(
     "C1", 258, "S1", 0, 1, ((3, 1_700_000_000_000_000), (5, 0x0102030405060708))
 )
 _STORE_ENDPOINTS = StoreEndpoints("C1", "S1", ("grpc://h:1", "grpc+unix:///s"))
+_TOO_LARGE = RecordTooLarge("C1", "hello", "P1", 7, 0x0102030405060708)
 
 EXTENSION_VECTORS = [
+    _c(
+        _TOO_LARGE,
+        "4f 4331 00 01 02 5031 05 68656c6c6f 0000000000000007 0102030405060708",
+    ),
+    _rfc46(
+        _TOO_LARGE,
+        "4f 4331",
+        "aaa5 4f 01 02 5031 05 68656c6c6f 0000000000000007 0102030405060708",
+    ),
     _c(
         _RECORD_BATCH,
         "52 68656c6c6f 00 01 02 5031 05 68656c6c6f 0000000000000007 00000003" + _NO_TRANSACTION,

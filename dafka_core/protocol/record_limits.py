@@ -1,0 +1,123 @@
+"""The largest record that each peer takes: peers announce it, and are sent nothing larger.
+
+A node announces its limit by a subscription that no message matches, so C nodes take no harm.
+ZeroMQ passes it on before any other (a SUB socket sends them in the order of their octets), and
+takes it back when the connection ends.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from math import inf
+from typing import Final, NamedTuple
+
+import numpy as np
+
+from dafka_core.errors import RecordTooLargeError
+from dafka_core.protocol.beacons import MAX_PEERS
+from dafka_core.protocol.fields import octets_of, text_of
+from dafka_core.protocol.limits import MAX_RECORD_BYTES, max_taken_bytes
+from dafka_core.protocol.messages import Head, RecordTooLarge
+from dafka_core.protocol.role import Outgoing, OutgoingBatch
+
+STORE: Final = "store"
+"""The kind of node that has to take every record: producers publish none that a store does not."""
+
+LEAST_BYTES: Final = max_taken_bytes(0)
+"""What every node takes.  An announcement of less is none: nobody makes others send less."""
+
+_ID: Final = b"A"
+_ANNOUNCEMENT: Final = re.compile(rb"A([A-Z])\0([^\0]{1,255})\0([0-9]{1,10})", re.DOTALL)
+
+
+class Announcement(NamedTuple):
+    """What a node says of itself."""
+
+    is_store: bool
+    node: str
+    limit_bytes: int
+
+
+def announcement(kind: str, node: str, limit_bytes: int) -> bytes:
+    """What a node of this kind subscribes to at its peers."""
+    return b"%b%b\0%b\0%d" % (_ID, kind[:1].upper().encode(), octets_of(node), limit_bytes)
+
+
+def parse_announcement(prefix: bytes) -> Announcement | None:
+    """What a subscription announces, if it is an announcement."""
+    match = _ANNOUNCEMENT.fullmatch(prefix)
+    if match is None:
+        return None
+    kind, node, limit_bytes = match[1], text_of(match[2]), int(match[3])
+    if not LEAST_BYTES <= limit_bytes <= MAX_RECORD_BYTES:
+        return None
+    return Announcement(kind == STORE[:1].upper().encode(), node, limit_bytes)
+
+
+def error_of(record: RecordTooLarge, limit_bytes: int, node: str) -> RecordTooLargeError:
+    """What ``node`` says of a record that it was not sent."""
+    return RecordTooLargeError(*record.tp, record.sequence, record.size_bytes, limit_bytes, node)
+
+
+class RecordLimits:
+    """The limits of the peers that are connected to a node.
+
+    Attributes:
+        smallest_store: the store with the smallest limit, if there is any.
+    """
+
+    def __init__(self) -> None:
+        self.smallest_store: Announcement | None = None
+        self._announced: Counter[Announcement] = Counter()  # a node may be connected twice
+        self._by_node: dict[str, int] = {}
+        self._smallest_bytes: float = inf
+        self._changed = False
+
+    def apply(self, frame: bytes) -> None:
+        """Takes what an XPUB socket reports of a subscriber.  It counts from ``refresh`` on."""
+        if frame[1:2] != _ID or (found := parse_announcement(frame[1:])) is None:
+            return
+        if frame[0] and (found in self._announced or len(self._announced) < MAX_PEERS):
+            self._announced[found] += 1
+        elif not frame[0] and found in self._announced:
+            self._announced[found] -= 1
+            if not self._announced[found]:
+                del self._announced[found]
+        self._changed = True
+
+    def refresh(self) -> None:
+        """To be called after ``apply``, for many subscriptions at once."""
+        if not self._changed:
+            return
+        self._changed = False
+        ascending = sorted(self._announced, key=lambda each: each.limit_bytes)
+        self.smallest_store = next((each for each in ascending if each.is_store), None)
+        self._smallest_bytes = ascending[0].limit_bytes if ascending else inf
+        self._by_node = {each.node: each.limit_bytes for each in reversed(ascending)}
+
+    def kept(self, message: OutgoingBatch) -> list[Outgoing]:
+        """The message, without the records that its receivers do not take.
+
+        A requestor is told of each that it does not take.  Instead of a record that goes to all,
+        and that one of them does not take, all get the head: who takes the record fetches it.
+        """
+        batch, requestor = message.batch, message.requestor
+        limit_bytes = self._by_node.get(requestor, inf) if requestor else self._smallest_bytes
+        if limit_bytes == inf or batch.values.size_bytes <= limit_bytes:
+            return [message]
+        kept: list[Outgoing] = []
+        lengths = np.diff(batch.values.columns()[0])
+        start = batch.offset
+        for index in np.flatnonzero(lengths > limit_bytes).tolist():
+            offset, size_bytes = batch.offset + index, int(lengths[index])
+            if start < offset:
+                kept.append(OutgoingBatch(batch.between(start, offset), requestor))
+            if requestor:
+                kept.append(RecordTooLarge(requestor, *batch.tp, offset, size_bytes))
+            else:
+                kept.append(Head(*batch.tp, offset))
+            start = offset + 1
+        if start < batch.end:
+            kept.append(OutgoingBatch(batch.between(start, batch.end), requestor))
+        return kept

@@ -1,0 +1,146 @@
+"""Records above a node's limit: refused where they are published, or passed over by name."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from contextlib import ExitStack
+from pathlib import Path
+
+import pytest
+
+from dafka_core import Consumer, Producer, Reader, RecordTooLargeError, Store
+from dafka_core.errors import InvalidRequestError
+from dafka_core.protocol.codec import LAYOUTS
+from dafka_core.protocol.record_limits import LEAST_BYTES
+from dafka_core.records import RecordBatch, TopicPartition
+from dafka_core.testing import wait_until
+from tests.integration.nodes.peers import PATIENCE_S
+
+SMALL_BYTES = 4_096
+LARGE = bytes(LEAST_BYTES + 1)
+"""Above what every node takes whatever its options."""
+
+Produce = Callable[..., Producer]
+Consume = Callable[..., Consumer]
+
+
+def taken(consumer: Consumer, count: int) -> list[bytes | int]:
+    """The next values, and in place of a record the size that an error names."""
+    found: list[bytes | int] = []
+    for _ in range(count):
+        try:
+            record = consumer.poll(PATIENCE_S)
+            assert record is not None
+            found.append(record.value)
+        except RecordTooLargeError as error:
+            found.append(error.size_bytes if error.limit_bytes == LEAST_BYTES else 0)
+    return found
+
+
+def small_store(tower: str, directory: Path) -> Store:
+    return Store(directory, tower=tower, max_record_bytes=SMALL_BYTES)
+
+
+@pytest.mark.parametrize("wire", LAYOUTS)
+def test_a_live_record_reaches_those_who_take_it_and_the_others_hear_of_it(
+    produce: Produce, consume: Consume, store: Store, wire: str
+) -> None:
+    small = consume("t", max_record_bytes=SMALL_BYTES)
+    large = consume("t")
+    producer = produce("t", wire=wire)
+    wait_until(lambda: producer._mesh.limits._smallest_bytes == LEAST_BYTES)
+    producer.publish_many([b"0", LARGE, b"2"])
+    producer.publish(b"3")
+    producer.flush(PATIENCE_S)
+    assert taken(large, 4) == [b"0", LARGE, b"2", b"3"]
+    assert taken(small, 4) == [b"0", len(LARGE), b"2", b"3"]
+    tp = TopicPartition("t", producer.address)
+    assert small.positions() == {tp: (4, 4)}
+    for node in (small, large, producer, store):
+        assert not node._mesh.peers.renewed
+
+
+def test_a_record_that_a_consumer_cannot_take_does_not_hold_up_the_other_partitions_of_a_store(
+    produce: Produce, consume: Consume, store: Store
+) -> None:
+    for topic, values in {"large": [LARGE, b"x"], "small": [b"0", b"1", b"2"]}.items():
+        producer = produce(topic)
+        producer.publish_many(values)
+        producer.flush(PATIENCE_S)
+        producer.close()
+    # Only the store has them now, so they all come over one connection.
+    consumer = consume("large", "small", max_record_bytes=SMALL_BYTES)
+    found = taken(consumer, 5)
+    assert [value for value in found if value in (b"0", b"1", b"2")] == [b"0", b"1", b"2"]
+    assert [value for value in found if value in (len(LARGE), b"x")] == [len(LARGE), b"x"]
+    late = produce("small")
+    late.publish(b"3")
+    assert taken(consumer, 1) == [b"3"]
+    assert not consumer._mesh.peers.renewed
+
+
+def test_a_producer_refuses_a_record_that_a_store_would_not_take(
+    tower: str, open_nodes: ExitStack, produce: Produce, store: Store, tmp_path: Path
+) -> None:
+    small = open_nodes.enter_context(small_store(tower, tmp_path / "small"))
+    producer = produce("t")
+    says = f"store {small.address} takes at most {LEAST_BYTES}: .*max_record_bytes"
+    wait_until(lambda: producer._limit[0] == LEAST_BYTES)
+    with pytest.raises(RecordTooLargeError, match=says):
+        producer.publish(LARGE)
+    with pytest.raises(RecordTooLargeError, match=f"offset 1 has {len(LARGE)} bytes"):
+        producer.publish_many([b"0", LARGE])
+    assert producer.next_offset == 0
+    # So does the other store for its own clients.
+    wait_until(lambda: store._mesh.limits.smallest_store)
+    put = store.append_queue.put(RecordBatch.of(TopicPartition("p", "P"), 0, [LARGE]))
+    with pytest.raises(InvalidRequestError, match=f"{LEAST_BYTES} bytes at store {small.address}"):
+        put.result(PATIENCE_S)
+    small.close()
+    wait_until(lambda: producer._limit[0] > LEAST_BYTES)
+    assert producer.publish(LARGE) == 0
+    producer.flush(PATIENCE_S)
+
+
+def test_a_store_that_comes_later_says_what_it_cannot_take_and_takes_the_rest(
+    tower: str,
+    open_nodes: ExitStack,
+    produce: Produce,
+    store: Store,
+    tmp_path: Path,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    producer, other = produce("t", acks=2), produce("other", acks=2)
+    producer.publish_many([b"0", LARGE, b"2"])
+    wait_until(lambda: store.log.end(TopicPartition("t", producer.address)) == 3)
+    small = open_nodes.enter_context(small_store(tower, tmp_path / "small"))
+    tp = TopicPartition("t", producer.address)
+    says = f"{producer.address}: the record at offset 1 has {len(LARGE)} bytes, and store "
+    wait_until(lambda: f"{says}{small.address} takes at most" in caplog.text)
+    wait_until(lambda: small.log.end(tp) == 1)
+    # The one that waits for two stores hears which record it is, and of which store.
+    with pytest.raises(RecordTooLargeError, match=f"offset 1 .* store {small.address}"):
+        producer.flush(0.2)
+    other.publish(b"here")
+    other.flush(PATIENCE_S)
+    errors = [each for each in caplog.records if each.levelno >= logging.ERROR]
+    assert len(errors) == 1
+    for node in (small, store, producer):
+        assert not node._mesh.peers.renewed
+
+
+def test_a_reader_fails_at_the_record_and_goes_on_behind_it(
+    produce: Produce, read: Callable[..., Reader], store: Store
+) -> None:
+    producer = produce("t")
+    producer.publish_many([b"0", LARGE, b"2"])
+    producer.flush(PATIENCE_S)
+    tp = TopicPartition("t", producer.address)
+    reader = read(max_record_bytes=SMALL_BYTES)
+    batches = reader.read(tp, 0, 3, timeout_s=PATIENCE_S)
+    assert next(batches).values == [b"0"]
+    with pytest.raises(RecordTooLargeError, match=r"offset 1 .* this reader"):
+        next(batches)
+    (rest,) = reader.read(tp, 2, 3, timeout_s=PATIENCE_S)
+    assert rest.values == [b"2"]

@@ -1,0 +1,177 @@
+"""Peers announce the largest record they take, and are sent nothing larger."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from dafka_core.protocol import record_limits
+from dafka_core.protocol.consumer_role import ConsumerRole
+from dafka_core.protocol.limits import MAX_RECORD_BYTES, MAX_REPLY_BYTES
+from dafka_core.protocol.messages import Fetch, Head, RecordTooLarge
+from dafka_core.protocol.reader_role import ReaderRole
+from dafka_core.protocol.record_limits import (
+    LEAST_BYTES,
+    Announcement,
+    RecordLimits,
+    announcement,
+    parse_announcement,
+)
+from dafka_core.protocol.role import Outgoing, OutgoingBatch
+from dafka_core.protocol.store_role import StoreRole
+from dafka_core.records import RecordBatch, TopicPartition
+
+TP = TopicPartition("t", "P")
+SMALL, LARGE = b"small", bytes(100)
+LIMIT = 10
+SIZES = (5, 100, 5, 5, 100, 100, 5)
+MIXED = RecordBatch.of(TP, 7, [bytes(size) for size in SIZES])
+
+
+@pytest.fixture
+def _tiny(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(record_limits, "LEAST_BYTES", 1)
+
+
+def limits(*announced: bytes) -> RecordLimits:
+    made = RecordLimits()
+    for prefix in announced:
+        made.apply(b"\1" + prefix)
+    made.refresh()
+    return made
+
+
+def sent(kept: list[Outgoing]) -> list[tuple[int, int] | int]:
+    """Ranges of records, and the offsets of what took the place of one."""
+    found: list[tuple[int, int] | int] = []
+    for each in kept:
+        if isinstance(each, OutgoingBatch):
+            found.append((each.batch.offset, each.batch.end))
+        else:
+            assert isinstance(each, RecordTooLarge | Head)
+            found.append(each.sequence)
+    return found
+
+
+def test_an_announcement_comes_before_every_other_subscription() -> None:
+    # From then on the peer sends: it must know the limit by then.
+    own = announcement("store", "S", MAX_RECORD_BYTES)
+    roles = (
+        StoreRole("S", lambda tp: 0, sync_interval_s=1.0),
+        ConsumerRole("C", "earliest"),
+        ReaderRole("R"),
+    )
+    assert all(own < prefix for role in roles for prefix in role.subscriptions())
+
+
+@given(st.text(st.characters(min_codepoint=1), min_size=1, max_size=60), st.booleans())
+def test_an_announcement_says_who_takes_how_much(node: str, is_store: bool) -> None:
+    made = announcement("store" if is_store else "consumer", node, LEAST_BYTES)
+    assert parse_announcement(made) == Announcement(is_store, node, LEAST_BYTES)
+
+
+@pytest.mark.parametrize(
+    "prefix",
+    [
+        b"A",
+        b"AS\0node",
+        b"AS\0node\0",
+        b"AS\0node\0-1",
+        b"AS\0node\x001e9",
+        b"AS\0node\0" + b"9" * 4_000,
+        b"AS\0\0%d" % LEAST_BYTES,
+        b"AS\0" + b"n" * 256 + b"\0%d" % LEAST_BYTES,
+        b"AS\0node\0%d" % (LEAST_BYTES - 1),
+        b"AS\0node\0%d" % (MAX_RECORD_BYTES + 1),
+        b"AS\0node\0%d\0" % LEAST_BYTES,
+        "AS\0node\0\u0665300000".encode(),
+    ],
+)
+def test_what_is_no_announcement_changes_nothing(prefix: bytes) -> None:
+    assert parse_announcement(prefix) is None
+    assert limits(prefix).smallest_store is None
+
+
+def test_every_node_takes_what_is_not_one_record() -> None:
+    assert MAX_REPLY_BYTES - 4 == LEAST_BYTES
+
+
+@given(st.binary(max_size=60))
+def test_no_subscription_raises(frame: bytes) -> None:
+    made = RecordLimits()
+    made.apply(frame)
+    made.apply(b"\1A" + frame)
+    made.refresh()
+
+
+@pytest.mark.usefixtures("_tiny")
+def test_a_requestor_is_told_of_each_record_that_it_does_not_take() -> None:
+    made = limits(announcement("consumer", "C", LIMIT))
+    kept = made.kept(OutgoingBatch(MIXED, "C"))
+    assert sent(kept) == [(7, 8), 8, (9, 11), 11, 12, (13, 14)]
+    assert kept[1] == RecordTooLarge("C", *TP, 8, 100)
+    # Another requestor takes them all.
+    assert made.kept(OutgoingBatch(MIXED, "D")) == [OutgoingBatch(MIXED, "D")]
+
+
+@pytest.mark.usefixtures("_tiny")
+def test_instead_of_a_record_that_one_peer_does_not_take_all_are_sent_the_head() -> None:
+    made = limits(announcement("consumer", "C", LIMIT), announcement("store", "S", 1_000))
+    kept = made.kept(OutgoingBatch(MIXED))
+    assert sent(kept) == [(7, 8), 8, (9, 11), 11, 12, (13, 14)]
+    assert kept[1] == Head(*TP, 8)
+
+
+@pytest.mark.usefixtures("_tiny")
+def test_a_record_of_exactly_the_limit_is_sent() -> None:
+    made = limits(announcement("consumer", "C", 100))
+    for requestor in ("", "C"):
+        message = OutgoingBatch(MIXED, requestor)
+        assert made.kept(message) == [message]
+
+
+@pytest.mark.usefixtures("_tiny")
+def test_a_limit_holds_as_long_as_one_of_the_connections_that_announce_it() -> None:
+    own = announcement("store", "S", LIMIT)
+    made = limits(own, own, announcement("store", "T", 50), announcement("consumer", "C", 1))
+    for expected in (Announcement(True, "S", LIMIT), Announcement(True, "T", 50)):
+        made.apply(b"\0" + own)
+        made.refresh()
+        smallest = made.smallest_store
+        assert smallest is not None
+        if expected.node == "S":
+            assert smallest == expected
+    assert smallest == Announcement(True, "T", 50)
+    for prefix in (announcement("store", "T", 50), own, own):  # more often than it came
+        made.apply(b"\0" + prefix)
+    made.refresh()
+    assert made.smallest_store is None
+
+
+def test_announcements_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(record_limits, "MAX_PEERS", 3)
+    made = limits(*(announcement("store", f"S{i}", LEAST_BYTES) for i in range(1_000)))
+    assert len(made._announced) == 3
+
+
+def too_large(offset: int, size_bytes: int, requestor: str) -> RecordTooLarge:
+    return RecordTooLarge(requestor, *TP, offset, size_bytes)
+
+
+def test_a_store_says_once_for_which_record_a_partition_cannot_go_on() -> None:
+    role = StoreRole("S", lambda tp: 0, sync_interval_s=1.0, limit_bytes=LIMIT)
+    for size_bytes in (LIMIT, 100):  # nothing is known of the partition yet
+        role.on_message(0.0, too_large(0, size_bytes, "S"), "")
+    assert role.too_large == []
+    role.on_message(0.0, Head(*TP, 4), "")
+    for message in (too_large(0, LIMIT, "S"), too_large(1, 100, "S"), too_large(0, 100, "T")):
+        role.on_message(0.0, message, "")
+    assert role.too_large == []
+    for now in (1.0, 9.0):
+        role.on_message(now, too_large(0, 100, "S"), "")
+    (error,) = role.too_large
+    facts = (error.topic, error.partition, error.offset, error.size_bytes, error.limit_bytes)
+    assert (*facts, error.node) == (*TP, 0, 100, LIMIT, "store S")
+    # It goes on asking: the record may be sent when its limit has been raised, elsewhere.
+    assert [type(each) for each in role.on_tick(9.0)].count(Fetch) == 1
