@@ -156,6 +156,19 @@ class NotAcknowledgedError(PartitionError):
 
 
 @dataclass(eq=False)
+class PartitionFullError(PartitionError):
+    """Records beyond the last offset that there is."""
+
+    sentence = (
+        "{count} records were to be written from offset {offset} on, and there is none from {end} "
+        "on: publish to a new partition, by a producer without an address"
+    )
+    offset: int
+    count: int
+    end: int
+
+
+@dataclass(eq=False)
 class RecordTooLargeError(PartitionError, ValueError):
     """A record above the limit of a node that would have to take it: of ``node``.
 

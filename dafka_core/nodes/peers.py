@@ -119,7 +119,10 @@ class Peers:
 
     def subscribe(self, prefixes: Iterable[bytes]) -> None:
         """Subscribes at every peer, now and later."""
-        for prefix in prefixes:
+        # Once: a socket counts, and one unsubscribing would leave the others.
+        for prefix in dict.fromkeys(prefixes):
+            if prefix in self._prefixes:
+                continue
             self._prefixes[prefix] = None
             for socket in self._sockets.values():
                 socket.subscribe(prefix)

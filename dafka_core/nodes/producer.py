@@ -14,6 +14,7 @@ from dafka_core.errors import (
     ClosedError,
     DafkaError,
     NotAcknowledgedError,
+    PartitionFullError,
     RecordTooLargeError,
 )
 from dafka_core.node_options import ProducerOptions
@@ -23,6 +24,7 @@ from dafka_core.nodes.node import Node
 from dafka_core.nodes.peers import SETTLE_S
 from dafka_core.nodes.process_exit import end_at_exit, report_lost
 from dafka_core.options import check_argument
+from dafka_core.protocol.limits import MAX_SEQUENCE
 from dafka_core.protocol.producer_role import ProducerRole
 from dafka_core.protocol.validation import check_address, check_topic
 from dafka_core.records import TopicPartition
@@ -117,10 +119,12 @@ class Producer(Node):
             ClosedError: the producer is closed.
             RecordTooLargeError: the record is above ``max_record_bytes`` of the producer, or of a
                 store that it knows; nothing has been published.
+            PartitionFullError: there is no offset left; nothing has been published.
         """
         if type(value) is not bytes or len(value) > self._limit[0]:
             return self.publish_many((value,))
         with self._turn:
+            self._check_offsets(1)
             self._wait_for_room()
             with self._lock:
                 self._singles.append(value)
@@ -137,12 +141,13 @@ class Producer(Node):
         Raises:
             TypeError: a value is not bytes; nothing has been published.
             BackPressureError: as ``publish``; the records before ``next_offset`` are published.
-            RecordTooLargeError: as ``publish``.
+            PartitionFullError, RecordTooLargeError: as ``publish``.
         """
         checked = _checked_values(values)
         with self._turn:
             self._check_open()
             first = self._next_offset
+            self._check_offsets(len(checked))
             self._check_sizes(checked)
             for start in range(0, len(checked), CHUNK_COUNT):
                 chunk = checked[start : start + CHUNK_COUNT]
@@ -242,6 +247,11 @@ class Producer(Node):
         if self._closed:
             raise ClosedError("producer")
         self._mesh.check()
+
+    def _check_offsets(self, count: int) -> None:
+        if self._next_offset + count > MAX_SEQUENCE + 1:
+            first = self._next_offset
+            raise PartitionFullError(self.topic, self.address, first, count, MAX_SEQUENCE + 1)
 
     def _check_sizes(self, values: Values) -> None:
         limit = self._limit

@@ -66,6 +66,10 @@ def new_socket(
     """
     socket = context.socket(kind)
     socket.set_hwm(high_water_mark)
+    if kind == zmq.SUB:
+        # What it sends are its own subscriptions: beyond the limit ZeroMQ drops them in silence,
+        # when it connects anew, too (libzmq's issues 2942 and 4064).
+        socket.set(zmq.SNDHWM, 0)
     socket.set(zmq.LINGER, 0)
     socket.set(zmq.MAXMSGSIZE, max_bytes)
     socket.set(zmq.CONNECT_TIMEOUT, CONNECT_TIMEOUT_MS)
