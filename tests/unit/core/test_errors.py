@@ -24,7 +24,9 @@ from dafka_core.errors import (
     NotAcknowledgedError,
     OffsetConflictError,
     PartitionError,
+    PartitionFullError,
     ProtocolError,
+    RecordTooLargeError,
     StoreError,
     StoreUnreachableError,
     TowerNotFoundError,
@@ -49,6 +51,23 @@ ERRORS: list[tuple[DafkaError, dict[str, object], str]] = [
         ProtocolError("the version is not 1"),
         {"reason": "the version is not 1"},
         "the version is not 1",
+    ),
+    (
+        PartitionFullError("t", "P", 7, 2, 8),
+        {"topic": "t", "partition": "P", "offset": 7, "count": 2, "end": 8},
+        (
+            "topic 't', partition P: 2 records were to be written from offset 7 on, and there is "
+            "none from 8 on: publish to a new partition, by a producer without an address"
+        ),
+    ),
+    (
+        RecordTooLargeError("t", "P", 7, 20, 10, "store S"),
+        {"topic": "t", "partition": "P", "offset": 7, "size_bytes": 20}
+        | {"limit_bytes": 10, "node": "store S"},
+        (
+            "topic 't', partition P: the record at offset 7 has 20 bytes, and store S takes at "
+            "most 10: raise its option max_record_bytes, or publish smaller records"
+        ),
     ),
     (ClosedError("consumer"), {"what": "consumer"}, "the consumer is closed"),
     (
