@@ -7,6 +7,7 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from operator import length_hint
 
+from dafka_core.errors import DataLossError
 from dafka_core.records import Record, RecordBatch, TopicPartition, records
 
 
@@ -15,13 +16,14 @@ class RecordQueue:
 
     The loop's thread adds batches.  The application takes records or batches, in one thread or in
     several: each takes what comes next, however the one before it was taken.  Whenever a batch
-    has left, the queue calls ``on_taken``.
+    has left, the queue calls ``on_taken``.  Who comes upon a loss raises it.
     """
 
     def __init__(self, on_taken: Callable[[], None]) -> None:
         self._on_taken = on_taken
         self._lock = threading.Lock()
-        self._batches: deque[RecordBatch] = deque()
+        self._batches: deque[RecordBatch | DataLossError] = deque()
+        self._losses: set[TopicPartition] = set()
         # Records and bytes of values: those that the loop has added, and those that have left.
         self._added = (0, 0)
         self._left = (0, 0)
@@ -48,6 +50,12 @@ class RecordQueue:
         for batch in batches:
             self._added = _sum(self._added, batch)
             self._batches.append(batch)
+
+    def add_loss(self, tp: TopicPartition, loss: DataLossError) -> None:
+        """Queues what is to be raised after a partition's records; one of each partition."""
+        if tp not in self._losses:
+            self._losses.add(tp)
+            self._batches.append(loss)
 
     def next_record(self) -> Record | None:
         """The next record, if there is one."""
@@ -80,7 +88,8 @@ class RecordQueue:
     def positions(self) -> dict[TopicPartition, int]:
         """Which record the application gets next, of the partitions that have any here."""
         with self._lock:
-            found = {batch.tp: batch.offset for batch in reversed(tuple(self._batches))}
+            queued = reversed(tuple(self._batches))
+            found = {each.tp: each.offset for each in queued if isinstance(each, RecordBatch)}
             left = length_hint(self._open_rest)
             if left and self._open is not None:
                 found[self._open.tp] = self._open.end - left
@@ -93,10 +102,12 @@ class RecordQueue:
                 _exhaust(self._open_rest)
             for _ in range(len(self._batches)):
                 batch = self._batches.popleft()
-                if unwanted(batch.tp):
+                if not unwanted(_tp(batch)):
+                    self._batches.append(batch)
+                elif isinstance(batch, RecordBatch):
                     self._left = _sum(self._left, batch)
                 else:
-                    self._batches.append(batch)
+                    self._losses.discard(_tp(batch))
 
     def clear(self) -> None:
         """Drops all.  Takes no lock: a signal's handler may call it in a thread that holds it."""
@@ -115,9 +126,16 @@ class RecordQueue:
             batch = self._batches.popleft()
         except IndexError:
             return None
+        if isinstance(batch, DataLossError):
+            self._losses.discard(_tp(batch))
+            raise batch
         self._left = _sum(self._left, batch)
         self._on_taken()
         return batch
+
+
+def _tp(item: RecordBatch | DataLossError) -> TopicPartition:
+    return TopicPartition(item.topic, item.partition)
 
 
 def _exhaust(values: Iterator[bytes]) -> None:

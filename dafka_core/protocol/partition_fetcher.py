@@ -80,7 +80,8 @@ class PartitionFetcher:
     kept: list[RecordBatch] = field(default_factory=list)
     """Batches behind a gap: sorted, none touching ``next_offset``."""
     _asked_end: int = field(init=False)  # nothing is under way if it is at most next_offset
-    _unanswered: bool = field(init=False)  # nothing has come since the last time of asking
+    unanswered_since: float | None = field(init=False)
+    """When the reader first asked for the record that is next, if nothing has come since."""
     _quiet_since: float = field(init=False)
     _retry_s: float = field(init=False)
     _count: int = field(init=False)
@@ -94,7 +95,7 @@ class PartitionFetcher:
         self.next_offset = next_offset
         self.head = max(self.head, next_offset)
         self._asked_end = next_offset
-        self._unanswered = False
+        self.unanswered_since = None
         self._quiet_since = 0.0
         self._retry_s = RETRY_FIRST_S
         self._count = FETCH_FIRST_COUNT
@@ -108,7 +109,7 @@ class PartitionFetcher:
         under_way = self._asked_end - self.next_offset
         if under_way > 0 and now >= self._quiet_since + self._retry_s:
             return FetchState.OVERDUE
-        if under_way > self._count // 2 or self._asked_end >= self._gap_end():
+        if under_way > self._count // 2 or self._asked_end >= self.gap_end():
             return FetchState.FETCHING
         return FetchState.BEHIND
 
@@ -131,7 +132,6 @@ class PartitionFetcher:
             return []
         taken = [batch.between(self.next_offset, end), *self.advance(end)]
         self._quiet_since = now
-        self._unanswered = False
         self._retry_s = RETRY_FIRST_S
         mean_bytes = batch.values.size_bytes // (end - batch.offset) + 1
         self._count = max(1, min(self._count, FETCH_BLOCK_BYTES // mean_bytes))
@@ -143,7 +143,8 @@ class PartitionFetcher:
         Returns the kept ones that are next now.
         """
         self.raise_head(end)
-        self.next_offset = max(self.next_offset, end)
+        if end > self.next_offset:
+            self.next_offset, self.unanswered_since = end, None
         taken: list[RecordBatch] = []
         used = 0
         for later in self.kept:
@@ -161,10 +162,16 @@ class PartitionFetcher:
         """The reader could not take these records: they are to be asked for again."""
         self.raise_head(batch.end)
         self._asked_end = max(self.next_offset, min(self._asked_end, batch.offset))
+        if batch.offset <= self.next_offset < batch.end:
+            self.unanswered_since = None
+
+    def unanswered_s(self, now: float) -> float:
+        """How long the reader has asked for the record that is next, and nothing has come."""
+        return 0.0 if self.unanswered_since is None else now - self.unanswered_since
 
     def retry_unanswered(self) -> None:
         """A peer that may have missed earlier FETCHes receives ours from now on."""
-        if self._unanswered:
+        if self.unanswered_since is not None:
             self._asked_end = self.next_offset
             self._count = max(1, self._count // 2)  # the same block again, not a larger one
 
@@ -178,11 +185,12 @@ class PartitionFetcher:
             self._count = min(self._count * 2, FETCH_BLOCK_COUNT)
         else:
             return None
-        count = min(self._count, self._gap_end() - start)
+        count = min(self._count, self.gap_end() - start)
         self._asked_end = start + count
         if start == self.next_offset:
             self._quiet_since = now
-            self._unanswered = True
+            if self.unanswered_since is None:
+                self.unanswered_since = now
         return Fetch(self.tp.partition, requestor, self.tp.topic, start, count)
 
     def deadline(self) -> float | None:
@@ -195,7 +203,8 @@ class PartitionFetcher:
             self._budget.remove(batch)
         self.kept.clear()
 
-    def _gap_end(self) -> int:
+    def gap_end(self) -> int:
+        """Up to where the next records are missing: to those that are kept, or else to the head."""
         return self.kept[0].offset if self.kept else self.head
 
     def _keep(self, batch: RecordBatch) -> None:
@@ -267,6 +276,11 @@ class FetchScheduler:
             if partition in ("", fetcher.tp.partition):
                 fetcher.retry_unanswered()
                 self._due = -inf
+
+    def unanswered(self, now: float, longer_than_s: float) -> list[PartitionFetcher]:
+        """Those that ask for their next record in vain for so long."""
+        fetchers = self._fetchers.values()
+        return [each for each in fetchers if each.unanswered_s(now) >= longer_than_s]
 
     def forget(self, tp: TopicPartition) -> None:
         """The partition is complete, or of no interest any more."""

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 from dafka_core.nodes import store_loop
 from dafka_core.protocol import partition_fetcher, store_requests
 from dafka_core.protocol.consumer_role import ConsumerRole
+from dafka_core.protocol.loss_detector import Loss
 from dafka_core.protocol.messages import Ack, DirectHead, Head, Message
 from dafka_core.protocol.producer_role import MAX_ACKING_STORES, ProducerRole
 from dafka_core.protocol.reader_role import ReaderRole
@@ -75,6 +76,13 @@ class Checkers:
         if not self.is_true(batch):
             self._world.fail(who, f"was delivered {_name(batch)}, which were never published")
         self.delivered_records += len(batch.values)
+
+    def on_lost(self, who: str, loss: Loss) -> None:
+        """What a consumer takes for lost is on no disk."""
+        self._world.fault("records that nobody has", who, f"{loss}")
+        for disk in self.disks.values():
+            if loss.start < disk.end(loss.tp):
+                self._world.fail(who, f"{LOST} {loss}, which {disk.name} has")
 
     def on_told(self, mesh: SimulatedMesh, message: Message | RecordBatch) -> None:
         """A consumer hears of a partition; of some, it is where "latest" is."""

@@ -340,6 +340,9 @@ class ConsumerHost(Host):
 
     def _on_round(self, now: float) -> bool:
         role = self._role
+        losses, role.losses = role.losses, []
+        for loss in losses:
+            self.checkers.on_lost(self.name, loss)
         delivered, role.delivered = role.delivered, []
         for batch in delivered:
             tp = batch.tp

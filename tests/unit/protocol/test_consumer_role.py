@@ -323,8 +323,11 @@ def test_a_lost_peer_changes_nothing() -> None:
 def test_subscriptions() -> None:
     role = consumer("earliest")
     assert role.subscriptions() == [
-        subscription(kind, ME) for kind in (DirectRecord, DirectRecordBatch, DirectHead, StoreHello)
+        *(subscription(kind, ME) for kind in (DirectRecord, DirectRecordBatch)),
+        *role.directory.subscriptions(),
     ]
+    assert subscription(StoreHello, ME) in role.subscriptions()
+    assert subscription(DirectHead, ME) in role.subscriptions()
     assert role.topic_subscriptions(TOPIC) == [
         subscription(kind, TOPIC) for kind in (RecordMessage, RecordBatchMessage, Head)
     ]
