@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from math import inf
 from typing import Final, Literal
 
@@ -13,7 +13,7 @@ from dafka_core.protocol.partition_fetcher import MAX_PARTITIONS, FetchScheduler
 from dafka_core.protocol.partition_states import RECORDS, TAKE
 from dafka_core.protocol.role import Outgoing
 from dafka_core.protocol.store_directory import StoreDirectory
-from dafka_core.records import RecordBatch, TopicPartition
+from dafka_core.records import PartitionInfo, RecordBatch, TopicPartition
 
 Start = Literal["earliest", "latest"] | Mapping[str, Mapping[str, int]]
 
@@ -100,6 +100,8 @@ class ConsumerRole:
                 fetcher = self._fetcher(message.tp, message.end)
                 if fetcher is not None:
                     messages += self.scheduler.on_head(now, fetcher, message, self.room)
+            case m.HeadsReply():
+                messages += self._on_heads(now, message.entries)
             case m.StoreHello():
                 messages += self._hello(message.store)
         return messages
@@ -153,6 +155,19 @@ class ConsumerRole:
             return None
         deadlines = (self.scheduler.deadline(), self._heads_due, self.directory.deadline(now))
         return min((due for due in deadlines if due is not None), default=None)
+
+    def _on_heads(self, now: float, infos: Iterable[PartitionInfo]) -> list[Outgoing]:
+        """Takes many heads at once; most say nothing new."""
+        messages: list[Outgoing] = []
+        for info in infos:
+            tp = info.tp
+            known = self.fetchers.get(tp)
+            if known is None or known.head < info.end:
+                fetcher = self._fetcher(tp, info.end)
+                if fetcher is not None:
+                    fetcher.raise_head(info.end)
+                    messages += self.scheduler.ask(now, fetcher, self.room)
+        return messages
 
     def _lose(self, now: float, loss: Loss) -> None:
         """Nobody has the records: goes on behind them, or waits all the same."""

@@ -8,7 +8,9 @@ one block and wait for the next head: docs/wire.md, "For C nodes".)
 from __future__ import annotations
 
 from bisect import bisect_right
+from collections import OrderedDict
 from dataclasses import dataclass, field
+from itertools import islice
 from math import inf
 from operator import attrgetter
 from typing import Final
@@ -41,6 +43,11 @@ MAX_REORDER_BYTES: Final = 64 << 20
 MAX_PARTITIONS: Final = 1_000_000
 """Partitions one role keeps track of.  Any peer can name new ones; at some 1 KB each this is what
 a node can still hold."""
+
+MAX_UNDER_WAY: Final = 1_000
+"""Partitions of which one role has asked for records at a time; the others have their turn when one
+of these is done.  A store answers so many small FETCHes within the first wait for an answer, and
+keeps more than those of several requestors (``store_requests.MAX_PENDING_REQUESTS``)."""
 
 _OFFSET: Final = attrgetter("offset")
 
@@ -226,10 +233,13 @@ class FetchScheduler:
         self.budget = ReorderBudget()
         self._requestor = requestor
         self._fetchers: dict[TopicPartition, PartitionFetcher] = {}
+        self._under_way: set[TopicPartition] = set()
+        # For their turn; a plain dict looks at all that has been removed before its first key.
+        self._waiting: OrderedDict[TopicPartition, PartitionFetcher] = OrderedDict()
         self._due = inf
 
     def __len__(self) -> int:
-        return len(self._fetchers)
+        return len(self._fetchers) + len(self._waiting)
 
     def fetcher(self, tp: TopicPartition, next_offset: int) -> PartitionFetcher:
         """A new fetcher of a partition."""
@@ -244,10 +254,22 @@ class FetchScheduler:
         if action == states.POSTPONE:
             self.postpone(fetcher)
             return []
-        self._fetchers[fetcher.tp] = fetcher
+        tp = fetcher.tp
+        if action == states.ASK_AGAIN and self._waiting:
+            self._under_way.discard(tp)  # nobody may have it: the others first
+        wants = action in (states.ASK_NEXT, states.ASK_AGAIN)
+        if wants and tp not in self._under_way and not self._has_turn(tp):
+            self._fetchers.pop(tp, None)
+            self._waiting[tp] = fetcher
+            return []
+        self._waiting.pop(tp, None)
+        self._fetchers[tp] = fetcher
         fetch = fetcher.ask(now, self._requestor, action)
         self._due = min(self._due, fetcher.deadline() or inf)
-        return [] if fetch is None else [fetch]
+        if fetch is None:
+            return []
+        self._under_way.add(tp)
+        return [fetch]
 
     def on_head(
         self, now: float, fetcher: PartitionFetcher, head: Head | DirectHead, room: bool = True
@@ -260,13 +282,19 @@ class FetchScheduler:
 
     def ask_due(self, now: float) -> list[Outgoing]:
         """What to ask for all partitions now."""
-        if now < self._due:
-            return []
-        self._due = inf
-        return [fetch for fetcher in [*self._fetchers.values()] for fetch in self.ask(now, fetcher)]
+        messages: list[Outgoing] = []
+        if now >= self._due:
+            self._due = inf
+            for fetcher in [*self._fetchers.values()]:
+                messages += self.ask(now, fetcher)
+        free = MAX_UNDER_WAY - len(self._under_way)
+        for fetcher in [*islice(self._waiting.values(), max(free, 0))]:
+            messages += self.ask(now, fetcher)
+        return messages
 
     def postpone(self, fetcher: PartitionFetcher) -> None:
         """The partition may miss something: the next ``ask_due`` looks at it."""
+        self._waiting.pop(fetcher.tp, None)
         self._fetchers[fetcher.tp] = fetcher
         self._due = -inf
 
@@ -285,6 +313,13 @@ class FetchScheduler:
     def forget(self, tp: TopicPartition) -> None:
         """The partition is complete, or of no interest any more."""
         self._fetchers.pop(tp, None)
+        self._waiting.pop(tp, None)
+        self._under_way.discard(tp)
+
+    def _has_turn(self, tp: TopicPartition) -> bool:
+        """Whether a partition may be asked for now, after those that have waited longer."""
+        free = MAX_UNDER_WAY - len(self._under_way)
+        return free > 0 and (len(self._waiting) < free or tp in islice(self._waiting, free))
 
     def deadline(self) -> float | None:
         """When to call ``ask_due`` next."""

@@ -39,6 +39,9 @@ POLL_S: Final = 0.02
 GREETING: Final = 0
 """The number of no query: that of the reply with which our stores introduce themselves."""
 
+HEADS: Final = 2**64 - 1
+"""The number of no query, too: that of replies to GET-HEADS and CONSUMER-HELLO."""
+
 MAX_STORES: Final = 1_000
 """Stores remembered.  Peers choose the names."""
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import OrderedDict
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from operator import attrgetter
@@ -10,11 +11,13 @@ from typing import Any, Final
 from dafka_core.protocol import messages as m
 from dafka_core.protocol.limits import MAX_FETCH_COUNT, MAX_REPLY_ENTRIES
 from dafka_core.protocol.role import Outgoing
+from dafka_core.protocol.store_directory import HEADS
 from dafka_core.protocol.transactions import PublishCommitted
 from dafka_core.records import PartitionInfo
 
-MAX_PENDING_REQUESTS: Final = 4_096
-"""Requests that wait for an answer.  Peers ask again, so a store drops the newest beyond this."""
+MAX_PENDING_REQUESTS: Final = 65_536
+"""Requests that wait for an answer, some 30 MB.  One requestor may have all of them as long as
+there is no other; beyond, each may have its share, so there are at most twice as many."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,37 +27,67 @@ class AnnounceHeads:
 
 Request = m.Fetch | m.GetHeads | m.ConsumerHello | m.HeadsQuery | m.TimesQuery
 Work = Request | AnnounceHeads | PublishCommitted
+_Queue = OrderedDict[tuple[type, object], Work]
 
 
 class RequestQueue:
-    """Requests that wait; the one that has waited longest is next.
+    """Requests that wait.  Requestors take turns; of each, what has waited longest is next.
 
     Of requests with the same key it keeps one: they are the same question.
     """
 
     def __init__(self) -> None:
-        self._requests: dict[tuple[object, ...], Work] = {}
+        # By requestor.  A plain dict looks at all that has been removed before its first key.
+        self._queues: OrderedDict[str, _Queue] = OrderedDict()
+        self._size = 0
+        self.refused_count = 0
+        """Requests for which there was no room."""
 
     def __len__(self) -> int:
-        return len(self._requests)
+        return self._size
 
     def add(self, request: Work) -> bool:
         """Adds a request, to an older one with its key if there is one; False without room."""
-        key = _key(request)
-        older = self._requests.get(key)
-        if older is None and len(self._requests) >= MAX_PENDING_REQUESTS:
-            return False
-        self._requests[key] = request if older is None else _joined(older, request)
+        requestor, key = _requestor(request), _key(request)
+        queue = self._queues.get(requestor, _Queue())
+        older = queue.get(key)
+        if older is None and self._size >= MAX_PENDING_REQUESTS:
+            share = MAX_PENDING_REQUESTS // (len(self._queues) + (not queue))
+            if len(queue) >= share:
+                self.refused_count += 1
+                return False
+        self._put(requestor, key, request if older is None else _joined(older, request))
         return True
 
     def take(self) -> Work | None:
         """Removes the next request."""
-        return self._requests.pop(next(iter(self._requests))) if self._requests else None
+        if not self._queues:
+            return None
+        requestor, queue = self._queues.popitem(last=False)
+        _, request = queue.popitem(last=False)
+        self._size -= 1
+        if queue:
+            self._queues[requestor] = queue
+        return request
 
     def put_back(self, rest: m.Fetch | PublishCommitted) -> None:
-        """Adds what is left of a request that was answered in part, behind all others."""
-        newer = self._requests.pop(_key(rest), None)
-        self._requests[_key(rest)] = rest if newer is None else _joined(rest, newer)
+        """Adds what is left of a request that was answered in part, behind its requestor's."""
+        requestor, key = _requestor(rest), _key(rest)
+        newer = self._queues.get(requestor, _Queue()).pop(key, None)
+        self._size -= newer is not None
+        self._put(requestor, key, rest if newer is None else _joined(rest, newer))
+
+    def _put(self, requestor: str, key: tuple[type, object], request: Work) -> None:
+        queue = self._queues.setdefault(requestor, _Queue())
+        self._size += key not in queue
+        queue[key] = request
+
+
+def _requestor(request: Work) -> str:
+    """Who asks; empty for the store's own work."""
+    if isinstance(request, m.ConsumerHello):
+        return request.consumer
+    return "" if isinstance(request, AnnounceHeads | PublishCommitted) else request.requestor
 
 
 _KEYS: Final[dict[type, Callable[[Any], object]]] = {
@@ -108,6 +141,11 @@ def goes_on(fetch: m.Fetch, end: int) -> list[Outgoing]:
 def head_messages(requestor: str, infos: Iterable[PartitionInfo]) -> list[Outgoing]:
     """The answer to GET-HEADS; RFC 46: "one DIRECT-HEAD command for each partition"."""
     return [m.DirectHead(requestor, *info.tp, info.end - 1) for info in infos if info.end]
+
+
+def packed_heads(requestor: str, store: str, infos: Iterable[PartitionInfo]) -> list[Outgoing]:
+    """The same for who understands HEADS-REPLY: no message for each partition."""
+    return heads_reply(m.HeadsQuery(requestor, HEADS, ()), store, infos)
 
 
 def heads_reply(query: m.HeadsQuery, store: str, infos: Iterable[PartitionInfo]) -> list[Outgoing]:

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import zip_longest
+from typing import Final
 
 from dafka_core.errors import DafkaError
 from dafka_core.log_entries import Commit, LogEntry, Stage
@@ -24,6 +25,9 @@ from dafka_core.protocol.store_directory import GREETING, MAX_STORES
 from dafka_core.protocol.store_requests import AnnounceHeads, RequestQueue
 from dafka_core.protocol.transactions import PublishCommitted, continued
 from dafka_core.records import RecordBatch, TopicPartition, Transaction
+
+MAX_REQUESTORS: Final = 10_000
+"""Requestors remembered, by the names they choose; the others get a message for each head."""
 
 
 @dataclass(slots=True)
@@ -72,6 +76,8 @@ class StoreRole:
         self.endpoints: dict[str, tuple[str, ...]] = {}
         """The same of the other stores, by address."""
         self.requests = RequestQueue()
+        self.packing: dict[str, None] = {}
+        """Requestors that understand HEADS-REPLY."""
         self.scheduler = FetchScheduler(address)
         self.partitions: dict[TopicPartition, StorePartition] = {}
         self.pending: list[LogEntry] = []  # what the log is to do next
@@ -188,6 +194,9 @@ class StoreRole:
         if kind is m.TimesReply and topic:
             # A requestor's last subscription, as a SUB socket sends them in the order of their
             # octets: from now on it receives everything.
+            if len(self.packing) >= MAX_REQUESTORS:
+                del self.packing[next(iter(self.packing))]
+            self.packing[topic] = None
             return [m.HeadsReply(topic, GREETING, self.address, 0, 1, ())]
         if kind is m.GetHeads and not topic:
             return [m.GetHeads("", self.address)]  # another store, which receives it now
@@ -205,6 +214,7 @@ class StoreRole:
     def on_peer_lost(self, peer: str) -> None:
         """Other peers have its records, or it comes back, perhaps with other endpoints."""
         self.endpoints.pop(peer, None)
+        self.packing.pop(peer, None)
 
     def on_tick(self, now: float) -> list[Outgoing]:
         """Asks for what is missing, and other stores for their heads."""

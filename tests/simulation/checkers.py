@@ -217,7 +217,7 @@ class Checkers:
     def _store(self, mesh: SimulatedMesh, role: StoreRole) -> None:
         partitions = role.partitions
         self._kept(mesh, role.scheduler.budget, [p.fetcher for p in partitions.values()])
-        self.most(mesh, "requests", len(role.requests), store_requests.MAX_PENDING_REQUESTS + 1)
+        self.most(mesh, "requests", len(role.requests), 2 * store_requests.MAX_PENDING_REQUESTS + 1)
         for tp, partition in partitions.items():
             self.never_backwards(mesh.name, (mesh.number, "durable", tp), partition.durable)
             self.never_backwards(mesh.name, (mesh.number, "head", tp), partition.fetcher.head)

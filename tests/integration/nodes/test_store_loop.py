@@ -21,7 +21,8 @@ from dafka_core.protocol.messages import (
     Head,
     RecordMessage,
 )
-from dafka_core.records import TopicPartition
+from dafka_core.records import RecordBatch, TopicPartition
+from dafka_core.storage import Log
 from dafka_core.testing import wait_until
 from tests.integration.nodes.content import values
 from tests.integration.nodes.peers import PATIENCE_S, RawPeer
@@ -47,6 +48,19 @@ def test_it_answers_get_heads_hello_and_fetch(tower: str, store: Store, peer: Ra
         peer.send(Fetch(a.address, peer.address, "a", sequence, count))
         expected = [DirectRecord(peer.address, "a", a.address, n, b"%d" % n) for n in numbers]
         assert peer.wait_for(DirectRecord, len(expected)) == expected
+
+
+def test_more_partitions_than_are_asked_for_at_once(
+    tower: str, tmp_path: Path, consume: Callable[..., Consumer]
+) -> None:
+    count = 5_000
+    tps = [TopicPartition("t", f"{number:032X}") for number in range(count)]
+    with Log(tmp_path) as log:
+        log.append([RecordBatch.of(tp, 0, [tp.partition.encode()]) for tp in tps])
+    with Store(tmp_path, tower=tower):
+        consumer = consume("t")
+        found = [consumer.poll(PATIENCE_S) for _ in range(count)]
+        assert {record.value.decode() for record in found if record} == {tp[1] for tp in tps}
 
 
 def test_a_long_fetch_is_answered_in_turns_with_others(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from dafka_core.protocol import store_requests
 from dafka_core.protocol.codec import decode, encode
 from dafka_core.protocol.limits import MAX_FETCH_COUNT, MAX_REPLY_ENTRIES
 from dafka_core.protocol.messages import (
@@ -17,6 +18,7 @@ from dafka_core.protocol.messages import (
     TimesQuery,
     TimesReply,
 )
+from dafka_core.protocol.store_directory import HEADS, StoreDirectory
 from dafka_core.protocol.store_requests import (
     MAX_PENDING_REQUESTS,
     AnnounceHeads,
@@ -25,6 +27,7 @@ from dafka_core.protocol.store_requests import (
     goes_on,
     head_messages,
     heads_reply,
+    packed_heads,
     times_reply,
 )
 from dafka_core.protocol.store_role import StoreRole
@@ -64,7 +67,31 @@ def taken(role: StoreRole) -> list[Request]:
 # -- requests -------------------------------------------------------------------------------------
 
 
-def test_requests_are_served_in_the_order_of_their_arrival() -> None:
+def test_requestors_take_turns() -> None:
+    role = store()
+    many = [asked(0, partition=f"P{i}") for i in range(1_000)]
+    late = [asked(0, partition=f"P{i}", requestor="C2") for i in range(3)]
+    queue(role, *many, *late)
+    assert taken(role)[:7] == [many[0], late[0], many[1], late[1], many[2], late[2], many[3]]
+
+
+def test_who_asks_for_much_leaves_room_for_others(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(store_requests, "MAX_PENDING_REQUESTS", 100)
+    role = store()
+    queue(role, *(asked(0, partition=f"P{i}") for i in range(150)))
+    assert (len(role.requests), role.requests.refused_count) == (100, 50)
+    for requestor in ("C2", "C3"):
+        queue(role, *(asked(0, partition=f"P{i}", requestor=requestor) for i in range(60)))
+    # A half for the second, a third for the third.
+    assert len(role.requests) == 100 + 50 + 33
+    assert role.requests.refused_count == 50 + 10 + 27
+    queue(role, asked(9))
+    requests = taken(role)
+    assert (len(requests), len(role.requests)) == (183, 0)
+    assert role.requests.add(asked(0))
+
+
+def test_a_requestors_requests_are_served_in_the_order_of_their_arrival() -> None:
     role = store()
     requests: list[Request] = [
         asked(0),
@@ -74,7 +101,6 @@ def test_requests_are_served_in_the_order_of_their_arrival() -> None:
         HeadsQuery("C", 1, ()),
         HeadsQuery("C", 2, ()),
         TimesQuery("C", 1, TOPIC, PARTITION, 0, 9),
-        asked(0, requestor="C2"),
         asked(0, partition="P2"),
     ]
     queue(role, *requests)
@@ -104,6 +130,7 @@ def test_the_same_question_is_answered_once_and_the_newer_one_counts(
     role = store()
     queue(role, older, asked(7, requestor="C2"), newer)
     assert taken(role) == [newer, asked(7, requestor="C2")]
+    assert len(role.requests) == 0
 
 
 def test_the_next_block_is_joined_to_the_one_before() -> None:
@@ -150,6 +177,7 @@ def test_the_next_block_is_joined_to_the_rest_of_the_one_before() -> None:
 def test_waiting_requests_are_bounded() -> None:
     role = store()
     queue(role, *(asked(0, requestor=f"C{i}") for i in range(MAX_PENDING_REQUESTS + 100)))
+    assert role.requests.refused_count == 100
     queue(role, GetHeads(TOPIC, "C"))
     # Who waits already may still change what it asks for.
     queue(role, asked(3, requestor="C0"))
@@ -231,3 +259,19 @@ def test_times_replies_come_in_parts(count: int, sizes: list[int]) -> None:
         entries.extend(message.entries)
     assert [len(m.entries) for m in messages if isinstance(m, TimesReply)] == sizes
     assert entries == times
+
+
+def test_heads_for_who_understands_it_are_a_few_messages() -> None:
+    infos = infos_of(MAX_REPLY_ENTRIES + 1)
+    messages = packed_heads("C", ME, infos)
+    assert len(messages) == 2
+    first = messages[0]
+    assert isinstance(first, HeadsReply)
+    # It is no greeting: a requestor would ask again what it has asked, without an end.
+    assert StoreDirectory("C").on_message(0.0, first) == []
+    assert (first.requestor, first.query, first.store, first.entries) == (
+        "C",
+        HEADS,
+        ME,
+        tuple(infos[:-1]),
+    )

@@ -327,6 +327,9 @@ def test_a_consumer_that_comes_to_hear_it_is_greeted() -> None:
     assert role.on_subscribed(0.0, StoreHello, ME) == []
     assert role.on_subscribed(0.0, StoreHello, "") == []
     assert role.on_subscribed(0.0, TimesReply, "C") == [HeadsReply("C", GREETING, ME, 0, 1, ())]
+    assert "C" in role.packing
+    role.on_peer_lost("C")
+    assert not role.packing
     assert role.on_subscribed(0.0, RecordMessage, "") == []
 
 
