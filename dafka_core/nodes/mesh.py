@@ -41,7 +41,7 @@ from dafka_core.protocol.beacons import NodeBeacon
 from dafka_core.protocol.bulk_decoder import BulkDecoder
 from dafka_core.protocol.codec import C_LAYOUT, decode, encode, parse_subscription
 from dafka_core.protocol.limits import MAX_HEADER_BYTES
-from dafka_core.protocol.messages import DirectRecord, RecordMessage
+from dafka_core.protocol.messages import DirectRecord, DirectRecordBatches, RecordMessage
 from dafka_core.protocol.role import Outgoing, OutgoingBatch, Role
 from dafka_core.protocol.store_directory import StoreDirectory, StoreQuery
 from dafka_core.records import RecordBatch
@@ -309,6 +309,9 @@ class Mesh(Closing):
                 requestor = message.requestor if isinstance(message, DirectRecord) else ""
                 batch = RecordBatch.of(message.tp, message.sequence, [message.value])
                 self.send(self.role.on_batch(now, requestor, batch))
+            elif isinstance(message, DirectRecordBatches):
+                for batch in message.batches():
+                    self.send(self.role.on_batch(now, message.requestor, batch))
             else:
                 self.send(self.role.on_message(now, message, peer))
 

@@ -80,6 +80,8 @@ class StoreLoop:
         match request:
             case Fetch():
                 return self._fetched(request)
+            case store_requests.FetchMany():
+                return self._fetched_batches(request)
             case GetHeads():
                 return self._heads(request.requestor, self._log.partitions(request.topic or None))
             case ConsumerHello():
@@ -119,6 +121,23 @@ class StoreLoop:
             self._role.requests.put_back(rest)
             return records
         return [*records, *store_requests.goes_on(fetch, state.end)]
+
+    def _fetched_batches(self, fetch: store_requests.FetchMany) -> list[Outgoing]:
+        """The first records of some partitions; what is left waits for its turn."""
+        wanted = fetch.take(SERVE_REQUESTS)
+        found = self._log.read_each(wanted, max_records=SERVE_COUNT, max_bytes=SERVE_BYTES)
+        fetch.add(wanted[len(found) :])
+        batches = []
+        for each, batch in zip(wanted, found, strict=False):
+            if isinstance(batch, StoreError):
+                _log.error("%s", batch)
+            elif batch is not None:
+                batches.append(batch)
+                if batch.end < each.end:
+                    fetch.add([each._replace(earliest=batch.end)])
+        if fetch.wanted:
+            self._role.requests.put_back(fetch)
+        return store_requests.fetched_batches(fetch.requestor, batches)
 
     def _published(self, publish: PublishCommitted) -> list[Outgoing]:
         """The next records of what was committed here, and after the last ones the head."""

@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from math import inf
 from typing import Final, Literal
 
 from dafka_core.protocol import messages as m
 from dafka_core.protocol.codec import subscription
+from dafka_core.protocol.fetch_scheduler import MAX_PARTITIONS, FetchScheduler
 from dafka_core.protocol.loss_detector import Loss, LossDetector
-from dafka_core.protocol.partition_fetcher import MAX_PARTITIONS, FetchScheduler, PartitionFetcher
+from dafka_core.protocol.partition_fetcher import PartitionFetcher
 from dafka_core.protocol.partition_states import RECORDS, TAKE
 from dafka_core.protocol.role import Outgoing
 from dafka_core.protocol.store_directory import StoreDirectory
-from dafka_core.records import PartitionInfo, RecordBatch, TopicPartition
+from dafka_core.records import RecordBatch, TopicPartition
 
 Start = Literal["earliest", "latest"] | Mapping[str, Mapping[str, int]]
 
@@ -64,7 +65,7 @@ class ConsumerRole:
 
     def subscriptions(self) -> list[bytes]:
         """RFC 46, Consumer Subscriptions: those to the consumer's own address."""
-        kinds = (m.DirectRecord, m.DirectRecordBatch)
+        kinds = (m.DirectRecord, m.DirectRecordBatch, m.DirectRecordBatches)
         direct = [subscription(kind, self.address) for kind in kinds]
         return [*direct, *self.directory.subscriptions()]
 
@@ -94,6 +95,7 @@ class ConsumerRole:
 
     def on_message(self, now: float, message: m.Message, peer: str) -> list[Outgoing]:
         """Takes HEAD, DIRECT-HEAD, STORE-HELLO and answers to queries."""
+        is_new = isinstance(message, m.HeadsReply) and not self.directory.greeted(message.store)
         messages = [] if isinstance(message, m.Head) else self.directory.on_message(now, message)
         match message:
             case m.Head() | m.DirectHead():
@@ -101,7 +103,9 @@ class ConsumerRole:
                 if fetcher is not None:
                     messages += self.scheduler.on_head(now, fetcher, message, self.room)
             case m.HeadsReply():
-                messages += self._on_heads(now, message.entries)
+                self._on_heads(message)
+                if is_new:  # its STORE-HELLO was lost
+                    messages += self._hello(message.store)
             case m.StoreHello():
                 messages += self._hello(message.store)
         return messages
@@ -125,7 +129,7 @@ class ConsumerRole:
         return self.scheduler.ask(now, fetcher, self.room)
 
     def on_subscribed(self, now: float, kind: type[m.Message], topic: str) -> list[Outgoing]:
-        """Greets a store that subscribes to our hello: it has not received one from us yet."""
+        """Greets a store that subscribes to our hello, if it was the last to be introduced."""
         if kind is m.Fetch:
             self.scheduler.retry_unanswered(topic)
         messages = self.directory.on_subscribed(now, kind, topic)
@@ -156,22 +160,21 @@ class ConsumerRole:
         deadlines = (self.scheduler.deadline(), self._heads_due, self.directory.deadline(now))
         return min((due for due in deadlines if due is not None), default=None)
 
-    def _on_heads(self, now: float, infos: Iterable[PartitionInfo]) -> list[Outgoing]:
-        """Takes many heads at once; most say nothing new."""
-        messages: list[Outgoing] = []
-        for info in infos:
+    def _on_heads(self, reply: m.HeadsReply) -> None:
+        """Takes many heads at once; most say nothing new.  The next tick asks."""
+        for info in reply.entries:
             tp = info.tp
             known = self.fetchers.get(tp)
             if known is None or known.head < info.end:
                 fetcher = self._fetcher(tp, info.end)
                 if fetcher is not None:
-                    fetcher.raise_head(info.end)
-                    messages += self.scheduler.ask(now, fetcher, self.room)
-        return messages
+                    self.scheduler.on_held(fetcher, info.end, reply.store)
 
     def _lose(self, now: float, loss: Loss) -> None:
         """Nobody has the records: goes on behind them, or waits all the same."""
         fetcher = self.fetchers[loss.tp]
+        if loss.start != fetcher.next_offset:
+            return  # it waits at an earlier gap
         self.losses.append(loss)
         # A head alone is no place to go on at: it may be of records that nobody ever had.
         if self._on_data_loss == SKIP and loss.available is not None:
@@ -183,8 +186,11 @@ class ConsumerRole:
             fetcher.unanswered_since = inf if self._on_data_loss == WAIT else now
 
     def _hello(self, store: str) -> list[Outgoing]:
-        # RFC 46: without a subscription "it MUST NOT send a CONSUMER-HELLO command".
-        return [m.ConsumerHello(store, self.address, tuple(self._topics))] if self._topics else []
+        # RFC 46: without a subscription "it MUST NOT send a CONSUMER-HELLO command".  Before
+        # messages go both ways it, or the heads that answer it, would be lost.
+        if not self._topics or not self.directory.meets(store):
+            return []
+        return [m.ConsumerHello(store, self.address, tuple(self._topics))]
 
     def _fetcher(self, tp: TopicPartition, latest: int) -> PartitionFetcher | None:
         # ZeroMQ matches subscriptions by prefix: a subscriber of "a" receives "ab", too.

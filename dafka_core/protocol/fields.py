@@ -129,6 +129,11 @@ def _unpack_head(frame: FrameReader) -> PartitionInfo:
     return PartitionInfo(frame.text(), frame.text(), *_PAIR.unpack(frame.take(_PAIR.size)))
 
 
+def _check_range(wanted: PartitionInfo) -> None:
+    _check_head(wanted)
+    v.check_number("a range's count", 1, limits.MAX_FETCH_COUNT, wanted.end - wanted.earliest)
+
+
 def _check_time(entry: tuple[int, int]) -> None:
     offset, timestamp_us = entry
     v.check_sequence(offset)
@@ -136,6 +141,7 @@ def _check_time(entry: tuple[int, int]) -> None:
 
 
 _HEAD: Final = FieldKind(_check_head, _pack_head, _unpack_head)
+_RANGE: Final = _HEAD._replace(check=_check_range)
 _TIME: Final = FieldKind(
     _check_time,
     lambda entry: _PAIR.pack(*entry),
@@ -173,5 +179,7 @@ MaybeTransaction = Annotated[
 Topics = Annotated[tuple[str, ...], _list(_LONG_TEXT, _MOST_TEXTS, v.check_topics)]
 Locations = Annotated[tuple[str, ...], _list(_LONG_TEXT, _MOST_TEXTS, v.check_locations)]
 Heads = Annotated[tuple[PartitionInfo, ...], _list(_HEAD, limits.MAX_REPLY_ENTRIES)]
+Ranges = Annotated[tuple[PartitionInfo, ...], _list(_RANGE, limits.MAX_FETCH_PARTITIONS)]
+"""Offsets ``earliest`` up to, not including, ``end`` of partitions: in frames as heads are."""
 Times = Annotated[tuple[tuple[int, int], ...], _list(_TIME, limits.MAX_REPLY_ENTRIES)]
 """(offset, microseconds since 1970 UTC): written then from this offset on, until the next one."""

@@ -7,11 +7,12 @@ each store that is there says that it does not have them, and some time has pass
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from math import inf
 from typing import Final, NamedTuple
 
-from dafka_core.protocol.partition_fetcher import FetchScheduler, PartitionFetcher
+from dafka_core.protocol.fetch_scheduler import FetchScheduler
+from dafka_core.protocol.partition_fetcher import PartitionFetcher
 from dafka_core.protocol.role import Outgoing
 from dafka_core.protocol.store_directory import StoreDirectory, StoreQuery
 from dafka_core.records import TopicPartition
@@ -68,7 +69,8 @@ class LossDetector:
     def losses(self, now: float, fetchers: Mapping[TopicPartition, PartitionFetcher]) -> list[Loss]:
         """What is lost by what the stores have answered, or where there is no store.
 
-        It is found again when its partition has waited as long again.
+        All gaps of a partition, in order: who waits at the first has no use for the others.  It is
+        found again when its partition has waited as long again.
         """
         question = self._question
         if question is None:
@@ -79,7 +81,7 @@ class LossDetector:
             return []
         self._directory.forget(question)
         self._question = None
-        found = []
+        found: list[Loss] = []
         for tp, start in question.wanted.items():
             fetcher, first = fetchers.get(tp), question.available.get(tp)
             # It may have gone on meanwhile, and what a store has will come.
@@ -87,17 +89,26 @@ class LossDetector:
                 continue
             known = first is not None and question.answered and not self._directory.away
             if fetcher.unanswered_s(now) >= (TRIMMED_S if known else AWAY_S):
-                found.append(self._loss(fetcher, first))
+                found.extend(self._losses(fetcher, first))
         return found
 
-    def _loss(self, fetcher: PartitionFetcher, first: int | None) -> Loss:
-        """Up to what the stores have from ``first`` on, or the consumer has itself."""
-        there = [fetcher.gap_end()] if fetcher.kept else []
+    def _losses(self, fetcher: PartitionFetcher, first: int | None) -> Iterator[Loss]:
+        """The gaps before what the stores have from ``first`` on, and before what is kept here.
+
+        If there is nothing of either, all up to the head.
+        """
         why = "no store has them, and whoever had them is gone"
         if first is not None:
-            there.append(first)
             why = "the stores have trimmed them"
         elif not self._directory.stores:
             why = "no store is there, and whoever had them is gone"
-        end = min(there, default=fetcher.head)
-        return Loss(fetcher.tp, fetcher.next_offset, end, min(there, default=None), why)
+        there = [(batch.offset, batch.end) for batch in fetcher.kept]
+        if first is not None:
+            there = [*(each for each in there if each[0] < first), (first, first)]
+        start = fetcher.next_offset
+        if not there:
+            yield Loss(fetcher.tp, start, fetcher.head, None, why)
+        for begin, end in there:
+            if begin > start:
+                yield Loss(fetcher.tp, start, begin, begin, why)
+            start = max(start, end)

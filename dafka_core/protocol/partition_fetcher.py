@@ -8,17 +8,13 @@ one block and wait for the next head: docs/wire.md, "For C nodes".)
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections import OrderedDict
 from dataclasses import dataclass, field
-from itertools import islice
-from math import inf
 from operator import attrgetter
 from typing import Final
 
 from dafka_core.protocol import partition_states as states
-from dafka_core.protocol.messages import DirectHead, Fetch, Head
+from dafka_core.protocol.messages import Fetch
 from dafka_core.protocol.partition_states import FetchState
-from dafka_core.protocol.role import Outgoing
 from dafka_core.records import RecordBatch, TopicPartition
 
 FETCH_FIRST_COUNT: Final = 1_000
@@ -39,15 +35,6 @@ RETRY_MAX_S: Final = 8.0
 MAX_REORDER_RECORDS: Final = 262_144
 MAX_REORDER_BYTES: Final = 64 << 20
 """How much a role keeps of records behind gaps; it fetches the others again."""
-
-MAX_PARTITIONS: Final = 1_000_000
-"""Partitions one role keeps track of.  Any peer can name new ones; at some 1 KB each this is what
-a node can still hold."""
-
-MAX_UNDER_WAY: Final = 1_000
-"""Partitions of which one role has asked for records at a time; the others have their turn when one
-of these is done.  A store answers so many small FETCHes within the first wait for an answer, and
-keeps more than those of several requestors (``store_requests.MAX_PENDING_REQUESTS``)."""
 
 _OFFSET: Final = attrgetter("offset")
 
@@ -86,6 +73,8 @@ class PartitionFetcher:
     """The partition is known to reach this far (exclusive).  It never goes backwards."""
     kept: list[RecordBatch] = field(default_factory=list)
     """Batches behind a gap: sorted, none touching ``next_offset``."""
+    source: str = ""
+    """The store of ours that has said that it has the next records, if one has."""
     _asked_end: int = field(init=False)  # nothing is under way if it is at most next_offset
     unanswered_since: float | None = field(init=False)
     """When the reader first asked for the record that is next, if nothing has come since."""
@@ -184,6 +173,13 @@ class PartitionFetcher:
 
     def ask(self, now: float, requestor: str, action: str) -> Fetch | None:
         """What to ask for now, if anything; ``action`` is that of its turn."""
+        start, end = self.claim(now, action) or (0, 0)
+        return (
+            Fetch(self.tp.partition, requestor, self.tp.topic, start, end - start) if end else None
+        )
+
+    def claim(self, now: float, action: str) -> tuple[int, int] | None:
+        """The same, as the offsets where it begins and ends (exclusive)."""
         start = max(self.next_offset, self._asked_end)
         if action == states.ASK_AGAIN:
             start = self.next_offset
@@ -198,7 +194,7 @@ class PartitionFetcher:
             self._quiet_since = now
             if self.unanswered_since is None:
                 self.unanswered_since = now
-        return Fetch(self.tp.partition, requestor, self.tp.topic, start, count)
+        return start, start + count
 
     def deadline(self) -> float | None:
         """When to call ``ask`` again if nothing comes."""
@@ -219,108 +215,3 @@ class PartitionFetcher:
         known = position > 0 and self.kept[position - 1].end >= batch.end
         if not known and self._budget.add(batch):
             self.kept.insert(position, batch)
-
-
-class FetchScheduler:
-    """Makes a role's fetchers, and knows which of them miss something and when to ask again.
-
-    Heads may be forged for any number of partitions, so it looks at all fetchers only when one of
-    them is due.  RFC 46: a consumer or store "SHALL send the FETCH command if it detects it missed
-    a record".
-    """
-
-    def __init__(self, requestor: str) -> None:
-        self.budget = ReorderBudget()
-        self._requestor = requestor
-        self._fetchers: dict[TopicPartition, PartitionFetcher] = {}
-        self._under_way: set[TopicPartition] = set()
-        # For their turn; a plain dict looks at all that has been removed before its first key.
-        self._waiting: OrderedDict[TopicPartition, PartitionFetcher] = OrderedDict()
-        self._due = inf
-
-    def __len__(self) -> int:
-        return len(self._fetchers) + len(self._waiting)
-
-    def fetcher(self, tp: TopicPartition, next_offset: int) -> PartitionFetcher:
-        """A new fetcher of a partition."""
-        return PartitionFetcher(tp, next_offset, self.budget)
-
-    def ask(self, now: float, fetcher: PartitionFetcher, room: bool = True) -> list[Outgoing]:
-        """What to ask for one partition now, after something has changed about it."""
-        action = fetcher.action(states.TURN, now, room)
-        if action == states.FORGET:
-            self.forget(fetcher.tp)
-            return []
-        if action == states.POSTPONE:
-            self.postpone(fetcher)
-            return []
-        tp = fetcher.tp
-        if action == states.ASK_AGAIN and self._waiting:
-            self._under_way.discard(tp)  # nobody may have it: the others first
-        wants = action in (states.ASK_NEXT, states.ASK_AGAIN)
-        if wants and tp not in self._under_way and not self._has_turn(tp):
-            self._fetchers.pop(tp, None)
-            self._waiting[tp] = fetcher
-            return []
-        self._waiting.pop(tp, None)
-        self._fetchers[tp] = fetcher
-        fetch = fetcher.ask(now, self._requestor, action)
-        self._due = min(self._due, fetcher.deadline() or inf)
-        if fetch is None:
-            return []
-        self._under_way.add(tp)
-        return [fetch]
-
-    def on_head(
-        self, now: float, fetcher: PartitionFetcher, head: Head | DirectHead, room: bool = True
-    ) -> list[Outgoing]:
-        """What to ask for when a peer says how far a partition reaches."""
-        fetcher.raise_head(head.end)
-        if isinstance(head, DirectHead):
-            fetcher.retry_unanswered()  # its sender receives our messages, and we receive its
-        return self.ask(now, fetcher, room)
-
-    def ask_due(self, now: float) -> list[Outgoing]:
-        """What to ask for all partitions now."""
-        messages: list[Outgoing] = []
-        if now >= self._due:
-            self._due = inf
-            for fetcher in [*self._fetchers.values()]:
-                messages += self.ask(now, fetcher)
-        free = MAX_UNDER_WAY - len(self._under_way)
-        for fetcher in [*islice(self._waiting.values(), max(free, 0))]:
-            messages += self.ask(now, fetcher)
-        return messages
-
-    def postpone(self, fetcher: PartitionFetcher) -> None:
-        """The partition may miss something: the next ``ask_due`` looks at it."""
-        self._waiting.pop(fetcher.tp, None)
-        self._fetchers[fetcher.tp] = fetcher
-        self._due = -inf
-
-    def retry_unanswered(self, partition: str) -> None:
-        """A peer that has a partition, or (empty) any of them, receives FETCHes from now on."""
-        for fetcher in self._fetchers.values():
-            if partition in ("", fetcher.tp.partition):
-                fetcher.retry_unanswered()
-                self._due = -inf
-
-    def unanswered(self, now: float, longer_than_s: float) -> list[PartitionFetcher]:
-        """Those that ask for their next record in vain for so long."""
-        fetchers = self._fetchers.values()
-        return [each for each in fetchers if each.unanswered_s(now) >= longer_than_s]
-
-    def forget(self, tp: TopicPartition) -> None:
-        """The partition is complete, or of no interest any more."""
-        self._fetchers.pop(tp, None)
-        self._waiting.pop(tp, None)
-        self._under_way.discard(tp)
-
-    def _has_turn(self, tp: TopicPartition) -> bool:
-        """Whether a partition may be asked for now, after those that have waited longer."""
-        free = MAX_UNDER_WAY - len(self._under_way)
-        return free > 0 and (len(self._waiting) < free or tp in islice(self._waiting, free))
-
-    def deadline(self) -> float | None:
-        """When to call ``ask_due`` next."""
-        return self._due if self._fetchers else None

@@ -132,6 +132,14 @@ class StoreDirectory:
         """The addresses of those that answer no queries."""
         return [name for name, store in self._greeted().items() if not store.answers_queries]
 
+    def greeted(self, store: str) -> bool:
+        """Whether a store's messages reach us."""
+        return store in self._stores and self._stores[store].greeted
+
+    def meets(self, store: str) -> bool:
+        """Whether messages go both ways."""
+        return self.greeted(store) and self._stores[store].reached
+
     @property
     def away(self) -> bool:
         """Whether a store that was there is gone, perhaps only for a while."""

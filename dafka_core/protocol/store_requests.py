@@ -5,15 +5,19 @@ from __future__ import annotations
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
+from itertools import islice
 from operator import attrgetter
 from typing import Any, Final
 
 from dafka_core.protocol import messages as m
-from dafka_core.protocol.limits import MAX_FETCH_COUNT, MAX_REPLY_ENTRIES
-from dafka_core.protocol.role import Outgoing
+from dafka_core.protocol.limits import DIRECT_BATCH_BYTES, MAX_FETCH_COUNT, MAX_REPLY_ENTRIES
+from dafka_core.protocol.role import Outgoing, OutgoingBatch
 from dafka_core.protocol.store_directory import HEADS
 from dafka_core.protocol.transactions import PublishCommitted
-from dafka_core.records import PartitionInfo
+from dafka_core.records import PartitionInfo, RecordBatch
+
+RECORD_OVERHEAD_BYTES: Final = 4
+"""Of a record in a packed message: its length."""
 
 MAX_PENDING_REQUESTS: Final = 65_536
 """Requests that wait for an answer, some 30 MB.  One requestor may have all of them as long as
@@ -25,9 +29,43 @@ class AnnounceHeads:
     """Publish the head of every partition: C stores do not ask for them (docs/wire.md)."""
 
 
+@dataclass(slots=True)
+class FetchMany:
+    """What is left of the FETCH-BATCHes of one requestor, by partition."""
+
+    requestor: str
+    wanted: dict[tuple[str, str], PartitionInfo]
+
+    @classmethod
+    def of(cls, fetch: m.FetchBatch) -> FetchMany:
+        """A FETCH-BATCH as work."""
+        return cls(fetch.requestor, {entry[:2]: entry for entry in fetch.entries})
+
+    def take(self, count: int) -> list[PartitionInfo]:
+        """Removes the first ranges."""
+        taken = [*islice(self.wanted.values(), count)]
+        for entry in taken:
+            del self.wanted[entry[:2]]
+        return taken
+
+    def add(self, newer: Iterable[PartitionInfo]) -> None:
+        """Adds ranges; one that continues what is wanted of its partition is joined to it."""
+        for entry in newer:
+            older = self.wanted.get(entry[:2], entry)
+            joined = older._replace(end=entry.end) if older.end == entry.earliest else entry
+            fits = joined.end - joined.earliest <= MAX_FETCH_COUNT
+            self.wanted[entry[:2]] = joined if fits else entry
+
+
 Request = m.Fetch | m.GetHeads | m.ConsumerHello | m.HeadsQuery | m.TimesQuery
-Work = Request | AnnounceHeads | PublishCommitted
-_Queue = OrderedDict[tuple[type, object], Work]
+Work = Request | FetchMany | AnnounceHeads | PublishCommitted
+
+
+class _Queue(OrderedDict[tuple[type, object], Work]):
+    """The requests of one requestor."""
+
+    size = 0
+    """How many there are; each range of a FETCH-BATCH is one."""
 
 
 class RequestQueue:
@@ -51,12 +89,16 @@ class RequestQueue:
         requestor, key = _requestor(request), _key(request)
         queue = self._queues.get(requestor, _Queue())
         older = queue.get(key)
-        if older is None and self._size >= MAX_PENDING_REQUESTS:
+        if older is None or isinstance(request, FetchMany):
             share = MAX_PENDING_REQUESTS // (len(self._queues) + (not queue))
-            if len(queue) >= share:
-                self.refused_count += 1
+            room = max(MAX_PENDING_REQUESTS - self._size, share - queue.size, 0)
+            refused = max(_size(request) - room, 0)
+            self.refused_count += refused
+            if refused and isinstance(request, FetchMany) and room:
+                request = FetchMany(request.requestor, dict(islice(request.wanted.items(), room)))
+            elif refused:
                 return False
-        self._put(requestor, key, request if older is None else _joined(older, request))
+        self._put(requestor, key, request)
         return True
 
     def take(self) -> Work | None:
@@ -65,22 +107,39 @@ class RequestQueue:
             return None
         requestor, queue = self._queues.popitem(last=False)
         _, request = queue.popitem(last=False)
-        self._size -= 1
+        self._size -= _size(request)
+        queue.size -= _size(request)
         if queue:
             self._queues[requestor] = queue
         return request
 
-    def put_back(self, rest: m.Fetch | PublishCommitted) -> None:
+    def put_back(self, rest: m.Fetch | FetchMany | PublishCommitted) -> None:
         """Adds what is left of a request that was answered in part, behind its requestor's."""
         requestor, key = _requestor(rest), _key(rest)
         newer = self._queues.get(requestor, _Queue()).pop(key, None)
-        self._size -= newer is not None
-        self._put(requestor, key, rest if newer is None else _joined(rest, newer))
+        if newer is not None:
+            self._count(self._queues[requestor], -_size(newer))
+        self._put(requestor, key, rest)
+        if newer is not None:
+            self._put(requestor, key, newer)
 
     def _put(self, requestor: str, key: tuple[type, object], request: Work) -> None:
+        """Joins a request to the one with its key, if there is one."""
         queue = self._queues.setdefault(requestor, _Queue())
-        self._size += key not in queue
+        older = queue.get(key)
+        if older is not None:
+            self._count(queue, -_size(older))
+            request = _joined(older, request)
         queue[key] = request
+        self._count(queue, _size(request))
+
+    def _count(self, queue: _Queue, size: int) -> None:
+        self._size += size
+        queue.size += size
+
+
+def _size(request: Work) -> int:
+    return len(request.wanted) if isinstance(request, FetchMany) else 1
 
 
 def _requestor(request: Work) -> str:
@@ -92,6 +151,7 @@ def _requestor(request: Work) -> str:
 
 _KEYS: Final[dict[type, Callable[[Any], object]]] = {
     m.Fetch: attrgetter("requestor", "tp"),
+    FetchMany: attrgetter("requestor"),
     m.GetHeads: attrgetter("requestor", "topic"),
     m.ConsumerHello: attrgetter("consumer"),
     m.HeadsQuery: attrgetter("requestor", "query"),
@@ -114,6 +174,9 @@ def _joined(older: Work, newer: Work) -> Work:
     """
     if isinstance(older, PublishCommitted) and isinstance(newer, PublishCommitted):
         return older.joined(newer)
+    if isinstance(older, FetchMany) and isinstance(newer, FetchMany):
+        older.add(newer.wanted.values())
+        return older
     if not isinstance(older, m.Fetch) or not isinstance(newer, m.Fetch):
         return newer
     count = older.count + newer.count
@@ -136,6 +199,26 @@ def goes_on(fetch: m.Fetch, end: int) -> list[Outgoing]:
     if end <= fetch.end:
         return []
     return [m.DirectHead(fetch.requestor, *fetch.tp, end - 1), m.Head(*fetch.tp, end - 1)]
+
+
+def fetched_batches(requestor: str, batches: Iterable[RecordBatch]) -> list[Outgoing]:
+    """The answer to a FETCH-BATCH: small batches of many partitions in one message."""
+    messages: list[Outgoing] = []
+    small: list[RecordBatch] = []
+    size_bytes = 0
+    for batch in batches:
+        own_bytes = batch.values.size_bytes + RECORD_OVERHEAD_BYTES * batch.count
+        if own_bytes > DIRECT_BATCH_BYTES:
+            messages.append(OutgoingBatch(batch, requestor))
+            continue
+        if small and size_bytes + own_bytes > DIRECT_BATCH_BYTES:
+            messages.append(m.DirectRecordBatches.of(requestor, small))
+            small, size_bytes = [], 0
+        small.append(batch)
+        size_bytes += own_bytes
+    if small:
+        messages.append(m.DirectRecordBatches.of(requestor, small))
+    return messages
 
 
 def head_messages(requestor: str, infos: Iterable[PartitionInfo]) -> list[Outgoing]:

@@ -17,12 +17,13 @@ from dafka_core.log_entries import Commit, LogEntry, Stage
 from dafka_core.protocol import messages as m
 from dafka_core.protocol import partition_states as states
 from dafka_core.protocol.codec import subscription
+from dafka_core.protocol.fetch_scheduler import MAX_PARTITIONS, FetchScheduler
 from dafka_core.protocol.hosted_partitions import HostedPartitions
-from dafka_core.protocol.partition_fetcher import MAX_PARTITIONS, FetchScheduler, PartitionFetcher
+from dafka_core.protocol.partition_fetcher import PartitionFetcher
 from dafka_core.protocol.partition_states import StoreState
 from dafka_core.protocol.role import Outgoing
 from dafka_core.protocol.store_directory import GREETING, MAX_STORES
-from dafka_core.protocol.store_requests import AnnounceHeads, RequestQueue
+from dafka_core.protocol.store_requests import AnnounceHeads, FetchMany, RequestQueue
 from dafka_core.protocol.transactions import PublishCommitted, continued
 from dafka_core.records import RecordBatch, TopicPartition, Transaction
 
@@ -94,7 +95,7 @@ class StoreRole:
         """RFC 46, Store Subscriptions; and those of a requestor that asks other stores."""
         of_all = (m.RecordMessage, m.RecordBatchMessage, m.Head, m.Fetch, m.GetHeads)
         queries = (m.HeadsQuery, m.TimesQuery)
-        own = (m.DirectRecord, m.DirectRecordBatch, m.DirectHead, m.StoreEndpoints)
+        own = (m.DirectRecord, m.DirectRecordBatch, m.DirectHead, m.StoreEndpoints, m.FetchBatch)
         hellos = (m.ConsumerHello, m.StoreHello)
         return [
             *(subscription(kind) for kind in (*of_all, *queries)),
@@ -114,6 +115,8 @@ class StoreRole:
             # RFC 46: a store "SHALL check if it has stored the requested record(s)"; its node does.
             case m.Fetch() | m.GetHeads() | m.ConsumerHello() | m.HeadsQuery() | m.TimesQuery():
                 self.requests.add(message)
+            case m.FetchBatch() if message.store == self.address:
+                self.requests.add(FetchMany.of(message))
         return []
 
     def on_batch(self, now: float, requestor: str, batch: RecordBatch) -> list[Outgoing]:
@@ -194,9 +197,11 @@ class StoreRole:
         if kind is m.TimesReply and topic:
             # A requestor's last subscription, as a SUB socket sends them in the order of their
             # octets: from now on it receives everything.
-            if len(self.packing) >= MAX_REQUESTORS:
-                del self.packing[next(iter(self.packing))]
+            # For good: who is only late does not subscribe anew.
+            self.packing.pop(topic, None)
             self.packing[topic] = None
+            if len(self.packing) > MAX_REQUESTORS:
+                del self.packing[next(iter(self.packing))]
             return [m.HeadsReply(topic, GREETING, self.address, 0, 1, ())]
         if kind is m.GetHeads and not topic:
             return [m.GetHeads("", self.address)]  # another store, which receives it now
@@ -214,7 +219,6 @@ class StoreRole:
     def on_peer_lost(self, peer: str) -> None:
         """Other peers have its records, or it comes back, perhaps with other endpoints."""
         self.endpoints.pop(peer, None)
-        self.packing.pop(peer, None)
 
     def on_tick(self, now: float) -> list[Outgoing]:
         """Asks for what is missing, and other stores for their heads."""

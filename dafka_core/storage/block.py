@@ -128,6 +128,8 @@ class Block:
         Raises:
             ValueError: see ``parse``.
         """
+        if len(buffer) <= PIECE_BYTES:
+            return cls.parse(bytes(buffer))
         source = np.frombuffer(buffer, np.uint8)
         copy = np.empty_like(source)
         checksum = xxhash.xxh3_64()

@@ -40,7 +40,7 @@ from pathlib import Path
 import numpy as np
 
 from dafka_core.closing import Closing
-from dafka_core.errors import DafkaError
+from dafka_core.errors import DafkaError, StoreError
 from dafka_core.log_entries import LogEntry
 from dafka_core.records import (
     PartitionInfo,
@@ -254,6 +254,35 @@ class Log(Closing):
             if part.count < batch.count or max_records <= 0 or max_bytes <= 0:
                 break
         return batches
+
+    def read_each(
+        self, ranges: Sequence[PartitionInfo], *, max_records: int, max_bytes: int
+    ) -> list[RecordBatch | StoreError | None]:
+        """The first records of each range, of one block each, in one look at the log.
+
+        None where the range's first record is not held, and the error where it is damaged.  The
+        list ends when ``max_records`` or ``max_bytes`` is reached.
+        """
+        results: list[RecordBatch | StoreError | None] = []
+        with self._env.reading() as tables:
+            for topic, partition, start, end in ranges:
+                if max_records <= 0 or max_bytes <= 0:
+                    break
+                batch: RecordBatch | StoreError | None
+                try:
+                    found = self._checked_at(tables, TopicPartition(topic, partition), start)
+                except StoreError as error:
+                    found, batch = None, error
+                else:
+                    batch = None
+                if found is not None:
+                    count = found.values.fitting(start - found.offset, max_bytes)
+                    stop = min(end, found.end, start + max(1, min(count, max_records)))
+                    batch = found.between(start, stop)
+                    max_records -= batch.count
+                    max_bytes -= batch.values.size_bytes
+                results.append(batch)
+        return results
 
     def snapshot(self) -> Snapshot:
         """The log as it is now, to be read in place, without a copy; close it.

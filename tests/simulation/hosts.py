@@ -15,7 +15,7 @@ from dafka_core.log_entries import LogEntry
 from dafka_core.nodes.append_queue import AppendQueue
 from dafka_core.nodes.log_writer import Outcomes
 from dafka_core.nodes.store_loop import StoreLoop
-from dafka_core.protocol.consumer_role import ConsumerRole, Start
+from dafka_core.protocol.consumer_role import SKIP, ConsumerRole, Start
 from dafka_core.protocol.producer_role import ProducerRole
 from dafka_core.protocol.role import Outgoing
 from dafka_core.protocol.store_directory import StoreQuery
@@ -287,6 +287,7 @@ class ConsumerHost(Host):
         self.paused_until = 0.0
         self._taken: dict[TopicPartition, int] = {}
         self._delivered: dict[TopicPartition, int] = {}
+        self._skipped: dict[tuple[TopicPartition, int], int] = {}
         self._queue: deque[RecordBatch] = deque()
         self._role = cast("ConsumerRole", None)
 
@@ -313,6 +314,7 @@ class ConsumerHost(Host):
     def _start(self) -> SimulatedMesh:
         self._taken = {}
         self._delivered = {}
+        self._skipped.clear()
         self._queue.clear()
         start: Start = "latest" if self.latest else "earliest"
         if self.kept:
@@ -321,7 +323,7 @@ class ConsumerHost(Host):
                 offsets.setdefault(topic, {})[partition] = offset
             start = offsets
             self.latest = False  # partitions not named begin at 0
-        role = self.cluster.roles.consumer(self.world.address(), start)
+        role = self.cluster.roles.consumer(self.world.address(), start, SKIP)
         self._role = role
         mesh = self._new_mesh(role, self._on_round)
         for topic in self.topics:
@@ -342,13 +344,17 @@ class ConsumerHost(Host):
         role = self._role
         losses, role.losses = role.losses, []
         for loss in losses:
-            self.checkers.on_lost(self.name, loss)
+            self.checkers.on_lost(self.name, loss, role.directory.stores)
+            if loss.available is not None:
+                self._skipped[loss.tp, loss.start] = loss.end
         delivered, role.delivered = role.delivered, []
         for batch in delivered:
             tp = batch.tp
             if batch.topic not in self.topics:
                 self.world.fail(self.name, f"was delivered {batch.topic}: not subscribed to")
             expected = self.delivered_to(tp)
+            while expected is not None and (tp, expected) in self._skipped:
+                expected = self._skipped.pop((tp, expected))
             if expected is None and self.mesh is not None:
                 self.checkers.on_latest(self.mesh, batch)
             self.checkers.on_delivered(self.name, batch, expected)

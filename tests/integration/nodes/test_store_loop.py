@@ -10,23 +10,37 @@ from pathlib import Path
 import pytest
 
 from dafka_core import Consumer, FetchTimeoutError, Producer, Reader, Store
+from dafka_core.nodes import store_loop
 from dafka_core.protocol.codec import subscription
 from dafka_core.protocol.messages import (
     Ack,
     ConsumerHello,
     DirectHead,
     DirectRecord,
+    DirectRecordBatch,
+    DirectRecordBatches,
     Fetch,
+    FetchBatch,
     GetHeads,
     Head,
+    HeadsReply,
     RecordMessage,
+    TimesReply,
 )
-from dafka_core.records import RecordBatch, TopicPartition
+from dafka_core.records import PartitionInfo, RecordBatch, TopicPartition
 from dafka_core.storage import Log
 from dafka_core.testing import wait_until
 from tests.integration.nodes.content import values
 from tests.integration.nodes.peers import PATIENCE_S, RawPeer
 from tests.integration.nodes.staging import TOPIC, TP, client_of, put, write
+
+
+def ours(raw: Callable[..., RawPeer]) -> RawPeer:
+    """A peer that a store greets when it is told of all that the peer subscribes to."""
+    peer = raw()
+    for kind in (DirectRecordBatches, DirectRecordBatch, HeadsReply, TimesReply):
+        peer.subscribe(subscription(kind, peer.address))
+    return peer
 
 
 def test_it_answers_get_heads_hello_and_fetch(tower: str, store: Store, peer: RawPeer) -> None:
@@ -61,6 +75,56 @@ def test_more_partitions_than_are_asked_for_at_once(
         consumer = consume("t")
         found = [consumer.poll(PATIENCE_S) for _ in range(count)]
         assert {record.value.decode() for record in found if record} == {tp[1] for tp in tps}
+
+
+def test_a_fetch_batch_is_answered_in_few_messages(
+    tower: str, tmp_path: Path, raw: Callable[..., RawPeer]
+) -> None:
+    large = [bytes(300_000)] * 3
+    held = {
+        "A": [b"a0", b"a1"],
+        "B": large,
+        **{f"P{i}": [b"%d" % i] for i in range(2 * store_loop.SERVE_REQUESTS)},
+    }
+    with Log(tmp_path) as log:
+        log.append([RecordBatch.of(TopicPartition("t", p), 0, held[p]) for p in held])
+        log.trim(TopicPartition("t", "P0"), 1)
+    peer = ours(raw)
+    with Store(tmp_path, tower=tower) as store:
+        peer.wait_until_subscribed(subscription(FetchBatch, store.address))
+        peer.wait_for(HeadsReply)
+        entries = [PartitionInfo("t", p, 0, len(held[p])) for p in held]
+        wanted = (*entries, PartitionInfo("t", "unknown", 0, 1))
+        peer.send(FetchBatch(store.address, peer.address, wanted))
+        peer.wait_for(DirectRecordBatch, 2)  # B, which is too large to go with others
+        wait_until(lambda: "P511" in str(peer.messages(DirectRecordBatches)), "the last one")
+        messages = peer.messages(DirectRecordBatches)
+    batches = [batch for message in messages for batch in message.batches()]
+    found = {batch.partition: batch.values.to_list() for batch in batches}
+    assert found == {p: held[p] for p in held if p not in ("B", "P0")}
+    assert len(batches) == len(found)
+    assert len(messages) == 3
+    packed = peer.messages(DirectRecordBatch)
+    assert sum(message.count for message in packed) == 3
+
+
+def test_a_fetch_batch_leaves_damage_out(
+    tower: str, tmp_path: Path, raw: Callable[..., RawPeer], caplog: pytest.LogCaptureFixture
+) -> None:
+    with Log(tmp_path) as log:
+        for partition, value in (("bad", b"<needle>"), ("good", b"good")):
+            log.append([RecordBatch.of(TopicPartition("t", partition), 0, [value])])
+    data = tmp_path / "data.mdb"
+    data.write_bytes(data.read_bytes().replace(b"<needle>", b"<NEEDLE>"))
+    peer = ours(raw)
+    with caplog.at_level(logging.ERROR, "dafka.store"), Store(tmp_path, tower=tower) as store:
+        peer.wait_until_subscribed(subscription(FetchBatch, store.address))
+        peer.wait_for(HeadsReply)
+        wanted = tuple(PartitionInfo("t", partition, 0, 1) for partition in ("bad", "good"))
+        peer.send(FetchBatch(store.address, peer.address, wanted))
+        (message,) = peer.wait_for(DirectRecordBatches)
+    assert [batch.values.to_list() for batch in message.batches()] == [[b"good"]]
+    assert "topic 't', partition bad" in caplog.text
 
 
 def test_a_long_fetch_is_answered_in_turns_with_others(

@@ -157,6 +157,33 @@ def test_reads_obey_their_limits(store: Log) -> None:
     assert values_of(read(TP, 50, 300, max_records=0)) == values[50:51]
 
 
+def test_ranges_of_many_partitions_are_read_at_once(store: Log) -> None:
+    put(store, [b"a", b"bb"], partition="A")
+    put(store, [b"ccc", b"d"], partition="B")
+    put(store, [b"e"], partition="C")
+    store.trim(TopicPartition("t", "B"), 1)
+    wanted = [
+        PartitionInfo("t", "A", 1, 9),
+        PartitionInfo("t", "B", 0, 2),
+        PartitionInfo("t", "unknown", 0, 1),
+        PartitionInfo("t", "C", 1, 2),
+        PartitionInfo("t", "B", 1, 2),
+    ]
+    found = store.read_each(wanted, max_records=9, max_bytes=99)
+    assert found[1:4] == [None] * 3
+    batches = [batch for batch in found if isinstance(batch, RecordBatch)]
+    assert [(batch.partition, batch.offset, list(batch.values)) for batch in batches] == [
+        ("A", 1, [b"bb"]),
+        ("B", 1, [b"d"]),
+    ]
+    assert len(store.read_each(wanted, max_records=1, max_bytes=99)) == 1
+    both = [PartitionInfo("t", "A", 0, 2), PartitionInfo("t", "C", 0, 1)]
+    for limits in ({"max_records": 1, "max_bytes": 99}, {"max_records": 9, "max_bytes": 1}):
+        (first,) = store.read_each(both, **limits)
+        assert isinstance(first, RecordBatch)
+        assert list(first.values) == [b"a"]
+
+
 def test_a_batch_stays_as_it_is(store: Log) -> None:
     put(store, [b"a", b"b"])
     batches = store.read(TP, 0, 2)

@@ -17,15 +17,18 @@ from dafka_core.protocol.messages import (
     DirectHead,
     DirectRecord,
     DirectRecordBatch,
+    DirectRecordBatches,
     Fetch,
     GetHeads,
     Head,
+    HeadsReply,
     RecordBatchMessage,
     RecordMessage,
     StoreHello,
 )
 from dafka_core.protocol.partition_fetcher import RETRY_FIRST_S, RETRY_MAX_S
 from dafka_core.protocol.role import Outgoing
+from dafka_core.protocol.store_directory import GREETING
 from tests.unit.protocol.model import (
     PARTITION,
     TOPIC,
@@ -79,13 +82,31 @@ def test_without_a_subscription_a_store_hello_is_not_answered() -> None:
 def test_with_subscriptions_a_store_hello_is_answered_with_the_topics() -> None:
     role = consumer("earliest", "b", "a")
     hello = ConsumerHello(STORE, ME, ("b", "a"))
-    assert role.on_message(0.0, StoreHello(ME, STORE), "") == [hello]
-    # So is a store that comes to hear us: it may have greeted before we could hear it.
+    # Before messages go both ways, the hello or its answer would be lost.
+    assert role.on_message(0.0, StoreHello(ME, STORE), "") == []
     assert role.on_subscribed(0.0, ConsumerHello, STORE) == [hello]
+    assert role.on_message(0.0, StoreHello(ME, STORE), "") == [hello]
     role.unsubscribe("b")
     assert role.on_message(0.0, StoreHello(ME, STORE), "") == [ConsumerHello(STORE, ME, ("a",))]
     role.unsubscribe("a")
     assert role.on_message(0.0, StoreHello(ME, STORE), "") == []
+
+
+def test_a_store_is_told_the_topics_once_in_whatever_order_it_is_met() -> None:
+    hello = ConsumerHello(STORE, ME, (TOPIC,))
+    greeting = HeadsReply(ME, GREETING, STORE, 0, 1, ())
+    met = consumer("earliest", TOPIC)
+    assert met.on_subscribed(0.0, ConsumerHello, STORE) == []
+    assert met.on_message(0.0, StoreHello(ME, STORE), "") == [hello]
+    assert met.on_message(0.0, greeting, "") == []
+    heard = consumer("earliest", TOPIC)
+    assert heard.on_message(0.0, StoreHello(ME, STORE), "") == []
+    assert heard.on_message(0.0, greeting, "") == []
+    assert heard.on_subscribed(0.0, ConsumerHello, STORE) == [hello]
+    # Its hello is lost, and the reply that ends its greeting is not.
+    deaf = consumer("earliest", TOPIC)
+    assert deaf.on_subscribed(0.0, ConsumerHello, STORE) == []
+    assert deaf.on_message(0.0, greeting, "") == [hello]
 
 
 def test_asks_for_the_heads_when_it_subscribes() -> None:
@@ -323,7 +344,10 @@ def test_a_lost_peer_changes_nothing() -> None:
 def test_subscriptions() -> None:
     role = consumer("earliest")
     assert role.subscriptions() == [
-        *(subscription(kind, ME) for kind in (DirectRecord, DirectRecordBatch)),
+        *(
+            subscription(kind, ME)
+            for kind in (DirectRecord, DirectRecordBatch, DirectRecordBatches)
+        ),
         *role.directory.subscriptions(),
     ]
     assert subscription(StoreHello, ME) in role.subscriptions()

@@ -162,6 +162,16 @@ def test_skip_goes_on_at_the_earliest_and_counts() -> None:
     assert cluster.role.skipped == {}
 
 
+def test_all_gaps_before_what_the_stores_have_are_found_at_once() -> None:
+    gaps = [(TP, 0, 10, 10), (TP, 20, 30, 30), (TP, 40, 50, 50)]
+    for policy, expected in ((SKIP, gaps), (FAIL, gaps[:1]), (WAIT, gaps[:1])):
+        cluster = Cluster(policy, {A: (50, 100)})
+        for start in (10, 30, 60):
+            cluster.role.on_batch(0.0, "", batch_of(start, start + 10))
+        assert [loss[:4] for loss in cluster.pass_time(TRIMMED_S + 1)] == expected
+    assert cluster.role.positions() == {TP: (0, 100)}
+
+
 def test_skip_takes_what_is_here_already() -> None:
     cluster = Cluster(SKIP, {A: (0, 0)})
     cluster.role.on_batch(0.0, "", batch_of(95, 100))

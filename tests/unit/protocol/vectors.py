@@ -16,7 +16,9 @@ from dafka_core.protocol.messages import (
     DirectHead,
     DirectRecord,
     DirectRecordBatch,
+    DirectRecordBatches,
     Fetch,
+    FetchBatch,
     GetHeads,
     Head,
     HeadsQuery,
@@ -266,6 +268,13 @@ _HEADS_REPLY = HeadsReply(
 _TIMES_REPLY = TimesReply(
     "C1", 258, "S1", 0, 1, ((3, 1_700_000_000_000_000), (5, 0x0102030405060708))
 )
+_RANGES = (PartitionInfo("hello", "P1", 3, 5), PartitionInfo("b", "P2", 0, 1))
+_FETCH_BATCH = FetchBatch("S1", "C1", _RANGES)
+_BATCHES = DirectRecordBatches("C1", _RANGES, _BATCH_OF_THREE)
+_RANGES_HEX = (
+    "00000002 05 68656c6c6f 02 5031 0000000000000003 0000000000000005"
+    " 01 62 02 5032 0000000000000000 0000000000000001"
+)
 _STORE_ENDPOINTS = StoreEndpoints("C1", "S1", ("grpc://h:1", "grpc+unix:///s"))
 
 EXTENSION_VECTORS = [
@@ -312,6 +321,15 @@ EXTENSION_VECTORS = [
         _TIMES_REPLY,
         "55 4331 00 01 0000000000000102 02 5331 00000000 00000001 00000002"
         " 0000000000000003 00060a24181e4000 0000000000000005 0102030405060708",
+    ),
+    _c(_FETCH_BATCH, "42 5331 00 01 02 4331" + _RANGES_HEX),
+    _rfc46(_FETCH_BATCH, "42 5331", "aaa5 42 01 02 4331" + _RANGES_HEX),
+    _c(_BATCHES, "41 4331 00 01" + _RANGES_HEX, "03000000 00000000 02000000 6f6e65 6162"),
+    _rfc46(
+        _BATCHES,
+        "41 4331",
+        "aaa5 41 01" + _RANGES_HEX,
+        "03000000 00000000 02000000 6f6e65 6162",
     ),
     _c(
         _STORE_ENDPOINTS,
