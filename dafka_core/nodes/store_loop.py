@@ -82,10 +82,8 @@ class StoreLoop:
                 return self._fetched(request)
             case store_requests.FetchMany():
                 return self._fetched_batches(request)
-            case GetHeads():
-                return self._heads(request.requestor, self._log.partitions(request.topic or None))
-            case ConsumerHello():
-                return self._heads(request.consumer, self._held(request.topics))
+            case GetHeads() | ConsumerHello() | store_requests.HeadsAfter():
+                return self._heads(store_requests.HeadsAfter.of(request))
             case HeadsQuery():
                 infos = self._held(request.topics) if request.topics else self._log.partitions()
                 return store_requests.heads_reply(request, self._role.address, infos)
@@ -97,10 +95,17 @@ class StoreLoop:
             case PublishCommitted():
                 return self._published(request)
 
-    def _heads(self, requestor: str, infos: list[PartitionInfo]) -> list[Outgoing]:
-        if requestor in self._role.packing:
-            return store_requests.packed_heads(requestor, self._role.address, infos)
-        return store_requests.head_messages(requestor, infos)
+    def _heads(self, heads: store_requests.HeadsAfter) -> list[Outgoing]:
+        """As many heads as one message has; all at once would keep others, and beacons, waiting."""
+        if not heads.topics:
+            return []
+        infos = self._log.partitions_after(heads.topics[0] or None, heads.after, heads.most)
+        rest = heads.rest(infos)
+        if rest is not None:
+            self._role.requests.put_back(rest)
+        if heads.requestor in self._role.packing:
+            return store_requests.packed_heads(heads.requestor, self._role.address, infos)
+        return store_requests.head_messages(heads.requestor, infos)
 
     def _held(self, topics: Iterable[str]) -> list[PartitionInfo]:
         return [info for topic in topics for info in self._log.partitions(topic)]

@@ -29,6 +29,10 @@ HEADS_INTERVAL_S: Final = 10.0
 last records of a partition and all heads after them, and its producer is gone, nothing else tells
 the consumer of these records."""
 
+HEADS_PER_INTERVAL: Final = 50_000
+"""With more partitions it asks more rarely, so that heads never are most of what it has to do: so
+many keep a store and a consumer busy for about half a second."""
+
 
 class ConsumerRole:
     """Follows the topics it is subscribed to.
@@ -52,7 +56,7 @@ class ConsumerRole:
         self._on_data_loss = on_data_loss
         self._start = start
         self._topics: dict[str, None] = {}
-        self._heads_due: float | None = None
+        self._heads_asked_at: float | None = None
 
     @property
     def topics(self) -> list[str]:
@@ -144,10 +148,11 @@ class ConsumerRole:
         if not self.room:
             return []
         messages: list[Outgoing] = []
-        if self._heads_due is not None and now >= self._heads_due:
+        due = self._heads_due()
+        if due is not None and now >= due:
             messages.extend(m.GetHeads(topic, self.address) for topic in self._topics)
-        if self._topics and (self._heads_due is None or messages):
-            self._heads_due = now + HEADS_INTERVAL_S
+        if self._topics and (due is None or messages):
+            self._heads_asked_at = now
         messages += self.directory.on_tick(now)
         for loss in self._detector.losses(now, self.fetchers):
             self._lose(now, loss)
@@ -157,8 +162,14 @@ class ConsumerRole:
         """When to ask again."""
         if not self.room:
             return None
-        deadlines = (self.scheduler.deadline(), self._heads_due, self.directory.deadline(now))
+        deadlines = (self.scheduler.deadline(), self._heads_due(), self.directory.deadline(now))
         return min((due for due in deadlines if due is not None), default=None)
+
+    def _heads_due(self) -> float | None:
+        if self._heads_asked_at is None:
+            return None
+        intervals = 1 + len(self.fetchers) // HEADS_PER_INTERVAL
+        return self._heads_asked_at + HEADS_INTERVAL_S * intervals
 
     def _on_heads(self, reply: m.HeadsReply) -> None:
         """Takes many heads at once; most say nothing new.  The next tick asks."""

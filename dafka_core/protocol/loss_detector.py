@@ -50,6 +50,7 @@ class LossDetector:
         self._scheduler = scheduler
         self._question: StoreQuery | None = None
         self._asked_at = self._look_due = -inf
+        self._met = False
         self._look_s = TRIMMED_S
 
     def ask(self, now: float) -> list[Outgoing]:
@@ -72,12 +73,14 @@ class LossDetector:
         All gaps of a partition, in order: who waits at the first has no use for the others.  It is
         found again when its partition has waited as long again.
         """
+        if bool(self._directory.stores) != self._met:
+            # The last store has gone, or the first one is back: it has its time to answer.
+            self._met, self._asked_at = not self._met, now
         question = self._question
         if question is None:
             return []
         # Without a tower, a store that does not answer is not known to be gone.
-        patient = self._directory.stores and now < self._asked_at + AWAY_S
-        if patient and not question.answered:
+        if not question.answered and now < self._asked_at + AWAY_S:
             return []
         self._directory.forget(question)
         self._question = None

@@ -14,7 +14,7 @@ from dafka_core.protocol.limits import DIRECT_BATCH_BYTES, MAX_FETCH_COUNT, MAX_
 from dafka_core.protocol.role import Outgoing, OutgoingBatch
 from dafka_core.protocol.store_directory import HEADS
 from dafka_core.protocol.transactions import PublishCommitted
-from dafka_core.records import PartitionInfo, RecordBatch
+from dafka_core.records import PartitionInfo, RecordBatch, TopicPartition
 
 RECORD_OVERHEAD_BYTES: Final = 4
 """Of a record in a packed message: its length."""
@@ -27,6 +27,37 @@ there is no other; beyond, each may have its share, so there are at most twice a
 @dataclass(frozen=True, slots=True)
 class AnnounceHeads:
     """Publish the head of every partition: C stores do not ask for them (docs/wire.md)."""
+
+
+@dataclass(frozen=True, slots=True)
+class HeadsAfter:
+    """What is left of the answer to a GET-HEADS or CONSUMER-HELLO."""
+
+    requestor: str
+    topics: tuple[str, ...]
+    """One that is empty stands for every topic."""
+    after: TopicPartition | None = None
+    """In the first of them: what has been sent last."""
+
+    @classmethod
+    def of(cls, request: m.GetHeads | m.ConsumerHello | HeadsAfter) -> HeadsAfter:
+        """What to answer to a request."""
+        if isinstance(request, m.GetHeads):
+            return cls(request.requestor, (request.topic,))
+        if isinstance(request, m.ConsumerHello):
+            return cls(request.consumer, request.topics)
+        return request
+
+    @property
+    def most(self) -> int:
+        """How many are sent at once."""
+        return MAX_REPLY_ENTRIES
+
+    def rest(self, sent: Sequence[PartitionInfo]) -> HeadsAfter | None:
+        """What is left when these have been sent, as many as are sent at once if there are more."""
+        if len(sent) >= self.most:
+            return replace(self, after=sent[-1].tp)
+        return HeadsAfter(self.requestor, self.topics[1:]) if self.topics[1:] else None
 
 
 @dataclass(slots=True)
@@ -58,7 +89,7 @@ class FetchMany:
 
 
 Request = m.Fetch | m.GetHeads | m.ConsumerHello | m.HeadsQuery | m.TimesQuery
-Work = Request | FetchMany | AnnounceHeads | PublishCommitted
+Work = Request | HeadsAfter | FetchMany | AnnounceHeads | PublishCommitted
 
 
 class _Queue(OrderedDict[tuple[type, object], Work]):
@@ -113,7 +144,7 @@ class RequestQueue:
             self._queues[requestor] = queue
         return request
 
-    def put_back(self, rest: m.Fetch | FetchMany | PublishCommitted) -> None:
+    def put_back(self, rest: m.Fetch | HeadsAfter | FetchMany | PublishCommitted) -> None:
         """Adds what is left of a request that was answered in part, behind its requestor's."""
         requestor, key = _requestor(rest), _key(rest)
         newer = self._queues.get(requestor, _Queue()).pop(key, None)
@@ -151,6 +182,7 @@ def _requestor(request: Work) -> str:
 
 _KEYS: Final[dict[type, Callable[[Any], object]]] = {
     m.Fetch: attrgetter("requestor", "tp"),
+    HeadsAfter: attrgetter("requestor", "topics", "after"),
     FetchMany: attrgetter("requestor"),
     m.GetHeads: attrgetter("requestor", "topic"),
     m.ConsumerHello: attrgetter("consumer"),

@@ -217,6 +217,13 @@ class Log(Closing):
         with self._env.reading() as tables:
             return tables.infos(topic)
 
+    def partitions_after(
+        self, topic: str | None, after: TopicPartition | None, most: int
+    ) -> list[PartitionInfo]:
+        """The same, at most so many, behind a partition; of some only staged records are held."""
+        with self._env.reading() as tables:
+            return tables.infos_after(topic, after, most)
+
     def info(self, tp: TopicPartition) -> PartitionInfo | None:
         """What is held of a partition; None when it is not known."""
         with self._env.reading() as tables:
@@ -276,11 +283,13 @@ class Log(Closing):
                 else:
                     batch = None
                 if found is not None:
-                    count = found.values.fitting(start - found.offset, max_bytes)
-                    stop = min(end, found.end, start + max(1, min(count, max_records)))
-                    batch = found.between(start, stop)
+                    count, size_bytes = found.count, found.values.size_bytes
+                    if count > max_records or size_bytes > max_bytes:
+                        fitting = found.values.fitting(start - found.offset, max_bytes)
+                        count = max(1, min(fitting, max_records))
+                    batch = found.between(start, min(end, found.end, start + count))
                     max_records -= batch.count
-                    max_bytes -= batch.values.size_bytes
+                    max_bytes -= size_bytes if batch is found else batch.values.size_bytes
                 results.append(batch)
         return results
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Callable, Iterable, Iterator
-from itertools import takewhile
+from itertools import islice, takewhile
 from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
 from dafka_core.errors import StoreError
@@ -127,6 +127,16 @@ class Tables:
             raise damaged(self._directory, why)
         return [PartitionInfo(*tp, row.earliest, row.end) for tp, row in found if row.end]
 
+    def infos_after(
+        self, topic: str | None, after: TopicPartition | None, most: int
+    ) -> list[PartitionInfo]:
+        """The same, at most so many behind a partition; the end of some may be 0."""
+        prefix = b"" if topic is None else rows.topic_prefix(topic)
+        start = prefix if after is None else rows.partition_key(after)
+        found = self._rows(prefix, start)
+        behind = (each for each in found if each[0] != after)
+        return [PartitionInfo(*tp, row.earliest, row.end) for tp, row in islice(behind, most)]
+
     def transaction_state(self, tp: TopicPartition) -> TransactionState:
         """How far a partition's transactions are; all zero when it is not known."""
         row = self.row(tp)
@@ -178,8 +188,8 @@ class Tables:
         # Its checksum tells what it holds, not where it belongs.  Looked for by its exact key: in
         # a damaged tree LMDB ends the process when it is asked for whatever comes next.  With a
         # cursor: ``get`` would have every page of the block that follows read.
-        following = self._txn.cursor(self._blocks)
-        in_place = end == row.end or following.set_key(BLOCK_KEY.pack(row.id, end))
+        following = BLOCK_KEY.pack(row.id, end)
+        in_place = end == row.end or self._txn.cursor(self._blocks).set_key(following)
         if end > row.end or not in_place:
             why = f"it ends at offset {end}, where no other one begins"
             raise self.damaged_block(tp, found.first, why)
@@ -343,14 +353,18 @@ class Tables:
         for first in firsts:
             self._txn.delete(BLOCK_KEY.pack(partition_id, first), db=self._blocks)
 
-    def _rows(self, prefix: bytes) -> Iterator[tuple[TopicPartition, PartitionRow]]:
-        for key, value in self._scan(self._partitions, prefix):
+    def _rows(
+        self, prefix: bytes, start: bytes = b""
+    ) -> Iterator[tuple[TopicPartition, PartitionRow]]:
+        for key, value in self._scan(self._partitions, prefix, start):
             yield rows.tp_of_key(key), self._parsed(key, value)
 
-    def _scan(self, table: lmdb._Database, prefix: bytes) -> Iterator[tuple[bytes, memoryview]]:
-        """The entries of a table whose keys begin with ``prefix``."""
+    def _scan(
+        self, table: lmdb._Database, prefix: bytes, start: bytes = b""
+    ) -> Iterator[tuple[bytes, memoryview]]:
+        """The entries of a table whose keys begin with ``prefix``, from ``start`` on."""
         cursor = self._txn.cursor(table)
-        cursor.set_range(prefix)
+        cursor.set_range(start or prefix)
         for key, value in cursor.iternext():
             name = bytes(key)
             if not name.startswith(prefix):

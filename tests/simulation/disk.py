@@ -239,6 +239,13 @@ class Disk:
             if topic in (None, name) and held.end
         ]
 
+    def partitions_after(
+        self, topic: str | None, after: TopicPartition | None, most: int
+    ) -> list[PartitionInfo]:
+        """See ``Log.partitions_after``."""
+        infos = self.partitions(topic)
+        return [info for info in infos if after is None or info.tp > after][:most]
+
     def read(
         self, tp: TopicPartition, start: int, end: int, *, max_records: int, max_bytes: int
     ) -> list[RecordBatch]:

@@ -11,6 +11,7 @@ import pytest
 
 from dafka_core import Consumer, FetchTimeoutError, Producer, Reader, Store
 from dafka_core.nodes import store_loop
+from dafka_core.protocol import store_requests
 from dafka_core.protocol.codec import subscription
 from dafka_core.protocol.messages import (
     Ack,
@@ -24,6 +25,7 @@ from dafka_core.protocol.messages import (
     GetHeads,
     Head,
     HeadsReply,
+    Message,
     RecordMessage,
     TimesReply,
 )
@@ -75,6 +77,24 @@ def test_more_partitions_than_are_asked_for_at_once(
         consumer = consume("t")
         found = [consumer.poll(PATIENCE_S) for _ in range(count)]
         assert {record.value.decode() for record in found if record} == {tp[1] for tp in tps}
+
+
+def test_heads_are_told_a_message_full_at_a_time(
+    store: Store, peer: RawPeer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(store_requests, "MAX_REPLY_ENTRIES", 3)
+    tps = [TopicPartition(topic, f"P{i}") for topic in ("t", "u") for i in range(6)]
+    for tp in tps:
+        store.append_queue.put(RecordBatch.of(tp, 0, [b"value"])).result(PATIENCE_S)
+    asked: list[tuple[Message, list[TopicPartition]]] = [
+        (GetHeads("t", peer.address), tps[:6]),
+        (GetHeads("", peer.address), tps),
+        (ConsumerHello(store.address, peer.address, ("u", "unknown", "t")), tps[6:] + tps[:6]),
+    ]
+    for message, expected in asked:
+        peer.forget_heard()
+        peer.send(message)
+        assert [head.tp for head in peer.wait_for(DirectHead, len(expected))] == expected
 
 
 def test_a_fetch_batch_is_answered_in_few_messages(

@@ -73,6 +73,24 @@ def test_partitions_are_listed_by_topic(store: Log) -> None:
     assert store.partitions("zz") == store.partitions("0") == []
 
 
+def test_partitions_are_listed_some_at_a_time(store: Log) -> None:
+    names = [("s", "B"), *(("t", f"{i}") for i in range(5)), ("x" * 255, "y" * 255)]
+    for name, partition in names:
+        put(store, [b"value"], name, partition)
+    cases: list[tuple[str | None, list[tuple[str, str]]]] = [
+        (None, names),
+        ("t", names[1:6]),
+        ("unknown", []),
+    ]
+    for topic, expected in cases:
+        found: list[PartitionInfo] = []
+        while part := store.partitions_after(topic, found[-1].tp if found else None, 2):
+            assert len(part) <= 2
+            found += part
+        assert found == store.partitions(topic)
+        assert [info.tp for info in found] == expected
+
+
 def test_partitions_do_not_mix(store: Log) -> None:
     batches = [
         RecordBatch.of(TopicPartition("t", name), 0, [name.encode()] * 3)

@@ -311,6 +311,19 @@ def test_heads_are_asked_for_now_and_then() -> None:
     assert role.on_tick(1.0 + 3 * HEADS_INTERVAL_S) == [GetHeads("b", ME)]
 
 
+def test_heads_of_very_many_partitions_are_asked_for_more_rarely(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("dafka_core.protocol.consumer_role.HEADS_PER_INTERVAL", 10)
+    role = consumer("latest")
+    role.on_tick(0.0)
+    for i in range(20):
+        role.on_message(0.0, Head(TOPIC, f"P{i}", 4), "")
+    assert role.deadline(0.0) == 3 * HEADS_INTERVAL_S
+    assert role.on_tick(3 * HEADS_INTERVAL_S - 1) == []
+    assert role.on_tick(3 * HEADS_INTERVAL_S) == [GetHeads(TOPIC, ME)]
+
+
 def test_deadline_is_when_to_ask_again() -> None:
     role = consumer("earliest")
     assert role.deadline(0.0) is None

@@ -66,6 +66,8 @@ def test_a_frame_is_read_to_its_end_and_no_further() -> None:
 def test_head_entries_are_checked(entry: PartitionInfo) -> None:
     with pytest.raises(ProtocolError):
         replace(HEADS_REPLY, entries=(HEADS_REPLY.entries[0], entry))
+    with pytest.raises(ProtocolError):
+        replace(HEADS_REPLY, entries=(entry,))
 
 
 @pytest.mark.parametrize(

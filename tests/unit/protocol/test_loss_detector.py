@@ -112,6 +112,17 @@ def test_a_store_that_never_answers_is_not_waited_for_for_ever() -> None:
     assert cluster.pass_time(2 * LOOK_MAX_S)[0][:4] == (TP, 0, 50, 50)
 
 
+def test_the_only_store_has_time_to_come_back_from_when_it_went() -> None:
+    # It was busy, not gone: what it has not answered for a minute is not lost when it is missed.
+    cluster = Cluster(FAIL, {A: None})
+    assert cluster.pass_time(AWAY_S - 10) == []
+    cluster.role.on_peer_lost(A)
+    assert cluster.pass_time(20) == []
+    cluster.held[A] = (0, 100)
+    cluster.role.on_message(cluster.now, HeadsReply(ME, 0, A, 0, 1, ()), A)
+    assert cluster.pass_time(LATER_S) == []
+
+
 def test_a_store_that_comes_back_in_time_has_nothing_lost() -> None:
     cluster = Cluster(FAIL, {A: (50, 100), B: None})
     cluster.role.on_peer_lost(B)

@@ -28,6 +28,7 @@ from dafka_core.protocol.store_requests import (
     MAX_PENDING_REQUESTS,
     AnnounceHeads,
     FetchMany,
+    HeadsAfter,
     Request,
     announcement,
     fetched_batches,
@@ -65,7 +66,7 @@ def taken(role: StoreRole) -> list[Request]:
     while role.requests:
         request = role.requests.take()
         assert request is not None
-        assert not isinstance(request, AnnounceHeads | FetchMany | PublishCommitted)
+        assert not isinstance(request, AnnounceHeads | HeadsAfter | FetchMany | PublishCommitted)
         requests.append(request)
     assert role.requests.take() is None
     return requests
