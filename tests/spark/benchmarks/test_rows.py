@@ -45,6 +45,7 @@ NAMES = {
         "memory of a store that is read from, {}, flight",
         "memory of a worker that reads, {}, local",
     ],
+    "partitions": ["a new consumer of many partitions"],
 }
 
 
