@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from types import ModuleType
 from typing import Any
 
+from dafka_core.protocol import consumer_role
 from tests.simulation import mesh
 from tests.simulation.cluster import Roles
 from tests.simulation.defective_roles import (
@@ -24,6 +25,7 @@ from tests.simulation.defective_roles import (
     HangsOnRing,
     LatestIsOneTooFew,
     NeverAsksForHeads,
+    ServesTheFirst,
     ShiftedIndex,
     SkipsGaps,
     StopsAfterBlock,
@@ -32,6 +34,7 @@ from tests.simulation.defective_roles import (
     TellsOfMoreThanIsStored,
     WaitsForGreetings,
     WaitsForWhatIsStored,
+    WaitsForWhatIsTrimmed,
     WrongChunk,
     _StaleParse,
 )
@@ -155,7 +158,7 @@ DEFECTS = (
     Defect(
         "heads of what no store has",
         "ours",
-        "was told .* and 0 are on disk",
+        r"was told .* and \d+ are on disk",
         Roles(producer=TellsOfMoreThanIsStored),
     ),
     Defect(
@@ -177,7 +180,19 @@ DEFECTS = (
         "ours",
         "producer-. waits",
         changes=lambda: {(mesh, "Subscribers"): ForgetsRequestors},
-        first=45,
+        first=30,
+    ),
+    Defect(
+        "trimmed records are waited for",
+        "ours",
+        "consumer-. is at .* of",
+        Roles(consumer=WaitsForWhatIsTrimmed),
+    ),
+    Defect(
+        "partitions beyond the window are never asked for",
+        "ours",
+        "consumer-. is at .* of",
+        changes=lambda: {(consumer_role, "FetchScheduler"): ServesTheFirst},
     ),
 )
 """``ours``: the simulator has found it in this project, where it is cured."""

@@ -71,6 +71,12 @@ class ReaderHost(Host):
             self.world.note(self.name, "hears no store")
             self.world.after(0, self.give_up)
         read = self._read
+        if read is not None and self._is_trimmed(read):
+            self.world.note(self.name, "reads what is trimmed")
+            self._role.forget(read)
+            self._read = read = None
+            assert self.mesh is not None
+            self._ask_later(self.mesh)
         if read is not None:
             delivered, read.delivered = read.delivered, []
             for batch in delivered:
@@ -86,6 +92,13 @@ class ReaderHost(Host):
                 assert self.mesh is not None
                 self._ask_later(self.mesh)
         return False
+
+    def _is_trimmed(self, read: RangeRead) -> bool:
+        """No store has the next record any more, as ``Reader`` finds out by asking them."""
+        fetcher = read.fetcher
+        return fetcher.next_offset < read.end and all(
+            fetcher.next_offset < store.disk.earliest(fetcher.tp) for store in self.cluster.stores
+        )
 
     def _on_disk(self, topics: list[str]) -> dict[TopicPartition, int]:
         ends: dict[TopicPartition, int] = {}
@@ -120,7 +133,7 @@ class ReaderHost(Host):
             return
         tp = self.world.random.choice(sorted(held))
         end = self.world.random.randint(1, heads[tp][1])
-        start = self.world.random.randint(0, end - 1)
+        start = self.world.random.randint(min(heads[tp][0], end - 1), end - 1)
         self.world.note(self.name, f"reads {tp.topic} {tp.partition[:4]} [{start}, {end})")
         self._position = start
         self._read = self._role.read(tp, start, end)
