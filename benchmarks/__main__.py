@@ -17,6 +17,7 @@ ROWS = {
     "mesh": "bench_ingest",
     "memory": "bench_memory",
     "trickle": "bench_trickle",
+    "partitions": "bench_partitions",
 }
 """Modules by the name of their row.  Imported when they run: the processes that rows start import
 this module, too, and need not wait for Spark."""
@@ -55,7 +56,7 @@ def main() -> None:
     rows = {name: importlib.import_module(f"benchmarks.{ROWS[name]}") for name in arguments.only}
     if arguments.list:
         for name, module in rows.items():
-            print(f"{name:8} {(module.__doc__ or '').splitlines()[0]}")
+            print(f"{name:10} {(module.__doc__ or '').splitlines()[0]}")
         return
     figures: list[Figure] = []
     sizes_bytes = tuple(arguments.sizes)

@@ -87,6 +87,8 @@ def fill(directory: Path, records: int, size_bytes: int, partitions: int) -> Non
     most = APPEND_BLOCKS * min(MAX_BLOCK_RECORDS, MAX_BLOCK_BYTES // size_bytes)
     ends = np.arange(0, (most + 1) * size_bytes, size_bytes, dtype=np.int64)
     data = np.random.default_rng(size_bytes).bytes(most * size_bytes)
+    pending: list[RecordBatch] = []
+    pending_count = 0
     with Log(directory) as log:
         for part in range(partitions):
             partition = uuid.uuid4().hex.upper()
@@ -94,7 +96,12 @@ def fill(directory: Path, records: int, size_bytes: int, partitions: int) -> Non
             for start in range(0, end, most):
                 count = min(most, end - start)
                 values = Values.from_columns(ends[: count + 1], data[: count * size_bytes])
-                log.append([RecordBatch(TopicPartition(TOPIC, partition), start, values)])
+                pending.append(RecordBatch(TopicPartition(TOPIC, partition), start, values))
+                pending_count += count
+                if pending_count >= most:
+                    log.append(pending)
+                    pending, pending_count = [], 0
+        log.append(pending)
 
 
 @contextlib.contextmanager

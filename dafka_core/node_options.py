@@ -13,6 +13,7 @@ from dafka_core.errors import ProtocolError
 from dafka_core.log_entries import STAGED_HOURS
 from dafka_core.options import DEFAULT_PUB_PORT, DEFAULT_SUB_PORT, DEFAULT_TOWER, Options, option
 from dafka_core.protocol.codec import C_LAYOUT, LAYOUTS
+from dafka_core.protocol.consumer_role import FAIL, ON_DATA_LOSS
 from dafka_core.protocol.limits import MAX_RECORD_BYTES, MAX_VALUE_BYTES, max_taken_bytes
 from dafka_core.protocol.validation import check_address, check_topic
 
@@ -200,6 +201,13 @@ class ConsumerOptions(NodeOptions):
         "bytes waiting for the application; no more are taken beyond it",
         unit="bytes",
         minimum=1,
+    )
+    on_data_loss: str = option(
+        FAIL,
+        "when nobody has a partition's next records any more: `fail` raises DataLossError, `skip` "
+        "goes on with the earliest there are, and counts and logs what is missing, `wait` logs it "
+        "and waits until somebody has them",
+        choices=ON_DATA_LOSS,
     )
 
 

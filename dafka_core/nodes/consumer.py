@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import contextlib
+import logging
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 from itertools import chain
 from typing import Any
 
-from dafka_core.errors import ClosedError, ConfigError
+from dafka_core.errors import ClosedError, ConfigError, DataLossError
 from dafka_core.node_options import ConsumerOptions
 from dafka_core.nodes.addresses import new_address
 from dafka_core.nodes.mesh import Mesh
@@ -15,10 +16,13 @@ from dafka_core.nodes.node import Node
 from dafka_core.nodes.record_queue import RecordQueue
 from dafka_core.nodes.threads import weakly
 from dafka_core.options import check_argument
-from dafka_core.protocol.consumer_role import ConsumerRole, Start
+from dafka_core.protocol.consumer_role import FAIL, SKIP, ConsumerRole, Start
 from dafka_core.protocol.limits import MAX_SEQUENCE
+from dafka_core.protocol.loss_detector import Loss
 from dafka_core.protocol.validation import check_topics
 from dafka_core.records import Record, RecordBatch, TopicPartition
+
+_log = logging.getLogger("dafka.consumer")
 
 
 class Consumer(Node):
@@ -32,6 +36,11 @@ class Consumer(Node):
 
     Each way to read raises RecordTooLargeError in the place of a record that is larger than
     ``max_record_bytes`` lets pass; reading on goes on behind it.
+
+    Where nobody has a partition's next records any more, option ``on_data_loss`` says how it goes
+    on.  With ``fail``, the way to read that comes upon the gap raises DataLossError, after all
+    records before it, and again if nothing is done about it.  Records of other partitions go on,
+    and ``seek`` goes on behind the gap.
 
     Args:
         start: where to begin partitions: ``"earliest"``, ``"latest"`` (the end of each partition
@@ -51,6 +60,7 @@ class Consumer(Node):
         self._role = ConsumerRole(
             self.address,
             _checked_start(start),
+            self._config.on_data_loss,
             limit_bytes=self._config.limit_bytes,
         )
         self._queue = RecordQueue(weakly(self._on_taken, None))
@@ -62,6 +72,11 @@ class Consumer(Node):
     def subscription(self) -> list[str]:
         """The topics subscribed to, in the order of their subscription."""
         return self._role.topics
+
+    @property
+    def skipped(self) -> dict[TopicPartition, int]:
+        """How many records of each partition it has left out: nobody had them (``skip``)."""
+        return self._role.skipped.copy()
 
     def subscribe(self, topic: str) -> None:
         """Follows a topic from now on.
@@ -124,6 +139,7 @@ class Consumer(Node):
         Raises:
             ClosedError: the consumer is closed.
             RecordTooLargeError: the next record is above ``max_record_bytes``.
+            DataLossError: nobody has a partition's next records (``on_data_loss``).
         """
         # Most records are there: the wait has a price of its own.
         record = self._queue.next_record()
@@ -180,6 +196,25 @@ class Consumer(Node):
     def _queue_delivered(self) -> None:
         delivered, self._role.delivered = self._role.delivered, []
         self._queue.add(delivered)
+        losses, self._role.losses = self._role.losses, []
+        for loss in losses:
+            self._on_loss(loss)
+
+    def _on_loss(self, loss: Loss) -> None:
+        policy = self._config.on_data_loss
+        if policy == FAIL:
+            does = "go on with Consumer.seek, or set option on_data_loss to skip or wait"
+        elif policy == SKIP and loss.available is not None:
+            does = "the consumer skips them"
+        else:
+            does = "the consumer waits for them"
+        missing = f"offsets {loss.start} to {loss.end} (exclusive) are missing"
+        why = f"{missing}, {loss.why}; {does}"
+        error = DataLossError(*loss.tp, loss.start, loss.available, why)
+        if policy == FAIL:
+            self._queue.add_loss(loss.tp, error)
+        else:
+            _log.warning("%s", error)
 
     def _has_room(self, share: float) -> bool:
         records, size_bytes = self._queue.size

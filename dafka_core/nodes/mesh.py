@@ -41,7 +41,7 @@ from dafka_core.protocol.beacons import NodeBeacon
 from dafka_core.protocol.bulk_decoder import BulkDecoder
 from dafka_core.protocol.codec import C_LAYOUT, decode, encode, parse_subscription
 from dafka_core.protocol.limits import MAX_HEADER_BYTES
-from dafka_core.protocol.messages import DirectRecord, RecordMessage
+from dafka_core.protocol.messages import DirectRecord, DirectRecordBatches, RecordMessage
 from dafka_core.protocol.record_limits import RecordLimits, announcement
 from dafka_core.protocol.role import Outgoing, OutgoingBatch, Role
 from dafka_core.protocol.store_directory import StoreDirectory, StoreQuery
@@ -229,8 +229,7 @@ class Mesh(ProcessBound):
     def send(self, messages: list[Outgoing]) -> None:
         """Publishes messages."""
         for message in messages:
-            parts = self.limits.kept(message) if isinstance(message, OutgoingBatch) else (message,)
-            for part in parts:
+            for part in self.limits.kept(message):
                 if isinstance(part, OutgoingBatch):
                     self._send_records(part)
                 else:
@@ -329,6 +328,9 @@ class Mesh(ProcessBound):
                 requestor = message.requestor if isinstance(message, DirectRecord) else ""
                 batch = RecordBatch.of(message.tp, message.sequence, [message.value])
                 self.send(self.role.on_batch(now, requestor, batch))
+            elif isinstance(message, DirectRecordBatches):
+                for batch in message.batches():
+                    self.send(self.role.on_batch(now, message.requestor, batch))
             else:
                 self.send(self.role.on_message(now, message, peer))
 

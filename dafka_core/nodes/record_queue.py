@@ -7,10 +7,11 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from operator import length_hint
 
-from dafka_core.errors import RecordTooLargeError
+from dafka_core.errors import DataLossError, RecordTooLargeError
 from dafka_core.records import Record, RecordBatch, TopicPartition, records
 
-_Item = RecordBatch | RecordTooLargeError
+_Record = RecordBatch | RecordTooLargeError
+_Item = _Record | DataLossError
 
 
 class RecordQueue:
@@ -19,13 +20,14 @@ class RecordQueue:
     The loop's thread adds batches.  The application takes records or batches, in one thread or in
     several: each takes what comes next, however the one before it was taken.  Whenever a batch
     has left, the queue calls ``on_taken``.  Who comes upon an error, which stands in the place of a
-    record, raises it, once.
+    record or of those that are missing, raises it, once.
     """
 
     def __init__(self, on_taken: Callable[[], None]) -> None:
         self._on_taken = on_taken
         self._lock = threading.Lock()
         self._batches: deque[_Item] = deque()
+        self._losses: set[TopicPartition] = set()
         # Records and bytes of values: those that the loop has added, and those that have left.
         self._added = (0, 0)
         self._left = (0, 0)
@@ -43,7 +45,7 @@ class RecordQueue:
         """
         return self._added[0] - self._left[0], self._added[1] - self._left[1]
 
-    def add(self, batches: Iterable[_Item]) -> None:
+    def add(self, batches: Iterable[_Record]) -> None:
         """Queues batches and errors.
 
         Takes no lock: a thread that holds it may be in a signal's handler that waits for the
@@ -52,6 +54,12 @@ class RecordQueue:
         for batch in batches:
             self._added = _sum(self._added, batch)
             self._batches.append(batch)
+
+    def add_loss(self, tp: TopicPartition, loss: DataLossError) -> None:
+        """Queues what is to be raised after a partition's records; one of each partition."""
+        if tp not in self._losses:
+            self._losses.add(tp)
+            self._batches.append(loss)
 
     def next_record(self) -> Record | None:
         """The next record, if there is one."""
@@ -84,7 +92,8 @@ class RecordQueue:
     def positions(self) -> dict[TopicPartition, int]:
         """Which record the application gets next, of the partitions that have any here."""
         with self._lock:
-            found = {_tp(batch): batch.offset for batch in reversed(tuple(self._batches))}
+            queued = (each for each in self._batches if not isinstance(each, DataLossError))
+            found = {_tp(each): each.offset for each in reversed(tuple(queued))}
             left = length_hint(self._open_rest)
             if left and self._open is not None:
                 found[self._open.tp] = self._open.end - left
@@ -97,10 +106,12 @@ class RecordQueue:
                 _exhaust(self._open_rest)
             for _ in range(len(self._batches)):
                 batch = self._batches.popleft()
-                if unwanted(_tp(batch)):
+                if not unwanted(_tp(batch)):
+                    self._batches.append(batch)
+                elif not isinstance(batch, DataLossError):
                     self._left = _sum(self._left, batch)
                 else:
-                    self._batches.append(batch)
+                    self._losses.discard(_tp(batch))
 
     def clear(self) -> None:
         """Drops all.  Takes no lock: a signal's handler may call it in a thread that holds it."""
@@ -119,6 +130,9 @@ class RecordQueue:
             batch = self._batches.popleft()
         except IndexError:
             return None
+        if isinstance(batch, DataLossError):
+            self._losses.discard(_tp(batch))
+            raise batch
         self._left = _sum(self._left, batch)
         self._on_taken()
         if isinstance(batch, RecordTooLargeError):
@@ -134,7 +148,7 @@ def _exhaust(values: Iterator[bytes]) -> None:
     deque(values, maxlen=0)
 
 
-def _sum(size: tuple[int, int], batch: _Item) -> tuple[int, int]:
+def _sum(size: tuple[int, int], batch: _Record) -> tuple[int, int]:
     if isinstance(batch, RecordTooLargeError):
         return size[0] + 1, size[1]
     return size[0] + batch.count, size[1] + batch.values.size_bytes

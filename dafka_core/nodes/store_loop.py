@@ -27,6 +27,9 @@ SERVE_COUNT: Final = 8_192
 SERVE_BYTES: Final = 4 << 20
 """Records read and sent per round: between rounds the store stores records and serves others."""
 
+SERVE_REQUESTS: Final = 256
+"""Requests for few records, or records in them, that are answered per round."""
+
 _log = logging.getLogger("dafka.store")
 
 
@@ -38,34 +41,52 @@ class StoreLoop:
         self._log = log
         self._log_writer = log_writer
         self._mesh = mesh
+        self._refused_count = 0
 
     def on_round(self, now: float) -> bool:
-        """Has entries written and serves one request; True if more requests wait."""
+        """Has entries written and serves requests; True if more requests wait."""
         if self._role.pending_bytes and not self._log_writer.busy:
             self._log_writer.write(self._role.take_pending())
         self._mesh.set_receiving(self._role.pending_bytes < MAX_PENDING_BYTES)
         too_large, self._role.too_large = self._role.too_large, []
         for error in too_large:
             _log.error("%s. Until then nothing after it in this partition is stored here", error)
-        request = self._role.requests.take()
-        if request is not None:
+        self._serve()
+        return bool(self._role.requests)
+
+    def _serve(self) -> None:
+        """Answers requests, as many as are small."""
+        requests, sent = self._role.requests, 0
+        for _ in range(SERVE_REQUESTS):
+            request = requests.take()
+            if request is None:
+                break
             try:
-                self._mesh.send(self._answer(request))
+                answer = self._answer(request)
             except StoreError as error:
                 # Damage concerns one partition; the others go on. No wrong record is ever sent.
                 _log.error("%s", error)
-        return bool(self._role.requests)
+                continue
+            self._mesh.send(answer)
+            sent += sum(isinstance(each, OutgoingBatch) and each.batch.count for each in answer)
+            if not isinstance(request, Fetch) or sent >= SERVE_REQUESTS:
+                break
+        if requests.refused_count >= 2 * self._refused_count + 1:
+            self._refused_count = requests.refused_count
+            _log.warning(
+                "%d requests refused so far: %d wait; who asked will ask again",
+                self._refused_count,
+                len(requests),
+            )
 
     def _answer(self, request: store_requests.Work) -> list[Outgoing]:
         match request:
             case Fetch():
                 return self._fetched(request)
-            case GetHeads():
-                return store_requests.head_messages(
-                    request.requestor, self._log.partitions(request.topic or None)
-                )
-            case ConsumerHello():
-                return store_requests.head_messages(request.consumer, self._held(request.topics))
+            case store_requests.FetchMany():
+                return self._fetched_batches(request)
+            case GetHeads() | ConsumerHello() | store_requests.HeadsAfter():
+                return self._heads(store_requests.HeadsAfter.of(request))
             case HeadsQuery():
                 infos = self._held(request.topics) if request.topics else self._log.partitions()
                 return store_requests.heads_reply(request, self._role.address, infos)
@@ -76,6 +97,18 @@ class StoreLoop:
                 return store_requests.announcement(self._log.partitions())
             case PublishCommitted():
                 return self._published(request)
+
+    def _heads(self, heads: store_requests.HeadsAfter) -> list[Outgoing]:
+        """As many heads as one message has; all at once would keep others, and beacons, waiting."""
+        if not heads.topics:
+            return []
+        infos = self._log.partitions_after(heads.topics[0] or None, heads.after, heads.most)
+        rest = heads.rest(infos)
+        if rest is not None:
+            self._role.requests.put_back(rest)
+        if heads.requestor in self._role.packing:
+            return store_requests.packed_heads(heads.requestor, self._role.address, infos)
+        return store_requests.head_messages(heads.requestor, infos)
 
     def _held(self, topics: Iterable[str]) -> list[PartitionInfo]:
         return [info for topic in topics for info in self._log.partitions(topic)]
@@ -88,13 +121,31 @@ class StoreLoop:
         end = batches[-1].end
         # Looked up after reading: a transaction that is not the last any more is sent as older
         # ones are, whose records say nothing of it.
-        last = self._log.transaction_state(fetch.tp).transaction
+        state = self._log.transaction_state(fetch.tp)
+        last = state.transaction
         records = _outgoing(batches, (last,) if last else (), fetch.requestor)
         if end < fetch.end:
             rest = Fetch(fetch.partition, fetch.requestor, fetch.topic, end, fetch.end - end)
             self._role.requests.put_back(rest)
             return records
-        return [*records, *store_requests.goes_on(fetch, self._log.end(fetch.tp))]
+        return [*records, *store_requests.goes_on(fetch, state.end)]
+
+    def _fetched_batches(self, fetch: store_requests.FetchMany) -> list[Outgoing]:
+        """The first records of some partitions; what is left waits for its turn."""
+        wanted = fetch.take(SERVE_REQUESTS)
+        found = self._log.read_each(wanted, max_records=SERVE_COUNT, max_bytes=SERVE_BYTES)
+        fetch.add(wanted[len(found) :])
+        batches = []
+        for each, batch in zip(wanted, found, strict=False):
+            if isinstance(batch, StoreError):
+                _log.error("%s", batch)
+            elif batch is not None:
+                batches.append(batch)
+                if batch.end < each.end:
+                    fetch.add([each._replace(earliest=batch.end)])
+        if fetch.wanted:
+            self._role.requests.put_back(fetch)
+        return store_requests.fetched_batches(fetch.requestor, batches)
 
     def _published(self, publish: PublishCommitted) -> list[Outgoing]:
         """The next records of what was committed here, and after the last ones the head."""

@@ -25,7 +25,12 @@ from dafka_core.protocol.fields import (
     text_of,
     transaction_of,
 )
-from dafka_core.protocol.limits import MAX_HEADER_BYTES, MAX_HELLO_BYTES, MAX_REPLY_BYTES
+from dafka_core.protocol.limits import (
+    MAX_FETCH_PARTITIONS,
+    MAX_HEADER_BYTES,
+    MAX_HELLO_BYTES,
+    MAX_REPLY_BYTES,
+)
 from dafka_core.records import TopicPartition, Transaction
 
 C_LAYOUT: Final = "c"
@@ -58,6 +63,7 @@ class _Command(NamedTuple):
 _RECORD: Final = "partition topic sequence"
 _BATCH: Final = _RECORD + " count transaction"
 _REPLY: Final = "query store part parts entries"
+_MAX_RANGES_BYTES: Final = MAX_HEADER_BYTES + MAX_FETCH_PARTITIONS * 530
 _COMMANDS: Final[dict[type, _Command]] = {
     command.message: command
     for command in (
@@ -74,6 +80,15 @@ _COMMANDS: Final[dict[type, _Command]] = {
         # Extensions.  C nodes never subscribe to these identifiers, so they never receive them.
         _Command(b"R", m.RecordBatchMessage, "topic", _BATCH, content=True),
         _Command(b"P", m.DirectRecordBatch, "requestor", _BATCH, content=True),
+        _Command(b"B", m.FetchBatch, "store", "requestor entries", max_bytes=_MAX_RANGES_BYTES),
+        _Command(
+            b"C",
+            m.DirectRecordBatches,
+            "requestor",
+            "entries",
+            content=True,
+            max_bytes=_MAX_RANGES_BYTES,
+        ),
         _Command(b"Q", m.HeadsQuery, "", "requestor query topics", max_bytes=MAX_HELLO_BYTES),
         _Command(b"T", m.TimesQuery, "", "requestor query topic partition sequence end"),
         _Command(b"S", m.HeadsReply, "requestor", _REPLY, max_bytes=MAX_REPLY_BYTES),
@@ -115,7 +130,7 @@ def encode(message: m.Message, layout: str = C_LAYOUT) -> list[bytes]:
         frames = [command.id + topic, SIGNATURE + command.id + VERSION + fields]
     else:
         frames = [command.id + topic + b"\0" + VERSION + fields]
-    if isinstance(message, m.AnyRecord):
+    if isinstance(message, m.AnyRecord | m.DirectRecordBatches):
         frames.append(message.value)
     return frames
 

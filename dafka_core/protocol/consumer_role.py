@@ -3,44 +3,72 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from math import inf
 from typing import Final, Literal
 
 from dafka_core.errors import RecordTooLargeError
 from dafka_core.protocol import messages as m
 from dafka_core.protocol.codec import subscription
+from dafka_core.protocol.fetch_scheduler import MAX_PARTITIONS, FetchScheduler
 from dafka_core.protocol.limits import MAX_RECORD_BYTES
-from dafka_core.protocol.partition_fetcher import MAX_PARTITIONS, FetchScheduler, PartitionFetcher
+from dafka_core.protocol.loss_detector import Loss, LossDetector
+from dafka_core.protocol.partition_fetcher import PartitionFetcher
 from dafka_core.protocol.partition_states import RECORDS, TAKE
 from dafka_core.protocol.record_limits import error_of
 from dafka_core.protocol.role import Outgoing
+from dafka_core.protocol.store_directory import StoreDirectory
 from dafka_core.records import RecordBatch, TopicPartition
 
 Start = Literal["earliest", "latest"] | Mapping[str, Mapping[str, int]]
+
+FAIL: Final = "fail"
+SKIP: Final = "skip"
+WAIT: Final = "wait"
+ON_DATA_LOSS: Final = (FAIL, SKIP, WAIT)
+"""What a consumer does about records that nobody has."""
 
 HEADS_INTERVAL_S: Final = 10.0
 """How often a consumer asks stores for heads.  PUB sockets drop silently: if they have dropped the
 last records of a partition and all heads after them, and its producer is gone, nothing else tells
 the consumer of these records."""
 
+HEADS_PER_INTERVAL: Final = 50_000
+"""With more partitions it asks more rarely, so that heads never are most of what it has to do: so
+many keep a store and a consumer busy for about half a second."""
+
 
 class ConsumerRole:
     """Follows the topics it is subscribed to.
 
     ``delivered`` fills with batches, and an error in the place of each record that is larger than
-    the consumer takes; the node empties it.  While ``room`` is false, the consumer neither delivers
-    nor asks: it fetches later what comes then.
+    the consumer takes; ``losses`` with what is missing after them and nobody has.  The node empties
+    both.  While ``room`` is false, the consumer neither delivers nor asks: it fetches later what
+    comes then.
     """
 
-    def __init__(self, address: str, start: Start, *, limit_bytes: int = MAX_RECORD_BYTES) -> None:
+    def __init__(
+        self,
+        address: str,
+        start: Start,
+        on_data_loss: str = FAIL,
+        *,
+        limit_bytes: int = MAX_RECORD_BYTES,
+    ) -> None:
         self.address = address
         self.delivered: list[RecordBatch | RecordTooLargeError] = []
+        self.losses: list[Loss] = []
+        self.skipped: dict[TopicPartition, int] = {}
+        """How many records were left out, because nobody has them."""
         self._limit_bytes = limit_bytes
         self.room = True
         self.fetchers: dict[TopicPartition, PartitionFetcher] = {}
         self.scheduler = FetchScheduler(address)
+        self.directory = StoreDirectory(address)
+        self._detector = LossDetector(self.directory, self.scheduler)
+        self._on_data_loss = on_data_loss
         self._start = start
         self._topics: dict[str, None] = {}
-        self._heads_due: float | None = None
+        self._heads_asked_at: float | None = None
 
     @property
     def topics(self) -> list[str]:
@@ -53,9 +81,9 @@ class ConsumerRole:
 
     def subscriptions(self) -> list[bytes]:
         """RFC 46, Consumer Subscriptions: those to the consumer's own address."""
-        records = (m.DirectRecord, m.DirectRecordBatch, m.RecordTooLarge)
-        kinds = (*records, m.DirectHead, m.StoreHello)
-        return [subscription(kind, self.address) for kind in kinds]
+        kinds = (m.DirectRecord, m.DirectRecordBatch, m.DirectRecordBatches, m.RecordTooLarge)
+        direct = [subscription(kind, self.address) for kind in kinds]
+        return [*direct, *self.directory.subscriptions()]
 
     def topic_subscriptions(self, topic: str) -> list[bytes]:
         """RFC 46, Consumer Subscriptions: those to a topic."""
@@ -73,6 +101,7 @@ class ConsumerRole:
         for tp in [tp for tp in self.fetchers if tp.topic == topic]:
             self.fetchers.pop(tp).close()
             self.scheduler.forget(tp)
+            self.skipped.pop(tp, None)
 
     def seek(self, tp: TopicPartition, offset: int) -> None:
         """The next record delivered of the partition is the one at ``offset``."""
@@ -81,17 +110,23 @@ class ConsumerRole:
         self.scheduler.postpone(fetcher)
 
     def on_message(self, now: float, message: m.Message, peer: str) -> list[Outgoing]:
-        """Takes HEAD, DIRECT-HEAD, STORE-HELLO and RECORD-TOO-LARGE."""
+        """Takes HEAD, DIRECT-HEAD, STORE-HELLO, RECORD-TOO-LARGE and answers to queries."""
+        is_new = isinstance(message, m.HeadsReply) and not self.directory.greeted(message.store)
+        messages = [] if isinstance(message, m.Head) else self.directory.on_message(now, message)
         match message:
             case m.Head() | m.DirectHead():
                 fetcher = self._fetcher(message.tp, message.end)
                 if fetcher is not None:
-                    return self.scheduler.on_head(now, fetcher, message, self.room)
+                    messages += self.scheduler.on_head(now, fetcher, message, self.room)
+            case m.HeadsReply():
+                self._on_heads(message)
+                if is_new:  # its STORE-HELLO was lost
+                    messages += self._hello(message.store)
             case m.StoreHello():
-                return self._hello(message.store)
+                messages += self._hello(message.store)
             case m.RecordTooLarge(requestor=self.address):
-                return self._pass_over(now, message)
-        return []
+                messages += self._pass_over(now, message)
+        return messages
 
     def on_batch(self, now: float, requestor: str, batch: RecordBatch) -> list[Outgoing]:
         """Takes RECORDs of the topics, and DIRECT-RECORDs that were sent to this consumer."""
@@ -112,30 +147,36 @@ class ConsumerRole:
         return self.scheduler.ask(now, fetcher, self.room)
 
     def on_subscribed(self, now: float, kind: type[m.Message], topic: str) -> list[Outgoing]:
-        """Greets a store that subscribes to our hello: it has not received one from us yet."""
+        """Greets a store that subscribes to our hello, if it was the last to be introduced."""
         if kind is m.Fetch:
             self.scheduler.retry_unanswered(topic)
-        return self._hello(topic) if kind is m.ConsumerHello and topic else []
+        messages = self.directory.on_subscribed(now, kind, topic)
+        return messages + self._hello(topic) if kind is m.ConsumerHello and topic else messages
 
     def on_peer_lost(self, peer: str) -> None:
         """Other peers have its records, or it comes back: there is nothing to forget."""
+        self.directory.on_peer_lost(peer)
 
     def on_tick(self, now: float) -> list[Outgoing]:
         """Asks for what is missing, and at an interval for the heads."""
         if not self.room:
             return []
         messages: list[Outgoing] = []
-        if self._heads_due is not None and now >= self._heads_due:
+        due = self._heads_due()
+        if due is not None and now >= due:
             messages.extend(m.GetHeads(topic, self.address) for topic in self._topics)
-        if self._topics and (self._heads_due is None or messages):
-            self._heads_due = now + HEADS_INTERVAL_S
-        return [*messages, *self.scheduler.ask_due(now)]
+        if self._topics and (due is None or messages):
+            self._heads_asked_at = now
+        messages += self.directory.on_tick(now)
+        for loss in self._detector.losses(now, self.fetchers):
+            self._lose(now, loss)
+        return [*messages, *self.scheduler.ask_due(now), *self._detector.ask(now)]
 
     def deadline(self, now: float) -> float | None:
         """When to ask again."""
         if not self.room:
             return None
-        deadlines = (self.scheduler.deadline(), self._heads_due)
+        deadlines = (self.scheduler.deadline(), self._heads_due(), self.directory.deadline(now))
         return min((due for due in deadlines if due is not None), default=None)
 
     def _pass_over(self, now: float, record: m.RecordTooLarge) -> list[Outgoing]:
@@ -151,9 +192,43 @@ class ConsumerRole:
             self.delivered.extend(fetcher.skip(now))
         return self.scheduler.ask(now, fetcher, self.room)
 
+    def _heads_due(self) -> float | None:
+        if self._heads_asked_at is None:
+            return None
+        intervals = 1 + len(self.fetchers) // HEADS_PER_INTERVAL
+        return self._heads_asked_at + HEADS_INTERVAL_S * intervals
+
+    def _on_heads(self, reply: m.HeadsReply) -> None:
+        """Takes many heads at once; most say nothing new.  The next tick asks."""
+        for info in reply.entries:
+            tp = info.tp
+            known = self.fetchers.get(tp)
+            if known is None or known.head < info.end:
+                fetcher = self._fetcher(tp, info.end)
+                if fetcher is not None:
+                    self.scheduler.on_held(fetcher, info.end, reply.store)
+
+    def _lose(self, now: float, loss: Loss) -> None:
+        """Nobody has the records: goes on behind them, or waits all the same."""
+        fetcher = self.fetchers[loss.tp]
+        if loss.start != fetcher.next_offset:
+            return  # it waits at an earlier gap
+        self.losses.append(loss)
+        # A head alone is no place to go on at: it may be of records that nobody ever had.
+        if self._on_data_loss == SKIP and loss.available is not None:
+            self.skipped[loss.tp] = self.skipped.get(loss.tp, 0) + loss.end - loss.start
+            self.delivered.extend(fetcher.advance(loss.end))
+            self.scheduler.postpone(fetcher)
+        else:
+            # Who waits is told once; the others again, as long as nothing has changed.
+            fetcher.unanswered_since = inf if self._on_data_loss == WAIT else now
+
     def _hello(self, store: str) -> list[Outgoing]:
-        # RFC 46: without a subscription "it MUST NOT send a CONSUMER-HELLO command".
-        return [m.ConsumerHello(store, self.address, tuple(self._topics))] if self._topics else []
+        # RFC 46: without a subscription "it MUST NOT send a CONSUMER-HELLO command".  Before
+        # messages go both ways it, or the heads that answer it, would be lost.
+        if not self._topics or not self.directory.meets(store):
+            return []
+        return [m.ConsumerHello(store, self.address, tuple(self._topics))]
 
     def _fetcher(self, tp: TopicPartition, latest: int) -> PartitionFetcher | None:
         # ZeroMQ matches subscriptions by prefix: a subscriber of "a" receives "ab", too.

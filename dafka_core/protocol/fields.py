@@ -7,8 +7,9 @@ packs and unpacks it by them.  ``docs/wire.md`` lists the fields of each message
 from __future__ import annotations
 
 from collections.abc import Callable
-from io import BytesIO
+from io import SEEK_CUR, BytesIO
 from struct import Struct
+from struct import error as struct_error
 from typing import Annotated, Any, Final, NamedTuple
 
 from dafka_core.errors import ProtocolError
@@ -113,20 +114,65 @@ def _list(
     return FieldKind(check, pack, unpack)
 
 
-def _check_head(info: PartitionInfo) -> None:
-    v.check_topic(info.topic)
-    v.check_address(info.partition)
-    v.check_end(info.end)
-    v.check_number("a partition's first offset", 0, info.end, info.earliest)
+def _check_heads(infos: tuple[PartitionInfo, ...]) -> None:
+    """Checks many at once: there are messages of thousands, and most of their topics are one."""
+    known: str | None = None
+    for topic, partition, earliest, end in infos:
+        if topic != known:
+            v.check_topic(topic)
+            known = topic
+        v.check_address(partition)
+        if not 0 <= earliest <= end <= limits.MAX_SEQUENCE + 1:
+            raise ProtocolError(
+                f"a partition's offsets must lie in 0 to {limits.MAX_SEQUENCE + 1}, and ascend"
+            )
 
 
-def _pack_head(info: PartitionInfo) -> bytes:
-    names = pack_text(info.topic) + pack_text(info.partition)
-    return names + _PAIR.pack(info.earliest, info.end)
+def _check_ranges(wanted: tuple[PartitionInfo, ...]) -> None:
+    _check_heads(wanted)
+    for _, _, start, end in wanted:
+        if not 1 <= end - start <= limits.MAX_FETCH_COUNT:
+            raise ProtocolError(f"a range has 1 to {limits.MAX_FETCH_COUNT} records")
 
 
-def _unpack_head(frame: FrameReader) -> PartitionInfo:
-    return PartitionInfo(frame.text(), frame.text(), *_PAIR.unpack(frame.take(_PAIR.size)))
+def _pack_heads(infos: tuple[PartitionInfo, ...]) -> bytes:
+    parts = [len(infos).to_bytes(4, "big")]
+    known, packed = "", b""
+    for topic, partition, earliest, end in infos:
+        if topic != known:
+            known, packed = topic, pack_text(topic)
+        parts += (packed, pack_text(partition), _PAIR.pack(earliest, end))
+    return b"".join(parts)
+
+
+def _unpack_heads(frame: FrameReader, most: int) -> tuple[PartitionInfo, ...]:
+    count = frame.number(4)
+    # Before the loop: a frame may announce more than it holds.
+    v.check_number("the count of entries", 0, most, count)
+    octets, at, infos = frame.read(), 0, []
+    known, topic = b"", ""
+    try:
+        for _ in range(count):
+            stop = at + 1 + octets[at]
+            if octets[at + 1 : stop] != known:
+                known = octets[at + 1 : stop]
+                topic = text_of(known)
+            at = stop + 1 + octets[stop]
+            numbers = _PAIR.unpack_from(octets, at)
+            infos.append(PartitionInfo(topic, text_of(octets[stop + 1 : at]), *numbers))
+            at += _PAIR.size
+    except (IndexError, struct_error):
+        raise ProtocolError("the frame ends within a field") from None
+    frame.seek(at - len(octets), SEEK_CUR)
+    return tuple(infos)
+
+
+def _heads(most: int, check_all: Callable[[tuple[PartitionInfo, ...]], None]) -> FieldKind:
+    def check(infos: tuple[PartitionInfo, ...]) -> None:
+        v.check_number("the count of entries", 0, most, len(infos))
+        check_all(infos)
+
+    return FieldKind(check, _pack_heads, lambda frame: _unpack_heads(frame, most))
 
 
 def _check_time(entry: tuple[int, int]) -> None:
@@ -135,7 +181,6 @@ def _check_time(entry: tuple[int, int]) -> None:
     v.check_sequence(timestamp_us)
 
 
-_HEAD: Final = FieldKind(_check_head, _pack_head, _unpack_head)
 _TIME: Final = FieldKind(
     _check_time,
     lambda entry: _PAIR.pack(*entry),
@@ -173,6 +218,8 @@ MaybeTransaction = Annotated[
 ]
 Topics = Annotated[tuple[str, ...], _list(_LONG_TEXT, _MOST_TEXTS, v.check_topics)]
 Locations = Annotated[tuple[str, ...], _list(_LONG_TEXT, _MOST_TEXTS, v.check_locations)]
-Heads = Annotated[tuple[PartitionInfo, ...], _list(_HEAD, limits.MAX_REPLY_ENTRIES)]
+Heads = Annotated[tuple[PartitionInfo, ...], _heads(limits.MAX_REPLY_ENTRIES, _check_heads)]
+Ranges = Annotated[tuple[PartitionInfo, ...], _heads(limits.MAX_FETCH_PARTITIONS, _check_ranges)]
+"""Offsets ``earliest`` up to, not including, ``end`` of partitions: in frames as heads are."""
 Times = Annotated[tuple[tuple[int, int], ...], _list(_TIME, limits.MAX_REPLY_ENTRIES)]
 """(offset, microseconds since 1970 UTC): written then from this offset on, until the next one."""

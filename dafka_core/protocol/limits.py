@@ -33,6 +33,9 @@ MAX_FETCH_COUNT: Final = 100_000
 """What C nodes ask for at once; a larger count is clamped, so that a few octets cannot make a node
 send a whole partition."""
 
+MAX_FETCH_PARTITIONS: Final = 1_000
+"""Partitions that one FETCH-BATCH asks for, or one answer to it has records of: both stay small."""
+
 MAX_ANSWER_BYTES: Final = 64 << 20
 """The most that one FETCH is answered with; the requestor asks again for more."""
 

@@ -6,14 +6,19 @@ offset after it, exclusive as everywhere else.
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import ClassVar, get_type_hints
+from typing import ClassVar, Self, get_type_hints
+
+import numpy as np
+import numpy.typing as npt
 
 from dafka_core.errors import ProtocolError
 from dafka_core.protocol import fields as f
-from dafka_core.protocol.limits import MAX_SEQUENCE
+from dafka_core.protocol.limits import MAX_BATCH_COUNT, MAX_SEQUENCE
 from dafka_core.protocol.validation import check_batch, unpack_batch
-from dafka_core.records import TopicPartition, Transaction
+from dafka_core.records import PartitionInfo, RecordBatch, TopicPartition, Transaction
+from dafka_core.values import Values
 
 
 @dataclass(frozen=True, slots=True)
@@ -222,6 +227,67 @@ class DirectRecordBatch(_Packed):
     count: f.Number
     value: bytes
     transaction: f.MaybeTransaction = None
+
+
+@dataclass(frozen=True, slots=True)
+class FetchBatch(Message):
+    """Extension: FETCHes of many partitions, to the store that has said that it has the records."""
+
+    store: f.Address
+    requestor: f.Address
+    entries: f.Ranges
+
+    def check(self) -> None:
+        """Raises ProtocolError unless it asks for something."""
+        if not self.entries:
+            raise ProtocolError("a FETCH-BATCH asks for one partition at least")
+
+
+@dataclass(frozen=True, slots=True)
+class DirectRecordBatches(Message):
+    """Extension: the answer to a FETCH-BATCH, records of many partitions in one message.
+
+    ``value`` is as that of a DIRECT-RECORD-BATCH with the records of all entries, in their order.
+    """
+
+    requestor: f.Address
+    entries: f.Ranges
+    value: bytes
+
+    @classmethod
+    def of(cls, requestor: str, batches: Sequence[RecordBatch]) -> Self:
+        """Record batches as a message; it does not say which transaction they are of."""
+        lengths, values, entries = [], [], []
+        for batch in batches:
+            ends, data = batch.values.columns()
+            lengths.append(ends[1:] - ends[:-1])
+            values.append(data)
+            entries.append(PartitionInfo(*batch.tp, batch.offset, batch.end))
+        packed = np.concatenate(lengths).astype("<u4").tobytes()
+        return cls(requestor, tuple(entries), b"".join([packed, *values]))
+
+    def check(self) -> None:
+        """Raises ProtocolError unless these are the records that the entries name."""
+        self._columns()
+
+    def batches(self) -> Iterator[RecordBatch]:
+        """The records, each partition's in memory of its own: one that is kept keeps no other."""
+        lengths, records = self._columns()
+        ends = np.zeros(len(lengths) + 1, np.int64)
+        lengths.cumsum(out=ends[1:], dtype=np.int64)
+        start = 0
+        for topic, partition, first, end in self.entries:
+            stop = start + end - first
+            low, high = int(ends[start]), int(ends[stop])
+            values = Values.from_columns(ends[start : stop + 1] - low, bytes(records[low:high]))
+            yield RecordBatch(TopicPartition(topic, partition), first, values)
+            start = stop
+
+    def _columns(self) -> tuple[npt.NDArray[np.uint32], memoryview]:
+        count = sum([entry.end - entry.earliest for entry in self.entries])
+        if not 1 <= count <= MAX_BATCH_COUNT:
+            raise ProtocolError(f"a message has 1 to {MAX_BATCH_COUNT} records")
+        return unpack_batch(count, self.value)
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,14 +9,12 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from dataclasses import dataclass, field
-from math import inf
 from operator import attrgetter
 from typing import Final
 
 from dafka_core.protocol import partition_states as states
-from dafka_core.protocol.messages import DirectHead, Fetch, Head
+from dafka_core.protocol.messages import Fetch
 from dafka_core.protocol.partition_states import FetchState
-from dafka_core.protocol.role import Outgoing
 from dafka_core.records import RecordBatch, TopicPartition
 
 FETCH_FIRST_COUNT: Final = 1_000
@@ -37,10 +35,6 @@ RETRY_MAX_S: Final = 8.0
 MAX_REORDER_RECORDS: Final = 262_144
 MAX_REORDER_BYTES: Final = 64 << 20
 """How much a role keeps of records behind gaps; it fetches the others again."""
-
-MAX_PARTITIONS: Final = 1_000_000
-"""Partitions one role keeps track of.  Any peer can name new ones; at some 1 KB each this is what
-a node can still hold."""
 
 _OFFSET: Final = attrgetter("offset")
 
@@ -79,8 +73,11 @@ class PartitionFetcher:
     """The partition is known to reach this far (exclusive).  It never goes backwards."""
     kept: list[RecordBatch] = field(default_factory=list)
     """Batches behind a gap: sorted, none touching ``next_offset``."""
+    source: str = ""
+    """The store of ours that has said that it has the next records, if one has."""
     _asked_end: int = field(init=False)  # nothing is under way if it is at most next_offset
-    _unanswered: bool = field(init=False)  # nothing has come since the last time of asking
+    unanswered_since: float | None = field(init=False)
+    """When the reader first asked for the record that is next, if nothing has come since."""
     _quiet_since: float = field(init=False)
     _retry_s: float = field(init=False)
     _count: int = field(init=False)
@@ -94,7 +91,7 @@ class PartitionFetcher:
         self.next_offset = next_offset
         self.head = max(self.head, next_offset)
         self._asked_end = next_offset
-        self._unanswered = False
+        self.unanswered_since = None
         self._quiet_since = 0.0
         self._retry_s = RETRY_FIRST_S
         self._count = FETCH_FIRST_COUNT
@@ -108,7 +105,7 @@ class PartitionFetcher:
         under_way = self._asked_end - self.next_offset
         if under_way > 0 and now >= self._quiet_since + self._retry_s:
             return FetchState.OVERDUE
-        if under_way > self._count // 2 or self._asked_end >= self._gap_end():
+        if under_way > self._count // 2 or self._asked_end >= self.gap_end():
             return FetchState.FETCHING
         return FetchState.BEHIND
 
@@ -131,7 +128,6 @@ class PartitionFetcher:
             return []
         taken = [batch.between(self.next_offset, end), *self.advance(end)]
         self._quiet_since = now
-        self._unanswered = False
         self._retry_s = RETRY_FIRST_S
         mean_bytes = batch.values.size_bytes // (end - batch.offset) + 1
         self._count = max(1, min(self._count, FETCH_BLOCK_BYTES // mean_bytes))
@@ -143,7 +139,8 @@ class PartitionFetcher:
         Returns the kept ones that are next now.
         """
         self.raise_head(end)
-        self.next_offset = max(self.next_offset, end)
+        if end > self.next_offset:
+            self.next_offset, self.unanswered_since = end, None
         taken: list[RecordBatch] = []
         used = 0
         for later in self.kept:
@@ -160,7 +157,6 @@ class PartitionFetcher:
     def skip(self, now: float) -> list[RecordBatch]:
         """The next record cannot be had; returns the kept ones after it."""
         self._quiet_since = now
-        self._unanswered = False
         self._retry_s = RETRY_FIRST_S
         return self.advance(self.next_offset + 1)
 
@@ -168,15 +164,28 @@ class PartitionFetcher:
         """The reader could not take these records: they are to be asked for again."""
         self.raise_head(batch.end)
         self._asked_end = max(self.next_offset, min(self._asked_end, batch.offset))
+        if batch.offset <= self.next_offset < batch.end:
+            self.unanswered_since = None
+
+    def unanswered_s(self, now: float) -> float:
+        """How long the reader has asked for the record that is next, and nothing has come."""
+        return 0.0 if self.unanswered_since is None else now - self.unanswered_since
 
     def retry_unanswered(self) -> None:
         """A peer that may have missed earlier FETCHes receives ours from now on."""
-        if self._unanswered:
+        if self.unanswered_since is not None:
             self._asked_end = self.next_offset
             self._count = max(1, self._count // 2)  # the same block again, not a larger one
 
     def ask(self, now: float, requestor: str, action: str) -> Fetch | None:
         """What to ask for now, if anything; ``action`` is that of its turn."""
+        start, end = self.claim(now, action) or (0, 0)
+        return (
+            Fetch(self.tp.partition, requestor, self.tp.topic, start, end - start) if end else None
+        )
+
+    def claim(self, now: float, action: str) -> tuple[int, int] | None:
+        """The same, as the offsets where it begins and ends (exclusive)."""
         start = max(self.next_offset, self._asked_end)
         if action == states.ASK_AGAIN:
             start = self.next_offset
@@ -185,12 +194,13 @@ class PartitionFetcher:
             self._count = min(self._count * 2, FETCH_BLOCK_COUNT)
         else:
             return None
-        count = min(self._count, self._gap_end() - start)
+        count = min(self._count, self.gap_end() - start)
         self._asked_end = start + count
         if start == self.next_offset:
             self._quiet_since = now
-            self._unanswered = True
-        return Fetch(self.tp.partition, requestor, self.tp.topic, start, count)
+            if self.unanswered_since is None:
+                self.unanswered_since = now
+        return start, start + count
 
     def deadline(self) -> float | None:
         """When to call ``ask`` again if nothing comes."""
@@ -202,7 +212,8 @@ class PartitionFetcher:
             self._budget.remove(batch)
         self.kept.clear()
 
-    def _gap_end(self) -> int:
+    def gap_end(self) -> int:
+        """Up to where the next records are missing: to those that are kept, or else to the head."""
         return self.kept[0].offset if self.kept else self.head
 
     def _keep(self, batch: RecordBatch) -> None:
@@ -210,75 +221,3 @@ class PartitionFetcher:
         known = position > 0 and self.kept[position - 1].end >= batch.end
         if not known and self._budget.add(batch):
             self.kept.insert(position, batch)
-
-
-class FetchScheduler:
-    """Makes a role's fetchers, and knows which of them miss something and when to ask again.
-
-    Heads may be forged for any number of partitions, so it looks at all fetchers only when one of
-    them is due.  RFC 46: a consumer or store "SHALL send the FETCH command if it detects it missed
-    a record".
-    """
-
-    def __init__(self, requestor: str) -> None:
-        self.budget = ReorderBudget()
-        self._requestor = requestor
-        self._fetchers: dict[TopicPartition, PartitionFetcher] = {}
-        self._due = inf
-
-    def __len__(self) -> int:
-        return len(self._fetchers)
-
-    def fetcher(self, tp: TopicPartition, next_offset: int) -> PartitionFetcher:
-        """A new fetcher of a partition."""
-        return PartitionFetcher(tp, next_offset, self.budget)
-
-    def ask(self, now: float, fetcher: PartitionFetcher, room: bool = True) -> list[Outgoing]:
-        """What to ask for one partition now, after something has changed about it."""
-        action = fetcher.action(states.TURN, now, room)
-        if action == states.FORGET:
-            self.forget(fetcher.tp)
-            return []
-        if action == states.POSTPONE:
-            self.postpone(fetcher)
-            return []
-        self._fetchers[fetcher.tp] = fetcher
-        fetch = fetcher.ask(now, self._requestor, action)
-        self._due = min(self._due, fetcher.deadline() or inf)
-        return [] if fetch is None else [fetch]
-
-    def on_head(
-        self, now: float, fetcher: PartitionFetcher, head: Head | DirectHead, room: bool = True
-    ) -> list[Outgoing]:
-        """What to ask for when a peer says how far a partition reaches."""
-        fetcher.raise_head(head.end)
-        if isinstance(head, DirectHead):
-            fetcher.retry_unanswered()  # its sender receives our messages, and we receive its
-        return self.ask(now, fetcher, room)
-
-    def ask_due(self, now: float) -> list[Outgoing]:
-        """What to ask for all partitions now."""
-        if now < self._due:
-            return []
-        self._due = inf
-        return [fetch for fetcher in [*self._fetchers.values()] for fetch in self.ask(now, fetcher)]
-
-    def postpone(self, fetcher: PartitionFetcher) -> None:
-        """The partition may miss something: the next ``ask_due`` looks at it."""
-        self._fetchers[fetcher.tp] = fetcher
-        self._due = -inf
-
-    def retry_unanswered(self, partition: str) -> None:
-        """A peer that has a partition, or (empty) any of them, receives FETCHes from now on."""
-        for fetcher in self._fetchers.values():
-            if partition in ("", fetcher.tp.partition):
-                fetcher.retry_unanswered()
-                self._due = -inf
-
-    def forget(self, tp: TopicPartition) -> None:
-        """The partition is complete, or of no interest any more."""
-        self._fetchers.pop(tp, None)
-
-    def deadline(self) -> float | None:
-        """When to call ``ask_due`` next."""
-        return self._due if self._fetchers else None

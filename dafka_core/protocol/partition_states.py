@@ -18,6 +18,7 @@ TURN: Final = "its turn to ask"
 TIME: Final = "time passes"
 PEER: Final = "a peer receives FETCHes anew"
 ROOM: Final = "room ends or begins"
+LOSS: Final = "nobody has the next records"
 PUT: Final = "a client writes records"
 STAGE: Final = "a client stages records"
 COMMIT: Final = "a client commits"
@@ -32,6 +33,7 @@ WAIT: Final = "waits"
 ASK_NEXT: Final = "asks for the next block"
 ASK_AGAIN: Final = "asks again"
 POSTPONE: Final = "asks when there is room"
+SAY_SO: Final = "says so; waits, or goes on behind them"
 
 
 class PartitionState(Enum):
@@ -82,12 +84,14 @@ FETCH_TABLE: Final[Table] = {
         ROOM: Reaction("no room"),
     },
     FetchState.BEHIND: {
+        LOSS: Reaction("up to date, behind", SAY_SO),
         RECORDS: Reaction("up to date, behind, fetching", TAKE),
         TURN: Reaction("fetching", ASK_NEXT),
         TIME: Reaction("behind, overdue"),
         ROOM: Reaction("no room"),
     },
     FetchState.FETCHING: {
+        LOSS: Reaction("up to date, behind, fetching", SAY_SO),
         HEAD: Reaction("fetching, behind"),
         RECORDS: Reaction("up to date, behind, fetching", TAKE),
         TURN: Reaction("fetching", WAIT),
@@ -96,6 +100,7 @@ FETCH_TABLE: Final[Table] = {
         ROOM: Reaction("no room"),
     },
     FetchState.OVERDUE: {
+        LOSS: Reaction("up to date, behind, overdue", SAY_SO),
         RECORDS: Reaction("up to date, behind, fetching, overdue", TAKE),
         TURN: Reaction("fetching", ASK_AGAIN),
         PEER: Reaction("overdue, behind"),

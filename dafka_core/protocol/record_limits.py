@@ -18,7 +18,7 @@ from dafka_core.errors import RecordTooLargeError
 from dafka_core.protocol.beacons import MAX_PEERS
 from dafka_core.protocol.fields import octets_of, text_of
 from dafka_core.protocol.limits import MAX_RECORD_BYTES, max_taken_bytes
-from dafka_core.protocol.messages import Head, RecordTooLarge
+from dafka_core.protocol.messages import DirectRecordBatches, Head, RecordTooLarge
 from dafka_core.protocol.role import Outgoing, OutgoingBatch
 
 STORE: Final = "store"
@@ -96,12 +96,20 @@ class RecordLimits:
         self._smallest_bytes = ascending[0].limit_bytes if ascending else inf
         self._by_node = {each.node: each.limit_bytes for each in reversed(ascending)}
 
-    def kept(self, message: OutgoingBatch) -> list[Outgoing]:
+    def kept(self, message: Outgoing) -> list[Outgoing]:
         """The message, without the records that its receivers do not take.
 
         A requestor is told of each that it does not take.  Instead of a record that goes to all,
         and that one of them does not take, all get the head: who takes the record fetches it.
         """
+        if isinstance(message, DirectRecordBatches):
+            limit_bytes = self._by_node.get(message.requestor, inf)
+            if len(message.value) <= limit_bytes:
+                return [message]
+            each = (OutgoingBatch(batch, message.requestor) for batch in message.batches())
+            return [part for batch in each for part in self.kept(batch)]
+        if not isinstance(message, OutgoingBatch):
+            return [message]
         batch, requestor = message.batch, message.requestor
         limit_bytes = self._by_node.get(requestor, inf) if requestor else self._smallest_bytes
         if limit_bytes == inf or batch.values.size_bytes <= limit_bytes:

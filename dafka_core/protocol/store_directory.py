@@ -12,7 +12,7 @@ complete when none has come for a while.
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from itertools import count
 from typing import Final
@@ -39,6 +39,9 @@ POLL_S: Final = 0.02
 GREETING: Final = 0
 """The number of no query: that of the reply with which our stores introduce themselves."""
 
+HEADS: Final = 2**64 - 1
+"""The number of no query, too: that of replies to GET-HEADS and CONSUMER-HELLO."""
+
 MAX_STORES: Final = 1_000
 """Stores remembered.  Peers choose the names."""
 
@@ -50,6 +53,10 @@ class StoreQuery:
     query: m.HeadsQuery | m.TimesQuery
     heard_at: float  # when it was asked, or part of an answer came, last
     rounds: int = 1  # how often to ask C stores, or wait for them, from now on
+    wanted: Mapping[TopicPartition, int] = field(default_factory=dict)
+    """By partition: a record that it is about."""
+    available: dict[TopicPartition, int] = field(default_factory=dict)
+    """Of those: the first record from that one on that any store has."""
     heads: dict[TopicPartition, tuple[int, int]] = field(default_factory=dict)
     """By partition: the earliest offset and the furthest end that any store has."""
     times: dict[str, dict[int, int]] = field(default_factory=dict)
@@ -76,6 +83,11 @@ class StoreQuery:
         """A store has these records.  Any store may be read from, so the widest range counts."""
         known_earliest, known_end = self.heads.get(tp, (earliest, end))
         self.heads[tp] = (min(known_earliest, earliest), max(known_end, end))
+        # What one store has up to here and another one from there on has a gap between them.
+        wanted = self.wanted.get(tp)
+        if wanted is not None and end > wanted:
+            first = max(earliest, wanted)
+            self.available[tp] = min(first, self.available.get(tp, first))
 
     def add_reply(self, reply: m.HeadsReply | m.TimesReply) -> None:
         """A part of a store's answer has come."""
@@ -94,6 +106,7 @@ class StoreQuery:
 @dataclass(slots=True)
 class _Store:
     greeted: bool = False  # we have received its hello: its messages reach us
+    lost: bool = False  # it had greeted, and is silent
     reached: bool = False  # it has subscribed to our hello: our messages reach it
     answers_queries: bool = False
     locations: tuple[str, ...] = ()
@@ -119,6 +132,19 @@ class StoreDirectory:
         """The addresses of those that answer no queries."""
         return [name for name, store in self._greeted().items() if not store.answers_queries]
 
+    def greeted(self, store: str) -> bool:
+        """Whether a store's messages reach us."""
+        return store in self._stores and self._stores[store].greeted
+
+    def meets(self, store: str) -> bool:
+        """Whether messages go both ways."""
+        return self.greeted(store) and self._stores[store].reached
+
+    @property
+    def away(self) -> bool:
+        """Whether a store that was there is gone, perhaps only for a while."""
+        return any(store.lost for store in list(self._stores.values()))
+
     @property
     def endpoints(self) -> dict[str, tuple[str, ...]]:
         """Where stores can be read in bulk, by address of those that say so."""
@@ -131,20 +157,27 @@ class StoreDirectory:
         return [subscription(kind, self.address) for kind in kinds]
 
     def ask_heads(
-        self, now: float, topics: Collection[str], *, rounds: int = 1
+        self,
+        now: float,
+        topics: Collection[str],
+        *,
+        rounds: int = 1,
+        wanted: Mapping[TopicPartition, int] | None = None,
     ) -> tuple[StoreQuery, list[Outgoing]]:
         """Asks what stores hold of some topics; of all topics if there are none.
 
-        Asks C stores in so many ``rounds``: their silence may also be a lost message.
+        Asks C stores in so many ``rounds``: their silence may also be a lost message.  With
+        ``wanted`` the answer says which records from these on there are.
         """
         query = m.HeadsQuery(self.address, next(self._numbers), tuple(sorted(topics)))
-        return self._begin(now, query, rounds)
+        return self._begin(now, StoreQuery(query, now, rounds, wanted or {}))
 
     def ask_times(
         self, now: float, tp: TopicPartition, start: int, end: int
     ) -> tuple[StoreQuery, list[Outgoing]]:
         """Asks when stores wrote the records ``[start, end)`` of a partition."""
-        return self._begin(now, m.TimesQuery(self.address, next(self._numbers), *tp, start, end), 1)
+        query = m.TimesQuery(self.address, next(self._numbers), *tp, start, end)
+        return self._begin(now, StoreQuery(query, now))
 
     def forget(self, question: StoreQuery) -> None:
         """The question is of no interest any more."""
@@ -155,7 +188,7 @@ class StoreDirectory:
         match message:
             case m.StoreHello():
                 store = self._store(message.store)
-                is_new, store.greeted = not store.greeted, True
+                is_new, store.greeted, store.lost = not store.greeted, True, False
                 # A C store says no more, and only now GET-HEADS is sent for it.
                 return self._ask_all(now) if is_new and store.reached else []
             case m.StoreEndpoints():
@@ -192,6 +225,7 @@ class StoreDirectory:
         if store is not None:
             # It may only be late. Then it will greet us anew, but its own connection to us has
             # lasted, so it will not subscribe anew: ``reached`` stays.
+            store.lost = store.lost or store.greeted
             store.greeted = store.answers_queries = False
             store.locations = ()
 
@@ -227,15 +261,13 @@ class StoreDirectory:
 
     def _answers(self, address: str) -> None:
         store = self._store(address)
-        store.greeted = store.answers_queries = True
+        store.greeted, store.answers_queries, store.lost = True, True, False
 
     def _open(self) -> list[StoreQuery]:
         return [question for question in self._questions.values() if not question.answered]
 
-    def _begin(
-        self, now: float, query: m.HeadsQuery | m.TimesQuery, rounds: int
-    ) -> tuple[StoreQuery, list[Outgoing]]:
-        question = self._questions[query.query] = StoreQuery(query, now, rounds)
+    def _begin(self, now: float, question: StoreQuery) -> tuple[StoreQuery, list[Outgoing]]:
+        self._questions[question.query.query] = question
         return question, self._ask(now, question)
 
     def _ask_all(self, now: float) -> list[Outgoing]:

@@ -2,19 +2,26 @@
 
 from __future__ import annotations
 
+from collections import OrderedDict
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
+from itertools import islice
 from operator import attrgetter
 from typing import Any, Final
 
 from dafka_core.protocol import messages as m
-from dafka_core.protocol.limits import MAX_FETCH_COUNT, MAX_REPLY_ENTRIES
-from dafka_core.protocol.role import Outgoing
+from dafka_core.protocol.limits import DIRECT_BATCH_BYTES, MAX_FETCH_COUNT, MAX_REPLY_ENTRIES
+from dafka_core.protocol.role import Outgoing, OutgoingBatch
+from dafka_core.protocol.store_directory import HEADS
 from dafka_core.protocol.transactions import PublishCommitted
-from dafka_core.records import PartitionInfo
+from dafka_core.records import PartitionInfo, RecordBatch, TopicPartition
 
-MAX_PENDING_REQUESTS: Final = 4_096
-"""Requests that wait for an answer.  Peers ask again, so a store drops the newest beyond this."""
+RECORD_OVERHEAD_BYTES: Final = 4
+"""Of a record in a packed message: its length."""
+
+MAX_PENDING_REQUESTS: Final = 65_536
+"""Requests that wait for an answer, some 30 MB.  One requestor may have all of them as long as
+there is no other; beyond, each may have its share, so there are at most twice as many."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,43 +29,161 @@ class AnnounceHeads:
     """Publish the head of every partition: C stores do not ask for them (docs/wire.md)."""
 
 
+@dataclass(frozen=True, slots=True)
+class HeadsAfter:
+    """What is left of the answer to a GET-HEADS or CONSUMER-HELLO."""
+
+    requestor: str
+    topics: tuple[str, ...]
+    """One that is empty stands for every topic."""
+    after: TopicPartition | None = None
+    """In the first of them: what has been sent last."""
+
+    @classmethod
+    def of(cls, request: m.GetHeads | m.ConsumerHello | HeadsAfter) -> HeadsAfter:
+        """What to answer to a request."""
+        if isinstance(request, m.GetHeads):
+            return cls(request.requestor, (request.topic,))
+        if isinstance(request, m.ConsumerHello):
+            return cls(request.consumer, request.topics)
+        return request
+
+    @property
+    def most(self) -> int:
+        """How many are sent at once."""
+        return MAX_REPLY_ENTRIES
+
+    def rest(self, sent: Sequence[PartitionInfo]) -> HeadsAfter | None:
+        """What is left when these have been sent, as many as are sent at once if there are more."""
+        if len(sent) >= self.most:
+            return replace(self, after=sent[-1].tp)
+        return HeadsAfter(self.requestor, self.topics[1:]) if self.topics[1:] else None
+
+
+@dataclass(slots=True)
+class FetchMany:
+    """What is left of the FETCH-BATCHes of one requestor, by partition."""
+
+    requestor: str
+    wanted: dict[tuple[str, str], PartitionInfo]
+
+    @classmethod
+    def of(cls, fetch: m.FetchBatch) -> FetchMany:
+        """A FETCH-BATCH as work."""
+        return cls(fetch.requestor, {entry[:2]: entry for entry in fetch.entries})
+
+    def take(self, count: int) -> list[PartitionInfo]:
+        """Removes the first ranges."""
+        taken = [*islice(self.wanted.values(), count)]
+        for entry in taken:
+            del self.wanted[entry[:2]]
+        return taken
+
+    def add(self, newer: Iterable[PartitionInfo]) -> None:
+        """Adds ranges; one that continues what is wanted of its partition is joined to it."""
+        for entry in newer:
+            older = self.wanted.get(entry[:2], entry)
+            joined = older._replace(end=entry.end) if older.end == entry.earliest else entry
+            fits = joined.end - joined.earliest <= MAX_FETCH_COUNT
+            self.wanted[entry[:2]] = joined if fits else entry
+
+
 Request = m.Fetch | m.GetHeads | m.ConsumerHello | m.HeadsQuery | m.TimesQuery
-Work = Request | AnnounceHeads | PublishCommitted
+Work = Request | HeadsAfter | FetchMany | AnnounceHeads | PublishCommitted
+
+
+class _Queue(OrderedDict[tuple[type, object], Work]):
+    """The requests of one requestor."""
+
+    size = 0
+    """How many there are; each range of a FETCH-BATCH is one."""
 
 
 class RequestQueue:
-    """Requests that wait; the one that has waited longest is next.
+    """Requests that wait.  Requestors take turns; of each, what has waited longest is next.
 
     Of requests with the same key it keeps one: they are the same question.
     """
 
     def __init__(self) -> None:
-        self._requests: dict[tuple[object, ...], Work] = {}
+        # By requestor.  A plain dict looks at all that has been removed before its first key.
+        self._queues: OrderedDict[str, _Queue] = OrderedDict()
+        self._size = 0
+        self.refused_count = 0
+        """Requests for which there was no room."""
 
     def __len__(self) -> int:
-        return len(self._requests)
+        return self._size
 
     def add(self, request: Work) -> bool:
         """Adds a request, to an older one with its key if there is one; False without room."""
-        key = _key(request)
-        older = self._requests.get(key)
-        if older is None and len(self._requests) >= MAX_PENDING_REQUESTS:
-            return False
-        self._requests[key] = request if older is None else _joined(older, request)
+        requestor, key = _requestor(request), _key(request)
+        queue = self._queues.get(requestor, _Queue())
+        older = queue.get(key)
+        if older is None or isinstance(request, FetchMany):
+            share = MAX_PENDING_REQUESTS // (len(self._queues) + (not queue))
+            room = max(MAX_PENDING_REQUESTS - self._size, share - queue.size, 0)
+            refused = max(_size(request) - room, 0)
+            self.refused_count += refused
+            if refused and isinstance(request, FetchMany) and room:
+                request = FetchMany(request.requestor, dict(islice(request.wanted.items(), room)))
+            elif refused:
+                return False
+        self._put(requestor, key, request)
         return True
 
     def take(self) -> Work | None:
         """Removes the next request."""
-        return self._requests.pop(next(iter(self._requests))) if self._requests else None
+        if not self._queues:
+            return None
+        requestor, queue = self._queues.popitem(last=False)
+        _, request = queue.popitem(last=False)
+        self._size -= _size(request)
+        queue.size -= _size(request)
+        if queue:
+            self._queues[requestor] = queue
+        return request
 
-    def put_back(self, rest: m.Fetch | PublishCommitted) -> None:
-        """Adds what is left of a request that was answered in part, behind all others."""
-        newer = self._requests.pop(_key(rest), None)
-        self._requests[_key(rest)] = rest if newer is None else _joined(rest, newer)
+    def put_back(self, rest: m.Fetch | HeadsAfter | FetchMany | PublishCommitted) -> None:
+        """Adds what is left of a request that was answered in part, behind its requestor's."""
+        requestor, key = _requestor(rest), _key(rest)
+        newer = self._queues.get(requestor, _Queue()).pop(key, None)
+        if newer is not None:
+            self._count(self._queues[requestor], -_size(newer))
+        self._put(requestor, key, rest)
+        if newer is not None:
+            self._put(requestor, key, newer)
+
+    def _put(self, requestor: str, key: tuple[type, object], request: Work) -> None:
+        """Joins a request to the one with its key, if there is one."""
+        queue = self._queues.setdefault(requestor, _Queue())
+        older = queue.get(key)
+        if older is not None:
+            self._count(queue, -_size(older))
+            request = _joined(older, request)
+        queue[key] = request
+        self._count(queue, _size(request))
+
+    def _count(self, queue: _Queue, size: int) -> None:
+        self._size += size
+        queue.size += size
+
+
+def _size(request: Work) -> int:
+    return len(request.wanted) if isinstance(request, FetchMany) else 1
+
+
+def _requestor(request: Work) -> str:
+    """Who asks; empty for the store's own work."""
+    if isinstance(request, m.ConsumerHello):
+        return request.consumer
+    return "" if isinstance(request, AnnounceHeads | PublishCommitted) else request.requestor
 
 
 _KEYS: Final[dict[type, Callable[[Any], object]]] = {
     m.Fetch: attrgetter("requestor", "tp"),
+    HeadsAfter: attrgetter("requestor", "topics", "after"),
+    FetchMany: attrgetter("requestor"),
     m.GetHeads: attrgetter("requestor", "topic"),
     m.ConsumerHello: attrgetter("consumer"),
     m.HeadsQuery: attrgetter("requestor", "query"),
@@ -81,6 +206,9 @@ def _joined(older: Work, newer: Work) -> Work:
     """
     if isinstance(older, PublishCommitted) and isinstance(newer, PublishCommitted):
         return older.joined(newer)
+    if isinstance(older, FetchMany) and isinstance(newer, FetchMany):
+        older.add(newer.wanted.values())
+        return older
     if not isinstance(older, m.Fetch) or not isinstance(newer, m.Fetch):
         return newer
     count = older.count + newer.count
@@ -105,9 +233,34 @@ def goes_on(fetch: m.Fetch, end: int) -> list[Outgoing]:
     return [m.DirectHead(fetch.requestor, *fetch.tp, end - 1), m.Head(*fetch.tp, end - 1)]
 
 
+def fetched_batches(requestor: str, batches: Iterable[RecordBatch]) -> list[Outgoing]:
+    """The answer to a FETCH-BATCH: small batches of many partitions in one message."""
+    messages: list[Outgoing] = []
+    small: list[RecordBatch] = []
+    size_bytes = 0
+    for batch in batches:
+        own_bytes = batch.values.size_bytes + RECORD_OVERHEAD_BYTES * batch.count
+        if own_bytes > DIRECT_BATCH_BYTES:
+            messages.append(OutgoingBatch(batch, requestor))
+            continue
+        if small and size_bytes + own_bytes > DIRECT_BATCH_BYTES:
+            messages.append(m.DirectRecordBatches.of(requestor, small))
+            small, size_bytes = [], 0
+        small.append(batch)
+        size_bytes += own_bytes
+    if small:
+        messages.append(m.DirectRecordBatches.of(requestor, small))
+    return messages
+
+
 def head_messages(requestor: str, infos: Iterable[PartitionInfo]) -> list[Outgoing]:
     """The answer to GET-HEADS; RFC 46: "one DIRECT-HEAD command for each partition"."""
     return [m.DirectHead(requestor, *info.tp, info.end - 1) for info in infos if info.end]
+
+
+def packed_heads(requestor: str, store: str, infos: Iterable[PartitionInfo]) -> list[Outgoing]:
+    """The same for who understands HEADS-REPLY: no message for each partition."""
+    return heads_reply(m.HeadsQuery(requestor, HEADS, ()), store, infos)
 
 
 def heads_reply(query: m.HeadsQuery, store: str, infos: Iterable[PartitionInfo]) -> list[Outgoing]:

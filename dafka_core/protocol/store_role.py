@@ -10,22 +10,27 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import zip_longest
+from typing import Final
 
 from dafka_core.errors import DafkaError, RecordTooLargeError
 from dafka_core.log_entries import Commit, LogEntry, Stage
 from dafka_core.protocol import messages as m
 from dafka_core.protocol import partition_states as states
 from dafka_core.protocol.codec import subscription
+from dafka_core.protocol.fetch_scheduler import MAX_PARTITIONS, FetchScheduler
 from dafka_core.protocol.hosted_partitions import HostedPartitions
 from dafka_core.protocol.limits import MAX_RECORD_BYTES
-from dafka_core.protocol.partition_fetcher import MAX_PARTITIONS, FetchScheduler, PartitionFetcher
+from dafka_core.protocol.partition_fetcher import PartitionFetcher
 from dafka_core.protocol.partition_states import StoreState
 from dafka_core.protocol.record_limits import error_of
 from dafka_core.protocol.role import Outgoing
 from dafka_core.protocol.store_directory import GREETING, MAX_STORES
-from dafka_core.protocol.store_requests import AnnounceHeads, RequestQueue
+from dafka_core.protocol.store_requests import AnnounceHeads, FetchMany, RequestQueue
 from dafka_core.protocol.transactions import PublishCommitted, continued
 from dafka_core.records import RecordBatch, TopicPartition, Transaction
+
+MAX_REQUESTORS: Final = 10_000
+"""Requestors remembered, by the names they choose; the others get a message for each head."""
 
 
 @dataclass(slots=True)
@@ -84,6 +89,8 @@ class StoreRole:
         self.endpoints: dict[str, tuple[str, ...]] = {}
         """The same of the other stores, by address."""
         self.requests = RequestQueue()
+        self.packing: dict[str, None] = {}
+        """Requestors that understand HEADS-REPLY."""
         self.scheduler = FetchScheduler(address)
         self.partitions: dict[TopicPartition, StorePartition] = {}
         self.pending: list[LogEntry] = []  # what the log is to do next
@@ -101,7 +108,7 @@ class StoreRole:
         """RFC 46, Store Subscriptions; and those of a requestor that asks other stores."""
         of_all = (m.RecordMessage, m.RecordBatchMessage, m.Head, m.Fetch, m.GetHeads)
         queries = (m.HeadsQuery, m.TimesQuery)
-        own = (m.DirectRecord, m.DirectRecordBatch, m.RecordTooLarge, m.DirectHead)
+        own = (m.DirectRecord, m.DirectRecordBatch, m.RecordTooLarge, m.DirectHead, m.FetchBatch)
         hellos = (m.StoreEndpoints, m.ConsumerHello, m.StoreHello)
         return [
             *(subscription(kind) for kind in (*of_all, *queries)),
@@ -123,6 +130,8 @@ class StoreRole:
             # RFC 46: a store "SHALL check if it has stored the requested record(s)"; its node does.
             case m.Fetch() | m.GetHeads() | m.ConsumerHello() | m.HeadsQuery() | m.TimesQuery():
                 self.requests.add(message)
+            case m.FetchBatch() if message.store == self.address:
+                self.requests.add(FetchMany.of(message))
         return []
 
     def on_batch(self, now: float, requestor: str, batch: RecordBatch) -> list[Outgoing]:
@@ -203,6 +212,11 @@ class StoreRole:
         if kind is m.TimesReply and topic:
             # A requestor's last subscription, as a SUB socket sends them in the order of their
             # octets: from now on it receives everything.
+            # For good: who is only late does not subscribe anew.
+            self.packing.pop(topic, None)
+            self.packing[topic] = None
+            if len(self.packing) > MAX_REQUESTORS:
+                del self.packing[next(iter(self.packing))]
             return [m.HeadsReply(topic, GREETING, self.address, 0, 1, ())]
         if kind is m.GetHeads and not topic:
             return [m.GetHeads("", self.address)]  # another store, which receives it now

@@ -1,7 +1,7 @@
 """The store's durable log."""
 
 from dafka_core.storage.log import Log
+from dafka_core.storage.partition_statistics import PartitionStatistics
 from dafka_core.storage.snapshot import Snapshot
-from dafka_core.storage.tables import PartitionStatistics
 
 __all__ = ["Log", "PartitionStatistics", "Snapshot"]

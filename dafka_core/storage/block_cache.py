@@ -11,6 +11,10 @@ from dafka_core.storage.block_builder import MAX_BLOCK_BYTES
 CACHE_BYTES = 4 * MAX_BLOCK_BYTES
 """Room for a few readers, each inside a block of its own."""
 
+LEAST_BYTES = 16 << 10
+"""A smaller block is read and checked sooner than it is found, and takes several times its size: a
+reader of very many partitions would fill memory with such."""
+
 
 class BlockCache:
     """Blocks by key, at most ``CACHE_BYTES`` of them; the one used longest ago leaves first.
@@ -34,8 +38,8 @@ class BlockCache:
             return block
 
     def put(self, key: bytes, block: Block) -> None:
-        """Keeps the block, unless it is larger than the whole cache."""
-        if block.size_bytes > CACHE_BYTES:
+        """Keeps the block, unless it is small, or larger than the whole cache."""
+        if not LEAST_BYTES <= block.size_bytes <= CACHE_BYTES:
             return
         with self._lock:
             replaced = self._blocks.pop(key, None)

@@ -42,7 +42,7 @@ from pathlib import Path
 import numpy as np
 
 from dafka_core.closing import ProcessBound
-from dafka_core.errors import DafkaError
+from dafka_core.errors import DafkaError, StoreError
 from dafka_core.log_entries import LogEntry
 from dafka_core.records import (
     PartitionInfo,
@@ -50,6 +50,7 @@ from dafka_core.records import (
     StagedPartition,
     TopicPartition,
     TransactionState,
+    concat,
 )
 from dafka_core.storage.block import Block
 from dafka_core.storage.block_builder import MAX_BLOCK_BYTES
@@ -58,8 +59,9 @@ from dafka_core.storage.block_merger import BlockMerger
 from dafka_core.storage.entry_writer import EntryWriter
 from dafka_core.storage.environment import DEFAULT_MAP_BYTES, Environment
 from dafka_core.storage.merge_planner import MergePlanner
+from dafka_core.storage.partition_statistics import PartitionStatistics
 from dafka_core.storage.snapshot import Snapshot
-from dafka_core.storage.tables import PartitionStatistics, Tables
+from dafka_core.storage.tables import Tables
 
 DEFAULT_MAX_RECORDS = 1 << 20
 DEFAULT_MAX_BYTES = 64 << 20
@@ -222,6 +224,13 @@ class Log(ProcessBound):
         with self._env.reading() as tables:
             return tables.infos(topic)
 
+    def partitions_after(
+        self, topic: str | None, after: TopicPartition | None, most: int
+    ) -> list[PartitionInfo]:
+        """The same, at most so many, behind a partition; of some only staged records are held."""
+        with self._env.reading() as tables:
+            return tables.infos_after(topic, after, most)
+
     def info(self, tp: TopicPartition) -> PartitionInfo | None:
         """What is held of a partition; None when it is not known."""
         with self._env.reading() as tables:
@@ -259,6 +268,37 @@ class Log(ProcessBound):
             if part.count < batch.count or max_records <= 0 or max_bytes <= 0:
                 break
         return batches
+
+    def read_each(
+        self, ranges: Sequence[PartitionInfo], *, max_records: int, max_bytes: int
+    ) -> list[RecordBatch | StoreError | None]:
+        """The first records of each range, of what lies together, in one look at the log.
+
+        None where the range's first record is not held, and the error where it is damaged.  The
+        list ends when ``max_records`` or ``max_bytes`` is reached.
+        """
+        results: list[RecordBatch | StoreError | None] = []
+        with self._env.reading() as tables:
+            for topic, partition, start, end in ranges:
+                if max_records <= 0 or max_bytes <= 0:
+                    break
+                batch: RecordBatch | StoreError | None = None
+                blocks: list[RecordBatch] = []
+                try:
+                    blocks = self._checked_at(tables, TopicPartition(topic, partition), start, end)
+                except StoreError as error:
+                    batch = error
+                if blocks:
+                    found = concat(blocks)
+                    count, size_bytes = found.count, found.values.size_bytes
+                    if count > max_records or size_bytes > max_bytes:
+                        fitting = found.values.fitting(start - found.offset, max_bytes)
+                        count = max(1, min(fitting, max_records))
+                    batch = found.between(start, min(end, found.end, start + count))
+                    max_records -= batch.count
+                    max_bytes -= size_bytes if batch is found else batch.values.size_bytes
+                results.append(batch)
+        return results
 
     def snapshot(self) -> Snapshot:
         """The log as it is now, to be read in place, without a copy; close it.

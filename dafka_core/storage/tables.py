@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import struct
 from collections.abc import Callable, Iterable, Iterator
-from itertools import takewhile
+from itertools import islice, takewhile
 from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
 from dafka_core.errors import StoreError
@@ -16,6 +16,7 @@ from dafka_core.storage.append_area import AppendArea
 from dafka_core.storage.block import HEADER, peek_count, peek_times
 from dafka_core.storage.merge_planner import MergeCandidate
 from dafka_core.storage.open_environment import Opened
+from dafka_core.storage.partition_statistics import PartitionStatistics
 from dafka_core.storage.rows import BLOCK_KEY, PartitionRow
 from dafka_core.storage.storage_errors import damaged
 from dafka_core.values import Longs
@@ -31,25 +32,6 @@ _STAGED_KEY = b"tail of "
 staged records lie, so that such partitions need not be searched for."""
 
 T = TypeVar("T")
-
-
-class PartitionStatistics(NamedTuple):
-    """What a partition takes and when it was written.
-
-    ``records`` lie at offsets ``earliest`` to ``end`` (exclusive).  ``size_bytes`` is that of their
-    blocks: values, 4 bytes for each and little else; a block trimmed in part counts as a whole.
-    ``first_time_us`` and ``last_time_us`` are when the store wrote the first record that is held
-    and the last one, in microseconds since the epoch UTC; None when no record is held.
-    """
-
-    topic: str
-    partition: str
-    earliest: int
-    end: int
-    records: int
-    size_bytes: int
-    first_time_us: int | None
-    last_time_us: int | None
 
 
 class FoundBlock(NamedTuple):
@@ -131,6 +113,16 @@ class Tables:
             why = f"the table of partitions has {len(found)} rows and says that they are {expected}"
             raise damaged(self._directory, why)
         return [PartitionInfo(*tp, row.earliest, row.end) for tp, row in found if row.end]
+
+    def infos_after(
+        self, topic: str | None, after: TopicPartition | None, most: int
+    ) -> list[PartitionInfo]:
+        """The same, at most so many behind a partition; the end of some may be 0."""
+        prefix = b"" if topic is None else rows.topic_prefix(topic)
+        start = prefix if after is None else rows.partition_key(after)
+        found = self._rows(prefix, start)
+        behind = (each for each in found if each[0] != after)
+        return [PartitionInfo(*tp, row.earliest, row.end) for tp, row in islice(behind, most)]
 
     def transaction_state(self, tp: TopicPartition) -> TransactionState:
         """How far a partition's transactions are; all zero when it is not known."""
@@ -371,14 +363,18 @@ class Tables:
         for first in firsts:
             self._txn.delete(BLOCK_KEY.pack(partition_id, first), db=self._blocks)
 
-    def _rows(self, prefix: bytes) -> Iterator[tuple[TopicPartition, PartitionRow]]:
-        for key, value in self._scan(self._partitions, prefix):
+    def _rows(
+        self, prefix: bytes, start: bytes = b""
+    ) -> Iterator[tuple[TopicPartition, PartitionRow]]:
+        for key, value in self._scan(self._partitions, prefix, start):
             yield rows.tp_of_key(key), self._parsed(key, value)
 
-    def _scan(self, table: lmdb._Database, prefix: bytes) -> Iterator[tuple[bytes, memoryview]]:
-        """The entries of a table whose keys begin with ``prefix``."""
+    def _scan(
+        self, table: lmdb._Database, prefix: bytes, start: bytes = b""
+    ) -> Iterator[tuple[bytes, memoryview]]:
+        """The entries of a table whose keys begin with ``prefix``, from ``start`` on."""
         cursor = self._txn.cursor(table)
-        cursor.set_range(prefix)
+        cursor.set_range(start or prefix)
         for key, value in cursor.iternext():
             name = bytes(key)
             if not name.startswith(prefix):

@@ -12,7 +12,15 @@ from dafka_core.errors import RecordTooLargeError
 from dafka_core.nodes import store_loop
 from dafka_core.protocol import partition_fetcher, store_requests
 from dafka_core.protocol.consumer_role import ConsumerRole
-from dafka_core.protocol.messages import Ack, DirectHead, Head, Message
+from dafka_core.protocol.loss_detector import Loss
+from dafka_core.protocol.messages import (
+    Ack,
+    DirectHead,
+    DirectRecordBatches,
+    Head,
+    HeadsReply,
+    Message,
+)
 from dafka_core.protocol.producer_role import MAX_ACKING_STORES, ProducerRole
 from dafka_core.protocol.reader_role import ReaderRole
 from dafka_core.protocol.role import OutgoingBatch
@@ -21,6 +29,8 @@ from dafka_core.records import RecordBatch, StagedTransaction, TopicPartition
 from tests.simulation.world import World
 
 if TYPE_CHECKING:
+    from collections.abc import Collection
+
     from tests.simulation.disk import Disk
     from tests.simulation.mesh import SimulatedMesh
 
@@ -90,16 +100,29 @@ class Checkers:
         self._world.fault("passed over", who)
         return RecordBatch.of(tp, error.offset, [value])
 
+    def on_lost(self, who: str, loss: Loss, stores: Collection[str]) -> None:
+        """What a consumer takes for lost is on no disk of a store that it knows."""
+        self._world.fault("records that nobody has", who, f"{loss}")
+        for store in stores:
+            disk = self.disks[store]
+            if max(loss.start, disk.earliest(loss.tp)) < min(loss.end, disk.end(loss.tp)):
+                self._world.fail(who, f"{LOST} {loss}, which {disk.name} has")
+
     def on_told(self, mesh: SimulatedMesh, message: Message | RecordBatch) -> None:
         """A consumer hears of a partition; of some, it is where "latest" is."""
         role = mesh.role
-        if not isinstance(role, ConsumerRole) or not isinstance(
-            message, Head | DirectHead | RecordBatch
-        ):
-            return
-        if message.topic in role.topics:
-            latest = message.offset if isinstance(message, RecordBatch) else message.end
-            self._latest.setdefault((mesh.number, message.tp), latest)
+        told: list[tuple[TopicPartition, int]] = []
+        match message:
+            case RecordBatch():
+                told = [(message.tp, message.offset)]
+            case Head() | DirectHead():
+                told = [(message.tp, message.end)]
+            case HeadsReply():
+                told = [(info.tp, info.end) for info in message.entries]
+        if isinstance(role, ConsumerRole):
+            for tp, latest in told:
+                if tp.topic in role.topics:
+                    self._latest.setdefault((mesh.number, tp), latest)
 
     def on_latest(self, mesh: SimulatedMesh, batch: RecordBatch) -> None:
         """Who begins at the latest is delivered nothing from before what it was told first."""
@@ -139,6 +162,11 @@ class Checkers:
             case OutgoingBatch(batch):
                 if not self.is_true(batch):
                     self._world.fail(mesh.name, f"sends {_name(batch)}, which is not what it was")
+            case DirectRecordBatches():
+                for batch in message.batches():
+                    if not self.is_true(batch):
+                        what = f"sends {_name(batch)}, which is not what it was"
+                        self._world.fail(mesh.name, what)
             case Head():
                 if message.end > len(self.published.get(message.tp, ())):
                     self._world.fail(mesh.name, f"sends a head of {message.end}, which is none")
@@ -223,7 +251,7 @@ class Checkers:
     def _store(self, mesh: SimulatedMesh, role: StoreRole) -> None:
         partitions = role.partitions
         self._kept(mesh, role.scheduler.budget, [p.fetcher for p in partitions.values()])
-        self.most(mesh, "requests", len(role.requests), store_requests.MAX_PENDING_REQUESTS + 1)
+        self.most(mesh, "requests", len(role.requests), 2 * store_requests.MAX_PENDING_REQUESTS + 1)
         for tp, partition in partitions.items():
             self.never_backwards(mesh.name, (mesh.number, "durable", tp), partition.durable)
             self.never_backwards(mesh.name, (mesh.number, "head", tp), partition.fetcher.head)

@@ -18,8 +18,9 @@ from dafka_core.records import TopicPartition
 from tests.simulation.checkers import LOST, Checkers
 from tests.simulation.exact import ExactQuery
 from tests.simulation.faults import Faults
-from tests.simulation.hosts import ConsumerHost, Host, ProducerHost, StoreHost
+from tests.simulation.hosts import ConsumerHost, Host, StoreHost
 from tests.simulation.network import Network
+from tests.simulation.producer import ProducerHost
 from tests.simulation.reader import ReaderHost
 from tests.simulation.shape import Shape, limited, shape_of
 from tests.simulation.world import World

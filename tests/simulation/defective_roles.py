@@ -9,7 +9,8 @@ from dafka_core.errors import ProtocolError
 from dafka_core.nodes import subscribers
 from dafka_core.nodes.store_loop import StoreLoop
 from dafka_core.protocol.codec import decode, parse_subscription
-from dafka_core.protocol.consumer_role import ConsumerRole
+from dafka_core.protocol.consumer_role import WAIT, ConsumerRole, Start
+from dafka_core.protocol.fetch_scheduler import FetchScheduler
 from dafka_core.protocol.messages import (
     Ack,
     DirectHead,
@@ -246,6 +247,21 @@ class NeverAsksForHeads(ConsumerRole):
         return _without(super().on_tick(now), GetHeads)
 
 
+class WaitsForWhatIsTrimmed(ConsumerRole):
+    """Asks for ever for records that no store has any more."""
+
+    def __init__(self, address: str, start: Start, on_data_loss: str) -> None:
+        super().__init__(address, start, WAIT)
+
+
+class ServesTheFirst(FetchScheduler):
+    """Who has no turn when it could be asked for has none later."""
+
+    def ask_due(self, now: float) -> list[Outgoing]:
+        self._waiting.clear()
+        return super().ask_due(now)
+
+
 # -- others ---------------------------------------------------------------------------------------
 
 
@@ -281,7 +297,7 @@ class ForgetsRequestors(subscribers.Subscribers):
 class SendsAnySize(RecordLimits):
     """Sends peers what they cannot take, again and again: each time the connection ends."""
 
-    def kept(self, message: OutgoingBatch) -> list[Outgoing]:
+    def kept(self, message: Outgoing) -> list[Outgoing]:
         return [message]
 
 

@@ -41,6 +41,8 @@ class Partition:
     """One partition on disk."""
 
     records: list[bytes] = field(default_factory=list)
+    earliest: int = 0
+    """Records before this one have been trimmed."""
     tail: StagedRecords | None = None
     last_transaction: Transaction | None = None
     committed: tuple[str, int, int] | None = None
@@ -215,6 +217,16 @@ class Disk:
             attempt = held.tail.attempt
         return TransactionState(held.end, held.tail_end, attempt, held.last_transaction)
 
+    def earliest(self, tp: TopicPartition) -> int:
+        """The first record that there still is; the partition's end if there is none."""
+        held = self._partitions.get(tp)
+        return held.earliest if held else 0
+
+    def trim(self, tp: TopicPartition, before: int) -> None:
+        """See ``Log.trim``."""
+        held = self._partition(tp)
+        held.earliest = max(held.earliest, before)
+
     def ends(self) -> dict[TopicPartition, int]:
         """The end of every partition."""
         return {tp: held.end for tp, held in self._partitions.items() if held.end}
@@ -222,10 +234,17 @@ class Disk:
     def partitions(self, topic: str | None = None) -> list[PartitionInfo]:
         """See ``Log.partitions``."""
         return [
-            PartitionInfo(name, partition, 0, held.end)
+            PartitionInfo(name, partition, held.earliest, held.end)
             for (name, partition), held in sorted(self._partitions.items(), key=_name)
             if topic in (None, name) and held.end
         ]
+
+    def partitions_after(
+        self, topic: str | None, after: TopicPartition | None, most: int
+    ) -> list[PartitionInfo]:
+        """See ``Log.partitions_after``."""
+        infos = self.partitions(topic)
+        return [info for info in infos if after is None or info.tp > after][:most]
 
     def read(
         self, tp: TopicPartition, start: int, end: int, *, max_records: int, max_bytes: int
@@ -233,7 +252,7 @@ class Disk:
         """See ``Log.read``."""
         held = self._partitions.get(tp)
         records = held.records if held else []
-        end = min(end, len(records))
+        start, end = max(start, held.earliest if held else 0), min(end, len(records))
         batches: list[RecordBatch] = []
         while start < end and max_records > 0:
             values: list[bytes] = []
@@ -248,6 +267,24 @@ class Disk:
             start += len(values)
             max_records -= len(values)
         return batches
+
+    def read_each(
+        self, ranges: Sequence[PartitionInfo], *, max_records: int, max_bytes: int
+    ) -> list[RecordBatch | None]:
+        """See ``Log.read_each``."""
+        results: list[RecordBatch | None] = []
+        for each in ranges:
+            if max_records <= 0 or max_bytes <= 0:
+                break
+            found = self.read(
+                each.tp, each.earliest, each.end, max_records=max_records, max_bytes=max_bytes
+            )
+            found = found if found and found[0].offset == each.earliest else []
+            results.append(found[0] if found else None)
+            if found:
+                max_records -= found[0].count
+                max_bytes -= found[0].values.size_bytes
+        return results
 
     def times(self, tp: TopicPartition, start: int, end: int) -> list[tuple[int, int]]:
         """See ``Log.times``: one time for all."""

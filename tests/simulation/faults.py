@@ -27,6 +27,7 @@ class Faults:
         self._every(shape.crash_every_s, self._crash)
         self._every(shape.stall_every_s, self._stall)
         self._every(shape.tower_every_s, self._tower)
+        self._every(shape.trim_every_s, self._trim)
 
     def end(self) -> None:
         """All that was broken works from now on."""
@@ -107,6 +108,20 @@ class Faults:
         elif host.mesh is not None:
             self.world.fault("stall", host.name)
             host.mesh.stalled_until = self.world.now + stall_s
+
+    def _trim(self) -> None:
+        """Stores give up records that all of them have: each of them, or only some."""
+        disks = [store.disk for store in self.cluster.stores]
+        ends = {tp: min(disk.end(tp) for disk in disks) for tp in disks[0].ends()}
+        found = [tp for tp, end in ends.items() if end]
+        if not found:
+            return
+        tp = self.world.random.choice(found)
+        before = self.world.random.randint(1, ends[tp])
+        for disk in disks:
+            if self.world.chance(0.8):
+                disk.trim(tp, before)
+                self.world.fault("trimmed", disk.name, f"{tp.topic} {tp.partition[:4]} to {before}")
 
     def _tower(self) -> None:
         network = self.cluster.network

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from types import ModuleType
 from typing import Any
 
+from dafka_core.protocol import consumer_role
 from tests.simulation import mesh
 from tests.simulation.cluster import Roles
 from tests.simulation.defective_roles import (
@@ -25,6 +26,7 @@ from tests.simulation.defective_roles import (
     LatestIsOneTooFew,
     NeverAsksForHeads,
     SendsAnySize,
+    ServesTheFirst,
     ShiftedIndex,
     SkipsGaps,
     StopsAfterBlock,
@@ -33,6 +35,7 @@ from tests.simulation.defective_roles import (
     TellsOfMoreThanIsStored,
     WaitsForGreetings,
     WaitsForWhatIsStored,
+    WaitsForWhatIsTrimmed,
     WrongChunk,
     _StaleParse,
 )
@@ -156,7 +159,7 @@ DEFECTS = (
     Defect(
         "heads of what no store has",
         "ours",
-        "was told .* and 0 are on disk",
+        r"was told .* and \d+ are on disk",
         Roles(producer=TellsOfMoreThanIsStored),
         first=60,
     ),
@@ -185,6 +188,18 @@ DEFECTS = (
         "ours",
         "lost: .* consumer-0 is at",
         changes=lambda: {(mesh, "RecordLimits"): SendsAnySize},
+    ),
+    Defect(
+        "trimmed records are waited for",
+        "ours",
+        "consumer-. is at .* of",
+        Roles(consumer=WaitsForWhatIsTrimmed),
+    ),
+    Defect(
+        "partitions beyond the window are never asked for",
+        "ours",
+        "consumer-. is at .* of",
+        changes=lambda: {(consumer_role, "FetchScheduler"): ServesTheFirst},
     ),
 )
 """``ours``: the simulator has found it in this project, where it is cured."""

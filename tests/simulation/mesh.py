@@ -28,7 +28,7 @@ from dafka_core.protocol.bulk_decoder import PACKED_IDS, BulkDecoder
 from dafka_core.protocol.codec import C_LAYOUT, decode, encode, parse_subscription
 from dafka_core.protocol.codec import RFC46 as RFC46_LAYOUT
 from dafka_core.protocol.limits import MAX_RECORD_BYTES
-from dafka_core.protocol.messages import DirectRecord, Message, RecordMessage
+from dafka_core.protocol.messages import DirectRecord, DirectRecordBatches, Message, RecordMessage
 from dafka_core.protocol.record_limits import RecordLimits, announcement
 from dafka_core.protocol.role import Outgoing, OutgoingBatch, Role
 from dafka_core.records import RecordBatch
@@ -39,7 +39,7 @@ from tests.simulation.world import World
 if TYPE_CHECKING:
     from tests.simulation.checkers import Checkers
 
-EXTENSION_IDS: Final = b"RPQTSUNOA"
+EXTENSION_IDS: Final = b"RPQTSUNOABC"
 """Commands that C nodes do not know."""
 
 _ROUND_S: Final = 0.0001
@@ -343,6 +343,9 @@ class SimulatedMesh:
             if not requestor:
                 self.checkers.on_told(self, batch)
             self.send(self.role.on_batch(now, requestor, batch))
+        elif isinstance(message, DirectRecordBatches):
+            for batch in message.batches():
+                self.send(self.role.on_batch(now, message.requestor, batch))
         else:
             self.checkers.on_told(self, message)
             self.send(self.role.on_message(now, message, peer))

@@ -8,8 +8,9 @@ from dafka_core.protocol.reader_role import RangeRead, ReaderRole
 from dafka_core.protocol.role import Outgoing
 from dafka_core.protocol.store_directory import StoreQuery
 from dafka_core.records import TopicPartition
-from tests.simulation.hosts import RESUME_TIMEOUT_S, Host
+from tests.simulation.hosts import Host
 from tests.simulation.mesh import SimulatedMesh
+from tests.simulation.producer import RESUME_TIMEOUT_S
 from tests.simulation.shape import SINGLE
 
 if TYPE_CHECKING:
@@ -71,6 +72,12 @@ class ReaderHost(Host):
             self.world.note(self.name, "hears no store")
             self.world.after(0, self.give_up)
         read = self._read
+        if read is not None and self._is_trimmed(read):
+            self.world.note(self.name, "reads what is trimmed")
+            self._role.forget(read)
+            self._read = read = None
+            assert self.mesh is not None
+            self._ask_later(self.mesh)
         if read is not None:
             delivered, read.delivered = read.delivered, []
             for batch in delivered:
@@ -86,6 +93,13 @@ class ReaderHost(Host):
                 assert self.mesh is not None
                 self._ask_later(self.mesh)
         return False
+
+    def _is_trimmed(self, read: RangeRead) -> bool:
+        """No store has the next record any more, as ``Reader`` finds out by asking them."""
+        fetcher = read.fetcher
+        return fetcher.next_offset < read.end and all(
+            fetcher.next_offset < store.disk.earliest(fetcher.tp) for store in self.cluster.stores
+        )
 
     def _on_disk(self, topics: list[str]) -> dict[TopicPartition, int]:
         ends: dict[TopicPartition, int] = {}
@@ -120,7 +134,7 @@ class ReaderHost(Host):
             return
         tp = self.world.random.choice(sorted(held))
         end = self.world.random.randint(1, heads[tp][1])
-        start = self.world.random.randint(0, end - 1)
+        start = self.world.random.randint(min(heads[tp][0], end - 1), end - 1)
         self.world.note(self.name, f"reads {tp.topic} {tp.partition[:4]} [{start}, {end})")
         self._position = start
         self._read = self._role.read(tp, start, end)

@@ -16,6 +16,7 @@ from typing import Any, Final
 from dafka_core.nodes import sockets, store_loop
 from dafka_core.protocol import (
     bulk_decoder,
+    fetch_scheduler,
     hosted_partitions,
     partition_fetcher,
     producer_role,
@@ -38,11 +39,14 @@ LIMITS: Final[dict[tuple[ModuleType, str], tuple[int, ...]]] = {
     (partition_fetcher, "FETCH_BLOCK_BYTES"): (100, 1_000),
     (partition_fetcher, "MAX_REORDER_RECORDS"): (5, 40, 200),
     (partition_fetcher, "MAX_REORDER_BYTES"): (200, 4_000),
-    (store_requests, "MAX_PENDING_REQUESTS"): (16, 64),
+    (fetch_scheduler, "MAX_UNDER_WAY"): (1, 2, 4),
+    (fetch_scheduler, "MAX_FETCH_PARTITIONS"): (1, 2),
+    (store_requests, "MAX_PENDING_REQUESTS"): (3, 16, 64),
     (store_requests, "MAX_REPLY_ENTRIES"): (1, 3),
     (store_loop, "MAX_PENDING_BYTES"): (100, 2_000),
     (store_loop, "SERVE_COUNT"): (2, 15, 100),
     (store_loop, "SERVE_BYTES"): (300, 1_000),
+    (store_loop, "SERVE_REQUESTS"): (1, 3),
     (producer_role, "MAX_ANSWER_BYTES"): (400, 4_000),
     (sockets, "LIVE_BATCH_BYTES"): (20, 200),
     (sockets, "DIRECT_BATCH_BYTES"): (20, 200, 1_000),
@@ -101,6 +105,7 @@ class Shape:
     crash_every_s: float
     stall_every_s: float
     tower_every_s: float
+    trim_every_s: float
     latest: float
     """The share of consumers that begin at the end."""
     leaves: float
@@ -115,6 +120,16 @@ class Shape:
         return [repr(self), *changed]
 
 
+def _limits(chance: random.Random) -> dict[tuple[ModuleType, str], int]:
+    """The limits of production that are small."""
+    limits = {key: chance.choice(values) for key, values in LIMITS.items()}
+    kept = {key: value for key, value in limits.items() if chance.random() < 0.25}
+    if (producer_role, "MAX_ANSWER_BYTES") in kept:
+        # A block that is asked for is a quarter of what is answered at once.
+        kept[partition_fetcher, "FETCH_BLOCK_BYTES"] = kept[producer_role, "MAX_ANSWER_BYTES"] // 4
+    return kept
+
+
 def shape_of(seed: int) -> Shape:
     """The world of a seed."""
     chance = random.Random(f"shape {seed}")
@@ -123,11 +138,8 @@ def shape_of(seed: int) -> Shape:
         return chance.uniform(low, high) if chance.random() < share else 0.0
 
     stores = chance.choice((1, 1, 2, 2, 3))
-    limits = {key: chance.choice(values) for key, values in LIMITS.items()}
-    kept = {key: value for key, value in limits.items() if chance.random() < 0.25}
-    if (producer_role, "MAX_ANSWER_BYTES") in kept:
-        # A block that is asked for is a quarter of what is answered at once.
-        kept[partition_fetcher, "FETCH_BLOCK_BYTES"] = kept[producer_role, "MAX_ANSWER_BYTES"] // 4
+    kept = _limits(chance)
+    styles = chance.choice(((OURS,), (OURS,), (OURS, SINGLE), (OURS, RFC46, SINGLE), (RFC46,)))
     shape = Shape(
         seed=seed,
         topics=TOPICS[: chance.choice((1, 2, 3, 4))],
@@ -146,7 +158,7 @@ def shape_of(seed: int) -> Shape:
         hurry=chance.choice((0.0, 0.2)),
         max_unacked=chance.choice((10, 100, 500_000)),
         max_queued=chance.choice((20, 100, 200_000)),
-        styles=chance.choice(((OURS,), (OURS,), (OURS, SINGLE), (OURS, RFC46, SINGLE), (RFC46,))),
+        styles=styles,
         beacon_s=chance.choice((1.0, 2.0)),
         sync_s=chance.choice((2.0, 5.0, 10.0)),
         high_water_mark=chance.choice((20, 1_000, 50_000)),
@@ -165,6 +177,8 @@ def shape_of(seed: int) -> Shape:
         tower_every_s=sometimes(0.15, 3, 8),
         latest=chance.choice((0.0, 0.0, 0.5)),
         leaves=chance.choice((0.0, 0.3, 1.0)),
+        # C stores do not trim.
+        trim_every_s=sometimes(0.0 if SINGLE in styles else 0.3, 1, 6),
         limit_bytes=0,
         limits=kept,
     )

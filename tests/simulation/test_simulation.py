@@ -61,6 +61,8 @@ FAULTS = (
     "consumer does not read",
     "tower killed",
     "beacon lost",
+    "trimmed",
+    "records that nobody has",
 )
 
 

@@ -10,22 +10,39 @@ from pathlib import Path
 import pytest
 
 from dafka_core import Consumer, FetchTimeoutError, Producer, Reader, Store
+from dafka_core.nodes import store_loop
+from dafka_core.protocol import store_requests
 from dafka_core.protocol.codec import subscription
 from dafka_core.protocol.messages import (
     Ack,
     ConsumerHello,
     DirectHead,
     DirectRecord,
+    DirectRecordBatch,
+    DirectRecordBatches,
     Fetch,
+    FetchBatch,
     GetHeads,
     Head,
+    HeadsReply,
+    Message,
     RecordMessage,
+    TimesReply,
 )
-from dafka_core.records import TopicPartition
+from dafka_core.records import PartitionInfo, RecordBatch, TopicPartition
+from dafka_core.storage import Log
 from dafka_core.testing import wait_until
 from tests.integration.nodes.content import values
 from tests.integration.nodes.peers import PATIENCE_S, RawPeer
 from tests.integration.nodes.staging import TOPIC, TP, client_of, put, write
+
+
+def ours(raw: Callable[..., RawPeer]) -> RawPeer:
+    """A peer that a store greets when it is told of all that the peer subscribes to."""
+    peer = raw()
+    for kind in (DirectRecordBatches, DirectRecordBatch, HeadsReply, TimesReply):
+        peer.subscribe(subscription(kind, peer.address))
+    return peer
 
 
 def test_it_answers_get_heads_hello_and_fetch(tower: str, store: Store, peer: RawPeer) -> None:
@@ -47,6 +64,87 @@ def test_it_answers_get_heads_hello_and_fetch(tower: str, store: Store, peer: Ra
         peer.send(Fetch(a.address, peer.address, "a", sequence, count))
         expected = [DirectRecord(peer.address, "a", a.address, n, b"%d" % n) for n in numbers]
         assert peer.wait_for(DirectRecord, len(expected)) == expected
+
+
+def test_more_partitions_than_are_asked_for_at_once(
+    tower: str, tmp_path: Path, consume: Callable[..., Consumer]
+) -> None:
+    count = 5_000
+    tps = [TopicPartition("t", f"{number:032X}") for number in range(count)]
+    with Log(tmp_path) as log:
+        log.append([RecordBatch.of(tp, 0, [tp.partition.encode()]) for tp in tps])
+    with Store(tmp_path, tower=tower):
+        consumer = consume("t")
+        found = [consumer.poll(PATIENCE_S) for _ in range(count)]
+        assert {record.value.decode() for record in found if record} == {tp[1] for tp in tps}
+
+
+def test_heads_are_told_a_message_full_at_a_time(
+    store: Store, peer: RawPeer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(store_requests, "MAX_REPLY_ENTRIES", 3)
+    tps = [TopicPartition(topic, f"P{i}") for topic in ("t", "u") for i in range(6)]
+    for tp in tps:
+        store.append_queue.put(RecordBatch.of(tp, 0, [b"value"])).result(PATIENCE_S)
+    asked: list[tuple[Message, list[TopicPartition]]] = [
+        (GetHeads("t", peer.address), tps[:6]),
+        (GetHeads("", peer.address), tps),
+        (ConsumerHello(store.address, peer.address, ("u", "unknown", "t")), tps[6:] + tps[:6]),
+    ]
+    for message, expected in asked:
+        peer.forget_heard()
+        peer.send(message)
+        assert [head.tp for head in peer.wait_for(DirectHead, len(expected))] == expected
+
+
+def test_a_fetch_batch_is_answered_in_few_messages(
+    tower: str, tmp_path: Path, raw: Callable[..., RawPeer]
+) -> None:
+    large = [bytes(300_000)] * 3
+    held = {
+        "A": [b"a0", b"a1"],
+        "B": large,
+        **{f"P{i}": [b"%d" % i] for i in range(2 * store_loop.SERVE_REQUESTS)},
+    }
+    with Log(tmp_path) as log:
+        log.append([RecordBatch.of(TopicPartition("t", p), 0, held[p]) for p in held])
+        log.trim(TopicPartition("t", "P0"), 1)
+    peer = ours(raw)
+    with Store(tmp_path, tower=tower) as store:
+        peer.wait_until_subscribed(subscription(FetchBatch, store.address))
+        peer.wait_for(HeadsReply)
+        entries = [PartitionInfo("t", p, 0, len(held[p])) for p in held]
+        wanted = (*entries, PartitionInfo("t", "unknown", 0, 1))
+        peer.send(FetchBatch(store.address, peer.address, wanted))
+        peer.wait_for(DirectRecordBatch, 2)  # B, which is too large to go with others
+        wait_until(lambda: "P511" in str(peer.messages(DirectRecordBatches)), "the last one")
+        messages = peer.messages(DirectRecordBatches)
+    batches = [batch for message in messages for batch in message.batches()]
+    found = {batch.partition: batch.values.to_list() for batch in batches}
+    assert found == {p: held[p] for p in held if p not in ("B", "P0")}
+    assert len(batches) == len(found)
+    assert len(messages) == 3
+    packed = peer.messages(DirectRecordBatch)
+    assert sum(message.count for message in packed) == 3
+
+
+def test_a_fetch_batch_leaves_damage_out(
+    tower: str, tmp_path: Path, raw: Callable[..., RawPeer], caplog: pytest.LogCaptureFixture
+) -> None:
+    with Log(tmp_path) as log:
+        for partition, value in (("bad", b"<needle>"), ("good", b"good")):
+            log.append([RecordBatch.of(TopicPartition("t", partition), 0, [value])])
+    data = tmp_path / "data.mdb"
+    data.write_bytes(data.read_bytes().replace(b"<needle>", b"<NEEDLE>"))
+    peer = ours(raw)
+    with caplog.at_level(logging.ERROR, "dafka.store"), Store(tmp_path, tower=tower) as store:
+        peer.wait_until_subscribed(subscription(FetchBatch, store.address))
+        peer.wait_for(HeadsReply)
+        wanted = tuple(PartitionInfo("t", partition, 0, 1) for partition in ("bad", "good"))
+        peer.send(FetchBatch(store.address, peer.address, wanted))
+        (message,) = peer.wait_for(DirectRecordBatches)
+    assert [batch.values.to_list() for batch in message.batches()] == [[b"good"]]
+    assert "topic 't', partition bad" in caplog.text
 
 
 def test_a_long_fetch_is_answered_in_turns_with_others(

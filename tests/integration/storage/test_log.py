@@ -73,6 +73,24 @@ def test_partitions_are_listed_by_topic(store: Log) -> None:
     assert store.partitions("zz") == store.partitions("0") == []
 
 
+def test_partitions_are_listed_some_at_a_time(store: Log) -> None:
+    names = [("s", "B"), *(("t", f"{i}") for i in range(5)), ("x" * 255, "y" * 255)]
+    for name, partition in names:
+        put(store, [b"value"], name, partition)
+    cases: list[tuple[str | None, list[tuple[str, str]]]] = [
+        (None, names),
+        ("t", names[1:6]),
+        ("unknown", []),
+    ]
+    for topic, expected in cases:
+        found: list[PartitionInfo] = []
+        while part := store.partitions_after(topic, found[-1].tp if found else None, 2):
+            assert len(part) <= 2
+            found += part
+        assert found == store.partitions(topic)
+        assert [info.tp for info in found] == expected
+
+
 def test_partitions_do_not_mix(store: Log) -> None:
     batches = [
         RecordBatch.of(TopicPartition("t", name), 0, [name.encode()] * 3)
@@ -155,6 +173,33 @@ def test_reads_obey_their_limits(store: Log) -> None:
     assert values_of(read(TP, 50, 300, max_bytes=50_999)) == values[50:100]
     assert values_of(read(TP, 50, 300, max_bytes=1)) == values[50:51]
     assert values_of(read(TP, 50, 300, max_records=0)) == values[50:51]
+
+
+def test_ranges_of_many_partitions_are_read_at_once(store: Log) -> None:
+    put(store, [b"a", b"bb"], partition="A")
+    put(store, [b"ccc", b"d"], partition="B")
+    put(store, [b"e"], partition="C")
+    store.trim(TopicPartition("t", "B"), 1)
+    wanted = [
+        PartitionInfo("t", "A", 1, 9),
+        PartitionInfo("t", "B", 0, 2),
+        PartitionInfo("t", "unknown", 0, 1),
+        PartitionInfo("t", "C", 1, 2),
+        PartitionInfo("t", "B", 1, 2),
+    ]
+    found = store.read_each(wanted, max_records=9, max_bytes=99)
+    assert found[1:4] == [None] * 3
+    batches = [batch for batch in found if isinstance(batch, RecordBatch)]
+    assert [(batch.partition, batch.offset, list(batch.values)) for batch in batches] == [
+        ("A", 1, [b"bb"]),
+        ("B", 1, [b"d"]),
+    ]
+    assert len(store.read_each(wanted, max_records=1, max_bytes=99)) == 1
+    both = [PartitionInfo("t", "A", 0, 2), PartitionInfo("t", "C", 0, 1)]
+    for limits in ({"max_records": 1, "max_bytes": 99}, {"max_records": 9, "max_bytes": 1}):
+        (first,) = store.read_each(both, **limits)
+        assert isinstance(first, RecordBatch)
+        assert list(first.values) == [b"a"]
 
 
 def test_a_batch_stays_as_it_is(store: Log) -> None:

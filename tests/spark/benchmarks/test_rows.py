@@ -51,6 +51,7 @@ NAMES = {
         "trickle, 1,000 partitions, {}, written",
         "trickle, 1,000 partitions, {}, file",
     ],
+    "partitions": ["a new consumer of many partitions"],
 }
 
 

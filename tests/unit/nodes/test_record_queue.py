@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dafka_core.errors import RecordTooLargeError
+from dafka_core.errors import DataLossError, RecordTooLargeError
 from dafka_core.nodes.record_queue import RecordQueue
 from dafka_core.records import RecordBatch, TopicPartition
 
@@ -130,3 +130,27 @@ def test_an_error_is_raised_once_in_its_place(way: str) -> None:
 
 def error(tp: TopicPartition, offset: int) -> RecordTooLargeError:
     return RecordTooLargeError(*tp, offset, 100, 10, "this consumer")
+
+
+def test_a_loss_is_raised_after_what_was_queued_before_it() -> None:
+    waiting = queue(batch(A, 0, 2))
+    lost = [DataLossError(*tp, 2, 9, "trimmed") for tp in (A, B)]
+    for tp, loss in zip((A, A, B), (lost[0], lost[0], lost[1]), strict=True):
+        waiting.add_loss(tp, loss)
+    waiting.add([batch(B, 5, 1)])
+    assert waiting.size == (3, 3)
+    assert waiting.positions() == {A: 0, B: 5}
+    assert waiting.next_record() == (*A, 0, b"0")
+    assert waiting.next_batch() == batch(A, 1, 1)
+    with pytest.raises(DataLossError) as raised:
+        waiting.next_record()
+    assert raised.value is lost[0]
+    # The other partition's is dropped with its records; another one of the first is its own.
+    waiting.drop(lambda tp: tp == B)
+    assert (waiting.next_batch(), waiting.size) == (None, (0, 0))
+    waiting.add_loss(A, lost[0])
+    waiting.add_loss(B, lost[1])
+    for loss in lost:
+        with pytest.raises(DataLossError) as raised:
+            waiting.next_batch()
+        assert raised.value is loss

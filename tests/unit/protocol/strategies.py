@@ -13,7 +13,9 @@ from dafka_core.protocol.messages import (
     DirectHead,
     DirectRecord,
     DirectRecordBatch,
+    DirectRecordBatches,
     Fetch,
+    FetchBatch,
     GetHeads,
     Head,
     HeadsQuery,
@@ -121,6 +123,27 @@ TIMES_REPLIES = st.builds(
     PART_OF_PARTS,
     st.lists(TIME_ENTRIES, max_size=5),
 )
+RANGES = st.lists(
+    st.builds(
+        lambda topic, partition, start, count: PartitionInfo(
+            topic, partition, start, start + count
+        ),
+        names(),
+        names(),
+        st.integers(0, MAX_SEQUENCE - 4),
+        st.integers(1, 4),
+    ),
+    min_size=1,
+    max_size=4,
+).map(tuple)
+BATCHES_OF_MANY = st.builds(
+    lambda requestor, entries, value: DirectRecordBatches(
+        requestor, entries, packed([value] * sum(each.end - each.earliest for each in entries))
+    ),
+    names(),
+    RANGES,
+    VALUES,
+)
 LOCATIONS = st.lists(
     st.text(st.characters(min_codepoint=0x21, max_codepoint=0x7E), min_size=1, max_size=40),
     min_size=1,
@@ -142,6 +165,8 @@ MESSAGES: st.SearchStrategy[Message] = st.one_of(
     DIRECT_BATCHES,
     HEADS_REPLIES,
     TIMES_REPLIES,
+    BATCHES_OF_MANY,
+    st.builds(FetchBatch, names(), names(), RANGES),
     st.builds(StoreEndpoints, names(), names(), LOCATIONS),
     st.builds(RecordTooLarge, names(), names(), names(), SEQUENCES, SEQUENCES),
 )

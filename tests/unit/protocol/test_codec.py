@@ -52,8 +52,16 @@ COMMAND_IDS = {
     m.TimesReply: b"U",
     m.StoreEndpoints: b"N",
     m.RecordTooLarge: b"O",
+    m.FetchBatch: b"B",
+    m.DirectRecordBatches: b"C",
 }
-WITH_CONTENT = (m.RecordMessage, m.DirectRecord, m.RecordBatchMessage, m.DirectRecordBatch)
+WITH_CONTENT = (
+    m.RecordMessage,
+    m.DirectRecord,
+    m.RecordBatchMessage,
+    m.DirectRecordBatch,
+    m.DirectRecordBatches,
+)
 SHORT_VECTORS = [v for v in VECTORS if v not in RECORDED_VECTORS]
 
 every_vector = pytest.mark.parametrize("vector", VECTORS, ids=lambda v: v.name)
@@ -332,7 +340,7 @@ def damaged(draw: Callable[[Any], Any]) -> list[bytes]:
 
 
 def layout_of(frames: list[bytes]) -> str:
-    header_frames = len(frames) - (frames[0][:1] in (b"M", b"D", b"R", b"P") if frames else 0)
+    header_frames = len(frames) - (frames[0][:1] in (b"M", b"D", b"R", b"P", b"C") if frames else 0)
     return RFC46 if header_frames > 1 else C_LAYOUT
 
 

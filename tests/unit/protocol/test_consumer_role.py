@@ -17,9 +17,11 @@ from dafka_core.protocol.messages import (
     DirectHead,
     DirectRecord,
     DirectRecordBatch,
+    DirectRecordBatches,
     Fetch,
     GetHeads,
     Head,
+    HeadsReply,
     RecordBatchMessage,
     RecordMessage,
     RecordTooLarge,
@@ -27,6 +29,7 @@ from dafka_core.protocol.messages import (
 )
 from dafka_core.protocol.partition_fetcher import RETRY_FIRST_S, RETRY_MAX_S
 from dafka_core.protocol.role import Outgoing
+from dafka_core.protocol.store_directory import GREETING
 from tests.unit.protocol.model import (
     PARTITION,
     TOPIC,
@@ -80,13 +83,31 @@ def test_without_a_subscription_a_store_hello_is_not_answered() -> None:
 def test_with_subscriptions_a_store_hello_is_answered_with_the_topics() -> None:
     role = consumer("earliest", "b", "a")
     hello = ConsumerHello(STORE, ME, ("b", "a"))
-    assert role.on_message(0.0, StoreHello(ME, STORE), "") == [hello]
-    # So is a store that comes to hear us: it may have greeted before we could hear it.
+    # Before messages go both ways, the hello or its answer would be lost.
+    assert role.on_message(0.0, StoreHello(ME, STORE), "") == []
     assert role.on_subscribed(0.0, ConsumerHello, STORE) == [hello]
+    assert role.on_message(0.0, StoreHello(ME, STORE), "") == [hello]
     role.unsubscribe("b")
     assert role.on_message(0.0, StoreHello(ME, STORE), "") == [ConsumerHello(STORE, ME, ("a",))]
     role.unsubscribe("a")
     assert role.on_message(0.0, StoreHello(ME, STORE), "") == []
+
+
+def test_a_store_is_told_the_topics_once_in_whatever_order_it_is_met() -> None:
+    hello = ConsumerHello(STORE, ME, (TOPIC,))
+    greeting = HeadsReply(ME, GREETING, STORE, 0, 1, ())
+    met = consumer("earliest", TOPIC)
+    assert met.on_subscribed(0.0, ConsumerHello, STORE) == []
+    assert met.on_message(0.0, StoreHello(ME, STORE), "") == [hello]
+    assert met.on_message(0.0, greeting, "") == []
+    heard = consumer("earliest", TOPIC)
+    assert heard.on_message(0.0, StoreHello(ME, STORE), "") == []
+    assert heard.on_message(0.0, greeting, "") == []
+    assert heard.on_subscribed(0.0, ConsumerHello, STORE) == [hello]
+    # Its hello is lost, and the reply that ends its greeting is not.
+    deaf = consumer("earliest", TOPIC)
+    assert deaf.on_subscribed(0.0, ConsumerHello, STORE) == []
+    assert deaf.on_message(0.0, greeting, "") == [hello]
 
 
 def test_asks_for_the_heads_when_it_subscribes() -> None:
@@ -291,6 +312,19 @@ def test_heads_are_asked_for_now_and_then() -> None:
     assert role.on_tick(1.0 + 3 * HEADS_INTERVAL_S) == [GetHeads("b", ME)]
 
 
+def test_heads_of_very_many_partitions_are_asked_for_more_rarely(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("dafka_core.protocol.consumer_role.HEADS_PER_INTERVAL", 10)
+    role = consumer("latest")
+    role.on_tick(0.0)
+    for i in range(20):
+        role.on_message(0.0, Head(TOPIC, f"P{i}", 4), "")
+    assert role.deadline(0.0) == 3 * HEADS_INTERVAL_S
+    assert role.on_tick(3 * HEADS_INTERVAL_S - 1) == []
+    assert role.on_tick(3 * HEADS_INTERVAL_S) == [GetHeads(TOPIC, ME)]
+
+
 def test_deadline_is_when_to_ask_again() -> None:
     role = consumer("earliest")
     assert role.deadline(0.0) is None
@@ -323,10 +357,13 @@ def test_a_lost_peer_changes_nothing() -> None:
 
 def test_subscriptions() -> None:
     role = consumer("earliest")
-    records = (DirectRecord, DirectRecordBatch, RecordTooLarge)
+    records = (DirectRecord, DirectRecordBatch, DirectRecordBatches, RecordTooLarge)
     assert role.subscriptions() == [
-        subscription(kind, ME) for kind in (*records, DirectHead, StoreHello)
+        *(subscription(kind, ME) for kind in records),
+        *role.directory.subscriptions(),
     ]
+    assert subscription(StoreHello, ME) in role.subscriptions()
+    assert subscription(DirectHead, ME) in role.subscriptions()
     assert role.topic_subscriptions(TOPIC) == [
         subscription(kind, TOPIC) for kind in (RecordMessage, RecordBatchMessage, Head)
     ]

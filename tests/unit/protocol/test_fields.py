@@ -15,6 +15,7 @@ from dafka_core.protocol.codec import LAYOUTS, decode, encode
 from dafka_core.protocol.fields import FrameReader, octets_of, pack_text, text_of
 from dafka_core.protocol.limits import (
     MAX_FETCH_COUNT,
+    MAX_FETCH_PARTITIONS,
     MAX_HELLO_BYTES,
     MAX_REPLY_ENTRIES,
     MAX_SEQUENCE,
@@ -65,6 +66,26 @@ def test_a_frame_is_read_to_its_end_and_no_further() -> None:
 def test_head_entries_are_checked(entry: PartitionInfo) -> None:
     with pytest.raises(ProtocolError):
         replace(HEADS_REPLY, entries=(HEADS_REPLY.entries[0], entry))
+    with pytest.raises(ProtocolError):
+        replace(HEADS_REPLY, entries=(entry,))
+
+
+@pytest.mark.parametrize(
+    "entry",
+    [
+        PartitionInfo("", "P", 1, 2),
+        PartitionInfo("t", "P", 2, 2),
+        PartitionInfo("t", "P", 0, MAX_FETCH_COUNT + 1),
+        PartitionInfo("t", "P", MAX_SEQUENCE, MAX_SEQUENCE + 2),
+    ],
+)
+def test_ranges_are_checked(entry: PartitionInfo) -> None:
+    fetch = m.FetchBatch("S", "C", (PartitionInfo("t", "P", 0, MAX_FETCH_COUNT),))
+    with pytest.raises(ProtocolError):
+        replace(fetch, entries=(*fetch.entries, entry))
+    replace(fetch, entries=fetch.entries * MAX_FETCH_PARTITIONS)
+    with pytest.raises(ProtocolError, match="the count of entries must lie in 0 to 1000"):
+        replace(fetch, entries=fetch.entries * (MAX_FETCH_PARTITIONS + 1))
 
 
 @pytest.mark.parametrize("entry", [(-1, 0), (0, -1), (0, 2**63)])
@@ -96,6 +117,7 @@ def test_counts_are_clamped(layout: str) -> None:
         "51 00 01 01 43 0000000000000001",
         "53 43 00 01 0000000000000001 01 53 00000000 00000001",
         "55 43 00 01 0000000000000001 01 53 00000000 00000001",
+        "42 53 00 01 01 43",
     ],
 )
 @pytest.mark.parametrize(
@@ -106,7 +128,9 @@ def test_counts_are_clamped(layout: str) -> None:
 def test_announced_counts_that_are_lies(start: str, count: int, rest: str) -> None:
     frame = bytes.fromhex(start) + count.to_bytes(4, "big") + bytes.fromhex(rest)
     # Beyond the limits it is the announcement that is refused, not what comes after it.
-    most = MAX_HELLO_BYTES // 4 if start[:2] in ("57", "51") else MAX_REPLY_ENTRIES
+    most = {"57": MAX_HELLO_BYTES // 4, "51": MAX_HELLO_BYTES // 4, "42": MAX_FETCH_PARTITIONS}.get(
+        start[:2], MAX_REPLY_ENTRIES
+    )
     why = f"the count of entries must lie in 0 to {most}" if count >= 2**31 else None
     with quickly_and_without_memory(), pytest.raises(ProtocolError, match=why):
         decode([frame])
@@ -117,6 +141,11 @@ def test_largest_replies_are_not_refused() -> None:
     info = PartitionInfo(long, long, 0, 1)
     heads = m.HeadsReply(long, 1, long, 0, 1, (info,) * MAX_REPLY_ENTRIES)
     times = m.TimesReply(long, 1, long, 0, 1, ((1, 1),) * MAX_REPLY_ENTRIES)
+    many = (info,) * MAX_FETCH_PARTITIONS
+    fetch = m.FetchBatch(long, long, many)
+    batches = m.DirectRecordBatches(long, many, bytes(4 * MAX_FETCH_PARTITIONS))
     for layout in LAYOUTS:
+        assert decode(encode(fetch, layout)) == fetch
+        assert decode(encode(batches, layout)) == batches
         assert decode(encode(heads, layout)) == heads
         assert decode(encode(times, layout)) == times

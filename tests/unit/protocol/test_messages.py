@@ -22,7 +22,9 @@ from dafka_core.protocol.messages import (
     DirectHead,
     DirectRecord,
     DirectRecordBatch,
+    DirectRecordBatches,
     Fetch,
+    FetchBatch,
     GetHeads,
     Head,
     HeadsQuery,
@@ -36,7 +38,13 @@ from dafka_core.protocol.messages import (
     TimesQuery,
     TimesReply,
 )
-from dafka_core.records import NO_VERSION, PartitionInfo, Transaction
+from dafka_core.records import (
+    NO_VERSION,
+    PartitionInfo,
+    RecordBatch,
+    TopicPartition,
+    Transaction,
+)
 
 RECORD = RecordMessage("t", "P", 1, b"v")
 DIRECT_RECORD = DirectRecord("C", "t", "P", 1, b"v")
@@ -53,6 +61,8 @@ HEADS_QUERY = HeadsQuery("C", 1, ("t",))
 TIMES_QUERY = TimesQuery("C", 1, "t", "P", 1, 2)
 HEADS_REPLY = HeadsReply("C", 1, "S", 0, 1, (PartitionInfo("t", "P", 1, 2),))
 TIMES_REPLY = TimesReply("C", 1, "S", 0, 1, ((1, 2),))
+FETCH_BATCH = FetchBatch("S", "C", (PartitionInfo("t", "P", 1, 2),))
+BATCHES = DirectRecordBatches("C", (PartitionInfo("t", "P", 1, 2),), b"\1\0\0\0v")
 
 TOO_LARGE = RecordTooLarge("C", "t", "P", 1, 2)
 
@@ -91,6 +101,9 @@ NAMES = [
     (TOO_LARGE, "requestor"),
     (TOO_LARGE, "topic"),
     (TOO_LARGE, "partition"),
+    (FETCH_BATCH, "store"),
+    (FETCH_BATCH, "requestor"),
+    (BATCHES, "requestor"),
 ]
 NAMES_THAT_MAY_BE_EMPTY = [
     (ACK, "store"),
@@ -238,6 +251,24 @@ def test_transactions_of_batches_are_checked(batch: RecordBatchMessage | DirectR
     ):
         with pytest.raises(ProtocolError, match=r"version|transaction|end"):
             replace(batch, transaction=wrong)
+
+
+def test_batches_of_many_partitions_come_as_they_were() -> None:
+    batches = [
+        RecordBatch.of(TopicPartition("t", "P"), 7, [b"one", b"", b"ab"]),
+        RecordBatch.of(TopicPartition("u", "Q"), 0, [b""]),
+        RecordBatch.of(TopicPartition("t", "R"), 1, [b"x" * 1_000, b"y"]),
+    ]
+    parts = [batch.between(batch.offset, batch.offset + 1) for batch in batches]
+    assert list(DirectRecordBatches.of("C", batches).batches()) == batches
+    assert list(DirectRecordBatches.of("C", parts).batches()) == parts
+    with pytest.raises(ProtocolError):
+        replace(DirectRecordBatches.of("C", batches), value=b"")
+
+
+def test_a_fetch_batch_asks_for_something() -> None:
+    with pytest.raises(ProtocolError, match="one partition at least"):
+        replace(FETCH_BATCH, entries=())
 
 
 @pytest.mark.parametrize("message", [ACK, HEAD, DIRECT_HEAD])

@@ -18,6 +18,7 @@ from dafka_core.protocol.partition_states import (
     FETCH_TABLE,
     HEAD,
     LEAVE,
+    LOSS,
     OUTCOME,
     PEER,
     PUT,
@@ -179,7 +180,7 @@ class FetchWalk:
 
     def step(self) -> str:
         """Has something happen; says what."""
-        event = self.chance.choice([HEAD, RECORDS, RECORDS, TURN, TURN, TIME, PEER, ROOM])
+        event = self.chance.choice([HEAD, RECORDS, RECORDS, TURN, TURN, TIME, PEER, ROOM, LOSS])
         action = FETCH_TABLE[self.state].get(event, (None, ""))[1]
         start = max(self.fetcher.next_offset + self.chance.choice([-5, 0, 0, 1, 300, 3_000]), 0)
         match event:
@@ -205,6 +206,11 @@ class FetchWalk:
                 self.fetcher.retry_unanswered()
             case "room ends or begins":
                 self.room = not self.room
+            case "nobody has the next records":
+                # Only who asks for them finds out, and goes on at the latest where some are kept.
+                if action:
+                    start, end = self.fetcher.next_offset, self.fetcher.gap_end()
+                    self.fetcher.advance(self.chance.choice([start, (start + end) // 2, end]))
         return event
 
 

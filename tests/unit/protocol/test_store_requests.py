@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
+from dafka_core.protocol import store_requests
 from dafka_core.protocol.codec import decode, encode
-from dafka_core.protocol.limits import MAX_FETCH_COUNT, MAX_REPLY_ENTRIES
+from dafka_core.protocol.limits import DIRECT_BATCH_BYTES, MAX_FETCH_COUNT, MAX_REPLY_ENTRIES
 from dafka_core.protocol.messages import (
     ConsumerHello,
     DirectHead,
+    DirectRecordBatches,
     Fetch,
+    FetchBatch,
     GetHeads,
     Head,
     HeadsQuery,
@@ -17,19 +22,25 @@ from dafka_core.protocol.messages import (
     TimesQuery,
     TimesReply,
 )
+from dafka_core.protocol.role import OutgoingBatch
+from dafka_core.protocol.store_directory import HEADS, StoreDirectory
 from dafka_core.protocol.store_requests import (
     MAX_PENDING_REQUESTS,
     AnnounceHeads,
+    FetchMany,
+    HeadsAfter,
     Request,
     announcement,
+    fetched_batches,
     goes_on,
     head_messages,
     heads_reply,
+    packed_heads,
     times_reply,
 )
 from dafka_core.protocol.store_role import StoreRole
 from dafka_core.protocol.transactions import PublishCommitted
-from dafka_core.records import PartitionInfo
+from dafka_core.records import PartitionInfo, RecordBatch, TopicPartition
 from tests.unit.protocol.model import PARTITION, TOPIC
 
 ME = "3B6B7CF3E064452E83D012EC823A4DD9"
@@ -44,7 +55,7 @@ def asked(start: int, count: int = 10, requestor: str = "C", partition: str = PA
     return Fetch(partition, requestor, TOPIC, start, count)
 
 
-def queue(role: StoreRole, *requests: Request) -> None:
+def queue(role: StoreRole, *requests: Request | FetchBatch) -> None:
     for request in requests:
         assert role.on_message(0.0, request, "") == []
 
@@ -55,7 +66,7 @@ def taken(role: StoreRole) -> list[Request]:
     while role.requests:
         request = role.requests.take()
         assert request is not None
-        assert not isinstance(request, AnnounceHeads | PublishCommitted)
+        assert not isinstance(request, AnnounceHeads | HeadsAfter | FetchMany | PublishCommitted)
         requests.append(request)
     assert role.requests.take() is None
     return requests
@@ -64,7 +75,100 @@ def taken(role: StoreRole) -> list[Request]:
 # -- requests -------------------------------------------------------------------------------------
 
 
-def test_requests_are_served_in_the_order_of_their_arrival() -> None:
+def test_requestors_take_turns() -> None:
+    role = store()
+    many = [asked(0, partition=f"P{i}") for i in range(1_000)]
+    late = [asked(0, partition=f"P{i}", requestor="C2") for i in range(3)]
+    queue(role, *many, *late)
+    assert taken(role)[:7] == [many[0], late[0], many[1], late[1], many[2], late[2], many[3]]
+
+
+def test_who_asks_for_much_leaves_room_for_others(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(store_requests, "MAX_PENDING_REQUESTS", 100)
+    role = store()
+    queue(role, *(asked(0, partition=f"P{i}") for i in range(150)))
+    assert (len(role.requests), role.requests.refused_count) == (100, 50)
+    for requestor in ("C2", "C3"):
+        queue(role, *(asked(0, partition=f"P{i}", requestor=requestor) for i in range(60)))
+    # A half for the second, a third for the third.
+    assert len(role.requests) == 100 + 50 + 33
+    assert role.requests.refused_count == 50 + 10 + 27
+    queue(role, asked(9))
+    requests = taken(role)
+    assert (len(requests), len(role.requests)) == (183, 0)
+    assert role.requests.add(asked(0))
+
+
+def fetch_batch(*partitions: str, requestor: str = "C", end: int = 5) -> FetchBatch:
+    return FetchBatch(ME, requestor, tuple(PartitionInfo(TOPIC, p, 0, end) for p in partitions))
+
+
+def test_each_partition_of_a_fetch_batch_counts(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(store_requests, "MAX_PENDING_REQUESTS", 100)
+    role = store()
+    names = [f"P{i}" for i in range(150)]
+    queue(role, fetch_batch(*names[:80]), fetch_batch(*names[40:]))
+    # Of the second one, what there was room for; what is asked for already takes none.
+    assert (len(role.requests), role.requests.refused_count) == (80, 90)
+    queue(role, fetch_batch(*names[80:]))
+    assert (len(role.requests), role.requests.refused_count) == (100, 140)
+    queue(role, fetch_batch(*names, requestor="C2"), fetch_batch(*names, requestor="C3"))
+    assert len(role.requests) == 100 + 50 + 33
+    work = role.requests.take()
+    assert isinstance(work, FetchMany)
+    assert [entry.partition for entry in work.take(3)] == names[:3]
+    assert len(role.requests) == 50 + 33
+    role.requests.put_back(work)
+    assert len(role.requests) == 97 + 50 + 33
+    while role.requests.take():
+        pass
+    assert len(role.requests) == 0
+
+
+def test_of_a_fetch_batch_for_another_store_nothing_is_taken() -> None:
+    role = store()
+    queue(role, replace(fetch_batch("P"), store="S2"))
+    assert not role.requests
+
+
+def test_the_rest_of_a_fetch_batch_and_what_continues_it_are_one() -> None:
+    role = store()
+    queue(role, fetch_batch("P1", "P2", "P3"))
+    work = role.requests.take()
+    assert isinstance(work, FetchMany)
+    rest = [entry._replace(earliest=2) for entry in work.take(2)]
+    later = PartitionInfo(TOPIC, "P1", 5, 8), PartitionInfo(TOPIC, "P2", 0, 3)
+    queue(role, FetchBatch(ME, "C", later))
+    work.add(rest)
+    role.requests.put_back(work)
+    again = role.requests.take()
+    assert isinstance(again, FetchMany)
+    assert sorted(again.wanted.values()) == [
+        PartitionInfo(TOPIC, "P1", 2, 8),
+        PartitionInfo(TOPIC, "P2", 0, 3),
+        PartitionInfo(TOPIC, "P3", 0, 5),
+    ]
+    again.add([PartitionInfo(TOPIC, "P1", 8, 8 + MAX_FETCH_COUNT)])
+    assert again.wanted[TOPIC, "P1"] == (TOPIC, "P1", 8, 8 + MAX_FETCH_COUNT)
+    assert not role.requests
+
+
+def test_small_batches_are_answered_in_one_message_and_large_ones_alone() -> None:
+    def batch(partition: str, size_bytes: int) -> RecordBatch:
+        return RecordBatch.of(TopicPartition(TOPIC, partition), 0, [bytes(size_bytes)])
+
+    half = DIRECT_BATCH_BYTES // 2
+    parts = [batch("P1", 1), batch("P2", half), batch("P3", 2 * half), batch("P4", half)]
+    large, first, second = fetched_batches("C", parts)
+    assert large == OutgoingBatch(parts[2], "C")
+    assert isinstance(first, DirectRecordBatches)
+    assert isinstance(second, DirectRecordBatches)
+    assert [*first.batches()] == parts[:2]
+    assert [*second.batches()] == parts[3:]
+    assert fetched_batches("C", []) == []
+
+
+def test_a_requestors_requests_are_served_in_the_order_of_their_arrival() -> None:
     role = store()
     requests: list[Request] = [
         asked(0),
@@ -74,7 +178,6 @@ def test_requests_are_served_in_the_order_of_their_arrival() -> None:
         HeadsQuery("C", 1, ()),
         HeadsQuery("C", 2, ()),
         TimesQuery("C", 1, TOPIC, PARTITION, 0, 9),
-        asked(0, requestor="C2"),
         asked(0, partition="P2"),
     ]
     queue(role, *requests)
@@ -104,6 +207,7 @@ def test_the_same_question_is_answered_once_and_the_newer_one_counts(
     role = store()
     queue(role, older, asked(7, requestor="C2"), newer)
     assert taken(role) == [newer, asked(7, requestor="C2")]
+    assert len(role.requests) == 0
 
 
 def test_the_next_block_is_joined_to_the_one_before() -> None:
@@ -150,6 +254,7 @@ def test_the_next_block_is_joined_to_the_rest_of_the_one_before() -> None:
 def test_waiting_requests_are_bounded() -> None:
     role = store()
     queue(role, *(asked(0, requestor=f"C{i}") for i in range(MAX_PENDING_REQUESTS + 100)))
+    assert role.requests.refused_count == 100
     queue(role, GetHeads(TOPIC, "C"))
     # Who waits already may still change what it asks for.
     queue(role, asked(3, requestor="C0"))
@@ -231,3 +336,19 @@ def test_times_replies_come_in_parts(count: int, sizes: list[int]) -> None:
         entries.extend(message.entries)
     assert [len(m.entries) for m in messages if isinstance(m, TimesReply)] == sizes
     assert entries == times
+
+
+def test_heads_for_who_understands_it_are_a_few_messages() -> None:
+    infos = infos_of(MAX_REPLY_ENTRIES + 1)
+    messages = packed_heads("C", ME, infos)
+    assert len(messages) == 2
+    first = messages[0]
+    assert isinstance(first, HeadsReply)
+    # It is no greeting: a requestor would ask again what it has asked, without an end.
+    assert StoreDirectory("C").on_message(0.0, first) == []
+    assert (first.requestor, first.query, first.store, first.entries) == (
+        "C",
+        HEADS,
+        ME,
+        tuple(infos[:-1]),
+    )

@@ -16,6 +16,7 @@ from dafka_core.protocol.messages import (
     DirectRecord,
     DirectRecordBatch,
     Fetch,
+    FetchBatch,
     GetHeads,
     Head,
     HeadsQuery,
@@ -328,6 +329,9 @@ def test_a_consumer_that_comes_to_hear_it_is_greeted() -> None:
     assert role.on_subscribed(0.0, StoreHello, ME) == []
     assert role.on_subscribed(0.0, StoreHello, "") == []
     assert role.on_subscribed(0.0, TimesReply, "C") == [HeadsReply("C", GREETING, ME, 0, 1, ())]
+    assert "C" in role.packing
+    role.on_peer_lost("C")
+    assert "C" in role.packing  # it may be late, and does not subscribe anew
     assert role.on_subscribed(0.0, RecordMessage, "") == []
 
 
@@ -352,7 +356,7 @@ def test_a_lost_peer_changes_nothing() -> None:
 def test_subscriptions() -> None:
     of_all = [RecordMessage, RecordBatchMessage, Head, Fetch, GetHeads, HeadsQuery, TimesQuery]
     records = [DirectRecord, DirectRecordBatch, RecordTooLarge]
-    own = [*records, ConsumerHello, StoreHello, DirectHead, StoreEndpoints]
+    own = [*records, ConsumerHello, StoreHello, DirectHead, StoreEndpoints, FetchBatch]
     assert set(store().subscriptions()) == {
         *(subscription(kind) for kind in of_all),
         *(subscription(kind, ME) for kind in own),

@@ -12,9 +12,9 @@ from hypothesis import strategies as st
 from dafka_core.errors import DafkaError, FencedError, OffsetConflictError
 from dafka_core.log_entries import Commit, Discard, LogEntry, SetTransaction, Stage
 from dafka_core.protocol import store_requests, store_role
+from dafka_core.protocol.fetch_scheduler import MAX_PARTITIONS
 from dafka_core.protocol.hosted_partitions import HEAD_INTERVAL_S
 from dafka_core.protocol.messages import Ack, GetHeads, Head
-from dafka_core.protocol.partition_fetcher import MAX_PARTITIONS
 from dafka_core.protocol.role import Outgoing
 from dafka_core.protocol.store_requests import AnnounceHeads
 from dafka_core.protocol.store_role import StoreRole

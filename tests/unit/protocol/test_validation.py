@@ -33,6 +33,8 @@ def test_255_bytes_fit(layout: str, long: str) -> None:
         m.ConsumerHello(long, long, (long, long)),
         m.TimesQuery(long, 1, long, long, 0, 1),
         m.HeadsReply(long, 1, long, 0, 1, (PartitionInfo(long, long, 0, 1),)),
+        m.FetchBatch(long, long, (PartitionInfo(long, long, 0, 1),)),
+        m.DirectRecordBatches(long, (PartitionInfo(long, long, 0, 1),), bytes(4)),
     ):
         assert decode(encode(message, layout)) == message
 
@@ -84,6 +86,32 @@ def test_batches_that_cannot_be(
     numbers = sequence.to_bytes(8, "big") + count.to_bytes(4, "big")
     frames[-2:] = [frames[-2][:-36] + numbers + bytes(24), value]
     with quickly_and_without_memory(), pytest.raises(ProtocolError, match=why):
+        decode(frames)
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+@pytest.mark.parametrize(
+    ("counts", "value", "why"),
+    [
+        ((), b"", "a message has 1 to 65536 records"),
+        ((MAX_BATCH_COUNT, 1), bytes(4 * MAX_BATCH_COUNT + 4), "a message has 1 to 65536 records"),
+        ((1, 2), bytes(11), "shorter than its lengths"),
+        ((1, 1), b"\1\0\0\0\1\0\0\0abc", "do not add up"),
+        ((1, 1), b"\1\0\0\0\1\0\0\0a", "do not add up"),
+        ((1, 1), b"\xff\xff\xff\xff\1\0\0\0", "do not add up"),
+    ],
+)
+def test_batches_of_many_partitions_that_cannot_be(
+    layout: str, counts: tuple[int, ...], value: bytes, why: str
+) -> None:
+    entries = [PartitionInfo("t", "P", 0, count) for count in counts]
+    fields = len(entries).to_bytes(4, "big") + b"".join(
+        b"\1t\1P" + bytes(8) + entry.end.to_bytes(8, "big") for entry in entries
+    )
+    frames = [b"CC\0\1" + fields, value]
+    if layout != LAYOUTS[0]:
+        frames = [b"CC", b"\xaa\xa5C\1" + fields, value]
+    with pytest.raises(ProtocolError, match=why):
         decode(frames)
 
 

@@ -16,7 +16,9 @@ from dafka_core.protocol.messages import (
     DirectHead,
     DirectRecord,
     DirectRecordBatch,
+    DirectRecordBatches,
     Fetch,
+    FetchBatch,
     GetHeads,
     Head,
     HeadsQuery,
@@ -261,11 +263,17 @@ _TRANSACTION = "0000000000000102 0000000000000005 000000000000000b"
 _NO_VERSION = "ffffffffffffffff 0000000000000007 0102030405060708"
 _HEADS_QUERY = HeadsQuery("C1", 258, ("hello", "b"))
 _TIMES_QUERY = TimesQuery("C1", 258, "hello", "P1", 3, 9)
-_HEADS_REPLY = HeadsReply(
-    "C1", 258, "S1", 1, 3, (PartitionInfo("hello", "P1", 3, 9), PartitionInfo("b", "P2", 0, 0))
-)
-_TIMES_REPLY = TimesReply(
-    "C1", 258, "S1", 0, 1, ((3, 1_700_000_000_000_000), (5, 0x0102030405060708))
+_HEADS = (PartitionInfo("hello", "P1", 3, 9), PartitionInfo("b", "P2", 0, 0))
+_HEADS_REPLY = HeadsReply("C1", 258, "S1", 1, 3, _HEADS)
+_TIMES = ((3, 1_700_000_000_000_000), (5, 0x0102030405060708))
+_TIMES_REPLY = TimesReply("C1", 258, "S1", 0, 1, _TIMES)
+_RANGES = (PartitionInfo("hello", "P1", 3, 5), PartitionInfo("b", "P2", 0, 1))
+_FETCH_BATCH = FetchBatch("S1", "C1", _RANGES)
+_BATCHES = DirectRecordBatches("C1", _RANGES, _BATCH_OF_THREE)
+_THREE_HEX = "03000000 00000000 02000000 6f6e65 6162"
+_RANGES_HEX = (
+    "00000002 05 68656c6c6f 02 5031 0000000000000003 0000000000000005"
+    " 01 62 02 5032 0000000000000000 0000000000000001"
 )
 _STORE_ENDPOINTS = StoreEndpoints("C1", "S1", ("grpc://h:1", "grpc+unix:///s"))
 _TOO_LARGE = RecordTooLarge("C1", "hello", "P1", 7, 0x0102030405060708)
@@ -283,12 +291,12 @@ EXTENSION_VECTORS = [
     _c(
         _RECORD_BATCH,
         "52 68656c6c6f 00 01 02 5031 05 68656c6c6f 0000000000000007 00000003" + _NO_TRANSACTION,
-        "03000000 00000000 02000000 6f6e65 6162",
+        _THREE_HEX,
     ),
     _c(
         _TRANSACTION_BATCH,
         "52 68656c6c6f 00 01 02 5031 05 68656c6c6f 0000000000000007 00000003" + _TRANSACTION,
-        "03000000 00000000 02000000 6f6e65 6162",
+        _THREE_HEX,
     ),
     _c(
         _DIRECT_BATCH,
@@ -298,7 +306,7 @@ EXTENSION_VECTORS = [
     _c(
         _DIRECT_TRANSACTION_BATCH,
         "50 4331 00 01 02 5031 05 68656c6c6f 0000000000000007 00000003" + _NO_VERSION,
-        "03000000 00000000 02000000 6f6e65 6162",
+        _THREE_HEX,
     ),
     _c(
         _HEADS_QUERY,
@@ -324,6 +332,10 @@ EXTENSION_VECTORS = [
         "55 4331 00 01 0000000000000102 02 5331 00000000 00000001 00000002"
         " 0000000000000003 00060a24181e4000 0000000000000005 0102030405060708",
     ),
+    _c(_FETCH_BATCH, "42 5331 00 01 02 4331" + _RANGES_HEX),
+    _rfc46(_FETCH_BATCH, "42 5331", "aaa5 42 01 02 4331" + _RANGES_HEX),
+    _c(_BATCHES, "43 4331 00 01" + _RANGES_HEX, _THREE_HEX),
+    _rfc46(_BATCHES, "43 4331", "aaa5 43 01" + _RANGES_HEX, _THREE_HEX),
     _c(
         _STORE_ENDPOINTS,
         "4e 4331 00 01 02 5331 00000002"
@@ -339,13 +351,13 @@ EXTENSION_VECTORS = [
         _RECORD_BATCH,
         "52 68656c6c6f",
         "aaa5 52 01 02 5031 05 68656c6c6f 0000000000000007 00000003" + _NO_TRANSACTION,
-        "03000000 00000000 02000000 6f6e65 6162",
+        _THREE_HEX,
     ),
     _rfc46(
         _TRANSACTION_BATCH,
         "52 68656c6c6f",
         "aaa5 52 01 02 5031 05 68656c6c6f 0000000000000007 00000003" + _TRANSACTION,
-        "03000000 00000000 02000000 6f6e65 6162",
+        _THREE_HEX,
     ),
     _rfc46(
         _DIRECT_BATCH,
@@ -357,7 +369,7 @@ EXTENSION_VECTORS = [
         _DIRECT_TRANSACTION_BATCH,
         "50 4331",
         "aaa5 50 01 02 5031 05 68656c6c6f 0000000000000007 00000003" + _NO_VERSION,
-        "03000000 00000000 02000000 6f6e65 6162",
+        _THREE_HEX,
     ),
     _rfc46(
         _HEADS_QUERY,

@@ -34,6 +34,7 @@ def test_it_has_what_was_used_last_as_far_as_there_is_room(
     expected: OrderedDict[bytes, Block] = OrderedDict()
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(module, "CACHE_BYTES", room_bytes)
+        patch.setattr(module, "LEAST_BYTES", 0)
         cache = BlockCache()
         for key, block in steps:
             if block is None:
@@ -56,6 +57,7 @@ def test_a_block_that_has_grown_takes_the_place_of_the_shorter_one(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(module, "CACHE_BYTES", 3000)
+    monkeypatch.setattr(module, "LEAST_BYTES", 0)
     cache = BlockCache()
     for size_bytes in range(0, 2000, 10):
         cache.put(b"grows", block_of(size_bytes))
@@ -69,6 +71,7 @@ def test_a_block_that_has_grown_takes_the_place_of_the_shorter_one(
 
 def test_threads_may_share_one(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "CACHE_BYTES", 2500)
+    monkeypatch.setattr(module, "LEAST_BYTES", 0)
     cache = BlockCache()
 
     def use(number: int) -> int:
@@ -85,3 +88,12 @@ def test_threads_may_share_one(monkeypatch: pytest.MonkeyPatch) -> None:
         assert sum(pool.map(use, range(4))) > 0
     held = [block.size_bytes for key in KEYS if (block := cache.get(key)) is not None]
     assert 0 < sum(held) <= 2500
+
+
+def test_small_blocks_are_not_kept() -> None:
+    cache = BlockCache()
+    for size_bytes in (1, module.LEAST_BYTES - 500, module.LEAST_BYTES):
+        cache.put(b"%d" % size_bytes, block_of(size_bytes))
+    assert cache.get(b"1") is None
+    assert cache.get(b"%d" % (module.LEAST_BYTES - 500)) is None
+    assert cache.get(b"%d" % module.LEAST_BYTES) is not None

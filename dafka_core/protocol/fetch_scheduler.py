@@ -1,0 +1,178 @@
+"""Which of a role's partitions are asked for now, and of whom.
+
+A role may miss something in any number of partitions.  It asks for some at a time; the others wait
+for their turn.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from itertools import chain, islice
+from math import inf
+from typing import Final
+
+from dafka_core.protocol import partition_states as states
+from dafka_core.protocol.limits import MAX_FETCH_PARTITIONS
+from dafka_core.protocol.messages import DirectHead, Fetch, FetchBatch, Head
+from dafka_core.protocol.partition_fetcher import PartitionFetcher, ReorderBudget
+from dafka_core.protocol.role import Outgoing
+from dafka_core.records import PartitionInfo, TopicPartition
+
+MAX_PARTITIONS: Final = 1_000_000
+"""Partitions one role keeps track of.  Any peer can name new ones; at some 1 KB each this is what
+a node can still hold."""
+
+MAX_UNDER_WAY: Final = 1_000
+"""Partitions of which one role has asked for records at a time; the others have their turn when one
+of these is done.  A store answers so many small FETCHes within the first wait for an answer, and
+keeps more than those of several requestors (``store_requests.MAX_PENDING_REQUESTS``)."""
+
+
+class FetchScheduler:
+    """Makes a role's fetchers, and knows which of them miss something and when to ask again.
+
+    Heads may be forged for any number of partitions, so it looks at all fetchers only when one of
+    them is due.  RFC 46: a consumer or store "SHALL send the FETCH command if it detects it missed
+    a record".
+    """
+
+    def __init__(self, requestor: str) -> None:
+        self.budget = ReorderBudget()
+        self._requestor = requestor
+        self._fetchers: dict[TopicPartition, PartitionFetcher] = {}
+        self._under_way: set[TopicPartition] = set()
+        # For their turn; a plain dict looks at all that has been removed before its first key.
+        self._waiting: OrderedDict[TopicPartition, PartitionFetcher] = OrderedDict()
+        self._due = inf
+
+    def __len__(self) -> int:
+        return len(self._fetchers) + len(self._waiting)
+
+    def fetcher(self, tp: TopicPartition, next_offset: int) -> PartitionFetcher:
+        """A new fetcher of a partition."""
+        return PartitionFetcher(tp, next_offset, self.budget)
+
+    def ask(self, now: float, fetcher: PartitionFetcher, room: bool = True) -> list[Outgoing]:
+        """What to ask for one partition now, after something has changed about it."""
+        claimed = self._claim(now, fetcher, room)
+        return [] if claimed is None else [self._fetch(fetcher.tp, *claimed)]
+
+    def on_head(
+        self, now: float, fetcher: PartitionFetcher, head: Head | DirectHead, room: bool = True
+    ) -> list[Outgoing]:
+        """What to ask for when a peer says how far a partition reaches."""
+        fetcher.raise_head(head.end)
+        if isinstance(head, DirectHead):
+            fetcher.retry_unanswered()  # its sender receives our messages, and we receive its
+        return self.ask(now, fetcher, room)
+
+    def on_held(self, fetcher: PartitionFetcher, end: int, store: str) -> None:
+        """A store of ours has a partition up to ``end``: the partition waits to be asked for."""
+        fetcher.raise_head(end)
+        fetcher.source = store
+        tp = fetcher.tp
+        if fetcher.next_offset < end and tp not in self._under_way:
+            self._fetchers.pop(tp, None)
+            self._waiting[tp] = fetcher
+
+    def ask_due(self, now: float) -> list[Outgoing]:
+        """What to ask for all partitions now: of one store in as few messages as hold it."""
+        messages: list[Outgoing] = []
+        of_stores: dict[str, list[PartitionInfo]] = {}
+        due: list[PartitionFetcher] = []
+        if now >= self._due:
+            self._due = inf
+            due.extend(self._fetchers.values())
+        for fetcher in due:
+            self._add(now, fetcher, messages, of_stores)
+        free = MAX_UNDER_WAY - len(self._under_way)
+        for fetcher in [*islice(self._waiting.values(), max(free, 0))]:
+            self._add(now, fetcher, messages, of_stores)
+        for store, wanted in of_stores.items():
+            for start in range(0, len(wanted), MAX_FETCH_PARTITIONS):
+                part = tuple(wanted[start : start + MAX_FETCH_PARTITIONS])
+                messages.append(FetchBatch(store, self._requestor, part))
+        return messages
+
+    def postpone(self, fetcher: PartitionFetcher) -> None:
+        """The partition may miss something: the next ``ask_due`` looks at it."""
+        self._waiting.pop(fetcher.tp, None)
+        self._fetchers[fetcher.tp] = fetcher
+        self._due = -inf
+
+    def retry_unanswered(self, partition: str) -> None:
+        """A peer that has a partition, or (empty) any of them, receives FETCHes from now on."""
+        for fetcher in self._fetchers.values():
+            if partition in ("", fetcher.tp.partition):
+                fetcher.retry_unanswered()
+                self._due = -inf
+
+    def unanswered(self, now: float, longer_than_s: float) -> list[PartitionFetcher]:
+        """Those that ask for their next record in vain for so long."""
+        fetchers = chain(self._fetchers.values(), self._waiting.values())
+        return [each for each in fetchers if each.unanswered_s(now) >= longer_than_s]
+
+    def forget(self, tp: TopicPartition) -> None:
+        """The partition is complete, or of no interest any more."""
+        self._fetchers.pop(tp, None)
+        self._waiting.pop(tp, None)
+        self._under_way.discard(tp)
+
+    def deadline(self) -> float | None:
+        """When to call ``ask_due`` next."""
+        return self._due if self._fetchers else None
+
+    def _claim(
+        self, now: float, fetcher: PartitionFetcher, room: bool = True
+    ) -> tuple[int, int] | None:
+        """The offsets to ask for now, if it is the partition's turn."""
+        action = fetcher.action(states.TURN, now, room)
+        if action == states.FORGET:
+            self.forget(fetcher.tp)
+            return None
+        if action == states.POSTPONE:
+            self.postpone(fetcher)
+            return None
+        tp = fetcher.tp
+        if action == states.ASK_AGAIN and self._waiting:
+            self._under_way.discard(tp)  # nobody may have it: the others first
+        wants = action in (states.ASK_NEXT, states.ASK_AGAIN)
+        if wants and tp not in self._under_way and not self._has_turn(tp):
+            self._fetchers.pop(tp, None)
+            self._waiting[tp] = fetcher
+            return None
+        self._waiting.pop(tp, None)
+        self._fetchers[tp] = fetcher
+        claimed = fetcher.claim(now, action)
+        self._due = min(self._due, fetcher.deadline() or inf)
+        if claimed is not None:
+            self._under_way.add(tp)
+        return claimed
+
+    def _add(
+        self,
+        now: float,
+        fetcher: PartitionFetcher,
+        messages: list[Outgoing],
+        of_stores: dict[str, list[PartitionInfo]],
+    ) -> None:
+        """Adds what to ask for one partition: of the store that has it, or else of everybody."""
+        in_vain = fetcher.unanswered_since is not None
+        claimed = self._claim(now, fetcher)
+        if claimed is None:
+            return
+        tp = fetcher.tp
+        if fetcher.source:
+            of_stores.setdefault(fetcher.source, []).append(PartitionInfo(*tp, *claimed))
+            if in_vain:
+                fetcher.source = ""  # it is asked once more; then anybody who has them
+        else:
+            messages.append(self._fetch(tp, *claimed))
+
+    def _fetch(self, tp: TopicPartition, start: int, end: int) -> Fetch:
+        return Fetch(tp.partition, self._requestor, tp.topic, start, end - start)
+
+    def _has_turn(self, tp: TopicPartition) -> bool:
+        """Whether a partition may be asked for now, after those that have waited longer."""
+        free = MAX_UNDER_WAY - len(self._under_way)
+        return free > 0 and (len(self._waiting) < free or tp in islice(self._waiting, free))

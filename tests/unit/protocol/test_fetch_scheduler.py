@@ -1,0 +1,104 @@
+"""A role asks for some partitions at a time; each has its turn, whatever is answered."""
+
+from __future__ import annotations
+
+from itertools import chain
+
+import pytest
+
+from dafka_core.protocol import fetch_scheduler
+from dafka_core.protocol.consumer_role import ConsumerRole
+from dafka_core.protocol.fetch_scheduler import MAX_UNDER_WAY
+from dafka_core.protocol.messages import DirectHead, FetchBatch, HeadsReply
+from dafka_core.protocol.partition_fetcher import RETRY_FIRST_S, RETRY_MAX_S
+from dafka_core.protocol.role import Outgoing
+from dafka_core.records import PartitionInfo
+from tests.unit.protocol.model import TOPIC, batch_of, fetches_in
+
+ME, STORE = "21962C91115348329557DE71C90C3718", "A" * 32
+
+
+def told_of(count: int) -> ConsumerRole:
+    """A consumer that has heard of so many partitions of one record, by one message."""
+    role = ConsumerRole(ME, "earliest")
+    role.subscribe(TOPIC)
+    infos = tuple(PartitionInfo(TOPIC, f"P{i}", 0, 1) for i in range(count))
+    for start in range(0, count, 1_000):
+        part = infos[start : start + 1_000]
+        role.on_message(0.0, HeadsReply(ME, 2**64 - 1, STORE, 0, 1, part), STORE)
+    return role
+
+
+def asked_of_store(messages: list[Outgoing]) -> list[str]:
+    """The partitions that are asked for, all of them of the store that has them."""
+    assert fetches_in(messages) == []
+    batches = [message for message in messages if isinstance(message, FetchBatch)]
+    assert {batch.store for batch in batches} <= {STORE}
+    entries = [*chain.from_iterable(batch.entries for batch in batches)]
+    assert all(entry[2:] == (0, 1) for entry in entries)
+    return [entry.partition for entry in entries]
+
+
+def test_the_others_are_asked_for_when_some_are_done() -> None:
+    total = 3 * MAX_UNDER_WAY
+    role = told_of(total)
+    first = role.on_tick(0.0)
+    assert len([message for message in first if isinstance(message, FetchBatch)]) == 1
+    assert asked_of_store(first) == [f"P{i}" for i in range(MAX_UNDER_WAY)]
+    for i in range(10):
+        assert role.on_batch(0.1, ME, batch_of(0, 1, TOPIC, f"P{i}")) == []
+    assert asked_of_store(role.on_tick(0.1)) == [f"P{MAX_UNDER_WAY + i}" for i in range(10)]
+    under_way = [f"P{i}" for i in range(10, MAX_UNDER_WAY + 10)]
+    while under_way:
+        for partition in under_way:
+            role.on_batch(0.2, ME, batch_of(0, 1, TOPIC, partition))
+        under_way = asked_of_store(role.on_tick(0.2))
+        assert len(under_way) <= MAX_UNDER_WAY
+    assert role.positions() == {(TOPIC, f"P{i}"): (1, 1) for i in range(total)}
+    assert len(role.scheduler) == 0
+
+
+def test_a_store_that_does_not_answer_is_asked_twice_and_then_everybody() -> None:
+    role = told_of(2)
+    assert asked_of_store(role.on_tick(0.0)) == ["P0", "P1"]
+    assert asked_of_store(role.on_tick(RETRY_FIRST_S)) == ["P0", "P1"]
+    role.on_batch(RETRY_FIRST_S, ME, batch_of(0, 1, TOPIC, "P1"))
+    assert [fetch.partition for fetch in fetches_in(role.on_tick(3 * RETRY_FIRST_S))] == ["P0"]
+
+
+def test_partitions_that_nobody_answers_for_hold_nobody_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(fetch_scheduler, "MAX_UNDER_WAY", 3)
+    role = told_of(0)
+    dead = {f"P{i}" for i in range(10)}
+    for i in range(20):
+        role.on_message(0.0, DirectHead(ME, TOPIC, f"P{i}", 0), STORE)
+    now, asked = 0.0, dict.fromkeys((f"P{i}" for i in range(20)), 0)
+    while now < 20 * RETRY_MAX_S:
+        now += 0.5
+        requests = fetches_in(role.on_tick(now))
+        assert len(requests) <= 3
+        for fetch in requests:
+            asked[fetch.partition] += 1
+            if fetch.partition not in dead:
+                role.on_batch(now, ME, batch_of(0, 1, TOPIC, fetch.partition))
+    assert {tp.partition for tp, (offset, _) in role.positions().items() if not offset} == dead
+    assert all(asked[partition] > 2 for partition in dead)
+
+
+def test_those_that_wait_for_another_turn_are_unanswered_too(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(fetch_scheduler, "MAX_UNDER_WAY", 3)
+    role = told_of(20)
+    for now in range(10):
+        role.on_tick(float(now))
+    assert len(role.scheduler.unanswered(20.0, 10.0)) == 20
+
+
+def test_unsubscribing_makes_room() -> None:
+    role = told_of(2 * MAX_UNDER_WAY)
+    role.on_tick(0.0)
+    role.unsubscribe(TOPIC)
+    assert len(role.scheduler) == 0
+    role.subscribe("other")
+    assert len(fetches_in(role.on_message(0.0, DirectHead(ME, "other", "P", 0), STORE))) == 1

@@ -1,0 +1,238 @@
+"""Records that nobody has: found out, told from those that are late, and what the consumer does."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import pytest
+
+from dafka_core.protocol.consumer_role import FAIL, SKIP, WAIT, ConsumerRole
+from dafka_core.protocol.loss_detector import AWAY_S, LOOK_MAX_S, TRIMMED_S, Loss
+from dafka_core.protocol.messages import (
+    ConsumerHello,
+    DirectHead,
+    Fetch,
+    GetHeads,
+    Head,
+    HeadsQuery,
+    HeadsReply,
+    StoreHello,
+)
+from dafka_core.records import PartitionInfo
+from tests.unit.protocol.model import PARTITION, TOPIC, TP, batch_of, offsets_of
+
+ME, A, B = "21962C91115348329557DE71C90C3718", "A" * 32, "B" * 32
+STEP_S = 0.5
+
+Held = Mapping[str, tuple[int, int] | None]
+"""By store: the earliest record and the end of what it holds; None where it does not answer."""
+
+
+class Cluster:
+    """A consumer and stores that answer queries, and no FETCH."""
+
+    def __init__(self, on_data_loss: str, held: Held, head: int = 100) -> None:
+        self.now = 0.0
+        self.held = dict(held)
+        self.c_store_end = 0
+        self.queries = 0
+        self.asked: list[Fetch] = []
+        self.role = ConsumerRole(ME, "earliest", on_data_loss)
+        self.role.subscribe(TOPIC)
+        self.role.on_tick(0.0)
+        for store in held:
+            self.role.on_message(0.0, HeadsReply(ME, 0, store, 0, 1, ()), store)
+        self.role.on_message(0.0, Head(TOPIC, PARTITION, head - 1), "")
+
+    def pass_time(self, seconds: float) -> list[Loss]:
+        """What is found to be lost meanwhile."""
+        until = self.now + seconds
+        while self.now < until:
+            self.now += STEP_S
+            for message in self.role.on_tick(self.now):
+                if isinstance(message, HeadsQuery):
+                    self.queries += 1
+                    self._answer(message)
+                elif isinstance(message, Fetch):
+                    self.asked.append(message)
+                elif isinstance(message, GetHeads) and self.c_store_end:
+                    head = DirectHead(ME, TOPIC, PARTITION, self.c_store_end - 1)
+                    self.role.on_message(self.now, head, A)
+            self.role.on_tick(self.now)
+        losses, self.role.losses = self.role.losses, []
+        return losses
+
+    def _answer(self, query: HeadsQuery) -> None:
+        for store, held in self.held.items():
+            if held is not None:
+                infos = (PartitionInfo(TOPIC, PARTITION, *held),) if held[1] else ()
+                reply = HeadsReply(ME, query.query, store, 0, 1, infos)
+                self.role.on_message(self.now, reply, store)
+
+
+SOON_S = 4 * TRIMMED_S
+LATER_S = AWAY_S + 2 * LOOK_MAX_S
+
+every_policy = pytest.mark.parametrize("policy", [FAIL, SKIP, WAIT])
+
+
+@every_policy
+def test_records_before_those_that_stores_have_are_lost(policy: str) -> None:
+    cluster = Cluster(policy, {A: (50, 100), B: (70, 100)})
+    assert cluster.pass_time(TRIMMED_S - 1) == []
+    assert cluster.pass_time(SOON_S)[0] == Loss(TP, 0, 50, 50, "the stores have trimmed them")
+
+
+def test_a_gap_between_what_two_stores_have_is_lost() -> None:
+    cluster = Cluster(FAIL, {A: (0, 10), B: (50, 100)})
+    cluster.role.seek(TP, 10)
+    assert cluster.pass_time(SOON_S)[0][:4] == (TP, 10, 50, 50)
+
+
+def test_what_any_store_has_is_not_lost_however_late_it_is() -> None:
+    cluster = Cluster(FAIL, {A: (50, 100), B: (0, 1)})
+    assert cluster.pass_time(LATER_S) == []
+    cluster.role.seek(TP, 1)
+    assert cluster.pass_time(SOON_S)[0][:4] == (TP, 1, 50, 50)
+
+
+def test_a_store_that_was_there_may_have_them_for_a_while() -> None:
+    cluster = Cluster(FAIL, {A: (50, 100), B: None})
+    # It does not answer, and then its beacons end.
+    assert cluster.pass_time(SOON_S) == []
+    cluster.role.on_peer_lost(B)
+    assert cluster.pass_time(AWAY_S - SOON_S - 1) == []
+    assert cluster.pass_time(2 * LOOK_MAX_S)[0][:4] == (TP, 0, 50, 50)
+
+
+def test_a_store_that_never_answers_is_not_waited_for_for_ever() -> None:
+    # Without a tower nobody says that it is gone.
+    cluster = Cluster(FAIL, {A: (50, 100), B: None})
+    assert cluster.pass_time(AWAY_S) == []
+    assert cluster.pass_time(2 * LOOK_MAX_S)[0][:4] == (TP, 0, 50, 50)
+
+
+def test_the_only_store_has_time_to_come_back_from_when_it_went() -> None:
+    # It was busy, not gone: what it has not answered for a minute is not lost when it is missed.
+    cluster = Cluster(FAIL, {A: None})
+    assert cluster.pass_time(AWAY_S - 10) == []
+    cluster.role.on_peer_lost(A)
+    assert cluster.pass_time(20) == []
+    cluster.held[A] = (0, 100)
+    cluster.role.on_message(cluster.now, HeadsReply(ME, 0, A, 0, 1, ()), A)
+    assert cluster.pass_time(LATER_S) == []
+
+
+def test_a_store_that_comes_back_in_time_has_nothing_lost() -> None:
+    cluster = Cluster(FAIL, {A: (50, 100), B: None})
+    cluster.role.on_peer_lost(B)
+    assert cluster.pass_time(AWAY_S - 10) == []
+    cluster.held[B] = (0, 100)
+    cluster.role.on_message(cluster.now, HeadsReply(ME, 0, B, 0, 1, ()), B)
+    assert cluster.pass_time(LATER_S) == []
+    # It is as if it had never been away.
+    cluster.held[B] = (60, 100)
+    assert cluster.pass_time(SOON_S)[0][:4] == (TP, 0, 50, 50)
+
+
+@pytest.mark.parametrize(
+    ("held", "why"),
+    [
+        ({A: (0, 0)}, "no store has them, and whoever had them is gone"),
+        ({}, "no store is there, and whoever had them is gone"),
+    ],
+)
+def test_what_a_head_tells_of_and_nobody_has_is_gone(held: Held, why: str) -> None:
+    cluster = Cluster(FAIL, held)
+    assert cluster.pass_time(AWAY_S - 1) == []
+    assert cluster.pass_time(2 * LOOK_MAX_S) == [Loss(TP, 0, 100, None, why)]
+
+
+@pytest.mark.parametrize(("end", "is_lost"), [(100, False), (0, True)])
+def test_c_stores_are_asked_for_heads_and_taken_at_their_word(end: int, *, is_lost: bool) -> None:
+    # They know no queries, and never trim: what they have begins at 0.
+    cluster = Cluster(FAIL, {})
+    cluster.c_store_end = end
+    cluster.role.on_subscribed(0.0, ConsumerHello, A)
+    cluster.role.on_message(0.0, StoreHello(ME, A), A)
+    losses = cluster.pass_time(LATER_S)
+    assert [loss[:4] for loss in losses] == ([(TP, 0, 100, None)] if is_lost else [])
+
+
+def test_skip_goes_on_at_the_earliest_and_counts() -> None:
+    cluster = Cluster(SKIP, {A: (50, 100)})
+    cluster.role.on_batch(0.0, "", batch_of(60, 70))
+    assert [loss[:4] for loss in cluster.pass_time(SOON_S)] == [(TP, 0, 50, 50)]
+    assert cluster.role.skipped == {TP: 50}
+    assert cluster.asked[-1].sequence == 50
+    cluster.role.on_batch(cluster.now, ME, batch_of(50, 60))
+    cluster.role.on_batch(cluster.now, ME, batch_of(70, 100))
+    assert offsets_of(cluster.role.delivered) == list(range(50, 100))
+    assert cluster.pass_time(LATER_S) == []
+    cluster.role.unsubscribe(TOPIC)
+    assert cluster.role.skipped == {}
+
+
+def test_all_gaps_before_what_the_stores_have_are_found_at_once() -> None:
+    gaps = [(TP, 0, 10, 10), (TP, 20, 30, 30), (TP, 40, 50, 50)]
+    for policy, expected in ((SKIP, gaps), (FAIL, gaps[:1]), (WAIT, gaps[:1])):
+        cluster = Cluster(policy, {A: (50, 100)})
+        for start in (10, 30, 60):
+            cluster.role.on_batch(0.0, "", batch_of(start, start + 10))
+        assert [loss[:4] for loss in cluster.pass_time(TRIMMED_S + 1)] == expected
+    assert cluster.role.positions() == {TP: (0, 100)}
+
+
+def test_skip_takes_what_is_here_already() -> None:
+    cluster = Cluster(SKIP, {A: (0, 0)})
+    cluster.role.on_batch(0.0, "", batch_of(95, 100))
+    assert cluster.pass_time(LATER_S)[0][:4] == (TP, 0, 95, 95)
+    assert offsets_of(cluster.role.delivered) == list(range(95, 100))
+    assert cluster.role.positions() == {TP: (100, 100)}
+    assert cluster.role.scheduler.budget.records == 0
+
+
+def test_skip_does_not_go_on_where_nobody_has_anything() -> None:
+    # A head may be forged, or of records that were never stored.
+    cluster = Cluster(SKIP, {A: (0, 0)})
+    assert cluster.pass_time(LATER_S)[0][:4] == (TP, 0, 100, None)
+    assert cluster.role.skipped == {}
+    cluster.role.on_batch(cluster.now, "", batch_of(0, 5))
+    assert offsets_of(cluster.role.delivered) == [0, 1, 2, 3, 4]
+
+
+def test_wait_says_so_once_and_goes_on_when_they_come() -> None:
+    cluster = Cluster(WAIT, {A: (50, 100)})
+    assert len(cluster.pass_time(5 * LATER_S)) == 1
+    asked = cluster.queries
+    assert cluster.pass_time(LATER_S) == []
+    assert cluster.queries == asked
+    cluster.role.on_batch(cluster.now, ME, batch_of(0, 20))
+    assert offsets_of(cluster.role.delivered) == list(range(20))
+    # What is missing now is another gap.
+    assert cluster.pass_time(LATER_S)[0][:4] == (TP, 20, 50, 50)
+
+
+def test_fail_says_so_again_until_something_is_done_about_it() -> None:
+    cluster = Cluster(FAIL, {A: (50, 100)})
+    found = cluster.pass_time(LATER_S)
+    assert len(found) > 1
+    assert len(set(found)) == 1
+    cluster.role.seek(TP, 50)
+    assert cluster.pass_time(LATER_S) == []
+
+
+def test_without_room_nothing_is_lost() -> None:
+    cluster = Cluster(FAIL, {A: (50, 100)})
+    cluster.role.room = False
+    assert cluster.pass_time(LATER_S) == []
+    # What came was left to the stores: whoever sent it has it.
+    cluster.role.on_batch(cluster.now, ME, batch_of(0, 10))
+    cluster.role.room = True
+    assert cluster.pass_time(TRIMMED_S - 1) == []
+
+
+def test_stores_are_asked_rarely() -> None:
+    cluster = Cluster(FAIL, {A: (0, 100)})
+    assert cluster.pass_time(20 * LOOK_MAX_S) == []
+    assert 10 < cluster.queries < 25
