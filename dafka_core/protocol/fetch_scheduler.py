@@ -134,9 +134,9 @@ class FetchScheduler:
             self.postpone(fetcher)
             return None
         tp = fetcher.tp
-        if action == states.ASK_AGAIN and self._waiting:
-            self._under_way.discard(tp)  # nobody may have it: the others first
         wants = action in (states.ASK_NEXT, states.ASK_AGAIN)
+        if wants and fetcher.unanswered_since is not None and self._waiting:
+            self._under_way.discard(tp)  # nobody may have it: the others first
         if wants and tp not in self._under_way and not self._has_turn(tp):
             self._fetchers.pop(tp, None)
             self._waiting[tp] = fetcher

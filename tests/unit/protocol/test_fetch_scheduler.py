@@ -85,6 +85,18 @@ def test_partitions_that_nobody_answers_for_hold_nobody_up(monkeypatch: pytest.M
     assert all(asked[partition] > 2 for partition in dead)
 
 
+def test_one_that_peers_go_on_to_tell_of_holds_nobody_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(fetch_scheduler, "MAX_UNDER_WAY", 1)
+    role = told_of(0)
+    asked = set()
+    for now in range(5):
+        # It is asked for anew each time, before it is overdue.
+        messages = role.on_message(now, DirectHead(ME, TOPIC, "dead", 0), STORE)
+        messages += role.on_message(now, DirectHead(ME, TOPIC, "P", 0), STORE)
+        asked |= {fetch.partition for fetch in fetches_in([*messages, *role.on_tick(now)])}
+    assert asked == {"dead", "P"}
+
+
 def test_those_that_wait_for_another_turn_are_unanswered_too(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
