@@ -250,8 +250,8 @@ class NeverAsksForHeads(ConsumerRole):
 class WaitsForWhatIsTrimmed(ConsumerRole):
     """Asks for ever for records that no store has any more."""
 
-    def __init__(self, address: str, start: Start, on_data_loss: str) -> None:
-        super().__init__(address, start, WAIT)
+    def __init__(self, address: str, start: Start, on_data_loss: str, *, limit_bytes: int) -> None:
+        super().__init__(address, start, WAIT, limit_bytes=limit_bytes)
 
 
 class ServesTheFirst(FetchScheduler):
