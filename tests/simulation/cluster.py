@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 from collections import Counter
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Final
 
 from dafka_core.nodes.store_loop import StoreLoop
@@ -212,14 +212,19 @@ def _name(tp: TopicPartition) -> str:
 
 
 def simulate(
-    seed: int, roles: Roles | None = None, write: Callable[[str], Any] | None = None
+    seed: int,
+    roles: Roles | None = None,
+    write: Callable[[str], Any] | None = None,
+    **shape_changes: Any,
 ) -> Result:
     """Runs the world of a seed; ``write`` is given each line of the trace.
+
+    ``shape_changes`` are members of its shape that are not left to chance.
 
     Raises:
         SimulationError: a checker has found something.
     """
-    shape = shape_of(seed)
+    shape = replace(shape_of(seed), **shape_changes)
     if write is not None:
         for line in shape.describe():
             write(line)

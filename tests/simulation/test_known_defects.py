@@ -20,7 +20,7 @@ def find(defect: Defect) -> tuple[int, str]:
     with limited(defect.changes()):
         for seed in range(defect.first, defect.first + SEEDS):
             try:
-                simulate(seed, defect.roles)
+                simulate(seed, defect.roles, **defect.shape)
             except SimulationError as error:
                 return seed, str(error)
     raise AssertionError(f"{SEEDS} seeds do not show: {defect.name}")
@@ -31,4 +31,4 @@ def test_is_found(defect: Defect) -> None:
     seed, why = find(defect)
     assert re.search(defect.finds, why), why
     print(f"{defect.name} ({defect.where}): seed {seed}, after {seed - defect.first + 1}: {why}")
-    simulate(seed)
+    simulate(seed, **defect.shape)
