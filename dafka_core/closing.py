@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import gc
 import os
 from abc import ABC, abstractmethod
 from typing import Any, Final, Self
@@ -79,6 +80,9 @@ _process: Final = [os.getpid()]
 
 def _disown() -> None:
     """Makes what a forked child has inherited useless to it."""
+    # First of all: making the classes below may start a collection, and what of gRPC is garbage
+    # already would crash the child, too.
+    gc.freeze()
     (owner,), _process[:] = tuple(_process), [os.getpid()]
     for each in tuple(_made_here):
         each.on_forked()

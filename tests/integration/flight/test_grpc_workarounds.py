@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import contextlib
+import gc
+import os
 import socket
 import threading
 import time
@@ -36,6 +38,30 @@ def test_a_forked_process_is_told_to_start_anew(served: Served) -> None:
     assert "ConfigError" in forked(lambda: Served(directory, log))
     assert "ForkedError" in forked(lambda: client.describe(timeout_s=5))
     assert client.describe(timeout_s=PATIENCE_S) == served.location
+
+
+def test_a_forked_process_does_not_collect_what_was_garbage_before() -> None:
+    collected: list[int] = []
+
+    class Garbage:
+        def __init__(self) -> None:
+            self.cycle = self
+
+        def __del__(self) -> None:
+            collected.append(os.getpid())
+
+    def collect() -> object:
+        gc.collect()
+        return collected
+
+    gc.disable()
+    try:
+        Garbage()
+        assert forked(collect) == "[]"
+    finally:
+        gc.enable()
+    gc.collect()
+    assert collected == [os.getpid()]
 
 
 def test_addresses_are_those_that_sockets_have() -> None:
