@@ -39,8 +39,6 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
-import numpy as np
-
 from dafka_core.closing import ProcessBound
 from dafka_core.errors import DafkaError, StoreError
 from dafka_core.log_entries import LogEntry
@@ -59,7 +57,12 @@ from dafka_core.storage.block_merger import BlockMerger
 from dafka_core.storage.entry_writer import EntryWriter
 from dafka_core.storage.environment import DEFAULT_MAP_BYTES, Environment
 from dafka_core.storage.merge_planner import MergePlanner
-from dafka_core.storage.partition_statistics import PartitionStatistics
+from dafka_core.storage.partition_statistics import (
+    PartitionStatistics,
+    offset_of_time,
+    statistics,
+    times_of,
+)
 from dafka_core.storage.snapshot import Snapshot
 from dafka_core.storage.tables import Tables
 
@@ -314,17 +317,7 @@ class Log(ProcessBound):
         Pairs (first offset, microseconds since the epoch UTC), ascending; each time holds up to
         the next pair's offset.  Empty when none of the records is held.
         """
-        firsts, runs = [], []
-        for batch in self._batches(tp, start, end):
-            assert batch.times is not None  # a block says when its records were written
-            firsts.append(batch.offset)
-            runs.append(batch.times.copy())  # they may lie in a block, which they would keep
-        if not runs:
-            return []
-        counts, times = np.concatenate(runs).T
-        offsets = firsts[0] + counts.cumsum() - counts
-        changes = np.append(True, times[1:] != times[:-1])
-        return list(zip(offsets[changes].tolist(), times[changes].tolist(), strict=True))
+        return times_of(self._batches(tp, start, end))
 
     def offset_for_time(self, tp: TopicPartition, timestamp_us: int) -> int | None:
         """The first record held that was written at ``timestamp_us`` or later.
@@ -333,7 +326,7 @@ class Log(ProcessBound):
         number of records, and checks the one with the answer.
         """
         with self._env.reading() as tables:
-            offset = tables.offset_of_time(tp, timestamp_us)
+            offset = offset_of_time(tables, tp, timestamp_us)
             if offset is not None:
                 self._checked_at(tables, tp, offset, offset + 1)
         return offset
@@ -344,7 +337,7 @@ class Log(ProcessBound):
         No block is checked, but LMDB's Python binding touches each of their pages.
         """
         with self._env.reading() as tables:
-            return tables.statistics(tp)
+            return statistics(tables, tp)
 
     def close(self) -> None:
         """Waits for reads and writes to end, then closes; a second call does nothing."""

@@ -1,8 +1,17 @@
-"""What a store says of one partition that it holds."""
+"""What a partition takes and when it was written: told by rows and the heads of blocks."""
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import NamedTuple
+
+import numpy as np
+
+from dafka_core.records import RecordBatch, TopicPartition
+from dafka_core.storage.block import peek_times
+from dafka_core.storage.rows import PartitionRow
+from dafka_core.storage.tables import Tables
+from dafka_core.values import Longs
 
 
 class PartitionStatistics(NamedTuple):
@@ -22,3 +31,66 @@ class PartitionStatistics(NamedTuple):
     size_bytes: int
     first_time_us: int | None
     last_time_us: int | None
+
+
+def offset_of_time(tables: Tables, tp: TopicPartition, timestamp_us: int) -> int | None:
+    """The first record held that was written then or later; None when there is none.
+
+    A search over blocks, whose checksums are not looked at.
+    """
+    row = tables.row(tp)
+    if row is None or row.last_timestamp_us < timestamp_us:
+        return None
+    low, high = row.earliest, row.end
+    while low < high:
+        first, runs = _times_at(tables, tp, row, (low + high) // 2)
+        if runs[-1, 1] < timestamp_us:
+            low = first + int(runs[:, 0].sum())
+        elif runs[0, 1] >= timestamp_us:
+            high = max(low, first)
+        else:
+            earlier = int(runs[runs[:, 1] < timestamp_us, 0].sum())
+            return max(low, first + earlier)
+    return low if low < row.end else None
+
+
+def statistics(tables: Tables, tp: TopicPartition) -> PartitionStatistics | None:
+    """See ``Log.statistics``."""
+    row = tables.visible_row(tp)
+    if row is None:
+        return None
+    first_us = last_us = None
+    if row.earliest < row.end:
+        first, runs = _times_at(tables, tp, row, row.earliest)
+        ends = runs[:, 0].cumsum()
+        first_us = int(runs[ends.searchsorted(row.earliest - first, side="right"), 1])
+        last_us = row.last_timestamp_us
+    count = row.end - row.earliest
+    size_bytes = sum(block.size_bytes for block in tables.candidates(row.id, 0, row.end))
+    with tables.naming(tp, row.earliest):
+        grouped = tables.area.of_partition(row.id)
+    size_bytes += sum(len(block.packed) for block in grouped if block.end > row.earliest)
+    return PartitionStatistics(*tp, row.earliest, row.end, count, size_bytes, first_us, last_us)
+
+
+def times_of(batches: Iterable[RecordBatch]) -> list[tuple[int, int]]:
+    """Pairs (first offset, time) of batches of the log that follow each other."""
+    firsts, runs = [], []
+    for batch in batches:
+        assert batch.times is not None  # a block says when its records were written
+        firsts.append(batch.offset)
+        runs.append(batch.times.copy())  # they may lie in a block, which they would keep
+    if not runs:
+        return []
+    counts, times = np.concatenate(runs).T
+    offsets = firsts[0] + counts.cumsum() - counts
+    changes = np.append(True, times[1:] != times[:-1])
+    return list(zip(offsets[changes].tolist(), times[changes].tolist(), strict=True))
+
+
+def _times_at(
+    tables: Tables, tp: TopicPartition, row: PartitionRow, offset: int
+) -> tuple[int, Longs]:
+    """The first offset of the block that holds a record, and its runs of timestamps."""
+    found = tables.blocks_of(tp, row, offset)[0]
+    return found.first, tables.read_block(tp, found, peek_times)

@@ -13,13 +13,11 @@ from dafka_core.log_entries import attempt_text
 from dafka_core.records import PartitionInfo, StagedPartition, TopicPartition, TransactionState
 from dafka_core.storage import rows
 from dafka_core.storage.append_area import AppendArea
-from dafka_core.storage.block import HEADER, peek_count, peek_times
+from dafka_core.storage.block import HEADER, peek_count
 from dafka_core.storage.merge_planner import MergeCandidate
 from dafka_core.storage.open_environment import Opened
-from dafka_core.storage.partition_statistics import PartitionStatistics
 from dafka_core.storage.rows import BLOCK_KEY, PartitionRow
 from dafka_core.storage.storage_errors import damaged
-from dafka_core.values import Longs
 
 if TYPE_CHECKING:
     import lmdb
@@ -189,7 +187,7 @@ class Tables:
 
     def grouped(self, tp: TopicPartition, row: PartitionRow, offset: int) -> list[FoundBlock]:
         """The block of the append area that holds a record, and those that follow it there."""
-        with self._naming(tp, offset):
+        with self.naming(tp, offset):
             found = self.area.find(row.id, offset)
         return [
             FoundBlock(BLOCK_KEY.pack(row.id, first), first, memoryview(packed))
@@ -214,7 +212,7 @@ class Tables:
         self, tp: TopicPartition, found: FoundBlock, read: Callable[[memoryview], T]
     ) -> T:
         """What ``read`` makes of a block, which is damaged if ``read`` raises ValueError."""
-        with self._naming(tp, found.first):
+        with self.naming(tp, found.first):
             return read(found.packed)
 
     def packed_block(self, partition_id: int, first: int) -> memoryview | None:
@@ -289,46 +287,6 @@ class Tables:
         self.put_row(tp, row._replace(earliest=before))
         return before
 
-    # -- times and sizes -------------------------------------------------------------------------
-
-    def offset_of_time(self, tp: TopicPartition, timestamp_us: int) -> int | None:
-        """The first record held that was written then or later; None when there is none.
-
-        A search over blocks, whose checksums are not looked at.
-        """
-        row = self.row(tp)
-        if row is None or row.last_timestamp_us < timestamp_us:
-            return None
-        low, high = row.earliest, row.end
-        while low < high:
-            first, runs = self._times_at(tp, row, (low + high) // 2)
-            if runs[-1, 1] < timestamp_us:
-                low = first + int(runs[:, 0].sum())
-            elif runs[0, 1] >= timestamp_us:
-                high = max(low, first)
-            else:
-                earlier = int(runs[runs[:, 1] < timestamp_us, 0].sum())
-                return max(low, first + earlier)
-        return low if low < row.end else None
-
-    def statistics(self, tp: TopicPartition) -> PartitionStatistics | None:
-        """See ``Log.statistics``."""
-        row = self.visible_row(tp)
-        if row is None:
-            return None
-        first_us = last_us = None
-        if row.earliest < row.end:
-            first, runs = self._times_at(tp, row, row.earliest)
-            ends = runs[:, 0].cumsum()
-            first_us = int(runs[ends.searchsorted(row.earliest - first, side="right"), 1])
-            last_us = row.last_timestamp_us
-        count = row.end - row.earliest
-        size_bytes = sum(block.size_bytes for block in self.candidates(row.id, 0, row.end))
-        with self._naming(tp, row.earliest):
-            grouped = self.area.of_partition(row.id)
-        size_bytes += sum(len(block.packed) for block in grouped if block.end > row.earliest)
-        return PartitionStatistics(*tp, row.earliest, row.end, count, size_bytes, first_us, last_us)
-
     def damaged_block(self, tp: TopicPartition, offset: int, why: str) -> StoreError:
         """The error for a block that is not what was written."""
         return damaged(
@@ -338,16 +296,12 @@ class Tables:
         )
 
     @contextlib.contextmanager
-    def _naming(self, tp: TopicPartition, offset: int) -> Iterator[None]:
+    def naming(self, tp: TopicPartition, offset: int) -> Iterator[None]:
+        """Has a ValueError be the error for the block there."""
         try:
             yield
         except ValueError as error:
             raise self.damaged_block(tp, offset, str(error)) from error
-
-    def _times_at(self, tp: TopicPartition, row: PartitionRow, offset: int) -> tuple[int, Longs]:
-        """The first offset of the block that holds a record, and its runs of timestamps."""
-        found = self.blocks_of(tp, row, offset)[0]
-        return found.first, self.read_block(tp, found, peek_times)
 
     def _firsts(self, partition_id: int, start: int) -> Iterator[int]:
         """Where a partition's blocks begin, from an offset on; no page of them is touched."""
