@@ -36,7 +36,7 @@ One thread appends, another one may merge; any number of threads read at the sam
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from dafka_core.closing import ProcessBound
@@ -50,10 +50,9 @@ from dafka_core.records import (
     TransactionState,
     concat,
 )
-from dafka_core.storage.block import Block
 from dafka_core.storage.block_builder import MAX_BLOCK_BYTES
-from dafka_core.storage.block_cache import BlockCache
 from dafka_core.storage.block_merger import BlockMerger
+from dafka_core.storage.block_reader import BlockReader
 from dafka_core.storage.entry_writer import EntryWriter
 from dafka_core.storage.environment import DEFAULT_MAP_BYTES, Environment
 from dafka_core.storage.merge_planner import MergePlanner
@@ -98,11 +97,11 @@ class Log(ProcessBound):
     ) -> None:
         self.directory = Path(directory)
         self._clock_us = clock_us
-        self._cache = BlockCache()
         self._buffer = bytearray(0 if read_only else MAX_BLOCK_BYTES)
         self._appending = False
         self._appended_s = float("-inf")
         self._env = Environment(self.directory, read_only=read_only, map_size_bytes=map_size_bytes)
+        self._reader = BlockReader(self._env)
         self._planner = MergePlanner()
         self._merger = BlockMerger(self._env, self._planner)
         try:
@@ -260,7 +259,7 @@ class Log(ProcessBound):
         before it have been trimmed.
         """
         batches: list[RecordBatch] = []
-        for batch in self._batches(tp, start, end):
+        for batch in self._reader.batches(tp, start, end):
             count = min(batch.count, max_records, batch.values.fitting(0, max_bytes))
             if count < 1 and batches:
                 break
@@ -288,7 +287,8 @@ class Log(ProcessBound):
                 batch: RecordBatch | StoreError | None = None
                 blocks: list[RecordBatch] = []
                 try:
-                    blocks = self._checked_at(tables, TopicPartition(topic, partition), start, end)
+                    tp = TopicPartition(topic, partition)
+                    blocks = self._reader.batches_at(tables, tp, start, end)
                 except StoreError as error:
                     batch = error
                 if blocks:
@@ -317,7 +317,7 @@ class Log(ProcessBound):
         Pairs (first offset, microseconds since the epoch UTC), ascending; each time holds up to
         the next pair's offset.  Empty when none of the records is held.
         """
-        return times_of(self._batches(tp, start, end))
+        return times_of(self._reader.batches(tp, start, end))
 
     def offset_for_time(self, tp: TopicPartition, timestamp_us: int) -> int | None:
         """The first record held that was written at ``timestamp_us`` or later.
@@ -328,7 +328,7 @@ class Log(ProcessBound):
         with self._env.reading() as tables:
             offset = offset_of_time(tables, tp, timestamp_us)
             if offset is not None:
-                self._checked_at(tables, tp, offset, offset + 1)
+                self._reader.batches_at(tables, tp, offset, offset + 1)
         return offset
 
     def statistics(self, tp: TopicPartition) -> PartitionStatistics | None:
@@ -347,37 +347,3 @@ class Log(ProcessBound):
         """Leaves the writer's lock to the parent."""
         if "_env" in vars(self):
             self._env.release_lock()
-
-    def _batches(self, tp: TopicPartition, start: int, end: int) -> Iterator[RecordBatch]:
-        """The records from ``start`` up to ``end``, a block's at a time, read when asked for.
-
-        Blocks of the append area, which are small, are read together.
-        """
-        held = self.info(tp)
-        if held is None:
-            return
-        offset, end = max(start, held.earliest), min(end, held.end)
-        while offset < end:
-            with self._env.reading() as tables:
-                found = self._checked_at(tables, tp, offset, end)
-            if not found:  # trimmed meanwhile; what has been handed out remains true
-                return
-            for batch in found:
-                yield batch.between(offset, min(batch.end, end))
-                offset = batch.end
-
-    def _checked_at(
-        self, tables: Tables, tp: TopicPartition, offset: int, end: int
-    ) -> list[RecordBatch]:
-        """The records of the blocks that are found with ``offset``, of those before ``end``."""
-        batches: list[RecordBatch] = []
-        for found in tables.blocks_at(tp, offset):
-            # One in the cache may have fewer records than the one that has taken its place.
-            if found.first >= end or (batches and batches[-1].end < found.first):
-                break
-            block = self._cache.get(found.key)
-            if block is None or offset >= found.first + block.count:
-                block = tables.read_block(tp, found, Block.copied)
-                self._cache.put(found.key, block)
-            batches.append(RecordBatch(tp, found.first, block.values, times=block.times))
-        return batches

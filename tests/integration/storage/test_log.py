@@ -16,7 +16,6 @@ from hypothesis import strategies as st
 from dafka_core.errors import ClosedError, OffsetConflictError
 from dafka_core.records import PartitionInfo, RecordBatch, TopicPartition
 from dafka_core.storage import Log
-from dafka_core.storage import block_cache as cache_module
 from tests.integration.storage.clocks import Clock
 
 P = "A" * 32
@@ -139,24 +138,6 @@ def test_an_append_is_whole_or_nothing(store: Log) -> None:
     store.append(good)
     assert values_of(store.read(TP, 0, 2)) == [b"a", b"b"]
     assert values_of(store.read(TopicPartition("u", P), 0, 2)) == [b"c"]
-
-
-def test_a_block_that_has_grown_since_it_was_read_is_read_again(store: Log) -> None:
-    for number in range(20):
-        put(store, [b"%d" % number])
-        expected = [b"%d" % n for n in range(number + 1)]
-        assert values_of(store.read(TP, 0, 99)) == expected
-        assert values_of(store.read(TP, number, 99)) == expected[-1:]
-
-
-def test_reading_more_than_is_kept_in_memory(store: Log, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(cache_module, "CACHE_BYTES", 250_000)
-    for first in range(0, 1000, 100):
-        put(store, large(100, first))
-    put(store, [b"x" * 300_000])
-    for _ in range(2):
-        found = values_of(store.read(TP, 0, 2000))
-        assert found == [*large(1000), b"x" * 300_000]
 
 
 def test_reads_obey_their_limits(store: Log) -> None:
