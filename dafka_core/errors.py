@@ -199,6 +199,19 @@ class StoreError(DafkaError):
 
 
 @dataclass(eq=False)
+class LeaseEndedError(PartitionError):
+    """A store has ended a reader's lease of its file; what was read by then is good."""
+
+    sentence = (
+        "store {store} ended the lease of its file before offset {offset} was read, as it does "
+        "after {lease_s:g} s or when it needs the space: read on over Flight"
+    )
+    store: str
+    offset: int
+    lease_s: float
+
+
+@dataclass(eq=False)
 class DataLossError(PartitionError):
     """Records that no store and no producer has any more.
 

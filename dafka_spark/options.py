@@ -159,7 +159,7 @@ class SourceOptions(SparkOptions):
     )
     fetch: str = option(
         AUTO,
-        "how executors get the records: `local` maps the log of a store on their own machine, "
+        "how executors get the records: `local` reads the file of a store on their own machine, "
         "`flight` reads from stores by Arrow Flight, `mesh` fetches from any node that has them; "
         "`auto` takes the first of these that is possible, and the next one when it fails",
         choices=FETCH,

@@ -9,14 +9,20 @@ import difflib
 import json
 import re
 from collections.abc import Collection
-from typing import Any, ClassVar, Final, Self
+from typing import Annotated, Any, ClassVar, Final, Self
 
 import msgspec
+from msgspec import Meta
 
 from dafka_core.errors import InvalidRequestError
+from dafka_core.flight.limits import MAX_LEASED_BLOCKS
 from dafka_core.records import PartitionInfo, StagedPartition, TransactionState
 
 VERSION: Final = 1
+
+Natural = Annotated[int, Meta(ge=0, le=2**62)]
+BlockBytes = Annotated[int, Meta(ge=1, le=2**31)]
+"""A reader makes room for a block; one may be little more than the largest record."""
 
 
 def pack(members: dict[str, Any]) -> bytes:
@@ -83,6 +89,28 @@ class TransactionStates(JsonMessage, frozen=True):
     """How far the partitions that were asked for are."""
 
     transactions: tuple[TransactionState, ...]
+
+
+class LeaseGranted(JsonMessage, frozen=True, omit_defaults=True):
+    """Blocks to be read from the store's file: first offset, position and size of each.
+
+    ``lease`` is in the slot of that number of file ``leases`` until the store ends it.
+    """
+
+    lease: str = ""
+    slot: Natural = 0
+    blocks: Annotated[
+        tuple[tuple[Natural, Natural, BlockBytes], ...], Meta(max_length=MAX_LEASED_BLOCKS)
+    ] = ()
+
+
+class SpaceUsed(JsonMessage, frozen=True):
+    """What a store's file takes, how much of that is free, and the leases that readers have."""
+
+    file_bytes: int
+    free_bytes: int
+    leases: int
+    oldest_lease_s: float
 
 
 class Done(JsonMessage, frozen=True):

@@ -71,6 +71,10 @@ MAX_PARKED: Final = 32
 """Idle streams whose connection lasts as other streams go through it; each holds a thread and a
 batch.  With one more the connections are broken, whatever goes through them."""
 
+MAX_LEASED_BLOCKS: Final = 1_024
+MAX_LEASED_BYTES: Final = 256 << 20
+"""What one lease covers: a reader has it in less than a second, and asks the store seldom."""
+
 MAX_WAIT_S: Final = 3_600
 """How long one action may wait."""
 

@@ -1,26 +1,31 @@
-"""Short-circuit reads: a reader on the store's machine maps the log itself."""
+"""Short-circuit reads: a reader on the store's machine reads the log's file itself."""
 
 from __future__ import annotations
 
+import contextlib
 import os
 import threading
-import time
+import weakref
 from collections.abc import Generator, Iterator
 from pathlib import Path
 from typing import Final
 
-from dafka_core.closing import Closing
-from dafka_core.errors import ClosedError, DataLossError, StoreError
+import pyarrow as pa
+
+from dafka_core.closing import ProcessBound
+from dafka_core.errors import ClosedError, DafkaError, DataLossError, LeaseEndedError
+from dafka_core.flight.json_messages import LeaseGranted
 from dafka_core.flight.requests import GetRequest
+from dafka_core.flight.store_client import StoreClient
 from dafka_core.flight.store_location import SESSION_FILE, StoreLocation
 from dafka_core.records import PartitionInfo, RecordBatch, TopicPartition, coalesce
-from dafka_core.storage import Log
-from dafka_core.storage.storage_errors import DATA_FILE
+from dafka_core.storage.block import Block
+from dafka_core.storage.file_systems import not_local
+from dafka_core.storage.leases import ID_BYTES, LEASE_FILE, LEASE_S
+from dafka_core.storage.storage_errors import DATA_FILE, damaged
 
-SNAPSHOT_BYTES: Final = 64 << 20
-SNAPSHOT_S: Final = 2.0
-"""How much is read of one snapshot, and for how long, at most: until it is closed the store cannot
-use again the space of what it merges or trims."""
+LEASE_TIMEOUT_S: Final = 5.0
+"""How long the store may take to give a lease: on one machine it answers at once, or is stopped."""
 
 MAX_SESSION_BYTES: Final = 256
 """Of the file ``session``; a longer one is not a store's."""
@@ -28,21 +33,19 @@ MAX_SESSION_BYTES: Final = 256
 _FileId = tuple[int, int] | None
 
 
-class LocalLogs(Closing):
+class LocalLogs(ProcessBound):
     """The logs of stores on this machine, each opened once, for reading only.  Thread-safe."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._logs: dict[str, tuple[Log, _FileId]] = {}
-        self._process = os.getpid()
+        self._files: dict[str, tuple[_Files, _FileId]] = {}
         self._closed = False
 
     def open(self, location: StoreLocation) -> LocalLog | None:
         """A store's log; None unless it is on this machine, can be read, and is the one meant.
 
         The one meant has the location's session in its directory: a directory on another machine,
-        or in another container, may have the same name.  None, too, in a process forked from one
-        that has opened logs.
+        or in another container, may have the same name.  A network's file system is not opened.
 
         Raises:
             ClosedError: after ``close``.
@@ -53,82 +56,138 @@ class LocalLogs(Closing):
         with self._lock:
             if self._closed:
                 raise ClosedError("local logs")
-            if self._inherited() or _session(directory) != location.session:
+            if _session(directory) != location.session or not_local(directory):
                 return None
-            known = self._logs.get(directory)
-            if known is not None and known[1] == _file_id(directory):
-                return LocalLog(known[0])
-            # Reads of the earlier log go on; it is closed when nothing refers to it.
-            self._logs.pop(directory, None)
-            try:
-                log = Log(directory, read_only=True)
-            except StoreError:
-                return None
-            self._logs[directory] = log, _file_id(directory)
-            return LocalLog(log)
+            known = self._files.get(directory)
+            if known is None or known[1] != _file_id(directory):
+                # Reads of the earlier log go on; it is closed when nothing refers to it.
+                self._files.pop(directory, None)
+                try:
+                    known = _Files(directory), _file_id(directory)
+                except OSError:
+                    return None
+                self._files[directory] = known
+            return LocalLog(known[0], location.store)
 
     def close(self) -> None:
         """Closes all logs; what was handed out stays valid.  May be repeated."""
         with self._lock:
             self._closed = True
-            if self._inherited():
-                return
-            logs, self._logs = self._logs, {}
-        for log, _ in logs.values():
-            log.close()
+            for files, _ in self._files.values():
+                files.closed = True
+            self._files.clear()
 
-    def _inherited(self) -> bool:
-        """Whether the logs are those of the process that forked this one.
 
-        LMDB can neither use nor close them here, nor open them again (lmdb.h, "Caveats").
+class _Files:
+    """A store's data and its leases, open for reading as long as anything refers to this."""
+
+    def __init__(self, directory: str) -> None:
+        self.directory = Path(directory)
+        self.closed = False
+        self._data = os.open(self.directory / DATA_FILE, os.O_RDONLY | os.O_CLOEXEC)
+        weakref.finalize(self, os.close, self._data)
+        self._leases = os.open(self.directory / LEASE_FILE, os.O_RDONLY | os.O_CLOEXEC)
+        weakref.finalize(self, os.close, self._leases)
+
+    def holds(self, granted: LeaseGranted) -> bool:
+        """Whether what has been read until now was read during the lease."""
+        found = os.pread(self._leases, ID_BYTES, granted.slot * ID_BYTES)
+        return found.hex() == granted.lease
+
+    def block(self, position: int, size_bytes: int) -> Block:
+        """A block that lies there, in memory of its own.
+
+        Raises:
+            ValueError: there is none.
+            OSError: the disk fails.
         """
-        if not self._logs:
-            self._process = os.getpid()
-        return self._process != os.getpid()
+
+        def read_into(piece: memoryview, at: int) -> None:
+            if os.preadv(self._data, [piece], position + at) != len(piece):
+                raise ValueError("the file ends within it")
+
+        # Arrow keeps freed memory for the next block; numpy would ask the system for it again.
+        return Block.read(memoryview(pa.allocate_buffer(size_bytes)), read_into)
 
 
 class LocalLog:
-    """A store's log, read in place beside the process that writes it."""
+    """A store's log, read from its file beside the process that writes it.
 
-    def __init__(self, log: Log) -> None:
-        self._log = log
+    The store says where blocks lie and gives a lease of them (``storage/leases.py``).  Each block
+    is copied, checked, and handed on only if the lease held until then.  So it stays valid however
+    long it is kept, and whoever keeps it costs the store nothing.
+    """
+
+    def __init__(self, files: _Files, store: str) -> None:
+        self._files = files
+        self._store = store
 
     def read(
-        self, tp: TopicPartition, start: int, end: int, *, max_records: int, max_bytes: int
+        self,
+        client: StoreClient,
+        tp: TopicPartition,
+        start: int,
+        end: int,
+        *,
+        max_records: int,
+        max_bytes: int,
     ) -> Generator[RecordBatch]:
         """The records from ``start`` up to ``end`` (exclusive), in order and complete.
 
-        Values lie in the store's file and stay valid as long as anything refers to them; let go
-        of them soon.  Sizes are as those of ``StoreClient.read``.
+        ``client`` is one of the store.  Sizes are as those of ``StoreClient.read``.
 
         Raises:
             InvalidRequestError: an argument cannot be used; at once.
             DataLossError: the log does not hold all of the range.
+            LeaseEndedError: the store has ended a lease before anything was read of it.
+            StoreUnreachableError: the store gives no lease.
             StoreError: a block is damaged.
             ClosedError: the ``LocalLogs`` it is of is closed.
         """
         request = GetRequest(*tp, start, end, max_records=max_records, max_bytes=max_bytes)
-        return self._read(request.fitted())
+        return self._read(client, request.fitted())
 
-    def _read(self, request: GetRequest) -> Generator[RecordBatch]:
-        at = request.start
+    def _read(self, client: StoreClient, request: GetRequest) -> Generator[RecordBatch]:
+        if self._files.closed:
+            raise ClosedError("local logs")
+        at, tp, done = request.start, request.tp, ""
+        timeout_s = LEASE_TIMEOUT_S
         while at < request.end:
-            blocks = self._blocks(request.tp, at, request.end)
+            granted = client.lease(tp, at, request.end, done=done, timeout_s=timeout_s)
+            begun, done = at, granted.lease
+            blocks = self._blocks(granted, request, at)
             for batch in coalesce(blocks, request.max_records, request.max_bytes):
                 yield from batch.split(request.max_records, request.max_bytes)
                 at = batch.end
+            # Where the lease has ended meanwhile, because the caller was slow, the next one is
+            # for the rest; a store that ends each at once needs its space.
+            if at == begun:
+                raise LeaseEndedError(*tp, self._store, at, LEASE_S)
+        if done:
+            # The store ends it by itself, too: later.
+            with contextlib.suppress(DafkaError):
+                client.lease(tp, at, at, done=done, timeout_s=timeout_s)
 
-    def _blocks(self, tp: TopicPartition, start: int, end: int) -> Iterator[RecordBatch]:
-        """The batches of one snapshot, which ends after a while."""
-        deadline = time.monotonic() + SNAPSHOT_S
-        left_bytes = SNAPSHOT_BYTES
-        with self._log.snapshot() as snapshot:
-            check_held(snapshot.info(tp), tp, start, end)
-            for batch in snapshot.read(tp, start, end):
-                yield batch
-                left_bytes -= batch.values.size_bytes
-                if left_bytes <= 0 or time.monotonic() > deadline:
-                    return
+    def _blocks(self, granted: LeaseGranted, request: GetRequest, at: int) -> Iterator[RecordBatch]:
+        """The batches of one lease, as long as it holds."""
+        for first, position, size_bytes in granted.blocks:
+            why = ""
+            try:
+                block = self._files.block(position, size_bytes)
+                if not first <= at < first + block.count:
+                    why = f"it holds offsets {first} to {first + block.count} (exclusive)"
+            except (ValueError, OSError) as error:
+                why = str(error)
+            # After reading, before anything is done with what was read.
+            if not self._files.holds(granted):
+                return
+            if why:
+                text = "topic {!r}, partition {}: the block at offset {} cannot be read: {}"
+                raise damaged(self._files.directory, text.format(*request.tp, first, why))
+            batch = RecordBatch(request.tp, first, block.values, times=block.times)
+            batch = batch.between(at, min(batch.end, request.end))
+            yield batch
+            at = batch.end
 
 
 def check_held(held: PartitionInfo | None, tp: TopicPartition, start: int, end: int) -> None:

@@ -28,6 +28,7 @@ Offset = Annotated[int, Meta(ge=0, le=MAX_OFFSET)]
 Version = Annotated[int, Meta(ge=NO_VERSION, le=MAX_SEQUENCE)]
 TimeUs = Annotated[int, Meta(ge=-(2**63), le=2**63 - 1)]
 Attempt = Annotated[str, Meta(pattern=r"^(?!0{32})[0-9A-F]{32}\Z")]
+LeaseId = Annotated[str, Meta(pattern=r"^[0-9a-f]{32}\Z")]
 MaxRecords = Annotated[int, Meta(ge=1, le=limits.MAX_BATCH_RECORDS)]
 MaxBytes = Annotated[int, Meta(ge=1, le=limits.MAX_BATCH_BYTES)]
 
@@ -120,9 +121,7 @@ class GetRequest(_PartitionRequest, frozen=True):
     def check(self) -> None:
         """The range is one."""
         super().check()
-        if self.start > self.end:
-            why = f"must not be below start, which is {self.start}"
-            raise InvalidRequestError("end", self.end, why)
+        _check_range(self.start, self.end)
 
 
 class PutRequest(_PartitionRequest, frozen=True):
@@ -288,6 +287,35 @@ class DiscardRequest(ActionRequest, frozen=True):
     ]
 
 
+class LeaseRequest(ActionRequest, _PartitionRequest, frozen=True):
+    """Where in the store's file the blocks with records lie, which do not change during a lease.
+
+    {v, topic, partition, start, end, done?} -> {v, lease, slot, blocks: [[first offset, position,
+    size], ...]}; ``done`` is a lease to be ended, and with start = end nothing else is asked for
+    """
+
+    action: ClassVar[str] = "dafka.lease.v1"
+
+    start: Offset
+    end: Offset
+    done: LeaseId = ""
+
+    def check(self) -> None:
+        """The range is one."""
+        super().check()
+        _check_range(self.start, self.end)
+
+
+class SpaceRequest(ActionRequest, frozen=True):
+    """What the store's file takes, and what readers keep of it.
+
+    {v}? -> {v, file_bytes, free_bytes, leases, oldest_lease_s}
+    """
+
+    action: ClassVar[str] = "dafka.space.v1"
+    may_be_empty: ClassVar[bool] = True
+
+
 class StoresRequest(ActionRequest, frozen=True):
     """Where the stores are that this store knows of, itself included: {v}? -> a location each."""
 
@@ -300,6 +328,11 @@ class DescribeRequest(ActionRequest, frozen=True):
 
     action: ClassVar[str] = "dafka.describe.v1"
     may_be_empty: ClassVar[bool] = True
+
+
+def _check_range(start: int, end: int) -> None:
+    if start > end:
+        raise InvalidRequestError("end", end, f"must not be below start, which is {start}")
 
 
 def _check_name(member: str, name: str | None, check: Callable[[str], None] = check_topic) -> None:

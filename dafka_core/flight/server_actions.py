@@ -9,25 +9,31 @@ from inspect import cleandoc
 from typing import Any, Final, NamedTuple
 
 from dafka_core.errors import InvalidRequestError
+from dafka_core.flight.flight_errors import BUSY, UnavailableError
 from dafka_core.flight.json_messages import (
     Done,
     DurableEnd,
     Heads,
     JsonMessage,
+    LeaseGranted,
     Offsets,
+    SpaceUsed,
     Staged,
     TransactionStates,
     nearest,
     short,
 )
-from dafka_core.flight.limits import HEADS_PER_RESULT
+from dafka_core.flight.limits import HEADS_PER_RESULT, MAX_LEASED_BLOCKS, MAX_LEASED_BYTES
+from dafka_core.flight.local_log import check_held
 from dafka_core.flight.requests import (
     ActionRequest,
     CommitRequest,
     DescribeRequest,
     DiscardRequest,
     HeadsRequest,
+    LeaseRequest,
     OffsetsRequest,
+    SpaceRequest,
     StagedRequest,
     StoresRequest,
     TransactionsRequest,
@@ -36,6 +42,7 @@ from dafka_core.flight.requests import (
 from dafka_core.flight.server_context import ServerContext
 from dafka_core.log_entries import Discard
 from dafka_core.records import StagedTransaction, TopicPartition, Transaction
+from dafka_core.storage.leases import MAX_LEASES
 
 WAIT_STEP_S: Final = 0.5
 """How often an action that waits looks whether its client is there, and the service open."""
@@ -132,6 +139,28 @@ def _discard(context: ServerContext, request: DiscardRequest, is_gone: IsGone) -
         yield _done(context, context.backend.discard(discards))
 
 
+def _lease(
+    context: ServerContext, request: LeaseRequest, is_gone: IsGone
+) -> Iterator[LeaseGranted]:
+    log = context.log
+    if request.done:
+        log.end_lease(request.done)
+    if request.start == request.end:
+        yield LeaseGranted()
+        return
+    sizes = {"max_blocks": MAX_LEASED_BLOCKS, "max_bytes": MAX_LEASED_BYTES}
+    held, lease, blocks = log.lease(request.tp, request.start, request.end, **sizes)
+    if lease is None:
+        why = f"{MAX_LEASES} leases are held, as many as may be; read over Flight, or later"
+        raise UnavailableError(BUSY, why)
+    try:
+        check_held(held, request.tp, request.start, request.end)
+        yield LeaseGranted(lease.id, lease.slot, tuple(blocks))
+    except BaseException:
+        log.end_lease(lease.id)
+        raise
+
+
 def _done(context: ServerContext, future: Future[None]) -> Done:
     """Waits until it is on disk, even if the client has gone meanwhile."""
     while not wait([future], WAIT_STEP_S).done:
@@ -150,6 +179,8 @@ ACTIONS: Final[dict[str, Action]] = {
         Action(CommitRequest, _commit),
         Action(DiscardRequest, _discard),
         Action(StagedRequest, _staged),
+        Action(LeaseRequest, _lease),
+        Action(SpaceRequest, lambda context, *_: [SpaceUsed(*context.log.space())]),
         Action(StoresRequest, lambda context, *_: context.store_locations()),
         Action(DescribeRequest, lambda context, *_: [context.location]),
     )

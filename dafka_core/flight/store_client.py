@@ -22,7 +22,9 @@ from dafka_core.flight.json_messages import (
     DurableEnd,
     Heads,
     JsonMessage,
+    LeaseGranted,
     Offsets,
+    SpaceUsed,
     Staged,
     TransactionStates,
 )
@@ -137,6 +139,23 @@ class StoreClient(ProcessBound):
         """
         request = requests.WaitRequest(*tp, end, timeout_s, transaction)
         return self._ask(DurableEnd, timeout_s + WAIT_MARGIN_S, request)[0].end
+
+    def lease(
+        self, tp: TopicPartition, start: int, end: int, *, done: str = "", timeout_s: float
+    ) -> LeaseGranted:
+        """Where in the store's file the first of these records lie; see ``LocalLog``.
+
+        It ends the lease ``done``, if there is one, and with ``start`` = ``end`` gives none.
+
+        Raises:
+            DataLossError: the store does not hold all of the range.
+        """
+        request = requests.LeaseRequest(*tp, start, end, done)
+        return self._ask(LeaseGranted, timeout_s, request)[0]
+
+    def space(self, *, timeout_s: float) -> SpaceUsed:
+        """What its file takes, and the leases that readers have."""
+        return self._ask(SpaceUsed, timeout_s, requests.SpaceRequest())[0]
 
     def read(
         self,

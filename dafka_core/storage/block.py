@@ -16,6 +16,7 @@ Here blocks are read; ``block_builder.py`` makes them.  Both are pure: no databa
 from __future__ import annotations
 
 import struct
+from collections.abc import Callable
 
 import numpy as np
 import numpy.typing as npt
@@ -139,15 +140,30 @@ class Block:
         """
         if len(buffer) <= PIECE_BYTES:
             return cls.parse(bytes(buffer))
-        source = np.frombuffer(buffer, np.uint8)
-        copy = np.empty_like(source)
+        source = memoryview(buffer)
+
+        def copy(piece: memoryview, at: int) -> None:
+            piece[:] = source[at : at + len(piece)]
+
+        return cls.read(np.empty(len(source), np.uint8).data, copy)
+
+    @classmethod
+    def read(cls, buffer: Bytes, read_into: Callable[[memoryview, int], None]) -> Block:
+        """The block that ``read_into`` puts into a writable ``buffer``, in pieces.
+
+        ``read_into`` is given a piece of the buffer and where that begins.  Each piece is checked
+        while it is in the processor's cache.
+
+        Raises:
+            ValueError: see ``parse``.
+        """
+        view = memoryview(buffer).cast("B")
         checksum = xxhash.xxh3_64()
-        for at in range(0, len(source), PIECE_BYTES):
-            piece = copy[at : at + PIECE_BYTES]
-            piece[:] = source[at : at + PIECE_BYTES]
-            checksum.update((piece if at else piece[CHECKED_FROM:]).data)
-        copy.flags.writeable = False
-        return cls._checked(copy.data, checksum.intdigest())
+        for at in range(0, len(view), PIECE_BYTES):
+            piece = view[at : at + PIECE_BYTES]
+            read_into(piece, at)
+            checksum.update(piece if at else piece[CHECKED_FROM:])
+        return cls._checked(view.toreadonly(), checksum.intdigest())
 
     @classmethod
     def _checked(cls, view: memoryview, found: int) -> Block:

@@ -18,9 +18,11 @@ import weakref
 from collections.abc import Callable, Iterator
 from io import FileIO
 from pathlib import Path
-from typing import TypeVar
+from typing import NamedTuple, TypeVar
 
 from dafka_core.errors import ClosedError, StoreError
+from dafka_core.storage.file_positions import FilePositions
+from dafka_core.storage.leases import Lease, LeaseTable
 from dafka_core.storage.open_environment import (
     Opened,
     files_at,
@@ -36,6 +38,19 @@ DEFAULT_MAP_BYTES = 1 << 40
 T = TypeVar("T")
 
 
+class Space(NamedTuple):
+    """What a directory's file takes, and what readers keep of it.
+
+    The file does not shrink: ``free_bytes`` of ``file_bytes`` hold nothing, and later records go
+    there.  While there are leases, some of that cannot be used again yet.
+    """
+
+    file_bytes: int
+    free_bytes: int
+    leases: int
+    oldest_lease_s: float
+
+
 class _Map:
     """A directory as it is mapped in this process, and what keeps it so."""
 
@@ -43,6 +58,7 @@ class _Map:
         self.opened = opened
         self.env = opened.env
         self.read_only = read_only
+        self.positions = FilePositions(opened.directory / DATA_FILE)
         self.closed = False
         self.handles = 0
         self.pins: weakref.WeakSet[Pin] = weakref.WeakSet()
@@ -84,9 +100,13 @@ class Environment:
         self.read_only = read_only
         self._changed = threading.Condition()
         self._uses = 0
-        # A file closes when it is collected, so that a dropped log locks nobody out.
-        self._lock = None if read_only else FileIO(lock_writer(directory))
+        self._lock: FileIO | None = None
+        self._leases: LeaseTable | None = None
         try:
+            if not read_only:
+                # A file closes when it is collected, so that a dropped log locks nobody out.
+                self._lock = FileIO(lock_writer(directory))
+                self._leases = LeaseTable(directory)
             self._map: _Map | None = _shared(directory, read_only, map_size_bytes)
             # From the root on: the process may change its working directory.
             self._path = directory.absolute()
@@ -112,16 +132,55 @@ class Environment:
 
     def write(self, work: Callable[[Tables], T]) -> T:
         """What ``work`` returns, after all that it wrote is on disk; or none of it is."""
-        self.check_writable()
-        with self._using() as mapped, mapped.env.begin(write=True, buffers=True) as txn:
-            return work(Tables(mapped.opened, txn))
+        leases = self.check_writable()
+        with self._using() as mapped:
+            leases.end_due(lambda: _file_bytes(mapped))
+            with mapped.env.begin(write=True, buffers=True) as txn:
+                return work(Tables(mapped.opened, txn))
 
-    def check_writable(self) -> None:
-        """Raises the error that a write would, if it is closed or was opened for reading only."""
+    def lease(self, work: Callable[[Tables, FilePositions], T]) -> tuple[T, Lease | None]:
+        """What ``work`` returns of a moment of the log, and a lease of what it saw.
+
+        None if there are as many leases as there may be.
+        """
+        leases = self.check_writable()
+        with self._using() as mapped:
+            txn = mapped.env.begin(buffers=True)
+            try:
+                found = work(Tables(mapped.opened, txn), mapped.positions)
+                lease = leases.grant(txn, _file_bytes(mapped))
+            except BaseException:
+                txn.abort()
+                raise
+            if lease is None:
+                txn.abort()
+            return found, lease
+
+    def end_lease(self, lease_id: str) -> None:
+        """Ends a lease, if it has not ended yet."""
+        leases = self.check_writable()
+        with self._using():
+            leases.end(lease_id)
+
+    def space(self) -> Space:
+        """What the file takes, and what readers keep of it."""
+        leases = self.check_writable()
+        with self._using() as mapped:
+            file_bytes = _file_bytes(mapped)
+            leases.end_due(lambda: file_bytes)
+            with mapped.env.begin(buffers=True) as txn:
+                used_bytes = Tables(mapped.opened, txn).used_bytes
+            ages_s = leases.ages_s()
+            free_bytes = max(file_bytes - used_bytes, 0)
+            return Space(file_bytes, free_bytes, len(ages_s), max(ages_s, default=0.0))
+
+    def check_writable(self) -> LeaseTable:
+        """The leases; raises if it is closed or was opened for reading only."""
         if self._map is None:
             raise ClosedError("store's log")
-        if self.read_only:
+        if self._leases is None:
             raise StoreError(self.directory, "it was opened for reading only")
+        return self._leases
 
     def check_in_place(self) -> None:
         """Raises StoreError if the files at its path are not those that it has open for writing.
@@ -158,7 +217,11 @@ class Environment:
             mapped, self._map = self._map, None
             self._changed.wait_for(lambda: self._uses == 0)
         if mapped is not None:
+            if self._leases is not None:
+                self._leases.end_all()
             _leave(mapped)
+            if self._leases is not None:
+                self._leases.close()
             self.release_lock()
 
     def release_lock(self) -> None:
@@ -213,6 +276,10 @@ def _leave(mapped: _Map) -> None:
         if mapped.handles == 0 and not mapped.pins:
             mapped.closed = True
             mapped.env.close()
+
+
+def _file_bytes(mapped: _Map) -> int:
+    return (mapped.env.info()["last_pgno"] + 1) * mapped.env.stat()["psize"]
 
 
 def _map_key(directory: Path) -> tuple[int, int, int] | None:

@@ -26,9 +26,11 @@ kill leaves either, and later appends use the old ones' pages, as they do those 
 There are two ways to read, because LMDB cannot use a freed page again while a read transaction is
 open that may still see it ("Caveats": long-lived transactions).  ``read`` copies, and between calls
 no transaction is open, so a reader may be as slow as it likes.  ``snapshot`` hands out the mapped
-file itself; its transaction lasts as long as anything refers to what it handed out.  So executors
-on the store's machine read: each process opens the directory ``read_only``, beside the store that
-goes on writing, merging and trimming.
+file itself; its transaction lasts as long as anything refers to what it handed out.
+
+Other processes read by ``lease``: they are told where blocks lie in the file, and copy them while
+the lease holds (``leases.py``).  To open the directory ``read_only`` beside its store is for tools
+and tests.
 
 One thread appends, another one may merge; any number of threads read at the same time.
 """
@@ -54,7 +56,9 @@ from dafka_core.storage.block_builder import MAX_BLOCK_BYTES
 from dafka_core.storage.block_merger import BlockMerger
 from dafka_core.storage.block_reader import BlockReader
 from dafka_core.storage.entry_writer import EntryWriter
-from dafka_core.storage.environment import DEFAULT_MAP_BYTES, Environment
+from dafka_core.storage.environment import DEFAULT_MAP_BYTES, Environment, Space
+from dafka_core.storage.file_positions import FilePositions
+from dafka_core.storage.leases import BlockPlace, LeasedBlocks
 from dafka_core.storage.merge_planner import MergePlanner
 from dafka_core.storage.partition_statistics import (
     PartitionStatistics,
@@ -310,6 +314,34 @@ class Log(ProcessBound):
         lasts, so not for what waits for others: ``read`` is.
         """
         return Snapshot(self._env)
+
+    def lease(
+        self, tp: TopicPartition, start: int, end: int, *, max_blocks: int, max_bytes: int
+    ) -> LeasedBlocks:
+        """Where the blocks with the records from ``start`` up to ``end`` lie, and a lease of them.
+
+        Blocks of ``max_bytes`` in all, or ``max_blocks``, but at least one.
+        """
+
+        def work(
+            tables: Tables, positions: FilePositions
+        ) -> tuple[PartitionInfo | None, list[BlockPlace]]:
+            found = tables.blocks_between(tp, start, end, most=max_blocks, most_bytes=max_bytes)
+            return tables.info(tp), [
+                BlockPlace(each.first, positions.of(each.packed), len(each.packed))
+                for each in found
+            ]
+
+        (held, blocks), lease = self._env.lease(work)
+        return LeasedBlocks(held, lease, blocks)
+
+    def end_lease(self, lease_id: str) -> None:
+        """Ends a lease, if it has not ended yet: its reader has what it wanted."""
+        self._env.end_lease(lease_id)
+
+    def space(self) -> Space:
+        """What the file takes, and what readers keep of it."""
+        return self._env.space()
 
     def times(self, tp: TopicPartition, start: int, end: int) -> list[tuple[int, int]]:
         """When the records from ``start`` up to ``end`` (exclusive) were written.

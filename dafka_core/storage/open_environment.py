@@ -13,6 +13,7 @@ from typing import Final, NamedTuple
 import lmdb
 
 from dafka_core.errors import StoreError
+from dafka_core.storage.file_systems import not_local
 from dafka_core.storage.storage_errors import DATA_FILE, MAX_READERS, foreign, translated
 
 LOCK_FILE = "writer.lock"
@@ -58,6 +59,10 @@ def open_environment(directory: Path, *, read_only: bool, map_size_bytes: int) -
         size_bytes = data.stat().st_size if data.exists() else 0
         if read_only and size_bytes == 0:
             raise StoreError(directory, f"there is no store here (no file {DATA_FILE})")
+        if read_only and os.statvfs(directory).f_flag & os.ST_RDONLY:
+            # LMDB would read without a lock, and find pages changed under it.
+            why = "its file system is mounted read-only, so that LMDB cannot lock what it reads"
+            raise StoreError(directory, f"{why}: ask a running store, by lease or over Flight")
         env = lmdb.Environment(
             str(directory),
             map_size=affordable_bytes(max(map_size_bytes, 2 * size_bytes)),
@@ -112,6 +117,17 @@ def files_at(directory: Path) -> tuple[tuple[int, int], ...]:
     return tuple((each.st_dev, each.st_ino) for each in found)
 
 
+def check_local(directory: Path) -> None:
+    """Raises StoreError if the directory is on a file system that a store cannot use."""
+    name = not_local(directory)
+    if name is not None:
+        raise StoreError(
+            directory,
+            f"it is on {name}, where a store's map, locks and syncs cannot be relied on: give the "
+            "store a directory on a disk of its own machine",
+        )
+
+
 def lock_writer(directory: Path) -> int:
     """A descriptor that holds the directory for this process until it is closed.
 
@@ -120,6 +136,7 @@ def lock_writer(directory: Path) -> int:
     """
     try:
         directory.mkdir(parents=True, exist_ok=True)
+        check_local(directory)
         fd = os.open(directory / LOCK_FILE, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
     except OSError as error:
         reason = f"it cannot be opened for writing ({error.strerror})"

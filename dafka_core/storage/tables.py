@@ -48,9 +48,19 @@ class Tables:
     """
 
     def __init__(self, opened: Opened, txn: lmdb.Transaction[memoryview]) -> None:
-        self._directory, _, self._meta, self._partitions, self._blocks = opened
+        self._directory, self._env, self._meta, self._partitions, self._blocks = opened
         self._txn = txn
         self.area = AppendArea(txn, opened.meta, opened.blocks)
+
+    @property
+    def used_bytes(self) -> int:
+        """What the pages of all tables take, and the file's first two."""
+        tables = map(self._txn.stat, (self._meta, self._partitions, self._blocks))
+        stats = [self._env.stat(), *tables]
+        pages = sum(
+            each["branch_pages"] + each["leaf_pages"] + each["overflow_pages"] for each in stats
+        )
+        return (2 + pages) * stats[0]["psize"]
 
     # -- partitions ------------------------------------------------------------------------------
 
@@ -193,6 +203,27 @@ class Tables:
             FoundBlock(BLOCK_KEY.pack(row.id, first), first, memoryview(packed))
             for _, first, _, packed in found
         ]
+
+    def blocks_between(
+        self, tp: TopicPartition, start: int, end: int, *, most: int, most_bytes: int
+    ) -> Iterator[FoundBlock]:
+        """The blocks that hold the records from ``start`` up to ``end`` that are held, in order.
+
+        No more than ``most`` and, after the first one, than ``most_bytes``.
+        """
+        row = self.visible_row(tp)
+        if row is None:
+            return
+        at, end = max(start, row.earliest), min(end, row.end)
+        found: list[FoundBlock] = []
+        while at < end and most > 0 and most_bytes > 0:
+            found = found or self.blocks_of(tp, row, at)
+            block = found.pop(0)
+            yield block
+            offset, at = at, block.first + self.read_block(tp, block, peek_count)
+            if at <= offset:  # a group's directory does not know how many records a block says
+                raise self.damaged_block(tp, block.first, f"it does not hold offset {offset}")
+            most, most_bytes = most - 1, most_bytes - len(block.packed)
 
     def last_block(self, partition_id: int, offset: int) -> FoundBlock | None:
         """A partition's last block that begins at ``offset`` or before; None if there is none."""

@@ -72,7 +72,9 @@ class LocalLogSource(_StoreSource):
             log = logs.open(self._location)
             if log is None:
                 raise NotHereError(_why_not_here(self._location))
-            yield from log.read(wanted.tp, wanted.start, wanted.end, **self._limits)
+            with connections.lend_client(self._location) as client:
+                bounds = wanted.tp, wanted.start, wanted.end
+                yield from log.read(client, *bounds, **self._limits)
 
 
 class FlightSource(_StoreSource):

@@ -18,6 +18,7 @@ from dafka_core.flight.store_client import StoreClient
 from dafka_core.flight.store_location import StoreLocation
 from dafka_core.records import TopicPartition
 from dafka_core.storage.block_builder import MAX_BLOCK_RECORDS
+from dafka_core.storage.environment import Environment
 from dafka_spark.errors import FetchError
 from dafka_spark.options import SourceOptions
 from dafka_spark.schema import full
@@ -104,14 +105,37 @@ def test_a_block_is_a_batch(serve: Serve, fetch: str) -> None:
     assert [batch.num_rows for batch in found] == [MAX_BLOCK_RECORDS]
 
 
-def test_a_log_is_read_in_place(serve: Serve) -> None:
-    """Values are not copied: of what Arrow has in memory only the made columns are new."""
+def test_a_log_is_copied_once(serve: Serve) -> None:
+    """What Arrow has in memory is the block as it was read, and the columns that were made."""
     store = serve("one")
     store.add(A, 5_000, size_bytes=1_000)
     before = pa.total_allocated_bytes()
     (batch,) = batches([store.location], 0, 5_000, options("local"), "value", "offset")
     assert batch.nbytes > 5_000_000
-    assert pa.total_allocated_bytes() - before < 100_000
+    assert pa.total_allocated_bytes() - before < batch.nbytes + 100_000
+
+
+def test_a_store_that_ends_its_leases_is_read_over_flight(
+    serve: Serve, used: list[str], caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = serve("one")
+    store.add(A, 100)
+    monkeypatch.setattr(Environment, "lease", ended_at_once(Environment.lease))
+    found = batches([store.location], 0, 100, options("auto"), "offset")
+    assert sum(batch.num_rows for batch in found) == 100
+    assert used == ["store one by Arrow Flight"]
+    assert "ended the lease of its file before offset 0" in caplog.text
+    with pytest.raises(FetchError, match="ended the lease of its file before offset 0"):
+        list(batches([store.location], 0, 100, options("local")))
+
+
+def ended_at_once(original: Any) -> Any:
+    def lease(environment: Environment, work: Any) -> Any:
+        found, given = original(environment, work)
+        environment.end_lease(given.id)
+        return found, given
+
+    return lease
 
 
 def test_only_times_that_are_read_are_asked_for(serve: Serve, used: list[str]) -> None:
@@ -222,12 +246,13 @@ def test_trimmed_records(serve: Serve, caplog: pytest.LogCaptureFixture, fetch: 
 
 
 def test_a_log_that_is_merged_and_trimmed_while_it_is_read(tmp_path: Path) -> None:
-    """Another process writes, merges and trims; what this one maps is right, or gone."""
-    command = [sys.executable, "-m", appender.__name__, str(tmp_path), "7"]
+    """Another process writes, merges and trims; what this one reads is right, or gone."""
+    command = [sys.executable, "-m", appender.__name__, str(tmp_path), "7", "serve"]
     rows = 0
     with started(command) as writer:
+        assert writer.stdout is not None
+        location = StoreLocation.parse(writer.stdout.readline())
         first = said = told(writer)
-        location = StoreLocation.begin("one", ["grpc://127.0.0.1:1"], tmp_path)
         while rows < 300_000 or said.merged < first.merged + 20:
             said = told(writer)
             rows += checked_rows(location, max(0, said.end - 20_000), said.end)

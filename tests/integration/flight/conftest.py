@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from dafka_core.flight.local_log import LocalLogs
 from dafka_core.flight.store_client import StoreClient
 from dafka_core.records import RecordBatch
 from dafka_core.storage import Log
@@ -45,3 +46,17 @@ def large(directory: Path) -> Path:
 @pytest.fixture(params=["unix", "tcp"])
 def client(served: Served, request: pytest.FixtureRequest) -> StoreClient:
     return served.client(served.unix if request.param == "unix" else served.tcp)
+
+
+@pytest.fixture
+def logs() -> Iterator[LocalLogs]:
+    opened = LocalLogs()
+    yield opened
+    opened.close()
+
+
+@pytest.fixture
+def filled(served: Served) -> Served:
+    for end in (10_000, 20_000, 20_005):
+        served.extend(end)
+    return served

@@ -1,11 +1,9 @@
-"""Logs read in place by other processes than the one that writes them."""
+"""Logs read from their files by others than the process that writes them."""
 
 from __future__ import annotations
 
-import contextlib
-import gc
+import os
 import shutil
-from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -13,101 +11,70 @@ from typing import Any
 import msgspec
 import pytest
 
-from dafka_core.errors import ClosedError, DataLossError, InvalidRequestError, StoreError
-from dafka_core.flight import local_log
-from dafka_core.flight.local_log import LocalLog, LocalLogs
-from dafka_core.flight.store_location import StoreLocation
-from dafka_core.records import PartitionInfo, RecordBatch
-from dafka_core.storage import Log
-from tests.integration.flight.hosts import (
-    LARGEST,
-    STORE,
-    TP,
-    check,
-    forked,
-    open_reads,
-    values,
+from dafka_core.errors import (
+    ClosedError,
+    DataLossError,
+    InvalidRequestError,
+    LeaseEndedError,
+    StoreError,
+    StoreUnreachableError,
 )
-from tests.integration.storage import appender
-from tests.integration.storage.processes import child, told
+from dafka_core.flight import local_log
+from dafka_core.flight.json_messages import LeaseGranted
+from dafka_core.flight.local_log import LocalLogs
+from dafka_core.flight.store_location import StoreLocation
+from tests.integration.flight.hosts import LARGEST, STORE, TP, Served, check, forked, values
+from tests.integration.flight.local_logs import churn, opened, read
 
 
-@pytest.fixture
-def logs() -> Iterator[LocalLogs]:
-    opened = LocalLogs()
-    yield opened
-    opened.close()
+def test_a_log_of_this_machine_is_read_from_its_file(logs: LocalLogs, filled: Served) -> None:
+    batches = read(opened(logs, filled), filled, 3, 20_005)
+    got = [next(batches)]
+    assert filled.log.space().leases == 1
+    got += batches
+    assert filled.log.space().leases == 0
+    check(got, 3, 20_005)
+    stamped = [count for batch in got for count, _ in batch.times.tolist()]
+    assert sum(stamped) == 20_002
+    # What was handed out is the reader's own: the store uses the pages again.
+    churn(filled)
+    check(got, 3, 20_005)
 
 
-@pytest.fixture
-def location(tmp_path: Path) -> StoreLocation:
-    """Of a store that has records, and is not running."""
-    fill(tmp_path, 10_000, 20_000, 20_005)
-    return StoreLocation.begin(STORE, ["grpc://127.0.0.1:1"], tmp_path)
-
-
-def fill(directory: Path, *ends: int) -> None:
-    with Log(directory) as log:
-        for end in ends:
-            start = log.end(TP)
-            log.append([RecordBatch.of(TP, start, values(start, end))])
-
-
-def read(log: LocalLog | None, start: int, end: int, **options: Any) -> Any:
-    assert log is not None
-    return log.read(TP, start, end, **LARGEST | options)
-
-
-def test_a_log_of_this_machine_is_read_in_place(
-    logs: LocalLogs, location: StoreLocation, tmp_path: Path
-) -> None:
-    log = logs.open(location)
-    assert log is not None
-    batches = check(read(log, 3, 20_005), 3, 20_005)
-    assert open_reads(tmp_path) > 0
-    told = [count for batch in batches for count, _ in batch.times.tolist()]  # type: ignore[union-attr]
-    assert sum(told) == 20_002
-    again = next(read(log, 0, 10))
-    addresses = {each.values.to_arrow().buffers()[2].address for each in (batches[0], again)}
-    assert len(addresses) == 1
-    del batches, again
-    gc.collect()
-    assert open_reads(tmp_path) == 0
-    (part,) = check(read(log, 5, 10), 5, 10)
-    assert part.times is not None
-    assert [count for count, _ in part.times.tolist()] == [5]
-
-
-def test_sizes_are_those_asked_for(logs: LocalLogs, location: StoreLocation) -> None:
-    log = logs.open(location)
-    for batch in check(read(log, 5, 20_005, max_records=999), 5, 20_005):
+def test_sizes_are_those_asked_for(logs: LocalLogs, filled: Served) -> None:
+    log = opened(logs, filled)
+    for batch in check(read(log, filled, 5, 20_005, max_records=999), 5, 20_005):
         assert len(batch.values) <= 999
-    for batch in check(read(log, 5, 20_005, max_bytes=5_000), 5, 20_005):
+    for batch in check(read(log, filled, 5, 20_005, max_bytes=5_000), 5, 20_005):
         assert sum(map(len, batch.values)) <= 5_000
 
 
-def test_small_blocks_are_joined(logs: LocalLogs, tmp_path: Path) -> None:
-    records = [bytes([65 + n]) * 70_000 for n in range(5)]
-    with Log(tmp_path) as log:
-        for offset, record in enumerate(records):
-            log.append([RecordBatch.of(TP, offset, [record])])
-    (batch,) = read(logs.open(StoreLocation.begin(STORE, [], tmp_path)), 0, 5)
-    assert batch.values == records
+def test_small_blocks_are_joined(logs: LocalLogs, served: Served) -> None:
+    """Those below a page lie beside others in it, the larger ones have pages of their own."""
+    for size_bytes in (70_000, 1_000):
+        records = [bytes([65 + n]) * size_bytes for n in range(5)]
+        start = served.log.end(TP)
+        for record in records:
+            served.append(TP, [record])
+        (batch,) = read(opened(logs, served), served, start, start + 5)
+        assert batch.values == records
 
 
-def test_each_log_is_opened_once(
-    logs: LocalLogs, location: StoreLocation, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+def test_each_log_is_opened_once_and_for_reading_only(
+    logs: LocalLogs, filled: Served, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    opened: list[Log] = []
+    """A read-only mount is enough."""
+    files: list[tuple[str, int]] = []
+    original = os.open
 
-    def open_log(directory: str, *, read_only: bool) -> Log:
-        opened.append(Log(directory, read_only=read_only))
-        return opened[-1]
+    def spied(path: Any, flags: int, *more: Any, **options: Any) -> int:
+        files.append((Path(path).name, flags & (os.O_ACCMODE | os.O_CREAT)))
+        return original(path, flags, *more, **options)
 
-    monkeypatch.setattr(local_log, "Log", open_log)
+    monkeypatch.setattr(os, "open", spied)
     with ThreadPoolExecutor(8) as pool:
-        assert None not in pool.map(logs.open, [location] * 32)
-    assert [each.directory for each in opened] == [tmp_path]
+        assert None not in pool.map(logs.open, [filled.location] * 32)
+    assert files == [("data.mdb", os.O_RDONLY), ("leases", os.O_RDONLY)]
 
 
 @pytest.mark.parametrize(
@@ -122,221 +89,174 @@ def test_each_log_is_opened_once(
     ],
 )
 def test_only_the_log_that_is_meant_is_opened(
-    logs: LocalLogs, location: StoreLocation, wrong: dict[str, Any]
+    logs: LocalLogs, served: Served, wrong: dict[str, Any]
 ) -> None:
-    assert logs.open(msgspec.structs.replace(location, **wrong)) is None
-    assert logs.open(location) is not None
+    assert logs.open(msgspec.structs.replace(served.location, **wrong)) is None
+    assert logs.open(served.location) is not None
 
 
-def test_a_directory_without_a_good_session_is_not_opened(
-    logs: LocalLogs, location: StoreLocation, tmp_path: Path
-) -> None:
-    session = tmp_path / "session"
+def test_a_directory_without_a_good_session_is_not_opened(logs: LocalLogs, served: Served) -> None:
+    session = served.directory / "session"
     kept = session.read_bytes()
     for content in (b"", b"\xff", b"x" * 10_000_000, kept[:-3]):
         session.write_bytes(content)
-        assert logs.open(location) is None
+        assert logs.open(served.location) is None
     session.unlink()
-    assert logs.open(location) is None
+    assert logs.open(served.location) is None
     session.mkdir()
-    assert logs.open(location) is None
+    assert logs.open(served.location) is None
     session.rmdir()
     session.write_bytes(kept)
-    assert logs.open(location) is not None
+    assert logs.open(served.location) is not None
 
 
 def test_what_is_no_store_is_not_opened(logs: LocalLogs, tmp_path: Path) -> None:
-    location = StoreLocation.begin(STORE, [], tmp_path)
-    assert logs.open(location) is None
-    (tmp_path / "data.mdb").write_bytes(b"hello" * 10_000)
-    assert logs.open(location) is None
+    assert logs.open(StoreLocation.begin(STORE, [], tmp_path)) is None
 
 
-def test_a_store_that_starts_again_has_another_session(
-    logs: LocalLogs, location: StoreLocation, tmp_path: Path
+def test_a_file_system_of_other_machines_is_not_opened(
+    logs: LocalLogs, served: Served, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    before = logs.open(location)
-    batches = read(before, 0, 20_005, max_records=100)
-    got = [next(batches)]
-    again = StoreLocation.begin(STORE, [], tmp_path)
-    assert logs.open(location) is None
-    after = logs.open(again)
-    check(read(after, 0, 20_005), 0, 20_005)
-    # It is the same log; what was read before goes on.
-    check(got + list(batches), 0, 20_005)
+    monkeypatch.setattr(local_log, "not_local", lambda _: "NFS")
+    assert logs.open(served.location) is None
 
 
-def test_a_log_put_in_the_place_of_another(
-    logs: LocalLogs, location: StoreLocation, tmp_path: Path
+def test_a_copy_of_the_directory_has_no_leases(
+    logs: LocalLogs, filled: Served, tmp_path: Path
 ) -> None:
-    before = logs.open(location)
-    batches = read(before, 0, 20_005, max_records=100)
-    got = [next(batches)]
+    """As a container sees it that has the directory in an image, under the same name."""
+    copy = tmp_path / "copy"
+    shutil.copytree(filled.directory, copy, ignore=shutil.ignore_patterns("*.sock"))
+    location = msgspec.structs.replace(filled.location, directory=str(copy))
+    log = logs.open(location)
+    assert log is not None
+    with pytest.raises(LeaseEndedError) as ended:
+        list(read(log, filled, 0, 20_005))
+    assert (ended.value.store, ended.value.offset) == (STORE, 0)
+
+
+def test_a_store_that_starts_again_has_another_session(logs: LocalLogs, filled: Served) -> None:
+    before = filled.location
+    filled.stop()
+    filled.start()
+    assert logs.open(before) is None
+    check(read(opened(logs, filled), filled, 0, 20_005), 0, 20_005)
+
+
+def test_a_log_put_in_the_place_of_another(logs: LocalLogs, tmp_path: Path) -> None:
+    with Served(tmp_path) as first:
+        first.extend(20_005)
+        batches = read(opened(logs, first), first, 0, 20_005, max_records=100)
+        got = [next(batches)]
+        location = first.location
+        check(got + list(batches), 0, 20_005)
     shutil.rmtree(tmp_path)
     assert logs.open(location) is None
-    fill(tmp_path, 7)
-    # The file has another number, or else it would be taken for the one that is open.
-    after = logs.open(StoreLocation.begin(STORE, [], tmp_path))
-    check(read(after, 0, 7), 0, 7)
-    check(got + list(batches), 0, 20_005)
+    with Served(tmp_path) as second:
+        second.extend(7)
+        check(read(opened(logs, second), second, 0, 7), 0, 7)
 
 
-def test_what_is_not_held_is_an_error_with_the_facts(
-    logs: LocalLogs, location: StoreLocation, tmp_path: Path
-) -> None:
-    with Log(tmp_path) as log:
-        log.trim(TP, 10_100)
-    opened = logs.open(location)
+def test_what_is_not_held_is_an_error_with_the_facts(logs: LocalLogs, filled: Served) -> None:
+    filled.log.trim(TP, 10_100)
+    log = opened(logs, filled)
     with pytest.raises(DataLossError) as before:
-        list(read(opened, 0, 20_000))
+        list(read(log, filled, 0, 20_000))
     assert (before.value.wanted, before.value.available) == (0, 10_100)
     with pytest.raises(DataLossError) as beyond:
-        list(read(opened, 10_100, 20_006))
+        list(read(log, filled, 10_100, 20_006))
     assert (beyond.value.wanted, beyond.value.available) == (20_005, None)
-    assert list(read(opened, 20_005, 20_005)) == []
+    assert list(read(log, filled, 20_005, 20_005)) == []
+    assert filled.log.space().leases == 0
 
 
-def test_arguments_are_checked_at_once(logs: LocalLogs, location: StoreLocation) -> None:
-    log = logs.open(location)
+def test_arguments_are_checked_at_once(logs: LocalLogs, served: Served) -> None:
+    log = opened(logs, served)
     for start, end in ((-1, 5), (5, 4), (0, 2**63)):
         with pytest.raises(InvalidRequestError):
-            read(log, start, end)
+            read(log, served, start, end)
     for wrong in ({"max_records": 0}, {"max_bytes": -1}):
         with pytest.raises(InvalidRequestError, match="must be `int` >= 1"):
-            read(log, 0, 5, **wrong)
+            read(log, served, 0, 5, **wrong)
 
 
-def test_a_damaged_block_is_an_error(
-    logs: LocalLogs, location: StoreLocation, tmp_path: Path
-) -> None:
-    data = (tmp_path / "data.mdb").read_bytes()
-    with (tmp_path / "data.mdb").open("r+b") as file:
+def test_a_damaged_block_is_an_error(logs: LocalLogs, filled: Served) -> None:
+    path = filled.directory / "data.mdb"
+    data = path.read_bytes()
+    with path.open("r+b") as file:
         file.seek(data.index(values(15_000, 15_001)[0]))
         file.write(b"!")
-    batches = read(logs.open(location), 0, 20_005)
+    batches = read(opened(logs, filled), filled, 0, 20_005)
     got = [next(batches)]
     with pytest.raises(StoreError, match=r"block at offset 10000 .*checksum"):
         got.extend(batches)
     check(got, 0, 10_000)
 
 
-def test_closing_leaves_what_was_handed_out(logs: LocalLogs, location: StoreLocation) -> None:
-    log = logs.open(location)
-    batches = read(log, 0, 20_005, max_records=100)
+class Liar:
+    """A store that says where blocks lie as a test wants."""
+
+    def __init__(self, served: Served, **wrong: Any) -> None:
+        self._client = served.client()
+        self._wrong = wrong
+
+    def lease(self, *arguments: Any, **options: Any) -> LeaseGranted:
+        return msgspec.structs.replace(self._client.lease(*arguments, **options), **self._wrong)
+
+
+@pytest.mark.parametrize(
+    ("blocks", "says"),
+    [
+        (((0, 0, 4096),), "does not begin as a block"),
+        (((0, 1 << 40, 4096),), "the file ends within it"),
+        (((0, 2**63 - 8, 4096),), "Invalid argument"),
+        ("second", "it holds offsets 10000 to 20000"),
+    ],
+)
+def test_a_block_that_is_not_there_is_an_error(
+    logs: LocalLogs, filled: Served, blocks: Any, says: str
+) -> None:
+    if blocks == "second":
+        blocks = filled.client().lease(TP, 10_000, 20_000, timeout_s=5).blocks
+    liar: Any = Liar(filled, blocks=blocks)
+    with pytest.raises(StoreError, match=says):
+        list(opened(logs, filled).read(liar, TP, 0, 10_000, **LARGEST))
+
+
+def test_closing_leaves_what_was_handed_out(logs: LocalLogs, filled: Served) -> None:
+    log = opened(logs, filled)
+    batches = read(log, filled, 0, 20_005, max_records=100)
     got = [next(batches)]
     logs.close()
     logs.close()
     with pytest.raises(ClosedError):
-        logs.open(location)
+        logs.open(filled.location)
     with pytest.raises(ClosedError):
-        list(read(log, 0, 1))
-    # A read that goes on does so in the moment of the log that it has.
+        list(read(log, filled, 0, 1))
     check(got + list(batches), 0, 20_005)
 
 
-def test_a_long_read_takes_new_snapshots(
-    logs: LocalLogs, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(local_log, "SNAPSHOT_BYTES", 100_000)
-    with Log(tmp_path) as writer:
-        for start in range(0, 50_000, 5_000):
-            writer.append([RecordBatch.of(TP, start, values(start, start + 5_000))])
-        log = logs.open(StoreLocation.begin(STORE, [], tmp_path))
-        batches = read(log, 0, 50_000)
-        got = [next(batches)]
-        for batch in batches:
-            got.append(batch)
-            del batch
-        check(got, 0, 50_000)
-        # A reader that lets go of what it has read holds one snapshot, not all.
-        got.clear()
-        gc.collect()
-        assert open_reads(tmp_path) == 0
-        slow = read(log, 0, 50_000)
-        next(slow)
-        writer.trim(TP, 49_000)
-        with pytest.raises(DataLossError) as loss:
-            list(slow)
-        assert loss.value.available == 49_000
+def test_without_a_store_there_is_no_lease(logs: LocalLogs, filled: Served) -> None:
+    log, client = opened(logs, filled), filled.client()
+    filled.stop()
+    with pytest.raises(StoreUnreachableError):
+        list(log.read(client, TP, 0, 10, **LARGEST))
 
 
-def test_reads_beside_a_process_that_appends_merges_and_trims(
-    logs: LocalLogs, tmp_path: Path
-) -> None:
-    with child(tmp_path, 5) as process:
-        told(process)
-        location = StoreLocation.begin(STORE, [], tmp_path)
-        log = logs.open(location)
-        assert log is not None
-        merged = complete = 0
-        kept: list[list[Any]] = []
-        while merged < 30:
-            _, merged = told(process)
-            found = held(tmp_path)
-            start, end = max(found.earliest, found.end - 10_000), found.end
-            batches: list[Any] = []
-            # It keeps its last 20000 records; we may be that slow now and then.
-            with contextlib.suppress(DataLossError):
-                batches += log.read(TP, start, end, **LARGEST)
-                complete += 1
-            if batches:
-                verify(start, batches[-1].end, batches)
-                kept = [*kept[-20:], batches]
-        assert complete > 10
-        for each in kept:
-            verify(each[0].offset, each[-1].end, each)
-    # It has been killed; what is on disk is read all the same.
-    found = held(tmp_path)
-    batches = list(log.read(TP, found.earliest, found.end, **LARGEST))
-    verify(found.earliest, found.end, batches)
-
-
-def held(directory: Path) -> PartitionInfo:
-    with Log(directory, read_only=True) as beside:
-        found = beside.info(TP)
-    assert found is not None
-    return found
-
-
-def verify(start: int, end: int, batches: list[Any]) -> None:
-    at = start
-    for batch in batches:
-        assert batch.offset == at
-        found = batch.values
-        assert found == [appender.value(offset) for offset in range(at, batch.end)]
-        at = batch.end
-    assert at == end
-
-
-def test_a_forked_process_has_none(location: StoreLocation) -> None:
-    unused, logs = LocalLogs(), LocalLogs()
-    inherited = logs.open(location)
-
-    def work() -> object:
-        opened = logs.open(location)
-        logs.close()
-        unused.close()
-        return opened
-
-    assert forked(work) == "None"
-    check(read(inherited, 0, 20_005), 0, 20_005)
+def test_a_forked_process_has_none(filled: Served) -> None:
+    location = filled.location
+    logs = LocalLogs()
+    log = opened(logs, filled)
+    assert "ForkedError" in forked(lambda: logs.open(location))
+    check(read(log, filled, 0, 20_005), 0, 20_005)
     logs.close()
 
 
-def test_logs_may_be_opened_after_forking(location: StoreLocation) -> None:
-    unused = LocalLogs()
-
-    def work() -> int:
-        return len(check(read(unused.open(location), 0, 20_005), 0, 20_005))
-
-    assert int(forked(work)) > 0
-
-
-def test_threads_share_a_log(logs: LocalLogs, location: StoreLocation) -> None:
-    log = logs.open(location)
+def test_threads_share_a_log(logs: LocalLogs, filled: Served) -> None:
+    log = opened(logs, filled)
 
     def work(_: int) -> int:
-        return len(check(read(log, 0, 20_005, max_records=1_000), 0, 20_005))
+        return len(check(read(log, filled, 0, 20_005, max_records=1_000), 0, 20_005))
 
     with ThreadPoolExecutor(8) as pool:
         assert len(set(pool.map(work, range(8)))) == 1

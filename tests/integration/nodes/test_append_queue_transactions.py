@@ -82,9 +82,9 @@ def test_what_is_staged_becomes_visible_when_it_is_committed(
     assert stored(store, TOPIC, PARTITION) == values(1600)
 
 
-def local_count(local: LocalLog, partition: str, start: int, end: int) -> int:
+def local_count(client: StoreClient, local: LocalLog, partition: str, start: int, end: int) -> int:
     tp = TopicPartition(TOPIC, partition)
-    batches = local.read(tp, start, end, max_records=1000, max_bytes=1 << 20)
+    batches = local.read(client, tp, start, end, max_records=1000, max_bytes=1 << 20)
     return sum(len(batch.values) for batch in batches)
 
 
@@ -123,12 +123,16 @@ def test_nobody_sees_what_is_staged(
     with closing(LocalLogs()) as logs:
         local = logs.open(client.describe(timeout_s=PATIENCE_S))
         assert local is not None
-        assert local_count(local, PARTITION, 0, 10) == 10
+        assert local_count(client, local, PARTITION, 0, 10) == 10
         for partition, start in ((PARTITION, 10), (OTHER, 0)):
             with pytest.raises(DataLossError):
-                local_count(local, partition, start, 100)
+                local_count(client, local, partition, start, 100)
         commit(client, transaction, other)
-        assert local_count(local, PARTITION, 0, 100) == local_count(local, OTHER, 0, 100) == 100
+        assert (
+            local_count(client, local, PARTITION, 0, 100)
+            == local_count(client, local, OTHER, 0, 100)
+            == 100
+        )
     live = peer.wait_for(RecordMessage, 190)
     found_at = {(record.partition, record.sequence): record.value for record in live}
     assert len(live) == len(found_at) == 190

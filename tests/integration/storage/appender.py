@@ -1,7 +1,8 @@
 """A child process of the tests: writes, merges and trims a log until it is killed.
 
-``appender.py DIRECTORY SEED`` prints, after each append that returned, the end of the partition
-and how many merges there were.  Its blocks are small, so that there are many to merge.
+``appender.py DIRECTORY SEED [serve]`` prints, after each append that returned, the end of the
+partition and how many merges there were; with ``serve`` first where Flight serves it.
+Its blocks are small, so that there are many to merge.
 """
 
 from __future__ import annotations
@@ -43,8 +44,15 @@ class BlockMerger(threading.Thread):
         self.join()
 
 
+def serving(log: Log) -> str:
+    """Serves the log by Flight from now on; where."""
+    from dafka_core.testing import StoreDouble
+
+    return StoreDouble(log.directory, log=log).location.packed().decode()
+
+
 def main() -> None:
-    directory, seed = sys.argv[1:]
+    directory, seed, *serve = sys.argv[1:]
     block_builder.MAX_BLOCK_BYTES = 400_000
     block_writer.SMALL_BLOCK_BYTES = append_area.MOVED_BYTES = 5_000
     append_area.APPENDED_GROUPS, append_area.FAN_IN = 3, 2
@@ -52,6 +60,8 @@ def main() -> None:
     with Log(directory) as log:
         merging = BlockMerger(log)
         merging.start()
+        if serve:
+            print(serving(log), flush=True)
         end = log.end(TP)
         print(end, merging.merged, flush=True)
         while True:

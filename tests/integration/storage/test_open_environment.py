@@ -12,7 +12,7 @@ import pytest
 
 from dafka_core.errors import StoreError
 from dafka_core.records import RecordBatch
-from dafka_core.storage import Log
+from dafka_core.storage import Log, open_environment
 from tests.integration.storage import appender
 from tests.integration.storage.damage import change, three_blocks
 from tests.integration.storage.limits import VALUE, fill, limited, used_bytes
@@ -52,6 +52,28 @@ def test_a_directory_that_cannot_be_one_is_refused(tmp_path: Path) -> None:
     with pytest.raises(StoreError, match="there is no store here"):
         Log(tmp_path / "missing", read_only=True)
     assert not (tmp_path / "missing").exists()
+
+
+def test_a_file_system_of_other_machines_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(open_environment, "not_local", lambda _: "NFS")
+    with pytest.raises(StoreError, match=r"it is on NFS, where .* cannot be relied on: give"):
+        Log(tmp_path)
+
+
+def test_a_read_only_mount_is_not_read_without_a_lock(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    Log(tmp_path).close()
+    mounted = os.statvfs(tmp_path)
+
+    class ReadOnly:
+        f_flag = mounted.f_flag | os.ST_RDONLY
+
+    monkeypatch.setattr(os, "statvfs", lambda _: ReadOnly)
+    with pytest.raises(StoreError, match="mounted read-only, so that LMDB cannot lock"):
+        Log(tmp_path, read_only=True)
 
 
 def test_a_file_that_is_no_database_is_refused(tmp_path: Path) -> None:

@@ -19,6 +19,7 @@ from dafka_core.errors import (
     FetchTimeoutError,
     ForkedError,
     InvalidRequestError,
+    LeaseEndedError,
     NodeFailedError,
     NoStoreError,
     NotAcknowledgedError,
@@ -103,6 +104,11 @@ ERRORS: list[tuple[DafkaError, dict[str, object], str]] = [
         StoreError(Path("data") / "store", "it is not a directory"),
         {"directory": str(Path("data") / "store"), "why": "it is not a directory"},
         f"store at {Path('data') / 'store'}: it is not a directory",
+    ),
+    (
+        LeaseEndedError("t", "P", "5" * 32, 7, 10),
+        {"topic": "t", "partition": "P", "store": "5" * 32, "offset": 7, "lease_s": 10},
+        f"topic 't', partition P: store {'5' * 32} ended the lease of its file before offset 7 ",
     ),
     (
         DataLossError("t", "P", 3, 9, "retention removed the rest"),

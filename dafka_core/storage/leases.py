@@ -1,0 +1,158 @@
+"""Leases: a store's word that some pages of its file are not used again yet.
+
+Who reads a store's file beside it must know that what it has read is what was meant, although LMDB
+uses the pages of merged and trimmed blocks again.  LMDB's own way, a list of readers by process id,
+fails where readers cannot write to the directory, or where processes of two containers have one
+id; and a reader that stands still keeps its pages for ever.  So the store reads in the reader's
+place: a lease is a read transaction in the store's own process, and LMDB uses none of the pages
+that it sees until the store ends it.
+
+The reader learns of the end from the file ``leases``, where each lease has its random id in a slot
+of its own.  The order of things makes that safe, without clocks and without process ids:
+
+    store:    writes zeros to the slot; ends the transaction; only then may a write use the pages
+    reader:   copies from the pages; then reads the slot, and drops the copy unless its id is there
+
+A copy that contains anything of a page's next life was thus made after the slot was cleared, so
+the reader cannot find its id when it looks afterwards.  A store that was killed ends no lease, but
+nothing is written either until the next one opens the directory, which first clears all slots in
+this same file.  A reader that sees another directory, such as a copy, does not find its id there.
+"""
+
+from __future__ import annotations
+
+import os
+import secrets
+import threading
+import time
+import weakref
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+from dafka_core.errors import StoreError
+from dafka_core.records import PartitionInfo
+
+if TYPE_CHECKING:
+    import lmdb
+
+LEASE_FILE: Final = "leases"
+
+ID_BYTES: Final = 16
+
+MAX_LEASES: Final = 256
+"""At one time: a task holds one, and LMDB has 1,024 read transactions for everything."""
+
+LEASE_S: Final = 10.0
+"""How long a lease holds for sure where space is not short.  A reader has what one lease covers in
+less than a second, unless it waits for others, and takes the next one then."""
+
+LEASE_GROWTH_BYTES: Final = 256 << 20
+"""By how much the file may grow during a lease: the most that readers cost a store in space."""
+
+
+class Lease(NamedTuple):
+    """What a reader is told: a random id, as hexadecimal digits, and where it lies in the file."""
+
+    id: str
+    slot: int
+
+
+class BlockPlace(NamedTuple):
+    """A block's first offset, and where in the file it lies."""
+
+    first: int
+    position: int
+    size_bytes: int
+
+
+class LeasedBlocks(NamedTuple):
+    """Blocks to be read from the file; without a lease there are too many already.
+
+    ``held`` is what there is of the partition.
+    """
+
+    held: PartitionInfo | None
+    lease: Lease | None
+    blocks: list[BlockPlace]
+
+
+class _Held(NamedTuple):
+    id: str
+    txn: lmdb.Transaction[memoryview]
+    begun_s: float
+    file_bytes: int
+
+
+class LeaseTable:
+    """The leases of the process that writes a directory.  Thread-safe.
+
+    Raises:
+        StoreError: the directory cannot be written.
+    """
+
+    def __init__(self, directory: Path, clock: Callable[[], float] = time.monotonic) -> None:
+        self._directory = directory
+        self._clock = clock
+        self._lock = threading.Lock()
+        self._held: dict[int, _Held] = {}
+        try:
+            # Never a new file in its place: readers of the store before have this one open.
+            flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC
+            self._fd = os.open(directory / LEASE_FILE, flags, 0o644)
+            self._closing = weakref.finalize(
+                self, os.close, self._fd
+            )  # also of one that is dropped
+            os.pwrite(self._fd, bytes(MAX_LEASES * ID_BYTES), 0)
+        except OSError as error:
+            raise StoreError(directory, f"file {LEASE_FILE}: {error.strerror}") from error
+
+    def grant(self, txn: lmdb.Transaction[memoryview], file_bytes: int) -> Lease | None:
+        """Takes over a read transaction, which ends with the lease; None if there are too many."""
+        with self._lock:
+            free = set(range(MAX_LEASES)) - self._held.keys()
+            if not free:
+                return None
+            slot, lease_id = min(free), secrets.token_bytes(ID_BYTES)
+            os.pwrite(self._fd, lease_id, slot * ID_BYTES)
+            self._held[slot] = _Held(lease_id.hex(), txn, self._clock(), file_bytes)
+            return Lease(lease_id.hex(), slot)
+
+    def end(self, lease_id: str) -> None:
+        """Ends a lease that is not needed any more, if it has not ended yet."""
+        with self._lock:
+            self._end(lambda held: held.id == lease_id)
+
+    def end_due(self, file_bytes: Callable[[], int]) -> None:
+        """Ends those that are too old, or during which the file has grown by too much.
+
+        Before each write: until there is one, a lease costs nothing.
+        """
+        with self._lock:
+            if self._held:
+                begun_s = self._clock() - LEASE_S
+                least_bytes = file_bytes() - LEASE_GROWTH_BYTES
+                self._end(lambda held: held.begun_s < begun_s or held.file_bytes < least_bytes)
+
+    def ages_s(self) -> list[float]:
+        """How old those are that have not ended."""
+        with self._lock:
+            now_s = self._clock()
+            return [now_s - held.begun_s for held in self._held.values()]
+
+    def end_all(self) -> None:
+        """Ends all, before what they see is closed."""
+        with self._lock:
+            self._end(lambda _: True)
+
+    def close(self) -> None:
+        """Closes the file; there is no lease any more."""
+        self._closing()
+
+    def _end(self, which: Callable[[_Held], bool]) -> None:
+        for slot, held in list(self._held.items()):
+            if which(held):
+                # In this order (see above).
+                os.pwrite(self._fd, bytes(ID_BYTES), slot * ID_BYTES)
+                held.txn.abort()
+                del self._held[slot]

@@ -1,0 +1,26 @@
+"""What tests of logs that are read from their files share."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from dafka_core.flight.local_log import LocalLog, LocalLogs
+from tests.integration.flight.hosts import LARGEST, TP, Served
+
+
+def opened(logs: LocalLogs, served: Served) -> LocalLog:
+    log = logs.open(served.location)
+    assert log is not None
+    return log
+
+
+def read(log: LocalLog, served: Served, start: int, end: int, **options: Any) -> Any:
+    return log.read(served.client(), TP, start, end, **LARGEST | options)
+
+
+def churn(served: Served, rounds: int = 12) -> None:
+    """Appends and trims, so that pages which nothing holds are used again."""
+    for _ in range(rounds):
+        end = served.log.end(TP)
+        served.extend(end + 5_000)
+        served.log.trim(TP, end + 4_990)

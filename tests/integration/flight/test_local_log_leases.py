@@ -1,0 +1,179 @@
+"""Reads of a store's file, and the leases that make them safe."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import sys
+import threading
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import pytest
+
+from dafka_core.errors import (
+    DataLossError,
+    LeaseEndedError,
+    StoreUnreachableError,
+)
+from dafka_core.flight import local_log, server_actions
+from dafka_core.flight.local_log import LocalLogs
+from dafka_core.records import RecordBatch
+from dafka_core.storage import leases
+from dafka_core.testing import wait_until
+from tests.integration.flight.hosts import LARGEST, TP, Served, check
+from tests.integration.flight.local_logs import churn, opened, read
+from tests.integration.storage.processes import started
+
+
+def test_there_are_only_so_many_leases(logs: LocalLogs, filled: Served) -> None:
+    held = [filled.log.lease(TP, 0, 1, max_blocks=1, max_bytes=1) for _ in range(leases.MAX_LEASES)]
+    with pytest.raises(StoreUnreachableError, match=f"{leases.MAX_LEASES} leases are held"):
+        list(read(opened(logs, filled), filled, 0, 10))
+    lease = held[7].lease
+    assert lease is not None
+    filled.log.end_lease(lease.id)
+    check(read(opened(logs, filled), filled, 0, 10), 0, 10)
+
+
+def test_a_long_read_takes_new_leases(
+    logs: LocalLogs, served: Served, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(server_actions, "MAX_LEASED_BYTES", 100_000)
+    for end in range(5_000, 50_001, 5_000):
+        served.extend(end)
+    log = opened(logs, served)
+    check(read(log, served, 0, 50_000), 0, 50_000)
+    assert served.log.space().leases == 0
+    slow = read(log, served, 0, 50_000)
+    next(slow)
+    served.log.trim(TP, 49_000)
+    with pytest.raises(DataLossError) as loss:
+        list(slow)
+    assert loss.value.available == 49_000
+
+
+def test_a_slow_reader_goes_on_with_another_lease(
+    logs: LocalLogs, filled: Served, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(leases, "LEASE_S", -1.0)
+    batches = read(opened(logs, filled), filled, 0, 20_005)
+    got = [next(batches)]
+    assert filled.log.space().leases == 0  # it has been ended
+    filled.extend(25_000)
+    check(got + list(batches), 0, 20_005)
+
+
+def test_what_was_read_of_a_lease_that_has_ended_is_not_handed_on(
+    logs: LocalLogs, filled: Served, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The store ends it and writes over the pages between the read and the look at the lease."""
+    monkeypatch.setattr(leases, "LEASE_S", -1.0)
+    original = local_log._Files.block
+
+    def disturbed(files: Any, position: int, size_bytes: int) -> Any:
+        block = original(files, position, size_bytes)
+        churn(filled)
+        with pytest.raises(ValueError, match="block"):
+            original(files, position, size_bytes)
+        return block
+
+    filled.log.trim(TP, 20_000)
+    churn(filled)
+    start, end = filled.log.end(TP) - 10, filled.log.end(TP)
+    monkeypatch.setattr(local_log._Files, "block", disturbed)
+    with pytest.raises(LeaseEndedError) as ended:
+        list(read(opened(logs, filled), filled, start, end))
+    assert ended.value.offset == start
+
+
+def test_reads_beside_a_store_that_appends_merges_and_trims(
+    logs: LocalLogs, served: Served, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Leases end all the time: what is handed out is right, however long it is kept."""
+    monkeypatch.setattr(leases, "LEASE_GROWTH_BYTES", 1 << 16)
+    done = threading.Event()
+
+    def write() -> None:
+        while not done.is_set():
+            for _ in range(10):
+                served.extend(served.log.end(TP) + 300)
+            while served.log.merge_step():
+                pass
+            served.log.trim(TP, max(served.log.end(TP) - 20_000, 0))
+
+    log, client = opened(logs, served), served.client()
+    complete = 0
+    kept: list[tuple[int, list[RecordBatch]]] = []
+    with ThreadPoolExecutor(1) as pool:
+        writing = pool.submit(write)
+        try:
+            wait_until(lambda: served.log.end(TP) > 10_000)
+            while complete < 100:
+                end = served.log.end(TP)
+                batches: list[RecordBatch] = []
+                with contextlib.suppress(DataLossError, LeaseEndedError):
+                    batches += log.read(client, TP, end - 10_000, end, **LARGEST)
+                    complete += 1
+                kept = [*kept[-20:], (end - 10_000, batches)]
+        finally:
+            done.set()
+        writing.result()
+    for start, batches in kept:
+        check(batches, start, batches[-1].end if batches else start)
+
+
+STOPPED = """
+import os
+import signal
+import sys
+
+from dafka_core.errors import LeaseEndedError
+from dafka_core.flight.local_log import LocalLogs, _Files
+from dafka_core.flight.store_client import StoreClient
+from dafka_core.flight.store_location import StoreLocation
+from tests.integration.flight.hosts import LARGEST, TP, check
+
+location = StoreLocation.parse(sys.argv[1])
+block = _Files.block
+
+
+def stopping(*arguments):
+    found = block(*arguments)
+    print("reading", flush=True)
+    os.kill(os.getpid(), signal.SIGSTOP)
+    return found
+
+
+_Files.block = stopping
+log = LocalLogs().open(location)
+try:
+    list(log.read(StoreClient(location), TP, 0, 5_000, **LARGEST))
+except LeaseEndedError as error:
+    print(error, flush=True)
+"""
+
+
+def test_a_stopped_reader_costs_no_more_than_its_lease(
+    served: Served, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(leases, "LEASE_GROWTH_BYTES", 4 << 20)
+    served.extend(5_000)
+    data = served.directory / "data.mdb"
+    with started([sys.executable, "-c", STOPPED, served.location.packed().decode()]) as reader:
+        assert reader.stdout is not None
+        assert reader.stdout.readline().strip() == "reading"
+        begun_bytes = data.stat().st_size
+        assert served.log.space().leases == 1
+        sizes = []
+        for _ in range(100):
+            churn(served, 3)
+            sizes.append(data.stat().st_size)
+        assert served.log.space().leases == 0
+        # It has grown by what the lease may cost and one write more, and then not any more.
+        assert begun_bytes + (4 << 20) <= sizes[-1] <= begun_bytes + (6 << 20)
+        assert sizes[-1] == sizes[-30]
+        assert served.log.space().free_bytes > 3 << 20
+        os.kill(reader.pid, signal.SIGCONT)
+        assert "ended the lease of its file before offset 0" in reader.stdout.readline()

@@ -1,0 +1,176 @@
+"""Leases of a log's pages: when they end, what they keep, and what a reader sees of it."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import pytest
+
+from dafka_core.errors import ClosedError, StoreError
+from dafka_core.storage import Log, leases
+from dafka_core.storage.leases import ID_BYTES, LEASE_FILE, MAX_LEASES, Lease
+from tests.integration.storage.processes import TP, child, put, started, told
+
+
+def given(log: Log) -> Lease:
+    found = log.lease(TP, 0, log.end(TP), max_blocks=1_000, max_bytes=1 << 30)
+    assert found.lease is not None
+    return found.lease
+
+
+def holds(directory: Path, lease: Lease) -> bool:
+    slots = (directory / LEASE_FILE).read_bytes()
+    assert len(slots) == MAX_LEASES * ID_BYTES
+    return slots[lease.slot * ID_BYTES :][:ID_BYTES].hex() == lease.id
+
+
+@pytest.fixture
+def log(tmp_path: Path) -> Log:
+    opened = Log(tmp_path)
+    put(opened, 5_000)
+    return opened
+
+
+CHURN_BYTES = 1_250_000
+"""What a round of ``churn`` writes."""
+
+
+def churn(log: Log) -> None:
+    put(log, 5_000)
+    log.trim(TP, log.end(TP) - 10)
+
+
+def test_leased_pages_stay_as_they_are(log: Log, tmp_path: Path) -> None:
+    found = log.lease(TP, 0, 5_000, max_blocks=1_000, max_bytes=1 << 30)
+    assert found.lease is not None
+
+    def blocks() -> list[bytes]:
+        data = (tmp_path / "data.mdb").read_bytes()
+        return [data[each.position :][: each.size_bytes] for each in found.blocks]
+
+    before = blocks()
+    for _ in range(20):
+        churn(log)
+    assert holds(tmp_path, found.lease)
+    assert blocks() == before
+    log.end_lease(found.lease.id)
+    log.end_lease(found.lease.id)
+    assert not holds(tmp_path, found.lease)
+    for _ in range(20):
+        churn(log)
+    assert blocks() != before
+    log.close()
+
+
+def test_a_lease_ends_by_age_at_a_write(
+    log: Log, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lease = given(log)
+    churn(log)
+    assert holds(tmp_path, lease)
+    monkeypatch.setattr(leases, "LEASE_S", -1.0)
+    assert holds(tmp_path, lease)
+    log.trim(TP, 0)
+    assert not holds(tmp_path, lease)
+    log.close()
+
+
+def test_a_lease_ends_when_the_file_has_grown(
+    log: Log, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """And its space is used again: the file grows no more."""
+    monkeypatch.setattr(leases, "LEASE_GROWTH_BYTES", 2 << 20)
+    data, sizes = tmp_path / "data.mdb", []
+    for _ in range(20):  # until it takes what it always takes
+        churn(log)
+    held, begun_bytes = given(log), data.stat().st_size
+    for _ in range(60):
+        churn(log)
+        sizes.append(data.stat().st_size)
+    assert not holds(tmp_path, held)
+    # A write is over before the growth is seen, and LMDB uses pages two writes after the last read.
+    assert begun_bytes + (2 << 20) <= sizes[-1] <= begun_bytes + (2 << 20) + 3 * CHURN_BYTES
+    assert sizes[-1] == sizes[-20]
+    log.close()
+
+
+def test_what_a_log_takes(log: Log, tmp_path: Path) -> None:
+    empty = log.space()
+    assert empty.file_bytes == (tmp_path / "data.mdb").stat().st_size
+    assert empty.leases == empty.oldest_lease_s == 0
+    first, second = given(log), given(log)
+    for _ in range(10):
+        churn(log)
+    space = log.space()
+    assert space.leases == 2
+    assert space.oldest_lease_s > 0
+    assert space.file_bytes > empty.file_bytes
+    # All that was written is trimmed but for ten records; free, and still kept by the leases.
+    assert space.free_bytes > space.file_bytes * 0.8
+    log.end_lease(first.id)
+    assert log.space().leases == 1
+    log.end_lease(second.id)
+    for _ in range(10):
+        churn(log)
+    assert log.space().file_bytes == space.file_bytes
+    log.close()
+
+
+def test_there_are_only_so_many(log: Log) -> None:
+    assert len({given(log).id for _ in range(MAX_LEASES)}) == MAX_LEASES
+    assert log.lease(TP, 0, 1, max_blocks=1, max_bytes=1).lease is None
+    assert log.space().leases == MAX_LEASES
+    log.close()
+
+
+def test_closing_ends_leases(log: Log, tmp_path: Path) -> None:
+    lease = given(log)
+    log.close()
+    assert not holds(tmp_path, lease)
+    with pytest.raises(ClosedError):
+        log.end_lease(lease.id)
+    with pytest.raises(ClosedError):
+        given(log)
+
+
+KILLED = """
+import sys
+
+from dafka_core.storage import Log
+from tests.integration.storage.test_leases import given
+
+lease = given(Log(sys.argv[1]))
+print(lease.id, lease.slot, flush=True)
+sys.stdin.read()
+"""
+
+
+def test_a_killed_stores_leases_end_before_the_next_one_writes(tmp_path: Path) -> None:
+    """In the same file, which readers have open."""
+    with child(tmp_path, 1) as process:
+        told(process)
+    with started([sys.executable, "-c", KILLED, str(tmp_path)]) as store:
+        assert store.stdout is not None
+        lease_id, slot = store.stdout.readline().split()
+        lease = Lease(lease_id, int(slot))
+    store.wait()
+    assert holds(tmp_path, lease)
+    number = (tmp_path / LEASE_FILE).stat().st_ino
+    with Log(tmp_path):
+        assert not holds(tmp_path, lease)
+        assert (tmp_path / LEASE_FILE).stat().st_ino == number
+
+
+def test_a_directory_without_room_for_them_is_an_error(tmp_path: Path) -> None:
+    (tmp_path / LEASE_FILE).mkdir()
+    with pytest.raises(StoreError, match=f"file {LEASE_FILE}: Is a directory"):
+        Log(tmp_path)
+    (tmp_path / LEASE_FILE).rmdir()
+    Log(tmp_path).close()
+
+
+def test_only_the_store_gives_leases(log: Log, tmp_path: Path) -> None:
+    with Log(tmp_path, read_only=True) as reading, pytest.raises(StoreError, match="reading only"):
+        reading.space()
+    log.close()
