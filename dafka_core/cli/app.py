@@ -5,7 +5,7 @@ from __future__ import annotations
 import typer
 
 from dafka_core.cli.flags import with_options
-from dafka_core.cli.list_commands import heads, staged, topics
+from dafka_core.cli.list_commands import heads, staged, stores, topics
 from dafka_core.cli.node_commands import tower, up
 from dafka_core.cli.record_commands import consume, produce
 from dafka_core.cli.store_commands import restore, store
@@ -29,12 +29,13 @@ app = typer.Typer(
 
 app.command()(with_options(TowerOptions, StoreOptions, without={"tower"})(up))
 app.command()(with_options(TowerOptions)(tower))
-stores = typer.Typer(invoke_without_command=True)
-stores.callback()(with_options(StoreOptions)(store))
-stores.command()(restore)
-app.add_typer(stores, name="store")
+store_group = typer.Typer(invoke_without_command=True)
+store_group.callback()(with_options(StoreOptions)(store))
+store_group.command()(restore)
+app.add_typer(store_group, name="store")
 app.command()(with_options(ProducerOptions)(produce))
 app.command()(with_options(ConsumerOptions)(consume))
 app.command()(with_options(ReaderOptions)(topics))
 app.command()(with_options(ReaderOptions)(heads))
 app.command()(with_options(ReaderOptions)(staged))
+app.command()(with_options(ReaderOptions)(stores))

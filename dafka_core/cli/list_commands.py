@@ -1,4 +1,4 @@
-"""``dafka topics``, ``dafka heads`` and ``dafka staged``: what the stores hold."""
+"""``dafka topics``, ``heads``, ``staged`` and ``stores``: what the stores hold and take."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
+from msgspec.structs import astuple
 
 from dafka_core.cli import output
 from dafka_core.cli.flags import Topic
@@ -104,6 +105,19 @@ def _discard(client: StoreClient, found: list[StagedPartition], timeout_s: float
         output.say(f"left at store {store}: {count} that come from another store, not a writer")
 
 
+def stores(*, as_json: AsJson = False, timeout_s: Timeout = 10.0, **options: Any) -> None:
+    """List the stores: their file's size, how much is free, and the leases readers have of it."""
+    rows: list[tuple[Any, ...]] = []
+    for client in _clients(timeout_s, options):
+        try:
+            with client:
+                rows.append((client.location.store, *astuple(client.space(timeout_s=timeout_s))))
+        except DafkaError as error:
+            output.complain(str(error))
+    columns = ("store", "file_bytes", "free_bytes", "leases", "oldest_lease_s")
+    output.table(columns, rows, as_json=as_json)
+
+
 def _clients(timeout_s: float, options: dict[str, Any]) -> list[StoreClient]:
     """One for each store that serves Flight."""
     from dafka_core import Reader
@@ -114,7 +128,7 @@ def _clients(timeout_s: float, options: dict[str, Any]) -> list[StoreClient]:
         reader.partitions([ANY_TOPIC], timeout_s=timeout_s)
         served = reader.endpoints()
         for store in sorted(set(reader.stores()) - set(served)):
-            output.say(f"store {store} serves no Flight: what is staged there is not listed")
+            output.say(f"store {store} serves no Flight, and is not listed")
     return [StoreClient(StoreLocation(*each)) for each in sorted(served.items())]
 
 

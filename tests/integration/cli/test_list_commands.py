@@ -1,4 +1,4 @@
-"""``dafka topics``, ``dafka heads`` and ``dafka staged``."""
+"""``dafka topics``, ``heads``, ``staged`` and ``stores``."""
 
 from __future__ import annotations
 
@@ -56,6 +56,15 @@ def test_heads_are_those_of_the_topic_alone(filled: str) -> None:
 def test_heads_as_json(filled: str) -> None:
     asked = run("heads", "one-more", "--tower", filled, "--json")
     assert json.loads(asked.stdout) == {"partition": FIRST, "earliest": 0, "next": 2}
+
+
+def test_stores_as_json(filled: str) -> None:
+    asked = run("stores", "--tower", filled, "--json")
+    assert asked.returncode == 0, asked.stderr
+    (store,) = [json.loads(line) for line in asked.stdout.splitlines()]
+    assert len(store.pop("store")) == 32
+    assert store.pop("file_bytes") > store.pop("free_bytes") >= 0
+    assert store == {"leases": 0, "oldest_lease_s": 0.0}
 
 
 def test_heads_of_an_unknown_topic_are_an_error(filled: str) -> None:

@@ -23,6 +23,7 @@ TABLES: dict[str, list[type[Options]]] = {
     "topics": [ReaderOptions],
     "heads": [ReaderOptions],
     "staged": [ReaderOptions],
+    "stores": [ReaderOptions],
 }
 
 

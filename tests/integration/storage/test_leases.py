@@ -32,7 +32,7 @@ def log(tmp_path: Path) -> Log:
     return opened
 
 
-CHURN_BYTES = 1_250_000
+CHURN_BYTES = 1_500_000
 """What a round of ``churn`` writes."""
 
 

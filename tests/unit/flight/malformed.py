@@ -170,6 +170,16 @@ BODIES: dict[str, list[dict[str, Any]]] = {
             for rows in rows_wrong(["t", "P", ATTEMPT], NAMES_WRONG, NAMES_WRONG, ATTEMPTS_WRONG)
         ),
     ],
+    "dafka.lease.v1": [
+        *(GET | {"topic": name} for name in NAMES_WRONG),
+        *(GET | {"partition": name} for name in NAMES_WRONG),
+        *(GET | {"start": offset} for offset in OFFSETS_WRONG),
+        *(GET | {"end": offset} for offset in OFFSETS_WRONG),
+        *(GET | {"done": lease} for lease in ("a" * 31, "A" * 32, "g" * 32, 7, None)),
+        GET | {"start": 5, "end": 4},
+        {"topic": "t", "partition": "P", "start": 0},
+    ],
+    "dafka.space.v1": [{"x": 1}, {"store": 1}],
     "dafka.stores.v1": [{"x": 1}, {"store": 1}],
     "dafka.describe.v1": [{"x": 1}],
 }
