@@ -29,6 +29,7 @@ from typing import TYPE_CHECKING
 
 from dafka_core.storage.block import Block
 from dafka_core.storage.block_builder import merge
+from dafka_core.storage.counted_transaction import CountedTransaction
 from dafka_core.storage.group import Group, GroupedBlock, pack_group
 from dafka_core.storage.merge_planner import MergeCandidate
 from dafka_core.storage.rows import BLOCK_KEY, checksum
@@ -76,7 +77,7 @@ class AppendArea:
 
     def __init__(
         self,
-        txn: lmdb.Transaction[memoryview],
+        txn: CountedTransaction,
         meta: lmdb._Database,
         blocks: lmdb._Database,
     ) -> None:

@@ -18,7 +18,7 @@ import weakref
 from collections.abc import Callable, Iterator
 from io import FileIO
 from pathlib import Path
-from typing import NamedTuple, TypeVar
+from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
 from dafka_core.errors import ClosedError, StoreError
 from dafka_core.storage.file_positions import FilePositions
@@ -31,6 +31,9 @@ from dafka_core.storage.open_environment import (
 )
 from dafka_core.storage.storage_errors import DATA_FILE, translated
 from dafka_core.storage.tables import Tables
+
+if TYPE_CHECKING:
+    import lmdb
 
 DEFAULT_MAP_BYTES = 1 << 40
 """Address space, not memory or disk: more than a store's disk is likely to have."""
@@ -102,6 +105,7 @@ class Environment:
         self._uses = 0
         self._lock: FileIO | None = None
         self._leases: LeaseTable | None = None
+        self._written_bytes = 0
         try:
             if not read_only:
                 # A file closes when it is collected, so that a dropped log locks nobody out.
@@ -134,9 +138,12 @@ class Environment:
         """What ``work`` returns, after all that it wrote is on disk; or none of it is."""
         leases = self.check_writable()
         with self._using() as mapped:
-            leases.end_due(lambda: _file_bytes(mapped))
+            leases.end_due(self._written_bytes)
             with mapped.env.begin(write=True, buffers=True) as txn:
-                return work(Tables(mapped.opened, txn))
+                tables = Tables(mapped.opened, txn)
+                done = work(tables)
+                self._written_bytes += tables.written_bytes
+                return done
 
     def lease(self, work: Callable[[Tables, FilePositions], T]) -> tuple[T, Lease | None]:
         """What ``work`` returns of a moment of the log, and a lease of what it saw.
@@ -148,7 +155,7 @@ class Environment:
             txn = mapped.env.begin(buffers=True)
             try:
                 found = work(Tables(mapped.opened, txn), mapped.positions)
-                lease = leases.grant(txn, _file_bytes(mapped))
+                lease = leases.grant(txn, self._written_bytes)
             except BaseException:
                 txn.abort()
                 raise
@@ -167,9 +174,9 @@ class Environment:
         leases = self.check_writable()
         with self._using() as mapped:
             file_bytes = _file_bytes(mapped)
-            leases.end_due(lambda: file_bytes)
+            leases.end_due(self._written_bytes)
             with mapped.env.begin(buffers=True) as txn:
-                used_bytes = Tables(mapped.opened, txn).used_bytes
+                used_bytes = _used_bytes(mapped.opened, txn)
             ages_s = leases.ages_s()
             free_bytes = max(file_bytes - used_bytes, 0)
             return Space(file_bytes, free_bytes, len(ages_s), max(ages_s, default=0.0))
@@ -276,6 +283,16 @@ def _leave(mapped: _Map) -> None:
         if mapped.handles == 0 and not mapped.pins:
             mapped.closed = True
             mapped.env.close()
+
+
+def _used_bytes(opened: Opened, txn: lmdb.Transaction[memoryview]) -> int:
+    """What the pages of all tables take, and the file's first two."""
+    tables = map(txn.stat, (opened.meta, opened.partitions, opened.blocks))
+    stats = [opened.env.stat(), *tables]
+    pages = sum(
+        each["branch_pages"] + each["leaf_pages"] + each["overflow_pages"] for each in stats
+    )
+    return (2 + pages) * stats[0]["psize"]
 
 
 def _file_bytes(mapped: _Map) -> int:

@@ -43,12 +43,17 @@ ID_BYTES: Final = 16
 MAX_LEASES: Final = 256
 """At one time: a task holds one, and LMDB has 1,024 read transactions for everything."""
 
+FRESH_S: Final = 1.0
+"""How long a lease holds for sure where there are as many as may be: the oldest makes room then, so
+that who takes leases and gives none back shuts nobody out."""
+
 LEASE_S: Final = 10.0
 """How long a lease holds for sure where space is not short.  A reader has what one lease covers in
 less than a second, unless it waits for others, and takes the next one then."""
 
-LEASE_GROWTH_BYTES: Final = 256 << 20
-"""By how much the file may grow during a lease: the most that readers cost a store in space."""
+LEASE_WRITTEN_BYTES: Final = 256 << 20
+"""How much the store may write during a lease: the most that readers cost it in space, however many
+follow each other.  All that was free when the oldest of them began can be used again."""
 
 
 class Lease(NamedTuple):
@@ -81,7 +86,7 @@ class _Held(NamedTuple):
     id: str
     txn: lmdb.Transaction[memoryview]
     begun_s: float
-    file_bytes: int
+    written_bytes: int
 
 
 class LeaseTable:
@@ -95,7 +100,7 @@ class LeaseTable:
         self._directory = directory
         self._clock = clock
         self._lock = threading.Lock()
-        self._held: dict[int, _Held] = {}
+        self._held: dict[int, _Held] = {}  # by slot, the oldest first
         try:
             # Never a new file in its place: readers of the store before have this one open.
             flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC
@@ -107,15 +112,22 @@ class LeaseTable:
         except OSError as error:
             raise StoreError(directory, f"file {LEASE_FILE}: {error.strerror}") from error
 
-    def grant(self, txn: lmdb.Transaction[memoryview], file_bytes: int) -> Lease | None:
-        """Takes over a read transaction, which ends with the lease; None if there are too many."""
+    def grant(self, txn: lmdb.Transaction[memoryview], written_bytes: int) -> Lease | None:
+        """Takes over a read transaction, which ends with the lease; None if there are too many.
+
+        ``written_bytes`` is how much the store has written until now.
+        """
         with self._lock:
-            free = set(range(MAX_LEASES)) - self._held.keys()
-            if not free:
-                return None
-            slot, lease_id = min(free), secrets.token_bytes(ID_BYTES)
+            now_s = self._clock()
+            if len(self._held) == MAX_LEASES:
+                oldest = next(iter(self._held.values()))
+                if oldest.begun_s > now_s - FRESH_S:
+                    return None
+                self._end(lambda held: held is oldest)
+            slot = min(set(range(MAX_LEASES)) - self._held.keys())
+            lease_id = secrets.token_bytes(ID_BYTES)
             os.pwrite(self._fd, lease_id, slot * ID_BYTES)
-            self._held[slot] = _Held(lease_id.hex(), txn, self._clock(), file_bytes)
+            self._held[slot] = _Held(lease_id.hex(), txn, now_s, written_bytes)
             return Lease(lease_id.hex(), slot)
 
     def end(self, lease_id: str) -> None:
@@ -123,16 +135,15 @@ class LeaseTable:
         with self._lock:
             self._end(lambda held: held.id == lease_id)
 
-    def end_due(self, file_bytes: Callable[[], int]) -> None:
-        """Ends those that are too old, or during which the file has grown by too much.
+    def end_due(self, written_bytes: int) -> None:
+        """Ends those that are too old, or during which the store has written too much.
 
         Before each write: until there is one, a lease costs nothing.
         """
         with self._lock:
-            if self._held:
-                begun_s = self._clock() - LEASE_S
-                least_bytes = file_bytes() - LEASE_GROWTH_BYTES
-                self._end(lambda held: held.begun_s < begun_s or held.file_bytes < least_bytes)
+            begun_s = self._clock() - LEASE_S
+            least_bytes = written_bytes - LEASE_WRITTEN_BYTES
+            self._end(lambda held: held.begun_s < begun_s or held.written_bytes < least_bytes)
 
     def ages_s(self) -> list[float]:
         """How old those are that have not ended."""

@@ -14,6 +14,7 @@ from dafka_core.records import PartitionInfo, StagedPartition, TopicPartition, T
 from dafka_core.storage import rows
 from dafka_core.storage.append_area import AppendArea
 from dafka_core.storage.block import HEADER, peek_count
+from dafka_core.storage.counted_transaction import CountedTransaction
 from dafka_core.storage.merge_planner import MergeCandidate
 from dafka_core.storage.open_environment import Opened
 from dafka_core.storage.rows import BLOCK_KEY, PartitionRow
@@ -48,19 +49,14 @@ class Tables:
     """
 
     def __init__(self, opened: Opened, txn: lmdb.Transaction[memoryview]) -> None:
-        self._directory, self._env, self._meta, self._partitions, self._blocks = opened
-        self._txn = txn
-        self.area = AppendArea(txn, opened.meta, opened.blocks)
+        self._directory, _, self._meta, self._partitions, self._blocks = opened
+        self._txn = CountedTransaction(txn)
+        self.area = AppendArea(self._txn, opened.meta, opened.blocks)
 
     @property
-    def used_bytes(self) -> int:
-        """What the pages of all tables take, and the file's first two."""
-        tables = map(self._txn.stat, (self._meta, self._partitions, self._blocks))
-        stats = [self._env.stat(), *tables]
-        pages = sum(
-            each["branch_pages"] + each["leaf_pages"] + each["overflow_pages"] for each in stats
-        )
-        return (2 + pages) * stats[0]["psize"]
+    def written_bytes(self) -> int:
+        """About how much of the file was written."""
+        return self._txn.written_bytes
 
     # -- partitions ------------------------------------------------------------------------------
 

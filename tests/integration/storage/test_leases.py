@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 
 from dafka_core.errors import ClosedError, StoreError
-from dafka_core.storage import Log, leases
+from dafka_core.records import RecordBatch, TopicPartition
+from dafka_core.storage import Log, append_area, leases
 from dafka_core.storage.leases import ID_BYTES, LEASE_FILE, MAX_LEASES, Lease
 from tests.integration.storage.processes import TP, child, put, started, told
 
@@ -76,22 +77,54 @@ def test_a_lease_ends_by_age_at_a_write(
     log.close()
 
 
-def test_a_lease_ends_when_the_file_has_grown(
-    log: Log, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("readers", [1, 60])
+def test_a_lease_ends_when_the_store_has_written_much(
+    log: Log, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, readers: int
 ) -> None:
-    """And its space is used again: the file grows no more."""
-    monkeypatch.setattr(leases, "LEASE_GROWTH_BYTES", 2 << 20)
+    """And its space is used again: the file grows no more, also if the next one has begun."""
+    monkeypatch.setattr(leases, "LEASE_WRITTEN_BYTES", 4 << 20)
     data, sizes = tmp_path / "data.mdb", []
     for _ in range(20):  # until it takes what it always takes
         churn(log)
     held, begun_bytes = given(log), data.stat().st_size
-    for _ in range(60):
+    for number in range(1, 120):
         churn(log)
         sizes.append(data.stat().st_size)
+        if number < readers:
+            given(log)
     assert not holds(tmp_path, held)
-    # A write is over before the growth is seen, and LMDB uses pages two writes after the last read.
-    assert begun_bytes + (2 << 20) <= sizes[-1] <= begun_bytes + (2 << 20) + 3 * CHURN_BYTES
-    assert sizes[-1] == sizes[-20]
+    # A write is over before it is counted, and LMDB uses pages two writes after the last read.
+    assert begun_bytes < sizes[-1] <= begun_bytes + (4 << 20) + 3 * CHURN_BYTES
+    assert sizes[-1] == sizes[-40]
+    log.close()
+
+
+def trickle(log: Log, start: int) -> None:
+    """Small batches of 64 partitions, which lie together: about 1 MB, and 64 rows."""
+    names = [TopicPartition("small", f"{number:032X}") for number in range(64)]
+    log.append([RecordBatch.of(tp, start, [bytes(15_000)]) for tp in names])
+
+
+def test_a_lease_ends_when_small_batches_have_been_written(
+    log: Log, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """And when what lies together has been merged."""
+    monkeypatch.setattr(leases, "LEASE_WRITTEN_BYTES", 3 << 20)
+    held = given(log)
+    for start in range(6):
+        trickle(log, start)
+    assert not holds(tmp_path, held)
+    monkeypatch.setattr(append_area, "FAN_IN", 2)
+    monkeypatch.setattr(append_area, "MOVED_BYTES", 1 << 20)
+    monkeypatch.setattr(append_area, "APPENDED_GROUPS", 1)
+    for start in range(6, 8):
+        trickle(log, start)
+    monkeypatch.setattr(leases, "LEASE_WRITTEN_BYTES", 1 << 20)
+    held = given(log)
+    while log.merge_step():
+        pass
+    log.trim(TP, 0)
+    assert not holds(tmp_path, held)
     log.close()
 
 
@@ -117,10 +150,18 @@ def test_what_a_log_takes(log: Log, tmp_path: Path) -> None:
     log.close()
 
 
-def test_there_are_only_so_many(log: Log) -> None:
-    assert len({given(log).id for _ in range(MAX_LEASES)}) == MAX_LEASES
+def test_there_are_only_so_many(log: Log, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The oldest makes room, once it is old enough to have been of use."""
+    monkeypatch.setattr(leases, "FRESH_S", 3600.0)
+    oldest, second, *others = [given(log) for _ in range(MAX_LEASES)]
     assert log.lease(TP, 0, 1, max_blocks=1, max_bytes=1).lease is None
+    monkeypatch.setattr(leases, "FRESH_S", -1.0)
+    newest = given(log)
+    assert not holds(tmp_path, oldest)
+    assert all(holds(tmp_path, each) for each in (second, *others, newest))
     assert log.space().leases == MAX_LEASES
+    given(log)
+    assert not holds(tmp_path, second)
     log.close()
 
 
