@@ -2,7 +2,7 @@
 
 Beside them, a Flight server with nothing to do but to send batches, one that copies and checks them
 as a store must, and a file that is mapped, and one that is checked, too: what Flight costs, and
-reading in place.
+reading the log's file.
 """
 
 from __future__ import annotations

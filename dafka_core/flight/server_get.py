@@ -69,5 +69,5 @@ def _batches(
 def _block_at(context: ServerContext, request: GetRequest, at: int) -> RecordBatch:
     with context.log.snapshot() as snapshot:
         check_held(snapshot.info(request.tp), request.tp, at, request.end)
-        batches = snapshot.read(request.tp, at, request.end, copy=True)
+        batches = snapshot.read(request.tp, at, request.end)
         return next(coalesce(batches, request.max_records, request.max_bytes))

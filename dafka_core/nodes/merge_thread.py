@@ -28,9 +28,6 @@ BUSY_SHARE: Final = 0.25
 IDLE_S: Final = 1.0
 """How often the thread looks for blocks to merge."""
 
-CHECK_READERS_S: Final = 10.0
-"""How long a process that was killed while it read may keep LMDB from using freed pages again."""
-
 DISCARD_S: Final = 600.0
 """How often at least the thread looks for what was staged too long ago."""
 
@@ -67,13 +64,10 @@ class MergeThread(ProcessBound):
         self._thread.join()
 
     def _run(self) -> None:
-        checked_s = discarded_s = time.monotonic()
+        discarded_s = time.monotonic()
         pause_s = 0.0
         while not self._closed.wait(pause_s):
             try:
-                if time.monotonic() - checked_s >= CHECK_READERS_S:
-                    checked_s = time.monotonic()
-                    self._log.check_readers()
                 if time.monotonic() - discarded_s >= min(DISCARD_S, self._staged_s * LATE_SHARE):
                     discarded_s = time.monotonic()
                     self._discard_stale()

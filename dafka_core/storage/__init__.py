@@ -2,6 +2,5 @@
 
 from dafka_core.storage.log import Log
 from dafka_core.storage.partition_statistics import PartitionStatistics
-from dafka_core.storage.snapshot import Snapshot
 
-__all__ = ["Log", "PartitionStatistics", "Snapshot"]
+__all__ = ["Log", "PartitionStatistics"]

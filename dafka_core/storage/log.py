@@ -23,14 +23,11 @@ Records that come in a few at a time still leave many small blocks, which are sl
 swaps them in one transaction.  A reader finds the records in the old blocks or in the new one, a
 kill leaves either, and later appends use the old ones' pages, as they do those of trimmed ones.
 
-There are two ways to read, because LMDB cannot use a freed page again while a read transaction is
-open that may still see it ("Caveats": long-lived transactions).  ``read`` copies, and between calls
-no transaction is open, so a reader may be as slow as it likes.  ``snapshot`` hands out the mapped
-file itself; its transaction lasts as long as anything refers to what it handed out.
-
+LMDB cannot use a freed page again while a read transaction is open that may still see it (its
+"Caveats").  So what is read is copied, and no transaction is open between two calls of ``read``: a
+reader may be as slow as it likes.  ``snapshot`` has one open, for what must be seen at one moment.
 Other processes read by ``lease``: they are told where blocks lie in the file, and copy them while
-the lease holds (``leases.py``).  To open the directory ``read_only`` beside its store is for tools
-and tests.
+the lease holds (``leases.py``).
 
 One thread appends, another one may merge; any number of threads read at the same time.
 """
@@ -77,40 +74,37 @@ DEFAULT_MAX_BYTES = 64 << 20
 class Log(ProcessBound):
     """The log in one directory, which is made when missing.
 
-    ``read_only`` opens an existing one beside the process that writes it.  ``map_size_bytes`` is
-    address space: a log that has more, or twice what it had when it was opened if that is more,
-    must be opened again.  ``clock_us`` gives microseconds since the epoch UTC.
+    ``map_size_bytes`` is address space: a log that has more, or twice what it had when it was
+    opened if that is more, must be opened again.  ``clock_us`` gives microseconds since the epoch
+    UTC.
 
     Every method raises ClosedError after ``close``, and StoreError when it comes upon damage
     (topic, partition and offset are named) or LMDB has no room for another read transaction.
     Methods that write also raise StoreError when the disk cannot take it, which leaves all as it
-    was, and when the log was opened for reading only.
+    was.
 
     Raises:
-        StoreError: the directory is another writer's, is damaged, is not a store's, or there is
-            none (``read_only``).
+        StoreError: the directory is another process's, is damaged, or is not a store's.
     """
 
     def __init__(
         self,
         directory: Path | str,
         *,
-        read_only: bool = False,
         map_size_bytes: int = DEFAULT_MAP_BYTES,
         clock_us: Callable[[], int] = lambda: time.time_ns() // 1000,
     ) -> None:
         self.directory = Path(directory)
         self._clock_us = clock_us
-        self._buffer = bytearray(0 if read_only else MAX_BLOCK_BYTES)
+        self._buffer = bytearray(MAX_BLOCK_BYTES)
         self._appending = False
         self._appended_s = float("-inf")
-        self._env = Environment(self.directory, read_only=read_only, map_size_bytes=map_size_bytes)
+        self._env = Environment(self.directory, map_size_bytes=map_size_bytes)
         self._reader = BlockReader(self._env)
         self._planner = MergePlanner()
         self._merger = BlockMerger(self._env, self._planner)
         try:
-            if not read_only:
-                self.partitions()  # a partition whose row was lost would begin again at 0
+            self.partitions()  # a partition whose row was lost would begin again at 0
         except BaseException:
             self.close()
             raise
@@ -204,7 +198,7 @@ class Log(ProcessBound):
         thread of its own, again and again; appends and reads go on meanwhile, and wait for the disk
         at most as long as for another append.  After a StoreError, a damaged block is left alone.
         """
-        self._env.check_writable()
+        self._env.check_open()
         return self._merger.step()
 
     @property
@@ -220,10 +214,6 @@ class Log(ProcessBound):
     def check_in_place(self) -> None:
         """Raises StoreError if the directory was removed or replaced, as ``write`` does, too."""
         self._env.check_in_place()
-
-    def check_readers(self) -> int:
-        """Ends the reads of processes that were killed, which hold back freed space; how many."""
-        return self._env.check_readers()
 
     def partitions(self, topic: str | None = None) -> list[PartitionInfo]:
         """What is held of every partition, or of every one of a topic; in order of their names."""
@@ -308,10 +298,10 @@ class Log(ProcessBound):
         return results
 
     def snapshot(self) -> Snapshot:
-        """The log as it is now, to be read in place, without a copy; close it.
+        """The log as it is now; what it hands out are copies.  Close it.
 
-        For readers of much that let go of it quickly.  It costs the store space as long as it
-        lasts, so not for what waits for others: ``read`` is.
+        It costs the store space as long as it lasts, and ``close`` waits for its end: so not for
+        what waits for others, which ``read`` is for.
         """
         return Snapshot(self._env)
 
@@ -326,7 +316,7 @@ class Log(ProcessBound):
         def work(
             tables: Tables, positions: FilePositions
         ) -> tuple[PartitionInfo | None, list[BlockPlace]]:
-            found = tables.blocks_between(tp, start, end, most=max_blocks, most_bytes=max_bytes)
+            found = tables.blocks_between(tp, start, end, max_blocks, max_bytes)
             return tables.info(tp), [
                 BlockPlace(each.first, positions.of(each.packed), len(each.packed))
                 for each in found

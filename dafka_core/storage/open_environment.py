@@ -14,11 +14,12 @@ import lmdb
 
 from dafka_core.errors import StoreError
 from dafka_core.storage.file_systems import not_local
+from dafka_core.storage.leases import LEASE_FILE
 from dafka_core.storage.storage_errors import DATA_FILE, MAX_READERS, foreign, translated
 
 LOCK_FILE = "writer.lock"
 
-_OPEN_FILES: Final = (LOCK_FILE, DATA_FILE, "lock.mdb")
+_OPEN_FILES: Final = (LOCK_FILE, DATA_FILE, "lock.mdb", LEASE_FILE)
 
 MIN_MAP_BYTES = 1 << 20
 """Less has no room for the empty tables."""
@@ -30,7 +31,7 @@ _FORMAT: Final = 3
 format 2 there was no append area, whose records a program that does not know it would miss."""
 
 _FORMAT_BEFORE: Final = 2
-"""A store makes it format 3 by saying so; a reader finds an empty append area."""
+"""A store makes it format 3 by saying so: it has an empty append area."""
 
 _TABLES = (b"meta", b"partitions", b"blocks")
 
@@ -45,40 +46,31 @@ class Opened(NamedTuple):
     blocks: lmdb._Database
 
 
-def open_environment(directory: Path, *, read_only: bool, map_size_bytes: int) -> Opened:
-    """Opens the directory's database, which is made when missing unless ``read_only``.
+def open_environment(directory: Path, *, map_size_bytes: int) -> Opened:
+    """Opens the directory's database, which is made when missing.
 
     It maps ``map_size_bytes``, or twice the file's size if that is more, as far as the process may
     map so much; LMDB itself maps at least what is in use of the file.
 
     Raises:
-        StoreError: it is damaged, is not a store's, or there is none.
+        StoreError: it is damaged, or is not a store's.
     """
     data = directory / DATA_FILE
     with translated(directory, opening=True):
         size_bytes = data.stat().st_size if data.exists() else 0
-        if read_only and size_bytes == 0:
-            raise StoreError(directory, f"there is no store here (no file {DATA_FILE})")
-        if read_only and os.statvfs(directory).f_flag & os.ST_RDONLY:
-            # LMDB would read without a lock, and find pages changed under it.
-            why = "its file system is mounted read-only, so that LMDB cannot lock what it reads"
-            raise StoreError(directory, f"{why}: ask a running store, by lease or over Flight")
         env = lmdb.Environment(
             str(directory),
             map_size=affordable_bytes(max(map_size_bytes, 2 * size_bytes)),
             max_dbs=len(_TABLES),
             max_readers=MAX_READERS,
-            readonly=read_only,
             create=False,
         )
     try:
         with translated(directory, opening=True):
-            _complete(env, directory, read_only)
-            env.reader_check()
+            _complete(env, directory)
         with translated(directory):
-            opened = Opened(directory, env, *_tables(env, directory, read_only))
-            if not read_only:
-                _sync_names(directory)
+            opened = Opened(directory, env, *_tables(env, directory))
+            _sync_names(directory)
     except BaseException:
         env.close()
         raise
@@ -156,7 +148,7 @@ def lock_writer(directory: Path) -> int:
     return fd
 
 
-def _complete(env: lmdb.Environment, directory: Path, read_only: bool) -> None:
+def _complete(env: lmdb.Environment, directory: Path) -> None:
     """Makes the file as long as LMDB believes it is.
 
     Reading a page behind the file's end would kill the process.  LMDB may leave the last pages
@@ -166,21 +158,12 @@ def _complete(env: lmdb.Environment, directory: Path, read_only: bool) -> None:
     data = directory / DATA_FILE
     wanted = (env.info()["last_pgno"] + 1) * env.stat()["psize"]
     found = data.stat().st_size
-    if found >= wanted or found == 0:
-        return
-    if read_only:
-        raise StoreError(
-            directory,
-            f"{DATA_FILE} has {found} bytes where {wanted} are expected: it was cut short, or "
-            "its last pages are not written yet; open it with 'dafka store' first",
-        )
-    os.truncate(data, wanted)
+    if 0 < found < wanted:
+        os.truncate(data, wanted)
 
 
-def _tables(env: lmdb.Environment, directory: Path, read_only: bool) -> list[lmdb._Database]:
+def _tables(env: lmdb.Environment, directory: Path) -> list[lmdb._Database]:
     if env.stat()["entries"] == 0:
-        if read_only:
-            raise StoreError(directory, "there is no store here yet: the file is empty")
         with env.begin(write=True) as txn:
             tables = [env.open_db(name, txn=txn) for name in _TABLES]
             txn.put(_FORMAT_KEY, _FORMAT_VALUE.pack(_FORMAT), db=tables[0])
@@ -191,10 +174,10 @@ def _tables(env: lmdb.Environment, directory: Path, read_only: bool) -> list[lmd
             (found,) = _FORMAT_VALUE.unpack(txn.get(_FORMAT_KEY, b"", db=tables[0]))
     except (lmdb.NotFoundError, lmdb.IncompatibleError, lmdb.ReadonlyError, struct.error):
         raise foreign(directory, "it is another program's LMDB database") from None
-    if found == _FORMAT_BEFORE and not read_only:
+    if found == _FORMAT_BEFORE:
         with env.begin(write=True) as txn:
             txn.put(_FORMAT_KEY, _FORMAT_VALUE.pack(_FORMAT), db=tables[0])
-    elif found not in (_FORMAT, _FORMAT_BEFORE):
+    elif found != _FORMAT:
         raise StoreError(
             directory,
             f"its format is {found}, this program reads formats {_FORMAT_BEFORE} and {_FORMAT}: "

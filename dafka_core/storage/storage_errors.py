@@ -13,7 +13,7 @@ import lmdb
 from dafka_core.errors import StoreError
 
 MAX_READERS = 1024
-"""Read transactions at one time, over all processes; each costs 64 bytes of LMDB's lock file."""
+"""Read transactions at one time, those of leases included; each costs 64 bytes of memory."""
 
 DATA_FILE = "data.mdb"
 
@@ -67,11 +67,6 @@ def _disk_reason(error: lmdb.Error | OSError) -> str:
         return (
             "the address space that it is mapped to is full; nothing of this was written: open the "
             "store again, which maps twice the file's size, in a process that may (ulimit -v)"
-        )
-    if isinstance(error, lmdb.MapResizedError):
-        return (
-            "its file has outgrown the address space that this process has mapped it to: open the "
-            "store again, in a process that may map more (ulimit -v)"
         )
     if isinstance(error, lmdb.ReadersFullError):
         return f"more than {MAX_READERS} reads at one time ({error})"

@@ -201,7 +201,7 @@ class Tables:
         ]
 
     def blocks_between(
-        self, tp: TopicPartition, start: int, end: int, *, most: int, most_bytes: int
+        self, tp: TopicPartition, start: int, end: int, most: float, most_bytes: float
     ) -> Iterator[FoundBlock]:
         """The blocks that hold the records from ``start`` up to ``end`` that are held, in order.
 

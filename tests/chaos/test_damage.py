@@ -43,12 +43,12 @@ def read(log: Log, start: int) -> list[bytes]:
     return [value for batch in log.read(P, start, 3 * EACH) for value in batch.values]
 
 
-def read_in_place(log: Log, start: int) -> list[bytes]:
+def read_at_once(log: Log, start: int) -> list[bytes]:
     with log.snapshot() as snapshot:
         return [value for batch in snapshot.read(P, start, 3 * EACH) for value in batch.values]
 
 
-@pytest.mark.parametrize("way", [read, read_in_place])
+@pytest.mark.parametrize("way", [read, read_at_once])
 @pytest.mark.parametrize("moved_to", [90, 101, 110])
 def test_a_block_under_another_key_is_refused(tmp_path: Path, way: object, moved_to: int) -> None:
     """It used to be served: its checksum tells what it holds, not where it belongs."""
@@ -62,7 +62,7 @@ def test_a_block_under_another_key_is_refused(tmp_path: Path, way: object, moved
         assert way(log, 2 * EACH) == values[2 * EACH :]
 
 
-@pytest.mark.parametrize("way", [read, read_in_place])
+@pytest.mark.parametrize("way", [read, read_at_once])
 def test_a_key_of_another_length_is_told(tmp_path: Path, way: object) -> None:
     assert callable(way)
     filled(tmp_path)

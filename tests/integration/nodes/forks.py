@@ -11,6 +11,8 @@ from collections.abc import Callable
 from pathlib import Path
 
 from dafka_core import Consumer, EmbeddedCluster, ForkedError, Producer, Reader, Store, Tower
+from dafka_core.flight.local_log import LocalLogs
+from dafka_core.flight.store_location import StoreLocation
 from dafka_core.records import RecordBatch, TopicPartition
 from dafka_core.storage import Log
 from tests.integration.nodes.peers import ANY_PORTS
@@ -57,9 +59,8 @@ def uses() -> None:
         producer.flush(SOON_S)
         records = iter(consumer)
         assert next(records).value == b"0"
-        snapshot = log.snapshot()
-        append_queue = store.append_queue
-        opened = (hub, store, producer, consumer, reader, log, cluster, snapshot)
+        snapshot, logs, append_queue = log.snapshot(), LocalLogs(), store.append_queue
+        opened = (hub, store, producer, consumer, reader, log, cluster, snapshot, logs)
 
         def child() -> None:
             for use in (
@@ -81,6 +82,7 @@ def uses() -> None:
                 lambda: hub.tower,
                 lambda: log.end(TopicPartition("t", "p")),
                 lambda: snapshot.info(TopicPartition("t", "p")),
+                lambda: logs.open(StoreLocation("", ())),
                 lambda: cluster.tower,
             ):
                 print(refused(use))
@@ -96,7 +98,8 @@ def uses() -> None:
         assert publish(b"2") == 2
         producer.flush(SOON_S)
         assert next(records).value == b"1"
-        assert snapshot.partitions()
+        assert snapshot.info(TopicPartition("t", "p"))
+        snapshot.close()
 
 
 def holds() -> None:

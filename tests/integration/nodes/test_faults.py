@@ -21,7 +21,7 @@ from dafka_core import (
     Store,
 )
 from dafka_core.errors import StoreUnreachableError
-from dafka_core.records import TopicPartition, Transaction, TransactionState
+from dafka_core.records import PartitionInfo, TopicPartition, Transaction, TransactionState
 from dafka_core.storage import Log
 from dafka_core.testing import wait_until
 from tests.integration.nodes.content import (
@@ -45,6 +45,7 @@ from tests.integration.nodes.staging import (
     stage,
     state_of,
 )
+from tests.integration.storage.processes import on_disk
 
 REPLAY_COUNT = 250_000
 
@@ -160,8 +161,8 @@ def test_a_late_store_stands_in_for_the_first_one(cluster: EmbeddedCluster) -> N
     cluster.start_store(1)
 
     def caught_up() -> bool:
-        with Log(cluster.store_directory(1), read_only=True) as log:
-            return log.end(TopicPartition("t", producer.address)) == 50_000
+        found = on_disk(cluster.store_directory(1))
+        return PartitionInfo("t", producer.address, 0, 50_000) in found
 
     wait_until(caught_up)
     cluster.kill_store(0)

@@ -44,7 +44,7 @@ def said(tower: str, directory: Path, which: str) -> list[str]:
 def test_inherited_nodes_refuse_every_use(tower: str, store: Store, tmp_path: Path) -> None:
     lines = said(tower, tmp_path / "others", "uses")
     kinds = ["Producer"] * 6 + ["Consumer"] * 5
-    kinds += ["Reader", "Store", "AppendQueue", "Tower", "Tower", "Log", "Snapshot"]
+    kinds += ["Reader", "Store", "AppendQueue", "Tower", "Tower", "Log", "Snapshot", "LocalLogs"]
     assert lines == [f"refused {kind}" for kind in (*kinds, "EmbeddedCluster")]
     wait_until(lambda: len(store.log.partitions("t")) == 2)
     held = [stored(store, "t", info.partition) for info in store.log.partitions("t")]

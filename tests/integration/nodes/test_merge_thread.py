@@ -105,16 +105,6 @@ def test_a_failing_disk_is_told_and_tried_again(
     ] * 3
 
 
-def test_readers_are_checked_also_when_there_is_nothing_to_merge(
-    log: Log, merge: Callable[[], MergeThread], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(module, "CHECK_READERS_S", 0.01)
-    checks: list[None] = []
-    monkeypatch.setattr(log, "check_readers", lambda: checks.append(None))
-    merge()
-    wait_until(lambda: len(checks) > 3)
-
-
 def test_it_ends_quickly(log: Log, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "IDLE_S", 60)
     merger = MergeThread(log)

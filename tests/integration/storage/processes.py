@@ -10,8 +10,13 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import NamedTuple
 
-from dafka_core.records import RecordBatch, TopicPartition
-from dafka_core.storage import Log, Snapshot
+import lmdb
+
+from dafka_core.records import PartitionInfo, RecordBatch, TopicPartition
+from dafka_core.storage import Log
+from dafka_core.storage.open_environment import Opened
+from dafka_core.storage.snapshot import Snapshot
+from dafka_core.storage.tables import Tables
 from tests.integration.storage import appender
 
 TP = appender.TP
@@ -43,6 +48,18 @@ def started(command: list[str]) -> Iterator[subprocess.Popen[str]]:
             yield process
         finally:
             process.kill()
+
+
+def on_disk(directory: Path) -> list[PartitionInfo]:
+    """What a store has that another process may run: for tests alone, which see LMDB's file.
+
+    Raises:
+        lmdb.Error: there is none yet.
+    """
+    with lmdb.open(str(directory), readonly=True, max_dbs=3, map_size=1 << 40, create=False) as env:
+        tables = [env.open_db(name, create=False) for name in (b"meta", b"partitions", b"blocks")]
+        with env.begin(buffers=True) as txn:
+            return Tables(Opened(directory, env, *tables), txn).infos(None)
 
 
 class Told(NamedTuple):

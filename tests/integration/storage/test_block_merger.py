@@ -184,13 +184,8 @@ def test_damage_is_told_once_and_does_not_spread(
             store.read(TP, 0, 1600)
 
 
-def test_only_a_writer_merges(store: Log) -> None:
-    put(store, *[1] * 10)
-    with Log(store.directory, read_only=True) as reader:
-        with pytest.raises(StoreError, match="for reading only"):
-            reader.merge_step()
-        store.close()
-        assert sum(batch.count for batch in reader.read(TP, 0, 10)) == 10
+def test_a_closed_log_does_not_merge(store: Log) -> None:
+    store.close()
     with pytest.raises(ClosedError):
         store.merge_step()
 

@@ -39,7 +39,8 @@ def test_small_batches_go_to_the_append_area(store: Log) -> None:
     put(store, [b"small"])
     put(store, large(20))  # does not follow the first block
     assert [batch.count for batch in store.read(TP, 0, 99)] == [20, 1, 20]
-    env = Environment(store.directory, read_only=True, map_size_bytes=1 << 20)
+    store.close()
+    env = Environment(store.directory, map_size_bytes=1 << 20)
     with contextlib.closing(env), env.reading() as tables:
         assert [(block.first, block.end) for block in tables.area.of_partition(0)] == [(20, 21)]
         assert [each.first for each in tables.candidates(0, 0, 41)] == [0, 21]

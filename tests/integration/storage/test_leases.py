@@ -209,9 +209,3 @@ def test_a_directory_without_room_for_them_is_an_error(tmp_path: Path) -> None:
         Log(tmp_path)
     (tmp_path / LEASE_FILE).rmdir()
     Log(tmp_path).close()
-
-
-def test_only_the_store_gives_leases(log: Log, tmp_path: Path) -> None:
-    with Log(tmp_path, read_only=True) as reading, pytest.raises(StoreError, match="reading only"):
-        reading.space()
-    log.close()

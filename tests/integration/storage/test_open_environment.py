@@ -13,26 +13,17 @@ import pytest
 from dafka_core.errors import StoreError
 from dafka_core.records import RecordBatch
 from dafka_core.storage import Log, open_environment
-from tests.integration.storage import appender
 from tests.integration.storage.damage import change, three_blocks
 from tests.integration.storage.limits import VALUE, fill, limited, used_bytes
 from tests.integration.storage.processes import TP, child, told, values_of
 
 
-def test_one_process_writes_and_others_may_read(tmp_path: Path) -> None:
+def test_one_process_has_a_directory_open(tmp_path: Path) -> None:
     with child(tmp_path, 1) as process:
         told(process)
         with pytest.raises(StoreError, match=f"process {process.pid} has it open for writing"):
             Log(tmp_path)
-        with Log(tmp_path, read_only=True) as store:
-            end = told(process).end
-            while (tmp_path / "data.mdb").stat().st_size < 4 << 20:
-                end = told(process).end
-            assert store.end(TP) >= end
-            info = store.info(TP)
-            assert info is not None
-            (first, *_) = store.read(TP, info.end - 1, info.end)
-            assert first.values.to_list() == [appender.value(info.end - 1)]
+        end = told(process).end
     with Log(tmp_path) as store:
         assert store.end(TP) >= end
 
@@ -49,9 +40,6 @@ def test_a_directory_that_cannot_be_one_is_refused(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("text")
     with pytest.raises(StoreError, match="cannot be opened for writing"):
         Log(tmp_path / "file")
-    with pytest.raises(StoreError, match="there is no store here"):
-        Log(tmp_path / "missing", read_only=True)
-    assert not (tmp_path / "missing").exists()
 
 
 def test_a_file_system_of_other_machines_is_refused(
@@ -62,26 +50,11 @@ def test_a_file_system_of_other_machines_is_refused(
         Log(tmp_path)
 
 
-def test_a_read_only_mount_is_not_read_without_a_lock(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    Log(tmp_path).close()
-    mounted = os.statvfs(tmp_path)
-
-    class ReadOnly:
-        f_flag = mounted.f_flag | os.ST_RDONLY
-
-    monkeypatch.setattr(os, "statvfs", lambda _: ReadOnly)
-    with pytest.raises(StoreError, match="mounted read-only, so that LMDB cannot lock"):
-        Log(tmp_path, read_only=True)
-
-
 def test_a_file_that_is_no_database_is_refused(tmp_path: Path) -> None:
     (tmp_path / "data.mdb").write_bytes(b"not a database, " * 1000)
-    for read_only in (False, True):
-        with pytest.raises(StoreError, match=r"not a store's file.*an empty directory") as caught:
-            Log(tmp_path, read_only=read_only)
-        assert caught.value.directory == str(tmp_path)
+    with pytest.raises(StoreError, match=r"not a store's file.*an empty directory") as caught:
+        Log(tmp_path)
+    assert caught.value.directory == str(tmp_path)
     assert (tmp_path / "data.mdb").read_bytes() == b"not a database, " * 1000
 
 
@@ -90,25 +63,21 @@ def test_another_programs_database_is_refused(tmp_path: Path, name: bytes | None
     with lmdb.Environment(str(tmp_path), max_dbs=1) as env, env.begin(write=True) as txn:
         table = env.open_db(name, txn=txn)
         txn.put(b"key", b"value", db=table)
-    for read_only in (False, True):
-        with pytest.raises(StoreError, match="another program's LMDB database"):
-            Log(tmp_path, read_only=read_only)
+    with pytest.raises(StoreError, match="another program's LMDB database"):
+        Log(tmp_path)
 
 
 @pytest.mark.parametrize("form", [1, 9])
 def test_another_format_is_refused(tmp_path: Path, form: int) -> None:
     Log(tmp_path).close()
     change(tmp_path, b"meta", b"format", form.to_bytes(4, "little"))
-    for read_only in (False, True):
-        why = rf"its format is {form}, this program reads formats 2 and 3: open it with the version"
-        with pytest.raises(StoreError, match=why):
-            Log(tmp_path, read_only=read_only)
+    why = rf"its format is {form}, this program reads formats 2 and 3: open it with the version"
+    with pytest.raises(StoreError, match=why):
+        Log(tmp_path)
 
 
 def test_an_empty_file_becomes_a_log(tmp_path: Path) -> None:
     (tmp_path / "data.mdb").touch()
-    with pytest.raises(StoreError, match="no store here"):
-        Log(tmp_path, read_only=True)
     with Log(tmp_path) as store:
         store.append([RecordBatch.of(TP, 0, [b"a"])])
 
@@ -117,8 +86,6 @@ def test_a_file_cut_short_does_not_kill_the_process(tmp_path: Path) -> None:
     values = three_blocks(tmp_path)
     data = (tmp_path / "data.mdb").read_bytes()
     os.truncate(tmp_path / "data.mdb", data.index(values[250]))
-    with pytest.raises(StoreError, match="it was cut short"):
-        Log(tmp_path, read_only=True)
     with pytest.raises(StoreError, match=r"damaged"), Log(tmp_path) as store:
         values_of(store)
 
@@ -140,8 +107,6 @@ def test_a_map_is_full_where_the_process_may_map_no_more(tmp_path: Path) -> None
 def test_little_address_space_is_shared_with_others(tmp_path: Path) -> None:
     with Log(tmp_path) as store, limited(resource.RLIMIT_AS, used_bytes() + (256 << 20)):
         store.append([RecordBatch.of(TP, 0, [b"a"])])
-    with limited(resource.RLIMIT_AS, used_bytes() + (256 << 20)):
-        for read_only in (False, True):
-            with Log(tmp_path, read_only=read_only) as store:
-                assert values_of(store) == [b"a"]
-                assert len(bytearray(64 << 20)) == 64 << 20
+    with limited(resource.RLIMIT_AS, used_bytes() + (256 << 20)), Log(tmp_path) as store:
+        assert values_of(store) == [b"a"]
+        assert len(bytearray(64 << 20)) == 64 << 20
