@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import os
-import signal
-import sys
 import threading
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
@@ -24,7 +21,6 @@ from dafka_core.storage import leases
 from dafka_core.testing import PATIENCE_S, wait_until
 from tests.integration.flight.hosts import LARGEST, TP, Served, check
 from tests.integration.flight.local_logs import churn, opened, read
-from tests.integration.storage.processes import started
 
 
 def test_who_takes_all_leases_shuts_nobody_out(
@@ -126,58 +122,3 @@ def test_reads_beside_a_store_that_appends_merges_and_trims(
         writing.result()
     for start, batches in kept:
         check(batches, start, batches[-1].end if batches else start)
-
-
-STOPPED = """
-import os
-import signal
-import sys
-
-from dafka_core.errors import LeaseEndedError
-from dafka_core.flight.local_log import LocalLogs, _Files
-from dafka_core.flight.store_client import StoreClient
-from dafka_core.flight.store_location import StoreLocation
-from tests.integration.flight.hosts import LARGEST, TP, check
-
-location = StoreLocation.parse(sys.argv[1])
-block = _Files.block
-
-
-def stopping(*arguments):
-    found = block(*arguments)
-    print("reading", flush=True)
-    os.kill(os.getpid(), signal.SIGSTOP)
-    return found
-
-
-_Files.block = stopping
-log = LocalLogs().open(location)
-try:
-    list(log.read(StoreClient(location), TP, 0, 5_000, **LARGEST))
-except LeaseEndedError as error:
-    print(error, flush=True)
-"""
-
-
-def test_a_stopped_reader_costs_no_more_than_its_lease(
-    served: Served, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(leases, "LEASE_WRITTEN_BYTES", 4 << 20)
-    served.extend(5_000)
-    data = served.directory / "data.mdb"
-    with started([sys.executable, "-c", STOPPED, served.location.packed().decode()]) as reader:
-        assert reader.stdout is not None
-        assert reader.stdout.readline().strip() == "reading"
-        begun_bytes = data.stat().st_size
-        assert served.log.space().leases == 1
-        sizes = []
-        for _ in range(100):
-            churn(served, 3)
-            sizes.append(data.stat().st_size)
-        assert served.log.space().leases == 0
-        # It has grown by what the lease may cost and one write more, and then not any more.
-        assert begun_bytes + (2 << 20) <= sizes[-1] <= begun_bytes + (6 << 20)
-        assert sizes[-1] == sizes[-30]
-        assert served.log.space().free_bytes > 2 << 20
-        os.kill(reader.pid, signal.SIGCONT)
-        assert "ended the lease of its file before offset 0" in reader.stdout.readline()
