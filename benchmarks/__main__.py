@@ -18,6 +18,7 @@ ROWS = {
     "memory": "bench_memory",
     "trickle": "bench_trickle",
     "partitions": "bench_partitions",
+    "space": "bench_space",
 }
 """Modules by the name of their row.  Imported when they run: the processes that rows start import
 this module, too, and need not wait for Spark."""

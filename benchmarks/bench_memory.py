@@ -1,7 +1,7 @@
 """Row 7: how much memory one large partition takes, written and read back through Spark.
 
 Each measurement has workers of its own, so that none has the memory of one before.  Of a worker
-all counts that is resident; the log's pages that it maps do, too.
+all counts that is resident.
 """
 
 from __future__ import annotations

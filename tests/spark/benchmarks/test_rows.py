@@ -52,6 +52,7 @@ NAMES = {
         "trickle, 1,000 partitions, {}, file",
     ],
     "partitions": ["a new consumer of many partitions"],
+    "space": ["growth of a store's file by its readers", "a store's file after as much again"],
 }
 
 

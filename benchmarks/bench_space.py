@@ -1,0 +1,57 @@
+"""Row 8: by how much a store's file grows for its readers, and whether that space comes back.
+
+Blocks are appended and trimmed: without readers; then while readers take a lease before each append
+and give none back, as if all were stopped; then the same once more.  The reference of the growth is
+what leases may cost.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Final
+
+from benchmarks.figures import Figure, compared, tell
+from benchmarks.harness import TOPIC, Bench
+from dafka_core.records import RecordBatch, TopicPartition
+from dafka_core.storage.leases import LEASE_WRITTEN_BYTES
+from dafka_core.testing import PATIENCE_S, StoreDouble
+
+FULL_BYTES: Final = 4_000_000_000
+
+APPEND: Final = [bytes(1_000_000)] * 16
+
+TP: Final = TopicPartition(TOPIC, "A" * 32)
+
+
+def run(bench: Bench) -> Iterator[Figure]:
+    """The growth, and the file after as much again."""
+    rounds = bench.part(FULL_BYTES // sum(map(len, APPEND)), least=4)
+    with TemporaryDirectory(dir=bench.directory) as path, StoreDouble(Path(path)) as store:
+        client = store.client()
+
+        def take() -> None:
+            client.lease(TP, store.log.end(TP) - 1, store.log.end(TP), timeout_s=PATIENCE_S)
+
+        without_mb = churned(store, rounds, lambda: None)
+        with_mb = churned(store, rounds, take)
+        again_mb = churned(store, rounds, take)
+        tell(f"space: {store.log.space()}")
+    limit_mb = LEASE_WRITTEN_BYTES / 1e6
+    grown_mb = max(with_mb - without_mb, 1.0)
+    for name, ours, reference in (
+        ("growth of a store's file by its readers", grown_mb, limit_mb),
+        ("a store's file after as much again", again_mb, with_mb),
+    ):
+        yield compared(name, [ours], [reference], unit="MB", goal=0.9, smaller_is_better=True)
+
+
+def churned(store: StoreDouble, rounds: int, take: Callable[[], None]) -> float:
+    """Appends and trims, with a lease taken between; how large the file is then, in MB."""
+    for _ in range(rounds):
+        start = store.log.end(TP)
+        store.log.append([RecordBatch.of(TP, start, APPEND)])
+        take()
+        store.log.trim(TP, start + len(APPEND) // 2)
+    return store.log.space().file_bytes / 1e6
