@@ -3,12 +3,26 @@
 from __future__ import annotations
 
 import ctypes
+import re
+import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from dafka_core.storage.file_systems import NOT_LOCAL, not_local
+from tests.integration.storage import fuse
+from tests.integration.storage.containers import can_contain, contained
+from tests.integration.storage.processes import started
+
+OPENED = """
+import sys
+
+from dafka_core.storage import Log
+
+Log(sys.argv[1]).close()
+print("opened")
+"""
 
 
 def test_a_directory_of_this_machine_is_local(tmp_path: Path) -> None:
@@ -38,3 +52,18 @@ def test_those_of_other_machines_have_names(kind: int, monkeypatch: pytest.Monke
 
     monkeypatch.setattr(ctypes, "CDLL", System)
     assert not_local("anywhere") == NOT_LOCAL[kind]
+
+
+def test_a_store_refuses_a_real_file_system_of_a_program(tmp_path: Path) -> None:
+    """Where the machine lets nobody mount one, the same program opens the directory as it is."""
+    if can_contain():
+        command = contained([sys.executable, "-m", fuse.__name__, str(tmp_path)])
+        says = f"store at {tmp_path}: it is on FUSE, where .* give the store a directory on a disk"
+    else:
+        command = [sys.executable, "-c", OPENED, str(tmp_path)]
+        says = "opened"
+    with started(command) as process:
+        assert process.stdout is not None
+        assert re.match(says, process.stdout.readline())
+        assert process.wait() == 0
+    assert (tmp_path / "data.mdb").exists() != can_contain()
