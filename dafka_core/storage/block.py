@@ -140,12 +140,13 @@ class Block:
         """
         if len(buffer) <= PIECE_BYTES:
             return cls.parse(bytes(buffer))
-        source = memoryview(buffer)
+        source = np.frombuffer(buffer, np.uint8)
 
         def copy(piece: memoryview, at: int) -> None:
-            piece[:] = source[at : at + len(piece)]
+            # By numpy, which lets other threads run meanwhile.
+            np.copyto(np.frombuffer(piece, np.uint8), source[at : at + len(piece)])
 
-        return cls.read(np.empty(len(source), np.uint8).data, copy)
+        return cls.read(np.empty_like(source).data, copy)
 
     @classmethod
     def read(cls, buffer: Bytes, read_into: Callable[[memoryview, int], None]) -> Block:

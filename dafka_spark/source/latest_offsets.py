@@ -117,7 +117,7 @@ def _ask_stores(
     return registry.ask(
         lambda client: selection.of(client.heads(selection.asked, timeout_s=timeout_s)),
         timeout_s=timeout_s,
-        # A log is mapped only if its session is the one that the location names.
+        # A file is read only if its session is the one that the location names.
         max_age_s=0.0 if options.fetch == LOCAL else timing.DESCRIPTION_S,
         again=again,
     )

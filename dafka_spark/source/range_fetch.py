@@ -1,7 +1,7 @@
 """Where a task gets its records from, and how it goes on elsewhere when that fails.
 
 A range comes with the stores that were seen to have some of it.  Option ``fetch`` says how these
-may be read: their logs, mapped, where they are on this machine; by Arrow Flight; and, without any
+may be read: their files, where they are on this machine; by Arrow Flight; and, without any
 store in particular, over the mesh.  Each of these sources is asked for what it is known to have,
 from the record on that the one before it had reached.
 """

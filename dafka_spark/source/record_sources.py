@@ -1,4 +1,4 @@
-"""The sources of records: the logs of stores on this machine, mapped; Arrow Flight; the mesh."""
+"""The sources of records: the files of stores on this machine; Arrow Flight; the mesh."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ class RecordSource(Protocol):
 
 
 class NotHereError(DafkaError):
-    """A log that this process cannot map: no failure, the next source is asked."""
+    """A log that this process cannot read: no failure, the next source is asked."""
 
 
 class _StoreSource:
@@ -67,7 +67,7 @@ class LocalLogSource(_StoreSource):
     NAME = "the log of store {}"
 
     def read(self, wanted: OffsetRange) -> Iterator[RecordBatch]:
-        """See ``RecordSource``; raises ``NotHereError`` where the log cannot be mapped."""
+        """See ``RecordSource``; raises ``NotHereError`` where the file cannot be read."""
         with connections.lend_logs() as logs:
             log = logs.open(self._location)
             if log is None:

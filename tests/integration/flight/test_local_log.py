@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import msgspec
+import numpy as np
 import pytest
 
 from dafka_core.errors import (
@@ -21,8 +22,9 @@ from dafka_core.errors import (
 )
 from dafka_core.flight import local_log
 from dafka_core.flight.json_messages import LeaseGranted
-from dafka_core.flight.local_log import LocalLogs
+from dafka_core.flight.local_log import CACHE_LINE_BYTES, LocalLogs
 from dafka_core.flight.store_location import StoreLocation
+from dafka_core.storage.block import ALIGNMENT
 from tests.integration.flight.hosts import LARGEST, STORE, TP, Served, check, forked, values
 from tests.integration.flight.local_logs import churn, opened, read
 
@@ -58,6 +60,29 @@ def test_small_blocks_are_joined(logs: LocalLogs, served: Served) -> None:
             served.append(TP, [record])
         (batch,) = read(opened(logs, served), served, start, start + 5)
         assert batch.values == records
+
+
+def test_blocks_are_copied_in_step_with_the_file(
+    logs: LocalLogs, filled: Served, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Octets stay where they were in a line of the processor's cache, which is quicker.
+
+    But numbers are aligned, also those of small blocks, which may lie anywhere in a page.
+    """
+    copied: list[tuple[int, int]] = []
+    original = os.preadv
+
+    def spied(fd: int, buffers: list[memoryview], position: int) -> int:
+        address = np.frombuffer(buffers[0], np.uint8).__array_interface__["data"][0]
+        copied.append((address % CACHE_LINE_BYTES, position % CACHE_LINE_BYTES))
+        return original(fd, buffers, position)
+
+    monkeypatch.setattr(os, "preadv", spied)
+    check(read(opened(logs, filled), filled, 0, 20_005), 0, 20_005)
+    positions = {position for _, position in copied}
+    assert 16 in positions
+    assert any(position % ALIGNMENT for position in positions)
+    assert all(address == position - position % ALIGNMENT for address, position in copied)
 
 
 def test_each_log_is_opened_once_and_for_reading_only(
