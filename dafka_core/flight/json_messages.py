@@ -17,10 +17,12 @@ from msgspec import Meta
 from dafka_core.errors import InvalidRequestError
 from dafka_core.flight.limits import MAX_LEASED_BLOCKS
 from dafka_core.records import PartitionInfo, StagedPartition, TransactionState
+from dafka_core.storage.leases import MAX_LEASES
 
 VERSION: Final = 1
 
 Natural = Annotated[int, Meta(ge=0, le=2**62)]
+Slot = Annotated[int, Meta(ge=0, lt=MAX_LEASES)]
 BlockBytes = Annotated[int, Meta(ge=1, le=2**31)]
 """A reader makes room for a block; one may be little more than the largest record."""
 
@@ -98,7 +100,7 @@ class LeaseGranted(JsonMessage, frozen=True, omit_defaults=True):
     """
 
     lease: str = ""
-    slot: Natural = 0
+    slot: Slot = 0
     blocks: Annotated[
         tuple[tuple[Natural, Natural, BlockBytes], ...], Meta(max_length=MAX_LEASED_BLOCKS)
     ] = ()

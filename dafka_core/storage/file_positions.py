@@ -13,12 +13,13 @@ _MAPS: Final = Path("/proc/self/maps")
 
 
 class FilePositions:
-    """Positions in one file, which this process has mapped."""
+    """Positions in one file, which this process has mapped.  Thread-safe."""
 
     def __init__(self, data: Path) -> None:
         self._data = data
-        self._region = range(0)
-        self._shift = 0
+        # Where, and by how much an address there is above its position: noted in one step, since
+        # threads ask at the same time.
+        self._mapped = range(0), 0
 
     def of(self, packed: memoryview) -> int:
         """Where in the file the bytes begin.
@@ -27,9 +28,10 @@ class FilePositions:
             StoreError: the system does not say where the file is mapped.
         """
         address = int(np.frombuffer(packed, np.uint8).__array_interface__["data"][0])
-        if address not in self._region:
-            self._region, self._shift = self._found(address)
-        return address - self._shift
+        region, shift = self._mapped
+        if address not in region:
+            _, shift = self._mapped = self._found(address)
+        return address - shift
 
     def _found(self, address: int) -> tuple[range, int]:
         try:

@@ -32,6 +32,32 @@ def test_blocks_lie_where_it_says(tmp_path: Path) -> None:
         assert read == values
 
 
+def test_threads_find_the_same(tmp_path: Path) -> None:
+    """Of several that ask first, one asks in the middle of what another one notes."""
+    data = tmp_path / "data.mdb"
+    data.write_bytes(bytes(8_192))
+    found: list[int] = []
+
+    class Interrupted(FilePositions):
+        def __setattr__(self, name: str, value: object) -> None:
+            super().__setattr__(name, value)
+            if asked:
+                found.append(self.of(part))
+
+    with (
+        data.open("rb") as file,
+        mmap.mmap(file.fileno(), 8_192, prot=mmap.PROT_READ) as mapped,
+        memoryview(mapped) as view,
+        view[5_000:] as part,
+    ):
+        asked = False
+        positions = Interrupted(data)
+        asked = True
+        found.append(positions.of(part))
+    assert len(found) > 1
+    assert set(found) == {5_000}
+
+
 def test_a_file_that_is_not_mapped_has_none(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

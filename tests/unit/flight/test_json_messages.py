@@ -14,11 +14,15 @@ from dafka_core.flight.json_messages import (
     DurableEnd,
     Heads,
     JsonMessage,
+    LeaseGranted,
     Offsets,
+    SpaceUsed,
     TransactionStates,
 )
+from dafka_core.flight.limits import MAX_LEASED_BLOCKS
 from dafka_core.flight.store_location import StoreLocation
 from dafka_core.records import PartitionInfo, Transaction, TransactionState
+from dafka_core.storage.leases import MAX_LEASES
 
 
 def test_members_that_a_later_version_has_are_passed_over() -> None:
@@ -37,6 +41,9 @@ def test_members_that_a_later_version_has_are_passed_over() -> None:
         Done(),
         DurableEnd(5),
         DurableEnd(5, failed=True),
+        LeaseGranted(),
+        LeaseGranted("9" * 32, MAX_LEASES - 1, ((0, 2**62, 2**31),) * MAX_LEASED_BLOCKS),
+        SpaceUsed(7, 5, 1, 0.5),
     ],
 )
 def test_answers_are_read_as_they_were(answer: JsonMessage) -> None:
@@ -57,6 +64,22 @@ def test_the_value_that_is_wrong_is_shown(
 ) -> None:
     with pytest.raises(InvalidRequestError, match=re.escape(sentence)):
         kind.parse(text)
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        *({"slot": slot} for slot in (-1, MAX_LEASES, 2**62, 2**70)),
+        *({"blocks": [block]} for block in ([-1, 0, 8], [0, -1, 8], [0, 2**63, 8], [0, 0])),
+        *({"blocks": [[0, 0, size_bytes]]} for size_bytes in (0, -1, 2**31 + 1)),
+        {"blocks": [[0, 0, 8]] * (MAX_LEASED_BLOCKS + 1)},
+    ],
+)
+def test_what_no_file_of_leases_and_no_block_can_have_is_refused(wrong: dict[str, object]) -> None:
+    """A reader looks for the slot in the file, and makes room for the blocks."""
+    text = json.dumps({"v": 1, "lease": "9" * 32, "slot": 0, "blocks": []} | wrong)
+    with pytest.raises(InvalidRequestError, match=next(iter(wrong))):
+        LeaseGranted.parse(text)
 
 
 @pytest.mark.parametrize(
