@@ -13,7 +13,13 @@ from typing import Final
 import pyarrow as pa
 
 from dafka_core.closing import ProcessBound
-from dafka_core.errors import ClosedError, DafkaError, DataLossError, LeaseEndedError
+from dafka_core.errors import (
+    ClosedError,
+    DafkaError,
+    DataLossError,
+    LeaseEndedError,
+    StoreError,
+)
 from dafka_core.flight.json_messages import LeaseGranted
 from dafka_core.flight.requests import GetRequest
 from dafka_core.flight.store_client import StoreClient
@@ -94,8 +100,15 @@ class _Files:
         weakref.finalize(self, os.close, self._leases)
 
     def holds(self, granted: LeaseGranted) -> bool:
-        """Whether what has been read until now was read during the lease."""
-        found = os.pread(self._leases, ID_BYTES, granted.slot * ID_BYTES)
+        """Whether what has been read until now was read during the lease.
+
+        Raises:
+            StoreError: the disk fails.
+        """
+        try:
+            found = os.pread(self._leases, ID_BYTES, granted.slot * ID_BYTES)
+        except OSError as error:
+            raise StoreError(self.directory, f"file {LEASE_FILE}: {error.strerror}") from error
         return found.hex() == granted.lease
 
     def block(self, position: int, size_bytes: int) -> Block:
@@ -147,7 +160,7 @@ class LocalLog:
             DataLossError: the log does not hold all of the range.
             LeaseEndedError: the store has ended a lease before anything was read of it.
             StoreUnreachableError: the store gives no lease.
-            StoreError: a block is damaged.
+            StoreError: a block is damaged, or the disk fails.
             ClosedError: the ``LocalLogs`` it is of is closed.
         """
         request = GetRequest(*tp, start, end, max_records=max_records, max_bytes=max_bytes)

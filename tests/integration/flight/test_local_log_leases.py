@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import contextlib
+import errno
+import os
 import threading
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
@@ -12,6 +14,7 @@ import pytest
 from dafka_core.errors import (
     DataLossError,
     LeaseEndedError,
+    StoreError,
     StoreUnreachableError,
 )
 from dafka_core.flight import local_log, server_actions
@@ -86,6 +89,18 @@ def test_what_was_read_of_a_lease_that_has_ended_is_not_handed_on(
     with pytest.raises(LeaseEndedError) as ended:
         list(read(opened(logs, filled), filled, start, end))
     assert ended.value.offset == start
+
+
+def test_a_lease_that_cannot_be_looked_at_is_an_error(
+    logs: LocalLogs, filled: Served, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def failing(*_: object) -> bytes:
+        raise OSError(errno.EIO, os.strerror(errno.EIO))
+
+    log = opened(logs, filled)
+    monkeypatch.setattr(os, "pread", failing)
+    with pytest.raises(StoreError, match="file leases: Input/output error"):
+        list(read(log, filled, 0, 10))
 
 
 def test_reads_beside_a_store_that_appends_merges_and_trims(
