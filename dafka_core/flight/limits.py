@@ -72,8 +72,10 @@ MAX_PARKED: Final = 32
 batch.  With one more the connections are broken, whatever goes through them."""
 
 MAX_LEASED_BLOCKS: Final = 1_024
-MAX_LEASED_BYTES: Final = 256 << 20
-"""What one lease covers: a reader has it in less than a second, and asks the store seldom."""
+MAX_LEASED_BYTES: Final = 128 << 20
+"""What one lease covers: a reader has it in less than a second, and asks the store seldom.  LMDB's
+Python binding touches each page of a block when the store looks where it lies; of much more, from a
+slow disk and for several readers at once, that would take longer than they wait."""
 
 MAX_WAIT_S: Final = 3_600
 """How long one action may wait."""

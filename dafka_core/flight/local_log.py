@@ -30,8 +30,9 @@ from dafka_core.storage.file_systems import not_local
 from dafka_core.storage.leases import ID_BYTES, LEASE_FILE, LEASE_S
 from dafka_core.storage.storage_errors import DATA_FILE, damaged
 
-LEASE_TIMEOUT_S: Final = 5.0
-"""How long the store may take to give a lease: on one machine it answers at once, or is stopped."""
+LEASE_TIMEOUT_S: Final = 10.0
+"""How long the store may take to give a lease: it answers in milliseconds if what it leases is in
+memory, and at its disk's pace if not; or it is stopped."""
 
 CACHE_LINE_BYTES: Final = 64
 """A block begins in one of these in memory where it does in the file, 16 octets after a page there

@@ -205,7 +205,7 @@ class Tables:
     ) -> Iterator[FoundBlock]:
         """The blocks that hold the records from ``start`` up to ``end`` that are held, in order.
 
-        No more than ``most`` and, after the first one, than ``most_bytes``.
+        No more than ``most``, and none after those that have ``most_bytes``.
         """
         row = self.visible_row(tp)
         if row is None:
