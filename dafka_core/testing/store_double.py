@@ -100,7 +100,7 @@ class LogBackend(Closing):
 
 
 class StoreDouble(Closing):
-    """A store to be read from and written to over Flight, or in place.
+    """A store to be read from and written to over Flight, or by its file.
 
     Args:
         directory: of its log.
