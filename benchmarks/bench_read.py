@@ -1,8 +1,8 @@
 """Row 1: a batch query reads a store, against one that reads batches which are there already.
 
 Beside them, a Flight server with nothing to do but to send batches, one that copies and checks them
-as a store must, and a file that is mapped, and one that is checked, too: what Flight costs, and
-reading the log's file.
+as a store must, and a file that is mapped, and one that is copied and checked as our reader does:
+what Flight costs, and reading the log's file.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import Any
 
 from pyspark.sql import SparkSession
 
-from benchmarks import bare_flight_server, mapped_file, spark_sessions
+from benchmarks import bare_file, bare_flight_server, spark_sessions
 from benchmarks.figures import Figure, compared, in_turns
 from benchmarks.harness import TOPIC, Bench
 from benchmarks.stub_source import FORM
@@ -84,8 +84,8 @@ def bare(
     if fetch == "local":
         read = {**stub, "file": cluster.store_directory() / DATA_FILE}
         yield {
-            "bare mapped file": (mapped_file.FORM, read),
-            "bare mapped file that is checked": (mapped_file.FORM, {**read, "checked": True}),
+            "bare mapped file": (bare_file.FORM, read),
+            "bare file that is copied and checked": (bare_file.FORM, {**read, "copied": True}),
         }
         return
     with bare_flight_server.serving(bench.directory, stub["batch"], stub["size"]) as location:

@@ -12,8 +12,8 @@ from typing import Any
 
 from pyspark.sql import DataFrame, SparkSession
 
+from benchmarks.bare_file import FileSource
 from benchmarks.bare_flight_server import FlightSource
-from benchmarks.mapped_file import MappedSource
 from benchmarks.stub_source import StubSource
 
 SLOTS = 2
@@ -45,7 +45,7 @@ def session() -> Iterator[SparkSession]:
         spark.sparkContext.setLogLevel("ERROR")
         spark.dataSource.register(StubSource)
         spark.dataSource.register(FlightSource)
-        spark.dataSource.register(MappedSource)
+        spark.dataSource.register(FileSource)
         yield spark
     finally:
         spark.stop()

@@ -27,7 +27,7 @@ NAMES = {
         "batch read, {}, bare Flight server that copies and checks",
         "batch read, {}, local",
         "batch read, {}, bare mapped file",
-        "batch read, {}, bare mapped file that is checked",
+        "batch read, {}, bare file that is copied and checked",
     ],
     "write": ["batch write, acknowledged, {}"],
     "drain": ["backlog drained, {}", "backlog drained, {}, micro-batches alone"],

@@ -1,14 +1,15 @@
-"""The least that reading a log in place costs: a file is mapped and given to Spark.
+"""The least that reading a log's file costs: it is mapped or copied, and given to Spark.
 
 There is no table of blocks, and nothing is looked for or fetched: pieces of a store's file, as
-large as its batches, become values, and are hashed before as its blocks are if it is asked for; the
-other columns were made before.  A reader of the file can hardly do better, nor, beside the one with
-hashes, can one that checks what it hands out.
+large as its batches, become values; the other columns were made before.  A reader of the file can
+hardly do better than the one that maps it, nor than the one that copies and hashes each piece, if
+it checks what it hands out, and what it has handed out must stay as it was.
 """
 
 from __future__ import annotations
 
 import mmap
+import os
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from itertools import pairwise
@@ -20,8 +21,9 @@ from pyspark.sql.datasource import DataSourceReader, InputPartition
 from pyspark.sql.types import StructType
 
 from benchmarks.stub_source import StubReader, StubSource, prebuilt
+from dafka_core.storage.block import PIECE_BYTES
 
-FORM = "bench-mapped"
+FORM = "bench-file"
 
 
 @dataclass(frozen=True)
@@ -32,8 +34,8 @@ class Pieces(InputPartition):
     stop: int
 
 
-class MappedSource(StubSource):
-    """Options: those of the stub source, ``file``, and ``checked`` or not.
+class FileSource(StubSource):
+    """Options: those of the stub source, ``file``, and ``copied`` or not.
 
     The file must have several batches' bytes.
     """
@@ -45,16 +47,16 @@ class MappedSource(StubSource):
 
     def reader(self, schema: StructType) -> DataSourceReader:
         """The reader of a batch query."""
-        return MappedReader(self.options)
+        return FileReader(self.options)
 
 
-class MappedReader(StubReader):
+class FileReader(StubReader):
     """Takes the values from the file and the other columns from what was made before."""
 
     def __init__(self, options: Mapping[str, str]) -> None:
         super().__init__(options)
         self._file = Path(options["file"])
-        self._checked = options.get("checked") == "true"
+        self._copied = options.get("copied") == "true"
 
     def partitions(self) -> list[InputPartition]:
         """The pieces in equal parts."""
@@ -74,14 +76,24 @@ class MappedReader(StubReader):
         step = -(-piece_bytes // mmap.PAGESIZE) * mmap.PAGESIZE
         with self._file.open("rb") as file:
             mapped = mmap.mmap(file.fileno(), 0, prot=mmap.PROT_READ)
-        whole, piece_count = memoryview(mapped), len(mapped) // step
-        for number in range(partition.first, partition.stop):
-            start = number % piece_count * step
-            data = whole[start : start + piece_bytes]
-            if self._checked:
-                xxhash.xxh3_64_intdigest(data)
-            buffers = [None, ends, pa.py_buffer(data)]
-            columns[at] = pa.Array.from_buffers(pa.binary(), rows, buffers, null_count=0)
-            yield pa.RecordBatch.from_arrays(columns, schema=like.schema)
-            # As our reader does, so that memory does not grow with what was read.
-            mapped.madvise(mmap.MADV_DONTNEED, start, step)
+            whole, piece_count = memoryview(mapped), len(mapped) // step
+            for number in range(partition.first, partition.stop):
+                start = number % piece_count * step
+                data = whole[start : start + piece_bytes]
+                if self._copied:
+                    data = copied(file.fileno(), start, piece_bytes)
+                buffers = [None, ends, pa.py_buffer(data)]
+                columns[at] = pa.Array.from_buffers(pa.binary(), rows, buffers, null_count=0)
+                yield pa.RecordBatch.from_arrays(columns, schema=like.schema)
+                # So that memory does not grow with what was read.
+                mapped.madvise(mmap.MADV_DONTNEED, start, step)
+
+
+def copied(fd: int, start: int, size_bytes: int) -> memoryview:
+    """A piece in memory of its own, hashed as it is copied, as our reader does."""
+    copy, checksum = memoryview(pa.allocate_buffer(size_bytes)), xxhash.xxh3_64()
+    for at in range(0, size_bytes, PIECE_BYTES):
+        part = copy[at : at + PIECE_BYTES]
+        os.preadv(fd, [part], start + at)
+        checksum.update(part)
+    return copy
