@@ -11,10 +11,12 @@ import sys
 import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 
 import pytest
 
+from dafka_core.errors import DataLossError
 from dafka_core.flight.store_client import StoreClient
 from dafka_core.flight.store_location import StoreLocation
 from dafka_core.storage import Log, leases
@@ -51,6 +53,19 @@ def asked(reader: Process, line: str = "read") -> list[str]:
     assert reader.stdin is not None
     print(line, file=reader.stdin, flush=True)
     return said(reader)
+
+
+def check_reads(reader: Process) -> None:
+    """The reader is handed something, some time: a store that is quick trims what it asks for."""
+    wait_until(lambda: int(asked(reader)[-1]) > 0)
+
+
+def leased(client: StoreClient) -> bool:
+    """Takes a lease of the last record, unless the store is quick and trims it."""
+    [held] = client.heads(None, timeout_s=PATIENCE_S)
+    with contextlib.suppress(DataLossError):
+        return bool(client.lease(TP, held.end - 1, held.end, timeout_s=PATIENCE_S).lease)
+    return False
 
 
 def check_right(reader: Process) -> None:
@@ -147,18 +162,17 @@ def test_a_store_and_its_readers_are_process_1_each(directory: Path) -> None:
                 assert process_id == "1" or not can_contain()
                 for _ in range(200):
                     end = told(store).end
-                counts = [int(asked(reader)[-1]) for _ in range(5)]
-                assert sum(counts) > 0
+                check_reads(reader)
                 with StoreClient(location) as client:
-                    client.lease(TP, end - 1, end, timeout_s=PATIENCE_S)
+                    wait_until(partial(leased, client))
                 send(store, signal.SIGKILL)
                 store.wait()
                 ends.append(end)
                 sizes.append(data.stat().st_size)
         for reader in readers:
             check_right(reader)
-    # Each has written some 60 MB, of which it trimmed all but the last 20,000 records.
-    assert sizes[-1] < sizes[1] + (24 << 20)
+    # Each has written 60 MB at least, of which it trimmed all but the last 20,000 records.
+    assert sizes[-1] < sizes[1] + (12 << 20)
 
 
 def test_a_store_on_an_overlay(tmp_path: Path) -> None:
@@ -181,8 +195,7 @@ def test_a_store_on_an_overlay(tmp_path: Path) -> None:
                 said(reader)
                 for _ in range(10):
                     end = told(store).end
-                    counts = [int(asked(reader)[-1]) for _ in range(2)]
-                assert sum(counts) > 0
+                    check_reads(reader)
                 check_right(reader)
             if can_contain():
                 # Another container of this image has a file of its own there, and not the session.

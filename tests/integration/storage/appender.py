@@ -1,8 +1,9 @@
 """A child process of the tests: writes, merges and trims a log until it is killed.
 
 ``appender.py DIRECTORY SEED [serve]`` prints, after each append that returned, the end of the
-partition and how many merges there were; with ``serve`` first where Flight serves it.
-Its blocks are small, so that there are many to merge.
+partition and how many merges there were.  Its blocks are small, so that there are many to merge.
+With ``serve`` it first prints where Flight serves it, it trims after each append, and a lease may
+cost it 4 MiB: so its file has a size, however long it runs.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ import sys
 import threading
 
 from dafka_core.records import RecordBatch, TopicPartition
-from dafka_core.storage import Log, append_area, block_builder, block_writer
+from dafka_core.storage import Log, append_area, block_builder, block_writer, leases
 
 TOPIC, PARTITION = "t", "P"
 TP = TopicPartition(TOPIC, PARTITION)
@@ -61,6 +62,7 @@ def main() -> None:
         merging = BlockMerger(log)
         merging.start()
         if serve:
+            leases.LEASE_WRITTEN_BYTES = 4 << 20  # type: ignore[misc]
             print(serving(log), flush=True)
         end = log.end(TP)
         print(end, merging.merged, flush=True)
@@ -72,7 +74,7 @@ def main() -> None:
                 batches.append(RecordBatch.of(TP, end, values))
                 end += count
             log.append(batches)
-            if chance.random() < 0.05:
+            if serve or chance.random() < 0.05:
                 log.trim(TP, end - min(end, 20_000))
             print(end, merging.merged, flush=True)
 
