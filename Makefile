@@ -21,8 +21,12 @@ unit: env
 	@$(BIN)/python -m pytest -q -n 2 tests/unit
 	@$(BIN)/python -m tests.simulation.soak --seeds 50
 
-test: java env lint ## everything: format, lint, types, tests
+test: java env ## everything: format, lint, types, tests
+	@$(MAKE) --no-print-directory -j2 lint .venv/spark-classes.jsa
 	@$(BIN)/python -m pytest -n 3
+
+.venv/spark-classes.jsa: .venv/.made tests/spark/jvm.py
+	@$(BIN)/python -m tests.spark.jvm
 
 soak: env ## SEEDS=10000 worlds of the simulation with faults of all kinds, or SEED=7 step by step
 	@$(BIN)/python -m tests.simulation.soak $(if $(SEED),--seed $(SEED),--seeds $(or $(SEEDS),10000))

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
 import importlib
+from collections.abc import Iterator
 
 from benchmarks.figures import Figure, print_line, print_table
 from benchmarks.harness import FULL_RECORDS, SIZES_BYTES, prepared
@@ -51,7 +53,7 @@ def main() -> None:
         "--cold",
         dest="warm",
         action="store_false",
-        help="run nothing before it is measured: only to see that it runs",
+        help="run nothing before it is measured, and all in one session: only to see that it runs",
     )
     arguments = parser.parse_args()
     rows = {name: importlib.import_module(f"benchmarks.{ROWS[name]}") for name in arguments.only}
@@ -61,12 +63,24 @@ def main() -> None:
         return
     figures: list[Figure] = []
     sizes_bytes = tuple(arguments.sizes)
-    with prepared(arguments.pairs, arguments.records, sizes_bytes, arguments.warm) as bench:
+    with (
+        prepared(arguments.pairs, arguments.records, sizes_bytes, arguments.warm) as bench,
+        contextlib.nullcontext() if arguments.warm else shared_session(),
+    ):
         for module in rows.values():
             for figure in module.run(bench):
                 print_line(figure)
                 figures.append(figure)
     print_table(figures)
+
+
+@contextlib.contextmanager
+def shared_session() -> Iterator[None]:
+    """One session of Spark for all rows: to start one takes longer than a small row."""
+    from benchmarks import spark_sessions
+
+    with spark_sessions.session():
+        yield
 
 
 if __name__ == "__main__":

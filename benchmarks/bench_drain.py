@@ -27,6 +27,9 @@ from dafka_core import EmbeddedCluster
 FULL_LIMIT = 1_000_000
 """Rows in a micro-batch; ten of them are the backlog."""
 
+LEAST_LIMIT = 10_000
+"""With fewer a micro-batch is nothing but what Spark itself takes for it."""
+
 GOAL = 0.7
 
 
@@ -79,7 +82,7 @@ def compare(
     spark: SparkSession, bench: Bench, cluster: EmbeddedCluster, size_bytes: int
 ) -> Iterator[Figure]:
     """The figures of one size."""
-    limit = bench.part(FULL_LIMIT)
+    limit = bench.part(FULL_LIMIT, LEAST_LIMIT)
     batch = source_options(cluster)
     stream = {**batch, "startingOffsets": "earliest", "maxOffsetsPerTrigger": limit}
     stub = {**stub_options(batch, bench.records, size_bytes), "limit": limit}

@@ -35,19 +35,20 @@ FULL_BATCHES = 20
 def run(bench: Bench) -> Iterator[Figure]:
     """Each size, both ways to deliver."""
     batches = bench.part(FULL_BATCHES, least=2)
+    warm_up = WARM_UP * bench.warm
     with spark_sessions.session() as spark:
         for size_bytes in bench.sizes_bytes:
-            records = LIMIT * (WARM_UP + batches)
+            records = LIMIT * (warm_up + batches)
             directory = bench.directory / f"triggers-{size_bytes}"
             with filled(directory, records, size_bytes) as cluster:
                 source = source_options(cluster)
                 ours = {**source, "startingOffsets": "earliest", "maxOffsetsPerTrigger": LIMIT}
                 stub = {"rows": records, "batch": LIMIT, "limit": LIMIT, "size": size_bytes}
                 stub["tasks"] = 1
-                sides = {"stub": partial(trigger_ms, spark, FORM, stub, {})}
+                sides = {"stub": partial(trigger_ms, spark, FORM, stub, {}, warm_up)}
                 for delivery in DELIVERY:
                     sink = {"tower": cluster.tower, "delivery": delivery}
-                    sides[delivery] = partial(trigger_ms, spark, "dafka", ours, sink)
+                    sides[delivery] = partial(trigger_ms, spark, "dafka", ours, sink, warm_up)
                 times = in_turns(f"one micro-batch, {size_bytes} B", sides, bench.pairs)
             yield from compare(size_bytes, times)
 
@@ -75,9 +76,9 @@ def compare(size_bytes: int, times: dict[str, list[float]]) -> Iterator[Figure]:
 
 
 def trigger_ms(
-    spark: SparkSession, form: str, source: dict[str, Any], sink: dict[str, Any]
+    spark: SparkSession, form: str, source: dict[str, Any], sink: dict[str, Any], warm_up: int
 ) -> float:
-    """The median time of a micro-batch.
+    """The median time of a micro-batch after the first ``warm_up``.
 
     The query is not told that it is to stop at the end: it looks for more before each batch, as
     one that runs for ever does.
@@ -95,5 +96,5 @@ def trigger_ms(
     if any(batch["numInputRows"] != LIMIT for batch in batches):
         raise RuntimeError(f"a micro-batch had not {LIMIT} rows")
     return float(
-        statistics.median(batch["durationMs"]["triggerExecution"] for batch in batches[WARM_UP:])
+        statistics.median(batch["durationMs"]["triggerExecution"] for batch in batches[warm_up:])
     )

@@ -24,7 +24,10 @@ _ROOT = str(Path(__file__).parents[1])
 
 @contextlib.contextmanager
 def session() -> Iterator[SparkSession]:
-    """A session with Python workers of its own and the stubs registered."""
+    """A session with Python workers of its own and the stubs registered; or the one there is."""
+    if (there := SparkSession.getActiveSession()) is not None:
+        yield there
+        return
     # Read as the JVM and its workers start, which import the stubs and find format "dafka".
     os.environ["PYSPARK_PYTHON"] = sys.executable
     paths = [_ROOT, *filter(None, [os.environ.get("PYTHONPATH", "")])]

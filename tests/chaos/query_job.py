@@ -20,9 +20,10 @@ from pyspark.sql import functions as sf
 from pyspark.sql.streaming.query import StreamingQuery
 from pyspark.sql.streaming.state import GroupState
 
+from tests.spark.jvm import start_options
+
 SEPARATOR = "="
-JVM = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
-"""For JVMs that live for seconds: compiling well and collecting in parallel is not worth it."""
+JVM = " ".join(start_options())
 
 LOOK_S = 0.05
 
@@ -44,6 +45,9 @@ def session(plan: dict[str, Any]) -> SparkSession:
         "spark.ui.enabled": "false",
         "spark.ui.showConsoleProgress": "false",
         "spark.sql.shuffle.partitions": "2",
+        # Each query runs for seconds: to compile it costs more than it gives.
+        "spark.sql.codegen.wholeStage": "false",
+        "spark.sql.codegen.factoryMode": "NO_CODEGEN",
         "spark.sql.warehouse.dir": plan["directory"] + "/warehouse",
         # Every batch must be told from the checkpoint at the end.
         "spark.sql.streaming.minBatchesToRetain": "1000000",

@@ -95,6 +95,7 @@ DEFECTS = (
         "store_writer.c:246",
         "producer-. waits",
         Roles(store=AcknowledgesOnce),
+        first=40,
     ),
     Defect(
         "ACK before the disk has it",
@@ -113,7 +114,7 @@ DEFECTS = (
         "store_writer.c:154",
         "store-. has .* of",
         Roles(store=AsksNobody),
-        first=225,
+        first=260,
     ),
     Defect(
         "replay stops after a block",
@@ -156,14 +157,14 @@ DEFECTS = (
         "ours",
         "consumer-. is at .* of",
         Roles(consumer=NeverAsksForHeads),
-        first=80,
+        first=120,
     ),
     Defect(
         "heads of what no store has",
         "ours",
         r"was told .* and \d+ are on disk",
         Roles(producer=TellsOfMoreThanIsStored),
-        first=60,
+        first=84,
     ),
     Defect(
         "a producer waits for what an earlier life has stored",
@@ -196,7 +197,7 @@ DEFECTS = (
         "ours",
         "producer-. waits",
         changes=lambda: {(mesh, "Subscribers"): ForgetsRequestors},
-        first=240,
+        first=270,
     ),
     Defect(
         "a record too large ends its receiver's connection for good",
@@ -209,6 +210,7 @@ DEFECTS = (
         "ours",
         "consumer-. is at .* of",
         Roles(consumer=WaitsForWhatIsTrimmed),
+        first=38,
     ),
     Defect(
         "partitions beyond the window are never asked for",

@@ -17,6 +17,8 @@ import pyarrow as pa
 from pyspark.errors import StreamingQueryException
 from pyspark.sql import SparkSession
 
+from tests.spark.jvm import start_options
+
 
 def executor_of(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
     """The process behind a task's worker: the daemon of its executor."""
@@ -31,6 +33,7 @@ def session(master: str, directory: str, speculation: str) -> SparkSession:
         .config("spark.driver.host", "127.0.0.1")
         .config("spark.pyspark.python", sys.executable)
         .config("spark.executor.memory", "512m")
+        .config("spark.executor.extraJavaOptions", " ".join(start_options()))
         .config("spark.scheduler.minRegisteredResourcesRatio", "1.0")
         .config("spark.speculation", speculation)
         .config("spark.ui.enabled", "false")

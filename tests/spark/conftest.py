@@ -18,14 +18,9 @@ os.environ["PYTHONPATH"] = os.pathsep.join(
     [_ROOT, *filter(None, [os.environ.get("PYTHONPATH", "")])]
 )
 
-# JVMs that live for minutes, and queries that run once: to compile much costs more than it gives.
-_JVM = (
-    "-XX:TieredStopAtLevel=1",
-    "-XX:+UseSerialGC",
-    "-Dspark.sql.codegen.wholeStage=false",
-    "-Dspark.sql.codegen.factoryMode=NO_CODEGEN",
-)
-os.environ.setdefault("SPARK_SUBMIT_OPTS", " ".join(_JVM))
+from tests.spark import jvm  # noqa: E402
+
+os.environ.setdefault("SPARK_SUBMIT_OPTS", jvm.options())
 
 from pyspark.sql import SparkSession  # noqa: E402
 
