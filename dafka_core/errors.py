@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import ClassVar
+from typing import ClassVar, Final
 
 from dafka_core.records import Transaction
 
@@ -145,14 +145,66 @@ class BackPressureError(PartitionError):
 
 @dataclass(eq=False)
 class NotAcknowledgedError(PartitionError):
-    """Records that stores have not acknowledged in time; they may or may not be stored."""
+    """Records that stores have not acknowledged in time; they may or may not be stored.
+
+    ``asked_for`` is a record that was acknowledged and that a store asks for, if one does.
+    """
 
     sentence = (
-        "{count} records are not acknowledged after {waited_s:g} s; they may not be stored. Is a "
-        "store running ('dafka store')?"
+        "{count} records are not acknowledged after {waited_s:g} s; they may not be stored. {why}"
     )
     count: int
     waited_s: float
+    asked_for: int | None = None
+
+    def _sentence(self, **facts: object) -> str:
+        why = "Is a store running ('dafka store')?"
+        if self.asked_for is not None:
+            why = (
+                f"A store asks for record {self.asked_for}, which was acknowledged, and the "
+                "producer does not keep it: the stores that had it are away, or were put back or "
+                "wiped. Start them; if they are gone, start the producer again, which goes on from "
+                "what there is"
+            )
+        return super()._sentence(why=why)
+
+
+@dataclass(eq=False)
+class ProducerFencedError(PartitionError):
+    """A newer producer, life ``number`` of the partition, has taken over.
+
+    Records ``start`` to ``end`` (exclusive) are not acknowledged, and not in the partition unless
+    a store had them before the newer producer asked.
+    """
+
+    sentence = (
+        "another producer with this address has taken over (life {number}): records {start} to "
+        "{end} (exclusive) are not acknowledged; give each producer an address of its own, and "
+        "publish them again if the partition does not have them"
+    )
+    number: int
+    start: int
+    end: int
+
+
+@dataclass(eq=False)
+class MissingStoresError(PartitionError):
+    """A producer cannot resume: ``stores`` may have acknowledged records, and do not answer.
+
+    ``needed`` stores have to answer.
+    """
+
+    sentence = (
+        "{needed} stores have to say how far it goes, and {missing} do not answer; start them. If "
+        "they are gone for ever, say so with option resume_missing='ignore': what only they have "
+        "acknowledged is lost then, or set aside when they come back"
+    )
+    needed: int
+    stores: Sequence[str]
+
+    def _sentence(self, **facts: object) -> str:
+        self.stores = tuple(self.stores)
+        return super()._sentence(missing=", ".join(self.stores))
 
 
 @dataclass(eq=False)
@@ -227,6 +279,25 @@ class DataLossError(PartitionError):
     def _sentence(self, **facts: object) -> str:
         first = "nothing" if self.available is None else f"offset {self.available} on"
         return super()._sentence(first=first)
+
+
+CHANGED: Final = "a newer producer of the partition has gone on from there"
+
+
+@dataclass(eq=False)
+class HistoryChangedError(DataLossError):
+    """Records that were read, up to ``position`` (exclusive), and are not the partition's any more.
+
+    From ``wanted`` on it has others: a newer producer has taken over without the older one's.  The
+    stores that had them have set them aside.
+    """
+
+    sentence = (
+        "the records from offset {wanted} to {position} (exclusive) that were read are not in it "
+        "any more: {why}; the consumer goes on with those that are. Stores keep the others ('dafka "
+        "store aside')"
+    )
+    position: int = 0
 
 
 @dataclass(eq=False)

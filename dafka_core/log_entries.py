@@ -24,6 +24,8 @@ The outcome of an entry (``Log.write``) is None when it is done, or else:
     ``Commit``              the first of these that holds for a transaction which is not what its
                             attempt has staged; to commit again what was committed is no error
     ``Discard``             is always done
+    ``Promise``, ``Met``    are always done
+    and ``SetAside``
     ``SetTransaction``      ``OffsetConflictError``: the partition ends before the transaction does;
                             ``TransactionExistsError``: the transaction lies at other offsets
 """
@@ -32,6 +34,7 @@ from __future__ import annotations
 
 from typing import Final, NamedTuple
 
+from dafka_core.epochs import Epoch, EpochId
 from dafka_core.records import (
     NO_VERSION,
     RecordBatch,
@@ -65,6 +68,8 @@ class Commit(NamedTuple):
     """Makes transactions visible together, or none of them."""
 
     transactions: tuple[StagedTransaction, ...]
+    epochs: tuple[Epoch | None, ...] = ()
+    """Of each of them, the life that its records are of; unknown without."""
 
 
 class Discard(NamedTuple):
@@ -74,6 +79,29 @@ class Discard(NamedTuple):
     attempt: str
 
 
+class Promise(NamedTuple):
+    """Keeps that a life of a partition's producer is about to begin (``epochs.py``)."""
+
+    tp: TopicPartition
+    life: EpochId
+
+
+class Met(NamedTuple):
+    """Keeps that another store is there."""
+
+    store: str
+
+
+class SetAside(NamedTuple):
+    """Takes a partition's records from ``start`` on out of it: another history has won there.
+
+    They are kept, for people to look at.  What is staged in the partition is discarded.
+    """
+
+    tp: TopicPartition
+    start: int
+
+
 class SetTransaction(NamedTuple):
     """Sets the last transaction of a partition that holds its records already, visible."""
 
@@ -81,7 +109,7 @@ class SetTransaction(NamedTuple):
     transaction: Transaction
 
 
-LogEntry = RecordBatch | Stage | Commit | Discard | SetTransaction
+LogEntry = RecordBatch | Stage | Commit | Discard | SetTransaction | Promise | Met | SetAside
 
 
 def attempt_octets(attempt: str) -> bytes:

@@ -25,6 +25,9 @@ AUTO_HOST = "auto"
 FLIGHT_OFF = "off"
 """For ``flight_port``: the store is reached over the mesh only."""
 
+IGNORE: Final = "ignore"
+"""For ``resume_missing``: to begin all the same."""
+
 _TOWER = re.compile(r"(?a)(?P<host>\[[^\]]+\]|[^:\[\]\s]+)(?::(?P<sub>\d{1,5}):(?P<pub>\d{1,5}))?")
 _PORT = re.compile(r"(?a)\d{1,5}")
 
@@ -180,6 +183,13 @@ class ProducerOptions(NodeOptions):
         "how long a producer given an address waits for the stores to say how far it had come",
         unit="s",
         minimum=0.01,
+    )
+    resume_missing: str = option(
+        FAIL,
+        "when a producer is given an address, and stores that may have acknowledged records of its "
+        "partition do not answer: `fail` raises MissingStoresError, `ignore` goes on without them; "
+        "what only they have is set aside when they come back",
+        choices=(FAIL, IGNORE),
     )
     head_interval_ms: int = option(
         1_000, "how often the last offset is announced", unit="ms", minimum=10

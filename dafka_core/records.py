@@ -9,11 +9,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
-from itertools import count, repeat
+from itertools import count, pairwise, repeat
 from typing import NamedTuple, Self
 
 import numpy as np
 
+from dafka_core.epochs import NO_LIFE, Epoch, EpochId, History, epoch_at
 from dafka_core.values import Longs, Values
 
 
@@ -111,12 +112,16 @@ class StagedPartition(NamedTuple):
 
 
 class PartitionInfo(NamedTuple):
-    """What a store holds of one partition: offsets ``earliest`` up to, not including, ``end``."""
+    """What a store holds of one partition: offsets ``earliest`` up to, not including, ``end``.
+
+    ``life`` is that of the newest producer whose records these are.
+    """
 
     topic: str
     partition: str
     earliest: int
     end: int
+    life: EpochId = NO_LIFE
 
     @property
     def tp(self) -> TopicPartition:
@@ -133,6 +138,7 @@ class RecordBatch:
         offset: of the first record; ``values[i]`` is the record at ``offset + i``.
         values: at least one.
         transaction: the one that all of the records belong to, if any.
+        epoch: the life of the producer that has written them, where that is known.
         times: when a store wrote the records, as runs of shape (n, 2): (record count,
             microseconds since the epoch UTC).  None where that is not known or not asked for.
     """
@@ -142,6 +148,7 @@ class RecordBatch:
     values: Values
     transaction: Transaction | None = None
     times: Longs | None = field(default=None, compare=False)
+    epoch: Epoch | None = field(default=None, compare=False)
 
     @classmethod
     def of(
@@ -217,6 +224,7 @@ def concat(batches: Sequence[RecordBatch]) -> RecordBatch:
     times = [batch.times for batch in batches if batch.times is not None]
     return replace(
         first,
+        epoch=first.epoch if len({batch.epoch for batch in batches}) == 1 else None,
         values=Values.concat([batch.values for batch in batches]),
         times=np.concatenate(times) if len(times) == len(batches) else None,
     )
@@ -252,6 +260,16 @@ def coalesce(
             yield batch
     if held:
         yield concat(held)
+
+
+def split_by_epoch(batch: RecordBatch, history: History) -> list[RecordBatch]:
+    """The batch, cut where epochs begin, with what epoch each part is of."""
+    later = [epoch.start for epoch in history if batch.offset < epoch.start < batch.end]
+    bounds = [batch.offset, *later, batch.end]
+    return [
+        replace(batch.between(start, end), epoch=epoch_at(history, start))
+        for start, end in pairwise(bounds)
+    ]
 
 
 def times_between(times: Longs, start: int, stop: int) -> Longs:

@@ -134,6 +134,24 @@ class HeadBehindError(SourceLossError):
     )
 
 
+class HistoryReplacedError(SourceLossError):
+    """A newer producer has gone on without records that the query has read, or was to read.
+
+    From ``wanted`` on, at the earliest, there are others; the query knew the partition up to
+    ``end``.
+    """
+
+    condition = "DAFKA_HISTORY_CHANGED"
+    cause = (
+        "a newer producer of the partition has taken over and gone on without the last records, up "
+        "to {end}, that the query has read or was to read"
+    )
+    remedy = (
+        "Start it with a new checkpoint to read the partition as it is now: what it has read of "
+        "the others is in its results ('dafka store aside' lists them)"
+    )
+
+
 @dataclass(eq=False)
 class IncompleteBatchError(PartitionError):
     """Rows that are not those planned: missing, doubled or others.  Always fails the query.

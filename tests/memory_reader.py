@@ -7,6 +7,7 @@ from collections.abc import Collection, Iterator
 from contextlib import AbstractContextManager, nullcontext
 
 from dafka_core import Reader
+from dafka_core.epochs import NO_LIFE, Epoch
 from dafka_core.errors import DataLossError
 from dafka_core.records import PartitionInfo, RecordBatch, TopicPartition
 from dafka_core.values import Values
@@ -23,6 +24,7 @@ class MemoryReader(Reader):
         written: what ``times`` answers.
         missing: offsets that ``read`` passes over, as a store with a hole would.
         calls: the names of the methods called so far.
+        epoch: that of all records.
         backwards: whether ``partitions`` answers in the other order.
         closing: set by ``close``.
     """
@@ -33,6 +35,7 @@ class MemoryReader(Reader):
         self.written: list[tuple[int, int]] = []
         self.missing: set[int] = set()
         self.calls: list[str] = []
+        self.epoch: Epoch | None = None
         self.backwards = False
         self.closing = threading.Event()
 
@@ -75,8 +78,9 @@ class MemoryReader(Reader):
     ) -> list[PartitionInfo]:
         """See ``Reader.partitions``."""
         self.calls.append("partitions")
+        life = NO_LIFE if self.epoch is None else self.epoch.life
         found = [
-            PartitionInfo(*tp, self.earliest.get(tp, 0), len(log))
+            PartitionInfo(*tp, self.earliest.get(tp, 0), len(log), life)
             for tp, log in self.logs.items()
             if topics is None or tp.topic in topics
         ]
@@ -98,7 +102,7 @@ class MemoryReader(Reader):
                 continue
             stop = min(at + BATCH_RECORDS, end)
             stop = min([stop, *(gap for gap in self.missing if at < gap)])
-            yield RecordBatch(tp, at, Values.of(self.logs[tp][at:stop]))
+            yield RecordBatch(tp, at, Values.of(self.logs[tp][at:stop]), epoch=self.epoch)
             at = stop
         if at < end:
             raise DataLossError(*tp, at, self.earliest.get(tp, 0), "it ends there")

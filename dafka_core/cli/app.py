@@ -8,7 +8,7 @@ from dafka_core.cli.flags import with_options
 from dafka_core.cli.list_commands import heads, staged, stores, topics
 from dafka_core.cli.node_commands import tower, up
 from dafka_core.cli.record_commands import consume, produce
-from dafka_core.cli.store_commands import restore, store
+from dafka_core.cli.store_commands import aside, forget, restore, store
 from dafka_core.node_options import (
     ConsumerOptions,
     ProducerOptions,
@@ -31,7 +31,8 @@ app.command()(with_options(TowerOptions, StoreOptions, without={"tower"})(up))
 app.command()(with_options(TowerOptions)(tower))
 store_group = typer.Typer(invoke_without_command=True)
 store_group.callback()(with_options(StoreOptions)(store))
-store_group.command()(restore)
+for command in (restore, aside, forget):
+    store_group.command()(command)
 app.add_typer(store_group, name="store")
 app.command()(with_options(ProducerOptions)(produce))
 app.command()(with_options(ConsumerOptions)(consume))

@@ -51,7 +51,7 @@ def heads(
     partitions = _partitions([topic], timeout_s, options)
     if not partitions:
         raise DafkaError(f"no store has records of topic {topic!r}; 'dafka topics' lists all")
-    rows = sorted(info[1:] for info in partitions)
+    rows = sorted((info.partition, info.earliest, info.end) for info in partitions)
     output.table(("partition", "earliest", "next"), rows, as_json=as_json)
 
 

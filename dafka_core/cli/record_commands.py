@@ -138,7 +138,7 @@ def consume(
     from dafka_core import Consumer
 
     start: Literal["earliest", "latest"] = "earliest" if from_beginning else "latest"
-    form = _json_lines if as_json else _lines
+    form = json_lines if as_json else _lines
     with Consumer(start=start, **options) as consumer:
         consumer.subscribe(topic)
         output.say(f"topic {topic}, from {start}")
@@ -162,7 +162,8 @@ def _lines(batch: RecordBatch) -> bytes:
     return b"\n".join([*batch.values, b""])
 
 
-def _json_lines(batch: RecordBatch) -> bytes:
+def json_lines(batch: RecordBatch) -> bytes:
+    """Objects with topic, partition, offset and value, one on a line."""
     lines = []
     for record in batch.records():
         fields: dict[str, Any] = record._asdict()

@@ -20,6 +20,7 @@ from dafka_core.errors import (
     DafkaError,
     DataLossError,
     FencedError,
+    HistoryChangedError,
     InvalidRequestError,
     OffsetConflictError,
     StoreUnreachableError,
@@ -31,12 +32,13 @@ from dafka_core.flight.limits import MAX_MESSAGE_CHARS
 _KINDS: Final[dict[str, type[DafkaError]]] = {
     "bad-request": InvalidRequestError,
     "not-held": DataLossError,
+    "history-changed": HistoryChangedError,
     "offset-conflict": OffsetConflictError,
     "fenced": FencedError,
     "transaction-exists": TransactionExistsError,
 }
 _CODES: Final[dict[type[BaseException], str]] = {kind: code for code, kind in _KINDS.items()}
-BUSY, CLOSING, IDLE, OTHER_STORE = "busy", "closing", "idle", "other-store"
+BEHIND, BUSY, CLOSING, IDLE, OTHER_STORE = "behind", "busy", "closing", "idle", "other-store"
 
 FLIGHT_ERRORS: Final = (flight.FlightError, pa.ArrowException, OSError)
 """What a call of pyarrow's client may raise that is not a mistake of its caller."""
@@ -87,7 +89,7 @@ def translated(error: BaseException, store: str) -> DafkaError:
     """What an error of a call means to the caller of ``store``."""
     facts = _facts(error)
     kind = _KINDS.get(str(facts.get("error")))
-    if kind is DataLossError:
+    if kind in (DataLossError, HistoryChangedError):
         facts["why"] = f"{facts.get('why')} (store {store})"
     if kind is not None:
         with suppress(msgspec.ValidationError):  # of other facts than ours the sentence remains

@@ -13,10 +13,10 @@ from typing import Final
 import pyarrow as pa
 
 from dafka_core.closing import ProcessBound
+from dafka_core.epochs import EpochId
 from dafka_core.errors import (
     ClosedError,
     DafkaError,
-    DataLossError,
     LeaseEndedError,
     StoreError,
 )
@@ -24,7 +24,7 @@ from dafka_core.flight.json_messages import LeaseGranted
 from dafka_core.flight.requests import GetRequest
 from dafka_core.flight.store_client import StoreClient
 from dafka_core.flight.store_location import SESSION_FILE, StoreLocation
-from dafka_core.records import PartitionInfo, RecordBatch, TopicPartition, coalesce
+from dafka_core.records import RecordBatch, TopicPartition, coalesce
 from dafka_core.storage.block import ALIGNMENT, Block
 from dafka_core.storage.file_systems import not_local
 from dafka_core.storage.leases import ID_BYTES, LEASE_FILE, LEASE_S
@@ -149,22 +149,27 @@ class LocalLog:
         start: int,
         end: int,
         *,
+        life: EpochId | None = None,
+        after: EpochId | None = None,
         max_records: int,
         max_bytes: int,
     ) -> Generator[RecordBatch]:
         """The records from ``start`` up to ``end`` (exclusive), in order and complete.
 
-        ``client`` is one of the store.  Sizes are as those of ``StoreClient.read``.
+        ``client`` is one of the store.  Sizes and lives are as those of ``StoreClient.read``.
 
         Raises:
             InvalidRequestError: an argument cannot be used; at once.
             DataLossError: the log does not hold all of the range.
+            HistoryChangedError: a newer producer has taken over from ``life`` or ``after``.
             LeaseEndedError: the store has ended a lease before anything was read of it.
-            StoreUnreachableError: the store gives no lease.
+            StoreUnreachableError: the store gives no lease, or has no records of ``life`` yet.
             StoreError: a block is damaged, or the disk fails.
             ClosedError: the ``LocalLogs`` it is of is closed.
         """
-        request = GetRequest(*tp, start, end, max_records=max_records, max_bytes=max_bytes)
+        request = GetRequest(
+            *tp, start, end, max_records=max_records, max_bytes=max_bytes, life=life, after=after
+        )
         return self._read(client, request.fitted())
 
     def _read(self, client: StoreClient, request: GetRequest) -> Generator[RecordBatch]:
@@ -173,7 +178,15 @@ class LocalLog:
         at, tp, done = request.start, request.tp, ""
         timeout_s = LEASE_TIMEOUT_S
         while at < request.end:
-            granted = client.lease(tp, at, request.end, done=done, timeout_s=timeout_s)
+            granted = client.lease(
+                tp,
+                at,
+                request.end,
+                life=request.life and EpochId(*request.life),
+                after=request.after and EpochId(*request.after) if at == request.start else None,
+                done=done,
+                timeout_s=timeout_s,
+            )
             begun, done = at, granted.lease
             blocks = self._blocks(granted, request, at)
             for batch in coalesce(blocks, request.max_records, request.max_bytes):
@@ -208,22 +221,6 @@ class LocalLog:
             batch = batch.between(at, min(batch.end, request.end))
             yield batch
             at = batch.end
-
-
-def check_held(held: PartitionInfo | None, tp: TopicPartition, start: int, end: int) -> None:
-    """Raises DataLossError unless the records from ``start`` up to ``end`` are held.
-
-    Its ``available`` is the first offset held where the range begins before it, else None; its
-    ``wanted`` is the first offset of the range that is not held.
-    """
-    if held is None:
-        held = PartitionInfo(*tp, 0, 0)
-    if start < held.earliest and start < end:
-        why = "the store has no records before it"
-        raise DataLossError(*tp, start, held.earliest, why)
-    if end > held.end:
-        why = f"the store has the records from {held.earliest} up to {held.end} (exclusive)"
-        raise DataLossError(*tp, max(start, held.end), None, why)
 
 
 def _session(directory: str) -> str | None:

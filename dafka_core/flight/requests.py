@@ -28,6 +28,7 @@ Offset = Annotated[int, Meta(ge=0, le=MAX_OFFSET)]
 Version = Annotated[int, Meta(ge=NO_VERSION, le=MAX_SEQUENCE)]
 TimeUs = Annotated[int, Meta(ge=-(2**63), le=2**63 - 1)]
 Attempt = Annotated[str, Meta(pattern=r"^(?!0{32})[0-9A-F]{32}\Z")]
+Life = tuple[Annotated[int, Meta(ge=0)], Annotated[int, Meta(ge=0)], Annotated[int, Meta(ge=0)]]
 LeaseId = Annotated[str, Meta(pattern=r"^[0-9a-f]{32}\Z")]
 MaxRecords = Annotated[int, Meta(ge=1, le=limits.MAX_BATCH_RECORDS)]
 MaxBytes = Annotated[int, Meta(ge=1, le=limits.MAX_BATCH_BYTES)]
@@ -91,7 +92,31 @@ class _PartitionRequest(Request, frozen=True):
         return TopicPartition(self.topic, self.partition)
 
 
-class GetRequest(_PartitionRequest, frozen=True):
+class _Range(_PartitionRequest, frozen=True):
+    start: Offset
+    end: Offset
+
+    def check(self) -> None:
+        """The range is one."""
+        super().check()
+        if self.start > self.end:
+            why = f"must not be below start, which is {self.start}"
+            raise InvalidRequestError("end", self.end, why)
+
+
+class RangeRequest(_Range, frozen=True, kw_only=True):
+    """The records from ``start`` up to ``end`` (exclusive) of one partition.
+
+    ``life`` (number, id, acks) is the partition's newest producer that the caller has heard of:
+    the records must be of a history that goes on from its.  ``after`` is the one it had heard of
+    when it read the records before ``start``: they must be those before ``start`` still.
+    """
+
+    life: Life | None = None
+    after: Life | None = None
+
+
+class GetRequest(RangeRequest, frozen=True):
     """A ticket: the records from ``start`` up to ``end`` (exclusive) of one partition.
 
     ``columns`` says which columns the batches have, ``times`` whether each batch's metadata says
@@ -101,8 +126,6 @@ class GetRequest(_PartitionRequest, frozen=True):
 
     what: ClassVar[str] = "ticket"
 
-    start: Offset
-    end: Offset
     columns: tuple[str, ...] = DEFAULT_COLUMNS
     times: bool = False
     max_records: MaxRecords = limits.MAX_BATCH_RECORDS
@@ -117,11 +140,6 @@ class GetRequest(_PartitionRequest, frozen=True):
         max_records = _at_most(limits.MAX_BATCH_RECORDS, self.max_records)
         max_bytes = _at_most(limits.MAX_BATCH_BYTES, self.max_bytes)
         return replace(self, max_records=max_records, max_bytes=max_bytes).checked()
-
-    def check(self) -> None:
-        """The range is one."""
-        super().check()
-        _check_range(self.start, self.end)
 
 
 class PutRequest(_PartitionRequest, frozen=True):
@@ -175,8 +193,8 @@ class ActionRequest(Request, frozen=True):
 class HeadsRequest(ActionRequest, frozen=True):
     """What the store holds of these topics, or of all.
 
-    {v, topics?} -> {v, heads: [[topic, partition, earliest, end], ...]}, in several results if
-    they are many
+    {v, topics?} -> {v, heads: [[topic, partition, earliest, end, [number, id, acks]], ...]}: with
+    the newest life. In several results if they are many
     """
 
     action: ClassVar[str] = "dafka.heads.v1"
@@ -287,23 +305,17 @@ class DiscardRequest(ActionRequest, frozen=True):
     ]
 
 
-class LeaseRequest(ActionRequest, _PartitionRequest, frozen=True):
+class LeaseRequest(ActionRequest, RangeRequest, frozen=True):
     """Where in the store's file the blocks with records lie, which do not change during a lease.
 
-    {v, topic, partition, start, end, done?} -> {v, lease, slot, blocks: [[first offset, position,
-    size], ...]}; ``done`` is a lease to be ended, and with start = end nothing else is asked for
+    {v, topic, partition, start, end, life?, after?, done?} -> {v, lease, slot, blocks: [[first
+    offset, position, size], ...]}; ``done`` is a lease to be ended, and with start = end nothing
+    else is asked for
     """
 
     action: ClassVar[str] = "dafka.lease.v1"
 
-    start: Offset
-    end: Offset
     done: LeaseId = ""
-
-    def check(self) -> None:
-        """The range is one."""
-        super().check()
-        _check_range(self.start, self.end)
 
 
 class SpaceRequest(ActionRequest, frozen=True):
@@ -328,11 +340,6 @@ class DescribeRequest(ActionRequest, frozen=True):
 
     action: ClassVar[str] = "dafka.describe.v1"
     may_be_empty: ClassVar[bool] = True
-
-
-def _check_range(start: int, end: int) -> None:
-    if start > end:
-        raise InvalidRequestError("end", end, f"must not be below start, which is {start}")
 
 
 def _check_name(member: str, name: str | None, check: Callable[[str], None] = check_topic) -> None:

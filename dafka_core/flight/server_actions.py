@@ -10,6 +10,7 @@ from typing import Any, Final, NamedTuple
 
 from dafka_core.errors import InvalidRequestError
 from dafka_core.flight.flight_errors import BUSY, UnavailableError
+from dafka_core.flight.held_range import check_held, check_history
 from dafka_core.flight.json_messages import (
     Done,
     DurableEnd,
@@ -24,7 +25,6 @@ from dafka_core.flight.json_messages import (
     short,
 )
 from dafka_core.flight.limits import HEADS_PER_RESULT, MAX_LEASED_BLOCKS, MAX_LEASED_BYTES
-from dafka_core.flight.local_log import check_held
 from dafka_core.flight.requests import (
     ActionRequest,
     CommitRequest,
@@ -149,12 +149,13 @@ def _lease(
         yield LeaseGranted()
         return
     sizes = {"max_blocks": MAX_LEASED_BLOCKS, "max_bytes": MAX_LEASED_BYTES}
-    held, lease, blocks = log.lease(request.tp, request.start, request.end, **sizes)
+    held, history, lease, blocks = log.lease(request.tp, request.start, request.end, **sizes)
     if lease is None:
         why = f"{MAX_LEASES} leases are held, as many as may be; read over Flight, or later"
         raise UnavailableError(BUSY, why)
     try:
         check_held(held, request.tp, request.start, request.end)
+        check_history(history, request)
         yield LeaseGranted(lease.id, lease.slot, tuple(blocks))
     except BaseException:
         log.end_lease(lease.id)

@@ -16,11 +16,12 @@ from dafka_core.flight.columns import (
     schema_of,
 )
 from dafka_core.flight.flight_errors import refusing
-from dafka_core.flight.local_log import check_held
+from dafka_core.flight.held_range import check_held, check_history
 from dafka_core.flight.requests import GetRequest
 from dafka_core.flight.server_context import Caller, ServerContext
 from dafka_core.flight.stream_watch import WatchedStream
 from dafka_core.records import RecordBatch, coalesce
+from dafka_core.storage.snapshot import Snapshot
 
 
 def get(context: ServerContext, ticket: bytes, caller: Caller) -> flight.FlightDataStream:
@@ -28,7 +29,7 @@ def get(context: ServerContext, ticket: bytes, caller: Caller) -> flight.FlightD
 
     Raises:
         InvalidRequestError: the ticket is none, or a name cannot be in a column.
-        DataLossError: the range is not held.
+        DataLossError: the range is not held, or not of the history that was asked for.
         UnavailableError: there are as many streams as there may be, and none ended in time.
     """
     request = context.parse(GetRequest, ticket)
@@ -37,7 +38,8 @@ def get(context: ServerContext, ticket: bytes, caller: Caller) -> flight.FlightD
             check_text(name, text)
     what = f"get of topic {request.topic!r}, partition {request.partition}"
     stream = context.stream(context.gets, caller, what)
-    check_held(context.log.info(request.tp), request.tp, request.start, request.end)
+    with context.log.snapshot() as snapshot:
+        _check(snapshot, request, request.start)
     schema = schema_of(request.columns)
     return flight.GeneratorStream(schema, _batches(context, request, schema, stream))
 
@@ -68,6 +70,11 @@ def _batches(
 
 def _block_at(context: ServerContext, request: GetRequest, at: int) -> RecordBatch:
     with context.log.snapshot() as snapshot:
-        check_held(snapshot.info(request.tp), request.tp, at, request.end)
+        _check(snapshot, request, at)
         batches = snapshot.read(request.tp, at, request.end)
         return next(coalesce(batches, request.max_records, request.max_bytes))
+
+
+def _check(snapshot: Snapshot, request: GetRequest, at: int) -> None:
+    check_held(snapshot.info(request.tp), request.tp, at, request.end)
+    check_history(snapshot.history(request.tp), request)

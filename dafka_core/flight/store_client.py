@@ -11,6 +11,7 @@ from msgspec.structs import replace
 from pyarrow import flight
 
 from dafka_core.closing import ProcessBound
+from dafka_core.epochs import EpochId
 from dafka_core.errors import ClosedError, ConfigError, StoreUnreachableError
 from dafka_core.flight import grpc_workarounds, limits, requests
 from dafka_core.flight.client_put import PutStream
@@ -141,16 +142,25 @@ class StoreClient(ProcessBound):
         return self._ask(DurableEnd, timeout_s + WAIT_MARGIN_S, request)[0].end
 
     def lease(
-        self, tp: TopicPartition, start: int, end: int, *, done: str = "", timeout_s: float
+        self,
+        tp: TopicPartition,
+        start: int,
+        end: int,
+        *,
+        life: EpochId | None = None,
+        after: EpochId | None = None,
+        done: str = "",
+        timeout_s: float,
     ) -> LeaseGranted:
         """Where in the store's file the first of these records lie; see ``LocalLog``.
 
         It ends the lease ``done``, if there is one, and with ``start`` = ``end`` gives none.
+        Lives are as those of ``read``.
 
         Raises:
-            DataLossError: the store does not hold all of the range.
+            DataLossError: the store does not hold all of the range, or not of that history.
         """
-        request = requests.LeaseRequest(*tp, start, end, done)
+        request = requests.LeaseRequest(*tp, start, end, done, life=life, after=after)
         return self._ask(LeaseGranted, timeout_s, request)[0]
 
     def space(self, *, timeout_s: float) -> SpaceUsed:
@@ -163,6 +173,8 @@ class StoreClient(ProcessBound):
         start: int,
         end: int,
         *,
+        life: EpochId | None = None,
+        after: EpochId | None = None,
         times: bool,
         max_records: int,
         max_bytes: int,
@@ -173,14 +185,28 @@ class StoreClient(ProcessBound):
         Each batch has at most ``max_records``, and at most ``max_bytes`` of values unless it is
         one record.  Closing the generator ends the call.
 
+        With ``life``, the newest of the partition's producer that the caller has heard of, the
+        records are those of a history that goes on from its.  With ``after``, the one it had heard
+        of when it read the records before ``start``, those are before ``start`` still.
+
         Raises:
             InvalidRequestError: an argument cannot be used; at once.
             DataLossError: the store does not hold all of the range.
+            HistoryChangedError: a newer producer has taken over from ``life`` or ``after``.
             StoreUnreachableError: the connection is lost, or nothing came for ``timeout_s``
                 seconds; what was handed out is good.
         """
         request = requests.GetRequest(
-            *tp, start, end, (VALUE,), times, max_records, max_bytes, store=self._store
+            *tp,
+            start,
+            end,
+            (VALUE,),
+            times,
+            max_records,
+            max_bytes,
+            life=life,
+            after=after,
+            store=self._store,
         )
         return self._read(request.fitted(), timeout_s)
 

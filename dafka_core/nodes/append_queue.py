@@ -190,11 +190,13 @@ class AppendQueue(ProcessBound):
                 self._changed.notify_all()
 
         def give(now: float) -> None:
-            refusals = [self._give(now, entry) for entry in entries]
-            if any(refusals):
+            given = [self._give(now, entry) for entry in entries]
+            taken = [each for each in given if not isinstance(each, DafkaError)]
+            refusals = [each for each in given if isinstance(each, DafkaError)]
+            if refusals:
                 request.end(refusals[-1])
             else:
-                self._at_role.append(request)
+                self._at_role.append(_Request(taken, request.future))
 
         request.future.add_done_callback(give_room_back)
         try:
@@ -214,8 +216,9 @@ class AppendQueue(ProcessBound):
         why = f"a record has at most {limit_bytes} bytes {at} (option max_record_bytes)"
         return InvalidRequestError("value", f"{largest_bytes} bytes", why)
 
-    def _give(self, now: float, entry: LogEntry) -> DafkaError | None:
-        """Gives the role an entry; returns why the role has not taken it."""
+    def _give(self, now: float, entry: LogEntry) -> LogEntry | DafkaError:
+        """Gives the role an entry; returns it as the role has taken it, or why it has not."""
+        taken: LogEntry | None
         match entry:
             case RecordBatch():
                 taken, batch = self._role.host(now, entry), entry
@@ -224,9 +227,9 @@ class AppendQueue(ProcessBound):
             case Commit():
                 why = "it keeps track of as many partitions as it may"
                 taken = self._role.commit(now, entry)
-                return None if taken else StoreUnreachableError(self._role.address, why)
-            case Discard() | SetTransaction():
+                return taken or StoreUnreachableError(self._role.address, why)
+            case _:
                 self._role.write(entry)
-                return None
+                return entry
         end = self._role.next_offset(batch.tp)
-        return None if taken else OffsetConflictError(*batch.tp, batch.offset, end)
+        return taken or OffsetConflictError(*batch.tp, batch.offset, end)

@@ -8,7 +8,7 @@ from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 from itertools import chain
 from typing import Any
 
-from dafka_core.errors import ClosedError, ConfigError, DataLossError
+from dafka_core.errors import ClosedError, ConfigError, DataLossError, HistoryChangedError
 from dafka_core.node_options import ConsumerOptions
 from dafka_core.nodes.addresses import new_address
 from dafka_core.nodes.mesh import Mesh
@@ -139,6 +139,8 @@ class Consumer(Node):
         Raises:
             ClosedError: the consumer is closed.
             RecordTooLargeError: the next record is above ``max_record_bytes``.
+            HistoryChangedError: a partition's records are not those delivered any more; the next
+                ones are those that are, from where they part on.
             DataLossError: nobody has a partition's next records (``on_data_loss``).
         """
         # Most records are there: the wait has a price of its own.
@@ -195,6 +197,11 @@ class Consumer(Node):
 
     def _queue_delivered(self) -> None:
         delivered, self._role.delivered = self._role.delivered, []
+        if self._config.on_data_loss != FAIL:
+            changes = [each for each in delivered if isinstance(each, HistoryChangedError)]
+            for change in changes:
+                _log.warning("%s", change)
+            delivered = [each for each in delivered if each not in changes]
         self._queue.add(delivered)
         losses, self._role.losses = self._role.losses, []
         for loss in losses:

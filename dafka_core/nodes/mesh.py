@@ -39,9 +39,14 @@ from dafka_core.nodes.subscribers import Subscribers
 from dafka_core.nodes.threads import InterruptibleCondition, NodeThread, weakly
 from dafka_core.protocol.beacons import NodeBeacon
 from dafka_core.protocol.bulk_decoder import BulkDecoder
-from dafka_core.protocol.codec import C_LAYOUT, decode, encode, parse_subscription
+from dafka_core.protocol.codec import decode, encode, parse_subscription
 from dafka_core.protocol.limits import MAX_HEADER_BYTES
-from dafka_core.protocol.messages import DirectRecord, DirectRecordBatches, RecordMessage
+from dafka_core.protocol.messages import (
+    DirectRecord,
+    DirectRecordBatches,
+    EpochAck,
+    RecordMessage,
+)
 from dafka_core.protocol.record_limits import RecordLimits, announcement
 from dafka_core.protocol.role import Outgoing, OutgoingBatch, Role
 from dafka_core.protocol.store_directory import StoreDirectory, StoreQuery
@@ -87,7 +92,7 @@ class Mesh(ProcessBound):
         self._pub = new_socket(self._context, zmq.XPUB, MAX_HEADER_BYTES, config.high_water_mark)
         self.beacon = self._bind()
         """Where peers reach the node."""
-        self._subscribers = Subscribers(self._pub, pack=config.wire == C_LAYOUT)
+        self._subscribers = Subscribers(self._pub)
         self._poller = zmq.Poller()
         self._poller.register(self._wakened.fileno(), zmq.POLLIN)
         self._poller.register(self._pub, zmq.POLLIN)
@@ -229,6 +234,8 @@ class Mesh(ProcessBound):
     def send(self, messages: list[Outgoing]) -> None:
         """Publishes messages."""
         for message in messages:
+            if isinstance(message, EpochAck):  # a peer takes one of the two
+                self._pub.send_multipart(encode(message.plain, self._config.wire))
             for part in self.limits.kept(message):
                 if isinstance(part, OutgoingBatch):
                     self._send_records(part)

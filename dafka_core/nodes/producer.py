@@ -3,21 +3,26 @@
 from __future__ import annotations
 
 import logging
+import secrets
 import threading
 import time
 from collections import deque
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any, Final
 
+from dafka_core.epochs import LIFE_ID_BITS
 from dafka_core.errors import (
     BackPressureError,
     ClosedError,
     DafkaError,
+    MissingStoresError,
+    NoStoreError,
     NotAcknowledgedError,
     PartitionFullError,
+    ProducerFencedError,
     RecordTooLargeError,
 )
-from dafka_core.node_options import ProducerOptions
+from dafka_core.node_options import IGNORE, ProducerOptions
 from dafka_core.nodes.addresses import new_address
 from dafka_core.nodes.mesh import Mesh
 from dafka_core.nodes.node import Node
@@ -37,10 +42,6 @@ CHUNK_COUNT: Final = 10_000
 """``publish_many`` waits for room chunk by chunk: more records than ``max_unacked_records`` would
 never find room at once."""
 
-RESUME_ROUNDS: Final = 3
-"""How often C stores are asked how far the partition to resume goes.  If a lost answer were taken
-for "no such partition", the producer would begin it anew, over the records that it has."""
-
 ARROW_TYPES: Final = ("binary", "string", "large_binary", "large_string")
 
 _log: Final = logging.getLogger("dafka.producer")
@@ -56,14 +57,16 @@ class Producer(Node):
     Args:
         topic: 1 to 255 bytes.
         address: resume this partition where its earlier producer has ended; without it, a new one.
-            There must never be two producers with one address at a time (RFC 46: "only one
-            producer SHALL ever publish to the same partition").
+            A producer with this address that still runs is fenced (RFC 46: "only one producer
+            SHALL ever publish to the same partition").
         options: see ``ProducerOptions``.
 
     Raises:
         ConfigError: an option, the topic or the address cannot be used.
         TowerNotFoundError: no tower answered.
         NoStoreError: an address was given and no store could say how far its partition goes.
+        MissingStoresError: an address was given, and stores that may have acknowledged records of
+            its partition do not answer.
     """
 
     def __init__(self, topic: str, *, address: str | None = None, **options: Any) -> None:
@@ -80,7 +83,10 @@ class Producer(Node):
             TopicPartition(topic, self.address),
             acks=config.acks,
             head_interval_s=config.head_interval_ms / 1000,
+            life_id=secrets.randbits(LIFE_ID_BITS),
             resume=address is not None,
+            least_number=int(time.time()),
+            ignore_missing=config.resume_missing == IGNORE,
         )
         # A thread that waits for room holds the turn, not the lock: a call's offsets are
         # consecutive.
@@ -116,6 +122,7 @@ class Producer(Node):
 
         Raises:
             BackPressureError: for ``publish_timeout_s`` too many records were unacknowledged.
+            ProducerFencedError: another producer has taken over the partition.
             ClosedError: the producer is closed.
             RecordTooLargeError: the record is above ``max_record_bytes`` of the producer, or of a
                 store that it knows; nothing has been published.
@@ -175,13 +182,18 @@ class Producer(Node):
             self._role.hurry = True
 
         self._mesh.call_soon(hurry)
-        if not self._mesh.wait_until(lambda: self._durable >= target, timeout_s):
+        if not self._mesh.wait_until(
+            lambda: self._durable >= target or self._role.fenced_by, timeout_s
+        ):
             count = target - self._durable
             limit = self._limit
             found = self._mesh.call(lambda now: self._role.first_above(limit[0]))
             if found is not None:
                 raise RecordTooLargeError(self.topic, self.address, *found, *limit)
-            raise NotAcknowledgedError(self.topic, self.address, count, timeout_s)
+            raise NotAcknowledgedError(
+                self.topic, self.address, count, timeout_s, self._role.asked_for
+            )
+        self._check_fenced()
 
     def close(self) -> None:
         """Waits up to ``close_timeout_s`` for acknowledgements, then ends; may be called twice.
@@ -237,7 +249,7 @@ class Producer(Node):
         count = self._next_offset - max(self._durable, self._role.durable)
         if not count:
             return None
-        lost = NotAcknowledgedError(self.topic, self.address, count, 0.0)
+        lost = NotAcknowledgedError(self.topic, self.address, count, 0.0, self._role.asked_for)
         failure.add_note(str(lost))
         return lost
 
@@ -247,6 +259,14 @@ class Producer(Node):
         if self._closed:
             raise ClosedError("producer")
         self._mesh.check()
+        self._check_fenced()
+
+    def _check_fenced(self) -> None:
+        life = self._role.fenced_by
+        if life is not None and self._durable < self._next_offset:
+            raise ProducerFencedError(
+                self.topic, self.address, life.number, self._durable, self._next_offset
+            )
 
     def _check_offsets(self, count: int) -> None:
         if self._next_offset + count > MAX_SEQUENCE + 1:
@@ -271,7 +291,7 @@ class Producer(Node):
         self._check_open()
 
     def _has_room(self) -> bool:
-        return (
+        return self._role.fenced_by is not None or (
             self._next_offset - self._durable < self._config.max_unacked_records
             and self._unacked_bytes < self._config.max_unacked_bytes
         )
@@ -310,21 +330,18 @@ class Producer(Node):
         return False
 
     def _resume(self) -> None:
-        """Asks the stores how far the partition goes, and goes on from there."""
-        directory = self._role.directory
-        assert directory is not None
+        """Takes the partition over from an earlier producer, and goes on where it ends."""
+        takeover, timeout_s = self._role.takeover, self._config.resume_timeout_s
+        assert takeover is not None
         try:
-            query = self._mesh.query(
-                directory,
-                lambda now: directory.ask_heads(now, [self.topic], rounds=RESUME_ROUNDS),
-                self._config.resume_timeout_s,
-            )
-            _, end = query.heads.get(self._role.tp, (0, 0))
-            self._mesh.call(lambda now: self._role.resume_at(end))
+            if not self._mesh.wait_until(lambda: self._role.takeover is None, timeout_s):
+                if (lack := takeover.lack) is not None:
+                    raise MissingStoresError(self.topic, self.address, lack.needed, lack.stores)
+                raise NoStoreError([str(tower) for tower in self._config.tower], timeout_s)
         except BaseException:
             self._mesh.close()
             raise
-        self._next_offset = self._durable = end
+        self._next_offset = self._durable = self._role.next_offset
 
 
 def _checked_values(values: Iterable[bytes] | pa.Array) -> Values:

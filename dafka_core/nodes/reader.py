@@ -9,9 +9,11 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from dafka_core.errors import (
+    CHANGED,
     ClosedError,
     DataLossError,
     FetchTimeoutError,
+    HistoryChangedError,
     NodeFailedError,
     RecordTooLargeError,
 )
@@ -103,6 +105,7 @@ class Reader(Node):
         Raises:
             ConfigError: the range cannot be one.
             DataLossError: no store has the records any more, or has them yet.
+            HistoryChangedError: what was handed out is not the partition's any more.
             FetchTimeoutError: nothing arrived for ``timeout_s`` seconds.
             RecordTooLargeError: a record is above ``max_record_bytes``; those before it came.
         """
@@ -114,7 +117,10 @@ class Reader(Node):
         try:
             while offset < end:
                 self._mesh.check()  # a closed reader gives out no records that have come already
-                batches = self._mesh.wait_until(lambda: self._take(read), timeout_s)
+                self._mesh.wait_until(lambda: read.has_news, timeout_s)
+                batches = self._take(read)
+                if (parted_at := read.range.parted_at) is not None:
+                    raise HistoryChangedError(*tp, parted_at, parted_at, CHANGED, offset)
                 if not batches:
                     self._explain(tp, offset, end, timeout_s)
                 for batch in batches:
@@ -189,6 +195,11 @@ class _Read:
     arrived_bytes: int = 0
     failure: RecordTooLargeError | None = None
     """Why no more comes."""
+
+    @property
+    def has_news(self) -> bool:
+        """Whether records have come, or are not what they were."""
+        return bool(self.arrived) or self.range.parted_at is not None
 
 
 def _check_range(tp: TopicPartition, start: int, end: int) -> None:

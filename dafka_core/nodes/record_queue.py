@@ -45,14 +45,15 @@ class RecordQueue:
         """
         return self._added[0] - self._left[0], self._added[1] - self._left[1]
 
-    def add(self, batches: Iterable[_Record]) -> None:
+    def add(self, batches: Iterable[_Item]) -> None:
         """Queues batches and errors.
 
         Takes no lock: a thread that holds it may be in a signal's handler that waits for the
         loop's end.
         """
         for batch in batches:
-            self._added = _sum(self._added, batch)
+            if not isinstance(batch, DataLossError):
+                self._added = _sum(self._added, batch)
             self._batches.append(batch)
 
     def add_loss(self, tp: TopicPartition, loss: DataLossError) -> None:

@@ -195,7 +195,9 @@ def send_packed(socket: zmq.Socket[bytes], message: OutgoingBatch) -> None:
         stop = int(ends.searchsorted(ends[start] + limit_bytes, side="right")) - 1
         stop = min(max(stop, start + 1), start + MAX_BATCH_COUNT, batch.count)
         records = data[int(ends[start]) : int(ends[stop])]
-        header = prefix + pack_batch_numbers(batch.offset + start, stop - start, batch.transaction)
-        socket.send(header, zmq.SNDMORE)
+        numbers = pack_batch_numbers(
+            batch.offset + start, stop - start, batch.transaction, batch.epoch
+        )
+        socket.send(prefix + numbers, zmq.SNDMORE)
         socket.send(b"".join((lengths[4 * start : 4 * stop], records)))
         start = stop

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import secrets
+import time
 from pathlib import Path
 from typing import Any
 
+from dafka_core.epochs import LIFE_ID_BITS
 from dafka_core.errors import ClosedError, NodeFailedError, StoreError
-from dafka_core.log_entries import LogEntry
+from dafka_core.log_entries import LogEntry, SetAside
 from dafka_core.node_options import FLIGHT_OFF, StoreOptions
 from dafka_core.nodes.addresses import own_host
 from dafka_core.nodes.append_queue import AppendQueue
@@ -50,9 +53,12 @@ class Store(Node):
             sync_interval_s = config.sync_interval_ms / 1000
             self._role = StoreRole(
                 self.address,
-                self.log.end,
+                self.log.lives,
                 sync_interval_s=sync_interval_s,
                 limit_bytes=config.limit_bytes,
+                hosting_id=secrets.randbits(LIFE_ID_BITS),
+                least_number=int(time.time()),
+                met=self.log.met(),
             )
             self._log_writer = undo.enter_context(
                 LogWriter(self.log, weakly(self._on_written, None))
@@ -140,6 +146,13 @@ class Store(Node):
         """In the log writer's thread."""
         if isinstance(outcomes, BaseException):
             self.append_queue.fail(outcomes)
+        for entry in entries:
+            if isinstance(entry, SetAside) and not isinstance(outcomes, BaseException):
+                text = (
+                    "topic %r, partition %s: other stores have a newer producer's records from "
+                    "offset %d on; those of this store are set aside ('dafka store aside')"
+                )
+                _log.warning(text, *entry.tp, entry.start)
 
         def acknowledge(now: float) -> None:
             if isinstance(outcomes, BaseException):

@@ -15,8 +15,10 @@ import zmq
 
 from dafka_core.protocol.codec import parse_subscription, subscription
 from dafka_core.protocol.messages import (
+    Ack,
     DirectRecord,
     DirectRecordBatch,
+    EpochAck,
     RecordBatchMessage,
     RecordMessage,
 )
@@ -29,12 +31,13 @@ beyond the limit they are not counted, and those requestors are answered one by 
 class Subscribers:
     """Applies the subscriptions that an XPUB socket in manual mode tells of."""
 
-    def __init__(self, pub: zmq.Socket[bytes], *, pack: bool) -> None:
+    def __init__(self, pub: zmq.Socket[bytes], *, pack: bool = True) -> None:
         self._pub = pub
         self._pack = pack
         self._single: Counter[str] = Counter()  # subscriptions to RECORD, by topic
         self._packed: Counter[str] = Counter()  # subscriptions to its packed form
         self._requestors: Counter[str] = Counter()  # connections that take packed answers
+        self._epoch_ackers: Counter[str] = Counter()  # partitions whose producers know epochs
         self._layouts: dict[str, list[bool]] = {}  # of one topic, until a subscription changes it
 
     def apply(self, frame: bytes) -> None:
@@ -44,7 +47,9 @@ class Subscribers:
             if frame[:1] == b"\x00":
                 self._pub.set(zmq.UNSUBSCRIBE, frame[1:])
                 if kind is DirectRecordBatch:
-                    self._forget(topic)
+                    self._forget(self._requestors, topic)
+                elif kind is EpochAck:
+                    self._forget(self._epoch_ackers, topic)
             return
         self._pub.set(zmq.SUBSCRIBE, frame[1:])
         if kind is RecordMessage:
@@ -54,6 +59,11 @@ class Subscribers:
         elif kind is RecordBatchMessage and self._pack:
             self._pub.set(zmq.UNSUBSCRIBE, subscription(RecordMessage) + frame[2:])
             self._count(self._packed, topic)
+        elif kind is EpochAck and self._has_room(self._epoch_ackers, topic):
+            self._epoch_ackers[topic] += 1
+        elif kind is Ack and self._epoch_ackers[topic] > 0:
+            # Its other subscription came before this one, and says more.
+            self._pub.set(zmq.UNSUBSCRIBE, frame[1:])
         elif kind is DirectRecordBatch and self._pack and self._has_room(self._requestors, topic):
             self._pub.set(zmq.UNSUBSCRIBE, subscription(DirectRecord) + frame[2:])
             self._requestors[topic] += 1
@@ -77,11 +87,12 @@ class Subscribers:
             subscriptions[topic] += 1
             self._layouts = {}
 
-    def _forget(self, requestor: str) -> None:
-        """A connection of a requestor has ended, perhaps after the requestor's next one began."""
-        self._requestors[requestor] -= 1
-        if self._requestors[requestor] <= 0:
-            del self._requestors[requestor]
+    @staticmethod
+    def _forget(names: Counter[str], name: str) -> None:
+        """A connection of a node has ended, perhaps after the node's next one began."""
+        names[name] -= 1
+        if names[name] <= 0:
+            del names[name]
 
     @staticmethod
     def _has_room(names: Counter[str], name: str) -> bool:

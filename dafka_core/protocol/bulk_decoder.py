@@ -14,6 +14,7 @@ from typing import Any, Final
 import numpy as np
 import numpy.typing as npt
 
+from dafka_core.epochs import Epoch
 from dafka_core.errors import ProtocolError
 from dafka_core.protocol import codec
 from dafka_core.protocol.limits import MAX_SEQUENCE
@@ -29,7 +30,7 @@ the decoder forgets all and decodes them again."""
 PACKED_IDS: Final = b"RP"
 """Of the commands that carry many records."""
 
-_ANY_NUMBERS: Final = codec.pack_batch_numbers(0, 1, None)
+_ANY_NUMBERS: Final = codec.pack_batch_numbers(0, 1, None, None)
 
 
 @dataclass(slots=True)
@@ -64,10 +65,11 @@ class BulkDecoder:
                 # Of packed messages only the names are checked here, the rest in ``take``.
                 numbers, content = (_ANY_NUMBERS, bytes(4)) if packed else (bytes(8), bytes(value))
                 message = codec.decode((prefix + numbers, content))
+                if not isinstance(message, AnyRecord):
+                    raise ProtocolError("other messages come in another way")
             except ProtocolError:
                 self.invalid_count += 1
                 return
-            assert isinstance(message, AnyRecord)
             bucket = PartitionRecords(message.requestor, message.tp, packed)
             self.buckets[prefix] = bucket
         bucket.sequences.append(header[-size_bytes:])
@@ -111,26 +113,27 @@ class BulkDecoder:
         batches: list[RecordBatch] = []
         pieces: list[tuple[npt.NDArray[np.uint32], memoryview]] = []
         first = end = 0
-        of: Transaction | None = None
+        of: tuple[Transaction | None, Epoch | None] = (None, None)
 
         def finish() -> None:
             if pieces:
-                batches.append(RecordBatch(bucket.tp, first, _joined(pieces), of))
+                values, (transaction, epoch) = _joined(pieces), of
+                batches.append(RecordBatch(bucket.tp, first, values, transaction, epoch=epoch))
                 pieces.clear()
 
         for numbers, value in zip(bucket.sequences, bucket.values, strict=True):
             try:
                 # The receive loop finds a bucket also for a header that lacks some of its numbers.
-                sequence, count, transaction = codec.unpack_batch_numbers(numbers)
-                check_batch(sequence, count, transaction)
+                sequence, count, transaction, epoch = codec.unpack_batch_numbers(numbers)
+                check_batch(sequence, count, transaction, epoch)
                 piece = unpack_batch(count, value)
             except ProtocolError:
                 self.invalid_count += 1
                 continue
-            if sequence != end or transaction != of:
+            if sequence != end or (transaction, epoch) != of:
                 finish()
             if not pieces:
-                first, of = sequence, transaction
+                first, of = sequence, (transaction, epoch)
             pieces.append(piece)
             end = sequence + count
         finish()

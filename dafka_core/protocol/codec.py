@@ -15,12 +15,15 @@ from collections.abc import Sequence
 from struct import Struct
 from typing import Final, NamedTuple
 
+from dafka_core.epochs import EPOCH_BYTES, Epoch
 from dafka_core.errors import ProtocolError
 from dafka_core.protocol import messages as m
 from dafka_core.protocol.fields import (
     NO_TRANSACTION,
     FrameReader,
+    epoch_of,
     octets_of,
+    pack_epoch,
     pack_text,
     text_of,
     transaction_of,
@@ -44,7 +47,7 @@ VERSION: Final = b"\x01"
 """RFC 46 says %x01 in one place and %x30 in another; C nodes send 1."""
 
 _BATCH_NUMBERS: Final = Struct(">QIqQQ")
-BATCH_NUMBERS_BYTES: Final = _BATCH_NUMBERS.size
+BATCH_NUMBERS_BYTES: Final = _BATCH_NUMBERS.size + EPOCH_BYTES
 
 
 class _Command(NamedTuple):
@@ -61,9 +64,9 @@ class _Command(NamedTuple):
 
 
 _RECORD: Final = "partition topic sequence"
-_BATCH: Final = _RECORD + " count transaction"
+_BATCH: Final = _RECORD + " count transaction epoch"
 _REPLY: Final = "query store part parts entries"
-_MAX_RANGES_BYTES: Final = MAX_HEADER_BYTES + MAX_FETCH_PARTITIONS * 530
+_MAX_RANGES_BYTES: Final = MAX_HEADER_BYTES + MAX_FETCH_PARTITIONS * 560
 _COMMANDS: Final[dict[type, _Command]] = {
     command.message: command
     for command in (
@@ -85,11 +88,20 @@ _COMMANDS: Final[dict[type, _Command]] = {
             b"C",
             m.DirectRecordBatches,
             "requestor",
-            "entries",
+            "entries epochs",
             content=True,
             max_bytes=_MAX_RANGES_BYTES,
         ),
         _Command(b"Q", m.HeadsQuery, "", "requestor query topics", max_bytes=MAX_HELLO_BYTES),
+        _Command(b"I", m.EpochAck, "partition", "topic sequence store life"),
+        _Command(b"V", m.HistoryQuery, "", "requestor query topic partition life"),
+        _Command(
+            b"J",
+            m.HistoryReply,
+            "requestor",
+            "query store topic partition end promised history stores",
+            max_bytes=MAX_HELLO_BYTES,
+        ),
         _Command(b"T", m.TimesQuery, "", "requestor query topic partition sequence end"),
         _Command(b"S", m.HeadsReply, "requestor", _REPLY, max_bytes=MAX_REPLY_BYTES),
         _Command(b"U", m.TimesReply, "requestor", _REPLY, max_bytes=MAX_REPLY_BYTES),
@@ -148,12 +160,15 @@ def encode_batch_prefix(requestor: str, tp: TopicPartition, *, packed: bool) -> 
     return topic + b"\0" + VERSION + pack_text(tp.partition) + pack_text(tp.topic)
 
 
-def pack_batch_numbers(sequence: int, count: int, transaction: Transaction | None) -> bytes:
+def pack_batch_numbers(
+    sequence: int, count: int, transaction: Transaction | None, epoch: Epoch | None
+) -> bytes:
     """What follows the names in the header of packed records."""
-    return _BATCH_NUMBERS.pack(sequence, count, *(transaction or NO_TRANSACTION))
+    numbers = _BATCH_NUMBERS.pack(sequence, count, *(transaction or NO_TRANSACTION))
+    return numbers + pack_epoch(epoch)
 
 
-def unpack_batch_numbers(octets: bytes) -> tuple[int, int, Transaction | None]:
+def unpack_batch_numbers(octets: bytes) -> tuple[int, int, Transaction | None, Epoch | None]:
     """The inverse of ``pack_batch_numbers``; checks nothing but the length.
 
     Raises:
@@ -161,8 +176,9 @@ def unpack_batch_numbers(octets: bytes) -> tuple[int, int, Transaction | None]:
     """
     if len(octets) != BATCH_NUMBERS_BYTES:
         raise ProtocolError("a batch's header ends within a field")
-    sequence, count, *transaction = _BATCH_NUMBERS.unpack(octets)
-    return sequence, count, transaction_of(tuple(transaction))
+    sequence, count, *transaction = _BATCH_NUMBERS.unpack_from(octets)
+    epoch = epoch_of(octets[_BATCH_NUMBERS.size :])
+    return sequence, count, transaction_of(tuple(transaction)), epoch
 
 
 def decode(frames: Sequence[bytes]) -> m.Message:

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
 from math import inf
 from typing import Final, Literal
 
-from dafka_core.errors import RecordTooLargeError
+from dafka_core.epochs import NO_LIFE, last_life, parting
+from dafka_core.errors import CHANGED, HistoryChangedError, RecordTooLargeError
 from dafka_core.protocol import messages as m
 from dafka_core.protocol.codec import subscription
 from dafka_core.protocol.fetch_scheduler import MAX_PARTITIONS, FetchScheduler
+from dafka_core.protocol.followed_history import FollowedHistory
+from dafka_core.protocol.histories import ASK_INTERVAL_S, TOLD
 from dafka_core.protocol.limits import MAX_RECORD_BYTES
 from dafka_core.protocol.loss_detector import Loss, LossDetector
 from dafka_core.protocol.partition_fetcher import PartitionFetcher
@@ -40,10 +44,10 @@ many keep a store and a consumer busy for about half a second."""
 class ConsumerRole:
     """Follows the topics it is subscribed to.
 
-    ``delivered`` fills with batches, and an error in the place of each record that is larger than
-    the consumer takes; ``losses`` with what is missing after them and nobody has.  The node empties
-    both.  While ``room`` is false, the consumer neither delivers nor asks: it fetches later what
-    comes then.
+    ``delivered`` fills with batches, an error in the place of each record that is larger than the
+    consumer takes, and one where a partition's records are not those delivered before any more;
+    ``losses`` with what is missing after them and nobody has.  The node empties both.  While
+    ``room`` is false, the consumer neither delivers nor asks: it fetches later what comes then.
     """
 
     def __init__(
@@ -55,7 +59,7 @@ class ConsumerRole:
         limit_bytes: int = MAX_RECORD_BYTES,
     ) -> None:
         self.address = address
-        self.delivered: list[RecordBatch | RecordTooLargeError] = []
+        self.delivered: list[RecordBatch | RecordTooLargeError | HistoryChangedError] = []
         self.losses: list[Loss] = []
         self.skipped: dict[TopicPartition, int] = {}
         """How many records were left out, because nobody has them."""
@@ -64,6 +68,8 @@ class ConsumerRole:
         self.fetchers: dict[TopicPartition, PartitionFetcher] = {}
         self.scheduler = FetchScheduler(address)
         self.directory = StoreDirectory(address)
+        self._histories = defaultdict[TopicPartition, FollowedHistory](FollowedHistory)
+        self._asked_s: dict[TopicPartition, float] = {}  # when stores were asked for a history
         self._detector = LossDetector(self.directory, self.scheduler)
         self._on_data_loss = on_data_loss
         self._start = start
@@ -102,11 +108,13 @@ class ConsumerRole:
             self.fetchers.pop(tp).close()
             self.scheduler.forget(tp)
             self.skipped.pop(tp, None)
+            self._histories.pop(tp, None)
 
     def seek(self, tp: TopicPartition, offset: int) -> None:
         """The next record delivered of the partition is the one at ``offset``."""
         fetcher = self.fetchers.setdefault(tp, self.scheduler.fetcher(tp, offset))
         fetcher.begin(offset)
+        self._histories.pop(tp, None)
         self.scheduler.postpone(fetcher)
 
     def on_message(self, now: float, message: m.Message, peer: str) -> list[Outgoing]:
@@ -119,13 +127,15 @@ class ConsumerRole:
                 if fetcher is not None:
                     messages += self.scheduler.on_head(now, fetcher, message, self.room)
             case m.HeadsReply():
-                self._on_heads(message)
+                messages += self._on_heads(now, message)
                 if is_new:  # its STORE-HELLO was lost
                     messages += self._hello(message.store)
             case m.StoreHello():
                 messages += self._hello(message.store)
             case m.RecordTooLarge(requestor=self.address):
                 messages += self._pass_over(now, message)
+            case m.HistoryReply(requestor=self.address):
+                self._on_history(message)
         return messages
 
     def on_batch(self, now: float, requestor: str, batch: RecordBatch) -> list[Outgoing]:
@@ -140,10 +150,18 @@ class ConsumerRole:
             fetcher = None
         if fetcher is None:
             return []
-        if fetcher.action(RECORDS, now, self.room) == TAKE:
-            self.delivered.extend(fetcher.take(now, batch))
-        else:
+        history = self._histories[batch.tp]
+        if history.is_stale(batch):
+            # Of a life that was taken over; or what was delivered is, and others have followed.
+            return self._ask_history(now, batch.tp) if requestor else []
+        position = fetcher.next_offset
+        start = history.parted_by(batch.epoch, position)
+        if start is None and fetcher.action(RECORDS, now, self.room) == TAKE:
+            self._deliver(fetcher, fetcher.take(now, batch), position)
+        elif start is None:
             fetcher.lose(batch)
+        if start is not None:
+            self._go_back(fetcher, start, position, batch.end)
         return self.scheduler.ask(now, fetcher, self.room)
 
     def on_subscribed(self, now: float, kind: type[m.Message], topic: str) -> list[Outgoing]:
@@ -189,7 +207,8 @@ class ConsumerRole:
         if is_next and fetcher.action(RECORDS, now, self.room) == TAKE:
             fetcher.raise_head(record.sequence + 1)
             self.delivered.append(error_of(record, limit_bytes, "this consumer"))
-            self.delivered.extend(fetcher.skip(now))
+            self._histories[record.tp].pass_over(record.sequence)
+            self._deliver(fetcher, fetcher.skip(now), record.sequence + 1)
         return self.scheduler.ask(now, fetcher, self.room)
 
     def _heads_due(self) -> float | None:
@@ -198,15 +217,55 @@ class ConsumerRole:
         intervals = 1 + len(self.fetchers) // HEADS_PER_INTERVAL
         return self._heads_asked_at + HEADS_INTERVAL_S * intervals
 
-    def _on_heads(self, reply: m.HeadsReply) -> None:
+    def _on_heads(self, now: float, reply: m.HeadsReply) -> list[Outgoing]:
         """Takes many heads at once; most say nothing new.  The next tick asks."""
+        messages: list[Outgoing] = []
         for info in reply.entries:
             tp = info.tp
             known = self.fetchers.get(tp)
-            if known is None or known.head < info.end:
+            if known is not None and info.end <= known.next_offset:
+                if info.life > last_life(self._histories[tp].epochs) > NO_LIFE:
+                    messages += self._ask_history(now, tp)
+            elif known is None or known.head < info.end:
                 fetcher = self._fetcher(tp, info.end)
                 if fetcher is not None:
                     self.scheduler.on_held(fetcher, info.end, reply.store)
+        return messages
+
+    def _ask_history(self, now: float, tp: TopicPartition) -> list[Outgoing]:
+        if now < self._asked_s.get(tp, -inf) + ASK_INTERVAL_S:
+            return []
+        self._asked_s[tp] = now
+        return [m.HistoryQuery(self.address, TOLD, *tp)]
+
+    def _on_history(self, reply: m.HistoryReply) -> None:
+        """A store's history: one that is newer than that of what was delivered is right."""
+        fetcher, known = self.fetchers.get(reply.tp), self._histories[reply.tp].epochs
+        if fetcher is None or last_life(reply.history) <= last_life(known):
+            return
+        start, position = parting(known, reply.history), fetcher.next_offset
+        if start is not None and start < position:
+            self._go_back(fetcher, start, position, reply.end)
+
+    def _deliver(
+        self, fetcher: PartitionFetcher, taken: Sequence[RecordBatch], position: int
+    ) -> None:
+        """Delivers what comes next, from ``position`` on, if it is of the history of the rest."""
+        followed, start = self._histories[fetcher.tp].take(taken)
+        self.delivered.extend(followed)
+        if start is not None:
+            position = followed[-1].end if followed else position
+            self._go_back(fetcher, start, position, taken[-1].end)
+
+    def _go_back(self, fetcher: PartitionFetcher, start: int, position: int, end: int) -> None:
+        """Another history of the partition has won, which is known to reach ``end``."""
+        error = HistoryChangedError(*fetcher.tp, start, start, CHANGED, position)
+        self.delivered.append(error)
+        self._histories[fetcher.tp].go_back(start)
+        fetcher.head = start
+        fetcher.begin(start)
+        fetcher.raise_head(end)
+        self.scheduler.postpone(fetcher)
 
     def _lose(self, now: float, loss: Loss) -> None:
         """Nobody has the records: goes on behind them, or waits all the same."""
@@ -217,7 +276,8 @@ class ConsumerRole:
         # A head alone is no place to go on at: it may be of records that nobody ever had.
         if self._on_data_loss == SKIP and loss.available is not None:
             self.skipped[loss.tp] = self.skipped.get(loss.tp, 0) + loss.end - loss.start
-            self.delivered.extend(fetcher.advance(loss.end))
+            self._histories[loss.tp].pass_over(loss.start)
+            self._deliver(fetcher, fetcher.advance(loss.end), loss.end)
             self.scheduler.postpone(fetcher)
         else:
             # Who waits is told once; the others again, as long as nothing has changed.

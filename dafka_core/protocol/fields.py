@@ -7,11 +7,13 @@ packs and unpacks it by them.  ``docs/wire.md`` lists the fields of each message
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from io import SEEK_CUR, BytesIO
 from struct import Struct
 from struct import error as struct_error
 from typing import Annotated, Any, Final, NamedTuple
 
+from dafka_core.epochs import EPOCH_BYTES, MAX_EPOCHS, NO_LIFE, Epoch, EpochId, History
 from dafka_core.errors import ProtocolError
 from dafka_core.protocol import limits
 from dafka_core.protocol import validation as v
@@ -19,6 +21,8 @@ from dafka_core.records import PartitionInfo, Transaction
 
 _PAIR: Final = Struct(">QQ")
 _TRANSACTION: Final = Struct(">qQQ")
+_LIFE: Final = Struct(">IQB")
+_HEAD: Final = Struct(">QQIQB")
 NO_TRANSACTION: Final = (0, 0, 0)
 """Of records that belong to none: no transaction ends at 0."""
 
@@ -76,6 +80,16 @@ def transaction_of(numbers: tuple[int, ...]) -> Transaction | None:
     return None if numbers == NO_TRANSACTION else Transaction._make(numbers)
 
 
+def pack_epoch(epoch: Epoch | None) -> bytes:
+    """An epoch in a frame; zeros for none."""
+    return bytes(EPOCH_BYTES) if epoch is None else epoch.packed()
+
+
+def epoch_of(octets: bytes) -> Epoch | None:
+    """The inverse of ``pack_epoch``; nothing of it is checked."""
+    return Epoch.unpack(octets) if any(octets) else None
+
+
 def _anything(value: object) -> None:
     """Checked together with other fields."""
 
@@ -117,7 +131,7 @@ def _list(
 def _check_heads(infos: tuple[PartitionInfo, ...]) -> None:
     """Checks many at once: there are messages of thousands, and most of their topics are one."""
     known: str | None = None
-    for topic, partition, earliest, end in infos:
+    for topic, partition, earliest, end, _ in infos:
         if topic != known:
             v.check_topic(topic)
             known = topic
@@ -130,27 +144,30 @@ def _check_heads(infos: tuple[PartitionInfo, ...]) -> None:
 
 def _check_ranges(wanted: tuple[PartitionInfo, ...]) -> None:
     _check_heads(wanted)
-    for _, _, start, end in wanted:
+    for _, _, start, end, _ in wanted:
         if not 1 <= end - start <= limits.MAX_FETCH_COUNT:
             raise ProtocolError(f"a range has 1 to {limits.MAX_FETCH_COUNT} records")
 
 
-def _pack_heads(infos: tuple[PartitionInfo, ...]) -> bytes:
+def _pack_heads(infos: tuple[PartitionInfo, ...], *, lives: bool) -> bytes:
     parts = [len(infos).to_bytes(4, "big")]
     known, packed = "", b""
-    for topic, partition, earliest, end in infos:
+    for topic, partition, earliest, end, life in infos:
         if topic != known:
             known, packed = topic, pack_text(topic)
         parts += (packed, pack_text(partition), _PAIR.pack(earliest, end))
+        if lives:
+            parts.append(_LIFE.pack(*life))
     return b"".join(parts)
 
 
-def _unpack_heads(frame: FrameReader, most: int) -> tuple[PartitionInfo, ...]:
+def _unpack_heads(frame: FrameReader, most: int, *, lives: bool) -> tuple[PartitionInfo, ...]:
     count = frame.number(4)
     # Before the loop: a frame may announce more than it holds.
     v.check_number("the count of entries", 0, most, count)
     octets, at, infos = frame.read(), 0, []
-    known, topic = b"", ""
+    known, topic, life = b"", "", NO_LIFE
+    numbers_of = _HEAD if lives else _PAIR
     try:
         for _ in range(count):
             stop = at + 1 + octets[at]
@@ -158,21 +175,32 @@ def _unpack_heads(frame: FrameReader, most: int) -> tuple[PartitionInfo, ...]:
                 known = octets[at + 1 : stop]
                 topic = text_of(known)
             at = stop + 1 + octets[stop]
-            numbers = _PAIR.unpack_from(octets, at)
-            infos.append(PartitionInfo(topic, text_of(octets[stop + 1 : at]), *numbers))
-            at += _PAIR.size
+            earliest, end, *of = numbers_of.unpack_from(octets, at)
+            life = EpochId._make(of) if lives else NO_LIFE
+            infos.append(PartitionInfo(topic, text_of(octets[stop + 1 : at]), earliest, end, life))
+            at += numbers_of.size
     except (IndexError, struct_error):
         raise ProtocolError("the frame ends within a field") from None
     frame.seek(at - len(octets), SEEK_CUR)
     return tuple(infos)
 
 
-def _heads(most: int, check_all: Callable[[tuple[PartitionInfo, ...]], None]) -> FieldKind:
+def _heads(
+    most: int, check_all: Callable[[tuple[PartitionInfo, ...]], None], *, lives: bool
+) -> FieldKind:
     def check(infos: tuple[PartitionInfo, ...]) -> None:
         v.check_number("the count of entries", 0, most, len(infos))
         check_all(infos)
 
-    return FieldKind(check, _pack_heads, lambda frame: _unpack_heads(frame, most))
+    return FieldKind(
+        check,
+        partial(_pack_heads, lives=lives),
+        lambda frame: _unpack_heads(frame, most, lives=lives),
+    )
+
+
+def _unpack_life(frame: FrameReader) -> EpochId:
+    return EpochId._make(_LIFE.unpack(frame.take(_LIFE.size)))
 
 
 def _check_time(entry: tuple[int, int]) -> None:
@@ -216,10 +244,38 @@ MaybeTransaction = Annotated[
         lambda frame: transaction_of(_TRANSACTION.unpack(frame.take(_TRANSACTION.size))),
     ),
 ]
+MaybeEpoch = Annotated[
+    Epoch | None, FieldKind(_anything, pack_epoch, lambda frame: epoch_of(frame.take(EPOCH_BYTES)))
+]
+EntryEpochs = Annotated[
+    tuple[Epoch | None, ...],
+    _list(
+        FieldKind(v.check_epoch, pack_epoch, lambda frame: epoch_of(frame.take(EPOCH_BYTES))),
+        limits.MAX_FETCH_PARTITIONS,
+    ),
+]
+Life = Annotated[
+    EpochId,
+    FieldKind(_anything, lambda life: _LIFE.pack(*life), _unpack_life),
+]
+Epochs = Annotated[
+    History,
+    _list(
+        FieldKind(v.check_epoch, Epoch.packed, lambda frame: Epoch.unpack(frame.take(EPOCH_BYTES))),
+        MAX_EPOCHS,
+        v.check_history,
+    ),
+]
+"""A partition's history."""
+Stores = Annotated[tuple[str, ...], _list(_text(v.check_address), limits.MAX_STORES)]
 Topics = Annotated[tuple[str, ...], _list(_LONG_TEXT, _MOST_TEXTS, v.check_topics)]
 Locations = Annotated[tuple[str, ...], _list(_LONG_TEXT, _MOST_TEXTS, v.check_locations)]
-Heads = Annotated[tuple[PartitionInfo, ...], _heads(limits.MAX_REPLY_ENTRIES, _check_heads)]
-Ranges = Annotated[tuple[PartitionInfo, ...], _heads(limits.MAX_FETCH_PARTITIONS, _check_ranges)]
+Heads = Annotated[
+    tuple[PartitionInfo, ...], _heads(limits.MAX_REPLY_ENTRIES, _check_heads, lives=True)
+]
+Ranges = Annotated[
+    tuple[PartitionInfo, ...], _heads(limits.MAX_FETCH_PARTITIONS, _check_ranges, lives=False)
+]
 """Offsets ``earliest`` up to, not including, ``end`` of partitions: in frames as heads are."""
 Times = Annotated[tuple[tuple[int, int], ...], _list(_TIME, limits.MAX_REPLY_ENTRIES)]
 """(offset, microseconds since 1970 UTC): written then from this offset on, until the next one."""

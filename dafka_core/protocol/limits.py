@@ -42,7 +42,7 @@ MAX_ANSWER_BYTES: Final = 64 << 20
 MAX_VALUE_BYTES: Final = 256 << 20
 """The default for the largest record that a node takes (``max_record_bytes``)."""
 
-MAX_REPLY_BYTES: Final = MAX_REPLY_ENTRIES * 530
+MAX_REPLY_BYTES: Final = MAX_REPLY_ENTRIES * 543
 """The largest of what is not one record: a HEADS-REPLY, whose entries have two names and two
 numbers.  Packed messages of several records are smaller.  Every node takes a frame of this size,
 however small the records are that it takes."""
@@ -55,6 +55,9 @@ LENGTH_BYTES: Final = 4
 
 MAX_FRAMES: Final = 3
 """RFC 46's RECORD has the most: topic frame, command frame, content."""
+
+MAX_STORES: Final = 1_000
+"""Stores that a node remembers.  Peers choose the names."""
 
 MAX_BATCH_COUNT: Final = 65_536
 """Records in one packed message."""

@@ -8,105 +8,26 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import ClassVar, Self, get_type_hints
+from typing import ClassVar, Self
 
 import numpy as np
 import numpy.typing as npt
 
+from dafka_core.epochs import NO_LIFE
 from dafka_core.errors import ProtocolError
 from dafka_core.protocol import fields as f
+from dafka_core.protocol import message_base
 from dafka_core.protocol.limits import MAX_BATCH_COUNT, MAX_SEQUENCE
-from dafka_core.protocol.validation import check_batch, unpack_batch
-from dafka_core.records import PartitionInfo, RecordBatch, TopicPartition, Transaction
+from dafka_core.protocol.message_base import OfPartition, Packed, Reply, UpTo
+from dafka_core.protocol.validation import unpack_batch
+from dafka_core.records import PartitionInfo, RecordBatch, TopicPartition
 from dafka_core.values import Values
 
-
-@dataclass(frozen=True, slots=True)
-class Message:
-    """A message is checked when it is made, field by field and as a whole."""
-
-    kinds: ClassVar[dict[str, f.FieldKind]]
-    """The kind of each field by its name; content has none."""
-
-    def __init_subclass__(cls) -> None:
-        hints = get_type_hints(cls, include_extras=True)
-        cls.kinds = {
-            name: hint.__metadata__[0]
-            for name, hint in hints.items()
-            if hasattr(hint, "__metadata__")
-        }
-
-    def __post_init__(self) -> None:
-        for name, kind in self.kinds.items():
-            kind.check(getattr(self, name))
-        self.check()
-
-    def check(self) -> None:
-        """Raises ProtocolError unless the fields, each valid in itself, are valid together."""
-
-
-class _OfPartition(Message):
-    """A message about one partition."""
-
-    __slots__ = ()
-    topic: str
-    partition: str
-
-    @property
-    def tp(self) -> TopicPartition:
-        """The partition."""
-        return TopicPartition(self.topic, self.partition)
-
-
-class _UpTo(_OfPartition):
-    """A message that says how far a partition goes: up to ``sequence``, inclusive."""
-
-    __slots__ = ()
-    sequence: int
-
-    @property
-    def end(self) -> int:
-        """The offset of the next record."""
-        return self.sequence + 1
-
-
-class _Packed(_OfPartition):
-    """Extension: consecutive records in one message, which all belong to ``transaction``, if any.
-
-    ``value`` is the lengths of the records, four octets each and little endian, as columns are,
-    and then the records themselves.
-    """
-
-    __slots__ = ()
-    sequence: int
-    count: int
-    value: bytes
-    transaction: Transaction | None
-
-    def check(self) -> None:
-        """Raises ProtocolError unless these are records of one transaction."""
-        check_batch(self.sequence, self.count, self.transaction)
-        unpack_batch(self.count, self.value)
+Message = message_base.Message
 
 
 @dataclass(frozen=True, slots=True)
-class _Reply(Message):
-    """Extension: part ``part`` of ``parts``, from 0 on, of a store's answer to a query."""
-
-    requestor: f.Address
-    query: f.QueryId
-    store: f.Address
-    part: f.Number
-    parts: f.Number
-
-    def check(self) -> None:
-        """Raises ProtocolError unless the part is one of the parts."""
-        if not 0 <= self.part < self.parts < 2**32:
-            raise ProtocolError("a part must be below the number of parts, which has 32 bits")
-
-
-@dataclass(frozen=True, slots=True)
-class RecordMessage(_OfPartition):
+class RecordMessage(OfPartition):
     """RECORD, from a producer to stores and consumers: "Topic is the name of the topic"."""
 
     requestor: ClassVar[str] = ""
@@ -117,7 +38,7 @@ class RecordMessage(_OfPartition):
 
 
 @dataclass(frozen=True, slots=True)
-class DirectRecord(_OfPartition):
+class DirectRecord(OfPartition):
     """DIRECT-RECORD, the answer to a FETCH: "Topic is the address of the requestor"."""
 
     requestor: f.Address
@@ -128,7 +49,7 @@ class DirectRecord(_OfPartition):
 
 
 @dataclass(frozen=True, slots=True)
-class Fetch(_OfPartition):
+class Fetch(OfPartition):
     """FETCH, asks for missed records: "Topic is the address of the producer (partition)"."""
 
     partition: f.Address
@@ -144,7 +65,7 @@ class Fetch(_OfPartition):
 
 
 @dataclass(frozen=True, slots=True)
-class Ack(_UpTo):
+class Ack(UpTo):
     """ACK, from a store to a producer.  C nodes do not say which store (``store`` = "")."""
 
     partition: f.Address
@@ -154,7 +75,23 @@ class Ack(_UpTo):
 
 
 @dataclass(frozen=True, slots=True)
-class Head(_UpTo):
+class EpochAck(UpTo):
+    """Extension: an ACK that says whose records they are: ``life`` has written the last one."""
+
+    partition: f.Address
+    topic: f.Topic
+    sequence: f.Offset
+    store: f.Address
+    life: f.Life
+
+    @property
+    def plain(self) -> Ack:
+        """The same for producers that do not know epochs."""
+        return Ack(self.partition, self.topic, self.sequence, self.store)
+
+
+@dataclass(frozen=True, slots=True)
+class Head(UpTo):
     """HEAD, from a producer: "the offset of the last published record"."""
 
     topic: f.Topic
@@ -163,7 +100,7 @@ class Head(_UpTo):
 
 
 @dataclass(frozen=True, slots=True)
-class DirectHead(_UpTo):
+class DirectHead(UpTo):
     """DIRECT-HEAD, to one requestor: the answer to a GET-HEADS or a CONSUMER-HELLO."""
 
     requestor: f.Address
@@ -204,7 +141,7 @@ class StoreHello(Message):
 
 
 @dataclass(frozen=True, slots=True)
-class RecordBatchMessage(_Packed):
+class RecordBatchMessage(Packed):
     """Extension: RECORDs of one partition in one message, for nodes that subscribe to it."""
 
     requestor: ClassVar[str] = ""
@@ -214,10 +151,11 @@ class RecordBatchMessage(_Packed):
     count: f.Number
     value: bytes
     transaction: f.MaybeTransaction = None
+    epoch: f.MaybeEpoch = None
 
 
 @dataclass(frozen=True, slots=True)
-class DirectRecordBatch(_Packed):
+class DirectRecordBatch(Packed):
     """Extension: DIRECT-RECORDs of one partition in one message."""
 
     requestor: f.Address
@@ -227,6 +165,7 @@ class DirectRecordBatch(_Packed):
     count: f.Number
     value: bytes
     transaction: f.MaybeTransaction = None
+    epoch: f.MaybeEpoch = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -252,22 +191,30 @@ class DirectRecordBatches(Message):
 
     requestor: f.Address
     entries: f.Ranges
+    epochs: f.EntryEpochs
+    """Of the records of each entry, one for each."""
     value: bytes
 
     @classmethod
     def of(cls, requestor: str, batches: Sequence[RecordBatch]) -> Self:
         """Record batches as a message; it does not say which transaction they are of."""
-        lengths, values, entries = [], [], []
+        lengths, values, entries, epochs = [], [], [], []
         for batch in batches:
             ends, data = batch.values.columns()
             lengths.append(ends[1:] - ends[:-1])
             values.append(data)
             entries.append(PartitionInfo(*batch.tp, batch.offset, batch.end))
+            epochs.append(batch.epoch)
         packed = np.concatenate(lengths).astype("<u4").tobytes()
-        return cls(requestor, tuple(entries), b"".join([packed, *values]))
+        return cls(requestor, tuple(entries), tuple(epochs), b"".join([packed, *values]))
 
     def check(self) -> None:
         """Raises ProtocolError unless these are the records that the entries name."""
+        if len(self.epochs) != len(self.entries):
+            raise ProtocolError("there is one epoch for each entry")
+        for entry, epoch in zip(self.entries, self.epochs, strict=True):
+            if epoch is not None and epoch.start > entry.earliest:
+                raise ProtocolError("a batch must lie within its epoch")
         self._columns()
 
     def batches(self) -> Iterator[RecordBatch]:
@@ -276,11 +223,11 @@ class DirectRecordBatches(Message):
         ends = np.zeros(len(lengths) + 1, np.int64)
         lengths.cumsum(out=ends[1:], dtype=np.int64)
         start = 0
-        for topic, partition, first, end in self.entries:
+        for (topic, partition, first, end, _), epoch in zip(self.entries, self.epochs, strict=True):
             stop = start + end - first
             low, high = int(ends[start]), int(ends[stop])
             values = Values.from_columns(ends[start : stop + 1] - low, bytes(records[low:high]))
-            yield RecordBatch(TopicPartition(topic, partition), first, values)
+            yield RecordBatch(TopicPartition(topic, partition), first, values, epoch=epoch)
             start = stop
 
     def _columns(self) -> tuple[npt.NDArray[np.uint32], memoryview]:
@@ -304,7 +251,7 @@ class HeadsQuery(Message):
 
 
 @dataclass(frozen=True, slots=True)
-class TimesQuery(_OfPartition):
+class TimesQuery(OfPartition):
     """Extension: asks stores when they wrote the records ``[sequence, end)`` of a partition."""
 
     requestor: f.Address
@@ -316,21 +263,55 @@ class TimesQuery(_OfPartition):
 
 
 @dataclass(frozen=True, slots=True)
-class HeadsReply(_Reply):
+class HistoryQuery(OfPartition):
+    """Extension: asks stores for the history of a partition.
+
+    With a ``life`` a producer asks them to promise, too, that they acknowledge nothing more to
+    older ones: it is about to begin.
+    """
+
+    requestor: f.Address
+    query: f.QueryId
+    topic: f.Topic
+    partition: f.Address
+    life: f.Life = NO_LIFE
+
+
+@dataclass(frozen=True, slots=True)
+class HistoryReply(OfPartition):
+    """Extension: a store's answer; also said to a producer that a newer life has taken over.
+
+    ``promised`` is the newest life that the store has promised something, ``stores`` are the
+    others that it has ever met.
+    """
+
+    requestor: f.Address
+    query: f.QueryId
+    store: f.Address
+    topic: f.Topic
+    partition: f.Address
+    end: f.End
+    promised: f.Life
+    history: f.Epochs
+    stores: f.Stores = ()
+
+
+@dataclass(frozen=True, slots=True)
+class HeadsReply(Reply):
     """Extension: the answer to a HEADS-QUERY."""
 
     entries: f.Heads
 
 
 @dataclass(frozen=True, slots=True)
-class TimesReply(_Reply):
+class TimesReply(Reply):
     """Extension: the answer to a TIMES-QUERY."""
 
     entries: f.Times
 
 
 @dataclass(frozen=True, slots=True)
-class RecordTooLarge(_OfPartition):
+class RecordTooLarge(OfPartition):
     """Extension: in a FETCH's answer, in place of a record above the requestor's own limit."""
 
     requestor: f.Address

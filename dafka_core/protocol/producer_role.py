@@ -9,11 +9,13 @@ from bisect import bisect_right
 from operator import attrgetter
 from typing import Final
 
+from dafka_core.epochs import NO_LIFE, Epoch, EpochId, last_life
 from dafka_core.protocol import messages as m
 from dafka_core.protocol.codec import subscription
 from dafka_core.protocol.limits import MAX_ANSWER_BYTES
 from dafka_core.protocol.role import Outgoing, OutgoingBatch
 from dafka_core.protocol.store_directory import StoreDirectory
+from dafka_core.protocol.takeover import Takeover, first_life
 from dafka_core.records import RecordBatch, TopicPartition
 from dafka_core.values import Values
 
@@ -35,15 +37,39 @@ class ProducerRole:
     """The only writer of one partition."""
 
     def __init__(
-        self, tp: TopicPartition, *, acks: int, head_interval_s: float, resume: bool = False
+        self,
+        tp: TopicPartition,
+        *,
+        acks: int,
+        head_interval_s: float,
+        life_id: int,
+        resume: bool = False,
+        least_number: int = 1,
+        ignore_missing: bool = False,
     ) -> None:
         self.tp = tp
+        self.epoch = Epoch.first(first_life(1, life_id, acks))
+        """That of its records."""
+        self.fenced_by: EpochId | None = None
+        """A newer life of this partition's producer, if there is one: this one is over."""
         self.topic, self.address = tp
         self.directory = StoreDirectory(tp.partition) if resume else None
-        """Where to ask how far an earlier producer with this address has come."""
+        self.takeover: Takeover | None = None
+        """From an earlier producer with this address, while it lasts."""
+        if self.directory is not None:
+            self.takeover = Takeover(
+                self.directory,
+                tp,
+                life_id=life_id,
+                acks=acks,
+                least_number=least_number,
+                ignore_missing=ignore_missing,
+            )
         self.next_offset = 0
         self.durable = 0
         """``acks`` stores have everything before this offset on disk."""
+        self.asked_for: int | None = None
+        """The record that stores ask for and that is not here any more, since the last ACK."""
         self.hurry = False  # the application waits for the acknowledgements
         self.acked: dict[str, int] = {}  # by store: up to where it has everything on disk
         self.beyond: dict[str, int] = {}  # the same of stores that have more than is published
@@ -60,33 +86,49 @@ class ProducerRole:
 
     def subscriptions(self) -> list[bytes]:
         """RFC 46, Producer Subscriptions; and GET-HEADS, which C producers do not take."""
-        kinds = (m.Ack, m.Fetch, m.DirectRecord, m.DirectRecordBatch)
+        kinds = (m.EpochAck, m.Ack, m.Fetch, m.DirectRecord, m.DirectRecordBatch, m.HistoryReply)
         return [
             *(subscription(kind, self.address) for kind in kinds),
             subscription(m.GetHeads, self.topic),
             *(self.directory.subscriptions() if self.directory else ()),
         ]
 
-    def resume_at(self, offset: int) -> None:
-        """Goes on where an earlier producer has ended: the stores have everything before."""
+    def resume(self, epoch: Epoch) -> None:
+        """Goes on with an epoch where an earlier producer has ended."""
         assert not self.retained
-        self.next_offset = self.durable = offset
-        self.directory = None
+        self.epoch = epoch
+        self.next_offset = self.durable = epoch.start
+        self.directory = self.takeover = None
 
     def publish(self, now: float, values: Values) -> list[Outgoing]:
         """Appends records.  RFC 46: the first offset is 0, and each further one is one more."""
-        batch = RecordBatch(self.tp, self.next_offset, values)
+        batch = RecordBatch(self.tp, self.next_offset, values, epoch=self.epoch)
         if not self._head_due:
             self._head_due = now + self._head_interval_s
         self.next_offset = batch.end
         self.retained.append(batch)
-        return [OutgoingBatch(batch)]
+        return [] if self.fenced_by else [OutgoingBatch(batch)]
 
     def on_message(self, now: float, message: m.Message, peer: str) -> list[Outgoing]:
         """Takes ACK, FETCH and GET-HEADS."""
         match message:
+            case m.EpochAck(partition=self.address, topic=self.topic):
+                # Records that have come by C nodes are anybody's, as their ACKs are.
+                if message.life in (self.epoch.life, NO_LIFE):
+                    self._on_ack(message.store, message.end)
+                self._heard_of(message.life)
             case m.Ack(partition=self.address, topic=self.topic):
                 self._on_ack(message.store or peer, message.end)
+            case m.HistoryReply(partition=self.address, topic=self.topic) if not self.directory:
+                newest = last_life(message.history)
+                self._heard_of(max(newest, message.promised))
+                if newest < self.epoch.life and self.retained:
+                    # It has an older life's records where this one's are, and cannot know it by
+                    # their offsets.
+                    start, count = self.retained[0].offset, self.unacknowledged
+                    return self._answer(
+                        m.Fetch(self.address, message.store, self.topic, start, count)
+                    )
             case m.Fetch(partition=self.address, topic=self.topic):
                 return self._answer(message)
             case m.GetHeads(topic=self.topic) if self.durable:
@@ -101,6 +143,7 @@ class ProducerRole:
     def on_batch(self, now: float, requestor: str, batch: RecordBatch) -> list[Outgoing]:
         """Takes its own last record, from a store that it has fetched it from."""
         own = (requestor, batch.tp) == (self.address, self.tp)
+        own = own and batch.epoch in (None, self.epoch)
         # Only if it is this record, and not that of an earlier producer at the same offset.
         if own and batch.values[-1] == self._retained_value(batch.end - 1):
             beyond, self.beyond = self.beyond, {}
@@ -128,9 +171,12 @@ class ProducerRole:
 
     def on_tick(self, now: float) -> list[Outgoing]:
         """RFC 46: sends "the HEAD command at regular a interval" after the first record."""
-        if self.directory is not None:
-            return self.directory.on_tick(now)
-        if not self.next_offset:
+        if self.takeover is not None:
+            messages = self.takeover.on_tick(now)
+            if self.takeover.epoch is not None:
+                self.resume(self.takeover.epoch)
+            return messages
+        if not self.next_offset or self.fenced_by:
             return []
         interval_s = self._head_interval_s
         self.hurry = self.hurry and self.unacknowledged > 0
@@ -152,12 +198,18 @@ class ProducerRole:
 
     def deadline(self, now: float) -> float | None:
         """When the next HEAD is due."""
-        if self.directory is not None:
-            return self.directory.deadline(now)
-        return self._head_due if self.next_offset else None
+        if self.takeover is not None:
+            return self.takeover.deadline(now)
+        return self._head_due if self.next_offset and not self.fenced_by else None
+
+    def _heard_of(self, life: EpochId) -> None:
+        """A life of this partition's producer that stores know of; after a newer one it ends."""
+        if self.directory is None and life > self.epoch.life:
+            self.fenced_by = life
 
     def _head(self) -> list[Outgoing]:
-        return [m.Head(*self.tp, self.next_offset - 1)] if self.next_offset else []
+        has_any = self.next_offset and not self.fenced_by
+        return [m.Head(*self.tp, self.next_offset - 1)] if has_any else []
 
     def _on_ack(self, store: str, end: int) -> None:
         if end > self.next_offset:
@@ -176,6 +228,7 @@ class ProducerRole:
         if len(ends) < self._acks or ends[self._acks - 1] <= self.durable:
             return
         self.durable = ends[self._acks - 1]
+        self.asked_for = None
         self._hurries = 0
         # RFC 46: records are kept until "at least one ACK", here until ``acks`` stores have them.
         del self.retained[: bisect_right(self.retained, self.durable, key=_END)]
@@ -200,7 +253,9 @@ class ProducerRole:
         """RFC 46: records "SHALL be send according to their offset in ascending order"."""
         answer: list[Outgoing] = []
         # Not from later than was asked for: a requestor cannot use what follows a gap.
-        if not self.retained or self.retained[0].offset > fetch.sequence:
+        if not self.retained or self.retained[0].offset > fetch.sequence or self.fenced_by:
+            if self.asked_for is None and fetch.sequence < self.durable:
+                self.asked_for = fetch.sequence
             return answer
         room_bytes = MAX_ANSWER_BYTES
         for batch in self.retained[bisect_right(self.retained, fetch.sequence, key=_END) :]:

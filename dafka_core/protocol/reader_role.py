@@ -8,6 +8,7 @@ from itertools import chain
 from dafka_core.errors import RecordTooLargeError
 from dafka_core.protocol import messages as m
 from dafka_core.protocol.codec import subscription
+from dafka_core.protocol.followed_history import FollowedHistory
 from dafka_core.protocol.limits import MAX_RECORD_BYTES
 from dafka_core.protocol.partition_fetcher import PartitionFetcher, ReorderBudget
 from dafka_core.protocol.partition_states import TURN
@@ -24,10 +25,22 @@ class RangeRead:
     fetcher: PartitionFetcher
     end: int
     delivered: list[RecordBatch] = field(default_factory=list)
+    history: FollowedHistory = field(default_factory=FollowedHistory)
+    parted_at: int | None = None
+    """Where what was delivered is not the partition's any more."""
     room: bool = True
     """Whether to ask for more; the reader takes what it has asked for in any case."""
     failure: RecordTooLargeError | None = None
     """Why nothing comes after what was delivered."""
+
+    def take(self, now: float, batch: RecordBatch) -> None:
+        """Delivers records if they are next, and of the history of those before."""
+        if self.history.is_stale(batch) or self.parted_at is not None:
+            return
+        self.parted_at = self.history.parted_by(batch.epoch, self.fetcher.next_offset)
+        if self.parted_at is None:
+            taken, self.parted_at = self.history.take(self.fetcher.take(now, batch))
+            self.delivered.extend(taken)
 
 
 class ReaderRole:
@@ -81,7 +94,7 @@ class ReaderRole:
             # Ranges may overlap, and C stores send one record more than was asked for.
             if batch.offset < read.end:
                 part = batch.between(batch.offset, min(batch.end, read.end))
-                read.delivered.extend(read.fetcher.take(now, part))
+                read.take(now, part)
                 messages.extend(self._ask(now, read))
         return messages
 

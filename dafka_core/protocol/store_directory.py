@@ -17,8 +17,11 @@ from dataclasses import dataclass, field
 from itertools import count
 from typing import Final
 
+from dafka_core.epochs import NO_LIFE, EpochId
 from dafka_core.protocol import messages as m
+from dafka_core.protocol.beacons import MAX_PEERS
 from dafka_core.protocol.codec import subscription
+from dafka_core.protocol.limits import MAX_STORES
 from dafka_core.protocol.role import Outgoing
 from dafka_core.records import TopicPartition
 
@@ -42,15 +45,12 @@ GREETING: Final = 0
 HEADS: Final = 2**64 - 1
 """The number of no query, too: that of replies to GET-HEADS and CONSUMER-HELLO."""
 
-MAX_STORES: Final = 1_000
-"""Stores remembered.  Peers choose the names."""
-
 
 @dataclass(slots=True)
 class StoreQuery:
     """A question to all stores, and what they have answered so far."""
 
-    query: m.HeadsQuery | m.TimesQuery
+    query: m.HeadsQuery | m.TimesQuery | m.HistoryQuery
     heard_at: float  # when it was asked, or part of an answer came, last
     rounds: int = 1  # how often to ask C stores, or wait for them, from now on
     wanted: Mapping[TopicPartition, int] = field(default_factory=dict)
@@ -58,9 +58,17 @@ class StoreQuery:
     available: dict[TopicPartition, int] = field(default_factory=dict)
     """Of those: the first record from that one on that any store has."""
     heads: dict[TopicPartition, tuple[int, int]] = field(default_factory=dict)
-    """By partition: the earliest offset and the furthest end that any store has."""
+    """By partition: the earliest offset and the furthest end that any store has.
+
+    Of stores with an older life's records only the start counts: others have taken the place of
+    what they have at the end.
+    """
+    lives: dict[TopicPartition, EpochId] = field(default_factory=dict)
+    """By partition: the newest life that any store has records of."""
     times: dict[str, dict[int, int]] = field(default_factory=dict)
     """By store: from which offset on it wrote at which time (microseconds since 1970 UTC)."""
+    histories: dict[str, m.HistoryReply] = field(default_factory=dict)
+    """By store: what it has said of a partition's lives."""
     parts: dict[str, tuple[int, set[int]]] = field(default_factory=dict)
     """By store: how many parts its answer has, and those that have come."""
     answered: bool = False
@@ -79,9 +87,17 @@ class StoreQuery:
         parts, heard = self.parts.get(store, (1, ()))
         return len(heard) == parts
 
-    def add_head(self, tp: TopicPartition, earliest: int, end: int) -> None:
+    def add_head(
+        self, tp: TopicPartition, earliest: int, end: int, life: EpochId = NO_LIFE
+    ) -> None:
         """A store has these records.  Any store may be read from, so the widest range counts."""
         known_earliest, known_end = self.heads.get(tp, (earliest, end))
+        newest = self.lives.get(tp, NO_LIFE)
+        if newest > life > NO_LIFE:
+            end = known_end
+        elif life > newest > NO_LIFE:
+            known_end = end
+        self.lives[tp] = max(newest, life)
         self.heads[tp] = (min(known_earliest, earliest), max(known_end, end))
         # What one store has up to here and another one from there on has a gap between them.
         wanted = self.wanted.get(tp)
@@ -89,8 +105,12 @@ class StoreQuery:
             first = max(earliest, wanted)
             self.available[tp] = min(first, self.available.get(tp, first))
 
-    def add_reply(self, reply: m.HeadsReply | m.TimesReply) -> None:
+    def add_reply(self, reply: m.HeadsReply | m.TimesReply | m.HistoryReply) -> None:
         """A part of a store's answer has come."""
+        if isinstance(reply, m.HistoryReply):
+            self.parts[reply.store] = (1, {0})
+            self.histories[reply.store] = reply
+            return
         known = self.parts.get(reply.store)
         if known is None or known[0] != reply.parts:
             # The store has more to say than when it was asked before.
@@ -98,7 +118,7 @@ class StoreQuery:
         known[1].add(reply.part)
         if isinstance(reply, m.HeadsReply):
             for info in reply.entries:
-                self.add_head(info.tp, info.earliest, info.end)
+                self.add_head(info.tp, info.earliest, info.end, info.life)
         else:
             self.times.setdefault(reply.store, {}).update(reply.entries)
 
@@ -118,6 +138,8 @@ class StoreDirectory:
     def __init__(self, address: str) -> None:
         self.address = address
         self._stores: dict[str, _Store] = {}
+        self._ours: dict[str, None] = {}
+        """Nodes that subscribe to answers to queries, so they are no C nodes."""
         self._started_at: float | None = None
         self._questions: dict[int, StoreQuery] = {}
         self._numbers = count(GREETING + 1)
@@ -130,7 +152,7 @@ class StoreDirectory:
     @property
     def c_stores(self) -> list[str]:
         """The addresses of those that answer no queries."""
-        return [name for name, store in self._greeted().items() if not store.answers_queries]
+        return [name for name, store in self._greeted().items() if not self._answering(name, store)]
 
     def greeted(self, store: str) -> bool:
         """Whether a store's messages reach us."""
@@ -153,7 +175,8 @@ class StoreDirectory:
 
     def subscriptions(self) -> list[bytes]:
         """What stores send to one requestor."""
-        kinds = (m.StoreHello, m.DirectHead, m.HeadsReply, m.TimesReply, m.StoreEndpoints)
+        replies = (m.HeadsReply, m.TimesReply, m.HistoryReply)
+        kinds = (m.StoreHello, m.DirectHead, m.StoreEndpoints, *replies)
         return [subscription(kind, self.address) for kind in kinds]
 
     def ask_heads(
@@ -179,6 +202,13 @@ class StoreDirectory:
         query = m.TimesQuery(self.address, next(self._numbers), *tp, start, end)
         return self._begin(now, StoreQuery(query, now))
 
+    def ask_history(
+        self, now: float, tp: TopicPartition, life: EpochId = NO_LIFE
+    ) -> tuple[StoreQuery, list[Outgoing]]:
+        """Asks stores for the history of a partition; and for a promise, with a ``life``."""
+        query = m.HistoryQuery(self.address, next(self._numbers), *tp, life)
+        return self._begin(now, StoreQuery(query, now))
+
     def forget(self, question: StoreQuery) -> None:
         """The question is of no interest any more."""
         self._questions.pop(question.query.query, None)
@@ -197,7 +227,9 @@ class StoreDirectory:
                 # The last message of a store's greeting: messages go both ways now.
                 self._answers(message.store)
                 return self._ask_all(now)
-            case m.HeadsReply() | m.TimesReply() if message.query in self._questions:
+            case m.HeadsReply() | m.TimesReply() | m.HistoryReply() if (
+                message.query in self._questions
+            ):
                 # Messages go both ways, also if the store's greeting was lost.
                 self._answers(message.store)
                 question = self._questions[message.query]
@@ -214,6 +246,9 @@ class StoreDirectory:
 
     def on_subscribed(self, now: float, kind: type[m.Message], topic: str) -> list[Outgoing]:
         """A store that subscribes to our hello receives our messages from now on: asks it."""
+        if kind is m.HistoryReply and topic and len(self._ours) < MAX_PEERS:
+            # Before its hello, also if its own greeting is lost.
+            self._ours[topic] = None
         if kind is not m.ConsumerHello or not topic:
             return []
         self._store(topic).reached = True
@@ -247,6 +282,9 @@ class StoreDirectory:
     def deadline(self, now: float) -> float | None:
         """Soon, while a question is open."""
         return now + POLL_S if self._open() else None
+
+    def _answering(self, name: str, store: _Store) -> bool:
+        return store.answers_queries or name in self._ours
 
     def _greeted(self) -> dict[str, _Store]:
         # A copy first: other threads ask, too.
@@ -288,7 +326,8 @@ class StoreDirectory:
         if not greeted or not settled:
             return False
         for name, store in greeted.items():
-            if not (question.has_answered(name) if store.answers_queries else store.reached):
+            answering = self._answering(name, store)
+            if not (question.has_answered(name) if answering else store.reached):
                 return False
         return not self._ends_with_silence(question) or now >= question.heard_at + QUIET_S
 

@@ -7,60 +7,31 @@ docs/states.md has the states of a partition.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
 from itertools import zip_longest
 from typing import Final
 
+from dafka_core.epochs import PartitionLives, before, last_life
 from dafka_core.errors import DafkaError, RecordTooLargeError
-from dafka_core.log_entries import Commit, LogEntry, Stage
+from dafka_core.log_entries import Commit, LogEntry, Met, Promise, SetAside, Stage
 from dafka_core.protocol import messages as m
 from dafka_core.protocol import partition_states as states
 from dafka_core.protocol.codec import subscription
 from dafka_core.protocol.fetch_scheduler import MAX_PARTITIONS, FetchScheduler
+from dafka_core.protocol.histories import Histories
 from dafka_core.protocol.hosted_partitions import HostedPartitions
-from dafka_core.protocol.limits import MAX_RECORD_BYTES
-from dafka_core.protocol.partition_fetcher import PartitionFetcher
-from dafka_core.protocol.partition_states import StoreState
+from dafka_core.protocol.limits import MAX_RECORD_BYTES, MAX_STORES
 from dafka_core.protocol.record_limits import error_of
 from dafka_core.protocol.role import Outgoing
-from dafka_core.protocol.store_directory import GREETING, MAX_STORES
+from dafka_core.protocol.store_directory import GREETING
+from dafka_core.protocol.store_partition import StorePartition
 from dafka_core.protocol.store_requests import AnnounceHeads, FetchMany, RequestQueue
 from dafka_core.protocol.transactions import PublishCommitted, continued
-from dafka_core.records import RecordBatch, TopicPartition, Transaction
+from dafka_core.records import RecordBatch, TopicPartition
 
 MAX_REQUESTORS: Final = 10_000
 """Requestors remembered, by the names they choose; the others get a message for each head."""
-
-
-@dataclass(slots=True)
-class StorePartition:
-    """One partition as a store keeps it."""
-
-    fetcher: PartitionFetcher
-    durable: int
-    """Readers see the records before this offset: they are on disk."""
-    visible_end: int
-    """What ``durable`` will be when the log has done all that it was given, but for commits."""
-    staged: Transaction | None = None  # another store's, of which only the first part has come
-    commits: int = 0  # on their way to the disk
-    too_large: int = -1
-    """The offset of the record that it cannot take, as the last error said."""
-
-    @property
-    def state(self) -> StoreState:
-        """The partition's state (docs/states.md)."""
-        if self.commits:
-            return StoreState.COMMITTING
-        if self.staged is not None:
-            return StoreState.IN_PART
-        if self.fetcher.next_offset < self.fetcher.head:
-            return StoreState.BEHIND
-        return StoreState.FOLLOWING
-
-    def action(self, event: str) -> str:
-        """What the store does at an event."""
-        return states.STORE_TABLE[self.state][event].action
 
 
 class StoreRole:
@@ -68,7 +39,10 @@ class StoreRole:
 
     Args:
         address: the store's own.
-        end_of: the end (exclusive) of a partition on disk, 0 if there is none.
+        lives_of: where a partition on disk ends, and whose its records are.
+        hosting_id: drawn at random; that of the epochs of what clients write to this store.
+        least_number: of these epochs; the time in seconds, as for producers (``Takeover``).
+        met: the stores that this one has ever met.
         sync_interval_s: how often to ask other stores for their heads.
         limit_bytes: the largest record that reaches it.
     """
@@ -76,10 +50,13 @@ class StoreRole:
     def __init__(
         self,
         address: str,
-        end_of: Callable[[TopicPartition], int],
+        lives_of: Callable[[TopicPartition], PartitionLives],
         *,
         sync_interval_s: float,
         limit_bytes: int = MAX_RECORD_BYTES,
+        hosting_id: int = 0,
+        least_number: int = 1,
+        met: Iterable[str] = (),
     ) -> None:
         self.address = address
         self.too_large: list[RecordTooLargeError] = []
@@ -96,7 +73,8 @@ class StoreRole:
         self.pending: list[LogEntry] = []  # what the log is to do next
         self.pending_bytes = 0
         """How much is pending: bytes of values, and one for each record or entry."""
-        self._end_of = end_of
+        self.histories = Histories(address, hosting_id, least_number, met)
+        self._lives_of = lives_of
         self._limit_bytes = limit_bytes
         self._sync_interval_s = sync_interval_s
         self._sync_due = 0.0
@@ -107,9 +85,10 @@ class StoreRole:
     def subscriptions(self) -> list[bytes]:
         """RFC 46, Store Subscriptions; and those of a requestor that asks other stores."""
         of_all = (m.RecordMessage, m.RecordBatchMessage, m.Head, m.Fetch, m.GetHeads)
-        queries = (m.HeadsQuery, m.TimesQuery)
+        queries = (m.HeadsQuery, m.TimesQuery, m.HistoryQuery)
+        replies = (m.HeadsReply, m.HistoryReply, m.TimesReply)
         own = (m.DirectRecord, m.DirectRecordBatch, m.RecordTooLarge, m.DirectHead, m.FetchBatch)
-        hellos = (m.StoreEndpoints, m.ConsumerHello, m.StoreHello)
+        hellos = (m.StoreEndpoints, m.ConsumerHello, m.StoreHello, *replies)
         return [
             *(subscription(kind) for kind in (*of_all, *queries)),
             *(subscription(kind, self.address) for kind in (*own, *hellos)),
@@ -125,7 +104,15 @@ class StoreRole:
                     self.endpoints[message.store] = message.locations
             case m.RecordTooLarge(requestor=self.address):
                 self._note_too_large(message)
+            case m.HeadsReply(requestor=self.address):
+                return self._on_heads(now, message)
+            case m.HistoryQuery():
+                return self._on_history_query(message)
+            case m.HistoryReply(requestor=self.address):
+                self._on_history(message)
             case m.StoreHello() if message.store != self.address:
+                if self.histories.meet(message.store):
+                    self.write(Met(message.store))
                 return [m.GetHeads("", self.address)]  # this store wants all that another has
             # RFC 46: a store "SHALL check if it has stored the requested record(s)"; its node does.
             case m.Fetch() | m.GetHeads() | m.ConsumerHello() | m.HeadsQuery() | m.TimesQuery():
@@ -142,6 +129,10 @@ class StoreRole:
         if partition.action(states.RECORDS) == states.LEAVE:
             partition.fetcher.lose(batch)
             return []
+        if not self.histories.admits(partition, batch):
+            start = self.histories.parted_by(partition, batch.epoch)
+            self._set_aside(partition, start, batch.end)
+            return []
         taken = partition.fetcher.take(now, batch)
         if taken:
             self._hosted.end(batch.tp)
@@ -152,43 +143,50 @@ class StoreRole:
             self._acknowledge[batch.tp] = partition
         return self.scheduler.ask(now, partition.fetcher)
 
-    def host(self, now: float, batch: RecordBatch) -> bool:
-        """Takes records that a client writes here; False unless they are the partition's next."""
+    def host(self, now: float, batch: RecordBatch) -> RecordBatch | None:
+        """Takes records that a client writes here, if they are the partition's next.
+
+        Returns what the log is given, of this store's epoch.
+        """
         partition = self._partition(batch.tp)
         if partition is None or batch.offset != partition.visible_end:
-            return False
+            return None
         action = partition.action(states.PUT)
         if action == states.REFUSE:
-            return False
+            return None
         if action == states.TAKE_OVER:
             self._give_up_part(partition)
         self._hosted.begin(now, batch.tp)
-        self._write_taken(partition, partition.fetcher.take(now, batch))
-        return True
+        hosted = replace(batch, epoch=self.histories.hosted(partition, batch.offset))
+        self._write_taken(partition, partition.fetcher.take(now, hosted))
+        return hosted
 
-    def stage(self, stage: Stage) -> bool:
-        """Takes records to stage; False if the store cannot keep track of their partition."""
+    def stage(self, stage: Stage) -> Stage | None:
+        """Takes records to stage, if the store can keep track of their partition."""
         partition = self._partition(stage.batch.tp)
         if partition is None:
-            return False
+            return None
         # What begins at the partition's end replaces what is staged there; see ``log_entries``.
         at_end = stage.batch.offset == partition.visible_end
         if at_end and partition.action(states.STAGE) == states.TAKE_OVER:
             self._give_up_part(partition)
         self.write(stage)
-        return True
+        return stage
 
-    def commit(self, now: float, commit: Commit) -> bool:
-        """Takes a commit; False if these are more partitions than it can keep track of."""
+    def commit(self, now: float, commit: Commit) -> Commit | None:
+        """Takes a commit, if the store can keep track of its partitions; returns it with epochs."""
         found = [self._partition(staged.tp) for staged in commit.transactions]
         partitions = [partition for partition in found if partition is not None]
         if len(partitions) < len(found):
-            return False
-        for partition in partitions:
+            return None
+        epochs = []
+        for partition, staged in zip(partitions, commit.transactions, strict=True):
             partition.commits += 1
+            epochs.append(self.histories.hosted(partition, staged.start))
         self._commit_s = now
+        commit = commit._replace(epochs=tuple(epochs))
         self.write(commit)
-        return True
+        return commit
 
     def write(self, entry: LogEntry) -> None:
         """Hands an entry to the log, after those that wait for it."""
@@ -199,8 +197,7 @@ class StoreRole:
 
     def next_offset(self, tp: TopicPartition) -> int:
         """The offset of the record that a partition takes next; more than is on disk yet."""
-        known = self.partitions.get(tp)
-        return known.visible_end if known else self._end_of(tp)
+        return known.visible_end if (known := self.partitions.get(tp)) else self._lives_of(tp).end
 
     def on_subscribed(self, now: float, kind: type[m.Message], topic: str) -> list[Outgoing]:
         """Greets requestors, and tells peers what they may have missed."""
@@ -210,9 +207,8 @@ class StoreRole:
         if kind is m.StoreEndpoints and topic and topic != self.address and self.locations:
             return [m.StoreEndpoints(topic, self.address, self.locations)]
         if kind is m.TimesReply and topic:
-            # A requestor's last subscription, as a SUB socket sends them in the order of their
-            # octets: from now on it receives everything.
-            # For good: who is only late does not subscribe anew.
+            # A requestor's last subscription, in the order of their octets: from now on it receives
+            # everything.  For good: who is only late does not subscribe anew.
             self.packing.pop(topic, None)
             self.packing[topic] = None
             if len(self.packing) > MAX_REQUESTORS:
@@ -237,18 +233,16 @@ class StoreRole:
 
     def on_tick(self, now: float) -> list[Outgoing]:
         """Asks for what is missing, and other stores for their heads."""
-        messages: list[Outgoing] = []
+        messages = [*self.scheduler.ask_due(now), *self._hosted.on_tick(now), *self._take_acks()]
         if now >= self._sync_due:
             self._sync_due = now + self._sync_interval_s
             messages.append(m.GetHeads("", self.address))
-        messages.extend(self.scheduler.ask_due(now))
-        messages.extend(self._hosted.on_tick(now))
-        messages.extend(self._take_acks())
-        return messages
+        return [*messages, *self.histories.on_tick(now)]
 
     def deadline(self, now: float) -> float | None:
         """When to ask again."""
-        deadlines = (self._sync_due, self.scheduler.deadline(), self._hosted.deadline())
+        asked = (self.scheduler, self._hosted, self.histories)
+        deadlines = [self._sync_due, *(each.deadline() for each in asked)]
         return min(due for due in deadlines if due is not None)
 
     def take_pending(self) -> list[LogEntry]:
@@ -270,6 +264,11 @@ class StoreRole:
                 published.extend(self._on_batch_stored(entry, error))
             elif isinstance(entry, Commit):
                 published.extend(self._on_committed(entry, error))
+            elif isinstance(entry, SetAside):
+                self.partitions[entry.tp].asides -= 1
+                self.scheduler.postpone(self.partitions[entry.tp].fetcher)
+            elif isinstance(entry, Promise):
+                published.extend(self.histories.on_promised(self.partitions[entry.tp], entry.life))
         return [*self._take_acks(), *published]
 
     def on_published(self, publish: PublishCommitted) -> list[Outgoing]:
@@ -278,6 +277,9 @@ class StoreRole:
 
     def _write_taken(self, partition: StorePartition, taken: list[RecordBatch]) -> None:
         for each in taken:
+            if not self.histories.extend(partition, each):
+                self._begin_anew(partition, each.offset)
+                return
             batch, partition.staged = continued(each, partition.staged)
             if partition.staged is None:
                 partition.visible_end = batch.end
@@ -285,8 +287,12 @@ class StoreRole:
 
     def _on_batch_stored(self, batch: RecordBatch, error: DafkaError | None) -> list[Outgoing]:
         partition = self.partitions[batch.tp]
+        if partition.asides:
+            return []  # it may be among what is set aside next
         if error is not None:
-            self._begin_anew(partition, self._end_of(batch.tp))
+            lives = self._lives_of(batch.tp)
+            partition.history = lives.history
+            self._begin_anew(partition, lives.end)
         elif batch.transaction is None or batch.end >= batch.transaction.end:
             partition.durable = batch.end
             self._acknowledge[batch.tp] = partition
@@ -295,11 +301,12 @@ class StoreRole:
 
     def _on_committed(self, commit: Commit, error: DafkaError | None) -> list[Outgoing]:
         published: list[Outgoing] = []
-        for staged in commit.transactions:
+        for staged, epoch in zip_longest(commit.transactions, commit.epochs):
             tp, end = staged.tp, staged.end
             partition = self.partitions[tp]
             partition.commits -= 1
-            if error is None and end > partition.durable:
+            if error is None and end > partition.durable and not partition.asides:
+                self.histories.begin(partition, epoch)
                 partition.durable = partition.visible_end = end
                 self._acknowledge[tp] = partition
                 self._hosted.begin(self._commit_s, tp)
@@ -323,6 +330,7 @@ class StoreRole:
             if not void:
                 self.write(entry)
         fetcher.begin(end)
+        partition.history = before(partition.history, end)
         partition.visible_end, partition.staged = end, None
         self.scheduler.postpone(fetcher)
 
@@ -342,19 +350,51 @@ class StoreRole:
             self._acknowledge[head.tp] = partition
         return self.scheduler.on_head(now, partition.fetcher, head)
 
+    def _on_heads(self, now: float, heads: m.HeadsReply) -> list[Outgoing]:
+        """Another store's heads, which say whose records they are."""
+        messages: list[Outgoing] = []
+        for info in heads.entries:
+            partition = self._partition(info.tp)
+            if partition is not None and info.end:
+                head = m.DirectHead(self.address, *info.tp, info.end - 1)
+                messages += self._on_head(now, head)
+                if partition.history and info.life > last_life(partition.history):
+                    self.histories.differs(partition, info.life)
+        return messages
+
+    def _on_history_query(self, query: m.HistoryQuery) -> list[Outgoing]:
+        partition = self._partition(query.tp)
+        if partition is None or query.requestor == self.address:
+            return []
+        if self.histories.on_query(partition, query):
+            self.write(Promise(query.tp, partition.promised))
+        if self.histories.waits(partition, query):
+            return []
+        return [self.histories.reply(partition, query.requestor, query.query)]
+
+    def _on_history(self, reply: m.HistoryReply) -> None:
+        if partition := self.partitions.get(reply.tp):
+            self._set_aside(partition, self.histories.wins_at(partition, reply), reply.end)
+
+    def _set_aside(self, partition: StorePartition, start: int | None, end: int) -> None:
+        """Gives up the records from ``start`` on for those of another history, up to ``end``."""
+        if start is None:
+            return
+        # After what the log was given before: that is set aside, too.
+        self.write(SetAside(partition.fetcher.tp, start))
+        partition.asides += 1
+        partition.give_up(start, end)
+
     def _partition(self, tp: TopicPartition) -> StorePartition | None:
         partition = self.partitions.get(tp)
         if partition is None and len(self.partitions) < MAX_PARTITIONS:
-            end = self._end_of(tp)
+            end, history, promised = self._lives_of(tp)
             fetcher = self.scheduler.fetcher(tp, end)
-            partition = self.partitions[tp] = StorePartition(fetcher, end, end)
+            partition = self.partitions[tp] = StorePartition(fetcher, end, end, history, promised)
         return partition
 
     def _take_acks(self) -> list[Outgoing]:
-        acks: list[Outgoing] = [
-            m.Ack(tp.partition, tp.topic, partition.durable - 1, self.address)
-            for tp, partition in self._acknowledge.items()
-            if partition.durable
-        ]
+        partitions = self._acknowledge.values()
+        acks = [ack for partition in partitions for ack in self.histories.ack(partition)]
         self._acknowledge.clear()
         return acks

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from functools import partial
+from itertools import pairwise
 from typing import Final
 
 import numpy as np
 import numpy.typing as npt
 
+from dafka_core.epochs import Epoch, History
 from dafka_core.errors import ProtocolError
 from dafka_core.protocol import limits
 from dafka_core.records import NO_VERSION, Transaction
@@ -81,11 +83,30 @@ def check_locations(locations: tuple[str, ...]) -> None:
             raise ProtocolError("an endpoint must be a URI, of printable ASCII")
 
 
-def check_batch(sequence: int, count: int, transaction: Transaction | None) -> None:
-    """Raises ProtocolError unless a message can have these records, all of one transaction."""
+def check_epoch(epoch: Epoch | None) -> None:
+    """Raises ProtocolError unless a producer can have had such a life."""
+    if epoch is not None:
+        check_number("an epoch", 1, 2**32 - 1, epoch.number)
+        check_sequence(epoch.start)
+
+
+def check_history(history: History) -> None:
+    """Raises ProtocolError unless the epochs ascend."""
+    steps = pairwise(history)
+    if any(one.life >= next_.life or one.start >= next_.start for one, next_ in steps):
+        raise ProtocolError("the epochs of a history ascend, and so do their first offsets")
+
+
+def check_batch(
+    sequence: int, count: int, transaction: Transaction | None, epoch: Epoch | None
+) -> None:
+    """Raises ProtocolError unless a message can have these records."""
     if not 1 <= count <= limits.MAX_BATCH_COUNT:
         raise ProtocolError(f"a batch has 1 to {limits.MAX_BATCH_COUNT} records")
     check_number("a sequence", 0, limits.MAX_SEQUENCE + 1 - count, sequence)
+    check_epoch(epoch)
+    if epoch is not None and epoch.start > sequence:
+        raise ProtocolError("a batch must lie within its epoch")
     if transaction is None:
         return
     _check_version(transaction.version)

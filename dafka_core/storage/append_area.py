@@ -151,6 +151,28 @@ class AppendArea:
         key, value = _TRIMMED + _ID.pack(partition_id), _ID.pack(before)
         self._txn.put(key, value + checksum(key, value), db=self._meta)
 
+    def cut(self, partition_id: int, start: int) -> None:
+        """Takes out a partition's blocks that end behind ``start``; whoever calls has them.
+
+        Raises:
+            ValueError: a group that may have some is damaged.
+        """
+
+        def stays(block: GroupedBlock) -> bool:
+            return block.partition_id != partition_id or block.end <= start
+
+        self._pending[partition_id] = [*filter(stays, self._pending.get(partition_id, ()))]
+        if not self._pending[partition_id]:
+            del self._pending[partition_id]
+        for level, width in enumerate(WIDTHS):
+            slots = self._slots((level, partition_id // width))
+            # In memory of their own: each put changes pages.
+            for key, value in [(key, bytes(value)) for key, value in slots]:
+                blocks = [*Group(value)] if value else []
+                left = [*filter(stays, blocks)]
+                if len(left) < len(blocks):
+                    self._txn.put(key, bytes(pack_group(left)) if left else b"", db=self._meta)
+
     def _earliest(self, partition_id: int) -> int:
         """As was noted; 0 if that is damaged, since what is merged is not there any more."""
         key = _TRIMMED + _ID.pack(partition_id)

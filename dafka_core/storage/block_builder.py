@@ -94,6 +94,12 @@ def build_blocks(
         start, extend = stop, None
 
 
+def pack(values: Values, times: Longs) -> memoryview:
+    """Part of a block's records, and their times, as a block."""
+    ends, data = values.columns()
+    return _assembled([_Part(times, ends, data[int(ends[0]) : int(ends[-1])])], None)
+
+
 def merge(blocks: Sequence[Block], into: bytearray | None = None) -> memoryview:
     """The records of all blocks as one block, in ``into`` when it has room there.
 

@@ -20,8 +20,8 @@ class BlockCache:
     """Blocks by key, at most ``CACHE_BYTES`` of them; the one used longest ago leaves first.
 
     A cached block never becomes wrong: under its key come only blocks that have the same records
-    and more of them, since appending and merging both only add at the end.  Whether a key is
-    still there is asked of the table.
+    and more of them, since appending and merging both only add at the end; a key says how often
+    records were set aside before.  Whether it is still there is asked of the table.
     """
 
     def __init__(self) -> None:

@@ -2,9 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
-from dafka_core.records import RecordBatch, TopicPartition
+from dafka_core.epochs import before
+from dafka_core.errors import StoreError
+from dafka_core.records import (
+    PartitionInfo,
+    RecordBatch,
+    TopicPartition,
+    concat,
+    split_by_epoch,
+)
 from dafka_core.storage.block import Block
 from dafka_core.storage.block_cache import BlockCache
 from dafka_core.storage.environment import Environment
@@ -21,38 +29,82 @@ class BlockReader:
     def __init__(self, env: Environment) -> None:
         self._env = env
         self._cache = BlockCache()
+        self.asides = 0
+        """How often a record at an offset may have become another one; blocks in the cache are of
+        one of these times."""
 
     def batches(self, tp: TopicPartition, start: int, end: int) -> Iterator[RecordBatch]:
         """The records from ``start`` up to ``end``, a block's at a time, read when asked for.
 
         Blocks of the append area, which are small, are read together.
         """
-        with self._env.reading() as tables:
-            held = tables.info(tp)
-        if held is None:
-            return
-        offset, end = max(start, held.earliest), min(end, held.end)
+        offset, history = start, None
         while offset < end:
+            asides = self.asides
             with self._env.reading() as tables:
-                found = self.batches_at(tables, tp, offset, end)
-            if not found:  # trimmed meanwhile; what has been handed out remains true
-                return
+                held, now = tables.info(tp), tables.history(tp)
+                if held is None:
+                    return
+                if history is None:
+                    offset, end = max(start, held.earliest), min(end, held.end)
+                elif before(now, offset) != before(history, offset):
+                    return  # what has been handed out was set aside meanwhile
+                history = now
+                # Trimmed or set aside meanwhile; what has been handed out remains true.
+                if not held.earliest <= offset < min(end, held.end):
+                    return
+                found = self.batches_at(tables, tp, offset, end, asides)
             for batch in found:
-                yield batch.between(offset, min(batch.end, end))
-                offset = batch.end
+                part = batch.between(offset, min(batch.end, end))
+                yield from split_by_epoch(part, history)
+                offset = part.end
+
+    def read_each(
+        self, ranges: Sequence[PartitionInfo], *, max_records: int, max_bytes: int
+    ) -> list[RecordBatch | StoreError | None]:
+        """See ``Log.read_each``."""
+        results: list[RecordBatch | StoreError | None] = []
+        asides = self.asides
+        with self._env.reading() as tables:
+            for topic, partition, start, end, _ in ranges:
+                if max_records <= 0 or max_bytes <= 0:
+                    break
+                batch: RecordBatch | StoreError | None = None
+                blocks: list[RecordBatch] = []
+                tp = TopicPartition(topic, partition)
+                try:
+                    blocks = self.batches_at(tables, tp, start, end, asides)
+                except StoreError as error:
+                    batch = error
+                if blocks:
+                    found = concat(blocks)
+                    count = found.count
+                    if count > max_records or found.values.size_bytes > max_bytes:
+                        fitting = found.values.fitting(start - found.offset, max_bytes)
+                        count = max(1, min(fitting, max_records))
+                    found = found.between(start, min(end, found.end, start + count))
+                    batch = split_by_epoch(found, tables.history(tp))[0]
+                    max_records -= batch.count
+                    max_bytes -= batch.values.size_bytes
+                results.append(batch)
+        return results
 
     def batches_at(
-        self, tables: Tables, tp: TopicPartition, offset: int, end: int
+        self, tables: Tables, tp: TopicPartition, offset: int, end: int, asides: int
     ) -> list[RecordBatch]:
-        """The records of the blocks that are found with ``offset``, of those before ``end``."""
+        """The records of the blocks that are found with ``offset``, of those before ``end``.
+
+        ``asides`` is what it was before ``tables`` looked at the log.
+        """
         batches: list[RecordBatch] = []
         for found in tables.blocks_at(tp, offset):
             # One in the cache may have fewer records than the one that has taken its place.
             if found.first >= end or (batches and batches[-1].end < found.first):
                 break
-            block = self._cache.get(found.key)
+            key = asides.to_bytes(8) + found.key
+            block = self._cache.get(key)
             if block is None or offset >= found.first + block.count:
                 block = tables.read_block(tp, found, Block.copied)
-                self._cache.put(found.key, block)
+                self._cache.put(key, block)
             batches.append(RecordBatch(tp, found.first, block.values, times=block.times))
         return batches

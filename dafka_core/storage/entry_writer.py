@@ -7,12 +7,18 @@ comes that does.
 
 from __future__ import annotations
 
+from itertools import zip_longest
+
+from dafka_core.epochs import Epoch
 from dafka_core.errors import DafkaError, FencedError, OffsetConflictError, TransactionExistsError
 from dafka_core.log_entries import (
     REPLICA,
     Commit,
     Discard,
     LogEntry,
+    Met,
+    Promise,
+    SetAside,
     SetTransaction,
     Stage,
     attempt_octets,
@@ -75,6 +81,12 @@ class EntryWriter:
                 self._discard(entry.tp, attempt)
             case SetTransaction():
                 return self._set_transaction(entry)
+            case Promise():
+                self._tables.lives.promise(entry.tp, entry.life)
+            case Met():
+                self._tables.lives.meet(entry.store)
+            case SetAside():
+                self._set_aside(entry)
         return None
 
     def finish(self) -> None:
@@ -160,24 +172,31 @@ class EntryWriter:
     def _commit(self, entry: Commit) -> DafkaError | None:
         before: dict[TopicPartition, PartitionRow] = {}
         after: dict[TopicPartition, PartitionRow] = {}
-        for transaction in entry.transactions:
+        epochs: dict[TopicPartition, Epoch | None] = {}
+        for transaction, epoch in zip_longest(entry.transactions, entry.epochs):
             tp = transaction.tp
             if tp not in before:
                 before[tp] = after[tp] = self._row(tp)
             committed = _committed(transaction, after[tp])
             if isinstance(committed, DafkaError):
                 return committed
-            after[tp] = committed
+            after[tp], epochs[tp] = committed, epoch
         for tp, row in after.items():
             if row != before[tp]:
                 self._finish_staged(before[tp])
-                self._tables.put_row(tp, row)
+                self._tables.put_row(tp, self._with_epoch(tp, row, epochs[tp]))
         return None
 
     def _discard(self, tp: TopicPartition, attempt: bytes) -> None:
         row = self._row(tp)
         if row.staged and row.staged.attempt == attempt:
             self._tables.put_row(tp, self._without_staged(row))
+
+    def _set_aside(self, entry: SetAside) -> None:
+        tp, start = entry
+        row = self._without_staged(self._row(tp))
+        if start < row.end:
+            self._tables.put_row(tp, self._tables.aside.take(tp, row, start))
 
     def _set_transaction(self, entry: SetTransaction) -> DafkaError | None:
         tp, transaction = entry
@@ -202,6 +221,7 @@ class EntryWriter:
         """Stages a batch for an owner; or appends it for readers, where nothing is staged."""
         if row.id < 0:
             row = row._replace(id=self._tables.new_id())
+        row = self._with_epoch(batch.tp, row, batch.epoch)
         staged_us = row.staged.last_timestamp_us if row.staged else rows.NEVER_US
         stamp_us = max(self._now_us, row.last_timestamp_us, staged_us)
         if owner is not None or not group_batch(self._tables, batch, row, stamp_us):
@@ -213,6 +233,14 @@ class EntryWriter:
         else:
             row = row._replace(staged=rows.StagedRecords(batch.end, stamp_us, *owner))
         self._tables.put_row(batch.tp, row)
+
+    def _with_epoch(
+        self, tp: TopicPartition, row: PartitionRow, epoch: Epoch | None
+    ) -> PartitionRow:
+        """The row when its next records are of an epoch; those without have that of the last."""
+        if epoch is None or epoch == row.epoch:
+            return row
+        return self._tables.lives.begin(tp, row, epoch)
 
     def _without_staged(self, row: PartitionRow) -> PartitionRow:
         """The row with nothing staged; it is not written yet."""

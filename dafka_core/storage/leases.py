@@ -30,6 +30,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, NamedTuple
 
+from dafka_core.epochs import History
 from dafka_core.errors import StoreError
 from dafka_core.records import PartitionInfo
 
@@ -74,10 +75,11 @@ class BlockPlace(NamedTuple):
 class LeasedBlocks(NamedTuple):
     """Blocks to be read from the file; without a lease there are too many already.
 
-    ``held`` is what there is of the partition.
+    ``held`` is what there is of the partition, ``history`` whose records these are.
     """
 
     held: PartitionInfo | None
+    history: History
     lease: Lease | None
     blocks: list[BlockPlace]
 

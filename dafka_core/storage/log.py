@@ -35,19 +35,19 @@ One thread appends, another one may merge; any number of threads read at the sam
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 from dafka_core.closing import ProcessBound
+from dafka_core.epochs import History, PartitionLives
 from dafka_core.errors import DafkaError, StoreError
-from dafka_core.log_entries import LogEntry
+from dafka_core.log_entries import LogEntry, SetAside
 from dafka_core.records import (
     PartitionInfo,
     RecordBatch,
     StagedPartition,
     TopicPartition,
     TransactionState,
-    concat,
 )
 from dafka_core.storage.block_builder import MAX_BLOCK_BYTES
 from dafka_core.storage.block_merger import BlockMerger
@@ -63,6 +63,7 @@ from dafka_core.storage.partition_statistics import (
     statistics,
     times_of,
 )
+from dafka_core.storage.set_aside import AsideRecords
 from dafka_core.storage.snapshot import Snapshot
 from dafka_core.storage.tables import Tables
 
@@ -147,6 +148,8 @@ class Log(ProcessBound):
         if not entries:
             return []
         self._appending = True
+        aside = any(isinstance(entry, SetAside) for entry in entries)
+        self._reader.asides += aside
         try:
             outcomes, writer = self._env.write(work)
             self._env.check_in_place()  # after it: what is written is worth something only there
@@ -155,6 +158,7 @@ class Log(ProcessBound):
             self._merger.add_due(writer.due)
         finally:
             self._appending, self._appended_s = False, time.monotonic()
+            self._reader.asides += aside
         return outcomes
 
     def transaction_state(self, tp: TopicPartition) -> TransactionState:
@@ -232,6 +236,40 @@ class Log(ProcessBound):
         with self._env.reading() as tables:
             return tables.info(tp)
 
+    def lives(self, tp: TopicPartition) -> PartitionLives:
+        """What is known of the lives of a partition's producer."""
+        with self._env.reading() as tables:
+            return tables.lives.of(tp, tables.row(tp))
+
+    def met(self) -> list[str]:
+        """The addresses of the stores that this log's ever met."""
+        with self._env.reading() as tables:
+            return tables.lives.met()
+
+    def forget(self, store: str) -> bool:
+        """Forgets another store, which is gone for ever; False when it was never met."""
+        return self._env.write(lambda tables: tables.lives.forget(store))
+
+    def aside(self) -> list[AsideRecords]:
+        """What was set aside, in the order in which that happened."""
+        with self._env.reading() as tables:
+            return tables.aside.listed()
+
+    def read_aside(self, aside_id: int) -> Iterator[RecordBatch]:
+        """What was set aside under an id, in order, as far as it is not discarded meanwhile."""
+        offset = 0
+        while True:
+            with self._env.reading() as tables:
+                batch = tables.aside.read(aside_id, offset)
+            if batch is None:
+                return
+            yield batch
+            offset = batch.end
+
+    def discard_aside(self, aside_id: int) -> bool:
+        """Deletes what was set aside under an id; False when there is no such."""
+        return self._env.write(lambda tables: tables.aside.discard(aside_id))
+
     def end(self, tp: TopicPartition) -> int:
         """The offset of the partition's next record; 0 when it is not known."""
         found = self.info(tp)
@@ -273,29 +311,7 @@ class Log(ProcessBound):
         None where the range's first record is not held, and the error where it is damaged.  The
         list ends when ``max_records`` or ``max_bytes`` is reached.
         """
-        results: list[RecordBatch | StoreError | None] = []
-        with self._env.reading() as tables:
-            for topic, partition, start, end in ranges:
-                if max_records <= 0 or max_bytes <= 0:
-                    break
-                batch: RecordBatch | StoreError | None = None
-                blocks: list[RecordBatch] = []
-                try:
-                    tp = TopicPartition(topic, partition)
-                    blocks = self._reader.batches_at(tables, tp, start, end)
-                except StoreError as error:
-                    batch = error
-                if blocks:
-                    found = concat(blocks)
-                    count, size_bytes = found.count, found.values.size_bytes
-                    if count > max_records or size_bytes > max_bytes:
-                        fitting = found.values.fitting(start - found.offset, max_bytes)
-                        count = max(1, min(fitting, max_records))
-                    batch = found.between(start, min(end, found.end, start + count))
-                    max_records -= batch.count
-                    max_bytes -= size_bytes if batch is found else batch.values.size_bytes
-                results.append(batch)
-        return results
+        return self._reader.read_each(ranges, max_records=max_records, max_bytes=max_bytes)
 
     def snapshot(self) -> Snapshot:
         """The log as it is now; what it hands out are copies.  Close it.
@@ -315,15 +331,16 @@ class Log(ProcessBound):
 
         def work(
             tables: Tables, positions: FilePositions
-        ) -> tuple[PartitionInfo | None, list[BlockPlace]]:
+        ) -> tuple[PartitionInfo | None, History, list[BlockPlace]]:
             found = tables.blocks_between(tp, start, end, max_blocks, max_bytes)
-            return tables.info(tp), [
+            places = [
                 BlockPlace(each.first, positions.of(each.packed), len(each.packed))
                 for each in found
             ]
+            return tables.info(tp), tables.history(tp), places
 
-        (held, blocks), lease = self._env.lease(work)
-        return LeasedBlocks(held, lease, blocks)
+        (held, history, blocks), lease = self._env.lease(work)
+        return LeasedBlocks(held, history, lease, blocks)
 
     def end_lease(self, lease_id: str) -> None:
         """Ends a lease, if it has not ended yet: its reader has what it wanted."""
@@ -350,7 +367,7 @@ class Log(ProcessBound):
         with self._env.reading() as tables:
             offset = offset_of_time(tables, tp, timestamp_us)
             if offset is not None:
-                self._reader.batches_at(tables, tp, offset, offset + 1)
+                self._reader.batches_at(tables, tp, offset, offset + 1, self._reader.asides)
         return offset
 
     def statistics(self, tp: TopicPartition) -> PartitionStatistics | None:

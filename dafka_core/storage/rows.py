@@ -7,6 +7,7 @@ from typing import NamedTuple, Self
 
 import xxhash
 
+from dafka_core.epochs import EPOCH_BYTES, Epoch
 from dafka_core.records import NO_VERSION, TopicPartition, Transaction
 
 MAX_KEY_BYTES = 511
@@ -23,10 +24,18 @@ _CHECKSUM = struct.Struct("<Q")
 come under another name, would have other records served, or have some written over."""
 
 _ROW = struct.Struct("<QQQq")
+"""What each row has; of a partition whose producer is known by an epoch, that one follows."""
+
 _TRANSACTIONS = struct.Struct("<Qq16sqQQ16sQQqQQ")
-"""What follows ``_ROW`` in the row of a partition that transactions are written to.  Each of the
+"""What comes last in the row of a partition that transactions are written to.  Each of the
 three that can be missing (what is staged, the committed attempt, the last transaction) has an end
 of 0 then."""
+
+
+LEAST_BYTES = _ROW.size + _CHECKSUM.size
+"""Of a row without epoch and transactions, as it lies on disk."""
+
+_REST_BYTES = {e + t for e in (0, EPOCH_BYTES) for t in (0, _TRANSACTIONS.size)}
 
 
 class StagedRecords(NamedTuple):
@@ -68,6 +77,8 @@ class PartitionRow(NamedTuple):
     staged: StagedRecords | None = None
     committed: CommittedAttempt | None = None
     last_transaction: Transaction | None = None
+    epoch: Epoch | None = None
+    """The newest one."""
 
     @classmethod
     def parse(cls, key: bytes, value: memoryview) -> Self:
@@ -77,22 +88,27 @@ class PartitionRow(NamedTuple):
             ValueError: it is damaged, or of no form that there is.
         """
         row = bytes(value[: -_CHECKSUM.size])
-        if len(row) not in (_ROW.size, _ROW.size + _TRANSACTIONS.size):
+        at = _ROW.size
+        if len(row) - at not in _REST_BYTES:
             raise ValueError(f"a partition's row cannot have {len(value)} octets")
         if value[-_CHECKSUM.size :] != checksum(key, row):
             raise ValueError("its row does not match its checksum")
         facts = _ROW.unpack_from(row)
-        if len(row) == _ROW.size:
-            return cls._make((*facts, None, None, None))
-        end, time_us, attempt, *rest = _TRANSACTIONS.unpack_from(row, _ROW.size)
+        epoch = None
+        if (len(row) - at) % _TRANSACTIONS.size == EPOCH_BYTES:
+            at += EPOCH_BYTES
+            epoch = Epoch.unpack(row[at - EPOCH_BYTES : at])
+        if len(row) == at:
+            return cls._make((*facts, None, None, None, epoch))
+        end, time_us, attempt, *rest = _TRANSACTIONS.unpack_from(row, at)
         staged = StagedRecords(end, time_us, attempt, Transaction._make(rest[:3]))
         committed, last = CommittedAttempt._make(rest[3:6]), Transaction._make(rest[6:])
         found = [each if each.end else None for each in (staged, committed, last)]
-        return cls._make((*facts, *found))
+        return cls._make((*facts, *found, epoch))
 
     def packed(self, key: bytes) -> bytes:
         """The row as it lies in the table under its key."""
-        row = _ROW.pack(*self[:4])
+        row = _ROW.pack(*self[:4]) + (b"" if self.epoch is None else self.epoch.packed())
         if any((self.staged, self.committed, self.last_transaction)):
             *staged, transaction = self.staged or _NOT_STAGED
             row += _TRANSACTIONS.pack(

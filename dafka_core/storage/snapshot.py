@@ -7,6 +7,7 @@ import math
 from collections.abc import Iterator
 
 from dafka_core.closing import ProcessBound
+from dafka_core.epochs import History
 from dafka_core.records import PartitionInfo, RecordBatch, TopicPartition
 from dafka_core.storage.block import Block
 from dafka_core.storage.environment import Environment
@@ -28,6 +29,11 @@ class Snapshot(ProcessBound):
         """What is held of a partition; None when it is not known."""
         with translated(self._directory):
             return self._tables.info(tp)
+
+    def history(self, tp: TopicPartition) -> History:
+        """The lives whose records are held of a partition."""
+        with translated(self._directory):
+            return self._tables.history(tp)
 
     def read(self, tp: TopicPartition, start: int, end: int) -> Iterator[RecordBatch]:
         """The records from ``start`` up to ``end`` (exclusive) that are held, in order, no gap.

@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterable, Iterator
 from itertools import islice, takewhile
 from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
+from dafka_core.epochs import NO_LIFE, History
 from dafka_core.errors import StoreError
 from dafka_core.log_entries import attempt_text
 from dafka_core.records import PartitionInfo, StagedPartition, TopicPartition, TransactionState
@@ -15,9 +16,11 @@ from dafka_core.storage import rows
 from dafka_core.storage.append_area import AppendArea
 from dafka_core.storage.block import HEADER, peek_count
 from dafka_core.storage.counted_transaction import CountedTransaction
+from dafka_core.storage.lives import Lives
 from dafka_core.storage.merge_planner import MergeCandidate
 from dafka_core.storage.open_environment import Opened
 from dafka_core.storage.rows import BLOCK_KEY, PartitionRow
+from dafka_core.storage.set_aside import AsideArea
 from dafka_core.storage.storage_errors import damaged
 
 if TYPE_CHECKING:
@@ -52,6 +55,12 @@ class Tables:
         self._directory, _, self._meta, self._partitions, self._blocks = opened
         self._txn = CountedTransaction(txn)
         self.area = AppendArea(self._txn, opened.meta, opened.blocks)
+        self.lives = Lives(self._directory, self._txn, self._meta)
+
+    @property
+    def aside(self) -> AsideArea:
+        """What was set aside."""
+        return AsideArea(self._directory, self._txn, self._meta, self)
 
     @property
     def written_bytes(self) -> int:
@@ -107,7 +116,12 @@ class Tables:
     def info(self, tp: TopicPartition) -> PartitionInfo | None:
         """What is held of a partition; None when it is not known."""
         row = self.visible_row(tp)
-        return PartitionInfo(*tp, row.earliest, row.end) if row else None
+        return _info(tp, row) if row else None
+
+    def history(self, tp: TopicPartition) -> History:
+        """The lives whose records are held of a partition."""
+        row = self.visible_row(tp)
+        return () if row is None else self.lives.history(tp, row)
 
     def infos(self, topic: str | None) -> list[PartitionInfo]:
         """What is held of every partition, or of every one of a topic; in order of their names."""
@@ -116,7 +130,7 @@ class Tables:
         if topic is None and len(found) != expected:
             why = f"the table of partitions has {len(found)} rows and says that they are {expected}"
             raise damaged(self._directory, why)
-        return [PartitionInfo(*tp, row.earliest, row.end) for tp, row in found if row.end]
+        return [_info(tp, row) for tp, row in found if row.end]
 
     def infos_after(
         self, topic: str | None, after: TopicPartition | None, most: int
@@ -140,7 +154,7 @@ class Tables:
 
     def staged_partitions(self) -> list[TopicPartition]:
         """The partitions with staged records."""
-        return [rows.tp_of_key(bytes(key)) for _, key in self._scan(self._meta, _STAGED_KEY)]
+        return [rows.tp_of_key(bytes(key)) for _, key in self.scan(self._meta, _STAGED_KEY)]
 
     def staged(self) -> list[StagedPartition]:
         """What is staged in each of them."""
@@ -279,13 +293,13 @@ class Tables:
             packed = self.packed_block(partition_id, first)
             if packed is None or bytes(packed[: HEADER.size]) != head:
                 return False
-        self._delete_blocks(partition_id, heads)
+        self.delete_blocks(partition_id, heads)
         self.put_block(partition_id, min(heads), merged)
         return True
 
     def delete_staged(self, row: PartitionRow) -> None:
         """Deletes the blocks of what is staged."""
-        self._delete_blocks(row.id, list(self._firsts(row.id, row.end)))
+        self.delete_blocks(row.id, list(self.firsts(row.id, row.end)))
 
     def trim(self, tp: TopicPartition, before: int) -> int:
         """Gives up the records below ``before``; the partition's earliest offset from now on.
@@ -304,12 +318,12 @@ class Tables:
             return earliest
         # At the end, staged blocks may begin.
         last = min(before, end - 1)
-        doomed = list(takewhile(lambda first: first <= last, self._firsts(row.id, 0)))
+        doomed = list(takewhile(lambda first: first <= last, self.firsts(row.id, 0)))
         # A block ends where the next one begins, in the append area, or where the partition does.
         held = before < end
         with contextlib.suppress(ValueError):  # of a damaged group
             held = held and not self.area.find(row.id, before)
-        self._delete_blocks(row.id, doomed[:-1] if held else doomed)
+        self.delete_blocks(row.id, doomed[:-1] if held else doomed)
         self.area.trim(row.id, before)
         self.put_row(tp, row._replace(earliest=before))
         return before
@@ -330,7 +344,7 @@ class Tables:
         except ValueError as error:
             raise self.damaged_block(tp, offset, str(error)) from error
 
-    def _firsts(self, partition_id: int, start: int) -> Iterator[int]:
+    def firsts(self, partition_id: int, start: int) -> Iterator[int]:
         """Where a partition's blocks begin, from an offset on; no page of them is touched."""
         cursor = self._txn.cursor(self._blocks)
         if cursor.set_range(BLOCK_KEY.pack(partition_id, start)):
@@ -340,17 +354,18 @@ class Tables:
                     return
                 yield first
 
-    def _delete_blocks(self, partition_id: int, firsts: Iterable[int]) -> None:
+    def delete_blocks(self, partition_id: int, firsts: Iterable[int]) -> None:
+        """Deletes the blocks of a partition that begin at these offsets."""
         for first in firsts:
             self._txn.delete(BLOCK_KEY.pack(partition_id, first), db=self._blocks)
 
     def _rows(
         self, prefix: bytes, start: bytes = b""
     ) -> Iterator[tuple[TopicPartition, PartitionRow]]:
-        for key, value in self._scan(self._partitions, prefix, start):
+        for key, value in self.scan(self._partitions, prefix, start):
             yield rows.tp_of_key(key), self._parsed(key, value)
 
-    def _scan(
+    def scan(
         self, table: lmdb._Database, prefix: bytes, start: bytes = b""
     ) -> Iterator[tuple[bytes, memoryview]]:
         """The entries of a table whose keys begin with ``prefix``, from ``start`` on."""
@@ -369,6 +384,10 @@ class Tables:
             topic, partition = rows.tp_of_key(key)
             why = f"topic {topic!r}, partition {partition}: {error}"
             raise damaged(self._directory, why) from error
+
+
+def _info(tp: TopicPartition, row: PartitionRow) -> PartitionInfo:
+    return PartitionInfo(*tp, row.earliest, row.end, row.epoch.life if row.epoch else NO_LIFE)
 
 
 def _staged_key(partition_id: int) -> bytes:

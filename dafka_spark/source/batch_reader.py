@@ -35,5 +35,7 @@ class DafkaBatchReader(RangeReader, DataSourceReader):
                 where = f"topic {tp.topic!r}, partition {tp.partition}"
                 why = f"{where} starts after it, at {start[tp]}"
                 raise ConfigError("endingOffsets", end[tp], why)
-        ranges = [OffsetRange(*tp, start[tp], end[tp]) for tp in start]
+        ranges = [
+            OffsetRange(*tp, start[tp], end[tp], life=snapshot.heads[tp].life) for tp in start
+        ]
         return list(plan_tasks(ranges, snapshot.holders, options))

@@ -11,10 +11,11 @@ import logging
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from dafka_core.errors import DafkaError, DataLossError
+from dafka_core.errors import DafkaError, DataLossError, HistoryChangedError
 from dafka_core.records import PartitionInfo, TopicPartition
 from dafka_spark.errors import (
     HeadBehindError,
+    HistoryReplacedError,
     PartitionVanishedError,
     RetentionAheadError,
     SourceLossError,
@@ -45,7 +46,9 @@ class DataLossPolicy:
         if self.options.fail_on_data_loss:
             raise loss
         left_out = "what is missing is left out"
-        if loss.lost_end is not None:
+        if isinstance(loss, HistoryReplacedError):
+            left_out = "the query goes on with the records that are there now"
+        elif loss.lost_end is not None:
             left_out = f"offsets {loss.wanted} to {loss.lost_end} (exclusive) are left out"
         _log.warning("%s; %s, as failOnDataLoss is false. %s", loss.finding, left_out, loss.advice)
 
@@ -96,6 +99,12 @@ def denial(errors: Sequence[DafkaError], start: int, end: int) -> DataLossError 
         return said
     tp, lost_end = (said.topic, said.partition), min(said.available, end)
     return RetentionAheadError(*tp, start, said.available, lost_end=lost_end)
+
+
+def replaced(error: HistoryChangedError, position: int) -> HistoryReplacedError:
+    """What it means to a query at ``position`` that its records are of another history now."""
+    start = min(error.wanted, position)
+    return HistoryReplacedError(error.topic, error.partition, start, end=error.position)
 
 
 def _is_gap(loss: DataLossError) -> bool:

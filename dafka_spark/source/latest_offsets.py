@@ -13,6 +13,7 @@ from typing import NamedTuple
 from weakref import WeakKeyDictionary
 
 from dafka_core import Reader
+from dafka_core.epochs import NO_LIFE
 from dafka_core.errors import ConfigError
 from dafka_core.flight.store_location import StoreLocation
 from dafka_core.records import PartitionInfo, TopicPartition
@@ -81,7 +82,7 @@ def fetch_latest_offsets(
     held = [(location, info) for location, infos in answers for info in infos]
     holders: dict[TopicPartition, list[HeldRange]] = {}
     for location, info in held:
-        holders.setdefault(info.tp, []).append(HeldRange(location, info.earliest, info.end))
+        holders.setdefault(info.tp, []).append(HeldRange(location, *info[2:]))
     infos = [info for _, info in held]
     if options.fetch == AUTO:
         infos += over_mesh or ()
@@ -95,12 +96,17 @@ def fetch_latest_offsets(
 
 
 def merge_heads(infos: Iterable[PartitionInfo]) -> dict[TopicPartition, PartitionInfo]:
-    """What several stores have together, in the order of the partitions."""
+    """What several stores have together, in the order of the partitions.
+
+    A partition ends where it does for those that have heard of its newest producer: that one may
+    have gone on without the last records that others have.  C stores know no producers.
+    """
     heads: dict[TopicPartition, PartitionInfo] = {}
     for info in sorted(infos):
         known = heads.get(info.tp, info)
-        earliest, end = min(known.earliest, info.earliest), max(known.end, info.end)
-        heads[info.tp] = PartitionInfo(*info.tp, earliest, end)
+        earliest, life = min(known.earliest, info.earliest), max(known.life, info.life)
+        ends = [each.end for each in (known, info) if each.life in (life, NO_LIFE)]
+        heads[info.tp] = PartitionInfo(*info.tp, earliest, max(ends), life)
     return heads
 
 

@@ -13,13 +13,19 @@ from collections.abc import Generator, Iterator, Sequence
 from dataclasses import replace
 from typing import NoReturn
 
-from dafka_core.errors import DafkaError, DataLossError, StoreUnreachableError
+from dafka_core.epochs import NO_LIFE
+from dafka_core.errors import (
+    DafkaError,
+    DataLossError,
+    HistoryChangedError,
+    StoreUnreachableError,
+)
 from dafka_core.records import PartitionInfo, RecordBatch
 from dafka_spark.cluster.timing import Deadline
 from dafka_spark.errors import FetchError, IncompleteBatchError, SourceLossError
 from dafka_spark.options import SourceOptions
 from dafka_spark.source.completeness import checked_reply, incomplete
-from dafka_spark.source.data_loss import DataLossPolicy, classify, denial
+from dafka_spark.source.data_loss import DataLossPolicy, classify, denial, replaced
 from dafka_spark.source.latest_offsets import merge_heads
 from dafka_spark.source.range_planner import OffsetRange
 from dafka_spark.source.record_sources import NotHereError, RecordSource
@@ -101,7 +107,7 @@ class RangeFetch:
         self, source: RecordSource, stop: int, failures: Failures
     ) -> Generator[RecordBatch, None, None]:
         begun = self._position
-        asked = replace(self._wanted, start=begun, end=stop)
+        asked = self._wanted.part(begun, stop)
         try:
             for batch in checked_reply(source.name, asked, source.read(asked)):
                 self._position = batch.end
@@ -120,6 +126,12 @@ class RangeFetch:
         """No source has given the next record: waits, fails, or leaves out what is lost."""
         position, wanted = self._position, self._wanted
         errors = [error for _, error in failures]
+        for error in errors:
+            if isinstance(error, HistoryChangedError):
+                self._policy.fail_or_warn(replaced(error, position))
+                # From here on, those that are the partition's now.
+                self._wanted = replace(wanted, life=NO_LIFE, after=NO_LIFE)
+                return
         away = [error.store for error in errors if isinstance(error, StoreUnreachableError)]
         # The mesh comes last: it asks every store, and waits itself for those that come back.
         said = denial(errors[-1:] if self._has_mesh else errors, position, wanted.end)

@@ -9,22 +9,31 @@ from typing import NamedTuple
 
 from pyspark.sql.datasource import InputPartition
 
+from dafka_core.epochs import NO_LIFE, EpochId
 from dafka_core.flight.store_location import StoreLocation
 from dafka_core.records import TopicPartition
 from dafka_spark.options import AUTO, MESH, RECORDS_PER_TASK, SourceOptions
 
 
 class HeldRange(NamedTuple):
-    """What one store has of a partition: offsets ``earliest`` up to, not including, ``end``."""
+    """What one store has of a partition: offsets ``earliest`` up to, not including, ``end``.
+
+    ``life`` is that of the newest producer whose records these are.
+    """
 
     location: StoreLocation
     earliest: int
     end: int
+    life: EpochId = NO_LIFE
 
 
 @dataclass(frozen=True)
 class OffsetRange(InputPartition):
-    """What one task reads: offsets ``start`` up to, not including, ``end`` of one partition."""
+    """What one task reads: offsets ``start`` up to, not including, ``end`` of one partition.
+
+    ``life`` is that of its newest producer when the end was planned, ``after`` when the start was,
+    if the query has read the records before it.
+    """
 
     topic: str
     partition: str
@@ -32,11 +41,18 @@ class OffsetRange(InputPartition):
     end: int
     held: tuple[HeldRange, ...] = field(default=(), compare=False)
     """The stores seen to have some of it, the best one first: hints that change no row."""
+    life: EpochId = NO_LIFE
+    after: EpochId = NO_LIFE
 
     @property
     def tp(self) -> TopicPartition:
         """The partition."""
         return TopicPartition(self.topic, self.partition)
+
+    def part(self, start: int, end: int) -> OffsetRange:
+        """A part of it; only the first one follows what the query has read."""
+        after = self.after if start == self.start else NO_LIFE
+        return replace(self, start=start, end=end, after=after)
 
     @property
     def size(self) -> int:
@@ -100,7 +116,10 @@ def assign_stores(
     """
     held = holders.get(item.tp, ())
     some = [each for each in held if each.earliest < item.end and item.start < each.end]
-    whole = [each for each in some if each.earliest <= item.start and item.end <= each.end]
+    # One that has not heard of the newest producer yet cannot say whether its records remain.
+    some.sort(key=lambda each: each.life, reverse=True)
+    newest = [each for each in some if each.life in (item.life, NO_LIFE)]
+    whole = [each for each in newest if each.earliest <= item.start and item.end <= each.end]
     rest = [each for each in some if each not in whole]
     found = tuple(_rotated(whole, turn) + _rotated(rest, turn))
     return replace(item, held=found or (tuple(held) if alone else ()))
@@ -148,4 +167,4 @@ def _parts(size: int, total: int, wanted: int) -> int:
 def _divide(item: OffsetRange, parts: int) -> list[OffsetRange]:
     parts = min(parts, item.size)
     cuts = [item.start + item.size * part // parts for part in range(parts + 1)]
-    return [replace(item, start=start, end=end) for start, end in pairwise(cuts)]
+    return [item.part(start, end) for start, end in pairwise(cuts)]

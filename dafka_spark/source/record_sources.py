@@ -8,7 +8,8 @@ from typing import Any, ClassVar, Final, Protocol
 
 import numpy as np
 
-from dafka_core.errors import DafkaError
+from dafka_core.epochs import NO_LIFE
+from dafka_core.errors import CHANGED, DafkaError, HistoryChangedError
 from dafka_core.flight.store_location import StoreLocation
 from dafka_core.records import PartitionInfo, RecordBatch, coalesce, times_between
 from dafka_spark.cluster import connections
@@ -73,8 +74,7 @@ class LocalLogSource(_StoreSource):
             if log is None:
                 raise NotHereError(_why_not_here(self._location))
             with connections.lend_client(self._location) as client:
-                bounds = wanted.tp, wanted.start, wanted.end
-                yield from log.read(client, *bounds, **self._limits)
+                yield from log.read(client, **_asked(wanted), **self._limits)
 
 
 class FlightSource(_StoreSource):
@@ -85,8 +85,12 @@ class FlightSource(_StoreSource):
     def read(self, wanted: OffsetRange) -> Iterator[RecordBatch]:
         """See ``RecordSource``."""
         with connections.lend_client(self._location) as client:
-            bounds, timeout_s = (wanted.tp, wanted.start, wanted.end), self._options.fetch_timeout_s
-            yield from client.read(*bounds, times=self._times, timeout_s=timeout_s, **self._limits)
+            yield from client.read(
+                **_asked(wanted),
+                times=self._times,
+                timeout_s=self._options.fetch_timeout_s,
+                **self._limits,
+            )
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,7 +108,7 @@ class MeshSource:
         limits = self.options.max_records_per_batch, self.options.max_bytes_per_batch
         bounds, timeout_s = (wanted.tp, wanted.start, wanted.end), self.options.fetch_timeout_s
         with self.connect(self.options.mesh_address) as reader:
-            batches = reader.read(*bounds, timeout_s=timeout_s)
+            batches = _of_history(reader.read(*bounds, timeout_s=timeout_s), wanted)
             if self.times:
                 written = reader.times(*bounds, timeout_s=timeout_s)
                 batches = with_times(batches, wanted, written)
@@ -152,6 +156,23 @@ def with_times(
     for batch in batches:
         first, stop = batch.offset - wanted.start, batch.end - wanted.start
         yield replace(batch, times=times_between(times, first, stop))
+
+
+def _asked(wanted: OffsetRange) -> dict[str, Any]:
+    """What to ask a store for, as arguments."""
+    lives = {"life": wanted.life, "after": wanted.after}
+    known = {name: life for name, life in lives.items() if life != NO_LIFE}
+    return {"tp": wanted.tp, "start": wanted.start, "end": wanted.end, **known}
+
+
+def _of_history(batches: Iterable[RecordBatch], wanted: OffsetRange) -> Iterator[RecordBatch]:
+    """The batches; raises ``HistoryChangedError`` for one of a producer that took over since."""
+    for batch in batches:
+        epoch = batch.epoch
+        for life, end in ((wanted.after, wanted.start), (wanted.life, wanted.end)):
+            if epoch is not None and NO_LIFE < life < epoch.life and epoch.start < end:
+                raise HistoryChangedError(*wanted.tp, epoch.start, None, CHANGED, end)
+        yield batch
 
 
 def _why_not_here(location: StoreLocation) -> str:

@@ -4,7 +4,11 @@ Positions are exclusive: the offset of the next record to read.  As JSON::
 
     {"start": {}, "topics": {"flights": {"EB0A...": 1000}}, "version": 1}
 
-Spark compares offsets as strings, so there is one form only: keys sorted, always all three.
+Spark compares offsets as strings, so there is one form only: keys sorted, and all there.
+
+``lives`` is there where a partition's producer has lives (``dafka_core.epochs``): the newest one
+when the position was planned.  Who reads on there is told if a newer one has gone on without the
+records before it.
 
 ``start`` says where the batch that ends here begins, for every partition of which the offset
 before does not say it: all of them in the first batch (Spark keeps no initial offset of a Python
@@ -14,10 +18,11 @@ partitions later, and those whose next records were found lost.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
+from dafka_core.epochs import NO_LIFE, EpochId
 from dafka_core.errors import ConfigError
 from dafka_core.records import TopicPartition
 from dafka_spark.source.range_planner import OffsetRange
@@ -25,6 +30,9 @@ from dafka_spark.source.range_planner import OffsetRange
 VERSION: Final = 1
 
 Positions = Mapping[TopicPartition, int]
+Lives = Mapping[TopicPartition, EpochId]
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,6 +41,7 @@ class SourceOffset:
 
     positions: Positions
     start: Positions = field(default_factory=dict)
+    lives: Lives = field(default_factory=dict)
 
     @classmethod
     def initial(cls, positions: Positions) -> SourceOffset:
@@ -66,11 +75,16 @@ class SourceOffset:
                     "its files are not of one query, or have been edited; restore the files "
                     "that were there, or start the query with a new checkpoint",
                 )
-            yield OffsetRange(*tp, start, end)
+            life, after = self.lives.get(tp, NO_LIFE), begin.lives.get(tp, NO_LIFE)
+            if tp in self.start:  # nothing before it was read
+                after = NO_LIFE
+            yield OffsetRange(*tp, start, end, life=life, after=after)
 
     def as_json(self) -> dict[str, Any]:
         """What Spark is given; equal offsets give equal JSON."""
-        return {"start": _nested(self.start), "topics": _nested(self.positions), "version": VERSION}
+        tree = {"start": _nested(self.start), "topics": _nested(self.positions), "version": VERSION}
+        lives = {tp: list(life) for tp, life in self.lives.items() if life != NO_LIFE}
+        return {"lives": _nested(lives), **tree} if lives else tree
 
     @classmethod
     def parse(cls, given: Any) -> SourceOffset:
@@ -82,7 +96,8 @@ class SourceOffset:
         try:
             if given["version"] != VERSION:
                 raise ValueError(f"version {given['version']!r} is not {VERSION}")
-            return cls(_flat(given["topics"]), _flat(given["start"]))
+            lives = _flat(given.get("lives", {}), _life)
+            return cls(_flat(given["topics"], _whole), _flat(given["start"], _whole), lives)
         except (KeyError, TypeError, ValueError, AttributeError) as error:
             raise ConfigError(
                 "checkpointLocation",
@@ -92,18 +107,26 @@ class SourceOffset:
             ) from None
 
 
-def _nested(positions: Positions) -> dict[str, dict[str, int]]:
+def _nested(positions: Mapping[TopicPartition, T]) -> dict[str, dict[str, T]]:
     """Positions as ``{topic: {partition: offset}}`` with sorted keys."""
-    tree: dict[str, dict[str, int]] = {}
+    tree: dict[str, dict[str, T]] = {}
     for tp in sorted(positions):
         tree.setdefault(tp.topic, {})[tp.partition] = positions[tp]
     return tree
 
 
-def _flat(tree: Mapping[str, Mapping[str, Any]]) -> dict[TopicPartition, int]:
+def _whole(number: object) -> int:
+    if type(number) is not int:
+        raise ValueError(f"{number!r} is not a whole number")
+    return number
+
+
+def _life(numbers: Iterable[object]) -> EpochId:
+    return EpochId(*map(_whole, numbers))
+
+
+def _flat(
+    tree: Mapping[str, Mapping[str, Any]], read: Callable[[Any], T]
+) -> dict[TopicPartition, T]:
     """The inverse of ``_nested``; raises ``ValueError`` for an offset that is none."""
-    positions = {TopicPartition(t, p): tree[t][p] for t in tree for p in tree[t]}
-    for tp, offset in positions.items():
-        if type(offset) is not int:
-            raise ValueError(f"offset {offset!r} of topic {tp.topic!r} is not a whole number")
-    return positions
+    return {TopicPartition(t, p): read(tree[t][p]) for t in tree for p in tree[t]}

@@ -101,13 +101,14 @@ class DafkaStreamReader(RangeReader, DataSourceStreamReader, SupportsTriggerAvai
         taken = rate_limit(waiting, max_rows, turn=sum(begin.positions.values()))
         if not taken:
             return start
-        positions = dict(begin.positions)
+        positions, lives = dict(begin.positions), dict(begin.lives)
         started = dict(begin.start) if begin.is_initial else {}
         for tp, count in taken.items():
             positions[tp] = firsts[tp] + count
+            lives[tp] = heads[tp].life
             if firsts[tp] != begin.positions.get(tp):
                 started[tp] = firsts[tp]
-        return SourceOffset(positions, started).as_json()
+        return SourceOffset(positions, started, lives).as_json()
 
     def reportLatestOffset(self) -> dict[str, Any] | None:
         """The furthest end seen of each partition, for the progress report."""

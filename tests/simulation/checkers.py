@@ -6,8 +6,10 @@ limits, and the names of what it holds.
 
 from __future__ import annotations
 
+from collections import Counter, defaultdict
 from typing import TYPE_CHECKING, Any
 
+from dafka_core.epochs import NO_LIFE, Epoch, EpochId
 from dafka_core.errors import RecordTooLargeError
 from dafka_core.nodes import store_loop
 from dafka_core.protocol import partition_fetcher, store_requests
@@ -17,6 +19,7 @@ from dafka_core.protocol.messages import (
     Ack,
     DirectHead,
     DirectRecordBatches,
+    EpochAck,
     Head,
     HeadsReply,
     Message,
@@ -53,25 +56,45 @@ class Checkers:
         """What has been published up to now."""
         self.acknowledged: dict[str, dict[TopicPartition, int]] = {}
         """By the store's address: up to where it has acknowledged."""
+        self._epochs: dict[tuple[str, TopicPartition], tuple[Epoch, int]] = {}
         self._seen: dict[tuple[object, ...], int] = {}
         self._transactions: dict[tuple[TopicPartition, int], tuple[int, int]] = {}
         self._latest: dict[tuple[int, TopicPartition], int] = {}
+        self._of_life = defaultdict[tuple[TopicPartition, EpochId], dict[int, bytes]](dict)
+        self._anybodys = defaultdict[tuple[TopicPartition, int], set[bytes]](set)
+        self.set_aside = Counter[TopicPartition]()
+        """How often stores have given up records of a partition for another history's."""
+        self._lost_disks = 0
+        self._safe: dict[TopicPartition, list[bytes]] = {}
+        self._epoch_starts = defaultdict[TopicPartition, set[int]](set)
         self.delivered_records = 0
 
     # -- what is true ----------------------------------------------------------------------------
 
-    def publish(self, tp: TopicPartition, offset: int, values: list[bytes]) -> None:
-        """An application says records; a later life says the same again, or goes on."""
+    def publish(
+        self, tp: TopicPartition, offset: int, values: list[bytes], life: EpochId = NO_LIFE
+    ) -> None:
+        """An application says records; a later life may say others."""
         truth = self.published.setdefault(tp, [])
-        known = truth[offset : offset + len(values)]
-        if offset > len(truth) or known != values[: len(known)]:
-            self._world.fail(tp.partition[:4], f"publishes another record at {offset}")
-        truth.extend(values[len(known) :])
+        if offset > len(truth):
+            self._world.fail(tp.partition[:4], f"publishes {offset} after {len(truth)}")
+        truth[offset : offset + len(values)] = values
+        of_life = self._of_life[tp, life]
+        for at, value in enumerate(values, offset):
+            if of_life.setdefault(at, value) != value:
+                self._world.fail(tp.partition[:4], f"publishes another record at {at}")
+            self._anybodys[tp, at].add(value)
 
     def is_true(self, batch: RecordBatch) -> bool:
-        """Whether the run is what was published at its offsets."""
-        truth = self.published.get(batch.tp, [])
-        return batch.end <= len(truth) and truth[batch.offset : batch.end] == batch.values.to_list()
+        """Whether the run is what was published at its offsets, by the life that it is of."""
+        epoch, tp = batch.epoch, batch.tp
+        of_life = self._of_life.get((tp, epoch.life), {}) if epoch else {}
+        for at, value in enumerate(batch.values, batch.offset):
+            # What clients write to stores has no life when they say it.
+            said = {of_life[at]} if at in of_life else self._anybodys.get((tp, at), ())
+            if value not in said:
+                return False
+        return True
 
     # -- delivery --------------------------------------------------------------------------------
 
@@ -85,7 +108,23 @@ class Checkers:
             self._world.fail(who, f"{kind} was delivered {_name(batch)} where {expected} was next")
         if not self.is_true(batch):
             self._world.fail(who, f"was delivered {_name(batch)}, which were never published")
+        self._check_history(who, batch)
         self.delivered_records += len(batch.values)
+
+    def begins(self, who: str) -> None:
+        """A consumer or a reader starts anew, and knows nothing of what it was delivered before."""
+        for key in [key for key in self._epochs if key[0] == who]:
+            del self._epochs[key]
+
+    def _check_history(self, who: str, batch: RecordBatch) -> None:
+        """What is delivered is of one history: a newer life goes on where the older one ended."""
+        epoch, key = batch.epoch, (who, batch.tp)
+        if epoch is None:
+            return
+        last, end = self._epochs.get(key, (epoch, batch.offset))
+        if epoch != last and not (epoch.life > last.life and epoch.start >= end):
+            self._world.fail(who, f"was delivered a mixture: {last} up to {end}, then {epoch}")
+        self._epochs[key] = epoch, batch.end
 
     def record_of(
         self, who: str, error: RecordBatch | RecordTooLargeError, limit_bytes: int
@@ -107,6 +146,15 @@ class Checkers:
             disk = self.disks[store]
             if max(loss.start, disk.earliest(loss.tp)) < min(loss.end, disk.end(loss.tp)):
                 self._world.fail(who, f"{LOST} {loss}, which {disk.name} has")
+
+    def on_changed(self, who: str, tp: TopicPartition, start: int) -> None:
+        """A consumer goes back to where what it was delivered is not the partition's any more."""
+        self._world.note(who, f"goes back to {start} of {tp.partition[:4]}")
+        self._epochs.pop((who, tp), None)
+        for seen in [each for each in self._seen if "head" in each and tp in each]:
+            del self._seen[seen]
+        if start not in self._epoch_starts[tp]:
+            self._world.fail(who, f"goes back to {start}, where nothing has changed")
 
     def on_told(self, mesh: SimulatedMesh, message: Message | RecordBatch) -> None:
         """A consumer hears of a partition; of some, it is where "latest" is."""
@@ -160,6 +208,8 @@ class Checkers:
         """No node sends what was never published, or acknowledges what is not on its disk."""
         match message:
             case OutgoingBatch(batch):
+                if batch.epoch is not None:
+                    self._epoch_starts[batch.tp].add(batch.epoch.start)
                 if not self.is_true(batch):
                     self._world.fail(mesh.name, f"sends {_name(batch)}, which is not what it was")
             case DirectRecordBatches():
@@ -170,7 +220,7 @@ class Checkers:
             case Head():
                 if message.end > len(self.published.get(message.tp, ())):
                     self._world.fail(mesh.name, f"sends a head of {message.end}, which is none")
-            case Ack(store=store):
+            case Ack(store=store) | EpochAck(store=store):
                 self._on_ack(mesh, message.tp, message.end, store)
 
     def _on_ack(self, mesh: SimulatedMesh, tp: TopicPartition, end: int, store: str) -> None:
@@ -183,6 +233,23 @@ class Checkers:
         acknowledged = self.acknowledged.setdefault(store, {})
         acknowledged[tp] = max(end, acknowledged.get(tp, 0))
 
+    def on_set_aside(self, name: str, tp: TopicPartition, start: int) -> None:
+        """A store gives up records: only those that no producer was told are safe."""
+        self.set_aside[tp] += 1
+        self._world.fault("records set aside", name, f"{tp.partition[:4]} from {start}")
+        store = next(address for address, disk in self.disks.items() if disk.name == name)
+        acknowledged = self.acknowledged.get(store, {})
+        if tp in acknowledged:
+            acknowledged[tp] = min(start, acknowledged[tp])
+        for seen in [each for each in self._seen if tp in each]:
+            del self._seen[seen]
+
+    def forget(self, store: str) -> None:
+        """A store has lost its disk, with all that it acknowledged."""
+        self.acknowledged.pop(store, None)
+        self._seen.clear()
+        self._lost_disks += 1
+
     def after_crash(self, store: str) -> None:
         """What a store has acknowledged is on its disk after a crash."""
         for tp, end in self.acknowledged.get(store, {}).items():
@@ -192,11 +259,37 @@ class Checkers:
                     self.disks[store].name, f"{LOST} {on_disk} to {end} of {tp}, acknowledged"
                 )
 
-    def on_durable(self, who: str, tp: TopicPartition, end: int, acks: int) -> None:
-        """A producer is told that records are safe only when ``acks`` disks have them."""
-        count = sum(disk.end(tp) >= end for disk in self.disks.values())
-        if count < acks:
-            self._world.fail(who, f"{LOST} takes {end} for safe, {count} stores have it on disk")
+    def on_durable(
+        self, who: str, tp: TopicPartition, end: int, acks: int, life: EpochId = NO_LIFE
+    ) -> None:
+        """A producer is told that records are safe only when ``acks`` disks have them.
+
+        It means those that its own ``life`` has said.
+        """
+        found = [disk.records(tp, end) for disk in self.disks.values() if disk.end(tp) >= end]
+        safe = self._safe.setdefault(tp, [])
+        said = self._of_life.get((tp, life), {})
+        meant = [at for at in range(len(safe), end) if at in said]
+        same = [
+            records
+            for records in found
+            if records[: len(safe)] == safe[:end] and all(records[at] == said[at] for at in meant)
+        ]
+        # Some may have been there before their disk was lost.
+        if len(same) < max(acks - self._lost_disks, 1):
+            self._world.fail(
+                who, f"{LOST} takes {end} for safe, {len(same)} stores have it on disk"
+            )
+        safe[:end] = max(same, key=lambda records: sum(each == records for each in same))
+
+    def at_the_end(self) -> None:
+        """What a producer was told is safe is what everybody has."""
+        for tp, safe in self._safe.items():
+            for disk in self.disks.values():
+                held = disk.records(tp, len(safe))
+                if held != safe[: len(held)]:
+                    at = next(i for i, each in enumerate(held) if each != safe[i])
+                    self._world.fail(disk.name, f"{LOST} {tp} at {at}: {held[at]!r}, {safe[at]!r}")
 
     def on_resumed(self, who: str, end: int, asked_end: int | None) -> None:
         """A producer goes on after all that the stores it reaches had on disk when it asked."""
@@ -253,6 +346,10 @@ class Checkers:
         self._kept(mesh, role.scheduler.budget, [p.fetcher for p in partitions.values()])
         self.most(mesh, "requests", len(role.requests), 2 * store_requests.MAX_PENDING_REQUESTS + 1)
         for tp, partition in partitions.items():
+            if partition.asides:  # another history has won
+                for what in ("durable", "head"):
+                    self._seen.pop((mesh.number, what, tp), None)
+                continue
             self.never_backwards(mesh.name, (mesh.number, "durable", tp), partition.durable)
             self.never_backwards(mesh.name, (mesh.number, "head", tp), partition.fetcher.head)
             on_disk = self.disks[role.address].end(tp)

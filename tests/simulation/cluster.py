@@ -79,6 +79,8 @@ class Cluster:
         self.stores = [
             StoreHost(self, f"store-{i}", styles[i % len(styles)]) for i in range(shape.stores)
         ]
+        for store in self.stores:  # they have met before the first fault
+            store.disk.met = [each.address for each in self.stores if each is not store]
         self.producers = [
             ProducerHost(
                 self,
@@ -116,7 +118,7 @@ class Cluster:
         """All machines."""
         return [*self.stores, *self.producers, *self.consumers, *self.readers]
 
-    def values(self, address: str, offset: int, count: int) -> list[bytes]:
+    def values(self, address: str, offset: int, count: int, life: int = 0) -> list[bytes]:
         """Records of a partition: each says which it is, and has its own length."""
         body = self._bodies.get(address)
         if body is None:
@@ -124,7 +126,8 @@ class Cluster:
             self._bodies[address] = body
         most = self.shape.value_bytes
         return [
-            b"%x:%s:" % (i, body[:3]) + body[: i * 7 % most] for i in range(offset, offset + count)
+            b"%x:%x:%s:" % (life, i, body[:3]) + body[: i * 7 % most]
+            for i in range(offset, offset + count)
         ]
 
     def pause_s(self, target: int) -> float:
@@ -155,6 +158,7 @@ class Cluster:
         while behind and world.now < shape.faults_s + CATCH_UP_S + self._saying_s():
             world.run_until(world.now + LOOK_S)
             behind = self._behind()
+        self.checkers.at_the_end()
         if behind:
             waited_s = world.now - shape.faults_s
             world.fail("world", f"{LOST} {waited_s:.0f} s after the faults, {'; '.join(behind)}")

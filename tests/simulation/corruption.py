@@ -1,4 +1,6 @@
-"""Frames as a broken peer or machine may send them: such as no node can take for a message.
+"""Frames: how large their records are, and how a broken peer or machine may send them.
+
+Corrupted ones are such as no node can take for a message.
 
 Other octets in a value, or in a sequence, make another message that is as valid as the one that
 was sent: TCP's checksum guards against that, and nothing in the protocol does.
@@ -7,8 +9,11 @@ was sent: TCP's checksum guards against that, and nothing in the protocol does.
 from __future__ import annotations
 
 import random
+import struct
 
-_PACKED = (b"R", b"P")
+from dafka_core.protocol.codec import BATCH_NUMBERS_BYTES
+
+PACKED = (b"R", b"P")
 
 
 def corrupted(chance: random.Random, frames: list[bytes]) -> tuple[str, list[bytes]] | None:
@@ -16,7 +21,7 @@ def corrupted(chance: random.Random, frames: list[bytes]) -> tuple[str, list[byt
     kind = chance.choice(("cut off", "too many frames", "lost frame", "version", "command"))
     header, rest = frames[0], frames[1:]
     match kind:
-        case "cut off" if header[:1] in _PACKED and len(rest) == 1:
+        case "cut off" if header[:1] in PACKED and len(rest) == 1:
             return kind, [header, rest[0][: -chance.randint(1, len(rest[0]))]]
         case "cut off" if not rest or rest[0][:2] != b"\xaa\xa5":
             return kind, [header[: -chance.randint(1, min(8, len(header) - 2))], *rest]
@@ -32,3 +37,14 @@ def corrupted(chance: random.Random, frames: list[bytes]) -> tuple[str, list[byt
         case "command":
             return kind, [b"?" + header[1:], *rest]
     return None
+
+
+def largest_record_bytes(frames: list[bytes]) -> int:
+    """How large the records of a message are; 0 if it has none, or is none."""
+    kind = frames[0][:1]
+    if len(frames) == 2 and kind in PACKED:
+        at = len(frames[0]) - BATCH_NUMBERS_BYTES + 8  # behind the sequence
+        count = int.from_bytes(frames[0][at : at + 4], "big")
+        lengths = frames[1][: 4 * min(count, len(frames[1]) // 4)]
+        return max((each for (each,) in struct.iter_unpack("<I", lengths)), default=0)
+    return len(frames[-1]) if len(frames) > 1 and kind in (b"M", b"D") else 0

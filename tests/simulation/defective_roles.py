@@ -15,6 +15,7 @@ from dafka_core.protocol.messages import (
     Ack,
     DirectHead,
     DirectRecordBatch,
+    EpochAck,
     Fetch,
     GetHeads,
     Head,
@@ -114,14 +115,6 @@ class TellsOfMoreThanIsStored(ProducerRole):
         return super().on_message(now, message, peer)
 
 
-class WaitsForWhatIsStored(ProducerRole):
-    """Ignores who has more than it has published, also where it has no room to publish more."""
-
-    def _on_ack(self, store: str, end: int) -> None:
-        if end <= self.next_offset:
-            super()._on_ack(store, end)
-
-
 # -- stores ---------------------------------------------------------------------------------------
 
 
@@ -132,7 +125,7 @@ class AcknowledgesOnce(StoreRole):
         said: dict[TopicPartition, int] = self.__dict__.setdefault("said", {})
         new: list[Outgoing] = []
         for ack in super()._take_acks():
-            assert isinstance(ack, Ack)
+            assert isinstance(ack, Ack | EpochAck)
             tp = ack.tp
             if ack.end > said.get(tp, 0):
                 said[tp] = ack.end

@@ -7,9 +7,29 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from itertools import zip_longest
 
+from dafka_core.epochs import (
+    NO_LIFE,
+    Epoch,
+    EpochId,
+    History,
+    PartitionLives,
+    before,
+    last_life,
+    with_epoch,
+)
 from dafka_core.errors import DafkaError, FencedError, OffsetConflictError, TransactionExistsError
-from dafka_core.log_entries import Commit, Discard, LogEntry, SetTransaction, Stage
+from dafka_core.log_entries import (
+    Commit,
+    Discard,
+    LogEntry,
+    Met,
+    Promise,
+    SetAside,
+    SetTransaction,
+    Stage,
+)
 from dafka_core.nodes.log_writer import Outcomes
 from dafka_core.records import (
     NO_VERSION,
@@ -19,6 +39,7 @@ from dafka_core.records import (
     TopicPartition,
     Transaction,
     TransactionState,
+    split_by_epoch,
 )
 from tests.simulation.checkers import Checkers
 from tests.simulation.world import World
@@ -46,6 +67,8 @@ class Partition:
     tail: StagedRecords | None = None
     last_transaction: Transaction | None = None
     committed: tuple[str, int, int] | None = None
+    history: History = ()
+    promised: EpochId = NO_LIFE
 
     @property
     def end(self) -> int:
@@ -79,7 +102,9 @@ class Disk:
         self.name = name
         self._world = world
         self._checkers = checkers
-        self._partitions: dict[TopicPartition, Partition] = {}
+        self.met: list[str] = []
+        self.set_aside: set[TopicPartition] = set()
+        self.held: dict[TopicPartition, Partition] = {}
 
     # -- writing ---------------------------------------------------------------------------------
 
@@ -94,14 +119,38 @@ class Disk:
             case Stage():
                 return self._stage(entry)
             case Commit():
-                return self._commit(entry.transactions)
+                return self._commit(entry)
             case Discard(tp, attempt):
                 held = self._partition(tp)
                 if held.tail is not None and held.tail.attempt == attempt:
                     held.tail = None
+            case Promise(tp, life):
+                self._partition(tp).promised = max(self._partition(tp).promised, life)
+            case Met(store):
+                self.met.append(store)
+            case SetAside(tp, start):
+                self._set_aside(tp, start)
             case SetTransaction(tp, transaction):
                 return self._mark(tp, transaction)
         return None
+
+    def _set_aside(self, tp: TopicPartition, start: int) -> None:
+        held = self._partition(tp)
+        held.tail = None
+        if start >= held.end:
+            return
+        self.set_aside.add(tp)
+        del held.records[start:]
+        held.earliest = min(held.earliest, start)
+        held.history = before(held.history, start)
+        last, committed = held.last_transaction, held.committed
+        held.last_transaction = last if last and last.end <= start else None
+        held.committed = committed if committed and committed[2] <= start else None
+        self._checkers.on_set_aside(self.name, tp, start)
+
+    def _begin_epoch(self, held: Partition, epoch: Epoch | None) -> None:
+        if epoch is not None and epoch not in held.history[-1:]:
+            held.history = with_epoch(before(held.history, held.end), epoch)
 
     def _append(self, batch: RecordBatch) -> DafkaError | None:
         held, transaction = self._partition(batch.tp), batch.transaction
@@ -114,6 +163,7 @@ class Disk:
             if transaction is None:
                 self._world.fail(self.name, f"appends {batch.offset} to an end of {held.end}")
             return OffsetConflictError(*batch.tp, batch.offset, held.end)
+        self._begin_epoch(held, batch.epoch)
         shown = list(batch.values)
         if goes_on and tail is not None:
             shown = tail.values + shown
@@ -154,18 +204,20 @@ class Disk:
         held.tail = StagedRecords(attempt, Transaction(version, held.end, 0), list(batch.values))
         return None
 
-    def _commit(self, transactions: Sequence[StagedTransaction]) -> DafkaError | None:
+    def _commit(self, commit: Commit) -> DafkaError | None:
+        transactions = commit.transactions
         for transaction in transactions:
             refused = self._refused(transaction)
             if refused is not None:
                 return refused
-        for transaction in transactions:
+        for transaction, epoch in zip_longest(transactions, commit.epochs):
             tp, attempt = transaction.tp, transaction.attempt
             start, end = transaction.start, transaction.end
             held = self._partition(tp)
             if held.committed == (attempt, start, end) or held.tail is None:
                 continue
             self._checkers.on_committed(self.name, transaction, held.tail.values)
+            self._begin_epoch(held, epoch)
             self._show(tp, held, held.tail.values)
             held.committed = (attempt, start, end)
             held.mark(transaction.transaction)
@@ -198,18 +250,26 @@ class Disk:
         return None
 
     def _partition(self, tp: TopicPartition) -> Partition:
-        return self._partitions.setdefault(tp, Partition())
+        return self.held.setdefault(tp, Partition())
 
     # -- reading ---------------------------------------------------------------------------------
 
     def end(self, tp: TopicPartition) -> int:
         """See ``Log.end``."""
-        held = self._partitions.get(tp)
-        return held.end if held else 0
+        return (self.held.get(tp) or Partition()).end
+
+    def records(self, tp: TopicPartition, end: int) -> list[bytes]:
+        """Those before ``end``."""
+        return (self.held.get(tp) or Partition()).records[:end]
+
+    def lives(self, tp: TopicPartition) -> PartitionLives:
+        """See ``Log.lives``."""
+        held = self.held.get(tp) or Partition()
+        return PartitionLives(held.end, before(held.history, held.end), held.promised)
 
     def transaction_state(self, tp: TopicPartition) -> TransactionState:
         """See ``Log.transaction``."""
-        held = self._partitions.get(tp)
+        held = self.held.get(tp)
         if held is None:
             return TransactionState(0, 0, "", None)
         attempt = held.committed[0] if held.committed else ""
@@ -219,8 +279,7 @@ class Disk:
 
     def earliest(self, tp: TopicPartition) -> int:
         """The first record that there still is; the partition's end if there is none."""
-        held = self._partitions.get(tp)
-        return held.earliest if held else 0
+        return (self.held.get(tp) or Partition()).earliest
 
     def trim(self, tp: TopicPartition, before: int) -> None:
         """See ``Log.trim``."""
@@ -229,13 +288,13 @@ class Disk:
 
     def ends(self) -> dict[TopicPartition, int]:
         """The end of every partition."""
-        return {tp: held.end for tp, held in self._partitions.items() if held.end}
+        return {tp: held.end for tp, held in self.held.items() if held.end}
 
     def partitions(self, topic: str | None = None) -> list[PartitionInfo]:
         """See ``Log.partitions``."""
         return [
-            PartitionInfo(name, partition, held.earliest, held.end)
-            for (name, partition), held in sorted(self._partitions.items(), key=_name)
+            PartitionInfo(name, partition, held.earliest, held.end, last_life(held.history))
+            for (name, partition), held in sorted(self.held.items(), key=_name)
             if topic in (None, name) and held.end
         ]
 
@@ -250,20 +309,19 @@ class Disk:
         self, tp: TopicPartition, start: int, end: int, *, max_records: int, max_bytes: int
     ) -> list[RecordBatch]:
         """See ``Log.read``."""
-        held = self._partitions.get(tp)
-        records = held.records if held else []
-        start, end = max(start, held.earliest if held else 0), min(end, len(records))
+        held = self.held.get(tp) or Partition()
+        start, end = max(start, held.earliest), min(end, len(held.records))
         batches: list[RecordBatch] = []
         while start < end and max_records > 0:
             values: list[bytes] = []
-            for value in records[start : min(end, start + BLOCK_COUNT, start + max_records)]:
+            for value in held.records[start : min(end, start + BLOCK_COUNT, start + max_records)]:
                 if max_bytes < len(value) and (values or batches):
                     break
                 max_bytes -= len(value)
                 values.append(value)
             if not values:
                 break
-            batches.append(RecordBatch.of(tp, start, values))
+            batches += split_by_epoch(RecordBatch.of(tp, start, values), held.history)
             start += len(values)
             max_records -= len(values)
         return batches

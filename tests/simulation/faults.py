@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
+from dafka_core.records import TopicPartition
+from tests.simulation.disk import Disk
 from tests.simulation.hosts import ConsumerHost, Host, StoreHost
 from tests.simulation.network import TOWER, Fate
 
@@ -28,6 +30,8 @@ class Faults:
         self._every(shape.stall_every_s, self._stall)
         self._every(shape.tower_every_s, self._tower)
         self._every(shape.trim_every_s, self._trim)
+        self._every(shape.another_every_s, self._another)
+        self._every(shape.replaced_every_s, self._replace)
 
     def end(self) -> None:
         """All that was broken works from now on."""
@@ -123,6 +127,25 @@ class Faults:
                 disk.trim(tp, before)
                 self.world.fault("trimmed", disk.name, f"{tp.topic} {tp.partition[:4]} to {before}")
 
+    def _another(self) -> None:
+        """A producer is started while its earlier life runs, which nobody has told to end."""
+        host = self.world.random.choice(self.cluster.producers)
+        if host.up and not host.gone:
+            self.world.fault("producer started twice", host.name)
+            host.start_another()
+
+    def _replace(self) -> None:
+        """A store's disk is copied, or lost and put back, if others have all that it has."""
+        chance, stores = self.world.random, self.cluster.stores
+        store = chance.choice(stores)
+        if chance.random() < 0.4:
+            store.keep_backup()
+        elif _is_elsewhere(store, stores):
+            wiped, renamed = chance.random() < 0.3, chance.random() < 0.5
+            self.world.fault("store wiped" if wiped else "store put back", store.name)
+            store.put_back(wiped=wiped, renamed=renamed)
+            self.world.after(chance.choice((0.1, 3.0)), store.start)
+
     def _tower(self) -> None:
         network = self.cluster.network
         if not network.tower_up:
@@ -135,3 +158,13 @@ class Faults:
                 network.tower_back()
 
         self.world.after(self.world.between(0.1, 6), back)
+
+
+def _is_elsewhere(store: StoreHost, stores: list[StoreHost]) -> bool:
+    """Whether other stores have all that one has on its disk."""
+
+    def has(disk: Disk, tp: TopicPartition, end: int) -> bool:
+        return disk.records(tp, end) == store.disk.records(tp, end)
+
+    disks = [each.disk for each in stores if each is not store]
+    return all(any(has(disk, *item) for disk in disks) for item in store.disk.ends().items())

@@ -7,10 +7,13 @@ around its role, a host does with events.
 from __future__ import annotations
 
 import abc
+import copy
 from collections import deque
 from functools import partial
 from typing import TYPE_CHECKING, Any, cast
 
+from dafka_core.epochs import LIFE_ID_BITS
+from dafka_core.errors import HistoryChangedError
 from dafka_core.log_entries import LogEntry
 from dafka_core.nodes.append_queue import AppendQueue
 from dafka_core.nodes.log_writer import Outcomes
@@ -20,7 +23,7 @@ from dafka_core.protocol.limits import MAX_RECORD_BYTES
 from dafka_core.protocol.role import Outgoing
 from dafka_core.protocol.store_role import StoreRole
 from dafka_core.records import RecordBatch, TopicPartition
-from tests.simulation.disk import Disk, SimulatedAppender
+from tests.simulation.disk import Disk, Partition, SimulatedAppender
 from tests.simulation.mesh import SimulatedMesh
 
 if TYPE_CHECKING:
@@ -98,6 +101,7 @@ class StoreHost(Host):
         self.address = self.world.address()
         self.disk = Disk(self.world, self.checkers, name)
         self.checkers.disks[self.address] = self.disk
+        self.backup: dict[TopicPartition, Partition] = {}
         self.append_s = self.shape.disk_s
         self.puts: AppendQueue | None = None
         self._loop = cast("StoreLoop", None)
@@ -106,7 +110,11 @@ class StoreHost(Host):
 
     def _start(self) -> SimulatedMesh:
         role = self.cluster.roles.store(
-            self.address, self.disk.end, sync_interval_s=self.shape.sync_s
+            self.address,
+            self.disk.lives,
+            sync_interval_s=self.shape.sync_s,
+            hosting_id=self.world.random.getrandbits(LIFE_ID_BITS),
+            met=self.disk.met,
         )
         mesh = self._new_mesh(role, self._on_round)
         appender = SimulatedAppender(self.world, self.disk, self._on_appended)
@@ -116,6 +124,29 @@ class StoreHost(Host):
         self._loop = self.cluster.roles.loop(role, self.disk, appender, mesh)
         self.puts = AppendQueue(cast("Any", mesh), role, cast("Any", self.disk))
         return mesh
+
+    def keep_backup(self) -> None:
+        """Somebody copies the disk, as it is now."""
+        self.backup = copy.deepcopy(self.disk.held)
+
+    def put_back(self, *, wiped: bool, renamed: bool) -> None:
+        """The disk is lost, and an older copy of it, or an empty one, is there instead.
+
+        With ``renamed`` it is a store of its own (``dafka store restore``), and the others are told
+        to forget the one that is gone (``dafka store forget``).
+        """
+        self.crash()
+        self.checkers.forget(self.address)
+        if renamed or wiped:
+            for each in self.cluster.stores:
+                each.disk.met = [name for name in each.disk.met if name != self.address]
+                if each is not self and each.up:
+                    each.crash()
+                    self.world.after(0.1, each.start)
+            del self.checkers.disks[self.address]
+            self.address = self.world.address()
+            self.checkers.disks[self.address] = self.disk
+        self.disk.held = {} if wiped else copy.deepcopy(self.backup)
 
     def slow_disk(self, append_s: float) -> None:
         """Appends take so long now, at the most."""
@@ -201,6 +232,7 @@ class ConsumerHost(Host):
         self._delivered = {}
         self._skipped.clear()
         self._queue.clear()
+        self.checkers.begins(self.name)
         start: Start = "latest" if self.latest else "earliest"
         if self.kept:
             offsets: dict[str, dict[str, int]] = {}
@@ -237,6 +269,9 @@ class ConsumerHost(Host):
                 self._skipped[loss.tp, loss.start] = loss.end
         delivered, role.delivered = role.delivered, []
         for each in delivered:
+            if isinstance(each, HistoryChangedError):
+                self._go_back(each)
+                continue
             batch = self.checkers.record_of(self.name, each, self.limit_bytes)
             tp = batch.tp
             if batch.topic not in self.topics:
@@ -258,6 +293,13 @@ class ConsumerHost(Host):
         share = 1.0 if had_room else 0.5
         role.room = queued < self.shape.max_queued * share or not self._queue
         return role.room and not had_room
+
+    def _go_back(self, error: HistoryChangedError) -> None:
+        """The application takes back what is not the partition's any more."""
+        tp, start = TopicPartition(error.topic, error.partition), error.wanted
+        self.checkers.on_changed(self.name, tp, start)
+        self._delivered[tp] = self._taken[tp] = start
+        self._queue = deque(each for each in self._queue if each.tp != tp)
 
     def _take_later(self, mesh: SimulatedMesh) -> None:
         def take() -> None:

@@ -11,9 +11,17 @@ from dataclasses import dataclass, field
 from types import ModuleType
 from typing import Any
 
-from dafka_core.protocol import consumer_role
+from dafka_core.protocol import consumer_role, store_role, takeover
 from tests.simulation import mesh
 from tests.simulation.cluster import Roles
+from tests.simulation.defective_histories import (
+    AcknowledgesZombies,
+    CountsAnyonesAcks,
+    ExtendsAnything,
+    FollowsAnything,
+    LongerWins,
+    nobody_is_missing,
+)
 from tests.simulation.defective_roles import (
     AcknowledgesOnce,
     AcknowledgesUnsynced,
@@ -34,7 +42,6 @@ from tests.simulation.defective_roles import (
     TakesTwice,
     TellsOfMoreThanIsStored,
     WaitsForGreetings,
-    WaitsForWhatIsStored,
     WaitsForWhatIsTrimmed,
     WrongChunk,
     _StaleParse,
@@ -57,6 +64,35 @@ class Defect:
     them each time would take longer than all other tests here."""
     shape: Mapping[str, Any] = field(default_factory=dict)
     """What the world of a seed is like in any case, where that makes a rare defect a likely one."""
+
+
+ZOMBIES: Mapping[str, Any] = {
+    "styles": ("ours",),
+    "stores": 3,
+    "late_stores": 0,
+    "producers": 3,
+    "acks": 2,
+    "records": 150,
+    "another_every_s": 1.0,
+    "partition_every_s": 1.5,
+    "crash_every_s": 2.0,
+    "trim_every_s": 0.0,
+    "replaced_every_s": 0.0,
+    "leaves": 0.0,
+}
+"""Producers are started again while they run, and stores that they need are away."""
+
+QUICK_ZOMBIES: Mapping[str, Any] = {
+    **ZOMBIES,
+    "stores": 2,
+    "acks": 1,
+    "records": 400,
+    "another_every_s": 0.7,
+    "partition_every_s": 0.0,
+    "crash_every_s": 0.0,
+}
+
+LOST_RECORDS = "lost: .* for safe|lost: TopicPartition|which is not what it was"
 
 
 DEFECTS = (
@@ -114,7 +150,7 @@ DEFECTS = (
         "store_writer.c:154",
         "store-. has .* of",
         Roles(store=AsksNobody),
-        first=260,
+        first=270,
     ),
     Defect(
         "replay stops after a block",
@@ -157,39 +193,21 @@ DEFECTS = (
         "ours",
         "consumer-. is at .* of",
         Roles(consumer=NeverAsksForHeads),
-        first=120,
+        first=130,
     ),
     Defect(
         "heads of what no store has",
         "ours",
         r"was told .* and \d+ are on disk",
         Roles(producer=TellsOfMoreThanIsStored),
-        first=84,
-    ),
-    Defect(
-        "a producer waits for what an earlier life has stored",
-        "ours",
-        "producer-. waits",
-        Roles(producer=WaitsForWhatIsStored),
-        first=110,
-        # Two stores that are away when it resumes have more than it may publish without them.
-        shape={
-            "stores": 3,
-            "late_stores": 0,
-            "acks": 2,
-            "records": 400,
-            "max_unacked": 10,
-            "partition_every_s": 1.5,
-            "crash_every_s": 1.5,
-            "leaves": 0.0,
-        },
+        first=140,
     ),
     Defect(
         "a lost greeting hides a store",
         "ours",
         "reader-. reads",
         Roles(reader=WaitsForGreetings),
-        first=20,
+        first=45,
         shape={"stores": 1, "acks": 1, "readers": 1, "loss": 0.3, "cut_every_s": 0.0},
     ),
     Defect(
@@ -197,7 +215,7 @@ DEFECTS = (
         "ours",
         "producer-. waits",
         changes=lambda: {(mesh, "Subscribers"): ForgetsRequestors},
-        first=270,
+        first=425,
     ),
     Defect(
         "a record too large ends its receiver's connection for good",
@@ -210,13 +228,55 @@ DEFECTS = (
         "ours",
         "consumer-. is at .* of",
         Roles(consumer=WaitsForWhatIsTrimmed),
-        first=38,
+        first=100,
     ),
     Defect(
         "partitions beyond the window are never asked for",
         "ours",
         "consumer-. is at .* of",
         changes=lambda: {(consumer_role, "FetchScheduler"): ServesTheFirst},
+    ),
+    Defect(
+        "a zombie's records are acknowledged",
+        "producer.py",
+        LOST_RECORDS,
+        changes=lambda: {(store_role, "Histories"): AcknowledgesZombies},
+        shape=QUICK_ZOMBIES,
+    ),
+    Defect(
+        "stores extend any history",
+        "store_writer.c:140",
+        LOST_RECORDS,
+        changes=lambda: {(store_role, "Histories"): ExtendsAnything},
+        shape=ZOMBIES,
+    ),
+    Defect(
+        "the longer history wins",
+        "ours",
+        LOST_RECORDS,
+        changes=lambda: {(store_role, "Histories"): LongerWins},
+        shape=ZOMBIES,
+    ),
+    Defect(
+        "a life begins without promises",
+        "ours",
+        LOST_RECORDS,
+        changes=lambda: {(takeover, "missing"): nobody_is_missing},
+        shape=ZOMBIES,
+    ),
+    Defect(
+        "consumers follow any history",
+        "ours",
+        "was delivered a mixture",
+        changes=lambda: {(consumer_role, "FollowedHistory"): FollowsAnything},
+        shape={**ZOMBIES, "acks": 1, "stores": 2, "consumers": 2},
+    ),
+    Defect(
+        "ACKs count whosever records they are about",
+        "producer.c:215",
+        LOST_RECORDS,
+        Roles(producer=CountsAnyonesAcks),
+        shape=QUICK_ZOMBIES,
     ),
 )
 """``ours``: the simulator has found it in this project, where it is cured."""

@@ -6,7 +6,6 @@ there, and the role.
 
 from __future__ import annotations
 
-import struct
 from collections import Counter, deque
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Final, cast
@@ -24,14 +23,26 @@ from dafka_core.protocol.beacons import (
     decode_tower_beacon,
     encode_node_beacon,
 )
-from dafka_core.protocol.bulk_decoder import PACKED_IDS, BulkDecoder
-from dafka_core.protocol.codec import C_LAYOUT, decode, encode, parse_subscription
+from dafka_core.protocol.bulk_decoder import BulkDecoder
+from dafka_core.protocol.codec import (
+    C_LAYOUT,
+    decode,
+    encode,
+    parse_subscription,
+)
 from dafka_core.protocol.codec import RFC46 as RFC46_LAYOUT
 from dafka_core.protocol.limits import MAX_RECORD_BYTES
-from dafka_core.protocol.messages import DirectRecord, DirectRecordBatches, Message, RecordMessage
+from dafka_core.protocol.messages import (
+    DirectRecord,
+    DirectRecordBatches,
+    EpochAck,
+    Message,
+    RecordMessage,
+)
 from dafka_core.protocol.record_limits import RecordLimits, announcement
 from dafka_core.protocol.role import Outgoing, OutgoingBatch, Role
 from dafka_core.records import RecordBatch
+from tests.simulation.corruption import PACKED, largest_record_bytes
 from tests.simulation.network import Link, Network
 from tests.simulation.shape import RFC46, SINGLE
 from tests.simulation.world import World
@@ -39,7 +50,7 @@ from tests.simulation.world import World
 if TYPE_CHECKING:
     from tests.simulation.checkers import Checkers
 
-EXTENSION_IDS: Final = b"RPQTSUNOABC"
+EXTENSION_IDS: Final = b"RPQTSUNOABCIJV"
 """Commands that C nodes do not know."""
 
 _ROUND_S: Final = 0.0001
@@ -114,7 +125,7 @@ class SimulatedMesh:
         self._apart = tell_peers_apart
         self._layout = RFC46_LAYOUT if style == RFC46 else C_LAYOUT
         self._pub = _Pub()
-        pack = style not in (RFC46, SINGLE)
+        pack = style != SINGLE
         self.subscribers = Subscribers(cast("Any", self._pub), pack=pack)
         self.limits = RecordLimits()
         self._burst = BulkDecoder()
@@ -218,6 +229,8 @@ class SimulatedMesh:
         """As ``Mesh.send``."""
         for message in messages:
             self.checkers.on_sent(self, message)
+            if isinstance(message, EpochAck):
+                self.network.publish(self, encode(message.plain, self._layout))
             for part in self._kept(message):
                 if isinstance(part, OutgoingBatch):
                     self._send_records(part)
@@ -296,6 +309,8 @@ class SimulatedMesh:
     def _take_subscriptions(self, now: float) -> None:
         while self._told:
             link, frame = self._told.popleft()
+            if self.style == SINGLE and frame[1:2] in EXTENSION_IDS:
+                continue  # nothing that it sends begins so
             self._pub.link = link if link.known else None
             self.subscribers.apply(frame)
             self.limits.apply(frame)
@@ -326,7 +341,7 @@ class SimulatedMesh:
 
     def _is_record(self, frames: list[bytes]) -> bool:
         """Puts a record into the burst, as ``sockets.receive_burst`` does."""
-        if len(frames) != 2 or frames[0][:1] not in (b"M", b"D", *_single_octets(PACKED_IDS)):
+        if len(frames) != 2 or frames[0][:1] not in (b"M", b"D", *PACKED):
             return False
         self._burst.add(frames[0], frames[1])
         return True
@@ -376,17 +391,3 @@ class SimulatedMesh:
             self.network.disconnect(self, endpoint)
             if not self.peers.knows(node):
                 self.role.on_peer_lost(node)
-
-
-def largest_record_bytes(frames: list[bytes]) -> int:
-    """How large the records of a message are; 0 if it has none, or is none."""
-    kind = frames[0][:1]
-    if len(frames) == 2 and kind in _single_octets(PACKED_IDS):
-        count = int.from_bytes(frames[0][-28:-24], "big")
-        lengths = frames[1][: 4 * min(count, len(frames[1]) // 4)]
-        return max((each for (each,) in struct.iter_unpack("<I", lengths)), default=0)
-    return len(frames[-1]) if len(frames) > 1 and kind in (b"M", b"D") else 0
-
-
-def _single_octets(octets: bytes) -> list[bytes]:
-    return [octets[i : i + 1] for i in range(len(octets))]

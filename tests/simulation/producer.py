@@ -1,29 +1,42 @@
-"""Applications that publish."""
+"""Applications that publish; their producers live several times, and sometimes two at once."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, cast
+from dataclasses import dataclass
+from functools import partial
+from typing import TYPE_CHECKING
 
+from dafka_core.epochs import LIFE_ID_BITS
 from dafka_core.protocol.producer_role import ProducerRole
 from dafka_core.protocol.role import Outgoing
-from dafka_core.protocol.store_directory import StoreQuery
 from dafka_core.records import TopicPartition
 from dafka_core.values import Values
 from tests.simulation.hosts import Host
 from tests.simulation.mesh import SimulatedMesh
+from tests.simulation.shape import SINGLE
 
 if TYPE_CHECKING:
     from tests.simulation.cluster import Cluster
 
-RESUME_ROUNDS = 3
 RESUME_TIMEOUT_S = 10.0
-"""As ``nodes/producer.py`` has them."""
+
+
+@dataclass(eq=False)
+class Life:
+    """One producer of a host."""
+
+    role: ProducerRole
+    asked_at: float
+    asked_end: int
+    """What the store with the most had on disk then."""
+    mesh: SimulatedMesh | None = None
+    resumed_at: int | None = None
 
 
 class ProducerHost(Host):
-    """An application that says its records, from a source that it can read again.
+    """An application that says its records, in each of its lives others.
 
-    So the record at an offset is the same in each of its lives.
+    Where C nodes take part, who do not say whose a record is, it says the same in each.
     """
 
     def __init__(self, cluster: Cluster, name: str, style: str, topic: str, *, leaves: bool):
@@ -32,12 +45,7 @@ class ProducerHost(Host):
         self.address = self.world.address()
         self.leaves = leaves
         self.target = self.shape.records
-        self._role = cast("ProducerRole", None)
-        self._question: StoreQuery | None = None
-        self._deadline_s = 0.0
-        self._asked_at = 0.0
-        self._asked_end = 0
-        self._resumed_at = 0
+        self._life: Life | None = None
 
     @property
     def tp(self) -> TopicPartition:
@@ -47,94 +55,104 @@ class ProducerHost(Host):
     @property
     def end(self) -> int:
         """How far it has published in this life; 0 if it is not there."""
-        return self._role.next_offset if self.up and self._role.directory is None else 0
+        life = self._life
+        return life.role.next_offset if self.up and life and not life.role.takeover else 0
 
     @property
     def done(self) -> bool:
         """Everything is acknowledged, or it is gone."""
-        if self.gone:
-            return True
-        return self.up and self._role.directory is None and self._role.durable >= self.target
+        life = self._life
+        if self.gone or life is None:
+            return self.gone
+        return self.up and life.role.takeover is None and life.role.durable >= self.target
+
+    def start_another(self) -> None:
+        """Starts the producer again, and the one that runs goes on, too."""
+        if self.mesh is not None:
+            self.mesh = None
+            self.start()
 
     def _start(self) -> SimulatedMesh:
         role = self.cluster.roles.producer(
             self.tp,
             acks=self.shape.acks,
             head_interval_s=1.0,
+            life_id=self.world.random.getrandbits(LIFE_ID_BITS),
             resume=self.lives > 1,
         )
-        self._role = role
-        mesh = self._new_mesh(role, self._on_round, apart=self.shape.acks > 1)
-        if self.lives > 1:
-            mesh.call_soon(self._ask)
-        else:
-            self._publish_later(mesh)
-        return mesh
+        asked_end = max(store.disk.end(self.tp) for store in self.cluster.stores)
+        life = self._life = Life(role, self.world.now, asked_end)
+        life.mesh = self._new_mesh(role, partial(self._on_round, life), apart=self.shape.acks > 1)
+        if self.lives == 1:
+            life.resumed_at = 0
+            self._publish_later(life, life.mesh)
+        return life.mesh
 
     def _crashed(self) -> None:
         if self.leaves:
             self.gone = True
 
-    def _ask(self, now: float) -> list[Outgoing]:
-        assert self._role.directory is not None
-        self._deadline_s = now + RESUME_TIMEOUT_S
-        self._asked_at = now
-        self._asked_end = max(store.disk.end(self.tp) for store in self.cluster.stores)
-        self._question, messages = self._role.directory.ask_heads(
-            now, [self.topic], rounds=RESUME_ROUNDS
-        )
-        return messages
+    def _end(self, life: Life) -> None:
+        """An error ended a producer: its application tries again, if it has no other one."""
+        if life is self._life:
+            self.world.after(0, self.give_up)
+        elif life.mesh is not None:
+            self.world.after(0, life.mesh.kill)
 
-    def _on_round(self, now: float) -> bool:
-        role, mesh = self._role, self.mesh
-        if mesh is None:
+    def _on_round(self, life: Life, now: float) -> bool:
+        role, mesh = life.role, life.mesh
+        if mesh is None or not mesh.alive:
             return False
-        if role.directory is not None:
-            self._resume(now, mesh)
+        if role.takeover is not None:
+            if now > life.asked_at + RESUME_TIMEOUT_S:
+                # NoStoreError, or MissingStoresError.
+                self.world.note(self.name, f"cannot resume: {role.takeover.lack}")
+                self._end(life)
             return False
-        if role.durable > self._resumed_at:  # what an earlier life has left is not its own
-            self.checkers.on_durable(self.name, self.tp, role.durable, self.shape.acks)
-        if self.leaves and role.durable >= self.target:
+        if role.fenced_by is not None:
+            # ProducerFencedError, perhaps by a life that began and ended.
+            self.world.note(self.name, f"is fenced by {role.fenced_by}")
+            self._end(life)
+            return False
+        if life.resumed_at is None:
+            self._resume(life, mesh)
+        if role.durable > (life.resumed_at or 0):  # what an earlier life has left is not its own
+            said_by, acks = role.epoch.life, self.shape.acks
+            self.checkers.on_durable(self.name, self.tp, role.durable, acks, said_by)
+        if self.leaves and role.durable >= self.target and life is self._life:
             self.world.note(self.name, "is done, and leaves")
             self.gone = True
             # Producers linger: what they have sent is under way already.
             self.world.after(0, self.crash)
         return False
 
-    def _resume(self, now: float, mesh: SimulatedMesh) -> None:
-        question = self._question
-        if question is not None and question.answered:
-            _, end = question.heads.get(self.tp, (0, 0))
-            asked_end = self._asked_end if self.cluster.reaches_all(self._asked_at) else None
-            self.checkers.on_resumed(self.name, end, asked_end)
-            self.world.note(self.name, f"resumes at {end}")
-            self._resumed_at = end
-            self._role.resume_at(end)
-            self._publish_later(mesh)
-        elif question is not None and now > self._deadline_s:
-            # NoStoreError: the application tries again.
-            self.world.note(self.name, "finds no store")
-            self.world.after(0, self.give_up)
+    def _resume(self, life: Life, mesh: SimulatedMesh) -> None:
+        end = life.resumed_at = life.role.next_offset
+        asked_end = life.asked_end if self.cluster.reaches_all(life.asked_at) else None
+        self.checkers.on_resumed(self.name, end, asked_end)
+        self.world.note(self.name, f"resumes at {end} with {life.role.epoch}")
+        self._publish_later(life, mesh)
 
-    def _publish_later(self, mesh: SimulatedMesh) -> None:
+    def _publish_later(self, life: Life, mesh: SimulatedMesh) -> None:
         pause_s = self.cluster.pause_s(self.target)
 
         def publish() -> None:
             if mesh.alive:
-                mesh.call_soon(self._publish)
-                self._publish_later(mesh)
+                mesh.call_soon(partial(self._publish, life))
+                self._publish_later(life, mesh)
 
-        if self._role.next_offset < self.target:
+        if life.role.next_offset < self.target:
             self.world.after(pause_s, publish)
 
-    def _publish(self, now: float) -> list[Outgoing]:
-        role = self._role
+    def _publish(self, life: Life, now: float) -> list[Outgoing]:
+        role = life.role
         room = self.shape.max_unacked - role.unacknowledged
         count = min(self.world.random.randint(1, self.shape.burst), room)
         count = min(count, self.target - role.next_offset)
         role.hurry = role.hurry or self.world.chance(self.shape.hurry)
-        if count <= 0:
+        if count <= 0 or role.fenced_by is not None:
             return []
-        values = self.cluster.values(self.address, role.next_offset, count)
-        self.checkers.publish(self.tp, role.next_offset, values)
+        differs = role.epoch.number if SINGLE not in self.shape.styles else 0
+        values = self.cluster.values(self.address, role.next_offset, count, differs)
+        self.checkers.publish(self.tp, role.next_offset, values, role.epoch.life)
         return role.publish(now, Values.of(values))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from typing import TYPE_CHECKING, cast
 
 from dafka_core.protocol.reader_role import RangeRead, ReaderRole
@@ -33,6 +34,7 @@ class ReaderHost(Host):
         self._deadline_s = 0.0
         self._asked_at = 0.0
         self._asked_ends: dict[TopicPartition, int] = {}
+        self._changes = Counter[TopicPartition]()
         self._greeted_once = any(store.style == SINGLE for store in cluster.stores)
 
     @property
@@ -59,6 +61,7 @@ class ReaderHost(Host):
         self._deadline_s = now + RESUME_TIMEOUT_S
         self._asked_at = now
         self._asked_ends = self._on_disk(topics)
+        self._changes = self.checkers.set_aside.copy()
         self._question, messages = self._role.directory.ask_heads(now, topics, rounds=2)
         return messages
 
@@ -72,8 +75,11 @@ class ReaderHost(Host):
             self.world.note(self.name, "hears no store")
             self.world.after(0, self.give_up)
         read = self._read
-        if read is not None and self._is_trimmed(read):
-            self.world.note(self.name, "reads what is trimmed")
+        changed = read is not None and (
+            read.parted_at is not None or self._has_changed(read.fetcher.tp)
+        )
+        if read is not None and (changed or self._is_trimmed(read)):
+            self.world.note(self.name, "reads what is trimmed, or was set aside")
             self._role.forget(read)
             self._read = read = None
             assert self.mesh is not None
@@ -94,6 +100,10 @@ class ReaderHost(Host):
                 self._ask_later(self.mesh)
         return False
 
+    def _has_changed(self, tp: TopicPartition) -> bool:
+        """Another history has won since it asked: ``Reader`` says so, or waits in vain."""
+        return self.checkers.set_aside[tp] > self._changes[tp]
+
     def _is_trimmed(self, read: RangeRead) -> bool:
         """No store has the next record any more, as ``Reader`` finds out by asking them."""
         fetcher = read.fetcher
@@ -113,6 +123,8 @@ class ReaderHost(Host):
         """Stores say what is on their disks, no more, and all of it if they can be reached."""
         on_disk = self._on_disk([])
         for tp, (_, end) in heads.items():
+            if self._has_changed(tp):
+                continue
             if end > on_disk.get(tp, 0):
                 self.world.fail(
                     self.name, f"was told {end} of {tp}, and {on_disk.get(tp, 0)} are on disk"
@@ -120,7 +132,7 @@ class ReaderHost(Host):
         if self.cluster.reaches_all(self._asked_at):
             for tp, end in self._asked_ends.items():
                 told = heads.get(tp, (0, 0))[1]
-                if told < end:
+                if told < end and not self._has_changed(tp):
                     self.world.fail(self.name, f"was told {told} of {tp}, and {end} are on disk")
 
     def _choose(self, question: StoreQuery) -> None:
@@ -137,5 +149,6 @@ class ReaderHost(Host):
         start = self.world.random.randint(min(heads[tp][0], end - 1), end - 1)
         self.world.note(self.name, f"reads {tp.topic} {tp.partition[:4]} [{start}, {end})")
         self._position = start
+        self.checkers.begins(self.name)
         self._read = self._role.read(tp, start, end)
         self.mesh.wake(self.world.now)

@@ -110,6 +110,10 @@ class Shape:
     """The share of consumers that begin at the end."""
     leaves: float
     """The share of producers that end for good: when all is acknowledged, or when they crash."""
+    another_every_s: float
+    """How often a producer is started again while it runs."""
+    replaced_every_s: float
+    """How often a store's disk is copied, or lost and put back."""
     limit_bytes: int
     """The largest record that some of the consumers take; 0: that all take every one."""
     limits: Mapping[tuple[ModuleType, str], int] = field(repr=False)
@@ -180,10 +184,32 @@ def shape_of(seed: int) -> Shape:
         # C stores do not trim.
         trim_every_s=sometimes(0.0 if SINGLE in styles else 0.3, 1, 6),
         limit_bytes=0,
+        # C nodes do not know lives.
+        another_every_s=sometimes(0.0 if SINGLE in styles else 0.4, 1, 6),
+        replaced_every_s=0.0,
         limits=kept,
     )
+    return _limited(_replaced(shape), kept)
+
+
+def _replaced(shape: Shape) -> Shape:
+    """The shape, where stores may lose their disks.
+
+    Without zombies: a store that knows nothing of a newer life acknowledges an older one's records.
+    Without exact queries: what they staged there is gone.  Without trimming: nobody can fill a
+    store from its first record on.
+    """
+    chance = random.Random(f"replaced {shape.seed}")
+    wild = shape.another_every_s or shape.queries or shape.trim_every_s or SINGLE in shape.styles
+    if shape.stores == 1 or wild or chance.random() >= 0.7:
+        return shape
+    return replace(shape, replaced_every_s=chance.uniform(1, 4))
+
+
+def _limited(shape: Shape, kept: dict[tuple[ModuleType, str], int]) -> Shape:
+    """The shape, where some consumers may not take every record."""
     # C nodes send everything to everybody: who cannot take it would never go on.
-    if SINGLE in shape.styles or random.Random(f"limit {seed}").random() < 0.6:
+    if SINGLE in shape.styles or random.Random(f"limit {shape.seed}").random() < 0.6:
         return shape
     kept[record_limits, "LEAST_BYTES"] = 1
     return replace(shape, limit_bytes=shape.value_bytes * 3 // 4)

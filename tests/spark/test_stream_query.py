@@ -150,7 +150,9 @@ def test_an_idle_query_makes_no_batches(
         query.stop()
     assert [count for count in looks if count] == [4, 1]
     assert len(looks) == 2
-    assert [list(offset) for offset in committed(tmp_path)] == [["start", "topics", "version"]] * 2
+    assert [list(offset) for offset in committed(tmp_path)] == [
+        ["lives", "start", "topics", "version"]
+    ] * 2
 
 
 def test_a_pattern_finds_new_topics(

@@ -15,10 +15,14 @@ TIMEOUT_S = 120
 
 
 def produce(
-    cluster: EmbeddedCluster, topic: str, values: Iterable[object], address: str | None = None
+    cluster: EmbeddedCluster,
+    topic: str,
+    values: Iterable[object],
+    address: str | None = None,
+    **options: Any,
 ) -> str:
     """Publishes values as text, waits for the store, and gives the partition."""
-    with Producer(topic, tower=cluster.tower, address=address) as producer:
+    with Producer(topic, tower=cluster.tower, address=address, **options) as producer:
         producer.publish_many([str(value).encode() for value in values])
         producer.flush(30)
         return producer.address

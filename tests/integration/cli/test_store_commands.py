@@ -2,9 +2,15 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 from pathlib import Path
 
+from dafka_core.epochs import Epoch, EpochId
+from dafka_core.log_entries import Met, SetAside
+from dafka_core.records import RecordBatch, TopicPartition
+from dafka_core.storage import Log
+from dafka_core.values import Values
 from tests.integration.cli.processes import Dafka, run, sentence
 
 
@@ -31,3 +37,41 @@ def test_there_is_nothing_to_restore_in_an_empty_directory(tmp_path: Path) -> No
     refused = run("store", "restore", str(tmp_path))
     assert refused.returncode == 1
     assert "there is no store here" in sentence(refused)
+
+
+def test_what_is_set_aside_is_listed_exported_and_deleted(tmp_path: Path) -> None:
+    tp, old = TopicPartition("t", "P"), Epoch.first(EpochId(2, 7, 1))
+    with Log(tmp_path) as log:
+        log.append([RecordBatch(tp, 0, Values.of([b"a", b"b", b"c"]), epoch=old)])
+        log.write([SetAside(tp, 1)])
+        (aside,) = log.aside()
+        refused = run("store", "aside", str(tmp_path))
+        assert refused.returncode == 1
+        assert "has it open for writing" in sentence(refused)
+    listed = run("store", "aside", str(tmp_path), "--json")
+    assert json.loads(listed.stdout) == {
+        "id": aside.id,
+        "topic": "t",
+        "partition": "P",
+        "start": 1,
+        "end": 3,
+        "bytes": aside.size_bytes,
+    }
+    exported = run("store", "aside", str(tmp_path), "--export", str(aside.id))
+    records = [json.loads(line) for line in exported.stdout.splitlines()]
+    assert [(each["offset"], each["value"]) for each in records] == [(1, "b"), (2, "c")]
+    assert run("store", "aside", str(tmp_path), "--discard", "999").returncode == 1
+    assert run("store", "aside", str(tmp_path), "--discard", str(aside.id)).returncode == 0
+    nothing = run("store", "aside", str(tmp_path))
+    assert (nothing.stdout, nothing.stderr) == (b"", b"nothing is set aside\n")
+
+
+def test_a_store_that_is_gone_is_forgotten(tmp_path: Path) -> None:
+    with Log(tmp_path) as log:
+        log.write([Met("B" * 32), Met("C" * 32)])
+    assert run("store", "forget", str(tmp_path), "B" * 32).returncode == 0
+    with Log(tmp_path) as log:
+        assert log.met() == ["C" * 32]
+    refused = run("store", "forget", str(tmp_path), "B" * 32)
+    assert refused.returncode == 1
+    assert f"those it has met: {'C' * 32}" in sentence(refused)

@@ -30,7 +30,7 @@ TOPIC, PARTITION = "t", "P"
 TP = TopicPartition(TOPIC, PARTITION)
 STORE = "5" * 32
 BLOCK_BYTES, BLOCKS = 2 << 20, 20
-LARGEST = {"max_records": MAX_BATCH_RECORDS, "max_bytes": MAX_BATCH_BYTES}
+LARGEST: dict[str, Any] = {"max_records": MAX_BATCH_RECORDS, "max_bytes": MAX_BATCH_BYTES}
 
 
 def value(offset: int) -> bytes:
@@ -97,8 +97,8 @@ def check(batches: Iterable[RecordBatch], start: int, end: int) -> list[RecordBa
 
 def everything(client: StoreClient, timeout_s: float = PATIENCE_S, **sizes: int) -> Any:
     """All that a ``large`` log has."""
-    sizes = LARGEST | sizes
-    return client.read(TP, 0, BLOCKS * 200, times=True, timeout_s=timeout_s, **sizes)
+    limits: dict[str, Any] = LARGEST | sizes
+    return client.read(TP, 0, BLOCKS * 200, times=True, timeout_s=timeout_s, **limits)
 
 
 def total(batches: Iterable[RecordBatch]) -> int:

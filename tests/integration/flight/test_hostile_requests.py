@@ -22,6 +22,7 @@ from dafka_core.flight.limits import (
     MAX_REQUEST_BYTES,
     MAX_TRANSACTIONS_BYTES,
 )
+from dafka_core.records import PartitionInfo
 from dafka_core.testing import PATIENCE_S
 from tests.integration.flight.hosts import (
     LARGEST,
@@ -263,7 +264,7 @@ def unharmed(served: Served) -> None:
     """Asserts that the service does as before."""
     client = served.client()
     check(client.read(TP, 0, 5, times=True, timeout_s=PATIENCE_S, **LARGEST), 0, 5)
-    assert client.heads(None, timeout_s=PATIENCE_S) == [(TOPIC, PARTITION, 0, 5)]
+    assert client.heads(None, timeout_s=PATIENCE_S) == [PartitionInfo(TOPIC, PARTITION, 0, 5)]
     context = served.service.context
     for limiter in (context.gets, context.puts, context.waits, context.commits):
         assert limiter.free == limiter.count

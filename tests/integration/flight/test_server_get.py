@@ -13,7 +13,7 @@ from pyarrow import flight
 from dafka_core.errors import DataLossError, StoreUnreachableError
 from dafka_core.flight.requests import GetRequest
 from dafka_core.flight.store_client import StoreClient
-from dafka_core.records import RecordBatch, TopicPartition
+from dafka_core.records import PartitionInfo, RecordBatch, TopicPartition
 from dafka_core.storage import Log
 from dafka_core.testing import PATIENCE_S
 from dafka_core.values import Longs
@@ -196,7 +196,7 @@ def test_names_that_are_not_utf8(served: Served) -> None:
     client = served.client()
     tp = TopicPartition(topic, partition)
     check(client.read(tp, 0, 10, times=True, timeout_s=PATIENCE_S, **LARGEST), 0, 10)
-    assert client.heads([topic], timeout_s=PATIENCE_S) == [(topic, partition, 0, 10)]
+    assert client.heads([topic], timeout_s=PATIENCE_S) == [PartitionInfo(topic, partition, 0, 10)]
     with pytest.raises(flight.FlightServerError, match="is not UTF-8, as a column must be"):
         get(served, topic=topic, partition=partition, columns=["topic"]).read_all()
 

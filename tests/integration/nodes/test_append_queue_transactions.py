@@ -36,7 +36,13 @@ from dafka_core.protocol.messages import (
     RecordMessage,
     StoreHello,
 )
-from dafka_core.records import NO_VERSION, TopicPartition, Transaction, TransactionState
+from dafka_core.records import (
+    NO_VERSION,
+    PartitionInfo,
+    TopicPartition,
+    Transaction,
+    TransactionState,
+)
 from tests.integration.nodes.content import stored, values
 from tests.integration.nodes.peers import PATIENCE_S, RawPeer
 from tests.integration.nodes.staging import (
@@ -101,7 +107,8 @@ def test_nobody_sees_what_is_staged(
     peer.forget_heard()
     transaction = stage(client, new_attempt(), 10, 100, 1)
     other = stage(client, new_attempt(), 0, 100, 1, OTHER)
-    assert client.heads(None, timeout_s=PATIENCE_S) == [(TOPIC, PARTITION, 0, 10)]
+    [info] = client.heads(None, timeout_s=PATIENCE_S)
+    assert info == PartitionInfo(TOPIC, PARTITION, 0, 10, info.life)
     assert ends(client, [TOPIC]) == [10]
     with pytest.raises(Exception, match="offset 10 "):
         read(client, 11)

@@ -21,7 +21,7 @@ from dafka_core import (
     Store,
 )
 from dafka_core.errors import StoreUnreachableError
-from dafka_core.records import PartitionInfo, TopicPartition, Transaction, TransactionState
+from dafka_core.records import TopicPartition, Transaction, TransactionState
 from dafka_core.storage import Log
 from dafka_core.testing import wait_until
 from tests.integration.nodes.content import (
@@ -162,7 +162,7 @@ def test_a_late_store_stands_in_for_the_first_one(cluster: EmbeddedCluster) -> N
 
     def caught_up() -> bool:
         found = on_disk(cluster.store_directory(1))
-        return PartitionInfo("t", producer.address, 0, 50_000) in found
+        return ("t", producer.address, 0, 50_000) in [info[:4] for info in found]
 
     wait_until(caught_up)
     cluster.kill_store(0)

@@ -11,6 +11,7 @@ import pytest
 import zmq
 
 from dafka_core import Consumer, Producer, Reader, Store
+from dafka_core.epochs import EPOCH_BYTES
 from dafka_core.protocol.beacons import TowerBeacon, encode_tower_beacon
 from dafka_core.protocol.codec import C_LAYOUT, RFC46, encode, subscription
 from dafka_core.protocol.messages import (
@@ -163,7 +164,8 @@ LYING_RUNS = [
 def test_packed_batches_that_lie_about_their_lengths(mesh: Mesh, count: int, value: bytes) -> None:
     before = mesh.invalid_count()
     honest = RecordBatchMessage("t", "P", 0, 1, PACKED_ONE)
-    header = encode(honest)[0][:-28] + count.to_bytes(4, "big") + bytes(24)
+    behind = bytes(24 + EPOCH_BYTES)
+    header = encode(honest)[0][: -4 - len(behind)] + count.to_bytes(4, "big") + behind
     mesh.hostile.send_frames([header, value])
     wait_until(lambda: mesh.invalid_count() >= before + 2)  # the store and the consumer
     assert mesh.store.log.end(TP) == 0
@@ -182,7 +184,8 @@ def test_packed_batches_that_lie_about_their_transactions(
     before = mesh.invalid_count()
     honest = RecordBatchMessage("t", "P", 0, 1, PACKED_ONE, Transaction(1, 0, 1))
     octets = b"".join(number.to_bytes(8, "big") for number in transaction)
-    for header in (encode(honest)[0][:-24], encode(honest)[0][:-24] + octets):
+    names = encode(honest)[0][: -24 - EPOCH_BYTES]
+    for header in (names + bytes(EPOCH_BYTES), names + octets + bytes(EPOCH_BYTES)):
         mesh.hostile.send_frames([header, PACKED_ONE])
     wait_until(lambda: mesh.invalid_count() >= before + 4)  # the store and the consumer
     assert mesh.store.log.transaction_state(TP) == TransactionState(0, 0, "", None)

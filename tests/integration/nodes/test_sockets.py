@@ -162,7 +162,7 @@ def test_every_message_is_received_whole_however_many_frames_it_has(ends: Ends) 
     valid = [list(vector.frames) for vector in VECTORS]
     frames = [frame for message in valid for frame in message]
     sent = []
-    for _ in range(4_000):
+    for _ in range(5_000):
         message = chance.choice(valid)
         surplus = chance.choices(frames, k=chance.choice([0, 0, 1, 2, 9]))
         sent.append([*message[: chance.choice([1, 9, 9])], *surplus])

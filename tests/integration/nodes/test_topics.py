@@ -17,6 +17,8 @@ from dafka_core.protocol.messages import (
     Head,
     HeadsQuery,
     HeadsReply,
+    HistoryQuery,
+    HistoryReply,
     RecordBatchMessage,
     RecordMessage,
 )
@@ -126,7 +128,7 @@ def test_a_producer_publishes_the_last_record_there_can_be_and_no_more(
     raw: Raw, produce: Produce, how: str
 ) -> None:
     address = new_address()
-    peer = raw(*(subscription(kind) for kind in (HeadsQuery, RecordMessage, Head)))
+    peer = raw(*(subscription(kind) for kind in (HeadsQuery, HistoryQuery, RecordMessage, Head)))
     made: list[Any] = []
 
     def answers() -> bool:
@@ -135,6 +137,10 @@ def test_a_producer_publishes_the_last_record_there_can_be_and_no_more(
             to = query.requestor
             peer.send(HeadsReply(to, GREETING, peer.address, 0, 1, ()))
             peer.send(HeadsReply(to, query.query, peer.address, 0, 1, reply))
+        for asked in peer.messages(HistoryQuery):
+            end, store = MAX_SEQUENCE, peer.address
+            of = (store, "t", address, end, asked.life, ())
+            peer.send(HistoryReply(asked.requestor, asked.query, *of))
         return bool(made)
 
     with _in_background(lambda: made.append(produce("t", address=address))):

@@ -174,7 +174,8 @@ def check(store: Log, name: str, logged: Logged, every: int = 1) -> None:
     if end == 0:
         assert info is None
         return
-    assert info == (*tp, start, end)
+    assert info is not None
+    assert info[:4] == (*tp, start, end)
     assert held(store, name) == logged.values[start:]
     with store.snapshot() as snapshot:
         assert held(snapshot, name) == logged.values[start:]

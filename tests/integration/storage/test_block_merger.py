@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from dafka_core.errors import ClosedError, StoreError
-from dafka_core.records import RecordBatch, TopicPartition
+from dafka_core.records import PartitionInfo, RecordBatch, TopicPartition
 from dafka_core.storage import Log, block_builder, block_cache, block_merger, block_writer
 from dafka_core.storage.block import Block
 from dafka_core.storage.block_cache import BlockCache
@@ -156,7 +156,7 @@ def test_what_changes_between_reading_and_writing_is_left(
     monkeypatch.setattr(Environment, "write", trimmed_first)
     merged(store)
     assert swaps == [None, False]
-    assert store.info(TP) == ("t", P, 5, 8)
+    assert store.info(TP) == PartitionInfo("t", P, 5, 8)
     assert counts(store) == [1, 1, 1]
 
 

@@ -17,7 +17,8 @@ from typing import Any
 import lmdb
 import pytest
 
-from dafka_core.log_entries import Commit
+from dafka_core.epochs import NO_LIFE, Epoch, PartitionLives
+from dafka_core.log_entries import Commit, Met, Promise, SetAside
 from dafka_core.records import (
     RecordBatch,
     StagedTransaction,
@@ -61,7 +62,11 @@ def told(log: Log) -> dict[str, Any]:
     infos = log.partitions()
     return {
         "partitions": [
-            [*(name.encode("utf-8", "surrogateescape").hex() for name in info.tp), *info[2:]]
+            [
+                *(name.encode("utf-8", "surrogateescape").hex() for name in info.tp),
+                info.earliest,
+                info.end,
+            ]
             for info in infos
         ],
         "records": [
@@ -128,6 +133,36 @@ def test_it_goes_on(directory: Path) -> None:
         assert log.transaction_state(STAGED_TP) == TransactionState(1, 1, C, Transaction(0, 0, 1))
         assert values_of(log, SMALL_TP) == [*(b"v%d" % number for number in range(150)), b"more"]
         assert values_of(log, TopicPartition("new", SMALL)) == [b"new"]
+
+
+def test_nobody_knows_whose_its_records_are_until_a_life_begins(directory: Path) -> None:
+    epoch = Epoch(1, 7, 1, 150, 0)
+    newer = Epoch(2, 8, 1, 120, 0)
+    with Log(directory) as log:
+        assert log.met() == []
+        assert log.aside() == []
+        for info in log.partitions():
+            assert log.lives(info.tp) == PartitionLives(info.end, (), NO_LIFE)
+            assert {batch.epoch for batch in log.read(info.tp, 0, info.end)} == {None}
+        more = RecordBatch.of(SMALL_TP, 150, [b"more"])
+        batch = RecordBatch(SMALL_TP, 150, more.values, epoch=epoch)
+        assert log.write([Met("S2"), Promise(SMALL_TP, epoch.life), batch]) == [None] * 3
+    with Log(directory) as log:
+        assert log.lives(SMALL_TP) == PartitionLives(151, (epoch,), epoch.life)
+        assert [each.epoch for each in log.read(SMALL_TP, 0, 151)][-1] == epoch
+        # What it had is set aside like everything else.
+        assert log.write([SetAside(SMALL_TP, 120)]) == [None]
+        won = RecordBatch(
+            SMALL_TP, 120, RecordBatch.of(SMALL_TP, 120, [b"won"]).values, epoch=newer
+        )
+        assert log.write([won]) == [None]
+    with Log(directory) as log:
+        assert log.lives(SMALL_TP) == PartitionLives(121, (newer,), epoch.life)
+        written = [b"v%d" % number for number in range(150)]
+        assert values_of(log, SMALL_TP) == [*written[:120], b"won"]
+        [aside] = log.aside()
+        found = [value for batch in log.read_aside(aside.id) for value in batch.values]
+        assert found == [*written[120:], b"more"]
 
 
 def test_it_is_merged(directory: Path, facts: dict[str, Any]) -> None:

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from dafka_core.errors import (
+    CHANGED,
     BackPressureError,
     ClosedError,
     ConfigError,
@@ -18,14 +19,17 @@ from dafka_core.errors import (
     FencedError,
     FetchTimeoutError,
     ForkedError,
+    HistoryChangedError,
     InvalidRequestError,
     LeaseEndedError,
+    MissingStoresError,
     NodeFailedError,
     NoStoreError,
     NotAcknowledgedError,
     OffsetConflictError,
     PartitionError,
     PartitionFullError,
+    ProducerFencedError,
     ProtocolError,
     RecordTooLargeError,
     StoreError,
@@ -97,8 +101,41 @@ ERRORS: list[tuple[DafkaError, dict[str, object], str]] = [
     ),
     (
         NotAcknowledgedError("t", "P", 7, 0.5),
-        {"topic": "t", "partition": "P", "count": 7, "waited_s": 0.5},
+        {"topic": "t", "partition": "P", "count": 7, "waited_s": 0.5, "asked_for": None},
         "topic 't', partition P: 7 records are not acknowledged after 0.5 s; ",
+    ),
+    (
+        NotAcknowledgedError("t", "P", 7, 0.5, 3),
+        {"topic": "t", "partition": "P", "count": 7, "waited_s": 0.5, "asked_for": 3},
+        "topic 't', partition P: 7 records are not acknowledged after 0.5 s; ",
+    ),
+    (
+        HistoryChangedError("t", "P", 7, None, CHANGED, 9),
+        {
+            "topic": "t",
+            "partition": "P",
+            "wanted": 7,
+            "available": None,
+            "why": CHANGED,
+            "position": 9,
+        },
+        "topic 't', partition P: the records from offset 7 to 9 (exclusive) that were read are ",
+    ),
+    (
+        ProducerFencedError("t", "P", 4, 7, 9),
+        {"topic": "t", "partition": "P", "number": 4, "start": 7, "end": 9},
+        (
+            "topic 't', partition P: another producer with this address has taken over (life 4): "
+            "records 7 to 9 (exclusive) are not acknowledged; give each producer an address of its "
+        ),
+    ),
+    (
+        MissingStoresError("t", "P", 2, ["S1", "S2"]),
+        {"topic": "t", "partition": "P", "needed": 2, "stores": ("S1", "S2")},
+        (
+            "topic 't', partition P: 2 stores have to say how far it goes, and S1, S2 do not "
+            "answer; start them. "
+        ),
     ),
     (
         StoreError(Path("data") / "store", "it is not a directory"),

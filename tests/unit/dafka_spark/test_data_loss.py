@@ -14,6 +14,7 @@ from dafka_core.records import PartitionInfo, TopicPartition
 from dafka_spark import errors
 from dafka_spark.errors import (
     HeadBehindError,
+    HistoryReplacedError,
     IncompleteBatchError,
     PartitionVanishedError,
     RetentionAheadError,
@@ -30,6 +31,7 @@ LOSSES: list[SourceLossError] = [
     RetentionAheadError("t", "A", 10, 20, lost_end=20),
     PartitionVanishedError("t", "A", 10, store="S", lost_end=60),
     HeadBehindError("t", "A", 40, end=40, store="S", waited_s=3.0, lost_end=60),
+    HistoryReplacedError("t", "A", 40, end=60),
 ]
 INCOMPLETE = IncompleteBatchError("t", "A", 0, 9, expected=5, found=7, why="a gap")
 
@@ -56,7 +58,7 @@ def test_each_has_a_name_of_its_own_and_the_documentation_has_them_all() -> None
     page = (Path(__file__).parents[3] / "docs" / "source.md").read_text(encoding="utf-8")
     rows = re.findall(r"^\| `(DAFKA_\w+)` \| `(\w+)` \|", page, re.MULTILINE)
     assert dict(rows) == {kind.condition: kind.__name__ for kind in kinds}
-    assert len({kind.condition for kind in kinds}) == len(kinds) == 5
+    assert len({kind.condition for kind in kinds}) == len(kinds) == 6
     assert all(getattr(errors, name) in kinds for _, name in rows)
 
 
@@ -72,6 +74,8 @@ def test_one_place_decides(loss: SourceLossError, caplog: pytest.LogCaptureFixtu
     said = record.getMessage()
     assert said.startswith(f"[{loss.condition}] ")
     lost = f"offsets {loss.wanted} to {loss.lost_end} (exclusive) are left out"
+    if isinstance(loss, HistoryReplacedError):
+        lost = "the query goes on with the records that are there now"
     assert f"{lost}, as failOnDataLoss is false. {loss.advice}" in said
 
 

@@ -10,12 +10,21 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dafka_core.errors import DafkaError, DataLossError, FetchTimeoutError, StoreUnreachableError
+from dafka_core.epochs import EpochId
+from dafka_core.errors import (
+    CHANGED,
+    DafkaError,
+    DataLossError,
+    FetchTimeoutError,
+    HistoryChangedError,
+    StoreUnreachableError,
+)
 from dafka_core.records import PartitionInfo, RecordBatch, TopicPartition
 from dafka_spark.cluster import timing
 from dafka_spark.errors import (
     FetchError,
     HeadBehindError,
+    HistoryReplacedError,
     IncompleteBatchError,
     PartitionVanishedError,
     RetentionAheadError,
@@ -28,6 +37,8 @@ from dafka_spark.source.record_sources import MeshSource, RecordSource
 from tests.memory_reader import MemoryReader
 
 A = TopicPartition("t", "A")
+
+OLD = EpochId(2, 7, 1)
 
 GONE = StoreUnreachableError("S", "connection lost")
 
@@ -340,3 +351,39 @@ def test_what_the_mesh_says_is_the_error_when_nobody_else_was_asked() -> None:
         offsets(0, 60, [mesh], auto)
     with pytest.raises(FetchError, match=r"a source: store S: .*; the mesh: .*did not arrive"):
         offsets(0, 60, [Scripted(breaks=[0] * 9), mesh], auto)
+
+
+@dataclass
+class Replaced(Scripted):
+    """From offset 40 on a newer producer has gone on; who asks for an older one's is told."""
+
+    def read(self, wanted: OffsetRange) -> Iterator[RecordBatch]:
+        if wanted.life == OLD and wanted.end > 40:
+            raise HistoryChangedError("t", "A", 40, None, CHANGED, wanted.end)
+        yield from super().read(wanted)
+
+
+@pytest.mark.parametrize("start", [10, 50])
+def test_a_history_that_has_changed_is_told(start: int) -> None:
+    wanted = OffsetRange("t", "A", start, 60, life=OLD)
+    fetch = RangeFetch(wanted, options(), [Replaced(), Replaced()])
+    found: list[RecordBatch] = []
+    with pytest.raises(HistoryReplacedError, match="DAFKA_HISTORY_CHANGED") as caught:
+        found.extend(fetch.batches())
+    assert sum(each.count for each in found) == max(0, 40 - start)
+    assert (caught.value.wanted, caught.value.end) == (40, 60)
+
+
+def test_a_query_may_go_on_with_the_history_that_is_there_now(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    wanted = OffsetRange("t", "A", 10, 60, life=OLD)
+    fetch = RangeFetch(wanted, options(failondataloss="false"), [Replaced()])
+    assert [n for each in fetch.batches() for n in range(each.offset, each.end)] == [*range(10, 60)]
+    assert fetch.lost == []
+    assert caplog.text.count("goes on with the records that are there now") == 1
+
+
+def test_another_store_may_still_have_the_history() -> None:
+    fetch = RangeFetch(OffsetRange("t", "A", 10, 60, life=OLD), options(), [Replaced(), Scripted()])
+    assert sum(each.count for each in fetch.batches()) == 50

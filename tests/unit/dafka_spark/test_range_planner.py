@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from dafka_core.epochs import NO_LIFE, EpochId
 from dafka_core.flight.store_location import StoreLocation
 from dafka_core.records import TopicPartition
 from dafka_spark.options import RECORDS_PER_TASK, SourceOptions
@@ -209,3 +210,9 @@ def test_a_plan_is_the_same_whatever_the_number_of_cores(monkeypatch: pytest.Mon
         plans.append(plan_tasks(ranges(3 * RECORDS_PER_TASK), {}, options))
     assert plans[0] == plans[1]
     assert len(plans[0]) == 3
+
+
+def test_only_the_first_part_follows_what_was_read() -> None:
+    life, after = EpochId(2, 7, 1), EpochId(1, 8, 1)
+    parts = split([OffsetRange("t", "a", 0, 10, life=life, after=after)], max_records=4)
+    assert [(part.life, part.after) for part in parts] == [(life, after), *[(life, NO_LIFE)] * 2]

@@ -7,10 +7,12 @@ from typing import Any
 
 import pytest
 
+from dafka_core.epochs import NO_LIFE, EpochId
 from dafka_core.errors import ConfigError
 from dafka_core.records import TopicPartition
 from dafka_spark.source.source_offset import SourceOffset
 
+OLD, NEW = EpochId(2, 7, 1), EpochId(3, 2**64 - 1, 2)
 A, B = TopicPartition("t", "A"), TopicPartition("t", "B")
 
 
@@ -36,6 +38,20 @@ def test_the_initial_offset_carries_itself() -> None:
     assert not SourceOffset({A: 3}, {A: 1}).is_initial
 
 
+def test_lives_are_kept_and_handed_on() -> None:
+    begin = SourceOffset({A: 3, B: 4}, {}, {A: OLD, B: OLD})
+    end = SourceOffset({A: 9, B: 5}, {B: 4}, {A: NEW, B: NEW})
+    assert SourceOffset.parse(json.loads(json.dumps(end.as_json()))) == end
+    first, second = end.since(begin)
+    assert (first.after, first.life) == (OLD, NEW)
+    assert (second.after, second.life) == (NO_LIFE, NEW)  # nothing was read before
+
+
+def test_without_lives_the_text_is_what_it_was() -> None:
+    text = '{"start": {}, "topics": {"t": {"A": 1}}, "version": 1}'
+    assert json.dumps(SourceOffset({A: 1}, {}, {A: NO_LIFE}).as_json()) == text
+
+
 @pytest.mark.parametrize(
     "given",
     [
@@ -46,6 +62,8 @@ def test_the_initial_offset_carries_itself() -> None:
         {"topics": {"t": {"A": "1"}}, "start": {}, "version": 1},
         {"topics": {"t": 5}, "start": {}, "version": 1},
         {"topics": {"t": {"A": True}}, "start": {}, "version": 1},
+        {"topics": {}, "start": {}, "lives": {"t": {"A": [1, 2]}}, "version": 1},
+        {"topics": {}, "start": {}, "lives": {"t": {"A": [1, 2, "3"]}}, "version": 1},
     ],
 )
 def test_a_foreign_checkpoint_is_refused(given: Any) -> None:

@@ -14,7 +14,8 @@ from itertools import count
 
 import numpy as np
 
-from dafka_core.errors import RecordTooLargeError
+from dafka_core.epochs import EpochId
+from dafka_core.errors import HistoryChangedError, RecordTooLargeError
 from dafka_core.protocol.messages import Fetch
 from dafka_core.protocol.role import Outgoing, OutgoingBatch
 from dafka_core.records import RecordBatch, TopicPartition
@@ -23,6 +24,7 @@ from dafka_core.values import Values
 TOPIC = "hello"
 PARTITION = "640AC1809C7044FD9C4E5673ABD1BC5E"
 TP = TopicPartition(TOPIC, PARTITION)
+LIFE = EpochId(1, 0x11FE, 1)
 VALUE_BYTES = 8
 
 
@@ -37,7 +39,9 @@ def batch_of(start: int, end: int, topic: str = TOPIC, partition: str = PARTITIO
     return RecordBatch(TopicPartition(topic, partition), start, values_of(start, end))
 
 
-def offsets_of(batches: Iterable[RecordBatch | RecordTooLargeError]) -> list[int]:
+def offsets_of(
+    batches: Iterable[RecordBatch | RecordTooLargeError | HistoryChangedError],
+) -> list[int]:
     """Which records the batches are, by their values; their offsets must say the same."""
     found: list[int] = []
     for batch in batches:

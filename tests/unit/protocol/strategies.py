@@ -6,6 +6,7 @@ import struct
 
 from hypothesis import strategies as st
 
+from dafka_core.epochs import Epoch, EpochId, History
 from dafka_core.protocol.limits import MAX_FETCH_COUNT, MAX_LOCATIONS, MAX_SEQUENCE
 from dafka_core.protocol.messages import (
     Ack,
@@ -14,12 +15,15 @@ from dafka_core.protocol.messages import (
     DirectRecord,
     DirectRecordBatch,
     DirectRecordBatches,
+    EpochAck,
     Fetch,
     FetchBatch,
     GetHeads,
     Head,
     HeadsQuery,
     HeadsReply,
+    HistoryQuery,
+    HistoryReply,
     Message,
     RecordBatchMessage,
     RecordMessage,
@@ -52,11 +56,24 @@ PART_OF_PARTS = st.tuples(st.integers(0, 2**32 - 2), st.integers(0, 2**32 - 2)).
 )
 TOPICS = st.lists(names(), max_size=5).map(tuple)
 VALUES = st.binary(max_size=50)
+LIFE_IDS = st.integers(0, 2**64 - 1)
+LIVES = st.builds(EpochId, st.integers(0, 2**32 - 1), LIFE_IDS, st.integers(0, 255))
+EPOCHS = st.builds(
+    Epoch,
+    st.integers(1, 2**32 - 1),
+    LIFE_IDS,
+    st.integers(0, 255),
+    SEQUENCES,
+    st.integers(0, 2**64 - 1),
+)
 HEAD_ENTRIES = st.builds(
-    lambda topic, partition, ends: PartitionInfo(topic, partition, min(ends), max(ends)),
+    lambda topic, partition, ends, life: PartitionInfo(
+        topic, partition, min(ends), max(ends), life
+    ),
     names(),
     names(),
     st.tuples(ENDS, ENDS),
+    LIVES,
 )
 TIME_ENTRIES = st.tuples(SEQUENCES, SEQUENCES)
 VERSIONS = st.integers(NO_VERSION, MAX_SEQUENCE)
@@ -75,20 +92,33 @@ def transaction_around(
     return Transaction(version, max(sequence - before, 0), end)
 
 
+def history_of(epochs: list[Epoch]) -> History:
+    """The epochs in the order of their lives, with ascending starts: both are there once."""
+    lives = sorted({epoch.life for epoch in epochs})
+    starts = sorted({epoch.start for epoch in epochs})
+    parents = [epoch.parent for epoch in epochs]
+    return tuple(
+        Epoch(*life, start, parent)
+        for life, start, parent in zip(lives, starts, parents, strict=False)
+    )
+
+
 RECORD_BATCHES = st.builds(
-    lambda topic, partition, sequence, values, margins: RecordBatchMessage(
+    lambda topic, partition, sequence, values, margins, epoch: RecordBatchMessage(
         topic,
         partition,
         sequence,
         len(values),
         packed(values),
         transaction_around(sequence, len(values), margins),
+        epoch and epoch._replace(start=min(epoch.start, sequence)),
     ),
     names(),
     names(),
     st.integers(0, MAX_SEQUENCE - 4),
     st.lists(VALUES, min_size=1, max_size=5),
     MARGINS,
+    st.none() | EPOCHS,
 )
 DIRECT_BATCHES = st.builds(
     lambda requestor, batch: DirectRecordBatch(
@@ -99,6 +129,7 @@ DIRECT_BATCHES = st.builds(
         batch.count,
         batch.value,
         batch.transaction,
+        batch.epoch,
     ),
     names(),
     RECORD_BATCHES,
@@ -137,11 +168,15 @@ RANGES = st.lists(
     max_size=4,
 ).map(tuple)
 BATCHES_OF_MANY = st.builds(
-    lambda requestor, entries, value: DirectRecordBatches(
-        requestor, entries, packed([value] * sum(each.end - each.earliest for each in entries))
+    lambda requestor, entries, epoch, value: DirectRecordBatches(
+        requestor,
+        entries,
+        tuple(epoch if epoch and epoch.start <= each.earliest else None for each in entries),
+        packed([value] * sum(each.end - each.earliest for each in entries)),
     ),
     names(),
     RANGES,
+    st.none() | EPOCHS,
     VALUES,
 )
 LOCATIONS = st.lists(
@@ -167,6 +202,20 @@ MESSAGES: st.SearchStrategy[Message] = st.one_of(
     TIMES_REPLIES,
     BATCHES_OF_MANY,
     st.builds(FetchBatch, names(), names(), RANGES),
+    st.builds(EpochAck, names(), names(), SEQUENCES, names(), LIVES),
+    st.builds(HistoryQuery, names(), QUERIES, names(), names(), LIVES),
+    st.builds(
+        HistoryReply,
+        names(),
+        QUERIES,
+        names(),
+        names(),
+        names(),
+        ENDS,
+        LIVES,
+        st.lists(EPOCHS, max_size=5).map(history_of),
+        st.lists(names(), max_size=3).map(tuple),
+    ),
     st.builds(StoreEndpoints, names(), names(), LOCATIONS),
     st.builds(RecordTooLarge, names(), names(), names(), SEQUENCES, SEQUENCES),
 )

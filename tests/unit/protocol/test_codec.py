@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from dafka_core.epochs import EPOCH_BYTES, Epoch
 from dafka_core.errors import ProtocolError
 from dafka_core.protocol import messages as m
 from dafka_core.protocol.codec import (
@@ -31,8 +32,9 @@ from dafka_core.protocol.limits import (
     MAX_SEQUENCE,
 )
 from dafka_core.records import TopicPartition, Transaction
-from tests.unit.protocol.strategies import MESSAGES, names, packed
-from tests.unit.protocol.vectors import RECORDED_VECTORS, RFC46_VECTORS, VECTORS, Vector
+from tests.unit.protocol.strategies import EPOCHS, MESSAGES, names, packed
+from tests.unit.protocol.vector import Vector
+from tests.unit.protocol.vectors import RECORDED_VECTORS, RFC46_VECTORS, VECTORS
 
 COMMAND_IDS = {
     m.RecordMessage: b"M",
@@ -50,6 +52,9 @@ COMMAND_IDS = {
     m.TimesQuery: b"T",
     m.HeadsReply: b"S",
     m.TimesReply: b"U",
+    m.EpochAck: b"I",
+    m.HistoryQuery: b"V",
+    m.HistoryReply: b"J",
     m.StoreEndpoints: b"N",
     m.RecordTooLarge: b"O",
     m.FetchBatch: b"B",
@@ -233,7 +238,12 @@ def test_topic_and_subject_differ(frames: list[str]) -> None:
 
 
 @pytest.mark.parametrize(
-    "message", [m.HeadsQuery("C", 1, ()), m.TimesQuery("C", 1, "t", "P", 0, 1)]
+    "message",
+    [
+        m.HeadsQuery("C", 1, ()),
+        m.TimesQuery("C", 1, "t", "P", 0, 1),
+        m.HistoryQuery("C", 1, "t", "P"),
+    ],
 )
 @pytest.mark.parametrize("layout", LAYOUTS)
 def test_queries_have_no_topic(message: m.Message, layout: str) -> None:
@@ -300,7 +310,7 @@ def test_prefix_and_numbers_are_the_encoded_header(
         batch = m.DirectRecordBatch(requestor, topic, partition, sequence, 1, packed([value]))
     of = requestor, TopicPartition(topic, partition)
     number = sequence.to_bytes(8, "big")
-    numbers = number + (1).to_bytes(4, "big") + bytes(24)
+    numbers = number + (1).to_bytes(4, "big") + bytes(24 + EPOCH_BYTES)
     assert [encode_batch_prefix(*of, packed=False) + number, value] == encode(message)
     assert [encode_batch_prefix(*of, packed=True) + numbers, packed([value])] == encode(batch)
 
@@ -310,12 +320,13 @@ def test_prefix_and_numbers_are_the_encoded_header(
     st.integers(0, 2**32 - 1),
     st.none()
     | st.builds(Transaction, st.integers(-1, 2**62), st.integers(0, 9), st.integers(1, 2**63)),
+    st.none() | EPOCHS,
 )
 def test_the_numbers_of_a_header_come_back(
-    sequence: int, count: int, transaction: Transaction | None
+    sequence: int, count: int, transaction: Transaction | None, epoch: Epoch | None
 ) -> None:
-    octets = pack_batch_numbers(sequence, count, transaction)
-    assert unpack_batch_numbers(octets) == (sequence, count, transaction)
+    octets = pack_batch_numbers(sequence, count, transaction, epoch)
+    assert unpack_batch_numbers(octets) == (sequence, count, transaction, epoch)
 
 
 @settings(max_examples=500, deadline=None)

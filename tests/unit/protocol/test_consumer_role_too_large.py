@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from dafka_core.errors import RecordTooLargeError
+from dafka_core.errors import HistoryChangedError, RecordTooLargeError
 from dafka_core.protocol.consumer_role import ConsumerRole
 from dafka_core.protocol.messages import Fetch, Head, RecordTooLarge
 from dafka_core.protocol.partition_fetcher import RETRY_FIRST_S
 from dafka_core.protocol.role import Outgoing
+from dafka_core.records import RecordBatch
 from tests.unit.protocol.model import PARTITION, TOPIC, TP, batch_of, fetches_in
 
 ME = "21962C91115348329557DE71C90C3718"
@@ -26,8 +27,9 @@ def refuse(role: ConsumerRole, offset: int, size_bytes: int = 100, to: str = ME)
 def delivered(role: ConsumerRole) -> list[range | int]:
     """The ranges of offsets, and the offsets of errors."""
     return [
-        each.offset if isinstance(each, RecordTooLargeError) else range(each.offset, each.end)
+        range(each.offset, each.end) if isinstance(each, RecordBatch) else each.offset
         for each in role.delivered
+        if not isinstance(each, HistoryChangedError)
     ]
 
 

@@ -35,7 +35,7 @@ def asked_of_store(messages: list[Outgoing]) -> list[str]:
     batches = [message for message in messages if isinstance(message, FetchBatch)]
     assert {batch.store for batch in batches} <= {STORE}
     entries = [*chain.from_iterable(batch.entries for batch in batches)]
-    assert all(entry[2:] == (0, 1) for entry in entries)
+    assert all(entry[2:4] == (0, 1) for entry in entries)
     return [entry.partition for entry in entries]
 
 

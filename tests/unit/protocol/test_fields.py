@@ -143,7 +143,8 @@ def test_largest_replies_are_not_refused() -> None:
     times = m.TimesReply(long, 1, long, 0, 1, ((1, 1),) * MAX_REPLY_ENTRIES)
     many = (info,) * MAX_FETCH_PARTITIONS
     fetch = m.FetchBatch(long, long, many)
-    batches = m.DirectRecordBatches(long, many, bytes(4 * MAX_FETCH_PARTITIONS))
+    epochs = (None,) * MAX_FETCH_PARTITIONS
+    batches = m.DirectRecordBatches(long, many, epochs, bytes(4 * MAX_FETCH_PARTITIONS))
     for layout in LAYOUTS:
         assert decode(encode(fetch, layout)) == fetch
         assert decode(encode(batches, layout)) == batches

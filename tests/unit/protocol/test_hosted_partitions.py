@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+from dafka_core.epochs import Epoch, EpochId
 from dafka_core.protocol import hosted_partitions
 from dafka_core.protocol.hosted_partitions import ANNOUNCED_S, HEAD_INTERVAL_S
-from dafka_core.protocol.messages import Ack, Head, StoreEndpoints, TimesReply
+from dafka_core.protocol.limits import MAX_STORES
+from dafka_core.protocol.messages import Head, StoreEndpoints, TimesReply
 from dafka_core.protocol.role import Outgoing
-from dafka_core.protocol.store_directory import MAX_STORES
+from dafka_core.records import RecordBatch
 from tests.unit.protocol.model import PARTITION, TOPIC, TP, batch_of, batches_in
 from tests.unit.protocol.test_store_role import ME, OTHER, Disk, ack, head, store
+
+HOSTED = EpochId(1, 0, 1)
+"""The first life of what clients write to the store."""
 
 HEAD = [Head(TOPIC, PARTITION, 9)]
 
@@ -24,9 +29,11 @@ def test_a_put_is_published_when_it_is_on_disk() -> None:
     assert role.on_tick(0.0) == []
     assert role.pending_bytes == 10 * 9
     (batch,) = role.pending
+    assert isinstance(batch, RecordBatch)
     acked, record, announced = disk.store(role)
-    assert isinstance(acked, Ack)
+    assert acked == ack(10, life=HOSTED)
     assert [message.batch for message in batches_in([record])] == [batch]
+    assert batch.epoch == Epoch.first(HOSTED)
     assert [announced] == HEAD
     assert disk.offsets() == list(range(10))
 
@@ -85,8 +92,9 @@ def test_a_partition_that_comes_from_elsewhere_is_not_hosted_any_more() -> None:
     disk.store(role)
     role.on_batch(0.0, "", batch_of(5, 10))  # nothing new: another store's copy
     assert heads_in(role.on_tick(1.0)) == HEAD
+    # Without an epoch, so it counts as of the last one.
     role.on_batch(2.0, "", batch_of(10, 20))
-    assert disk.store(role) == [ack(20)]
+    assert disk.store(role) == [ack(20, life=HOSTED)]
     assert heads_in(role.on_tick(3.0)) == []
 
 

@@ -7,6 +7,7 @@ from collections import defaultdict
 
 import pytest
 
+from dafka_core.epochs import NO_LIFE, PartitionLives
 from dafka_core.errors import DafkaError, FencedError, OffsetConflictError
 from dafka_core.log_entries import Commit, LogEntry, Stage
 from dafka_core.protocol.messages import Head
@@ -82,7 +83,9 @@ class StoreWalk:
         self.held = 0  # and what is staged beyond it, by another store or by the attempt:
         self.part_end = self.attempt_end = -1
         self.under_way: list[LogEntry] = []
-        self.role = StoreRole("S", lambda tp: self.held, sync_interval_s=1.0)
+        self.role = StoreRole(
+            "S", lambda tp: PartitionLives(self.held, (), NO_LIFE), sync_interval_s=1.0
+        )
         self.role.on_message(0.0, Head(TOPIC, PARTITION, 0), "")
         self.role.on_batch(0.0, "", batch_of(0, 1))
         self.outcome()
@@ -109,7 +112,7 @@ class StoreWalk:
                 assert action == TAKE or self.role.pending == pending
             case "a client writes records":
                 taken = self.role.host(0.0, batch)
-                assert taken == (action != REFUSE and batch.offset == next_offset)
+                assert (taken is not None) == (action != REFUSE and batch.offset == next_offset)
             case "a client stages records":
                 assert self.role.stage(Stage(batch, ATTEMPT))
             case "a client commits":

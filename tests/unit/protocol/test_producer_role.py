@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from dafka_core.epochs import Epoch
 from dafka_core.protocol import producer_role
 from dafka_core.protocol.codec import subscription
 from dafka_core.protocol.limits import MAX_FETCH_COUNT, MAX_SEQUENCE
@@ -16,9 +17,11 @@ from dafka_core.protocol.messages import (
     DirectHead,
     DirectRecord,
     DirectRecordBatch,
+    EpochAck,
     Fetch,
     GetHeads,
     Head,
+    HistoryReply,
     RecordBatchMessage,
     RecordMessage,
     StoreHello,
@@ -28,6 +31,7 @@ from dafka_core.protocol.role import OutgoingBatch
 from dafka_core.records import RecordBatch
 from dafka_core.values import Values
 from tests.unit.protocol.model import (
+    LIFE,
     PARTITION,
     TOPIC,
     TP,
@@ -39,7 +43,7 @@ from tests.unit.protocol.model import (
 
 
 def producer(*, acks: int = 1, resume: bool = False) -> ProducerRole:
-    return ProducerRole(TP, acks=acks, head_interval_s=1.0, resume=resume)
+    return ProducerRole(TP, acks=acks, head_interval_s=1.0, life_id=LIFE.id, resume=resume)
 
 
 def publish(role: ProducerRole, count: int, now: float = 0.0) -> RecordBatch:
@@ -77,7 +81,7 @@ def test_answers_are_right_after_any_acknowledgements(
     acks: int, steps: Sequence[tuple[str, int, str]], resumed_at: int
 ) -> None:
     role = producer(acks=acks)
-    role.resume_at(resumed_at)
+    role.resume(Epoch.first(LIFE)._replace(start=resumed_at))
     ends = dict.fromkeys(STORES, 0)
     durable = resumed_at
     for what, number, store in steps:
@@ -281,10 +285,12 @@ def test_who_subscribes_is_told_at_once_where_the_partition_is() -> None:
 
 def test_subscriptions() -> None:
     own = [
+        subscription(EpochAck, PARTITION),
         subscription(Ack, PARTITION),
         subscription(Fetch, PARTITION),
         subscription(DirectRecord, PARTITION),
         subscription(DirectRecordBatch, PARTITION),
+        subscription(HistoryReply, PARTITION),
         subscription(GetHeads, TOPIC),
     ]
     assert producer().subscriptions() == own

@@ -2,66 +2,223 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
+from dafka_core.epochs import NO_LIFE, Epoch, EpochId
 from dafka_core.protocol.messages import (
     ConsumerHello,
+    EpochAck,
     Fetch,
     Head,
     HeadsQuery,
     HeadsReply,
+    HistoryQuery,
+    HistoryReply,
+    Message,
+    RecordBatchMessage,
 )
-from dafka_core.protocol.producer_role import MAX_ACKING_STORES
+from dafka_core.protocol.producer_role import MAX_ACKING_STORES, ProducerRole
+from dafka_core.protocol.role import Outgoing
 from dafka_core.protocol.store_directory import GREETING, SETTLE_S
-from dafka_core.records import PartitionInfo, RecordBatch
-from tests.unit.protocol.model import PARTITION, TOPIC, TP, batch_of
+from dafka_core.protocol.takeover import ASK_AGAIN_S, Missing
+from dafka_core.records import RecordBatch
+from tests.unit.protocol.model import LIFE, PARTITION, TOPIC, TP, batch_of, values_of
 from tests.unit.protocol.test_producer_role import acknowledge, fetched, producer, publish
+
+PRIOR = Epoch(3, 0x33, 1, 0, 0)
+MINE = EpochId(4, LIFE.id, 1)
+
+
+def greeted(*stores: str) -> ProducerRole:
+    """A producer that has just asked the stores how far C stores have its partition."""
+    role = producer(resume=True)
+    for store in stores:
+        role.on_subscribed(0.0, ConsumerHello, store)
+        role.on_message(0.0, HeadsReply(PARTITION, GREETING, store, 0, 1, ()), "")
+    assert role.on_tick(0.0) == [HeadsQuery(PARTITION, 1, (TOPIC,))]
+    return role
+
+
+def answer_heads(role: ProducerRole, *stores: str) -> list[Outgoing]:
+    """The stores' answers; what the role says next."""
+    for store in stores:
+        role.on_message(0.1, HeadsReply(PARTITION, 1, store, 0, 1, ()), "")
+    return role.on_tick(SETTLE_S)
+
+
+def answer(
+    role: ProducerRole, query: int, *, life: EpochId = NO_LIFE, now: float = SETTLE_S, **ends: int
+) -> list[Outgoing]:
+    """By store, how much of the prior life it has; what the role says next."""
+    for store, end in ends.items():
+        history = (PRIOR,) if end else ()
+        reply = HistoryReply(PARTITION, query, store, TOPIC, PARTITION, end, life, history)
+        role.on_message(now, reply, "")
+    return role.on_tick(now)
 
 
 def test_resumes_where_the_furthest_store_says_that_it_ended() -> None:
-    role = producer(resume=True)
-    directory = role.directory
-    assert directory is not None
-    assert role.on_tick(0.0) == []
-    question, messages = directory.ask_heads(0.0, [TOPIC])
-    assert messages == [HeadsQuery(PARTITION, 1, (TOPIC,))]
-    assert role.deadline(0.0) is not None
-    for store in ("S1", "S2"):
-        role.on_subscribed(0.0, ConsumerHello, store)
-        role.on_message(0.0, HeadsReply(PARTITION, GREETING, store, 0, 1, ()), "")
+    role = greeted("S1", "S2")
     # Stores acknowledge what they have to a producer they hear of; that is no head yet.
     acknowledge(role, 7, store="S1")
-    for store, end in (("S1", 7), ("S2", 9)):
-        entries = (PartitionInfo(TOPIC, PARTITION, 0, end), PartitionInfo(TOPIC, "P2", 0, 99))
-        role.on_message(0.1, HeadsReply(PARTITION, 1, store, 0, 1, entries), "")
-    role.on_tick(SETTLE_S)
-    assert question.answered
-    role.resume_at(question.heads[TP][1])
-    assert (role.next_offset, role.durable, role.unacknowledged) == (9, 9, 0)
+    asked = answer_heads(role, "S1", "S2")
+    assert asked == [HistoryQuery(PARTITION, 2, TOPIC, PARTITION)]
+    assert role.deadline(SETTLE_S) is not None
+    asked = answer(role, 2, S1=7, S2=9)
+    assert asked == [HistoryQuery(PARTITION, 3, TOPIC, PARTITION, MINE)]
+    # In the meantime an older life has written more.
+    assert answer(role, 3, life=MINE, S1=7, S2=11) == []
+    assert role.takeover is None
+    assert role.epoch == Epoch(*MINE, 11, PRIOR.digest)
+    assert (role.next_offset, role.durable, role.unacknowledged) == (11, 11, 0)
     # Stores and consumers that lag behind hear at once how far it has come.
-    assert role.on_tick(SETTLE_S) == [Head(TOPIC, PARTITION, 8)]
+    assert role.on_tick(SETTLE_S) == [Head(TOPIC, PARTITION, 10)]
     batch = publish(role, 2, now=1.0)
-    assert batch == batch_of(9, 11)
-    assert fetched(role, 9, 100) == [batch]
-    assert fetched(role, 8, 100) == []
-    acknowledge(role, 11)
+    assert batch == batch_of(11, 13)
+    assert batch.epoch == role.epoch
+    assert fetched(role, 11, 100) == [batch]
+    assert fetched(role, 10, 100) == []
+    acknowledge(role, 13)
     assert role.unacknowledged == 0
 
 
-def test_a_lost_store_is_not_waited_for_when_resuming() -> None:
-    role = producer(resume=True)
-    assert role.directory is not None
-    role.on_tick(0.0)
-    for store in ("S1", "S2"):
-        role.on_message(0.0, HeadsReply(PARTITION, GREETING, store, 0, 1, ()), "")
-    question, _ = role.directory.ask_heads(0.0, [TOPIC])
+def test_a_store_that_promised_nothing_is_asked_again() -> None:
+    role = greeted("S1", "S2")
+    answer_heads(role, "S1", "S2")
+    answer(role, 2, S1=7, S2=9)
+    # One has heard of a newer life meanwhile: it cannot promise this one anything.
+    newer = EpochId(9, 1, 1)
+    answer(role, 3, life=MINE, S1=7)
+    assert answer(role, 3, life=newer, S2=9) == []
+    assert role.takeover is not None
+    assert role.takeover.lack == Missing(2, ("S2",))
+    mine = EpochId(10, LIFE.id, 1)
+    asked = role.on_tick(SETTLE_S + ASK_AGAIN_S)
+    assert asked == [HistoryQuery(PARTITION, 4, TOPIC, PARTITION, mine)]
+    answer(role, 4, life=mine, now=2.0, S1=7, S2=9)
+    assert role.epoch == Epoch(*mine, 9, PRIOR.digest)
+
+
+def test_a_lost_store_is_not_waited_for_but_may_be_missing() -> None:
+    role = greeted("S1", "S2")
     role.on_message(0.1, HeadsReply(PARTITION, 1, "S1", 0, 1, ()), "")
-    role.on_tick(SETTLE_S)
-    before = question.answered
+    assert role.on_tick(SETTLE_S) == []
     role.on_peer_lost("S2")
+    assert role.on_tick(SETTLE_S) == [HistoryQuery(PARTITION, 2, TOPIC, PARTITION)]
+    # It may have acknowledged records that the other one does not have.
+    reply = HistoryReply(PARTITION, 2, "S1", TOPIC, PARTITION, 7, NO_LIFE, (PRIOR,), ("S2",))
+    role.on_message(SETTLE_S, reply, "")
     role.on_tick(SETTLE_S)
-    assert (before, question.answered) == (False, True)
-    assert question.heads == {}
+    role.on_message(SETTLE_S, replace(reply, query=3, promised=MINE), "")
+    assert role.on_tick(SETTLE_S) == []
+    assert role.takeover is not None
+    assert role.takeover.lack == Missing(2, ("S2",))
+    # It comes back, and has more.
+    (asked,) = role.on_tick(SETTLE_S + ASK_AGAIN_S)
+    assert isinstance(asked, HistoryQuery)
+    assert asked.life >= MINE
+    role.on_message(2.0, replace(reply, query=4, promised=asked.life), "")
+    answer(role, 4, life=asked.life, now=2.0, S2=8)
+    assert role.epoch == Epoch(*asked.life, 8, PRIOR.digest)
+
+
+def test_stores_that_are_lost_for_ever_can_be_ignored() -> None:
+    role = ProducerRole(
+        TP, acks=1, head_interval_s=1.0, life_id=LIFE.id, resume=True, ignore_missing=True
+    )
+    role.on_tick(0.0)
+    role.on_message(0.0, HeadsReply(PARTITION, GREETING, "S1", 0, 1, ()), "")
+    answer_heads(role, "S1")
+    reply = HistoryReply(PARTITION, 2, "S1", TOPIC, PARTITION, 7, NO_LIFE, (PRIOR,), ("S2",))
+    role.on_message(SETTLE_S, reply, "")
+    role.on_tick(SETTLE_S)
+    role.on_message(SETTLE_S, replace(reply, query=3, promised=MINE), "")
+    role.on_tick(SETTLE_S)
+    assert role.epoch == Epoch(*MINE, 7, PRIOR.digest)
+
+
+# -- two lives ------------------------------------------------------------------------------------
+
+NEWER = EpochId(5, 0x55, 1)
+
+
+def resumed(start: int = 5) -> ProducerRole:
+    role = producer(resume=True)
+    role.resume(Epoch(*MINE, start, PRIOR.digest))
+    return role
+
+
+def ack_of(life: EpochId, end: int) -> EpochAck:
+    return EpochAck(PARTITION, TOPIC, end - 1, "S1", life)
+
+
+@pytest.mark.parametrize(
+    "message",
+    [
+        ack_of(NEWER, 7),
+        HistoryReply(PARTITION, 0, "S1", TOPIC, PARTITION, 5, NEWER, (PRIOR,)),
+        HistoryReply(PARTITION, 0, "S1", TOPIC, PARTITION, 6, NO_LIFE, (Epoch(*NEWER, 5, 1),)),
+    ],
+    ids=["acknowledged", "promised", "begun"],
+)
+def test_a_newer_life_fences_the_producer(message: Message) -> None:
+    role = resumed()
+    publish(role, 3)
+    role.on_message(0.0, message, "S1")
+    assert role.fenced_by == NEWER
+    assert (role.durable, role.unacknowledged) == (5, 3)
+    # It is silent from now on: nobody hears of what it has.
+    assert role.publish(1.0, values_of(8, 9)) == []
+    assert role.on_tick(9.0) == []
+    assert role.deadline(9.0) is None
+    assert role.on_subscribed(9.0, RecordBatchMessage, TOPIC) == []
+    assert fetched(role, 5, 100) == []
+
+
+def test_only_its_own_lifes_acknowledgements_count() -> None:
+    role = resumed()
+    publish(role, 3)
+    role.on_message(0.0, ack_of(PRIOR.life, 8), "S1")  # a store that another history was lost to
+    assert (role.durable, role.fenced_by) == (5, None)
+    role.on_message(0.0, ack_of(EpochId(4, MINE.id - 1, 1), 8), "S1")
+    assert (role.durable, role.fenced_by) == (5, None)
+    role.on_message(0.0, ack_of(MINE, 7), "S1")
+    assert (role.durable, role.fenced_by) == (7, None)
+    # C nodes have carried these to the store: it does not know whose they are.
+    role.on_message(0.0, ack_of(NO_LIFE, 8), "S1")
+    assert role.durable == 8
+
+
+def test_other_partitions_lives_are_nothing_to_it() -> None:
+    role = resumed()
+    for partition, topic in ((PARTITION, "t2"), ("P2", TOPIC)):
+        role.on_message(0.0, EpochAck(partition, topic, 9, "S1", NEWER), "")
+        reply = HistoryReply(PARTITION, 0, "S1", topic, partition, 5, NEWER, ())
+        role.on_message(0.0, reply, "")
+    assert role.fenced_by is None
+
+
+def test_while_it_takes_over_it_hears_of_other_lives_without_an_end() -> None:
+    role = greeted("S1")
+    told = HistoryReply(PARTITION, 0, "S1", TOPIC, PARTITION, 5, NEWER, (PRIOR,))
+    role.on_message(0.0, told, "S1")
+    role.on_message(0.0, ack_of(NEWER, 7), "S1")
+    assert role.fenced_by is None
+
+
+def test_its_last_record_of_another_life_is_none_of_its_own() -> None:
+    role = resumed()
+    publish(role, 3)
+    other = replace(batch_of(7, 8), epoch=PRIOR)
+    role.on_batch(0.0, PARTITION, other)
+    assert role.durable == 5
+    role.on_batch(0.0, PARTITION, replace(other, epoch=role.epoch))
+    assert role.durable == 8
+
+
+# -- stores that have more ------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("acks", [1, 2])
@@ -69,7 +226,7 @@ def test_a_store_that_has_more_than_is_published_is_asked_whether_it_is_the_same
     # It was away when the producer resumed, and acknowledges all that an earlier life has sent.
     # Where there is no room, or nothing else to publish, there will never be as much again.
     role = producer(acks=acks, resume=True)
-    role.resume_at(2)
+    role.resume(Epoch.first(LIFE)._replace(start=2))
     publish(role, 3)
     fetch = Fetch(PARTITION, PARTITION, TOPIC, 4, 1)
     assert fetch not in role.on_tick(1.0)

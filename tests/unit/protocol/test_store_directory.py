@@ -9,12 +9,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dafka_core.protocol.codec import subscription
+from dafka_core.protocol.limits import MAX_STORES
 from dafka_core.protocol.messages import (
     Ack,
     ConsumerHello,
     DirectHead,
     HeadsQuery,
     HeadsReply,
+    HistoryReply,
     StoreEndpoints,
     StoreHello,
     TimesQuery,
@@ -24,7 +26,6 @@ from dafka_core.protocol.role import Outgoing
 from dafka_core.protocol.store_directory import (
     ASK_AGAIN_S,
     GREETING,
-    MAX_STORES,
     SETTLE_S,
     StoreDirectory,
     StoreQuery,
@@ -366,8 +367,8 @@ def test_stores_are_bounded() -> None:
 
 
 def test_subscriptions() -> None:
-    kinds = (StoreHello, DirectHead, HeadsReply, TimesReply, StoreEndpoints)
-    assert StoreDirectory(ME).subscriptions() == [subscription(kind, ME) for kind in kinds]
+    kinds = (StoreHello, DirectHead, HeadsReply, TimesReply, HistoryReply, StoreEndpoints)
+    assert set(StoreDirectory(ME).subscriptions()) == {subscription(kind, ME) for kind in kinds}
     # Stores greet a node that subscribes to the last of them, so the others are there by then.
     assert max(StoreDirectory(ME).subscriptions()) == subscription(TimesReply, ME)
 

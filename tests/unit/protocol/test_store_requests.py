@@ -6,6 +6,7 @@ from dataclasses import replace
 
 import pytest
 
+from dafka_core.epochs import NO_LIFE, PartitionLives
 from dafka_core.protocol import store_requests
 from dafka_core.protocol.codec import decode, encode
 from dafka_core.protocol.limits import DIRECT_BATCH_BYTES, MAX_FETCH_COUNT, MAX_REPLY_ENTRIES
@@ -47,7 +48,7 @@ ME = "3B6B7CF3E064452E83D012EC823A4DD9"
 
 
 def store() -> StoreRole:
-    return StoreRole(ME, lambda tp: 0, sync_interval_s=30.0)
+    return StoreRole(ME, lambda tp: PartitionLives(0, (), NO_LIFE), sync_interval_s=30.0)
 
 
 def asked(start: int, count: int = 10, requestor: str = "C", partition: str = PARTITION) -> Fetch:
@@ -149,7 +150,7 @@ def test_the_rest_of_a_fetch_batch_and_what_continues_it_are_one() -> None:
         PartitionInfo(TOPIC, "P3", 0, 5),
     ]
     again.add([PartitionInfo(TOPIC, "P1", 8, 8 + MAX_FETCH_COUNT)])
-    assert again.wanted[TOPIC, "P1"] == (TOPIC, "P1", 8, 8 + MAX_FETCH_COUNT)
+    assert again.wanted[TOPIC, "P1"] == PartitionInfo(TOPIC, "P1", 8, 8 + MAX_FETCH_COUNT)
     assert not role.requests
 
 

@@ -6,6 +6,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from dafka_core.epochs import NO_LIFE, EpochId, PartitionLives
+from dafka_core.log_entries import Met
 from dafka_core.protocol import partition_fetcher, store_role
 from dafka_core.protocol.codec import subscription
 from dafka_core.protocol.limits import MAX_SEQUENCE
@@ -15,12 +17,15 @@ from dafka_core.protocol.messages import (
     DirectHead,
     DirectRecord,
     DirectRecordBatch,
+    EpochAck,
     Fetch,
     FetchBatch,
     GetHeads,
     Head,
     HeadsQuery,
     HeadsReply,
+    HistoryQuery,
+    HistoryReply,
     RecordBatchMessage,
     RecordMessage,
     RecordTooLarge,
@@ -57,16 +62,23 @@ class Disk:
 
     def __init__(self, **held: int) -> None:
         self.batches: dict[TopicPartition, list[RecordBatch]] = {}
+        self.met: list[str] = []
         self._held = held
 
     def end(self, tp: TopicPartition) -> int:
         batches = self.batches.get(tp)
         return batches[-1].end if batches else self._held.get(tp.topic, 0)
 
+    def lives(self, tp: TopicPartition) -> PartitionLives:
+        return PartitionLives(self.end(tp), (), NO_LIFE)
+
     def store(self, role: StoreRole) -> list[Outgoing]:
         """Stores what is pending; the acknowledgements."""
         pending = role.take_pending()
         for batch in pending:
+            if isinstance(batch, Met):
+                self.met.append(batch.store)
+                continue
             assert isinstance(batch, RecordBatch)
             assert batch.offset == self.end(batch.tp)
             self.batches.setdefault(batch.tp, []).append(batch)
@@ -77,13 +89,15 @@ class Disk:
 
 
 def store(disk: Disk | None = None) -> StoreRole:
-    role = StoreRole(ME, (disk or Disk()).end, sync_interval_s=SYNC_S)
+    role = StoreRole(ME, (disk or Disk()).lives, sync_interval_s=SYNC_S)
     assert role.on_tick(0.0) == [GetHeads("", ME)]
     return role
 
 
-def ack(end: int, partition: str = PARTITION, topic: str = TOPIC) -> Ack:
-    return Ack(partition, topic, end - 1, ME)
+def ack(
+    end: int, partition: str = PARTITION, topic: str = TOPIC, life: EpochId = NO_LIFE
+) -> EpochAck:
+    return EpochAck(partition, topic, end - 1, ME, life)
 
 
 def fetch(start: int, end: int) -> Fetch:
@@ -261,7 +275,7 @@ def test_every_record_is_stored_and_acknowledged_whatever_the_network_does(
                         # By the producer, which has given up what is acknowledged.
                         for batch in answer(item, published, at_once=rate):
                             network.send(now, (ME, batch))
-                    case Ack():
+                    case EpochAck():
                         assert item.end <= disk.end(TP)
                         acknowledged = max(acknowledged, item.end)
             sent.extend(role.on_tick(now))
@@ -281,6 +295,10 @@ def test_catches_up_with_another_store() -> None:
     assert messages == [fetch(3, 9)]
     role.on_batch(0.0, ME, batch_of(3, 9))
     assert disk.store(role) == [ack(9)]
+    # It is kept that the other one was there: a producer that resumes counts on it.
+    assert disk.met == [OTHER]
+    role.on_message(0.0, StoreHello(ME, OTHER), "")
+    assert role.take_pending() == []
 
 
 def test_a_store_that_tells_its_head_is_asked_at_once() -> None:
@@ -317,7 +335,7 @@ def test_a_head_that_is_a_lie_costs_little() -> None:
 
 
 def test_other_stores_are_asked_for_their_heads_at_an_interval() -> None:
-    role = StoreRole(ME, Disk().end, sync_interval_s=SYNC_S)
+    role = StoreRole(ME, Disk().lives, sync_interval_s=SYNC_S)
     times = [t for t in range(100) if role.on_tick(float(t)) == [GetHeads("", ME)]]
     assert times == [0, 30, 60, 90]
     assert role.deadline(99.0) == 120.0
@@ -354,10 +372,12 @@ def test_a_lost_peer_changes_nothing() -> None:
 
 
 def test_subscriptions() -> None:
-    of_all = [RecordMessage, RecordBatchMessage, Head, Fetch, GetHeads, HeadsQuery, TimesQuery]
+    queries = [HeadsQuery, TimesQuery, HistoryQuery]
+    of_all = [RecordMessage, RecordBatchMessage, Head, Fetch, GetHeads, *queries]
     records = [DirectRecord, DirectRecordBatch, RecordTooLarge]
     own = [*records, ConsumerHello, StoreHello, DirectHead, StoreEndpoints, FetchBatch]
+    replies = [HeadsReply, TimesReply, HistoryReply]
     assert set(store().subscriptions()) == {
         *(subscription(kind) for kind in of_all),
-        *(subscription(kind, ME) for kind in own),
+        *(subscription(kind, ME) for kind in [*own, *replies]),
     }

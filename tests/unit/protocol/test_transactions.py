@@ -9,12 +9,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from dafka_core.epochs import NO_LIFE, Epoch, EpochId, PartitionLives
 from dafka_core.errors import DafkaError, FencedError, OffsetConflictError
 from dafka_core.log_entries import Commit, Discard, LogEntry, SetTransaction, Stage
 from dafka_core.protocol import store_requests, store_role
 from dafka_core.protocol.fetch_scheduler import MAX_PARTITIONS
 from dafka_core.protocol.hosted_partitions import HEAD_INTERVAL_S
-from dafka_core.protocol.messages import Ack, GetHeads, Head
+from dafka_core.protocol.messages import EpochAck, GetHeads, Head
 from dafka_core.protocol.role import Outgoing
 from dafka_core.protocol.store_requests import AnnounceHeads
 from dafka_core.protocol.store_role import StoreRole
@@ -43,6 +44,8 @@ from tests.unit.protocol.model import (
 from tests.unit.protocol.test_store_role import ME, ack, head
 
 A, B = "A" * 32, "B" * 32
+HOSTED = EpochId(1, 0, 1)
+"""The first life of what clients write to the store."""
 FENCED = FencedError(TOPIC, PARTITION, A)
 
 
@@ -59,7 +62,7 @@ def commit(start: int, end: int, *, version: int = 1, partition: str = PARTITION
 
 
 def role_at(end: int = 0) -> StoreRole:
-    role = StoreRole(ME, lambda tp: end, sync_interval_s=1_000.0)
+    role = StoreRole(ME, lambda tp: PartitionLives(end, (), NO_LIFE), sync_interval_s=1_000.0)
     assert role.on_tick(0.0) == [GetHeads("", ME)]
     return role
 
@@ -93,7 +96,8 @@ def test_what_is_committed_is_acknowledged_and_then_published() -> None:
     assert role.pending_bytes == 10 * 9 + 1
     entries = taken(role)
     assert [type(entry) for entry in entries] == [Stage, Commit]
-    assert role.on_stored(entries, [None, None]) == [ack(20)]
+    assert entries[1] == commit(10, 20)._replace(epochs=(Epoch(*HOSTED, 10, 0),))
+    assert role.on_stored(entries, [None, None]) == [ack(20, life=HOSTED)]
     assert role.next_offset(TP) == 20
     # Nothing says where it ends before the records are on their way.
     assert role.on_tick(5.0) == []
@@ -120,7 +124,7 @@ def test_a_repeated_commit_is_published_once() -> None:
     role.stage(staged(0, 20))
     role.commit(0.0, commit(0, 20))
     role.commit(0.0, commit(0, 20))
-    assert store(role) == [ack(20)]
+    assert store(role) == [ack(20, life=HOSTED)]
     assert role.requests.take() is not None
     role.commit(0.0, commit(0, 20))
     assert store(role) == []
@@ -183,7 +187,7 @@ def test_with_too_many_requests_waiting_only_the_head_is_published(
     role = role_at(0)
     role.stage(staged(0, 20))
     role.commit(0.0, commit(0, 20))
-    assert store(role) == [ack(20), Head(TOPIC, PARTITION, 19)]
+    assert store(role) == [ack(20, life=HOSTED), Head(TOPIC, PARTITION, 19)]
 
 
 def test_partitions_of_commits_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -223,7 +227,7 @@ def test_a_transaction_is_acknowledged_when_it_is_whole() -> None:
 
 def test_a_transaction_that_the_log_does_not_go_on_with_is_fetched_again() -> None:
     held = [5]
-    role = StoreRole(ME, lambda tp: held[0], sync_interval_s=1_000.0)
+    role = StoreRole(ME, lambda tp: PartitionLives(held[0], (), NO_LIFE), sync_interval_s=1_000.0)
     role.on_tick(0.0)
     transaction = Transaction(3, 5, 30)
     role.on_batch(0.0, "", in_transaction(5, 10, transaction))
@@ -251,7 +255,7 @@ def test_a_client_that_stages_where_a_transaction_came_in_part_takes_over() -> N
     (entry,) = taken(role)
     assert entry == staged(5, 8)
     role.commit(0.0, commit(5, 8))
-    assert ack(8) in store(role, None)
+    assert ack(8, life=HOSTED) in store(role, None)
     (fetch,) = fetches_in(role.on_tick(9.0))  # who said that there is more may have it
     assert (fetch.sequence, fetch.end) == (8, 20)
 
@@ -375,4 +379,4 @@ def test_hosted_batches_are_published_as_ever() -> None:
     assert role.host(0.0, batch_of(0, 5))
     messages = store(role)
     assert [message.batch for message in batches_in(messages)] == [batch_of(0, 5)]
-    assert [type(message) for message in messages if not batches_in([message])] == [Ack, Head]
+    assert [type(message) for message in messages if not batches_in([message])] == [EpochAck, Head]

@@ -6,6 +6,7 @@ from dataclasses import replace
 
 import pytest
 
+from dafka_core.epochs import EPOCH_BYTES, MAX_EPOCHS, NO_LIFE, Epoch, History
 from dafka_core.errors import ProtocolError
 from dafka_core.protocol import messages as m
 from dafka_core.protocol.codec import (
@@ -16,6 +17,7 @@ from dafka_core.protocol.codec import (
 from dafka_core.protocol.limits import (
     MAX_BATCH_COUNT,
     MAX_SEQUENCE,
+    MAX_STORES,
 )
 from dafka_core.protocol.validation import text_size_bytes, unpack_batch
 from dafka_core.records import NO_VERSION, PartitionInfo, Transaction
@@ -34,7 +36,10 @@ def test_255_bytes_fit(layout: str, long: str) -> None:
         m.TimesQuery(long, 1, long, long, 0, 1),
         m.HeadsReply(long, 1, long, 0, 1, (PartitionInfo(long, long, 0, 1),)),
         m.FetchBatch(long, long, (PartitionInfo(long, long, 0, 1),)),
-        m.DirectRecordBatches(long, (PartitionInfo(long, long, 0, 1),), bytes(4)),
+        m.DirectRecordBatches(long, (PartitionInfo(long, long, 0, 1),), (None,), bytes(4)),
+        m.EpochAck(long, long, 1, long, NO_LIFE),
+        m.HistoryQuery(long, 1, long, long),
+        m.HistoryReply(long, 1, long, long, long, 1, NO_LIFE, (), (long, long)),
     ):
         assert decode(encode(message, layout)) == message
 
@@ -84,7 +89,8 @@ def test_batches_that_cannot_be(
 ) -> None:
     frames = encode(batch, layout)
     numbers = sequence.to_bytes(8, "big") + count.to_bytes(4, "big")
-    frames[-2:] = [frames[-2][:-36] + numbers + bytes(24), value]
+    behind = bytes(24 + EPOCH_BYTES)
+    frames[-2:] = [frames[-2][: -12 - len(behind)] + numbers + behind, value]
     with quickly_and_without_memory(), pytest.raises(ProtocolError, match=why):
         decode(frames)
 
@@ -108,6 +114,7 @@ def test_batches_of_many_partitions_that_cannot_be(
     fields = len(entries).to_bytes(4, "big") + b"".join(
         b"\1t\1P" + bytes(8) + entry.end.to_bytes(8, "big") for entry in entries
     )
+    fields += len(entries).to_bytes(4, "big") + bytes(EPOCH_BYTES * len(entries))
     frames = [b"CC\0\1" + fields, value]
     if layout != LAYOUTS[0]:
         frames = [b"CC", b"\xaa\xa5C\1" + fields, value]
@@ -139,12 +146,87 @@ def test_transactions_that_cannot_be(
     why: str,
 ) -> None:
     frames = encode(batch, layout)
-    names = frames[-2][:-24]
-    frames[-2] = names + b"".join(number.to_bytes(8, "big") for number in transaction)
+    names, epoch = frames[-2][: -24 - EPOCH_BYTES], bytes(EPOCH_BYTES)
+    frames[-2] = names + b"".join(number.to_bytes(8, "big") for number in transaction) + epoch
     with pytest.raises(ProtocolError, match=why):
         decode(frames)
-    frames[-2] = names + b"".join(number.to_bytes(8, "big") for number in (2**64 - 1, 7, 8))
+    numbers = b"".join(number.to_bytes(8, "big") for number in (2**64 - 1, 7, 8))
+    frames[-2] = names + numbers + epoch
     assert decode(frames) == replace(batch, transaction=Transaction(NO_VERSION, 7, 8))
+
+
+EPOCH = Epoch(1, 2, 3, 7, 5)
+
+
+@pytest.mark.parametrize("batch", BATCHES, ids=lambda batch: type(batch).__name__)
+@pytest.mark.parametrize("layout", LAYOUTS)
+@pytest.mark.parametrize(
+    ("epoch", "why"),
+    [
+        (EPOCH._replace(number=0), "an epoch must lie in"),
+        (Epoch(0, 0, 0, 7, 0), "an epoch must lie in"),  # it begins, and is none
+        (EPOCH._replace(start=8), "within its epoch"),
+        (EPOCH._replace(start=MAX_SEQUENCE + 1), "a sequence must lie in"),
+        (EPOCH._replace(start=2**64 - 1), "a sequence must lie in"),
+    ],
+)
+def test_epochs_that_cannot_be(
+    batch: m.RecordBatchMessage | m.DirectRecordBatch, layout: str, epoch: Epoch, why: str
+) -> None:
+    frames = encode(batch, layout)
+    names = frames[-2][:-EPOCH_BYTES]
+    frames[-2] = names + epoch.packed()
+    with pytest.raises(ProtocolError, match=why):
+        decode(frames)
+    frames[-2] = names + EPOCH.packed()
+    assert decode(frames) == replace(batch, epoch=EPOCH)
+
+
+LATER = Epoch(2, 0, 1, 9, 6)
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+@pytest.mark.parametrize(
+    ("history", "why"),
+    [
+        ((EPOCH._replace(number=0),), "an epoch must lie in"),
+        ((EPOCH._replace(start=MAX_SEQUENCE + 1),), "a sequence must lie in"),
+        ((EPOCH, EPOCH), "the epochs of a history ascend"),
+        ((EPOCH, LATER._replace(start=7)), "the epochs of a history ascend"),
+        ((EPOCH, LATER._replace(start=6)), "the epochs of a history ascend"),
+        ((EPOCH, LATER._replace(number=1)), "the epochs of a history ascend"),
+        ((LATER, EPOCH), "the epochs of a history ascend"),
+    ],
+)
+def test_histories_that_cannot_be(layout: str, history: History, why: str) -> None:
+    good = (EPOCH, LATER)
+    reply = m.HistoryReply("C", 1, "S", "t", "P", 10, NO_LIFE, good)
+    frames = encode(reply, layout)
+    packed = len(good).to_bytes(4, "big") + b"".join(map(Epoch.packed, good))
+    assert packed in frames[-1]
+    lie = len(history).to_bytes(4, "big") + b"".join(map(Epoch.packed, history))
+    frames[-1] = frames[-1].replace(packed, lie)
+    with pytest.raises(ProtocolError, match=why):
+        decode(frames)
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_histories_and_the_stores_that_are_told_are_limited(layout: str) -> None:
+    history = tuple(Epoch(n, n, 1, n, n) for n in range(1, MAX_EPOCHS + 1))
+    stores = tuple(f"S{n}" for n in range(MAX_STORES))
+    reply = m.HistoryReply("C", 1, "S", "t", "P", 10, NO_LIFE, history, stores)
+    assert decode(encode(reply, layout)) == reply
+    more = MAX_EPOCHS + 1
+    for fields in ({"history": (*history, Epoch(more, 0, 1, more, 0))}, {"stores": (*stores, "S")}):
+        with pytest.raises(ProtocolError, match="must lie in 0 to 1000"):
+            replace(reply, **fields)
+    # A count that is a lie makes no room for itself.
+    frames = encode(m.HistoryReply("C", 1, "S", "t", "P", 10, NO_LIFE, ()), layout)
+    for at in (-8, -4):
+        lie = bytearray(frames[-1])
+        lie[len(lie) + at : len(lie) + at + 4] = (1000).to_bytes(4, "big")
+        with quickly_and_without_memory(), pytest.raises(ProtocolError, match="ends within"):
+            decode([*frames[:-1], bytes(lie)])
 
 
 def test_largest_batches_are_not_refused() -> None:

@@ -1,0 +1,193 @@
+"""Whose records a store takes and acknowledges, and which of two histories is the partition's.
+
+    A store extends its own history only, or one that it has the whole of (``extend``).
+    Of two that have parted, the one with the newer last life is the partition's: number first,
+    then id (``wins_at``).  The store with the other one sets its records aside.
+    A life begins when enough stores have promised that they acknowledge nothing more to older
+    ones (``on_query``), and goes on from the newest history that they have.
+
+Any two groups of stores that are large enough, one to acknowledge a record and one to promise, have
+a store in common.  So a life that begins has all that was ever acknowledged, and the newer history
+has it, too.  It is Paxos' and Raft's argument, without a leader.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Final
+
+from dafka_core.epochs import (
+    Epoch,
+    EpochId,
+    History,
+    before,
+    digest,
+    epoch_at,
+    follows,
+    last_life,
+    parting,
+    with_epoch,
+)
+from dafka_core.protocol import messages as m
+from dafka_core.protocol.limits import MAX_STORES
+from dafka_core.protocol.role import Outgoing
+from dafka_core.protocol.store_partition import StorePartition
+from dafka_core.records import RecordBatch, TopicPartition
+
+ASK_INTERVAL_S: Final = 0.5
+"""How often a store asks the others for a history that differs from its own, and tells an older
+life's producer of the newer one: often enough for people, seldom enough for the mesh."""
+
+MAX_PROMISING: Final = 1_000
+"""Questions whose promise is on its way to the disk; who asks asks again."""
+
+HOSTING_ACKS: Final = 1
+"""A client's records are acknowledged when the store that hosts them has them."""
+
+TOLD: Final = 0
+"""The number of no query: that of a reply that nobody has asked for."""
+
+
+class Histories:
+    """The histories of a store's partitions."""
+
+    def __init__(self, store: str, hosting_id: int, least_number: int, met: Iterable[str]) -> None:
+        self._store = store
+        self._hosting_id = hosting_id
+        self._least_number = least_number
+        self._met = dict.fromkeys(met)
+        self._promising: dict[tuple[TopicPartition, EpochId], m.HistoryQuery] = {}
+        self._unclear: dict[TopicPartition, None] = {}  # others may have another history
+        self._outlived: dict[TopicPartition, StorePartition] = {}  # an older life goes on
+        self._due = 0.0
+
+    # -- records ---------------------------------------------------------------------------------
+
+    def admits(self, partition: StorePartition, batch: RecordBatch) -> bool:
+        """Whether records may be of the store's own history, as far as it knows yet."""
+        epoch, history = batch.epoch, partition.history
+        if epoch is None or not history or epoch == history[-1]:
+            return True
+        end = partition.fetcher.next_offset
+        known = epoch_at(history, batch.offset) if batch.offset < end else history[-1]
+        if epoch == known or (known is not None and epoch.life > known.life and epoch.start >= end):
+            return True
+        self.differs(partition, epoch.life)
+        return False
+
+    def extend(self, partition: StorePartition, batch: RecordBatch) -> bool:
+        """Adds the epoch of the partition's next records, unless they are another history's."""
+        epoch = batch.epoch
+        if epoch is None:
+            return True
+        if not follows(partition.history, epoch, batch.offset):
+            self.differs(partition, epoch.life)
+            return False
+        self.begin(partition, epoch)
+        return True
+
+    def begin(self, partition: StorePartition, epoch: Epoch | None) -> None:
+        """The partition goes on with an epoch."""
+        if epoch is not None and epoch not in partition.history[-1:]:
+            partition.history = with_epoch(partition.history, epoch)
+
+    def hosted(self, partition: StorePartition, offset: int) -> Epoch:
+        """The epoch of what clients write from ``offset`` on to this store, in its own life."""
+        newest = max(last_life(partition.history), partition.promised)
+        known = partition.hosted
+        if known is None or newest > known.life:
+            number = max(newest.number + 1, self._least_number)
+            life = EpochId(number, self._hosting_id, HOSTING_ACKS)
+            known = partition.hosted = Epoch(*life, offset, digest(partition.history))
+        return known
+
+    def ack(self, partition: StorePartition) -> list[Outgoing]:
+        """The acknowledgement of what is on disk; none to a life that a newer one takes over."""
+        if not partition.durable:
+            return []
+        last = epoch_at(partition.history, partition.durable - 1)
+        life = last.life if last else last_life(())
+        tp = partition.fetcher.tp
+        if last is not None and life < partition.promised:
+            self._outlived[tp] = partition
+            return []
+        return [m.EpochAck(tp.partition, tp.topic, partition.durable - 1, self._store, life)]
+
+    # -- other histories -------------------------------------------------------------------------
+
+    def differs(self, partition: StorePartition, life: EpochId) -> None:
+        """Somebody has another history of a partition, whose last life is ``life``."""
+        if life < last_life(partition.history):
+            self._outlived[partition.fetcher.tp] = partition
+        else:
+            self._unclear[partition.fetcher.tp] = None
+
+    def parted_by(self, partition: StorePartition, epoch: Epoch | None) -> int | None:
+        """From where on a newer life's records replace the store's; None if that is not clear."""
+        history = partition.history
+        if epoch is None or epoch.life <= last_life(history):
+            return None
+        parts = epoch.start < partition.fetcher.next_offset
+        known = digest(before(history, epoch.start)) == epoch.parent
+        return epoch.start if parts and known else None
+
+    def wins_at(self, partition: StorePartition, reply: m.HistoryReply) -> int | None:
+        """From where on another store's history is the partition's; None if it is not."""
+        if last_life(reply.history) <= last_life(partition.history):
+            return None
+        start = parting(partition.history, reply.history)
+        return start if start is not None and start < partition.fetcher.next_offset else None
+
+    def reply(self, partition: StorePartition, requestor: str, query: int = TOLD) -> m.HistoryReply:
+        """What this store has on disk of a partition's lives."""
+        tp, end = partition.fetcher.tp, partition.durable
+        history: History = before(partition.history, end)
+        return m.HistoryReply(
+            requestor, query, self._store, *tp, end, partition.promised, history, tuple(self._met)
+        )
+
+    def on_query(self, partition: StorePartition, query: m.HistoryQuery) -> bool:
+        """Takes a question; True if it asks for a promise that is to be written first."""
+        newest = max(last_life(partition.history), partition.promised)
+        if query.life[:2] <= newest[:2] or len(self._promising) >= MAX_PROMISING:
+            return False
+        # Those promised something before may have written elsewhere, and needed fewer acks.
+        acks = query.life.acks
+        if partition.promised > last_life(before(partition.history, partition.durable)):
+            acks = min(acks, partition.promised.acks)
+        partition.promised = query.life._replace(acks=acks)
+        self._promising[partition.fetcher.tp, partition.promised] = query
+        return True
+
+    def waits(self, partition: StorePartition, query: m.HistoryQuery) -> bool:
+        """Whether the answer to a question waits for the disk."""
+        life = partition.promised
+        is_asked = life[:2] == query.life[:2]
+        return is_asked and (partition.fetcher.tp, life) in self._promising
+
+    def on_promised(self, partition: StorePartition, life: EpochId) -> list[Outgoing]:
+        """A promise is on disk: answers who has asked for it."""
+        query = self._promising.pop((partition.fetcher.tp, life), None)
+        return [] if query is None else [self.reply(partition, query.requestor, query.query)]
+
+    def meet(self, store: str) -> bool:
+        """Another store is there; True if this one has never met it."""
+        is_new = store not in self._met and len(self._met) < MAX_STORES
+        if is_new:
+            self._met[store] = None
+        return is_new
+
+    def on_tick(self, now: float) -> list[Outgoing]:
+        """Asks other stores for histories, and tells producers that their life is over."""
+        if now < self._due or not (self._unclear or self._outlived):
+            return []
+        self._due = now + ASK_INTERVAL_S
+        asked = [m.HistoryQuery(self._store, TOLD, *tp) for tp in self._unclear]
+        told = [self.reply(each, tp.partition) for tp, each in self._outlived.items()]
+        self._unclear.clear()
+        self._outlived.clear()
+        return [*asked, *told]
+
+    def deadline(self) -> float | None:
+        """When there is something to ask or to tell."""
+        return self._due if self._unclear or self._outlived else None

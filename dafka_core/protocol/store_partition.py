@@ -1,0 +1,56 @@
+"""A partition as a store keeps it (docs/states.md)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from dafka_core.epochs import NO_LIFE, Epoch, EpochId, History, before
+from dafka_core.protocol import partition_states as states
+from dafka_core.protocol.partition_fetcher import PartitionFetcher
+from dafka_core.protocol.partition_states import StoreState
+from dafka_core.records import Transaction
+
+
+@dataclass(slots=True)
+class StorePartition:
+    """One partition as a store keeps it."""
+
+    fetcher: PartitionFetcher
+    durable: int
+    """Readers see the records before this offset: they are on disk."""
+    visible_end: int
+    """What ``durable`` will be when the log has done all that it was given, but for commits."""
+    history: History = ()
+    """Of all that the log has, or was given."""
+    promised: EpochId = NO_LIFE
+    """The newest life that was promised that nothing more of older ones is acknowledged."""
+    staged: Transaction | None = None  # another store's, of which only the first part has come
+    commits: int = 0  # on their way to the disk
+    asides: int = 0  # the same: records that another history has won over
+    hosted: Epoch | None = None  # of what clients write here, from its first record on
+    too_large: int = -1
+    """The offset of the record that it cannot take, as the last error said."""
+
+    @property
+    def state(self) -> StoreState:
+        """The partition's state (docs/states.md)."""
+        if self.commits or self.asides:
+            return StoreState.COMMITTING
+        if self.staged is not None:
+            return StoreState.IN_PART
+        if self.fetcher.next_offset < self.fetcher.head:
+            return StoreState.BEHIND
+        return StoreState.FOLLOWING
+
+    def action(self, event: str) -> str:
+        """What the store does at an event."""
+        return states.STORE_TABLE[self.state][event].action
+
+    def give_up(self, start: int, end: int) -> None:
+        """The records from ``start`` on are others now, and it asks for them up to ``end``."""
+        self.history = before(self.history, start)
+        self.visible_end = self.fetcher.head = start
+        self.durable = min(self.durable, start)
+        self.staged = None
+        self.fetcher.begin(start)
+        self.fetcher.raise_head(end)

@@ -1,0 +1,138 @@
+"""Epochs on disk: the history of each partition's records, and what its store has promised.
+
+A partition's row has its newest epoch (``rows.py``).  Those before it, and what was promised, which
+may be to a producer of a partition that has no record yet, lie in the table ``meta``:
+
+    "lives of ", digest of the partition's key  ->  promised life, older epochs, checksum
+    "met ", address of another store  ->  nothing
+"""
+
+from __future__ import annotations
+
+import struct
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import xxhash
+
+from dafka_core.epochs import (
+    EPOCH_BYTES,
+    NO_LIFE,
+    Epoch,
+    EpochId,
+    History,
+    PartitionLives,
+    before,
+    with_epoch,
+)
+from dafka_core.records import TopicPartition
+from dafka_core.storage.counted_transaction import CountedTransaction
+from dafka_core.storage.rows import PartitionRow, partition_key
+from dafka_core.storage.storage_errors import damaged
+
+if TYPE_CHECKING:
+    import lmdb
+
+_PREFIX = b"lives of "
+_MET = b"met "
+_PROMISED = struct.Struct(">IQB")
+_CHECKSUM = struct.Struct("<Q")
+
+
+class Lives:
+    """The epochs in one transaction of LMDB."""
+
+    def __init__(self, directory: Path, txn: CountedTransaction, meta: lmdb._Database) -> None:
+        self._directory = directory
+        self._txn = txn
+        self._meta = meta
+
+    def of(self, tp: TopicPartition, row: PartitionRow | None) -> PartitionLives:
+        """What is known of the lives of a partition's producer.
+
+        Raises:
+            StoreError: it is damaged.
+        """
+        promised, older = self._older(tp)
+        newest = row.epoch if row is not None else None
+        end = row.end if row is not None else 0
+        history = (*older, newest) if newest is not None else ()
+        return PartitionLives(end, before(history, end), promised)
+
+    def history(self, tp: TopicPartition, row: PartitionRow) -> History:
+        """The history of a partition's records."""
+        newest = row.epoch
+        if newest is None or not newest.parent:
+            return () if newest is None else (newest,)
+        return (*self._older(tp)[1], newest)
+
+    def begin(self, tp: TopicPartition, row: PartitionRow, epoch: Epoch) -> PartitionRow:
+        """The row when its partition goes on with an epoch."""
+        promised, older = self._older(tp)
+        # One without records was given up: what was staged in it is gone.
+        history = with_epoch(before((*older, *filter(None, [row.epoch])), row.end), epoch)
+        self._put(tp, promised, history[:-1])
+        return row._replace(epoch=epoch)
+
+    def promise(self, tp: TopicPartition, life: EpochId) -> None:
+        """Keeps a promise, unless a newer life has one."""
+        promised, older = self._older(tp)
+        self._put(tp, max(promised, life), older)
+
+    def meet(self, store: str) -> None:
+        """Keeps that another store is there."""
+        name = store.encode("utf-8", "surrogateescape")
+        self._txn.put(_MET + name, b"-", db=self._meta)
+
+    def met(self) -> list[str]:
+        """The stores that were ever met."""
+        cursor = self._txn.cursor(self._meta)
+        found = []
+        if cursor.set_range(_MET):
+            for name in map(bytes, cursor.iternext(values=False)):
+                if not name.startswith(_MET):
+                    break
+                found.append(name[len(_MET) :].decode("utf-8", "surrogateescape"))
+        return found
+
+    def forget(self, store: str) -> bool:
+        """Forgets another store; False when it was never met."""
+        return self._txn.delete(_MET + store.encode("utf-8", "surrogateescape"), db=self._meta)
+
+    def cut(self, tp: TopicPartition, row: PartitionRow, end: int) -> PartitionRow:
+        """The row without the epochs that begin at ``end`` or later."""
+        promised, older = self._older(tp)
+        history = before((*older, *filter(None, [row.epoch])), end)
+        self._put(tp, promised, history[:-1])
+        return row._replace(epoch=history[-1] if history else None)
+
+    def _older(self, tp: TopicPartition) -> tuple[EpochId, History]:
+        name = _name(tp)
+        found = self._txn.get(name, db=self._meta)
+        if found is None:
+            return NO_LIFE, ()
+        packed = bytes(found)
+        content, checksum = packed[: -_CHECKSUM.size], packed[-_CHECKSUM.size :]
+        epochs = content[_PROMISED.size :]
+        if checksum != _checksum(name, content) or len(epochs) % EPOCH_BYTES:
+            why = "what is known of the lives of a partition does not match its checksum"
+            raise damaged(self._directory, why)
+        promised = EpochId._make(_PROMISED.unpack_from(content))
+        starts = range(0, len(epochs), EPOCH_BYTES)
+        return promised, tuple(Epoch.unpack(epochs[at : at + EPOCH_BYTES]) for at in starts)
+
+    def _put(self, tp: TopicPartition, promised: EpochId, older: History) -> None:
+        name = _name(tp)
+        if promised == NO_LIFE and not older:
+            self._txn.delete(name, db=self._meta)
+            return
+        content = _PROMISED.pack(*promised) + b"".join(map(Epoch.packed, older))
+        self._txn.put(name, content + _checksum(name, content), db=self._meta)
+
+
+def _name(tp: TopicPartition) -> bytes:
+    return _PREFIX + xxhash.xxh3_128_digest(partition_key(tp))
+
+
+def _checksum(name: bytes, content: bytes) -> bytes:
+    return _CHECKSUM.pack(xxhash.xxh3_64_intdigest(name + content))

@@ -1,0 +1,128 @@
+"""Records that lost: kept on disk, out of their partition, until somebody discards them.
+
+When two histories of a partition meet (``epochs.py``), one is the partition's, and the other one's
+records from where they part on are set aside.  Those get an id of their own among the blocks, and
+are listed in the table ``meta``:
+
+    "aside ", id  ->  row as ``rows.py`` has it without transactions, key of the partition
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, NamedTuple
+
+from dafka_core.records import RecordBatch, TopicPartition
+from dafka_core.storage.block import Block
+from dafka_core.storage.block_builder import pack
+from dafka_core.storage.counted_transaction import CountedTransaction
+from dafka_core.storage.rows import LEAST_BYTES, PartitionRow, partition_key, tp_of_key
+from dafka_core.storage.storage_errors import damaged
+
+if TYPE_CHECKING:
+    import lmdb
+
+    from dafka_core.storage.tables import Tables
+
+_PREFIX = b"aside "
+_ID = struct.Struct(">Q")
+
+
+class AsideRecords(NamedTuple):
+    """Records ``start`` to ``end`` (exclusive) that were a partition's until another history won.
+
+    ``id`` names them in their store; ``size_bytes`` is that of their blocks.
+    """
+
+    id: int
+    topic: str
+    partition: str
+    start: int
+    end: int
+    size_bytes: int
+
+
+class AsideArea:
+    """What is set aside, in one transaction of LMDB."""
+
+    def __init__(
+        self,
+        directory: Path,
+        txn: CountedTransaction,
+        meta: lmdb._Database,
+        tables: Tables,
+    ) -> None:
+        self._directory = directory
+        self._txn = txn
+        self._meta = meta
+        self._tables = tables
+
+    def take(self, tp: TopicPartition, row: PartitionRow, start: int) -> PartitionRow:
+        """Takes the records from ``start`` on out of a partition; its row, not written yet."""
+        offset = max(start, row.earliest)
+        aside = PartitionRow(self._tables.new_id(), offset, row.end, row.last_timestamp_us)
+        for batch in self._blocks(tp, row, offset):
+            self._tables.delete_blocks(row.id, [batch.offset])
+            if batch.offset < offset == start:  # and not trimmed
+                self._put(row.id, batch.between(batch.offset, offset))
+            self._put(aside.id, batch.between(max(batch.offset, offset), batch.end))
+        self._tables.area.cut(row.id, offset)
+        if offset < row.end:
+            name = _PREFIX + _ID.pack(aside.id)
+            self._txn.put(name, aside.packed(name) + partition_key(tp), db=self._meta)
+        last, committed = row.last_transaction, row.committed
+        return self._tables.lives.cut(tp, row, start)._replace(
+            earliest=min(row.earliest, start),
+            end=start,
+            last_transaction=last if last and last.end <= start else None,
+            committed=committed if committed and committed.end <= start else None,
+        )
+
+    def listed(self) -> list[AsideRecords]:
+        """What was set aside, in the order in which that happened."""
+        found = []
+        for name, value in self._tables.scan(self._meta, _PREFIX):
+            tp, row = self._parsed(name, value)
+            blocks = self._tables.candidates(row.id, 0, row.end)
+            size_bytes = sum(block.size_bytes for block in blocks)
+            found.append(AsideRecords(row.id, *tp, row.earliest, row.end, size_bytes))
+        return found
+
+    def read(self, aside_id: int, offset: int) -> RecordBatch | None:
+        """The first records from an offset on of what was set aside under an id, if there are."""
+        name = _PREFIX + _ID.pack(aside_id)
+        value = self._txn.get(name, db=self._meta)
+        if value is None:
+            return None
+        tp, row = self._parsed(name, value)
+        return next(self._blocks(tp, row, max(offset, row.earliest)), None)
+
+    def discard(self, aside_id: int) -> bool:
+        """Deletes what was set aside under an id; False when there is no such."""
+        if not self._txn.delete(_PREFIX + _ID.pack(aside_id), db=self._meta):
+            return False  # it may be a partition's
+        self._tables.delete_blocks(aside_id, list(self._tables.firsts(aside_id, 0)))
+        return True
+
+    def _blocks(self, tp: TopicPartition, row: PartitionRow, offset: int) -> Iterator[RecordBatch]:
+        """The records of a row, by blocks, from the one with an offset on."""
+        while offset < row.end:
+            for found in self._tables.blocks_of(tp, row, offset):
+                block = self._tables.read_block(tp, found, Block.copied)
+                batch = RecordBatch(tp, found.first, block.values, times=block.times)
+                yield batch
+                offset = batch.end
+
+    def _put(self, partition_id: int, batch: RecordBatch) -> None:
+        assert batch.times is not None  # a block says when its records were written
+        packed = pack(batch.values, batch.times)
+        self._tables.put_block(partition_id, batch.offset, packed)
+
+    def _parsed(self, name: bytes, value: memoryview) -> tuple[TopicPartition, PartitionRow]:
+        try:
+            row = PartitionRow.parse(name, value[:LEAST_BYTES])
+        except ValueError as error:
+            raise damaged(self._directory, f"the list of what was set aside: {error}") from error
+        return tp_of_key(bytes(value[LEAST_BYTES:])), row

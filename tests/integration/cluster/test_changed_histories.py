@@ -1,0 +1,131 @@
+"""Queries over partitions of which a newer producer has gone on without the last records."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from dafka_core.epochs import Epoch, EpochId
+from dafka_core.log_entries import SetAside
+from dafka_core.records import RecordBatch, TopicPartition
+from dafka_core.values import Values
+from dafka_spark.errors import FetchError, HistoryReplacedError
+from dafka_spark.source.stream_reader import DafkaStreamReader
+from tests.integration.cluster.stores import HeardOf, Serve, Served
+from tests.unit.dafka_spark.streams import ALL, everything, json_round, reader
+
+A = TopicPartition("t", "A")
+OLD = Epoch.first(EpochId(5, 1, 1))
+NEW = Epoch(9, 2, 1, 60, OLD.digest)
+WAYS = ["local", "flight", "auto"]
+
+
+def write(store: Served, epoch: Epoch, count: int) -> None:
+    start = store.log.end(A)
+    values = [b"%d %d" % (epoch.number, start + index) for index in range(count)]
+    store.log.append([RecordBatch(A, start, Values.of(values), epoch=epoch)])
+
+
+def take_over(store: Served, count: int) -> None:
+    """The newer producer goes on from offset 60; what the older one wrote there has lost."""
+    assert store.log.write([SetAside(A, NEW.start)]) == [None]
+    write(store, NEW, count)
+
+
+def rows(stream: DafkaStreamReader, start: Any, end: Any) -> Iterator[str]:
+    for part in stream.partitions(json_round(start), json_round(end)):
+        for batch in stream.read(part):
+            column = pa.Table.from_batches([batch])["value"]
+            yield from (value.decode() for value in column.to_pylist())
+
+
+def of(epoch: Epoch, start: int, end: int) -> list[str]:
+    return [f"{epoch.number} {offset}" for offset in range(start, end)]
+
+
+@pytest.fixture
+def one(serve: Serve) -> Served:
+    store = serve("one")
+    write(store, OLD, 100)
+    return store
+
+
+@pytest.mark.parametrize("fetch", WAYS)
+def test_a_query_that_goes_on_is_told(one: Served, fetch: str) -> None:
+    stream = reader(HeardOf([one]), fetch=fetch, fetchtimeoutms="2000")
+    read = everything(stream)
+    take_over(one, 60)
+    after = stream.latestOffset(json_round(read), ALL)
+    found: list[str] = []
+    with pytest.raises(HistoryReplacedError, match="DAFKA_HISTORY_CHANGED") as caught:
+        found.extend(rows(stream, read, after))
+    assert found == []
+    assert (caught.value.wanted, caught.value.end) == (60, 100)
+
+
+@pytest.mark.parametrize("fetch", WAYS)
+def test_a_batch_that_is_run_again_is_told(one: Served, fetch: str) -> None:
+    stream = reader(HeardOf([one]), fetch=fetch, fetchtimeoutms="2000")
+    start, end = stream.initialOffset(), everything(stream)
+    assert list(rows(stream, start, end)) == of(OLD, 0, 100)
+    take_over(one, 60)
+    found: list[str] = []
+    again = reader(HeardOf([one]), fetch=fetch, fetchtimeoutms="2000")
+    with pytest.raises(HistoryReplacedError):
+        found.extend(rows(again, start, end))
+    assert found == of(OLD, 0, 60)[: len(found)]
+
+
+def test_on_demand_it_goes_on_and_is_told_once(
+    one: Served, caplog: pytest.LogCaptureFixture
+) -> None:
+    stream = reader(HeardOf([one]), failondataloss="false")
+    read = everything(stream)
+    take_over(one, 60)
+    after = stream.latestOffset(json_round(read), ALL)
+    assert list(rows(stream, read, after)) == of(NEW, 100, 120)
+    assert caplog.text.count("[DAFKA_HISTORY_CHANGED]") == 1
+    write(one, NEW, 5)
+    last = stream.latestOffset(json_round(after), ALL)
+    assert list(rows(stream, after, last)) == of(NEW, 120, 125)
+    assert caplog.text.count("[DAFKA_HISTORY_CHANGED]") == 1
+
+
+@pytest.mark.parametrize("fetch", WAYS)
+def test_a_life_that_goes_on_where_the_last_one_ended_is_no_change(
+    one: Served, serve: Serve, fetch: str
+) -> None:
+    stream = reader(HeardOf([one]), fetch=fetch)
+    read = everything(stream)
+    write(one, Epoch(9, 2, 1, 100, OLD.digest), 20)
+    after = stream.latestOffset(json_round(read), ALL)
+    assert list(rows(stream, read, after)) == of(NEW, 100, 120)
+
+
+def test_a_store_that_is_behind_is_no_source(one: Served, serve: Serve) -> None:
+    """It has older records at the offsets that a newer producer has written elsewhere."""
+    behind = serve("behind")
+    write(behind, OLD, 100)
+    take_over(one, 30)
+    stream = reader(HeardOf([behind, one]), fetch="flight", fetchtimeoutms="500")
+    end = everything(stream)
+    assert end["topics"] == {"t": {"A": 90}}
+    assert list(rows(stream, stream.initialOffset(), end)) == of(OLD, 0, 60) + of(NEW, 60, 90)
+    one.stop()
+    with pytest.raises(FetchError, match="no records of life 9"):
+        list(rows(stream, stream.initialOffset(), end))
+
+
+def test_what_the_mesh_says_of_newer_lives_is_believed(one: Served) -> None:
+    source = HeardOf()
+    source.logs[A] = [b"%d" % offset for offset in range(120)]
+    source.epoch = NEW
+    stream = reader(source, fetch="mesh")
+    read = {"topics": {"t": {"A": 100}}, "start": {}, "lives": {"t": {"A": [*OLD.life]}}}
+    after = stream.latestOffset({**read, "version": 1}, ALL)
+    with pytest.raises(HistoryReplacedError) as caught:
+        list(rows(stream, {**read, "version": 1}, after))
+    assert (caught.value.wanted, caught.value.end) == (60, 100)

@@ -1,0 +1,258 @@
+"""Records that another history has won over leave their partition, and stay on disk."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+from pathlib import Path
+
+import lmdb
+import pytest
+
+from dafka_core.epochs import NO_LIFE, Epoch, EpochId, PartitionLives
+from dafka_core.errors import FencedError, StoreError
+from dafka_core.log_entries import SetAside
+from dafka_core.records import PartitionInfo, RecordBatch, Transaction, TransactionState, concat
+from dafka_core.storage import Log
+from dafka_core.storage.environment import Environment
+from dafka_core.storage.set_aside import AsideRecords
+from dafka_core.storage.tables import Tables
+from tests.integration.storage.clocks import Clock
+from tests.integration.storage.damage import change
+from tests.integration.storage.staged import TP, A, held, large, one, put, stage, values
+
+OLD = Epoch.first(EpochId(1, 0xA, 1))
+LOST = Epoch(2, 0xB, 1, 4, OLD.digest)
+WON = Epoch(3, 0xC, 1, 4, OLD.digest)
+
+
+def written(log: Log, epoch: Epoch, offset: int, count: int, name: str) -> list[bytes]:
+    found = values(count, name)
+    batch = RecordBatch.of(TP, offset, found)
+    log.append([RecordBatch(TP, offset, batch.values, epoch=epoch)])
+    return found
+
+
+def set_aside(log: Log, start: int) -> None:
+    assert log.write([SetAside(TP, start)]) == [None]
+
+
+def aside_values(log: Log, aside_id: int) -> list[bytes]:
+    found: list[bytes] = []
+    for batch in log.read_aside(aside_id):
+        found += batch.values
+    return found
+
+
+def test_they_leave_the_partition_and_are_listed(tmp_path: Path) -> None:
+    with Log(tmp_path) as log:
+        kept = written(log, OLD, 0, 4, "old")
+        lost = written(log, LOST, 4, 3, "lost")
+        set_aside(log, 4)
+    with Log(tmp_path) as log:
+        assert held(log) == kept
+        assert log.info(TP) == PartitionInfo(*TP, 0, 4, OLD.life)
+        assert log.lives(TP) == PartitionLives(4, (OLD,), NO_LIFE)
+        [aside] = log.aside()
+        assert aside == AsideRecords(aside.id, *TP, 4, 7, aside.size_bytes)
+        assert aside.size_bytes > 0
+        assert aside_values(log, aside.id) == lost
+        [batch] = log.read_aside(aside.id)
+        assert (batch.tp, batch.offset) == (TP, 4)
+    with Log(tmp_path) as log:
+        won = written(log, WON, 4, 5, "won")
+        assert held(log) == kept + won
+        assert log.lives(TP) == PartitionLives(9, (OLD, WON), NO_LIFE)
+        assert aside_values(log, aside.id) == lost
+
+
+def test_all_of_a_partition_can_be_set_aside(tmp_path: Path) -> None:
+    with Log(tmp_path) as log:
+        lost = written(log, OLD, 0, 4, "old") + written(log, LOST, 4, 3, "lost")
+        set_aside(log, 0)
+        assert log.partitions() == []
+        assert log.lives(TP) == PartitionLives(0, (), NO_LIFE)
+        other = written(log, OLD._replace(id=7), 0, 2, "other")
+        set_aside(log, 0)
+        first, second = log.aside()
+        assert (aside_values(log, first.id), aside_values(log, second.id)) == (lost, other)
+    with Log(tmp_path) as log:
+        assert log.aside() == [first, second]
+        put(log, [b"new"])
+        assert held(log) == [b"new"]
+
+
+@pytest.mark.parametrize("start", [7, 8, 100])
+def test_beyond_the_end_there_is_nothing_to_set_aside(store: Log, start: int) -> None:
+    kept = written(store, OLD, 0, 7, "old")
+    set_aside(store, start)
+    set_aside_of_unknown = SetAside(TP._replace(topic="u"), 0)
+    assert store.write([set_aside_of_unknown]) == [None]
+    assert (store.aside(), held(store)) == ([], kept)
+
+
+def test_a_block_is_cut_in_its_middle_and_keeps_its_times(store: Log, clock: Clock) -> None:
+    all_values: list[bytes] = []
+    for number in range(6):
+        clock.now_us = 1_000 * (number + 1)
+        all_values += written(store, OLD, 2 * number, 2, f"n{number}-")
+    statistics = store.statistics(TP)
+    assert statistics is not None
+    times = store.times(TP, 0, 12)
+    assert times == [(2 * number, 1_000 * (number + 1)) for number in range(6)]
+    clock.now_us = 50_000
+    set_aside(store, 5)
+    assert held(store) == all_values[:5]
+    assert store.times(TP, 0, 99) == times[:3]
+    [aside] = store.aside()
+    assert (aside.start, aside.end) == (5, 12)
+    assert aside_values(store, aside.id) == all_values[5:]
+    batch = concat(list(store.read_aside(aside.id)))
+    assert batch.times is not None
+    assert batch.times.tolist() == [[1, 3_000], [2, 4_000], [2, 5_000], [2, 6_000]]
+    # What comes in their place is written now.
+    written(store, WON._replace(start=5), 5, 2, "won")
+    assert store.times(TP, 0, 99) == [*times[:3], (5, 50_000)]
+
+
+@pytest.mark.parametrize("start", [50, 100, 150, 250])
+def test_of_many_blocks_the_later_ones_go_whole(store: Log, start: int) -> None:
+    written_values = large(300)
+    for first in range(0, 300, 100):
+        put(store, written_values[first : first + 100])
+    set_aside(store, start)
+    assert held(store) == written_values[:start]
+    [aside] = store.aside()
+    assert aside_values(store, aside.id) == written_values[start:]
+
+
+def test_below_what_is_trimmed_there_is_nothing_left(store: Log) -> None:
+    written_values = large(300)
+    for first in range(0, 300, 100):
+        put(store, written_values[first : first + 100])
+    store.trim(TP, 150)
+    set_aside(store, 20)
+    assert held(store) == []
+    assert store.end(TP) == 20
+    [aside] = store.aside()
+    assert (aside.start, aside.end) == (150, 300)
+    assert aside_values(store, aside.id) == written_values[150:]
+    put(store, [b"next"])
+    assert held(store) == [b"next"]
+
+
+@pytest.mark.parametrize(("after", "found"), [(1, 300), (2, 200), (3, 300)])
+def test_who_reads_meanwhile_gets_one_history_never_a_mixture(
+    store: Log, monkeypatch: pytest.MonkeyPatch, after: int, found: int
+) -> None:
+    lost = LOST._replace(start=100)
+    for first, epoch in ((0, OLD), (100, lost), (200, lost)):
+        batch = RecordBatch.of(TP, first, large(100, "old"))
+        store.append([RecordBatch(TP, first, batch.values, epoch=epoch)])
+    reading, reads = Environment.reading, []
+
+    @contextlib.contextmanager
+    def replaced(env: Environment) -> Iterator[Tables]:
+        """The records are replaced between one block that is read and the next."""
+        with reading(env) as tables:
+            yield tables
+        reads.append(env)
+        if len(reads) == after:
+            won = RecordBatch.of(TP, 100, large(200, "won"))
+            epoch = WON._replace(start=100)
+            store.write([SetAside(TP, 100), RecordBatch(TP, 100, won.values, epoch=epoch)])
+
+    with store.snapshot() as snapshot:
+        monkeypatch.setattr(Environment, "reading", replaced)
+        batches = store.read(TP, 0, 300)
+        monkeypatch.undo()
+        # What of the lost history was read before stays alone; a snapshot is of its moment.
+        expected = [OLD, lost, lost] if after > 1 else [OLD, WON._replace(start=100)]
+        assert [batch.epoch for batch in batches] == expected[: len(batches)]
+        assert batches[-1].end == found
+        assert held(snapshot) == large(100, "old") * 3
+    assert held(store) == large(100, "old") + large(200, "won")
+    assert store.offset_for_time(TP, 0) == 0
+
+
+def test_what_was_read_before_is_not_served_again(store: Log) -> None:
+    """Blocks that were read are kept in memory, under the offsets that other records get."""
+    written(store, OLD, 0, 4, "old")
+    written(store, LOST, 4, 3, "lost")
+    assert len(held(store)) == 7
+    set_aside(store, 4)
+    won = written(store, WON, 4, 3, "won")
+    assert held(store)[4:] == won
+
+
+# -- transactions ---------------------------------------------------------------------------------
+
+
+def test_what_is_staged_is_discarded(store: Log) -> None:
+    put(store, values(5))
+    store.write([stage(values(3, "s"), 5)])
+    set_aside(store, 2)
+    assert store.staged() == []
+    assert store.transaction_state(TP) == TransactionState(2, 2, "", None)
+    [refused] = store.write([one(A, 5, 8, 1)])
+    assert isinstance(refused, FencedError)
+    assert held(store) == values(5)[:2]
+
+
+@pytest.mark.parametrize(("start", "is_left"), [(2, False), (5, False), (8, True), (9, True)])
+def test_a_transaction_that_is_set_aside_in_part_can_be_written_again(
+    store: Log, start: int, is_left: bool
+) -> None:
+    put(store, values(5))
+    store.write([stage(values(3, "s"), 5, version=4), one(A, 5, 8, 4)])
+    put(store, values(3, "more"))
+    set_aside(store, start)
+    last = store.transaction_state(TP).transaction
+    assert last == (Transaction(4, 5, 8) if is_left else None)
+    [outcome] = store.write([one(A, 5, 8, 4)])
+    assert (outcome is None) == is_left
+
+
+# -- until somebody discards them -----------------------------------------------------------------
+
+
+def test_they_are_discarded_by_their_id(tmp_path: Path) -> None:
+    with Log(tmp_path) as log:
+        for name in ("one", "two"):
+            written(log, OLD, 0, 4, name)
+            set_aside(log, 0)
+        first, second = log.aside()
+        assert not log.discard_aside(second.id + 1)
+        assert log.discard_aside(first.id)
+        assert not log.discard_aside(first.id)
+        assert list(log.read_aside(first.id)) == []
+        assert log.aside() == [second]
+        # A partition's id is no id of theirs.
+        put(log, values(3))
+        assert not log.discard_aside(second.id + 1)
+        assert held(log) == values(3)
+        # Somebody has begun to read them, and went away.
+        begun = log.read_aside(second.id)
+        next(begun)
+    with Log(tmp_path) as log:
+        assert log.aside() == [second]
+        assert aside_values(log, second.id) == values(4, "two")
+
+
+def test_a_damaged_list_is_told(tmp_path: Path) -> None:
+    with Log(tmp_path) as log:
+        written(log, OLD, 0, 4, "old")
+        set_aside(log, 1)
+        [aside] = log.aside()
+    key = b"aside " + aside.id.to_bytes(8, "big")
+    with lmdb.Environment(str(tmp_path), max_dbs=3, readonly=True) as env:
+        meta = env.open_db(b"meta", create=False)
+        with env.begin(db=meta) as txn:
+            row = txn.get(key) or b""
+    for broken in (row[:10], row[:8] + b"\2" + row[9:]):
+        change(tmp_path, b"meta", key, broken)
+        with Log(tmp_path) as log:
+            assert held(log) == values(4, "old")[:1]
+            for use in (log.aside, lambda: list(log.read_aside(aside.id))):
+                with pytest.raises(StoreError, match="the list of what was set aside"):
+                    use()

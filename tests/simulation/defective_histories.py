@@ -1,0 +1,78 @@
+"""Production's rules of histories with one known defect each (``known_defects.py``)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from dafka_core.epochs import NO_LIFE, Epoch, last_life, parting
+from dafka_core.protocol import messages as m
+from dafka_core.protocol.followed_history import FollowedHistory
+from dafka_core.protocol.histories import Histories
+from dafka_core.protocol.producer_role import ProducerRole
+from dafka_core.protocol.role import Outgoing
+from dafka_core.protocol.store_partition import StorePartition
+from dafka_core.records import RecordBatch
+
+
+class AcknowledgesZombies(Histories):
+    """An older life's records are acknowledged after a newer one was promised that they are not."""
+
+    def ack(self, partition: StorePartition) -> list[Outgoing]:
+        promised, partition.promised = partition.promised, NO_LIFE
+        acks = super().ack(partition)
+        partition.promised = promised
+        return acks
+
+
+class ExtendsAnything(Histories):
+    """Records are taken by their offsets, whosever they are."""
+
+    def admits(self, partition: StorePartition, batch: RecordBatch) -> bool:
+        return True
+
+    def extend(self, partition: StorePartition, batch: RecordBatch) -> bool:
+        if batch.epoch is not None and batch.epoch.life > last_life(partition.history):
+            self.begin(partition, batch.epoch)
+        return True
+
+
+class LongerWins(Histories):
+    """Of two histories that have parted, the one with more records is the partition's."""
+
+    def parted_by(self, partition: StorePartition, epoch: Epoch | None) -> int | None:
+        return None
+
+    def wins_at(self, partition: StorePartition, reply: m.HistoryReply) -> int | None:
+        if reply.end <= partition.fetcher.next_offset:
+            return None
+        return parting(partition.history, reply.history)
+
+    def differs(self, partition: StorePartition, life: object) -> None:
+        self._unclear[partition.fetcher.tp] = None
+
+
+class FollowsAnything(FollowedHistory):
+    """A consumer takes whatever comes next by its offset."""
+
+    def is_stale(self, batch: RecordBatch) -> bool:
+        return False
+
+    def parted_by(self, epoch: Epoch | None, position: int) -> int | None:
+        return None
+
+    def take(self, taken: Sequence[RecordBatch]) -> tuple[Sequence[RecordBatch], int | None]:
+        return taken, None
+
+
+class CountsAnyonesAcks(ProducerRole):
+    """ACKs count by their offsets, whosever records they are about."""
+
+    def on_message(self, now: float, message: m.Message, peer: str) -> list[Outgoing]:
+        if isinstance(message, m.EpochAck):
+            message = message.plain
+        return super().on_message(now, message, peer)
+
+
+def nobody_is_missing(*_: Any) -> None:
+    """A producer resumes with whatever stores have answered."""

@@ -1,0 +1,235 @@
+"""Frames of records, of every form and broken in every way; and their meaning, one by one."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable
+from itertools import pairwise
+from typing import NamedTuple
+
+from hypothesis import strategies as st
+
+from dafka_core.epochs import EPOCH_BYTES, Epoch
+from dafka_core.errors import ProtocolError
+from dafka_core.protocol.codec import C_LAYOUT, RFC46, decode, encode, encode_batch_prefix
+from dafka_core.protocol.limits import MAX_BATCH_COUNT, MAX_SEQUENCE
+from dafka_core.protocol.messages import (
+    AnyRecord,
+    DirectRecord,
+    DirectRecordBatch,
+    Message,
+    RecordBatchMessage,
+    RecordMessage,
+)
+from dafka_core.protocol.validation import unpack_batch
+from dafka_core.records import NO_VERSION, RecordBatch, TopicPartition, Transaction
+from dafka_core.values import Values
+from tests.unit.protocol.strategies import MESSAGES, packed
+
+# What peers cannot mean, and what they can: near 0, near our limit, and where 64 bits wrap.
+SEQUENCES = st.one_of(
+    st.integers(0, 9),
+    st.integers(MAX_SEQUENCE - 3, MAX_SEQUENCE + 3),
+    st.integers(2**64 - 3, 2**64 - 1),
+)
+STRETCHES = st.builds(
+    lambda start, count: [(start + i) % 2**64 for i in range(count)], SEQUENCES, st.integers(1, 6)
+)
+
+Frames = tuple[bytes, bytes]
+PackedRecords = RecordBatchMessage | DirectRecordBatch
+
+
+class Named(NamedTuple):
+    """Whom records are sent to, and whose they are."""
+
+    requestor: str
+    tp: TopicPartition
+
+
+DEFAULT = Named("", TopicPartition("t", "P"))
+EPOCH = Epoch(1, 0x11FE, 1, 0, 0)
+NO_EPOCH = bytes(EPOCH_BYTES)
+
+
+def batch_of(
+    offset: int,
+    values: list[bytes],
+    of: Named = DEFAULT,
+    transaction: Transaction | None = None,
+    epoch: Epoch | None = None,
+) -> RecordBatch:
+    return RecordBatch(of.tp, offset, Values.of(values), transaction, epoch=epoch)
+
+
+def header(sequence: int, of: Named = DEFAULT) -> bytes:
+    return encode_batch_prefix(*of, packed=False) + sequence.to_bytes(8, "big")
+
+
+def batch_header(
+    sequence: int,
+    count: int,
+    of: Named = DEFAULT,
+    transaction: tuple[int, ...] = (0, 0, 0),
+    epoch: bytes = NO_EPOCH,
+) -> bytes:
+    numbers = [number.to_bytes(8, "big", signed=number < 0) for number in transaction]
+    tail = sequence.to_bytes(8, "big") + count.to_bytes(4, "big") + b"".join(numbers) + epoch
+    return encode_batch_prefix(*of, packed=True) + tail
+
+
+def stretch(sequences: list[int], of: Named, value: bytes) -> list[Frames]:
+    """Messages of one partition, with a value that tells them apart."""
+    return [(header(sequence, of), value + sequence.to_bytes(8, "big")) for sequence in sequences]
+
+
+def packed_stretch(
+    sequence: int,
+    parts: list[tuple[list[bytes], tuple[int, ...], bytes]],
+    of: Named,
+    overlap: int,
+) -> list[Frames]:
+    """Batches that follow each other, or overlap, in one partition.
+
+    They are of transactions and epochs, or of none.
+    """
+    messages = []
+    for values, transaction, epoch in parts:
+        numbers = batch_header(sequence % 2**64, len(values), of, transaction, epoch)
+        messages.append((numbers, packed(values)))
+        sequence += max(len(values) - overlap, 0)
+    return messages
+
+
+def two_frames(message: Message, layout: str) -> list[Frames]:
+    frames = encode(message, layout)
+    return [(frames[0], frames[-1])]
+
+
+def cut(messages: list[Frames], size_bytes: int) -> list[Frames]:
+    return [(first[: len(first) - size_bytes], second) for first, second in messages]
+
+
+def cut_values(messages: list[Frames], size_bytes: int) -> list[Frames]:
+    return [(first, second[: len(second) - size_bytes]) for first, second in messages]
+
+
+def recount(messages: list[Frames], count: int) -> list[Frames]:
+    """What is announced as so many records."""
+    at = -(4 + 24 + EPOCH_BYTES)
+    return [
+        (first[:at] + count.to_bytes(4, "big") + first[at + 4 :], second)
+        for first, second in messages
+    ]
+
+
+# None, such as have all records there are, and such as do not have some or all of them.
+TRANSACTIONS = st.sampled_from(
+    [(0, 0, 0), (0, 0, 0), (5, 0, 2**63 - 1), (NO_VERSION, 0, 2**63 - 1), (5, 3, 6), (0, 1, 0)]
+)
+# None, such as have all records there are, some, or none; and such as cannot be.
+EPOCHS = st.sampled_from(
+    [
+        NO_EPOCH,
+        NO_EPOCH,
+        EPOCH.packed(),
+        EPOCH._replace(number=2, start=4, parent=EPOCH.digest).packed(),
+        EPOCH._replace(start=2**63).packed(),
+        EPOCH._replace(number=0).packed(),
+    ]
+)
+NAMED = st.builds(
+    Named,
+    st.sampled_from(["", "", "C1", "C2"]),
+    st.builds(
+        TopicPartition,
+        st.sampled_from(["t", "tt"]),
+        # Partitions whose names begin alike: what follows a name must not be taken for more of it.
+        st.sampled_from(["P1", "P2", "P1\1", "P1\1\1\1\1\1"]),
+    ),
+)
+SINGLE = st.builds(stretch, STRETCHES, NAMED, st.binary(max_size=3))
+PACKED = st.builds(
+    packed_stretch,
+    SEQUENCES,
+    st.lists(
+        st.tuples(st.lists(st.binary(max_size=5), min_size=1, max_size=4), TRANSACTIONS, EPOCHS),
+        min_size=1,
+        max_size=4,
+    ),
+    NAMED,
+    st.sampled_from([0, 0, 1]),
+)
+INVALID = st.one_of(
+    st.tuples(st.binary(max_size=40), st.binary(max_size=9)).map(lambda pair: [pair]),
+    st.builds(two_frames, MESSAGES, st.sampled_from([RFC46, C_LAYOUT])),
+    st.builds(cut, SINGLE | PACKED, st.integers(1, 20)),
+    st.builds(cut, PACKED, st.just(4)),
+    st.builds(cut_values, PACKED, st.integers(1, 9)),
+    st.builds(recount, PACKED, st.sampled_from([0, 1, 2, 5, MAX_BATCH_COUNT + 1, 2**32 - 1])),
+)
+MIXES = st.lists(SINGLE | PACKED | INVALID, max_size=12).map(
+    lambda parts: [m for part in parts for m in part]
+)
+
+
+def values_in(message: Message) -> list[bytes] | None:
+    """The records of a message; None if it is about something else."""
+    match message:
+        case RecordMessage() | DirectRecord():
+            return [message.value]
+        case RecordBatchMessage() | DirectRecordBatch():
+            lengths, records = unpack_batch(message.count, message.value)
+            ends = [0, *lengths.cumsum().tolist()]
+            return [bytes(records[start:stop]) for start, stop in pairwise(ends)]
+    return None
+
+
+def one_by_one(messages: list[Frames]) -> tuple[dict[tuple[Named, bool], list[RecordBatch]], int]:
+    """The batches by their names and form, and how many messages were no records."""
+    batches: dict[tuple[Named, bool], list[RecordBatch]] = defaultdict(list)
+    invalid_count = 0
+    for frames in messages:
+        try:
+            message: Message | None = decode(frames)
+        except ProtocolError:
+            message = None
+        values = None if message is None else values_in(message)
+        if values is None:
+            invalid_count += 1
+            continue
+        assert isinstance(message, AnyRecord)
+        named = Named(message.requestor, message.tp)
+        of_form = batches[named, isinstance(message, PackedRecords)]
+        of: tuple[Transaction | None, Epoch | None] = (None, None)
+        if isinstance(message, PackedRecords):
+            of = (message.transaction, message.epoch)
+        last = of_form[-1] if of_form else None
+        if last and (last.end, last.transaction, last.epoch) == (message.sequence, *of):
+            of_form[-1] = batch_of(last.offset, [*last.values, *values], named, *of)
+        else:
+            of_form.append(batch_of(message.sequence, values, named, *of))
+    return dict(batches), invalid_count
+
+
+def grouped(taken: list[tuple[str, RecordBatch]]) -> dict[Named, list[RecordBatch]]:
+    batches: dict[Named, list[RecordBatch]] = defaultdict(list)
+    for requestor, batch in taken:
+        batches[Named(requestor, batch.tp)].append(batch)
+    return dict(batches)
+
+
+def assert_equal(
+    taken: dict[Named, list[RecordBatch]], expected: dict[tuple[Named, bool], list[RecordBatch]]
+) -> None:
+    """The same batches in the same order; which of the two forms comes first does not matter."""
+    assert taken.keys() == {named for named, _ in expected}
+    for named, batches in taken.items():
+        single, packed_batches = expected.get((named, False), []), expected.get((named, True), [])
+        orders = (single + packed_batches, packed_batches + single)
+        assert with_epochs(batches) in map(with_epochs, orders)
+
+
+def with_epochs(batches: Iterable[RecordBatch]) -> list[tuple[RecordBatch, Epoch | None]]:
+    """Batches that are the same are so whatever their epochs are; these are not."""
+    return [(batch, batch.epoch) for batch in batches]

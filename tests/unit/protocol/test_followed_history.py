@@ -1,0 +1,88 @@
+"""A reader goes on with the records of one history, and says where another has taken its place."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from dafka_core.epochs import Epoch
+from dafka_core.protocol.followed_history import FollowedHistory
+from dafka_core.records import RecordBatch
+from tests.unit.protocol.model import batch_of
+
+A = Epoch(1, 0xA, 1, 0, 0)
+B = Epoch(2, 0xB, 1, 5, A.digest)
+OTHER = Epoch(3, 0xF, 1, 3, A.digest)
+"""It has gone on from A, without A's records from 3 on, and knows nothing of B."""
+
+
+def of(epoch: Epoch | None, start: int, end: int) -> RecordBatch:
+    return replace(batch_of(start, end), epoch=epoch)
+
+
+def followed(*taken: RecordBatch) -> FollowedHistory:
+    history = FollowedHistory()
+    assert history.take(taken) == (taken, None)
+    return history
+
+
+def test_one_life_after_another() -> None:
+    history = followed(of(A, 0, 3), of(A, 3, 5), of(B, 5, 6), of(None, 6, 7), of(B, 7, 9))
+    assert history.epochs == (A, B)
+
+
+def test_who_begins_in_the_middle_takes_what_comes_first() -> None:
+    assert followed(of(B, 7, 9)).epochs == (B,)
+
+
+def test_records_of_a_life_that_was_taken_over_are_stale() -> None:
+    history = followed(of(A, 0, 3), of(OTHER, 3, 4))
+    assert history.is_stale(of(B, 5, 6))
+    assert not history.is_stale(of(A, 2, 3))
+    assert not history.is_stale(of(None, 5, 6))
+
+
+@pytest.mark.parametrize(("position", "at"), [(5, 3), (3, None)])
+def test_a_newer_life_says_from_where_on_it_has_gone_on(position: int, at: int | None) -> None:
+    assert followed(of(A, 0, position)).parted_by(OTHER, position) == at
+
+
+def test_what_does_not_follow_is_not_taken() -> None:
+    history = followed(of(A, 0, 5), of(B, 5, 6))
+    batch, stranger = of(B, 6, 7), of(OTHER, 7, 8)
+    taken, at = history.take([batch, stranger])
+    assert list(taken) == [batch]
+    assert at == 0  # nobody can say from where on
+    history.go_back(3)
+    assert history.epochs == (A,)
+    assert history.take([of(OTHER, 3, 8)])[1] is None
+
+
+@pytest.mark.parametrize(("epoch", "at"), [(OTHER, None), (Epoch(3, 0xF, 1, 1, A.digest), 0)])
+def test_lives_may_be_among_what_is_passed_over(epoch: Epoch, at: int | None) -> None:
+    history = followed(of(A, 0, 2))
+    history.pass_over(2)
+    history.pass_over(3)
+    unknown = epoch._replace(parent=0x77)
+    assert history.take([of(unknown, 4, 6)])[1] == at
+    assert (unknown in history.epochs) == (at is None)
+
+
+def test_a_life_that_began_before_what_comes_next_has_parted() -> None:
+    """Records that had to wait may be of the older life, and those behind them of the newer one."""
+    batch, later = of(A, 2, 4), of(OTHER, 4, 6)
+    history = followed(of(A, 0, 2))
+    taken, at = history.take([batch, later])
+    assert (list(taken), at) == ([batch], OTHER.start)
+
+
+def test_records_without_an_epoch_may_be_the_first_of_the_next_life() -> None:
+    assert followed(of(A, 0, 5), of(None, 5, 7), of(B, 7, 9)).epochs == (A, B)
+
+
+def test_what_comes_after_what_was_passed_over_says_whose_that_was() -> None:
+    history = followed(of(A, 0, 2))
+    history.pass_over(2)
+    assert history.take([of(A, 4, 6)])[1] is None
+    assert history.take([of(OTHER, 6, 8)])[1] == OTHER.start

@@ -1,0 +1,327 @@
+"""A store extends one history only, promises before it answers, and gives up what has lost."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import replace
+
+import pytest
+
+from dafka_core.epochs import (
+    NO_LIFE,
+    Epoch,
+    EpochId,
+    History,
+    PartitionLives,
+    before,
+    epoch_at,
+    with_epoch,
+)
+from dafka_core.log_entries import LogEntry, Promise, SetAside
+from dafka_core.protocol.histories import ASK_INTERVAL_S, TOLD
+from dafka_core.protocol.limits import MAX_STORES
+from dafka_core.protocol.messages import (
+    Ack,
+    DirectHead,
+    EpochAck,
+    Head,
+    HeadsReply,
+    HistoryQuery,
+    HistoryReply,
+    StoreHello,
+)
+from dafka_core.protocol.role import Outgoing
+from dafka_core.protocol.store_role import StoreRole
+from dafka_core.records import PartitionInfo, RecordBatch, TopicPartition
+from tests.unit.protocol.model import PARTITION, TOPIC, TP, batch_of, fetches_in
+from tests.unit.protocol.test_store_role import ME, OTHER
+
+A = Epoch(1, 0xA, 1, 0, 0)
+B = Epoch(2, 0xB, 2, 5, A.digest)
+C = Epoch(3, 0xC, 1, 9, B.digest)
+ZOMBIE = Epoch(2, 0x1, 2, 5, A.digest)
+"""Another life that began where B did, and lost: its id is smaller."""
+PRODUCER = EpochId(9, 0x99, 2)
+"""One that is about to begin."""
+
+
+class Store:
+    """A role, and a disk that keeps whose record lies at each offset."""
+
+    def __init__(self, history: History = (), end: int = 0, promised: EpochId = NO_LIFE) -> None:
+        self.names = [epoch_at(history, offset) for offset in range(end)]
+        self.history, self.promised = history, promised
+        self.aside: list[list[Epoch | None]] = []
+        self.role = StoreRole(ME, self.lives, sync_interval_s=1e9, hosting_id=0x57)
+        self.role.on_tick(0.0)
+
+    def lives(self, tp: TopicPartition) -> PartitionLives:
+        if tp != TP:
+            return PartitionLives(0, (), NO_LIFE)
+        return PartitionLives(len(self.names), self.history, self.promised)
+
+    def write(self) -> list[Outgoing]:
+        """Does what the role wants done; what the role says then."""
+        entries = self.role.take_pending()
+        for entry in entries:
+            self._apply(entry)
+        return self.role.on_stored(entries)
+
+    def _apply(self, entry: LogEntry) -> None:
+        match entry:
+            case RecordBatch():
+                assert entry.offset == len(self.names)
+                if entry.epoch is not None and entry.epoch not in self.history[-1:]:
+                    self.history = with_epoch(self.history, entry.epoch)
+                self.names += [entry.epoch] * len(entry.values)
+            case SetAside(start=start):
+                self.aside.append(self.names[start:])
+                del self.names[start:]
+                self.history = before(self.history, start)
+            case Promise(life=life):
+                self.promised = max(self.promised, life)
+
+    def receive(
+        self, epoch: Epoch | None, start: int, end: int, now: float = 0.0
+    ) -> list[Outgoing]:
+        return self.role.on_batch(now, "", replace(batch_of(start, end), epoch=epoch))
+
+    def ask(self, life: EpochId = NO_LIFE, query: int = 1) -> list[Outgoing]:
+        return self.role.on_message(0.0, HistoryQuery(PARTITION, query, *TP, life), "")
+
+    def hear(self, end: int, *history: Epoch) -> None:
+        """Another store answers what this one has asked."""
+        reply = HistoryReply(ME, TOLD, OTHER, *TP, end, NO_LIFE, history)
+        assert self.role.on_message(0.0, reply, "") == []
+
+
+def ack(life: EpochId, end: int) -> EpochAck:
+    return EpochAck(PARTITION, TOPIC, end - 1, ME, life)
+
+
+def told(
+    end: int, *history: Epoch, promised: EpochId = NO_LIFE, query: int = TOLD, to: str = PARTITION
+) -> HistoryReply:
+    return HistoryReply(to, query, ME, *TP, end, promised, history)
+
+
+ASKED = HistoryQuery(ME, TOLD, *TP)
+
+
+def others(messages: Iterable[Outgoing]) -> list[Outgoing]:
+    """All but FETCHes."""
+    found = list(messages)
+    fetches = fetches_in(found)
+    return [message for message in found if message not in fetches]
+
+
+# -- its own history ------------------------------------------------------------------------------
+
+
+def test_records_of_one_life_after_another_are_taken_and_acknowledged_as_theirs() -> None:
+    store = Store()
+    for epoch, start, end in ((A, 0, 3), (A, 3, 5), (B, 5, 9), (C, 9, 10)):
+        assert store.receive(epoch, start, end) == []
+        assert store.write() == [ack(epoch.life, end)]
+    assert store.history == (A, B, C)
+    assert store.names == [A] * 5 + [B] * 4 + [C]
+
+
+def test_in_one_group_too() -> None:
+    store = Store()
+    for epoch, start, end in ((A, 0, 5), (B, 5, 9), (C, 9, 10)):
+        store.receive(epoch, start, end)
+    assert store.write() == [ack(C.life, 10)]
+    assert store.history == (A, B, C)
+
+
+def test_after_a_restart_it_goes_on_with_what_is_on_disk() -> None:
+    store = Store((A, B), 7)
+    store.receive(B, 7, 9)
+    assert store.write() == [ack(B.life, 9)]
+    store.role.on_subscribed(1.0, Ack, PARTITION)
+    assert store.role.on_tick(1.0) == [ack(B.life, 9)]
+
+
+def test_records_without_an_epoch_are_of_the_last_one() -> None:
+    store = Store((A,), 5)
+    store.receive(None, 5, 7)
+    assert store.write() == [ack(A.life, 7)]
+    # And any can begin after those that nobody knows anything of.
+    plain = Store((), 4)
+    plain.receive(B._replace(start=4, parent=0), 4, 6)
+    assert plain.write() == [ack(B.life, 6)]
+
+
+def test_what_it_has_already_is_acknowledged_again_as_its_last_lifes() -> None:
+    store = Store((A, B), 9)
+    store.receive(A, 3, 5)
+    assert store.role.on_tick(0.0) == [ack(B.life, 9)]
+    assert store.role.take_pending() == []
+
+
+def test_records_ahead_of_a_gap_may_turn_out_to_be_of_another_history() -> None:
+    store = Store((A,), 5)
+    ahead = C._replace(parent=ZOMBIE.digest)
+    store.receive(ahead, 9, 12)
+    store.receive(B, 5, 9)
+    assert store.write() == [ack(B.life, 9)]
+    assert store.names == [A] * 5 + [B] * 4
+    # Somebody has another history, of a newer life: the store asks whose it is.
+    assert ASKED in store.role.on_tick(1.0)
+
+
+# -- a zombie -------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("epoch", "start", "end"),
+    [(A, 9, 11), (A, 5, 7), (ZOMBIE, 5, 7), (ZOMBIE, 9, 11), (A, 12, 13)],
+    ids=["at the end", "where it has lost", "another id", "another id at the end", "ahead"],
+)
+def test_a_zombies_records_are_refused_and_it_is_told(epoch: Epoch, start: int, end: int) -> None:
+    store = Store((A, B), 9)
+    assert store.receive(epoch, start, end) == []
+    assert store.role.take_pending() == []
+    assert store.role.on_tick(0.0) == [told(9, A, B)]
+    assert store.names == [A] * 5 + [B] * 4
+
+
+def test_a_zombie_is_told_at_an_interval() -> None:
+    store = Store((A, B), 9)
+    count = 0
+    for tenth in range(100):
+        store.receive(A, 9 + tenth, 10 + tenth, tenth / 10)
+        due = store.role.deadline(tenth / 10)
+        assert due is not None
+        assert due <= tenth / 10 + ASK_INTERVAL_S
+        count += len(store.role.on_tick(tenth / 10))
+    assert 10 / ASK_INTERVAL_S - 1 <= count <= 10 / ASK_INTERVAL_S + 1
+    # When it has ended there is nothing to tell.
+    store.role.on_tick(20.0)
+    assert store.role.on_tick(30.0) == []
+
+
+# -- a history that wins --------------------------------------------------------------------------
+
+
+def test_a_newer_lifes_records_replace_those_from_where_it_began() -> None:
+    store = Store((A,), 8)
+    assert store.receive(B, 5, 7) == []
+    assert store.role.pending == [SetAside(TP, 5)]
+    # Nothing of the partition is taken until that is done.
+    store.receive(B, 5, 7)
+    store.receive(A, 8, 9)
+    assert store.role.host(0.0, batch_of(5, 6)) is None
+    assert store.write() == []
+    assert (store.history, store.aside) == ((A,), [[A] * 3])
+    (fetch,) = fetches_in(store.role.on_tick(1.0))
+    assert (fetch.sequence, fetch.end) == (5, 9)
+    store.role.on_batch(1.0, ME, replace(batch_of(5, 7), epoch=B))
+    assert store.write() == [ack(B.life, 7)]
+    assert store.names == [A] * 5 + [B] * 2
+
+
+def test_what_is_on_its_way_to_the_disk_is_set_aside_too() -> None:
+    store = Store((A,), 5)
+    store.receive(A, 5, 8)
+    entries = store.role.take_pending()
+    store.receive(A, 8, 9)
+    store.receive(B, 5, 7)
+    for entry in entries:
+        store._apply(entry)
+    assert store.role.on_stored(entries) == []  # it will not last
+    assert store.write() == []
+    assert (store.names, store.aside) == ([A] * 5, [[A] * 4])
+    assert store.role.next_offset(TP) == 5
+
+
+def test_a_life_that_began_elsewhere_is_asked_for() -> None:
+    store = Store((A,), 8)
+    # It does not say from where on the store's records are another history's.
+    assert store.receive(C._replace(start=6, parent=77), 6, 7) == []
+    assert store.role.take_pending() == []
+    assert ASKED in store.role.on_tick(0.0)
+    assert ASKED not in store.role.on_tick(9.0)
+    store.hear(10, A, B, C)
+    assert store.role.pending == [SetAside(TP, 5)]
+    store.write()
+    (fetch,) = fetches_in(store.role.on_tick(10.0))
+    assert (fetch.sequence, fetch.end) == (5, 10)
+
+
+@pytest.mark.parametrize(
+    ("end", "history"),
+    [
+        (9, (A, B)),  # the same
+        (20, (A,)),  # older
+        (20, (A, ZOMBIE)),  # an older one that has parted
+        (20, ()),  # nothing is known
+        (12, (A, B, C)),  # it only goes on
+    ],
+)
+def test_histories_that_do_not_win_change_nothing(end: int, history: History) -> None:
+    store = Store((A, B), 9)
+    store.role.on_message(0.0, Head(TOPIC, PARTITION, 8), "")
+    store.hear(end, *history)
+    assert store.role.take_pending() == []
+    assert store.role.partitions[TP].history == (A, B)
+
+
+def test_a_history_that_wins_with_fewer_records_leaves_as_many() -> None:
+    store = Store((A, ZOMBIE), 9)
+    store.role.on_message(0.0, Head(TOPIC, PARTITION, 8), "")
+    store.hear(6, A, B)
+    assert store.write() == [ack(A.life, 5)]  # what the head asked for, as far as it is left
+    assert store.names == [A] * 5
+    assert store.aside == [[ZOMBIE] * 4]
+
+
+def test_of_partitions_that_it_does_not_have_it_hears_nothing() -> None:
+    store = Store()
+    store.hear(6, A, B)
+    assert store.role.partitions == {}
+    assert store.role.take_pending() == []
+
+
+def test_heads_of_other_stores_say_whose_records_they_are() -> None:
+    store = Store((A,), 8)
+    for life, asks in ((A.life, False), (NO_LIFE, False), (B.life, True)):
+        info = PartitionInfo(TOPIC, PARTITION, 0, 8, life)
+        store.role.on_message(0.0, HeadsReply(ME, 1, OTHER, 0, 1, (info,)), "")
+        assert (ASKED in store.role.on_tick(0.0)) == asks
+    # They are heads, too.
+    info = info._replace(end=12)
+    messages = store.role.on_message(9.0, HeadsReply(ME, 1, OTHER, 0, 1, (info,)), "")
+    (fetch,) = fetches_in(messages)
+    assert (fetch.sequence, fetch.end) == (8, 12)
+    # Those sent to others are not meant.
+    reply = HeadsReply("C", 1, OTHER, 0, 1, (info._replace(end=99),))
+    assert store.role.on_message(9.0, reply, "") == []
+
+
+# -- stores that were met -------------------------------------------------------------------------
+
+
+def test_the_stores_that_were_met_are_told_with_a_history() -> None:
+    role = StoreRole(ME, lambda tp: PartitionLives(0, (), NO_LIFE), sync_interval_s=1e9, met=["S1"])
+    role.on_message(0.0, StoreHello(ME, OTHER), "")
+    (reply,) = role.on_message(0.0, HistoryQuery(PARTITION, 1, *TP), "")
+    assert isinstance(reply, HistoryReply)
+    assert reply.stores == ("S1", OTHER)
+
+
+def test_stores_that_were_met_are_bounded() -> None:
+    role = StoreRole(ME, lambda tp: PartitionLives(0, (), NO_LIFE), sync_interval_s=1e9)
+    for number in range(MAX_STORES + 5):
+        role.on_message(0.0, StoreHello(ME, f"S{number}"), "")
+    assert len(role.take_pending()) == MAX_STORES
+    (reply,) = role.on_message(0.0, HistoryQuery(PARTITION, 1, *TP), "")
+    assert isinstance(reply, HistoryReply)
+    assert len(reply.stores) == MAX_STORES
+
+
+def test_a_head_beyond_what_it_has_is_no_other_history() -> None:
+    store = Store((A,), 5)
+    store.role.on_message(0.0, DirectHead(ME, *TP, 8), "")
+    assert others(store.role.on_tick(9.0)) == []

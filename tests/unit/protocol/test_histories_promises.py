@@ -1,0 +1,166 @@
+"""What a store promises to the lives of producers, and the life of what clients write to it."""
+
+from __future__ import annotations
+
+import pytest
+
+from dafka_core.epochs import (
+    Epoch,
+    EpochId,
+)
+from dafka_core.log_entries import Commit, Promise
+from dafka_core.protocol import histories
+from dafka_core.protocol.messages import (
+    Ack,
+    EpochAck,
+    Head,
+    HistoryQuery,
+    HistoryReply,
+)
+from dafka_core.records import StagedTransaction
+from tests.unit.protocol.model import PARTITION, TOPIC, TP, batch_of, batches_in
+from tests.unit.protocol.test_histories import PRODUCER, A, B, Store, ack, told
+from tests.unit.protocol.test_store_role import ME
+
+# -- promises -------------------------------------------------------------------------------------
+
+
+def test_a_promise_is_on_disk_before_it_is_answered() -> None:
+    store = Store((A,), 5)
+    assert store.ask(PRODUCER) == []
+    assert store.role.pending == [Promise(TP, PRODUCER)]
+    # Asked again, also with another number, it writes nothing more.
+    assert store.ask(PRODUCER) == []
+    assert len(store.role.pending) == 1
+    assert store.write() == [told(5, A, promised=PRODUCER, query=1)]
+    assert store.promised == PRODUCER
+    assert store.ask(PRODUCER, query=2) == [told(5, A, promised=PRODUCER, query=2)]
+    assert store.role.take_pending() == []
+
+
+def test_a_question_without_a_life_is_answered_at_once() -> None:
+    store = Store((A, B), 9, promised=PRODUCER)
+    assert store.ask() == [told(9, A, B, promised=PRODUCER, query=1)]
+    assert store.role.on_message(0.0, HistoryQuery(ME, 1, *TP), "") == []  # its own
+    assert store.role.take_pending() == []
+
+
+@pytest.mark.parametrize("life", [A.life, B.life, EpochId(9, 0x98, 2)])
+def test_an_older_life_is_promised_nothing(life: EpochId) -> None:
+    store = Store((A, B), 9, promised=PRODUCER)
+    assert store.ask(life) == [told(9, A, B, promised=PRODUCER, query=1)]
+    assert store.role.take_pending() == []
+
+
+def test_what_was_taken_before_a_promise_is_in_the_answer() -> None:
+    store = Store((A,), 5)
+    store.receive(A, 5, 8)
+    store.ask(PRODUCER)
+    assert store.write()[-1] == told(8, A, promised=PRODUCER, query=1)
+
+
+def test_what_an_older_life_writes_after_a_promise_is_not_acknowledged() -> None:
+    store = Store((A,), 5)
+    store.ask(PRODUCER)
+    store.receive(A, 5, 8)  # from the moment on that it is asked
+    # It may or may not be among what the answer says: it is not acknowledged.
+    assert store.write() == [told(5, A, promised=PRODUCER, query=1)]
+    assert store.role.on_tick(1.0) == [told(8, A, promised=PRODUCER)]
+    for what in (Ack, EpochAck):
+        store.role.on_subscribed(2.0, what, PARTITION)
+    store.role.on_message(2.0, Head(TOPIC, PARTITION, 7), "")
+    assert [m for m in store.role.on_tick(2.0) if isinstance(m, EpochAck)] == []
+    # Nor after a restart.
+    again = Store(store.history, len(store.names), store.promised)
+    again.receive(A, 8, 9)
+    assert again.write() == []
+    # The new life's are.
+    mine = Epoch(*PRODUCER, 9, A.digest)
+    again.receive(mine, 9, 10)
+    assert again.write() == [ack(PRODUCER, 10)]
+
+
+def test_a_promise_keeps_that_a_life_since_the_last_record_needed_fewer_acks() -> None:
+    store = Store((A._replace(acks=3),), 5)
+    first, second, third = (EpochId(n, 0, acks) for n, acks in ((2, 3), (3, 1), (4, 3)))
+    for life, kept in ((first, 3), (second, 1), (third, 1)):
+        store.ask(life)
+        promised = life._replace(acks=kept)
+        assert store.write() == [told(5, *store.history, promised=promised, query=1)]
+        assert store.ask(life)[0] == told(5, *store.history, promised=promised, query=1)
+    # Where a life has written, what was before it is known to be there.
+    store.receive(Epoch(*third, 5, store.history[-1].digest), 5, 6)
+    assert store.write() == [ack(third, 6)]
+    store.ask(EpochId(5, 0, 2))
+    store.write()
+    assert store.promised == EpochId(5, 0, 2)
+
+
+def test_promises_that_wait_for_the_disk_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(histories, "MAX_PROMISING", 3)
+    store = Store()
+    for number in range(2, 9):
+        store.ask(EpochId(number, 0, 1), query=number)
+    assert len(store.role.pending) == 3
+    # Who is not promised anything is answered so, and asks again.
+    answers = [m for m in store.write() if isinstance(m, HistoryReply)]
+    assert [answer.query for answer in answers] == [2, 3, 4]
+    store.ask(EpochId(9, 0, 1))
+    assert store.role.pending == [Promise(TP, EpochId(9, 0, 1))]
+
+
+def test_a_promise_of_a_partition_without_records() -> None:
+    store = Store()
+    store.ask(PRODUCER)
+    assert store.write() == [told(0, promised=PRODUCER, query=1)]
+    assert store.role.on_tick(9.0) == []
+
+
+# -- what clients write here ----------------------------------------------------------------------
+
+
+def hosted_epoch(store: Store, start: int, end: int) -> Epoch:
+    batch = store.role.host(0.0, batch_of(start, end))
+    assert batch is not None
+    assert batch.epoch is not None
+    messages = store.write()
+    assert messages[0] == ack(batch.epoch.life, end)
+    assert [message.batch.epoch for message in batches_in(messages)] == [batch.epoch]
+    return batch.epoch
+
+
+def test_what_clients_write_is_a_life_of_the_store() -> None:
+    store = Store()
+    first = hosted_epoch(store, 0, 3)
+    assert first == Epoch(1, 0x57, 1, 0, 0)
+    assert hosted_epoch(store, 3, 5) == first
+    # Started again, it is another one.
+    again = Store(store.history, 5)
+    assert hosted_epoch(again, 5, 6) == Epoch(2, 0x57, 1, 5, first.digest)
+
+
+@pytest.mark.parametrize("how", ["a record", "a promise"])
+def test_after_a_newer_life_clients_begin_another_one(how: str) -> None:
+    store = Store()
+    first = hosted_epoch(store, 0, 3)
+    if how == "a record":
+        newer = Epoch(4, 0, 1, 3, first.digest)
+        store.receive(newer, 3, 4)
+    else:
+        newer = first
+        store.ask(EpochId(4, 0, 1))
+    store.write()
+    end = len(store.names)
+    assert hosted_epoch(store, end, end + 2) == Epoch(5, 0x57, 1, end, newer.digest)
+
+
+def test_a_commit_says_whose_records_it_makes_visible() -> None:
+    store = Store((A,), 5)
+    commit = Commit((StagedTransaction(*TP, "A" * 32, 5, 8, 1),))
+    taken = store.role.commit(0.0, commit)
+    assert taken is not None
+    mine = Epoch(2, 0x57, 1, 5, A.digest)
+    assert taken == commit._replace(epochs=(mine,))
+    (ack_of_commit,) = store.write()
+    assert ack_of_commit == ack(mine.life, 8)
+    assert store.role.partitions[TP].history == (A, mine)

@@ -1,0 +1,187 @@
+"""A life of a producer goes on from all that was ever acknowledged, or says which stores it lacks.
+
+How a producer role asks is in test_producer_role_resumed.py; here is what it concludes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+import pytest
+
+from dafka_core.epochs import (
+    NO_LIFE,
+    Epoch,
+    EpochId,
+    History,
+)
+from dafka_core.protocol.messages import (
+    ConsumerHello,
+    DirectHead,
+    HistoryReply,
+    StoreHello,
+)
+from dafka_core.protocol.store_directory import QUIET_S, SETTLE_S, StoreDirectory
+from dafka_core.protocol.takeover import (
+    LEAST_NUMBER,
+    MAX_EPOCH_ACKS,
+    ROUNDS,
+    Missing,
+    Takeover,
+    first_life,
+    goes_on,
+    missing,
+    newest_life,
+    promised,
+)
+from tests.unit.protocol.model import PARTITION, TOPIC, TP
+
+A = Epoch(1, 0xA, 2, 0, 0)
+B = Epoch(2, 0xB, 2, 5, A.digest)
+LIFE = EpochId(3, 0xC, 2)
+
+
+def reply(
+    store: str,
+    end: int = 0,
+    history: History = (),
+    life: EpochId = LIFE,
+    stores: Sequence[str] = (),
+) -> HistoryReply:
+    return HistoryReply(PARTITION, 1, store, TOPIC, PARTITION, end, life, history, tuple(stores))
+
+
+# -- what answers say -----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("prior", "acks", "known", "answered", "lacks"),
+    [
+        # What one store has acknowledged, one store may have: none may be missing.
+        (1, 1, "S1", "S1", None),
+        (1, 1, "S1 S2", "S1", Missing(2, ("S2",))),
+        (1, 1, "S1 S2 S3", "S1 S3", Missing(3, ("S2",))),
+        (1, 3, "S1 S2 S3", "S1 S3", Missing(3, ("S2",))),
+        # A partition that nobody has begun yet may be one of which nobody here knows.
+        (0, 1, "S1 S2", "S2", Missing(2, ("S1",))),
+        # What two have, one of any two stores has.
+        (2, 2, "S1 S2 S3", "S1 S2", None),
+        (2, 2, "S1 S2 S3", "S3", Missing(2, ("S1", "S2"))),
+        (2, 2, "S1 S2 S3 S4", "S1 S4", Missing(3, ("S2", "S3"))),
+        (2, 3, "S1 S2 S3", "S1 S3", None),
+        # What all have, each has; that fewer are asked for from now on, as many must know.
+        (3, 3, "S1 S2 S3", "S2", None),
+        (3, 2, "S1 S2 S3", "S2", Missing(3, ("S1", "S3"))),
+        (3, 1, "S1 S2 S3", "S1 S2", Missing(3, ("S3",))),
+        (2, 1, "S1 S2 S3", "S1 S2", Missing(3, ("S3",))),
+        # As many as it once was do not exist any more: nothing can be as sure as it was.
+        (3, 3, "S1 S2", "S1", None),
+        (3, 1, "S1", "S1", Missing(3, ())),
+    ],
+)
+def test_how_many_stores_may_be_missing(
+    prior: int, acks: int, known: str, answered: str, lacks: Missing | None
+) -> None:
+    names, (first, *others) = known.split(), answered.split()
+    mine = LIFE._replace(acks=acks)
+    history = (A._replace(acks=prior),) if prior else ()
+    has_some = reply(first, 5, history, mine, names)
+    replies = {first: has_some, **{store: reply(store, life=mine) for store in others}}
+    assert missing(replies, [], acks) == lacks
+    # However one hears of the stores.
+    replies[first] = replace(has_some, stores=())
+    assert missing(replies, [], acks, names) == lacks
+    # C stores count, too.
+    assert missing({first: has_some}, others, acks) == lacks
+
+
+def test_a_life_that_may_have_written_elsewhere_counts_with_its_acks() -> None:
+    known = ["S1", "S2", "S3"]
+    history = (A._replace(acks=3),)
+    mine = LIFE._replace(acks=3)
+    assert missing({"S1": reply("S1", 5, history, mine)}, [], 3, known) is None
+    # A life with fewer was promised something at this store: it may have written to the others.
+    for acks, needed in ((2, 2), (1, 3)):
+        one = reply("S1", 5, history, mine._replace(acks=acks))
+        assert missing({"S1": one}, [], 3, known) == Missing(needed, ("S2", "S3"))
+
+
+def test_without_an_answer_there_is_nothing_to_go_on_from() -> None:
+    assert missing({}, [], 1, ["S1"]) == Missing(1, ("S1",))
+    assert newest_life({}) == NO_LIFE
+
+
+def test_the_newest_life_that_stores_know_of() -> None:
+    older = reply("S1", 7, (A, B), life=NO_LIFE)
+    assert newest_life({"S1": older}) == B.life
+    assert newest_life({"S1": older, "S2": reply("S2", 5, (A,))}) == LIFE
+
+
+def test_only_what_was_promised_to_this_life_counts() -> None:
+    mine, other = reply("S1"), reply("S2", life=LIFE._replace(id=0xD))
+    assert promised({"S1": mine, "S2": other, "S3": reply("S3", life=A.life)}, LIFE) == {"S1": mine}
+    # A store keeps with it that a life before needed fewer acks.
+    folded = reply("S4", life=LIFE._replace(acks=1))
+    assert promised({"S2": other, "S4": folded}, LIFE) == {"S4": folded}
+
+
+@pytest.mark.parametrize(
+    ("replies", "least", "start", "parent"),
+    [
+        ([], 0, 0, 0),
+        ([], 4, 4, 0),
+        ([reply("S1")], 0, 0, 0),
+        # The newest life counts, not the furthest end.
+        ([reply("S1", 9, (A,)), reply("S2", 6, (A, B))], 0, 6, B.digest),
+        ([reply("S1", 5, (A,)), reply("S2", 3, (A,))], 0, 5, A.digest),
+        ([reply("S1", 8, (A, B)), reply("S2", 6, (A, B))], 0, 8, B.digest),
+        # Where C stores, or records of C nodes in ours, go on, nothing may be written over.
+        ([reply("S1", 5, (A,))], 8, 8, A.digest),
+        ([reply("S1", 5, (A,)), reply("S2", 8)], 0, 8, A.digest),
+        ([reply("S1", 5), reply("S2", 8)], 0, 8, 0),
+    ],
+)
+def test_a_life_goes_on_from_the_newest_history(
+    replies: list[HistoryReply], least: int, start: int, parent: int
+) -> None:
+    answers = {each.store: each for each in replies}
+    assert goes_on(answers, LIFE, least) == Epoch(*LIFE, start, parent)
+
+
+def test_a_life_has_room_for_so_many_acks() -> None:
+    assert first_life(2, 7, 3) == EpochId(2, 7, 3)
+    assert first_life(2, 7, 1_000).acks == MAX_EPOCH_ACKS
+    assert len(Epoch.first(first_life(2, 7, 1_000)).packed()) == len(A.packed())
+
+
+# -- asking ---------------------------------------------------------------------------------------
+
+
+def takeover(*, acks: int = 2) -> tuple[StoreDirectory, Takeover]:
+    directory = StoreDirectory(PARTITION)
+    made = Takeover(directory, TP, life_id=LIFE.id, acks=acks, least_number=1, ignore_missing=False)
+    return directory, made
+
+
+def test_c_stores_say_how_far_the_partition_goes_and_count() -> None:
+    directory, mine = takeover(acks=1)
+    directory.on_message(0.0, StoreHello(PARTITION, "C1"))
+    directory.on_subscribed(0.0, ConsumerHello, "C1")
+    mine.on_tick(0.0)
+    directory.on_message(0.1, DirectHead(PARTITION, TOPIC, PARTITION, 6))
+    now = SETTLE_S
+    for _ in range(2 * ROUNDS):
+        now += QUIET_S
+        mine.on_tick(now)
+    assert mine.epoch == Epoch(LEAST_NUMBER, LIFE.id, 1, 7, 0)
+
+
+def test_nothing_is_asked_twice_at_once() -> None:
+    directory, mine = takeover()
+    assert mine.deadline(0.0) == 0.0
+    first = mine.on_tick(0.0)
+    assert len(first) == 1
+    assert mine.on_tick(0.0) == []
+    assert mine.deadline(0.0) == directory.deadline(0.0)
+    assert mine.epoch is None
