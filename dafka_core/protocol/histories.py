@@ -125,7 +125,7 @@ class Histories:
     def parted_by(self, partition: StorePartition, epoch: Epoch | None) -> int | None:
         """From where on a newer life's records replace the store's; None if that is not clear."""
         history = partition.history
-        if epoch is None or epoch.life <= last_life(history):
+        if epoch is None or epoch.life <= last_life(history) or epoch.life < partition.promised:
             return None
         parts = epoch.start < partition.fetcher.next_offset
         known = digest(before(history, epoch.start)) == epoch.parent
@@ -133,7 +133,9 @@ class Histories:
 
     def wins_at(self, partition: StorePartition, reply: m.HistoryReply) -> int | None:
         """From where on another store's history is the partition's; None if it is not."""
-        if last_life(reply.history) <= last_life(partition.history):
+        # A life that was promised something goes on from what the store had then.
+        life = last_life(reply.history)
+        if life <= last_life(partition.history) or life < partition.promised:
             return None
         start = parting(partition.history, reply.history)
         return start if start is not None and start < partition.fetcher.next_offset else None

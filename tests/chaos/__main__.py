@@ -12,6 +12,7 @@ from typing import NamedTuple
 
 from tests.chaos import (
     damage,
+    lives,
     lost_stores,
     query_kills,
     separations,
@@ -41,6 +42,7 @@ TABLES = {
     7: Table(
         "slow_consumers", slow_consumers.run, slow_consumers.ROUNDS, slow_consumers.SHORT_ROUNDS
     ),
+    8: Table("lives", lives.run, lives.ROUNDS, lives.SHORT_ROUNDS),
 }
 
 

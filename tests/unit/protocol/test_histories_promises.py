@@ -8,7 +8,7 @@ from dafka_core.epochs import (
     Epoch,
     EpochId,
 )
-from dafka_core.log_entries import Commit, Promise
+from dafka_core.log_entries import Commit, Promise, SetAside
 from dafka_core.protocol import histories
 from dafka_core.protocol.messages import (
     Ack,
@@ -164,3 +164,18 @@ def test_a_commit_says_whose_records_it_makes_visible() -> None:
     (ack_of_commit,) = store.write()
     assert ack_of_commit == ack(mine.life, 8)
     assert store.role.partitions[TP].history == (A, mine)
+
+
+def test_what_a_promised_life_goes_on_from_is_kept_from_lives_before_it() -> None:
+    """It may be the only store that has the last record of what was answered."""
+    before_it = Epoch(8, 0x88, 1, 4, A.digest)
+    store = Store((A,), 5)
+    store.ask(PRODUCER)
+    assert store.write() == [told(5, A, promised=PRODUCER, query=1)]
+    store.hear(9, A, before_it)
+    store.receive(before_it, 4, 5)
+    assert store.role.take_pending() == []
+    assert store.role.partitions[TP].history == (A,)
+    # Those after it win.
+    store.hear(9, A, Epoch(10, 0x10, 1, 4, A.digest))
+    assert store.role.take_pending() == [SetAside(TP, 4)]

@@ -1,0 +1,62 @@
+"""A life of a producer, in a program of its own: ``python -m tests.chaos.life_job TOWER ...``.
+
+It prints a JSON line for all that it knows: where it begins, what is acknowledged, who fenced it.
+It publishes until its standard input ends.
+"""
+
+from __future__ import annotations
+
+import json
+import select
+import sys
+import time
+from typing import Any
+
+from dafka_core import Producer
+from dafka_core.errors import MissingStoresError, NoStoreError, ProducerFencedError
+
+BURST_COUNT = 7
+PAUSE_S = 0.02
+FLUSH_S = 90.0
+
+FENCED = 3
+"""The exit code of a life that another one has taken over from."""
+
+
+def value(name: str, offset: int) -> str:
+    """What a life says at an offset: another life says something else."""
+    return f"{name}:{offset}"
+
+
+def main(tower: str, topic: str, address: str, acks: str, name: str) -> int:
+    """Publishes until its input ends, or until it is fenced."""
+    producer = None
+    while producer is None:
+        try:
+            producer = Producer(
+                topic, tower=tower, address=address, acks=int(acks), resume_timeout_s=3
+            )
+        except (MissingStoresError, NoStoreError) as error:
+            _say(waits=str(error))
+    try:
+        with producer:
+            _say(begins=producer.next_offset)
+            while not select.select([sys.stdin], [], [], 0)[0]:
+                start = producer.next_offset
+                offsets = range(start, start + BURST_COUNT)
+                producer.publish_many([value(name, offset).encode() for offset in offsets])
+                producer.flush(FLUSH_S)
+                _say(acknowledged=[start, start + BURST_COUNT])
+                time.sleep(PAUSE_S)
+    except ProducerFencedError as error:
+        _say(fenced=[error.start, error.end], number=error.number)
+        return FENCED
+    return 0
+
+
+def _say(**facts: Any) -> None:
+    print(json.dumps(facts), flush=True)
+
+
+if __name__ == "__main__":
+    sys.exit(main(*sys.argv[1:]))

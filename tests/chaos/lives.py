@@ -1,0 +1,228 @@
+"""Table 8: producers of one address, one after the other and at once; stores without their past.
+
+A producer is killed, stopped or left running while another one with its address begins; a store is
+wiped, or put back as it was before.  What any of them knew to be acknowledged must be at its offset
+in both stores in the end, and a producer that was taken over from must know it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import random
+import shutil
+import signal
+import subprocess
+import sys
+import uuid
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from tests.chaos.disks import count_on_disk, values_on_disk
+from tests.chaos.harness import PATIENCE_S, Chaos, ChaosError, wait_until
+from tests.chaos.life_job import FENCED, value
+from tests.chaos.nodes import ROOT, Listener, Node, start_store, start_tower
+
+ROUNDS = 50
+SHORT_ROUNDS = 1
+
+TOPIC = "lives"
+ACKS = 2
+ADDED = 35
+"""Records that are acknowledged between two faults."""
+
+
+def run(chaos: Chaos, rounds: int) -> None:
+    """The rounds, each with a cluster of its own."""
+    for number in range(chaos.first, chaos.first + rounds):
+        with chaos.round(number) as directory, contextlib.ExitStack() as stack:
+            _Round(chaos, chaos.chance(number), directory, stack).run()
+
+
+class _Life:
+    """A program that publishes, and what it has said so far."""
+
+    def __init__(self, directory: Path, tower: str, address: str, name: str) -> None:
+        self.name = name
+        self._said = directory / f"{name}.out"
+        program = [sys.executable, "-m", "tests.chaos.life_job"]
+        with self._said.open("wb") as out, (directory / f"{name}.log").open("wb") as errors:
+            self._process = subprocess.Popen(
+                [*program, tower, TOPIC, address, str(ACKS), name],
+                stdin=subprocess.PIPE,
+                stdout=out,
+                stderr=errors,
+                env=os.environ | {"PYTHONPATH": str(ROOT)},
+            )
+
+    def said(self, what: str) -> list[Any]:
+        """What it has said of something."""
+        lines = self._said.read_text().splitlines(keepends=True)
+        facts = [json.loads(line) for line in lines if line.endswith("\n")]
+        return [each[what] for each in facts if what in each]
+
+    @property
+    def acknowledged(self) -> dict[int, str]:
+        """By offset, the values that it knows to be acknowledged."""
+        ranges = self.said("acknowledged")
+        return {at: value(self.name, at) for start, end in ranges for at in range(start, end)}
+
+    def send(self, what: signal.Signals) -> None:
+        """A signal to its process."""
+        self._process.send_signal(what)
+
+    def end(self, expected: int) -> None:
+        """Waits until it has ended as it should; at the end of its input if it goes on."""
+        assert self._process.stdin is not None
+        if expected == 0:
+            self._process.stdin.close()
+        try:
+            code = self._process.wait(PATIENCE_S)
+        except subprocess.TimeoutExpired:
+            raise ChaosError(f"producer {self.name} has not ended with {expected}") from None
+        if code != expected:
+            raise ChaosError(f"producer {self.name} ended with {code}, not {expected}")
+
+    def close(self) -> None:
+        """Kills it."""
+        self._process.kill()
+        self._process.wait()
+        assert self._process.stdin is not None
+        self._process.stdin.close()
+
+
+class _Round:
+    def __init__(
+        self, chaos: Chaos, chance: random.Random, directory: Path, stack: contextlib.ExitStack
+    ) -> None:
+        self._chaos = chaos
+        self._chance = chance
+        self._directory = directory
+        self._stack = stack
+        self._address = uuid.uuid4().hex.upper()
+        self._lives: list[_Life] = []
+
+    def run(self) -> None:
+        tower = self._stack.enter_context(start_tower(self._directory / "tower.log"))
+        self._tower = str(tower.ready()["tower"])
+        self._stores = [self._store(index) for index in (0, 1)]
+        self._names = [str(store.ready()["address"]) for store in self._stores]
+        self._begin()
+        self._keep_backup()
+        self._wait_for_more()
+        faults = [self._second_life, self._killed, self._stopped, self._wiped, self._put_back]
+        for _ in range(2 if self._chaos.short else self._chance.randint(2, 4)):
+            self._chance.choice(faults)()
+            self._wait_for_more()
+        self._lives[-1].end(0)
+        self._check()
+
+    # -- faults ------------------------------------------------------------------------------------
+
+    def _second_life(self) -> None:
+        self._chaos.fault("producer started twice")
+        old = self._lives[-1]
+        self._begin()
+        old.end(FENCED)
+
+    def _killed(self) -> None:
+        self._chaos.fault("producer killed")
+        self._lives[-1].send(signal.SIGKILL)
+        self._begin()
+
+    def _stopped(self) -> None:
+        self._chaos.fault("producer stopped, and goes on beside the next one")
+        old = self._lives[-1]
+        old.send(signal.SIGSTOP)
+        self._begin()
+        old.send(signal.SIGCONT)
+        old.end(FENCED)
+
+    def _wiped(self) -> None:
+        self._chaos.fault("store wiped")
+        index = self._chance.randrange(2)
+        self._stores[index].kill()
+        shutil.rmtree(self._kept(index))
+        self._come_back(index)
+
+    def _put_back(self) -> None:
+        self._chaos.fault("store put back")
+        self._stores[1].kill()
+        shutil.rmtree(self._kept(1))
+        shutil.copytree(self._directory / "backup", self._kept(1))
+        self._dafka("restore", str(self._kept(1)))
+        self._come_back(1)
+
+    # -- who is there ------------------------------------------------------------------------------
+
+    def _begin(self) -> None:
+        """Another life begins; it has records acknowledged when this returns."""
+        life = _Life(self._directory, self._tower, self._address, f"life{len(self._lives)}")
+        self._stack.callback(life.close)
+        self._lives.append(life)
+        self._wait_for_more()
+
+    def _wait_for_more(self) -> None:
+        life = self._lives[-1]
+        target = len(life.acknowledged) + ADDED
+        wait_until(
+            lambda: len(life.acknowledged) >= target,
+            lambda: f"{life.name}, which says {life.said('waits')[-1:]}, has {target} acknowledged",
+        )
+
+    def _keep_backup(self) -> None:
+        self._stores[1].kill()
+        sockets = shutil.ignore_patterns("*.sock")
+        shutil.copytree(self._kept(1), self._directory / "backup", ignore=sockets)
+        self._stores[1] = self._store(1)
+        self._stores[1].ready()
+
+    def _come_back(self, index: int) -> None:
+        """A store begins under another name; the other one is told that the old one is gone."""
+        other = 1 - index
+        self._stores[other].kill()
+        self._dafka("forget", str(self._kept(other)), self._names[index])
+        for each in (other, index):
+            self._stores[each] = self._store(each)
+            self._names[each] = str(self._stores[each].ready()["address"])
+
+    def _dafka(self, *arguments: str) -> None:
+        command = [sys.executable, "-m", "dafka_core.cli", "store", *arguments]
+        done = subprocess.run(command, capture_output=True, timeout=PATIENCE_S, check=False)
+        if done.returncode:
+            raise ChaosError(f"{arguments}: {done.stderr.decode()[-300:]}")
+
+    def _kept(self, index: int) -> Path:
+        return self._directory / f"store{index}"
+
+    def _store(self, index: int) -> Node:
+        log = self._directory / f"store{index}.log"
+        options = ("--sync-interval-ms", "1000")
+        store = start_store(self._kept(index), self._tower, log, options=options)
+        return self._stack.enter_context(store)
+
+    # -- in the end --------------------------------------------------------------------------------
+
+    def _check(self) -> None:
+        required = {at: said for life in self._lives for at, said in life.acknowledged.items()}
+        listener = Listener(TOPIC, self._tower, self._directory / "late.log")
+        self._stack.enter_context(listener)
+        for index in (0, 1):
+            all_there = partial(_has, self._kept(index), len(required))
+            wait_until(all_there, f"store {index} has all {len(required)} records")
+        listener.wait_for(len(required))
+        read = listener.values()
+        self._chaos.outcome.records += len(read)
+        for index, store in enumerate(self._stores):
+            store.kill()
+            (found,) = values_on_disk(self._kept(index)).values()
+            texts = [each.decode() for each in found]
+            there = list(enumerate(texts))  # what was not acknowledged may be, too
+            self._chaos.compare(f"store {index}", required.items(), there, there)
+            self._chaos.compare(f"store {index} and a consumer", texts, read)
+
+
+def _has(directory: Path, count: int) -> bool:
+    return count_on_disk(directory) >= count
