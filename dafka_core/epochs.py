@@ -28,6 +28,9 @@ MAX_END: Final = 2**63
 LIFE_ID_BITS: Final = 64
 """So many that no two lives draw the same."""
 
+_LIFE: Final = struct.Struct(">IQB")
+LIFE_BYTES: Final = _LIFE.size
+
 _EPOCH: Final = struct.Struct(">IQBQQ")
 EPOCH_BYTES: Final = _EPOCH.size
 
@@ -44,6 +47,15 @@ class EpochId(NamedTuple):
     number: int
     id: int
     acks: int
+
+    def packed(self) -> bytes:
+        """As it lies on disk and in messages, ``LIFE_BYTES`` long."""
+        return _LIFE.pack(*self)
+
+    @classmethod
+    def unpack(cls, octets: bytes) -> Self:
+        """The inverse of ``packed``; checks nothing but the length (struct.error)."""
+        return cls._make(_LIFE.unpack(octets))
 
 
 class Epoch(NamedTuple):
@@ -112,6 +124,11 @@ def before(history: History, end: int) -> History:
     return history[: bisect_right(history, end - 1, key=_START)]
 
 
+def _start_after(history: Sequence[Epoch], index: int) -> int:
+    """Where the epoch after one begins; higher than any offset if that is the last."""
+    return history[index + 1].start if index + 1 < len(history) else MAX_END
+
+
 def follows(history: Sequence[Epoch], epoch: Epoch, offset: int) -> bool:
     """Whether the record at ``offset`` of an epoch can follow those of a history, which end there.
 
@@ -133,9 +150,8 @@ def parting(one: Sequence[Epoch], other: Sequence[Epoch]) -> int | None:
     common = next((index for index in reversed(range(len(one))) if one[index] in known), None)
     if common is None:
         return min(each[0].start for each in (one, other)) if one and other else None
-    later = [*one[common + 1 : common + 2]]
-    later += other[known[one[common]] + 1 :][:1]
-    return min((epoch.start for epoch in later), default=None)
+    start = min(_start_after(one, common), _start_after(other, known[one[common]]))
+    return start if start < MAX_END else None
 
 
 def known_until(history: Sequence[Epoch], life: EpochId) -> int | None:
@@ -148,8 +164,7 @@ def known_until(history: Sequence[Epoch], life: EpochId) -> int | None:
         return MAX_END  # records without an epoch go with any
     lives = [epoch.life for epoch in history]
     if life in lives:
-        later = history[lives.index(life) + 1 :]
-        return later[0].start if later else MAX_END
+        return _start_after(history, lives.index(life))
     return 0 if lives[-1] > life else None
 
 
@@ -179,5 +194,5 @@ def parted_by(history: History, epoch: Epoch, end: int) -> int | None:
         return None
     for index, known in enumerate(history):
         if known.digest == epoch.parent:
-            return min([epoch.start, *(later.start for later in history[index + 1 :][:1])])
+            return min(epoch.start, _start_after(history, index))
     return history[0].start if epoch.parent else 0

@@ -69,7 +69,6 @@ class ConsumerRole:
         self.scheduler = FetchScheduler(address)
         self.directory = StoreDirectory(address)
         self._histories = defaultdict[TopicPartition, FollowedHistory](FollowedHistory)
-        self._asked_s: dict[TopicPartition, float] = {}  # when stores were asked for a history
         self._detector = LossDetector(self.directory, self.scheduler)
         self._on_data_loss = on_data_loss
         self._start = start
@@ -156,12 +155,12 @@ class ConsumerRole:
             return self._ask_history(now, batch.tp) if requestor else []
         position = fetcher.next_offset
         start = history.parted_by(batch.epoch, position)
-        if start is None and fetcher.action(RECORDS, now, self.room) == TAKE:
-            self._deliver(fetcher, fetcher.take(now, batch), position)
-        elif start is None:
-            fetcher.lose(batch)
         if start is not None:
             self._go_back(fetcher, start, position, batch.end)
+        elif fetcher.action(RECORDS, now, self.room) == TAKE:
+            self._deliver(fetcher, fetcher.take(now, batch), position)
+        else:
+            fetcher.lose(batch)
         return self.scheduler.ask(now, fetcher, self.room)
 
     def on_subscribed(self, now: float, kind: type[m.Message], topic: str) -> list[Outgoing]:
@@ -233,15 +232,19 @@ class ConsumerRole:
         return messages
 
     def _ask_history(self, now: float, tp: TopicPartition) -> list[Outgoing]:
-        if now < self._asked_s.get(tp, -inf) + ASK_INTERVAL_S:
+        history = self._histories[tp]
+        if now < history.asked_s + ASK_INTERVAL_S:
             return []
-        self._asked_s[tp] = now
+        history.asked_s = now
         return [m.HistoryQuery(self.address, TOLD, *tp)]
 
     def _on_history(self, reply: m.HistoryReply) -> None:
         """A store's history: one that is newer than that of what was delivered is right."""
-        fetcher, known = self.fetchers.get(reply.tp), self._histories[reply.tp].epochs
-        if fetcher is None or last_life(reply.history) <= last_life(known):
+        fetcher = self.fetchers.get(reply.tp)
+        if fetcher is None:  # nobody has asked: nothing is kept of it
+            return
+        known = self._histories[reply.tp].epochs
+        if last_life(reply.history) <= last_life(known):
             return
         start, position = parting(known, reply.history), fetcher.next_offset
         if start is not None and start < position:

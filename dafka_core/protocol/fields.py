@@ -13,7 +13,7 @@ from struct import Struct
 from struct import error as struct_error
 from typing import Annotated, Any, Final, NamedTuple
 
-from dafka_core.epochs import EPOCH_BYTES, MAX_EPOCHS, NO_LIFE, Epoch, EpochId, History
+from dafka_core.epochs import EPOCH_BYTES, LIFE_BYTES, MAX_EPOCHS, NO_LIFE, Epoch, EpochId, History
 from dafka_core.errors import ProtocolError
 from dafka_core.protocol import limits
 from dafka_core.protocol import validation as v
@@ -21,7 +21,6 @@ from dafka_core.records import PartitionInfo, Transaction
 
 _PAIR: Final = Struct(">QQ")
 _TRANSACTION: Final = Struct(">qQQ")
-_LIFE: Final = Struct(">IQB")
 _HEAD: Final = Struct(">QQIQB")
 NO_TRANSACTION: Final = (0, 0, 0)
 """Of records that belong to none: no transaction ends at 0."""
@@ -157,7 +156,7 @@ def _pack_heads(infos: tuple[PartitionInfo, ...], *, lives: bool) -> bytes:
             known, packed = topic, pack_text(topic)
         parts += (packed, pack_text(partition), _PAIR.pack(earliest, end))
         if lives:
-            parts.append(_LIFE.pack(*life))
+            parts.append(life.packed())
     return b"".join(parts)
 
 
@@ -200,7 +199,7 @@ def _heads(
 
 
 def _unpack_life(frame: FrameReader) -> EpochId:
-    return EpochId._make(_LIFE.unpack(frame.take(_LIFE.size)))
+    return EpochId.unpack(frame.take(LIFE_BYTES))
 
 
 def _check_time(entry: tuple[int, int]) -> None:
@@ -256,7 +255,7 @@ EntryEpochs = Annotated[
 ]
 Life = Annotated[
     EpochId,
-    FieldKind(_anything, lambda life: _LIFE.pack(*life), _unpack_life),
+    FieldKind(_anything, EpochId.packed, _unpack_life),
 ]
 Epochs = Annotated[
     History,

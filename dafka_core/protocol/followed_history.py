@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from math import inf
 
 from dafka_core.epochs import Epoch, History, before, digest, last_life, parted_by, with_epoch
 from dafka_core.records import RecordBatch
@@ -14,10 +15,12 @@ class FollowedHistory:
     Records without an epoch, C nodes', go with any.
     """
 
-    __slots__ = ("_unknown_from", "epochs")
+    __slots__ = ("_unknown_from", "asked_s", "epochs")
 
     def __init__(self) -> None:
         self.epochs: History = ()
+        self.asked_s = -inf
+        """When stores were last asked for the partition's history."""
         self._unknown_from: int | None = None
 
     def is_stale(self, batch: RecordBatch) -> bool:

@@ -93,7 +93,7 @@ class Histories:
 
     def hosted(self, partition: StorePartition, offset: int) -> Epoch:
         """The epoch of what clients write from ``offset`` on to this store, in its own life."""
-        newest = max(last_life(partition.history), partition.promised)
+        newest = partition.newest
         known = partition.hosted
         if known is None or newest > known.life:
             number = max(newest.number + 1, self._least_number)
@@ -122,7 +122,7 @@ class Histories:
         else:
             self._unclear[partition.fetcher.tp] = None
 
-    def parted_by(self, partition: StorePartition, epoch: Epoch | None) -> int | None:
+    def taken_over_at(self, partition: StorePartition, epoch: Epoch | None) -> int | None:
         """From where on a newer life's records replace the store's; None if that is not clear."""
         history = partition.history
         if epoch is None or epoch.life <= last_life(history) or epoch.life < partition.promised:
@@ -150,8 +150,7 @@ class Histories:
 
     def on_query(self, partition: StorePartition, query: m.HistoryQuery) -> bool:
         """Takes a question; True if it asks for a promise that is to be written first."""
-        newest = max(last_life(partition.history), partition.promised)
-        if query.life[:2] <= newest[:2] or len(self._promising) >= MAX_PROMISING:
+        if query.life[:2] <= partition.newest[:2] or len(self._promising) >= MAX_PROMISING:
             return False
         # Those promised something before may have written elsewhere, and needed fewer acks.
         acks = query.life.acks

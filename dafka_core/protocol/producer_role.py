@@ -15,7 +15,7 @@ from dafka_core.protocol.codec import subscription
 from dafka_core.protocol.limits import MAX_ANSWER_BYTES
 from dafka_core.protocol.role import Outgoing, OutgoingBatch
 from dafka_core.protocol.store_directory import StoreDirectory
-from dafka_core.protocol.takeover import Takeover, first_life
+from dafka_core.protocol.takeover import Takeover, new_life
 from dafka_core.records import RecordBatch, TopicPartition
 from dafka_core.values import Values
 
@@ -48,7 +48,7 @@ class ProducerRole:
         ignore_missing: bool = False,
     ) -> None:
         self.tp = tp
-        self.epoch = Epoch.first(first_life(1, life_id, acks))
+        self.epoch = Epoch.first(new_life(1, life_id, acks))
         """That of its records."""
         self.fenced_by: EpochId | None = None
         """A newer life of this partition's producer, if there is one: this one is over."""

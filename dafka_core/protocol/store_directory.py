@@ -246,9 +246,12 @@ class StoreDirectory:
 
     def on_subscribed(self, now: float, kind: type[m.Message], topic: str) -> list[Outgoing]:
         """A store that subscribes to our hello receives our messages from now on: asks it."""
-        if kind is m.HistoryReply and topic and len(self._ours) < MAX_PEERS:
+        if kind is m.HistoryReply and topic:
             # Before its hello, also if its own greeting is lost.
+            self._ours.pop(topic, None)
             self._ours[topic] = None
+            if len(self._ours) > MAX_PEERS:  # the oldest is the likeliest to be gone
+                del self._ours[next(iter(self._ours))]
         if kind is not m.ConsumerHello or not topic:
             return []
         self._store(topic).reached = True

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from dafka_core.epochs import NO_LIFE, Epoch, EpochId, History, before
+from dafka_core.epochs import NO_LIFE, Epoch, EpochId, History, before, last_life
 from dafka_core.protocol import partition_states as states
 from dafka_core.protocol.partition_fetcher import PartitionFetcher
 from dafka_core.protocol.partition_states import StoreState
@@ -30,6 +30,11 @@ class StorePartition:
     hosted: Epoch | None = None  # of what clients write here, from its first record on
     too_large: int = -1
     """The offset of the record that it cannot take, as the last error said."""
+
+    @property
+    def newest(self) -> EpochId:
+        """The newest life that the store has heard of."""
+        return max(last_life(self.history), self.promised)
 
     @property
     def state(self) -> StoreState:

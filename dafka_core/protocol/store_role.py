@@ -130,7 +130,7 @@ class StoreRole:
             partition.fetcher.lose(batch)
             return []
         if not self.histories.admits(partition, batch):
-            start = self.histories.parted_by(partition, batch.epoch)
+            start = self.histories.taken_over_at(partition, batch.epoch)
             self._set_aside(partition, start, batch.end)
             return []
         taken = partition.fetcher.take(now, batch)

@@ -44,7 +44,7 @@ class Missing(NamedTuple):
     stores: tuple[str, ...]
 
 
-def first_life(number: int, life_id: int, acks: int) -> EpochId:
+def new_life(number: int, life_id: int, acks: int) -> EpochId:
     """A life with what it asks of stores."""
     return EpochId(number, life_id, min(acks, MAX_EPOCH_ACKS))
 
@@ -72,7 +72,7 @@ def missing(
         stores.update(reply.stores)
     newest = max((last_life(each.history) for each in replies.values()), default=NO_LIFE)
     before = max(newest.acks, 1)
-    least = min(before, *(each.promised.acks for each in replies.values()), before)
+    least = min([before, *(each.promised.acks for each in replies.values())])
     needed = max(len(stores) - max(least, 1) + 1, 1)  # also where all have gone meanwhile
     if acks < before:
         needed = max(needed, before)
@@ -163,7 +163,7 @@ class Takeover:
         prior = newest_life((yield lambda now: directory.ask_history(now, tp)).histories)
         while True:
             number = max(prior.number + 1, self._least_number, LEAST_NUMBER)
-            life = first_life(number, self._life_id, self._acks)
+            life = new_life(number, self._life_id, self._acks)
             answer = yield partial(directory.ask_history, tp=tp, life=life)
             replies = promised(answer.histories, life)
             c_stores = directory.c_stores

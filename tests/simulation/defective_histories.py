@@ -40,7 +40,7 @@ class ExtendsAnything(Histories):
 class LongerWins(Histories):
     """Of two histories that have parted, the one with more records is the partition's."""
 
-    def parted_by(self, partition: StorePartition, epoch: Epoch | None) -> int | None:
+    def taken_over_at(self, partition: StorePartition, epoch: Epoch | None) -> int | None:
         return None
 
     def wins_at(self, partition: StorePartition, reply: m.HistoryReply) -> int | None:

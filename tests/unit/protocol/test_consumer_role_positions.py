@@ -6,9 +6,11 @@ from typing import Any
 
 import pytest
 
+from dafka_core.epochs import NO_LIFE, Epoch
 from dafka_core.protocol.consumer_role import ConsumerRole
+from dafka_core.protocol.histories import TOLD
 from dafka_core.protocol.limits import MAX_SEQUENCE
-from dafka_core.protocol.messages import Fetch, Head
+from dafka_core.protocol.messages import Fetch, Head, HistoryReply
 from dafka_core.protocol.partition_fetcher import MAX_REORDER_RECORDS, RETRY_MAX_S
 from dafka_core.protocol.role import Outgoing
 from tests.unit.protocol.model import (
@@ -190,3 +192,14 @@ def test_partitions_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
         role.on_batch(0.0, "", batch_of(0, 1, partition=f"P{i}"))
     assert len(role.positions()) == 10
     assert len(role.delivered) == 10
+
+
+def test_nothing_is_kept_of_histories_of_partitions_that_nobody_follows() -> None:
+    role = consumer("earliest")
+    record(role, 0, 1)
+    history = (Epoch(2, 7, 1, 0, 0),)
+    for i in range(100):
+        reply = HistoryReply(ME, TOLD, "S", TOPIC, f"P{i}", 5, NO_LIFE, history)
+        assert role.on_message(0.0, reply, "") == []
+    assert set(role._histories) == {TP}
+    assert len(role.delivered) == 1

@@ -10,6 +10,7 @@ from dafka_core.protocol.messages import (
     GetHeads,
     HeadsQuery,
     HeadsReply,
+    HistoryReply,
     StoreHello,
 )
 from dafka_core.protocol.role import Outgoing
@@ -168,3 +169,16 @@ def test_an_answer_that_comes_in_a_later_round_counts() -> None:
     stores.on_message(1.5, DirectHead(ME, "t", PARTITION, 8))
     assert answered(stores, question, 1.5 + QUIET_S)
     assert question.heads == {("t", PARTITION): (0, 9)}
+
+
+def test_nodes_that_show_to_be_no_c_nodes_are_bounded_and_the_latest_are_known(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("dafka_core.protocol.store_directory.MAX_PEERS", 10)
+    stores = directory()
+    for index in range(100):
+        assert stores.on_subscribed(0.0, HistoryReply, f"F{index}") == []
+    stores.on_subscribed(0.0, HistoryReply, "S1")
+    greet(stores, "S1")
+    assert stores.c_stores == []
+    assert len(stores._ours) == 10

@@ -29,9 +29,9 @@ from dafka_core.protocol.takeover import (
     ROUNDS,
     Missing,
     Takeover,
-    first_life,
     goes_on,
     missing,
+    new_life,
     newest_life,
     promised,
 )
@@ -150,9 +150,9 @@ def test_a_life_goes_on_from_the_newest_history(
 
 
 def test_a_life_has_room_for_so_many_acks() -> None:
-    assert first_life(2, 7, 3) == EpochId(2, 7, 3)
-    assert first_life(2, 7, 1_000).acks == MAX_EPOCH_ACKS
-    assert len(Epoch.first(first_life(2, 7, 1_000)).packed()) == len(A.packed())
+    assert new_life(2, 7, 3) == EpochId(2, 7, 3)
+    assert new_life(2, 7, 1_000).acks == MAX_EPOCH_ACKS
+    assert len(Epoch.first(new_life(2, 7, 1_000)).packed()) == len(A.packed())
 
 
 # -- asking ---------------------------------------------------------------------------------------
