@@ -94,7 +94,7 @@ class StagedPartition(NamedTuple):
     """What is staged in one partition: records ``start`` up to ``end`` (exclusive), seen by nobody.
 
     ``attempt`` is empty when they come from another store.  ``size_bytes`` is that of their blocks.
-    ``last_time_us`` is when the last ones came, in microseconds since the epoch UTC.
+    ``last_time_us`` is the last one's timestamp, in microseconds since the epoch UTC.
     """
 
     topic: str
@@ -139,8 +139,8 @@ class RecordBatch:
         values: at least one.
         transaction: the one that all of the records belong to, if any.
         epoch: the life of the producer that has written them, where that is known.
-        times: when a store wrote the records, as runs of shape (n, 2): (record count,
-            microseconds since the epoch UTC).  None where that is not known or not asked for.
+        times: the timestamps of the records, as runs of shape (n, 2): (record count,
+            microseconds since the epoch UTC).  None where they are not known or not asked for.
     """
 
     tp: TopicPartition

@@ -2,7 +2,7 @@
 
 The metadata of a batch are signed 64-bit numbers in little endian order: 1 (the version), the
 offset of the batch's first record, and, where times were asked for, pairs (record count,
-microseconds since the epoch UTC): when the store wrote that many records of the batch, in order.
+microseconds since the epoch UTC): when so many records of the batch were published, in order.
 """
 
 from __future__ import annotations

@@ -6,7 +6,7 @@ import contextlib
 import threading
 from collections.abc import Sequence
 from concurrent.futures import Future, InvalidStateError
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import zip_longest
 from typing import Any, Final
 
@@ -30,6 +30,7 @@ from dafka_core.records import (
     Transaction,
 )
 from dafka_core.storage import Log
+from dafka_core.timestamps import stamped_once
 
 MAX_PUT_BYTES: Final = 64 << 20
 """Values of all writers together on their way to the disk; further ones wait.  It is enough for the
@@ -221,7 +222,9 @@ class AppendQueue(ProcessBound):
         taken: LogEntry | None
         match entry:
             case RecordBatch():
-                taken, batch = self._role.host(now, entry), entry
+                # Now and not by the log: other stores are to be told the same.
+                times = stamped_once(entry.count, self._log.now_us())
+                taken, batch = self._role.host(now, replace(entry, times=times)), entry
             case Stage():
                 taken, batch = self._role.stage(entry), entry.batch
             case Commit():

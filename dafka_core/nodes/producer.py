@@ -33,6 +33,7 @@ from dafka_core.protocol.limits import MAX_SEQUENCE
 from dafka_core.protocol.producer_role import ProducerRole
 from dafka_core.protocol.validation import check_address, check_topic
 from dafka_core.records import TopicPartition
+from dafka_core.timestamps import WallClock
 from dafka_core.values import Values
 
 if TYPE_CHECKING:
@@ -92,8 +93,11 @@ class Producer(Node):
         # consecutive.
         self._turn = threading.Lock()
         self._lock = threading.Lock()
-        self._outbox: list[Values] = []  # published, and not yet given to the role
+        # Published, and not yet given to the role, each with its timestamp.
+        self._outbox: list[tuple[Values, int]] = []
         self._singles: list[bytes] = []  # the same, after the outbox: published one by one
+        self._singles_us = 0  # when the first of these was
+        self._clock = WallClock()
         self._next_offset = 0
         self._durable = 0
         self._unacked: deque[tuple[int, int]] = deque()  # (end, bytes) of what was published
@@ -134,6 +138,8 @@ class Producer(Node):
             self._check_offsets(1)
             self._wait_for_room()
             with self._lock:
+                if not self._singles:
+                    self._singles_us = self._clock.now_us()
                 self._singles.append(value)
                 offset = self._next_offset
                 self._count(1, len(value))
@@ -161,7 +167,7 @@ class Producer(Node):
                 self._wait_for_room()
                 with self._lock:
                     self._put_singles()
-                    self._outbox.append(chunk)
+                    self._outbox.append((chunk, self._clock.now_us()))
                     self._count(len(chunk), chunk.size_bytes)
             return first
 
@@ -308,7 +314,7 @@ class Producer(Node):
 
     def _put_singles(self) -> None:
         if self._singles:
-            self._outbox.append(Values.of(self._singles))
+            self._outbox.append((Values.of(self._singles), self._singles_us))
             self._singles = []
 
     # -- in the loop -----------------------------------------------------------------------------
@@ -325,8 +331,8 @@ class Producer(Node):
                 self._limit = (store.limit_bytes, f"store {store.node}")
             while self._unacked and self._unacked[0][0] <= self._durable:
                 self._unacked_bytes -= self._unacked.popleft()[1]
-        for values in outbox:
-            self._mesh.send(self._role.publish(now, values))
+        for values, time_us in outbox:
+            self._mesh.send(self._role.publish(now, values, time_us))
         return False
 
     def _resume(self) -> None:

@@ -18,7 +18,13 @@ import zmq
 from zmq.backend import Socket  # without the conveniences that zmq.Socket puts before each call
 
 from dafka_core.protocol.bulk_decoder import PACKED_IDS, BulkDecoder
-from dafka_core.protocol.codec import C_LAYOUT, encode, encode_batch_prefix, pack_batch_numbers
+from dafka_core.protocol.codec import (
+    C_LAYOUT,
+    BatchNumbers,
+    encode,
+    encode_batch_prefix,
+    pack_batch_numbers,
+)
 from dafka_core.protocol.limits import (
     DIRECT_BATCH_BYTES,
     LIVE_BATCH_BYTES,
@@ -27,6 +33,8 @@ from dafka_core.protocol.limits import (
 )
 from dafka_core.protocol.messages import DirectRecord, RecordMessage
 from dafka_core.protocol.role import OutgoingBatch
+from dafka_core.protocol.validation import pack_times
+from dafka_core.records import times_between
 
 STALLED_MS: Final = 10_000
 """A connection on which nothing leaves for so long is closed, and what waits for the peer is freed:
@@ -195,9 +203,16 @@ def send_packed(socket: zmq.Socket[bytes], message: OutgoingBatch) -> None:
         stop = int(ends.searchsorted(ends[start] + limit_bytes, side="right")) - 1
         stop = min(max(stop, start + 1), start + MAX_BATCH_COUNT, batch.count)
         records = data[int(ends[start]) : int(ends[stop])]
-        numbers = pack_batch_numbers(
-            batch.offset + start, stop - start, batch.transaction, batch.epoch
+        times = batch.times
+        if times is not None:  # most batches have one timestamp
+            times = times_between(times, start, stop) if stop - start < batch.count else times
+        numbers = BatchNumbers(
+            batch.offset + start,
+            stop - start,
+            batch.transaction,
+            batch.epoch,
+            0 if times is None else len(times),
         )
-        socket.send(prefix + numbers, zmq.SNDMORE)
-        socket.send(b"".join((lengths[4 * start : 4 * stop], records)))
+        socket.send(prefix + pack_batch_numbers(numbers), zmq.SNDMORE)
+        socket.send(b"".join((pack_times(times), lengths[4 * start : 4 * stop], records)))
         start = stop

@@ -12,16 +12,15 @@ from itertools import compress
 from typing import Any, Final
 
 import numpy as np
-import numpy.typing as npt
 
 from dafka_core.epochs import Epoch
 from dafka_core.errors import ProtocolError
 from dafka_core.protocol import codec
 from dafka_core.protocol.limits import MAX_SEQUENCE
 from dafka_core.protocol.messages import AnyRecord
-from dafka_core.protocol.validation import check_batch, unpack_batch
+from dafka_core.protocol.validation import PackedRecords, check_batch, unpack_batch
 from dafka_core.records import RecordBatch, TopicPartition, Transaction
-from dafka_core.values import Values
+from dafka_core.values import Longs, Values
 
 MAX_KNOWN_PREFIXES: Final = 16_384
 """Prefixes remembered, one for each partition.  Peers choose them, so there is a limit, at which
@@ -30,7 +29,7 @@ the decoder forgets all and decodes them again."""
 PACKED_IDS: Final = b"RP"
 """Of the commands that carry many records."""
 
-_ANY_NUMBERS: Final = codec.pack_batch_numbers(0, 1, None, None)
+_ANY_NUMBERS: Final = codec.pack_batch_numbers(codec.BatchNumbers(0, 1, None, None, 0))
 
 
 @dataclass(slots=True)
@@ -111,22 +110,22 @@ class BulkDecoder:
 
     def _packed(self, bucket: PartitionRecords) -> list[RecordBatch]:
         batches: list[RecordBatch] = []
-        pieces: list[tuple[npt.NDArray[np.uint32], memoryview]] = []
+        pieces: list[PackedRecords] = []
         first = end = 0
         of: tuple[Transaction | None, Epoch | None] = (None, None)
 
         def finish() -> None:
             if pieces:
-                values, (transaction, epoch) = _joined(pieces), of
-                batches.append(RecordBatch(bucket.tp, first, values, transaction, epoch=epoch))
+                (values, times), (transaction, epoch) = _joined(pieces), of
+                batches.append(RecordBatch(bucket.tp, first, values, transaction, times, epoch))
                 pieces.clear()
 
         for numbers, value in zip(bucket.sequences, bucket.values, strict=True):
             try:
                 # The receive loop finds a bucket also for a header that lacks some of its numbers.
-                sequence, count, transaction, epoch = codec.unpack_batch_numbers(numbers)
+                sequence, count, transaction, epoch, runs = codec.unpack_batch_numbers(numbers)
                 check_batch(sequence, count, transaction, epoch)
-                piece = unpack_batch(count, value)
+                piece = unpack_batch(count, value, runs)
             except ProtocolError:
                 self.invalid_count += 1
                 continue
@@ -140,9 +139,11 @@ class BulkDecoder:
         return batches
 
 
-def _joined(pieces: list[tuple[npt.NDArray[np.uint32], memoryview]]) -> Values:
-    lengths = np.concatenate([lengths for lengths, _ in pieces])
+def _joined(pieces: list[PackedRecords]) -> tuple[Values, Longs | None]:
+    lengths = np.concatenate([piece.lengths for piece in pieces])
     ends = np.zeros(len(lengths) + 1, np.int64)
     lengths.cumsum(out=ends[1:], dtype=np.int64)
-    data = pieces[0][1] if len(pieces) == 1 else b"".join([records for _, records in pieces])
-    return Values.from_columns(ends, data)
+    data = pieces[0].records if len(pieces) == 1 else b"".join([each.records for each in pieces])
+    times = [piece.times for piece in pieces if piece.times is not None]
+    known = np.concatenate(times) if len(times) == len(pieces) else None
+    return Values.from_columns(ends, data), known

@@ -46,8 +46,8 @@ SIGNATURE: Final = b"\xaa\xa5"
 VERSION: Final = b"\x01"
 """RFC 46 says %x01 in one place and %x30 in another; C nodes send 1."""
 
-_BATCH_NUMBERS: Final = Struct(">QIqQQ")
-BATCH_NUMBERS_BYTES: Final = _BATCH_NUMBERS.size + EPOCH_BYTES
+_BATCH_NUMBERS: Final = Struct(f">QIqQQ{EPOCH_BYTES}sI")
+BATCH_NUMBERS_BYTES: Final = _BATCH_NUMBERS.size
 
 
 class _Command(NamedTuple):
@@ -64,7 +64,7 @@ class _Command(NamedTuple):
 
 
 _RECORD: Final = "partition topic sequence"
-_BATCH: Final = _RECORD + " count transaction epoch"
+_BATCH: Final = _RECORD + " count transaction epoch runs"
 _REPLY: Final = "query store part parts entries"
 _MAX_RANGES_BYTES: Final = MAX_HEADER_BYTES + MAX_FETCH_PARTITIONS * 560
 _COMMANDS: Final[dict[type, _Command]] = {
@@ -88,7 +88,7 @@ _COMMANDS: Final[dict[type, _Command]] = {
             b"C",
             m.DirectRecordBatches,
             "requestor",
-            "entries epochs",
+            "entries epochs runs",
             content=True,
             max_bytes=_MAX_RANGES_BYTES,
         ),
@@ -160,15 +160,24 @@ def encode_batch_prefix(requestor: str, tp: TopicPartition, *, packed: bool) -> 
     return topic + b"\0" + VERSION + pack_text(tp.partition) + pack_text(tp.topic)
 
 
-def pack_batch_numbers(
-    sequence: int, count: int, transaction: Transaction | None, epoch: Epoch | None
-) -> bytes:
+class BatchNumbers(NamedTuple):
     """What follows the names in the header of packed records."""
-    numbers = _BATCH_NUMBERS.pack(sequence, count, *(transaction or NO_TRANSACTION))
-    return numbers + pack_epoch(epoch)
+
+    sequence: int
+    records: int
+    transaction: Transaction | None
+    epoch: Epoch | None
+    runs: int
 
 
-def unpack_batch_numbers(octets: bytes) -> tuple[int, int, Transaction | None, Epoch | None]:
+def pack_batch_numbers(numbers: BatchNumbers) -> bytes:
+    """These in a header."""
+    sequence, records, transaction, epoch, runs = numbers
+    of = transaction or NO_TRANSACTION
+    return _BATCH_NUMBERS.pack(sequence, records, *of, pack_epoch(epoch), runs)
+
+
+def unpack_batch_numbers(octets: bytes) -> BatchNumbers:
     """The inverse of ``pack_batch_numbers``; checks nothing but the length.
 
     Raises:
@@ -176,9 +185,8 @@ def unpack_batch_numbers(octets: bytes) -> tuple[int, int, Transaction | None, E
     """
     if len(octets) != BATCH_NUMBERS_BYTES:
         raise ProtocolError("a batch's header ends within a field")
-    sequence, count, *transaction = _BATCH_NUMBERS.unpack_from(octets)
-    epoch = epoch_of(octets[_BATCH_NUMBERS.size :])
-    return sequence, count, transaction_of(tuple(transaction)), epoch
+    sequence, records, *of, epoch, runs = _BATCH_NUMBERS.unpack_from(octets)
+    return BatchNumbers(sequence, records, transaction_of(tuple(of)), epoch_of(epoch), runs)
 
 
 def decode(frames: Sequence[bytes]) -> m.Message:

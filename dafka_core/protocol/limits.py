@@ -51,7 +51,13 @@ MAX_RECORD_BYTES: Final = 2**31 - 1
 """The most that ``max_record_bytes`` may be: Arrow's type for records has signed 32-bit offsets."""
 
 LENGTH_BYTES: Final = 4
-"""What a record costs in a packed message, beside its octets."""
+"""What the length of a record takes in a packed message."""
+
+RUN_BYTES: Final = 12
+"""What a run of timestamps takes in a packed message: a timestamp and the count of its records."""
+
+RECORD_OVERHEAD_BYTES: Final = LENGTH_BYTES + RUN_BYTES
+"""What a record costs at most in a packed message, beside its octets."""
 
 MAX_FRAMES: Final = 3
 """RFC 46's RECORD has the most: topic frame, command frame, content."""
@@ -72,9 +78,9 @@ DIRECT_BATCH_BYTES: Final = 512 << 10
 
 def max_frame_bytes(max_record_bytes: int) -> int:
     """The largest frame of a peer's that a node needs which takes such records."""
-    return max(max_record_bytes + LENGTH_BYTES, MAX_REPLY_BYTES)
+    return max(max_record_bytes + RECORD_OVERHEAD_BYTES, MAX_REPLY_BYTES)
 
 
 def max_taken_bytes(max_record_bytes: int) -> int:
     """The largest record that such frames carry, in each form: what a node announces."""
-    return max_frame_bytes(max_record_bytes) - LENGTH_BYTES
+    return max_frame_bytes(max_record_bytes) - RECORD_OVERHEAD_BYTES

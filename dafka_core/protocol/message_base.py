@@ -64,8 +64,10 @@ class UpTo(OfPartition):
 class Packed(OfPartition):
     """Extension: consecutive records in one message, all of one ``epoch`` and ``transaction``.
 
-    ``value`` is the lengths of the records, four octets each and little endian, as columns are,
-    and then the records themselves.
+    ``value`` is the timestamps of the records as ``runs`` runs, none if they are not known: first
+    the timestamps, eight octets each, then the count of each one's records, four octets each.
+    Then come the lengths of the records, four octets each, and the records themselves.  All is
+    little endian, as columns are.
     """
 
     __slots__ = ()
@@ -74,11 +76,12 @@ class Packed(OfPartition):
     value: bytes
     transaction: Transaction | None
     epoch: Epoch | None
+    runs: int
 
     def check(self) -> None:
         """Raises ProtocolError unless these are records of one transaction and epoch."""
         check_batch(self.sequence, self.count, self.transaction, self.epoch)
-        unpack_batch(self.count, self.value)
+        unpack_batch(self.count, self.value, self.runs)
 
 
 @dataclass(frozen=True, slots=True)

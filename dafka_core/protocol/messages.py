@@ -11,7 +11,6 @@ from dataclasses import dataclass
 from typing import ClassVar, Self
 
 import numpy as np
-import numpy.typing as npt
 
 from dafka_core.epochs import NO_LIFE
 from dafka_core.errors import ProtocolError
@@ -19,7 +18,7 @@ from dafka_core.protocol import fields as f
 from dafka_core.protocol import message_base
 from dafka_core.protocol.limits import MAX_BATCH_COUNT, MAX_SEQUENCE
 from dafka_core.protocol.message_base import OfPartition, Packed, Reply, UpTo
-from dafka_core.protocol.validation import unpack_batch
+from dafka_core.protocol.validation import PackedRecords, pack_times, unpack_batch
 from dafka_core.records import PartitionInfo, RecordBatch, TopicPartition
 from dafka_core.values import Values
 
@@ -152,6 +151,7 @@ class RecordBatchMessage(Packed):
     value: bytes
     transaction: f.MaybeTransaction = None
     epoch: f.MaybeEpoch = None
+    runs: f.Number = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -166,6 +166,7 @@ class DirectRecordBatch(Packed):
     value: bytes
     transaction: f.MaybeTransaction = None
     epoch: f.MaybeEpoch = None
+    runs: f.Number = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -187,26 +188,32 @@ class DirectRecordBatches(Message):
     """Extension: the answer to a FETCH-BATCH, records of many partitions in one message.
 
     ``value`` is as that of a DIRECT-RECORD-BATCH with the records of all entries, in their order.
+    No run of timestamps has records of two entries.
     """
 
     requestor: f.Address
     entries: f.Ranges
     epochs: f.EntryEpochs
     """Of the records of each entry, one for each."""
+    runs: f.Number
     value: bytes
 
     @classmethod
     def of(cls, requestor: str, batches: Sequence[RecordBatch]) -> Self:
         """Record batches as a message; it does not say which transaction they are of."""
-        lengths, values, entries, epochs = [], [], [], []
+        lengths, values, entries, epochs, times = [], [], [], [], []
         for batch in batches:
             ends, data = batch.values.columns()
             lengths.append(ends[1:] - ends[:-1])
             values.append(data)
             entries.append(PartitionInfo(*batch.tp, batch.offset, batch.end))
             epochs.append(batch.epoch)
+            times.append(np.empty((0, 2), np.int64) if batch.times is None else batch.times)
+        known = np.concatenate(times) if all(map(len, times)) else None
         packed = np.concatenate(lengths).astype("<u4").tobytes()
-        return cls(requestor, tuple(entries), tuple(epochs), b"".join([packed, *values]))
+        content = b"".join([pack_times(known), packed, *values])
+        runs = 0 if known is None else len(known)
+        return cls(requestor, tuple(entries), tuple(epochs), runs, content)
 
     def check(self) -> None:
         """Raises ProtocolError unless these are the records that the entries name."""
@@ -219,22 +226,33 @@ class DirectRecordBatches(Message):
 
     def batches(self) -> Iterator[RecordBatch]:
         """The records, each partition's in memory of its own: one that is kept keeps no other."""
-        lengths, records = self._columns()
+        (lengths, records, times), run_ends = self._columns()
         ends = np.zeros(len(lengths) + 1, np.int64)
         lengths.cumsum(out=ends[1:], dtype=np.int64)
-        start = 0
-        for (topic, partition, first, end, _), epoch in zip(self.entries, self.epochs, strict=True):
+        start = run = 0
+        facts = zip(self.entries, self.epochs, run_ends, strict=True)
+        for (topic, partition, first, end, _), epoch, run_end in facts:
             stop = start + end - first
             low, high = int(ends[start]), int(ends[stop])
             values = Values.from_columns(ends[start : stop + 1] - low, bytes(records[low:high]))
-            yield RecordBatch(TopicPartition(topic, partition), first, values, epoch=epoch)
-            start = stop
+            own = None if times is None else times[run:run_end].copy()
+            tp = TopicPartition(topic, partition)
+            yield RecordBatch(tp, first, values, times=own, epoch=epoch)
+            start, run = stop, run_end
 
-    def _columns(self) -> tuple[npt.NDArray[np.uint32], memoryview]:
-        count = sum([entry.end - entry.earliest for entry in self.entries])
-        if not 1 <= count <= MAX_BATCH_COUNT:
+    def _columns(self) -> tuple[PackedRecords, list[int]]:
+        """The content, and where each entry's runs of timestamps end."""
+        ends = np.cumsum([entry.end - entry.earliest for entry in self.entries])
+        if not len(ends) or not 1 <= ends[-1] <= MAX_BATCH_COUNT:
             raise ProtocolError(f"a message has 1 to {MAX_BATCH_COUNT} records")
-        return unpack_batch(count, self.value)
+        packed = unpack_batch(int(ends[-1]), self.value, self.runs)
+        if packed.times is None:
+            return packed, [0] * len(ends)
+        stops = packed.times[:, 0].cumsum()
+        run_ends = stops.searchsorted(ends)
+        if (stops[run_ends] != ends).any():
+            raise ProtocolError("a run of timestamps has records of one partition")
+        return packed, (run_ends + 1).tolist()
 
 
 @dataclass(frozen=True, slots=True)
@@ -252,7 +270,7 @@ class HeadsQuery(Message):
 
 @dataclass(frozen=True, slots=True)
 class TimesQuery(OfPartition):
-    """Extension: asks stores when they wrote the records ``[sequence, end)`` of a partition."""
+    """Extension: asks stores when the records ``[sequence, end)`` of a partition were published."""
 
     requestor: f.Address
     query: f.QueryId

@@ -17,6 +17,7 @@ from dafka_core.protocol.role import Outgoing, OutgoingBatch
 from dafka_core.protocol.store_directory import StoreDirectory
 from dafka_core.protocol.takeover import Takeover, new_life
 from dafka_core.records import RecordBatch, TopicPartition
+from dafka_core.timestamps import stamped_once
 from dafka_core.values import Values
 
 MAX_ACKING_STORES: Final = 1_000
@@ -76,6 +77,7 @@ class ProducerRole:
         self.retained: list[RecordBatch] = []  # not acknowledged; the first one may be in part
         self._acks = acks
         self._hurries = 0  # HEADs in a hurry since the last acknowledgement
+        self._last_us = 0  # the last record's timestamp
         self._head_interval_s = head_interval_s
         self._head_due = 0.0
 
@@ -100,9 +102,14 @@ class ProducerRole:
         self.next_offset = self.durable = epoch.start
         self.directory = self.takeover = None
 
-    def publish(self, now: float, values: Values) -> list[Outgoing]:
-        """Appends records.  RFC 46: the first offset is 0, and each further one is one more."""
-        batch = RecordBatch(self.tp, self.next_offset, values, epoch=self.epoch)
+    def publish(self, now: float, values: Values, time_us: int) -> list[Outgoing]:
+        """Appends records.  RFC 46: the first offset is 0, and each further one is one more.
+
+        ``time_us`` is their timestamp; where the clock has gone back, the last one is theirs.
+        """
+        self._last_us = max(self._last_us, time_us)
+        times = stamped_once(len(values), self._last_us)
+        batch = RecordBatch(self.tp, self.next_offset, values, times=times, epoch=self.epoch)
         if not self._head_due:
             self._head_due = now + self._head_interval_s
         self.next_offset = batch.end

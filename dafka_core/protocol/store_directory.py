@@ -198,7 +198,7 @@ class StoreDirectory:
     def ask_times(
         self, now: float, tp: TopicPartition, start: int, end: int
     ) -> tuple[StoreQuery, list[Outgoing]]:
-        """Asks when stores wrote the records ``[start, end)`` of a partition."""
+        """Asks when the records ``[start, end)`` of a partition were published."""
         query = m.TimesQuery(self.address, next(self._numbers), *tp, start, end)
         return self._begin(now, StoreQuery(query, now))
 

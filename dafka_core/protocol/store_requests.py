@@ -10,14 +10,16 @@ from operator import attrgetter
 from typing import Any, Final
 
 from dafka_core.protocol import messages as m
-from dafka_core.protocol.limits import DIRECT_BATCH_BYTES, MAX_FETCH_COUNT, MAX_REPLY_ENTRIES
+from dafka_core.protocol.limits import (
+    DIRECT_BATCH_BYTES,
+    MAX_FETCH_COUNT,
+    MAX_REPLY_ENTRIES,
+    RECORD_OVERHEAD_BYTES,
+)
 from dafka_core.protocol.role import Outgoing, OutgoingBatch
 from dafka_core.protocol.store_directory import HEADS
 from dafka_core.protocol.transactions import PublishCommitted
 from dafka_core.records import PartitionInfo, RecordBatch, TopicPartition
-
-RECORD_OVERHEAD_BYTES: Final = 4
-"""Of a record in a packed message: its length."""
 
 MAX_PENDING_REQUESTS: Final = 65_536
 """Requests that wait for an answer, some 30 MB.  One requestor may have all of them as long as

@@ -1,8 +1,8 @@
 """One block: many consecutive records of one partition, laid out as Arrow wants them.
 
     header      magic, format version, checksum, record count, number of timestamp runs
-    runs        (record count, microseconds since the epoch UTC) as int64 pairs: when the store
-                wrote the records, run-length encoded
+    runs        (record count, microseconds since the epoch UTC) as int64 pairs: when the
+                records were published, run-length encoded
     offsets     count + 1 int32: where each value begins in the data, and where the last one ends
     data        the values, one after the other
 

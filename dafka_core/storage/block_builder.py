@@ -9,6 +9,7 @@ import numpy as np
 import numpy.typing as npt
 import xxhash
 
+from dafka_core.records import times_between
 from dafka_core.storage.block import (
     ALIGNMENT,
     CHECKED_FROM,
@@ -62,11 +63,13 @@ class _Part(NamedTuple):
 
 def build_blocks(
     values: Sequence[bytes],
-    timestamp_us: int,
+    times: Longs,
     extend: Block | None = None,
     into: bytearray | None = None,
 ) -> Iterator[BuiltBlock]:
     """The values as blocks of at most ``MAX_BLOCK_BYTES`` and ``MAX_BLOCK_RECORDS``, in order.
+
+    ``times`` are their timestamps.
 
     As few blocks as that takes, of about one size, so that no small one is left over.  A value
     that is too large has a block of its own.  The first block begins with the records of
@@ -80,6 +83,8 @@ def build_blocks(
     """
     ends, data = _checked_columns(values)
     costs = ends + OFFSET.itemsize * np.arange(len(ends))
+    if len(times) > 1:  # ``_SPARE_BYTES`` has the first one
+        costs[1:] += RUN_BYTES * np.repeat(np.arange(len(times)), times[:, 0])
     start = 0
     while start < len(values):
         stop = _stop(costs, start, extend)
@@ -87,8 +92,11 @@ def build_blocks(
             extend = None
             continue
         stop = max(stop, start + 1)
-        run = np.array([[stop - start, timestamp_us]], LONG)
-        part = _Part(run, ends[start : stop + 1], data[int(ends[start]) : int(ends[stop])])
+        part = _Part(
+            times_between(times, start, stop),
+            ends[start : stop + 1],
+            data[int(ends[start]) : int(ends[stop])],
+        )
         packed = _assembled([part] if extend is None else [extend, part], into)
         yield BuiltBlock(start, stop, extend is not None, packed)
         start, extend = stop, None

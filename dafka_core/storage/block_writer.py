@@ -23,17 +23,18 @@ GROUPED_SHARE = 4
 for it: it goes to the append area."""
 
 
-def group_batch(tables: Tables, batch: RecordBatch, row: PartitionRow, stamp_us: int) -> bool:
-    """Gives a batch that is small to the append area; False when it is not small.
+def group_batch(tables: Tables, batch: RecordBatch, row: PartitionRow) -> bool:
+    """Gives a batch with its times, if it is small, to the append area; False when it is not.
 
     Raises:
         ValueError: an empty batch.
     """
-    size_bytes = batch.values.size_bytes + OFFSET.itemsize * batch.count
+    assert batch.times is not None
+    size_bytes = batch.values.size_bytes + OFFSET.itemsize * batch.count + batch.times.nbytes
     if size_bytes >= SMALL_BLOCK_BYTES // GROUPED_SHARE:
         return False
     with _named(batch):
-        for start, stop, _, packed in build_blocks(batch.values, stamp_us):
+        for start, stop, _, packed in build_blocks(batch.values, batch.times):
             first = batch.offset + start
             tables.area.append(GroupedBlock(row.id, first, stop - start, packed))
     return True
@@ -44,10 +45,9 @@ def write_batch(
     batch: RecordBatch,
     row: PartitionRow,
     floor: int,
-    stamp_us: int,
     buffer: bytearray,
 ) -> list[MergeCandidate]:
-    """Writes a batch's blocks, assembled in ``buffer`` as far as they fit.
+    """Writes a batch, with its times, as blocks, assembled in ``buffer`` as far as they fit.
 
     Returns the blocks written, after the one before them.  That one is extended if it is small
     and does not begin below ``floor``.
@@ -56,6 +56,7 @@ def write_batch(
         ValueError: an empty batch, or a record that is too large.
         StoreError: the partition's last block is damaged.
     """
+    assert batch.times is not None
     extended = None
     last = _last(tables, batch, row, floor)
     if last is not None and last.size_bytes < SMALL_BLOCK_BYTES:
@@ -64,7 +65,7 @@ def write_batch(
         extended = tables.read_block(batch.tp, found, partial(_parsed, last=last))
     blocks = [last] if last else []
     with _named(batch):
-        for built in build_blocks(batch.values, stamp_us, extended, buffer):
+        for built in build_blocks(batch.values, batch.times, extended, buffer):
             first, count = batch.offset + built.start, built.stop - built.start
             if built.extends:
                 assert last is not None

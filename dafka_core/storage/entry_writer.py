@@ -7,6 +7,7 @@ comes that does.
 
 from __future__ import annotations
 
+from dataclasses import replace
 from itertools import zip_longest
 
 from dafka_core.epochs import Epoch
@@ -36,6 +37,7 @@ from dafka_core.storage.block_writer import group_batch, write_batch
 from dafka_core.storage.merge_planner import MergeCandidate
 from dafka_core.storage.rows import PartitionRow
 from dafka_core.storage.tables import Tables
+from dafka_core.timestamps import MAX_AHEAD_US, in_order
 
 MAX_VERSION = 2**63 - 1
 """Of transactions: a row has eight octets for it, and Spark numbers micro-batches with a Long."""
@@ -50,7 +52,8 @@ class EntryWriter:
     """Writes entries in one transaction of LMDB, in order; ``buffer`` is memory for blocks.
 
     ``finish`` comes after the last of them.  ``finished`` are blocks that may be merged then, each
-    after its partition's id, and ``due`` what of the append area may be.
+    after its partition's id, and ``due`` what of the append area may be.  ``ahead_us`` says by
+    how much records of a partition were stamped too far ahead of ``now_us``.
     """
 
     def __init__(self, tables: Tables, now_us: int, buffer: bytearray) -> None:
@@ -59,6 +62,7 @@ class EntryWriter:
         self._buffer = buffer
         self.finished: list[tuple[int, MergeCandidate]] = []
         self.due: set[Bucket] = set()
+        self.ahead_us: dict[TopicPartition, int] = {}
 
     def apply(self, entry: LogEntry) -> DafkaError | None:
         """Does what an entry says; or nothing, and says why.
@@ -223,16 +227,26 @@ class EntryWriter:
             row = row._replace(id=self._tables.new_id())
         row = self._with_epoch(batch.tp, row, batch.epoch)
         staged_us = row.staged.last_timestamp_us if row.staged else rows.NEVER_US
-        stamp_us = max(self._now_us, row.last_timestamp_us, staged_us)
-        if owner is not None or not group_batch(self._tables, batch, row, stamp_us):
+        batch = self._stamped(batch, max(row.last_timestamp_us, staged_us))
+        assert batch.times is not None
+        stamp_us = int(batch.times[-1, 1])
+        if owner is not None or not group_batch(self._tables, batch, row):
             floor = row.end if owner else 0
-            blocks = write_batch(self._tables, batch, row, floor, stamp_us, self._buffer)
+            blocks = write_batch(self._tables, batch, row, floor, self._buffer)
             self.finished += [] if owner else [(row.id, block) for block in blocks]
         if owner is None:
             row = row._replace(end=batch.end, last_timestamp_us=stamp_us)
         else:
             row = row._replace(staged=rows.StagedRecords(batch.end, stamp_us, *owner))
         self._tables.put_row(batch.tp, row)
+
+    def _stamped(self, batch: RecordBatch, last_us: int) -> RecordBatch:
+        """The batch with the times under which it is kept, after a record of ``last_us``."""
+        if batch.times is not None and len(batch.times):
+            ahead_us = int(batch.times[:, 1].max()) - self._now_us
+            if ahead_us > MAX_AHEAD_US:
+                self.ahead_us[batch.tp] = ahead_us
+        return replace(batch, times=in_order(batch.times, batch.count, self._now_us, last_us))
 
     def _with_epoch(
         self, tp: TopicPartition, row: PartitionRow, epoch: Epoch | None

@@ -66,6 +66,7 @@ from dafka_core.storage.partition_statistics import (
 from dafka_core.storage.set_aside import AsideRecords
 from dafka_core.storage.snapshot import Snapshot
 from dafka_core.storage.tables import Tables
+from dafka_core.timestamps import AheadLog, WallClock
 
 DEFAULT_MAX_RECORDS = 1 << 20
 DEFAULT_MAX_BYTES = 64 << 20
@@ -93,10 +94,11 @@ class Log(ProcessBound):
         directory: Path | str,
         *,
         map_size_bytes: int = DEFAULT_MAP_BYTES,
-        clock_us: Callable[[], int] = lambda: time.time_ns() // 1000,
+        clock_us: Callable[[], int] | None = None,
     ) -> None:
         self.directory = Path(directory)
-        self._clock_us = clock_us
+        self.now_us = clock_us or WallClock().now_us
+        self._ahead = AheadLog()
         self._buffer = bytearray(MAX_BLOCK_BYTES)
         self._appending = False
         self._appended_s = float("-inf")
@@ -113,8 +115,8 @@ class Log(ProcessBound):
     def append(self, batches: Sequence[RecordBatch]) -> None:
         """Writes all batches, or none; they are on disk when this returns.
 
-        Several batches of one partition must follow each other.  All are stamped with one time,
-        or with their partition's last one when the clock went back.
+        Several batches of one partition must follow each other.  Their times are kept; batches
+        without are stamped now (``timestamps.py``).
 
         Raises:
             OffsetConflictError: a batch does not begin at its partition's end.  If the batch is
@@ -137,7 +139,7 @@ class Log(ProcessBound):
             ValueError: what ``append`` refuses, an attempt that is not 32 upper-case hex digits,
                 or a transaction that cannot be one or does not have the batch; nothing is written.
         """
-        now_us = self._clock_us()
+        now_us = self.now_us()
 
         def work(tables: Tables) -> tuple[list[DafkaError | None], EntryWriter]:
             writer = EntryWriter(tables, now_us, self._buffer)
@@ -156,6 +158,7 @@ class Log(ProcessBound):
             for partition_id, block in writer.finished:
                 self._planner.add(partition_id, block)
             self._merger.add_due(writer.due)
+            self._ahead.say(writer.ahead_us)
         finally:
             self._appending, self._appended_s = False, time.monotonic()
             self._reader.asides += aside
@@ -177,7 +180,7 @@ class Log(ProcessBound):
         With ``replicas`` also what came from another store: not while a store runs on this log,
         which goes on with it when the other one is there again.
         """
-        before_us = self._clock_us() - int(older_than_s * 1_000_000)
+        before_us = self.now_us() - int(older_than_s * 1_000_000)
         return self._env.write(
             lambda tables: EntryWriter(tables, 0, self._buffer).discard_stale(
                 before_us, replicas=replicas

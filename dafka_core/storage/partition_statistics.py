@@ -19,8 +19,8 @@ class PartitionStatistics(NamedTuple):
 
     ``records`` lie at offsets ``earliest`` to ``end`` (exclusive).  ``size_bytes`` is that of their
     blocks: values, 4 bytes for each and little else; a block trimmed in part counts as a whole.
-    ``first_time_us`` and ``last_time_us`` are when the store wrote the first record that is held
-    and the last one, in microseconds since the epoch UTC; None when no record is held.
+    ``first_time_us`` and ``last_time_us`` are the timestamps of the first record that is held and
+    the last one, in microseconds since the epoch UTC; None when no record is held.
     """
 
     topic: str

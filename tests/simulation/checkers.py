@@ -29,6 +29,7 @@ from dafka_core.protocol.reader_role import ReaderRole
 from dafka_core.protocol.role import OutgoingBatch
 from dafka_core.protocol.store_role import StoreRole
 from dafka_core.records import RecordBatch, StagedTransaction, TopicPartition
+from tests.simulation.clocks import SKEW_US, right_us
 from tests.simulation.world import World
 
 if TYPE_CHECKING:
@@ -48,8 +49,10 @@ MAX_OVERDUE = 5
 class Checkers:
     """The truth, and every claim about it."""
 
-    def __init__(self, world: World) -> None:
+    def __init__(self, world: World, *, one_time: bool = False) -> None:
         self._world = world
+        self._one_time = one_time  # everybody says when a record was published
+        self._stamps: dict[tuple[TopicPartition, EpochId, int], int] = {}
         self.disks: dict[str, Disk] = {}
         """By the store's address."""
         self.published: dict[TopicPartition, list[bytes]] = {}
@@ -95,6 +98,18 @@ class Checkers:
             if value not in said:
                 return False
         return True
+
+    def on_stamped(
+        self, who: str, tp: TopicPartition, start: int, times: list[int], life: EpochId
+    ) -> None:
+        """A store keeps records with the timestamps that every other one has."""
+        latest_us = right_us(self._world) + SKEW_US
+        for at, time_us in enumerate(times, start):
+            same_us = self._stamps.setdefault((tp, life, at), time_us)
+            if self._one_time and time_us != same_us:
+                self._world.fail(who, f"{tp} at {at}: two timestamps, {same_us} and {time_us}")
+            if time_us > latest_us:
+                self._world.fail(who, f"{tp} at {at}: a timestamp {time_us - latest_us} us ahead")
 
     # -- delivery --------------------------------------------------------------------------------
 

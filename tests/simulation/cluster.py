@@ -22,7 +22,7 @@ from tests.simulation.hosts import ConsumerHost, Host, StoreHost
 from tests.simulation.network import Network
 from tests.simulation.producer import ProducerHost
 from tests.simulation.reader import ReaderHost
-from tests.simulation.shape import Shape, limited, shape_of
+from tests.simulation.shape import OURS, Shape, limited, shape_of
 from tests.simulation.world import World
 from tests.simulation.writer import Writer
 
@@ -71,7 +71,7 @@ class Cluster:
         self.shape = shape
         self.roles = roles
         self.world = World(shape.seed, write)
-        self.checkers = Checkers(self.world)
+        self.checkers = Checkers(self.world, one_time=set(shape.styles) == {OURS})
         self.network = Network(self.world, shape)
         self._bodies: dict[str, bytes] = {}
         chance = self.world.random

@@ -12,6 +12,7 @@ import random
 import struct
 
 from dafka_core.protocol.codec import BATCH_NUMBERS_BYTES
+from dafka_core.protocol.limits import RUN_BYTES
 
 PACKED = (b"R", b"P")
 
@@ -43,8 +44,9 @@ def largest_record_bytes(frames: list[bytes]) -> int:
     """How large the records of a message are; 0 if it has none, or is none."""
     kind = frames[0][:1]
     if len(frames) == 2 and kind in PACKED:
-        at = len(frames[0]) - BATCH_NUMBERS_BYTES + 8  # behind the sequence
-        count = int.from_bytes(frames[0][at : at + 4], "big")
-        lengths = frames[1][: 4 * min(count, len(frames[1]) // 4)]
+        numbers = frames[0][-BATCH_NUMBERS_BYTES:]
+        count, runs = (int.from_bytes(each, "big") for each in (numbers[8:12], numbers[-4:]))
+        lengths = frames[1][RUN_BYTES * runs :]
+        lengths = lengths[: 4 * min(count, len(lengths) // 4)]
         return max((each for (each,) in struct.iter_unpack("<I", lengths)), default=0)
     return len(frames[-1]) if len(frames) > 1 and kind in (b"M", b"D") else 0

@@ -13,6 +13,8 @@ from dafka_core.protocol.producer_role import ProducerRole
 from dafka_core.protocol.role import Outgoing
 from dafka_core.protocol.store_partition import StorePartition
 from dafka_core.records import RecordBatch
+from dafka_core.timestamps import stamped_once
+from dafka_core.values import Longs
 
 
 class AcknowledgesZombies(Histories):
@@ -76,3 +78,8 @@ class CountsAnyonesAcks(ProducerRole):
 
 def nobody_is_missing(*_: Any) -> None:
     """A producer resumes with whatever stores have answered."""
+
+
+def stamped_by_itself(times: Longs | None, count: int, now_us: int, last_us: int) -> Longs:
+    """A store does not look at the timestamps that records come with."""
+    return stamped_once(count, max(now_us, last_us))

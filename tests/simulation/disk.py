@@ -6,9 +6,12 @@ As LMDB has it: a group of batches is on disk whole or not at all, and readers s
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
-from itertools import zip_longest
+from dataclasses import dataclass, field, replace
+from itertools import pairwise, zip_longest
 
+import numpy as np
+
+from dafka_core import timestamps
 from dafka_core.epochs import (
     NO_LIFE,
     Epoch,
@@ -30,7 +33,6 @@ from dafka_core.log_entries import (
     SetTransaction,
     Stage,
 )
-from dafka_core.nodes.log_writer import Outcomes
 from dafka_core.records import (
     NO_VERSION,
     PartitionInfo,
@@ -55,6 +57,7 @@ class StagedRecords:
     attempt: str
     transaction: Transaction
     values: list[bytes] = field(default_factory=list)
+    times: list[int] = field(default_factory=list)
 
 
 @dataclass
@@ -62,6 +65,8 @@ class Partition:
     """One partition on disk."""
 
     records: list[bytes] = field(default_factory=list)
+    times: list[int] = field(default_factory=list)
+    """The timestamp of each, in microseconds."""
     earliest: int = 0
     """Records before this one have been trimmed."""
     tail: StagedRecords | None = None
@@ -98,8 +103,11 @@ class Disk:
     way.
     """
 
-    def __init__(self, world: World, checkers: Checkers, name: str) -> None:
+    def __init__(
+        self, world: World, checkers: Checkers, name: str, now_us: Callable[[], int]
+    ) -> None:
         self.name = name
+        self.now_us = now_us
         self._world = world
         self._checkers = checkers
         self.met: list[str] = []
@@ -140,7 +148,7 @@ class Disk:
         if start >= held.end:
             return
         self.set_aside.add(tp)
-        del held.records[start:]
+        del held.records[start:], held.times[start:]
         held.earliest = min(held.earliest, start)
         held.history = before(held.history, start)
         last, committed = held.last_transaction, held.committed
@@ -164,23 +172,34 @@ class Disk:
                 self._world.fail(self.name, f"appends {batch.offset} to an end of {held.end}")
             return OffsetConflictError(*batch.tp, batch.offset, held.end)
         self._begin_epoch(held, batch.epoch)
-        shown = list(batch.values)
+        shown, times = list(batch.values), self._times(held, batch, goes_on=goes_on)
         if goes_on and tail is not None:
-            shown = tail.values + shown
+            shown, times = tail.values + shown, tail.times + times
         if not whole and transaction is not None:
-            held.tail = StagedRecords("", transaction, shown)
+            held.tail = StagedRecords("", transaction, shown, times)
             return None
         if goes_on and tail is not None and batch.end >= tail.transaction.end:
             held.mark(tail.transaction)
-        self._show(batch.tp, held, shown)
+        self._show(batch.tp, held, shown, times)
         if transaction is not None:
             held.mark(transaction)
         return None
 
-    def _show(self, tp: TopicPartition, held: Partition, values: list[bytes]) -> None:
+    def _times(self, held: Partition, batch: RecordBatch, *, goes_on: bool) -> list[int]:
+        """The timestamps of a batch: of one that goes on with what is staged, or at the end."""
+        before = held.times + (held.tail.times if held.tail and goes_on else [])
+        last_us = before[-1] if before else 0
+        runs = timestamps.in_order(batch.times, batch.count, self.now_us(), last_us)
+        return [time_us for count, time_us in runs.tolist() for _ in range(count)]
+
+    def _show(
+        self, tp: TopicPartition, held: Partition, values: list[bytes], times: list[int]
+    ) -> None:
         self._checkers.on_disk(self.name, RecordBatch.of(tp, held.end, list(values)))
+        self._checkers.on_stamped(self.name, tp, held.end, times, last_life(held.history))
         held.tail = None
         held.records.extend(values)
+        held.times.extend(times)
 
     def _stage(self, staged: Stage) -> DafkaError | None:
         batch, attempt, version = staged
@@ -192,6 +211,7 @@ class Disk:
         if tail is not None and not own and NO_VERSION < version < tail.transaction.version:
             return FencedError(*tp, attempt)
         if tail is not None and own and batch.offset == held.tail_end:
+            tail.times.extend(self._times(held, batch, goes_on=True))
             tail.values.extend(batch.values)
             tail.transaction = Transaction(version, held.end, 0)
             return None
@@ -201,7 +221,9 @@ class Disk:
             if batch.offset > held.end:
                 return FencedError(*tp, attempt)
             return OffsetConflictError(*tp, batch.offset, held.end)
-        held.tail = StagedRecords(attempt, Transaction(version, held.end, 0), list(batch.values))
+        times = self._times(held, batch, goes_on=False)
+        transaction = Transaction(version, held.end, 0)
+        held.tail = StagedRecords(attempt, transaction, list(batch.values), times)
         return None
 
     def _commit(self, commit: Commit) -> DafkaError | None:
@@ -218,7 +240,7 @@ class Disk:
                 continue
             self._checkers.on_committed(self.name, transaction, held.tail.values)
             self._begin_epoch(held, epoch)
-            self._show(tp, held, held.tail.values)
+            self._show(tp, held, held.tail.values, held.tail.times)
             held.committed = (attempt, start, end)
             held.mark(transaction.transaction)
         return None
@@ -321,7 +343,9 @@ class Disk:
                 values.append(value)
             if not values:
                 break
-            batches += split_by_epoch(RecordBatch.of(tp, start, values), held.history)
+            times = np.array([(1, at) for at in held.times[start : start + len(values)]])
+            batch = replace(RecordBatch.of(tp, start, values), times=times)
+            batches += split_by_epoch(batch, held.history)
             start += len(values)
             max_records -= len(values)
         return batches
@@ -345,56 +369,12 @@ class Disk:
         return results
 
     def times(self, tp: TopicPartition, start: int, end: int) -> list[tuple[int, int]]:
-        """See ``Log.times``: one time for all."""
-        return [(start, 1)] if start < min(end, self.end(tp)) else []
+        """See ``Log.times``."""
+        held = self.held.get(tp) or Partition()
+        times = [*enumerate(held.times)][max(start, held.earliest) : end]
+        later = [each for before, each in pairwise(times) if each[1] != before[1]]
+        return [*times[:1], *later]
 
 
 def _name(item: tuple[TopicPartition, Partition]) -> TopicPartition:
     return item[0]
-
-
-class SimulatedAppender:
-    """``LogWriter`` over a disk that takes its time.
-
-    Args:
-        done: called when a group is on disk, some time later.
-    """
-
-    def __init__(
-        self, world: World, disk: Disk, done: Callable[[list[LogEntry], Outcomes], None]
-    ) -> None:
-        self._world = world
-        self._disk = disk
-        self._done = done
-        self._group: list[LogEntry] | None = None
-        self._dead = False
-        self.append_s = 0.0
-
-    @property
-    def busy(self) -> bool:
-        """Whether a group is on its way to the disk."""
-        return self._group is not None
-
-    def write(self, entries: list[LogEntry]) -> None:
-        """Takes a group."""
-        if self._group is not None:
-            self._world.fail(self._disk.name, "writes while the appender is busy")
-        self._group = entries
-        self._world.after(self._world.random.random() * self.append_s, self._synced)
-
-    def crash(self) -> None:
-        """The machine is gone: what is not synced may be on disk whole, or is lost whole."""
-        self._dead = True
-        if self._group is None:
-            return
-        if self._world.chance(0.5):
-            self._disk.write(self._group)
-            self._world.fault("crash between sync and ACK", self._disk.name)
-        else:
-            self._world.fault("unsynced append lost", self._disk.name)
-
-    def _synced(self) -> None:
-        if self._dead or self._group is None:
-            return
-        entries, self._group = self._group, None
-        self._done(entries, self._disk.write(entries))

@@ -23,7 +23,9 @@ from dafka_core.protocol.limits import MAX_RECORD_BYTES
 from dafka_core.protocol.role import Outgoing
 from dafka_core.protocol.store_role import StoreRole
 from dafka_core.records import RecordBatch, TopicPartition
-from tests.simulation.disk import Disk, Partition, SimulatedAppender
+from tests.simulation.appender import SimulatedAppender
+from tests.simulation.clocks import machine_clock
+from tests.simulation.disk import Disk, Partition
 from tests.simulation.mesh import SimulatedMesh
 
 if TYPE_CHECKING:
@@ -41,6 +43,7 @@ class Host(abc.ABC):
         self.name = name
         self.style = style
         self.mesh: SimulatedMesh | None = None
+        self.clock = machine_clock(self.world, self.shape.seed, name, self.shape.faults_s)
         self.lives = 0
         self.gone = False
         """It never comes back."""
@@ -99,7 +102,7 @@ class StoreHost(Host):
     def __init__(self, cluster: Cluster, name: str, style: str) -> None:
         super().__init__(cluster, name, style)
         self.address = self.world.address()
-        self.disk = Disk(self.world, self.checkers, name)
+        self.disk = Disk(self.world, self.checkers, name, self.clock.now_us)
         self.checkers.disks[self.address] = self.disk
         self.backup: dict[TopicPartition, Partition] = {}
         self.append_s = self.shape.disk_s

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from types import ModuleType
 from typing import Any
 
+from dafka_core import timestamps
 from dafka_core.protocol import consumer_role, store_role, takeover
 from tests.simulation import mesh
 from tests.simulation.cluster import Roles
@@ -21,6 +22,7 @@ from tests.simulation.defective_histories import (
     FollowsAnything,
     LongerWins,
     nobody_is_missing,
+    stamped_by_itself,
 )
 from tests.simulation.defective_roles import (
     AcknowledgesOnce,
@@ -46,6 +48,7 @@ from tests.simulation.defective_roles import (
     WrongChunk,
     _StaleParse,
 )
+from tests.simulation.shape import OURS
 
 
 @dataclass(frozen=True)
@@ -270,6 +273,20 @@ DEFECTS = (
         "was delivered a mixture",
         changes=lambda: {(consumer_role, "FollowedHistory"): FollowsAnything},
         shape={**ZOMBIES, "acks": 1, "stores": 2, "consumers": 2},
+    ),
+    Defect(
+        "each store stamps its records itself",
+        "ours",
+        "two timestamps",
+        changes=lambda: {(timestamps, "in_order"): stamped_by_itself},
+        shape={"styles": (OURS,), "stores": 2},
+    ),
+    Defect(
+        "a clock that jumps is believed",
+        "ours",
+        "a timestamp .* ahead",
+        changes=lambda: {(timestamps, "MAX_AHEAD_US"): 2**62},
+        shape={"styles": (OURS,), "writers": 1},
     ),
     Defect(
         "ACKs count whosever records they are about",

@@ -155,4 +155,4 @@ class ProducerHost(Host):
         differs = role.epoch.number if SINGLE not in self.shape.styles else 0
         values = self.cluster.values(self.address, role.next_offset, count, differs)
         self.checkers.publish(self.tp, role.next_offset, values, role.epoch.life)
-        return role.publish(now, Values.of(values))
+        return role.publish(now, Values.of(values), self.clock.now_us())

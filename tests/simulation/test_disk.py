@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import random
+from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from dafka_core.log_entries import Commit, Discard, LogEntry, SetTransaction, Stage
@@ -59,19 +61,33 @@ def entry(chance: random.Random, log: Log) -> LogEntry:
             return SetTransaction(tp, Transaction(version, max(0, end - 2), max(1, end)))
 
 
+def stamped(chance: random.Random, entry: LogEntry, now_us: int) -> LogEntry:
+    """The entry, and some of its records are stamped already: late, out of order, far ahead."""
+    if not isinstance(entry, RecordBatch) or chance.random() < 0.5:
+        return entry
+    stamps = [now_us + chance.choice((-5_000, 500, 100_000_000)) for _ in entry.values]
+    return replace(entry, times=np.array([(1, each) for each in stamps]))
+
+
 @pytest.mark.parametrize("seed", range(8))
 def test_does_what_the_log_does(seed: int, tmp_path: Path) -> None:
     chance = random.Random(seed)
     world = World(seed)
     checkers = Checkers(world)
-    disk = Disk(world, checkers, "disk")
+    time_us = 0
+
+    def now_us() -> int:
+        return time_us
+
+    disk = Disk(world, checkers, "disk", now_us)
     # What is published is no matter here.
     checkers.on_disk = lambda store, batch: None  # type: ignore[method-assign]
     checkers.on_committed = lambda store, transaction, values: None  # type: ignore[method-assign]
     done = 0
-    with Log(tmp_path) as log:
-        for _ in range(250):
-            told = entry(chance, log)
+    checkers.on_stamped = lambda *stamped: None  # type: ignore[method-assign]
+    with Log(tmp_path, clock_us=now_us) as log:
+        for time_us in range(1_000_000_000, 1_000_250_000, 1_000):
+            told = stamped(chance, entry(chance, log), time_us)
             found, [expected] = disk.write([told]), log.write([told])
             assert [(type(e), str(e)) for e in found] == [(type(expected), str(expected))], told
             done += expected is None
@@ -84,4 +100,5 @@ def test_does_what_the_log_does(seed: int, tmp_path: Path) -> None:
             values = [value for batch in batches for value in batch.values]
             found_batches = disk.read(tp, 0, end, max_records=end + 1, max_bytes=1 << 20)
             assert [value for batch in found_batches for value in batch.values] == values
+            assert disk.times(tp, 0, end) == log.times(tp, 0, end)
     assert done > 100

@@ -184,8 +184,9 @@ def test_packed_batches_that_lie_about_their_transactions(
     before = mesh.invalid_count()
     honest = RecordBatchMessage("t", "P", 0, 1, PACKED_ONE, Transaction(1, 0, 1))
     octets = b"".join(number.to_bytes(8, "big") for number in transaction)
-    names = encode(honest)[0][: -24 - EPOCH_BYTES]
-    for header in (names + bytes(EPOCH_BYTES), names + octets + bytes(EPOCH_BYTES)):
+    behind = bytes(EPOCH_BYTES + 4)
+    names = encode(honest)[0][: -24 - len(behind)]
+    for header in (names + behind, names + octets + behind):
         mesh.hostile.send_frames([header, PACKED_ONE])
     wait_until(lambda: mesh.invalid_count() >= before + 4)  # the store and the consumer
     assert mesh.store.log.transaction_state(TP) == TransactionState(0, 0, "", None)

@@ -9,9 +9,11 @@ from __future__ import annotations
 import random
 import signal
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
 
+import numpy as np
 import pytest
 import zmq
 
@@ -36,7 +38,7 @@ from dafka_core.protocol.messages import (
 )
 from dafka_core.protocol.role import OutgoingBatch
 from dafka_core.protocol.validation import unpack_batch
-from dafka_core.records import Record, RecordBatch, TopicPartition, Transaction
+from dafka_core.records import Record, RecordBatch, TopicPartition, Transaction, times_between
 from dafka_core.testing import wait_until
 from tests.integration.cli.processes import Dafka
 from tests.integration.nodes.connections import Connection, cable_pulled, connections, now
@@ -100,7 +102,7 @@ def test_packed_records_take_as_few_messages_as_the_limits_allow(
     for frames in received(far):
         message = decode(frames)
         assert isinstance(message, DirectRecordBatch if requestor else RecordBatchMessage)
-        lengths, records = unpack_batch(message.count, message.value)
+        lengths, records, _ = unpack_batch(message.count, message.value, message.runs)
         rest = sizes[offset - batch.offset :]
         assert (message.sequence, lengths.tolist()) == (offset, rest[: message.count])
         assert len(records) <= limit_bytes or message.count == 1
@@ -109,6 +111,25 @@ def test_packed_records_take_as_few_messages_as_the_limits_allow(
         offset += message.count
         decoder.add(*frames)
     assert decoder.take() == [(requestor, batch)]
+
+
+def test_packed_records_have_their_timestamps(ends: Ends) -> None:
+    near, far = ends
+    sizes = SIZES["a few"]
+    times = np.array([(1, 1_000), (1, 2_000), (len(sizes) - 2, 3_000)])
+    batch = replace(batch_of(sizes), times=times)
+    send_packed(near, OutgoingBatch(batch))
+    for part in batch.split(2, 1 << 20):
+        send_packed(near, OutgoingBatch(part, "C"))
+    decoder = BulkDecoder()
+    for frames in received(far):
+        decoder.add(*frames)
+    [live, direct] = [found for _, found in decoder.take()]
+    assert live.times is not None
+    assert direct.times is not None
+    assert live.times.tolist() == times.tolist()
+    assert times_between(direct.times, 0, 2).tolist() == times[:2].tolist()
+    assert direct.times[2:, 1].tolist() == [3_000] * (len(direct.times) - 2)
 
 
 @pytest.mark.parametrize("requestor", ["", "C"])
@@ -136,7 +157,7 @@ def records_of(frames: list[bytes]) -> list[Found]:
         return [(message.requestor, Record(*message.tp, message.sequence, message.value))]
     if not isinstance(message, RecordBatchMessage | DirectRecordBatch):
         return []
-    lengths, records = unpack_batch(message.count, message.value)
+    lengths, records, _ = unpack_batch(message.count, message.value, message.runs)
     stops = lengths.cumsum().tolist()
     values = [bytes(records[start:stop]) for start, stop in pairwise([0, *stops])]
     batch = RecordBatch.of(message.tp, message.sequence, values)

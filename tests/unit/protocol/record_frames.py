@@ -7,6 +7,7 @@ from collections.abc import Iterable
 from itertools import pairwise
 from typing import NamedTuple
 
+import numpy as np
 from hypothesis import strategies as st
 
 from dafka_core.epochs import EPOCH_BYTES, Epoch
@@ -23,8 +24,8 @@ from dafka_core.protocol.messages import (
 )
 from dafka_core.protocol.validation import unpack_batch
 from dafka_core.records import NO_VERSION, RecordBatch, TopicPartition, Transaction
-from dafka_core.values import Values
-from tests.unit.protocol.strategies import MESSAGES, packed
+from dafka_core.values import Longs, Values
+from tests.unit.protocol.strategies import MESSAGES, packed, runs_of
 
 # What peers cannot mean, and what they can: near 0, near our limit, and where 64 bits wrap.
 SEQUENCES = st.one_of(
@@ -58,8 +59,9 @@ def batch_of(
     of: Named = DEFAULT,
     transaction: Transaction | None = None,
     epoch: Epoch | None = None,
+    times: Longs | None = None,
 ) -> RecordBatch:
-    return RecordBatch(of.tp, offset, Values.of(values), transaction, epoch=epoch)
+    return RecordBatch(of.tp, offset, Values.of(values), transaction, times, epoch)
 
 
 def header(sequence: int, of: Named = DEFAULT) -> bytes:
@@ -72,10 +74,11 @@ def batch_header(
     of: Named = DEFAULT,
     transaction: tuple[int, ...] = (0, 0, 0),
     epoch: bytes = NO_EPOCH,
+    runs: int = 0,
 ) -> bytes:
     numbers = [number.to_bytes(8, "big", signed=number < 0) for number in transaction]
     tail = sequence.to_bytes(8, "big") + count.to_bytes(4, "big") + b"".join(numbers) + epoch
-    return encode_batch_prefix(*of, packed=True) + tail
+    return encode_batch_prefix(*of, packed=True) + tail + runs.to_bytes(4, "big")
 
 
 def stretch(sequences: list[int], of: Named, value: bytes) -> list[Frames]:
@@ -85,7 +88,7 @@ def stretch(sequences: list[int], of: Named, value: bytes) -> list[Frames]:
 
 def packed_stretch(
     sequence: int,
-    parts: list[tuple[list[bytes], tuple[int, ...], bytes]],
+    parts: list[tuple[list[bytes], tuple[int, ...], bytes, list[int]]],
     of: Named,
     overlap: int,
 ) -> list[Frames]:
@@ -94,9 +97,10 @@ def packed_stretch(
     They are of transactions and epochs, or of none.
     """
     messages = []
-    for values, transaction, epoch in parts:
-        numbers = batch_header(sequence % 2**64, len(values), of, transaction, epoch)
-        messages.append((numbers, packed(values)))
+    for values, transaction, epoch, stamps in parts:
+        runs = runs_of(len(values), stamps)
+        numbers = batch_header(sequence % 2**64, len(values), of, transaction, epoch, len(runs))
+        messages.append((numbers, packed(values, runs)))
         sequence += max(len(values) - overlap, 0)
     return messages
 
@@ -116,7 +120,7 @@ def cut_values(messages: list[Frames], size_bytes: int) -> list[Frames]:
 
 def recount(messages: list[Frames], count: int) -> list[Frames]:
     """What is announced as so many records."""
-    at = -(4 + 24 + EPOCH_BYTES)
+    at = -(4 + 24 + EPOCH_BYTES + 4)
     return [
         (first[:at] + count.to_bytes(4, "big") + first[at + 4 :], second)
         for first, second in messages
@@ -138,6 +142,8 @@ EPOCHS = st.sampled_from(
         EPOCH._replace(number=0).packed(),
     ]
 )
+# None, one for all records or several; and one that cannot be.
+STAMPS = st.lists(st.sampled_from([0, 5, 5, 2**63 - 1, -1]), max_size=3)
 NAMED = st.builds(
     Named,
     st.sampled_from(["", "", "C1", "C2"]),
@@ -153,7 +159,9 @@ PACKED = st.builds(
     packed_stretch,
     SEQUENCES,
     st.lists(
-        st.tuples(st.lists(st.binary(max_size=5), min_size=1, max_size=4), TRANSACTIONS, EPOCHS),
+        st.tuples(
+            st.lists(st.binary(max_size=5), min_size=1, max_size=4), TRANSACTIONS, EPOCHS, STAMPS
+        ),
         min_size=1,
         max_size=4,
     ),
@@ -173,15 +181,15 @@ MIXES = st.lists(SINGLE | PACKED | INVALID, max_size=12).map(
 )
 
 
-def values_in(message: Message) -> list[bytes] | None:
-    """The records of a message; None if it is about something else."""
+def values_in(message: Message) -> tuple[list[bytes], Longs | None] | None:
+    """The records of a message, and their times; None if it is about something else."""
     match message:
         case RecordMessage() | DirectRecord():
-            return [message.value]
+            return [message.value], None
         case RecordBatchMessage() | DirectRecordBatch():
-            lengths, records = unpack_batch(message.count, message.value)
+            lengths, records, times = unpack_batch(message.count, message.value, message.runs)
             ends = [0, *lengths.cumsum().tolist()]
-            return [bytes(records[start:stop]) for start, stop in pairwise(ends)]
+            return [bytes(records[start:stop]) for start, stop in pairwise(ends)], times
     return None
 
 
@@ -194,10 +202,11 @@ def one_by_one(messages: list[Frames]) -> tuple[dict[tuple[Named, bool], list[Re
             message: Message | None = decode(frames)
         except ProtocolError:
             message = None
-        values = None if message is None else values_in(message)
-        if values is None:
+        found = None if message is None else values_in(message)
+        if found is None:
             invalid_count += 1
             continue
+        values, times = found
         assert isinstance(message, AnyRecord)
         named = Named(message.requestor, message.tp)
         of_form = batches[named, isinstance(message, PackedRecords)]
@@ -206,9 +215,11 @@ def one_by_one(messages: list[Frames]) -> tuple[dict[tuple[Named, bool], list[Re
             of = (message.transaction, message.epoch)
         last = of_form[-1] if of_form else None
         if last and (last.end, last.transaction, last.epoch) == (message.sequence, *of):
-            of_form[-1] = batch_of(last.offset, [*last.values, *values], named, *of)
+            known = last.times is not None and times is not None
+            joined = np.concatenate([last.times, times]) if known else None
+            of_form[-1] = batch_of(last.offset, [*last.values, *values], named, *of, joined)
         else:
-            of_form.append(batch_of(message.sequence, values, named, *of))
+            of_form.append(batch_of(message.sequence, values, named, *of, times))
     return dict(batches), invalid_count
 
 
@@ -230,6 +241,11 @@ def assert_equal(
         assert with_epochs(batches) in map(with_epochs, orders)
 
 
-def with_epochs(batches: Iterable[RecordBatch]) -> list[tuple[RecordBatch, Epoch | None]]:
-    """Batches that are the same are so whatever their epochs are; these are not."""
-    return [(batch, batch.epoch) for batch in batches]
+def with_epochs(
+    batches: Iterable[RecordBatch],
+) -> list[tuple[RecordBatch, Epoch | None, list[list[int]] | None]]:
+    """Batches that are the same are so whatever their epochs and times are; these are not."""
+    return [
+        (batch, batch.epoch, None if batch.times is None else batch.times.tolist())
+        for batch in batches
+    ]

@@ -43,9 +43,17 @@ def names(least: int = 1) -> st.SearchStrategy[str]:
     return texts | octets.map(lambda b: b.decode("utf-8", "surrogateescape"))
 
 
-def packed(values: list[bytes]) -> bytes:
-    """The content of a batch: the lengths of the records, then the records."""
-    return struct.pack(f"<{len(values)}I", *map(len, values)) + b"".join(values)
+def packed(values: list[bytes], runs: list[tuple[int, int]] | None = None) -> bytes:
+    """The content of a batch: runs of timestamps, the lengths of the records, then the records."""
+    counts, stamps = zip(*runs, strict=True) if runs else ((), ())
+    times = struct.pack(f"<{len(stamps)}q{len(counts)}I", *stamps, *counts)
+    return times + struct.pack(f"<{len(values)}I", *map(len, values)) + b"".join(values)
+
+
+def runs_of(count: int, stamps: list[int]) -> list[tuple[int, int]]:
+    """The timestamps as runs of so many records: the last one has what the others leave."""
+    single = [(1, stamp) for stamp in stamps[: count - 1]]
+    return [*single, (count - len(single), stamps[-1])] if stamps else []
 
 
 SEQUENCES = st.integers(0, MAX_SEQUENCE)
@@ -104,14 +112,15 @@ def history_of(epochs: list[Epoch]) -> History:
 
 
 RECORD_BATCHES = st.builds(
-    lambda topic, partition, sequence, values, margins, epoch: RecordBatchMessage(
+    lambda topic, partition, sequence, values, margins, epoch, stamps: RecordBatchMessage(
         topic,
         partition,
         sequence,
         len(values),
-        packed(values),
+        packed(values, runs_of(len(values), stamps)),
         transaction_around(sequence, len(values), margins),
         epoch and epoch._replace(start=min(epoch.start, sequence)),
+        len(runs_of(len(values), stamps)),
     ),
     names(),
     names(),
@@ -119,6 +128,7 @@ RECORD_BATCHES = st.builds(
     st.lists(VALUES, min_size=1, max_size=5),
     MARGINS,
     st.none() | EPOCHS,
+    st.lists(st.integers(0, 2**63 - 1), max_size=6),
 )
 DIRECT_BATCHES = st.builds(
     lambda requestor, batch: DirectRecordBatch(
@@ -130,6 +140,7 @@ DIRECT_BATCHES = st.builds(
         batch.value,
         batch.transaction,
         batch.epoch,
+        batch.runs,
     ),
     names(),
     RECORD_BATCHES,
@@ -168,16 +179,21 @@ RANGES = st.lists(
     max_size=4,
 ).map(tuple)
 BATCHES_OF_MANY = st.builds(
-    lambda requestor, entries, epoch, value: DirectRecordBatches(
+    lambda requestor, entries, epoch, value, stamp: DirectRecordBatches(
         requestor,
         entries,
         tuple(epoch if epoch and epoch.start <= each.earliest else None for each in entries),
-        packed([value] * sum(each.end - each.earliest for each in entries)),
+        len(entries) if stamp else 0,
+        packed(
+            [value] * sum(each.end - each.earliest for each in entries),
+            [(each.end - each.earliest, stamp) for each in entries] if stamp else [],
+        ),
     ),
     names(),
     RANGES,
     st.none() | EPOCHS,
     VALUES,
+    st.integers(0, 2**63 - 1),
 )
 LOCATIONS = st.lists(
     st.text(st.characters(min_codepoint=0x21, max_codepoint=0x7E), min_size=1, max_size=40),

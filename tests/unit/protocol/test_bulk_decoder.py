@@ -152,11 +152,25 @@ def test_batches_are_joined_within_their_epochs() -> None:
     decoder.add(batch_header(4, 1, epoch=second.packed()), packed([b"x"]))
     decoder.add(batch_header(7, 1, epoch=EPOCH._replace(number=0).packed()), packed([b"x"]))
     assert with_epochs(batch for _, batch in decoder.take()) == [
-        (batch_of(3, [b"a", b"b"]), EPOCH),
-        (batch_of(5, [b"c"]), second),
-        (batch_of(6, [b"d"]), None),
+        (batch_of(3, [b"a", b"b"]), EPOCH, None),
+        (batch_of(5, [b"c"]), second, None),
+        (batch_of(6, [b"d"]), None, None),
     ]
     assert decoder.invalid_count == 2
+
+
+def test_timestamps_of_joined_batches_follow_each_other() -> None:
+    decoder = BulkDecoder()
+    two = [(1, 5), (1, 8)]
+    decoder.add(batch_header(3, 2, runs=2), packed([b"a", b"b"], two))
+    decoder.add(batch_header(5, 3, runs=1), packed([b"c", b"d", b"e"], [(3, 9)]))
+    decoder.add(batch_header(9, 1, runs=1), packed([b"f"], [(1, 11)]))
+    decoder.add(batch_header(10, 1), packed([b"g"]))  # of an unknown time: so are the others
+    [(_, first), (_, second)] = decoder.take()
+    assert first.times is not None
+    assert first.times.tolist() == [[1, 5], [1, 8], [3, 9]]
+    assert (second.times, second.count) == (None, 2)
+    assert decoder.invalid_count == 0
 
 
 def test_batches_of_transactions_are_joined_within_them() -> None:

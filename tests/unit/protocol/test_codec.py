@@ -17,6 +17,7 @@ from dafka_core.protocol.codec import (
     C_LAYOUT,
     LAYOUTS,
     RFC46,
+    BatchNumbers,
     decode,
     encode,
     encode_batch_prefix,
@@ -310,7 +311,7 @@ def test_prefix_and_numbers_are_the_encoded_header(
         batch = m.DirectRecordBatch(requestor, topic, partition, sequence, 1, packed([value]))
     of = requestor, TopicPartition(topic, partition)
     number = sequence.to_bytes(8, "big")
-    numbers = number + (1).to_bytes(4, "big") + bytes(24 + EPOCH_BYTES)
+    numbers = number + (1).to_bytes(4, "big") + bytes(24 + EPOCH_BYTES + 4)
     assert [encode_batch_prefix(*of, packed=False) + number, value] == encode(message)
     assert [encode_batch_prefix(*of, packed=True) + numbers, packed([value])] == encode(batch)
 
@@ -321,12 +322,13 @@ def test_prefix_and_numbers_are_the_encoded_header(
     st.none()
     | st.builds(Transaction, st.integers(-1, 2**62), st.integers(0, 9), st.integers(1, 2**63)),
     st.none() | EPOCHS,
+    st.integers(0, 2**32 - 1),
 )
 def test_the_numbers_of_a_header_come_back(
-    sequence: int, count: int, transaction: Transaction | None, epoch: Epoch | None
+    sequence: int, count: int, transaction: Transaction | None, epoch: Epoch | None, runs: int
 ) -> None:
-    octets = pack_batch_numbers(sequence, count, transaction, epoch)
-    assert unpack_batch_numbers(octets) == (sequence, count, transaction, epoch)
+    numbers = BatchNumbers(sequence, count, transaction, epoch, runs)
+    assert unpack_batch_numbers(pack_batch_numbers(numbers)) == numbers
 
 
 @settings(max_examples=500, deadline=None)

@@ -62,7 +62,7 @@ TIMES_QUERY = TimesQuery("C", 1, "t", "P", 1, 2)
 HEADS_REPLY = HeadsReply("C", 1, "S", 0, 1, (PartitionInfo("t", "P", 1, 2),))
 TIMES_REPLY = TimesReply("C", 1, "S", 0, 1, ((1, 2),))
 FETCH_BATCH = FetchBatch("S", "C", (PartitionInfo("t", "P", 1, 2),))
-BATCHES = DirectRecordBatches("C", (PartitionInfo("t", "P", 1, 2),), (None,), b"\1\0\0\0v")
+BATCHES = DirectRecordBatches("C", (PartitionInfo("t", "P", 1, 2),), (None,), 0, b"\1\0\0\0v")
 
 TOO_LARGE = RecordTooLarge("C", "t", "P", 1, 2)
 

@@ -41,6 +41,8 @@ from tests.unit.protocol.model import (
     values_of,
 )
 
+NOW_US = 1_700_000_000_000_000
+
 
 def producer(*, acks: int = 1, resume: bool = False) -> ProducerRole:
     return ProducerRole(TP, acks=acks, head_interval_s=1.0, life_id=LIFE.id, resume=resume)
@@ -49,7 +51,7 @@ def producer(*, acks: int = 1, resume: bool = False) -> ProducerRole:
 def publish(role: ProducerRole, count: int, now: float = 0.0) -> RecordBatch:
     """Publishes records whose values say which they are."""
     values = values_of(role.next_offset, role.next_offset + count)
-    [message] = role.publish(now, values)
+    [message] = role.publish(now, values, NOW_US)
     assert isinstance(message, OutgoingBatch)
     assert message.requestor == ""
     return message.batch
@@ -202,7 +204,7 @@ def test_an_answer_has_at_most_so_many_bytes_but_always_a_record(
     # 8 octets each: the tenth reaches the limit, in the middle of a batch.
     assert offsets_of(fetched(role, 0, 100)) == list(range(10))
     assert offsets_of(fetched(role, 10, 100)) == list(range(10, 20))
-    role.publish(0.0, Values.of([bytes(500), b"", b""]))
+    role.publish(0.0, Values.of([bytes(500), b"", b""]), NOW_US)
     assert [batch.values.size_bytes for batch in fetched(role, 108, 3)] == [500]
     assert [len(batch.values) for batch in fetched(role, 109, 3)] == [2]
 

@@ -170,7 +170,7 @@ def test_a_newer_life_fences_the_producer(message: Message) -> None:
     assert role.fenced_by == NEWER
     assert (role.durable, role.unacknowledged) == (5, 3)
     # It is silent from now on: nobody hears of what it has.
-    assert role.publish(1.0, values_of(8, 9)) == []
+    assert role.publish(1.0, values_of(8, 9), 0) == []
     assert role.on_tick(9.0) == []
     assert role.deadline(9.0) is None
     assert role.on_subscribed(9.0, RecordBatchMessage, TOPIC) == []

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from dafka_core.epochs import NO_LIFE, PartitionLives
 from dafka_core.protocol import record_limits
 from dafka_core.protocol.consumer_role import ConsumerRole
-from dafka_core.protocol.limits import MAX_RECORD_BYTES, MAX_REPLY_BYTES
+from dafka_core.protocol.limits import MAX_RECORD_BYTES, MAX_REPLY_BYTES, RECORD_OVERHEAD_BYTES
 from dafka_core.protocol.messages import Fetch, Head, RecordTooLarge
 from dafka_core.protocol.reader_role import ReaderRole
 from dafka_core.protocol.record_limits import (
@@ -98,7 +98,7 @@ def test_what_is_no_announcement_changes_nothing(prefix: bytes) -> None:
 
 
 def test_every_node_takes_what_is_not_one_record() -> None:
-    assert MAX_REPLY_BYTES - 4 == LEAST_BYTES
+    assert MAX_REPLY_BYTES - RECORD_OVERHEAD_BYTES == LEAST_BYTES
 
 
 @given(st.binary(max_size=60))

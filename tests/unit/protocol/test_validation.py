@@ -22,6 +22,7 @@ from dafka_core.protocol.limits import (
 from dafka_core.protocol.validation import text_size_bytes, unpack_batch
 from dafka_core.records import NO_VERSION, PartitionInfo, Transaction
 from tests.unit.protocol.costs import quickly_and_without_memory
+from tests.unit.protocol.strategies import packed
 
 
 @pytest.mark.parametrize("layout", LAYOUTS)
@@ -36,7 +37,7 @@ def test_255_bytes_fit(layout: str, long: str) -> None:
         m.TimesQuery(long, 1, long, long, 0, 1),
         m.HeadsReply(long, 1, long, 0, 1, (PartitionInfo(long, long, 0, 1),)),
         m.FetchBatch(long, long, (PartitionInfo(long, long, 0, 1),)),
-        m.DirectRecordBatches(long, (PartitionInfo(long, long, 0, 1),), (None,), bytes(4)),
+        m.DirectRecordBatches(long, (PartitionInfo(long, long, 0, 1),), (None,), 0, bytes(4)),
         m.EpochAck(long, long, 1, long, NO_LIFE),
         m.HistoryQuery(long, 1, long, long),
         m.HistoryReply(long, 1, long, long, long, 1, NO_LIFE, (), (long, long)),
@@ -89,7 +90,7 @@ def test_batches_that_cannot_be(
 ) -> None:
     frames = encode(batch, layout)
     numbers = sequence.to_bytes(8, "big") + count.to_bytes(4, "big")
-    behind = bytes(24 + EPOCH_BYTES)
+    behind = bytes(24 + EPOCH_BYTES + 4)
     frames[-2:] = [frames[-2][: -12 - len(behind)] + numbers + behind, value]
     with quickly_and_without_memory(), pytest.raises(ProtocolError, match=why):
         decode(frames)
@@ -114,7 +115,7 @@ def test_batches_of_many_partitions_that_cannot_be(
     fields = len(entries).to_bytes(4, "big") + b"".join(
         b"\1t\1P" + bytes(8) + entry.end.to_bytes(8, "big") for entry in entries
     )
-    fields += len(entries).to_bytes(4, "big") + bytes(EPOCH_BYTES * len(entries))
+    fields += len(entries).to_bytes(4, "big") + bytes(EPOCH_BYTES * len(entries) + 4)
     frames = [b"CC\0\1" + fields, value]
     if layout != LAYOUTS[0]:
         frames = [b"CC", b"\xaa\xa5C\1" + fields, value]
@@ -146,12 +147,13 @@ def test_transactions_that_cannot_be(
     why: str,
 ) -> None:
     frames = encode(batch, layout)
-    names, epoch = frames[-2][: -24 - EPOCH_BYTES], bytes(EPOCH_BYTES)
-    frames[-2] = names + b"".join(number.to_bytes(8, "big") for number in transaction) + epoch
+    behind = bytes(EPOCH_BYTES + 4)
+    names = frames[-2][: -24 - len(behind)]
+    frames[-2] = names + b"".join(number.to_bytes(8, "big") for number in transaction) + behind
     with pytest.raises(ProtocolError, match=why):
         decode(frames)
     numbers = b"".join(number.to_bytes(8, "big") for number in (2**64 - 1, 7, 8))
-    frames[-2] = names + numbers + epoch
+    frames[-2] = names + numbers + behind
     assert decode(frames) == replace(batch, transaction=Transaction(NO_VERSION, 7, 8))
 
 
@@ -174,11 +176,11 @@ def test_epochs_that_cannot_be(
     batch: m.RecordBatchMessage | m.DirectRecordBatch, layout: str, epoch: Epoch, why: str
 ) -> None:
     frames = encode(batch, layout)
-    names = frames[-2][:-EPOCH_BYTES]
-    frames[-2] = names + epoch.packed()
+    names = frames[-2][: -EPOCH_BYTES - 4]
+    frames[-2] = names + epoch.packed() + bytes(4)
     with pytest.raises(ProtocolError, match=why):
         decode(frames)
-    frames[-2] = names + EPOCH.packed()
+    frames[-2] = names + EPOCH.packed() + bytes(4)
     assert decode(frames) == replace(batch, epoch=EPOCH)
 
 
@@ -202,10 +204,10 @@ def test_histories_that_cannot_be(layout: str, history: History, why: str) -> No
     good = (EPOCH, LATER)
     reply = m.HistoryReply("C", 1, "S", "t", "P", 10, NO_LIFE, good)
     frames = encode(reply, layout)
-    packed = len(good).to_bytes(4, "big") + b"".join(map(Epoch.packed, good))
-    assert packed in frames[-1]
+    told = len(good).to_bytes(4, "big") + b"".join(map(Epoch.packed, good))
+    assert told in frames[-1]
     lie = len(history).to_bytes(4, "big") + b"".join(map(Epoch.packed, history))
-    frames[-1] = frames[-1].replace(packed, lie)
+    frames[-1] = frames[-1].replace(told, lie)
     with pytest.raises(ProtocolError, match=why):
         decode(frames)
 
@@ -235,9 +237,45 @@ def test_largest_batches_are_not_refused() -> None:
     batch = m.DirectRecordBatch("C", "t", "P", last, MAX_BATCH_COUNT, value)
     for layout in LAYOUTS:
         assert decode(encode(batch, layout)) == batch
-    lengths, records = unpack_batch(MAX_BATCH_COUNT, value)
+    lengths, records, times = unpack_batch(MAX_BATCH_COUNT, value)
+    assert times is None
     assert lengths.tolist() == [1] * MAX_BATCH_COUNT
     assert records == bytes(MAX_BATCH_COUNT)
+
+
+@pytest.mark.parametrize("batch", BATCHES, ids=lambda batch: type(batch).__name__)
+@pytest.mark.parametrize(
+    ("runs", "content", "why"),
+    [
+        (1, packed([b"a", b"b"], [(1, 5)]), "are not those of its records"),
+        (1, packed([b"a", b"b"], [(3, 5)]), "are not those of its records"),
+        (2, packed([b"a", b"b"], [(2, 5), (0, 6)]), "are not those of its records"),
+        (2, packed([b"a", b"b"], [(2**32 - 1, 5), (3, 6)]), "are not those of its records"),
+        (1, packed([b"a", b"b"], [(2, -1)]), "a timestamp is after the epoch"),
+        (1, packed([b"a", b"b"]), "shorter than its lengths"),
+        (2**32 - 1, packed([b"a", b"b"], [(2, 5)]), "shorter than its lengths"),
+    ],
+)
+def test_timestamps_are_those_of_the_records(
+    batch: m.RecordBatchMessage | m.DirectRecordBatch, runs: int, content: bytes, why: str
+) -> None:
+    with pytest.raises(ProtocolError, match=why):
+        replace(batch, count=2, runs=runs, value=content)
+    right = packed([b"a", b"b"], [(2, 5)])
+    assert replace(batch, count=2, runs=1, value=right).value == right
+
+
+def test_a_run_of_timestamps_has_records_of_one_partition() -> None:
+    entries = (PartitionInfo("t", "P", 3, 5), PartitionInfo("t", "Q", 0, 1))
+    values = [b"a", b"b", b"c"]
+    for runs in ([(3, 5)], [(1, 5), (2, 6)]):
+        with pytest.raises(ProtocolError, match="records of one partition"):
+            m.DirectRecordBatches("C", entries, (None, None), len(runs), packed(values, runs))
+    runs = [(1, 5), (1, 6), (1, 4)]
+    batches = m.DirectRecordBatches("C", entries, (None, None), 3, packed(values, runs))
+    found = [*batches.batches()]
+    assert [b.times.tolist() for b in found if b.times is not None] == [[[1, 5], [1, 6]], [[1, 4]]]
+    assert m.DirectRecordBatches.of("C", found) == batches
 
 
 @pytest.mark.parametrize("sequence", [MAX_SEQUENCE + 1, 2**63, 2**64 - 1])

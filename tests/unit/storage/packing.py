@@ -8,6 +8,7 @@ import numpy as np
 from hypothesis import strategies as st
 
 from dafka_core.storage.block_builder import build_blocks
+from dafka_core.timestamps import stamped_once
 from dafka_core.values import Longs
 
 VALUES = st.lists(st.binary(max_size=40), min_size=1, max_size=30)
@@ -16,7 +17,7 @@ TIMES_US = st.integers(-(2**63), 2**63 - 1)
 
 def pack(values: Sequence[bytes], timestamp_us: int) -> bytearray:
     """The values as one block, all written at ``timestamp_us``."""
-    (built,) = build_blocks(values, timestamp_us)
+    (built,) = build_blocks(values, stamped_once(len(values), timestamp_us))
     return bytearray(built.packed)
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import array
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -12,6 +13,8 @@ from dafka_core.records import RecordBatch, TopicPartition
 from dafka_core.storage import block_builder as module
 from dafka_core.storage.block import Block
 from dafka_core.storage.block_builder import BuiltBlock, build_blocks, merge
+from dafka_core.timestamps import stamped_once
+from tests.unit.protocol.strategies import runs_of
 from tests.unit.storage.packing import TIMES_US, VALUES, each_time, pack
 
 
@@ -48,7 +51,7 @@ def test_merging_and_slicing_are_those_of_lists(
 @given(VALUES, VALUES, st.integers(0, 1), st.integers(0, 1))
 def test_extending_is_merging(old: list[bytes], new: list[bytes], old_us: int, new_us: int) -> None:
     first = Block.parse(pack(old, old_us))
-    (piece,) = build_blocks(new, new_us, first)
+    (piece,) = build_blocks(new, stamped_once(len(new), new_us), first)
     assert piece == BuiltBlock(0, len(new), True, merge([first, Block.parse(pack(new, new_us))]))
 
 
@@ -64,29 +67,36 @@ def test_what_cannot_be_a_block_is_refused(monkeypatch: pytest.MonkeyPatch) -> N
         pack([b"fits", b"not!!"], 0)
 
 
-@given(st.lists(st.integers(0, 400), min_size=1, max_size=60), st.booleans())
-def test_pieces_are_small_and_complete(sizes: list[int], extends: bool) -> None:
+@given(
+    st.lists(st.integers(0, 400), min_size=1, max_size=60),
+    st.booleans(),
+    st.lists(st.integers(2, 5), max_size=60),
+)
+def test_pieces_are_small_and_complete(sizes: list[int], extends: bool, stamps: list[int]) -> None:
+    times = np.array(runs_of(len(sizes), [*stamps, 9]))
     values = [bytes([number % 256]) * size for number, size in enumerate(sizes)]
     old = Block.parse(pack([b"old", b"er"], 1)) if extends else None
     limit = 300
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(module, "MAX_BLOCK_BYTES", limit)
-        pieces = list(build_blocks(values, 2, old))
+        pieces = list(build_blocks(values, times, old))
     assert [piece.start for piece in pieces[1:]] == [piece.stop for piece in pieces[:-1]]
     assert not any(piece.extends for piece in pieces[1:])
-    found = []
+    found, found_times = [], []
     for piece in pieces:
         block = Block.parse(piece.packed)
+        found_times += each_time(block.times)
         assert len(piece.packed) <= limit or (block.count == 1 and not piece.extends)
         found += block.values.to_list()
     expected = [b"old", b"er"] if pieces[0].extends else []
     assert found == expected + values
+    assert found_times == [1] * len(expected) + each_time(times)
 
 
 def test_only_pieces_split(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "MAX_BLOCK_BYTES", 300)
     assert Block.parse(pack([b"x" * 1000], 0)).values.to_list() == [b"x" * 1000]
-    assert len(list(build_blocks([b"x" * 150, b"y" * 150], 0))) == 2
+    assert len(list(build_blocks([b"x" * 150, b"y" * 150], stamped_once(2, 0)))) == 2
     blocks = [Block.parse(pack([b"x" * 150], 0)), Block.parse(pack([b"y" * 150], 0))]
     with pytest.raises(ValueError, match="2 blocks exceed 300 bytes"):
         merge(blocks)
@@ -94,11 +104,11 @@ def test_only_pieces_split(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_blocks_that_fit_are_made_in_the_memory_given(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "MAX_BLOCK_BYTES", 300)
-    values = [b"x" * 100, b"y" * 100, b"z" * 1000, b""]
-    expected = [bytes(piece.packed) for piece in build_blocks(values, 7)]
+    values, times = [b"x" * 100, b"y" * 100, b"z" * 1000, b""], stamped_once(4, 7)
+    expected = [bytes(piece.packed) for piece in build_blocks(values, times)]
     into = bytearray(b"\xff" * 400)
     made_there = []
-    for piece, alone in zip(build_blocks(values, 7, None, into), expected, strict=True):
+    for piece, alone in zip(build_blocks(values, times, None, into), expected, strict=True):
         assert piece.packed == alone
         made_there.append(piece.packed.obj is into)
     assert made_there == [len(alone) <= len(into) for alone in expected]

@@ -10,12 +10,13 @@ import pytest
 from dafka_core.storage.block import ALIGNMENT
 from dafka_core.storage.block_builder import build_blocks
 from dafka_core.storage.group import HEADER, Group, GroupedBlock, pack_group
+from dafka_core.timestamps import stamped_once
 
 LAST = 2**64 - 1
 
 
 def grouped(partition_id: int, first: int, *values: bytes) -> GroupedBlock:
-    (built,) = build_blocks(values, 1_000)
+    (built,) = build_blocks(values, stamped_once(len(values), 1_000))
     return GroupedBlock(partition_id, first, len(values), bytes(built.packed))
 
 

@@ -1,0 +1,113 @@
+"""A record has one timestamp, whichever store is asked, and however it got there."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable
+from contextlib import ExitStack
+from pathlib import Path
+
+import pytest
+
+from dafka_core import Producer, RecordBatch, Store
+from dafka_core.nodes import producer as producer_module
+from dafka_core.records import StagedTransaction, TopicPartition
+from dafka_core.testing import wait_until
+from dafka_core.timestamps import WallClock
+from dafka_core.values import Values
+from tests.integration.nodes.content import values
+from tests.integration.nodes.peers import PATIENCE_S, new_address
+
+COUNT = 300
+YEAR_US = 365 * 86_400 * 1_000_000
+
+Times = list[tuple[int, int]]
+
+
+@pytest.fixture
+def start(tower: str, open_nodes: ExitStack, tmp_path: Path) -> Callable[[str], Store]:
+    """Starts a store."""
+    return lambda name: open_nodes.enter_context(
+        Store(tmp_path / name, tower=tower, sync_interval_ms=100)
+    )
+
+
+def now_us() -> int:
+    return time.time_ns() // 1000
+
+
+def times_at(store: Store, tp: TopicPartition, end: int) -> Times:
+    """The timestamps of the records up to ``end``, when the store has them."""
+    wait_until(lambda: store.log.end(tp) >= end, f"{tp} is at store {store.address}")
+    return store.log.times(tp, 0, end)
+
+
+def test_a_producer_stamps_its_records_once(
+    start: Callable[[str], Store], produce: Callable[..., Producer]
+) -> None:
+    first, second = start("first"), start("second")
+    producer = produce("t", acks=2)
+    tp = TopicPartition("t", producer.address)
+    said: Times = []
+    for offset in range(0, COUNT, 3):
+        before_us = now_us()
+        producer.publish_many(values(2, offset))
+        producer.publish(values(1, offset + 2)[0])
+        said.append((before_us, now_us()))
+        producer.flush(PATIENCE_S)  # so that each is written by itself
+    times = times_at(first, tp, COUNT)
+    assert times_at(second, tp, COUNT) == times
+    stamps = dict(times)
+    for at, (before_us, after_us) in enumerate(said):
+        stamp_us = max(us for offset, us in times if offset <= 3 * at)
+        assert before_us <= stamp_us <= after_us
+    assert len(stamps) >= len(said)
+    # A store that fetches them from the others has them as they are there, not as of now.
+    assert times_at(start("late"), tp, COUNT) == times
+
+
+def test_the_store_that_a_client_writes_to_stamps_its_records(
+    start: Callable[[str], Store],
+) -> None:
+    first, second = start("first"), start("second")
+    tp, staged = TopicPartition("t", new_address()), TopicPartition("t", new_address())
+    for offset in range(0, COUNT, 100):
+        batch = RecordBatch(tp, offset, Values.of(values(100, offset)))
+        assert first.append_queue.put(batch).result(PATIENCE_S) == offset + 100
+    attempt = "A" * 32
+    for offset in range(0, COUNT, 100):
+        batch = RecordBatch(staged, offset, Values.of(values(100, offset)))
+        first.append_queue.stage(batch, attempt, 0).result(PATIENCE_S)
+    transaction = StagedTransaction(staged.topic, staged.partition, attempt, 0, COUNT, 0)
+    first.append_queue.commit([transaction]).result(PATIENCE_S)
+    late = start("late")
+    for each in (tp, staged):
+        times = times_at(first, each, COUNT)
+        assert len(times) == COUNT // 100
+        assert times_at(second, each, COUNT) == times
+        assert times_at(late, each, COUNT) == times
+
+
+def test_a_clock_far_ahead_poisons_no_partition(
+    start: Callable[[str], Store],
+    produce: Callable[..., Producer],
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    store = start("store")
+    before_us = now_us()
+    with monkeypatch.context() as patch, caplog.at_level(logging.WARNING, "dafka"):
+        ahead = WallClock(lambda: now_us() + 10 * YEAR_US)
+        patch.setattr(producer_module, "WallClock", lambda: ahead)
+        wrong = produce("t")
+    tp = TopicPartition("t", wrong.address)
+    wrong.publish_many(values(2))
+    wrong.flush(PATIENCE_S)
+    between_us = now_us()
+    assert f"partition {wrong.address}: its records are stamped 3153600" in caplog.text
+    right = produce("t", address=wrong.address)
+    right.publish_many(values(2, 2))
+    right.flush(PATIENCE_S)
+    [(_, wrong_us), (_, right_us)] = times_at(store, tp, 4)
+    assert before_us <= wrong_us <= between_us <= right_us <= now_us()
