@@ -86,14 +86,8 @@ class Lives:
 
     def met(self) -> list[str]:
         """The stores that were ever met."""
-        cursor = self._txn.cursor(self._meta)
-        found = []
-        if cursor.set_range(_MET):
-            for name in map(bytes, cursor.iternext(values=False)):
-                if not name.startswith(_MET):
-                    break
-                found.append(name[len(_MET) :].decode("utf-8", "surrogateescape"))
-        return found
+        found = self._txn.scan(self._meta, _MET)
+        return [name[len(_MET) :].decode("utf-8", "surrogateescape") for name, _ in found]
 
     def forget(self, store: str) -> bool:
         """Forgets another store; False when it was never met."""

@@ -83,7 +83,7 @@ class AsideArea:
     def listed(self) -> list[AsideRecords]:
         """What was set aside, in the order in which that happened."""
         found = []
-        for name, value in self._tables.scan(self._meta, _PREFIX):
+        for name, value in self._txn.scan(self._meta, _PREFIX):
             tp, row = self._parsed(name, value)
             blocks = self._tables.candidates(row.id, 0, row.end)
             size_bytes = sum(block.size_bytes for block in blocks)

@@ -154,7 +154,7 @@ class Tables:
 
     def staged_partitions(self) -> list[TopicPartition]:
         """The partitions with staged records."""
-        return [rows.tp_of_key(bytes(key)) for _, key in self.scan(self._meta, _STAGED_KEY)]
+        return [rows.tp_of_key(bytes(key)) for _, key in self._txn.scan(self._meta, _STAGED_KEY)]
 
     def staged(self) -> list[StagedPartition]:
         """What is staged in each of them."""
@@ -362,20 +362,8 @@ class Tables:
     def _rows(
         self, prefix: bytes, start: bytes = b""
     ) -> Iterator[tuple[TopicPartition, PartitionRow]]:
-        for key, value in self.scan(self._partitions, prefix, start):
+        for key, value in self._txn.scan(self._partitions, prefix, start):
             yield rows.tp_of_key(key), self._parsed(key, value)
-
-    def scan(
-        self, table: lmdb._Database, prefix: bytes, start: bytes = b""
-    ) -> Iterator[tuple[bytes, memoryview]]:
-        """The entries of a table whose keys begin with ``prefix``, from ``start`` on."""
-        cursor = self._txn.cursor(table)
-        cursor.set_range(start or prefix)
-        for key, value in cursor.iternext():
-            name = bytes(key)
-            if not name.startswith(prefix):
-                return
-            yield name, value
 
     def _parsed(self, key: bytes, value: memoryview) -> PartitionRow:
         try:
