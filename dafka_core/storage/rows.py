@@ -23,6 +23,8 @@ _CHECKSUM = struct.Struct("<Q")
 """The end of a row: xxh3, 64 bits, of its key and of what precedes.  A row that is damaged, or has
 come under another name, would have other records served, or have some written over."""
 
+CHECKSUM_BYTES = _CHECKSUM.size
+
 _ROW = struct.Struct("<QQQq")
 """What each row has; of a partition whose producer is known by an epoch, that one follows."""
 
@@ -32,7 +34,7 @@ three that can be missing (what is staged, the committed attempt, the last trans
 of 0 then."""
 
 
-LEAST_BYTES = _ROW.size + _CHECKSUM.size
+LEAST_BYTES = _ROW.size + CHECKSUM_BYTES
 """Of a row without epoch and transactions, as it lies on disk."""
 
 _REST_BYTES = {e + t for e in (0, EPOCH_BYTES) for t in (0, _TRANSACTIONS.size)}
@@ -87,11 +89,11 @@ class PartitionRow(NamedTuple):
         Raises:
             ValueError: it is damaged, or of no form that there is.
         """
-        row = bytes(value[: -_CHECKSUM.size])
+        row = bytes(value[:-CHECKSUM_BYTES])
         at = _ROW.size
         if len(row) - at not in _REST_BYTES:
             raise ValueError(f"a partition's row cannot have {len(value)} octets")
-        if value[-_CHECKSUM.size :] != checksum(key, row):
+        if value[-CHECKSUM_BYTES:] != checksum(key, row):
             raise ValueError("its row does not match its checksum")
         facts = _ROW.unpack_from(row)
         epoch = None
