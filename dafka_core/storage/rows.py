@@ -7,8 +7,8 @@ from typing import NamedTuple, Self
 
 import xxhash
 
-from dafka_core.epochs import EPOCH_BYTES, Epoch
-from dafka_core.records import NO_VERSION, TopicPartition, Transaction
+from dafka_core.epochs import EPOCH_BYTES, NO_LIFE, Epoch
+from dafka_core.records import NO_VERSION, PartitionInfo, TopicPartition, Transaction
 
 MAX_KEY_BYTES = 511
 """LMDB's limit: two names of 255 octets, the most that RFC 46's frames carry, and one between."""
@@ -81,6 +81,11 @@ class PartitionRow(NamedTuple):
     last_transaction: Transaction | None = None
     epoch: Epoch | None = None
     """The newest one."""
+
+    def info(self, tp: TopicPartition) -> PartitionInfo:
+        """What is held of the partition, as it is told to others."""
+        life = self.epoch.life if self.epoch else NO_LIFE
+        return PartitionInfo(*tp, self.earliest, self.end, life)
 
     @classmethod
     def parse(cls, key: bytes, value: memoryview) -> Self:

@@ -179,6 +179,20 @@ def test_damaged_lives_are_told(tmp_path: Path, at: int) -> None:
         assert log.lives(TP) == lives(9, FIRST, SECOND, THIRD)
 
 
+def test_damaged_lives_of_one_partition_keep_no_other_one_from_its_readers(tmp_path: Path) -> None:
+    with Log(tmp_path) as log:
+        three_lives(log)
+        put(log, values(3), "other")
+    key, row = lives_key(tmp_path)
+    change(tmp_path, b"meta", key, row[:-1])
+    wanted = [PartitionInfo(*TP, 0, 9), PartitionInfo("t", "other", 0, 3)]
+    with Log(tmp_path) as log:
+        damaged, found = log.read_each(wanted, max_records=99, max_bytes=999)
+    assert isinstance(damaged, StoreError)
+    assert isinstance(found, RecordBatch)
+    assert list(found.values) == values(3)
+
+
 @pytest.mark.parametrize("size_bytes", [0, 1, 8, 20, 21, 40])
 def test_lives_that_are_cut_short_are_told(tmp_path: Path, size_bytes: int) -> None:
     with Log(tmp_path) as log:
