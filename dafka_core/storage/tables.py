@@ -135,7 +135,7 @@ class Tables:
         start = prefix if after is None else rows.partition_key(after)
         found = self._rows(prefix, start)
         behind = (each for each in found if each[0] != after)
-        return [PartitionInfo(*tp, row.earliest, row.end) for tp, row in islice(behind, most)]
+        return [row.info(tp) for tp, row in islice(behind, most)]
 
     def transaction_state(self, tp: TopicPartition) -> TransactionState:
         """How far a partition's transactions are; all zero when it is not known."""

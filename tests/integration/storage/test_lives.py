@@ -59,6 +59,7 @@ def test_epochs_are_there_when_the_log_is_opened_again(tmp_path: Path) -> None:
         assert log.lives(TP) == lives(9, FIRST, SECOND, THIRD)
         assert log.info(TP) == PartitionInfo(*TP, 0, 9, THIRD.life)
         assert log.partitions() == [PartitionInfo(*TP, 0, 9, THIRD.life)]
+        assert log.partitions_after(None, None, 9) == log.partitions()
         parts = [(0, 3, FIRST), (3, 5, SECOND), (5, 9, THIRD)]
         assert epochs_read(log) == parts
         assert epochs_read(log, 4, 6) == [(4, 5, SECOND), (5, 6, THIRD)]
