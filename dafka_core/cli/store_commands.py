@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
 
@@ -12,10 +12,7 @@ from dafka_core.cli.flags import ExitWithParent, MaybeDirectory
 from dafka_core.cli.list_commands import AsJson
 from dafka_core.cli.process import stop_when_input_ends
 from dafka_core.cli.record_commands import json_lines
-from dafka_core.errors import DafkaError, StoreError
-
-if TYPE_CHECKING:
-    from dafka_core.storage import Log
+from dafka_core.errors import DafkaError
 
 
 def store(
@@ -77,7 +74,9 @@ def aside(
     A newer producer had gone on without them (docs/guarantees.md). They are kept until they are
     discarded.
     """
-    with _log(directory) as log:
+    from dafka_core.nodes.store_identity import log_of
+
+    with log_of(directory) as log:
         found = log.aside()
         for chosen in (export, discard):
             if chosen is not None and chosen not in {each.id for each in found}:
@@ -103,19 +102,12 @@ def forget(
 
     Otherwise producers that resume wait for it: it may have what nobody else has.
     """
-    with _log(directory) as log:
+    from dafka_core.nodes.store_identity import log_of
+
+    with log_of(directory) as log:
         met = log.met()
         if address not in met:
             known = ", ".join(met) or "none"
             raise DafkaError(f"the store has met no store {address}; those it has met: {known}")
         log.forget(address)
     output.say(f"store {address} is forgotten, until it comes again")
-
-
-def _log(directory: Path) -> Log:
-    from dafka_core.storage import Log
-    from dafka_core.storage.storage_errors import DATA_FILE
-
-    if not (directory / DATA_FILE).exists():
-        raise StoreError(directory, f"there is no store here (no file {DATA_FILE})")
-    return Log(directory)

@@ -76,5 +76,6 @@ def _block_at(context: ServerContext, request: GetRequest, at: int) -> RecordBat
 
 
 def _check(snapshot: Snapshot, request: GetRequest, at: int) -> None:
-    check_held(snapshot.info(request.tp), request.tp, at, request.end)
-    check_history(snapshot.history(request.tp), request)
+    held, history = snapshot.held(request.tp)
+    check_held(held, request.tp, at, request.end)
+    check_history(history, request)

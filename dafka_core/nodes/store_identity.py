@@ -56,15 +56,23 @@ def new_identity(directory: Path) -> str:
     return address
 
 
-def restore(directory: Path) -> str:
-    """Makes a copy of a store's directory a store of its own, and returns its address.
+def log_of(directory: Path) -> Log:
+    """The log of a store that does not run.
 
     Raises:
         StoreError: there is no store here, it is running, or it cannot be written.
     """
     if not (directory / DATA_FILE).exists():
         raise StoreError(directory, f"there is no store here (no file {DATA_FILE})")
-    with Log(directory):
+    return Log(directory)
+
+
+def restore(directory: Path) -> str:
+    """Makes a copy of a store's directory a store of its own, and returns its address.
+
+    Raises what ``log_of`` raises.
+    """
+    with log_of(directory):
         try:
             return new_identity(directory)
         except OSError as error:

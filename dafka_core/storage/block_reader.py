@@ -16,6 +16,7 @@ from dafka_core.records import (
 from dafka_core.storage.block import Block
 from dafka_core.storage.block_cache import BlockCache
 from dafka_core.storage.environment import Environment
+from dafka_core.storage.rows import PartitionRow
 from dafka_core.storage.tables import Tables
 
 
@@ -42,18 +43,19 @@ class BlockReader:
         while offset < end:
             asides = self.asides
             with self._env.reading() as tables:
-                held, now = tables.info(tp), tables.history(tp)
-                if held is None:
+                row = tables.visible_row(tp)
+                if row is None:
                     return
+                now = tables.lives.history(tp, row)
                 if history is None:
-                    offset, end = max(start, held.earliest), min(end, held.end)
+                    offset, end = max(start, row.earliest), min(end, row.end)
                 elif before(now, offset) != before(history, offset):
                     return  # what has been handed out was set aside meanwhile
                 history = now
                 # Trimmed or set aside meanwhile; what has been handed out remains true.
-                if not held.earliest <= offset < min(end, held.end):
+                if not row.earliest <= offset < min(end, row.end):
                     return
-                found = self.batches_at(tables, tp, offset, end, asides)
+                found = self.batches_at(tables, tp, row, offset, end, asides)
             for batch in found:
                 part = batch.between(offset, min(batch.end, end))
                 yield from split_by_epoch(part, history)
@@ -66,38 +68,52 @@ class BlockReader:
         results: list[RecordBatch | StoreError | None] = []
         asides = self.asides
         with self._env.reading() as tables:
-            for topic, partition, start, end, _ in ranges:
+            for wanted in ranges:
                 if max_records <= 0 or max_bytes <= 0:
                     break
-                batch: RecordBatch | StoreError | None = None
-                blocks: list[RecordBatch] = []
-                tp = TopicPartition(topic, partition)
+                found: RecordBatch | StoreError | None
                 try:
-                    blocks = self.batches_at(tables, tp, start, end, asides)
+                    found = self._first(tables, wanted, asides, max_records, max_bytes)
                 except StoreError as error:
-                    batch = error
-                if blocks:
-                    found = concat(blocks)
-                    count = found.count
-                    if count > max_records or found.values.size_bytes > max_bytes:
-                        fitting = found.values.fitting(start - found.offset, max_bytes)
-                        count = max(1, min(fitting, max_records))
-                    found = found.between(start, min(end, found.end, start + count))
-                    batch = split_by_epoch(found, tables.history(tp))[0]
-                    max_records -= batch.count
-                    max_bytes -= batch.values.size_bytes
-                results.append(batch)
+                    found = error
+                if isinstance(found, RecordBatch):
+                    max_records -= found.count
+                    max_bytes -= found.values.size_bytes
+                results.append(found)
         return results
 
+    def _first(
+        self, tables: Tables, wanted: PartitionInfo, asides: int, max_records: int, max_bytes: int
+    ) -> RecordBatch | None:
+        """The first records of a range, of what lies together; None if the first is not held."""
+        tp, start, end = wanted.tp, wanted.earliest, wanted.end
+        row = tables.visible_row(tp)
+        if row is None or not row.earliest <= start < min(end, row.end):
+            return None
+        found = concat(self.batches_at(tables, tp, row, start, end, asides))
+        count = found.count
+        if count > max_records or found.values.size_bytes > max_bytes:
+            fitting = found.values.fitting(start - found.offset, max_bytes)
+            count = max(1, min(fitting, max_records))
+        found = found.between(start, min(end, found.end, start + count))
+        return split_by_epoch(found, tables.lives.history(tp, row))[0]
+
     def batches_at(
-        self, tables: Tables, tp: TopicPartition, offset: int, end: int, asides: int
+        self,
+        tables: Tables,
+        tp: TopicPartition,
+        row: PartitionRow,
+        offset: int,
+        end: int,
+        asides: int,
     ) -> list[RecordBatch]:
         """The records of the blocks that are found with ``offset``, of those before ``end``.
 
-        ``asides`` is what it was before ``tables`` looked at the log.
+        ``row`` says that this one is held.  ``asides`` is what it was before ``tables`` looked at
+        the log.
         """
         batches: list[RecordBatch] = []
-        for found in tables.blocks_at(tp, offset):
+        for found in tables.blocks_of(tp, row, offset):
             # One in the cache may have fewer records than the one that has taken its place.
             if found.first >= end or (batches and batches[-1].end < found.first):
                 break

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import mmap
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
@@ -31,3 +32,16 @@ class CountedTransaction:
         """Writes a value, in the place of one that is there."""
         self.written_bytes += len(value) + mmap.PAGESIZE  # its own pages, and that of its key
         self._txn.put(key, value, db=db)
+
+    def scan(
+        self, table: lmdb._Database, prefix: bytes, start: bytes = b""
+    ) -> Iterator[tuple[bytes, memoryview]]:
+        """The entries of a table whose keys begin with ``prefix``, from ``start`` on."""
+        cursor = self._txn.cursor(table)
+        if not cursor.set_range(start or prefix):
+            return  # LMDB's Python binding would go on with the first entry of all
+        for key, value in cursor.iternext():
+            name = bytes(key)
+            if not name.startswith(prefix):
+                return
+            yield name, value

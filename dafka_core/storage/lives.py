@@ -9,7 +9,6 @@ may be to a producer of a partition that has no record yet, lie in the table ``m
 
 from __future__ import annotations
 
-import struct
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -17,6 +16,7 @@ import xxhash
 
 from dafka_core.epochs import (
     EPOCH_BYTES,
+    LIFE_BYTES,
     NO_LIFE,
     Epoch,
     EpochId,
@@ -27,7 +27,7 @@ from dafka_core.epochs import (
 )
 from dafka_core.records import TopicPartition
 from dafka_core.storage.counted_transaction import CountedTransaction
-from dafka_core.storage.rows import PartitionRow, partition_key
+from dafka_core.storage.rows import CHECKSUM_BYTES, PartitionRow, checksum, partition_key
 from dafka_core.storage.storage_errors import damaged
 
 if TYPE_CHECKING:
@@ -35,8 +35,6 @@ if TYPE_CHECKING:
 
 _PREFIX = b"lives of "
 _MET = b"met "
-_PROMISED = struct.Struct(">IQB")
-_CHECKSUM = struct.Struct("<Q")
 
 
 class Lives:
@@ -53,11 +51,9 @@ class Lives:
         Raises:
             StoreError: it is damaged.
         """
-        promised, older = self._older(tp)
-        newest = row.epoch if row is not None else None
         end = row.end if row is not None else 0
-        history = (*older, newest) if newest is not None else ()
-        return PartitionLives(end, before(history, end), promised)
+        promised, history = self._until(tp, row, end)
+        return PartitionLives(end, history, promised)
 
     def history(self, tp: TopicPartition, row: PartitionRow) -> History:
         """The history of a partition's records."""
@@ -68,9 +64,9 @@ class Lives:
 
     def begin(self, tp: TopicPartition, row: PartitionRow, epoch: Epoch) -> PartitionRow:
         """The row when its partition goes on with an epoch."""
-        promised, older = self._older(tp)
         # One without records was given up: what was staged in it is gone.
-        history = with_epoch(before((*older, *filter(None, [row.epoch])), row.end), epoch)
+        promised, history = self._until(tp, row, row.end)
+        history = with_epoch(history, epoch)
         self._put(tp, promised, history[:-1])
         return row._replace(epoch=epoch)
 
@@ -86,14 +82,8 @@ class Lives:
 
     def met(self) -> list[str]:
         """The stores that were ever met."""
-        cursor = self._txn.cursor(self._meta)
-        found = []
-        if cursor.set_range(_MET):
-            for name in map(bytes, cursor.iternext(values=False)):
-                if not name.startswith(_MET):
-                    break
-                found.append(name[len(_MET) :].decode("utf-8", "surrogateescape"))
-        return found
+        found = self._txn.scan(self._meta, _MET)
+        return [name[len(_MET) :].decode("utf-8", "surrogateescape") for name, _ in found]
 
     def forget(self, store: str) -> bool:
         """Forgets another store; False when it was never met."""
@@ -101,24 +91,30 @@ class Lives:
 
     def cut(self, tp: TopicPartition, row: PartitionRow, end: int) -> PartitionRow:
         """The row without the epochs that begin at ``end`` or later."""
-        promised, older = self._older(tp)
-        history = before((*older, *filter(None, [row.epoch])), end)
+        promised, history = self._until(tp, row, end)
         self._put(tp, promised, history[:-1])
         return row._replace(epoch=history[-1] if history else None)
+
+    def _until(
+        self, tp: TopicPartition, row: PartitionRow | None, end: int
+    ) -> tuple[EpochId, History]:
+        """What is promised, and the history of the records before an offset."""
+        promised, older = self._older(tp)
+        newest = () if row is None or row.epoch is None else (row.epoch,)
+        return promised, before((*older, *newest), end)
 
     def _older(self, tp: TopicPartition) -> tuple[EpochId, History]:
         name = _name(tp)
         found = self._txn.get(name, db=self._meta)
         if found is None:
             return NO_LIFE, ()
-        packed = bytes(found)
-        content, checksum = packed[: -_CHECKSUM.size], packed[-_CHECKSUM.size :]
-        epochs = content[_PROMISED.size :]
-        if checksum != _checksum(name, content) or len(epochs) % EPOCH_BYTES:
+        content = bytes(found[:-CHECKSUM_BYTES])
+        epochs = content[LIFE_BYTES:]
+        if found != content + checksum(name, content) or len(epochs) % EPOCH_BYTES:
             why = "what is known of the lives of a partition does not match its checksum"
             raise damaged(self._directory, why)
-        promised = EpochId._make(_PROMISED.unpack_from(content))
         starts = range(0, len(epochs), EPOCH_BYTES)
+        promised = EpochId.unpack(content[:LIFE_BYTES])
         return promised, tuple(Epoch.unpack(epochs[at : at + EPOCH_BYTES]) for at in starts)
 
     def _put(self, tp: TopicPartition, promised: EpochId, older: History) -> None:
@@ -126,13 +122,9 @@ class Lives:
         if promised == NO_LIFE and not older:
             self._txn.delete(name, db=self._meta)
             return
-        content = _PROMISED.pack(*promised) + b"".join(map(Epoch.packed, older))
-        self._txn.put(name, content + _checksum(name, content), db=self._meta)
+        content = promised.packed() + b"".join(map(Epoch.packed, older))
+        self._txn.put(name, content + checksum(name, content), db=self._meta)
 
 
 def _name(tp: TopicPartition) -> bytes:
     return _PREFIX + xxhash.xxh3_128_digest(partition_key(tp))
-
-
-def _checksum(name: bytes, content: bytes) -> bytes:
-    return _CHECKSUM.pack(xxhash.xxh3_64_intdigest(name + content))

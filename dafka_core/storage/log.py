@@ -335,12 +335,15 @@ class Log(ProcessBound):
         def work(
             tables: Tables, positions: FilePositions
         ) -> tuple[PartitionInfo | None, History, list[BlockPlace]]:
-            found = tables.blocks_between(tp, start, end, max_blocks, max_bytes)
+            row = tables.visible_row(tp)
+            if row is None:
+                return None, (), []
+            found = tables.blocks_between(tp, row, start, end, max_blocks, max_bytes)
             places = [
                 BlockPlace(each.first, positions.of(each.packed), len(each.packed))
                 for each in found
             ]
-            return tables.info(tp), tables.history(tp), places
+            return row.info(tp), tables.lives.history(tp, row), places
 
         (held, history, blocks), lease = self._env.lease(work)
         return LeasedBlocks(held, history, lease, blocks)
@@ -368,9 +371,12 @@ class Log(ProcessBound):
         number of records, and checks the one with the answer.
         """
         with self._env.reading() as tables:
-            offset = offset_of_time(tables, tp, timestamp_us)
+            row = tables.visible_row(tp)
+            if row is None:
+                return None
+            offset = offset_of_time(tables, tp, row, timestamp_us)
             if offset is not None:
-                self._reader.batches_at(tables, tp, offset, offset + 1, self._reader.asides)
+                self._reader.batches_at(tables, tp, row, offset, offset + 1, self._reader.asides)
         return offset
 
     def statistics(self, tp: TopicPartition) -> PartitionStatistics | None:

@@ -33,13 +33,14 @@ class PartitionStatistics(NamedTuple):
     last_time_us: int | None
 
 
-def offset_of_time(tables: Tables, tp: TopicPartition, timestamp_us: int) -> int | None:
+def offset_of_time(
+    tables: Tables, tp: TopicPartition, row: PartitionRow, timestamp_us: int
+) -> int | None:
     """The first record held that was written then or later; None when there is none.
 
     A search over blocks, whose checksums are not looked at.
     """
-    row = tables.row(tp)
-    if row is None or row.last_timestamp_us < timestamp_us:
+    if row.last_timestamp_us < timestamp_us:
         return None
     low, high = row.earliest, row.end
     while low < high:

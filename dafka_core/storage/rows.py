@@ -7,8 +7,8 @@ from typing import NamedTuple, Self
 
 import xxhash
 
-from dafka_core.epochs import EPOCH_BYTES, Epoch
-from dafka_core.records import NO_VERSION, TopicPartition, Transaction
+from dafka_core.epochs import EPOCH_BYTES, NO_LIFE, Epoch
+from dafka_core.records import NO_VERSION, PartitionInfo, TopicPartition, Transaction
 
 MAX_KEY_BYTES = 511
 """LMDB's limit: two names of 255 octets, the most that RFC 46's frames carry, and one between."""
@@ -23,6 +23,8 @@ _CHECKSUM = struct.Struct("<Q")
 """The end of a row: xxh3, 64 bits, of its key and of what precedes.  A row that is damaged, or has
 come under another name, would have other records served, or have some written over."""
 
+CHECKSUM_BYTES = _CHECKSUM.size
+
 _ROW = struct.Struct("<QQQq")
 """What each row has; of a partition whose producer is known by an epoch, that one follows."""
 
@@ -32,7 +34,7 @@ three that can be missing (what is staged, the committed attempt, the last trans
 of 0 then."""
 
 
-LEAST_BYTES = _ROW.size + _CHECKSUM.size
+LEAST_BYTES = _ROW.size + CHECKSUM_BYTES
 """Of a row without epoch and transactions, as it lies on disk."""
 
 _REST_BYTES = {e + t for e in (0, EPOCH_BYTES) for t in (0, _TRANSACTIONS.size)}
@@ -80,6 +82,11 @@ class PartitionRow(NamedTuple):
     epoch: Epoch | None = None
     """The newest one."""
 
+    def info(self, tp: TopicPartition) -> PartitionInfo:
+        """What is held of the partition, as it is told to others."""
+        life = self.epoch.life if self.epoch else NO_LIFE
+        return PartitionInfo(*tp, self.earliest, self.end, life)
+
     @classmethod
     def parse(cls, key: bytes, value: memoryview) -> Self:
         """The row that ``packed`` made.
@@ -87,11 +94,11 @@ class PartitionRow(NamedTuple):
         Raises:
             ValueError: it is damaged, or of no form that there is.
         """
-        row = bytes(value[: -_CHECKSUM.size])
+        row = bytes(value[:-CHECKSUM_BYTES])
         at = _ROW.size
         if len(row) - at not in _REST_BYTES:
             raise ValueError(f"a partition's row cannot have {len(value)} octets")
-        if value[-_CHECKSUM.size :] != checksum(key, row):
+        if value[-CHECKSUM_BYTES:] != checksum(key, row):
             raise ValueError("its row does not match its checksum")
         facts = _ROW.unpack_from(row)
         epoch = None

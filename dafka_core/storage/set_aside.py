@@ -24,7 +24,7 @@ from dafka_core.storage.storage_errors import damaged
 if TYPE_CHECKING:
     import lmdb
 
-    from dafka_core.storage.tables import Tables
+    from dafka_core.storage.tables import FoundBlock, Tables
 
 _PREFIX = b"aside "
 _ID = struct.Struct(">Q")
@@ -83,7 +83,7 @@ class AsideArea:
     def listed(self) -> list[AsideRecords]:
         """What was set aside, in the order in which that happened."""
         found = []
-        for name, value in self._tables.scan(self._meta, _PREFIX):
+        for name, value in self._txn.scan(self._meta, _PREFIX):
             tp, row = self._parsed(name, value)
             blocks = self._tables.candidates(row.id, 0, row.end)
             size_bytes = sum(block.size_bytes for block in blocks)
@@ -109,11 +109,15 @@ class AsideArea:
     def _blocks(self, tp: TopicPartition, row: PartitionRow, offset: int) -> Iterator[RecordBatch]:
         """The records of a row, by blocks, from the one with an offset on."""
         while offset < row.end:
-            for found in self._tables.blocks_of(tp, row, offset):
-                block = self._tables.read_block(tp, found, Block.copied)
-                batch = RecordBatch(tp, found.first, block.values, times=block.times)
-                yield batch
-                offset = batch.end
+            # LMDB: what is found is valid until the transaction's next write, which may come when
+            # a batch is handed out.  So all are copied first.
+            batches = [self._batch(tp, found) for found in self._tables.blocks_of(tp, row, offset)]
+            yield from batches
+            offset = batches[-1].end
+
+    def _batch(self, tp: TopicPartition, found: FoundBlock) -> RecordBatch:
+        block = self._tables.read_block(tp, found, Block.copied)
+        return RecordBatch(tp, found.first, block.values, times=block.times)
 
     def _put(self, partition_id: int, batch: RecordBatch) -> None:
         assert batch.times is not None  # a block says when its records were written

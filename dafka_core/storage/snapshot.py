@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import math
 from collections.abc import Iterator
 
 from dafka_core.closing import ProcessBound
@@ -30,10 +29,11 @@ class Snapshot(ProcessBound):
         with translated(self._directory):
             return self._tables.info(tp)
 
-    def history(self, tp: TopicPartition) -> History:
-        """The lives whose records are held of a partition."""
+    def held(self, tp: TopicPartition) -> tuple[PartitionInfo | None, History]:
+        """The same, and the lives whose records these are."""
         with translated(self._directory):
-            return self._tables.history(tp)
+            row = self._tables.visible_row(tp)
+            return (row.info(tp), self._tables.lives.history(tp, row)) if row else (None, ())
 
     def read(self, tp: TopicPartition, start: int, end: int) -> Iterator[RecordBatch]:
         """The records from ``start`` up to ``end`` (exclusive) that are held, in order, no gap.
@@ -44,10 +44,12 @@ class Snapshot(ProcessBound):
         Raises:
             StoreError: a block is damaged (topic, partition and offset are named).
         """
-        held = self.info(tp) or PartitionInfo(*tp, 0, 0)
-        at = max(start, held.earliest)
         with translated(self._directory):
-            for found in self._tables.blocks_between(tp, start, end, math.inf, math.inf):
+            row = self._tables.visible_row(tp)
+            if row is None:
+                return
+            at = max(start, row.earliest)
+            for found in self._tables.blocks_between(tp, row, start, end):
                 block = self._tables.read_block(tp, found, Block.copied)
                 batch = RecordBatch(tp, found.first, block.values, times=block.times)
                 yield batch.between(at, min(batch.end, end))

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import contextlib
+import math
 import struct
 from collections.abc import Callable, Iterable, Iterator
 from itertools import islice, takewhile
 from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
-from dafka_core.epochs import NO_LIFE, History
 from dafka_core.errors import StoreError
 from dafka_core.log_entries import attempt_text
 from dafka_core.records import PartitionInfo, StagedPartition, TopicPartition, TransactionState
@@ -116,12 +116,7 @@ class Tables:
     def info(self, tp: TopicPartition) -> PartitionInfo | None:
         """What is held of a partition; None when it is not known."""
         row = self.visible_row(tp)
-        return _info(tp, row) if row else None
-
-    def history(self, tp: TopicPartition) -> History:
-        """The lives whose records are held of a partition."""
-        row = self.visible_row(tp)
-        return () if row is None else self.lives.history(tp, row)
+        return row.info(tp) if row else None
 
     def infos(self, topic: str | None) -> list[PartitionInfo]:
         """What is held of every partition, or of every one of a topic; in order of their names."""
@@ -130,7 +125,7 @@ class Tables:
         if topic is None and len(found) != expected:
             why = f"the table of partitions has {len(found)} rows and says that they are {expected}"
             raise damaged(self._directory, why)
-        return [_info(tp, row) for tp, row in found if row.end]
+        return [row.info(tp) for tp, row in found if row.end]
 
     def infos_after(
         self, topic: str | None, after: TopicPartition | None, most: int
@@ -140,7 +135,7 @@ class Tables:
         start = prefix if after is None else rows.partition_key(after)
         found = self._rows(prefix, start)
         behind = (each for each in found if each[0] != after)
-        return [PartitionInfo(*tp, row.earliest, row.end) for tp, row in islice(behind, most)]
+        return [row.info(tp) for tp, row in islice(behind, most)]
 
     def transaction_state(self, tp: TopicPartition) -> TransactionState:
         """How far a partition's transactions are; all zero when it is not known."""
@@ -154,7 +149,7 @@ class Tables:
 
     def staged_partitions(self) -> list[TopicPartition]:
         """The partitions with staged records."""
-        return [rows.tp_of_key(bytes(key)) for _, key in self.scan(self._meta, _STAGED_KEY)]
+        return [rows.tp_of_key(bytes(key)) for _, key in self._txn.scan(self._meta, _STAGED_KEY)]
 
     def staged(self) -> list[StagedPartition]:
         """What is staged in each of them."""
@@ -177,18 +172,11 @@ class Tables:
 
     # -- blocks ----------------------------------------------------------------------------------
 
-    def blocks_at(self, tp: TopicPartition, offset: int) -> list[FoundBlock]:
-        """The block that holds a record; none when the record is not held.
+    def blocks_of(self, tp: TopicPartition, row: PartitionRow, offset: int) -> list[FoundBlock]:
+        """The block that holds a record, which the partition's row says is held.
 
         One of the append area comes with those that follow it there: all are found at once.
         """
-        row = self.row(tp)
-        if row is None or not row.earliest <= offset < row.end:
-            return []
-        return self.blocks_of(tp, row, offset)
-
-    def blocks_of(self, tp: TopicPartition, row: PartitionRow, offset: int) -> list[FoundBlock]:
-        """The same where the partition's row is known, and has the record."""
         found = self.last_block(row.id, offset)
         end = found.first + self.read_block(tp, found, peek_count) if found else 0
         if found is None or offset >= end:
@@ -215,15 +203,18 @@ class Tables:
         ]
 
     def blocks_between(
-        self, tp: TopicPartition, start: int, end: int, most: float, most_bytes: float
+        self,
+        tp: TopicPartition,
+        row: PartitionRow,
+        start: int,
+        end: int,
+        most: float = math.inf,
+        most_bytes: float = math.inf,
     ) -> Iterator[FoundBlock]:
         """The blocks that hold the records from ``start`` up to ``end`` that are held, in order.
 
         No more than ``most``, and none after those that have ``most_bytes``.
         """
-        row = self.visible_row(tp)
-        if row is None:
-            return
         at, end = max(start, row.earliest), min(end, row.end)
         found: list[FoundBlock] = []
         while at < end and most > 0 and most_bytes > 0:
@@ -362,20 +353,8 @@ class Tables:
     def _rows(
         self, prefix: bytes, start: bytes = b""
     ) -> Iterator[tuple[TopicPartition, PartitionRow]]:
-        for key, value in self.scan(self._partitions, prefix, start):
+        for key, value in self._txn.scan(self._partitions, prefix, start):
             yield rows.tp_of_key(key), self._parsed(key, value)
-
-    def scan(
-        self, table: lmdb._Database, prefix: bytes, start: bytes = b""
-    ) -> Iterator[tuple[bytes, memoryview]]:
-        """The entries of a table whose keys begin with ``prefix``, from ``start`` on."""
-        cursor = self._txn.cursor(table)
-        cursor.set_range(start or prefix)
-        for key, value in cursor.iternext():
-            name = bytes(key)
-            if not name.startswith(prefix):
-                return
-            yield name, value
 
     def _parsed(self, key: bytes, value: memoryview) -> PartitionRow:
         try:
@@ -384,10 +363,6 @@ class Tables:
             topic, partition = rows.tp_of_key(key)
             why = f"topic {topic!r}, partition {partition}: {error}"
             raise damaged(self._directory, why) from error
-
-
-def _info(tp: TopicPartition, row: PartitionRow) -> PartitionInfo:
-    return PartitionInfo(*tp, row.earliest, row.end, row.epoch.life if row.epoch else NO_LIFE)
 
 
 def _staged_key(partition_id: int) -> bytes:

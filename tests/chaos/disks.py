@@ -56,6 +56,11 @@ class Blocks:
         self._env.close()
 
 
+def has_on_disk(directory: Path, count: int) -> bool:
+    """Whether a store, which may be running, has so many records."""
+    return count_on_disk(directory) >= count
+
+
 def count_on_disk(directory: Path) -> int:
     """How many records a store has, which may be running."""
     try:

@@ -1,4 +1,4 @@
-"""A life of a producer, in a program of its own: ``python -m tests.chaos.life_job TOWER ...``.
+"""A life of a producer, in a program of its own: ``python -m tests.chaos.life_job NAME ...``.
 
 It prints a JSON line for all that it knows: where it begins, what is acknowledged, who fenced it.
 It publishes until its standard input ends.
@@ -28,7 +28,7 @@ def value(name: str, offset: int) -> str:
     return f"{name}:{offset}"
 
 
-def main(tower: str, topic: str, address: str, acks: str, name: str) -> int:
+def main(name: str, tower: str, topic: str, address: str, acks: str) -> int:
     """Publishes until its input ends, or until it is fenced."""
     producer = None
     while producer is None:

@@ -9,10 +9,8 @@ from __future__ import annotations
 
 import contextlib
 import json
-import os
 import random
 import shutil
-import signal
 import subprocess
 import sys
 import uuid
@@ -20,10 +18,10 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from tests.chaos.disks import count_on_disk, values_on_disk
+from tests.chaos.disks import has_on_disk, values_on_disk
 from tests.chaos.harness import PATIENCE_S, Chaos, ChaosError, wait_until
 from tests.chaos.life_job import FENCED, value
-from tests.chaos.nodes import ROOT, Listener, Node, start_store, start_tower
+from tests.chaos.nodes import Listener, Node, start_store, start_tower
 
 ROUNDS = 50
 SHORT_ROUNDS = 1
@@ -41,56 +39,34 @@ def run(chaos: Chaos, rounds: int) -> None:
             _Round(chaos, chaos.chance(number), directory, stack).run()
 
 
-class _Life:
-    """A program that publishes, and what it has said so far."""
+class _Life(Node):
+    """A program that publishes, and what it has told so far."""
 
     def __init__(self, directory: Path, tower: str, address: str, name: str) -> None:
-        self.name = name
-        self._said = directory / f"{name}.out"
-        program = [sys.executable, "-m", "tests.chaos.life_job"]
-        with self._said.open("wb") as out, (directory / f"{name}.log").open("wb") as errors:
-            self._process = subprocess.Popen(
-                [*program, tower, TOPIC, address, str(ACKS), name],
-                stdin=subprocess.PIPE,
-                stdout=out,
-                stderr=errors,
-                env=os.environ | {"PYTHONPATH": str(ROOT)},
-            )
+        arguments = [tower, TOPIC, address, str(ACKS)]
+        log = directory / f"{name}.log"
+        super().__init__(name, arguments, log, module="tests.chaos.life_job")
 
-    def said(self, what: str) -> list[Any]:
-        """What it has said of something."""
-        lines = self._said.read_text().splitlines(keepends=True)
-        facts = [json.loads(line) for line in lines if line.endswith("\n")]
-        return [each[what] for each in facts if what in each]
+    def told(self, fact: str) -> list[Any]:
+        """What it has told of something."""
+        # The last line of one that was killed may be none.
+        facts = [json.loads(line) for line in list(self.lines) if line.endswith(b"\n")]
+        return [each[fact] for each in facts if fact in each]
 
     @property
     def acknowledged(self) -> dict[int, str]:
         """By offset, the values that it knows to be acknowledged."""
-        ranges = self.said("acknowledged")
-        return {at: value(self.name, at) for start, end in ranges for at in range(start, end)}
+        ranges = self.told("acknowledged")
+        return {at: value(self.what, at) for start, end in ranges for at in range(start, end)}
 
-    def send(self, what: signal.Signals) -> None:
-        """A signal to its process."""
-        self._process.send_signal(what)
-
-    def end(self, expected: int) -> None:
+    def check_end(self, expected: int) -> None:
         """Waits until it has ended as it should; at the end of its input if it goes on."""
-        assert self._process.stdin is not None
+        assert self.process.stdin is not None
         if expected == 0:
-            self._process.stdin.close()
-        try:
-            code = self._process.wait(PATIENCE_S)
-        except subprocess.TimeoutExpired:
-            raise ChaosError(f"producer {self.name} has not ended with {expected}") from None
+            self.process.stdin.close()
+        code = self.end()
         if code != expected:
-            raise ChaosError(f"producer {self.name} ended with {code}, not {expected}")
-
-    def close(self) -> None:
-        """Kills it."""
-        self._process.kill()
-        self._process.wait()
-        assert self._process.stdin is not None
-        self._process.stdin.close()
+            raise ChaosError(f"producer {self.what} ended with {code}, not {expected}")
 
 
 class _Round:
@@ -116,7 +92,7 @@ class _Round:
         for _ in range(2 if self._chaos.short else self._chance.randint(2, 4)):
             self._chance.choice(faults)()
             self._wait_for_more()
-        self._lives[-1].end(0)
+        self._lives[-1].check_end(0)
         self._check()
 
     # -- faults ------------------------------------------------------------------------------------
@@ -125,20 +101,20 @@ class _Round:
         self._chaos.fault("producer started twice")
         old = self._lives[-1]
         self._begin()
-        old.end(FENCED)
+        old.check_end(FENCED)
 
     def _killed(self) -> None:
         self._chaos.fault("producer killed")
-        self._lives[-1].send(signal.SIGKILL)
+        self._lives[-1].kill()
         self._begin()
 
     def _stopped(self) -> None:
         self._chaos.fault("producer stopped, and goes on beside the next one")
         old = self._lives[-1]
-        old.send(signal.SIGSTOP)
+        old.pause()
         self._begin()
-        old.send(signal.SIGCONT)
-        old.end(FENCED)
+        old.resume()
+        old.check_end(FENCED)
 
     def _wiped(self) -> None:
         self._chaos.fault("store wiped")
@@ -160,8 +136,7 @@ class _Round:
     def _begin(self) -> None:
         """Another life begins; it has records acknowledged when this returns."""
         life = _Life(self._directory, self._tower, self._address, f"life{len(self._lives)}")
-        self._stack.callback(life.close)
-        self._lives.append(life)
+        self._lives.append(self._stack.enter_context(life))
         self._wait_for_more()
 
     def _wait_for_more(self) -> None:
@@ -169,7 +144,7 @@ class _Round:
         target = len(life.acknowledged) + ADDED
         wait_until(
             lambda: len(life.acknowledged) >= target,
-            lambda: f"{life.name}, which says {life.said('waits')[-1:]}, has {target} acknowledged",
+            lambda: f"{life.what}, which says {life.told('waits')[-1:]}, has {target} acknowledged",
         )
 
     def _keep_backup(self) -> None:
@@ -210,7 +185,7 @@ class _Round:
         listener = Listener(TOPIC, self._tower, self._directory / "late.log")
         self._stack.enter_context(listener)
         for index in (0, 1):
-            all_there = partial(_has, self._kept(index), len(required))
+            all_there = partial(has_on_disk, self._kept(index), len(required))
             wait_until(all_there, f"store {index} has all {len(required)} records")
         listener.wait_for(len(required))
         read = listener.values()
@@ -222,7 +197,3 @@ class _Round:
             there = list(enumerate(texts))  # what was not acknowledged may be, too
             self._chaos.compare(f"store {index}", required.items(), there, there)
             self._chaos.compare(f"store {index} and a consumer", texts, read)
-
-
-def _has(directory: Path, count: int) -> bool:
-    return count_on_disk(directory) >= count

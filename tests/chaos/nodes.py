@@ -46,14 +46,19 @@ class Delivered(NamedTuple):
 
 
 class Node:
-    """``dafka WHAT`` in a process.  Leaving the context kills it.
+    """``dafka WHAT`` in a process, or another module's program.  Leaving the context kills it.
 
     ``prefix`` is a command that runs it, as ``nsenter`` does.  What the node says of itself goes
     to the file ``log``.
     """
 
     def __init__(
-        self, what: str, arguments: Sequence[str], log: Path, prefix: Sequence[str] = ()
+        self,
+        what: str,
+        arguments: Sequence[str],
+        log: Path,
+        prefix: Sequence[str] = (),
+        module: str = "dafka_core.cli",
     ) -> None:
         self.what = what
         self.log = log
@@ -62,7 +67,7 @@ class Node:
         self.lines: list[bytes] = []
         with log.open("ab") as errors:
             self.process = subprocess.Popen(
-                [*prefix, sys.executable, "-m", "dafka_core.cli", what, *arguments],
+                [*prefix, sys.executable, "-m", module, what, *arguments],
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=errors,

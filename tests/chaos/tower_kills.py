@@ -13,7 +13,7 @@ import time
 from functools import partial
 from pathlib import Path
 
-from tests.chaos.disks import count_on_disk, values_on_disk
+from tests.chaos.disks import has_on_disk, values_on_disk
 from tests.chaos.harness import Chaos, wait_until
 from tests.chaos.nodes import Feeder, Listener, Node, Steady, start_store, start_tower
 
@@ -115,7 +115,8 @@ def check_stores(chaos: Chaos, stores: list[Node], directory: Path, values: list
     """
     for index, store in enumerate(stores):
         kept = directory / f"store{index}"
-        wait_until(partial(_has, kept, len(values)), f"store {index} has all {len(values)} records")
+        all_there = partial(has_on_disk, kept, len(values))
+        wait_until(all_there, f"store {index} has all {len(values)} records")
         store.kill()
         on_disk = [value for found in values_on_disk(kept).values() for value in found]
         chaos.compare(f"store {index}", values, [value.decode() for value in on_disk])
@@ -123,7 +124,3 @@ def check_stores(chaos: Chaos, stores: list[Node], directory: Path, values: list
 
 def _is_beyond(listener: Listener, count: int) -> bool:
     return len(listener.lines) > count
-
-
-def _has(directory: Path, count: int) -> bool:
-    return count_on_disk(directory) >= count

@@ -5,12 +5,14 @@ from __future__ import annotations
 import shutil
 from collections.abc import Callable
 from contextlib import ExitStack
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
 import pytest
 
 from dafka_core import Producer, Store, StoreError
+from dafka_core.epochs import Epoch, EpochId
 from dafka_core.protocol.messages import (
     Ack,
     DirectRecord,
@@ -18,6 +20,8 @@ from dafka_core.protocol.messages import (
     Head,
     RecordMessage,
 )
+from dafka_core.records import RecordBatch, TopicPartition
+from dafka_core.storage import Log
 from dafka_core.testing import wait_until
 from tests.integration.nodes.content import holds, stored, values
 from tests.integration.nodes.peers import PATIENCE_S, RawPeer, new_address
@@ -124,6 +128,26 @@ def test_two_stores_teach_each_other(tower: str, tmp_path: Path) -> None:
             wait_until(partial(holds, each, [10, 10]))
             assert stored(each, "t", addresses[0]) == [b"one"] * 10
             assert stored(each, "t", addresses[1]) == [b"two"] * 10
+
+
+def test_stores_that_meet_hear_whose_records_each_has(tower: str, tmp_path: Path) -> None:
+    """The one with an older life's records gives them up, also if it has more of them."""
+    tp = TopicPartition("t", new_address())
+    first = Epoch.first(EpochId(1, 0xA, 1))
+    epochs = [Epoch(number, number, 1, 4, first.digest) for number in (2, 3)]
+    for epoch, end in zip(epochs, (9, 6), strict=True):
+        with Log(tmp_path / f"{epoch.number}") as log:
+            for start, stop, life in ((0, 4, first), (4, end, epoch)):
+                batch = RecordBatch.of(tp, start, values(stop - start, 100 * life.number))
+                log.append([replace(batch, epoch=life)])
+    with (
+        Store(tmp_path / "2", tower=tower) as loser,
+        Store(tmp_path / "3", tower=tower) as winner,
+    ):
+        wait_until(lambda: loser.log.lives(tp) == winner.log.lives(tp))
+        assert stored(loser, *tp) == stored(winner, *tp) == [*values(4, 100), *values(2, 300)]
+        [aside] = loser.log.aside()
+        assert (aside.start, aside.end, winner.log.aside()) == (4, 9, [])
 
 
 def test_it_stops_and_says_so(tower: str, tmp_path: Path) -> None:

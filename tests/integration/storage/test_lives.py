@@ -59,6 +59,7 @@ def test_epochs_are_there_when_the_log_is_opened_again(tmp_path: Path) -> None:
         assert log.lives(TP) == lives(9, FIRST, SECOND, THIRD)
         assert log.info(TP) == PartitionInfo(*TP, 0, 9, THIRD.life)
         assert log.partitions() == [PartitionInfo(*TP, 0, 9, THIRD.life)]
+        assert log.partitions_after(None, None, 9) == log.partitions()
         parts = [(0, 3, FIRST), (3, 5, SECOND), (5, 9, THIRD)]
         assert epochs_read(log) == parts
         assert epochs_read(log, 4, 6) == [(4, 5, SECOND), (5, 6, THIRD)]
@@ -177,6 +178,20 @@ def test_damaged_lives_are_told(tmp_path: Path, at: int) -> None:
     change(tmp_path, b"meta", key, row)
     with Log(tmp_path) as log:
         assert log.lives(TP) == lives(9, FIRST, SECOND, THIRD)
+
+
+def test_damaged_lives_of_one_partition_keep_no_other_one_from_its_readers(tmp_path: Path) -> None:
+    with Log(tmp_path) as log:
+        three_lives(log)
+        put(log, values(3), "other")
+    key, row = lives_key(tmp_path)
+    change(tmp_path, b"meta", key, row[:-1])
+    wanted = [PartitionInfo(*TP, 0, 9), PartitionInfo("t", "other", 0, 3)]
+    with Log(tmp_path) as log:
+        damaged, found = log.read_each(wanted, max_records=99, max_bytes=999)
+    assert isinstance(damaged, StoreError)
+    assert isinstance(found, RecordBatch)
+    assert list(found.values) == values(3)
 
 
 @pytest.mark.parametrize("size_bytes", [0, 1, 8, 20, 21, 40])

@@ -88,6 +88,9 @@ def test_partitions_are_listed_some_at_a_time(store: Log) -> None:
             found += part
         assert found == store.partitions(topic)
         assert [info.tp for info in found] == expected
+        # One that was there when the others were asked for may be gone by now.
+        gone = TopicPartition("z", "gone") if topic is None else TopicPartition(topic, "z")
+        assert store.partitions_after(topic, gone, 2) == []
 
 
 def test_partitions_do_not_mix(store: Log) -> None:

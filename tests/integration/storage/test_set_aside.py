@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import lmdb
 import pytest
@@ -16,7 +17,7 @@ from dafka_core.records import PartitionInfo, RecordBatch, Transaction, Transact
 from dafka_core.storage import Log
 from dafka_core.storage.environment import Environment
 from dafka_core.storage.set_aside import AsideRecords
-from dafka_core.storage.tables import Tables
+from dafka_core.storage.tables import FoundBlock, Tables
 from tests.integration.storage.clocks import Clock
 from tests.integration.storage.damage import change
 from tests.integration.storage.staged import TP, A, held, large, one, put, stage, values
@@ -139,6 +140,34 @@ def test_below_what_is_trimmed_there_is_nothing_left(store: Log) -> None:
     assert aside_values(store, aside.id) == written_values[150:]
     put(store, [b"next"])
     assert held(store) == [b"next"]
+
+
+def test_nothing_is_read_where_it_lay_before_a_write(
+    store: Log, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """LMDB: "Values returned from the database are valid only until a subsequent update"."""
+    kept = [*written(store, OLD, 0, 4, "old"), *written(store, OLD, 4, 3, "more")]
+    blocks_of, found = Tables.blocks_of, list[FoundBlock]()
+
+    def finding(tables: Tables, *where: Any) -> list[FoundBlock]:
+        found.extend(blocks := blocks_of(tables, *where))
+        return blocks
+
+    def writing(write: Callable[..., None]) -> Callable[..., None]:
+        def released(tables: Tables, *what: Any) -> None:
+            while found:
+                found.pop().packed.release()
+            write(tables, *what)
+
+        return released
+
+    monkeypatch.setattr(Tables, "blocks_of", finding)
+    for name in ("put_block", "delete_blocks"):
+        monkeypatch.setattr(Tables, name, writing(getattr(Tables, name)))
+    set_aside(store, 2)
+    monkeypatch.undo()
+    [aside] = store.aside()
+    assert held(store) + aside_values(store, aside.id) == kept
 
 
 @pytest.mark.parametrize(("after", "found"), [(1, 300), (2, 200), (3, 300)])
