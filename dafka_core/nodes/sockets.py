@@ -30,11 +30,11 @@ from dafka_core.protocol.limits import (
     LIVE_BATCH_BYTES,
     MAX_BATCH_COUNT,
     MAX_FRAMES,
+    RUN_BYTES,
 )
 from dafka_core.protocol.messages import DirectRecord, RecordMessage
 from dafka_core.protocol.role import OutgoingBatch
 from dafka_core.protocol.validation import pack_times
-from dafka_core.records import times_between
 
 STALLED_MS: Final = 10_000
 """A connection on which nothing leaves for so long is closed, and what waits for the peer is freed:
@@ -203,16 +203,9 @@ def send_packed(socket: zmq.Socket[bytes], message: OutgoingBatch) -> None:
         stop = int(ends.searchsorted(ends[start] + limit_bytes, side="right")) - 1
         stop = min(max(stop, start + 1), start + MAX_BATCH_COUNT, batch.count)
         records = data[int(ends[start]) : int(ends[stop])]
-        times = batch.times
-        if times is not None:  # most batches have one timestamp
-            times = times_between(times, start, stop) if stop - start < batch.count else times
-        numbers = BatchNumbers(
-            batch.offset + start,
-            stop - start,
-            batch.transaction,
-            batch.epoch,
-            0 if times is None else len(times),
-        )
+        times = pack_times(batch.times, start, stop)
+        offset, runs = batch.offset + start, len(times) // RUN_BYTES
+        numbers = BatchNumbers(offset, stop - start, batch.transaction, batch.epoch, runs)
         socket.send(prefix + pack_batch_numbers(numbers), zmq.SNDMORE)
-        socket.send(b"".join((pack_times(times), lengths[4 * start : 4 * stop], records)))
+        socket.send(b"".join((times, lengths[4 * start : 4 * stop], records)))
         start = stop

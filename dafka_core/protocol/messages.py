@@ -16,7 +16,7 @@ from dafka_core.epochs import NO_LIFE
 from dafka_core.errors import ProtocolError
 from dafka_core.protocol import fields as f
 from dafka_core.protocol import message_base
-from dafka_core.protocol.limits import MAX_BATCH_COUNT, MAX_SEQUENCE
+from dafka_core.protocol.limits import LENGTH_BYTES, MAX_BATCH_COUNT, MAX_SEQUENCE, RUN_BYTES
 from dafka_core.protocol.message_base import OfPartition, Packed, Reply, UpTo
 from dafka_core.protocol.validation import PackedRecords, pack_times, unpack_batch
 from dafka_core.records import PartitionInfo, RecordBatch, TopicPartition
@@ -211,8 +211,9 @@ class DirectRecordBatches(Message):
             times.append(np.empty((0, 2), np.int64) if batch.times is None else batch.times)
         known = np.concatenate(times) if all(map(len, times)) else None
         packed = np.concatenate(lengths).astype("<u4").tobytes()
-        content = b"".join([pack_times(known), packed, *values])
-        runs = 0 if known is None else len(known)
+        stamps = pack_times(known, 0, len(packed) // LENGTH_BYTES)
+        content = b"".join([stamps, packed, *values])
+        runs = len(stamps) // RUN_BYTES
         return cls(requestor, tuple(entries), tuple(epochs), runs, content)
 
     def check(self) -> None:

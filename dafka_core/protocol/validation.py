@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from functools import partial
 from itertools import pairwise
+from struct import Struct
 from typing import Final, NamedTuple
 
 import numpy as np
@@ -12,8 +13,10 @@ import numpy.typing as npt
 from dafka_core.epochs import Epoch, History
 from dafka_core.errors import ProtocolError
 from dafka_core.protocol import limits
-from dafka_core.records import NO_VERSION, Transaction
+from dafka_core.records import NO_VERSION, Transaction, times_between
 from dafka_core.values import Longs
+
+_ONE_RUN: Final = Struct("<qI")
 
 
 def text_size_bytes(text: str) -> int:
@@ -145,6 +148,10 @@ def unpack_batch(count: int, value: bytes | memoryview, runs: int = 0) -> Packed
 
 
 def _unpack_times(count: int, value: bytes | memoryview, runs: int) -> Longs:
+    if runs == 1:  # as most messages have
+        stamp, of = _ONE_RUN.unpack_from(value)
+        if of == count and stamp >= 0:
+            return np.array([[count, stamp]], np.int64)
     stamps = np.frombuffer(value, "<i8", runs)
     counts = np.frombuffer(value, "<u4", runs, stamps.nbytes)
     if not counts.all() or int(counts.sum(dtype=np.uint64)) != count:
@@ -154,8 +161,14 @@ def _unpack_times(count: int, value: bytes | memoryview, runs: int) -> Longs:
     return np.column_stack((counts, stamps))
 
 
-def pack_times(times: Longs | None) -> bytes:
-    """Timestamps as they lie in the content of a packed message."""
+def pack_times(times: Longs | None, start: int, stop: int) -> bytes:
+    """The timestamps of records ``start`` to ``stop``, as in the content of a packed message.
+
+    Each run has ``limits.RUN_BYTES``.
+    """
     if times is None:
         return b""
+    if len(times) == 1:
+        return _ONE_RUN.pack(times.item(1), stop - start)
+    times = times_between(times, start, stop)
     return times[:, 1].astype("<i8").tobytes() + times[:, 0].astype("<u4").tobytes()
