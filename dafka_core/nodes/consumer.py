@@ -5,8 +5,8 @@ from __future__ import annotations
 import contextlib
 import logging
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping
-from itertools import chain
-from typing import Any
+from itertools import chain, islice
+from typing import Any, Final
 
 from dafka_core.errors import ClosedError, ConfigError, DataLossError, HistoryChangedError
 from dafka_core.node_options import ConsumerOptions
@@ -21,6 +21,9 @@ from dafka_core.protocol.limits import MAX_SEQUENCE
 from dafka_core.protocol.loss_detector import Loss
 from dafka_core.protocol.validation import check_topics
 from dafka_core.records import Record, RecordBatch, TopicPartition
+
+TURN_RECORDS: Final = 1_000
+"""After so many at most an event loop goes on with others: some milliseconds."""
 
 _log = logging.getLogger("dafka.consumer")
 
@@ -162,7 +165,7 @@ class Consumer(Node):
             while (
                 found := await self._mesh.wait_until_async(self._queue.next_records)
             ) is not None:
-                for record in found:
+                for record in islice(found, TURN_RECORDS):
                     yield record
 
     def close(self) -> None:

@@ -13,8 +13,8 @@ from dafka_core.nodes.threads import NodeThread
 from dafka_core.storage import Log
 
 CHECK_INTERVAL_S: Final = 1.0
-"""How often an idle writer looks whether the log's directory is still there.  A store has to tell
-that soon: readers go on asking it."""
+"""How often an idle writer looks whether the log is still there, and can be read.  A store has to
+tell that soon: readers go on asking it."""
 
 Outcomes = list[DafkaError | None]
 """What the log says of each entry: None when it is done."""
@@ -27,7 +27,8 @@ class LogWriter(ProcessBound):
         log: no other thread writes to it.
         done: called in the thread after each group: with the entries and their outcomes when they
             are on disk, synced; with the error when none of them is.  After an error no group is
-            written any more.  Also called, without entries, when the log's directory is gone.
+            written any more.  Also called, without entries, when the log's directory is gone, or
+            nothing can be read any more.
     """
 
     def __init__(

@@ -24,27 +24,38 @@ ORIGIN_FILE: Final = "origin"
 """Says which files the address belongs to, by their numbers (inodes): copies have others.  Moving
 or renaming the directory within its file system changes none."""
 
-_NO_ORIGIN: Final = ""
-
 
 def kept_address(directory: Path) -> str:
     """The address of the store in ``directory``; a new one where there is none yet.
 
     Raises:
-        StoreError: the files are a copy of a store's, or cannot be read or written.
+        StoreError: the files are a copy of a store's, say no address, or cannot be read or written.
     """
     try:
-        address = _read(directory / ADDRESS_FILE)
-        if not address:
+        found, origin = _read(directory / ADDRESS_FILE), _read(directory / ORIGIN_FILE)
+        if found is None and origin is None:
             return new_identity(directory)
-        address = UUID(address).hex.upper()
+        address = _address(directory, found)
         # Directories of before have no origin; nothing can be told of them.
-        if _read(directory / ORIGIN_FILE) not in (_NO_ORIGIN, _origin(directory)):
+        if origin and origin != _origin(directory):
             raise StoreError(directory, copied(address))
         _write(directory / ORIGIN_FILE, _origin(directory))
-    except (OSError, ValueError) as error:
+    except OSError as error:
         raise StoreError(directory, f"file {ADDRESS_FILE}: {error}") from error
     return address
+
+
+def _address(directory: Path, found: str | None) -> str:
+    try:
+        return UUID(found or "").hex.upper()
+    except ValueError as error:
+        has = "is missing" if found is None else f"has {found[:40]!r}, which is no store's address"
+        raise StoreError(
+            directory,
+            f"file {ADDRESS_FILE} {has}: write the store's into it, 32 hexadecimal digits that it "
+            "printed at each start, or run 'dafka store restore DIR', which makes it another store "
+            "with the same records",
+        ) from error
 
 
 def new_identity(directory: Path) -> str:
@@ -93,8 +104,8 @@ def _origin(directory: Path) -> str:
     return " ".join(str(path.stat().st_ino) for path in (directory, directory / DATA_FILE))
 
 
-def _read(path: Path) -> str:
-    return path.read_text("ascii").strip() if path.exists() else _NO_ORIGIN
+def _read(path: Path) -> str | None:
+    return path.read_text("ascii", "replace").strip() if path.exists() else None
 
 
 def _write(path: Path, text: str) -> None:

@@ -11,6 +11,7 @@ import contextlib
 import threading
 import time
 from collections.abc import Callable
+from functools import partial
 from queue import Empty, SimpleQueue
 from typing import ParamSpec, TypeVar
 from weakref import WeakMethod
@@ -64,10 +65,14 @@ class InterruptibleCondition:
             self._waiting.discard(waiter)
 
     async def wait_until_async(self, condition: Callable[[], T]) -> T:
-        """Waits until ``condition()`` is true, in an event loop that goes on meanwhile."""
+        """Waits until ``condition()`` is true, in an event loop that goes on meanwhile.
+
+        Others have their turn first, also if it is true at once: it may be so again and again.
+        """
         waiter = _AsyncWaiter()
         try:
             self._waiting.add(waiter)
+            await waiter.turn()
             while not (found := condition()):
                 await waiter.get()
             return found
@@ -84,6 +89,7 @@ class _AsyncWaiter:
 
         self._loop = asyncio.get_running_loop()
         self._woken = asyncio.Event()
+        self.turn = partial(asyncio.sleep, 0)
 
     def empty(self) -> bool:
         return not self._woken.is_set()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Iterable
 
+from dafka_core.errors import StoreError
 from dafka_core.storage.append_area import FAN_IN, WIDTHS, AppendArea, Bucket
 from dafka_core.storage.block import Block
 from dafka_core.storage.block_builder import MAX_BLOCK_BYTES, merge
@@ -71,7 +72,11 @@ class BlockMerger:
             tables.area.merge(bucket)
             return tables.area
 
-        area = self._env.write(work)
+        try:
+            area = self._env.write(work)
+        except StoreError:
+            self.add_due([bucket])  # behind the others, which may have room
+            raise
         for partition_id, block in area.moved:
             self._planner.add(partition_id, block)
         self.add_due(area.due)

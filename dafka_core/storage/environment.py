@@ -16,7 +16,9 @@ import threading
 from collections.abc import Callable, Iterator
 from io import FileIO
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple, TypeVar
+from typing import NamedTuple, TypeVar
+
+import lmdb
 
 from dafka_core.errors import ClosedError, StoreError
 from dafka_core.storage.file_positions import FilePositions
@@ -29,9 +31,6 @@ from dafka_core.storage.open_environment import (
 )
 from dafka_core.storage.storage_errors import DATA_FILE, translated
 from dafka_core.storage.tables import Tables
-
-if TYPE_CHECKING:
-    import lmdb
 
 DEFAULT_MAP_BYTES = 1 << 40
 """Address space, not memory or disk: more than a store's disk is likely to have."""
@@ -136,6 +135,11 @@ class Environment:
         """Raises ClosedError after ``close``."""
         if self._opened is None:
             raise ClosedError("store's log")
+
+    def check_readable(self) -> None:
+        """Raises StoreError if a write has failed halfway, after which LMDB reads nothing more."""
+        with self._using() as opened, contextlib.suppress(lmdb.ReadersFullError):
+            opened.env.begin().abort()
 
     def check_in_place(self) -> None:
         """Raises StoreError if the files at its path are not those that it has open for writing.

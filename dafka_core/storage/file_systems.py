@@ -21,13 +21,22 @@ NOT_LOCAL: Final = {
     0x47504653: "GPFS",
     0x01161970: "GFS2",
     0x7461636F: "OCFS2",
+    0x19830326: "BeeGFS",
+    0x20030528: "OrangeFS",
+    0xAAD7AAEA: "PanFS",
+    0xBEEFDEAD: "StorNext",
+    0x786F4256: "a folder that VirtualBox shares",
+    0xBACBACBC: "a folder that VMware shares",
+    0x7C7C6673: "a folder that Parallels shares",
     0x65735546: "FUSE",
 }
 """By the type that statfs(2) gives.  Of other machines' pages, and of what a program makes up, the
 system promises neither that a map and a write agree, nor that a synced page is on a disk.
 Overlays, which containers have by default, are not among them: a file that is open for writing
-lies in the upper layer, which is a directory of this machine, and is mapped and written there.  A
-reader in another container has another overlay, and does not find its lease there."""
+lies in the upper layer, which is a directory of this machine, and is mapped and written there.  Who
+opened the file before sees the lower one for ever, under the same number: readers open it when the
+store, which has opened it first, has told them its session.  A reader in another container has
+another overlay, and does not find its lease there."""
 
 _STATFS_BYTES: Final = 1_024
 """More than any system's ``struct statfs``, which begins with the type, a long."""

@@ -219,7 +219,11 @@ class Log(ProcessBound):
         return 0.0 if self._appending else time.monotonic() - self._appended_s
 
     def check_in_place(self) -> None:
-        """Raises StoreError if the directory was removed or replaced, as ``write`` does, too."""
+        """Raises StoreError if the directory was removed or replaced, as ``write`` does, too.
+
+        Also if nothing can be read since a write, of merging perhaps, has failed halfway.
+        """
+        self._env.check_readable()
         self._env.check_in_place()
 
     def partitions(self, topic: str | None = None) -> list[PartitionInfo]:

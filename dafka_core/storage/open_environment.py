@@ -19,7 +19,13 @@ from dafka_core.storage.storage_errors import DATA_FILE, MAX_READERS, foreign, t
 
 LOCK_FILE = "writer.lock"
 
-_OPEN_FILES: Final = (LOCK_FILE, DATA_FILE, "lock.mdb", LEASE_FILE)
+READERS_FILE: Final = "lock.mdb"
+"""LMDB's list of read transactions, which it writes through a map."""
+
+_READERS_BYTES: Final = MAX_READERS * 64 + 128
+"""As long as LMDB makes it: an entry is a cache line, and two have its locks."""
+
+_OPEN_FILES: Final = (LOCK_FILE, DATA_FILE, READERS_FILE, LEASE_FILE)
 
 MIN_MAP_BYTES = 1 << 20
 """Less has no room for the empty tables."""
@@ -58,13 +64,19 @@ def open_environment(directory: Path, *, map_size_bytes: int) -> Opened:
     data = directory / DATA_FILE
     with translated(directory, opening=True):
         size_bytes = data.stat().st_size if data.exists() else 0
-        env = lmdb.Environment(
-            str(directory),
-            map_size=affordable_bytes(max(map_size_bytes, 2 * size_bytes)),
-            max_dbs=len(_TABLES),
-            max_readers=MAX_READERS,
-            create=False,
-        )
+        _reserve_readers(directory)
+        try:
+            env = lmdb.Environment(
+                str(directory),
+                map_size=affordable_bytes(max(map_size_bytes, 2 * size_bytes)),
+                max_dbs=len(_TABLES),
+                max_readers=MAX_READERS,
+                create=False,
+            )
+        except lmdb.Error:
+            if not size_bytes:  # half a header, as a full disk leaves it, would be no store's file
+                data.unlink(missing_ok=True)
+            raise
     try:
         with translated(directory, opening=True):
             _complete(env, directory)
@@ -134,18 +146,39 @@ def lock_writer(directory: Path) -> int:
         reason = f"it cannot be opened for writing ({error.strerror})"
         raise StoreError(directory, reason) from error
     try:
+        _lock(directory, fd)
+    except BaseException:
+        os.close(fd)
+        raise
+    return fd
+
+
+def _lock(directory: Path, fd: int) -> None:
+    try:
         fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except OSError as error:
         owner = os.read(fd, 32).decode("ascii", "replace").strip() or "unknown"
-        os.close(fd)
         raise StoreError(
             directory,
             f"process {owner} has it open for writing; stop that store, or give this one a "
             "directory of its own",
         ) from error
-    os.ftruncate(fd, 0)
-    os.write(fd, f"{os.getpid()}\n".encode())
-    return fd
+    with translated(directory):
+        # Cut only then: on a full disk the file would not get its page back.
+        os.ftruncate(fd, os.pwrite(fd, f"{os.getpid()}\n".encode(), 0))
+
+
+def _reserve_readers(directory: Path) -> None:
+    """Gives LMDB's list of readers its pages on the disk.
+
+    Writing to a map where the disk has no page for it kills the process (SIGBUS).  This comes
+    before LMDB opens the file, whose locks would be gone with another descriptor of it.
+    """
+    fd = os.open(directory / READERS_FILE, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+    try:
+        os.posix_fallocate(fd, 0, max(os.fstat(fd).st_size, _READERS_BYTES))
+    finally:
+        os.close(fd)
 
 
 def _complete(env: lmdb.Environment, directory: Path) -> None:

@@ -50,6 +50,7 @@ def example(page: str, heading: str, language: str = "python") -> str:
 
 PROGRAM = ("README.md", "One program")
 CLUSTER = ("docs/cluster.md", "From Python")
+COROUTINE = ("docs/cluster.md", "In a coroutine")
 READING = ("docs/spark.md", "Reading")
 WRITING = ("docs/spark.md", "Writing")
 FLIGHT = ("docs/flight.md", "A client in ten lines")
@@ -59,7 +60,8 @@ KILLED = ("docs/testing.md", "A store that is killed")
 
 def test_every_example_in_python_has_a_test_here() -> None:
     found = [(block.page, block.heading) for block in blocks() if block.language == "python"]
-    assert sorted(found) == sorted([PROGRAM, CLUSTER, READING, WRITING, FLIGHT, TEST, KILLED])
+    tested = [PROGRAM, CLUSTER, COROUTINE, READING, WRITING, FLIGHT, TEST, KILLED]
+    assert sorted(found) == sorted(tested)
 
 
 def test_the_options_tables_are_those_declared() -> None:
@@ -102,6 +104,12 @@ def test_the_example_of_a_cluster(capsys: pytest.CaptureFixture[str]) -> None:
         ["1", "b'brokerless'"],
         ["2", "b'world'"],
     ]
+
+
+def test_the_example_of_a_coroutine(capsys: pytest.CaptureFixture[str]) -> None:
+    exec(example(*COROUTINE), {})
+    printed = capsys.readouterr().out.splitlines()
+    assert printed == ["0 b'hello'", "1 b'asyncio'", "no more for now"]
 
 
 def test_the_example_of_reading(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import random
 import threading
 from collections.abc import Callable
@@ -247,37 +246,6 @@ def test_threads_share_the_records(produce: Produce, consume: Consume) -> None:
         thread.join()
     assert sorted(chain.from_iterable(found)) == list(range(10_000))
     assert all(mine == sorted(mine) for mine in found)
-
-
-@pytest.mark.usefixtures("store")
-def test_an_event_loop_goes_on_while_records_are_waited_for(
-    produce: Produce, consume: Consume
-) -> None:
-    producer = flushed(produce("t"), values(1_000))
-    consumer = consume("t")
-
-    async def count_to(end: int) -> list[int]:
-        found = []
-        async for record in consumer:
-            found.append(record.offset)
-            if record.offset == end - 1:
-                return found
-        return found
-
-    async def main() -> None:
-        assert await count_to(500) == list(range(500))
-        assert await count_to(1_000) == list(range(500, 1_000))
-        waiting = asyncio.create_task(count_to(1_003))
-        with pytest.raises(TimeoutError):  # the loop runs, and nothing is lost by giving up
-            await asyncio.wait_for(count_to(1_001), 0.05)
-        producer.publish_many(values(3, 1_000))
-        assert await waiting == [1_000, 1_001, 1_002]
-        ending = asyncio.create_task(count_to(2_000))
-        await asyncio.sleep(0)
-        await asyncio.to_thread(consumer.close)
-        assert await ending == []
-
-    asyncio.run(main())
 
 
 @pytest.mark.usefixtures("store")

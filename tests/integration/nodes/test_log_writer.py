@@ -6,6 +6,7 @@ import shutil
 import threading
 import time
 from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 from queue import SimpleQueue
 from typing import NamedTuple
@@ -19,6 +20,7 @@ from dafka_core.records import RecordBatch, StagedTransaction, TopicPartition
 from dafka_core.storage import Log
 from dafka_core.testing import wait_until
 from tests.integration.nodes.peers import PATIENCE_S
+from tests.integration.storage.limits import break_heads
 
 TP = TopicPartition("t", "p")
 
@@ -127,3 +129,19 @@ def test_it_tells_that_the_directory_is_gone_when_there_is_nothing_to_write(
     told = writing.told.get(timeout=PATIENCE_S)
     assert told.entries == []
     assert isinstance(told.outcomes, StoreError)
+
+
+def test_it_tells_that_nothing_can_be_read_when_there_is_nothing_to_write(tmp_path: Path) -> None:
+    """After a write that was not its own."""
+    told: SimpleQueue[Outcomes | BaseException] = SimpleQueue()
+    with Log(tmp_path) as log:
+        log.append([batch_of(0, 10)])
+        with closing(LogWriter(log, lambda _, outcomes: told.put(outcomes))):
+            break_heads(log)
+            with pytest.raises(StoreError, match="the disk is full or fails"):
+                log.trim(TP, 5)
+            with pytest.raises(StoreError, match="an earlier write failed halfway"):
+                log.end(TP)
+            assert "open the store again" in str(told.get(timeout=PATIENCE_S))
+    with Log(tmp_path) as log:
+        assert log.end(TP) == 10

@@ -2,14 +2,23 @@
 
 from __future__ import annotations
 
+import errno
+import os
 import shutil
 from collections.abc import Callable
 from pathlib import Path
+from uuid import UUID
 
 import pytest
 
 from dafka_core import EmbeddedCluster, Producer, Reader, Store, StoreError
-from dafka_core.nodes.store_identity import ADDRESS_FILE, ORIGIN_FILE, restore
+from dafka_core.nodes.store_identity import (
+    ADDRESS_FILE,
+    ORIGIN_FILE,
+    kept_address,
+    new_identity,
+    restore,
+)
 from dafka_core.testing import wait_until
 from tests.integration.nodes.peers import PATIENCE_S
 
@@ -79,6 +88,69 @@ def test_a_directory_of_before_becomes_known_where_it_is(
     copy_directory(original.log.directory, copy)
     with pytest.raises(StoreError, match="are a copy of"):
         Store(copy, tower=tower)
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [b"", b"\n", b"no uuid", b"A" * 31, b"\xff" * 32, None],
+    ids=["empty", "a line", "a text", "cut short", "no text", "missing"],
+)
+def test_a_lost_address_is_said_and_nothing_is_made_up(
+    original: Store, tower: str, damage: bytes | None
+) -> None:
+    """A store with another address would be counted, and waited for, beside the one it was."""
+    directory = original.log.directory
+    original.close()
+    if damage is None:
+        (directory / ADDRESS_FILE).unlink()
+    else:
+        (directory / ADDRESS_FILE).write_bytes(damage)
+    for _ in range(2):
+        with pytest.raises(StoreError, match=r"file address .*dafka store restore DIR"):
+            Store(directory, tower=tower)
+    address = restore(directory)
+    with Store(directory, tower=tower) as again:
+        assert again.address == address
+        assert sum(info.end for info in again.log.partitions()) == 10
+    (directory / ADDRESS_FILE).write_text(original.address)
+    with Store(directory, tower=tower) as again:
+        assert again.address == original.address
+
+
+def test_an_address_is_on_disk_before_its_name_and_both_before_it_is_used(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whatever a power cut leaves of it: the whole address, or none yet."""
+    (tmp_path / "data.mdb").touch()
+    sync, rename = os.fsync, Path.rename
+    done: list[tuple[str, str]] = []
+
+    def synced(fd: int) -> None:
+        done.append(("sync", Path(f"/proc/self/fd/{fd}").readlink().name))
+        sync(fd)
+
+    def renamed(path: Path, to: Path) -> Path:
+        assert UUID(path.read_text().strip()) if to.name == ADDRESS_FILE else path.read_text()
+        done.append(("rename", to.name))
+        return rename(path, to)
+
+    def cut(*_: object) -> None:
+        raise OSError(errno.EIO, "the power is off")
+
+    monkeypatch.setattr(os, "fsync", cut)
+    with pytest.raises(OSError, match="the power is off"):
+        new_identity(tmp_path)
+    assert not (tmp_path / ADDRESS_FILE).exists()
+    monkeypatch.setattr(os, "fsync", synced)
+    monkeypatch.setattr(Path, "rename", renamed)
+    address = kept_address(tmp_path)
+    steps = [
+        [("sync", f"{name}.new"), ("rename", name), ("sync", tmp_path.name)]
+        for name in (ADDRESS_FILE, ORIGIN_FILE)
+    ]
+    assert done == [*steps[0], *steps[1]]
+    assert kept_address(tmp_path) == address
+    assert len(done) == 6
 
 
 def test_only_a_store_is_restored(tmp_path: Path) -> None:

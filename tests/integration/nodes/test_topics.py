@@ -5,11 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 import pytest
 
-from dafka_core import Consumer, PartitionFullError, Producer, Store
+from dafka_core import Consumer, PartitionFullError, Producer, Reader, Store
+from dafka_core.flight.store_client import StoreClient
+from dafka_core.flight.store_location import StoreLocation
 from dafka_core.protocol.codec import subscription
 from dafka_core.protocol.limits import MAX_SEQUENCE, MAX_TOPIC_BYTES
 from dafka_core.protocol.messages import (
@@ -23,7 +26,9 @@ from dafka_core.protocol.messages import (
     RecordMessage,
 )
 from dafka_core.protocol.store_directory import GREETING
-from dafka_core.records import PartitionInfo, TopicPartition
+from dafka_core.records import PartitionInfo, RecordBatch, TopicPartition
+from dafka_core.storage import Log
+from dafka_core.storage.rows import PartitionRow
 from dafka_core.testing import wait_until
 from tests.integration.nodes.peers import PATIENCE_S, RawPeer, new_address
 
@@ -99,6 +104,26 @@ def test_who_subscribes_again_begins_again_and_leaves_nothing_behind(
     wait_until(lambda: not any(map(is_left, prefixes)), "the subscriptions to be taken back")
 
 
+@pytest.mark.parametrize(("start", "found"), [("latest", b"3"), ("named", b"1")])
+def test_who_subscribes_again_begins_where_it_is_told_to(
+    produce: Produce, consume: Consume, store: Store, start: str, found: bytes
+) -> None:
+    producer = produce("t")
+    producer.publish_many([b"0", b"1"])
+    producer.flush(PATIENCE_S)
+    consumer = consume(start=start if start == "latest" else {"t": {producer.address: 1}})
+    for _ in range(3):
+        consumer.subscribe("t")
+        wait_until(consumer.positions)
+        consumer.unsubscribe("t")
+    producer.publish(b"2")
+    producer.flush(PATIENCE_S)
+    consumer.subscribe("t")
+    wait_until(lambda: {end for _, end in consumer.positions().values()} == {3})
+    producer.publish(b"3")
+    assert next_values(consumer, 1) == [found]
+
+
 def test_a_peer_that_comes_later_hears_of_more_subscriptions_than_the_high_water_mark(
     raw: Raw, consume: Consume
 ) -> None:
@@ -155,6 +180,37 @@ def test_a_producer_publishes_the_last_record_there_can_be_and_no_more(
     (record,) = peer.wait_for(RecordMessage)
     assert (record.sequence, record.value) == (MAX_SEQUENCE, b"last")
     peer.wait_for(Head)
+
+
+def test_a_store_keeps_and_serves_the_last_record_there_can_be(
+    tower: str, tmp_path: Path, produce: Produce, consume: Consume, read: Callable[..., Reader]
+) -> None:
+    tp = TopicPartition(LONGEST, new_address())
+    first = MAX_SEQUENCE - 9
+    with Log(tmp_path) as log:
+        # As if all before had been trimmed.
+        row = PartitionRow(0, first, first, 0)
+        log._env.write(lambda tables: tables.put_row(tp, row._replace(id=tables.new_id())))
+        log.append([RecordBatch.of(tp, first, [b"before"] * 5)])
+    with Store(tmp_path, tower=tower) as store:
+        producer = produce(LONGEST, address=tp.partition)
+        assert producer.publish(b"next") == first + 5
+        producer.publish_many([b"last"] * 4)
+        producer.flush(PATIENCE_S)
+        with pytest.raises(PartitionFullError):
+            producer.publish(b"beyond")
+        consumer = consume(LONGEST, start={LONGEST: {tp.partition: first}})
+        values = [b"before"] * 5 + [b"next"] + [b"last"] * 4
+        assert next_values(consumer, 10) == values
+        assert consumer.positions() == {tp: (2**63 - 1, 2**63 - 1)}
+        (held,) = read().partitions([LONGEST], timeout_s=PATIENCE_S)
+        assert (held.earliest, held.end) == (first, 2**63 - 1)
+        with StoreClient(StoreLocation(store.address, store.locations)) as client:
+            parts = client.read(
+                tp, first, 2**63 - 1, times=True, max_records=4, max_bytes=99, timeout_s=PATIENCE_S
+            )
+            found = [value for part in parts for value in part.values.to_list()]
+        assert found == values
 
 
 @contextmanager

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import mmap
+import os
 import resource
 from collections.abc import Iterator
 from pathlib import Path
@@ -29,6 +30,20 @@ def limited(what: int, size_bytes: int) -> Iterator[None]:
         yield
     finally:
         resource.setrlimit(what, before)
+
+
+def break_heads(store: Log) -> None:
+    """The disk has no room for LMDB's first two pages, as a full one that copies what it writes.
+
+    LMDB gives up then: it has written what they were to tell of.
+    """
+    for each in Path("/proc/self/fd").iterdir():
+        with contextlib.suppress(OSError):  # closed meanwhile
+            flags = (Path("/proc/self/fdinfo") / each.name).read_text().split()[3]
+            if each.readlink() == store.directory / "data.mdb" and int(flags, 8) & os.O_DSYNC:
+                full = os.open("/dev/full", os.O_RDWR)
+                os.dup2(full, int(each.name), inheritable=False)
+                os.close(full)
 
 
 def used_bytes() -> int:

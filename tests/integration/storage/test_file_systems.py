@@ -38,7 +38,9 @@ def test_the_types_are_those_that_the_system_tells(monkeypatch: pytest.MonkeyPat
     assert not_local("/dev") is None
 
 
-@pytest.mark.parametrize("kind", [0x6969, 0xFF534D42, 0x65735546])
+@pytest.mark.parametrize(
+    "kind", [0x6969, 0xFF534D42, 0xFE534D42, 0x01021997, 0xBEEFDEAD, 0x65735546]
+)
 def test_those_of_other_machines_have_names(kind: int, monkeypatch: pytest.MonkeyPatch) -> None:
     class System:
         """Tells the type with the sign that a long of 32 bits gives it."""
