@@ -14,9 +14,8 @@ disagree with them.
 small batches lie together in the append area at first, until there is enough of a partition for a
 block in the table.  A last block that is small is written again together with the records that
 follow it, if they are not few.  Blocks change in no other way, and the record at an offset never
-changes.  ``write`` also stages and commits
-transactions (``log_entries.py``): blocks of staged records begin at their partition's end or
-beyond, where no reader looks, and extend only each other.
+changes.  ``write`` also stages and commits transactions (``log_entries.py``): blocks of staged
+records begin at their partition's end or beyond, where no reader looks, and extend each other only.
 
 Records that come in a few at a time still leave many small blocks, which are slow to read.
 ``merge_step`` makes one of several neighbours: it reads and assembles them beside the appends, then
