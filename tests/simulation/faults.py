@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from dafka_core.records import TopicPartition
 from tests.simulation.disk import Disk
 from tests.simulation.hosts import ConsumerHost, Host, StoreHost
-from tests.simulation.network import TOWER, Fate
+from tests.simulation.network import Fate
 
 if TYPE_CHECKING:
     from tests.simulation.cluster import Cluster
@@ -39,8 +39,9 @@ class Faults:
         network = self.cluster.network
         network.faulty = False
         network.blocks.clear()
-        if not network.tower_up:
-            network.tower_back()
+        for tower in network.towers:
+            if tower not in network.towers_up:
+                network.tower_back(tower)
         for host in self.cluster.hosts:
             host.start()
             if isinstance(host, StoreHost):
@@ -85,7 +86,7 @@ class Faults:
     def _partition(self) -> None:
         """Some cannot reach others, in one direction or in both."""
         chance = self.world.random
-        names = [host.name for host in self.cluster.hosts] + [TOWER]
+        names = [host.name for host in self.cluster.hosts] + [*self.cluster.network.towers]
         side = [name for name in names if chance.random() < 0.5] or [chance.choice(names)]
         others = [name for name in names if name not in side]
         both = chance.random() < 0.5
@@ -140,7 +141,12 @@ class Faults:
         store = chance.choice(stores)
         if chance.random() < 0.4:
             store.keep_backup()
-        elif _is_elsewhere(store, stores):
+        elif not _is_elsewhere(store, stores):
+            return
+        elif len(stores) > max(self.cluster.shape.acks, 2) and chance.random() < 0.3:
+            self.world.fault("store gone for good", store.name)
+            store.leave()
+        else:
             wiped, renamed = chance.random() < 0.3, chance.random() < 0.5
             self.world.fault("store wiped" if wiped else "store put back", store.name)
             store.put_back(wiped=wiped, renamed=renamed)
@@ -148,14 +154,16 @@ class Faults:
 
     def _tower(self) -> None:
         network = self.cluster.network
-        if not network.tower_up:
+        up = [*network.towers_up]
+        if not up:
             return
-        self.world.fault("tower killed", TOWER)
-        network.tower_down()
+        tower = up[0] if len(up) == 1 else self.world.random.choice(up)
+        self.world.fault("tower killed", tower)
+        network.tower_down(tower)
 
         def back() -> None:
-            if not network.tower_up:
-                network.tower_back()
+            if tower not in network.towers_up:
+                network.tower_back(tower)
 
         self.world.after(self.world.between(0.1, 6), back)
 

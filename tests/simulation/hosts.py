@@ -141,15 +141,27 @@ class StoreHost(Host):
         self.crash()
         self.checkers.forget(self.address)
         if renamed or wiped:
-            for each in self.cluster.stores:
-                each.disk.met = [name for name in each.disk.met if name != self.address]
-                if each is not self and each.up:
-                    each.crash()
-                    self.world.after(0.1, each.start)
-            del self.checkers.disks[self.address]
+            self._be_forgotten()
             self.address = self.world.address()
             self.checkers.disks[self.address] = self.disk
         self.disk.held = {} if wiped else copy.deepcopy(self.backup)
+
+    def leave(self) -> None:
+        """The machine is gone for good, and the others are told to forget its store."""
+        self.crash()
+        self.gone = True
+        self.checkers.forget(self.address)
+        self.cluster.stores.remove(self)
+        self._be_forgotten()
+
+    def _be_forgotten(self) -> None:
+        """The others are stopped, told (``dafka store forget``), and started again."""
+        for each in self.cluster.stores:
+            each.disk.met = [name for name in each.disk.met if name != self.address]
+            if each is not self and each.up:
+                each.crash()
+                self.world.after(0.1, each.start)
+        del self.checkers.disks[self.address]
 
     def slow_disk(self, append_s: float) -> None:
         """Appends take so long now, at the most."""

@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from tests.simulation.mesh import SimulatedMesh
 
 TOWER: Final = "tower"
+"""Of several, what their names begin with."""
 
 RECONNECT_S: Final = 0.2
 """How often a SUB socket tries to connect."""
@@ -56,7 +57,7 @@ class Link:
 
 
 class Network:
-    """All links, and the tower."""
+    """All links, and the towers."""
 
     def __init__(self, world: World, shape: Shape) -> None:
         self.world = world
@@ -65,11 +66,13 @@ class Network:
         """Whether chance may lose, double, delay or corrupt messages now."""
         self.blocks: dict[tuple[str, str], Block] = {}
         """From whom to whom nothing passes until when, and what becomes of it."""
-        self.tower_up = True
+        self.towers = (TOWER, *(f"{TOWER}-{i}" for i in range(1, shape.towers)))
+        self.towers_up = dict.fromkeys(self.towers)
         self._meshes: dict[str, SimulatedMesh] = {}  # that live, by endpoint
         self._connecting: dict[tuple[SimulatedMesh, str], Link | None] = {}
         self._out: dict[SimulatedMesh, list[Link]] = {}
-        self._welcomed: dict[SimulatedMesh, None] = {}
+        # Who has joined which tower.
+        self._welcomed: dict[str, dict[SimulatedMesh, None]] = {name: {} for name in self.towers}
         self._ports = 0
 
     # -- nodes -----------------------------------------------------------------------------------
@@ -80,13 +83,15 @@ class Network:
         port = 10_000 + self._ports
         self._meshes[f"tcp://{mesh.name}:{port}"] = mesh
         self._out[mesh] = []
-        self._join_tower(mesh)
+        for tower in self.towers:
+            self._join(tower, mesh)
         return port
 
     def remove(self, mesh: SimulatedMesh) -> None:
         """A node is gone, at once; others notice some time."""
         self._meshes = {e: other for e, other in self._meshes.items() if other is not mesh}
-        self._welcomed.pop(mesh, None)
+        for welcomed in self._welcomed.values():
+            welcomed.pop(mesh, None)
         for link in self._out.pop(mesh):
             link.up = link.known = False
             self._reconnect_later(link)
@@ -241,22 +246,27 @@ class Network:
     def _delay_s(self) -> float:
         return self.world.random.random() * self.shape.delay_s
 
-    # -- the tower -------------------------------------------------------------------------------
+    # -- the towers ------------------------------------------------------------------------------
 
-    def tower_down(self) -> None:
-        """The tower is killed: connections between nodes stay."""
-        self.tower_up = False
-        self._welcomed.clear()
+    def tower_down(self, tower: str) -> None:
+        """A tower is killed: connections between nodes stay."""
+        del self.towers_up[tower]
+        self._welcomed[tower].clear()
 
-    def tower_back(self) -> None:
+    def tower_back(self, tower: str) -> None:
         """It has been started again, and knows nobody."""
-        self.tower_up = True
+        self.towers_up[tower] = None
         for mesh in list(self._meshes.values()):
-            self._join_tower(mesh)
+            self._join(tower, mesh)
 
     def beacon(self, mesh: SimulatedMesh, frames: list[bytes]) -> None:
-        """A node's beacon goes to the tower, and from there to all."""
-        if not self.tower_up or mesh not in self._welcomed or self._lost(mesh.name, TOWER):
+        """A node's beacon goes to each tower, and from there to all."""
+        for tower in self.towers:
+            if tower in self.towers_up and mesh in self._welcomed[tower]:
+                self._tell_all(tower, mesh, frames)
+
+    def _tell_all(self, tower: str, mesh: SimulatedMesh, frames: list[bytes]) -> None:
+        if self._lost(mesh.name, tower):
             return
 
         def arrive() -> None:
@@ -265,8 +275,8 @@ class Network:
             except ProtocolError as error:
                 self.world.fail(mesh.name, f"a beacon of production is invalid: {error}")
             told = encode_tower_beacon(TowerBeacon(beacon.node, endpoint_of(beacon, "")))
-            for other in list(self._welcomed):
-                if self.tower_up and not self._lost(TOWER, other.name):
+            for other in list(self._welcomed[tower]):
+                if tower in self.towers_up and not self._lost(tower, other.name):
                     self.world.after(self._delay_s(), _taker(other, told))
 
         self.world.after(self._delay_s(), arrive)
@@ -279,14 +289,14 @@ class Network:
             return True
         return False
 
-    def _join_tower(self, mesh: SimulatedMesh) -> None:
+    def _join(self, tower: str, mesh: SimulatedMesh) -> None:
         def join() -> None:
-            if not mesh.alive or mesh in self._welcomed or not self.tower_up:
+            if not mesh.alive or mesh in self._welcomed[tower] or tower not in self.towers_up:
                 return
-            if self.blocked(mesh.name, TOWER) or self.blocked(TOWER, mesh.name):
-                self._join_tower(mesh)
+            if self.blocked(mesh.name, tower) or self.blocked(tower, mesh.name):
+                self._join(tower, mesh)
                 return
-            self._welcomed[mesh] = None
+            self._welcomed[tower][mesh] = None
             mesh.take_beacon([WELCOME])
 
         self.world.after(self.world.between(0.001, RECONNECT_S), join)

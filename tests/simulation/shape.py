@@ -104,6 +104,7 @@ class Shape:
     cut_every_s: float
     crash_every_s: float
     stall_every_s: float
+    towers: int
     tower_every_s: float
     trim_every_s: float
     latest: float
@@ -178,6 +179,8 @@ def shape_of(seed: int) -> Shape:
         cut_every_s=sometimes(0.4, 0.5, 4),
         crash_every_s=sometimes(0.6, 1, 6),
         stall_every_s=sometimes(0.3, 1, 5),
+        # Its own chance: worlds with one tower are what they were without this line.
+        towers=random.Random(f"towers {seed}").choice((1, 1, 1, 2)),
         tower_every_s=sometimes(0.15, 3, 8),
         latest=chance.choice((0.0, 0.0, 0.5)),
         leaves=chance.choice((0.0, 0.3, 1.0)),

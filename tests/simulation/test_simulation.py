@@ -63,6 +63,11 @@ FAULTS = (
     "beacon lost",
     "trimmed",
     "records that nobody has",
+    "clock jumped",
+    "producer started twice",
+    "records set aside",
+    "store put back",
+    "store wiped",
 )
 
 
