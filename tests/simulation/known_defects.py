@@ -72,6 +72,7 @@ class Defect:
 ZOMBIES: Mapping[str, Any] = {
     "styles": ("ours",),
     "stores": 3,
+    "towers": 1,
     "late_stores": 0,
     "producers": 3,
     "acks": 2,
