@@ -81,7 +81,8 @@ def fetch_latest_offsets(
     held = [(location, info) for location, infos in answers for info in infos]
     holders: dict[TopicPartition, list[HeldRange]] = {}
     for location, info in held:
-        holders.setdefault(info.tp, []).append(HeldRange(location, *info[2:]))
+        held_range = HeldRange(location, info.earliest, info.end, info.life)
+        holders.setdefault(info.tp, []).append(held_range)
     infos = [info for _, info in held]
     if options.fetch == AUTO:
         infos += over_mesh or ()
