@@ -128,6 +128,16 @@ class PartitionInfo(NamedTuple):
         """The partition."""
         return TopicPartition(self.topic, self.partition)
 
+    def merged(self, other: Self) -> Self:
+        """What two stores have of the partition together: any of them may be read from.
+
+        It ends where it does for those that have heard of its newest producer, which may have gone
+        on without the last records that others have.  C stores know no producers.
+        """
+        life = max(self.life, other.life)
+        end = max(each.end for each in (self, other) if each.life in (life, NO_LIFE))
+        return self._replace(earliest=min(self.earliest, other.earliest), end=end, life=life)
+
 
 @dataclass(frozen=True, slots=True)
 class RecordBatch:

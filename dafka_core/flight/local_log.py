@@ -170,9 +170,15 @@ class LocalLog:
         request = GetRequest(
             *tp, start, end, max_records=max_records, max_bytes=max_bytes, life=life, after=after
         )
-        return self._read(client, request.fitted())
+        return self._read(client, request.fitted(), life, after)
 
-    def _read(self, client: StoreClient, request: GetRequest) -> Generator[RecordBatch]:
+    def _read(
+        self,
+        client: StoreClient,
+        request: GetRequest,
+        life: EpochId | None,
+        after: EpochId | None,
+    ) -> Generator[RecordBatch]:
         if self._files.closed:
             raise ClosedError("local logs")
         at, tp, done = request.start, request.tp, ""
@@ -182,8 +188,8 @@ class LocalLog:
                 tp,
                 at,
                 request.end,
-                life=request.life and EpochId(*request.life),
-                after=request.after and EpochId(*request.after) if at == request.start else None,
+                life=life,
+                after=after if at == request.start else None,
                 done=done,
                 timeout_s=timeout_s,
             )

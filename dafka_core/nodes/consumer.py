@@ -201,10 +201,10 @@ class Consumer(Node):
     def _queue_delivered(self) -> None:
         delivered, self._role.delivered = self._role.delivered, []
         if self._config.on_data_loss != FAIL:
-            changes = [each for each in delivered if isinstance(each, HistoryChangedError)]
-            for change in changes:
-                _log.warning("%s", change)
-            delivered = [each for each in delivered if each not in changes]
+            for each in delivered:
+                if isinstance(each, HistoryChangedError):
+                    _log.warning("%s", each)
+            delivered = [each for each in delivered if not isinstance(each, HistoryChangedError)]
         self._queue.add(delivered)
         losses, self._role.losses = self._role.losses, []
         for loss in losses:

@@ -73,11 +73,8 @@ class Reader(Node):
             directory, lambda now: directory.ask_heads(now, topics or ()), timeout_s
         )
         wanted = None if topics is None else set(topics)
-        return [
-            PartitionInfo(topic, partition, earliest, end)
-            for (topic, partition), (earliest, end) in sorted(query.heads.items())
-            if wanted is None or topic in wanted
-        ]
+        heads = sorted(query.heads.values())
+        return [info for info in heads if wanted is None or info.topic in wanted]
 
     def times(
         self, tp: TopicPartition, start: int, end: int, *, timeout_s: float

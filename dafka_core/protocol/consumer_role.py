@@ -124,7 +124,10 @@ class ConsumerRole:
             case m.Head() | m.DirectHead():
                 fetcher = self._fetcher(message.tp, message.end)
                 if fetcher is not None:
-                    messages += self.scheduler.on_head(now, fetcher, message, self.room)
+                    direct = isinstance(message, m.DirectHead)
+                    messages += self.scheduler.on_head(
+                        now, fetcher, message.end, direct=direct, room=self.room
+                    )
             case m.HeadsReply():
                 messages += self._on_heads(now, message)
                 if is_new:  # its STORE-HELLO was lost

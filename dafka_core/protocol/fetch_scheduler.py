@@ -13,7 +13,7 @@ from typing import Final
 
 from dafka_core.protocol import partition_states as states
 from dafka_core.protocol.limits import MAX_FETCH_PARTITIONS
-from dafka_core.protocol.messages import DirectHead, Fetch, FetchBatch, Head
+from dafka_core.protocol.messages import Fetch, FetchBatch
 from dafka_core.protocol.partition_fetcher import PartitionFetcher, ReorderBudget
 from dafka_core.protocol.role import Outgoing
 from dafka_core.records import PartitionInfo, TopicPartition
@@ -58,11 +58,11 @@ class FetchScheduler:
         return [] if claimed is None else [self._fetch(fetcher.tp, *claimed)]
 
     def on_head(
-        self, now: float, fetcher: PartitionFetcher, head: Head | DirectHead, room: bool = True
+        self, now: float, fetcher: PartitionFetcher, end: int, *, direct: bool, room: bool = True
     ) -> list[Outgoing]:
-        """What to ask for when a peer says how far a partition reaches."""
-        fetcher.raise_head(head.end)
-        if isinstance(head, DirectHead):
+        """What to ask for when a peer says how far a partition reaches; ``direct``: to us alone."""
+        fetcher.raise_head(end)
+        if direct:
             fetcher.retry_unanswered()  # its sender receives our messages, and we receive its
         return self.ask(now, fetcher, room)
 

@@ -198,10 +198,6 @@ def _heads(
     )
 
 
-def _unpack_life(frame: FrameReader) -> EpochId:
-    return EpochId.unpack(frame.take(LIFE_BYTES))
-
-
 def _check_time(entry: tuple[int, int]) -> None:
     offset, timestamp_us = entry
     v.check_sequence(offset)
@@ -215,6 +211,9 @@ _TIME: Final = FieldKind(
 )
 _LONG_TEXT: Final = FieldKind(
     _anything, lambda text: pack_text(text, 4), lambda frame: frame.text(4)
+)
+_MAYBE_EPOCH: Final = FieldKind(
+    _anything, pack_epoch, lambda frame: epoch_of(frame.take(EPOCH_BYTES))
 )
 _MOST_TEXTS: Final = limits.MAX_HELLO_BYTES // 4  # each takes four octets at least
 
@@ -243,19 +242,14 @@ MaybeTransaction = Annotated[
         lambda frame: transaction_of(_TRANSACTION.unpack(frame.take(_TRANSACTION.size))),
     ),
 ]
-MaybeEpoch = Annotated[
-    Epoch | None, FieldKind(_anything, pack_epoch, lambda frame: epoch_of(frame.take(EPOCH_BYTES)))
-]
+MaybeEpoch = Annotated[Epoch | None, _MAYBE_EPOCH]
 EntryEpochs = Annotated[
     tuple[Epoch | None, ...],
-    _list(
-        FieldKind(v.check_epoch, pack_epoch, lambda frame: epoch_of(frame.take(EPOCH_BYTES))),
-        limits.MAX_FETCH_PARTITIONS,
-    ),
+    _list(_MAYBE_EPOCH._replace(check=v.check_epoch), limits.MAX_FETCH_PARTITIONS),
 ]
 Life = Annotated[
     EpochId,
-    FieldKind(_anything, EpochId.packed, _unpack_life),
+    FieldKind(_anything, EpochId.packed, lambda frame: EpochId.unpack(frame.take(LIFE_BYTES))),
 ]
 Epochs = Annotated[
     History,

@@ -23,7 +23,7 @@ from dafka_core.protocol.beacons import MAX_PEERS
 from dafka_core.protocol.codec import subscription
 from dafka_core.protocol.limits import MAX_STORES
 from dafka_core.protocol.role import Outgoing
-from dafka_core.records import TopicPartition
+from dafka_core.records import PartitionInfo, TopicPartition
 
 SETTLE_S: Final = 0.25
 """Stores that exist greet a new node within this time; before it has passed nothing is known to
@@ -57,14 +57,8 @@ class StoreQuery:
     """By partition: a record that it is about."""
     available: dict[TopicPartition, int] = field(default_factory=dict)
     """Of those: the first record from that one on that any store has."""
-    heads: dict[TopicPartition, tuple[int, int]] = field(default_factory=dict)
-    """By partition: the earliest offset and the furthest end that any store has.
-
-    Of stores with an older life's records only the start counts: others have taken the place of
-    what they have at the end.
-    """
-    lives: dict[TopicPartition, EpochId] = field(default_factory=dict)
-    """By partition: the newest life that any store has records of."""
+    heads: dict[TopicPartition, PartitionInfo] = field(default_factory=dict)
+    """By partition: what the stores have together."""
     times: dict[str, dict[int, int]] = field(default_factory=dict)
     """By store: from which offset on it wrote at which time (microseconds since 1970 UTC)."""
     histories: dict[str, m.HistoryReply] = field(default_factory=dict)
@@ -87,22 +81,15 @@ class StoreQuery:
         parts, heard = self.parts.get(store, (1, ()))
         return len(heard) == parts
 
-    def add_head(
-        self, tp: TopicPartition, earliest: int, end: int, life: EpochId = NO_LIFE
-    ) -> None:
-        """A store has these records.  Any store may be read from, so the widest range counts."""
-        known_earliest, known_end = self.heads.get(tp, (earliest, end))
-        newest = self.lives.get(tp, NO_LIFE)
-        if newest > life > NO_LIFE:
-            end = known_end
-        elif life > newest > NO_LIFE:
-            known_end = end
-        self.lives[tp] = max(newest, life)
-        self.heads[tp] = (min(known_earliest, earliest), max(known_end, end))
+    def add_head(self, info: PartitionInfo) -> None:
+        """A store has these records."""
+        tp = info.tp
+        known = self.heads.get(tp)
+        merged = self.heads[tp] = info if known is None else known.merged(info)
         # What one store has up to here and another one from there on has a gap between them.
         wanted = self.wanted.get(tp)
-        if wanted is not None and end > wanted:
-            first = max(earliest, wanted)
+        if wanted is not None and min(info.end, merged.end) > wanted:
+            first = max(info.earliest, wanted)
             self.available[tp] = min(first, self.available.get(tp, first))
 
     def add_reply(self, reply: m.HeadsReply | m.TimesReply | m.HistoryReply) -> None:
@@ -118,7 +105,7 @@ class StoreQuery:
         known[1].add(reply.part)
         if isinstance(reply, m.HeadsReply):
             for info in reply.entries:
-                self.add_head(info.tp, info.earliest, info.end, info.life)
+                self.add_head(info)
         else:
             self.times.setdefault(reply.store, {}).update(reply.entries)
 
@@ -241,7 +228,7 @@ class StoreDirectory:
                 for question in self._questions.values():
                     if question.asks_for(message.topic):
                         question.heard_at = now
-                        question.add_head(message.tp, 0, message.end)
+                        question.add_head(PartitionInfo(*message.tp, 0, message.end))
         return []
 
     def on_subscribed(self, now: float, kind: type[m.Message], topic: str) -> list[Outgoing]:

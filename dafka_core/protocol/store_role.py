@@ -98,7 +98,8 @@ class StoreRole:
         """Takes heads, hellos and requests."""
         match message:
             case m.Head() | m.DirectHead():
-                return self._on_head(now, message)
+                direct = isinstance(message, m.DirectHead)
+                return self._on_head(now, message.tp, message.end, direct=direct)
             case m.StoreEndpoints():
                 if message.store in self.endpoints or len(self.endpoints) < MAX_STORES:
                     self.endpoints[message.store] = message.locations
@@ -342,13 +343,13 @@ class StoreRole:
             partition.too_large = record.sequence
             self.too_large.append(error_of(record, self._limit_bytes, f"store {self.address}"))
 
-    def _on_head(self, now: float, head: m.Head | m.DirectHead) -> list[Outgoing]:
-        partition = self._partition(head.tp)
+    def _on_head(self, now: float, tp: TopicPartition, end: int, *, direct: bool) -> list[Outgoing]:
+        partition = self._partition(tp)
         if partition is None:
             return []
-        if partition.durable >= head.end:
-            self._acknowledge[head.tp] = partition
-        return self.scheduler.on_head(now, partition.fetcher, head)
+        if partition.durable >= end:
+            self._acknowledge[tp] = partition
+        return self.scheduler.on_head(now, partition.fetcher, end, direct=direct)
 
     def _on_heads(self, now: float, heads: m.HeadsReply) -> list[Outgoing]:
         """Another store's heads, which say whose records they are."""
@@ -356,8 +357,7 @@ class StoreRole:
         for info in heads.entries:
             partition = self._partition(info.tp)
             if partition is not None and info.end:
-                head = m.DirectHead(self.address, *info.tp, info.end - 1)
-                messages += self._on_head(now, head)
+                messages += self._on_head(now, info.tp, info.end, direct=True)
                 if partition.history and info.life > last_life(partition.history):
                     self.histories.differs(partition, info.life)
         return messages

@@ -170,7 +170,8 @@ class Takeover:
             self.lack = missing(replies, c_stores, self._acks, directory.stores)
             if self.lack is None or self._ignore_missing:
                 # C stores do not know lives: nobody can tell whose their records are.
-                least = heads.heads.get(tp, (0, 0))[1] if c_stores else 0
+                held = heads.heads.get(tp)
+                least = held.end if held and c_stores else 0
                 self.epoch = goes_on(replies, life, least)
                 return
             # Stores that come may know a newer life.

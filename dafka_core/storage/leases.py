@@ -107,9 +107,7 @@ class LeaseTable:
             # Never a new file in its place: readers of the store before have this one open.
             flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC
             self._fd = os.open(directory / LEASE_FILE, flags, 0o644)
-            self._closing = weakref.finalize(
-                self, os.close, self._fd
-            )  # also of one that is dropped
+            self._closing = weakref.finalize(self, os.close, self._fd)  # also if it is dropped
             os.pwrite(self._fd, bytes(MAX_LEASES * ID_BYTES), 0)
         except OSError as error:
             raise StoreError(directory, f"file {LEASE_FILE}: {error.strerror}") from error

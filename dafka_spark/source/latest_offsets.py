@@ -13,7 +13,6 @@ from typing import NamedTuple
 from weakref import WeakKeyDictionary
 
 from dafka_core import Reader
-from dafka_core.epochs import NO_LIFE
 from dafka_core.errors import ConfigError
 from dafka_core.flight.store_location import StoreLocation
 from dafka_core.records import PartitionInfo, TopicPartition
@@ -82,7 +81,8 @@ def fetch_latest_offsets(
     held = [(location, info) for location, infos in answers for info in infos]
     holders: dict[TopicPartition, list[HeldRange]] = {}
     for location, info in held:
-        holders.setdefault(info.tp, []).append(HeldRange(location, *info[2:]))
+        held_range = HeldRange(location, info.earliest, info.end, info.life)
+        holders.setdefault(info.tp, []).append(held_range)
     infos = [info for _, info in held]
     if options.fetch == AUTO:
         infos += over_mesh or ()
@@ -96,17 +96,11 @@ def fetch_latest_offsets(
 
 
 def merge_heads(infos: Iterable[PartitionInfo]) -> dict[TopicPartition, PartitionInfo]:
-    """What several stores have together, in the order of the partitions.
-
-    A partition ends where it does for those that have heard of its newest producer: that one may
-    have gone on without the last records that others have.  C stores know no producers.
-    """
+    """What several stores have together, in the order of the partitions."""
     heads: dict[TopicPartition, PartitionInfo] = {}
     for info in sorted(infos):
-        known = heads.get(info.tp, info)
-        earliest, life = min(known.earliest, info.earliest), max(known.life, info.life)
-        ends = [each.end for each in (known, info) if each.life in (life, NO_LIFE)]
-        heads[info.tp] = PartitionInfo(*info.tp, earliest, max(ends), life)
+        known = heads.get(info.tp)
+        heads[info.tp] = info if known is None else known.merged(info)
     return heads
 
 

@@ -110,18 +110,20 @@ def assign_stores(
 ) -> OffsetRange:
     """The range with the stores that have it, in the order in which they are to be asked.
 
-    First those that have all of it, then those that have some, both in turns: each store is the
-    first choice for its share of the tasks.  Stores that have none of it are named where no other
-    store has any and the mesh is not asked (``alone``): they at least can say what they have.
+    First those that have all of it, then those that have some, and last those that have not heard
+    of the newest producer yet, which cannot say whether their records remain.  Each kind in turns:
+    each store is the first choice for its share of the tasks.  Stores that have none of it are
+    named where no other store has any and the mesh is not asked (``alone``): they at least can say
+    what they have.
     """
     held = holders.get(item.tp, ())
     some = [each for each in held if each.earliest < item.end and item.start < each.end]
-    # One that has not heard of the newest producer yet cannot say whether its records remain.
-    some.sort(key=lambda each: each.life, reverse=True)
-    newest = [each for each in some if each.life in (item.life, NO_LIFE)]
-    whole = [each for each in newest if each.earliest <= item.start and item.end <= each.end]
-    rest = [each for each in some if each not in whole]
-    found = tuple(_rotated(whole, turn) + _rotated(rest, turn))
+    newest = max([item.life, *(each.life for each in some)])
+    heard = [each for each in some if each.life in (newest, NO_LIFE)]
+    whole = [each for each in heard if each.earliest <= item.start and item.end <= each.end]
+    part = [each for each in heard if each not in whole]
+    behind = [each for each in some if each not in heard]
+    found = tuple(each for kind in (whole, part, behind) for each in _rotated(kind, turn))
     return replace(item, held=found or (tuple(held) if alone else ()))
 
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, cast
 from dafka_core.protocol.reader_role import RangeRead, ReaderRole
 from dafka_core.protocol.role import Outgoing
 from dafka_core.protocol.store_directory import StoreQuery
-from dafka_core.records import TopicPartition
+from dafka_core.records import PartitionInfo, TopicPartition
 from tests.simulation.hosts import Host
 from tests.simulation.mesh import SimulatedMesh
 from tests.simulation.producer import RESUME_TIMEOUT_S
@@ -119,34 +119,34 @@ class ReaderHost(Host):
                     ends[tp] = max(end, ends.get(tp, 0))
         return ends
 
-    def _check_heads(self, heads: dict[TopicPartition, tuple[int, int]]) -> None:
+    def _check_heads(self, heads: dict[TopicPartition, PartitionInfo]) -> None:
         """Stores say what is on their disks, no more, and all of it if they can be reached."""
         on_disk = self._on_disk([])
-        for tp, (_, end) in heads.items():
+        for tp, info in heads.items():
             if self._has_changed(tp):
                 continue
-            if end > on_disk.get(tp, 0):
+            if info.end > on_disk.get(tp, 0):
                 self.world.fail(
-                    self.name, f"was told {end} of {tp}, and {on_disk.get(tp, 0)} are on disk"
+                    self.name, f"was told {info.end} of {tp}, and {on_disk.get(tp, 0)} are on disk"
                 )
         if self.cluster.reaches_all(self._asked_at):
             for tp, end in self._asked_ends.items():
-                told = heads.get(tp, (0, 0))[1]
+                told = heads[tp].end if tp in heads else 0
                 if told < end and not self._has_changed(tp):
                     self.world.fail(self.name, f"was told {told} of {tp}, and {end} are on disk")
 
     def _choose(self, question: StoreQuery) -> None:
-        heads: dict[TopicPartition, tuple[int, int]] = question.heads
+        heads = question.heads
         self._check_heads(heads)
         assert self.mesh is not None
-        held = [tp for tp, (earliest, end) in heads.items() if end > earliest]
+        held = [tp for tp, info in heads.items() if info.end > info.earliest]
         if not held:
             self._reads += not self._asked_ends
             self._ask_later(self.mesh)
             return
         tp = self.world.random.choice(sorted(held))
-        end = self.world.random.randint(1, heads[tp][1])
-        start = self.world.random.randint(min(heads[tp][0], end - 1), end - 1)
+        end = self.world.random.randint(1, heads[tp].end)
+        start = self.world.random.randint(min(heads[tp].earliest, end - 1), end - 1)
         self.world.note(self.name, f"reads {tp.topic} {tp.partition[:4]} [{start}, {end})")
         self._position = start
         self.checkers.begins(self.name)

@@ -23,6 +23,7 @@ from dafka_core import (
     RecordBatch,
     Store,
 )
+from dafka_core.epochs import NO_LIFE
 from dafka_core.protocol.codec import subscription
 from dafka_core.protocol.messages import ConsumerHello, DirectHead, GetHeads, StoreHello
 from dafka_core.records import TopicPartition
@@ -66,7 +67,9 @@ def test_what_stores_hold(read: Read, tower: str, tp: TopicPartition, store: Sto
     with Producer("other", tower=tower) as other:
         other.publish_many(values(7))
     reader = read()
-    held = [PartitionInfo(*tp, 0, COUNT), PartitionInfo("other", other.address, 0, 7)]
+    counts = {tp: COUNT, TopicPartition("other", other.address): 7}
+    held = [PartitionInfo(*each, 0, counts[each], store.log.lives(each).newest) for each in counts]
+    assert all(info.life > NO_LIFE for info in held)
     assert reader.partitions(timeout_s=PATIENCE_S) == sorted(held)
     assert reader.partitions(["t"], timeout_s=PATIENCE_S) == held[:1]
     assert reader.partitions({"other", "none"}, timeout_s=PATIENCE_S) == held[1:]

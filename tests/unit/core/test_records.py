@@ -8,12 +8,15 @@ from itertools import pairwise
 
 import numpy as np
 import pyarrow as pa
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from dafka_core.epochs import EpochId
 from dafka_core.records import (
     SMALL_BYTES,
     SMALL_RECORDS,
+    PartitionInfo,
     Record,
     RecordBatch,
     TopicPartition,
@@ -182,6 +185,27 @@ def test_what_fits_is_not_split() -> None:
     (same,) = batch.split(2, 2)
     assert same is batch
     assert list(RecordBatch(TP, 0, Values()).split(1, 1)) == []
+
+
+@pytest.mark.parametrize(
+    ("one", "other", "together"),
+    [
+        ((3, 9, 0), (5, 12, 0), (3, 12, 0)),
+        ((3, 9, 1), (5, 12, 1), (3, 12, 1)),
+        ((3, 20, 1), (5, 12, 2), (3, 12, 2)),
+        # Records without a life go with any.
+        ((3, 20, 0), (5, 12, 2), (3, 20, 2)),
+        ((3, 9, 0), (5, 12, 2), (3, 12, 2)),
+    ],
+)
+def test_what_two_stores_have_together_ends_where_the_newest_life_does(
+    one: tuple[int, int, int], other: tuple[int, int, int], together: tuple[int, int, int]
+) -> None:
+    first, second, expected = [
+        PartitionInfo(*TP, earliest, end, EpochId(number, number, number))
+        for earliest, end, number in (one, other, together)
+    ]
+    assert first.merged(second) == second.merged(first) == expected
 
 
 @unhurried

@@ -160,6 +160,30 @@ def test_those_that_have_some_of_it_are_named() -> None:
     assert who(0, 30, holders, alone=True) == "A"
 
 
+def test_those_that_have_heard_of_the_newest_producer_come_first() -> None:
+    lives = {name: EpochId(number, number, 1) for name, number in (("A", 2), ("B", 1), ("C", 2))}
+
+    def asked(planned: EpochId, *holders: HeldRange, turn: int = 0) -> str:
+        item = OffsetRange("t", "a", 30, 80, life=planned)
+        return stores(assign_stores(item, {key("a"): holders}, turn, alone=False))
+
+    a, b, c = [
+        each._replace(life=lives[each.location.store])
+        for each in held(("A", 40, 90), ("B", 0, 100), ("C", 0, 100))
+    ]
+    # A checkpoint of an older version, or of a batch that is run again, knows no life or an older
+    # one: what it has read is the partition's only if those say so that know of the newest.
+    for planned in (NO_LIFE, lives["B"], lives["A"]):
+        assert asked(planned, a, b, c) == "CAB"
+        assert asked(planned, b, a) == "AB"
+    # C stores know no producers, so they are not behind.
+    (c_store,) = held(("D", 0, 100))
+    assert asked(lives["A"], b, a, c, c_store) == "CDAB"
+    assert asked(lives["A"], b, a, c, c_store, turn=1) == "DCAB"
+    # Of one that only the mesh has heard of all of them are behind.
+    assert asked(EpochId(3, 3, 1), a, b, c, turn=1) == "BCA"
+
+
 def test_stores_share_the_work() -> None:
     holders = {key("0"): held(("A", 0, 200), ("B", 0, 200), ("C", 0, 200))}
     options = SourceOptions.of({"subscribe": "t", "minpartitions": "4"})

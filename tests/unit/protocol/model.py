@@ -18,6 +18,7 @@ from dafka_core.epochs import EpochId
 from dafka_core.errors import HistoryChangedError, RecordTooLargeError
 from dafka_core.protocol.messages import Fetch
 from dafka_core.protocol.role import Outgoing, OutgoingBatch
+from dafka_core.protocol.store_directory import StoreQuery
 from dafka_core.records import RecordBatch, TopicPartition
 from dafka_core.values import Values
 
@@ -50,6 +51,11 @@ def offsets_of(
         assert offsets == list(range(batch.offset, batch.end))
         found.extend(offsets)
     return found
+
+
+def bounds(question: StoreQuery) -> dict[TopicPartition, tuple[int, int]]:
+    """By partition: the earliest offset and the end of what the stores have."""
+    return {tp: (info.earliest, info.end) for tp, info in question.heads.items()}
 
 
 def fetches_in(messages: Iterable[Outgoing]) -> list[Fetch]:

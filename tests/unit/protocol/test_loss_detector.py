@@ -6,6 +6,7 @@ from collections.abc import Mapping
 
 import pytest
 
+from dafka_core.epochs import EpochId
 from dafka_core.protocol.consumer_role import FAIL, SKIP, WAIT, ConsumerRole
 from dafka_core.protocol.loss_detector import AWAY_S, LOOK_MAX_S, TRIMMED_S, Loss
 from dafka_core.protocol.messages import (
@@ -24,8 +25,9 @@ from tests.unit.protocol.model import PARTITION, TOPIC, TP, batch_of, offsets_of
 ME, A, B = "21962C91115348329557DE71C90C3718", "A" * 32, "B" * 32
 STEP_S = 0.5
 
-Held = Mapping[str, tuple[int, int] | None]
-"""By store: the earliest record and the end of what it holds; None where it does not answer."""
+Held = Mapping[str, tuple[int, int] | tuple[int, int, EpochId] | None]
+"""By store: the earliest record and the end of what it holds, and perhaps the newest life; None
+where it does not answer."""
 
 
 class Cluster:
@@ -85,6 +87,16 @@ def test_records_before_those_that_stores_have_are_lost(policy: str) -> None:
 
 def test_a_gap_between_what_two_stores_have_is_lost() -> None:
     cluster = Cluster(FAIL, {A: (0, 10), B: (50, 100)})
+    cluster.role.seek(TP, 10)
+    assert cluster.pass_time(SOON_S)[0][:4] == (TP, 10, 50, 50)
+
+
+@pytest.mark.parametrize("order", [1, -1])
+def test_a_store_that_has_not_heard_of_the_newest_producer_has_no_more_than_it_says(
+    order: int,
+) -> None:
+    held = [(50, 100, EpochId(2, 8, 1)), (0, 10, EpochId(1, 7, 1))]
+    cluster = Cluster(FAIL, dict(zip((A, B), held[::order], strict=True)))
     cluster.role.seek(TP, 10)
     assert cluster.pass_time(SOON_S)[0][:4] == (TP, 10, 50, 50)
 

@@ -32,7 +32,7 @@ from dafka_core.protocol.store_directory import (
 )
 from dafka_core.protocol.store_requests import heads_reply
 from dafka_core.records import PartitionInfo, TopicPartition
-from tests.unit.protocol.model import PARTITION, TOPIC, TP, Network
+from tests.unit.protocol.model import PARTITION, TOPIC, TP, Network, bounds
 
 ME = "8E1BBB578999443B8818C5851AFC9A3F"
 LONG_S = 60.0
@@ -110,7 +110,7 @@ def test_answered_when_every_store_has_answered() -> None:
     assert not answered(stores, question, 1.0)
     reply(stores, question, "S2", now=1.1)
     assert answered(stores, question, 1.1)
-    assert question.heads == {(TOPIC, PARTITION): (0, 9)}
+    assert bounds(question) == {(TOPIC, PARTITION): (0, 9)}
 
 
 def test_an_answer_of_nothing_is_an_answer() -> None:
@@ -131,7 +131,7 @@ def test_the_furthest_head_and_the_longest_memory_count() -> None:
     reply(stores, question, "S2", entry(12, earliest=5))
     reply(stores, question, "S3", entry(7, earliest=2))
     assert answered(stores, question, 1.0)
-    assert question.heads == {(TOPIC, PARTITION): (2, 12), (TOPIC, "P2"): (0, 4)}
+    assert bounds(question) == {(TOPIC, PARTITION): (2, 12), (TOPIC, "P2"): (0, 4)}
 
 
 def test_a_question_is_not_answered_before_stores_had_time_to_greet() -> None:
@@ -198,7 +198,7 @@ def test_parts_of_answers_of_different_lengths_are_not_taken_for_one() -> None:
     assert not answered(stores, question, 1.0)
     reply(stores, question, "S1", entry(8, partition="P0"), part=0, parts=3)
     assert answered(stores, question, 1.0)
-    assert question.heads[TopicPartition(TOPIC, "P0")] == (0, 8)
+    assert bounds(question)[TopicPartition(TOPIC, "P0")] == (0, 8)
 
 
 def test_a_lost_part_is_asked_for_again() -> None:
@@ -233,7 +233,7 @@ def test_a_store_whose_greeting_was_lost_is_known_by_its_answer() -> None:
     assert stores.stores == ["S"]
     assert stores.c_stores == []
     assert answered(stores, question, 5.0)
-    assert question.heads == {(TOPIC, PARTITION): (0, 5)}
+    assert bounds(question) == {(TOPIC, PARTITION): (0, 5)}
 
 
 def test_a_dead_store_is_not_waited_for() -> None:
@@ -283,7 +283,7 @@ def test_lost_replies_are_asked_for_until_all_is_there(
                 elif isinstance(item, HeadsReply):
                     sent.extend(stores.on_message(now, item))
             tenth += 1
-    assert question.heads == {(i.topic, i.partition): (0, i.end) for i in infos}
+    assert bounds(question) == {(i.topic, i.partition): (0, i.end) for i in infos}
 
 
 def test_replies_to_other_questions_and_late_ones_change_nothing() -> None:
@@ -295,7 +295,7 @@ def test_replies_to_other_questions_and_late_ones_change_nothing() -> None:
     reply(stores, question, "S1", entry(9), now=1.0)
     assert answered(stores, question, 1.0)
     reply(stores, question, "S1", entry(10), now=1.1)
-    assert question.heads == {(TOPIC, PARTITION): (0, 9)}
+    assert bounds(question) == {(TOPIC, PARTITION): (0, 9)}
 
 
 def test_several_questions_at_once_have_numbers_of_their_own() -> None:

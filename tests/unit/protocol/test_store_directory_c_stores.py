@@ -21,7 +21,7 @@ from dafka_core.protocol.store_directory import (
     StoreQuery,
 )
 from dafka_core.records import PartitionInfo
-from tests.unit.protocol.model import PARTITION, TOPIC
+from tests.unit.protocol.model import PARTITION, TOPIC, bounds
 
 ME = "8E1BBB578999443B8818C5851AFC9A3F"
 
@@ -58,7 +58,7 @@ def test_c_stores_are_asked_with_get_heads_and_answer_until_they_are_quiet() -> 
     stores.on_message(1.2, DirectHead(ME, "b", "P2", 3))
     assert not answered(stores, question, 1.2 + QUIET_S - 0.01)
     assert answered(stores, question, 1.2 + QUIET_S)
-    assert question.heads == {("a", PARTITION): (0, 9), ("b", "P2"): (0, 4)}
+    assert bounds(question) == {("a", PARTITION): (0, 9), ("b", "P2"): (0, 4)}
 
 
 def test_c_stores_are_asked_for_all_topics_with_an_empty_one() -> None:
@@ -68,7 +68,7 @@ def test_c_stores_are_asked_for_all_topics_with_an_empty_one() -> None:
     assert messages == [HeadsQuery(ME, 1, ()), GetHeads("", ME)]
     stores.on_message(1.1, DirectHead(ME, "any", PARTITION, 8))
     assert answered(stores, question, 1.1 + QUIET_S)
-    assert question.heads == {("any", PARTITION): (0, 9)}
+    assert bounds(question) == {("any", PARTITION): (0, 9)}
 
 
 @pytest.mark.parametrize("latency_s", [0.0, 0.05, 0.15, 0.3, 0.39])
@@ -89,7 +89,7 @@ def test_a_slow_c_store_is_not_asked_again_and_again(latency_s: float) -> None:
             break
     assert question.answered
     assert now == pytest.approx(1.0 + latency_s + QUIET_S, abs=0.02)
-    assert question.heads == {(TOPIC, PARTITION): (0, 9)}
+    assert bounds(question) == {(TOPIC, PARTITION): (0, 9)}
 
 
 def test_a_c_store_that_does_not_hear_us_yet_is_waited_for() -> None:
@@ -114,7 +114,7 @@ def test_both_kinds_of_stores_together() -> None:
     assert not answered(stores, question, 1.2 + QUIET_S - 0.01)
     assert answered(stores, question, 1.2 + QUIET_S)
     # A C store has nothing trimmed.
-    assert question.heads == {(TOPIC, PARTITION): (0, 21)}
+    assert bounds(question) == {(TOPIC, PARTITION): (0, 21)}
 
 
 @pytest.mark.parametrize("hello_first", [True, False])
@@ -133,7 +133,7 @@ def test_a_new_c_store_is_asked_whichever_way_is_open_first(hello_first: bool) -
     assert GetHeads("t", ME) in second()
     stores.on_message(1.2, DirectHead(ME, "t", PARTITION, 8))
     assert answered(stores, question, 1.2 + QUIET_S)
-    assert question.heads == {("t", PARTITION): (0, 9)}
+    assert bounds(question) == {("t", PARTITION): (0, 9)}
 
 
 def test_a_c_store_that_was_lost_needs_only_to_greet_anew() -> None:
@@ -168,7 +168,7 @@ def test_an_answer_that_comes_in_a_later_round_counts() -> None:
     assert not answered(stores, question, 1.0 + QUIET_S)
     stores.on_message(1.5, DirectHead(ME, "t", PARTITION, 8))
     assert answered(stores, question, 1.5 + QUIET_S)
-    assert question.heads == {("t", PARTITION): (0, 9)}
+    assert bounds(question) == {("t", PARTITION): (0, 9)}
 
 
 def test_nodes_that_show_to_be_no_c_nodes_are_bounded_and_the_latest_are_known(
