@@ -257,7 +257,7 @@ DEFECTS = (
     Defect(
         "the longer history wins",
         "ours",
-        LOST_RECORDS,
+        LOST_RECORDS + "|appends .* to an end of",
         changes=lambda: {(store_role, "Histories"): LongerWins},
         shape=ZOMBIES,
     ),
