@@ -34,6 +34,17 @@ def values_on_disk(directory: Path) -> dict[TopicPartition, list[bytes]]:
     return found
 
 
+def times_on_disk(directory: Path, tp: TopicPartition) -> list[int]:
+    """The timestamp of each record of a partition, at a store that does not run."""
+    with Log(directory) as log:
+        info = log.info(tp)
+        assert info is not None
+        times = log.times(tp, info.earliest, info.end)
+        ends = [offset for offset, _ in times[1:]] + [info.end]
+    pairs = zip(times, ends, strict=True)
+    return [us for (start, us), end in pairs for _ in range(start, end)]
+
+
 class Blocks:
     """Watches the table of a store that runs: its merging makes the blocks fewer.
 

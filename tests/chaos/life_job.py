@@ -14,10 +14,14 @@ from typing import Any
 
 from dafka_core import Producer
 from dafka_core.errors import MissingStoresError, NoStoreError, ProducerFencedError
+from dafka_core.nodes import producer as producer_module
+from dafka_core.timestamps import WallClock
 
 BURST_COUNT = 7
 PAUSE_S = 0.02
 FLUSH_S = 90.0
+
+TEN_YEARS_S = 10 * 365 * 86_400
 
 FENCED = 3
 """The exit code of a life that another one has taken over from."""
@@ -28,8 +32,20 @@ def value(name: str, offset: int) -> str:
     return f"{name}:{offset}"
 
 
-def main(name: str, tower: str, topic: str, address: str, acks: str) -> int:
+def clock(skew_s: float) -> WallClock:
+    """A clock that is wrong, and for a second wrong by ten years."""
+    began_s = time.monotonic()
+
+    def wall_us() -> int:
+        jumped = 1 < time.monotonic() - began_s < 2
+        return int((time.time() + skew_s + jumped * TEN_YEARS_S) * 1e6)
+
+    return WallClock(wall_us)
+
+
+def main(name: str, tower: str, topic: str, address: str, acks: str, skew_s: str) -> int:
     """Publishes until its input ends, or until it is fenced."""
+    vars(producer_module)["WallClock"] = lambda: clock(float(skew_s))
     producer = None
     while producer is None:
         try:

@@ -1,8 +1,9 @@
 """Table 8: producers of one address, one after the other and at once; stores without their past.
 
-A producer is killed, stopped or left running while another one with its address begins; a store is
-wiped, or put back as it was before.  What any of them knew to be acknowledged must be at its offset
-in both stores in the end, and a producer that was taken over from must know it.
+A producer is killed, stopped or left running while another one with its address begins, and none
+has the right time; a store is wiped, put back as it was before, or copied.  What any of them knew
+to be acknowledged must be at its offset in both stores in the end, with one timestamp; a producer
+that was taken over from must know it, and a copy must not run.
 """
 
 from __future__ import annotations
@@ -13,12 +14,14 @@ import random
 import shutil
 import subprocess
 import sys
+import time
 import uuid
 from functools import partial
 from pathlib import Path
 from typing import Any
 
-from tests.chaos.disks import has_on_disk, values_on_disk
+from dafka_core.records import TopicPartition
+from tests.chaos.disks import has_on_disk, times_on_disk, values_on_disk
 from tests.chaos.harness import PATIENCE_S, Chaos, ChaosError, wait_until
 from tests.chaos.life_job import FENCED, value
 from tests.chaos.nodes import Listener, Node, start_store, start_tower
@@ -28,6 +31,9 @@ SHORT_ROUNDS = 1
 
 TOPIC = "lives"
 ACKS = 2
+SKEW_S = 25.0
+"""How far a producer's clock is from those of the stores."""
+
 ADDED = 35
 """Records that are acknowledged between two faults."""
 
@@ -42,8 +48,8 @@ def run(chaos: Chaos, rounds: int) -> None:
 class _Life(Node):
     """A program that publishes, and what it has told so far."""
 
-    def __init__(self, directory: Path, tower: str, address: str, name: str) -> None:
-        arguments = [tower, TOPIC, address, str(ACKS)]
+    def __init__(self, directory: Path, tower: str, address: str, name: str, skew_s: float) -> None:
+        arguments = [tower, TOPIC, address, str(ACKS), str(skew_s)]
         log = directory / f"{name}.log"
         super().__init__(name, arguments, log, module="tests.chaos.life_job")
 
@@ -88,7 +94,8 @@ class _Round:
         self._begin()
         self._keep_backup()
         self._wait_for_more()
-        faults = [self._second_life, self._killed, self._stopped, self._wiped, self._put_back]
+        producers = [self._second_life, self._killed, self._stopped]
+        faults = [*producers, self._wiped, self._put_back, self._copied]
         for _ in range(2 if self._chaos.short else self._chance.randint(2, 4)):
             self._chance.choice(faults)()
             self._wait_for_more()
@@ -131,11 +138,25 @@ class _Round:
         self._dafka("restore", str(self._kept(1)))
         self._come_back(1)
 
+    def _copied(self) -> None:
+        self._chaos.fault("copy of a store started")
+        index = self._chance.randrange(2)
+        copy = self._directory / f"copy{len(list(self._directory.glob('copy*')))}"
+        self._stores[index].kill()
+        shutil.copytree(self._kept(index), copy, ignore=shutil.ignore_patterns("*.sock"))
+        self._stores[index] = self._store(index)
+        self._stores[index].ready()
+        log = self._directory / f"{copy.name}.log"
+        with start_store(copy, self._tower, log) as started:
+            if started.wait_started() or not started.end() or "restore" not in started.said:
+                raise ChaosError(f"a copy of a store runs, or does not say why not: {started.said}")
+
     # -- who is there ------------------------------------------------------------------------------
 
     def _begin(self) -> None:
         """Another life begins; it has records acknowledged when this returns."""
-        life = _Life(self._directory, self._tower, self._address, f"life{len(self._lives)}")
+        name, skew_s = f"life{len(self._lives)}", self._chance.uniform(-SKEW_S, SKEW_S)
+        life = _Life(self._directory, self._tower, self._address, name, skew_s)
         self._lives.append(self._stack.enter_context(life))
         self._wait_for_more()
 
@@ -190,6 +211,7 @@ class _Round:
         listener.wait_for(len(required))
         read = listener.values()
         self._chaos.outcome.records += len(read)
+        times: list[list[int]] = []
         for index, store in enumerate(self._stores):
             store.kill()
             (found,) = values_on_disk(self._kept(index)).values()
@@ -197,3 +219,8 @@ class _Round:
             there = list(enumerate(texts))  # what was not acknowledged may be, too
             self._chaos.compare(f"store {index}", required.items(), there, there)
             self._chaos.compare(f"store {index} and a consumer", texts, read)
+            tp = TopicPartition(TOPIC, self._address)
+            times.append(times_on_disk(self._kept(index), tp)[: len(required)])
+        ahead_us = max(times[0]) - (time.time() + SKEW_S) * 1e6
+        if times[0] != times[1] or times[0] != sorted(times[0]) or ahead_us > 0:
+            raise ChaosError(f"the timestamps differ, go back or are {ahead_us} us ahead: {times}")
