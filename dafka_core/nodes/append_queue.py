@@ -11,6 +11,7 @@ from itertools import zip_longest
 from typing import Any, Final
 
 from dafka_core.closing import ProcessBound
+from dafka_core.epochs import Epoch
 from dafka_core.errors import (
     ClosedError,
     DafkaError,
@@ -147,9 +148,22 @@ class AppendQueue(ProcessBound):
             request = next((each for each in self._at_role if each.entries[-1] is entry), None)
             if request is not None:
                 self._at_role.remove(request)
-                request.end(error)
+                request.end(error or self._lost(entry))
         with self._changed:
             self._changed.notify_all()  # ``wait`` waits for other nodes' entries, too
+
+    def _lost(self, entry: LogEntry) -> DafkaError | None:
+        """Why a client's records that were written do not count: another history has won since."""
+        found: list[tuple[TopicPartition, int, int, Epoch | None]] = []
+        if isinstance(entry, RecordBatch):
+            found = [(entry.tp, entry.offset, entry.end, entry.epoch)]
+        elif isinstance(entry, Commit):
+            each = zip(entry.transactions, entry.epochs, strict=True)
+            found = [(staged.tp, staged.start, staged.end, epoch) for staged, epoch in each]
+        for tp, start, end, epoch in found:
+            if not self._role.partitions[tp].keeps(end, epoch):
+                return OffsetConflictError(*tp, start, self._role.next_offset(tp))
+        return None
 
     def fail(self, error: BaseException | None = None) -> None:
         """The store has ended; nothing more comes to the disk."""

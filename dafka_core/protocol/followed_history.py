@@ -35,7 +35,9 @@ class FollowedHistory:
         """
         if epoch is None or epoch in self.epochs[-1:]:
             return None
-        return parted_by(self.epochs, epoch, position)
+        # What was passed over was not read.
+        read_to = position if self._unknown_from is None else min(position, self._unknown_from)
+        return parted_by(self.epochs, epoch, read_to)
 
     def pass_over(self, start: int) -> None:
         """The reader goes on without records from ``start`` on, of whatever lives they are."""

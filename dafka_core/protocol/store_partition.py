@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from dafka_core.epochs import NO_LIFE, Epoch, EpochId, History, before, last_life
+from dafka_core.epochs import NO_LIFE, Epoch, EpochId, History, before, epoch_at, last_life
 from dafka_core.protocol import partition_states as states
 from dafka_core.protocol.partition_fetcher import PartitionFetcher
 from dafka_core.protocol.partition_states import StoreState
@@ -28,13 +28,15 @@ class StorePartition:
     commits: int = 0  # on their way to the disk
     asides: int = 0  # the same: records that another history has won over
     hosted: Epoch | None = None  # of what clients write here, from its first record on
+    lost_to: EpochId = NO_LIFE
+    """The newest life of those whose records have replaced the store's."""
     too_large: int = -1
     """The offset of the record that it cannot take, as the last error said."""
 
     @property
     def newest(self) -> EpochId:
         """The newest life that the store has heard of."""
-        return max(last_life(self.history), self.promised)
+        return max(last_life(self.history), self.promised, self.lost_to)
 
     @property
     def state(self) -> StoreState:
@@ -51,8 +53,25 @@ class StorePartition:
         """What the store does at an event."""
         return states.STORE_TABLE[self.state][event].action
 
-    def give_up(self, start: int, end: int) -> None:
-        """The records from ``start`` on are others now, and it asks for them up to ``end``."""
+    def stops_at(self, offset: int) -> bool:
+        """A record cannot be taken; whether it is next, and that is new."""
+        is_news = self.too_large != offset == self.fetcher.next_offset
+        if is_news:
+            self.too_large = offset
+        return is_news
+
+    def keeps(self, end: int, epoch: Epoch | None) -> bool:
+        """Whether records up to ``end``, of an epoch, that are on disk are still its own."""
+        return end <= self.visible_end and epoch in (None, epoch_at(self.history, end - 1))
+
+    def give_up(self, start: int, end: int, life: EpochId) -> None:
+        """The records from ``start`` on are a newer life's, and it asks for them up to ``end``.
+
+        What clients write here from now on is of a new life, too: their last one has said other
+        records at these offsets.
+        """
+        self.lost_to = max(self.newest, life)
+        self.hosted = None
         self.history = before(self.history, start)
         self.visible_end = self.fetcher.head = start
         self.durable = min(self.durable, start)

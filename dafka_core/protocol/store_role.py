@@ -12,7 +12,7 @@ from dataclasses import replace
 from itertools import zip_longest
 from typing import Final
 
-from dafka_core.epochs import PartitionLives, before, last_life
+from dafka_core.epochs import Epoch, PartitionLives, before, epoch_at, last_life
 from dafka_core.errors import DafkaError, RecordTooLargeError
 from dafka_core.log_entries import Commit, LogEntry, Met, Promise, SetAside, Stage
 from dafka_core.protocol import messages as m
@@ -132,7 +132,7 @@ class StoreRole:
             return []
         if not self.histories.admits(partition, batch):
             start = self.histories.taken_over_at(partition, batch.epoch)
-            self._set_aside(partition, start, batch.end)
+            self._set_aside(partition, start, batch.end, batch.epoch)
             return []
         taken = partition.fetcher.take(now, batch)
         if taken:
@@ -337,10 +337,8 @@ class StoreRole:
 
     def _note_too_large(self, record: m.RecordTooLarge) -> None:
         partition = self.partitions.get(record.tp)
-        if partition is None or record.size_bytes <= self._limit_bytes:
-            return
-        if partition.too_large != record.sequence == partition.fetcher.next_offset:
-            partition.too_large = record.sequence
+        is_too_large = record.size_bytes > self._limit_bytes
+        if is_too_large and partition and partition.stops_at(record.sequence):
             self.too_large.append(error_of(record, self._limit_bytes, f"store {self.address}"))
 
     def _on_head(self, now: float, tp: TopicPartition, end: int, *, direct: bool) -> list[Outgoing]:
@@ -374,16 +372,19 @@ class StoreRole:
 
     def _on_history(self, reply: m.HistoryReply) -> None:
         if partition := self.partitions.get(reply.tp):
-            self._set_aside(partition, self.histories.wins_at(partition, reply), reply.end)
+            start = self.histories.wins_at(partition, reply)
+            self._set_aside(partition, start, reply.end, epoch_at(reply.history, reply.end))
 
-    def _set_aside(self, partition: StorePartition, start: int | None, end: int) -> None:
-        """Gives up the records from ``start`` on for those of another history, up to ``end``."""
-        if start is None:
+    def _set_aside(
+        self, partition: StorePartition, start: int | None, end: int, winner: Epoch | None
+    ) -> None:
+        """Gives up the records from ``start`` on for the history of ``winner``, up to ``end``."""
+        if start is None or winner is None:
             return
         # After what the log was given before: that is set aside, too.
         self.write(SetAside(partition.fetcher.tp, start))
         partition.asides += 1
-        partition.give_up(start, end)
+        partition.give_up(start, end, winner.life)
 
     def _partition(self, tp: TopicPartition) -> StorePartition | None:
         partition = self.partitions.get(tp)
@@ -394,7 +395,6 @@ class StoreRole:
         return partition
 
     def _take_acks(self) -> list[Outgoing]:
-        partitions = self._acknowledge.values()
-        acks = [ack for partition in partitions for ack in self.histories.ack(partition)]
+        acks = [ack for each in self._acknowledge.values() for ack in self.histories.ack(each)]
         self._acknowledge.clear()
         return acks

@@ -26,6 +26,7 @@ class World:
         self.faults: Counter[str] = Counter()
         """How many faults have been injected, by kind."""
         self.steps = 0
+        self._failure: SimulationError | None = None
         self._write = write
         self._hash = hashlib.blake2b(digest_size=16)
         self._events: list[tuple[float, int, Callable[[], None]]] = []
@@ -45,6 +46,8 @@ class World:
             self.now, _, action = heapq.heappop(self._events)
             self.steps += 1
             action()
+            if self._failure is not None:  # a future keeps what its callbacks raise to itself
+                raise self._failure
         self.now = end_s
 
     def note(self, who: str, what: str) -> None:
@@ -66,7 +69,8 @@ class World:
             SimulationError: always.
         """
         self.note(who, f"FAILED: {why}")
-        raise SimulationError(f"at {self.now:.5f} s, {who}: {why}")
+        self._failure = SimulationError(f"at {self.now:.5f} s, {who}: {why}")
+        raise self._failure
 
     @property
     def trace_hash(self) -> str:

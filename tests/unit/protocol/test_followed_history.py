@@ -69,6 +69,15 @@ def test_lives_may_be_among_what_is_passed_over(epoch: Epoch, at: int | None) ->
     assert (unknown in history.epochs) == (at is None)
 
 
+def test_a_life_that_began_with_what_was_passed_over_has_not_parted() -> None:
+    """Else a reader goes back to what nobody has, passes over it, and goes back, for ever."""
+    history = followed(of(A, 0, 5))
+    history.pass_over(5)
+    assert history.parted_by(B, 8) is None
+    assert history.parted_by(OTHER, 8) == OTHER.start
+    assert history.take([of(B, 8, 9)])[1] is None
+
+
 def test_a_life_that_began_before_what_comes_next_has_parted() -> None:
     """Records that had to wait may be of the older life, and those behind them of the newer one."""
     batch, later = of(A, 2, 4), of(OTHER, 4, 6)

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from dafka_core.epochs import Epoch
+from dafka_core.epochs import Epoch, EpochId
 from dafka_core.protocol.fetch_scheduler import FetchScheduler
 from dafka_core.protocol.partition_states import StoreState
 from dafka_core.protocol.store_partition import StorePartition
@@ -40,7 +40,10 @@ def test_its_state(facts: dict[str, object], state: StoreState) -> None:
 @pytest.mark.parametrize(("start", "history"), [(7, (A, B)), (5, (A,)), (3, (A,))])
 def test_records_that_are_given_up_are_asked_for(start: int, history: tuple[Epoch, ...]) -> None:
     made = replace(partition(), staged=Transaction(1, 9, 12))
-    made.give_up(start, 20)
+    made.give_up(start, 20, EpochId(9, 9, 1))
+    assert made.newest == EpochId(9, 9, 1)
+    assert not made.keeps(12, B)
+    assert made.keeps(start, history[-1])
     assert (made.durable, made.visible_end) == (start, start)
     assert made.staged is None
     assert made.history == history
