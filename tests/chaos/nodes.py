@@ -18,6 +18,7 @@ from types import TracebackType
 from typing import Any, NamedTuple, Self
 
 from tests.chaos.harness import PATIENCE_S, ChaosError, wait_until
+from tests.forked import Forked
 
 READY = b"READY "
 ROOT = Path(__file__).parents[2]
@@ -60,14 +61,18 @@ class Node:
         self._gate = threading.Event()  # closed, nobody reads what the node prints
         self._gate.set()
         self.lines: list[bytes] = []
+        self.process: subprocess.Popen[bytes] | Forked
         with log.open("ab") as errors:
-            self.process = subprocess.Popen(
-                [*prefix, sys.executable, "-m", "dafka_core.cli", what, *arguments],
-                stdin=subprocess.PIPE,
-                stdout=subprocess.PIPE,
-                stderr=errors,
-                env=_environment(),
-            )
+            if prefix:
+                self.process = subprocess.Popen(
+                    [*prefix, sys.executable, "-m", "dafka_core.cli", what, *arguments],
+                    stdin=subprocess.PIPE,
+                    stdout=subprocess.PIPE,
+                    stderr=errors,
+                    env=_environment(),
+                )
+            else:
+                self.process = Forked([what, *arguments], errors, _environment())
         self._reading = threading.Thread(target=self._read, daemon=True)
         self._reading.start()
 

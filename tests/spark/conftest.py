@@ -25,6 +25,7 @@ os.environ.setdefault("SPARK_SUBMIT_OPTS", jvm.options())
 from pyspark.sql import SparkSession  # noqa: E402
 
 from dafka_core import EmbeddedCluster  # noqa: E402
+from tests.forked import ForkedCluster  # noqa: E402
 
 
 @pytest.fixture(scope="session")
@@ -51,7 +52,7 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
 @pytest.fixture(scope="session")
 def cluster() -> Iterator[EmbeddedCluster]:
     """A tower and one store."""
-    with EmbeddedCluster() as running:
+    with ForkedCluster() as running:
         yield running
 
 
