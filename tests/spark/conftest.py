@@ -10,16 +10,15 @@ from pathlib import Path
 
 import pytest
 
+from tests.spark import jvm
+
 # Before Spark's JVM starts: what it does for a source found by name it does with this Python,
 # whatever spark.pyspark.python says.
 os.environ["PYSPARK_PYTHON"] = sys.executable
 _ROOT = str(Path(__file__).parents[2])
 os.environ["PYTHONPATH"] = os.pathsep.join(
-    [_ROOT, *filter(None, [os.environ.get("PYTHONPATH", "")])]
+    [jvm.PYTHON_STARTUP, _ROOT, *filter(None, [os.environ.get("PYTHONPATH", "")])]
 )
-
-from tests.spark import jvm  # noqa: E402
-
 os.environ.setdefault("SPARK_SUBMIT_OPTS", jvm.options())
 
 from pyspark.sql import SparkSession  # noqa: E402
