@@ -7,6 +7,8 @@ BIN := .venv/bin
 # Workers of Spark run the same Python as the driver.
 export PYSPARK_PYTHON := $(CURDIR)/$(BIN)/python
 export PYSPARK_DRIVER_PYTHON := $(PYSPARK_PYTHON)
+# Tests start hundreds of Pythons.  Where this is set, each compiles all it imports anew.
+unexport PYTHONDONTWRITEBYTECODE
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "make %-9s %s\n", $$1, $$2}' $(MAKEFILE_LIST)

@@ -77,7 +77,7 @@ class EmbeddedCluster(ProcessBound):
     def start_tower(self) -> None:
         """Starts the tower, on the ports it had before if it was killed."""
         sub, pub = (f"tcp://127.0.0.1:{port}" for port in self._ports)
-        self._tower = _NodeProcess("tower", ["--sub-address", sub, "--pub-address", pub])
+        self._tower = self._node("tower", ["--sub-address", sub, "--pub-address", pub])
         self._ports = (int(self._tower.ready["sub_port"]), int(self._tower.ready["pub_port"]))
 
     def kill_tower(self) -> None:
@@ -98,7 +98,7 @@ class EmbeddedCluster(ProcessBound):
         arguments = ["--dir", str(self.store_directory(index)), "--tower", self.tower]
         if flight_port is not None:
             arguments += ["--flight-port", str(flight_port)]
-        self._stores[index] = _NodeProcess("store", arguments)
+        self._stores[index] = self._node("store", arguments)
 
     def kill_store(self, index: int = 0) -> None:
         """Kills a store as a crash would (SIGKILL)."""
@@ -122,6 +122,9 @@ class EmbeddedCluster(ProcessBound):
         if self._temporary is not None:
             self._temporary()
 
+    def _node(self, kind: str, arguments: Sequence[str]) -> _NodeProcess:
+        return _NodeProcess(kind, arguments)
+
     def on_forked(self) -> None:
         """Closes the pipes whose end tells the nodes that the parent is gone."""
         tower, stores = vars(self).get("_tower"), vars(self).get("_stores", {})
@@ -133,14 +136,10 @@ class _NodeProcess:
     """A node in a process of its own, which ends when this one does."""
 
     def __init__(self, kind: str, arguments: Sequence[str]) -> None:
-        command = [sys.executable, "-m", "dafka_core.cli", kind, "--exit-with-parent", *arguments]
         # Not a pipe, which would need a thread to read it.
         self._errors = tempfile.TemporaryFile("w+")  # noqa: SIM115 -- ``kill`` closes it
         # The end of its input tells the node that this process is gone.
-        pipe = subprocess.PIPE
-        self._process = subprocess.Popen(
-            command, stdin=pipe, stdout=pipe, stderr=self._errors, text=True
-        )
+        self._process = self._launch([kind, "--exit-with-parent", *arguments])
         watchdog = threading.Timer(START_TIMEOUT_S, self._process.kill)
         watchdog.start()
         try:
@@ -150,6 +149,10 @@ class _NodeProcess:
             raise
         finally:
             watchdog.cancel()
+
+    def _launch(self, arguments: Sequence[str]) -> subprocess.Popen[str]:
+        command, pipe = [sys.executable, "-m", "dafka_core.cli", *arguments], subprocess.PIPE
+        return subprocess.Popen(command, stdin=pipe, stdout=pipe, stderr=self._errors, text=True)
 
     def _wait_until_ready(self, kind: str) -> dict[str, Any]:
         assert self._process.stdout is not None

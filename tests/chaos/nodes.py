@@ -18,8 +18,10 @@ from types import TracebackType
 from typing import Any, NamedTuple, Self
 
 from tests.chaos.harness import PATIENCE_S, ChaosError, wait_until
+from tests.forked import Forked
 
 READY = b"READY "
+PROGRAM = "dafka_core.cli"
 ROOT = Path(__file__).parents[2]
 
 
@@ -58,21 +60,25 @@ class Node:
         arguments: Sequence[str],
         log: Path,
         prefix: Sequence[str] = (),
-        module: str = "dafka_core.cli",
+        module: str = PROGRAM,
     ) -> None:
         self.what = what
         self.log = log
         self._gate = threading.Event()  # closed, nobody reads what the node prints
         self._gate.set()
         self.lines: list[bytes] = []
+        self.process: subprocess.Popen[bytes] | Forked
         with log.open("ab") as errors:
-            self.process = subprocess.Popen(
-                [*prefix, sys.executable, "-m", module, what, *arguments],
-                stdin=subprocess.PIPE,
-                stdout=subprocess.PIPE,
-                stderr=errors,
-                env=_environment(),
-            )
+            if prefix or module != PROGRAM:
+                self.process = subprocess.Popen(
+                    [*prefix, sys.executable, "-m", module, what, *arguments],
+                    stdin=subprocess.PIPE,
+                    stdout=subprocess.PIPE,
+                    stderr=errors,
+                    env=_environment(),
+                )
+            else:
+                self.process = Forked([what, *arguments], errors, _environment())
         self._reading = threading.Thread(target=self._read, daemon=True)
         self._reading.start()
 

@@ -17,6 +17,7 @@ from typing import NamedTuple
 from tests.chaos.harness import PATIENCE_S, Chaos, ChaosError, wait_until
 from tests.chaos.nodes import ROOT
 from tests.chaos.query_job import JVM, SEPARATOR
+from tests.spark.jvm import PYTHON_STARTUP
 
 JOB = Path(__file__).with_name("query_job.py")
 
@@ -71,7 +72,8 @@ class Driver:
         environment = {
             name: text for name, text in os.environ.items() if "PYSPARK_GATEWAY" not in name
         }
-        environment |= {"PYTHONPATH": str(ROOT), "PYSPARK_PYTHON": sys.executable}
+        path = os.pathsep.join((PYTHON_STARTUP, str(ROOT)))
+        environment |= {"PYTHONPATH": path, "PYSPARK_PYTHON": sys.executable}
         environment["PYSPARK_SUBMIT_ARGS"] = f"--driver-java-options '{JVM}' pyspark-shell"
         with self.log.open("ab") as errors:
             self._process = subprocess.Popen(

@@ -10,21 +10,21 @@ from pathlib import Path
 
 import pytest
 
+from tests.spark import jvm
+
 # Before Spark's JVM starts: what it does for a source found by name it does with this Python,
 # whatever spark.pyspark.python says.
 os.environ["PYSPARK_PYTHON"] = sys.executable
 _ROOT = str(Path(__file__).parents[2])
 os.environ["PYTHONPATH"] = os.pathsep.join(
-    [_ROOT, *filter(None, [os.environ.get("PYTHONPATH", "")])]
+    [jvm.PYTHON_STARTUP, _ROOT, *filter(None, [os.environ.get("PYTHONPATH", "")])]
 )
-
-from tests.spark import jvm  # noqa: E402
-
 os.environ.setdefault("SPARK_SUBMIT_OPTS", jvm.options())
 
 from pyspark.sql import SparkSession  # noqa: E402
 
 from dafka_core import EmbeddedCluster  # noqa: E402
+from tests.forked import ForkedCluster  # noqa: E402
 
 
 @pytest.fixture(scope="session")
@@ -51,7 +51,7 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
 @pytest.fixture(scope="session")
 def cluster() -> Iterator[EmbeddedCluster]:
     """A tower and one store."""
-    with EmbeddedCluster() as running:
+    with ForkedCluster() as running:
         yield running
 
 

@@ -38,6 +38,9 @@ CHECKPOINTS = (
 )
 """Spark's default one starts some sixty processes (``stat``, ``chmod``) for each micro-batch."""
 
+PYTHON_STARTUP = str(Path(__file__).with_name("startup"))
+"""On ``PYTHONPATH``, it has the Pythons that a JVM starts begin sooner."""
+
 
 def start_options() -> tuple[str, ...]:
     """How a JVM starts, in any test."""

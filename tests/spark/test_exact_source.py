@@ -26,6 +26,7 @@ from dafka_core.flight.store_location import StoreLocation
 from dafka_core.records import TopicPartition
 from dafka_core.storage import Log
 from dafka_core.testing import wait_until
+from tests.forked import ForkedCluster
 from tests.spark import exact_job
 from tests.spark.topics import TIMEOUT_S, produce, run, stream
 
@@ -61,7 +62,7 @@ class Batches:
 @pytest.fixture
 def mesh() -> Iterator[EmbeddedCluster]:
     """A tower and two stores."""
-    with EmbeddedCluster(2) as running:
+    with ForkedCluster(2) as running:
         yield running
 
 

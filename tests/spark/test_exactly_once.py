@@ -16,6 +16,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
 from dafka_core import EmbeddedCluster
+from tests.forked import ForkedCluster
 from tests.spark.faults import Gate, changed, shuffled
 from tests.spark.topics import TIMEOUT_S, batch, produce, send, stream, texts
 
@@ -25,7 +26,7 @@ JOB = Path(__file__).with_name("exactly_once_job.py")
 @pytest.fixture
 def sinks() -> Iterator[EmbeddedCluster]:
     """Two stores to write to, which can be killed without the source's."""
-    with EmbeddedCluster(stores=2) as running:
+    with ForkedCluster(stores=2) as running:
         yield running
 
 
@@ -189,7 +190,7 @@ def test_stores_of_other_kinds_are_refused_unless_asked_for(
 ) -> None:
     produce(cluster, topic, range(10))
     frame = stream(spark, cluster, subscribe=topic).select("value")
-    with EmbeddedCluster(stores=0) as others:
+    with ForkedCluster(stores=0) as others:
         others.start_store(0, flight_port="off")
         with pytest.raises(StreamingQueryException, match="set delivery = at-least-once"):
             send(frame, others, tmp_path / "exact", topic=topic)

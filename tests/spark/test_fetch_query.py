@@ -13,6 +13,7 @@ from dafka_core import EmbeddedCluster
 from dafka_core.errors import ProtocolError
 from dafka_core.protocol.beacons import decode_tower_beacon
 from dafka_core.testing import wait_until
+from tests.forked import ForkedCluster
 from tests.integration.nodes.peers import RawPeer
 from tests.spark.c_store import CStore
 from tests.spark.topics import batch, produce, run, stream, texts
@@ -23,7 +24,7 @@ COUNT = 3_000
 @pytest.fixture
 def mesh() -> Iterator[EmbeddedCluster]:
     """A tower and one store, of which no process of Spark knows anything yet."""
-    with EmbeddedCluster() as running:
+    with ForkedCluster() as running:
         yield running
 
 

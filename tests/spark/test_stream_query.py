@@ -11,6 +11,7 @@ from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, Row, SparkSession
 
 from dafka_core import EmbeddedCluster
+from tests.forked import ForkedCluster
 from tests.spark.topics import TIMEOUT_S, produce, run, stream, texts
 
 
@@ -204,10 +205,10 @@ def test_wrong_options_are_refused(
 def lost(spark: SparkSession, topic: str, tmp_path: Path) -> Any:
     """A query has read 10 records; the stores it goes on with have 3 of that partition."""
     seen: list[Row] = []
-    with EmbeddedCluster() as before:
+    with ForkedCluster() as before:
         address = produce(before, topic, range(10))
         run(stream(spark, before, subscribe=topic), tmp_path / "c", seen.extend)
-    with EmbeddedCluster() as after:
+    with ForkedCluster() as after:
         produce(after, topic, range(3), address)
         produce(after, topic, ["other"])
         yield after

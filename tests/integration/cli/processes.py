@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import queue
 import signal
 import subprocess
 import sys
+import tempfile
 import threading
 from collections.abc import Sequence
 from types import TracebackType
 from typing import IO, Any, Self
+
+from tests.forked import Forked
 
 # Generous: a test waits as long only when it fails, on a machine however busy.
 PATIENCE_S = 60.0
@@ -33,14 +37,23 @@ def run(
     *arguments: str, given: bytes = b"", **variables: str
 ) -> subprocess.CompletedProcess[bytes]:
     """Runs a command to its end; ``given`` is its standard input."""
-    return subprocess.run(
-        command(arguments),
-        input=given,
-        capture_output=True,
-        timeout=PATIENCE_S,
-        env=environment(**variables),
-        check=False,
-    )
+    with tempfile.TemporaryFile() as errors:
+        with Forked(arguments, errors, environment(**variables)) as process:
+            late = threading.Timer(PATIENCE_S, process.kill)
+            feeding = threading.Thread(target=_feed, args=(process.stdin, given))
+            late.start()
+            feeding.start()
+            said = process.stdout.read()
+            code = process.wait()
+            late.cancel()
+            feeding.join()
+        errors.seek(0)
+        return subprocess.CompletedProcess(command(arguments), code, said, errors.read())
+
+
+def _feed(pipe: IO[bytes], given: bytes) -> None:
+    with contextlib.suppress(BrokenPipeError), pipe:
+        pipe.write(given)
 
 
 def sentence(process: subprocess.CompletedProcess[bytes]) -> str:

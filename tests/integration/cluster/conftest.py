@@ -10,6 +10,7 @@ import pytest
 
 from dafka_core import EmbeddedCluster
 from dafka_spark.sink import staged_rows
+from tests.forked import ForkedCluster
 from tests.integration.cluster.stores import Serve, Served
 
 
@@ -29,14 +30,14 @@ def serve(tmp_path: Path) -> Iterator[Serve]:
 @pytest.fixture(scope="module")
 def shared() -> Iterator[EmbeddedCluster]:
     """One store, for all tests of a module."""
-    with EmbeddedCluster() as running:
+    with ForkedCluster() as running:
         yield running
 
 
 @pytest.fixture
 def own() -> Iterator[EmbeddedCluster]:
     """Two stores of the test's own, to be killed."""
-    with EmbeddedCluster(stores=2) as running:
+    with ForkedCluster(stores=2) as running:
         yield running
 
 

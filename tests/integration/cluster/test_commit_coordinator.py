@@ -15,6 +15,7 @@ from dafka_spark.sink.commit_messages import TaskCommit
 from dafka_spark.sink.task_writer import partition_address
 from dafka_spark.sink.writer_factory import WriterFactory
 from dafka_spark.sink.writers import DafkaBatchWriter
+from tests.forked import ForkedCluster
 from tests.integration.cluster.batch_job import VALUES, BatchJob
 from tests.integration.cluster.transactions import (
     PARTITION,
@@ -135,7 +136,7 @@ def test_all_stores_have_it_and_the_picked_one_catches_up(
 def test_the_store_is_started_again_before_the_commit(
     monkeypatch: pytest.MonkeyPatch, topic: str
 ) -> None:
-    with EmbeddedCluster() as own:
+    with ForkedCluster() as own:
         job = BatchJob(monkeypatch, own, topic)
         messages = [job.task(0, numbers(0, 10)), job.task(1, numbers(10, 30))]
         own.kill_store(0)
@@ -145,7 +146,7 @@ def test_the_store_is_started_again_before_the_commit(
 
 
 def test_a_job_needs_a_store_with_flight(topic: str) -> None:
-    with EmbeddedCluster(stores=0) as cluster:
+    with ForkedCluster(stores=0) as cluster:
         cluster.start_store(0, flight_port="off")
         writer = DafkaBatchWriter(VALUES, options(cluster, topic=topic))
         with pytest.raises(ConfigError, match="set delivery = at-least-once"):

@@ -12,7 +12,7 @@ import pyarrow as pa
 import pytest
 from pyspark.sql.types import StructType
 
-from dafka_core import EmbeddedCluster, Producer
+from dafka_core import Producer
 from dafka_core.errors import DataLossError
 from dafka_core.flight.store_client import StoreClient
 from dafka_core.flight.store_location import StoreLocation
@@ -26,6 +26,7 @@ from dafka_spark.source.batch_reader import DafkaBatchReader
 from dafka_spark.source.range_planner import HeldRange, OffsetRange
 from dafka_spark.source.range_reader import RangeReader
 from dafka_spark.source.record_sources import FlightSource, LocalLogSource, MeshSource
+from tests.forked import ForkedCluster
 from tests.integration.cluster.stores import HeardOf, Serve, value
 from tests.integration.storage import appender
 from tests.integration.storage.processes import started, told
@@ -294,7 +295,7 @@ def test_a_range_that_is_partly_only_in_the_mesh(serve: Serve, used: list[str]) 
 def test_a_store_is_killed_in_the_middle_of_a_range(used: list[str]) -> None:
     """The same with stores in processes of their own, planned by a driver in the mesh."""
     count = 60_000
-    with EmbeddedCluster(2) as cluster:
+    with ForkedCluster(2) as cluster:
         with Producer("t", tower=cluster.tower, acks=2) as producer:
             producer.publish_many([value(offset, 1_000) for offset in range(count)])
             producer.flush(60)

@@ -21,6 +21,7 @@ from dafka_core.records import (
 from dafka_core.testing import wait_until
 from dafka_spark.errors import OldCheckpointError, TransactionChangedError
 from dafka_spark.sink.commit_messages import WrittenRange
+from tests.forked import ForkedCluster
 from tests.integration.cluster.transactions import (
     PARTITION,
     held,
@@ -246,7 +247,7 @@ def test_too_few_stores_are_refused_before_anything_is_written(
 
 
 def test_stores_without_flight_are_refused() -> None:
-    with EmbeddedCluster(stores=0) as cluster:
+    with ForkedCluster(stores=0) as cluster:
         cluster.start_store(0, flight_port="off")
         with pytest.raises(ConfigError, match="set delivery = at-least-once") as caught:
             transaction(cluster, "t", 0)
@@ -256,7 +257,7 @@ def test_stores_without_flight_are_refused() -> None:
 
 def test_no_store_at_all_is_refused() -> None:
     with (
-        EmbeddedCluster(stores=0) as cluster,
+        ForkedCluster(stores=0) as cluster,
         pytest.raises(ConfigError, match=r"none was heard of within 0\.3 s"),
     ):
         transaction(cluster, "t", 0, deliveryTimeoutMs=300)

@@ -26,6 +26,7 @@ from dafka_spark.cluster import timing
 from dafka_spark.cluster.timing import Deadline
 from dafka_spark.sink.commit_messages import WrittenRange
 from dafka_spark.sink.writer_factory import MeshWriter
+from tests.forked import ForkedCluster
 from tests.integration.cluster.transactions import (
     PARTITION,
     PATIENCE_S,
@@ -117,7 +118,7 @@ def test_an_attempt_that_fails_leaves_nothing(shared: EmbeddedCluster, topic: st
 
 
 def test_without_flight_the_mesh_takes_the_rows() -> None:
-    with EmbeddedCluster(stores=0) as cluster:
+    with ForkedCluster(stores=0) as cluster:
         cluster.start_store(0, flight_port="off")
         for start in (0, 10):
             with opened(cluster, "t") as writer:
@@ -156,7 +157,7 @@ def test_stores_that_only_the_mesh_reaches_are_the_meshs_matter(
 
 
 def test_all_stores_are_those_with_flight() -> None:
-    with EmbeddedCluster(stores=0) as cluster:
+    with ForkedCluster(stores=0) as cluster:
         cluster.start_store(0, flight_port="off")
         with pytest.raises(ConfigError, match="Arrow Flight, and none answers: name a number"):
             opened(cluster, "t", acks="all")

@@ -21,6 +21,7 @@ from dafka_core.protocol.messages import (
     Fetch,
     StoreHello,
 )
+from tests.forked import ForkedCluster
 from tests.integration.nodes.peers import ANY_PORTS, RawPeer
 
 DEFAULTS: dict[str, Any] = {"head_interval_ms": 100}
@@ -100,5 +101,5 @@ def raw(tower: str, open_nodes: ExitStack) -> Callable[..., RawPeer]:
 @pytest.fixture
 def cluster() -> Iterator[EmbeddedCluster]:
     """A cluster of the test's own, to be killed in part."""
-    with EmbeddedCluster() as running:
+    with ForkedCluster() as running:
         yield running

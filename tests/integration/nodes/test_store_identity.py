@@ -11,7 +11,7 @@ from uuid import UUID
 
 import pytest
 
-from dafka_core import EmbeddedCluster, Producer, Reader, Store, StoreError
+from dafka_core import Producer, Reader, Store, StoreError
 from dafka_core.nodes.store_identity import (
     ADDRESS_FILE,
     ORIGIN_FILE,
@@ -20,6 +20,7 @@ from dafka_core.nodes.store_identity import (
     restore,
 )
 from dafka_core.testing import wait_until
+from tests.forked import ForkedCluster
 from tests.integration.nodes.peers import PATIENCE_S
 
 Produce = Callable[..., Producer]
@@ -180,7 +181,7 @@ def test_a_copy_that_cannot_be_told_by_its_files_ends_and_its_original_goes_on(
 
 
 def restore_as(address: str, directory: Path) -> None:
-    with EmbeddedCluster() as cluster, Store(directory, tower=cluster.tower):
+    with ForkedCluster() as cluster, Store(directory, tower=cluster.tower):
         pass
     (directory / ADDRESS_FILE).write_text(f"{address}\n")
 

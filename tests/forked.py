@@ -1,0 +1,121 @@
+"""``dafka`` in processes that need no time to import what it is made of.
+
+Most of what a process of a test costs is the start of its Python.  These are forked from one that
+has imported everything and has done nothing yet.  The tests of what starts or ends a process are
+without this.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import multiprocessing
+import os
+import signal
+import subprocess
+from collections.abc import Mapping, Sequence
+from multiprocessing.connection import Connection
+from pathlib import Path
+from typing import IO, Any, Self, cast
+
+from dafka_core.cli import main
+from dafka_core.embedded_cluster import EmbeddedCluster, _NodeProcess
+
+_SERVER = multiprocessing.get_context("forkserver")
+_SERVER.set_forkserver_preload(
+    [
+        "dafka_core.cli.app",
+        "dafka_core.flight.server",
+        "typer._adapters",  # what it imports at its first call
+        "pytest",  # the main module of this process, which each child imports
+        __name__,
+    ]
+)
+
+
+class Forked:
+    """``dafka`` with ``arguments``, and pipes; what of ``subprocess.Popen`` is needed.
+
+    Args:
+        arguments: of the command line.
+        errors: the file for its standard error.
+        environment: all that it is to have.
+        text: whether its pipes carry text.
+    """
+
+    def __init__(
+        self,
+        arguments: Sequence[str],
+        errors: IO[Any],
+        environment: Mapping[str, str],
+        *,
+        text: bool = False,
+    ) -> None:
+        its_input, given = os.pipe()
+        taken, its_output = os.pipe()
+        self.stdin: IO[Any] = os.fdopen(given, "w" if text else "wb")
+        self.stdout: IO[Any] = os.fdopen(taken, "r" if text else "rb")
+        ends = (
+            Connection(its_input, writable=False),
+            Connection(its_output, readable=False),
+            Connection(os.dup(errors.fileno()), readable=False),
+        )
+        self._child = _SERVER.Process(
+            target=_run, args=(arguments, dict(environment), Path.cwd(), ends), daemon=True
+        )
+        self._child.start()
+        assert self._child.pid is not None
+        self.pid = self._child.pid
+        for end in ends:
+            end.close()
+
+    def poll(self) -> int | None:
+        return self._child.exitcode
+
+    def wait(self, timeout: float | None = None) -> int:
+        self._child.join(timeout)
+        code = self.poll()
+        if code is None:
+            assert timeout is not None
+            raise subprocess.TimeoutExpired("dafka", timeout)
+        return code
+
+    def send_signal(self, number: int) -> None:
+        if self.poll() is None:
+            os.kill(self.pid, number)
+
+    def kill(self) -> None:
+        self.send_signal(signal.SIGKILL)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.stdout.close()
+        with contextlib.suppress(BrokenPipeError):
+            self.stdin.close()
+        self.wait()
+
+
+class ForkedCluster(EmbeddedCluster):
+    """As an ``EmbeddedCluster``."""
+
+    def _node(self, kind: str, arguments: Sequence[str]) -> _NodeProcess:
+        return _ForkedNode(kind, arguments)
+
+
+class _ForkedNode(_NodeProcess):
+    def _launch(self, arguments: Sequence[str]) -> subprocess.Popen[str]:
+        forked = Forked(arguments, self._errors, os.environ, text=True)
+        return cast("subprocess.Popen[str]", forked)
+
+
+def _run(
+    arguments: Sequence[str], environment: dict[str, str], cwd: Path, ends: Sequence[Connection]
+) -> None:
+    for number, end in enumerate(ends):
+        os.dup2(end.fileno(), number)
+        end.close()
+    os.chdir(cwd)
+    os.environ.clear()
+    os.environ.update(environment)
+    main(arguments)
