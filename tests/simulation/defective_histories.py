@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from dafka_core.epochs import NO_LIFE, Epoch, last_life, parting
+from dafka_core.epochs import NO_LIFE, Epoch, EpochId, last_life, parting
 from dafka_core.protocol import messages as m
 from dafka_core.protocol.followed_history import FollowedHistory
 from dafka_core.protocol.histories import Histories
@@ -52,6 +52,22 @@ class LongerWins(Histories):
 
     def differs(self, partition: StorePartition, life: object) -> None:
         self._unclear[partition.fetcher.tp] = None
+
+
+class KeepsAll(StorePartition):
+    """What is on disk is taken for the partition's, also when it was set aside since."""
+
+    def keeps(self, end: int, epoch: Epoch | None) -> bool:
+        return True
+
+
+class LivesOn(StorePartition):
+    """What clients write after records were set aside is of the same life as these."""
+
+    def give_up(self, start: int, end: int, life: EpochId) -> None:
+        hosted = self.hosted
+        super().give_up(start, end, life)
+        self.hosted, self.lost_to = hosted, NO_LIFE
 
 
 class FollowsAnything(FollowedHistory):
