@@ -11,7 +11,6 @@ from itertools import zip_longest
 from typing import Any, Final
 
 from dafka_core.closing import ProcessBound
-from dafka_core.epochs import Epoch
 from dafka_core.errors import (
     ClosedError,
     DafkaError,
@@ -154,15 +153,16 @@ class AppendQueue(ProcessBound):
 
     def _lost(self, entry: LogEntry) -> DafkaError | None:
         """Why a client's records that were written do not count: another history has won since."""
-        found: list[tuple[TopicPartition, int, int, Epoch | None]] = []
+        written: Sequence[RecordBatch | StagedTransaction] = ()
         if isinstance(entry, RecordBatch):
-            found = [(entry.tp, entry.offset, entry.end, entry.epoch)]
+            written = (entry,)
         elif isinstance(entry, Commit):
-            each = zip(entry.transactions, entry.epochs, strict=True)
-            found = [(staged.tp, staged.start, staged.end, epoch) for staged, epoch in each]
-        for tp, start, end, epoch in found:
-            if not self._role.partitions[tp].keeps(end, epoch):
-                return OffsetConflictError(*tp, start, self._role.next_offset(tp))
+            written = entry.transactions
+        for each in written:
+            end = self._role.next_offset(each.tp)
+            if end < each.end:
+                start = each.offset if isinstance(each, RecordBatch) else each.start
+                return OffsetConflictError(*each.tp, start, end)
         return None
 
     def fail(self, error: BaseException | None = None) -> None:

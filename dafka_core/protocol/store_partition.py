@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from dafka_core.epochs import NO_LIFE, Epoch, EpochId, History, before, epoch_at, last_life
+from dafka_core.epochs import NO_LIFE, Epoch, EpochId, History, before, last_life
 from dafka_core.protocol import partition_states as states
 from dafka_core.protocol.partition_fetcher import PartitionFetcher
 from dafka_core.protocol.partition_states import StoreState
@@ -59,10 +59,6 @@ class StorePartition:
         if is_news:
             self.too_large = offset
         return is_news
-
-    def keeps(self, end: int, epoch: Epoch | None) -> bool:
-        """Whether records up to ``end``, of an epoch, that are on disk are still its own."""
-        return end <= self.visible_end and epoch in (None, epoch_at(self.history, end - 1))
 
     def give_up(self, start: int, end: int, life: EpochId) -> None:
         """The records from ``start`` on are a newer life's, and it asks for them up to ``end``.

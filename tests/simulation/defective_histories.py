@@ -6,6 +6,9 @@ from collections.abc import Sequence
 from typing import Any
 
 from dafka_core.epochs import NO_LIFE, Epoch, EpochId, last_life, parting
+from dafka_core.errors import DafkaError
+from dafka_core.log_entries import LogEntry
+from dafka_core.nodes.append_queue import AppendQueue
 from dafka_core.protocol import messages as m
 from dafka_core.protocol.followed_history import FollowedHistory
 from dafka_core.protocol.histories import Histories
@@ -54,11 +57,11 @@ class LongerWins(Histories):
         self._unclear[partition.fetcher.tp] = None
 
 
-class KeepsAll(StorePartition):
-    """What is on disk is taken for the partition's, also when it was set aside since."""
+class TellsAnyway(AppendQueue):
+    """A client is told that its records are written, also when they were set aside since."""
 
-    def keeps(self, end: int, epoch: Epoch | None) -> bool:
-        return True
+    def _lost(self, entry: LogEntry) -> DafkaError | None:
+        return None
 
 
 class LivesOn(StorePartition):

@@ -13,16 +13,16 @@ from typing import Any
 
 from dafka_core import timestamps
 from dafka_core.protocol import consumer_role, store_role, takeover
-from tests.simulation import mesh
+from tests.simulation import hosts, mesh
 from tests.simulation.cluster import Roles
 from tests.simulation.defective_histories import (
     AcknowledgesZombies,
     CountsAnyonesAcks,
     ExtendsAnything,
     FollowsAnything,
-    KeepsAll,
     LivesOn,
     LongerWins,
+    TellsAnyway,
     nobody_is_missing,
     stamped_by_itself,
 )
@@ -300,7 +300,7 @@ DEFECTS = (
         "a client is told of records that were set aside since",
         "ours",
         LOST_RECORDS,
-        changes=lambda: {(store_role, "StorePartition"): KeepsAll},
+        changes=lambda: {(hosts, "AppendQueue"): TellsAnyway},
         first=357,
     ),
     Defect(

@@ -42,8 +42,6 @@ def test_records_that_are_given_up_are_asked_for(start: int, history: tuple[Epoc
     made = replace(partition(), staged=Transaction(1, 9, 12))
     made.give_up(start, 20, EpochId(9, 9, 1))
     assert made.newest == EpochId(9, 9, 1)
-    assert not made.keeps(12, B)
-    assert made.keeps(start, history[-1])
     assert (made.durable, made.visible_end) == (start, start)
     assert made.staged is None
     assert made.history == history
