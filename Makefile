@@ -25,7 +25,7 @@ unit: env
 
 test: java env ## everything: format, lint, types, tests
 	@$(MAKE) --no-print-directory -j2 lint .venv/spark-classes.jsa
-	@$(BIN)/python -m pytest -n 3
+	@$(BIN)/python -m pytest -n 4
 
 .venv/spark-classes.jsa: .venv/.made tests/spark/jvm.py
 	@$(BIN)/python -m tests.spark.jvm
