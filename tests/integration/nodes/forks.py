@@ -88,8 +88,8 @@ def uses() -> None:
                 print(refused(use))
             for each in opened:
                 each.close()
-            # The child may have nodes of its own.
-            with Producer("t", tower=tower) as own:
+            # The child may have nodes of its own.  Both stores have it: the parent's one ends.
+            with Producer("t", tower=tower, acks=2) as own:
                 own.publish(b"own")
 
         in_fork(child)
