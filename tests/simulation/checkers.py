@@ -262,7 +262,8 @@ class Checkers:
     def forget(self, store: str) -> None:
         """A store has lost its disk, with all that it acknowledged."""
         self.acknowledged.pop(store, None)
-        self._seen.clear()
+        pending = ("ahead", "pending")  # what other stores receive has nothing to do with it
+        self._seen = {key: seen for key, seen in self._seen.items() if key[1] in pending}
         self._lost_disks += 1
 
     def after_crash(self, store: str) -> None:

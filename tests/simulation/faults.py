@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
+from dafka_core.epochs import parting
 from dafka_core.records import TopicPartition
 from tests.simulation.disk import Disk
 from tests.simulation.hosts import ConsumerHost, Host, StoreHost
@@ -117,7 +118,7 @@ class Faults:
     def _trim(self) -> None:
         """Stores give up records that all of them have: each of them, or only some."""
         disks = [store.disk for store in self.cluster.stores]
-        ends = {tp: min(disk.end(tp) for disk in disks) for tp in disks[0].ends()}
+        ends = {tp: _common_end(disks, tp) for tp in disks[0].ends()}
         found = [tp for tp, end in ends.items() if end]
         if not found:
             return
@@ -166,6 +167,14 @@ class Faults:
                 network.tower_back(tower)
 
         self.world.after(self.world.between(0.1, 6), back)
+
+
+def _common_end(disks: list[Disk], tp: TopicPartition) -> int:
+    """Up to where all have the same records, of the same lives: no other history wins there."""
+    end = min(disk.end(tp) for disk in disks)
+    histories = [disk.lives(tp).history for disk in disks]
+    parted = [parting(histories[0], other) for other in histories[1:]]
+    return min([end, *(start for start in parted if start is not None)])
 
 
 def _is_elsewhere(store: StoreHost, stores: list[StoreHost]) -> bool:
