@@ -192,6 +192,9 @@ def shape_of(seed: int) -> Shape:
         replaced_every_s=0.0,
         limits=kept,
     )
+    if SINGLE in styles and kept.get((fetch_scheduler, "MAX_UNDER_WAY")) == 1:
+        # C nodes announce what nobody has: to ask for it would hold the only place for seconds.
+        kept[fetch_scheduler, "MAX_UNDER_WAY"] = 2
     return _limited(_replaced(shape), kept)
 
 
