@@ -187,8 +187,8 @@ def shape_of(seed: int) -> Shape:
         # C stores do not trim.
         trim_every_s=sometimes(0.0 if SINGLE in styles else 0.3, 1, 6),
         limit_bytes=0,
-        # C nodes do not know lives.
-        another_every_s=sometimes(0.0 if SINGLE in styles else 0.4, 1, 6),
+        # C nodes do not know lives, and single records do not say them.
+        another_every_s=sometimes(0.4 if set(styles) == {OURS} else 0.0, 1, 6),
         replaced_every_s=0.0,
         limits=kept,
     )
