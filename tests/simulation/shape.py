@@ -192,9 +192,6 @@ def shape_of(seed: int) -> Shape:
         replaced_every_s=0.0,
         limits=kept,
     )
-    if SINGLE in styles and kept.get((fetch_scheduler, "MAX_UNDER_WAY")) == 1:
-        # C nodes announce what nobody has: to ask for it would hold the only place for seconds.
-        kept[fetch_scheduler, "MAX_UNDER_WAY"] = 2
     return _limited(_replaced(shape), kept)
 
 
@@ -214,6 +211,9 @@ def _replaced(shape: Shape) -> Shape:
 
 def _limited(shape: Shape, kept: dict[tuple[ModuleType, str], int]) -> Shape:
     """The shape, where some consumers may not take every record."""
+    if SINGLE in shape.styles and kept.get((fetch_scheduler, "MAX_UNDER_WAY")) == 1:
+        # C nodes announce what nobody has: to ask for it would hold the only place for seconds.
+        kept[fetch_scheduler, "MAX_UNDER_WAY"] = 2
     # C nodes send everything to everybody: who cannot take it would never go on.
     if SINGLE in shape.styles or random.Random(f"limit {shape.seed}").random() < 0.6:
         return shape
