@@ -231,12 +231,11 @@ def concat(batches: Sequence[RecordBatch]) -> RecordBatch:
     first = batches[0]
     if len(batches) == 1:
         return first
-    times = [batch.times for batch in batches if batch.times is not None]
     return replace(
         first,
         epoch=first.epoch if len({batch.epoch for batch in batches}) == 1 else None,
         values=Values.concat([batch.values for batch in batches]),
-        times=np.concatenate(times) if len(times) == len(batches) else None,
+        times=joined_times([batch.times for batch in batches]),
     )
 
 
@@ -280,6 +279,12 @@ def split_by_epoch(batch: RecordBatch, history: History) -> list[RecordBatch]:
         replace(batch.between(start, end), epoch=epoch_at(history, start))
         for start, end in pairwise(bounds)
     ]
+
+
+def joined_times(parts: Sequence[Longs | None]) -> Longs | None:
+    """The runs of all parts, in order; None if those of any are not known."""
+    known = [times for times in parts if times is not None]
+    return np.concatenate(known) if len(known) == len(parts) else None
 
 
 def times_between(times: Longs, start: int, stop: int) -> Longs:

@@ -33,8 +33,8 @@ from dafka_core.protocol.limits import (
     RUN_BYTES,
 )
 from dafka_core.protocol.messages import DirectRecord, RecordMessage
+from dafka_core.protocol.packed_records import pack_times
 from dafka_core.protocol.role import OutgoingBatch
-from dafka_core.protocol.validation import pack_times
 
 STALLED_MS: Final = 10_000
 """A connection on which nothing leaves for so long is closed, and what waits for the peer is freed:

@@ -18,8 +18,9 @@ from dafka_core.errors import ProtocolError
 from dafka_core.protocol import codec
 from dafka_core.protocol.limits import MAX_SEQUENCE
 from dafka_core.protocol.messages import AnyRecord
-from dafka_core.protocol.validation import PackedRecords, check_batch, unpack_batch
-from dafka_core.records import RecordBatch, TopicPartition, Transaction
+from dafka_core.protocol.packed_records import PackedRecords, unpack_batch
+from dafka_core.protocol.validation import check_batch
+from dafka_core.records import RecordBatch, TopicPartition, Transaction, joined_times
 from dafka_core.values import Longs, Values
 
 MAX_KNOWN_PREFIXES: Final = 16_384
@@ -144,6 +145,4 @@ def _joined(pieces: list[PackedRecords]) -> tuple[Values, Longs | None]:
     ends = np.zeros(len(lengths) + 1, np.int64)
     lengths.cumsum(out=ends[1:], dtype=np.int64)
     data = pieces[0].records if len(pieces) == 1 else b"".join([each.records for each in pieces])
-    times = [piece.times for piece in pieces if piece.times is not None]
-    known = np.concatenate(times) if len(times) == len(pieces) else None
-    return Values.from_columns(ends, data), known
+    return Values.from_columns(ends, data), joined_times([piece.times for piece in pieces])

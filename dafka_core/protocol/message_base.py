@@ -8,7 +8,8 @@ from typing import ClassVar, get_type_hints
 from dafka_core.epochs import Epoch
 from dafka_core.errors import ProtocolError
 from dafka_core.protocol import fields as f
-from dafka_core.protocol.validation import check_batch, unpack_batch
+from dafka_core.protocol.packed_records import unpack_batch
+from dafka_core.protocol.validation import check_batch
 from dafka_core.records import TopicPartition, Transaction
 
 

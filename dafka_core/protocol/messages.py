@@ -18,8 +18,8 @@ from dafka_core.protocol import fields as f
 from dafka_core.protocol import message_base
 from dafka_core.protocol.limits import LENGTH_BYTES, MAX_BATCH_COUNT, MAX_SEQUENCE, RUN_BYTES
 from dafka_core.protocol.message_base import OfPartition, Packed, Reply, UpTo
-from dafka_core.protocol.validation import PackedRecords, pack_times, unpack_batch
-from dafka_core.records import PartitionInfo, RecordBatch, TopicPartition
+from dafka_core.protocol.packed_records import PackedRecords, pack_times, unpack_batch
+from dafka_core.records import PartitionInfo, RecordBatch, TopicPartition, joined_times
 from dafka_core.values import Values
 
 Message = message_base.Message
@@ -201,17 +201,16 @@ class DirectRecordBatches(Message):
     @classmethod
     def of(cls, requestor: str, batches: Sequence[RecordBatch]) -> Self:
         """Record batches as a message; it does not say which transaction they are of."""
-        lengths, values, entries, epochs, times = [], [], [], [], []
+        lengths, values, entries, epochs = [], [], [], []
         for batch in batches:
             ends, data = batch.values.columns()
             lengths.append(ends[1:] - ends[:-1])
             values.append(data)
             entries.append(PartitionInfo(*batch.tp, batch.offset, batch.end))
             epochs.append(batch.epoch)
-            times.append(np.empty((0, 2), np.int64) if batch.times is None else batch.times)
-        known = np.concatenate(times) if all(map(len, times)) else None
         packed = np.concatenate(lengths).astype("<u4").tobytes()
-        stamps = pack_times(known, 0, len(packed) // LENGTH_BYTES)
+        times = joined_times([batch.times for batch in batches])
+        stamps = pack_times(times, 0, len(packed) // LENGTH_BYTES)
         content = b"".join([stamps, packed, *values])
         runs = len(stamps) // RUN_BYTES
         return cls(requestor, tuple(entries), tuple(epochs), runs, content)

@@ -36,8 +36,8 @@ from dafka_core.protocol.messages import (
     RecordBatchMessage,
     RecordMessage,
 )
+from dafka_core.protocol.packed_records import unpack_batch
 from dafka_core.protocol.role import OutgoingBatch
-from dafka_core.protocol.validation import unpack_batch
 from dafka_core.records import Record, RecordBatch, TopicPartition, Transaction, times_between
 from dafka_core.testing import wait_until
 from tests.integration.cli.processes import Dafka

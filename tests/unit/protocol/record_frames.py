@@ -22,7 +22,7 @@ from dafka_core.protocol.messages import (
     RecordBatchMessage,
     RecordMessage,
 )
-from dafka_core.protocol.validation import unpack_batch
+from dafka_core.protocol.packed_records import unpack_batch
 from dafka_core.records import NO_VERSION, RecordBatch, TopicPartition, Transaction
 from dafka_core.values import Longs, Values
 from tests.unit.protocol.strategies import MESSAGES, packed, runs_of

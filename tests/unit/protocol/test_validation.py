@@ -19,10 +19,9 @@ from dafka_core.protocol.limits import (
     MAX_SEQUENCE,
     MAX_STORES,
 )
-from dafka_core.protocol.validation import text_size_bytes, unpack_batch
+from dafka_core.protocol.validation import text_size_bytes
 from dafka_core.records import NO_VERSION, PartitionInfo, Transaction
 from tests.unit.protocol.costs import quickly_and_without_memory
-from tests.unit.protocol.strategies import packed
 
 
 @pytest.mark.parametrize("layout", LAYOUTS)
@@ -237,45 +236,6 @@ def test_largest_batches_are_not_refused() -> None:
     batch = m.DirectRecordBatch("C", "t", "P", last, MAX_BATCH_COUNT, value)
     for layout in LAYOUTS:
         assert decode(encode(batch, layout)) == batch
-    lengths, records, times = unpack_batch(MAX_BATCH_COUNT, value)
-    assert times is None
-    assert lengths.tolist() == [1] * MAX_BATCH_COUNT
-    assert records == bytes(MAX_BATCH_COUNT)
-
-
-@pytest.mark.parametrize("batch", BATCHES, ids=lambda batch: type(batch).__name__)
-@pytest.mark.parametrize(
-    ("runs", "content", "why"),
-    [
-        (1, packed([b"a", b"b"], [(1, 5)]), "are not those of its records"),
-        (1, packed([b"a", b"b"], [(3, 5)]), "are not those of its records"),
-        (2, packed([b"a", b"b"], [(2, 5), (0, 6)]), "are not those of its records"),
-        (2, packed([b"a", b"b"], [(2**32 - 1, 5), (3, 6)]), "are not those of its records"),
-        (1, packed([b"a", b"b"], [(2, -1)]), "a timestamp is after the epoch"),
-        (1, packed([b"a", b"b"]), "shorter than its lengths"),
-        (2**32 - 1, packed([b"a", b"b"], [(2, 5)]), "shorter than its lengths"),
-    ],
-)
-def test_timestamps_are_those_of_the_records(
-    batch: m.RecordBatchMessage | m.DirectRecordBatch, runs: int, content: bytes, why: str
-) -> None:
-    with pytest.raises(ProtocolError, match=why):
-        replace(batch, count=2, runs=runs, value=content)
-    right = packed([b"a", b"b"], [(2, 5)])
-    assert replace(batch, count=2, runs=1, value=right).value == right
-
-
-def test_a_run_of_timestamps_has_records_of_one_partition() -> None:
-    entries = (PartitionInfo("t", "P", 3, 5), PartitionInfo("t", "Q", 0, 1))
-    values = [b"a", b"b", b"c"]
-    for runs in ([(3, 5)], [(1, 5), (2, 6)]):
-        with pytest.raises(ProtocolError, match="records of one partition"):
-            m.DirectRecordBatches("C", entries, (None, None), len(runs), packed(values, runs))
-    runs = [(1, 5), (1, 6), (1, 4)]
-    batches = m.DirectRecordBatches("C", entries, (None, None), 3, packed(values, runs))
-    found = [*batches.batches()]
-    assert [b.times.tolist() for b in found if b.times is not None] == [[[1, 5], [1, 6]], [[1, 4]]]
-    assert m.DirectRecordBatches.of("C", found) == batches
 
 
 @pytest.mark.parametrize("sequence", [MAX_SEQUENCE + 1, 2**63, 2**64 - 1])
