@@ -134,10 +134,32 @@ class Chaos:
             shutil.rmtree(directory, ignore_errors=True)
         self.outcome.rounds += 1
 
+    def play(
+        self,
+        rounds: int,
+        act: Callable[[Chaos, random.Random, Path, contextlib.ExitStack], None],
+    ) -> None:
+        """So many rounds; each ends what it has entered into its stack."""
+        for number in range(self.first, self.first + rounds):
+            with self.round(number) as directory, contextlib.ExitStack() as stack:
+                act(self, self.chance(number), directory, stack)
+
     def end(self) -> Outcome:
         """The table's outcome."""
         self.outcome.seconds = round(time.monotonic() - self._started_s, 1)
         return self.outcome
+
+
+class Round:
+    """A round of some table: what it has to do with."""
+
+    def __init__(
+        self, chaos: Chaos, chance: random.Random, directory: Path, stack: contextlib.ExitStack
+    ) -> None:
+        self.chaos = chaos
+        self.chance = chance
+        self.directory = directory
+        self.stack = stack
 
 
 def wait_until(

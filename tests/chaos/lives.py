@@ -8,9 +8,7 @@ that was taken over from must know it, and a copy must not run.
 
 from __future__ import annotations
 
-import contextlib
 import json
-import random
 import shutil
 import subprocess
 import sys
@@ -22,7 +20,7 @@ from typing import Any
 
 from dafka_core.records import TopicPartition
 from tests.chaos.disks import has_on_disk, times_on_disk, values_on_disk
-from tests.chaos.harness import PATIENCE_S, Chaos, ChaosError, wait_until
+from tests.chaos.harness import PATIENCE_S, Chaos, ChaosError, Round, wait_until
 from tests.chaos.life_job import FENCED, value
 from tests.chaos.nodes import Listener, Node, start_store, start_tower
 
@@ -40,9 +38,7 @@ ADDED = 35
 
 def run(chaos: Chaos, rounds: int) -> None:
     """The rounds, each with a cluster of its own."""
-    for number in range(chaos.first, chaos.first + rounds):
-        with chaos.round(number) as directory, contextlib.ExitStack() as stack:
-            _Round(chaos, chaos.chance(number), directory, stack).run()
+    chaos.play(rounds, lambda *facts: _Round(*facts).run())
 
 
 class _Life(Node):
@@ -75,19 +71,14 @@ class _Life(Node):
             raise ChaosError(f"producer {self.what} ended with {code}, not {expected}")
 
 
-class _Round:
-    def __init__(
-        self, chaos: Chaos, chance: random.Random, directory: Path, stack: contextlib.ExitStack
-    ) -> None:
-        self._chaos = chaos
-        self._chance = chance
-        self._directory = directory
-        self._stack = stack
+class _Round(Round):
+    def __init__(self, *facts: Any) -> None:
+        super().__init__(*facts)
         self._address = uuid.uuid4().hex.upper()
         self._lives: list[_Life] = []
 
     def run(self) -> None:
-        tower = self._stack.enter_context(start_tower(self._directory / "tower.log"))
+        tower = self.stack.enter_context(start_tower(self.directory / "tower.log"))
         self._tower = str(tower.ready()["tower"])
         self._stores = [self._store(index) for index in (0, 1)]
         self._names = [str(store.ready()["address"]) for store in self._stores]
@@ -96,8 +87,8 @@ class _Round:
         self._wait_for_more()
         producers = [self._second_life, self._killed, self._stopped]
         faults = [*producers, self._wiped, self._put_back, self._copied]
-        for _ in range(2 if self._chaos.short else self._chance.randint(2, 4)):
-            self._chance.choice(faults)()
+        for _ in range(2 if self.chaos.short else self.chance.randint(2, 4)):
+            self.chance.choice(faults)()
             self._wait_for_more()
         self._lives[-1].check_end(0)
         self._check()
@@ -105,18 +96,18 @@ class _Round:
     # -- faults ------------------------------------------------------------------------------------
 
     def _second_life(self) -> None:
-        self._chaos.fault("producer started twice")
+        self.chaos.fault("producer started twice")
         old = self._lives[-1]
         self._begin()
         old.check_end(FENCED)
 
     def _killed(self) -> None:
-        self._chaos.fault("producer killed")
+        self.chaos.fault("producer killed")
         self._lives[-1].kill()
         self._begin()
 
     def _stopped(self) -> None:
-        self._chaos.fault("producer stopped, and goes on beside the next one")
+        self.chaos.fault("producer stopped, and goes on beside the next one")
         old = self._lives[-1]
         old.pause()
         self._begin()
@@ -124,29 +115,29 @@ class _Round:
         old.check_end(FENCED)
 
     def _wiped(self) -> None:
-        self._chaos.fault("store wiped")
-        index = self._chance.randrange(2)
+        self.chaos.fault("store wiped")
+        index = self.chance.randrange(2)
         self._stores[index].kill()
         shutil.rmtree(self._kept(index))
         self._come_back(index)
 
     def _put_back(self) -> None:
-        self._chaos.fault("store put back")
+        self.chaos.fault("store put back")
         self._stores[1].kill()
         shutil.rmtree(self._kept(1))
-        shutil.copytree(self._directory / "backup", self._kept(1))
+        shutil.copytree(self.directory / "backup", self._kept(1))
         self._dafka("restore", str(self._kept(1)))
         self._come_back(1)
 
     def _copied(self) -> None:
-        self._chaos.fault("copy of a store started")
-        index = self._chance.randrange(2)
-        copy = self._directory / f"copy{len(list(self._directory.glob('copy*')))}"
+        self.chaos.fault("copy of a store started")
+        index = self.chance.randrange(2)
+        copy = self.directory / f"copy{len(list(self.directory.glob('copy*')))}"
         self._stores[index].kill()
         shutil.copytree(self._kept(index), copy, ignore=shutil.ignore_patterns("*.sock"))
         self._stores[index] = self._store(index)
         self._stores[index].ready()
-        log = self._directory / f"{copy.name}.log"
+        log = self.directory / f"{copy.name}.log"
         with start_store(copy, self._tower, log) as started:
             if started.wait_started() or not started.end() or "restore" not in started.said:
                 raise ChaosError(f"a copy of a store runs, or does not say why not: {started.said}")
@@ -155,9 +146,9 @@ class _Round:
 
     def _begin(self) -> None:
         """Another life begins; it has records acknowledged when this returns."""
-        name, skew_s = f"life{len(self._lives)}", self._chance.uniform(-SKEW_S, SKEW_S)
-        life = _Life(self._directory, self._tower, self._address, name, skew_s)
-        self._lives.append(self._stack.enter_context(life))
+        name, skew_s = f"life{len(self._lives)}", self.chance.uniform(-SKEW_S, SKEW_S)
+        life = _Life(self.directory, self._tower, self._address, name, skew_s)
+        self._lives.append(self.stack.enter_context(life))
         self._wait_for_more()
 
     def _wait_for_more(self) -> None:
@@ -171,7 +162,7 @@ class _Round:
     def _keep_backup(self) -> None:
         self._stores[1].kill()
         sockets = shutil.ignore_patterns("*.sock")
-        shutil.copytree(self._kept(1), self._directory / "backup", ignore=sockets)
+        shutil.copytree(self._kept(1), self.directory / "backup", ignore=sockets)
         self._stores[1] = self._store(1)
         self._stores[1].ready()
 
@@ -191,34 +182,34 @@ class _Round:
             raise ChaosError(f"{arguments}: {done.stderr.decode()[-300:]}")
 
     def _kept(self, index: int) -> Path:
-        return self._directory / f"store{index}"
+        return self.directory / f"store{index}"
 
     def _store(self, index: int) -> Node:
-        log = self._directory / f"store{index}.log"
+        log = self.directory / f"store{index}.log"
         options = ("--sync-interval-ms", "1000")
         store = start_store(self._kept(index), self._tower, log, options=options)
-        return self._stack.enter_context(store)
+        return self.stack.enter_context(store)
 
     # -- in the end --------------------------------------------------------------------------------
 
     def _check(self) -> None:
         required = {at: said for life in self._lives for at, said in life.acknowledged.items()}
-        listener = Listener(TOPIC, self._tower, self._directory / "late.log")
-        self._stack.enter_context(listener)
+        listener = Listener(TOPIC, self._tower, self.directory / "late.log")
+        self.stack.enter_context(listener)
         for index in (0, 1):
             all_there = partial(has_on_disk, self._kept(index), len(required))
             wait_until(all_there, f"store {index} has all {len(required)} records")
         listener.wait_for(len(required))
         read = listener.values()
-        self._chaos.outcome.records += len(read)
+        self.chaos.outcome.records += len(read)
         times: list[list[int]] = []
         for index, store in enumerate(self._stores):
             store.kill()
             (found,) = values_on_disk(self._kept(index)).values()
             texts = [each.decode() for each in found]
             there = list(enumerate(texts))  # what was not acknowledged may be, too
-            self._chaos.compare(f"store {index}", required.items(), there, there)
-            self._chaos.compare(f"store {index} and a consumer", texts, read)
+            self.chaos.compare(f"store {index}", required.items(), there, there)
+            self.chaos.compare(f"store {index} and a consumer", texts, read)
             tp = TopicPartition(TOPIC, self._address)
             times.append(times_on_disk(self._kept(index), tp)[: len(required)])
         ahead_us = max(times[0]) - (time.time() + SKEW_S) * 1e6

@@ -27,9 +27,7 @@ BATCH_RECORDS = 400
 
 def run(chaos: Chaos, rounds: int) -> None:
     """The rounds, each with stores and a query of its own."""
-    for number in range(chaos.first, chaos.first + rounds):
-        with chaos.round(number) as directory, contextlib.ExitStack() as stack:
-            _round(chaos, chaos.chance(number), directory, stack)
+    chaos.play(rounds, _round)
 
 
 def _round(

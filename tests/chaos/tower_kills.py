@@ -7,14 +7,12 @@ join: a consumer from the first record on, and a producer whose records the old 
 
 from __future__ import annotations
 
-import contextlib
-import random
 import time
 from functools import partial
 from pathlib import Path
 
 from tests.chaos.disks import has_on_disk, values_on_disk
-from tests.chaos.harness import Chaos, wait_until
+from tests.chaos.harness import Chaos, Round, wait_until
 from tests.chaos.nodes import Feeder, Listener, Node, Steady, start_store, start_tower
 
 ROUNDS = 20
@@ -30,22 +28,12 @@ SHORT_AWAY_S = (0.0, 2.0)
 
 def run(chaos: Chaos, rounds: int) -> None:
     """The rounds, each with a cluster of its own."""
-    for number in range(chaos.first, chaos.first + rounds):
-        with chaos.round(number) as directory, contextlib.ExitStack() as stack:
-            _Round(chaos, chaos.chance(number), directory, stack).run()
+    chaos.play(rounds, lambda *facts: _Round(*facts).run())
 
 
-class _Round:
-    def __init__(
-        self, chaos: Chaos, chance: random.Random, directory: Path, stack: contextlib.ExitStack
-    ) -> None:
-        self._chaos = chaos
-        self._chance = chance
-        self._directory = directory
-        self._stack = stack
-
+class _Round(Round):
     def run(self) -> None:
-        tower = self._stack.enter_context(start_tower(self._directory / "tower.log"))
+        tower = self.stack.enter_context(start_tower(self.directory / "tower.log"))
         facts = tower.ready()
         self._tower = str(facts["tower"])
         ports = int(facts["sub_port"]), int(facts["pub_port"])
@@ -57,19 +45,19 @@ class _Round:
         steady = [Steady(each, f"value{n}", 50, 0.02) for n, each in enumerate(feeders)]
         old.wait_for(100)
 
-        for _ in range(self._chance.randint(1, 2)):
-            time.sleep(self._chance.uniform(0, 1))
+        for _ in range(self.chance.randint(1, 2)):
+            time.sleep(self.chance.uniform(0, 1))
             tower.kill()
-            self._chaos.fault("tower killed")
-            if self._chance.random() < 0.4:
-                time.sleep(self._chance.uniform(0, 1))
+            self.chaos.fault("tower killed")
+            if self.chance.random() < 0.4:
+                time.sleep(self.chance.uniform(0, 1))
                 stores[1].kill()
-                self._chaos.fault("store killed while the tower is away")
+                self.chaos.fault("store killed while the tower is away")
                 stores[1] = self._store(1)
             reached = len(old.lines)
-            time.sleep(self._chance.uniform(*(SHORT_AWAY_S if self._chaos.short else AWAY_S)))
+            time.sleep(self.chance.uniform(*(SHORT_AWAY_S if self.chaos.short else AWAY_S)))
             wait_until(partial(_is_beyond, old, reached), "records flow without a tower")
-            tower = self._stack.enter_context(start_tower(self._directory / "tower.log", ports))
+            tower = self.stack.enter_context(start_tower(self.directory / "tower.log", ports))
             tower.ready()
         self._end(stores, old, steady)
 
@@ -80,31 +68,31 @@ class _Round:
         values = [value for each in steady for value in each.stop()]
         late.finish()
         values += late.fed
-        self._chaos.outcome.records += len(values)
+        self.chaos.outcome.records += len(values)
         new = self._listener("new")
         for listener in (old, new):
             listener.wait_for(len(values))
-        self._chaos.compare("the old consumer", values, old.values())
-        self._chaos.compare("the new consumer", values, new.values())
-        check_stores(self._chaos, stores, self._directory, values)
+        self.chaos.compare("the old consumer", values, old.values())
+        self.chaos.compare("the new consumer", values, new.values())
+        check_stores(self.chaos, stores, self.directory, values)
 
     def _store(self, index: int) -> Node:
         store = start_store(
-            self._directory / f"store{index}",
+            self.directory / f"store{index}",
             self._tower,
-            self._directory / f"store{index}.log",
+            self.directory / f"store{index}.log",
             options=("--sync-interval-ms", "1000", *PATIENT),
         )
-        return self._stack.enter_context(store)
+        return self.stack.enter_context(store)
 
     def _feeder(self, name: str) -> Feeder:
-        feeder = Feeder(TOPIC, self._tower, self._directory / f"{name}.log")
-        self._stack.enter_context(feeder).wait_joined()
+        feeder = Feeder(TOPIC, self._tower, self.directory / f"{name}.log")
+        self.stack.enter_context(feeder).wait_joined()
         return feeder
 
     def _listener(self, name: str) -> Listener:
-        listener = Listener(TOPIC, self._tower, self._directory / f"{name}.log")
-        self._stack.enter_context(listener).wait_joined()
+        listener = Listener(TOPIC, self._tower, self.directory / f"{name}.log")
+        self.stack.enter_context(listener).wait_joined()
         return listener
 
 
