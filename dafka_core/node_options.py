@@ -133,7 +133,8 @@ class NodeOptions(Options):
     peer_expiry_ms: int = option(4_000, "a peer silent for longer is gone", unit="ms", minimum=100)
     high_water_mark: int = option(
         50_000,
-        "messages queued per peer before some are dropped (they are fetched again later)",
+        "messages, each of up to 32 KiB or one record, queued per peer before some are dropped "
+        "(they are fetched again later)",
         unit="messages",
         minimum=1_000,
     )

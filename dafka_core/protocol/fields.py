@@ -7,7 +7,7 @@ packs and unpacks it by them.  ``docs/wire.md`` lists the fields of each message
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import partial
+from functools import lru_cache, partial
 from io import SEEK_CUR, BytesIO
 from struct import Struct
 from struct import error as struct_error
@@ -84,6 +84,7 @@ def pack_epoch(epoch: Epoch | None) -> bytes:
     return bytes(EPOCH_BYTES) if epoch is None else epoch.packed()
 
 
+@lru_cache(maxsize=1024)  # many messages in a row are of one life
 def epoch_of(octets: bytes) -> Epoch | None:
     """The inverse of ``pack_epoch``; nothing of it is checked."""
     return Epoch.unpack(octets) if any(octets) else None

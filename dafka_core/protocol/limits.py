@@ -68,7 +68,7 @@ MAX_STORES: Final = 1_000
 MAX_BATCH_COUNT: Final = 65_536
 """Records in one packed message."""
 
-LIVE_BATCH_BYTES: Final = 16 << 10
+LIVE_BATCH_BYTES: Final = 32 << 10
 """The most that a producer packs into one message (or one record, if that is larger).  PUB sockets
 count messages: this times the high-water mark is how much waits for a peer that does not read."""
 

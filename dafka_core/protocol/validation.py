@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from functools import partial
+from functools import lru_cache, partial
 from itertools import pairwise
 from typing import Final
 
@@ -80,6 +80,7 @@ def check_locations(locations: tuple[str, ...]) -> None:
             raise ProtocolError("an endpoint must be a URI, of printable ASCII")
 
 
+@lru_cache(maxsize=1024)  # many messages in a row are of one life
 def check_epoch(epoch: Epoch | None) -> None:
     """Raises ProtocolError unless a producer can have had such a life."""
     if epoch is not None:
