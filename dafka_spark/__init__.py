@@ -3,5 +3,9 @@
 from __future__ import annotations
 
 from dafka_spark.datasource import DafkaDataSource
+from dafka_spark.threads import in_session
+from dafka_spark.worker_python import use_this_python
 
-__all__ = ["DafkaDataSource"]
+use_this_python()
+
+__all__ = ["DafkaDataSource", "in_session"]

@@ -48,9 +48,6 @@ Report = Callable[[dict[str, object]], None]
 def build_session(name: str) -> SparkSession:
     """The job's session; what spark-submit was told wins over the defaults here."""
     submitted = "PYSPARK_GATEWAY_PORT" in os.environ
-    if not submitted:
-        # Read by the JVM, too, as it starts: it runs a Python of its own to find format "dafka".
-        os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     # A SparkConf knows spark-submit's settings only once the JVM is there.
     SparkContext._ensure_initialized()  # noqa: SLF001
     conf = SparkConf().setAppName(name)

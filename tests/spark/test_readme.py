@@ -19,6 +19,7 @@ from pyspark.sql import SparkSession
 from dafka_core import EmbeddedCluster, Producer, Reader
 from dafka_core.cli.app import app
 from scripts import options
+from tests.spark.topics import produce, stream
 
 ROOT = Path(__file__).parents[2]
 PAGES = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/*.md")])
@@ -53,6 +54,7 @@ CLUSTER = ("docs/cluster.md", "From Python")
 COROUTINE = ("docs/cluster.md", "In a coroutine")
 READING = ("docs/spark.md", "Reading")
 WRITING = ("docs/spark.md", "Writing")
+THREADS = ("docs/spark.md", "From threads")
 FLIGHT = ("docs/flight.md", "A client in ten lines")
 TEST = ("docs/testing.md", "A test")
 KILLED = ("docs/testing.md", "A store that is killed")
@@ -60,7 +62,7 @@ KILLED = ("docs/testing.md", "A store that is killed")
 
 def test_every_example_in_python_has_a_test_here() -> None:
     found = [(block.page, block.heading) for block in blocks() if block.language == "python"]
-    tested = [PROGRAM, CLUSTER, COROUTINE, READING, WRITING, FLIGHT, TEST, KILLED]
+    tested = [PROGRAM, CLUSTER, COROUTINE, READING, WRITING, THREADS, FLIGHT, TEST, KILLED]
     assert sorted(found) == sorted(tested)
 
 
@@ -134,6 +136,21 @@ def test_the_example_of_writing(
         held = reader.partitions(["ids", "loud-ids"], timeout_s=20)
     for topic in ("ids", "loud-ids"):
         assert sum(info.end for info in held if info.topic == topic) == 100_000
+
+
+def test_the_example_of_threads(
+    spark: SparkSession, cluster: EmbeddedCluster, topic: str, tmp_path: Path
+) -> None:
+    produce(cluster, topic, range(5))
+    names: dict[str, Any] = {"tower": cluster.tower}
+    exec(example(*THREADS), names)
+    rows = stream(spark, cluster, subscribe=topic).writeStream
+    rows = rows.option("checkpointLocation", str(tmp_path)).foreachBatch(names["write_both"])
+    query = rows.trigger(availableNow=True).start()
+    query.awaitTermination()
+    with Reader(tower=cluster.tower) as reader:
+        held = reader.partitions(["one-copy", "other-copy"], timeout_s=20)
+    assert {info.topic: info.end for info in held} == {"one-copy": 5, "other-copy": 5}
 
 
 def test_the_example_of_flight(capsys: pytest.CaptureFixture[str]) -> None:
