@@ -14,7 +14,12 @@ from dafka_core.log_entries import STAGED_HOURS
 from dafka_core.options import DEFAULT_PUB_PORT, DEFAULT_SUB_PORT, DEFAULT_TOWER, Options, option
 from dafka_core.protocol.codec import C_LAYOUT, LAYOUTS
 from dafka_core.protocol.consumer_role import FAIL, ON_DATA_LOSS
-from dafka_core.protocol.limits import MAX_RECORD_BYTES, MAX_VALUE_BYTES, max_taken_bytes
+from dafka_core.protocol.limits import (
+    LIVE_BATCH_BYTES,
+    MAX_RECORD_BYTES,
+    MAX_VALUE_BYTES,
+    max_taken_bytes,
+)
 from dafka_core.protocol.validation import check_address, check_topic
 
 TOWER_ENVIRONMENT = "DAFKA_TOWER"
@@ -133,8 +138,8 @@ class NodeOptions(Options):
     peer_expiry_ms: int = option(4_000, "a peer silent for longer is gone", unit="ms", minimum=100)
     high_water_mark: int = option(
         50_000,
-        "messages, each of up to 32 KiB or one record, queued per peer before some are dropped "
-        "(they are fetched again later)",
+        f"messages, each of up to {LIVE_BATCH_BYTES >> 10} KiB or one record, queued per peer "
+        "before some are dropped (they are fetched again later)",
         unit="messages",
         minimum=1_000,
     )

@@ -17,14 +17,14 @@ def in_session(session: SparkSession, function: Callable[Given, Result]) -> Call
     """The function, such that it may write wherever it runs: ``pool.map(in_session(...), ...)``.
 
     Spark looks for the format of a write in the session that is active in the thread, and PySpark
-    makes none active in a new one: a source in Python is ``DATA_SOURCE_NOT_FOUND`` there.  With
-    Spark Connect, whose server knows the session of each request, nothing needs to be done.
+    makes none active in a new one: a source in Python is ``DATA_SOURCE_NOT_FOUND`` there.  Sessions
+    of Spark Connect have no JVM to say it to: with one, this is the function itself.
     """
+    if not hasattr(session, "_jsparkSession"):
+        return function
 
     @wraps(function)
     def active(*args: Given.args, **kwargs: Given.kwargs) -> Result:
-        if not hasattr(session, "_jsparkSession"):
-            return function(*args, **kwargs)
         jvm = session._jvm  # noqa: SLF001
         assert jvm is not None
         sessions = jvm.org.apache.spark.sql.classic.SparkSession

@@ -54,8 +54,8 @@ def _used_by_spark() -> set[str]:
     """What the JVM runs on this machine; executors of a cluster have Pythons of their own."""
     jvm, context = SparkContext._jvm, SparkContext._active_spark_context  # noqa: SLF001
     assert jvm is not None
-    environment = jvm.java.lang.System.getenv
-    chosen = environment("PYSPARK_DRIVER_PYTHON") or environment(VARIABLE) or "python3"
+    python = jvm.org.apache.spark.api.python
+    chosen = getattr(getattr(python, "PythonUtils$"), "MODULE$").defaultPythonExec()
     if context is not None and str(context.master).startswith("local"):
         return {chosen, context.pythonExec}
     return {chosen}
@@ -68,6 +68,7 @@ def _unfit(name: str) -> str:
         return "which is not there"
     if Path(path).parent == Path(sys.executable).parent:
         return ""  # python, python3 and python3.11 of one environment
-    done = subprocess.run([path, "-c", _MISSING], capture_output=True, text=True, check=False)
+    command, no_input = [path, "-c", _MISSING], subprocess.DEVNULL
+    done = subprocess.run(command, stdin=no_input, capture_output=True, text=True, check=False)
     missing = "a Python" if done.returncode else done.stdout.strip()
     return f"which lacks {missing.replace(' ', ', ')}" if missing else ""

@@ -150,16 +150,14 @@ class Chaos:
         return self.outcome
 
 
+@dataclass
 class Round:
     """A round of some table: what it has to do with."""
 
-    def __init__(
-        self, chaos: Chaos, chance: random.Random, directory: Path, stack: contextlib.ExitStack
-    ) -> None:
-        self.chaos = chaos
-        self.chance = chance
-        self.directory = directory
-        self.stack = stack
+    chaos: Chaos
+    chance: random.Random
+    directory: Path
+    stack: contextlib.ExitStack
 
 
 def wait_until(

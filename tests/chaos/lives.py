@@ -14,6 +14,7 @@ import subprocess
 import sys
 import time
 import uuid
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -71,9 +72,9 @@ class _Life(Node):
             raise ChaosError(f"producer {self.what} ended with {code}, not {expected}")
 
 
+@dataclass
 class _Round(Round):
-    def __init__(self, *facts: Any) -> None:
-        super().__init__(*facts)
+    def __post_init__(self) -> None:
         self._address = uuid.uuid4().hex.upper()
         self._lives: list[_Life] = []
 

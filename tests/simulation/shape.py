@@ -210,7 +210,7 @@ def _replaced(shape: Shape) -> Shape:
 
 
 def _limited(shape: Shape, kept: dict[tuple[ModuleType, str], int]) -> Shape:
-    """The shape, where some consumers may not take every record."""
+    """The shape, with what its nodes need of limits; some consumers may not take every record."""
     if SINGLE in shape.styles and kept.get((fetch_scheduler, "MAX_UNDER_WAY")) == 1:
         # C nodes announce what nobody has: to ask for it would hold the only place for seconds.
         kept[fetch_scheduler, "MAX_UNDER_WAY"] = 2
