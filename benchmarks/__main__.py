@@ -21,6 +21,7 @@ ROWS = {
     "trickle": "bench_trickle",
     "partitions": "bench_partitions",
     "space": "bench_space",
+    "idle": "bench_idle",
 }
 """Modules by the name of their row.  Imported when they run: the processes that rows start import
 this module, too, and need not wait for Spark."""

@@ -1,6 +1,6 @@
 """Row 4: one micro-batch of a few rows from topic to topic, against stubs with nothing to do.
 
-And what delivering exactly once costs it.
+And what delivering exactly once, and to two stores, costs it.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ from benchmarks.bench_read import source_options
 from benchmarks.figures import Figure, compared, in_turns
 from benchmarks.harness import Bench, filled
 from benchmarks.stub_source import FORM
+from dafka_core import EmbeddedCluster
 from dafka_spark.options import AT_LEAST_ONCE, DELIVERY, EXACTLY_ONCE
 
 LIMIT = 100
@@ -26,6 +27,10 @@ LIMIT = 100
 
 STUB_GOAL = 0.87
 DELIVERY_GOAL = 0.9
+STORES_GOAL = 0.8
+
+BOTH_STORES = "acks=all of two stores"
+ONE_STORE = "acks=1 of two stores"
 
 WARM_UP = 5
 FULL_BATCHES = 20
@@ -40,7 +45,10 @@ def run(bench: Bench) -> Iterator[Figure]:
         for size_bytes in bench.sizes_bytes:
             records = LIMIT * (warm_up + batches)
             directory = bench.directory / f"triggers-{size_bytes}"
-            with filled(directory, records, size_bytes) as cluster:
+            with (
+                filled(directory, records, size_bytes) as cluster,
+                EmbeddedCluster(stores=2) as two,
+            ):
                 source = source_options(cluster)
                 ours = {**source, "startingOffsets": "earliest", "maxOffsetsPerTrigger": LIMIT}
                 stub = {"rows": records, "batch": LIMIT, "limit": LIMIT, "size": size_bytes}
@@ -49,12 +57,15 @@ def run(bench: Bench) -> Iterator[Figure]:
                 for delivery in DELIVERY:
                     sink = {"tower": cluster.tower, "delivery": delivery}
                     sides[delivery] = partial(trigger_ms, spark, "dafka", ours, sink, warm_up)
+                for name, acks in ((BOTH_STORES, "all"), (ONE_STORE, "1")):
+                    sink = {"tower": two.tower, "acks": acks}
+                    sides[name] = partial(trigger_ms, spark, "dafka", ours, sink, warm_up)
                 times = in_turns(f"one micro-batch, {size_bytes} B", sides, bench.pairs)
             yield from compare(size_bytes, times)
 
 
 def compare(size_bytes: int, times: dict[str, list[float]]) -> Iterator[Figure]:
-    """The stub's time over ours, and at-least-once's over exactly-once's."""
+    """The stub's time over ours, at-least-once's over exactly-once's, one store's over both's."""
     name = f"one micro-batch, {size_bytes} B"
     for delivery in DELIVERY:
         yield compared(
@@ -71,6 +82,14 @@ def compare(size_bytes: int, times: dict[str, list[float]]) -> Iterator[Figure]:
         times[AT_LEAST_ONCE],
         unit="ms",
         goal=DELIVERY_GOAL,
+        smaller_is_better=True,
+    )
+    yield compared(
+        f"{name}, {BOTH_STORES}",
+        times[BOTH_STORES],
+        times[ONE_STORE],
+        unit="ms",
+        goal=STORES_GOAL,
         smaller_is_better=True,
     )
 

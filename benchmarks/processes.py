@@ -1,4 +1,4 @@
-"""Memory of other processes, as Linux tells it in ``/proc``."""
+"""Memory and processor time of other processes, as Linux tells it in ``/proc``."""
 
 from __future__ import annotations
 
@@ -52,6 +52,24 @@ def workers() -> list[int]:
 def stores() -> list[int]:
     """The stores of embedded clusters."""
     return [process.pid for process in below_this_one() if STORE in process.command]
+
+
+def named(text: str) -> list[int]:
+    """The processes whose command has a text in it."""
+    return [process.pid for process in below_this_one() if text in process.command]
+
+
+def cpu_s(pid: int) -> float:
+    """The processor time that a process has taken; 0 when it is gone.
+
+    By thread: of a whole process Linux tells hundredths of a second, of a thread all.
+    """
+    taken_ns = 0
+    with contextlib.suppress(OSError):
+        for thread in Path(f"/proc/{pid}/task").iterdir():
+            with contextlib.suppress(OSError):
+                taken_ns += int((thread / "schedstat").read_text().split()[0])
+    return taken_ns / 1e9
 
 
 def memory_mb(pid: int, field: str) -> float:

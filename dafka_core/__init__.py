@@ -6,31 +6,35 @@ per producer; stores keep every partition on disk; towers introduce the nodes to
 
 from __future__ import annotations
 
-from dafka_core.embedded_cluster import EmbeddedCluster
-from dafka_core.errors import (
-    BackPressureError,
-    ClosedError,
-    ConfigError,
-    DafkaError,
-    DataLossError,
-    FetchTimeoutError,
-    ForkedError,
-    InvalidRequestError,
-    NodeFailedError,
-    NoStoreError,
-    NotAcknowledgedError,
-    PartitionFullError,
-    ProtocolError,
-    RecordTooLargeError,
-    StoreError,
-    TowerNotFoundError,
-)
-from dafka_core.nodes.consumer import Consumer
-from dafka_core.nodes.producer import Producer
-from dafka_core.nodes.reader import Reader
-from dafka_core.nodes.store import Store
-from dafka_core.nodes.tower import Tower
-from dafka_core.records import PartitionInfo, Record, RecordBatch
+from importlib import import_module
+from typing import TYPE_CHECKING, Any, Final
+
+if TYPE_CHECKING:
+    from dafka_core.embedded_cluster import EmbeddedCluster
+    from dafka_core.errors import (
+        BackPressureError,
+        ClosedError,
+        ConfigError,
+        DafkaError,
+        DataLossError,
+        FetchTimeoutError,
+        ForkedError,
+        InvalidRequestError,
+        NodeFailedError,
+        NoStoreError,
+        NotAcknowledgedError,
+        PartitionFullError,
+        ProtocolError,
+        RecordTooLargeError,
+        StoreError,
+        TowerNotFoundError,
+    )
+    from dafka_core.nodes.consumer import Consumer
+    from dafka_core.nodes.producer import Producer
+    from dafka_core.nodes.reader import Reader
+    from dafka_core.nodes.store import Store
+    from dafka_core.nodes.tower import Tower
+    from dafka_core.records import PartitionInfo, Record, RecordBatch
 
 __all__ = [
     "BackPressureError",
@@ -59,3 +63,25 @@ __all__ = [
     "Tower",
     "TowerNotFoundError",
 ]
+
+_HOMES: Final = {
+    "Consumer": "nodes.consumer",
+    "EmbeddedCluster": "embedded_cluster",
+    "PartitionInfo": "records",
+    "Producer": "nodes.producer",
+    "Reader": "nodes.reader",
+    "Record": "records",
+    "RecordBatch": "records",
+    "Store": "nodes.store",
+    "Tower": "nodes.tower",
+}
+"""Where what is not an error comes from."""
+
+
+def __getattr__(name: str) -> Any:
+    # Imported when it is asked for: who needs a reader, or ``dafka --help``, waits for no store.
+    if name not in __all__:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    home = import_module(f"{__name__}.{_HOMES.get(name, 'errors')}")
+    found = globals()[name] = getattr(home, name)
+    return found

@@ -326,6 +326,18 @@ class StoreUnreachableError(DafkaError):
 
 
 @dataclass(eq=False)
+class StoreBusyError(StoreUnreachableError):
+    """A store that serves as many as it may at one time; one's turn has not come yet.
+
+    ``waited_s`` is how long one has waited, to be told when one asks again.  ``moves`` says whether
+    others have had their turn meanwhile.
+    """
+
+    waited_s: float = 0.0
+    moves: bool = False
+
+
+@dataclass(eq=False)
 class OffsetConflictError(PartitionError):
     """Records that do not begin where their partition ends: they overlap, or leave a gap."""
 

@@ -13,12 +13,12 @@ from typing import TYPE_CHECKING
 from pyspark.sql.datasource import DataSource
 
 if TYPE_CHECKING:
+    from pyspark.sql.datasource import DataSourceStreamReader
     from pyspark.sql.types import StructType
 
-    from dafka_spark.options import SourceOptions
+    from dafka_spark.options import SinkOptions, SourceOptions
     from dafka_spark.sink.writers import DafkaBatchWriter, DafkaStreamWriter
     from dafka_spark.source.batch_reader import DafkaBatchReader
-    from dafka_spark.source.stream_reader import DafkaStreamReader
 
 
 class DafkaDataSource(DataSource):
@@ -37,12 +37,16 @@ class DafkaDataSource(DataSource):
 
     def schema(self) -> StructType:
         """All columns, once the options are checked: Spark asks in ``load()``, before planning."""
-        from dafka_spark.options import SourceOptions, creates_table, user_options
+        from dafka_spark.options import SIDES, SourceOptions, creates_table, user_options
         from dafka_spark.schema import full
 
         given = user_options(self.options)
+        if creates_table(self.options):
+            for side in SIDES:
+                side.of_table(given, {})
+            return full(given)
         SourceOptions.of(given)
-        return full(given if creates_table(self.options) else None)
+        return full()
 
     def reader(self, schema: StructType) -> DafkaBatchReader:
         """The reader of a batch query, with ``schema``'s columns."""
@@ -50,18 +54,25 @@ class DafkaDataSource(DataSource):
 
         return DafkaBatchReader(schema, self._source_options(schema).for_batch())
 
-    def streamReader(self, schema: StructType) -> DafkaStreamReader:
-        """The reader of a streaming query, with ``schema``'s columns."""
-        from dafka_spark.source.stream_reader import DafkaStreamReader
+    def streamReader(self, schema: StructType) -> DataSourceStreamReader:
+        """The reader of a streaming query, with ``schema``'s columns.
 
-        return DafkaStreamReader(schema, self._source_options(schema).for_stream())
+        What cannot be read is refused by the reader's first answer: of an error that is raised here
+        Spark 4.3 shows the ``UnboundLocalError`` that it makes of it.
+        """
+        from dafka_core.errors import DafkaError
+        from dafka_spark.source.stream_reader import DafkaStreamReader, RefusedStream
+
+        try:
+            return DafkaStreamReader(schema, self._source_options(schema).for_stream())
+        except DafkaError as error:
+            return RefusedStream(error)
 
     def writer(self, schema: StructType, overwrite: bool) -> DafkaBatchWriter:
         """The writer of a batch query; ``mode("overwrite")`` is refused, topics only grow."""
-        from dafka_spark.options import SinkOptions
         from dafka_spark.sink.writers import DafkaBatchWriter
 
-        writer = DafkaBatchWriter(schema, SinkOptions.of(self.options), overwrite=overwrite)
+        writer = DafkaBatchWriter(schema, self._sink_options(schema), overwrite=overwrite)
         writer.begin()
         return writer
 
@@ -71,14 +82,20 @@ class DafkaDataSource(DataSource):
         ``overwrite`` says that the output mode is ``complete``: as with Spark's Kafka sink each
         micro-batch's whole result is appended.
         """
-        from dafka_spark.options import SinkOptions
         from dafka_spark.sink.writers import DafkaStreamWriter
 
         del overwrite
-        return DafkaStreamWriter(schema, SinkOptions.of(self.options))
+        return DafkaStreamWriter(schema, self._sink_options(schema))
 
     def _source_options(self, schema: StructType) -> SourceOptions:
         from dafka_spark.options import SourceOptions
         from dafka_spark.schema import checked, table_options
 
-        return SourceOptions.of({**table_options(checked(schema)), **self.options})
+        return SourceOptions.of_table(table_options(checked(schema)), self.options)
+
+    def _sink_options(self, schema: StructType) -> SinkOptions:
+        from dafka_spark.options import SinkOptions
+        from dafka_spark.schema import is_table, table_options
+
+        kept = table_options(schema) if is_table(schema) else {}
+        return SinkOptions.of_table(kept, self.options)

@@ -179,20 +179,24 @@ class IncompleteBatchError(PartitionError):
 
 @dataclass(eq=False)
 class TransactionChangedError(PartitionError):
-    """A repeated micro-batch that has another number of rows for a partition than before."""
+    """A repeated micro-batch that has other rows for a partition than before."""
 
     sentence = (
         "batch {transaction.version} of this query has written {count} rows here, at offsets "
-        "{transaction.start} to {transaction.end} (exclusive), and has {rows} now that it is run "
-        "again. Which rows would be missing or doubled cannot be known: let the query cut this "
-        "batch into tasks as it did before (the same options of its sources, the same "
-        "repartitioning; see docs/delivery.md)"
+        "{transaction.start} to {transaction.end} (exclusive), and has {now} now that it is run "
+        "again. Which rows would be missing or doubled cannot be known. If another query runs from "
+        "a copy of this checkpoint, let each have a checkpoint of its own. If it gives other rows "
+        "each time (rand() in a filter, a table that changes), or cuts a batch into other tasks, "
+        "let it do as it did before: the same options of its sources, the same "
+        "repartitioning (see docs/delivery.md)"
     )
     transaction: Transaction
     rows: int
 
     def _sentence(self, **facts: object) -> str:
-        return super()._sentence(count=self.transaction.end - self.transaction.start)
+        count = self.transaction.end - self.transaction.start
+        now = self.rows if self.rows != count else f"{count} others"
+        return super()._sentence(count=count, now=now)
 
 
 @dataclass(eq=False)

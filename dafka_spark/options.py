@@ -98,8 +98,16 @@ class SparkOptions(Options):
         return cls.build(folded)
 
     @classmethod
+    def of_table(cls, kept: Mapping[str, str], given: Mapping[str, str]) -> Self:
+        """The options of a query of a SQL table, which has ``kept`` some for either side."""
+        own = {row.name.lower() for row in cls.table()}
+        other = {row.name.lower() for each in SIDES for row in each.table()} - own
+        kept = {name: value for name, value in kept.items() if name.lower() not in other}
+        return cls.of({**kept, **given})
+
+    @classmethod
     def _why_not(cls, name: str, known: list[str]) -> str:
-        for other in (SourceOptions, SinkOptions):
+        for other in SIDES:
             if name in {row.name.lower() for row in other.table()}:
                 return f"is an option of {other.USE}; {cls.USE} takes {', '.join(sorted(known))}"
         if name == "path":
@@ -150,7 +158,9 @@ class SourceOptions(SparkOptions):
         "records",
     )
     min_partitions: int | None = _count(
-        "split large partitions until there are about this many tasks", "tasks"
+        "split large partitions until there are about this many tasks; small ones share tasks as "
+        "long as so many are left, or 16 when this is not given",
+        "tasks",
     )
     max_records_per_partition: int | None = _count(
         "split partitions so that no task reads more; "
@@ -170,6 +180,12 @@ class SourceOptions(SparkOptions):
         "fail when records are lost before they were read, once that has been so for "
         "fetchTimeoutMs; else warn of each loss and go on without them. docs/source.md has the "
         "conditions, and what to do about each",
+    )
+    fail_on_missing_topic: bool = option(
+        True,
+        "fail when no store has a topic or partition that is named: batches, streams that end by "
+        "themselves, and option assign; other streams, and all with false, read it as empty until "
+        "it is there, and say so",
     )
     fetch_timeout_ms: int = option(
         60_000, "the longest wait for a store without progress", minimum=1, unit="ms"
@@ -262,13 +278,21 @@ class SinkOptions(SparkOptions):
         choices=DELIVERY,
         parse=values.parse_word,
     )
-    acks: int = option(
-        1,
+    acks: int | None = option(
+        None,
         "stores that must have a row on disk before its task (with a batch write its job) "
-        "succeeds; `all`: every store with Arrow Flight that is reachable then, one at least",
+        "succeeds; `all`: every store with Arrow Flight that is reachable then, one at least. "
+        "Without it `all` with exactly-once, and 1 with at-least-once",
         kind="int or all",
         parse=values.parse_acks,
         unit="stores",
+    )
+    writer_id: str = option(
+        "",
+        "batch writes only: a name of the application, whose writes all go on in the same "
+        "partitions, one for each topic and task number; without it each write makes partitions of "
+        "its own. Where two jobs write with one name at the same time, one fails, or both",
+        kind="name",
     )
     delivery_timeout_ms: int = option(
         120_000,
@@ -277,15 +301,32 @@ class SinkOptions(SparkOptions):
         unit="ms",
     )
 
+    @classmethod
+    def of_table(cls, kept: Mapping[str, str], given: Mapping[str, str]) -> Self:
+        """See ``SparkOptions``; a table that reads one topic is written to that one."""
+        topics = values.parse_names(kept["subscribe"]) if "subscribe" in kept else ()
+        topic = {"topic": topics[0]} if len(topics) == 1 else {}
+        return super().of_table({**topic, **kept}, given)
+
     @property
     def is_exact(self) -> bool:
         """Whether ``delivery`` is exactly-once."""
         return self.delivery == EXACTLY_ONCE
 
     @property
+    def acks_needed(self) -> int:
+        """``acks``, or what ``delivery`` needs: rows that one store alone has go with it."""
+        if self.acks is not None:
+            return self.acks
+        return values.ALL_STORES if self.is_exact else 1
+
+    @property
     def delivery_timeout_s(self) -> float:
         """``deliveryTimeoutMs`` in seconds."""
         return self.delivery_timeout_ms / 1000
+
+
+SIDES: Final[tuple[type[SparkOptions], ...]] = (SourceOptions, SinkOptions)
 
 
 def creates_table(given: Mapping[str, str]) -> bool:

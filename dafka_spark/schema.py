@@ -44,18 +44,24 @@ def table_options(schema: types.StructType) -> dict[str, str]:
     return kept[0] if kept else {}
 
 
+def is_table(schema: types.StructType) -> bool:
+    """Whether rows with this schema are inserted into a SQL table: Spark gives them its schema."""
+    return schema.fieldNames() == [*COLUMNS] and bool(table_options(schema))
+
+
 def checked(schema: types.StructType) -> types.StructType:
-    """``schema`` itself, if its columns are some of ours with their types.
+    """``schema`` itself, if its columns are some of ours, in any case, with their types.
 
     Raises:
         ColumnError: a column is unknown, or of another type, or cannot be ``NOT NULL``.
     """
     for field in schema:
-        if field.name not in COLUMNS:
+        name = field.name.lower()
+        if name not in COLUMNS:
             raise ColumnError(field.name, unknown(field.name, COLUMNS).replace("option", "column"))
-        wanted, kind = COLUMNS[field.name], field.dataType
+        wanted, kind = COLUMNS[name], field.dataType
         if kind != wanted:
             raise ColumnError(field.name, f"is {wanted.simpleString()}, not {kind.simpleString()}")
-        if not field.nullable and field.name in MAY_BE_NULL:
+        if not field.nullable and name in MAY_BE_NULL:
             raise ColumnError(field.name, "has nulls, it cannot be NOT NULL")
     return schema

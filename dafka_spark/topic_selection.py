@@ -34,6 +34,12 @@ class TopicSelection:
             return re.fullmatch(self.pattern, tp.topic) is not None
         return tp.topic in self.topics or tp in self.partitions
 
+    def missing(self, held: Iterable[TopicPartition]) -> list[TopicPartition]:
+        """What is named and not among these; a topic as one without a partition."""
+        found = set(held)
+        topics = self.topics - {tp.topic for tp in found}
+        return sorted([*(TopicPartition(topic, "") for topic in topics), *self.partitions - found])
+
     def of(self, infos: Iterable[PartitionInfo]) -> list[PartitionInfo]:
         """Those of the partitions that are read."""
         return [info for info in infos if self.has(info.tp)]

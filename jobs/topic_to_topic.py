@@ -13,7 +13,7 @@ from __future__ import annotations
 import argparse
 from collections.abc import Sequence
 
-from job_arguments import add_query_arguments, positive, print_json
+from job_arguments import add_query_arguments, print_json
 from job_session import build_session, read_topic, run_query
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as sf
@@ -66,10 +66,10 @@ def _parser() -> argparse.ArgumentParser:
     )
     parser.add_argument(
         "--acks",
-        type=positive,
-        default=1,
+        default="all",
         metavar="N",
-        help="stores that must have a record before it counts as written (default: %(default)s)",
+        help="stores that must have a record before it counts as written, a number or all "
+        "(default: %(default)s)",
     )
     add_query_arguments(parser)
     return parser

@@ -25,6 +25,9 @@ _SERVER.set_forkserver_preload(
     [
         "dafka_core.cli.app",
         "dafka_core.flight.server",
+        "dafka_core.flight.store_client",
+        *(f"dafka_core.nodes.{node}" for node in ("consumer", "producer", "reader", "store")),
+        "dafka_core.nodes.tower",
         "typer._adapters",  # what it imports at its first call
         "pytest",  # the main module of this process, which each child imports
         __name__,
@@ -40,6 +43,8 @@ class Forked:
         errors: the file for its standard error.
         environment: all that it is to have.
         text: whether its pipes carry text.
+        streams: standard streams, by number, that are a file in place of what they would be; None
+            has one closed.
     """
 
     def __init__(
@@ -49,6 +54,7 @@ class Forked:
         environment: Mapping[str, str],
         *,
         text: bool = False,
+        streams: Mapping[int, str | None] | None = None,
     ) -> None:
         its_input, given = os.pipe()
         taken, its_output = os.pipe()
@@ -60,7 +66,9 @@ class Forked:
             Connection(os.dup(errors.fileno()), readable=False),
         )
         self._child = _SERVER.Process(
-            target=_run, args=(arguments, dict(environment), Path.cwd(), ends), daemon=True
+            target=_run,
+            args=(arguments, dict(environment), Path.cwd(), ends, dict(streams or {})),
+            daemon=True,
         )
         self._child.start()
         assert self._child.pid is not None
@@ -110,11 +118,19 @@ class _ForkedNode(_NodeProcess):
 
 
 def _run(
-    arguments: Sequence[str], environment: dict[str, str], cwd: Path, ends: Sequence[Connection]
+    arguments: Sequence[str],
+    environment: dict[str, str],
+    cwd: Path,
+    ends: Sequence[Connection],
+    streams: dict[int, str | None],
 ) -> None:
     for number, end in enumerate(ends):
         os.dup2(end.fileno(), number)
         end.close()
+    for number, path in streams.items():
+        os.close(number)
+        if path is not None:
+            os.open(path, os.O_WRONLY if number else os.O_RDONLY)
     os.chdir(cwd)
     os.environ.clear()
     os.environ.update(environment)

@@ -20,7 +20,9 @@ from dafka_core.node_options import (
 app = typer.Typer(
     name="dafka",
     help="Dafka: durable topics over ZeroMQ, without a broker.",
-    epilog="Start with 'dafka up'; then 'dafka produce TOPIC' and 'dafka consume TOPIC'.",
+    epilog="Start with 'dafka up'; then 'dafka produce TOPIC' and 'dafka consume TOPIC'. "
+    "Exit codes: 0 done, 1 failed, 2 cannot be done as it was asked for, "
+    "130 or 143 stopped before it was done.",
     no_args_is_help=True,
     add_completion=False,
     pretty_exceptions_enable=False,

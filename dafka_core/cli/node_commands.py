@@ -7,7 +7,7 @@ from typing import Any, Final
 
 from dafka_core.cli import output
 from dafka_core.cli.flags import Directory, ExitWithParent, of_table
-from dafka_core.cli.process import stop_when_input_ends
+from dafka_core.cli.process import serve_until_stopped, stop_when_input_ends
 from dafka_core.node_options import StoreOptions, TowerOptions
 
 DESK_DIRECTORY: Final = Path("dafka-data")
@@ -24,8 +24,7 @@ def tower(*, exit_with_parent: ExitWithParent = False, **options: Any) -> None:
         stop_when_input_ends()
     with Tower(**options) as node:
         output.say(f"tower at {node.tower}; Ctrl-C stops it")
-        output.ready(sub_port=node.sub_port, pub_port=node.pub_port, tower=node.tower)
-        node.wait(None)
+        serve_until_stopped(node, sub_port=node.sub_port, pub_port=node.pub_port, tower=node.tower)
 
 
 def up(
@@ -49,7 +48,5 @@ def up(
         output.say(f"tower at {hub.tower}, store in {directory}; Ctrl-C stops both")
         output.say("other terminals need this, when it is not the default:")
         output.say(f"  export DAFKA_TOWER={hub.tower}")
-        output.ready(
-            tower=hub.tower, address=node.address, dir=str(directory), flight=node.locations
-        )
-        node.wait(None)
+        where = {"tower": hub.tower, "address": node.address, "dir": str(directory)}
+        serve_until_stopped(node, **where, flight=node.locations)

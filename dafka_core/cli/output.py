@@ -3,32 +3,15 @@
 from __future__ import annotations
 
 import json
-import os
 import sys
 from collections.abc import Iterable, Sequence
 from typing import Any
 
 
-class OutputClosedError(Exception):
-    """The process that read standard output has closed it."""
-
-
 def write(data: bytes) -> None:
-    """Writes to standard output, at once.
-
-    Raises:
-        OutputClosedError: its reader has closed it.
-    """
-    try:
-        sys.stdout.buffer.write(data)
-        sys.stdout.buffer.flush()
-    except BaseException as error:
-        # Also when a signal has ended the wait for a slow reader: the interpreter must not wait
-        # for it again.
-        _drop_output()
-        if isinstance(error, BrokenPipeError):
-            raise OutputClosedError from None
-        raise
+    """Writes to standard output, at once."""
+    sys.stdout.buffer.write(data)
+    sys.stdout.buffer.flush()
 
 
 def ready(**facts: Any) -> None:
@@ -82,10 +65,3 @@ def _print_aside(text: str, style: str) -> None:
     # A sentence stays one line, and nothing in it is markup: it may quote users' words.
     console = Console(stderr=True)
     console.print(text, style=style, markup=False, highlight=False, soft_wrap=True)
-
-
-def _drop_output() -> None:
-    # The interpreter flushes standard output when it ends, and would fail.
-    nowhere = os.open(os.devnull, os.O_WRONLY)
-    os.dup2(nowhere, sys.stdout.fileno())
-    os.close(nowhere)

@@ -5,76 +5,120 @@ from __future__ import annotations
 import contextlib
 import os
 import signal
+import sys
 import threading
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from types import FrameType
 from typing import TYPE_CHECKING, Final
 
-from dafka_core.cli import output
+from dafka_core.cli import output, streams
 from dafka_core.cli.malloc import keep_freed_memory
-from dafka_core.errors import DafkaError
+from dafka_core.errors import ConfigError, DafkaError
 from dafka_core.nodes.descriptors import raise_limit
 
 if TYPE_CHECKING:
     import typer
 
+    from dafka_core import Store, Tower
+
 EXIT_OK: Final = 0
+"""All is done; also a node that served and was stopped, or a reader of the output that has gone."""
+
 EXIT_FAILED: Final = 1
+EXIT_USAGE: Final = 2
+"""What was asked for cannot be done: an option, an argument or an environment variable is wrong."""
+
+EXIT_SIGNAL: Final = 128
+"""With a signal's number added, as shells do it: stopped before all was done."""
 
 _REMIND_INTERVAL_S: Final = 0.05
 """How long the main thread may take to see a signal before it is reminded of it."""
 
+_IMPORTING: Final = "<frozen importlib._bootstrap>"
+"""Where Python's code for imports is, as its frames have it."""
+
 
 class Stopped(BaseException):
-    """SIGINT or SIGTERM: nodes are to be closed.  No ``except Exception`` stops it."""
+    """SIGINT or SIGTERM, ``number``: nodes are to be closed.  No ``except Exception`` stops it."""
+
+    def __init__(self, number: int) -> None:
+        super().__init__(number)
+        self.number = number
 
 
 def run(arguments: Sequence[str] | None) -> int:
     """Runs a command; returns the process's exit code."""
-    import typer
-
+    streams.settle()
     keep_freed_memory()
     raise_limit()  # each peer takes some descriptors
     handle_stop_signals()
     try:
-        from dafka_core.cli.app import app
-
-        code = app(args=arguments, prog_name="dafka", standalone_mode=False)
-    except Stopped:
-        return EXIT_OK
-    except output.OutputClosedError:
+        return _run(arguments)
+    except Stopped as stopped:
+        return EXIT_SIGNAL + stopped.number
+    except streams.OutputClosedError:
         return EXIT_OK  # the reader has had enough, as in "dafka consume t | head"
     except DafkaError as error:
         output.complain(str(error))
-        return EXIT_FAILED
-    except typer.TyperException as error:
-        if error.format_message():  # empty without a command: the help was shown then
-            output.complain(_usage_sentence(error))
-        return error.exit_code
+        return EXIT_USAGE if isinstance(error, ConfigError) else EXIT_FAILED
     finally:
         # The interpreter's end would restore the default, and a late signal change the exit code.
         signal.signal(signal.SIGTERM, signal.SIG_IGN)
+
+
+def _run(arguments: Sequence[str] | None) -> int:
+    import typer
+
+    from dafka_core.cli.app import app
+
+    try:
+        code = app(args=arguments, prog_name="dafka", standalone_mode=False)
+    except typer.TyperException as error:
+        if error.format_message():  # empty without a command: the help was shown then
+            output.complain(_usage_sentence(error))
+        code = error.exit_code
+    sys.stdout.flush()  # of the help
     return code if isinstance(code, int) else EXIT_OK
 
 
-def handle_stop_signals() -> None:
-    """Has the first SIGINT or SIGTERM raise ``Stopped`` in the main thread.
+def handle_stop_signals(
+    numbers: Collection[signal.Signals] = (signal.SIGINT, signal.SIGTERM),
+) -> None:
+    """Has the first of these signals raise ``Stopped`` in the main thread.
 
     A second Ctrl-C then ends the process at once, for a user who will not wait for the close; a
-    second SIGTERM does nothing, as service managers may send several.
+    second SIGTERM does nothing, as service managers may send several.  A command that goes on after
+    the first signal calls this again.
     """
     seen = threading.Event()
+    first: list[int] = []
 
-    def stop(_number: int, _frame: FrameType | None) -> None:
+    def stop(number: int, frame: FrameType | None) -> None:
+        first.append(number)
+        if _is_importing(frame):
+            return  # there, an error may end in a callback that drops it: the reminder comes again
         signal.signal(signal.SIGINT, signal.SIG_DFL)
         # Not SIG_IGN: if one is due already, the interpreter would print a traceback.
         signal.signal(signal.SIGTERM, lambda _number, _frame: None)
         seen.set()  # last: it takes a lock, for which a handler within this one would wait
-        raise Stopped
+        raise Stopped(first[0])
 
     _remind_main_thread(seen)
-    signal.signal(signal.SIGINT, stop)
-    signal.signal(signal.SIGTERM, stop)
+    for number in numbers:
+        signal.signal(number, stop)
+
+
+def _is_importing(frame: FrameType | None) -> bool:
+    while frame is not None and frame.f_code.co_filename != _IMPORTING:
+        frame = frame.f_back
+    return frame is not None
+
+
+def serve_until_stopped(node: Store | Tower, **facts: object) -> None:
+    """Says that a node serves, and where; waits until it is told to stop, which is its end."""
+    with contextlib.suppress(Stopped):
+        output.ready(**facts)
+        node.wait(None)
 
 
 def _remind_main_thread(seen: threading.Event) -> None:

@@ -4,17 +4,19 @@ from __future__ import annotations
 
 import base64
 import json
-import os
+import signal
 from collections.abc import Iterator
+from contextlib import nullcontext, suppress
 from dataclasses import dataclass
 from itertools import takewhile
+from math import inf
 from typing import TYPE_CHECKING, Annotated, Any, Final, Literal
 
 import typer
 
-from dafka_core.cli import output
+from dafka_core.cli import output, streams
 from dafka_core.cli.flags import Topic
-from dafka_core.cli.process import Stopped
+from dafka_core.cli.process import Stopped, handle_stop_signals
 from dafka_core.errors import DafkaError
 from dafka_core.node_options import ProducerOptions
 from dafka_core.records import RecordBatch
@@ -46,6 +48,7 @@ def produce(
     from dafka_core import Producer
 
     limit_bytes = ProducerOptions.build(options).max_record_bytes
+    streams.read_input(0)  # fails at once if nothing can be read
     with Producer(topic, address=address, **options) as producer:
         first = producer.next_offset
         output.say(f"topic {topic}, partition {producer.address}, from offset {first}")
@@ -54,24 +57,32 @@ def produce(
             output.say("end of input; waiting for acknowledgements")
             producer.close()
         except Stopped:
-            count = producer.next_offset - first
-            raise DafkaError(
-                f"stopped before all of {count} records were acknowledged; some may not be stored"
-            ) from None
+            with suppress(DafkaError):
+                producer.end(started_s=-inf)  # it waits no longer
+            count, done = producer.next_offset - first, producer.acknowledged - first
+            if done < count:
+                output.complain(
+                    f"stopped before all of {count} records were acknowledged: {done} are, the "
+                    "others may not be stored"
+                )
+                raise
         output.say(f"{producer.next_offset - first} records acknowledged")
         if refusal is not None:
             raise refusal
 
 
-def publish_input(producer: Producer, limit_bytes: int) -> LineTooLongError | None:
-    """Publishes standard input to its end, to Ctrl-C, or to a line that is too long."""
+def publish_input(producer: Producer, limit_bytes: int) -> DafkaError | None:
+    """Publishes standard input to its end, to Ctrl-C, or to what cannot be read or published.
+
+    Returns what that is.
+    """
     try:
         for lines in lines_of_input(limit_bytes):
             producer.publish_many(lines)
-    except LineTooLongError as error:
+    except (LineTooLongError, streams.StreamError) as error:
         return error
     except Stopped:
-        pass
+        handle_stop_signals({signal.SIGINT})  # a second Ctrl-C does not wait, and says what is lost
     return None
 
 
@@ -95,7 +106,7 @@ def lines_of_input(limit_bytes: int) -> Iterator[list[bytes]]:
     """
     count = 0
     pieces: list[bytes] = []
-    for chunk in iter(lambda: os.read(0, INPUT_CHUNK_BYTES), b""):
+    for chunk in iter(lambda: streams.read_input(INPUT_CHUNK_BYTES), b""):
         head, newline, rest = chunk.rpartition(b"\n")
         if newline:
             lines = b"".join([*pieces, head]).split(b"\n")
@@ -134,16 +145,17 @@ def consume(
     ] = False,
     **options: Any,
 ) -> None:
-    """Print the value of each record on a line, until Ctrl-C."""
+    """Print the value of each record on a line, until Ctrl-C or --count."""
     from dafka_core import Consumer
 
     start: Literal["earliest", "latest"] = "earliest" if from_beginning else "latest"
     form = json_lines if as_json else _lines
     with Consumer(start=start, **options) as consumer:
         consumer.subscribe(topic)
-        output.say(f"topic {topic}, from {start}")
-        for batch in _first(count, consumer.batches()):
-            output.write(form(batch))
+        with suppress(Stopped) if count is None else nullcontext():  # its end, unless it lacks some
+            output.say(f"topic {topic}, from {start}")
+            for batch in _first(count, consumer.batches()):
+                output.write(form(batch))
 
 
 def _first(count: int | None, batches: Iterator[RecordBatch]) -> Iterator[RecordBatch]:

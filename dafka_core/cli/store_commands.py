@@ -10,7 +10,7 @@ import typer
 from dafka_core.cli import output
 from dafka_core.cli.flags import ExitWithParent, MaybeDirectory
 from dafka_core.cli.list_commands import AsJson
-from dafka_core.cli.process import stop_when_input_ends
+from dafka_core.cli.process import serve_until_stopped, stop_when_input_ends
 from dafka_core.cli.record_commands import json_lines
 from dafka_core.errors import DafkaError
 
@@ -37,8 +37,8 @@ def store(
         stop_when_input_ends()
     with Store(directory, **options) as node:
         output.say(f"store {node.address} in {directory}; Ctrl-C stops it")
-        output.ready(address=node.address, dir=str(directory), flight=node.locations)
-        node.wait(None)
+        where = {"address": node.address, "dir": str(directory)}
+        serve_until_stopped(node, **where, flight=node.locations)
 
 
 Stopped = Annotated[Path, typer.Argument(metavar="DIR", show_default=False)]

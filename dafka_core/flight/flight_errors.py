@@ -23,6 +23,7 @@ from dafka_core.errors import (
     HistoryChangedError,
     InvalidRequestError,
     OffsetConflictError,
+    StoreBusyError,
     StoreUnreachableError,
     TransactionExistsError,
 )
@@ -48,11 +49,16 @@ _log = logging.getLogger("dafka.store")
 
 @dataclass(eq=False)
 class UnavailableError(DafkaError):
-    """There is nothing wrong with the request, and this store does not serve it now."""
+    """There is nothing wrong with the request, and this store does not serve it now.
+
+    ``waited_s`` and ``moves`` are those of ``StoreBusyError``.
+    """
 
     sentence = "{why}"
     code: str
     why: str
+    waited_s: float = 0.0
+    moves: bool = False
 
 
 @contextmanager
@@ -72,6 +78,7 @@ def refusal(error: BaseException) -> flight.FlightError:
     facts: dict[str, Any] = {}
     if isinstance(error, UnavailableError):
         kind, code = flight.FlightUnavailableError, error.code
+        facts = {"waited_s": error.waited_s, "moves": error.moves} if code == BUSY else {}
     elif type(error) in _CODES:
         code, facts = _CODES[type(error)], msgspec.to_builtins(error)
     elif isinstance(error, DafkaError):
@@ -94,7 +101,11 @@ def translated(error: BaseException, store: str) -> DafkaError:
     if kind is not None:
         with suppress(msgspec.ValidationError):  # of other facts than ours the sentence remains
             return msgspec.convert(facts, kind)
-    return StoreUnreachableError(store, str(facts.get("message") or _reason(error)))
+    why = str(facts.get("message") or _reason(error))
+    if facts.get("error") == BUSY:
+        with suppress(msgspec.ValidationError):
+            return msgspec.convert({**facts, "store": store, "why": why}, StoreBusyError)
+    return StoreUnreachableError(store, why)
 
 
 def _facts(error: BaseException) -> dict[str, Any]:

@@ -4,6 +4,8 @@
 - A server shuts down only after its last stream has ended, and a put cannot be cancelled at all.
   A socket that is shut down, though, ends everything that goes through it at once.
 - A stream has no limit on how long it may wait for its peer: a ``CallDeadline`` has one.
+- A call to a host that has vanished waits as long as it may: ``find_lost_host`` ends it before.
+  gRPC's own pings would not do: a server ends the connection of a client that pings so often.
 """
 
 from __future__ import annotations
@@ -29,6 +31,23 @@ _DESCRIPTORS: Final = tuple(Path(each) for each in ("/proc/self/fd", "/dev/fd"))
 LOOK_S: Final = 0.05
 """How often a watchdog looks: so much later than asked for a wait may end.  Its thread lasts so
 long after the last call, as calls follow each other closely or not at all."""
+
+STALLED_S: Final = 1.0
+"""When a call has waited for so long, the system looks whether the peer's host is there."""
+
+LOST_MS: Final = 8_000
+"""A host of which nothing comes for so long, though TCP asks, is gone.  Longer than the mesh needs
+to notice it, so that who looks for stores then does not find those of this host any more."""
+
+_ASK_S: Final = 2
+"""How often TCP asks a host of which nothing comes."""
+
+_KEEPALIVE: Final = {
+    "TCP_KEEPIDLE": _ASK_S,
+    "TCP_KEEPINTVL": _ASK_S,
+    "TCP_KEEPCNT": LOST_MS // 1000 // _ASK_S,
+    "TCP_USER_TIMEOUT": LOST_MS,
+}
 
 Address = str | tuple[str, int]
 """As systems have it: a socket's path, or a numeric host and a port."""
@@ -77,6 +96,29 @@ def break_connections(
 
     ``getsockname`` finds those that were accepted there, ``getpeername`` those that lead there.
     """
+    _each_connection(addresses, address_of, lambda each: each.shutdown(socket.SHUT_RDWR))
+
+
+def find_lost_host(addresses: set[Address]) -> None:
+    """Has the system break this process's connections that lead there when the host is gone.
+
+    A store that is busy, or stands still, keeps them: its host's system answers for it.
+    """
+    _each_connection(addresses, socket.socket.getpeername, _keep_alive)
+
+
+def _keep_alive(connection: socket.socket) -> None:
+    connection.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+    for name, value in _KEEPALIVE.items():
+        if hasattr(socket, name):  # no system must have them
+            connection.setsockopt(socket.IPPROTO_TCP, getattr(socket, name), value)
+
+
+def _each_connection(
+    addresses: set[Address],
+    address_of: Callable[[socket.socket], object],
+    work: Callable[[socket.socket], None],
+) -> None:
     directory = next((each for each in _DESCRIPTORS if each.is_dir()), None)
     for path in list(directory.iterdir()) if directory else []:
         with contextlib.suppress(OSError, ValueError):
@@ -85,7 +127,7 @@ def break_connections(
                 # A copy of the descriptor: gRPC may close its own at any time.
                 with socket.fromfd(descriptor, socket.AF_UNIX, socket.SOCK_STREAM) as each:
                     if _normal(address_of(each)) in addresses:
-                        each.shutdown(socket.SHUT_RDWR)
+                        work(each)
 
 
 def _normal(address: object) -> Address:
@@ -106,13 +148,23 @@ class CallDeadline(Closing):
         timeout_s: how long one wait may last.
         expired: whether a wait has lasted longer: then the watchdog's thread has called
             ``give_up``, which must make the wait end.
+
+    Args:
+        on_stalled: called, once, in a wait that lasts longer than ``STALLED_S``.
     """
 
-    def __init__(self, watchdog: Watchdog, timeout_s: float, give_up: Callable[[], None]) -> None:
+    def __init__(
+        self,
+        watchdog: Watchdog,
+        timeout_s: float,
+        give_up: Callable[[], None],
+        on_stalled: Callable[[], None] = lambda: None,
+    ) -> None:
         self.give_up = give_up
         self.timeout_s = timeout_s
         self.expired = False
-        self._deadline: float | None = None
+        self._on_stalled: Callable[[], None] | None = on_stalled
+        self._waits_since: float | None = None
         self._watchdog = watchdog
 
     def start(self) -> Self:
@@ -123,16 +175,21 @@ class CallDeadline(Closing):
     def wait(self) -> None:
         """From now on the call waits for the peer."""
         # Without a lock, as a call does so for each batch; the watchdog sees it when it looks next.
-        self._deadline = time.monotonic() + self.timeout_s
+        self._waits_since = time.monotonic()
 
     def go_on(self) -> None:
         """The peer has answered."""
-        self._deadline = None
+        self._waits_since = None
 
     def check(self, now: float) -> None:
         """Gives the call up if it waits for too long (watchdog's thread)."""
-        deadline = self._deadline
-        if deadline is not None and deadline <= now:
+        since = self._waits_since
+        if since is None:
+            return
+        if self._on_stalled is not None and since + STALLED_S <= now:
+            on_stalled, self._on_stalled = self._on_stalled, None
+            on_stalled()
+        if since + self.timeout_s <= now:
             self.expired = True
             self.wait()  # gRPC may connect again and wait on
             self.give_up()

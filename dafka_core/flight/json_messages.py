@@ -75,6 +75,17 @@ class Heads(JsonMessage, frozen=True):
     heads: tuple[PartitionInfo, ...]
 
 
+class HeadsSince(JsonMessage, frozen=True):
+    """What of some topics has changed; all that the store holds of them if ``complete``.
+
+    ``cursor`` stands for this moment in the next request.
+    """
+
+    cursor: str
+    complete: bool
+    heads: tuple[PartitionInfo, ...]
+
+
 class Staged(JsonMessage, frozen=True):
     """What is staged in some partitions."""
 

@@ -49,6 +49,13 @@ them together have on the way to the disk."""
 MAX_WAITS: Final = 64
 """Actions that wait at one time: each holds a thread."""
 
+MAX_WATCHES: Final = 256
+"""Actions that watch for changes at one time: each holds a thread.  Who finds as many asks now and
+then instead, so there is no line."""
+
+MAX_CURSOR_CHARS: Final = 100
+"""Of a cursor, which only the store that made it can read."""
+
 MAX_COMMITS: Final = 64
 """Actions that commit or discard at one time: each holds a thread."""
 

@@ -146,12 +146,13 @@ class PutRequest(_PartitionRequest, frozen=True):
     """The descriptor of a put: its first record becomes offset ``start`` of the partition.
 
     With an ``attempt`` the records are staged, for the transaction of that ``version`` if it has
-    one.
+    one.  Who was told before that the store is busy says how long it has waited.
     """
 
     start: Offset
     attempt: Attempt = ""
     version: Version = NO_VERSION
+    waited_s: Annotated[float, Meta(ge=0, le=limits.MAX_WAIT_S)] = 0.0
 
     def check(self) -> None:
         """A transaction is what an attempt stages."""
@@ -235,6 +236,20 @@ class WaitRequest(ActionRequest, _PartitionRequest, frozen=True):
         ):
             why = f"must have start below end, and end not above {self.end}"
             raise InvalidRequestError("transaction", list(self.transaction), why)
+
+
+class WatchRequest(ActionRequest, frozen=True):
+    """What of these topics, or of all, has changed since an answer; wait until something has.
+
+    {v, topics?, cursor?, timeout_s} -> {v, cursor, complete, heads}, in several results if they are
+    many: with complete, and always without a cursor, all that the store holds of them
+    """
+
+    action: ClassVar[str] = "dafka.watch.v1"
+
+    timeout_s: Annotated[float, Meta(ge=0, le=limits.MAX_WAIT_S)]
+    topics: Annotated[tuple[str, ...], Meta(max_length=limits.MAX_NAMES)] | None = None
+    cursor: Annotated[str, Meta(max_length=limits.MAX_CURSOR_CHARS)] = ""
 
 
 class TransactionsRequest(ActionRequest, frozen=True):

@@ -167,9 +167,12 @@ class _Server(flight.FlightServerBase):  # type: ignore[misc]  # pyarrow has no 
     def do_action(self, context: Any, action: flight.Action) -> Iterator[bytes]:
         caller, body = _caller(context), action.body.to_pybytes()
         answers = server_actions.act(self._served, action.type, body, caller.is_gone)
+        with self._serving(context):
+            # Some wait for long; nobody needs to watch them meanwhile.
+            first = list(itertools.islice(answers, 1))
         stream = WatchedStream(self._served.watch, None, caller.peer, f"action {action.type[:100]}")
         with refusing(), stream:
-            for answer in answers:
+            for answer in itertools.chain(first, answers):
                 stream.wait(len(answer))
                 yield answer
                 stream.go_on()

@@ -38,8 +38,10 @@ from dafka_core.flight.requests import (
     StoresRequest,
     TransactionsRequest,
     WaitRequest,
+    WatchRequest,
 )
 from dafka_core.flight.server_context import ServerContext
+from dafka_core.flight.server_watch import watch
 from dafka_core.log_entries import Discard
 from dafka_core.records import StagedTransaction, TopicPartition, Transaction
 from dafka_core.storage.leases import MAX_LEASES
@@ -79,12 +81,7 @@ def act(context: ServerContext, name: str, body: bytes, is_gone: IsGone) -> Iter
 
 
 def _heads(context: ServerContext, request: HeadsRequest, is_gone: IsGone) -> Iterator[Heads]:
-    log = context.log
-    if request.topics is None:
-        found = log.partitions()
-    else:
-        topics = dict.fromkeys(request.topics)  # each of them once
-        found = [info for topic in topics for info in log.partitions(topic)]
+    found = context.held(request.topics)
     for start in range(0, len(found), HEADS_PER_RESULT) or (0,):
         yield Heads(tuple(found[start : start + HEADS_PER_RESULT]))
 
@@ -176,6 +173,7 @@ ACTIONS: Final[dict[str, Action]] = {
         Action(HeadsRequest, _heads),
         Action(OffsetsRequest, _offsets),
         Action(WaitRequest, _wait),
+        Action(WatchRequest, watch),
         Action(TransactionsRequest, _transaction_states),
         Action(CommitRequest, _commit),
         Action(DiscardRequest, _discard),

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import bisect
 import contextlib
+import math
+import operator
 import queue
 import threading
 import time
-from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
 from typing import Final, NamedTuple, Protocol, TypeVar
@@ -18,7 +20,13 @@ from dafka_core.flight.requests import Request
 from dafka_core.flight.store_location import StoreLocation
 from dafka_core.flight.stream_watch import StreamWatch, WatchedStream
 from dafka_core.log_entries import Discard
-from dafka_core.records import RecordBatch, StagedTransaction, TopicPartition, Transaction
+from dafka_core.records import (
+    PartitionInfo,
+    RecordBatch,
+    StagedTransaction,
+    TopicPartition,
+    Transaction,
+)
 from dafka_core.storage import Log
 
 LOOK_S: Final = 0.5
@@ -65,7 +73,7 @@ class ServerContext:
         log: what is read.
         backend: what is written to.
         location: where the store is; complete when the service has ``started``.
-        gets, puts, waits, commits: how many of each there are at one time.
+        gets, puts, waits, watches, commits: how many of each there are at one time.
         watch: ends streams that are idle.
         closing: set when the service ends.
     """
@@ -83,6 +91,7 @@ class ServerContext:
         self.gets = StreamLimiter("gets", limits.MAX_GETS, self.check_open)
         self.puts = StreamLimiter("puts", limits.MAX_PUTS, self.check_open)
         self.waits = StreamLimiter("waits", limits.MAX_WAITS, self.check_open)
+        self.watches = StreamLimiter("watches", limits.MAX_WATCHES, self.check_open)
         self.commits = StreamLimiter("commits", limits.MAX_COMMITS, self.check_open)
         self.watch = StreamWatch()
         self._other_stores = other_stores
@@ -110,14 +119,23 @@ class ServerContext:
             raise UnavailableError(OTHER_STORE, why)
         return request
 
-    def stream(self, limiter: StreamLimiter, caller: Caller, what: str) -> WatchedStream:
-        """A stream for a client, when it is its turn.
+    def held(self, topics: Sequence[str] | None) -> list[PartitionInfo]:
+        """What the store holds of these topics, or of all."""
+        if topics is None:
+            return self.log.partitions()
+        each_once = dict.fromkeys(topics)
+        return [info for topic in each_once for info in self.log.partitions(topic)]
+
+    def stream(
+        self, limiter: StreamLimiter, caller: Caller, what: str, waited_s: float = 0.0
+    ) -> WatchedStream:
+        """A stream for a client, when it is its turn; it may have waited before.
 
         Raises:
             UnavailableError: there are as many as there may be.
         """
         with self.watch.calling(caller.peer):
-            permit = limiter.take(caller.is_gone)
+            permit = limiter.take(caller.is_gone, waited_s=waited_s)
         return WatchedStream(self.watch, permit, caller.peer, what)
 
     def locations_for(self, peer: str) -> tuple[str, ...]:
@@ -135,7 +153,7 @@ class ServerContext:
 
 
 class StreamLimiter:
-    """Permits for ``count`` streams of one kind, in the order of asking.  Thread-safe.
+    """Permits for ``count`` streams of one kind, in the order of asking first.  Thread-safe.
 
     Args:
         check: raises when there is no use in waiting any more.
@@ -151,7 +169,9 @@ class StreamLimiter:
         for _ in range(count):
             self._free.put(None)
         self._lock = threading.Lock()
-        self._line: deque[threading.Event] = deque()  # each is set when it is the first
+        # Since when each waits, and what is set when it is the first.
+        self._line: list[tuple[float, threading.Event]] = []
+        self._given_at = -math.inf
 
     @property
     def free(self) -> int:
@@ -164,48 +184,59 @@ class StreamLimiter:
         return len(self._line)
 
     def take(
-        self, is_gone: Callable[[], bool] = lambda: False, timeout_s: float | None = None
+        self,
+        is_gone: Callable[[], bool] = lambda: False,
+        timeout_s: float | None = None,
+        waited_s: float = 0.0,
     ) -> StreamPermit:
         """A permit; waits for one until all who came before have theirs.
 
         Args:
             is_gone: says whether nobody wants it any more.
             timeout_s: how long to wait; ``limits.QUEUE_S`` without it.
+            waited_s: how long it has waited before, in vain.
 
         Raises:
             UnavailableError: none came free in time, too many wait, or nobody wants it any more.
         """
         waiting_s = limits.QUEUE_S if timeout_s is None else min(timeout_s, limits.QUEUE_S)
-        deadline = time.monotonic() + waiting_s
-        turn = threading.Event()
+        asked_at = time.monotonic()
+        deadline, since, turn = asked_at + waiting_s, asked_at - waited_s, threading.Event()
+        place = since, turn
         with self._lock:
             if len(self._line) >= limits.MAX_QUEUED:
-                raise self._busy(f"{limits.MAX_QUEUED} more wait for their turn")
-            self._line.append(turn)
-            self._line[0].set()
+                raise self._busy(f"{limits.MAX_QUEUED} more wait for their turn", since)
+            bisect.insort(self._line, place, key=operator.itemgetter(0))
+            for _, other in self._line[1:2]:
+                other.clear()  # it may have been the first
+            self._line[0][1].set()
         try:
             while True:
                 left_s = max(0, min(deadline - time.monotonic(), LOOK_S))
                 if turn.is_set():
                     with contextlib.suppress(queue.Empty):
                         self._free.get(timeout=left_s)
+                        self._given_at = time.monotonic()
                         return StreamPermit(self._free)
                 else:
                     turn.wait(left_s)
                 self._check()
                 if is_gone() or left_s <= 0:
-                    raise self._busy(f"its turn did not come within {waiting_s:g} s")
+                    raise self._busy(f"its turn did not come within {waiting_s:g} s", since)
         finally:
             with self._lock:
-                self._line.remove(turn)
+                self._line.remove(place)
                 if self._line:
-                    self._line[0].set()
+                    self._line[0][1].set()
 
-    def _busy(self, why: str) -> UnavailableError:
+    def _busy(self, why: str, since: float) -> UnavailableError:
+        now = time.monotonic()
         return UnavailableError(
             BUSY,
             f"the store serves {self.count} {self._what} already, as many as it may at one time, "
             f"and {why}; ask another store, or later",
+            waited_s=now - since,
+            moves=now - self._given_at <= limits.QUEUE_S,
         )
 
 

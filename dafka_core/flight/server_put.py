@@ -59,7 +59,7 @@ def put(
         raise InvalidRequestError("descriptor", None, why)
     request = context.parse(PutRequest, descriptor.command)
     what = f"put to topic {request.topic!r}, partition {request.partition}"
-    with context.stream(context.puts, caller, what) as stream:
+    with context.stream(context.puts, caller, what, request.waited_s) as stream:
         _check_start(context.log, request)
         _check_schema(reader.schema)
         end = _Put(context, request).run(reader, writer, stream)

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import math
 import socket
 import threading
-from collections.abc import Collection, Generator, Iterator, Sequence
+from collections.abc import Callable, Collection, Generator, Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any, Final, TypeVar
 
 from msgspec.structs import replace
@@ -17,11 +19,13 @@ from dafka_core.flight import grpc_workarounds, limits, requests
 from dafka_core.flight.client_put import PutStream
 from dafka_core.flight.columns import VALUE, parse_metadata
 from dafka_core.flight.flight_errors import FLIGHT_ERRORS, translated
-from dafka_core.flight.grpc_workarounds import CallDeadline, Watchdog
+from dafka_core.flight.grpc_options import GRPC_OPTIONS
+from dafka_core.flight.grpc_workarounds import LOST_MS, CallDeadline, Watchdog
 from dafka_core.flight.json_messages import (
     Done,
     DurableEnd,
     Heads,
+    HeadsSince,
     JsonMessage,
     LeaseGranted,
     Offsets,
@@ -42,21 +46,6 @@ from dafka_core.records import (
     TransactionState,
 )
 from dafka_core.values import Values
-
-CONNECT_TIMEOUT_MS: Final = 5_000
-"""How long one attempt to connect may take; a store that is there answers at once."""
-
-GRPC_OPTIONS: Final = [
-    # Whole blocks in few frames, and room for two of them: measured best on one machine.
-    ("grpc.http2.max_frame_size", 16_777_215),
-    ("grpc.http2.lookahead_bytes", 16 << 20),
-    ("grpc.http2.bdp_probe", 0),
-    ("grpc.max_receive_message_length", -1),
-    ("grpc.max_send_message_length", -1),
-    ("grpc.min_reconnect_backoff_ms", CONNECT_TIMEOUT_MS),
-    ("grpc.initial_reconnect_backoff_ms", 100),
-    ("grpc.max_reconnect_backoff_ms", 1_000),
-]
 
 MIN_TIMEOUT_S: Final = 0.001
 """gRPC takes zero and less for no limit."""
@@ -112,6 +101,20 @@ class StoreClient(ProcessBound):
             asked = [requests.HeadsRequest(each) for each in _parts(list(topics), limits.MAX_NAMES)]
         answers = self._ask(Heads, timeout_s, *asked)
         return [head for answer in answers for head in answer.heads]
+
+    def watch(
+        self, topics: Collection[str] | None, cursor: str, *, wait_s: float, timeout_s: float
+    ) -> HeadsSince:
+        """What of these topics, at most 10,000, or of all has changed since an answer's cursor.
+
+        Without one it is all that the store holds of them.  It waits ``wait_s`` seconds at most
+        until something has changed; the answer may be up to ``timeout_s`` later.
+        """
+        topics = None if topics is None else tuple(topics)
+        request = requests.WatchRequest(wait_s, topics, cursor)
+        answers = self._ask(HeadsSince, wait_s + timeout_s, request)
+        heads = tuple(head for answer in answers for head in answer.heads)
+        return replace(answers[-1], heads=heads)
 
     def offset_for_times(
         self, times: Sequence[tuple[str, str, int]], *, timeout_s: float
@@ -249,6 +252,7 @@ class StoreClient(ProcessBound):
         *,
         attempt: str = "",
         version: int = NO_VERSION,
+        waited_s: float = 0.0,
         timeout_s: float,
     ) -> PutStream:
         """Records to be appended to a partition that ends at ``start``; see ``PutStream``.
@@ -257,11 +261,14 @@ class StoreClient(ProcessBound):
         transaction of that ``version`` if it has one: no reader sees them until ``commit``.
         ``start`` is then the partition's end, or that of what the same attempt has staged.
 
-        ``timeout_s`` is how long a write may wait for the store without progress.
+        ``timeout_s`` is how long a write may wait for the store without progress, and ``waited_s``
+        how long one has waited before for one's turn (``StoreBusyError``).
         """
-        request = requests.PutRequest(*tp, start, attempt, version, store=self._store).checked()
+        request = requests.PutRequest(
+            *tp, start, attempt, version, min(waited_s, limits.MAX_WAIT_S), store=self._store
+        ).checked()
         client = self._connected()
-        return PutStream(client, request, CallDeadline(self._watchdog, timeout_s, self._break))
+        return PutStream(client, request, self._deadline(timeout_s, self._break))
 
     def close(self) -> None:
         """Disconnects; what goes on ends with an error.  May be repeated."""
@@ -284,7 +291,7 @@ class StoreClient(ProcessBound):
             self._break() if stream is None else stream.cancel()
 
         at = request.start
-        with CallDeadline(self._watchdog, timeout_s, give_up).start() as call:
+        with self._deadline(timeout_s, give_up).start() as call:
             try:
                 call.wait()
                 stream = client.do_get(flight.Ticket(request.packed()))
@@ -321,7 +328,8 @@ class StoreClient(ProcessBound):
             client = self._connected()
             options = flight.FlightCallOptions(timeout=max(timeout_s, MIN_TIMEOUT_S))
             try:
-                found = list(client.do_action(flight.Action(request.action, body), options))
+                with self._watched(timeout_s):
+                    found = list(client.do_action(flight.Action(request.action, body), options))
                 answers += [kind.parse(each.body.to_pybytes()) for each in found]
             except flight.FlightTimedOutError as error:
                 why = f"no answer within {timeout_s:g} s"
@@ -361,6 +369,22 @@ class StoreClient(ProcessBound):
         if self._tcp is None:
             raise StoreUnreachableError(self._store, f"no process listens at {self._unix}")
         return self._tcp
+
+    def _deadline(self, timeout_s: float, give_up: Callable[[], None]) -> CallDeadline:
+        return CallDeadline(self._watchdog, timeout_s, give_up, self._find_lost_host)
+
+    @contextmanager
+    def _watched(self, timeout_s: float) -> Iterator[None]:
+        """An action, which gRPC ends in time; one that may take long ends with its host, too."""
+        if timeout_s * 1000 <= LOST_MS:
+            yield
+        else:
+            with self._deadline(math.inf, self._break).start() as call:
+                call.wait()
+                yield
+
+    def _find_lost_host(self) -> None:
+        grpc_workarounds.find_lost_host(grpc_workarounds.addresses_of(self.uri))
 
     def _break(self) -> None:
         """Ends all calls to the store: gRPC cannot cancel one that has not begun, nor a put."""

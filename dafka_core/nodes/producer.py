@@ -121,6 +121,11 @@ class Producer(Node):
         """The offset that the next record gets."""
         return self._next_offset
 
+    @property
+    def acknowledged(self) -> int:
+        """The offset before which all records are acknowledged."""
+        return max(self._durable, self._role.durable)
+
     def publish(self, value: bytes) -> int:
         """Publishes one record and returns its offset.
 
@@ -252,7 +257,7 @@ class Producer(Node):
 
     def _add_unacked(self, failure: BaseException) -> NotAcknowledgedError | None:
         """Says at an error that ends the producer what is not acknowledged, if anything."""
-        count = self._next_offset - max(self._durable, self._role.durable)
+        count = self._next_offset - self.acknowledged
         if not count:
             return None
         lost = NotAcknowledgedError(self.topic, self.address, count, 0.0, self._role.asked_for)

@@ -22,6 +22,7 @@ import lmdb
 
 from dafka_core.errors import ClosedError, StoreError
 from dafka_core.storage.file_positions import FilePositions
+from dafka_core.storage.head_changes import HeadChanges
 from dafka_core.storage.leases import Lease, LeaseTable
 from dafka_core.storage.open_environment import (
     Opened,
@@ -55,10 +56,14 @@ class Environment:
     """One directory.  Any number of threads may read; LMDB has writers take turns.
 
     Its methods raise ClosedError after ``close``, and StoreError when LMDB or the disk fails.
+
+    Attributes:
+        changes: which partitions have changed since it was opened.
     """
 
     def __init__(self, directory: Path, *, map_size_bytes: int) -> None:
         self.directory = directory
+        self.changes = HeadChanges()
         self._changed = threading.Condition()
         self._uses = 0
         self._written_bytes = 0
@@ -96,7 +101,8 @@ class Environment:
                 tables = Tables(opened, txn)
                 done = work(tables)
                 self._written_bytes += tables.written_bytes
-                return done
+            self.changes.add(tables.changed)
+            return done
 
     def lease(self, work: Callable[[Tables, FilePositions], T]) -> tuple[T, Lease | None]:
         """What ``work`` returns of a moment of the log, and a lease of what it saw.

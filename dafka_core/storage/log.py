@@ -75,14 +75,12 @@ DEFAULT_MAX_BYTES = 64 << 20
 class Log(ProcessBound):
     """The log in one directory, which is made when missing.
 
-    ``map_size_bytes`` is address space: a log that has more, or twice what it had when it was
-    opened if that is more, must be opened again.  ``clock_us`` gives microseconds since the epoch
-    UTC.
+    ``map_size_bytes`` is address space: a log that has more, or twice what it had when opened if
+    that is more, must be opened again.  ``clock_us`` gives microseconds since the epoch UTC.
 
     Every method raises ClosedError after ``close``, and StoreError when it comes upon damage
-    (topic, partition and offset are named) or LMDB has no room for another read transaction.
-    Methods that write also raise StoreError when the disk cannot take it, which leaves all as it
-    was.
+    (topic, partition and offset are named) or LMDB has no room for another read transaction;
+    methods that write also when the disk cannot take it, which leaves all as it was.
 
     Raises:
         StoreError: the directory is another process's, is damaged, or is not a store's.
@@ -102,6 +100,8 @@ class Log(ProcessBound):
         self._appending = False
         self._appended_s = float("-inf")
         self._env = Environment(self.directory, map_size_bytes=map_size_bytes)
+        self.changes = self._env.changes
+        """Which partitions have changed since it was opened."""
         self._reader = BlockReader(self._env)
         self._planner = MergePlanner()
         self._merger = BlockMerger(self._env, self._planner)

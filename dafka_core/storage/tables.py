@@ -56,6 +56,8 @@ class Tables:
         self._txn = CountedTransaction(txn)
         self.area = AppendArea(self._txn, opened.meta, opened.blocks)
         self.lives = Lives(self._directory, self._txn, self._meta)
+        self.changed: set[TopicPartition] = set()
+        """The partitions that readers see otherwise than before, or at least may."""
 
     @property
     def aside(self) -> AsideArea:
@@ -86,6 +88,8 @@ class Tables:
         A partition whose only records were staged, and are not any more, is forgotten.
         """
         key, staged_key = rows.partition_key(tp), _staged_key(row.id)
+        if row.end or self.visible_row(tp):
+            self.changed.add(tp)
         if row.end or row.staged:
             self._txn.put(key, row.packed(key), db=self._partitions)
         else:

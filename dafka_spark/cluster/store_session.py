@@ -154,24 +154,31 @@ class StoreSession(Closing):
         """Waits until ``acks`` of the stores have a transaction on disk.
 
         With ``ALL_STORES`` one store is enough when the others are gone; one that does not answer
-        is gone when the mesh has given it up.
+        is gone when the mesh has given it up.  One that catches up is waited for while it does.
 
         Args:
             known: the stores that are there.
             have: the stores that have it already; those that come to have it are added.
 
         Raises:
-            NotAcknowledgedError: they do not have it at the deadline.
+            NotAcknowledgedError: they do not have it at the deadline; a note names each that lacks
+                it.
         """
         given_up = Deadline(timing.SILENT_S)
+        ends: dict[str, int] = {}
         while True:
             lost = False
             for client in known:
                 store = client.location.store
                 if store not in have and (acks == ALL_STORES or len(have) < acks):
                     try:
-                        if _has(client, tp, transaction, min(deadline.left_s, timing.LOOK_AGAIN_S)):
+                        wait_s = min(deadline.left_s, timing.LOOK_AGAIN_S)
+                        end = _end_at(client, tp, transaction, wait_s)
+                        if end >= transaction.end:
                             have.add(store)
+                        elif end > ends.get(store, end):
+                            deadline.restart()
+                        ends[store] = end
                     except StoreUnreachableError:
                         lost = True
             missing = {client.location.store for client in known} - have
@@ -181,8 +188,9 @@ class StoreSession(Closing):
             if is_done:
                 return
             if deadline.is_over:
-                count = transaction.end - transaction.start
-                raise NotAcknowledgedError(*tp, count, deadline.timeout_s)
+                raise _missing(
+                    tp, transaction, {each: ends.get(each) for each in missing}, deadline
+                )
             if lost or not missing:
                 deadline.pause()
                 known = self.refresh()
@@ -217,9 +225,25 @@ def _too_few(found: int, others: Sequence[str], acks: int, waited_s: float) -> C
     return ConfigError("delivery", EXACTLY_ONCE, why)
 
 
-def _has(client: StoreClient, tp: TopicPartition, transaction: Transaction, wait_s: float) -> bool:
+def _end_at(
+    client: StoreClient, tp: TopicPartition, transaction: Transaction, wait_s: float
+) -> int:
+    """How far a store has the partition; if that is far enough, it has the transaction, too."""
     last = None if transaction.version == NO_VERSION else transaction
-    return client.wait(tp, transaction.end, transaction=last, timeout_s=wait_s) >= transaction.end
+    return client.wait(tp, transaction.end, transaction=last, timeout_s=wait_s)
+
+
+def _missing(
+    tp: TopicPartition, transaction: Transaction, ends: dict[str, int | None], deadline: Deadline
+) -> NotAcknowledgedError:
+    """The error for acknowledgements of these stores, which have the partition so far."""
+    count = transaction.end - transaction.start
+    error = NotAcknowledgedError(*tp, count, deadline.timeout_s)
+    for store, end in sorted(ends.items()):
+        if end is not None:
+            why = f"has the partition up to {end} and not, as others, up to {transaction.end}"
+            error.add_note(f"store {store} {why}: stop it until it is well, or set option acks")
+    return error
 
 
 def _where(locations: Sequence[StoreLocation]) -> set[tuple[str, tuple[str, ...]]]:

@@ -48,6 +48,19 @@ RANGES_S: Final = 5.0
 """How old what is known of the stores may be for a plan.  A query that reads only what there was
 asks for no offsets, but stores come and go meanwhile."""
 
+WATCH_S: Final = 3.0
+"""How long one request waits at a store for something new.  With the time that its answer may take
+it is no longer than what is watched for a host that vanishes, which takes more than a request."""
+
+LOOK_S: Final = 1.0
+"""How long stores may be silent before an idle query asks them: there may be others now."""
+
+UNWATCHED_S: Final = 0.04
+"""Between two looks of an idle query at a store that does not tell when something changes."""
+
+COMPLETE_S: Final = 10.0
+"""How long a store's word on what has changed is believed without asking for everything."""
+
 IDLE_S: Final = 60.0
 """How long an unused connection stays open: longer than between two micro-batches of most queries,
 so that they find it connected."""
@@ -74,6 +87,10 @@ class Deadline:
     def is_over(self) -> bool:
         """Whether the deadline has passed."""
         return self.waited_s >= self.timeout_s
+
+    def restart(self) -> None:
+        """Waits as long anew: there was progress."""
+        self._began = time.monotonic()
 
     def pause(self) -> None:
         """Sleeps until it is time to look again, but not beyond the deadline."""

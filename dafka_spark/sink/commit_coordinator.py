@@ -34,7 +34,7 @@ def pick_store(options: SinkOptions) -> PickedStore:
 
     deadline = Deadline(options.delivery_timeout_s)
     with StoreSession(options.mesh_address) as session:
-        known = session.require(options.acks, deadline)
+        known = session.require(options.acks_needed, deadline)
         for sizes, lost in session.looks(known, size_at, deadline):
             if lost is None:
                 best, _ = choose_host(sizes, partition_address("", options.topic))
@@ -72,12 +72,12 @@ def commit(options: SinkOptions, picked: PickedStore, ranges: Sequence[WrittenRa
 
     with StoreSession(options.mesh_address, picked.locations) as session:
         _at_store(session, picked.store, commit_at, deadline)
-        if options.acks == 1:
+        if options.acks_needed == 1:
             return
         # Not those of when the job began: other stores may have come, or come back.
         known = session.current()
         for each in staged:
-            acks, have = options.acks, {picked.store}
+            acks, have = options.acks_needed, {picked.store}
             session.wait_for_acks(each.tp, each.transaction, known, acks, have, deadline)
 
 

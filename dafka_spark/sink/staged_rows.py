@@ -2,21 +2,24 @@
 
 from __future__ import annotations
 
+import threading
 import uuid
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from typing import Final
 
 import pyarrow as pa
 
-from dafka_core.errors import FencedError
+from dafka_core.errors import DafkaError, FencedError
 from dafka_core.flight.client_put import PutStream
 from dafka_core.flight.limits import MAX_BATCH_BYTES, MAX_BATCH_RECORDS
 from dafka_core.flight.store_client import StoreClient
 from dafka_core.records import RecordBatch, TopicPartition, TransactionState
 from dafka_core.values import Values
 from dafka_spark.cluster.timing import Deadline
+from dafka_spark.sink.row_digest import RowDigest
 
 BLOCK_ROWS: Final = MAX_BATCH_RECORDS
 BLOCK_BYTES: Final = MAX_BATCH_BYTES // 2
@@ -29,6 +32,10 @@ bounds its memory.  A transaction with more has to wait for that store."""
 
 MAX_STREAMS: Final = 4
 """Streams that a task has open: a store takes 32, and other tasks write to it, too."""
+
+HOLD_S: Final = 1.0
+"""How long a stream stays open to which nothing is added.  A store serves few at one time, and a
+task may compute its next rows for minutes; to open one again costs milliseconds."""
 
 Found = Sequence[tuple[StoreClient, TransactionState]]
 """What stores have of a partition."""
@@ -78,6 +85,7 @@ class StagedRows:
         attempts: all of these, and those that they replace: any other attempt has taken over.
         start, end: the offsets that the rows have, or will have.
         is_whole: whether all rows are retained, so that they can be staged elsewhere.
+        waited_s: how long the task has waited in vain for its turn at the store.
     """
 
     def __init__(
@@ -94,6 +102,7 @@ class StagedRows:
         self.attempts: set[str] = set()
         self.start = self.end = 0
         self.is_whole = True
+        self.waited_s = 0.0
         self._tp = tp
         self._version = version
         self._streams = streams
@@ -101,6 +110,9 @@ class StagedRows:
         self._timeout_s = timeout_s
         self._retained: deque[RecordBatch] = deque()
         self._put: PutStream | None = None
+        # Held by the task's thread, or by the timer's while it closes the stream.
+        self._lock = threading.RLock()
+        self._timer = threading.Timer(0, self._let_go)
 
     @property
     def retained_bytes(self) -> int:
@@ -114,25 +126,25 @@ class StagedRows:
 
     def add(self, values: pa.Array) -> None:
         """Retains values, then sends them."""
-        batch = RecordBatch(self._tp, self.end, Values.from_arrow(values))
-        self._retained.append(batch)
-        self.end = batch.end
-        self._send(batch)
+        with self._lock:
+            batch = RecordBatch(self._tp, self.end, Values.from_arrow(values))
+            self._retained.append(batch)
+            self.end = batch.end
+            self._send(batch)
 
     def wait_staged(self, deadline: Deadline) -> None:
         """Waits until all rows are on the store's disk."""
-        if self._put is not None:
-            self._put.wait_durable(self.end, timeout_s=deadline.left_s)
+        with self._lock:
+            self._wait_durable(self.end, deadline.left_s)
 
     def release(self, deadline: Deadline) -> None:
         """Retains no longer what is on the store's disk; waits until that is something."""
         self.is_whole = False
-        staged_end = self.end
-        if self._put is not None and self._retained:
-            end = self._retained[0].end
-            staged_end = self._put.wait_durable(end, timeout_s=deadline.left_s)
-        while self._retained and self._retained[0].end <= staged_end:
-            self._retained.popleft()
+        if self._retained:
+            with self._lock:
+                staged_end = self._wait_durable(self._retained[0].end, deadline.left_s)
+            while self._retained and self._retained[0].end <= staged_end:
+                self._retained.popleft()
 
     def begin(self, host: StoreClient, end: int) -> None:
         """Stages all rows at the partition's ``end``, as a new attempt.
@@ -169,38 +181,75 @@ class StagedRows:
                 return True
         return False
 
+    def digest(self) -> RowDigest:
+        """Of all rows so far.
+
+        Raises:
+            FencedError: some are no longer retained, and another attempt may have committed them.
+        """
+        if not self.is_whole:
+            raise FencedError(*self._tp, self.attempt)
+        digest = RowDigest()
+        for batch in self._retained:
+            digest.add(batch.values)
+        return digest
+
     def is_fenced_by(self, state: TransactionState) -> bool:
         """Whether a store has staged rows of another attempt, which has taken over."""
         return state.staged_end > state.end and state.attempt not in self.attempts
 
     def close(self) -> None:
         """Closes the stream, whatever has come of it; the retained rows stay."""
-        if self._put is not None:
-            self._put.close()
-            self._put = None
-        self._streams.pop(self, None)
+        self._timer.cancel()
+        with self._lock:
+            if self._put is not None:
+                self._put.close()
+                self._put = None
+            self._streams.pop(self, None)
 
     def clear(self) -> None:
         """Lets go of the rows: they are committed."""
         self._retained.clear()
 
+    def _wait_durable(self, end: int, timeout_s: float) -> int:
+        """Waits until the rows are on disk up to ``end``; up to where they are."""
+        if self._put is None:  # all were, when it was closed
+            return self.end
+        durable = self._put.wait_durable(end, timeout_s=timeout_s)
+        self.waited_s = 0.0
+        return durable
+
+    def _let_go(self) -> None:
+        """Closes the stream, to which nothing was added for a while (timer's thread)."""
+        # What fails here, the task's thread comes upon when it goes on.
+        with self._lock, suppress(DafkaError):
+            self._wait_durable(self.end, self._timeout_s)
+            self.close()
+
     def _send_all(self, host: StoreClient) -> None:
         self.close()
         self.host = host
-        for batch in self._retained:
-            self._send(batch)
+        with self._lock:
+            for batch in self._retained:
+                self._send(batch)
 
     def _send(self, batch: RecordBatch) -> None:
         if self._put is None:
             assert self.host is not None
             while len(self._streams) >= MAX_STREAMS:
-                next(iter(self._streams.values()))()
+                for pause in list(self._streams.values())[:1]:  # timers take others away
+                    pause()
             self._streams[self] = self._pause
             self._put = self.host.put(
                 self._tp,
                 batch.offset,
                 attempt=self.attempt,
                 version=self._version,
+                waited_s=self.waited_s,
                 timeout_s=self._timeout_s,
             )
         self._put.write(batch.values.to_arrow())
+        self._timer.cancel()
+        self._timer = threading.Timer(HOLD_S, self._let_go)
+        self._timer.daemon = True
+        self._timer.start()

@@ -21,10 +21,14 @@ from dafka_core.records import TopicPartition
 from dafka_spark.cluster.timing import Deadline
 from dafka_spark.errors import ColumnError
 from dafka_spark.options import SinkOptions
+from dafka_spark.schema import is_table
 from dafka_spark.sink.commit_messages import TaskCommit, WrittenRange
 
 ADDRESSES: Final = uuid.UUID("6f0c2c5e-5d0b-5c0e-9a55-0d6b1c7f3a46")
 """The namespace of the sink's addresses.  Fixed for ever: a query's partitions depend on it."""
+
+WRITTEN: Final = frozenset({"value", "topic"})
+NOT_WRITTEN: Final = "cannot be written: a record is a 'value', sent to a 'topic'"
 
 MAX_TOPICS: Final = 1000
 """Topics in one task: each has a writer with rows, and perhaps sockets and threads, of its own."""
@@ -51,20 +55,27 @@ def partition_address(*parts: object) -> str:
 
 
 def check_columns(schema: StructType, options: SinkOptions) -> None:
-    """Raises ``ColumnError`` or ``ConfigError`` for rows that can never be written."""
-    for field in schema.fields:
+    """Raises ``ColumnError`` or ``ConfigError`` for rows that can never be written.
+
+    Columns are named in any case.  Into a SQL table Spark inserts all of the table's columns, and
+    ``by_topic`` sees that the others are null.
+    """
+    names = [name.lower() for name in schema.fieldNames()]
+    for field, name in zip(schema.fields, names, strict=True):
         kind = field.dataType
-        if field.name == "value":
+        if names.count(name) > 1:
+            raise ColumnError(field.name, "is there more than once, in this or another case")
+        if name == "value":
             if not isinstance(kind, (BinaryType, StringType)):
                 why = f"is {kind.simpleString()}, must be binary or string"
                 cure = "make one of it, with to_json(struct(...)) for instance"
                 raise ColumnError("value", f"{why}; {cure}")
-        elif field.name != "topic":
-            why = "cannot be written: a record is a 'value', sent to a 'topic'"
-            raise ColumnError(field.name, f"{why}; leave it out, or make it part of 'value'")
+        elif name != "topic":
+            if not is_table(schema):
+                cure = "leave it out, or make it part of 'value'"
+                raise ColumnError(field.name, f"{NOT_WRITTEN}; {cure}")
         elif not isinstance(kind, StringType):
             raise ColumnError("topic", f"is {kind.simpleString()}, must be string")
-    names = schema.fieldNames()
     if "value" not in names:
         raise ColumnError("value", f"is missing; the columns are {', '.join(names)}")
     if not options.topic and "topic" not in names:
@@ -76,8 +87,12 @@ def by_topic(batch: pa.RecordBatch, topic: str) -> Iterator[tuple[str, pa.Array]
     """The values of a batch for each topic, in the order of the rows.
 
     Raises:
-        ColumnError: a row has no value or no topic, or a topic is no valid name.
+        ColumnError: a row has no value or no topic, a topic is no valid name, or a column of a SQL
+            table that cannot be written is not null.
     """
+    batch = batch.rename_columns([name.lower() for name in batch.schema.names])
+    if not WRITTEN.issuperset(batch.schema.names):
+        _check_inserted(batch, topic)
     values = _whole(batch, "value", "coalesce them, or leave such rows out")
     if topic:
         yield topic, values
@@ -89,6 +104,17 @@ def by_topic(batch: pa.RecordBatch, topic: str) -> Iterator[tuple[str, pa.Array]
         except ValueError as error:
             raise ColumnError("topic", f"{name!r}: {error}") from None
         yield name, values.filter(pc.equal(topics, name))
+
+
+def _check_inserted(batch: pa.RecordBatch, topic: str) -> None:
+    """Sees that rows for a SQL table say nothing that would be passed over."""
+    for name in batch.schema.names:
+        if name not in WRITTEN and batch.column(name).null_count < batch.num_rows:
+            cure = "say what is to be inserted: INSERT INTO table (value) SELECT value ..."
+            raise ColumnError(name, f"{NOT_WRITTEN}; {cure}")
+    if topic and (others := set(batch.column("topic").unique().to_pylist()) - {None, topic}):
+        why = f"is {min(others)!r}, and the table is written to topic {topic!r}; leave it out"
+        raise ColumnError("topic", why)
 
 
 def _whole(batch: pa.RecordBatch, name: str, cure: str) -> pa.Array:

@@ -2,11 +2,12 @@
 
 The rows are staged at a store, where no reader sees them, and become visible in one step when the
 task has all of them there.  With exactly-once this step leaves the transaction's version in the
-partition, where a task that writes the transaction again finds it.
+partition, where a task that writes the transaction again finds it, and compares its rows with it.
 """
 
 from __future__ import annotations
 
+import logging
 import uuid
 from collections.abc import Callable, Sequence
 from contextlib import suppress
@@ -16,9 +17,11 @@ import pyarrow as pa
 
 from dafka_core.errors import (
     DafkaError,
+    DataLossError,
     FencedError,
     NotAcknowledgedError,
     OffsetConflictError,
+    StoreBusyError,
     StoreUnreachableError,
     TransactionExistsError,
 )
@@ -31,14 +34,18 @@ from dafka_core.records import (
     Transaction,
     TransactionState,
 )
+from dafka_core.values import Values
 from dafka_spark.cluster import timing
 from dafka_spark.cluster.store_session import StoreSession, choose_host
 from dafka_spark.cluster.timing import Deadline
 from dafka_spark.errors import OldCheckpointError, TransactionChangedError
 from dafka_spark.options import SinkOptions
 from dafka_spark.sink.commit_messages import WrittenRange
+from dafka_spark.sink.row_digest import RowDigest, digest_at
 from dafka_spark.sink.staged_rows import Found, RowBuffer, StagedRows, Streams
 from dafka_spark.sink.task_writer import PartitionWriter
+
+_log = logging.getLogger("dafka_spark")
 
 _LOST: Final = (StoreUnreachableError, OffsetConflictError, TransactionExistsError)
 """Errors after which the writer looks anew for the transaction and for a store."""
@@ -92,6 +99,7 @@ class TransactionalWriter(PartitionWriter):
         )
         self._may_be_committed = False
         self._transaction: Transaction | None = None
+        self._digest: RowDigest | None = None  # of rows that another attempt may have committed
         self._have: set[str] = set()
         self._find(known, deadline)
 
@@ -99,7 +107,7 @@ class TransactionalWriter(PartitionWriter):
         """Takes binary or string values without nulls."""
         self._row_count += len(values)
         for block in self._buffer.add(values):
-            self._send(block)
+            self._send(block, Deadline(self._timeout_s))
 
     def finish(self, deadline: Deadline) -> WrittenRange:
         """Commits the transaction and waits until it is on the disks of ``acks`` stores.
@@ -109,10 +117,10 @@ class TransactionalWriter(PartitionWriter):
         Raises:
             NotAcknowledgedError: it is not until the deadline.
             FencedError: another attempt has taken over.
-            TransactionChangedError: it was written before, with another number of rows.
+            TransactionChangedError: it was written before, with other rows.
         """
         for block in self._buffer.rest():
-            self._send(block)
+            self._send(block, deadline)
         rows = self.rows
         if self._row_count:
             self._at_host(rows.wait_staged if self._task.picked else self._commit, deadline)
@@ -120,9 +128,10 @@ class TransactionalWriter(PartitionWriter):
         written = self._transaction
         if written is None:
             return WrittenRange(self._tp, rows.start, rows.end, rows.attempt)
-        if written.end - written.start != self._row_count:
+        changed = written.end - written.start != self._row_count
+        if changed or (self._digest is not None and self._has_other_rows(written)):
             raise TransactionChangedError(*self._tp, written, self._row_count)
-        acks, have = self._task.options.acks, self._have
+        acks, have = self._task.options.acks_needed, self._have
         self._task.session.wait_for_acks(self._tp, written, self._known, acks, have, deadline)
         return WrittenRange(self._tp, written.start, written.end)
 
@@ -145,12 +154,14 @@ class TransactionalWriter(PartitionWriter):
 
     # -- the rows' way to a store's disk ---------------------------------------------------------
 
-    def _send(self, values: pa.Array) -> None:
-        if self._transaction is None:
-            deadline = Deadline(self._timeout_s)
+    def _send(self, values: pa.Array, deadline: Deadline) -> None:
+        if self._digest is not None:
+            self._digest.add(Values.from_arrow(values))
+        elif self._transaction is None:
             try:
                 self.rows.add(values)
-            except _LOST:
+            except _LOST as error:
+                self._wait_turn(error, deadline)
                 self._find((), deadline)
             while self.rows.has_too_much:
                 self._at_host(self.rows.release, deadline)
@@ -174,12 +185,22 @@ class TransactionalWriter(PartitionWriter):
         while self._transaction is None:
             try:
                 work(deadline)
-            except _LOST:
+            except _LOST as error:
+                self._wait_turn(error, deadline)
                 self._find((), deadline)
+                if deadline.is_over:
+                    count, waited_s = self._row_count, deadline.timeout_s
+                    raise NotAcknowledgedError(*self._tp, count, waited_s) from error
             else:
                 return
-            if deadline.is_over:
-                raise NotAcknowledgedError(*self._tp, self._row_count, deadline.timeout_s)
+
+    def _wait_turn(self, error: DafkaError, deadline: Deadline) -> None:
+        """Waits a little if a store was busy, and for longer as long as it serves others."""
+        if isinstance(error, StoreBusyError):
+            self.rows.waited_s = error.waited_s
+            if error.moves:
+                deadline.restart()
+            deadline.pause()
 
     # -- where the transaction is, or is to be ---------------------------------------------------
 
@@ -188,6 +209,7 @@ class TransactionalWriter(PartitionWriter):
         self.rows.close()
         cause: DafkaError | None = None
         session, only = self._task.session, self._task.picked
+        given_up = Deadline(timing.SILENT_S)
         for found, lost in session.looks(known, self._state, deadline, only=only):
             self._known, cause = [client for client, _ in found], lost
             try:
@@ -195,9 +217,28 @@ class TransactionalWriter(PartitionWriter):
                     return
             except _LOST as error:
                 cause = error
+                self._wait_turn(error, deadline)
+            if given_up.is_over and (gone := self._lost_with_rows(lost)):
+                cause = StoreUnreachableError(
+                    gone, "it alone had all rows of the task, and is gone"
+                )
+                deadline = given_up  # the task's next attempt need not wait
+                break
         if cause is not None and not self._row_count:
             raise cause
         raise NotAcknowledgedError(*self._tp, self._row_count, deadline.timeout_s) from cause
+
+    def _lost_with_rows(self, lost: StoreUnreachableError | None) -> str:
+        """The store that alone has some of the rows, if it is gone for all that can be known.
+
+        It is not while it was ``lost`` just now, or the mesh may be about to give it up.
+        """
+        rows = self.rows
+        if rows.is_whole or rows.host is None:
+            return ""
+        store = rows.host.location.store
+        there = {client.location.store for client in self._known}
+        return "" if store in {*there, *self._task.session.silent, lost and lost.store} else store
 
     def _state(self, client: StoreClient) -> TransactionState:
         return client.transaction_states([self._tp], timeout_s=timing.ANSWER_S)[0]
@@ -251,8 +292,31 @@ class TransactionalWriter(PartitionWriter):
             return False
         if newest.version > version:
             raise OldCheckpointError(*self._tp, version, newest)
+        own = [state for _, state in found if state.attempt == rows.attempt != ""]
+        if not any(state.transaction == newest and state.end == state.staged_end for state in own):
+            self._digest = rows.digest()
         self._set_transaction(newest, {store for store, each in last if each == newest})
         return True
+
+    def _has_other_rows(self, written: Transaction) -> bool:
+        """Whether the task's rows are not those that the transaction has at a store.
+
+        Raises:
+            StoreUnreachableError: no store that has it answers.
+        """
+        errors: list[DafkaError] = []
+        for client in (each for each in self._known if each.location.store in self._have):
+            try:
+                found = digest_at(client, self._tp, written, timeout_s=self._timeout_s)
+            except (StoreUnreachableError, DataLossError) as error:
+                errors.append(error)
+            else:
+                return self._digest != found
+        for lost in errors:
+            if isinstance(lost, StoreUnreachableError):
+                raise lost
+        _log.warning("rows of a batch that is run again are only counted: %s", errors[0])
+        return False
 
     def _set_transaction(self, transaction: Transaction, have: set[str]) -> None:
         self._transaction, self._have = transaction, have

@@ -58,7 +58,7 @@ class WriterFactory(Closing):
         if not options.is_exact:
             return self._open_at_least_once(tp)
         deadline = Deadline(options.delivery_timeout_s)
-        known = session.require(options.acks, deadline)
+        known = session.require(options.acks_needed, deadline)
         if self._task.picked and self._goes_on:
             known = self._catch_up(known, tp, deadline)
         return TransactionalWriter(tp, self._task, known, deadline)
@@ -68,12 +68,12 @@ class WriterFactory(Closing):
         options, session, *_ = self._task
         for find in (session.current, session.refresh):
             known = find()
-            if len(known) >= max(options.acks, 1):
+            if len(known) >= max(options.acks_needed, 1):
                 # Until those that do not answer are given up, and those that do are taken.
                 deadline = Deadline(timing.SILENT_S + timing.LOOK_AGAIN_S)
                 with suppress(StoreUnreachableError):
                     return TransactionalWriter(tp, self._task, known, deadline)
-        if options.acks == ALL_STORES:
+        if options.acks_needed == ALL_STORES:
             why = "counts stores with Arrow Flight, and none answers: name a number"
             raise ConfigError("acks", ALL, why)
         return MeshWriter(tp, options)
@@ -106,7 +106,7 @@ class MeshWriter(PartitionWriter):
     def __init__(self, tp: TopicPartition, options: SinkOptions) -> None:
         self._tp = tp
         where = {"tower": options.tower, "host": options.host, "address": tp.partition}
-        self._producer = Producer(tp.topic, **where, acks=options.acks)
+        self._producer = Producer(tp.topic, **where, acks=options.acks_needed)
         self._start = self._producer.next_offset
 
     def write(self, values: pa.Array) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from typing import Final
 
 import pyarrow as pa
@@ -15,7 +16,12 @@ from pyspark.sql.datasource import (
 )
 from pyspark.sql.types import StructType
 
-from dafka_core.errors import ConfigError
+from dafka_core.errors import (
+    ConfigError,
+    FencedError,
+    OffsetConflictError,
+    ProducerFencedError,
+)
 from dafka_core.records import NO_VERSION, TopicPartition
 from dafka_spark.cluster.worker_process import settle
 from dafka_spark.options import SinkOptions
@@ -72,8 +78,8 @@ def _task() -> TaskContext:
 class DafkaBatchWriter(_Writer, DataSourceArrowWriter):
     """Appends a DataFrame to topics.
 
-    Each write makes partitions of its own, but for those in ``foreachBatch``: they go on in their
-    query's, as its own sink would.
+    Each write makes partitions of its own, but for those with ``writerId``, and those in
+    ``foreachBatch``: they go on in their query's, as its own sink would.
     """
 
     def __init__(
@@ -81,7 +87,9 @@ class DafkaBatchWriter(_Writer, DataSourceArrowWriter):
     ) -> None:
         super().__init__(schema, options)
         if overwrite:
-            raise ConfigError("mode", "overwrite", "a topic only grows; use mode('append')")
+            raise ConfigError(
+                "mode", "overwrite", "a topic only grows; use mode('append'), or INSERT INTO"
+            )
         self._write_id = uuid.uuid4().hex
         self._picked = NOT_PICKED
 
@@ -92,15 +100,16 @@ class DafkaBatchWriter(_Writer, DataSourceArrowWriter):
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> TaskCommit:
         """Writes the rows of one task; a second attempt goes on in the first one's partition."""
-        query_id = _task().getLocalProperty(QUERY_ID)
-        picked = self._picked
-        factory = WriterFactory(self._options, picked=picked, goes_on=bool(query_id))
-        return self._write(iterator, query_id or self._write_id, factory)
+        lasting_id = self._lasting_id or _task().getLocalProperty(QUERY_ID)
+        factory = WriterFactory(self._options, picked=self._picked, goes_on=bool(lasting_id))
+        with self._naming():
+            return self._write(iterator, lasting_id or self._write_id, factory)
 
     def commit(self, messages: Sequence[WriterCommitMessage | None]) -> None:
         """Makes everything visible at once (driver)."""
         if self._options.is_exact:
-            commit_coordinator.commit(self._options, self._picked, _ranges(messages))
+            with self._naming():
+                commit_coordinator.commit(self._options, self._picked, _ranges(messages))
 
     def abort(self, messages: Sequence[WriterCommitMessage | None]) -> None:
         """Gives up what tasks have staged, also those that were killed (driver)."""
@@ -108,6 +117,8 @@ class DafkaBatchWriter(_Writer, DataSourceArrowWriter):
             return
         ranges = _ranges(messages)
         topics = {self._options.topic, *(each.tp.topic for each in ranges)} - {""}
+        # Not those of a writerId: what a killed task has staged there cannot be told from what
+        # another job has.
         partitions = [
             TopicPartition(topic, partition_address(self._write_id, topic, task_number))
             for topic in sorted(topics)
@@ -115,12 +126,35 @@ class DafkaBatchWriter(_Writer, DataSourceArrowWriter):
         ]
         commit_coordinator.discard(self._options, self._picked, ranges, partitions)
 
+    @property
+    def _lasting_id(self) -> str:
+        """What the partitions of ``writerId`` are named for; never the id of a query."""
+        name = self._options.writer_id
+        return f"writerId\0{name}" if name else ""
+
+    @contextmanager
+    def _naming(self) -> Iterator[None]:
+        """Has errors that another job with the same ``writerId`` causes say so."""
+        try:
+            yield
+        except (FencedError, OffsetConflictError, ProducerFencedError) as error:
+            if name := self._options.writer_id:
+                why = "another job with this name may have written to the topic meanwhile"
+                error.add_note(f"option writerId = {name!r}: {why}; let one follow the other")
+            raise
+
 
 class DafkaStreamWriter(_Writer, DataSourceStreamArrowWriter):
     """Appends micro-batches to topics; all batches of a query write to the same partitions.
 
     Commit and abort have nothing to do: each task commits what it has written.
     """
+
+    def __init__(self, schema: StructType, options: SinkOptions) -> None:
+        super().__init__(schema, options)
+        if options.writer_id:
+            why = "is for batch writes: a streaming query has partitions of its own already"
+            raise ConfigError("writerId", options.writer_id, why)
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> TaskCommit:
         """Writes the rows of one task of a micro-batch."""

@@ -11,6 +11,7 @@ from pyspark.sql.datasource import DataSourceReader, InputPartition
 from dafka_core.errors import ConfigError
 from dafka_spark.option_values import EARLIEST, LATEST
 from dafka_spark.source.latest_offsets import fetch_latest_offsets
+from dafka_spark.source.missing_topics import check_found
 from dafka_spark.source.offset_range_limit import ending_offsets, starting_offsets
 from dafka_spark.source.range_planner import OffsetRange, plan_tasks
 from dafka_spark.source.range_reader import RangeReader
@@ -20,14 +21,16 @@ class DafkaBatchReader(RangeReader, DataSourceReader):
     """Reads what the stores hold when the query is planned."""
 
     def partitions(self) -> list[InputPartition]:
-        """One range of offsets per task; none when there is nothing to read.
+        """The tasks, each with the ranges that it reads; none when there is nothing to read.
 
         Raises:
-            ConfigError: ``startingOffsets`` or ``endingOffsets`` lie outside of a partition, or
-                option ``fetch`` asks for what no store offers.
+            ConfigError: ``startingOffsets`` or ``endingOffsets`` lie outside of a partition, no
+                store has a topic or partition that is named, or option ``fetch`` asks for what no
+                store offers.
         """
         options = self._options
         snapshot = fetch_latest_offsets(options, self._connect, thorough=True)
+        check_found(options, snapshot.heads, self._connect)
         start = starting_offsets(options.starting_offsets or EARLIEST, snapshot.heads)
         end = ending_offsets(options.ending_offsets or LATEST, snapshot.heads)
         for tp in start:

@@ -14,6 +14,7 @@ from weakref import WeakKeyDictionary
 
 from dafka_core import Reader
 from dafka_core.errors import ConfigError
+from dafka_core.flight.store_client import StoreClient
 from dafka_core.flight.store_location import StoreLocation
 from dafka_core.records import PartitionInfo, TopicPartition
 from dafka_spark.cluster import timing
@@ -21,8 +22,7 @@ from dafka_spark.cluster.connections import Connect
 from dafka_spark.cluster.store_registry import Answer, StoreRegistry
 from dafka_spark.options import AUTO, LOCAL, MESH, SourceOptions
 from dafka_spark.source.range_planner import HeldRange, Holders
-
-Infos = list[PartitionInfo]
+from dafka_spark.source.store_watch import Infos, StoreWatch
 
 Heads = Mapping[TopicPartition, PartitionInfo]
 """What the stores hold together, by partition."""
@@ -36,12 +36,21 @@ class OffsetsSnapshot(NamedTuple):
         holders: which stores can be read in bulk, and what each of them has.
         answered: the stores that said so themselves, by Flight.
         silent: the stores that are there, so far as the mesh knows, and do not answer.
+        answers: what each store has answered by Flight, if the mesh was not asked, too.
     """
 
     heads: Heads
     holders: Holders
     answered: frozenset[str] = frozenset()
     silent: Sequence[str] = ()
+    answers: Sequence[Answer[Infos]] = ()
+
+    def is_of(self, answers: Sequence[Answer[Infos]], silent: Sequence[str]) -> bool:
+        """Whether it was made of these answers: what has not changed is the same list."""
+        return (self.silent, len(self.answers)) == (silent, len(answers)) and all(
+            location == before[0] and infos is before[1]
+            for (location, infos), before in zip(answers, self.answers, strict=True)
+        )
 
 
 _registries: WeakKeyDictionary[Reader, StoreRegistry] = WeakKeyDictionary()
@@ -49,9 +58,17 @@ _registries: WeakKeyDictionary[Reader, StoreRegistry] = WeakKeyDictionary()
 
 
 def fetch_latest_offsets(
-    options: SourceOptions, connect: Connect, *, thorough: bool
+    options: SourceOptions,
+    connect: Connect,
+    *,
+    thorough: bool,
+    watch: StoreWatch | None = None,
+    before: OffsetsSnapshot | None = None,
 ) -> OffsetsSnapshot:
     """What the stores hold of the partitions that are read.
+
+    With a ``watch`` they are asked for what has changed since the look ``before``, whose snapshot
+    it is if nothing has.
 
     ``thorough`` is for an answer that decides what a whole query reads: then a store that Flight
     does not reach is asked over the mesh at once.
@@ -68,15 +85,18 @@ def fetch_latest_offsets(
         if reader not in _registries or not reader.endpoints():
             over_mesh = _ask_mesh(reader, options)  # waits until stores have been heard of
         registry = _registries.setdefault(reader, StoreRegistry())
-        answers = _ask_stores(registry, reader, options)
+        answers = _ask_stores(registry, reader, options, watch)
         if not answers and over_mesh is None:
             # No store that was there answers: this waits for one that comes back.
             over_mesh = _ask_mesh(reader, options)
-            answers = _ask_stores(registry, reader, options, again=True)
+            answers = _ask_stores(registry, reader, options, watch, again=True)
         failing = registry.failures(0.0 if thorough else timing.UNREACHABLE_S)
         is_partial = bool(registry.others or failing)
         if over_mesh is None and is_partial and (thorough or options.fetch == AUTO):
             over_mesh = _ask_mesh(reader, options)
+    silent = tuple(registry.silent())
+    if over_mesh is None and before is not None and before.is_of(answers, silent):
+        return before
     locations = [location for location, _ in answers]
     held = [(location, info) for location, infos in answers for info in infos]
     holders: dict[TopicPartition, list[HeldRange]] = {}
@@ -92,7 +112,8 @@ def fetch_latest_offsets(
         missing = {info.tp for info in over_mesh or ()} - set(holders)
         _check_possible(options, locations, missing)
     answered = frozenset(location.store for location in locations)
-    return OffsetsSnapshot(merge_heads(infos), holders, answered, tuple(registry.silent()))
+    alone = answers if over_mesh is None else ()
+    return OffsetsSnapshot(merge_heads(infos), holders, answered, silent, alone)
 
 
 def merge_heads(infos: Iterable[PartitionInfo]) -> dict[TopicPartition, PartitionInfo]:
@@ -110,12 +131,23 @@ def _ask_mesh(reader: Reader, options: SourceOptions) -> Infos:
 
 
 def _ask_stores(
-    registry: StoreRegistry, reader: Reader, options: SourceOptions, *, again: bool = False
+    registry: StoreRegistry,
+    reader: Reader,
+    options: SourceOptions,
+    watch: StoreWatch | None,
+    *,
+    again: bool = False,
 ) -> list[Answer[Infos]]:
     selection, timeout_s = options.selection, min(options.fetch_timeout_s, timing.ANSWER_S)
+
+    def ask(client: StoreClient) -> Infos:
+        if watch is not None:
+            return watch.ask(client, timeout_s)
+        return selection.of(client.heads(selection.asked, timeout_s=timeout_s))
+
     registry.update(reader.endpoints(), reader.stores())
     return registry.ask(
-        lambda client: selection.of(client.heads(selection.asked, timeout_s=timeout_s)),
+        ask,
         timeout_s=timeout_s,
         # A file is read only if its session is the one that the location names.
         max_age_s=0.0 if options.fetch == LOCAL else timing.DESCRIPTION_S,

@@ -1,11 +1,11 @@
-"""How much of each partition a batch takes, and into which tasks it is cut.  Pure functions."""
+"""How much of each partition a batch takes, and which task reads what.  Pure functions."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import accumulate, pairwise
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from pyspark.sql.datasource import InputPartition
 
@@ -29,7 +29,7 @@ class HeldRange(NamedTuple):
 
 @dataclass(frozen=True)
 class OffsetRange(InputPartition):
-    """What one task reads: offsets ``start`` up to, not including, ``end`` of one partition.
+    """Offsets ``start`` up to, not including, ``end`` of one partition: a task reads one or more.
 
     ``life`` is that of its newest producer when the end was planned, ``after`` when the start was,
     if the query has read the records before it.
@@ -60,6 +60,27 @@ class OffsetRange(InputPartition):
         return self.end - self.start
 
 
+@dataclass(frozen=True)
+class SharedTask(InputPartition):
+    """What one task reads: several small ranges, one after the other."""
+
+    ranges: tuple[OffsetRange, ...]
+
+
+Task = OffsetRange | SharedTask
+
+SHARED_RECORDS: Final = 20_000
+"""What a task reads together at most.  With what a query usually does with them, these take about
+as long as the 50 to 70 ms that a task costs Spark: to split them would not pay."""
+
+SHARED_RANGES: Final = 500
+"""What a task reads together at most, for the same reason: a range takes a request of its own, of
+1 to 3 ms."""
+
+LEAST_TASKS: Final = 16
+"""So many tasks are left when ranges share them, unless ``minPartitions`` says how many: records
+may cost a query far more than reading them, and there may be so many cores."""
+
 Holders = Mapping[TopicPartition, Sequence[HeldRange]]
 """The stores that can be read in bulk, and what they have of each partition."""
 
@@ -88,13 +109,18 @@ def rate_limit(
 
 
 def plan_tasks(
-    ranges: Iterable[OffsetRange], holders: Holders, options: SourceOptions
-) -> list[OffsetRange]:
-    """The tasks of a batch: ranges cut and in order, each with the stores that have it.
+    ranges: Iterable[OffsetRange],
+    holders: Holders,
+    options: SourceOptions,
+    *,
+    shared: bool = True,
+) -> list[Task]:
+    """The tasks of a batch: ranges cut, joined and in order, each with the stores that have it.
 
     Which tasks there are, and which one reads what, follows from the ranges and the options
     alone: a sink that knows its tasks by number is given the same rows by the same task when a
     batch is run again, whatever has become of the stores.  They decide only where a task reads.
+    Without ``shared`` each range has a task of its own.
     """
     parts = split(
         sorted(ranges, key=lambda item: (item.topic, item.partition, item.start)),
@@ -102,7 +128,31 @@ def plan_tasks(
         max_records=options.max_records_per_partition,
     )
     alone = options.fetch not in (AUTO, MESH)
-    return [assign_stores(item, holders, turn, alone=alone) for turn, item in enumerate(parts)]
+    tasks: list[Task] = []
+    for turn, joined in enumerate(join(parts, options) if shared else ([each] for each in parts)):
+        assigned = [assign_stores(each, holders, turn, alone=alone) for each in joined]
+        tasks.append(assigned[0] if len(assigned) == 1 else SharedTask(tuple(assigned)))
+    return tasks
+
+
+def join(ranges: Sequence[OffsetRange], options: SourceOptions) -> Iterator[list[OffsetRange]]:
+    """Neighbours of few records put together, in order.
+
+    Together they have at most ``SHARED_RECORDS`` and ``maxRecordsPerPartition``, and so few ranges
+    that ``minPartitions`` tasks remain, or ``LEAST_TASKS``, if there are as many ranges.
+    """
+    most_records = min(SHARED_RECORDS, options.max_records_per_partition or SHARED_RECORDS)
+    most = min(SHARED_RANGES, len(ranges) // (options.min_partitions or LEAST_TASKS))
+    joined: list[OffsetRange] = []
+    records = 0
+    for item in ranges:
+        if joined and (len(joined) >= most or records + item.size > most_records):
+            yield joined
+            joined, records = [], 0
+        joined.append(item)
+        records += item.size
+    if joined:
+        yield joined
 
 
 def assign_stores(

@@ -1,4 +1,4 @@
-"""What runs on executors: a range of offsets in, Arrow record batches out.
+"""What runs on executors: ranges of offsets in, Arrow record batches out.
 
 Values stay together from the store to Spark's batch: nothing here is done record by record in
 Python, and what is the same in every batch is made once.
@@ -6,7 +6,7 @@ Python, and what is the same in every batch is made once.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Sequence
 
 import numpy as np
 import pyarrow as pa
@@ -15,13 +15,13 @@ from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import StructType
 
 from dafka_core.records import RecordBatch
-from dafka_core.values import Longs
+from dafka_core.values import Longs, Values
 from dafka_spark.cluster import connections
 from dafka_spark.cluster.worker_process import settle
 from dafka_spark.options import SourceOptions
-from dafka_spark.source.completeness import CompletenessCheck
+from dafka_spark.source.completeness import CompletenessCheck, incomplete
 from dafka_spark.source.range_fetch import RangeFetch
-from dafka_spark.source.range_planner import OffsetRange
+from dafka_spark.source.range_planner import OffsetRange, SharedTask
 from dafka_spark.source.record_sources import UNKNOWN_US, open_sources
 
 
@@ -39,23 +39,35 @@ class RangeReader:
         self._connect = connect
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        """The records of one range, in order and complete, with the query's columns.
+        """The records of a task's ranges, in order and complete, with the query's columns.
 
         Raises what ``RangeFetch.batches`` raises.
         """
-        if not isinstance(partition, OffsetRange):
+        if isinstance(partition, SharedTask):
+            ranges: Sequence[OffsetRange] = partition.ranges
+        elif isinstance(partition, OffsetRange):
+            ranges = (partition,)
+        else:
             return  # Spark makes ``InputPartition(None)`` of a batch without ranges
-        arrow = ArrowBatches(partition, self._schema)
-        times = "timestamp" in arrow.schema.names
-        sources = open_sources(partition.held, self._options, self._connect, times=times)
-        fetch = RangeFetch(partition, self._options, sources)
-        completeness = CompletenessCheck(partition, fetch.lost)
-        for batch in fetch.batches():
-            rows = arrow.of(batch)
-            completeness.take(batch.offset, rows.num_rows)
-            yield rows
-        completeness.finish()
+        arrow = ArrowBatches(self._schema)
+        times = "timestamp" in arrow.fields
+        batches = (batch for each in ranges for batch in self._batches(each, times=times))
+        options = self._options
+        most = options.max_records_per_batch, options.max_bytes_per_batch
+        grouped = ([batch] for batch in batches) if len(ranges) == 1 else groups(batches, *most)
+        for group in grouped:
+            yield arrow.of(group)
         settle()
+
+    def _batches(self, wanted: OffsetRange, *, times: bool) -> Iterator[RecordBatch]:
+        """The records of one range; sees that all of them come."""
+        sources = open_sources(wanted.held, self._options, self._connect, times=times)
+        fetch = RangeFetch(wanted, self._options, sources)
+        completeness = CompletenessCheck(wanted, fetch.lost)
+        for batch in fetch.batches():
+            completeness.take(batch.offset, batch.count)
+            yield batch
+        completeness.finish()
 
 
 class ArrowBatches:
@@ -64,20 +76,55 @@ class ArrowBatches:
     The Arrow schema is Spark's own: Spark takes a batch as it is only if their schemas are equal.
     """
 
-    def __init__(self, wanted: OffsetRange, schema: StructType) -> None:
+    def __init__(self, schema: StructType) -> None:
         self.schema = to_arrow_schema(schema, timezone="UTC")
-        self._texts = {"topic": wanted.topic, "partition": wanted.partition}
+        # Users name columns in any case.
+        self.fields = {each.name.lower(): each for each in self.schema}
         self._constants: dict[str, tuple[str | int | None, pa.Array]] = {}
         self._rising = np.arange(0, dtype=np.int64)
 
-    def of(self, batch: RecordBatch) -> pa.RecordBatch:
-        """One record batch."""
-        arrays = [self._column(field, batch) for field in self.schema]
-        return pa.RecordBatch.from_arrays(arrays, schema=self.schema)
+    def of(self, batches: Sequence[RecordBatch]) -> pa.RecordBatch:
+        """One record batch, of those of one partition or more."""
+        if len(batches) == 1:
+            arrays = [self._column(*field, batches[0]) for field in self.fields.items()]
+        else:
+            arrays = [self._joined(*field, batches) for field in self.fields.items()]
+        made = pa.RecordBatch.from_arrays(arrays, schema=self.schema)
+        wanted = sum(batch.count for batch in batches)
+        if made.num_rows != wanted:
+            first, why = batches[0], f"{made.num_rows} rows were made of {wanted} records"
+            raise incomplete(
+                OffsetRange(*first.tp, first.offset, first.end), first.offset, None, why
+            )
+        return made
 
-    def _column(self, field: pa.Field, batch: RecordBatch) -> pa.Array:
+    def _joined(self, name: str, field: pa.Field, batches: Sequence[RecordBatch]) -> pa.Array:
+        """A column of records of several partitions, made for all of them at once."""
+        counts = np.fromiter((batch.count for batch in batches), np.int64, len(batches))
+        match name:
+            case "value":
+                values = Values.concat([batch.values for batch in batches]).to_arrow()
+                return values if values.type == field.type else values.cast(field.type)
+            case "offset":
+                firsts = np.fromiter((batch.offset for batch in batches), np.int64, len(batches))
+                before = counts.cumsum() - counts
+                offsets = np.repeat(firsts - before, counts) + np.arange(counts.sum())
+                return pa.array(offsets, field.type)
+            case "timestamp":
+                runs = [
+                    np.array([[batch.count, UNKNOWN_US]]) if batch.times is None else batch.times
+                    for batch in batches
+                ]
+                return _timestamps(np.concatenate(runs), field.type)
+            case "topic" | "partition":
+                texts = pa.array([getattr(batch, name) for batch in batches], field.type)
+                return texts.take(pa.array(np.repeat(np.arange(len(batches)), counts)))
+            case _:
+                return self._constant(field, None, int(counts.sum()))
+
+    def _column(self, name: str, field: pa.Field, batch: RecordBatch) -> pa.Array:
         times = batch.times
-        match field.name:
+        match name:
             case "value":
                 values = batch.values.to_arrow()
                 return values if values.type == field.type else values.cast(field.type)
@@ -88,8 +135,10 @@ class ArrowBatches:
                     return _timestamps(times, field.type)
                 # What a store wrote at once has one time, often in block after block.
                 return self._constant(field, int(times[0, 1]), batch.count)
-            case name:  # a key is always null, and a timestamp where no times are known
-                return self._constant(field, self._texts.get(name), batch.count)
+            case "topic" | "partition":
+                return self._constant(field, getattr(batch, name), batch.count)
+            case _:  # a key is always null, and a timestamp where no times are known
+                return self._constant(field, None, batch.count)
 
     def _offsets(self, batch: RecordBatch, kind: pa.DataType) -> pa.Array:
         rows = batch.count
@@ -107,6 +156,22 @@ class ArrowBatches:
             made = pa.repeat(pa.scalar(value, field.type), rows)
             self._constants[field.name] = value, made
         return made if len(made) == rows else made.slice(0, rows)
+
+
+def groups(
+    batches: Iterable[RecordBatch], max_records: int, max_bytes: int
+) -> Iterator[list[RecordBatch]]:
+    """Batches of any partitions, in order, by what goes into one Arrow batch of these sizes."""
+    group: list[RecordBatch] = []
+    records = size_bytes = 0
+    for batch in batches:
+        records, size_bytes = records + batch.count, size_bytes + batch.values.size_bytes
+        if group and (records > max_records or size_bytes > max_bytes):
+            yield group
+            group, records, size_bytes = [], batch.count, batch.values.size_bytes
+        group.append(batch)
+    if group:
+        yield group
 
 
 def _timestamps(times: Longs, kind: pa.DataType) -> pa.Array:

@@ -2,13 +2,17 @@
 
 Positions are exclusive: the offset of the next record to read.  As JSON::
 
-    {"start": {}, "topics": {"flights": {"EB0A...": 1000}}, "version": 1}
+    {"start": {}, "tasks": 2, "topics": {"flights": {"EB0A...": 1000}}, "version": 1}
 
 Spark compares offsets as strings, so there is one form only: keys sorted, and all there.
 
 ``lives`` is there where a partition's producer has lives (``dafka_core.epochs``): the newest one
 when the position was planned.  Who reads on there is told if a newer one has gone on without the
 records before it.
+
+``tasks`` is the rule by which the batch that ends here is cut into tasks: 2 for
+``range_planner.plan_tasks`` with shared tasks, and without them where there is none, in offsets of
+before there was a choice.  So a batch that was begun by a version of before keeps its tasks.
 
 ``start`` says where the batch that ends here begins, for every partition of which the offset
 before does not say it: all of them in the first batch (Spark keeps no initial offset of a Python
@@ -29,6 +33,10 @@ from dafka_spark.source.range_planner import OffsetRange
 
 VERSION: Final = 1
 
+OWN_TASKS: Final = 1
+SHARED_TASKS: Final = 2
+"""The rules by which batches are cut: a task for each range, and several small ranges in one."""
+
 Positions = Mapping[TopicPartition, int]
 Lives = Mapping[TopicPartition, EpochId]
 
@@ -42,6 +50,7 @@ class SourceOffset:
     positions: Positions
     start: Positions = field(default_factory=dict)
     lives: Lives = field(default_factory=dict)
+    tasks: int = SHARED_TASKS
 
     @classmethod
     def initial(cls, positions: Positions) -> SourceOffset:
@@ -82,9 +91,17 @@ class SourceOffset:
 
     def as_json(self) -> dict[str, Any]:
         """What Spark is given; equal offsets give equal JSON."""
-        tree = {"start": _nested(self.start), "topics": _nested(self.positions), "version": VERSION}
         lives = {tp: list(life) for tp, life in self.lives.items() if life != NO_LIFE}
-        return {"lives": _nested(lives), **tree} if lives else tree
+        tree = {
+            "lives": _nested(lives),
+            "start": _nested(self.start),
+            "tasks": self.tasks,
+            "topics": _nested(self.positions),
+            "version": VERSION,
+        }
+        # What offsets of before have not is left out where it says nothing.
+        default = {"lives": {}, "tasks": OWN_TASKS}
+        return {name: each for name, each in tree.items() if default.get(name) != each}
 
     @classmethod
     def parse(cls, given: Any) -> SourceOffset:
@@ -97,7 +114,10 @@ class SourceOffset:
             if given["version"] != VERSION:
                 raise ValueError(f"version {given['version']!r} is not {VERSION}")
             lives = _flat(given.get("lives", {}), _life)
-            return cls(_flat(given["topics"], _whole), _flat(given["start"], _whole), lives)
+            tasks = given.get("tasks", OWN_TASKS)
+            if tasks not in (OWN_TASKS, SHARED_TASKS):
+                raise ValueError(f"tasks {tasks!r} is no rule that this version knows")
+            return cls(_flat(given["topics"], _whole), _flat(given["start"], _whole), lives, tasks)
         except (KeyError, TypeError, ValueError, AttributeError) as error:
             raise ConfigError(
                 "checkpointLocation",

@@ -4,12 +4,13 @@ Spark makes one for the query's life, on the driver, for offsets and plans, and 
 each batch, which it copies to the executors, for ``read``.  Neither connects before it must.
 """
 
-# ruff: noqa: N802 -- Spark names these methods
+# ruff: noqa: N802, N815 -- Spark names these methods
 
 from __future__ import annotations
 
 import time
-from typing import Any
+from functools import cached_property
+from typing import Any, NoReturn
 
 from pyspark.sql.datasource import DataSourceStreamReader
 from pyspark.sql.streaming.datasource import (
@@ -20,18 +21,21 @@ from pyspark.sql.streaming.datasource import (
 )
 from pyspark.sql.types import StructType
 
-from dafka_core.errors import ConfigError, StoreUnreachableError
+from dafka_core.errors import ConfigError, DafkaError, StoreUnreachableError
 from dafka_core.records import PartitionInfo, TopicPartition
 from dafka_spark.cluster import connections, timing
 from dafka_spark.cluster.timing import Deadline
 from dafka_spark.option_values import LATEST
 from dafka_spark.options import MESH, SourceOptions
+from dafka_spark.source.idle_wait import LONG_S, SPARK_POLLING_S, IdleWait
 from dafka_spark.source.latest_offsets import Heads, OffsetsSnapshot, fetch_latest_offsets
+from dafka_spark.source.missing_topics import wait_or_fail
 from dafka_spark.source.offset_range_limit import starting_offsets
-from dafka_spark.source.range_planner import Holders, OffsetRange, plan_tasks, rate_limit
+from dafka_spark.source.range_planner import Holders, Task, plan_tasks, rate_limit
 from dafka_spark.source.range_reader import RangeReader
 from dafka_spark.source.regression_detector import RegressionDetector
-from dafka_spark.source.source_offset import SourceOffset
+from dafka_spark.source.source_offset import SHARED_TASKS, SourceOffset
+from dafka_spark.source.store_watch import StoreWatch
 
 
 class DafkaStreamReader(RangeReader, DataSourceStreamReader, SupportsTriggerAvailableNow):
@@ -47,9 +51,14 @@ class DafkaStreamReader(RangeReader, DataSourceStreamReader, SupportsTriggerAvai
         self._frozen: Heads | None = None
         self._snapshot: OffsetsSnapshot | None = None
         self._snapshot_at = 0.0
+        self._idle = IdleWait()
+        self._finished: tuple[dict[str, Any] | None, Heads] = None, {}
+        """Where there was nothing new at the last trigger, and what there was."""
         self._furthest: dict[TopicPartition, int] = {}
+        self._report: dict[str, Any] | None = None
         self._regressions = RegressionDetector(options)
         self._refused: ConfigError | None = None
+        self._is_begun = False
 
     def initialOffset(self) -> dict[str, Any]:
         """Where a query without a checkpoint starts (``startingOffsets``).
@@ -83,38 +92,35 @@ class DafkaStreamReader(RangeReader, DataSourceStreamReader, SupportsTriggerAvai
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:
         """Where the next batch ends; ``start`` itself, unchanged, when there is nothing new.
 
+        Asked again where there was nothing new, it waits for a while until a store says that there
+        is (``IdleWait``).
+
         Raises:
-            ConfigError: the checkpoint cannot be read, or ``startingOffsets`` lies beyond the end
-                of a partition.
+            ConfigError: the checkpoint cannot be read, ``startingOffsets`` lies beyond the end of
+                a partition, or no store has what is named (``missing_topics``).
             SourceLossError: for ``fetchTimeoutMs`` no store has known a partition, or it has ended
                 before what was read of it, and option ``failOnDataLoss`` is true.
         """
-        begin = SourceOffset.parse(start)
-        if self._refused is not None and not begin.positions:
-            raise self._refused
         if not isinstance(limit, ReadMaxRows | ReadAllAvailable):
             raise TypeError(f"a limit of {type(limit).__name__} is not one this source declared")
-        max_rows = limit.max_rows if isinstance(limit, ReadMaxRows) else None
-        heads = self._trusted_heads(begin)
-        firsts = {tp: self._first(tp, begin, info) for tp, info in heads.items()}
-        waiting = {tp: info.end - firsts[tp] for tp, info in heads.items()}
-        taken = rate_limit(waiting, max_rows, turn=sum(begin.positions.values()))
-        if not taken:
-            return start
-        positions, lives = dict(begin.positions), dict(begin.lives)
-        started = dict(begin.start) if begin.is_initial else {}
-        for tp, count in taken.items():
-            positions[tp] = firsts[tp] + count
-            lives[tp] = heads[tp].life
-            if firsts[tp] != begin.positions.get(tp):
-                started[tp] = firsts[tp]
-        return SourceOffset(positions, started, lives).as_json()
+        heads, (finished, known) = None, self._finished
+        if start == finished and self._frozen is None:
+            heads = self._news(known)
+            if heads is known:
+                self._regressions.begin_trigger()
+                self._idle.answered(idle=True)
+                return start
+        end = self._end(start, heads, limit.max_rows if isinstance(limit, ReadMaxRows) else None)
+        self._idle.answered(idle=end is start)
+        return end
 
     def reportLatestOffset(self) -> dict[str, Any] | None:
         """The furthest end seen of each partition, for the progress report."""
-        return SourceOffset(dict(self._furthest)).as_json() if self._furthest else None
+        if self._report is None and self._furthest:
+            self._report = SourceOffset(dict(self._furthest)).as_json()
+        return self._report
 
-    def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> list[OffsetRange]:
+    def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> list[Task]:
         """The tasks of a batch; none when it is empty.
 
         Where ``end`` says where the batch began, that counts and not ``start``, which is a new
@@ -126,18 +132,85 @@ class DafkaStreamReader(RangeReader, DataSourceStreamReader, SupportsTriggerAvai
         """
         if start == end:
             return []
-        ranges = SourceOffset.parse(end).since(SourceOffset.parse(start))
-        return plan_tasks(ranges, self._holders(), self._options)
+        offset = SourceOffset.parse(end)
+        ranges = offset.since(SourceOffset.parse(start))
+        shared = offset.tasks == SHARED_TASKS
+        return plan_tasks(ranges, self._holders(), self._options, shared=shared)
+
+    def _begin(self, begin: SourceOffset, heads: Heads) -> None:
+        """Sees, before anything is read, whether there is what the options name."""
+        held = {*heads, *begin.positions}  # what was read before may only be away
+        wait_or_fail(self._options, held, self._connect, ends=self._frozen is not None)
+        if self._refused is not None and not begin.positions:
+            raise self._refused
+        self._is_begun = True
+
+    def _end(
+        self, start: dict[str, Any], known: Heads | None, max_rows: int | None
+    ) -> dict[str, Any]:
+        begin = SourceOffset.parse(start)
+        heads = self._trusted_heads(begin, self._heads() if known is None else known)
+        if not self._is_begun:
+            self._begin(begin, heads)
+        self._finished = None, {}
+        firsts = {tp: self._first(tp, begin, info) for tp, info in heads.items()}
+        waiting = {tp: info.end - firsts[tp] for tp, info in heads.items()}
+        taken = rate_limit(waiting, max_rows, turn=sum(begin.positions.values()))
+        if not taken:
+            # Not while some partitions look shorter than they were: then each trigger looks again.
+            if self._snapshot is not None and heads is self._snapshot.heads:
+                self._finished = start, heads
+            return start
+        positions, lives = dict(begin.positions), dict(begin.lives)
+        started = dict(begin.start) if begin.is_initial else {}
+        for tp, count in taken.items():
+            positions[tp] = firsts[tp] + count
+            lives[tp] = heads[tp].life
+            if firsts[tp] != begin.positions.get(tp):
+                started[tp] = firsts[tp]
+        return SourceOffset(positions, started, lives).as_json()
 
     def _heads(self, *, thorough: bool = False) -> Heads:
         return self._look(thorough=thorough) if self._frozen is None else self._frozen
+
+    def _news(self, known: Heads) -> Heads:
+        """What there is; waits for a while as long as that is what is known."""
+        deadline = Deadline(self._idle.allowed_s())
+        while True:
+            # Where the mesh had to be asked, too, nobody tells when something changes.
+            stores = [location for location, _ in self._snapshot.answers] if self._snapshot else []
+            if stores and not deadline.is_over:
+                may_be_new = self._watch.wait(stores, deadline.left_s)
+                if not may_be_new and self._trusts_watch(deadline):
+                    return known
+            heads = self._look()
+            if heads is not known or deadline.is_over:
+                return heads
+            time.sleep(SPARK_POLLING_S)
+
+    def _trusts_watch(self, deadline: Deadline) -> bool:
+        """Whether to believe that there is nothing new without a look.
+
+        A store tells of a record within milliseconds.  Who waits for long would have heard of one
+        that was there before the question, as ``processAllAvailable`` expects.
+        """
+        looked_s = time.monotonic() - self._snapshot_at
+        return deadline.timeout_s >= LONG_S and looked_s < timing.LOOK_S
+
+    @cached_property  # it does not travel
+    def _watch(self) -> StoreWatch:
+        return StoreWatch(self._options.selection)
 
     def _look(self, *, thorough: bool = False) -> Heads:
         # The first look is thorough also if the query goes on from its checkpoint: it fails at
         # once where option fetch asks for what no store offers.
         thorough = thorough or self._snapshot is None
+        before = self._snapshot
         snapshot = self._snapshot = self._patient_look(thorough=thorough)
         self._snapshot_at = time.monotonic()
+        if snapshot is before:
+            return snapshot.heads
+        self._report = None
         self._regressions.take(snapshot)
         for tp, info in snapshot.heads.items():
             self._furthest[tp] = max(info.end, self._furthest.get(tp, 0))
@@ -148,7 +221,14 @@ class DafkaStreamReader(RangeReader, DataSourceStreamReader, SupportsTriggerAvai
         lost: StoreUnreachableError | None = None
         for _ in Deadline(self._options.fetch_timeout_s).attempts():
             try:
-                return fetch_latest_offsets(self._options, self._connect, thorough=thorough)
+                self._watch.begin_look()
+                return fetch_latest_offsets(
+                    self._options,
+                    self._connect,
+                    thorough=thorough,
+                    watch=self._watch,
+                    before=self._snapshot,
+                )
             except StoreUnreachableError as error:
                 lost = error
         assert lost is not None  # there is one attempt at least
@@ -169,12 +249,11 @@ class DafkaStreamReader(RangeReader, DataSourceStreamReader, SupportsTriggerAvai
         # The task that reads lost records asks every store, and fails then.
         return position if self._options.fail_on_data_loss else max(position, info.earliest)
 
-    def _trusted_heads(self, begin: SourceOffset) -> Heads:
-        """The heads, without partitions that look shorter than they were and may not remain so.
+    def _trusted_heads(self, begin: SourceOffset, heads: Heads) -> Heads:
+        """These heads, without partitions that look shorter than they were and may not remain so.
 
         A query waits for these here if it reads only what there is now, or looks seldom.
         """
-        heads = self._heads()
         self._regressions.begin_trigger()
         while waiting := self._regressions.check(begin.positions, heads):
             if self._frozen is None and not self._regressions.is_slow:
@@ -188,3 +267,16 @@ class DafkaStreamReader(RangeReader, DataSourceStreamReader, SupportsTriggerAvai
             if self._frozen is not None:
                 self._frozen = heads
         return heads
+
+
+class RefusedStream(DataSourceStreamReader):
+    """The reader of a query that cannot be run: its first answer is why."""
+
+    def __init__(self, why: DafkaError) -> None:
+        self._why = why
+
+    def initialOffset(self, *given: Any, **named: Any) -> NoReturn:
+        """Raises why, whatever is asked."""
+        raise self._why
+
+    latestOffset = partitions = read = initialOffset

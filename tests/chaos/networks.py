@@ -1,7 +1,8 @@
 """Two machines with a network between them that can be cut and joined.
 
-Where an unprivileged user may make network namespaces, a machine is one, and cutting pulls its
-cable: packets vanish, connections do not know.  ``relays.py`` is for everywhere else.
+Where an unprivileged user may make namespaces, a machine is one of networks and of mounts: it has
+an address, a boot id and a file of hosts of its own.  Cutting pulls its cable: packets vanish,
+connections do not know.  ``relays.py`` is for everywhere else.
 """
 
 from __future__ import annotations
@@ -9,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import shutil
 import subprocess
+import uuid
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Protocol
@@ -19,6 +21,8 @@ from tests.chaos.nodes import Node, start_tower
 MACHINES = 2
 
 _HUB = "ip link set lo up && ip link add name switch type bridge && ip link set switch up"
+_BOOT_ID = "/proc/sys/kernel/random/boot_id"
+_MOUNT_WORKS = f"mount --bind /proc/version {_BOOT_ID}"
 _STAY = "echo up && exec cat"  # as long as its input is open: it ends when the harness does
 
 
@@ -55,7 +59,7 @@ def unshare_works(what: str, script: str = "true") -> bool:
 
 def namespaces_work() -> bool:
     """Whether ``Namespaces`` can be had here."""
-    return unshare_works("-rn", _HUB)
+    return unshare_works("-rnm", f"{_HUB} && {_MOUNT_WORKS}")
 
 
 class Process:
@@ -84,7 +88,8 @@ class Namespaces:
 
     def __init__(self, stack: contextlib.ExitStack, log: Path) -> None:
         self._stack = stack
-        self._hub = Process(stack, ["unshare", "-rn"], _HUB).pid
+        self._files = log.parent
+        self._hub = Process(stack, ["unshare", "-rnm"], _HUB).pid
         self._machines = [self._machine(number) for number in range(MACHINES)]
         node: Node = stack.enter_context(start_tower(log, (0, 0), self.host(0), self.prefix(0)))
         self._tower = str(node.ready()["tower"])
@@ -104,9 +109,18 @@ class Namespaces:
     def join(self) -> None:
         self._in(self._hub, "ip link set port1 up")
 
+    def hosts(self, machine: int) -> Path:
+        """The machine's file of hosts."""
+        return self._files / f"hosts{machine}"
+
     def _machine(self, number: int) -> int:
+        boot_id, hosts = self._files / f"boot_id{number}", self.hosts(number)
+        boot_id.write_text(f"{uuid.uuid4()}\n")
+        names = [f"{self.host(each)} machine{each}\n" for each in range(MACHINES)]
+        hosts.write_text("".join(["127.0.0.1 localhost\n", *names]))
+        own = f"mount --bind {boot_id} {_BOOT_ID} && mount --bind {hosts} /etc/hosts"
         machine = Process(
-            self._stack, [*_enter(self._hub), "unshare", "-n"], "ip link set lo up"
+            self._stack, [*_enter(self._hub), "unshare", "-nm"], f"ip link set lo up && {own}"
         ).pid
         cable, port = f"cable{number}", f"port{number}"
         self._in(
@@ -129,4 +143,4 @@ class Namespaces:
 
 
 def _enter(pid: int) -> Sequence[str]:
-    return ("nsenter", "-t", str(pid), "-U", "-n", "--preserve-credentials")
+    return ("nsenter", "-t", str(pid), "-U", "-n", "-m", "--preserve-credentials")

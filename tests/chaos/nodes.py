@@ -75,10 +75,10 @@ class Node:
                     stdin=subprocess.PIPE,
                     stdout=subprocess.PIPE,
                     stderr=errors,
-                    env=_environment(),
+                    env=environment(),
                 )
             else:
-                self.process = Forked([what, *arguments], errors, _environment())
+                self.process = Forked([what, *arguments], errors, environment())
         self._reading = threading.Thread(target=self._read, daemon=True)
         self._reading.start()
 
@@ -310,7 +310,8 @@ class Listener(Node):
         return [_PADDED.sub(_padding, record.value) for record in self.delivered(settle_s)]
 
 
-def _environment() -> dict[str, str]:
+def environment() -> dict[str, str]:
+    """What nodes and other programs of the tests are started with."""
     kept = {name: text for name, text in os.environ.items() if name != "DAFKA_TOWER"}
     # A prefix may lead to another working directory.
     return kept | {"PYTHONPATH": str(ROOT)}

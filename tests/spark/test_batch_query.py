@@ -54,7 +54,9 @@ def test_nothing_is_an_empty_frame(
 ) -> None:
     """Trap: Spark makes ``InputPartition(None)`` of a batch without partitions."""
     produce(cluster, topic, range(3))
-    assert batch(spark, cluster, subscribe=topic + "-none").count() == 0
+    with pytest.raises(PySparkException, match=f"no store has topic '{topic}s' .did you mean"):
+        batch(spark, cluster, subscribe=topic + "s").count()
+    assert batch(spark, cluster, subscribe=topic + "s", failOnMissingTopic="false").count() == 0
     bounds = json.dumps({topic: {produce(cluster, topic, range(4)): 4}})
     frame = batch(spark, cluster, subscribe=topic, startingOffsets=bounds)
     assert texts(frame.collect()) == ["0", "1", "2"]

@@ -19,7 +19,7 @@ from pyspark.sql import SparkSession
 from dafka_core import EmbeddedCluster, Producer, Reader
 from dafka_core.cli.app import app
 from scripts import options
-from tests.spark.topics import produce, stream
+from tests.spark.topics import produce, stream, texts
 
 ROOT = Path(__file__).parents[2]
 PAGES = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/*.md")])
@@ -55,6 +55,7 @@ COROUTINE = ("docs/cluster.md", "In a coroutine")
 READING = ("docs/spark.md", "Reading")
 WRITING = ("docs/spark.md", "Writing")
 THREADS = ("docs/spark.md", "From threads")
+SQL = ("docs/spark.md", "SQL")
 FLIGHT = ("docs/flight.md", "A client in ten lines")
 TEST = ("docs/testing.md", "A test")
 KILLED = ("docs/testing.md", "A store that is killed")
@@ -62,8 +63,8 @@ KILLED = ("docs/testing.md", "A store that is killed")
 
 def test_every_example_in_python_has_a_test_here() -> None:
     found = [(block.page, block.heading) for block in blocks() if block.language == "python"]
-    tested = [PROGRAM, CLUSTER, COROUTINE, READING, WRITING, THREADS, FLIGHT, TEST, KILLED]
-    assert sorted(found) == sorted(tested)
+    tested = [PROGRAM, CLUSTER, COROUTINE, READING, WRITING, THREADS, SQL, FLIGHT, TEST]
+    assert sorted(found) == sorted([*tested, KILLED])
 
 
 def test_the_options_tables_are_those_declared() -> None:
@@ -179,11 +180,15 @@ def test_the_example_of_sql(spark: SparkSession, cluster: EmbeddedCluster) -> No
     with Producer(topic, tower=cluster.tower) as producer:
         producer.publish(b"row")
         producer.flush(20)
-    statement = example("docs/spark.md", "SQL", "sql")
+    statement = example(*SQL, "sql")
     assert statement.count("flights") == 2
     spark.sql(statement.replace("flights", topic).replace("HOST:5556:5557", cluster.tower))
     try:
-        assert [bytes(row.value) for row in spark.table(topic).collect()] == [b"row"]
+        names: dict[str, Any] = {"spark": spark}
+        exec(example(*SQL).replace("flights", topic), names)
+        assert texts(names["batch"].collect()) == ["frame", "hi", "row", "text"]
+        assert names["stream"].isStreaming
+        assert names["same"].isStreaming
     finally:
         spark.sql(f"DROP TABLE {topic}")
 

@@ -32,8 +32,37 @@ def test_a_table(
         seen: list[Row] = []
         produce(cluster, topic, range(5, 7))
         frame = spark.readStream.option("startingOffsets", "earliest").table(table)
-        run(frame, tmp_path, seen.extend)
+        run(frame, tmp_path / "1", seen.extend)
         assert texts(seen) == ["0", "1", "2", "3", "4", "5", "6"]
+        seen.clear()
+        query = f"SELECT VALUE AS value FROM STREAM {table} WITH (startingOffsets = 'earliest')"
+        run(spark.sql(query), tmp_path / "2", seen.extend)
+        assert texts(seen) == ["0", "1", "2", "3", "4", "5", "6"]
+    finally:
+        spark.sql(f"DROP TABLE {table}")
+
+
+def test_rows_are_inserted_into_a_table(
+    spark: SparkSession, cluster: EmbeddedCluster, topic: str, table: str
+) -> None:
+    produce(cluster, topic, range(2))
+    where = f"tower '{cluster.tower}', subscribe '{topic}', deliveryTimeoutMs '60000'"
+    spark.sql(f"CREATE TABLE {table} USING dafka OPTIONS ({where})")
+    try:
+        spark.sql(f"INSERT INTO {table} (value) VALUES (X'61'), (X'62')")
+        spark.sql(f"INSERT INTO {table} (value) SELECT value FROM {table} WHERE value > X'61'")
+        spark.createDataFrame([(b"c",)], "value binary").writeTo(table).append()
+        found = spark.sql(f"SELECT value FROM {table} WHERE value > X'39'").collect()
+        assert sorted(texts(found)) == ["a", "b", "b", "c"]
+        for said, insert in {
+            "'partition': cannot be written": f"INTO {table} SELECT * FROM {table}",
+            f"'other', and the table is written to topic '{topic}'": (
+                f"INTO {table} (value, topic) VALUES (X'61', 'other')"
+            ),
+            "a topic only grows; .*INSERT INTO": f"OVERWRITE {table} SELECT * FROM {table}",
+        }.items():
+            with pytest.raises(PySparkException, match=said):
+                spark.sql(f"INSERT {insert}")
     finally:
         spark.sql(f"DROP TABLE {table}")
 

@@ -10,7 +10,9 @@ import pytest
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, Row, SparkSession
 
+from benchmarks import processes
 from dafka_core import EmbeddedCluster
+from dafka_core.testing import wait_until
 from tests.forked import ForkedCluster
 from tests.spark.topics import TIMEOUT_S, produce, run, stream, texts
 
@@ -152,8 +154,44 @@ def test_an_idle_query_makes_no_batches(
     assert [count for count in looks if count] == [4, 1]
     assert len(looks) == 2
     assert [list(offset) for offset in committed(tmp_path)] == [
-        ["lives", "start", "topics", "version"]
+        ["lives", "start", "tasks", "topics", "version"]
     ] * 2
+
+
+def test_an_idle_query_hears_of_records_and_ends_with_its_process(
+    spark: SparkSession, cluster: EmbeddedCluster, topic: str, tmp_path: Path
+) -> None:
+    """Its Python process waits at the store when the record comes, and when the query stops."""
+    others = source_runners()
+    address = produce(cluster, topic, ["0"])
+    seen: list[str] = []
+    query = (
+        stream(spark, cluster, subscribe=topic)
+        .writeStream.foreachBatch(lambda rows, _: seen.extend(texts(rows.collect())))
+        .option("checkpointLocation", str(tmp_path))
+        .start()
+    )
+
+    def send_to_idle_query(number: int) -> None:
+        query.processAllAvailable()  # there is nothing new, and it waits from now on
+        produce(cluster, topic, [number], address)
+        wait_until(lambda: len(seen) == number + 1)
+
+    try:
+        query.processAllAvailable()
+        for number in (1, 2, 3):
+            send_to_idle_query(number)
+        query.processAllAvailable()
+    finally:
+        query.stop()
+    assert seen == list("0123")
+    assert query.exception() is None
+    wait_until(lambda: source_runners() <= others)
+
+
+def source_runners() -> set[int]:
+    """The processes of streaming sources."""
+    return set(processes.named("python_streaming_source_runner"))
 
 
 def test_a_pattern_finds_new_topics(
@@ -197,8 +235,10 @@ def test_wrong_options_are_refused(
 ) -> None:
     with pytest.raises(PySparkException, match=r"did you mean 'maxOffsetsPerTrigger'"):
         stream(spark, cluster, subscribe=topic, maxOffsetPerTrigger=3)
-    with pytest.raises(PySparkException, match=r"'endingOffsets'.*is for batch queries only"):
+    says = r"'endingOffsets'.*is for batch queries only"
+    with pytest.raises(PySparkException, match=says) as refused:
         run(stream(spark, cluster, subscribe=topic, endingOffsets="latest"), tmp_path, print)
+    assert "UnboundLocalError" not in str(refused.value)
 
 
 @pytest.fixture

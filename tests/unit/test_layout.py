@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import re
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -55,3 +56,19 @@ def test_files_and_functions_are_short(folder: str) -> None:
             if count > MAX_FUNCTION_LINES:
                 too_long.append(f"{where}: {function.name}: {count} lines")
     assert too_long == []
+
+
+def test_each_situation_names_a_test_that_is_there() -> None:
+    page = (ROOT / "docs/situations.md").read_text(encoding="utf-8")
+    rows = [line for line in page.splitlines() if line.startswith("| ") and "tried by" not in line]
+    assert rows
+    wrong = []
+    for row in rows:
+        named = re.findall(r"`(tests/[\w/]+\.py)::(test_\w+)`", row.split(" | ")[-1])
+        for path, test in named:
+            file = ROOT / path
+            if not file.exists() or f"def {test}(" not in file.read_text(encoding="utf-8"):
+                wrong.append(f"{path}::{test}")
+        if not named:
+            wrong.append(row)
+    assert wrong == []

@@ -11,7 +11,7 @@ import subprocess
 import sys
 import tempfile
 import threading
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from types import TracebackType
 from typing import IO, Any, Self
 
@@ -34,11 +34,14 @@ def command(arguments: Sequence[str]) -> list[str]:
 
 
 def run(
-    *arguments: str, given: bytes = b"", **variables: str
+    *arguments: str,
+    given: bytes = b"",
+    streams: Mapping[int, str | None] | None = None,
+    **variables: str,
 ) -> subprocess.CompletedProcess[bytes]:
-    """Runs a command to its end; ``given`` is its standard input."""
+    """Runs a command to its end; ``given`` is its standard input, ``streams`` as ``Forked``'s."""
     with tempfile.TemporaryFile() as errors:
-        with Forked(arguments, errors, environment(**variables)) as process:
+        with Forked(arguments, errors, environment(**variables), streams=streams) as process:
             late = threading.Timer(PATIENCE_S, process.kill)
             feeding = threading.Thread(target=_feed, args=(process.stdin, given))
             late.start()

@@ -107,7 +107,7 @@ def test_a_port_in_use_is_named() -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         address = f"tcp://127.0.0.1:{taken.getsockname()[1]}"
         refused = run("tower", "--sub-address", address, "--pub-address", "tcp://127.0.0.1:0")
-    assert refused.returncode == 1
+    assert refused.returncode == 2
     assert "sub_address" in sentence(refused)
     assert address in sentence(refused)
     assert refused.stdout == b""
@@ -137,5 +137,5 @@ def test_a_node_still_looking_for_a_tower_stops_on_a_signal(number: int, tmp_pat
         arguments = ("--dir", str(tmp_path), "--tower", f"127.0.0.1:{port}:{port}")
         with Dafka("store", "--wait-for-tower", *arguments) as store:
             mute.accept()[0].close()
-            assert store.stop(number) == 0
+            assert store.stop(number) == 128 + number
             assert store.err.rest() == []

@@ -70,3 +70,22 @@ def test_two_signals_at_once_are_one(lone_tower: str) -> None:
         os.kill(consumer.process.pid, signal.SIGCONT)
         assert consumer.wait() == 0
         assert consumer.err.rest() == []
+
+
+@pytest.mark.parametrize("module", ["typer", "zmq"])
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_while_it_starts_ends_it_without_a_word(
+    module: str, number: int, lone_tower: str, tmp_path: Path
+) -> None:
+    """While it imports: typer for every command, ZeroMQ for its node."""
+    (tmp_path / f"{module}.py").write_text(
+        f"import os\nos.kill(os.getpid(), {int(number)})\n"
+        "import time\ntime.sleep(0.2)\n"
+        "import sys\nsys.path.remove(os.path.dirname(__file__))\n"
+        f"del sys.modules[{module!r}]\nimport {module}\n"
+        f"sys.modules[__name__] = {module}\n"
+    )
+    path, at = os.pathsep.join([str(tmp_path), *filter(None, sys.path)]), ("--tower", lone_tower)
+    with Dafka("consume", "t", "--count", "1", *at, PYTHONPATH=path) as consumer:
+        assert consumer.wait() in (128 + number, -number)
+        assert consumer.err.rest() in ([], [b"topic t, from latest"])

@@ -85,5 +85,5 @@ def test_a_value_that_cannot_be_used_gets_a_sentence(
     arguments: tuple[str, ...], expected: str
 ) -> None:
     refused = run(*arguments)
-    assert refused.returncode == 1
+    assert refused.returncode == 2
     assert expected in sentence(refused)

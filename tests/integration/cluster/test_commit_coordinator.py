@@ -9,12 +9,13 @@ from dafka_core import EmbeddedCluster
 from dafka_core.errors import ConfigError, FencedError
 from dafka_core.records import TopicPartition, TransactionState
 from dafka_spark.cluster.store_session import StoreSession
+from dafka_spark.options import DELIVERY
 from dafka_spark.sink import commit_coordinator
 from dafka_spark.sink.commit_coordinator import pick_store
 from dafka_spark.sink.commit_messages import TaskCommit
 from dafka_spark.sink.task_writer import partition_address
 from dafka_spark.sink.writer_factory import WriterFactory
-from dafka_spark.sink.writers import DafkaBatchWriter
+from dafka_spark.sink.writers import DafkaBatchWriter, DafkaStreamWriter
 from tests.forked import ForkedCluster
 from tests.integration.cluster.batch_job import VALUES, BatchJob
 from tests.integration.cluster.transactions import (
@@ -108,6 +109,47 @@ def test_writes_of_one_query_go_on_in_its_partitions(
     found = held(shared, topic, 0, partition_address("q", topic, 0))
     assert found.values == texts_of(numbers(0, 20))
     assert found.info.transaction is None
+
+
+@pytest.mark.parametrize("delivery", DELIVERY)
+def test_writes_of_one_writer_id_go_on_in_its_partitions(
+    monkeypatch: pytest.MonkeyPatch, shared: EmbeddedCluster, topic: str, delivery: str
+) -> None:
+    given = {"writerId": "nightly", "delivery": delivery}
+    partitions = set()
+    for start, query in ((0, ""), (10, "q"), (20, "")):  # in foreachBatch, too
+        job = BatchJob(monkeypatch, shared, topic, **given)
+        written = job.task(0, numbers(start, start + 10), query=query)
+        job.writer.commit([written])
+        partitions |= {each.tp.partition for each in written.ranges}
+    (partition,) = partitions
+    assert held(shared, topic, 0, partition).values == texts_of(numbers(0, 30))
+    assert partition != partition_address("nightly", topic, 0)  # which a query might be called
+
+
+def test_of_two_jobs_with_one_writer_id_at_a_time_one_fails_whole(
+    monkeypatch: pytest.MonkeyPatch, shared: EmbeddedCluster, topic: str
+) -> None:
+    first, second = (BatchJob(monkeypatch, shared, topic, writerId="etl") for _ in range(2))
+    of_first = [first.task(number, numbers(0, 10)) for number in range(3)]
+    of_second = [second.task(number, numbers(10, 30)) for number in range(1, 3)]
+    with pytest.raises(FencedError) as caught:
+        first.writer.commit(of_first)  # nor of the partition that the second has not written
+    (note,) = caught.value.__notes__
+    assert "option writerId = 'etl': another job with this name" in note
+    first.writer.abort(of_first)
+    second.writer.commit(of_second)
+    assert first.seen() == 40
+    third = BatchJob(monkeypatch, shared, topic, writerId="etl")
+    third.writer.commit([third.task(number, numbers(30, 40)) for number in range(3)])
+    (last,) = of_second[0].ranges
+    assert held(shared, topic, 0, last.tp.partition).values == texts_of(numbers(10, 40))
+    assert first.seen() == 70
+
+
+def test_a_streaming_query_has_no_writer_id(topic: str, shared: EmbeddedCluster) -> None:
+    with pytest.raises(ConfigError, match="is for batch writes: a streaming query has partitions"):
+        DafkaStreamWriter(VALUES, options(shared, topic=topic, writerId="w"))
 
 
 def test_all_stores_have_it_and_the_picked_one_catches_up(

@@ -247,7 +247,7 @@ def test_places_are_not_in_the_checkpoint(serve: Serve) -> None:
     start = stream.initialOffset()
     end = stream.latestOffset(start, ReadAllAvailable())
     for offset in (start, end):
-        assert set(offset) == {"start", "topics", "version"}
+        assert set(offset) == {"start", "tasks", "topics", "version"}
         assert "one" not in str(offset)
 
 
@@ -260,6 +260,7 @@ def test_a_replayed_batch_is_planned_by_a_new_reader(serve: Serve) -> None:
     start = first.initialOffset()
     end = first.latestOffset(start, ReadAllAvailable())
     (part,) = stream_of(source).partitions(start, end)
+    assert isinstance(part, OffsetRange)
     assert [held.location.store for held in part.held] == ["one"]
 
 
@@ -277,6 +278,7 @@ def test_places_of_a_long_available_now_are_renewed(
     end = stream.latestOffset(start, ReadAllAvailable())
     source.served[:] = [second]
     (part,) = stream.partitions(start, end)
+    assert isinstance(part, OffsetRange)
     assert [held.location.store for held in part.held] == ["second"]
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import threading
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from typing import Any
 
@@ -9,12 +11,15 @@ import pyarrow as pa
 import pytest
 
 from dafka_core import EmbeddedCluster
-from dafka_core.errors import NotAcknowledgedError, StoreUnreachableError
+from dafka_core.errors import NotAcknowledgedError, StoreBusyError, StoreUnreachableError
 from dafka_core.flight.client_put import PutStream
 from dafka_core.flight.store_client import StoreClient
 from dafka_core.records import TopicPartition
+from dafka_spark.cluster import timing
+from dafka_spark.cluster.timing import Deadline
 from dafka_spark.sink import staged_rows
 from dafka_spark.sink.writer_factory import WriterFactory
+from tests.forked import ForkedCluster
 from tests.integration.cluster.transactions import (
     PARTITION,
     PATIENCE_S,
@@ -160,3 +165,65 @@ def test_a_large_transaction_whose_host_is_gone_fails(
         with pytest.raises((NotAcknowledgedError, StoreUnreachableError)):
             write(writer, 155, 300)
     assert held(own, topic).values == []  # the other store has none of it
+
+
+@pytest.mark.usefixtures("small_blocks")
+@pytest.mark.parametrize("others", [0, 1])
+def test_a_large_transaction_whose_host_is_given_up_fails_at_once(
+    topic: str, monkeypatch: pytest.MonkeyPatch, others: int
+) -> None:
+    """And not after two minutes: what waits is Spark's next attempt."""
+    monkeypatch.setattr(staged_rows, "RETAINED_BYTES", 300)
+    monkeypatch.setattr(timing, "SILENT_S", 1.0)
+    with ForkedCluster(stores=1 + others) as cluster, transaction(cluster, topic, 0) as writer:
+        writer.write(numbers(0, 155))
+        cluster.kill_store(host_of(cluster, writer))
+        with pytest.raises(NotAcknowledgedError, match="after 1 s") as caught:
+            write(writer, 155, 300)
+        assert "it alone had all rows of the task, and is gone" in str(caught.value.__cause__)
+
+
+# -- many at one store -----------------------------------------------------------------------------
+
+
+@pytest.mark.usefixtures("small_blocks")
+def test_two_hundred_slow_writers_share_the_places_of_a_store(
+    shared: EmbeddedCluster, topic: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each has some rows staged while it computes the others: there are 32 places."""
+    monkeypatch.setattr(staged_rows, "HOLD_S", 0.05)
+    all_staged = threading.Barrier(200)
+
+    def work(number: int) -> int:
+        with transaction(shared, topic, 0, partition=f"{number:032X}") as writer:
+            writer.write(numbers(0, 10))
+            writer.rows.wait_staged(soon())
+            all_staged.wait(PATIENCE_S)
+            return write(writer, 10, 25).end
+
+    with ThreadPoolExecutor(200) as tasks:
+        assert list(tasks.map(work, range(200))) == [25] * 200
+
+
+@pytest.mark.parametrize("moves", [True, False])
+def test_a_busy_store_is_waited_for_as_long_as_it_serves_others(
+    shared: EmbeddedCluster, topic: str, monkeypatch: pytest.MonkeyPatch, moves: bool
+) -> None:
+    put = StoreClient.put
+    waited: list[float] = []
+
+    def busy(client: StoreClient, *args: Any, waited_s: float, **given: Any) -> PutStream:
+        waited.append(waited_s)
+        if len(waited) <= 6:
+            raise StoreBusyError(shared.stores[0], "it has no place", waited_s + 30, moves)
+        return put(client, *args, waited_s=waited_s, **given)
+
+    monkeypatch.setattr(StoreClient, "put", busy)
+    with transaction(shared, topic, 0, deliveryTimeoutMs=500) as writer:
+        writer.write(numbers(0, 10))
+        if moves:
+            assert writer.finish(Deadline(0.5)).end == 10
+            assert waited == [0, 30, 60, 90, 120, 150, 180]  # its place is that of the first time
+        else:
+            with pytest.raises(NotAcknowledgedError):
+                writer.finish(Deadline(0.5))

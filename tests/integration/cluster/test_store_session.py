@@ -11,7 +11,7 @@ import pyarrow as pa
 import pytest
 
 from dafka_core import EmbeddedCluster
-from dafka_core.errors import FencedError, StoreUnreachableError
+from dafka_core.errors import FencedError, NotAcknowledgedError, StoreUnreachableError
 from dafka_core.flight.client_put import PutStream
 from dafka_core.flight.store_client import StoreClient
 from dafka_core.flight.store_location import StoreLocation
@@ -287,3 +287,31 @@ def test_a_named_attempt_at_the_next_host_has_taken_over(own: EmbeddedCluster) -
     own.kill_store(host)
     with pytest.raises(FencedError):
         writer.finish(soon())
+
+
+@pytest.mark.parametrize("steps", [6, 0])
+def test_a_store_that_catches_up_is_waited_for(
+    own: EmbeddedCluster, monkeypatch: pytest.MonkeyPatch, steps: int
+) -> None:
+    """One that stands still is not, and the error names it."""
+    with transaction(own, "t", 0) as writer:
+        host, wait = own.stores[host_of(own, writer)], StoreClient.wait
+        (other,) = set(own.stores) - {host}
+        looks: list[int] = []
+
+        def catching_up(client: StoreClient, *args: Any, timeout_s: float, **given: Any) -> int:
+            if client.location.store == host or 0 < steps < len(looks):
+                return wait(client, *args, timeout_s=timeout_s, **given)
+            looks.append(len(looks))
+            time.sleep(timeout_s)
+            return min(len(looks), steps)
+
+        monkeypatch.setattr(StoreClient, "wait", catching_up)
+        writer.write(numbers(0, 10))
+        if steps:
+            assert writer.finish(Deadline(0.5)).end == 10
+            return
+        with pytest.raises(NotAcknowledgedError) as caught:
+            writer.finish(Deadline(0.5))
+    (note,) = caught.value.__notes__
+    assert f"store {other} has the partition up to 0 and not, as others, up to 10" in note

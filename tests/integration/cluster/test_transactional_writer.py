@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+import pyarrow as pa
 import pytest
 
 from dafka_core import EmbeddedCluster
@@ -18,8 +19,10 @@ from dafka_core.records import (
     Transaction,
     TransactionState,
 )
+from dafka_core.storage import Log
 from dafka_core.testing import wait_until
 from dafka_spark.errors import OldCheckpointError, TransactionChangedError
+from dafka_spark.sink import staged_rows
 from dafka_spark.sink.commit_messages import WrittenRange
 from tests.forked import ForkedCluster
 from tests.integration.cluster.transactions import (
@@ -139,6 +142,56 @@ def test_another_number_of_rows_is_refused(shared: EmbeddedCluster, topic: str, 
     assert held(shared, topic).values == texts_of(numbers(0, 10))
 
 
+@pytest.mark.parametrize("rows", [numbers(1, 11), pa.array([b"1"] * 10)], ids=["other", "same"])
+def test_other_rows_under_the_same_number_are_refused(
+    shared: EmbeddedCluster, topic: str, rows: pa.Array
+) -> None:
+    """As a query has them that runs from a copy of another one's checkpoint."""
+    with transaction(shared, topic, 3) as writer:
+        write(writer, 0, 10)
+    with transaction(shared, topic, 3) as writer:
+        writer.write(rows)
+        with pytest.raises(TransactionChangedError, match=r"10 others now.*copy of this checkp"):
+            writer.finish(soon())
+    assert held(shared, topic).values == texts_of(numbers(0, 10))
+
+
+@pytest.mark.usefixtures("small_blocks")
+@pytest.mark.parametrize(
+    ("retained", "error"), [(1 << 20, TransactionChangedError), (200, FencedError)]
+)
+def test_an_attempt_with_other_rows_that_is_too_late_is_refused(
+    shared: EmbeddedCluster,
+    topic: str,
+    monkeypatch: pytest.MonkeyPatch,
+    retained: int,
+    error: type[Exception],
+) -> None:
+    monkeypatch.setattr(staged_rows, "RETAINED_BYTES", retained)
+    with transaction(shared, topic, 0) as zombie:
+        zombie.write(numbers(0, 55))  # which it may not retain
+        zombie.pause()
+        with transaction(shared, topic, 0) as writer:
+            writer.write(numbers(1, 96))
+            writer.finish(soon())
+        with pytest.raises(error):
+            write(zombie, 55, 95)
+    assert held(shared, topic).values == texts_of(numbers(1, 96))
+
+
+def test_rows_that_were_trimmed_are_counted(caplog: pytest.LogCaptureFixture) -> None:
+    with ForkedCluster() as cluster:
+        with transaction(cluster, "t", 0) as writer:
+            write(writer, 0, 10)
+        cluster.kill_store(0)
+        with Log(cluster.store_directory()) as log:
+            log.trim(TopicPartition("t", PARTITION), 5)
+        cluster.start_store(0)
+        with transaction(cluster, "t", 0) as writer:
+            write(writer, 0, 10)
+    assert "rows of a batch that is run again are only counted" in caplog.text
+
+
 def test_an_older_checkpoint_is_refused(shared: EmbeddedCluster, topic: str) -> None:
     with transaction(shared, topic, 3) as writer:
         write(writer, 0, 10)
@@ -220,6 +273,19 @@ def test_another_store_takes_over_with_all_acknowledgements(
     found = held(own, topic)
     assert found.values == texts_of(numbers(0, 200))
     assert found.info.transaction == Transaction(1, 100, 200)
+
+
+def test_by_default_all_stores_have_what_is_written_exactly_once(
+    own: EmbeddedCluster, topic: str
+) -> None:
+    much = pa.array([b"x" * 1000] * 30_000)  # a store takes a moment with it
+    with transaction(own, topic, 0) as writer:
+        writer.write(much)
+        writer.finish(soon())
+    own.kill_store(host_of(own, writer))
+    with transaction(own, topic, 1) as writer:
+        writer.write(numbers(0, 10))
+        assert writer.finish(soon()).start == len(much)
 
 
 def test_parts_of_two_attempts_are_never_joined(own: EmbeddedCluster, topic: str) -> None:

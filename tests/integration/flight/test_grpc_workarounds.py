@@ -13,11 +13,14 @@ from pathlib import Path
 from pyarrow import flight
 
 from dafka_core.flight.grpc_workarounds import (
+    LOST_MS,
+    STALLED_S,
     CallDeadline,
     Watchdog,
     accepts,
     addresses_of,
     break_connections,
+    find_lost_host,
 )
 from dafka_core.flight.store_client import StoreClient
 from dafka_core.flight.store_location import unix_location
@@ -97,6 +100,36 @@ def test_connections_that_lead_there_are_broken_and_no_others() -> None:
         assert clients[0].recv(1) == b""
         peers[1].sendall(b"x")
         assert clients[1].recv(1) == b"x"
+
+
+def test_the_system_watches_connections_that_lead_there_and_no_others() -> None:
+    with contextlib.ExitStack() as opened:
+        servers = [opened.enter_context(socket.create_server(("127.0.0.1", 0))) for _ in range(2)]
+        clients = [
+            opened.enter_context(socket.create_connection(each.getsockname(), PATIENCE_S))
+            for each in servers
+        ]
+        host, port = servers[0].getsockname()
+        find_lost_host(addresses_of(f"grpc://{host}:{port}"))
+        watched = [each.getsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE) for each in clients]
+        assert watched == [1, 0]
+        idle_s = clients[0].getsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE)
+        assert idle_s * 1000 < LOST_MS
+
+
+def test_a_call_that_waits_for_long_says_so_once() -> None:
+    said: list[bool] = []
+    call = CallDeadline(Watchdog(), 60, lambda: None, lambda: said.append(True))
+    now = time.monotonic()
+    call.check(now + 2 * STALLED_S)  # it waits for nothing
+    assert said == []
+    call.wait()
+    call.check(now)
+    assert said == []
+    call.check(now + 2 * STALLED_S)
+    call.check(now + 3 * STALLED_S)
+    assert said == [True]
+    assert not call.expired
 
 
 def test_a_call_that_has_expired_says_for_how_long_it_has_waited() -> None:

@@ -35,6 +35,7 @@ NAMES = {
         "one micro-batch, {}, exactly-once",
         "one micro-batch, {}, at-least-once",
         "one micro-batch, {}, exactly-once beside at-least-once",
+        "one micro-batch, {}, acks=all of two stores",
     ],
     "replay": ["replay, {}, record by record", "replay, {}, as Arrow"],
     "mesh": ["ingest, acknowledged, {}", "live delivery, {}"],
@@ -53,6 +54,11 @@ NAMES = {
     ],
     "partitions": ["a new consumer of many partitions"],
     "space": ["growth of a store's file by its readers", "a store's file after as much again"],
+    "idle": [
+        f"idle query, {partitions}, {what}"
+        for partitions in ("1 partition", "1,000 partitions")
+        for what in ("JVM", "Python", "store", "a record")
+    ],
 }
 
 

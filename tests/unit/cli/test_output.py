@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import contextlib
-import io
 import json
 import os
 import pty
 import sys
 from collections.abc import Iterator
-from typing import TextIO
 
 import pytest
 
@@ -88,18 +86,3 @@ def test_a_sentence_is_one_line_on_a_terminal_and_its_words_are_as_they_are() ->
         output.complain(sentence.strip())
         output.say("[dim]t")
     assert lines == [f"dafka: {sentence.strip()}", "[dim]t"]
-
-
-def test_a_reader_that_has_gone_is_told_apart_and_nothing_more_fails(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    read, written = os.pipe()
-    stdout: TextIO = io.TextIOWrapper(io.BufferedWriter(io.FileIO(written, "w")))
-    monkeypatch.setattr(sys, "stdout", stdout)
-    output.write(b"a\n")
-    assert os.read(read, 10) == b"a\n"
-    os.close(read)
-    with pytest.raises(output.OutputClosedError):
-        output.write(b"b\n")
-    output.write(b"c\n")
-    stdout.close()

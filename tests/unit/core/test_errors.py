@@ -32,6 +32,7 @@ from dafka_core.errors import (
     ProducerFencedError,
     ProtocolError,
     RecordTooLargeError,
+    StoreBusyError,
     StoreError,
     StoreUnreachableError,
     TowerNotFoundError,
@@ -183,6 +184,11 @@ ERRORS: list[tuple[DafkaError, dict[str, object], str]] = [
         StoreUnreachableError("ABC", "no progress for 5 s"),
         {"store": "ABC", "why": "no progress for 5 s"},
         "store ABC: no progress for 5 s; another store may have the records",
+    ),
+    (
+        StoreBusyError("ABC", "it serves 32 puts already", 30, True),
+        {"store": "ABC", "why": "it serves 32 puts already", "waited_s": 30, "moves": True},
+        "store ABC: it serves 32 puts already; another store may have the records",
     ),
     (
         OffsetConflictError("t", "P", 7, 9),

@@ -30,5 +30,5 @@ def everything(stream: DafkaStreamReader) -> dict[str, Any]:
 
 
 def planned(stream: DafkaStreamReader, start: Any, end: Any) -> Any:
-    parts = stream.partitions(json_round(start), json_round(end))
+    parts: list[Any] = stream.partitions(json_round(start), json_round(end))
     return {(part.partition, part.start, part.end) for part in parts}

@@ -9,6 +9,7 @@ import pytest
 
 from dafka_core.errors import ConfigError
 from dafka_core.storage.block_builder import MAX_BLOCK_BYTES, MAX_BLOCK_RECORDS
+from dafka_spark.option_values import ALL_STORES
 from dafka_spark.options import SinkOptions, SourceOptions, user_options
 from scripts.options import markdown_table
 
@@ -37,7 +38,9 @@ def test_defaults() -> None:
     # A store's block passes as one batch.
     assert options.max_records_per_batch == MAX_BLOCK_RECORDS
     assert options.max_bytes_per_batch >= MAX_BLOCK_BYTES
-    assert SinkOptions.of({}).acks == 1
+    assert SinkOptions.of({}).acks_needed == ALL_STORES
+    assert SinkOptions.of({"delivery": "at-least-once"}).acks_needed == 1
+    assert SinkOptions.of({"acks": "2"}).acks_needed == 2
     assert SinkOptions.of({}).is_exact
     assert SinkOptions.of({}).delivery_timeout_s == 120.0
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pickle
 from collections.abc import Sequence
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -14,8 +15,14 @@ from dafka_core.flight.store_location import StoreLocation
 from dafka_core.records import TopicPartition
 from dafka_spark.options import RECORDS_PER_TASK, SourceOptions
 from dafka_spark.source.range_planner import (
+    LEAST_TASKS,
+    SHARED_RANGES,
+    SHARED_RECORDS,
     HeldRange,
+    Holders,
     OffsetRange,
+    SharedTask,
+    Task,
     assign_stores,
     plan_tasks,
     rate_limit,
@@ -185,10 +192,87 @@ def test_those_that_have_heard_of_the_newest_producer_come_first() -> None:
 
 
 def test_stores_share_the_work() -> None:
-    holders = {key("0"): held(("A", 0, 200), ("B", 0, 200), ("C", 0, 200))}
-    options = SourceOptions.of({"subscribe": "t", "minpartitions": "4"})
-    parts = plan_tasks(ranges(80), holders, options)
-    assert [stores(part) for part in parts] == ["ABC", "BCA", "CAB", "ABC"]
+    holders = {key("00000"): held(("A", 0, 200), ("B", 0, 200), ("C", 0, 200))}
+    parts = planned([80], holders, minpartitions="4")
+    assert [stores(part) for (part,) in parts] == ["ABC", "BCA", "CAB", "ABC"]
+
+
+def planned(
+    sizes: Sequence[int], holders: Holders | None = None, *, shared: bool = True, **given: str
+) -> list[tuple[OffsetRange, ...]]:
+    """The ranges of each task."""
+    options = SourceOptions.of({"subscribe": "t", **given})
+    tasks = plan_tasks(numbered(sizes), holders or {}, options, shared=shared)
+    return [task.ranges if isinstance(task, SharedTask) else (task,) for task in tasks]
+
+
+def numbered(sizes: Sequence[int]) -> list[OffsetRange]:
+    """In the order of their sizes also as text."""
+    return [OffsetRange("t", f"{number:05}", 7, 7 + size) for number, size in enumerate(sizes)]
+
+
+def test_few_ranges_have_a_task_each() -> None:
+    assert [len(task) for task in planned([1] * (2 * LEAST_TASKS - 1))] == [1] * 31
+
+
+def test_small_ranges_share_tasks() -> None:
+    assert [len(task) for task in planned([10] * 1_000)] == [62] * 16 + [8]
+    assert {len(task) for task in planned([10] * 10_000)} == {SHARED_RANGES}
+    assert [len(task) for task in planned([10] * 1_000, shared=False)] == [1] * 1_000
+
+
+def test_what_is_large_has_its_own_task() -> None:
+    large = SHARED_RECORDS
+    tasks = planned([1, large, 1, 1] * 100)
+    assert [len(task) for task in tasks[:4]] == [1, 1, 3, 1]
+    assert {len(task) for task in tasks if task[0].size == large} == {1}
+
+
+def test_options_say_how_far_ranges_share_tasks() -> None:
+    assert [len(task) for task in planned([10] * 100, minpartitions="1")] == [100]
+    assert [len(task) for task in planned([10] * 100, minpartitions="50")] == [2] * 50
+    assert [len(task) for task in planned([10] * 100, minpartitions="100")] == [1] * 100
+    assert [len(task) for task in planned([10] * 100, maxrecordsperpartition="30")] == [3] * 33 + [
+        1
+    ]
+
+
+def test_ranges_that_share_a_task_are_read_from_one_store() -> None:
+    names = [f"{number:05}" for number in range(64)]
+    holders = {key(name): held(("A", 0, 200), ("B", 0, 200)) for name in names}
+    firsts = [{stores(each)[0] for each in task} for task in planned([10] * 64, holders)]
+    assert firsts == [{"A"}, {"B"}] * 8
+
+
+@given(
+    st.lists(st.sampled_from([0, 1, 10, 999, 8_000, 19_999, 20_000, 20_001, 90_000]), max_size=90),
+    st.none() | st.integers(1, 40),
+    st.none() | st.integers(1_000, 30_000),
+    st.data(),
+)
+def test_every_record_is_in_one_task_and_no_task_is_too_large(
+    sizes: list[int], least: int | None, most: int | None, data: st.DataObject
+) -> None:
+    options: dict[str, Any] = {}
+    if least is not None:
+        options["minpartitions"] = str(least)
+    if most is not None:
+        options["maxrecordsperpartition"] = str(most)
+    bounds = st.tuples(st.integers(0, 300), st.integers(0, 90_000))
+    seen = data.draw(st.lists(bounds, max_size=3))
+    holders = {
+        each.tp: held(*((str(n), *b) for n, b in enumerate(seen))) for each in numbered(sizes)
+    }
+    tasks = planned(sizes, holders, **options)
+    assert tasks == planned(sizes, **options)
+    apart = [part for (part,) in planned(sizes, shared=False, **options)]
+    assert [part for task in tasks for part in task] == apart
+    assert len(tasks) >= min(len(apart), least or LEAST_TASKS)
+    for task in tasks:
+        assert len(task) == 1 or sum(part.size for part in task) <= min(
+            SHARED_RECORDS, most or SHARED_RECORDS
+        )
+        assert len(task) <= SHARED_RANGES
 
 
 def test_holders_are_a_hint() -> None:
@@ -215,7 +299,7 @@ def test_a_plan_follows_from_ranges_and_options_alone(
     """Whatever stores there are: a sink counts on it when a batch is run again."""
     options = SourceOptions.of({"subscribe": "t", "fetch": fetch, "maxrecordsperpartition": "700"})
 
-    def plan(bounds: list[tuple[int, int, int]], wanted: list[OffsetRange]) -> list[OffsetRange]:
+    def plan(bounds: list[tuple[int, int, int]], wanted: list[OffsetRange]) -> list[Task]:
         holders: dict[TopicPartition, list[HeldRange]] = {}
         for number, (name, *pair) in enumerate(bounds):
             holders.setdefault(key(name), []).extend(held((str(number), min(pair), max(pair))))

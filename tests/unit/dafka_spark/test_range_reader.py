@@ -9,6 +9,8 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import StructType
 
@@ -23,7 +25,7 @@ from dafka_spark.errors import (
 from dafka_spark.options import SourceOptions
 from dafka_spark.schema import full
 from dafka_spark.source.range_fetch import RangeFetch
-from dafka_spark.source.range_planner import OffsetRange
+from dafka_spark.source.range_planner import OffsetRange, SharedTask
 from dafka_spark.source.range_reader import ArrowBatches, RangeReader
 from tests.memory_reader import MemoryReader
 
@@ -154,7 +156,7 @@ def some(start: int, end: int) -> RecordBatch:
 
 
 @pytest.mark.parametrize(
-    ("given", "expected", "found"),
+    ("came", "expected", "found"),
     [
         ([some(10, 20)], 20, None),
         ([some(10, 15), some(16, 30)], 15, 16),
@@ -167,13 +169,13 @@ def some(start: int, end: int) -> RecordBatch:
 def test_rows_that_are_not_those_of_the_range_are_an_error(
     source: MemoryReader,
     monkeypatch: pytest.MonkeyPatch,
-    given: list[RecordBatch],
+    came: list[RecordBatch],
     expected: int,
     found: int | None,
     fail: str,
 ) -> None:
     """Whoever made the mistake, and whatever ``failOnDataLoss`` says."""
-    monkeypatch.setattr(RangeFetch, "batches", lambda _: iter(given))
+    monkeypatch.setattr(RangeFetch, "batches", lambda _: iter(came))
     with pytest.raises(IncompleteBatchError, match=r"^\[DAFKA_INCOMPLETE_BATCH\]") as caught:
         rows(source, 10, 30, columns("offset", "value"), failondataloss=fail)
     error = caught.value
@@ -195,7 +197,7 @@ def test_only_what_is_known_to_be_lost_may_be_missing(
 
 
 def test_times_and_offsets_are_those_of_each_batch() -> None:
-    batches = ArrowBatches(OffsetRange("t", "A", 0, 100), columns("value", "offset", "timestamp"))
+    batches = ArrowBatches(columns("value", "offset", "timestamp"))
     found: list[tuple[int, int]] = []
     kept: list[pa.RecordBatch] = []
     expected: list[tuple[int, int]] = []
@@ -203,11 +205,84 @@ def test_times_and_offsets_are_those_of_each_batch() -> None:
     for runs in ([(3, 7)], [(2, 7)], [(5, 7)], [(4, 9)], [(6, 8)], [(1, 8), (2, 9)], [(3, 7)]):
         count = sum(rows for rows, _ in runs)
         values = Values.of([b"v"] * count)
-        kept.append(batches.of(RecordBatch(A, offset, values, times=np.array(runs, np.int64))))
+        batch = RecordBatch(A, offset, values, times=np.array(runs, np.int64))
+        kept.append(batches.of([batch]))
         times = [time_us for rows, time_us in runs for _ in range(rows)]
         expected += zip(range(offset, offset + count), times, strict=True)
         offset += count
-    for batch in kept:  # at the end: no batch lies in memory that a later one has been given
-        times = batch.column("timestamp").cast(pa.int64())
-        found += zip(batch.column("offset").to_pylist(), times.to_pylist(), strict=True)
+    for made in kept:  # at the end: no batch lies in memory that a later one has been given
+        times = made.column("timestamp").cast(pa.int64())
+        found += zip(made.column("offset").to_pylist(), times.to_pylist(), strict=True)
     assert found == expected
+
+
+# -- tasks of several ranges -----------------------------------------------------------------------
+
+B, U = TopicPartition("t", "B"), TopicPartition("u", "A")
+
+
+def shared(source: MemoryReader, *wanted: OffsetRange, **given: str) -> list[pa.RecordBatch]:
+    options = SourceOptions.of({"subscribe": "t,u", **given})
+    return list(RangeReader(full(), options, source.connect).read(SharedTask(wanted)))
+
+
+def test_small_ranges_come_in_one_arrow_batch(source: MemoryReader) -> None:
+    source.add(B, 30)
+    source.add(U, 1)
+    source.written = [(0, 1_000_000), (2, 2_000_000)]
+    (batch,) = shared(source, OffsetRange(*A, 1, 3), OffsetRange(*B, 0, 4), OffsetRange(*U, 0, 1))
+    assert batch.schema.equals(to_arrow_schema(full(), timezone="UTC"))
+    batch.validate(full=True)
+    assert batch.to_pydict() == {
+        "key": [None] * 7,
+        "value": [b"1", b"2", b"0", b"1", b"2", b"3", b"0"],
+        "topic": ["t"] * 6 + ["u"],
+        "partition": ["A", "A", "B", "B", "B", "B", "A"],
+        "offset": [1, 2, 0, 1, 2, 3, 0],
+        "timestamp": [EPOCH + second * dt.timedelta(seconds=1) for second in (1, 2, 1, 1, 2, 2, 1)],
+    }
+
+
+def test_a_shared_task_knows_the_limits_of_a_batch(source: MemoryReader) -> None:
+    source.add(B, 30)
+    wanted = OffsetRange(*A, 0, 20), OffsetRange(*B, 0, 20)
+    batches = shared(source, *wanted, maxrecordsperbatch="15")
+    assert max(batch.num_rows for batch in batches) <= 15
+    offsets = pa.Table.from_batches(batches)["offset"].to_pylist()
+    assert offsets == [*range(20), *range(20)]
+
+
+def test_every_range_of_a_shared_task_is_counted(source: MemoryReader) -> None:
+    source.add(B, 30)
+    source.missing = {25}
+    with pytest.raises(StoreLostDataError, match=r"partition B.* offset 25 was asked for"):
+        shared(source, OffsetRange(*A, 0, 20), OffsetRange(*B, 0, 30))
+    batches = shared(
+        source, OffsetRange(*A, 0, 20), OffsetRange(*B, 20, 30), failondataloss="false"
+    )
+    lossless = [*range(20), 20, 21, 22, 23, 24, 26, 27, 28, 29]
+    assert pa.Table.from_batches(batches)["offset"].to_pylist() == lossless
+
+
+@given(
+    st.lists(
+        st.tuples(
+            st.sampled_from([A, B, U]),
+            st.integers(0, 2**60),
+            st.lists(st.binary(max_size=3), min_size=1, max_size=5),
+            st.none() | st.integers(-(2**62), 2**62),
+        ),
+        min_size=1,
+        max_size=8,
+    )
+)
+def test_joined_columns_are_those_of_each_batch(parts: list[Any]) -> None:
+    made = []
+    for tp, offset, values, time_us in parts:
+        times = None if time_us is None else np.array([[len(values), time_us]], np.int64)
+        made.append(RecordBatch(tp, offset, Values.of(values), times=times))
+    arrow = ArrowBatches(full())
+    apart = pa.Table.from_batches([arrow.of([batch]) for batch in made])
+    together = arrow.of(made)
+    together.validate(full=True)
+    assert pa.Table.from_batches([together]).equals(apart.combine_chunks())

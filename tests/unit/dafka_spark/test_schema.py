@@ -6,7 +6,7 @@ import pytest
 from pyspark.sql.types import LongType, StringType, StructField, StructType
 
 from dafka_spark.errors import ColumnError
-from dafka_spark.schema import checked, full, table_options
+from dafka_spark.schema import checked, full, is_table, table_options
 
 
 def test_all_columns() -> None:
@@ -21,7 +21,7 @@ def test_all_columns() -> None:
 
 
 def test_any_subset_in_any_order() -> None:
-    schema = StructType([full()["offset"], full()["value"]])
+    schema = StructType([full()["offset"], full()["value"], StructField("Topic", StringType())])
     assert checked(schema) is schema
 
 
@@ -43,3 +43,6 @@ def test_a_table_keeps_its_options_in_its_schema() -> None:
     schema = StructType.fromJson(full({"subscribe": "t"}).jsonValue())
     assert table_options(schema) == {"subscribe": "t"}
     assert table_options(full()) == {}
+    assert is_table(schema)
+    assert not is_table(full())
+    assert not is_table(StructType([schema["value"]]))

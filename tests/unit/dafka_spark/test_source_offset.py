@@ -10,7 +10,7 @@ import pytest
 from dafka_core.epochs import NO_LIFE, EpochId
 from dafka_core.errors import ConfigError
 from dafka_core.records import TopicPartition
-from dafka_spark.source.source_offset import SourceOffset
+from dafka_spark.source.source_offset import OWN_TASKS, SourceOffset
 
 OLD, NEW = EpochId(2, 7, 1), EpochId(3, 2**64 - 1, 2)
 A, B = TopicPartition("t", "A"), TopicPartition("t", "B")
@@ -48,8 +48,15 @@ def test_lives_are_kept_and_handed_on() -> None:
 
 
 def test_without_lives_the_text_is_what_it_was() -> None:
-    text = '{"start": {}, "topics": {"t": {"A": 1}}, "version": 1}'
+    text = '{"start": {}, "tasks": 2, "topics": {"t": {"A": 1}}, "version": 1}'
     assert json.dumps(SourceOffset({A: 1}, {}, {A: NO_LIFE}).as_json()) == text
+
+
+def test_an_offset_of_before_tasks_were_shared_is_read_and_remains_as_it_is() -> None:
+    text = '{"start": {}, "topics": {"t": {"A": 1}}, "version": 1}'
+    offset = SourceOffset.parse(json.loads(text))
+    assert offset == SourceOffset({A: 1}, tasks=OWN_TASKS)
+    assert json.dumps(offset.as_json()) == text
 
 
 @pytest.mark.parametrize(
@@ -59,6 +66,7 @@ def test_without_lives_the_text_is_what_it_was() -> None:
         [],
         {"topics": {}, "start": {}, "version": 2},
         {"topics": {}, "start": {}, "version": "1"},
+        {"topics": {}, "start": {}, "tasks": 3, "version": 1},
         {"topics": {"t": {"A": "1"}}, "start": {}, "version": 1},
         {"topics": {"t": 5}, "start": {}, "version": 1},
         {"topics": {"t": {"A": True}}, "start": {}, "version": 1},

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import pickle
+from typing import Any
 
 import pytest
 from pyspark.sql.streaming.datasource import (
@@ -213,7 +214,7 @@ def test_batch_zero_is_the_same_whatever_has_changed(source: MemoryReader) -> No
     source.add(A, 9)
     source.add(C, 3)
     end = stream.latestOffset(start, ALL)
-    plan = stream.partitions(json_round(start), json_round(end))
+    plan: list[Any] = stream.partitions(json_round(start), json_round(end))
     source.add(A, 50)
     source.add(TopicPartition("t", "D"), 7)
     source.trim(A, 14)
@@ -255,3 +256,21 @@ def test_a_batch_that_goes_backwards_is_refused(source: MemoryReader) -> None:
     for wrong in (end, {**later, "topics": {"t": {"B": 20}}}):
         with pytest.raises(ConfigError, match=r"'checkpointLocation' = 't/A': .* ends before it"):
             stream.partitions(json_round(later), {**json_round(wrong), "start": {}})
+
+
+def test_a_batch_that_an_older_version_has_begun_keeps_its_tasks(source: MemoryReader) -> None:
+    """It gave each partition a task; the exactly-once sink knows what it wrote by their numbers."""
+    for number in range(100):
+        source.add(TopicPartition("t", f"P{number:02}"), 3)
+    stream = reader(source)
+    start = stream.initialOffset()
+    end = stream.latestOffset(start, ALL)
+    assert len(stream.partitions(json_round(start), json_round(end))) < 40
+    older = [
+        {name: each for name, each in given.items() if name != "tasks"} for given in (start, end)
+    ]
+    assert len(stream.partitions(*older)) == len(end["topics"]["t"]) >= 100
+    after = stream.latestOffset(older[1], ALL)
+    assert after == older[1]
+    source.add(A, 1)
+    assert stream.latestOffset(older[1], ALL)["tasks"] == 2

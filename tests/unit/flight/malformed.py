@@ -58,6 +58,7 @@ ATTEMPTS_WRONG: tuple[object, ...] = (
     None,
     ["A" * 32],
 )
+CURSORS_WRONG: tuple[object, ...] = (1, None, [], {}, "x" * 101)
 VERSIONS_WRONG: tuple[object, ...] = (-2, 2**63 - 1, 1.0, "1", True, None, [])
 TRANSACTIONS_WRONG: tuple[object, ...] = (
     7,
@@ -77,6 +78,7 @@ PUTS = [
     *variants(PUT, topic=NAMES_WRONG, partition=NAMES_WRONG, start=OFFSETS_WRONG, store=(1, None)),
     *variants(PUT | {"attempt": ATTEMPT}, attempt=ATTEMPTS_WRONG, version=VERSIONS_WRONG),
     ("version", PUT | {"version": 1}),
+    *variants(PUT, waited_s=(-1, 3_601, "1", True, None, [], float("inf"))),
 ]
 COMMIT: list[object] = ["t", "P", ATTEMPT, 0, 5, 1]
 
@@ -135,6 +137,13 @@ BODIES: dict[str, list[dict[str, Any]]] = {
             }
             for transaction in TRANSACTIONS_WRONG
         ),
+    ],
+    "dafka.watch.v1": [
+        {},
+        *({"timeout_s": seconds} for seconds in (-1, 3_601, "1", None, True, float("nan"))),
+        *({"timeout_s": 0, "topics": names} for names in ("t", [""], [1], ["t"] * 10_001)),
+        *({"timeout_s": 0, "cursor": cursor} for cursor in CURSORS_WRONG),
+        {"timeout_s": 0, "topic": "t"},
     ],
     "dafka.transactions.v1": [
         {},
@@ -201,6 +210,7 @@ members = st.sampled_from(
         "times",
         "topics",
         "timeout_s",
+        "cursor",
         "store",
         "attempt",
         "version",

@@ -13,6 +13,7 @@ from dafka_core.errors import (
     FencedError,
     InvalidRequestError,
     OffsetConflictError,
+    StoreBusyError,
     StoreUnreachableError,
     TransactionExistsError,
 )
@@ -38,7 +39,11 @@ from dafka_core.records import Transaction
             TransactionExistsError("u", "Q", Transaction(1, 2, 9)),
             TransactionExistsError("u", "Q", Transaction(1, 2, 9)),
         ),
-        (flight_errors.UnavailableError("busy", "busy"), StoreUnreachableError("S", "busy")),
+        (flight_errors.UnavailableError("busy", "why"), StoreBusyError("S", "why")),
+        (
+            flight_errors.UnavailableError("busy", "why", waited_s=30.5, moves=True),
+            StoreBusyError("S", "why", 30.5, True),
+        ),
         (flight_errors.UnavailableError("closing", "end"), StoreUnreachableError("S", "end")),
         (DafkaError("broken"), StoreUnreachableError("S", "broken")),
         (KeyError("x"), StoreUnreachableError("S", "KeyError: 'x'")),

@@ -106,6 +106,39 @@ def test_permits_are_given_in_the_order_of_asking() -> None:
     assert (limiter.waiting, limiter.free) == (0, 1)
 
 
+def test_who_has_waited_before_comes_before_those_who_have_not() -> None:
+    limiter = StreamLimiter("puts", 1)
+    held = limiter.take()
+    with pytest.raises(UnavailableError) as busy:
+        limiter.take(timeout_s=0.05, waited_s=7)
+    assert 7.05 <= busy.value.waited_s < 60
+    assert busy.value.moves
+    served: list[float] = []
+
+    def ask(waited_s: float) -> None:
+        with limiter.take(waited_s=waited_s):
+            served.append(waited_s)
+
+    waited_s = [700, 0, 70, 7]  # the first of them is at the door
+    threads = [threading.Thread(target=ask, args=(each,)) for each in waited_s]
+    for number, thread in enumerate(threads):
+        thread.start()
+        wait_until(lambda: limiter.waiting == number + 1)  # noqa: B023 -- it is done in this turn
+    held.close()
+    for thread in threads:
+        thread.join()
+    assert served == [700, 70, 7, 0]
+
+
+def test_a_line_that_stands_still_is_told_of(monkeypatch: pytest.MonkeyPatch) -> None:
+    limiter = StreamLimiter("puts", 1)
+    with limiter.take():
+        monkeypatch.setattr(limits, "QUEUE_S", 0.05)
+        with pytest.raises(UnavailableError) as busy:
+            limiter.take()
+        assert not busy.value.moves
+
+
 def test_who_cannot_be_served_leaves_the_line(monkeypatch: pytest.MonkeyPatch) -> None:
     limiter = StreamLimiter("puts", 1)
     held = limiter.take()

@@ -1,0 +1,86 @@
+"""Topics and partitions that a query names and no store has: misspelt, or not written to yet.
+
+A query that ends would read nothing in silence: it fails, and so does one that names partitions.
+Other streaming queries wait for them, and say so once.
+"""
+
+from __future__ import annotations
+
+import difflib
+import logging
+from collections.abc import Collection
+from dataclasses import replace
+from typing import Final
+
+from dafka_core.errors import ConfigError
+from dafka_core.records import TopicPartition
+from dafka_spark.cluster.connections import Connect
+from dafka_spark.options import SourceOptions
+from dafka_spark.source.latest_offsets import fetch_latest_offsets
+
+MOST_NAMES: Final = 10
+"""That an error lists where none is near."""
+
+_ANY: Final = "(?s).*"
+
+_log = logging.getLogger("dafka_spark")
+
+
+def check_found(options: SourceOptions, held: Collection[TopicPartition], connect: Connect) -> None:
+    """Raises ``ConfigError`` for a name that no store has, if ``failOnMissingTopic`` is true."""
+    if options.fail_on_missing_topic and (missing := options.selection.missing(held)):
+        option, value, sentence = _sentence(options, missing[0], _all_held(options, connect))
+        raise ConfigError(
+            option, value, f"{sentence}; failOnMissingTopic = false reads it as empty"
+        )
+
+
+def wait_or_fail(
+    options: SourceOptions, held: Collection[TopicPartition], connect: Connect, *, ends: bool
+) -> None:
+    """The same for a streaming query, which waits unless it ``ends`` or names partitions."""
+    if ends or options.assign:
+        check_found(options, held, connect)
+    missing = options.selection.missing(held)
+    everything = _all_held(options, connect) if missing else ()
+    for each in missing:
+        _, _, sentence = _sentence(options, each, everything)
+        _log.warning("%s; the query waits for it", sentence)
+
+
+def _all_held(options: SourceOptions, connect: Connect) -> Collection[TopicPartition]:
+    """What the stores hold of any topic, where the right name may be."""
+    everything = replace(
+        options,
+        subscribe=(),
+        assign=frozenset(),
+        subscribe_pattern=_ANY,
+        starting_offsets=None,
+        ending_offsets=None,
+    )
+    return fetch_latest_offsets(everything, connect, thorough=False).heads
+
+
+def _sentence(
+    options: SourceOptions, missing: TopicPartition, held: Collection[TopicPartition]
+) -> tuple[str, str, str]:
+    """The option, its value, and what is wrong with that."""
+    partitions = [tp.partition for tp in held if tp.topic == missing.topic]
+    if not partitions:
+        option = "assign" if options.assign else "subscribe"
+        near = _near(missing.topic, {tp.topic for tp in held}, "topics")
+        return option, missing.topic, f"no store has topic {missing.topic!r} ({near})"
+    near = _near(missing.partition, partitions, "partitions")
+    what = f"partition {missing.partition} of topic {missing.topic!r}"
+    return "assign", missing.partition, f"no store has {what} ({near})"
+
+
+def _near(name: str, known: Collection[str], what: str) -> str:
+    near = difflib.get_close_matches(name, known, n=1)
+    if near:
+        return f"did you mean {near[0]!r}?"
+    if not known:
+        return f"there are no {what}"
+    some = ", ".join(map(repr, sorted(known)[:MOST_NAMES]))
+    more = f" and {len(known) - MOST_NAMES} more" if len(known) > MOST_NAMES else ""
+    return f"there are {some}{more}"

@@ -1,0 +1,1 @@
+"""Several machines: hosts in network namespaces."""

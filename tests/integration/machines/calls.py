@@ -1,0 +1,128 @@
+"""Calls to a store whose machine vanishes meanwhile, all at the same time.
+
+calls.py TOWER STORE        says "amid" when it is amid all of them, waits for a line of input, goes
+                            on, and prints for each what became of it, and after how many seconds
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from itertools import count
+
+import pyarrow as pa
+
+from dafka_core.errors import DafkaError
+from dafka_core.flight.store_client import StoreClient
+from dafka_core.records import TopicPartition
+from dafka_core.testing import PATIENCE_S
+from dafka_spark.cluster import connections
+from dafka_spark.cluster.store_session import StoreSession
+from dafka_spark.cluster.timing import Deadline
+from dafka_spark.options import SinkOptions, SourceOptions
+from dafka_spark.sink.transactional_writer import TransactionalWriter
+from dafka_spark.sink.writer_factory import WriterFactory
+from dafka_spark.source.range_fetch import RangeFetch
+from dafka_spark.source.range_planner import HeldRange, OffsetRange
+from dafka_spark.source.record_sources import open_sources
+
+READ, PUT = TopicPartition("read", "A" * 32), TopicPartition("put", "B" * 32)
+TIMEOUT_S = 60.0
+RECORD, RECORDS = b"x" * (1 << 20), 60
+"""More than what a connection holds on its way."""
+
+Steps = Iterator[int]
+"""One call: what came before the store vanished, and the outcome."""
+
+
+def read(client: StoreClient) -> Steps:
+    batches = client.read(
+        READ, 0, RECORDS, times=False, max_records=1, max_bytes=1 << 20, timeout_s=TIMEOUT_S
+    )
+    yield next(batches).count
+    yield sum(batch.count for batch in batches)
+
+
+def put(client: StoreClient) -> Steps:
+    with client.put(PUT, 0, timeout_s=TIMEOUT_S) as stream:
+        stream.write(pa.array([b"1"]))
+        yield stream.wait_durable(1, timeout_s=PATIENCE_S)
+        stream.write(pa.array([b"2"]))
+        yield stream.finish(TIMEOUT_S)
+
+
+def wait(client: StoreClient) -> Steps:
+    yield len(client.heads(None, timeout_s=PATIENCE_S))
+    yield client.wait(READ, RECORDS + 1, timeout_s=TIMEOUT_S)
+
+
+def read_task(tower: str, far: StoreClient, near: StoreClient) -> Steps:
+    given = {"tower": tower, "subscribe": READ.topic, "fetch": "flight", "maxRecordsPerBatch": "1"}
+    options = SourceOptions.of(given)
+    held = [HeldRange(each.location, 0, RECORDS) for each in (far, near)]
+    wanted = OffsetRange(*READ, 0, RECORDS, tuple(held))
+    batches = RangeFetch(wanted, options, open_sources(held, options, connections.lend)).batches()
+    taken = next(batches).count
+    yield taken
+    yield taken + sum(batch.count for batch in batches)
+
+
+def write_task(tower: str, far: str) -> Steps:
+    with WriterFactory(SinkOptions.of({"tower": tower, "acks": "all"}), 0) as factory:
+        for number in count():
+            writer = factory.open(TopicPartition("write", f"{number:08X}".ljust(32, "0")))
+            assert isinstance(writer, TransactionalWriter)
+            writer.write(pa.array([b"1"] * 10))
+            writer.pause()
+            assert writer.rows.host is not None
+            if writer.rows.host.location.store == far:
+                break
+        yield number
+        writer.write(pa.array([b"2"] * 10))
+        yield writer.finish(Deadline(TIMEOUT_S)).end
+
+
+def main(tower: str, far: str) -> None:
+    with StoreSession(SinkOptions.of({"tower": tower}).mesh_address) as session:
+        clients = {client.location.store: client for client in session.require(2, Deadline(30))}
+        client = clients.pop(far)
+        (near,) = clients.values()
+        with client.put(READ, 0, timeout_s=PATIENCE_S) as stream:
+            for _ in range(RECORDS):
+                stream.write(pa.array([RECORD]))
+            stream.finish(PATIENCE_S)
+        near.wait(READ, RECORDS, timeout_s=PATIENCE_S)
+        calls: dict[str, Steps] = {
+            "read": read(client),
+            "put": put(client),
+            "wait": wait(client),
+            "read_task": read_task(tower, client, near),
+            "write_task": write_task(tower, far),
+        }
+        for steps in calls.values():
+            next(steps)
+        print("amid", flush=True)
+        sys.stdin.readline()
+        with ThreadPoolExecutor(len(calls)) as pool:
+            outcomes = dict(
+                zip(calls, pool.map(_finished(time.monotonic()), calls.values()), strict=True)
+            )
+        print(json.dumps(outcomes), flush=True)
+
+
+def _finished(began: float) -> Callable[[Steps], tuple[object, float]]:
+    def finish(steps: Steps) -> tuple[object, float]:
+        try:
+            outcome: object = next(steps)
+        except DafkaError as error:
+            outcome = str(error)
+        return outcome, time.monotonic() - began
+
+    return finish
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

@@ -1,0 +1,74 @@
+"""Two machines with a tower and a store on the first, and a store on the second."""
+
+from __future__ import annotations
+
+import contextlib
+import subprocess
+import sys
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.chaos.networks import Namespaces, Network, namespaces_work
+from tests.chaos.nodes import Node, environment
+from tests.chaos.relays import Relays
+
+FIRST, SECOND = 0, 1
+
+
+class Machines:
+    """Machines as network namespaces; where there can be none, processes of this one machine."""
+
+    def __init__(self, stack: contextlib.ExitStack, directory: Path) -> None:
+        self._stack = stack
+        self._directory = directory
+        log = directory / "tower.log"
+        self.network: Network = Namespaces(stack, log) if namespaces_work() else Relays(stack, log)
+        self._nodes: dict[int, list[Node]] = {FIRST: [], SECOND: []}
+
+    def tower(self, machine: int) -> str:
+        """Where a machine's nodes find the others."""
+        return self.network.tower(machine)
+
+    def start(self, machine: int, what: str, *arguments: str, host: str = "") -> Node:
+        """Starts a node; ``host`` is the address to bind to, if not the machine's."""
+        at = ("--tower", self.tower(machine), "--host", host or self.network.host(machine))
+        log = self._directory / f"{what}{len(self._nodes[machine])}.log"
+        node = Node(what, [*arguments, *at], log, self.network.prefix(machine))
+        self._nodes[machine].append(self._stack.enter_context(node))
+        return node
+
+    def start_store(self, machine: int, *arguments: str) -> dict[str, Any]:
+        """Starts a store; what it says of itself."""
+        directory = str(self._directory / f"store{machine}")
+        return self.start(machine, "store", "--dir", directory, *arguments).ready()
+
+    def run(self, machine: int, module: str, *arguments: str) -> subprocess.Popen[str]:
+        """Starts a program of the tests."""
+        command: Sequence[str] = [sys.executable, "-m", module, *arguments]
+        process = subprocess.Popen(
+            [*self.network.prefix(machine), *command],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            env=environment(),
+            text=True,
+        )
+        self._stack.callback(process.communicate)
+        self._stack.callback(process.kill)
+        return process
+
+    def vanish(self, machine: int) -> None:
+        """The machine loses its power: nobody is told."""
+        if isinstance(self.network, Namespaces):
+            self.network.cut(self.network.cuts[0])
+        else:
+            for node in self._nodes[machine]:
+                node.kill()
+
+
+@pytest.fixture
+def machines(tmp_path: Path) -> Iterator[Machines]:
+    with contextlib.ExitStack() as stack:
+        yield Machines(stack, tmp_path)

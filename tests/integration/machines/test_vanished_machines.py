@@ -1,0 +1,29 @@
+"""A machine that vanishes without a word, as one that loses its power."""
+
+from __future__ import annotations
+
+import json
+
+from tests.integration.machines import calls
+from tests.integration.machines.conftest import FIRST, SECOND, Machines
+
+MOST_S = 15.0
+
+
+def test_a_machine_that_vanishes_costs_seconds(machines: Machines) -> None:
+    machines.start_store(FIRST)
+    far = machines.start_store(SECOND)["address"]
+    process = machines.run(FIRST, calls.__name__, machines.tower(FIRST), far)
+    assert process.stdout is not None
+    assert process.stdin is not None
+    assert process.stdout.readline() == "amid\n"
+    machines.vanish(SECOND)
+    process.stdin.write("go on\n")
+    process.stdin.flush()
+    outcomes = json.loads(process.stdout.readline())
+    assert {name: seconds for name, (_, seconds) in outcomes.items() if seconds > MOST_S} == {}
+    # Whoever asks for this store is told, and tasks go on at the other one.
+    for name in ("read", "put", "wait"):
+        assert far in str(outcomes[name][0])
+    assert outcomes["read_task"][0] == calls.RECORDS
+    assert outcomes["write_task"][0] == 20
