@@ -7,9 +7,9 @@ import os
 import signal
 import sys
 import threading
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
 from types import FrameType
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, Self
 
 from dafka_core.cli import output, streams
 from dafka_core.cli.malloc import keep_freed_memory
@@ -39,11 +39,15 @@ _IMPORTING: Final = "<frozen importlib._bootstrap>"
 
 
 class Stopped(BaseException):
-    """SIGINT or SIGTERM, ``number``: nodes are to be closed.  No ``except Exception`` stops it."""
+    """SIGINT or SIGTERM, ``number``: nodes are to be closed.  No ``except Exception`` stops it.
 
-    def __init__(self, number: int) -> None:
+    ``again`` says that it was Ctrl-C, and not the first one.
+    """
+
+    def __init__(self, number: int, again: bool = False) -> None:
         super().__init__(number)
         self.number = number
+        self.again = again
 
 
 def run(arguments: Sequence[str] | None) -> int:
@@ -90,22 +94,67 @@ def handle_stop_signals(
     second SIGTERM does nothing, as service managers may send several.  A command that goes on after
     the first signal calls this again.
     """
-    seen = threading.Event()
-    first: list[int] = []
+    _signals.handle(numbers)
 
-    def stop(number: int, frame: FrameType | None) -> None:
-        first.append(number)
+
+class _Signals:
+    """Those of this process that stop it, and whether they may do so now."""
+
+    def __init__(self) -> None:
+        self._come: list[int] = []
+        self._seen = threading.Event()
+        self._held = False
+
+    def handle(self, numbers: Collection[signal.Signals]) -> None:
+        self._come, self._seen, self._held = [], threading.Event(), False
+        _remind_main_thread(self._seen)
+        for number in numbers:
+            signal.signal(number, self._note)
+
+    def _note(self, number: int, frame: FrameType | None) -> None:
+        self._come.append(number)
+        again = number == signal.SIGINT and len(self._come) > 1  # reminders are SIGTERM
         if _is_importing(frame):
             return  # there, an error may end in a callback that drops it: the reminder comes again
+        if again or not self._held:
+            self._stop(again)
+
+    def _stop(self, again: bool = False) -> None:
         signal.signal(signal.SIGINT, signal.SIG_DFL)
         # Not SIG_IGN: if one is due already, the interpreter would print a traceback.
         signal.signal(signal.SIGTERM, lambda _number, _frame: None)
-        seen.set()  # last: it takes a lock, for which a handler within this one would wait
-        raise Stopped(first[0])
+        self._seen.set()  # last: it takes a lock, for which a handler within this one would wait
+        raise Stopped(self._come[0], again)
 
-    _remind_main_thread(seen)
-    for number in numbers:
-        signal.signal(number, stop)
+    def __enter__(self) -> Self:
+        self._held = True
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, *error: object) -> None:
+        self._held = False
+        if kind is None and self._come:
+            self._stop()
+
+    def let_in(self, wait: Callable[[], None]) -> None:
+        """Waits where the first signal may come, or has come and is raised."""
+        self._held = False
+        try:
+            if self._come:
+                self._stop()
+            wait()
+        finally:
+            self._held = True
+
+
+_signals: Final = _Signals()
+
+
+def held_signals() -> _Signals:
+    """A context in which the first signal comes only where it is let in, or when the context ends.
+
+    A second Ctrl-C comes through.
+    """
+    return _signals
 
 
 def _is_importing(frame: FrameType | None) -> bool:

@@ -5,8 +5,8 @@ from __future__ import annotations
 import base64
 import json
 import signal
-from collections.abc import Iterator
-from contextlib import nullcontext, suppress
+from collections.abc import Callable, Generator, Iterator
+from contextlib import closing, nullcontext, suppress
 from dataclasses import dataclass
 from itertools import takewhile
 from math import inf
@@ -16,7 +16,7 @@ import typer
 
 from dafka_core.cli import output, streams
 from dafka_core.cli.flags import Topic
-from dafka_core.cli.process import Stopped, handle_stop_signals
+from dafka_core.cli.process import Stopped, handle_stop_signals, held_signals
 from dafka_core.errors import DafkaError
 from dafka_core.node_options import ProducerOptions
 from dafka_core.records import RecordBatch
@@ -52,38 +52,24 @@ def produce(
     with Producer(topic, address=address, **options) as producer:
         first = producer.next_offset
         output.say(f"topic {topic}, partition {producer.address}, from offset {first}")
+        lines = InputLines(limit_bytes)
         try:
-            refusal = publish_input(producer, limit_bytes)
+            refusal = lines.publish(producer)
             output.say("end of input; waiting for acknowledgements")
             producer.close()
-        except Stopped:
+        except Stopped as stopped:
             with suppress(DafkaError):
                 producer.end(started_s=-inf)  # it waits no longer
-            count, done = producer.next_offset - first, producer.acknowledged - first
-            if done < count:
+            done = producer.acknowledged - first
+            if done < lines.count or stopped.again:
                 output.complain(
-                    f"stopped before all of {count} records were acknowledged: {done} are, the "
-                    "others may not be stored"
+                    f"stopped before all of {lines.count} records were acknowledged: {done} are, "
+                    "the others may not be stored"
                 )
                 raise
-        output.say(f"{producer.next_offset - first} records acknowledged")
+        output.say(f"{lines.count} records acknowledged")
         if refusal is not None:
             raise refusal
-
-
-def publish_input(producer: Producer, limit_bytes: int) -> DafkaError | None:
-    """Publishes standard input to its end, to Ctrl-C, or to what cannot be read or published.
-
-    Returns what that is.
-    """
-    try:
-        for lines in lines_of_input(limit_bytes):
-            producer.publish_many(lines)
-    except (LineTooLongError, streams.StreamError) as error:
-        return error
-    except Stopped:
-        handle_stop_signals({signal.SIGINT})  # a second Ctrl-C does not wait, and says what is lost
-    return None
 
 
 @dataclass(eq=False)
@@ -98,31 +84,60 @@ class LineTooLongError(DafkaError):
     limit_bytes: int
 
 
-def lines_of_input(limit_bytes: int) -> Iterator[list[bytes]]:
-    """The lines of standard input, without their newlines, as many at a time as have come.
+class InputLines:
+    """The lines of standard input; none may be longer than ``limit_bytes``."""
 
-    Raises:
-        LineTooLongError: a line is longer than ``limit_bytes``; it is not read to its end.
-    """
-    count = 0
-    pieces: list[bytes] = []
-    for chunk in iter(lambda: streams.read_input(INPUT_CHUNK_BYTES), b""):
-        head, newline, rest = chunk.rpartition(b"\n")
-        if newline:
-            lines = b"".join([*pieces, head]).split(b"\n")
-            if max(map(len, lines)) > limit_bytes:
-                fitting = [*takewhile(lambda line: len(line) <= limit_bytes, lines)]
+    def __init__(self, limit_bytes: int) -> None:
+        self.count = 0
+        """How many were read."""
+        self._limit_bytes = limit_bytes
+
+    def publish(self, producer: Producer) -> DafkaError | None:
+        """Publishes lines to the end, to Ctrl-C, or to what cannot be read or published.
+
+        Returns what that is.  A signal comes while it waits for input, never between reading a line
+        and publishing it.
+        """
+        try:
+            with held_signals() as signals, closing(self.read(signals.let_in)) as found:
+                for lines in found:
+                    producer.publish_many(lines)
+        except (LineTooLongError, streams.StreamError) as error:
+            return error
+        except Stopped as stopped:
+            if stopped.again:
+                raise
+            # A second Ctrl-C does not wait, and says what is lost.
+            handle_stop_signals({signal.SIGINT})
+        return None
+
+    def read(
+        self, let_in: Callable[[Callable[[], None]], None]
+    ) -> Generator[list[bytes], None, None]:
+        """The lines, without their newlines, as many at a time as have come.
+
+        Raises:
+            LineTooLongError: a line is too long; it is not read to its end.
+        """
+        pieces: list[bytes] = []
+        while chunk := streams.read_input(
+            INPUT_CHUNK_BYTES, lambda: let_in(streams.wait_for_input)
+        ):
+            head, newline, rest = chunk.rpartition(b"\n")
+            if newline:
+                lines = b"".join([*pieces, head]).split(b"\n")
+                fitting = [*takewhile(lambda line: len(line) <= self._limit_bytes, lines)]
+                self.count += len(fitting)
                 yield fitting
-                raise LineTooLongError(count + len(fitting) + 1, limit_bytes)
-            yield lines
-            count += len(lines)
-            pieces = []
-        pieces.append(rest)
-        if sum(map(len, pieces)) > limit_bytes:
-            raise LineTooLongError(count + 1, limit_bytes)
-    last = b"".join(pieces)
-    if last:
-        yield [last]
+                if len(fitting) < len(lines):
+                    raise LineTooLongError(self.count + 1, self._limit_bytes)
+                pieces = []
+            pieces.append(rest)
+            if sum(map(len, pieces)) > self._limit_bytes:
+                raise LineTooLongError(self.count + 1, self._limit_bytes)
+        if last := b"".join(pieces):
+            self.count += 1
+            yield [last]
 
 
 def consume(

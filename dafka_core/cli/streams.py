@@ -11,6 +11,7 @@ import io
 import os
 import select
 import sys
+from collections.abc import Callable
 from dataclasses import dataclass
 from errno import EBADF
 from typing import TYPE_CHECKING, Final, TextIO
@@ -68,7 +69,12 @@ def settle() -> None:
     )
 
 
-def read_input(most_bytes: int) -> bytes:
+def wait_for_input() -> None:
+    """Waits until some of standard input can be read, or its end."""
+    select.select([_INPUT], [], [])
+
+
+def read_input(most_bytes: int, wait: Callable[[], None] = wait_for_input) -> bytes:
     """Up to ``most_bytes`` of standard input, as soon as there are any; empty at its end.
 
     Raises:
@@ -76,9 +82,11 @@ def read_input(most_bytes: int) -> bytes:
     """
     while True:
         try:
+            if most_bytes:
+                wait()
             return os.read(_INPUT, most_bytes)
         except BlockingIOError:
-            select.select([_INPUT], [], [])
+            continue
         except OSError as error:
             raise StreamError("input", "read", _why(error)) from None
 
