@@ -25,7 +25,7 @@ from dafka_core.protocol.validation import check_address, check_topic
 TOWER_ENVIRONMENT = "DAFKA_TOWER"
 
 AUTO_HOST = "auto"
-"""For ``host``: the address from which this machine reaches the first tower."""
+"""For ``host``: the address from which this machine reaches the towers."""
 
 FLIGHT_OFF = "off"
 """For ``flight_port``: the store is reached over the mesh only."""
@@ -35,6 +35,7 @@ IGNORE: Final = "ignore"
 
 _TOWER = re.compile(r"(?a)(?P<host>\[[^\]]+\]|[^:\[\]\s]+)(?::(?P<sub>\d{1,5}):(?P<pub>\d{1,5}))?")
 _PORT = re.compile(r"(?a)\d{1,5}")
+_PORTS = re.compile(r"(?a)(\d{1,5})(?:-(\d{1,5}))?")
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,6 +113,20 @@ def parse_flight_port(value: Any) -> str:
     return word
 
 
+def parse_ports(value: Any) -> str:
+    """A port, or the first and the last of some, as text.
+
+    Raises:
+        ValueError: it is neither.
+    """
+    word = str(value).strip()
+    match = _PORTS.fullmatch(word)
+    first, last = (int(match[1]), int(match[2] or match[1])) if match else (1, 0)
+    if word != "0" and not 0 < first <= last < 65_536:
+        raise ValueError("must be a port (0 lets the system choose) or FIRST-LAST, as 20000-20099")
+    return word
+
+
 @dataclass(frozen=True)
 class NodeOptions(Options):
     """What every node takes."""
@@ -126,12 +141,23 @@ class NodeOptions(Options):
     host: str = option(
         "127.0.0.1",
         "address to bind to and to announce to other nodes; `auto` takes the one from which this "
-        "machine reaches the first tower",
+        "machine reaches the towers",
+    )
+    port: str = option(
+        "0",
+        "where other nodes connect to this one: a port, or FIRST-LAST for the first of these that "
+        "is free; 0 lets the system choose",
+        kind="0|PORT|FIRST-LAST",
+        parse=parse_ports,
     )
     tower_timeout_s: float = option(
         10.0, "how long to look for a tower before failing", unit="s", minimum=0.01
     )
-    wait_for_tower: bool = option(False, "keep looking for a tower for ever instead of failing")
+    wait_for_tower: bool = option(
+        False,
+        "keep looking for a tower for ever instead of failing, also while the network is not up "
+        "and names do not resolve",
+    )
     beacon_interval_ms: int = option(
         1_000, "how often a node tells the towers that it is there", unit="ms", minimum=10
     )
@@ -158,6 +184,12 @@ class NodeOptions(Options):
     def __post_init__(self) -> None:
         if not self.tower:
             object.__setattr__(self, "tower", parse_towers(None))
+
+    @property
+    def ports(self) -> range:
+        """The ports of option ``port``."""
+        first, _, last = self.port.partition("-")
+        return range(int(first), int(last or first) + 1)
 
     @property
     def limit_bytes(self) -> int:

@@ -2,10 +2,43 @@
 
 from __future__ import annotations
 
+import ipaddress
+import logging
 import socket as sockets
+import time
 import uuid
+from collections.abc import Iterable
+from typing import Final, NamedTuple
 
-from dafka_core.node_options import AUTO_HOST, NodeOptions
+import zmq
+
+from dafka_core.errors import ConfigError
+from dafka_core.node_options import AUTO_HOST, NodeOptions, TowerAddress
+
+LOCALHOST: Final = "localhost"
+
+_ANY_HOSTS: Final = frozenset({"*", "0.0.0.0", "::"})  # noqa: S104 -- compared with, not bound to
+
+_SOMEWHERE: Final = "192.0.2.1"
+"""An address of nobody (RFC 5737), as any that is reached through the default route."""
+
+LOOK_AGAIN_S: Final = 0.5
+"""How often a node that waits for the network looks again."""
+
+_log = logging.getLogger("dafka.nodes")
+
+
+class _Route(NamedTuple):
+    """How a machine is reached: its address, and the one of this machine that is used."""
+
+    tower: TowerAddress
+    address: str
+    own: str
+
+    @property
+    def is_here(self) -> bool:
+        """Whether it is this machine."""
+        return self.own == self.address or is_loopback(self.address)
 
 
 def new_address() -> str:
@@ -13,20 +46,180 @@ def new_address() -> str:
     return uuid.uuid4().hex.upper()
 
 
+def is_loopback(host: str) -> bool:
+    """Whether a host is this machine by its address alone, or by the name ``localhost``."""
+    try:
+        return ipaddress.ip_address(host.strip("[]")).is_loopback
+    except ValueError:
+        return host == LOCALHOST
+
+
+def is_elsewhere(host: str) -> bool:
+    """Whether an IP address is another machine's, as far as routes tell; False for a name."""
+    try:
+        address = str(ipaddress.ip_address(host.strip("[]")))
+        return not is_loopback(address) and _own_towards(address, 1)[1] != address
+    except (ValueError, OSError):
+        return False
+
+
 def own_host(config: NodeOptions) -> str:
     """The host to bind to and to announce: option ``host``, or what ``auto`` stands for.
 
     Raises:
-        OSError: the machine has no route to the first tower.
+        ConfigError: it is none at which the peers could reach this machine.
+        OSError: there is no route to any tower now, or none of their names resolves.
     """
     if config.host != AUTO_HOST:
+        _check_named(config)
         return config.host
-    tower = config.tower[0]
-    family, kind, protocol, _, address = sockets.getaddrinfo(
-        tower.host.strip("[]"), tower.sub_port, type=sockets.SOCK_DGRAM
-    )[0]
-    # Connecting a datagram socket sends nothing: it only has the system choose a route.
-    with sockets.socket(family, kind, protocol) as probe:
-        probe.connect(address)
-        host = str(probe.getsockname()[0])
-    return f"[{host}]" if ":" in host else host
+    routes = _routes(config.tower)
+    own = next((route.own for route in routes if not is_loopback(route.own)), "")
+    for route in routes:
+        if not own and _is_debians(route.tower.host, route.address):
+            why = (
+                f"tower {route.tower.host} is {route.address} on this machine, by its /etc/hosts: "
+                "nodes on other machines could not reach this one there. Set host to this "
+                "machine's address in the network, or correct that line of /etc/hosts; where all "
+                "nodes are on this machine, name the tower 127.0.0.1"
+            )
+            raise ConfigError("host", AUTO_HOST, why)
+        if own and not is_loopback(route.own) and route.own != own:
+            text = (
+                "tower %s is reached from %s, and peers are told to connect to %s: see option host"
+            )
+            _log.warning(text, route.tower, route.own, own)
+    own = own or routes[0].own
+    return f"[{own}]" if ":" in own else own
+
+
+def bound(socket: zmq.Socket[bytes], config: NodeOptions) -> tuple[str, int]:
+    """Binds a node's socket to ``own_host`` and one of its ports; which it is.
+
+    With ``wait_for_tower`` it waits while the network is not up, or names do not resolve.
+
+    Raises:
+        ConfigError: it cannot be bound to any.
+    """
+    is_said = False
+    while True:
+        try:
+            host = own_host(config)
+            return host, _bound_port(socket, host, config)
+        except (OSError, zmq.ZMQError) as error:
+            is_tower = isinstance(error, OSError)
+            if is_tower:
+                why = f"none can be reached ({error.strerror})"
+                failure = ConfigError("tower", ", ".join(map(str, config.tower)), why)
+            else:
+                why = f"must be an address of this machine: {error.strerror}"
+                failure = ConfigError("host", config.host, why)
+        if not config.wait_for_tower:
+            raise failure
+        if not is_said:
+            is_said = True
+            _log.warning("%s; this node waits until that has changed", failure)
+        time.sleep(LOOK_AGAIN_S)
+
+
+def network_host() -> str:
+    """This machine's address, as others may reach it: by its name, or by its default route.
+
+    Debian's /etc/hosts gives a machine's own name 127.0.1.1.
+    """
+    own = "127.0.0.1"
+    for host in (sockets.gethostname(), _SOMEWHERE):
+        try:
+            own = _own_towards(sockets.gethostbyname(host), 1)[1]
+        except OSError:
+            continue
+        if not is_loopback(own):
+            break
+    return own
+
+
+def _bound_port(socket: zmq.Socket[bytes], host: str, config: NodeOptions) -> int:
+    for port in config.ports:
+        try:
+            socket.bind(f"tcp://{host}:{port or '*'}")
+        except zmq.ZMQError as error:
+            if error.errno != zmq.EADDRINUSE:
+                raise
+            continue
+        endpoint = socket.get(zmq.LAST_ENDPOINT)
+        assert isinstance(endpoint, bytes)
+        return int(endpoint.rstrip(b"\0").rsplit(b":", 1)[1])
+    raise ConfigError("port", config.port, f"is in use at {host}, or all of these ports are")
+
+
+def _check_named(config: NodeOptions) -> None:
+    """Raises ConfigError for an option ``host`` that other machines could not reach."""
+    host = config.host.strip("[]")
+    if host in _ANY_HOSTS:
+        why = f"is no address that peers could connect to; name one, or '{AUTO_HOST}'"
+        raise ConfigError("host", config.host, why)
+    debians = ""
+    if not is_loopback(host):
+        try:
+            address = sockets.gethostbyname(host)
+        except OSError:  # binding will tell
+            return
+        if not is_loopback(address):
+            return
+        debians = f" ({host} is {address} on this machine, by its /etc/hosts)"
+    try:
+        far = [route for route in _routes(config.tower) if not route.is_here]
+    except OSError:
+        return
+    if far:
+        own = f"to {far[0].own}, this machine's address on the way there, or to '{AUTO_HOST}'"
+        why = (
+            f"tower {far[0].tower} is on another machine, whose nodes cannot connect to this one "
+            f"there{debians}: set it {own}"
+        )
+        raise ConfigError("host", config.host, why)
+
+
+def _routes(towers: Iterable[TowerAddress]) -> list[_Route]:
+    """How each of the towers is reached that can be.
+
+    Raises:
+        OSError: there is none.
+    """
+    routes: list[_Route] = []
+    failures: list[str] = []
+    for tower in towers:
+        try:
+            routes.append(_Route(tower, *_own_towards(tower.host.strip("[]"), tower.sub_port)))
+        except OSError as error:
+            failures.append(f"{tower.host}: {error.strerror}")
+    if failures and routes:
+        _log.warning("a tower cannot be reached now (%s)", "; ".join(failures))
+    if not routes:
+        raise OSError(0, "; ".join(failures))
+    return routes
+
+
+def _own_towards(host: str, port: int) -> tuple[str, str]:
+    """The address of a host, and that of this machine which it would be reached from.
+
+    Raises:
+        OSError: the name does not resolve, or there is no route.
+    """
+    found = sockets.getaddrinfo(host, port, type=sockets.SOCK_DGRAM)
+    for index, (family, kind, protocol, _, address) in enumerate(found, 1):
+        # Connecting a datagram socket sends nothing: it only has the system choose a route.
+        with sockets.socket(family, kind, protocol) as probe:
+            try:
+                probe.connect(address)
+            except OSError:
+                if index == len(found):
+                    raise
+                continue
+            return str(address[0]), str(probe.getsockname()[0])
+    raise OSError(0, "no address")
+
+
+def _is_debians(name: str, address: str) -> bool:
+    """Whether a name stands for the address that Debian gives a machine's own name."""
+    return not is_loopback(name) and is_loopback(address) and address not in ("127.0.0.1", "::1")

@@ -18,14 +18,13 @@ import zmq
 from dafka_core.closing import ProcessBound
 from dafka_core.errors import (
     ClosedError,
-    ConfigError,
     NodeFailedError,
     NoStoreError,
     ProtocolError,
     TowerNotFoundError,
 )
 from dafka_core.node_options import NodeOptions
-from dafka_core.nodes.addresses import own_host
+from dafka_core.nodes.addresses import bound
 from dafka_core.nodes.peers import Peers
 from dafka_core.nodes.sockets import (
     drop_stalled_peers,
@@ -263,12 +262,10 @@ class Mesh(ProcessBound):
         self._pub.set(zmq.XPUB_MANUAL, 1)  # and are for ``Subscribers`` to apply
         self._pub.set(zmq.LINGER, LINGER_MS)  # an ACK sent last would be lost otherwise
         try:
-            host = own_host(self._config)
-            port = self._pub.bind_to_random_port(f"tcp://{host}")
-        except (zmq.ZMQError, OSError) as error:
+            host, port = bound(self._pub, self._config)
+        except BaseException:
             self._close_sockets()
-            why = f"must be an address of this machine: {error.strerror}"
-            raise ConfigError("host", self._config.host, why) from None
+            raise
         return NodeBeacon(self.role.address, host, port)
 
     def _close_sockets(self) -> None:

@@ -13,7 +13,6 @@ from dafka_core.epochs import LIFE_ID_BITS
 from dafka_core.errors import ClosedError, NodeFailedError, StoreError
 from dafka_core.log_entries import LogEntry, SetAside
 from dafka_core.node_options import FLIGHT_OFF, StoreOptions
-from dafka_core.nodes.addresses import own_host
 from dafka_core.nodes.append_queue import AppendQueue
 from dafka_core.nodes.log_writer import LogWriter, Outcomes
 from dafka_core.nodes.merge_thread import MergeThread
@@ -120,7 +119,7 @@ class Store(Node):
         flight = service.enter_context(
             FlightService(
                 ServerContext(self.log, self.append_queue, role.address, lambda: role.endpoints),
-                bind_host=own_host(config).strip("[]"),
+                bind_host=self._mesh.beacon.host.strip("[]"),
                 port=int(config.flight_port),
                 socket_path=socket_path(self.log.directory),
             )

@@ -8,13 +8,13 @@ from __future__ import annotations
 
 import contextlib
 import re
-import socket as sockets
 from typing import Any, Final
 
 import zmq
 
 from dafka_core.errors import ConfigError, NodeFailedError, ProtocolError
 from dafka_core.node_options import TowerOptions
+from dafka_core.nodes.addresses import network_host
 from dafka_core.nodes.node import Node
 from dafka_core.nodes.sockets import CONTROL_COUNT, new_socket, received
 from dafka_core.nodes.threads import NodeThread
@@ -165,7 +165,4 @@ def _bind(socket: zmq.Socket[bytes], option: str, address: str) -> tuple[str, in
 def _reachable(bound_host: str) -> str:
     if bound_host not in ("*", "0.0.0.0", "[::]"):  # noqa: S104 -- compared with, not bound to
         return bound_host
-    try:
-        return sockets.gethostbyname(sockets.gethostname())
-    except OSError:
-        return "127.0.0.1"
+    return network_host()

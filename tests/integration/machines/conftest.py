@@ -32,11 +32,16 @@ class Machines:
         """Where a machine's nodes find the others."""
         return self.network.tower(machine)
 
-    def start(self, machine: int, what: str, *arguments: str, host: str = "") -> Node:
+    def start(
+        self, machine: int, what: str, *arguments: str, host: str = "", tower: str = ""
+    ) -> Node:
         """Starts a node; ``host`` is the address to bind to, if not the machine's."""
-        at = ("--tower", self.tower(machine), "--host", host or self.network.host(machine))
-        log = self._directory / f"{what}{len(self._nodes[machine])}.log"
-        node = Node(what, [*arguments, *at], log, self.network.prefix(machine))
+        at = ("--tower", tower or self.tower(machine), "--host", host or self.network.host(machine))
+        return self._start(machine, what, [*arguments, *(() if what == "tower" else at)])
+
+    def _start(self, machine: int, what: str, arguments: Sequence[str]) -> Node:
+        log = self._directory / f"{what}{machine}{len(self._nodes[machine])}.log"
+        node = Node(what, arguments, log, self.network.prefix(machine))
         self._nodes[machine].append(self._stack.enter_context(node))
         return node
 
@@ -66,6 +71,24 @@ class Machines:
         else:
             for node in self._nodes[machine]:
                 node.kill()
+
+    def hosts(self, machine: int, *lines: str) -> None:
+        """Has these lines stand first in a machine's file of hosts."""
+        assert isinstance(self.network, Namespaces)
+        file = self.network.hosts(machine)
+        file.write_text("\n".join([*lines, file.read_text()]))
+
+    def command(self, machine: int, script: str) -> None:
+        """Runs a script of the shell on a machine."""
+        subprocess.run([*self.network.prefix(machine), "sh", "-c", script], check=True, timeout=60)
+
+
+@pytest.fixture
+def separate(machines: Machines) -> Machines:
+    """Machines that have networks and files of their own, as only namespaces give them."""
+    if not isinstance(machines.network, Namespaces):
+        pytest.skip("an unprivileged user can make no namespaces here (unshare -rnm)")
+    return machines
 
 
 @pytest.fixture

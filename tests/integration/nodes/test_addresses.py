@@ -6,9 +6,15 @@ import re
 
 import pytest
 
-from dafka_core import Producer, Store, Tower
+from dafka_core import ConfigError, Producer, Reader, Store, Tower
 from dafka_core.node_options import NodeOptions
-from dafka_core.nodes.addresses import new_address, own_host
+from dafka_core.nodes.addresses import (
+    is_elsewhere,
+    is_loopback,
+    network_host,
+    new_address,
+    own_host,
+)
 from tests.integration.nodes.peers import ANY_PORTS
 
 
@@ -22,10 +28,11 @@ def test_addresses_look_like_those_of_c_nodes() -> None:
     [
         ("127.0.0.1", "auto", "127.0.0.1"),
         ("127.0.0.1", "127.0.0.2", "127.0.0.2"),
+        ("nosuch.invalid,127.0.0.1", "auto", "127.0.0.1"),
     ],
 )
 def test_auto_takes_the_address_that_reaches_the_tower(tower: str, host: str, own: str) -> None:
-    assert own_host(NodeOptions.build({"tower": f"{tower}:5556:5557", "host": host})) == own
+    assert own_host(NodeOptions.build({"tower": tower, "host": host})) == own
 
 
 def test_a_node_announces_the_address_it_found(tmp_path: object) -> None:
@@ -36,3 +43,25 @@ def test_a_node_announces_the_address_it_found(tmp_path: object) -> None:
     ):
         producer.publish(b"reached")
         producer.flush(30)
+
+
+def test_loopback_is_told_from_other_machines() -> None:
+    for host in ("127.0.0.1", "127.8.9.1", "[::1]", "localhost"):
+        assert is_loopback(host)
+        assert not is_elsewhere(host)
+    for host in ("10.0.0.1", "[fe80::1]", "node-7.example"):
+        assert not is_loopback(host)
+    assert not is_elsewhere(network_host())
+    assert not is_elsewhere("node-7.example")
+
+
+@pytest.mark.parametrize("host", ["*", "0.0.0.0", "[::]"])
+def test_every_address_is_none_to_announce(host: str) -> None:
+    with pytest.raises(ConfigError, match="is no address that peers could connect to"):
+        Reader(host=host)
+
+
+def test_towers_of_which_none_can_be_found_are_named() -> None:
+    with pytest.raises(ConfigError, match=r"none can be reached \(nosuch.invalid: .+\)") as refused:
+        Reader(tower="nosuch.invalid", host="auto")
+    assert (refused.value.option, refused.value.value) == ("tower", "nosuch.invalid:5556:5557")

@@ -14,6 +14,7 @@ from dafka_core.node_options import (
     TowerOptions,
     parse_flight_port,
     parse_partition,
+    parse_ports,
     parse_topic,
     parse_towers,
 )
@@ -121,3 +122,16 @@ def test_what_is_no_port_of_flight_is_refused(given: object) -> None:
 def test_a_tower_itself_joins_through_none() -> None:
     with pytest.raises(ConfigError, match="there is no such option"):
         TowerOptions.build({"tower": "h"})
+
+
+@pytest.mark.parametrize(
+    ("given", "ports"), [(0, [0]), ("5000", [5_000]), (" 20000-20002 ", [20_000, 20_001, 20_002])]
+)
+def test_a_node_listens_at_one_port_or_one_of_several(given: object, ports: list[int]) -> None:
+    assert list(NodeOptions.build({"port": given}).ports) == ports
+
+
+@pytest.mark.parametrize("given", ["", "x", "-1", "0-5", "7-6", "65536", "1-65536", "1-2-3", "٣"])
+def test_what_is_no_port_is_refused(given: str) -> None:
+    with pytest.raises(ValueError, match="must be a port"):
+        parse_ports(given)
