@@ -15,7 +15,7 @@ import pyarrow as pa
 
 from dafka_core.errors import InvalidRequestError
 from dafka_core.records import RecordBatch
-from dafka_core.values import Longs
+from dafka_core.values import Longs, Values
 
 VALUE, OFFSET, TIMESTAMP, TOPIC, PARTITION = "value", "offset", "timestamp", "topic", "partition"
 DEFAULT_COLUMNS: Final = (VALUE, OFFSET, TIMESTAMP)
@@ -41,9 +41,12 @@ def schema_of(names: Sequence[str]) -> pa.Schema:
     return pa.schema([pa.field(name, TYPES[name], nullable=False) for name in names])
 
 
-def batch_of(batch: RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
-    """The columns that ``schema`` names.  ``batch`` must have times if they are among them."""
-    arrays = [_column(name, batch) for name in schema.names]
+def batch_of(batches: Sequence[RecordBatch], schema: pa.Schema) -> pa.RecordBatch:
+    """The columns that ``schema`` names, of batches of any partitions, one after the other.
+
+    They must have times if they are among them.
+    """
+    arrays = [_column(name, batches) for name in schema.names]
     return pa.RecordBatch.from_arrays(arrays, schema=schema)
 
 
@@ -85,14 +88,15 @@ def parse_metadata(
     return offset, runs
 
 
-def _column(name: str, batch: RecordBatch) -> pa.Array:
+def _column(name: str, batches: Sequence[RecordBatch]) -> pa.Array:
     if name == VALUE:
-        return batch.values.to_arrow()
+        return Values.concat([batch.values for batch in batches]).to_arrow()
     if name == OFFSET:
-        return pa.array(np.arange(batch.offset, batch.end, dtype=np.int64))
+        offsets = [np.arange(batch.offset, batch.end, dtype=np.int64) for batch in batches]
+        return pa.array(np.concatenate(offsets))
     if name == TIMESTAMP:
-        assert batch.times is not None
-        stamps = np.repeat(batch.times[:, 1], batch.times[:, 0])
-        return pa.array(stamps).view(TYPES[TIMESTAMP])
-    text = batch.topic if name == TOPIC else batch.partition
-    return pa.repeat(pa.scalar(text, TYPES[name]), batch.count)
+        runs = np.concatenate([batch.times for batch in batches if batch.times is not None])
+        return pa.array(np.repeat(runs[:, 1], runs[:, 0])).view(TYPES[TIMESTAMP])
+    texts = [batch.topic if name == TOPIC else batch.partition for batch in batches]
+    counts = [batch.count for batch in batches]
+    return pa.array(texts, TYPES[name]).take(pa.array(np.repeat(np.arange(len(texts)), counts)))

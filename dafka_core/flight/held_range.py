@@ -5,6 +5,7 @@ from __future__ import annotations
 from dafka_core.epochs import EpochId, History, known_until
 from dafka_core.errors import CHANGED, DataLossError, HistoryChangedError
 from dafka_core.flight.flight_errors import BEHIND, UnavailableError
+from dafka_core.flight.many_ranges import AskedRange
 from dafka_core.flight.requests import RangeRequest
 from dafka_core.records import PartitionInfo, TopicPartition
 
@@ -25,7 +26,7 @@ def check_held(held: PartitionInfo | None, tp: TopicPartition, start: int, end: 
         raise DataLossError(*tp, max(start, held.end), None, why)
 
 
-def check_history(history: History, request: RangeRequest) -> None:
+def check_history(history: History, request: RangeRequest | AskedRange) -> None:
     """Sees that a log's records are of the history that the caller has heard of.
 
     Raises:

@@ -27,9 +27,9 @@ BlockBytes = Annotated[int, Meta(ge=1, le=2**31)]
 """A reader makes room for a block; one may be little more than the largest record."""
 
 
-def pack(members: dict[str, Any]) -> bytes:
+def pack(members: dict[str, Any], version: int = VERSION) -> bytes:
     """A JSON object with these members and the version, in ASCII."""
-    return json.dumps({"v": VERSION, **members}).encode("ascii")
+    return json.dumps({"v": version, **members}).encode("ascii")
 
 
 class JsonMessage(msgspec.Struct, frozen=True):
@@ -41,10 +41,11 @@ class JsonMessage(msgspec.Struct, frozen=True):
 
     what: ClassVar[str] = "answer"
     """What an error calls an object that cannot be read."""
+    json_version: ClassVar[int] = VERSION
 
     def packed(self) -> bytes:
         """The message as it travels."""
-        return pack(msgspec.to_builtins(self))
+        return pack(msgspec.to_builtins(self), self.json_version)
 
     @classmethod
     def parse(cls, packed: str | bytes) -> Self:
@@ -61,8 +62,10 @@ class JsonMessage(msgspec.Struct, frozen=True):
             why = "must be a JSON object (docs/flight.md)"
             raise InvalidRequestError(cls.what, short(packed), why)
         version = found.pop("v", None)
-        if type(version) is not int or version != VERSION:
-            raise InvalidRequestError("v", short(version), f"must be the version, {VERSION}")
+        if type(version) is not int or version != cls.json_version:
+            raise InvalidRequestError(
+                "v", short(version), f"must be the version, {cls.json_version}"
+            )
         try:
             return msgspec.convert(found, cls)
         except msgspec.ValidationError as error:

@@ -9,6 +9,12 @@ from dafka_core.storage.block_builder import MAX_BLOCK_BYTES, MAX_BLOCK_RECORDS
 MAX_REQUEST_BYTES: Final = 8_192
 """A ticket, descriptor or criteria: two names of 255 octets, each octet escaped, and the rest."""
 
+MAX_RANGES: Final = 1_000
+"""Ranges of one get: a batch of it names the partition of each of its parts."""
+
+MAX_MANY_BYTES: Final = 4 << 20
+"""A ticket of so many ranges, with the longest names."""
+
 MAX_ACTION_BYTES: Final = 1 << 20
 """An action's body lists topics or partitions: some thousands with the longest names."""
 

@@ -68,6 +68,12 @@ class Request(
         """
         return self.parse(self.packed())
 
+    def fitted(self) -> Self:
+        """The same of a get whose caller may want larger batches than there are."""
+        most = {"max_records": limits.MAX_BATCH_RECORDS, "max_bytes": limits.MAX_BATCH_BYTES}
+        sizes = {name: _at_most(most[name], getattr(self, name)) for name in most}
+        return replace(self, **sizes).checked()
+
     def check(self) -> None:
         """Raises InvalidRequestError for what the fields' types do not say."""
         _check_name("topic", getattr(self, "topic", None))
@@ -130,16 +136,6 @@ class GetRequest(RangeRequest, frozen=True):
     times: bool = False
     max_records: MaxRecords = limits.MAX_BATCH_RECORDS
     max_bytes: MaxBytes = limits.MAX_BATCH_BYTES
-
-    def fitted(self) -> Self:
-        """The request of a caller, who may want larger batches than there are.
-
-        Raises:
-            InvalidRequestError: an argument cannot be used.
-        """
-        max_records = _at_most(limits.MAX_BATCH_RECORDS, self.max_records)
-        max_bytes = _at_most(limits.MAX_BATCH_BYTES, self.max_bytes)
-        return replace(self, max_records=max_records, max_bytes=max_bytes).checked()
 
 
 class PutRequest(_PartitionRequest, frozen=True):

@@ -7,6 +7,7 @@ import socket
 import threading
 from collections.abc import Callable, Collection, Generator, Iterator, Sequence
 from contextlib import contextmanager
+from functools import partial
 from typing import Any, Final, TypeVar
 
 from msgspec.structs import replace
@@ -15,9 +16,9 @@ from pyarrow import flight
 from dafka_core.closing import ProcessBound
 from dafka_core.epochs import EpochId
 from dafka_core.errors import ClosedError, ConfigError, StoreUnreachableError
-from dafka_core.flight import grpc_workarounds, limits, requests
+from dafka_core.flight import client_get, grpc_workarounds, limits, requests
 from dafka_core.flight.client_put import PutStream
-from dafka_core.flight.columns import VALUE, parse_metadata
+from dafka_core.flight.columns import VALUE
 from dafka_core.flight.flight_errors import FLIGHT_ERRORS, translated
 from dafka_core.flight.grpc_options import GRPC_OPTIONS
 from dafka_core.flight.grpc_workarounds import LOST_MS, CallDeadline, Watchdog
@@ -33,6 +34,7 @@ from dafka_core.flight.json_messages import (
     Staged,
     TransactionStates,
 )
+from dafka_core.flight.many_ranges import AskedRange, GetManyRequest, Part
 from dafka_core.flight.store_location import StoreLocation, host_of, path_of
 from dafka_core.log_entries import Discard
 from dafka_core.records import (
@@ -45,7 +47,6 @@ from dafka_core.records import (
     Transaction,
     TransactionState,
 )
-from dafka_core.values import Values
 
 MIN_TIMEOUT_S: Final = 0.001
 """gRPC takes zero and less for no limit."""
@@ -199,19 +200,33 @@ class StoreClient(ProcessBound):
             StoreUnreachableError: the connection is lost, or nothing came for ``timeout_s``
                 seconds; what was handed out is good.
         """
-        request = requests.GetRequest(
-            *tp,
-            start,
-            end,
-            (VALUE,),
-            times,
-            max_records,
-            max_bytes,
-            life=life,
-            after=after,
-            store=self._store,
-        )
-        return self._read(request.fitted(), timeout_s)
+        wanted = requests.GetRequest(*tp, start, end, (VALUE,), times, max_records, max_bytes)
+        request = replace(wanted, life=life, after=after, store=self._store).fitted()
+        return self._get(request.packed(), partial(client_get.range_records, request), timeout_s)
+
+    def read_many(
+        self,
+        ranges: Sequence[AskedRange],
+        *,
+        times: bool,
+        max_records: int,
+        max_bytes: int,
+        timeout_s: float,
+    ) -> Generator[list[Part]]:
+        """The records of up to 1,000 ranges, one after the other, with one request.
+
+        What comes together is of one Arrow batch, whose size is that of ``read``.  Each range's
+        records are in order and without a hole from its start on.  Those of a range that the store
+        lacks in part, or has of another history, may be too few, or none: ``read`` says why.
+
+        Raises:
+            InvalidRequestError: also when it is iterated: the store is of a version that reads one
+                range at a time.
+            StoreUnreachableError: as ``read``.
+        """
+        wanted = GetManyRequest(tuple(ranges), (VALUE,), times, max_records, max_bytes)
+        request = replace(wanted, store=self._store).fitted()
+        return self._get(request.packed(), partial(client_get.many_records, request), timeout_s)
 
     def transaction_states(
         self, partitions: Sequence[TopicPartition], *, timeout_s: float
@@ -283,35 +298,19 @@ class StoreClient(ProcessBound):
     def _store(self) -> str:
         return self.location.store
 
-    def _read(self, request: requests.GetRequest, timeout_s: float) -> Generator[RecordBatch]:
+    def _get(self, ticket: bytes, records: client_get.Records[T], timeout_s: float) -> Generator[T]:
+        """What is made of the batches of a get."""
         client = self._connected()
         stream: Any = None
 
         def give_up() -> None:
             self._break() if stream is None else stream.cancel()
 
-        at = request.start
         with self._deadline(timeout_s, give_up).start() as call:
             try:
                 call.wait()
-                stream = client.do_get(flight.Ticket(request.packed()))
-                while True:
-                    call.wait()
-                    try:
-                        columns, metadata = stream.read_chunk()
-                    except StopIteration:
-                        break
-                    call.go_on()
-                    values = columns.column(0)
-                    # Bytes from the network must not lead outside of the buffers they came in.
-                    values.validate(full=True)
-                    offset, times = parse_metadata(metadata, len(values), times=request.times)
-                    if offset != at:
-                        raise ValueError(f"offset {offset} came where {at} was to come")
-                    yield RecordBatch(request.tp, offset, Values.from_arrow(values), times=times)
-                    at += len(values)
-                if at != request.end:
-                    raise ValueError(f"the records end at {at}, not at {request.end}")
+                stream = client.do_get(flight.Ticket(ticket))
+                yield from records(client_get.chunks(stream, call))
             except (*FLIGHT_ERRORS, ValueError) as error:
                 if self._closed:
                     raise ClosedError("store's client") from error

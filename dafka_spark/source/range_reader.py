@@ -19,10 +19,10 @@ from dafka_core.values import Longs, Values
 from dafka_spark.cluster import connections
 from dafka_spark.cluster.worker_process import settle
 from dafka_spark.options import SourceOptions
-from dafka_spark.source.completeness import CompletenessCheck, incomplete
-from dafka_spark.source.range_fetch import RangeFetch
+from dafka_spark.source.completeness import incomplete
 from dafka_spark.source.range_planner import OffsetRange, SharedTask
-from dafka_spark.source.record_sources import UNKNOWN_US, open_sources
+from dafka_spark.source.record_sources import UNKNOWN_US
+from dafka_spark.source.shared_fetch import SharedFetch
 
 
 class RangeReader:
@@ -51,23 +51,13 @@ class RangeReader:
             return  # Spark makes ``InputPartition(None)`` of a batch without ranges
         arrow = ArrowBatches(self._schema)
         times = "timestamp" in arrow.fields
-        batches = (batch for each in ranges for batch in self._batches(each, times=times))
         options = self._options
+        batches = SharedFetch(ranges, options, self._connect, times=times).batches()
         most = options.max_records_per_batch, options.max_bytes_per_batch
         grouped = ([batch] for batch in batches) if len(ranges) == 1 else groups(batches, *most)
         for group in grouped:
             yield arrow.of(group)
         settle()
-
-    def _batches(self, wanted: OffsetRange, *, times: bool) -> Iterator[RecordBatch]:
-        """The records of one range; sees that all of them come."""
-        sources = open_sources(wanted.held, self._options, self._connect, times=times)
-        fetch = RangeFetch(wanted, self._options, sources)
-        completeness = CompletenessCheck(wanted, fetch.lost)
-        for batch in fetch.batches():
-            completeness.take(batch.offset, batch.count)
-            yield batch
-        completeness.finish()
 
 
 class ArrowBatches:

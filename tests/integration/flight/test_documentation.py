@@ -12,6 +12,7 @@ import pytest
 from dafka_core.flight import limits, server_actions
 from dafka_core.flight.columns import COLUMNS
 from dafka_core.flight.json_messages import DurableEnd
+from dafka_core.flight.many_ranges import GetManyRequest
 from dafka_core.flight.requests import Criteria, GetRequest, InfoRequest, PutRequest
 from dafka_core.flight.store_location import StoreLocation
 from tests.integration.flight.hosts import TP, Served
@@ -28,10 +29,11 @@ def packed(example: dict[str, Any]) -> bytes:
 
 
 def test_the_examples_of_requests_are_taken() -> None:
-    criteria, info, _, ticket, put, end, stage, location, _ = examples()
+    criteria, info, _, ticket, many, put, end, stage, location, _ = examples()
     assert Criteria.parse(packed(criteria)).topic == "flights"
     assert InfoRequest.parse(packed(info)).columns == ("value",)
     assert GetRequest.parse(packed(ticket)).end == 1_000
+    assert GetManyRequest.parse(packed(many)).ranges[1].life == (2, 71, 1)
     assert PutRequest.parse(packed(put)).start == 1_000
     assert DurableEnd.parse(packed(end)) == DurableEnd(2_000)
     assert PutRequest.parse(packed(stage)).version == 17
@@ -40,7 +42,7 @@ def test_the_examples_of_requests_are_taken() -> None:
 
 def test_the_examples_of_answers_are_like_those_given(served: Served) -> None:
     served.extend(10)
-    _, _, facts, _, _, _, _, location, error = examples()
+    _, _, facts, *_, location, error = examples()
     (info,) = served.plain().list_flights()
     assert list(json.loads(info.app_metadata)) == list(facts)
     assert json.loads(served.location.packed()).keys() == location.keys()
@@ -64,6 +66,10 @@ def mib(size_bytes: int) -> str:
     ("limit", "value"),
     [
         ("ticket, command, criteria", f"{limits.MAX_REQUEST_BYTES:,} octets"),
+        (
+            "ranges of one get",
+            f"{limits.MAX_RANGES:,}, in a ticket of {limits.MAX_MANY_BYTES:,} octets",
+        ),
         ("body of an action", f"{limits.MAX_ACTION_BYTES:,} octets"),
         ("topics of a request for heads", f"{limits.MAX_NAMES:,}"),
         ("times of a request for offsets", f"{limits.MAX_TIMES:,}"),

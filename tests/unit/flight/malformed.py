@@ -25,7 +25,7 @@ def variants(good: dict[str, Any], **wrong: Any) -> Iterator[tuple[str, dict[str
         if name in good:
             yield name, {key: value for key, value in good.items() if key != name}
     yield "colums", good | {"colums": ["value"]}
-    yield "v", good | {"v": 2}
+    yield "v", good | {"v": 3}
     yield "v", good | {"v": "1"}
     yield "v", good | {"v": True}
 

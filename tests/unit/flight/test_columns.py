@@ -52,7 +52,7 @@ def test_metadata_that_are_wrong_are_refused(metadata: bytes | None, says: str) 
 def test_columns_are_made_in_the_order_asked_for() -> None:
     records = RecordBatch(TP, 3, Values.of([b"a", b"b"]), times=np.array([(2, 1_000_000)]))
     names = ("partition", "timestamp", "value", "topic", "offset")
-    batch = batch_of(records, schema_of(names))
+    batch = batch_of([records], schema_of(names))
     batch.validate(full=True)
     assert batch.schema.names == list(names)
     rows = [{name: row[name] for name in names if name != "timestamp"} for row in batch.to_pylist()]
