@@ -19,11 +19,12 @@ from typing import Generic, TypeVar
 
 from dafka_core import Reader
 from dafka_core.closing import Closing
-from dafka_core.errors import DafkaError, DataLossError
+from dafka_core.errors import DafkaError, DataLossError, TowerNotFoundError
 from dafka_core.flight.local_log import LocalLogs
 from dafka_core.flight.store_client import StoreClient
 from dafka_core.flight.store_location import StoreLocation
 from dafka_spark.cluster import timing
+from dafka_spark.cluster.known_stores import TowerlessReader, remembered
 from dafka_spark.options import MeshAddress
 
 Connect = Callable[[MeshAddress], AbstractContextManager[Reader]]
@@ -38,13 +39,26 @@ class _Entry(Generic[C]):
     lent: C
     users: int = 0
     idle_since: float = field(default_factory=time.monotonic)
+    kept: bool = False
 
 
 class Connections(Generic[K, C]):
-    """What is open, by what it was opened with.  Thread-safe."""
+    """What is open, by what it was opened with.  Thread-safe.
 
-    def __init__(self, open_: Callable[[K], C], idle_s: float = timing.IDLE_S) -> None:
+    Args:
+        open_: opens what belongs to a key.
+        idle_s: how long what nobody uses stays open.
+        is_old: whether something is to be opened anew for the next borrower.
+    """
+
+    def __init__(
+        self,
+        open_: Callable[[K], C],
+        idle_s: float = timing.IDLE_S,
+        is_old: Callable[[C], bool] = lambda _: False,
+    ) -> None:
         self._open = open_
+        self._is_old = is_old
         self._idle_s = idle_s
         # A borrower that is abandoned gives back when it is collected: perhaps in a thread that
         # holds the lock already.
@@ -54,13 +68,17 @@ class Connections(Generic[K, C]):
         self._abandoned: list[dict[K, _Entry[C]]] = []
 
     @contextmanager
-    def lend(self, key: K) -> Iterator[C]:
-        """What ``key`` opens; after an error of it the next borrower gets a new one."""
+    def lend(self, key: K, *, keep: bool = False) -> Iterator[C]:
+        """What ``key`` opens; after an error of it the next borrower gets a new one.
+
+        With ``keep`` it stays open for the life of the process, whoever uses it.
+        """
         with self._lock:
             entry = self._entries.get(key)
-            if entry is None:
+            if entry is None or (self._is_old(entry.lent) and not entry.users):
                 entry = self._entries[key] = _Entry(self._open(key))
             entry.users += 1
+            entry.kept |= keep
         collected = False
         try:
             yield entry.lent
@@ -119,7 +137,9 @@ class Connections(Generic[K, C]):
             with self._lock:
                 entries = list(self._entries.items())
                 idle = [
-                    key for key, each in entries if not each.users and each.idle_since <= before
+                    key
+                    for key, each in entries
+                    if not each.users and not each.kept and each.idle_since <= before
                 ]
                 closing = [self._entries.pop(key).lent for key in idle]
                 done = not self._entries
@@ -131,8 +151,17 @@ class Connections(Generic[K, C]):
                 return
 
 
+def _join(address: MeshAddress) -> Reader:
+    known = remembered(address.tower)
+    patience = {"tower_timeout_s": timing.TOWER_S} if known else {}
+    try:
+        return Reader(tower=address.tower, host=address.host, **patience)
+    except TowerNotFoundError as error:
+        return TowerlessReader(known, error)
+
+
 _readers: Connections[MeshAddress, Reader] = Connections(
-    lambda address: Reader(tower=address.tower, host=address.host)
+    _join, is_old=lambda reader: isinstance(reader, TowerlessReader) and reader.is_old
 )
 _clients: Connections[StoreLocation, StoreClient] = Connections(StoreClient)
 _logs: Connections[None, LocalLogs] = Connections(lambda _: LocalLogs())
@@ -144,6 +173,11 @@ for _kept in (_readers, _clients, _logs):
 def lend(address: MeshAddress) -> AbstractContextManager[Reader]:
     """A reader of one mesh, from this process's own."""
     return _readers.lend(address)
+
+
+def lend_kept(address: MeshAddress) -> AbstractContextManager[Reader]:
+    """The same, for a query: it needs no tower again for as long as the process lives."""
+    return _readers.lend(address, keep=True)
 
 
 def lend_client(location: StoreLocation) -> AbstractContextManager[StoreClient]:

@@ -14,6 +14,7 @@ from dafka_core.flight.store_client import StoreClient
 from dafka_core.flight.store_location import StoreLocation
 from dafka_core.records import NO_VERSION, TopicPartition, Transaction
 from dafka_spark.cluster import connections, timing
+from dafka_spark.cluster.known_stores import remember, remembered
 from dafka_spark.cluster.store_registry import StoreRegistry
 from dafka_spark.cluster.timing import Deadline
 from dafka_spark.option_values import ALL_STORES
@@ -36,20 +37,32 @@ class StoreSession(Closing):
     Args:
         address: how to join the mesh.
         picked: where stores were when the driver looked.
+        hints: where they may be, for a process that knows nothing.
     """
 
-    def __init__(self, address: MeshAddress, picked: Sequence[StoreLocation] = ()) -> None:
+    def __init__(
+        self,
+        address: MeshAddress,
+        picked: Sequence[StoreLocation] = (),
+        hints: Sequence[StoreLocation] = (),
+    ) -> None:
         self._address = address
         self._stack = ExitStack()
         registry = _registries.get(address)
         if registry is None or not _where(picked) <= _where(registry.locations):
-            # When the driver looked is not known, so ``current`` does not trust it.
-            registry = _registries[address] = StoreRegistry(picked)
+            # When anyone looked is not known, so ``current`` does not trust it.
+            found = picked or hints or remembered(address.tower)
+            registry = _registries[address] = StoreRegistry(found)
         self._registry = registry
 
     def close(self) -> None:
         """Gives the clients back."""
         self._stack.close()
+
+    @property
+    def locations(self) -> list[StoreLocation]:
+        """Where the stores are that have answered."""
+        return self._registry.locations
 
     @property
     def silent(self) -> list[str]:
@@ -88,6 +101,7 @@ class StoreSession(Closing):
                 reader.partitions([SOME_TOPIC], timeout_s=timing.FIND_S)
             registry.update(reader.endpoints(), reader.stores())
         registry.ask(lambda client: None, max_age_s=0.0, again=True)
+        remember(self._address.tower, registry.locations)
         return self._clients(registry.locations)
 
     def require(self, acks: int, deadline: Deadline) -> list[StoreClient]:

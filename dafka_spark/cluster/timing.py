@@ -65,6 +65,15 @@ IDLE_S: Final = 60.0
 """How long an unused connection stays open: longer than between two micro-batches of most queries,
 so that they find it connected."""
 
+REMEMBER_S: Final = 600.0
+"""How often to write down again where stores are when that has not changed."""
+
+TOWER_S: Final = 5.0
+"""How long a process that knows stores already looks for a tower before it goes on with these."""
+
+TOWERLESS_S: Final = 60.0
+"""How long a process that found no tower goes on with the stores it knows before it looks again."""
+
 
 class Deadline:
     """The moment ``timeout_s`` seconds after this was made."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 
 from pyspark.sql.datasource import WriterCommitMessage
@@ -40,7 +40,8 @@ class WrittenRange:
 
 @dataclass(frozen=True)
 class TaskCommit(WriterCommitMessage):
-    """What one task has written, acknowledged, or staged."""
+    """What one task has written, acknowledged, or staged; and where the stores were."""
 
     rows: int
     ranges: tuple[WrittenRange, ...]
+    stores: tuple[StoreLocation, ...] = field(default=(), compare=False)

@@ -11,6 +11,7 @@ from dafka_core import Producer
 from dafka_core.closing import Closing
 from dafka_core.errors import ConfigError, StoreUnreachableError
 from dafka_core.flight.store_client import StoreClient
+from dafka_core.flight.store_location import StoreLocation
 from dafka_core.records import NO_VERSION, TopicPartition
 from dafka_spark.cluster import timing
 from dafka_spark.cluster.store_session import StoreSession
@@ -28,6 +29,7 @@ class WriterFactory(Closing):
     Args:
         version, picked: see ``TaskSetup``.
         goes_on: whether other stores may have more of the partitions than the picked one.
+        hints: where stores may be, for a process that knows nothing.
     """
 
     def __init__(
@@ -37,10 +39,16 @@ class WriterFactory(Closing):
         *,
         picked: PickedStore = NOT_PICKED,
         goes_on: bool = False,
+        hints: Sequence[StoreLocation] = (),
     ) -> None:
-        session = StoreSession(options.mesh_address, picked.locations)
+        session = StoreSession(options.mesh_address, picked.locations, hints)
         self._task = TaskSetup(options, session, {}, version, picked.store)
         self._goes_on = goes_on
+
+    @property
+    def stores(self) -> tuple[StoreLocation, ...]:
+        """Where the stores are that have answered."""
+        return tuple(self._task.session.locations)
 
     def close(self) -> None:
         """Gives the stores' clients back."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import uuid
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from typing import Final
 
 import pyarrow as pa
@@ -23,6 +24,7 @@ from dafka_core.errors import (
     ProducerFencedError,
 )
 from dafka_core.records import NO_VERSION, TopicPartition
+from dafka_spark.cluster.known_stores import remember, remembered
 from dafka_spark.cluster.worker_process import settle
 from dafka_spark.options import SinkOptions
 from dafka_spark.sink import commit_coordinator
@@ -43,6 +45,8 @@ class _Writer:
     def __init__(self, schema: StructType, options: SinkOptions) -> None:
         check_columns(schema, options)
         self._options = options
+        self.hints = remembered(options.tower)
+        """Where the stores were, for tasks that are the first ones in their processes."""
 
     def _write(
         self, batches: Iterator[pa.RecordBatch], writer_id: str, factory: WriterFactory
@@ -55,8 +59,9 @@ class _Writer:
                 lambda topic: partition_address(writer_id, topic, task_number),
                 factory.open,
             )
+            stores = factory.stores
         settle()
-        return written
+        return replace(written, stores=stores)
 
 
 def _task() -> TaskContext:
@@ -147,7 +152,7 @@ class DafkaBatchWriter(_Writer, DataSourceArrowWriter):
 class DafkaStreamWriter(_Writer, DataSourceStreamArrowWriter):
     """Appends micro-batches to topics; all batches of a query write to the same partitions.
 
-    Commit and abort have nothing to do: each task commits what it has written.
+    Each task commits what it has written; abort has nothing to do.
     """
 
     def __init__(self, schema: StructType, options: SinkOptions) -> None:
@@ -164,7 +169,14 @@ class DafkaStreamWriter(_Writer, DataSourceStreamArrowWriter):
         if not query_id or not batch_id:
             raise RuntimeError("Spark did not tell the task which query and batch it belongs to")
         version = int(batch_id) if self._options.is_exact else NO_VERSION
-        return self._write(iterator, query_id, WriterFactory(self._options, version))
+        factory = WriterFactory(self._options, version, hints=self.hints)
+        return self._write(iterator, query_id, factory)
+
+    def commit(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803 -- Spark's name
+        """Notes where tasks have found the stores, for those of the next batch (driver)."""
+        found = [each.stores for each in messages if isinstance(each, TaskCommit) and each.stores]
+        if found:
+            remember(self._options.tower, found[-1])
 
 
 def _ranges(messages: Sequence[WriterCommitMessage | None]) -> list[WrittenRange]:

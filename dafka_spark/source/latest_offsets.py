@@ -19,6 +19,7 @@ from dafka_core.flight.store_location import StoreLocation
 from dafka_core.records import PartitionInfo, TopicPartition
 from dafka_spark.cluster import timing
 from dafka_spark.cluster.connections import Connect
+from dafka_spark.cluster.known_stores import remember
 from dafka_spark.cluster.store_registry import Answer, StoreRegistry
 from dafka_spark.options import AUTO, LOCAL, MESH, SourceOptions
 from dafka_spark.source.range_planner import HeldRange, Holders
@@ -94,6 +95,7 @@ def fetch_latest_offsets(
         is_partial = bool(registry.others or failing)
         if over_mesh is None and is_partial and (thorough or options.fetch == AUTO):
             over_mesh = _ask_mesh(reader, options)
+    remember(options.tower, registry.locations)
     silent = tuple(registry.silent())
     if over_mesh is None and before is not None and before.is_of(answers, silent):
         return before

@@ -45,7 +45,7 @@ class DafkaStreamReader(RangeReader, DataSourceStreamReader, SupportsTriggerAvai
         self,
         schema: StructType,
         options: SourceOptions,
-        connect: connections.Connect = connections.lend,
+        connect: connections.Connect = connections.lend_kept,
     ) -> None:
         super().__init__(schema, options, connect)
         self._frozen: Heads | None = None

@@ -9,9 +9,16 @@ from pathlib import Path
 import pytest
 
 from dafka_core import EmbeddedCluster
+from dafka_spark.cluster import known_stores
 from dafka_spark.sink import staged_rows
 from tests.forked import ForkedCluster
 from tests.integration.cluster.stores import Serve, Served
+
+
+@pytest.fixture(autouse=True)
+def own_known_stores(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """What a test's process remembers of stores is of no other test's meshes."""
+    monkeypatch.setattr(known_stores, "_directory", lambda: tmp_path)
 
 
 @pytest.fixture

@@ -47,7 +47,7 @@ def test_it_travels_and_connects_where_it_comes_to(
 ) -> None:
     options = SourceOptions.of({"subscribe": "t", "startingOffsets": "earliest"})
     pickled = pickle.dumps(DafkaStreamReader(full(), options))
-    monkeypatch.setattr(connections, "lend", source.connect)
+    monkeypatch.setattr(connections, "lend_kept", source.connect)
     stream: DafkaStreamReader = pickle.loads(pickled)
     start = stream.initialOffset()
     assert planned(stream, start, stream.latestOffset(start, ALL)) == {("A", 0, 10), ("B", 0, 20)}

@@ -1,0 +1,167 @@
+"""Where stores were when they were seen last, in a file of this machine's, and what they say.
+
+Spark ends its Python workers after a minute without work: the next batch of a query begins in new
+ones, which know nothing.  This is how they find the stores, with a tower or without one.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import tempfile
+import time
+from collections.abc import Collection, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from hashlib import sha256
+from pathlib import Path
+from stat import S_IMODE, S_ISDIR
+from typing import ClassVar, Final
+
+from dafka_core import Reader
+from dafka_core.errors import DafkaError, InvalidRequestError, TowerNotFoundError
+from dafka_core.flight.json_messages import JsonMessage
+from dafka_core.flight.store_client import StoreClient
+from dafka_core.flight.store_location import StoreLocation, this_machine
+from dafka_core.records import PartitionInfo, RecordBatch, TopicPartition
+from dafka_spark.cluster import timing
+
+MAX_FILES: Final = 64
+"""Towers of which a machine remembers the stores; those that were written first are forgotten."""
+
+MAX_ASKED: Final = 16
+"""Stores asked at the same time."""
+
+_PRIVATE: Final = 0o700
+
+_log = logging.getLogger("dafka_spark")
+
+_written: Final[dict[str, tuple[float, frozenset[StoreLocation]]]] = {}
+"""By towers: when this process has written the file, and what."""
+
+
+class KnownStores(JsonMessage, frozen=True):
+    """What the file says: where the stores of some towers were."""
+
+    what: ClassVar[str] = "file of known stores"
+
+    stores: tuple[StoreLocation, ...]
+
+
+def remember(tower: str, stores: Collection[StoreLocation]) -> None:
+    """Writes down where stores are, for processes to come.  Where no file can be, it does not."""
+    said, now = frozenset(stores), time.monotonic()
+    at, before = _written.get(tower, (0.0, frozenset()))
+    if not said or (said == before and now < at + timing.REMEMBER_S):
+        return
+    with suppress(OSError):
+        directory = _directory()
+        path = directory / _name(tower)
+        written = path.with_suffix(f".{os.getpid()}")
+        written.write_bytes(KnownStores(tuple(sorted(said, key=lambda each: each.store))).packed())
+        written.replace(path)
+        files = sorted(directory.iterdir(), key=lambda each: each.stat().st_mtime)
+        for old in files[:-MAX_FILES]:
+            old.unlink()
+        _written[tower] = now, said
+
+
+def remembered(tower: str) -> list[StoreLocation]:
+    """Where stores were when a process of this machine has seen them last; perhaps none."""
+    with suppress(OSError, InvalidRequestError):
+        return list(KnownStores.parse((_directory() / _name(tower)).read_bytes()).stores)
+    return []
+
+
+def told_by(stores: Sequence[StoreLocation]) -> dict[str, StoreLocation]:
+    """The stores that these tell of, themselves included, by name; of those that answer."""
+
+    def ask(location: StoreLocation) -> list[StoreLocation]:
+        with suppress(DafkaError), StoreClient(location) as client:
+            return client.stores(timeout_s=timing.ANSWER_S)
+        return []
+
+    if not stores:
+        return {}
+    with ThreadPoolExecutor(min(len(stores), MAX_ASKED)) as pool:
+        return {each.store: each for told in pool.map(ask, stores) for each in told}
+
+
+class TowerlessReader(Reader):
+    """In place of a mesh's reader while no tower answers: what its stores say by Arrow Flight.
+
+    Raises:
+        TowerNotFoundError: none of the stores that are known answers, either.
+    """
+
+    def __init__(self, known: Sequence[StoreLocation], missing: TowerNotFoundError) -> None:
+        # Not the reader's own, which joins the mesh.
+        self._missing = missing
+        self._since = time.monotonic()
+        self._known = list(known)
+        if not self.endpoints():
+            raise missing
+        text = "%s. Stores that were known before go on without it: %s"
+        _log.warning(text, missing, ", ".join(self.stores()))
+
+    @property
+    def is_old(self) -> bool:
+        """Whether to look for a tower again."""
+        return time.monotonic() >= self._since + timing.TOWERLESS_S
+
+    def stores(self) -> list[str]:
+        """See ``Reader``: those that were told of last."""
+        return [each.store for each in self._known]
+
+    def endpoints(self) -> dict[str, tuple[str, ...]]:
+        """See ``Reader``: where the stores say that they all are."""
+        told = told_by(self._known)
+        if told:
+            self._known = [told[store] for store in sorted(told)]
+        return {store: each.locations for store, each in told.items()}
+
+    def partitions(
+        self, topics: Collection[str] | None = None, *, timeout_s: float
+    ) -> list[PartitionInfo]:
+        """See ``Reader``: what the stores that answer have together."""
+        heads: dict[TopicPartition, PartitionInfo] = {}
+        for location in self._known:
+            with suppress(DafkaError), StoreClient(location) as client:
+                for info in client.heads(topics, timeout_s=timeout_s):
+                    known = heads.get(info.tp)
+                    heads[info.tp] = info if known is None else known.merged(info)
+        return sorted(heads.values())
+
+    def read(
+        self, tp: TopicPartition, start: int, end: int, *, timeout_s: float
+    ) -> Iterator[RecordBatch]:
+        """There is no mesh to read from."""
+        raise self._missing
+
+    def times(
+        self, tp: TopicPartition, start: int, end: int, *, timeout_s: float
+    ) -> list[tuple[int, int]]:
+        """There is no mesh to ask."""
+        raise self._missing
+
+    def close(self) -> None:
+        """There is nothing to close."""
+
+
+def _directory() -> Path:
+    """The user's own directory for such files.
+
+    Raises:
+        OSError: there is none, or it is not the user's alone.
+    """
+    directory = Path(tempfile.gettempdir()) / f"dafka-{os.getuid()}"
+    directory.mkdir(_PRIVATE, exist_ok=True)
+    found = directory.lstat()
+    if not S_ISDIR(found.st_mode) or found.st_uid != os.getuid() or S_IMODE(found.st_mode) & 0o077:
+        raise PermissionError(f"{directory} is not this user's alone")
+    return directory
+
+
+def _name(tower: str) -> str:
+    # The machine, too: a tower at a local address is another one elsewhere.
+    return f"{sha256(f'{tower} {this_machine()}'.encode()).hexdigest()[:32]}.json"

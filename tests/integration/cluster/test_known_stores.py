@@ -1,0 +1,197 @@
+"""A query that runs goes on without any tower, also in processes that begin then."""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from pyspark.sql.streaming.datasource import ReadAllAvailable
+from pyspark.sql.types import BinaryType, StructField, StructType
+
+from dafka_core import EmbeddedCluster
+from dafka_core.errors import TowerNotFoundError
+from dafka_core.flight.store_client import StoreClient
+from dafka_core.flight.store_location import StoreLocation
+from dafka_core.records import TopicPartition
+from dafka_core.testing import PATIENCE_S, wait_until
+from dafka_spark.cluster import connections, known_stores, store_session
+from dafka_spark.cluster.connections import Connections
+from dafka_spark.cluster.known_stores import MAX_FILES, remember, remembered
+from dafka_spark.cluster.store_session import StoreSession
+from dafka_spark.options import SourceOptions
+from dafka_spark.schema import full
+from dafka_spark.sink.commit_messages import TaskCommit
+from dafka_spark.sink.writer_factory import WriterFactory
+from dafka_spark.sink.writers import DafkaStreamWriter
+from dafka_spark.source.batch_reader import DafkaBatchReader
+from dafka_spark.source.source_offset import SourceOffset
+from dafka_spark.source.stream_reader import DafkaStreamReader
+from tests.integration.cluster.transactions import PARTITION, numbers, options, read, soon, texts_of
+
+NewProcess = Callable[[], None]
+TOPIC = "numbers"
+TP = TopicPartition(TOPIC, PARTITION)
+VALUE = StructType([StructField("value", BinaryType())])
+TOWER = "tower:1:2"
+DIRECTORY = known_stores._directory
+STORES = [StoreLocation(name, (f"grpc://{name}:1",)) for name in ("A" * 32, "B" * 32)]
+
+
+@pytest.fixture
+def new_process(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> NewProcess:
+    """This process knows nothing any more, as the one in which Spark begins the next batch.
+
+    Its machine's files are the test's own.
+    """
+    monkeypatch.setattr(known_stores, "_directory", DIRECTORY)
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+
+    def begin() -> None:
+        for kept in (connections._readers, connections._clients):
+            kept.close()
+        store_session._registries.clear()
+        known_stores._written.clear()
+
+    begin()
+    return begin
+
+
+def other_machine(tmp_path: Path) -> None:
+    """No process has been here before."""
+    for file in (tmp_path / f"dafka-{os.getuid()}").iterdir():
+        file.unlink()
+
+
+def write(
+    cluster: EmbeddedCluster, version: int, hints: list[StoreLocation] | None = None
+) -> TaskCommit:
+    """Ten rows of one task, as a micro-batch's."""
+    given = options(cluster, topic=TOPIC)
+    with WriterFactory(given, version, hints=hints or []) as factory:
+        writer = factory.open(TP)
+        writer.write(numbers(10 * version, 10 * version + 10))
+        return TaskCommit(10, (writer.finish(soon()),), factory.stores)
+
+
+def held(cluster: EmbeddedCluster, index: int = 0) -> list[bytes]:
+    """What a store has, without looking for it."""
+    location = StoreLocation(cluster.stores[index], cluster.locations(index))
+    with StoreClient(location) as client:
+        (state,) = client.transaction_states([TP], timeout_s=PATIENCE_S)
+        return read(client, TP, state.end)
+
+
+def test_a_sink_goes_on_in_new_processes(own: EmbeddedCluster, new_process: NewProcess) -> None:
+    write(own, 0)
+    own.kill_tower()
+    for version in (1, 2):
+        new_process()
+        write(own, version)
+    for index in (0, 1):
+        assert held(own, index) == texts_of(numbers(0, 30))
+
+
+def test_a_sink_goes_on_where_no_process_was_before(
+    own: EmbeddedCluster, new_process: NewProcess, tmp_path: Path
+) -> None:
+    """The driver, to which tasks have told where the stores are, tells those of the next batch."""
+    done = write(own, 0)
+    own.kill_tower()
+    new_process()
+    other_machine(tmp_path)
+    DafkaStreamWriter(VALUE, options(own, topic=TOPIC)).commit([None, done], 0)
+    new_process()
+    hints = DafkaStreamWriter(VALUE, options(own, topic=TOPIC)).hints
+    assert {each.store for each in hints} == set(own.stores)
+    other_machine(tmp_path)
+    new_process()
+    write(own, 1, hints)
+    assert held(own) == texts_of(numbers(0, 20))
+
+
+def test_a_sink_goes_on_when_a_store_is_lost_too(
+    own: EmbeddedCluster, new_process: NewProcess
+) -> None:
+    write(own, 0)
+    own.kill_tower()
+    own.kill_store(1)
+    new_process()
+    write(own, 1)
+    assert held(own) == texts_of(numbers(0, 20))
+
+
+def test_a_source_goes_on_at_any_trigger_interval(
+    own: EmbeddedCluster, new_process: NewProcess, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What is idle is closed, but not what a query will need again."""
+    readers = Connections(connections._join, idle_s=0.02)
+    monkeypatch.setattr(connections, "_readers", readers)
+    write(own, 0)
+    source = DafkaStreamReader(full(), source_options(own).for_stream())
+    start = source.initialOffset()
+    own.kill_tower()
+    connections._clients.close()
+    write(own, 1)
+    with readers.lend(options(own).mesh_address) as reader:
+        assert not isinstance(reader, known_stores.TowerlessReader)
+    end: dict[str, object] = {}
+
+    def all_is_seen() -> bool:
+        end.update(source.latestOffset(start, ReadAllAvailable()))
+        return SourceOffset.parse(end).positions.get(TP) == 20
+
+    wait_until(all_is_seen, "the new records are seen")
+    (task,) = source.partitions(start, end)
+    assert sum(batch.num_rows for batch in source.read(task)) == 20
+    readers.close()
+
+
+def test_a_read_that_begins_without_a_tower_asks_the_stores_that_were_known(
+    own: EmbeddedCluster, new_process: NewProcess
+) -> None:
+    write(own, 0)
+    own.kill_tower()
+    new_process()
+    source = DafkaBatchReader(full(), source_options(own).for_batch())
+    rows = sum(batch.num_rows for task in source.partitions() for batch in source.read(task))
+    assert rows == 10
+    # Nobody can say more where no store answers, either.
+    own.kill_store(0)
+    own.kill_store(1)
+    new_process()
+    with pytest.raises(TowerNotFoundError), StoreSession(options(own).mesh_address) as session:
+        session.refresh()
+
+
+def source_options(cluster: EmbeddedCluster) -> SourceOptions:
+    given = {"tower": cluster.tower, "subscribe": TOPIC, "startingOffsets": "earliest"}
+    return SourceOptions.of(given)
+
+
+def test_a_machine_remembers_where_stores_were(new_process: NewProcess) -> None:
+    assert remembered(TOWER) == []
+    remember(TOWER, STORES)
+    new_process()
+    assert remembered(TOWER) == STORES
+    remember(TOWER, STORES[:1])
+    assert remembered(TOWER) == STORES[:1]
+    remember(TOWER, [])  # nobody answers now; it may come back
+    assert remembered(TOWER) == STORES[:1]
+    for number in range(MAX_FILES):
+        remember(f"tower{number}:1:2", STORES)
+    assert remembered(TOWER) == []
+
+
+def test_a_file_of_anyone_elses_is_not_believed(new_process: NewProcess, tmp_path: Path) -> None:
+    remember(TOWER, STORES)
+    (directory,) = tmp_path.iterdir()
+    (file,) = directory.iterdir()
+    directory.chmod(0o777)
+    assert remembered(TOWER) == []
+    directory.chmod(0o700)
+    assert remembered(TOWER) == STORES
+    file.write_bytes(b'{"v": 1, "stores": [1]}')
+    assert remembered(TOWER) == []
