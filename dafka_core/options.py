@@ -8,12 +8,12 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-import difflib
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, ClassVar, NamedTuple, Self, TypeVar
 
 from dafka_core.errors import ConfigError, ProtocolError
+from dafka_core.near_names import nearest_name
 
 DEFAULT_TOWER = "127.0.0.1:5556:5557"
 DEFAULT_SUB_PORT = 5556
@@ -98,10 +98,8 @@ class Options:
 def unknown(name: str, known: Iterable[str]) -> str:
     """The sentence for an unknown option: the nearest known one, or all of them."""
     names = sorted(known)
-    folded = {candidate.lower(): candidate for candidate in names}
-    near = difflib.get_close_matches(name.lower(), folded, n=1, cutoff=0.6)
-    if near:
-        return f"there is no such option; did you mean {folded[near[0]]!r}?"
+    if near := nearest_name(name, names):
+        return f"there is no such option; did you mean {near!r}?"
     return f"there is no such option; there are {', '.join(names)}"
 
 

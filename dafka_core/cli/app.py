@@ -25,13 +25,14 @@ app = typer.Typer(
     "130 or 143 stopped before it was done.",
     no_args_is_help=True,
     add_completion=False,
+    suggest_commands=False,  # cli/process.py does, and only for names that are near
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 
 app.command()(with_options(TowerOptions, StoreOptions, without={"tower"})(up))
 app.command()(with_options(TowerOptions)(tower))
-store_group = typer.Typer(invoke_without_command=True)
+store_group = typer.Typer(invoke_without_command=True, suggest_commands=False)
 store_group.callback()(with_options(StoreOptions)(store))
 for command in (restore, aside, forget):
     store_group.command()(command)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
 import signal
 import sys
 import threading
@@ -14,6 +15,7 @@ from typing import TYPE_CHECKING, Final, Self
 from dafka_core.cli import output, streams
 from dafka_core.cli.malloc import keep_freed_memory
 from dafka_core.errors import ConfigError, DafkaError
+from dafka_core.near_names import nearest_name
 from dafka_core.nodes.descriptors import raise_limit
 
 if TYPE_CHECKING:
@@ -211,9 +213,19 @@ def stop_when_input_ends() -> None:
 
 
 def _usage_sentence(error: typer.TyperException) -> str:
-    near: Sequence[str] = getattr(error, "possibilities", None) or ()
-    if near:
-        name = getattr(error, "option_name", "")
-        return f"there is no option {name}; did you mean {near[0]}?"
-    message = error.format_message()
-    return message if "Did you mean" in message else f"{message.rstrip('.')} (see 'dafka --help')"
+    ctx: typer.Context | None = getattr(error, "ctx", None)
+    option: str | None = getattr(error, "option_name", None)
+    path = ctx.command_path if ctx is not None else "dafka"
+    message = error.format_message().rstrip(".")
+    if ctx is not None and option is not None and message.startswith("No such option"):
+        known = [name for parameter in ctx.command.params for name in parameter.opts]
+        return f"there is no option {option}{_hint(option, known, path)}"
+    if ctx is not None and (command := re.fullmatch(r"No such command '(.*)'", message)):
+        known = [*getattr(ctx.command, "commands", ())]
+        return f"there is no command {command[1]!r}{_hint(command[1], known, path)}"
+    return f"{message} (see '{path} --help')"
+
+
+def _hint(name: str, known: Collection[str], path: str) -> str:
+    near = nearest_name(name, known)
+    return f"; did you mean {near}?" if near else f" (see '{path} --help')"

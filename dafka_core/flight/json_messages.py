@@ -5,7 +5,6 @@ Clients pass over members of an answer that they do not know.
 
 from __future__ import annotations
 
-import difflib
 import json
 import re
 from collections.abc import Collection
@@ -16,6 +15,7 @@ from msgspec import Meta
 
 from dafka_core.errors import InvalidRequestError
 from dafka_core.flight.limits import MAX_LEASED_BLOCKS
+from dafka_core.near_names import nearest_name
 from dafka_core.records import PartitionInfo, StagedPartition, TransactionState
 from dafka_core.storage.leases import MAX_LEASES
 
@@ -158,8 +158,8 @@ def _refused(found: dict[str, Any], known: Collection[str], text: str) -> Invali
 
 def nearest(name: str, known: Collection[str]) -> str:
     """The sentence for a name that is not known: the nearest known one, or all of them."""
-    near = difflib.get_close_matches(name[:100], known, 1)
-    return f"did you mean {near[0]!r}?" if near else f"must be one of {', '.join(known)}"
+    near = nearest_name(name, known)
+    return f"did you mean {near!r}?" if near else f"must be one of {', '.join(known)}"
 
 
 def short(value: object) -> object:

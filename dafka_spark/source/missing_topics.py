@@ -6,13 +6,13 @@ Other streaming queries wait for them, and say so once.
 
 from __future__ import annotations
 
-import difflib
 import logging
 from collections.abc import Collection
 from dataclasses import replace
 from typing import Final
 
 from dafka_core.errors import ConfigError
+from dafka_core.near_names import nearest_name
 from dafka_core.records import TopicPartition
 from dafka_spark.cluster.connections import Connect
 from dafka_spark.options import SourceOptions
@@ -76,9 +76,8 @@ def _sentence(
 
 
 def _near(name: str, known: Collection[str], what: str) -> str:
-    near = difflib.get_close_matches(name, known, n=1)
-    if near:
-        return f"did you mean {near[0]!r}?"
+    if near := nearest_name(name, known):
+        return f"did you mean {near!r}?"
     if not known:
         return f"there are no {what}"
     some = ", ".join(map(repr, sorted(known)[:MOST_NAMES]))

@@ -1,0 +1,54 @@
+"""Which known name somebody may have meant who wrote another one."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Final
+
+_FOLDED: Final = str.maketrans("", "", "-_. ")
+"""What does not tell names apart, besides case."""
+
+_LEAST: Final = 3
+"""Letters that say which name was meant; each shorter one is near to all others."""
+
+_MOST_COMPARED: Final = 64
+"""Of longer names only so much is compared, letter by letter."""
+
+
+def nearest_name(name: str, known: Iterable[str]) -> str | None:
+    """The known name that ``name`` is a slip of the fingers from, or None.
+
+    That is one letter missing, added, wrong or swapped with its neighbour for each four letters, or
+    a name that was not written to its end.  'others' is not near to 'orders'.
+    """
+    wanted = _fold(name)
+    if len(wanted) < _LEAST:
+        return None
+    most = max(1, len(wanted) // 4)
+    found = ((_slips(wanted, _fold(each), most), each) for each in known)
+    return min(((slips, each) for slips, each in found if slips <= most), default=(0, None))[1]
+
+
+def _fold(name: str) -> str:
+    return name.lower().translate(_FOLDED)[:_MOST_COMPARED]
+
+
+def _slips(one: str, other: str, most: int) -> int:
+    """How many there are between two names; more than ``most`` where those are too many."""
+    if other.startswith(one) and one:
+        return min(len(other) - len(one), most)
+    if abs(len(one) - len(other)) > most:
+        return most + 1
+    before: list[int] = []
+    last: list[int] = [*range(len(other) + 1)]
+    for row, letter in enumerate(one, 1):
+        now: list[int] = [row]
+        for column, its in enumerate(other, 1):
+            best = min(last[column] + 1, now[-1] + 1, last[column - 1] + (letter != its))
+            if row > 1 and column > 1 and one[row - 2] == its and letter == other[column - 2]:
+                best = min(best, before[column - 2] + 1)
+            now.append(best)
+        if min(now) > most:
+            return most + 1
+        before, last = last, now
+    return last[-1]
