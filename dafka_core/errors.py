@@ -112,12 +112,30 @@ class TowerNotFoundError(_TowersError):
 
 @dataclass(eq=False)
 class NoStoreError(_TowersError):
-    """No store was heard of in time."""
+    """No store has answered in time.
+
+    ``unmet`` are stores that are there and that have not connected to this node at ``endpoint``:
+    they do not hear what it asks.
+    """
 
     sentence = (
         "no store was heard of through {towers} within {waited_s:g} s; start one with 'dafka "
         "store --dir DIR'"
     )
+    unmet: Sequence[str] = ()
+    endpoint: str = ""
+
+    def _sentence(self, **facts: object) -> str:
+        self.unmet = tuple(self.unmet)
+        sentence = super()._sentence(**facts)
+        if not self.unmet:
+            return sentence
+        return (
+            f"no store has answered within {self.waited_s:g} s: {', '.join(self.unmet)} cannot "
+            f"connect to this node at {self.endpoint}; set option host to an address that they "
+            "reach, and let its port (option port) pass the firewall, or have records read by "
+            "Arrow Flight, which needs connections to the stores only"
+        )
 
 
 @dataclass(eq=False)

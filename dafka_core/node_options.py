@@ -301,3 +301,10 @@ class TowerOptions(Options):
     pub_address: str = option(
         "tcp://127.0.0.1:5557", "where nodes hear of each other; port 0 lets the system choose"
     )
+    join: tuple[TowerAddress, ...] = option(
+        (),
+        "other towers, with commas between: their nodes are told of this tower, and this one's of "
+        "them, and join through all of them from then on",
+        kind="HOST[:SUB_PORT:PUB_PORT]",
+        parse=parse_towers,
+    )

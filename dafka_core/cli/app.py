@@ -30,7 +30,7 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 
-app.command()(with_options(TowerOptions, StoreOptions, without={"tower"})(up))
+app.command()(with_options(TowerOptions, StoreOptions, without={"tower", "join"})(up))
 app.command()(with_options(TowerOptions)(tower))
 store_group = typer.Typer(invoke_without_command=True, suggest_commands=False)
 store_group.callback()(with_options(StoreOptions)(store))

@@ -15,7 +15,9 @@ from dafka_core.options import DEFAULT_TOWER, OptionInfo, Options
 
 Command = Callable[..., None]
 
-MAIN_OPTIONS: Final = frozenset({"host", "sub_address", "pub_address", "acks", "flight_port"})
+MAIN_OPTIONS: Final = frozenset(
+    {"host", "sub_address", "pub_address", "join", "acks", "flight_port"}
+)
 """Listed first in ``--help``, with ``tower``; most users need none of the others."""
 
 _METAVARS: Final = {"int": "N", "float": "N", "str": "TEXT"}
@@ -94,6 +96,6 @@ def _annotation(row: OptionInfo) -> object:
 
 def _help(row: OptionInfo) -> str:
     text = row.meaning[:1].upper() + row.meaning[1:]
-    if row.default is None or isinstance(row.default, bool):
+    if row.default in (None, ()) or isinstance(row.default, bool):
         return f"{text}."
     return f"{text} (default {row.default}{' ' if row.unit else ''}{row.unit})."

@@ -112,7 +112,9 @@ class Mesh(ProcessBound):
     @property
     def invalid_count(self) -> int:
         """How many invalid messages and beacons have come; they were dropped."""
-        return self._invalid_count + self._decoder.invalid_count + self.peers.invalid_count
+        peers = self.peers
+        invalid_count = peers.invalid_count + peers.towers.invalid_count
+        return self._invalid_count + self._decoder.invalid_count + invalid_count
 
     # -- called by the application's threads ----------------------------------------------------
 
@@ -198,7 +200,8 @@ class Mesh(ProcessBound):
         answered = self.wait_until(lambda: query.answered, timeout_s)
         self.call_soon(lambda now: directory.forget(query))
         if not answered:
-            raise NoStoreError(self._towers, timeout_s)
+            unmet = self.peers.inbound.unmet(directory.stores)
+            raise NoStoreError(self._towers, timeout_s, unmet, self.peers.inbound.endpoint)
         return query
 
     def wake(self) -> None:
@@ -301,8 +304,7 @@ class Mesh(ProcessBound):
         # Peers are never disconnected between poll and recv: poll takes a message's first frame
         # from the queue, a disconnect drops the others, and recv then aborts the process (a
         # defect of libzmq).
-        if self.peers.beacon_sub in ready:
-            self.peers.receive_beacons(now)
+        self.peers.receive_beacons(now, ready)
         self.peers.connect(now, ready)
         for node in self.peers.send_beacon(now):
             self.role.on_peer_lost(node)
@@ -343,6 +345,7 @@ class Mesh(ProcessBound):
             self._subscribers.apply(frame)
             self.limits.apply(frame)
             subscribed, kind, topic = parse_subscription(frame)
+            self.peers.inbound.note(topic)
             if kind is DirectRecord:  # each node has them sent to its own address
                 self.peers.room.note_inbound(descriptor, topic)
             if subscribed and kind is not None:

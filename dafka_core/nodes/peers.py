@@ -19,9 +19,11 @@ from zmq.utils.monitor import parse_monitor_message
 from dafka_core.errors import ProtocolError
 from dafka_core.node_options import NodeOptions
 from dafka_core.nodes.descriptors import PER_PEER, PER_PEER_APART, PeerRoom
+from dafka_core.nodes.inbound import Inbound
 from dafka_core.nodes.sockets import new_socket, received, watched
+from dafka_core.nodes.towers import Towers
 from dafka_core.protocol import beacons
-from dafka_core.protocol.limits import MAX_HEADER_BYTES, max_frame_bytes
+from dafka_core.protocol.limits import max_frame_bytes
 
 FIRST_BEACONS_INTERVAL_S: Final = 0.02
 """The interval of beacons until one has come back from a tower: a PUB socket drops what it sends
@@ -80,6 +82,8 @@ class Peers:
         )
         self.room = PeerRoom(beacon.port, PER_PEER_APART if tell_apart else PER_PEER)
         """For further peers; those without are refused."""
+        self.inbound = Inbound(beacon, self.table)
+        """Who connects to this node."""
         self.tower_found = False
         """Whether a tower has answered."""
         self.beacon_due = 0.0
@@ -95,16 +99,7 @@ class Peers:
         self._context = context
         self._config = config
         self._poller = poller
-        self._beacon = beacons.encode_node_beacon(beacon)
-        limits = (MAX_HEADER_BYTES, config.high_water_mark)
-        self._beacon_pub = new_socket(context, zmq.PUB, *limits)
-        self.beacon_sub = new_socket(context, zmq.SUB, *limits)
-        for message_type in (beacons.BEACON, beacons.WELCOME):
-            self.beacon_sub.subscribe(message_type)
-        for tower in config.tower:
-            self.beacon_sub.connect(tower.pub_endpoint)
-            self._beacon_pub.connect(tower.sub_endpoint)
-        poller.register(self.beacon_sub, zmq.POLLIN)
+        self.towers = Towers(beacon, config, context, poller)
         self._prefixes = dict.fromkeys(prefixes)
         self._polled_for: int = zmq.POLLIN
         self._sockets = {} if tell_apart else {_ALL: self._new_socket(_ALL)}
@@ -145,9 +140,9 @@ class Peers:
             for socket in self._sockets.values():
                 self._poller.register(socket, polled_for)
 
-    def receive_beacons(self, now: float) -> None:
+    def receive_beacons(self, now: float, polled: Container[zmq.Socket[bytes]]) -> None:
         """Receives what towers have sent, and connects to new peers."""
-        for frames in received(self.beacon_sub):
+        for tower, frames in self.towers.receive(now, polled):
             if frames == [beacons.WELCOME]:
                 self.tower_found = True
                 self.table.announced = False  # a tower that was restarted knows no node
@@ -157,10 +152,13 @@ class Peers:
                 beacon = beacons.decode_tower_beacon(frames)
                 if self.table.is_new(beacon) and not self.room.look(now, len(self.table)):
                     self.room.refuse(now, beacon.node, beacon.endpoint)
-                elif self.table.hear(now, beacon):
+                elif self.table.hear(now, beacon, tower):
                     self.room.refused.pop(beacon.endpoint, None)
+                    self.inbound.hear(beacon.endpoint)
                     self._new[beacon.endpoint] = None
                     self.beacon_due = now  # so that the new peer hears of this node at once
+                elif self.table.replaced:
+                    self.beacon_due = now
             except ProtocolError:
                 self.invalid_count += 1
 
@@ -193,7 +191,7 @@ class Peers:
         if self.tower_found and not self.table.announced:
             interval_s = min(interval_s, FIRST_BEACONS_INTERVAL_S)
         self.beacon_due = now + interval_s
-        self._beacon_pub.send_multipart(self._beacon)
+        self.towers.send(now)
         for endpoint in self._doubtful:
             self.beacon_due = min(self.beacon_due, self._doubtful[endpoint] + DOUBT_S)
         silent = self.table.expire(now)
@@ -201,9 +199,12 @@ class Peers:
             self._disconnect(endpoint)
             del self.renewed[endpoint]
         self._say_who_is_unreached(now)
+        self.inbound.report(now)
         self.room.look(now, len(self.table))
         self.room.report(now, len(self.table), self._config.peer_expiry_ms / 1000)
-        return [node for node, _ in silent if not self.table.knows(node)]
+        lost = [*(node for node, _ in silent), *self.table.replaced]
+        self.table.replaced.clear()
+        return [node for node in lost if not self.table.knows(node)]
 
     def _new_socket(self, endpoint: str) -> zmq.Socket[bytes]:
         limits = (self._max_frame_bytes, self._config.high_water_mark)
@@ -231,6 +232,7 @@ class Peers:
     def _disconnect(self, endpoint: str) -> None:
         self._doubtful.pop(endpoint, None)
         self._unreached.pop(endpoint, None)
+        self.inbound.forget(endpoint)
         if endpoint in self._new:
             del self._new[endpoint]
         elif _ALL in self._sockets:
@@ -261,6 +263,7 @@ class Peers:
         for endpoint, peer in [*self._unreached.items()]:
             if now >= peer.reached_at + UNREACHED_S:
                 del self._unreached[endpoint]
+                self.inbound.expect(endpoint)
             elif now >= peer.due and now < peer.reached_at:
                 peer.due = 2 * now - peer.since
                 _log.warning(

@@ -8,13 +8,15 @@ from __future__ import annotations
 
 import contextlib
 import re
+import time
+from collections.abc import Sequence
 from typing import Any, Final
 
 import zmq
 
 from dafka_core.errors import ConfigError, NodeFailedError, ProtocolError
-from dafka_core.node_options import TowerOptions
-from dafka_core.nodes.addresses import network_host
+from dafka_core.node_options import AUTO_HOST, NodeOptions, TowerAddress, TowerOptions
+from dafka_core.nodes.addresses import is_loopback, network_host, own_host
 from dafka_core.nodes.node import Node
 from dafka_core.nodes.sockets import CONTROL_COUNT, new_socket, received
 from dafka_core.nodes.threads import NodeThread
@@ -22,6 +24,9 @@ from dafka_core.protocol import beacons
 
 MAX_BEACON_BYTES: Final = 4096
 """A beacon's largest frame is a UUID or host of 255 octets."""
+
+JOIN_INTERVAL_MS: Final = 1_000
+"""How often a tower tells of itself and of those that it joins."""
 
 _ADDRESS = re.compile(r"tcp://(?P<host>.+):(?P<port>\d+|\*)")
 
@@ -42,10 +47,12 @@ class Tower(Node):
         try:
             sub_host, self.sub_port = _bind(self._relay.xsub, "sub_address", config.sub_address)
             _, self.pub_port = _bind(self._relay.xpub, "pub_address", config.pub_address)
+            self.host = self._relay.host = _reachable(sub_host, config)
+            ports = beacons.TowerPorts(self.host, self.sub_port, self.pub_port)
+            self._relay.join(config.join, ports)
         except BaseException:
             self._relay.destroy()
             raise
-        self.host = self._relay.host = _reachable(sub_host)
         self.tower = f"{self.host}:{self.sub_port}:{self.pub_port}"
         """``HOST:SUB_PORT:PUB_PORT``, for the ``tower`` option of nodes."""
         self._thread = NodeThread("dafka-tower", self._relay.run)
@@ -85,6 +92,9 @@ class _Relay:
         self.host = ""
         self.invalid_count = 0
         self.failure: BaseException | None = None
+        self._told_at = 0.0
+        self._joined: list[tuple[zmq.Socket[bytes], list[bytes]]] = []
+        """Where to tell of which tower."""
         self._context = zmq.Context()
         self.xsub = new_socket(self._context, zmq.XSUB, MAX_BEACON_BYTES)
         self.xpub = new_socket(self._context, zmq.XPUB, MAX_BEACON_BYTES)
@@ -96,13 +106,25 @@ class _Relay:
     def destroy(self) -> None:
         self._context.destroy(linger=0)
 
+    def join(self, towers: Sequence[TowerAddress], own: beacons.TowerPorts) -> None:
+        """Has other towers told of this one, and this one's nodes of them."""
+        told = beacons.encode_tower_address(own)
+        for tower in towers:
+            pub = new_socket(self._context, zmq.PUB, MAX_BEACON_BYTES)
+            pub.connect(tower.sub_endpoint)
+            self._joined.append((pub, told))
+            if is_loopback(own.host) or not is_loopback(tower.host):
+                other = beacons.TowerPorts(tower.host, tower.sub_port, tower.pub_port)
+                self._joined.append((self.xpub, beacons.encode_tower_address(other)))
+
     def run(self) -> None:
         poller = zmq.Poller()
         for socket in (self.xsub, self.xpub, self.stopped):
             poller.register(socket, zmq.POLLIN)
         try:
             while True:
-                ready = dict(poller.poll())
+                ready = dict(poller.poll(JOIN_INTERVAL_MS if self._joined else None))
+                self._tell_of_towers()
                 if self.stopped in ready:
                     return
                 if self.xpub in ready:
@@ -127,7 +149,12 @@ class _Relay:
         for _ in range(CONTROL_COUNT):
             try:
                 frames = self.xsub.recv_multipart(zmq.NOBLOCK, copy=False)
-                beacon = beacons.decode_node_beacon([frame.bytes for frame in frames])
+                octets = [frame.bytes for frame in frames]
+                if octets[0] == beacons.TOWER:
+                    beacons.decode_tower_address(octets)
+                    self.xpub.send_multipart(octets)
+                    continue
+                beacon = beacons.decode_node_beacon(octets)
             except zmq.Again:
                 return
             except ProtocolError:
@@ -137,6 +164,13 @@ class _Relay:
             self.xpub.send_multipart(
                 beacons.encode_tower_beacon(beacons.TowerBeacon(beacon.node, endpoint))
             )
+
+    def _tell_of_towers(self) -> None:
+        now = time.monotonic()
+        if self._joined and now >= self._told_at + JOIN_INTERVAL_MS / 1000:
+            self._told_at = now
+            for socket, frames in self._joined:
+                socket.send_multipart(frames)
 
     def _seen_host(self, frame: zmq.Frame) -> str:
         """What to announce for a node that named no host: where its beacon came from."""
@@ -162,7 +196,26 @@ def _bind(socket: zmq.Socket[bytes], option: str, address: str) -> tuple[str, in
     return match["host"], int(endpoint.rstrip(b"\0").rsplit(b":", 1)[1])
 
 
-def _reachable(bound_host: str) -> str:
-    if bound_host not in ("*", "0.0.0.0", "[::]"):  # noqa: S104 -- compared with, not bound to
-        return bound_host
-    return network_host()
+def _reachable(bound_host: str, config: TowerOptions) -> str:
+    """The host at which others reach a tower.
+
+    Raises:
+        ConfigError: it would join towers of other machines, whose nodes cannot reach it.
+    """
+    is_any = bound_host in ("*", "0.0.0.0", "[::]")  # noqa: S104 -- compared with, not bound to
+    if not config.join:
+        return network_host() if is_any else bound_host
+    host = AUTO_HOST if is_any else bound_host
+    try:
+        own = own_host(NodeOptions(tower=config.join, host=host))
+    except ConfigError:
+        why = f"tower {config.join[0]} is on another machine, whose nodes cannot connect there"
+        if is_any:
+            why = f"tower {config.join[0]} has a loopback address here: name another one of it"
+            raise ConfigError("join", str(config.join[0]), why) from None
+        cure = "set it, and pub_address, to tcp://*:PORT or this machine's address"
+        raise ConfigError("sub_address", config.sub_address, f"{why}: {cure}") from None
+    except OSError as error:
+        why = f"none can be reached ({error.strerror})"
+        raise ConfigError("join", ", ".join(map(str, config.join)), why) from None
+    return network_host() if is_any and is_loopback(own) else own

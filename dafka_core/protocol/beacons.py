@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Final, NamedTuple
 
 from dafka_core.errors import ProtocolError
@@ -18,6 +19,8 @@ from dafka_core.protocol.validation import check_address
 BEACON: Final = b"B"
 WELCOME: Final = b"W"
 """What a tower sends to each new subscriber."""
+TOWER: Final = b"T"
+"""A tower tells of another one; C towers and C nodes do not know it."""
 
 MAX_PEERS: Final = 10_000
 """Peers connected to at once: each is a TCP connection, and any node may announce some."""
@@ -47,6 +50,33 @@ class TowerBeacon(NamedTuple):
     endpoint: str
 
 
+class TowerPorts(NamedTuple):
+    """One tower to another, and to nodes: where there is one."""
+
+    host: str
+    sub_port: int
+    pub_port: int
+
+
+def encode_tower_address(tower: TowerPorts) -> list[bytes]:
+    """Four frames, each of them text."""
+    return [TOWER, *(str(part).encode() for part in tower)]
+
+
+def decode_tower_address(frames: Sequence[bytes]) -> TowerPorts:
+    """Where a tower is.
+
+    Raises:
+        ProtocolError: the frames do not say so.
+    """
+    if len(frames) != 4 or frames[0] != TOWER:
+        raise ProtocolError("what tells of a tower has four frames, the first one T")
+    host = _ascii(frames[1])
+    if len(host) > MAX_HOST_BYTES or not _HOST.fullmatch(host):
+        raise ProtocolError("the host of a tower is no host name or address")
+    return TowerPorts(host, _port(frames[2]), _port(frames[3]))
+
+
 def encode_node_beacon(beacon: NodeBeacon) -> list[bytes]:
     """Four frames, each of them text."""
     return [BEACON, *(str(part).encode() for part in beacon)]
@@ -60,12 +90,10 @@ def decode_node_beacon(frames: Sequence[bytes]) -> NodeBeacon:
     """
     if len(frames) != 4 or frames[0] != BEACON:
         raise ProtocolError("a node beacon has four frames, the first one B")
-    host, port = _ascii(frames[2]), _ascii(frames[3])
+    host = _ascii(frames[2])
     if len(host) > MAX_HOST_BYTES or (host and not _HOST.fullmatch(host)):
         raise ProtocolError("the host of a beacon is no host name or address")
-    if not port.isdecimal() or len(port) > 5 or not 0 < int(port) < 65_536:
-        raise ProtocolError("the port of a beacon must lie in 1 to 65535")
-    return NodeBeacon(_node(frames[1]), host, int(port))
+    return NodeBeacon(_node(frames[1]), host, _port(frames[3]))
 
 
 def encode_tower_beacon(beacon: TowerBeacon) -> list[bytes]:
@@ -104,6 +132,16 @@ class Twin(NamedTuple):
     """It was there when this node was announced."""
 
 
+@dataclass(slots=True)
+class _Peer:
+    """What is known of the peer at an endpoint."""
+
+    node: str
+    heard_at: float
+    towers: set[str]
+    """Through which of them it was heard; none of it is said when all of these are away."""
+
+
 class PeerTable:
     """The peers a node is connected to."""
 
@@ -111,8 +149,11 @@ class PeerTable:
         self._node = node
         self._port = f":{port}"
         self._expiry_s = expiry_s
-        self._peers: dict[str, tuple[str, float]] = {}  # by endpoint: its node, and when heard
-        self._tower_heard_at = 0.0
+        self._peers: dict[str, _Peer] = {}  # by endpoint
+        self._towers_heard_at: dict[str, float] = {}
+        self.replaced: list[str] = []
+        """Nodes that another one has taken the place of, as one that has a port of its own and was
+        started again.  Whoever has dealt with them clears it."""
         self.announced = False
         """Whether a tower has passed our own beacon on, which it sends to us as to all others."""
         self.twin: Twin | None = None
@@ -132,22 +173,24 @@ class PeerTable:
 
     def node_at(self, endpoint: str) -> str:
         """The UUID of the peer at an endpoint."""
-        return self._peers[endpoint][0]
+        return self._peers[endpoint].node
 
     def knows(self, node: str) -> bool:
         """Whether a node has an endpoint."""
-        return any(node == known for known, _ in self._peers.values())
+        return any(node == peer.node for peer in self._peers.values())
 
     def forget(self, endpoint: str) -> None:
         """There is no node at an endpoint."""
         del self._peers[endpoint]
 
-    def hear(self, now: float, beacon: TowerBeacon) -> bool:
-        """Takes a tower's beacon; True if its node is new and is to be connected to."""
-        if now - self._tower_heard_at > self._expiry_s:
+    def hear(self, now: float, beacon: TowerBeacon, tower: str = "") -> bool:
+        """Takes a beacon of a tower's; True if its node is new and is to be connected to."""
+        if now - self._towers_heard_at.get(tower, 0.0) > self._expiry_s:
             # The tower was away: no peer could be heard, so none has been silent.
-            self._peers = {endpoint: (node, now) for endpoint, (node, _) in self._peers.items()}
-        self._tower_heard_at = now
+            for peer in self._peers.values():
+                if tower in peer.towers:
+                    peer.heard_at = now
+        self._towers_heard_at[tower] = now
         if beacon.node == self._node:
             # Not the whole endpoint: towers may name our host in their own way.
             if beacon.endpoint.endswith(self._port):
@@ -156,11 +199,18 @@ class PeerTable:
             else:
                 self._hear_twin(now, beacon.endpoint)
             return False
-        new = beacon.endpoint not in self._peers
-        if new and len(self._peers) >= MAX_PEERS:
+        known = self._peers.get(beacon.endpoint)
+        if known is None:
+            if len(self._peers) < MAX_PEERS:
+                self._peers[beacon.endpoint] = _Peer(beacon.node, now, {tower})
+                return True
             return False
-        self._peers[beacon.endpoint] = (beacon.node, now)
-        return new
+        if known.node != beacon.node:
+            self.replaced.append(known.node)
+            known.node = beacon.node
+        known.heard_at = now
+        known.towers.add(tower)
+        return False
 
     def _hear_twin(self, now: float, endpoint: str) -> None:
         known, first_heard = self._twin_first_heard
@@ -174,9 +224,12 @@ class PeerTable:
     def expire(self, now: float) -> list[tuple[str, str]]:
         """The peers (node, endpoint) that are lost now; they are forgotten."""
         # A tower that is up is heard: at least our own beacon comes back from it.
-        limit = min(now, self._tower_heard_at) - self._expiry_s
+        heard_at = self._towers_heard_at
         lost = [
-            (node, endpoint) for endpoint, (node, heard) in self._peers.items() if heard < limit
+            (peer.node, endpoint)
+            for endpoint, peer in self._peers.items()
+            if peer.heard_at + self._expiry_s
+            < min(now, max(map(heard_at.__getitem__, peer.towers)))
         ]
         for _, endpoint in lost:
             del self._peers[endpoint]
@@ -187,6 +240,13 @@ def _ascii(frame: bytes) -> str:
     if not frame.isascii():
         raise ProtocolError("a beacon's frames are ASCII")
     return frame.decode()
+
+
+def _port(frame: bytes) -> int:
+    port = _ascii(frame)
+    if not port.isdecimal() or len(port) > 5 or not 0 < int(port) < 65_536:
+        raise ProtocolError("the port of a beacon must lie in 1 to 65535")
+    return int(port)
 
 
 def _node(frame: bytes) -> str:

@@ -26,6 +26,7 @@ class Machines:
         self._directory = directory
         log = directory / "tower.log"
         self.network: Network = Namespaces(stack, log) if namespaces_work() else Relays(stack, log)
+        self._own_hosts: dict[int, str] = {}
         self._nodes: dict[int, list[Node]] = {FIRST: [], SECOND: []}
 
     def tower(self, machine: int) -> str:
@@ -73,10 +74,11 @@ class Machines:
                 node.kill()
 
     def hosts(self, machine: int, *lines: str) -> None:
-        """Has these lines stand first in a machine's file of hosts."""
+        """Has these lines stand first in a machine's file of hosts, instead of earlier ones."""
         assert isinstance(self.network, Namespaces)
         file = self.network.hosts(machine)
-        file.write_text("\n".join([*lines, file.read_text()]))
+        own = self._own_hosts.setdefault(machine, file.read_text())
+        file.write_text("\n".join([*lines, own]))
 
     def command(self, machine: int, script: str) -> None:
         """Runs a script of the shell on a machine."""

@@ -67,3 +67,45 @@ def test_a_port_of_ones_own_is_taken_and_the_next_one(separate: Machines, tmp_pa
         separate.start(SECOND, "store", *at).ready()
     said = refused(separate.start(SECOND, "store", "--dir", str(tmp_path / "e"), "--port", "20000"))
     assert "option 'port' = '20000': is in use at 10.77.0.2" in said
+
+
+def test_a_node_on_the_towers_machine_that_others_cannot_reach_says_so(
+    separate: Machines, tmp_path: Path
+) -> None:
+    ports = separate.start(FIRST, "tower", *ANYWHERE).ready()
+    at = f"{ports['sub_port']}:{ports['pub_port']}"
+    store = separate.start(SECOND, "store", "--dir", str(tmp_path / "d"), tower=f"10.77.0.1:{at}")
+    store.ready()
+    # As Spark's driver there, whose host is auto, too.
+    node = separate.start(FIRST, "consume", "t", host="auto", tower=f"127.0.0.1:{at}")
+    wait_until(lambda: "another machine cannot connect to it: name the tower" in node.said)
+
+
+def test_a_tower_that_moves_to_another_address_is_found_by_its_name(
+    separate: Machines, tmp_path: Path
+) -> None:
+    tower = separate.start(FIRST, "tower", *ANYWHERE)
+    ports = tower.ready()
+    at = f"tower:{ports['sub_port']}:{ports['pub_port']}"
+    separate.hosts(SECOND, "10.77.0.1 tower")
+    store = separate.start(SECOND, "store", "--dir", str(tmp_path / "d"), host="auto", tower=at)
+    store.ready()
+    # The machine is gone without a word; another one has its name.
+    separate.command(FIRST, "ip link set cable0 down")
+    separate.hosts(SECOND, "10.77.0.2 tower")
+    addresses = (f"tcp://*:{ports[name]}" for name in ("sub_port", "pub_port"))
+    options = zip(("--sub-address", "--pub-address"), addresses, strict=True)
+    separate.start(SECOND, "tower", *(word for pair in options for word in pair)).ready()
+    topics = separate.start(SECOND, "topics", "--timeout-s", "60", host="auto", tower=at)
+    assert topics.end() == 0
+
+
+def test_a_tower_is_added_to_what_runs(separate: Machines, tmp_path: Path) -> None:
+    separate.start(SECOND, "store", "--dir", str(tmp_path / "d")).ready()
+    joins = ("--join", separate.tower(FIRST))
+    added = separate.start(SECOND, "tower", *ANYWHERE, *joins).ready()["tower"]
+    assert added.startswith("10.77.0.2:")
+    # The store, which knew the other tower only, is found by this one; also without the other.
+    assert separate.start(SECOND, "topics", tower=added).end() == 0
+    separate.command(FIRST, "ip link set cable0 down")
+    assert separate.start(SECOND, "topics", tower=added).end() == 0

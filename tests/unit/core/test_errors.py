@@ -177,8 +177,18 @@ ERRORS: list[tuple[DafkaError, dict[str, object], str]] = [
     ),
     (
         NoStoreError(TOWERS, 5),
-        {"towers": tuple(TOWERS), "waited_s": 5},
+        {"towers": tuple(TOWERS), "waited_s": 5, "unmet": (), "endpoint": ""},
         "no store was heard of through 127.0.0.1:5556:5557, [::1]:1:2 within 5 s; start one with ",
+    ),
+    (
+        NoStoreError(TOWERS, 5, ["ABC", "DEF"], "tcp://h:7"),
+        {
+            "towers": tuple(TOWERS),
+            "waited_s": 5,
+            "unmet": ("ABC", "DEF"),
+            "endpoint": "tcp://h:7",
+        },
+        "no store has answered within 5 s: ABC, DEF cannot connect to this node at tcp://h:7; set ",
     ),
     (
         StoreUnreachableError("ABC", "no progress for 5 s"),

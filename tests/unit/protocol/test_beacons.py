@@ -16,10 +16,13 @@ from dafka_core.protocol.beacons import (
     NodeBeacon,
     PeerTable,
     TowerBeacon,
+    TowerPorts,
     Twin,
     decode_node_beacon,
+    decode_tower_address,
     decode_tower_beacon,
     encode_node_beacon,
+    encode_tower_address,
     encode_tower_beacon,
     endpoint_of,
 )
@@ -192,6 +195,33 @@ def test_any_frames_are_a_beacon_or_refused(frames: list[bytes]) -> None:
         assert encode(beacon)[:-1] == frames[:-1]
 
 
+@pytest.mark.parametrize("host", HOSTS)
+def test_a_tower_is_told_of_by_host_and_ports(host: str) -> None:
+    tower = TowerPorts(host, 5556, 65_535)
+    frames = encode_tower_address(tower)
+    assert frames == [b"T", host.encode(), b"5556", b"65535"]
+    assert decode_tower_address(frames) == tower
+
+
+@pytest.mark.parametrize(
+    "frames",
+    [
+        [],
+        [b"T"],
+        [b"B", b"h", b"1", b"2"],
+        [b"T", b"h", b"1", b"2", b"3"],
+        [b"T", b"", b"1", b"2"],
+        *([b"T", host.encode(), b"1", b"2"] for host in BAD_HOSTS),
+        *([b"T", b"h", port.encode(), b"2"] for port in BAD_PORTS),
+        *([b"T", b"h", b"1", port.encode()] for port in BAD_PORTS),
+        [b"T", b"\xff", b"1", b"2"],
+    ],
+)
+def test_what_tells_of_no_tower_is_refused(frames: list[bytes]) -> None:
+    with pytest.raises(ProtocolError):
+        decode_tower_address(frames)
+
+
 # -- peers ----------------------------------------------------------------------------------------
 
 
@@ -296,6 +326,23 @@ def test_another_node_at_an_endpoint_takes_its_place() -> None:
     assert not peers.hear(1.0, beacon("B", 0))
     assert peers.node_at("tcp://h:0") == "B"
     assert len(peers) == 1
+    assert peers.replaced == ["A"]
+
+
+def test_a_peer_is_not_lost_while_all_towers_that_knew_it_are_away() -> None:
+    peers = PeerTable(ME, 5000, expiry_s=EXPIRY_S)
+    peers.hear(0.0, beacon("A", 0), "one")
+    for tower in ("one", "two"):
+        peers.hear(0.0, beacon("B", 1), tower)
+    for second in range(1, 10):
+        peers.hear(float(second), beacon(ME), "two")
+    assert peers.expire(9.0) == [("B", "tcp://h:1")]
+    # The other tower is back: who is still silent is lost after a while.
+    for second in range(10, 14):
+        peers.hear(float(second), beacon(ME), "one")
+        assert peers.expire(float(second)) == []
+    peers.hear(15.0, beacon(ME), "one")
+    assert peers.expire(15.0) == [("A", "tcp://h:0")]
 
 
 def test_peers_are_bounded() -> None:

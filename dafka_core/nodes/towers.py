@@ -1,0 +1,127 @@
+"""A node's connections to its towers.
+
+Each tower has sockets of its own, so that the node knows which of them is silent.  Towers also tell
+of further ones, which the node joins, too.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Container, Iterator
+from dataclasses import dataclass
+from typing import Final
+
+import zmq
+
+from dafka_core.errors import ProtocolError
+from dafka_core.node_options import NodeOptions, TowerAddress
+from dafka_core.nodes.sockets import new_socket, received
+from dafka_core.protocol import beacons
+from dafka_core.protocol.limits import MAX_HEADER_BYTES
+
+AWAY_S: Final = 15.0
+"""When a tower is silent for so long, and each time as long again, it is connected to anew: its
+name is resolved again then, since another machine may have it now."""
+
+MAX_LEARNED: Final = 16
+"""Towers that others have told of; anybody may tell of some.  The one that is silent for longest
+gives way to a new one."""
+
+
+@dataclass(slots=True)
+class _Link:
+    """One tower."""
+
+    sub: zmq.Socket[bytes]
+    pub: zmq.Socket[bytes]
+    made_at: float
+    heard_at: float
+
+
+class Towers:
+    """Sends a node's beacon to its towers, and receives from them.
+
+    Args:
+        beacon: what is announced.
+        poller: is given the sockets to poll.
+    """
+
+    def __init__(
+        self,
+        beacon: beacons.NodeBeacon,
+        config: NodeOptions,
+        context: zmq.Context[zmq.Socket[bytes]],
+        poller: zmq.Poller,
+    ) -> None:
+        self.invalid_count = 0
+        self._beacon = beacons.encode_node_beacon(beacon)
+        self._away_s = max(AWAY_S, 3 * config.beacon_interval_ms / 1000)
+        self._limits = (MAX_HEADER_BYTES, config.high_water_mark)
+        self._context = context
+        self._poller = poller
+        self._named = frozenset(config.tower)
+        self._links = {tower: self._connected(tower, 0.0) for tower in config.tower}
+
+    @property
+    def known(self) -> list[TowerAddress]:
+        """The towers: first those that the node was told of."""
+        return [*self._links]
+
+    def receive(
+        self, now: float, polled: Container[zmq.Socket[bytes]]
+    ) -> Iterator[tuple[str, list[bytes]]]:
+        """What has come of nodes, and from which tower."""
+        for tower, link in [*self._links.items()]:
+            for frames in received(link.sub) if link.sub in polled else ():
+                link.heard_at = now
+                if frames[0] == beacons.TOWER:
+                    self._learn(now, frames)
+                else:
+                    yield str(tower), frames
+
+    def send(self, now: float) -> None:
+        """Sends the beacon, and connects anew to towers that are silent."""
+        for tower, link in self._links.items():
+            link.made_at = link.made_at or now
+            if now >= max(link.made_at, link.heard_at) + self._away_s:
+                self._close(link)
+                self._links[tower] = self._connected(tower, now, link.heard_at)
+            self._links[tower].pub.send_multipart(self._beacon)
+
+    def _learn(self, now: float, frames: list[bytes]) -> None:
+        try:
+            found = TowerAddress(*beacons.decode_tower_address(frames))
+        except ProtocolError:
+            self.invalid_count += 1
+            return
+        if found in self._links:
+            return
+        learned = [each for each in self._links if each not in self._named]
+        if len(learned) >= MAX_LEARNED:
+            oldest = min(learned, key=lambda each: self._links[each].heard_at)
+            if now < self._links[oldest].heard_at + self._away_s:
+                return
+            self._close(self._links.pop(oldest))
+        try:
+            self._links[found] = self._connected(found, now)
+        except zmq.ZMQError:  # a host that is none
+            self.invalid_count += 1
+
+    def _connected(self, tower: TowerAddress, now: float, heard_at: float = 0.0) -> _Link:
+        pub = new_socket(self._context, zmq.PUB, *self._limits)
+        sub = new_socket(self._context, zmq.SUB, *self._limits)
+        for message_type in (beacons.BEACON, beacons.WELCOME, beacons.TOWER):
+            sub.subscribe(message_type)
+        try:
+            sub.connect(tower.pub_endpoint)
+            pub.connect(tower.sub_endpoint)
+        except zmq.ZMQError:
+            sub.close()
+            pub.close()
+            raise
+        self._poller.register(sub, zmq.POLLIN)
+        return _Link(sub, pub, now, heard_at)
+
+    def _close(self, link: _Link) -> None:
+        self._poller.register(link.sub, 0)
+        link.sub.close()
+        link.pub.close()

@@ -1,0 +1,92 @@
+"""Towers that nodes hear of while they run, and towers that go and come."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+
+import pytest
+import zmq
+
+from dafka_core import ConfigError, Producer, Reader, Store, Tower
+from dafka_core.node_options import NodeOptions, TowerAddress
+from dafka_core.nodes import towers
+from dafka_core.nodes.towers import MAX_LEARNED, Towers
+from dafka_core.protocol.beacons import NodeBeacon, TowerPorts, encode_tower_address
+from dafka_core.testing import wait_until
+from tests.integration.nodes.peers import ANY_PORTS, PATIENCE_S
+
+
+def address(tower: Tower) -> TowerAddress:
+    return TowerAddress(tower.host, tower.sub_port, tower.pub_port)
+
+
+def again(tower: Tower) -> Tower:
+    """A tower at the ports of one that is closed."""
+    return Tower(
+        sub_address=f"tcp://127.0.0.1:{tower.sub_port}",
+        pub_address=f"tcp://127.0.0.1:{tower.pub_port}",
+    )
+
+
+def test_running_nodes_go_on_with_a_tower_that_joins(tmp_path: object) -> None:
+    with contextlib.ExitStack() as stack:
+        first = Tower(**ANY_PORTS)
+        stack.enter_context(Store(str(tmp_path), tower=first.tower))
+        producer = stack.enter_context(Producer("t", tower=first.tower))
+        second = stack.enter_context(Tower(**ANY_PORTS, join=first.tower))
+        both = {address(first), address(second)}
+        # Whoever knows either of them comes to know the other one.
+        late = stack.enter_context(Reader(tower=second.tower))
+        meshes = [producer._mesh, late._mesh]
+        wait_until(lambda: all(set(each.peers.towers.known) == both for each in meshes))
+        first.close()
+        newest = stack.enter_context(Reader(tower=second.tower))
+        producer.publish(b"known")
+        producer.flush(PATIENCE_S)
+        wait_until(lambda: late.partitions(["t"], timeout_s=PATIENCE_S))
+        wait_until(lambda: newest.partitions(["t"], timeout_s=PATIENCE_S))
+
+
+def test_a_tower_that_nobody_elsewhere_reaches_joins_none_there() -> None:
+    with pytest.raises(ConfigError, match="is on another machine") as refused:
+        Tower(**ANY_PORTS, join="192.0.2.9")
+    assert refused.value.option == "sub_address"
+    with pytest.raises(ConfigError, match="none can be reached") as refused:
+        Tower(sub_address="tcp://*:0", pub_address="tcp://127.0.0.1:0", join="nosuch.invalid")
+    assert refused.value.option == "join"
+
+
+def test_a_silent_tower_is_connected_to_anew(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(towers, "AWAY_S", 0.3)
+    first = Tower(**ANY_PORTS)
+    with Reader(tower=first.tower, beacon_interval_ms=50) as reader:
+        links = reader._mesh.peers.towers._links
+        before = links[address(first)]
+        first.close()
+        wait_until(lambda: links[address(first)] is not before)
+        with again(first):
+            wait_until(lambda: links[address(first)].heard_at > before.heard_at)
+            assert reader._mesh.failure is None
+
+
+def test_towers_that_are_told_of_are_bounded(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.WARNING)
+    context, poller = zmq.Context(), zmq.Poller()
+    config = NodeOptions.build({"tower": "127.0.0.1:1:2"})
+    made = Towers(NodeBeacon("A" * 32, "127.0.0.1", 7), config, context, poller)
+    try:
+        for port in range(1, 3 * MAX_LEARNED):
+            made._learn(0.0, encode_tower_address(TowerPorts("127.0.0.1", 100, port)))
+        assert len(made.known) == 1 + MAX_LEARNED
+        # One that is silent gives way, and never one that the node was told of by its options.
+        newest = TowerPorts("127.0.0.1", 100, 9_999)
+        made._learn(100.0, encode_tower_address(newest))
+        assert len(made.known) == 1 + MAX_LEARNED
+        assert made.known[0] == config.tower[0]
+        assert made.known[-1] == TowerAddress(*newest)
+        for garbage in ([b"T"], [b"T", b"*", b"1", b"2"], [b"T", b"h", b"0", b"2"], [b"T"] * 5):
+            made._learn(200.0, garbage)
+        assert made.invalid_count == 4
+    finally:
+        context.destroy(linger=0)
