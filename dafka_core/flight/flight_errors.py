@@ -98,6 +98,11 @@ def translated(error: BaseException, store: str) -> DafkaError:
     kind = _KINDS.get(str(facts.get("error")))
     if kind in (DataLossError, HistoryChangedError):
         facts["why"] = f"{facts.get('why')} (store {store})"
+    if kind is InvalidRequestError and facts.get("member") == "action":
+        facts["why"] = (
+            f"store {store} is of another version, which cannot do this: upgrade the stores before "
+            "what reads and writes there"
+        )
     if kind is not None:
         with suppress(msgspec.ValidationError):  # of other facts than ours the sentence remains
             return msgspec.convert(facts, kind)

@@ -27,7 +27,7 @@ MAX_KNOWN_PREFIXES: Final = 16_384
 """Prefixes remembered, one for each partition.  Peers choose them, so there is a limit, at which
 the decoder forgets all and decodes them again."""
 
-PACKED_IDS: Final = b"RP"
+PACKED_IDS: Final = b"rp"
 """Of the commands that carry many records."""
 
 _ANY_NUMBERS: Final = codec.pack_batch_numbers(codec.BatchNumbers(0, 1, None, None, 0))

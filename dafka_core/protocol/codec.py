@@ -81,8 +81,10 @@ _COMMANDS: Final[dict[type, _Command]] = {
         _Command(b"W", m.ConsumerHello, "store", "consumer topics", max_bytes=MAX_HELLO_BYTES),
         _Command(b"L", m.StoreHello, "consumer", "store"),
         # Extensions.  C nodes never subscribe to these identifiers, so they never receive them.
-        _Command(b"R", m.RecordBatchMessage, "topic", _BATCH, content=True),
-        _Command(b"P", m.DirectRecordBatch, "requestor", _BATCH, content=True),
+        # Another layout needs another identifier, so that nodes of before, which subscribe to
+        # theirs, are dealt with as C nodes are.  R, P, S and U were of nodes without epochs.
+        _Command(b"r", m.RecordBatchMessage, "topic", _BATCH, content=True),
+        _Command(b"p", m.DirectRecordBatch, "requestor", _BATCH, content=True),
         _Command(b"B", m.FetchBatch, "store", "requestor entries", max_bytes=_MAX_RANGES_BYTES),
         _Command(
             b"C",
@@ -103,8 +105,8 @@ _COMMANDS: Final[dict[type, _Command]] = {
             max_bytes=MAX_HELLO_BYTES,
         ),
         _Command(b"T", m.TimesQuery, "", "requestor query topic partition sequence end"),
-        _Command(b"S", m.HeadsReply, "requestor", _REPLY, max_bytes=MAX_REPLY_BYTES),
-        _Command(b"U", m.TimesReply, "requestor", _REPLY, max_bytes=MAX_REPLY_BYTES),
+        _Command(b"s", m.HeadsReply, "requestor", _REPLY, max_bytes=MAX_REPLY_BYTES),
+        _Command(b"u", m.TimesReply, "requestor", _REPLY, max_bytes=MAX_REPLY_BYTES),
         _Command(b"O", m.RecordTooLarge, "requestor", _RECORD + " size_bytes"),
         _Command(b"N", m.StoreEndpoints, "requestor", "store locations"),
     )

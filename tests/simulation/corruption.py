@@ -14,7 +14,7 @@ import struct
 from dafka_core.protocol.codec import BATCH_NUMBERS_BYTES
 from dafka_core.protocol.limits import RUN_BYTES
 
-PACKED = (b"R", b"P")
+PACKED = (b"r", b"p")
 
 
 def corrupted(chance: random.Random, frames: list[bytes]) -> tuple[str, list[bytes]] | None:

@@ -61,6 +61,16 @@ def test_errors_cross_with_their_facts(
     assert vars(found) == vars(again)
 
 
+def test_a_store_that_lacks_an_action_is_of_another_version() -> None:
+    asked = InvalidRequestError("action", "dafka.watch.v1", "did you mean 'dafka.wait.v1'?")
+    found = flight_errors.translated(flight_errors.refusal(asked), "S")
+    assert type(found) is InvalidRequestError
+    assert str(found) == (
+        "member 'action' = 'dafka.watch.v1': store S is of another version, which cannot do this: "
+        "upgrade the stores before what reads and writes there"
+    )
+
+
 @pytest.mark.parametrize(
     "info", [b"", b"[]", b"{", b'{"v": 2}', b'{"v": 1, "error": "not-held"}', b"\xff", b"[" * 9_999]
 )

@@ -252,7 +252,7 @@ def test_invalid_messages_are_not_remembered() -> None:
     decoder = BulkDecoder()
     for i in range(1_000):
         decoder.add(b"M%d" % i + bytes(8), b"v")
-        decoder.add(b"R%d" % i + bytes(36), packed([b"v"]))
+        decoder.add(b"r%d" % i + bytes(36), packed([b"v"]))
         decoder.add(b"H%d" % i, b"\xaa\xa5H\x01\x01P\x01t" + bytes(8))
     assert decoder.buckets == {}
     assert decoder.invalid_count == 3_000

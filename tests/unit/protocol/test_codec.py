@@ -47,12 +47,12 @@ COMMAND_IDS = {
     m.GetHeads: b"G",
     m.ConsumerHello: b"W",
     m.StoreHello: b"L",
-    m.RecordBatchMessage: b"R",
-    m.DirectRecordBatch: b"P",
+    m.RecordBatchMessage: b"r",
+    m.DirectRecordBatch: b"p",
     m.HeadsQuery: b"Q",
     m.TimesQuery: b"T",
-    m.HeadsReply: b"S",
-    m.TimesReply: b"U",
+    m.HeadsReply: b"s",
+    m.TimesReply: b"u",
     m.EpochAck: b"I",
     m.HistoryQuery: b"V",
     m.HistoryReply: b"J",
@@ -353,7 +353,7 @@ def damaged(draw: Callable[[Any], Any]) -> list[bytes]:
 
 
 def layout_of(frames: list[bytes]) -> str:
-    header_frames = len(frames) - (frames[0][:1] in (b"M", b"D", b"R", b"P", b"C") if frames else 0)
+    header_frames = len(frames) - (frames[0][:1] in (b"M", b"D", b"r", b"p", b"C") if frames else 0)
     return RFC46 if header_frames > 1 else C_LAYOUT
 
 

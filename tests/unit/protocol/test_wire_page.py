@@ -29,6 +29,6 @@ def test_each_command_is_listed_with_its_identifier(kind: type[Message]) -> None
 
 
 def test_no_identifier_is_listed_twice() -> None:
-    listed = re.findall(r"^\| [A-Z-]+ \| `([A-Z])` ([0-9A-F]{2}) \|", PAGE, re.MULTILINE)
+    listed = re.findall(r"^\| [A-Z-]+ \| `([A-Za-z])` ([0-9A-F]{2}) \|", PAGE, re.MULTILINE)
     assert len(listed) == len(set(listed)) == len(COMMANDS)
     assert all(ord(letter) == int(octet, 16) for letter, octet in listed)
