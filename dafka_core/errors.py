@@ -7,7 +7,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import ClassVar, Final
 
-from dafka_core.records import Transaction
+from dafka_core.names import printable
+from dafka_core.records import TopicPartition, Transaction
 
 
 class DafkaError(Exception):
@@ -16,7 +17,7 @@ class DafkaError(Exception):
     sentence: ClassVar[str] = ""
 
     def __post_init__(self) -> None:
-        self.args = (self._sentence(),)
+        self.args = (printable(self._sentence()),)  # some of it may come from the network
 
     def _sentence(self, **facts: object) -> str:
         return self.sentence.format(**vars(self) | facts)
@@ -37,10 +38,15 @@ def _unpickled(kind: type[DafkaError], args: tuple[object, ...]) -> DafkaError:
 class ConfigError(DafkaError, ValueError):
     """An option that cannot be used: unknown, of the wrong type or out of bounds."""
 
-    sentence = "option {option!r} = {value!r}: {why}"
+    sentence = "option {option!r} = {shown}: {why}"
     option: str
     value: object
     why: str
+
+    def _sentence(self, **facts: object) -> str:
+        # A text as users write it: names in it are escaped already.
+        shown = f"'{self.value}'" if isinstance(self.value, str) else repr(self.value)
+        return super()._sentence(shown=shown)
 
 
 @dataclass(eq=False)
@@ -146,7 +152,7 @@ class PartitionError(DafkaError):
     partition: str
 
     def _sentence(self, **facts: object) -> str:
-        return f"topic {self.topic!r}, partition {self.partition}: {super()._sentence(**facts)}"
+        return f"{TopicPartition(self.topic, self.partition)}: {super()._sentence(**facts)}"
 
 
 @dataclass(eq=False)

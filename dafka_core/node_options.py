@@ -11,6 +11,7 @@ from typing import Any, Final
 
 from dafka_core.errors import ProtocolError
 from dafka_core.log_entries import STAGED_HOURS
+from dafka_core.names import unescape
 from dafka_core.options import DEFAULT_PUB_PORT, DEFAULT_SUB_PORT, DEFAULT_TOWER, Options, option
 from dafka_core.protocol.codec import C_LAYOUT, LAYOUTS
 from dafka_core.protocol.consumer_role import FAIL, ON_DATA_LOSS
@@ -80,15 +81,15 @@ def _parse_name(check: Callable[[str], None], value: Any) -> str:
     if not isinstance(value, str):
         raise ValueError("must be a text")
     try:
-        check(value)
+        check(name := unescape(value))
     except ProtocolError as error:
         raise ValueError(error.reason) from None
-    return value
+    return name
 
 
 parse_topic: Final = partial(_parse_name, check_topic)
 parse_partition: Final = partial(_parse_name, check_address)
-"""A name in the limits of the wire; ValueError for any other value."""
+"""A name in the limits of the wire, which users write escaped; ValueError for any other value."""
 
 
 def _tower(word: str) -> TowerAddress:
@@ -203,6 +204,11 @@ class ProducerOptions(NodeOptions):
 
     acks: int = option(
         1, "stores that must have a record on disk before it counts as acknowledged", minimum=1
+    )
+    allow_control_characters: bool = option(
+        False,
+        "publish to a topic whose name has control characters, or octets that are not UTF-8 "
+        "(reading never needs it)",
     )
     max_unacked_records: int = option(
         500_000, "publish waits while this many are not acknowledged", unit="records", minimum=1

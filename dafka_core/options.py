@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, ClassVar, NamedTuple, Self, TypeVar
 
 from dafka_core.errors import ConfigError, ProtocolError
+from dafka_core.names import escape
 from dafka_core.near_names import nearest_name
 
 DEFAULT_TOWER = "127.0.0.1:5556:5557"
@@ -108,7 +109,8 @@ def check_argument(name: str, value: Any, check: Callable[[Any], None]) -> None:
     try:
         check(value)
     except ProtocolError as error:
-        raise ConfigError(name, value, error.reason) from None
+        shown = escape(value) if isinstance(value, str) else value
+        raise ConfigError(name, shown, error.reason) from None
 
 
 def _option_fields(cls: type[Options]) -> list[dataclasses.Field[Any]]:

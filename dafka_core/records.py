@@ -15,6 +15,7 @@ from typing import NamedTuple, Self
 import numpy as np
 
 from dafka_core.epochs import NO_LIFE, Epoch, EpochId, History, epoch_at
+from dafka_core.names import escape, quoted
 from dafka_core.values import Longs, Values
 
 
@@ -23,6 +24,9 @@ class TopicPartition(NamedTuple):
 
     topic: str
     partition: str
+
+    def __str__(self) -> str:
+        return f"topic {quoted(self.topic)}, partition {escape(self.partition)}"
 
 
 class Record(NamedTuple):

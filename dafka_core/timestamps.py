@@ -83,11 +83,10 @@ class AheadLog:
             if len(self._said) < MAX_SAID:
                 self._said.add(tp)
                 text = (
-                    "topic %r, partition %s: its records are stamped %.0f s ahead of this store's "
-                    "clock; it keeps its own time for them.  Set the clock of their producer, or "
-                    "this one"
+                    "%s: its records are stamped %.0f s ahead of this store's clock; it keeps its "
+                    "own time for them.  Set the clock of their producer, or this one"
                 )
-                _log.warning(text, *tp, ahead_us[tp] / 1e6)
+                _log.warning(text, tp, ahead_us[tp] / 1e6)
 
 
 def stamped_once(count: int, time_us: int) -> Longs:

@@ -10,6 +10,7 @@ from typing import Annotated, Any, Final
 
 import typer
 
+from dafka_core.names import unescape
 from dafka_core.node_options import TOWER_ENVIRONMENT
 from dafka_core.options import DEFAULT_TOWER, OptionInfo, Options
 
@@ -31,7 +32,8 @@ Towers = Annotated[
         f"{TOWER_ENVIRONMENT}, or else {DEFAULT_TOWER}.",
     ),
 ]
-Topic = Annotated[str, typer.Argument(metavar="TOPIC", show_default=False)]
+Topic = Annotated[str, typer.Argument(metavar="TOPIC", show_default=False, parser=unescape)]
+"""As the lists show it: escapes stand for octets that cannot be written."""
 _DIRECTORY: Final = typer.Option(
     "--dir", metavar="DIR", help="The directory in which records are kept."
 )

@@ -14,6 +14,7 @@ from dafka_core.cli import output
 from dafka_core.cli.flags import Topic
 from dafka_core.errors import DafkaError
 from dafka_core.log_entries import Discard
+from dafka_core.names import quoted
 from dafka_core.records import PartitionInfo, StagedPartition
 
 if TYPE_CHECKING:
@@ -50,7 +51,7 @@ def heads(
     """List a topic's partitions: the first offset stores have, and the next one to be written."""
     partitions = _partitions([topic], timeout_s, options)
     if not partitions:
-        raise DafkaError(f"no store has records of topic {topic!r}; 'dafka topics' lists all")
+        raise DafkaError(f"no store has records of topic {quoted(topic)}; 'dafka topics' lists all")
     rows = sorted((info.partition, info.earliest, info.end) for info in partitions)
     output.table(("partition", "earliest", "next"), rows, as_json=as_json)
 

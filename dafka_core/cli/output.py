@@ -7,6 +7,8 @@ import sys
 from collections.abc import Iterable, Sequence
 from typing import Any
 
+from dafka_core.names import escape, printable
+
 
 def write(data: bytes) -> None:
     """Writes to standard output, at once."""
@@ -21,16 +23,20 @@ def ready(**facts: Any) -> None:
 
 def say(text: str) -> None:
     """Tells people what happens."""
-    _print_aside(text, "dim")
+    _print_aside(printable(text), "dim")
 
 
 def complain(text: str) -> None:
     """Tells people what went wrong."""
-    _print_aside(f"dafka: {text}", "red")
+    _print_aside(f"dafka: {printable(text)}", "red")
 
 
 def table(names: Sequence[str], rows: Iterable[Sequence[object]], *, as_json: bool) -> None:
-    """Prints rows: a table for people, tabs between the columns for programs, or JSON lines."""
+    """Prints rows: a table for people, tabs between the columns for programs, or JSON lines.
+
+    Texts among them are names, and escaped.
+    """
+    rows = [[escape(each) if isinstance(each, str) else each for each in row] for row in rows]
     if as_json:
         lines = [json.dumps(dict(zip(names, row, strict=True))) for row in rows]
     elif sys.stdout.isatty():

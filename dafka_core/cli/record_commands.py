@@ -18,6 +18,7 @@ from dafka_core.cli import output, streams
 from dafka_core.cli.flags import Topic
 from dafka_core.cli.process import Stopped, handle_stop_signals, held_signals
 from dafka_core.errors import DafkaError
+from dafka_core.names import escape
 from dafka_core.node_options import ProducerOptions
 from dafka_core.records import RecordBatch
 
@@ -51,7 +52,7 @@ def produce(
     streams.read_input(0)  # fails at once if nothing can be read
     with Producer(topic, address=address, **options) as producer:
         first = producer.next_offset
-        output.say(f"topic {topic}, partition {producer.address}, from offset {first}")
+        output.say(f"topic {escape(topic)}, partition {producer.address}, from offset {first}")
         lines = InputLines(limit_bytes)
         try:
             refusal = lines.publish(producer)
@@ -168,7 +169,7 @@ def consume(
     with Consumer(start=start, **options) as consumer:
         consumer.subscribe(topic)
         with suppress(Stopped) if count is None else nullcontext():  # its end, unless it lacks some
-            output.say(f"topic {topic}, from {start}")
+            output.say(f"topic {escape(topic)}, from {start}")
             for batch in _first(count, consumer.batches()):
                 output.write(form(batch))
 
@@ -192,8 +193,9 @@ def _lines(batch: RecordBatch) -> bytes:
 def json_lines(batch: RecordBatch) -> bytes:
     """Objects with topic, partition, offset and value, one on a line."""
     lines = []
+    names = {"topic": escape(batch.topic), "partition": escape(batch.partition)}
     for record in batch.records():
-        fields: dict[str, Any] = record._asdict()
+        fields: dict[str, Any] = record._asdict() | names
         try:
             fields["value"] = record.value.decode()
         except UnicodeDecodeError:

@@ -13,6 +13,7 @@ from dafka_core.cli.list_commands import AsJson
 from dafka_core.cli.process import serve_until_stopped, stop_when_input_ends
 from dafka_core.cli.record_commands import json_lines
 from dafka_core.errors import DafkaError
+from dafka_core.names import escape
 
 
 def store(
@@ -105,9 +106,9 @@ def forget(
     from dafka_core.nodes.store_identity import log_of
 
     with log_of(directory) as log:
-        met = log.met()
+        met = {escape(store): store for store in log.met()}
         if address not in met:
             known = ", ".join(met) or "none"
             raise DafkaError(f"the store has met no store {address}; those it has met: {known}")
-        log.forget(address)
+        log.forget(met[address])
     output.say(f"store {address} is forgotten, until it comes again")

@@ -13,7 +13,7 @@ from typing import Final
 import numpy as np
 import pyarrow as pa
 
-from dafka_core.errors import InvalidRequestError
+from dafka_core.names import escape
 from dafka_core.records import RecordBatch
 from dafka_core.values import Longs, Values
 
@@ -48,15 +48,6 @@ def batch_of(batches: Sequence[RecordBatch], schema: pa.Schema) -> pa.RecordBatc
     """
     arrays = [_column(name, batches) for name in schema.names]
     return pa.RecordBatch.from_arrays(arrays, schema=schema)
-
-
-def check_text(name: str, text: str) -> None:
-    """Raises InvalidRequestError unless a column of texts can hold the name."""
-    try:
-        text.encode()
-    except UnicodeEncodeError:
-        why = f"the {name}'s name is not UTF-8, as a column must be; leave {name} out"
-        raise InvalidRequestError("columns", name, why) from None
 
 
 def packed_metadata(offset: int, times: Longs | None) -> bytes:
@@ -97,6 +88,6 @@ def _column(name: str, batches: Sequence[RecordBatch]) -> pa.Array:
     if name == TIMESTAMP:
         runs = np.concatenate([batch.times for batch in batches if batch.times is not None])
         return pa.array(np.repeat(runs[:, 1], runs[:, 0])).view(TYPES[TIMESTAMP])
-    texts = [batch.topic if name == TOPIC else batch.partition for batch in batches]
+    texts = [escape(batch.topic if name == TOPIC else batch.partition) for batch in batches]
     counts = [batch.count for batch in batches]
     return pa.array(texts, TYPES[name]).take(pa.array(np.repeat(np.arange(len(texts)), counts)))

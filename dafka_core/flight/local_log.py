@@ -221,8 +221,8 @@ class LocalLog:
             if not self._files.holds(granted):
                 return
             if why:
-                text = "topic {!r}, partition {}: the block at offset {} cannot be read: {}"
-                raise damaged(self._files.directory, text.format(*request.tp, first, why))
+                why = f"{request.tp}: the block at offset {first} cannot be read: {why}"
+                raise damaged(self._files.directory, why)
             batch = RecordBatch(request.tp, first, block.values, times=block.times)
             batch = batch.between(at, min(batch.end, request.end))
             yield batch

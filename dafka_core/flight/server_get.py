@@ -9,14 +9,7 @@ import pyarrow as pa
 from pyarrow import flight
 
 from dafka_core.errors import DataLossError
-from dafka_core.flight.columns import (
-    PARTITION,
-    TOPIC,
-    batch_of,
-    check_text,
-    packed_metadata,
-    schema_of,
-)
+from dafka_core.flight.columns import batch_of, packed_metadata, schema_of
 from dafka_core.flight.flight_errors import UnavailableError, refusing
 from dafka_core.flight.held_range import check_held, check_history
 from dafka_core.flight.many_ranges import (
@@ -37,17 +30,14 @@ def get(context: ServerContext, ticket: bytes, caller: Caller) -> flight.FlightD
     """The batches that a ticket asks for.
 
     Raises:
-        InvalidRequestError: the ticket is none, or a name cannot be in a column.
+        InvalidRequestError: the ticket is none.
         DataLossError: the range is not held, or not of the history that was asked for.
         UnavailableError: there are as many streams as there may be, and none ended in time.
     """
     if is_many(ticket):
         return get_many(context, ticket, caller)
     request = context.parse(GetRequest, ticket)
-    for name, text in ((TOPIC, request.topic), (PARTITION, request.partition)):
-        if name in request.columns:
-            check_text(name, text)
-    what = f"get of topic {request.topic!r}, partition {request.partition}"
+    what = f"get of {request.tp}"
     stream = context.stream(context.gets, caller, what)
     with context.log.snapshot() as snapshot:
         _check(snapshot, request, request.start)
@@ -89,10 +79,6 @@ def _block_at(context: ServerContext, request: GetRequest, at: int) -> RecordBat
 def get_many(context: ServerContext, ticket: bytes, caller: Caller) -> flight.FlightDataStream:
     """The batches that a ticket of many ranges asks for; see ``get``."""
     request = context.parse(GetManyRequest, ticket)
-    for asked in request.ranges:
-        for name, text in ((TOPIC, asked.topic), (PARTITION, asked.partition)):
-            if name in request.columns:
-                check_text(name, text)
     stream = context.stream(context.gets, caller, f"get of {len(request.ranges)} ranges")
     schema = schema_of(request.columns)
     return flight.GeneratorStream(schema, _many_batches(context, request, schema, stream))

@@ -15,6 +15,7 @@ from dafka_core.flight.columns import schema_of
 from dafka_core.flight.json_messages import pack, short
 from dafka_core.flight.requests import Criteria, GetRequest, InfoRequest
 from dafka_core.flight.server_context import ServerContext
+from dafka_core.names import text_of
 from dafka_core.records import TopicPartition
 from dafka_core.storage import PartitionStatistics
 
@@ -50,7 +51,7 @@ def schema(context: ServerContext, descriptor: flight.FlightDescriptor) -> fligh
 def _parse(context: ServerContext, descriptor: flight.FlightDescriptor) -> InfoRequest:
     if descriptor.descriptor_type == flight.DescriptorType.PATH:
         context.check_open()
-        names = [each.decode("utf-8", "surrogateescape") for each in descriptor.path]
+        names = [text_of(each) for each in descriptor.path]
         if len(names) not in (1, 2):
             why = "must be [topic] or [topic, partition]"
             raise InvalidRequestError("path", short(names[:3]), why)

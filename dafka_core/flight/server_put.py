@@ -58,7 +58,7 @@ def put(
         why = "a put's must be a command (docs/flight.md)"
         raise InvalidRequestError("descriptor", None, why)
     request = context.parse(PutRequest, descriptor.command)
-    what = f"put to topic {request.topic!r}, partition {request.partition}"
+    what = f"put to {request.tp}"
     with context.stream(context.puts, caller, what, request.waited_s) as stream:
         _check_start(context.log, request)
         _check_schema(reader.schema)

@@ -14,6 +14,7 @@ from dafka_core.epochs import LIFE_ID_BITS
 from dafka_core.errors import (
     BackPressureError,
     ClosedError,
+    ConfigError,
     DafkaError,
     MissingStoresError,
     NoStoreError,
@@ -22,6 +23,7 @@ from dafka_core.errors import (
     ProducerFencedError,
     RecordTooLargeError,
 )
+from dafka_core.names import NOT_PLAIN, escape, is_plain
 from dafka_core.node_options import IGNORE, ProducerOptions
 from dafka_core.nodes.addresses import new_address
 from dafka_core.nodes.mesh import Mesh
@@ -31,7 +33,7 @@ from dafka_core.nodes.process_exit import end_at_exit, report_lost
 from dafka_core.options import check_argument
 from dafka_core.protocol.limits import MAX_SEQUENCE
 from dafka_core.protocol.producer_role import ProducerRole
-from dafka_core.protocol.validation import check_address, check_topic
+from dafka_core.protocol.validation import check_own_address, check_topic
 from dafka_core.records import TopicPartition
 from dafka_core.timestamps import WallClock
 from dafka_core.values import Values
@@ -56,7 +58,7 @@ class Producer(Node):
     not all that they published is acknowledged by then.
 
     Args:
-        topic: 1 to 255 bytes.
+        topic: 1 to 255 bytes; what is not plain text needs option ``allow_control_characters``.
         address: resume this partition where its earlier producer has ended; without it, a new one.
             A producer with this address that still runs is fenced (RFC 46: "only one producer
             SHALL ever publish to the same partition").
@@ -73,8 +75,10 @@ class Producer(Node):
     def __init__(self, topic: str, *, address: str | None = None, **options: Any) -> None:
         config = ProducerOptions.build(options)
         check_argument("topic", topic, check_topic)
+        if not (config.allow_control_characters or is_plain(topic)):
+            raise ConfigError("topic", escape(topic), NOT_PLAIN.format("allow_control_characters"))
         if address is not None:
-            check_argument("address", address, check_address)
+            check_argument("address", address, check_own_address)
         self.topic = topic
         self.address = address or new_address()
         self._config = config

@@ -148,10 +148,10 @@ class Store(Node):
         for entry in entries:
             if isinstance(entry, SetAside) and not isinstance(outcomes, BaseException):
                 text = (
-                    "topic %r, partition %s: other stores have a newer producer's records from "
-                    "offset %d on; those of this store are set aside ('dafka store aside')"
+                    "%s: other stores have a newer producer's records from offset %d on; those of "
+                    "this store are set aside ('dafka store aside')"
                 )
-                _log.warning(text, *entry.tp, entry.start)
+                _log.warning(text, entry.tp, entry.start)
 
         def acknowledge(now: float) -> None:
             if isinstance(outcomes, BaseException):

@@ -17,15 +17,14 @@ from typing import Final, NamedTuple
 
 from dafka_core.epochs import EPOCH_BYTES, Epoch
 from dafka_core.errors import ProtocolError
+from dafka_core.names import octets_of, text_of
 from dafka_core.protocol import messages as m
 from dafka_core.protocol.fields import (
     NO_TRANSACTION,
     FrameReader,
     epoch_of,
-    octets_of,
     pack_epoch,
     pack_text,
-    text_of,
     transaction_of,
 )
 from dafka_core.protocol.limits import (

@@ -15,6 +15,7 @@ from typing import Annotated, Any, Final, NamedTuple
 
 from dafka_core.epochs import EPOCH_BYTES, LIFE_BYTES, MAX_EPOCHS, NO_LIFE, Epoch, EpochId, History
 from dafka_core.errors import ProtocolError
+from dafka_core.names import octets_of, text_of
 from dafka_core.protocol import limits
 from dafka_core.protocol import validation as v
 from dafka_core.records import PartitionInfo, Transaction
@@ -56,16 +57,6 @@ class FieldKind(NamedTuple):
     check: Callable[[Any], None]
     pack: Callable[[Any], bytes]
     unpack: Callable[[FrameReader], Any]
-
-
-def text_of(octets: bytes) -> str:
-    """Octets as text; RFC 46: a topic "can be any byte sequence", so any octets survive."""
-    return octets.decode("utf-8", "surrogateescape")
-
-
-def octets_of(text: str) -> bytes:
-    """The inverse of ``text_of``."""
-    return text.encode("utf-8", "surrogateescape")
 
 
 def pack_text(text: str, length_size_bytes: int = 1) -> bytes:

@@ -15,8 +15,8 @@ from typing import Final, NamedTuple
 import numpy as np
 
 from dafka_core.errors import RecordTooLargeError
+from dafka_core.names import octets_of, text_of
 from dafka_core.protocol.beacons import MAX_PEERS
-from dafka_core.protocol.fields import octets_of, text_of
 from dafka_core.protocol.limits import MAX_RECORD_BYTES, max_taken_bytes
 from dafka_core.protocol.messages import DirectRecordBatches, Head, RecordTooLarge
 from dafka_core.protocol.role import Outgoing, OutgoingBatch

@@ -8,6 +8,7 @@ from typing import Final
 
 from dafka_core.epochs import Epoch, History
 from dafka_core.errors import ProtocolError
+from dafka_core.names import octets_of, text_of
 from dafka_core.protocol import limits
 from dafka_core.records import NO_VERSION, Transaction
 
@@ -21,11 +22,11 @@ def text_size_bytes(text: str) -> int:
     if text.isascii():
         return len(text)
     try:
-        octets = text.encode("utf-8", "surrogateescape")
+        octets = octets_of(text)
     except UnicodeEncodeError:
         raise ProtocolError("a topic or address must not contain surrogates") from None
     # Escaped octets that together are UTF-8 would arrive as another text.
-    if octets.decode("utf-8", "surrogateescape") != text:
+    if text_of(octets) != text:
         raise ProtocolError("a topic or address must not escape octets that are UTF-8")
     return len(octets)
 
@@ -48,6 +49,14 @@ check_topic: Final = partial(_check_name, "a topic", limits.MAX_TOPIC_BYTES)
 
 check_address: Final = partial(_check_name, "an address", limits.MAX_ADDRESS_BYTES)
 """1 to 255 octets without NUL, since an address is the topic of some messages.  RFC 46: a UUID."""
+
+
+def check_own_address(address: str) -> None:
+    """An address that we give a node: one that everybody can write."""
+    check_address(address)
+    if not (address.isascii() and address.isprintable()):
+        raise ProtocolError("an address of ours must be printable ASCII")
+
 
 check_sequence: Final = partial(check_number, "a sequence", 0, limits.MAX_SEQUENCE)
 """The offset of a record."""

@@ -95,8 +95,7 @@ def _named(batch: RecordBatch) -> Iterator[None]:
     try:
         yield
     except ValueError as error:
-        name = f"topic {batch.topic!r}, partition {batch.partition}"
-        raise ValueError(f"{name}, append at offset {batch.offset}: {error}") from error
+        raise ValueError(f"{batch.tp}, append at offset {batch.offset}: {error}") from error
 
 
 def _parsed(packed: memoryview, last: MergeCandidate) -> Block:

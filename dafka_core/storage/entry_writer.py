@@ -132,8 +132,8 @@ class EntryWriter:
         version, start, end = transaction
         if batch.offset < start or batch.end > end:
             raise ValueError(
-                f"topic {batch.topic!r}, partition {batch.partition}: records {batch.offset} to "
-                f"{batch.end} are not all of transaction {version}, which has {start} to {end}"
+                f"{batch.tp}: records {batch.offset} to {batch.end} are not all of transaction "
+                f"{version}, which has {start} to {end}"
             )
         row = self._row(batch.tp)
         staged = row.staged

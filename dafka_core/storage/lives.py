@@ -25,6 +25,7 @@ from dafka_core.epochs import (
     before,
     with_epoch,
 )
+from dafka_core.names import octets_of, text_of
 from dafka_core.records import TopicPartition
 from dafka_core.storage.counted_transaction import CountedTransaction
 from dafka_core.storage.rows import CHECKSUM_BYTES, PartitionRow, checksum, partition_key
@@ -77,17 +78,16 @@ class Lives:
 
     def meet(self, store: str) -> None:
         """Keeps that another store is there."""
-        name = store.encode("utf-8", "surrogateescape")
-        self._txn.put(_MET + name, b"-", db=self._meta)
+        self._txn.put(_MET + octets_of(store), b"-", db=self._meta)
 
     def met(self) -> list[str]:
         """The stores that were ever met."""
         found = self._txn.scan(self._meta, _MET)
-        return [name[len(_MET) :].decode("utf-8", "surrogateescape") for name, _ in found]
+        return [text_of(name[len(_MET) :]) for name, _ in found]
 
     def forget(self, store: str) -> bool:
         """Forgets another store; False when it was never met."""
-        return self._txn.delete(_MET + store.encode("utf-8", "surrogateescape"), db=self._meta)
+        return self._txn.delete(_MET + octets_of(store), db=self._meta)
 
     def cut(self, tp: TopicPartition, row: PartitionRow, end: int) -> PartitionRow:
         """The row without the epochs that begin at ``end`` or later."""

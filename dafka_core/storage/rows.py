@@ -8,6 +8,7 @@ from typing import NamedTuple, Self
 import xxhash
 
 from dafka_core.epochs import EPOCH_BYTES, NO_LIFE, Epoch
+from dafka_core.names import octets_of, quoted, text_of
 from dafka_core.records import NO_VERSION, PartitionInfo, TopicPartition, Transaction
 
 MAX_KEY_BYTES = 511
@@ -149,8 +150,8 @@ def partition_key(tp: TopicPartition) -> bytes:
     key = topic_prefix(tp.topic) + _encoded(tp.partition)
     if len(key) > MAX_KEY_BYTES:
         raise ValueError(
-            f"the names of topic {tp.topic!r} and partition {tp.partition!r} have "
-            f"{len(key) - 1} octets together, a store takes {MAX_KEY_BYTES - 1}"
+            f"{tp}: the names have {len(key) - 1} octets together, "
+            f"a store takes {MAX_KEY_BYTES - 1}"
         )
     return key
 
@@ -162,7 +163,7 @@ def topic_prefix(topic: str) -> bytes:
 
 def tp_of_key(key: bytes) -> TopicPartition:
     """The partition whose row has a key."""
-    topic, _, partition = key.decode("utf-8", "surrogateescape").partition("\0")
+    topic, _, partition = text_of(key).partition("\0")
     return TopicPartition(topic, partition)
 
 
@@ -172,7 +173,7 @@ def checksum(key: bytes, row: bytes) -> bytes:
 
 
 def _encoded(name: str) -> bytes:
-    encoded = name.encode("utf-8", "surrogateescape")
+    encoded = octets_of(name)
     if b"\0" in encoded:
-        raise ValueError(f"the name {name!r} contains a zero octet")
+        raise ValueError(f"the name {quoted(name)} contains a zero octet")
     return encoded

@@ -306,8 +306,7 @@ class Tables:
         earliest, end = (row.earliest, row.end) if row else (0, 0)
         if before > end:
             raise ValueError(
-                f"topic {tp.topic!r}, partition {tp.partition}: cannot trim before offset "
-                f"{before}, the partition ends at {end}"
+                f"{tp}: cannot trim before offset {before}, the partition ends at {end}"
             )
         if row is None or before <= earliest:
             return earliest
@@ -327,8 +326,7 @@ class Tables:
         """The error for a block that is not what was written."""
         return damaged(
             self._directory,
-            f"topic {tp.topic!r}, partition {tp.partition}: the block at offset {offset} cannot "
-            f"be read: {why}",
+            f"{tp}: the block at offset {offset} cannot be read: {why}",
         )
 
     @contextlib.contextmanager
@@ -364,9 +362,7 @@ class Tables:
         try:
             return PartitionRow.parse(key, value)
         except ValueError as error:
-            topic, partition = rows.tp_of_key(key)
-            why = f"topic {topic!r}, partition {partition}: {error}"
-            raise damaged(self._directory, why) from error
+            raise damaged(self._directory, f"{rows.tp_of_key(key)}: {error}") from error
 
 
 def _staged_key(partition_id: int) -> bytes:

@@ -94,8 +94,9 @@ def test_a_tower_is_sent_to_and_heard_at_its_two_ports() -> None:
 def test_names_are_checked_as_those_on_the_wire() -> None:
     assert parse_topic("t" * 255) == "t" * 255
     assert parse_partition("P") == "P"
+    assert parse_topic(r"a\x0a\xff\x5cb\c") == "a\n\udcff\\b\\c"
     for parse in (parse_topic, parse_partition):
-        for name in ("", "x" * 256, "é" * 128, "a\0b", "\ud800"):
+        for name in ("", "x" * 256, "é" * 128, "a\0b", "\ud800", r"a\x00"):
             with pytest.raises(ValueError, match=r"(topic|address).* must "):
                 parse(name)
         for other in (b"t", None, 7):

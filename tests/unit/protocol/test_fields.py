@@ -10,9 +10,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dafka_core.errors import ProtocolError
+from dafka_core.names import octets_of, text_of
 from dafka_core.protocol import messages as m
 from dafka_core.protocol.codec import LAYOUTS, decode, encode
-from dafka_core.protocol.fields import FrameReader, octets_of, pack_text, text_of
+from dafka_core.protocol.fields import FrameReader, pack_text
 from dafka_core.protocol.limits import (
     MAX_FETCH_COUNT,
     MAX_FETCH_PARTITIONS,

@@ -1,0 +1,123 @@
+"""``dafka`` with topics of any octets: shown escaped, and named as they are shown."""
+
+from __future__ import annotations
+
+import json
+import os
+import pty
+import subprocess
+import threading
+
+import pytest
+
+from dafka_core.names import escape, text_of
+from dafka_core.protocol.codec import subscription
+from dafka_core.protocol.messages import Ack, ConsumerHello, RecordMessage, StoreHello
+from dafka_core.testing import wait_until
+from tests.integration.cli.processes import command, environment, run, sentence
+from tests.integration.nodes.peers import RawPeer
+
+OCTETS = (
+    b"bad\xff",
+    b"new\nline",
+    b"tab\t",
+    b"\x1b[31mred\x1b]0;title\x07",
+    rb"a\xff",
+    b"\xfe" * 255,
+)
+SHOWN = [escape(text_of(octets)) for octets in OCTETS]
+
+
+@pytest.fixture(scope="module")
+def odd(tower: str) -> str:
+    """A tower whose store has a record in each topic, from a C producer."""
+    with RawPeer(tower) as peer:
+        for kind in (Ack, StoreHello):
+            peer.subscribe(subscription(kind, peer.address))
+        peer.wait_for(StoreHello)
+        [store] = {hello.store for hello in peer.messages(StoreHello)}
+        peer.wait_until_subscribed(subscription(ConsumerHello, store))
+        for octets in OCTETS:
+            peer.send(RecordMessage(text_of(octets), peer.address, 0, b"in " + octets))
+        wait_until(lambda: len({ack.topic for ack in peer.messages(Ack)}) == len(OCTETS))
+    return tower
+
+
+def test_topics_are_listed_escaped(odd: str) -> None:
+    asked = run("topics", "--tower", odd)
+    assert (asked.returncode, asked.stderr) == (0, b"")
+    assert sorted(asked.stdout.decode().splitlines()) == sorted(f"{each}\t1\t1" for each in SHOWN)
+    asked = run("topics", "--tower", odd, "--json")
+    assert sorted(json.loads(line)["topic"] for line in asked.stdout.splitlines()) == sorted(SHOWN)
+
+
+def test_a_terminal_gets_no_control_character_of_a_name(odd: str) -> None:
+    ours, its = pty.openpty()
+    said = bytearray()
+
+    def read() -> None:
+        try:
+            while more := os.read(ours, 4_096):
+                said.extend(more)
+        except OSError:  # the other end is closed
+            pass
+
+    reading = threading.Thread(target=read)
+    reading.start()
+    variables = environment(COLUMNS="2000", TERM="xterm", NO_COLOR="1", DAFKA_TOWER=odd)
+    done = subprocess.run(command(["topics"]), stdout=its, stderr=its, env=variables, check=False)
+    os.close(its)
+    reading.join()
+    os.close(ours)
+    assert done.returncode == 0
+    assert set(SHOWN) <= set(said.decode().split())
+    assert b"\x1b[31m" not in said
+    assert b"\x07" not in said
+
+
+@pytest.mark.parametrize(("octets", "shown"), [*zip(OCTETS, SHOWN, strict=True)])
+def test_what_is_listed_names_the_topic(odd: str, octets: bytes, shown: str) -> None:
+    asked = run("heads", shown, "--tower", odd)
+    assert asked.returncode == 0, asked.stderr
+    assert asked.stdout.endswith(b"\t0\t1\n")
+    options = ("--tower", odd, "--from-beginning", "--count", "1")
+    read = run("consume", shown, *options)
+    assert (read.returncode, read.stdout) == (0, b"in " + octets + b"\n")
+    assert read.stderr.decode() == f"topic {shown}, from earliest\n"
+    read = run("consume", shown, *options, "--json")
+    assert json.loads(read.stdout)["topic"] == shown
+
+
+def test_octets_may_be_given_as_they_are(odd: str) -> None:
+    asked = run("heads", text_of(b"bad\xff"), "--tower", odd)
+    assert asked.returncode == 0, asked.stderr
+
+
+def test_an_unknown_topic_is_shown_as_it_was_written(odd: str) -> None:
+    asked = run("heads", r"worse\x0a\xff", "--tower", odd)
+    expected = r"no store has records of topic 'worse\x0a\xff'; 'dafka topics' lists all"
+    assert (asked.returncode, sentence(asked)) == (1, expected)
+    assert run("heads", r"a\x00", "--tower", odd).returncode == 2
+
+
+def test_no_such_topic_is_created_unless_told_to(odd: str) -> None:
+    at = ("--tower", odd)
+    refused = run("produce", "a\nb", *at, given=b"1\n")
+    assert refused.returncode == 2
+    assert sentence(refused) == (
+        r"option 'topic' = 'a\x0ab': has control characters, or octets that are not UTF-8: take "
+        "another name, or set option allow_control_characters to true"
+    )
+    done = run("produce", r"a\x0ab", *at, "--allow-control-characters", given=b"1\n")
+    assert done.returncode == 0, done.stderr
+    assert rb"topic a\x0ab, partition" in done.stderr
+    assert run("heads", r"a\x0ab", *at).stdout.endswith(b"\t0\t1\n")
+
+
+def test_an_address_must_be_printable_ascii(odd: str) -> None:
+    refused = run("produce", "t", "--tower", odd, "--address", "P\x1b")
+    assert refused.returncode == 2
+    assert (
+        sentence(refused)
+        == r"option 'address' = 'P\x1b': an address of ours must be printable ASCII"
+    )
