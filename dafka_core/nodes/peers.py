@@ -265,7 +265,7 @@ class Peers:
             if now >= peer.reached_at + UNREACHED_S:
                 del self._unreached[endpoint]
                 self.inbound.expect(endpoint)
-            elif now >= peer.due and now < peer.reached_at:
+            elif peer.due <= now < peer.reached_at and self.table.is_heard(now, endpoint):
                 peer.due = 2 * now - peer.since
                 _log.warning(
                     "%s at %s keeps no connection, %.0f s long, though its beacons come: nothing "

@@ -179,6 +179,10 @@ class PeerTable:
         """Whether a node has an endpoint."""
         return any(node == peer.node for peer in self._peers.values())
 
+    def is_heard(self, now: float, endpoint: str) -> bool:
+        """Whether a peer's beacons come: they do not where no tower is there to pass them on."""
+        return now <= self._peers[endpoint].heard_at + self._expiry_s
+
     def forget(self, endpoint: str) -> None:
         """There is no node at an endpoint."""
         del self._peers[endpoint]

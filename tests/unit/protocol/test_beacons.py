@@ -247,6 +247,15 @@ def test_a_new_peer_is_new_once() -> None:
     assert not peers.knows("B")
 
 
+def test_no_peer_is_heard_without_a_tower_and_none_is_lost() -> None:
+    peers = peers_with("A")
+    assert peers.is_heard(EXPIRY_S, "tcp://h:0")
+    assert not peers.is_heard(EXPIRY_S + 0.1, "tcp://h:0")
+    assert peers.expire(EXPIRY_S + 0.1) == []
+    peers.hear(EXPIRY_S + 1, beacon("A", 0))
+    assert peers.is_heard(EXPIRY_S + 1, "tcp://h:0")
+
+
 def test_our_own_beacon_says_only_that_we_are_announced() -> None:
     peers = PeerTable(ME, 5000, expiry_s=EXPIRY_S)
     before = peers.announced
