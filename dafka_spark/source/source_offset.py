@@ -4,7 +4,12 @@ Positions are exclusive: the offset of the next record to read.  As JSON::
 
     {"start": {}, "tasks": 2, "topics": {"flights": {"EB0A...": 1000}}, "version": 1}
 
-Spark compares offsets as strings, so there is one form only: keys sorted, and all there.
+Spark compares offsets as strings, so an offset has one form only: keys sorted, and all there.  That
+of many partitions is version 2, in which they are ``packed`` (``packed_offset``)::
+
+    {"packed": "c-n=d...", "partitions": 1000, "records": 10000, "tasks": 2, "version": 2}
+
+``partitions`` and ``records``, the sum of the positions, are for people.
 
 ``lives`` is there where a partition's producer has lives (``dafka_core.epochs``): the newest one
 when the position was planned.  Who reads on there is told if a newer one has gone on without the
@@ -22,6 +27,7 @@ partitions later, and those whose next records were found lost.
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final, TypeVar
@@ -29,13 +35,21 @@ from typing import Any, Final, TypeVar
 from dafka_core.epochs import NO_LIFE, EpochId
 from dafka_core.errors import ConfigError
 from dafka_core.records import TopicPartition
+from dafka_spark.source import packed_offset
 from dafka_spark.source.range_planner import OffsetRange
 
 VERSION: Final = 1
+PACKED_VERSION: Final = 2
+
+PACKED_PARTITIONS: Final = 100
+"""With so many partitions an offset is packed; one with fewer can be read by people."""
 
 OWN_TASKS: Final = 1
 SHARED_TASKS: Final = 2
 """The rules by which batches are cut: a task for each range, and several small ranges in one."""
+
+SHOWN_CHARS: Final = 500
+"""Of an offset that cannot be read: what an error says of it."""
 
 Positions = Mapping[TopicPartition, int]
 Lives = Mapping[TopicPartition, EpochId]
@@ -91,9 +105,19 @@ class SourceOffset:
 
     def as_json(self) -> dict[str, Any]:
         """What Spark is given; equal offsets give equal JSON."""
-        lives = {tp: list(life) for tp, life in self.lives.items() if life != NO_LIFE}
+        lives = {tp: life for tp, life in self.lives.items() if life != NO_LIFE}
+        if len(self.positions) >= PACKED_PARTITIONS:
+            # A number that is too large for it comes from a store of which nothing else is right.
+            with contextlib.suppress(OverflowError):
+                packed = packed_offset.pack(self.positions, self.start, lives)
+                return {
+                    "packed": packed,
+                    **self.summary(),
+                    "tasks": self.tasks,
+                    "version": PACKED_VERSION,
+                }
         tree = {
-            "lives": _nested(lives),
+            "lives": _nested({tp: list(life) for tp, life in lives.items()}),
             "start": _nested(self.start),
             "tasks": self.tasks,
             "topics": _nested(self.positions),
@@ -103,6 +127,14 @@ class SourceOffset:
         default = {"lives": {}, "tasks": OWN_TASKS}
         return {name: each for name, each in tree.items() if default.get(name) != each}
 
+    def summary(self) -> dict[str, Any]:
+        """How many partitions there are, and the sum of their positions."""
+        return {"partitions": len(self.positions), "records": sum(self.positions.values())}
+
+    def report(self) -> dict[str, Any]:
+        """What a progress report says: the offset, or the summary of one that would be packed."""
+        return self.summary() if len(self.positions) >= PACKED_PARTITIONS else self.as_json()
+
     @classmethod
     def parse(cls, given: Any) -> SourceOffset:
         """The offset from what Spark kept.
@@ -111,17 +143,20 @@ class SourceOffset:
             ConfigError: the checkpoint is not this source's, or was written by another version.
         """
         try:
-            if given["version"] != VERSION:
-                raise ValueError(f"version {given['version']!r} is not {VERSION}")
-            lives = _flat(given.get("lives", {}), _life)
             tasks = given.get("tasks", OWN_TASKS)
             if tasks not in (OWN_TASKS, SHARED_TASKS):
                 raise ValueError(f"tasks {tasks!r} is no rule that this version knows")
+            if given["version"] == PACKED_VERSION:
+                return cls(*packed_offset.unpack(given["packed"]), tasks)
+            if given["version"] != VERSION:
+                known = f"{VERSION} or {PACKED_VERSION}"
+                raise ValueError(f"version {given['version']!r} is not {known}")
+            lives = _flat(given.get("lives", {}), _life)
             return cls(_flat(given["topics"], _whole), _flat(given["start"], _whole), lives, tasks)
         except (KeyError, TypeError, ValueError, AttributeError) as error:
             raise ConfigError(
                 "checkpointLocation",
-                given,
+                given if len(repr(given)) <= SHOWN_CHARS else f"{repr(given)[:SHOWN_CHARS]}...",
                 "holds an offset that this version of format 'dafka' cannot read "
                 f"({type(error).__name__}: {error}); start the query with a new checkpoint",
             ) from None

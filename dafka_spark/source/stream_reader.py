@@ -115,9 +115,9 @@ class DafkaStreamReader(RangeReader, DataSourceStreamReader, SupportsTriggerAvai
         return end
 
     def reportLatestOffset(self) -> dict[str, Any] | None:
-        """The furthest end seen of each partition, for the progress report."""
+        """The furthest end seen of each partition, for the progress report; many are summed up."""
         if self._report is None and self._furthest:
-            self._report = SourceOffset(dict(self._furthest)).as_json()
+            self._report = SourceOffset(dict(self._furthest)).report()
         return self._report
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> list[Task]:

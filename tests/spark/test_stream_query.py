@@ -13,8 +13,9 @@ from pyspark.sql import DataFrame, Row, SparkSession
 from benchmarks import processes
 from dafka_core import EmbeddedCluster
 from dafka_core.testing import wait_until
+from dafka_spark.source.source_offset import SourceOffset
 from tests.forked import ForkedCluster
-from tests.spark.topics import TIMEOUT_S, produce, run, stream, texts
+from tests.spark.topics import TIMEOUT_S, produce, produce_many, run, stream, texts
 
 
 def committed(checkpoint: Path) -> list[dict[str, Any]]:
@@ -44,6 +45,33 @@ def test_a_query_goes_on_where_it_stopped(
     offset = committed(tmp_path)[-1]
     assert offset["topics"][topic][address] == 15
     assert json.loads(progress["sources"][0]["latestOffset"])["topics"] == (offset["topics"])
+
+
+def test_a_query_of_many_partitions_goes_on_where_it_stopped(
+    spark: SparkSession, cluster: EmbeddedCluster, topic: str, tmp_path: Path
+) -> None:
+    """Their offsets are packed, and a few tasks read them all."""
+    produce_many(cluster, topic, 300, 2)
+    seen: list[Row] = []
+    run(stream(spark, cluster, subscribe=topic), tmp_path, seen.extend)
+    assert texts(seen) == ["0"] * 300 + ["1"] * 300
+    seen.clear()
+    produce(cluster, topic, ["new"], seen_in(committed(tmp_path)[-1])[0])
+    produce_many(cluster, topic, 1, 1)
+    query = run(stream(spark, cluster, subscribe=topic), tmp_path, seen.extend)
+    assert texts(seen) == ["0", "new"]
+    offset = committed(tmp_path)[-1]
+    assert (offset["partitions"], offset["records"]) == (301, 602)
+    assert len(json.dumps(offset)) < 301 * 35
+    progress = query.lastProgress
+    assert progress is not None
+    reported = json.loads(progress["sources"][0]["latestOffset"])
+    assert reported == {"partitions": 301, "records": 602}
+
+
+def seen_in(offset: dict[str, Any]) -> list[str]:
+    """The partitions of an offset."""
+    return [tp.partition for tp in SourceOffset.parse(offset).positions]
 
 
 def test_a_limit_is_shared_fairly(

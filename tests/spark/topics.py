@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
+import uuid
 from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 from pyspark.sql import DataFrame, Row, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
-from dafka_core import EmbeddedCluster, Producer
+from dafka_core import EmbeddedCluster, Producer, Reader
+from dafka_core.flight.store_client import StoreClient
+from dafka_core.flight.store_location import StoreLocation
+from dafka_core.records import TopicPartition
+from dafka_core.testing import wait_until
 
 TIMEOUT_S = 120
 
@@ -26,6 +32,20 @@ def produce(
         producer.publish_many([str(value).encode() for value in values])
         producer.flush(30)
         return producer.address
+
+
+def produce_many(cluster: EmbeddedCluster, topic: str, partitions: int, values: int) -> None:
+    """Writes some values, numbers as text, to each of many new partitions, straight to a store."""
+    records = pa.array([str(number).encode() for number in range(values)], pa.binary())
+    with Reader(tower=cluster.tower) as reader:
+        wait_until(reader.endpoints)
+        ((store, locations),) = reader.endpoints().items()
+    with StoreClient(StoreLocation(store, locations)) as client:
+        for _ in range(partitions):
+            tp = TopicPartition(topic, uuid.uuid4().hex.upper())
+            with client.put(tp, 0, timeout_s=TIMEOUT_S) as put:
+                put.write(records)
+                put.finish(TIMEOUT_S)
 
 
 def batch(spark: SparkSession, cluster: EmbeddedCluster, **options: Any) -> DataFrame:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import uuid
 from typing import Any
 
 import pytest
@@ -10,7 +11,7 @@ import pytest
 from dafka_core.epochs import NO_LIFE, EpochId
 from dafka_core.errors import ConfigError
 from dafka_core.records import TopicPartition
-from dafka_spark.source.source_offset import OWN_TASKS, SourceOffset
+from dafka_spark.source.source_offset import OWN_TASKS, PACKED_PARTITIONS, SourceOffset
 
 OLD, NEW = EpochId(2, 7, 1), EpochId(3, 2**64 - 1, 2)
 A, B = TopicPartition("t", "A"), TopicPartition("t", "B")
@@ -59,12 +60,59 @@ def test_an_offset_of_before_tasks_were_shared_is_read_and_remains_as_it_is() ->
     assert json.dumps(offset.as_json()) == text
 
 
+# -- offsets of many partitions --------------------------------------------------------------------
+
+MANY = {TopicPartition("t", uuid.uuid4().hex.upper()): n for n in range(PACKED_PARTITIONS)}
+
+
+def test_the_offset_of_many_partitions_is_packed() -> None:
+    few = dict(list(MANY.items())[1:])
+    assert set(SourceOffset(few).as_json()) == {"start", "tasks", "topics", "version"}
+    offset = SourceOffset(MANY, dict.fromkeys(few, 0), dict.fromkeys(few, NEW), OWN_TASKS)
+    tree = offset.as_json()
+    assert {name: tree[name] for name in tree if name != "packed"} == {
+        "partitions": 100,
+        "records": sum(range(100)),
+        "tasks": OWN_TASKS,
+        "version": 2,
+    }
+    text = json.dumps(tree)
+    assert text == json.dumps(tree, sort_keys=True)
+    found = SourceOffset.parse(json.loads(text))
+    assert found == offset
+    assert json.dumps(found.as_json()) == text
+
+
+def test_an_offset_of_many_that_was_not_packed_is_read() -> None:
+    """A version of before has written it, or a number has no room in a packed one."""
+    life = EpochId(2**70, 1, 1)
+    offset = SourceOffset(MANY, {}, dict.fromkeys(MANY, life))
+    tree = json.loads(json.dumps(offset.as_json()))
+    assert tree["version"] == 1
+    assert SourceOffset.parse(tree) == offset
+
+
+def test_a_report_sums_up_many_partitions() -> None:
+    assert SourceOffset({A: 1}).report() == SourceOffset({A: 1}).as_json()
+    assert SourceOffset(MANY).report() == {"partitions": 100, "records": sum(range(100))}
+
+
+def test_an_error_shows_a_part_of_a_long_offset() -> None:
+    tree = SourceOffset(MANY).as_json()
+    with pytest.raises(ConfigError, match=r"is damaged: .* new checkpoint") as caught:
+        SourceOffset.parse(tree | {"packed": tree["packed"][:-9]})
+    assert len(str(caught.value)) < 1_000
+
+
 @pytest.mark.parametrize(
     "given",
     [
         {},
         [],
         {"topics": {}, "start": {}, "version": 2},
+        {"topics": {}, "start": {}, "version": 3},
+        {"packed": 5, "version": 2},
+        {"packed": "x", "version": 2},
         {"topics": {}, "start": {}, "version": "1"},
         {"topics": {}, "start": {}, "tasks": 3, "version": 1},
         {"topics": {"t": {"A": "1"}}, "start": {}, "version": 1},
