@@ -87,9 +87,11 @@ class Promise(NamedTuple):
 
 
 class Met(NamedTuple):
-    """Keeps that another store is there."""
+    """Keeps that another store is there: where, and when it was heard (as ``KnownStore``)."""
 
     store: str
+    endpoint: str = ""
+    heard_us: int = 0
 
 
 class SetAside(NamedTuple):

@@ -115,6 +115,19 @@ class StagedPartition(NamedTuple):
         return TopicPartition(self.topic, self.partition)
 
 
+class KnownStore(NamedTuple):
+    """What one store knows of another one.
+
+    ``endpoint`` is where it was announced last, ``heard_us`` when it was heard last (microseconds
+    since 1970 UTC), and ``here`` whether it may be there now.  What is not known is empty, or 0.
+    """
+
+    store: str
+    endpoint: str = ""
+    heard_us: int = 0
+    here: bool = False
+
+
 class PartitionInfo(NamedTuple):
     """What a store holds of one partition: offsets ``earliest`` up to, not including, ``end``.
 

@@ -20,9 +20,6 @@ from dafka_core.records import PartitionInfo, StagedPartition
 if TYPE_CHECKING:
     from dafka_core.flight.store_client import StoreClient
 
-ANY_TOPIC: Final = "-"
-"""Asked for only to hear of the stores."""
-
 MOST_DISCARDS: Final = 1_000
 """Discarded at one time: few enough for the time that one answer may take."""
 
@@ -126,7 +123,7 @@ def _clients(timeout_s: float, options: dict[str, Any]) -> list[StoreClient]:
     from dafka_core.flight.store_location import StoreLocation
 
     with Reader(**options) as reader:
-        reader.partitions([ANY_TOPIC], timeout_s=timeout_s)
+        reader.hear_stores(timeout_s=timeout_s)
         served = reader.endpoints()
         for store in sorted(set(reader.stores()) - set(served)):
             output.say(f"store {store} serves no Flight, and is not listed")

@@ -106,7 +106,7 @@ def forget(
     from dafka_core.nodes.store_identity import log_of
 
     with log_of(directory) as log:
-        met = {escape(store): store for store in log.met()}
+        met = {escape(each.store): each.store for each in log.met()}
         if address not in met:
             known = ", ".join(met) or "none"
             raise DafkaError(f"the store has met no store {address}; those it has met: {known}")

@@ -39,6 +39,7 @@ from dafka_core.nodes.threads import InterruptibleCondition, NodeThread, weakly
 from dafka_core.protocol.beacons import NodeBeacon
 from dafka_core.protocol.bulk_decoder import BulkDecoder
 from dafka_core.protocol.codec import decode, encode, parse_subscription
+from dafka_core.protocol.expected_stores import MOST_PATIENCE_S
 from dafka_core.protocol.limits import MAX_HEADER_BYTES
 from dafka_core.protocol.messages import (
     DirectRecord,
@@ -47,7 +48,7 @@ from dafka_core.protocol.messages import (
     RecordMessage,
 )
 from dafka_core.protocol.record_limits import RecordLimits, announcement
-from dafka_core.protocol.role import Outgoing, OutgoingBatch, Role
+from dafka_core.protocol.role import Outgoing, OutgoingBatch, PeerNews, Role
 from dafka_core.protocol.store_directory import StoreDirectory, StoreQuery
 from dafka_core.records import RecordBatch
 
@@ -187,6 +188,8 @@ class Mesh(ProcessBound):
     ) -> StoreQuery:
         """Has the loop ``ask(now)`` a question of the directory's, and waits for the answers.
 
+        It waits longer while there may be stores that are far away: see ``ExpectedStores``.
+
         Raises:
             NoStoreError: no store has answered within ``timeout_s`` seconds.
         """
@@ -198,6 +201,9 @@ class Mesh(ProcessBound):
 
         query = self.call(send)
         answered = self.wait_until(lambda: query.answered, timeout_s)
+        if not answered and directory.waits:
+            self.wait_until(lambda: query.answered or not directory.waits, MOST_PATIENCE_S)
+            answered = query.answered
         self.call_soon(lambda now: directory.forget(query))
         if not answered:
             unmet = self.peers.inbound.unmet(directory.stores)
@@ -306,6 +312,8 @@ class Mesh(ProcessBound):
         # defect of libzmq).
         self.peers.receive_beacons(now, ready)
         self.peers.connect(now, ready)
+        for news in self.peers.take_news():
+            self.role.on_peer(now, news)
         for node in self.peers.send_beacon(now):
             self.role.on_peer_lost(node)
         self.send(self.role.on_tick(now))
@@ -343,7 +351,9 @@ class Mesh(ProcessBound):
     def _receive_subscriptions(self, now: float) -> None:
         for frame, descriptor in received_subscriptions(self._pub):
             self._subscribers.apply(frame)
-            self.limits.apply(frame)
+            if (introduced := self.limits.apply(frame)) is not None:
+                news = PeerNews(introduced.node, is_store=introduced.is_store)
+                self.role.on_peer(now, news)
             subscribed, kind, topic = parse_subscription(frame)
             self.peers.inbound.note(topic)
             if kind is DirectRecord:  # each node has them sent to its own address

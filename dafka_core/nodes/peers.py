@@ -25,6 +25,7 @@ from dafka_core.nodes.sockets import new_socket, received, watched
 from dafka_core.nodes.towers import Towers
 from dafka_core.protocol import beacons
 from dafka_core.protocol.limits import max_frame_bytes
+from dafka_core.protocol.role import PeerNews
 
 FIRST_BEACONS_INTERVAL_S: Final = 0.02
 """The interval of beacons until one has come back from a tower: a PUB socket drops what it sends
@@ -57,6 +58,7 @@ class _Unreached:
     since: float
     due: float  # when to say it next
     reached_at: float = inf  # a connection has been made, and lasts so far
+    tried_at: float = 0.0  # when a connection was begun last
 
 
 class Peers:
@@ -94,6 +96,7 @@ class Peers:
         """By endpoint: how often ZeroMQ had given up the connection and it was made anew."""
         self._max_frame_bytes = max_frame_bytes(config.max_record_bytes)
         self._new: dict[str, None] = {}  # to be connected to
+        self._news: list[PeerNews] = []
         self._doubtful: dict[str, float] = {}  # connections that have ended, and when
         self._unreached: dict[str, _Unreached] = {}
         self._monitors: dict[str, zmq.Socket[bytes]] = {}
@@ -151,7 +154,8 @@ class Peers:
                 continue
             try:
                 beacon = beacons.decode_tower_beacon(frames)
-                if self.table.is_new(beacon) and not self.room.look(now, len(self.table)):
+                is_new = self.table.is_new(beacon)
+                if is_new and not self.room.look(now, len(self.table)):
                     self.room.refuse(now, beacon.node, beacon.endpoint)
                 elif self.table.hear(now, beacon, tower):
                     self.room.refused.pop(beacon.endpoint, None)
@@ -160,8 +164,15 @@ class Peers:
                     self.beacon_due = now  # so that the new peer hears of this node at once
                 elif self.table.replaced:
                     self.beacon_due = now
+                if is_new:
+                    self._news.append(PeerNews(beacon.node, beacon.endpoint))
             except ProtocolError:
                 self.invalid_count += 1
+
+    def take_news(self) -> list[PeerNews]:
+        """What was learnt of peers since it was asked for last."""
+        news, self._news = self._news, []
+        return news
 
     def connect(self, now: float, polled: Container[zmq.Socket[bytes]]) -> None:
         """Connects to new peers, and anew to those that ZeroMQ has given up."""
@@ -228,7 +239,7 @@ class Peers:
             if shared is None:
                 self._disconnect(endpoint)
             raise
-        self._unreached[endpoint] = _Unreached(now, now + UNREACHED_S)
+        self._unreached[endpoint] = _Unreached(now, now + UNREACHED_S, tried_at=now)
 
     def _disconnect(self, endpoint: str) -> None:
         self._doubtful.pop(endpoint, None)
@@ -248,11 +259,17 @@ class Peers:
             event = parse_monitor_message(frames)
             endpoint = event["endpoint"].decode()
             unreached = self._unreached.get(endpoint)
-            if event["event"] == zmq.EVENT_HANDSHAKE_SUCCEEDED:
+            if event["event"] == zmq.EVENT_CONNECTED:
+                if unreached is not None and unreached.tried_at:
+                    node, round_trip_s = self.table.node_at(endpoint), now - unreached.tried_at
+                    self._news.append(PeerNews(node, round_trip_s=round_trip_s))
+            elif event["event"] == zmq.EVENT_HANDSHAKE_SUCCEEDED:
                 if unreached is not None:
                     unreached.reached_at = now
             elif event["event"] == zmq.EVENT_CONNECT_RETRIED:
                 self._doubtful.pop(endpoint, None)
+                if unreached is not None:
+                    unreached.tried_at = now
             elif endpoint in self.table:
                 self._doubtful[endpoint] = now
                 if unreached is None:

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import contextlib
+import logging
 import threading
 from collections.abc import Collection, Iterator
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Final
 
 from dafka_core.errors import (
     CHANGED,
@@ -25,6 +26,17 @@ from dafka_core.options import check_argument
 from dafka_core.protocol.reader_role import RangeRead, ReaderRole
 from dafka_core.protocol.validation import check_address, check_end, check_sequence, check_topic
 from dafka_core.records import PartitionInfo, RecordBatch, TopicPartition
+
+_ANY_TOPIC: Final = "-"
+"""Asked for only to hear of the stores."""
+
+_log = logging.getLogger("dafka.reader")
+
+_GIVEN_UP: Final = (
+    "%s %s at %s is known to be there, and has not connected here in %.0f s: it is left out of "
+    "what is read now, with all that only it has, until it connects"
+)
+_SLOW: Final = "%s %s at %s is so far away, or so busy, that it answered after %.0f s only"
 
 
 class Reader(Node):
@@ -56,6 +68,14 @@ class Reader(Node):
     def endpoints(self) -> dict[str, tuple[str, ...]]:
         """Where stores can be read in bulk, as URIs of Arrow Flight, by the store's address."""
         return self._role.directory.endpoints
+
+    def hear_stores(self, *, timeout_s: float) -> None:
+        """Waits until every store that may be there has answered, or was given up with a warning.
+
+        Raises:
+            NoStoreError: no store was heard of within ``timeout_s`` seconds.
+        """
+        self.partitions([_ANY_TOPIC], timeout_s=timeout_s)
 
     def partitions(
         self, topics: Collection[str] | None = None, *, timeout_s: float
@@ -170,6 +190,7 @@ class Reader(Node):
         self._role.forget(read.range)
 
     def _on_round(self, now: float) -> bool:
+        self._say_what_became_of_stores()
         room_again = False
         with self._lock:
             for read in self._reads:
@@ -181,6 +202,16 @@ class Reader(Node):
                 read.range.room = read.arrived_bytes < self._config.max_queued_bytes
                 room_again |= read.range.room and not had_room
         return room_again
+
+    def _say_what_became_of_stores(self) -> None:
+        outcomes = self._role.directory.expected.outcomes
+        while outcomes:
+            each = outcomes.popleft()
+            what = "store" if each.is_store else "node, perhaps a store,"
+            said = _GIVEN_UP if each.is_given_up else _SLOW
+            _log.warning(
+                said, what, each.node, each.endpoint or "an unknown address", each.waited_s
+            )
 
 
 @dataclass(eq=False)

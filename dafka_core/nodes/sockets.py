@@ -92,7 +92,8 @@ def watched(
 ) -> zmq.Socket[bytes]:
     """A socket that tells which connections of a socket are made, end, and are tried again."""
     address = f"inproc://monitor-{next(_monitors)}"
-    events = zmq.EVENT_HANDSHAKE_SUCCEEDED | zmq.EVENT_DISCONNECTED | zmq.EVENT_CONNECT_RETRIED
+    made = zmq.EVENT_CONNECTED | zmq.EVENT_HANDSHAKE_SUCCEEDED
+    events = made | zmq.EVENT_DISCONNECTED | zmq.EVENT_CONNECT_RETRIED
     socket.monitor(address, events)
     monitor = context.socket(zmq.PAIR)
     monitor.set_hwm(0)  # at a limit ZeroMQ's own thread would wait for this one

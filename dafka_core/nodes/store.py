@@ -58,6 +58,7 @@ class Store(Node):
                 hosting_id=secrets.randbits(LIFE_ID_BITS),
                 least_number=int(time.time()),
                 met=self.log.met(),
+                wall_us=lambda: time.time_ns() // 1000,
             )
             self._log_writer = undo.enter_context(
                 LogWriter(self.log, weakly(self._on_written, None))
@@ -78,7 +79,7 @@ class Store(Node):
     @property
     def locations(self) -> tuple[str, ...]:
         """Where Arrow Flight serves its records, as URIs; empty if that is off."""
-        return self._role.locations
+        return self._role.known.locations
 
     def wait(self, timeout_s: float | None = None) -> bool:
         """Waits until the store has stopped; True if it has.
@@ -118,13 +119,15 @@ class Store(Node):
         role = self._role
         flight = service.enter_context(
             FlightService(
-                ServerContext(self.log, self.append_queue, role.address, lambda: role.endpoints),
+                ServerContext(
+                    self.log, self.append_queue, role.address, lambda: role.known.endpoints
+                ),
                 bind_host=self._mesh.beacon.host.strip("[]"),
                 port=int(config.flight_port),
                 socket_path=socket_path(self.log.directory),
             )
         )
-        role.locations = flight.location.locations
+        role.known.locations = flight.location.locations
         return service
 
     # -- in the loop -----------------------------------------------------------------------------

@@ -110,10 +110,15 @@ def decode_tower_beacon(frames: Sequence[bytes]) -> TowerBeacon:
     if len(frames) != 3 or frames[0] != BEACON:
         raise ProtocolError("a tower beacon has three frames, the first one B")
     endpoint = _ascii(frames[2])
+    check_endpoint(endpoint)
+    return TowerBeacon(_node(frames[1]), endpoint)
+
+
+def check_endpoint(endpoint: str) -> None:
+    """Raises ProtocolError unless it is one that towers announce."""
     match = _ENDPOINT.fullmatch(endpoint)
     if match is None or len(match[1]) > MAX_HOST_BYTES or not 0 < int(match[2]) < 65_536:
-        raise ProtocolError("the endpoint of a beacon must be tcp://HOST:PORT")
-    return TowerBeacon(_node(frames[1]), endpoint)
+        raise ProtocolError("an endpoint must be tcp://HOST:PORT")
 
 
 def endpoint_of(beacon: NodeBeacon, seen_host: str) -> str:

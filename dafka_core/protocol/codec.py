@@ -108,6 +108,7 @@ _COMMANDS: Final[dict[type, _Command]] = {
         _Command(b"u", m.TimesReply, "requestor", _REPLY, max_bytes=MAX_REPLY_BYTES),
         _Command(b"O", m.RecordTooLarge, "requestor", _RECORD + " size_bytes"),
         _Command(b"N", m.StoreEndpoints, "requestor", "store locations"),
+        _Command(b"X", m.StoresKnown, "requestor", "store entries", max_bytes=MAX_HELLO_BYTES),
     )
 }
 _BY_ID: Final = {command.id[0]: command for command in _COMMANDS.values()}

@@ -19,7 +19,7 @@ from dafka_core.protocol.loss_detector import Loss, LossDetector
 from dafka_core.protocol.partition_fetcher import PartitionFetcher
 from dafka_core.protocol.partition_states import RECORDS, TAKE
 from dafka_core.protocol.record_limits import error_of
-from dafka_core.protocol.role import Outgoing
+from dafka_core.protocol.role import Outgoing, PeerNews
 from dafka_core.protocol.store_directory import StoreDirectory
 from dafka_core.records import RecordBatch, TopicPartition
 
@@ -172,6 +172,10 @@ class ConsumerRole:
             self.scheduler.retry_unanswered(topic)
         messages = self.directory.on_subscribed(now, kind, topic)
         return messages + self._hello(topic) if kind is m.ConsumerHello and topic else messages
+
+    def on_peer(self, now: float, news: PeerNews) -> None:
+        """The peer may be a store, whose answers count."""
+        self.directory.on_peer(now, news)
 
     def on_peer_lost(self, peer: str) -> None:
         """Other peers have its records, or it comes back: there is nothing to forget."""

@@ -18,11 +18,13 @@ from dafka_core.errors import ProtocolError
 from dafka_core.names import octets_of, text_of
 from dafka_core.protocol import limits
 from dafka_core.protocol import validation as v
-from dafka_core.records import PartitionInfo, Transaction
+from dafka_core.protocol.beacons import check_endpoint
+from dafka_core.records import KnownStore, PartitionInfo, Transaction
 
 _PAIR: Final = Struct(">QQ")
 _TRANSACTION: Final = Struct(">qQQ")
 _HEAD: Final = Struct(">QQIQB")
+_KNOWN: Final = Struct(">QB")
 NO_TRANSACTION: Final = (0, 0, 0)
 """Of records that belong to none: no transaction ends at 0."""
 
@@ -201,6 +203,27 @@ _TIME: Final = FieldKind(
     lambda entry: _PAIR.pack(*entry),
     lambda frame: _PAIR.unpack(frame.take(_PAIR.size)),
 )
+
+
+def _check_known(each: KnownStore) -> None:
+    v.check_address(each.store)
+    if each.endpoint:
+        check_endpoint(each.endpoint)
+    v.check_sequence(each.heard_us)
+
+
+def _pack_known(each: KnownStore) -> bytes:
+    numbers = _KNOWN.pack(each.heard_us, each.here)
+    return pack_text(each.store) + pack_text(each.endpoint, 4) + numbers
+
+
+def _unpack_known(frame: FrameReader) -> KnownStore:
+    store, endpoint = frame.text(), frame.text(4)
+    heard_us, here = _KNOWN.unpack(frame.take(_KNOWN.size))
+    v.check_number("whether a store is there", 0, 1, here)
+    return KnownStore(store, endpoint, heard_us, bool(here))
+
+
 _LONG_TEXT: Final = FieldKind(
     _anything, lambda text: pack_text(text, 4), lambda frame: frame.text(4)
 )
@@ -253,6 +276,10 @@ Epochs = Annotated[
 ]
 """A partition's history."""
 Stores = Annotated[tuple[str, ...], _list(_text(v.check_address), limits.MAX_STORES)]
+KnownStores = Annotated[
+    tuple[KnownStore, ...],
+    _list(FieldKind(_check_known, _pack_known, _unpack_known), limits.MAX_STORES),
+]
 Topics = Annotated[tuple[str, ...], _list(_LONG_TEXT, _MOST_TEXTS, v.check_topics)]
 Locations = Annotated[tuple[str, ...], _list(_LONG_TEXT, _MOST_TEXTS, v.check_locations)]
 Heads = Annotated[

@@ -13,7 +13,6 @@ has it, too.  It is Paxos' and Raft's argument, without a leader.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from typing import Final
 
 from dafka_core.epochs import (
@@ -29,7 +28,7 @@ from dafka_core.epochs import (
     with_epoch,
 )
 from dafka_core.protocol import messages as m
-from dafka_core.protocol.limits import MAX_STORES
+from dafka_core.protocol.known_stores import KnownStores
 from dafka_core.protocol.role import Outgoing
 from dafka_core.protocol.store_partition import StorePartition
 from dafka_core.records import RecordBatch, TopicPartition
@@ -51,11 +50,11 @@ TOLD: Final = 0
 class Histories:
     """The histories of a store's partitions."""
 
-    def __init__(self, store: str, hosting_id: int, least_number: int, met: Iterable[str]) -> None:
-        self._store = store
+    def __init__(self, known: KnownStores, hosting_id: int, least_number: int) -> None:
+        self._store = known.store
+        self._known = known
         self._hosting_id = hosting_id
         self._least_number = least_number
-        self._met = dict.fromkeys(met)
         self._promising: dict[tuple[TopicPartition, EpochId], m.HistoryQuery] = {}
         self._unclear: dict[TopicPartition, None] = {}  # others may have another history
         self._outlived: dict[TopicPartition, StorePartition] = {}  # an older life goes on
@@ -145,7 +144,7 @@ class Histories:
         tp, end = partition.fetcher.tp, partition.durable
         history: History = before(partition.history, end)
         return m.HistoryReply(
-            requestor, query, self._store, *tp, end, partition.promised, history, tuple(self._met)
+            requestor, query, self._store, *tp, end, partition.promised, history, self._known.names
         )
 
     def on_query(self, partition: StorePartition, query: m.HistoryQuery) -> bool:
@@ -170,13 +169,6 @@ class Histories:
         """A promise is on disk: answers who has asked for it."""
         query = self._promising.pop((partition.fetcher.tp, life), None)
         return [] if query is None else [self.reply(partition, query.requestor, query.query)]
-
-    def meet(self, store: str) -> bool:
-        """Another store is there; True if this one has never met it."""
-        is_new = store not in self._met and len(self._met) < MAX_STORES
-        if is_new:
-            self._met[store] = None
-        return is_new
 
     def on_tick(self, now: float) -> list[Outgoing]:
         """Asks other stores for histories, and tells producers that their life is over."""

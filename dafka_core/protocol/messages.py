@@ -351,4 +351,13 @@ class StoreEndpoints(Message):
     locations: f.Locations
 
 
+@dataclass(frozen=True, slots=True)
+class StoresKnown(Message):
+    """Extension: tells one requestor which other stores a store knows, also those that are away."""
+
+    requestor: f.Address
+    store: f.Address
+    entries: f.KnownStores
+
+
 AnyRecord = RecordMessage | DirectRecord | RecordBatchMessage | DirectRecordBatch

@@ -13,7 +13,7 @@ from dafka_core.epochs import NO_LIFE, Epoch, EpochId, last_life
 from dafka_core.protocol import messages as m
 from dafka_core.protocol.codec import subscription
 from dafka_core.protocol.limits import MAX_ANSWER_BYTES
-from dafka_core.protocol.role import Outgoing, OutgoingBatch
+from dafka_core.protocol.role import Outgoing, OutgoingBatch, PeerNews
 from dafka_core.protocol.store_directory import StoreDirectory
 from dafka_core.protocol.takeover import Takeover, new_life
 from dafka_core.records import RecordBatch, TopicPartition
@@ -170,6 +170,11 @@ class ProducerRole:
         if kind is m.RecordBatchMessage and self.topic.startswith(topic):
             return self._head()
         return []
+
+    def on_peer(self, now: float, news: PeerNews) -> None:
+        """The peer may be a store, whose answers count."""
+        if self.directory is not None:
+            self.directory.on_peer(now, news)
 
     def on_peer_lost(self, peer: str) -> None:
         """What a lost store has acknowledged stays acknowledged: it is on its disk."""

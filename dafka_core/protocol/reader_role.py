@@ -13,7 +13,7 @@ from dafka_core.protocol.limits import MAX_RECORD_BYTES
 from dafka_core.protocol.partition_fetcher import PartitionFetcher, ReorderBudget
 from dafka_core.protocol.partition_states import TURN
 from dafka_core.protocol.record_limits import error_of
-from dafka_core.protocol.role import Outgoing
+from dafka_core.protocol.role import Outgoing, PeerNews
 from dafka_core.protocol.store_directory import StoreDirectory
 from dafka_core.records import RecordBatch, TopicPartition
 
@@ -103,6 +103,10 @@ class ReaderRole:
         if kind in (m.Fetch, m.ConsumerHello):
             self._retry_unanswered()
         return self.directory.on_subscribed(now, kind, topic)
+
+    def on_peer(self, now: float, news: PeerNews) -> None:
+        """The peer may be a store, whose answers count."""
+        self.directory.on_peer(now, news)
 
     def on_peer_lost(self, peer: str) -> None:
         """The reader does not wait for a store that is gone."""

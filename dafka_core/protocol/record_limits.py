@@ -74,17 +74,23 @@ class RecordLimits:
         self._smallest_bytes: float = inf
         self._changed = False
 
-    def apply(self, frame: bytes) -> None:
-        """Takes what an XPUB socket reports of a subscriber.  It counts from ``refresh`` on."""
+    def apply(self, frame: bytes) -> Announcement | None:
+        """Takes what an XPUB socket reports of a subscriber.  It counts from ``refresh`` on.
+
+        Returns what a subscriber has announced, if it has just done so.
+        """
         if frame[1:2] != _ID or (found := parse_announcement(frame[1:])) is None:
-            return
-        if frame[0] and (found in self._announced or len(self._announced) < MAX_PEERS):
-            self._announced[found] += 1
-        elif not frame[0] and found in self._announced:
+            return None
+        self._changed = True
+        if frame[0]:
+            if found in self._announced or len(self._announced) < MAX_PEERS:
+                self._announced[found] += 1
+            return found
+        if found in self._announced:
             self._announced[found] -= 1
             if not self._announced[found]:
                 del self._announced[found]
-        self._changed = True
+        return None
 
     def refresh(self) -> None:
         """To be called after ``apply``, for many subscriptions at once."""

@@ -8,7 +8,7 @@ on any clock that never goes backwards.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 from dafka_core.protocol.messages import Message
 from dafka_core.records import RecordBatch
@@ -23,6 +23,18 @@ class OutgoingBatch:
 
 
 Outgoing = Message | OutgoingBatch
+
+
+class PeerNews(NamedTuple):
+    """One thing that a node has learnt of a peer; the rest is not known by it."""
+
+    node: str
+    endpoint: str = ""
+    """Where a tower has announced it."""
+    round_trip_s: float = 0.0
+    """A connection to it was made, which takes one round trip."""
+    is_store: bool | None = None
+    """It has connected to us, and says what it is."""
 
 
 class Role(Protocol):
@@ -42,6 +54,9 @@ class Role(Protocol):
 
     def on_subscribed(self, now: float, kind: type[Message], topic: str) -> list[Outgoing]:
         """A peer has subscribed to ``kind`` and ``topic`` (empty: to all topics)."""
+
+    def on_peer(self, now: float, news: PeerNews) -> None:
+        """A peer is new, was connected to, or says what it is."""
 
     def on_peer_lost(self, peer: str) -> None:
         """A peer has been silent for too long."""

@@ -8,6 +8,8 @@ Our stores also greet with an empty reply, which says that they answer queries (
 ``TimesQuery``).  An answer to a query has an end, so a requestor knows when it has all of it, also
 when that is nothing.  C stores are asked with GET-HEADS, whose answers have no end: they are
 complete when none has come for a while.
+
+An answer also waits for stores that have not introduced themselves yet (``expected_stores.py``).
 """
 
 from __future__ import annotations
@@ -21,13 +23,19 @@ from dafka_core.epochs import NO_LIFE, EpochId
 from dafka_core.protocol import messages as m
 from dafka_core.protocol.beacons import MAX_PEERS
 from dafka_core.protocol.codec import subscription
+from dafka_core.protocol.expected_stores import ExpectedStores
 from dafka_core.protocol.limits import MAX_STORES
-from dafka_core.protocol.role import Outgoing
+from dafka_core.protocol.recent_names import RecentNames
+from dafka_core.protocol.role import Outgoing, PeerNews
 from dafka_core.records import PartitionInfo, TopicPartition
 
 SETTLE_S: Final = 0.25
-"""Stores that exist greet a new node within this time; before it has passed nothing is known to
-be complete.  Beacons are answered at once, so a greeting takes some milliseconds."""
+"""Stores that exist are heard of within this time; before it has passed nothing is known to be
+complete.  Beacons are answered at once, so that takes some milliseconds, and a store that is
+farther away than this is named by another one."""
+
+HEARD_S: Final = 0.15
+"""The same from the first beacon on, where the tower itself is far away."""
 
 QUIET_S: Final = 0.4
 """Answers to GET-HEADS are complete when none has come for this long."""
@@ -38,6 +46,9 @@ Longer than ``QUIET_S``, since asking begins a new silence."""
 
 POLL_S: Final = 0.02
 """How often the directory looks whether a question is answered."""
+
+OWN: Final = (m.DirectRecord, m.Fetch, m.Ack, m.StoreHello, m.ConsumerHello)
+"""RFC 46: what nodes, each its kind, subscribe to with their own address."""
 
 GREETING: Final = 0
 """The number of no query: that of the reply with which our stores introduce themselves."""
@@ -124,10 +135,13 @@ class StoreDirectory:
 
     def __init__(self, address: str) -> None:
         self.address = address
+        self.expected = ExpectedStores()
+        """Those that have not greeted yet."""
         self._stores: dict[str, _Store] = {}
-        self._ours: dict[str, None] = {}
+        self._ours = RecentNames[None](MAX_PEERS)
         """Nodes that subscribe to answers to queries, so they are no C nodes."""
-        self._started_at: float | None = None
+        self._settled_at: float | None = None
+        self._heard_of_any = False
         self._questions: dict[int, StoreQuery] = {}
         self._numbers = count(GREETING + 1)
 
@@ -155,6 +169,11 @@ class StoreDirectory:
         return any(store.lost for store in list(self._stores.values()))
 
     @property
+    def waits(self) -> bool:
+        """Whether stores have greeted, and answers wait for others that have not."""
+        return bool(self.expected) and bool(self._greeted())
+
+    @property
     def endpoints(self) -> dict[str, tuple[str, ...]]:
         """Where stores can be read in bulk, by address of those that say so."""
         greeted = self._greeted()
@@ -163,7 +182,7 @@ class StoreDirectory:
     def subscriptions(self) -> list[bytes]:
         """What stores send to one requestor."""
         replies = (m.HeadsReply, m.TimesReply, m.HistoryReply)
-        kinds = (m.StoreHello, m.DirectHead, m.StoreEndpoints, *replies)
+        kinds = (m.StoreHello, m.DirectHead, m.StoreEndpoints, m.StoresKnown, *replies)
         return [subscription(kind, self.address) for kind in kinds]
 
     def ask_heads(
@@ -204,21 +223,24 @@ class StoreDirectory:
         """Takes greetings and answers."""
         match message:
             case m.StoreHello():
-                store = self._store(message.store)
-                is_new, store.greeted, store.lost = not store.greeted, True, False
+                is_new = not self.greeted(message.store)
+                store = self._greets(now, message.store)
                 # A C store says no more, and only now GET-HEADS is sent for it.
                 return self._ask_all(now) if is_new and store.reached else []
             case m.StoreEndpoints():
                 self._store(message.store).locations = message.locations
             case m.HeadsReply(query=0):
                 # The last message of a store's greeting: messages go both ways now.
-                self._answers(message.store)
+                self._greets(now, message.store).answers_queries = True
                 return self._ask_all(now)
+            case m.StoresKnown():
+                others = (each for each in message.entries if each.store != self.address)
+                self.expected.on_known(now, message.store, others)
             case m.HeadsReply() | m.TimesReply() | m.HistoryReply() if (
                 message.query in self._questions
             ):
                 # Messages go both ways, also if the store's greeting was lost.
-                self._answers(message.store)
+                self._greets(now, message.store).answers_queries = True
                 question = self._questions[message.query]
                 known = message.store in question.parts or len(question.parts) < MAX_STORES
                 if known and not question.answered:
@@ -235,17 +257,24 @@ class StoreDirectory:
         """A store that subscribes to our hello receives our messages from now on: asks it."""
         if kind is m.HistoryReply and topic:
             # Before its hello, also if its own greeting is lost.
-            self._ours.pop(topic, None)
-            self._ours[topic] = None
-            if len(self._ours) > MAX_PEERS:  # the oldest is the likeliest to be gone
-                del self._ours[next(iter(self._ours))]
+            self._ours.keep(topic, None)
+        if topic and kind in OWN:
+            self.expected.on_subscribed(now, topic, is_store=kind is m.ConsumerHello)
         if kind is not m.ConsumerHello or not topic:
             return []
         self._store(topic).reached = True
         return self._ask_all(now)
 
+    def on_peer(self, now: float, news: PeerNews) -> None:
+        """A peer is new, was connected to, or says what it is: it may be a store."""
+        if not self._heard_of_any:
+            self._heard_of_any = True
+            self._settled_at = max(self._settled_at or now + SETTLE_S, now + HEARD_S)
+        self.expected.on_peer(now, news)
+
     def on_peer_lost(self, peer: str) -> None:
         """The directory does not wait for a store that is gone."""
+        self.expected.lost(peer)
         store = self._stores.get(peer)
         if store is not None:
             # It may only be late. Then it will greet us anew, but its own connection to us has
@@ -256,8 +285,8 @@ class StoreDirectory:
 
     def on_tick(self, now: float) -> list[Outgoing]:
         """Finds out which questions are answered, and asks the others again in time."""
-        if self._started_at is None:
-            self._started_at = now
+        if self._settled_at is None:
+            self._settled_at = now + SETTLE_S
         messages: list[Outgoing] = []
         for question in self._open():
             if self._is_answered(now, question):
@@ -287,9 +316,11 @@ class StoreDirectory:
                 return _Store()
         return self._stores.setdefault(address, _Store())
 
-    def _answers(self, address: str) -> None:
+    def _greets(self, now: float, address: str) -> _Store:
         store = self._store(address)
-        store.greeted, store.answers_queries, store.lost = True, True, False
+        store.greeted, store.lost = True, False
+        self.expected.met(now, address)
+        return store
 
     def _open(self) -> list[StoreQuery]:
         return [question for question in self._questions.values() if not question.answered]
@@ -312,8 +343,8 @@ class StoreDirectory:
 
     def _is_answered(self, now: float, question: StoreQuery) -> bool:
         greeted = self._greeted()
-        settled = self._started_at is not None and now >= self._started_at + SETTLE_S
-        if not greeted or not settled:
+        settled = self._settled_at is not None and now >= self._settled_at
+        if self.expected.waits(now) or not greeted or not settled:
             return False
         for name, store in greeted.items():
             answering = self._answering(name, store)

@@ -10,28 +10,27 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from itertools import zip_longest
-from typing import Final
 
 from dafka_core.epochs import Epoch, PartitionLives, before, epoch_at, last_life
 from dafka_core.errors import DafkaError, RecordTooLargeError
 from dafka_core.log_entries import Commit, LogEntry, Met, Promise, SetAside, Stage
 from dafka_core.protocol import messages as m
 from dafka_core.protocol import partition_states as states
+from dafka_core.protocol.beacons import MAX_PEERS
 from dafka_core.protocol.codec import subscription
 from dafka_core.protocol.fetch_scheduler import MAX_PARTITIONS, FetchScheduler
 from dafka_core.protocol.histories import Histories
 from dafka_core.protocol.hosted_partitions import HostedPartitions
-from dafka_core.protocol.limits import MAX_RECORD_BYTES, MAX_STORES
+from dafka_core.protocol.known_stores import KnownStores
+from dafka_core.protocol.limits import MAX_RECORD_BYTES
+from dafka_core.protocol.recent_names import RecentNames
 from dafka_core.protocol.record_limits import error_of
-from dafka_core.protocol.role import Outgoing
+from dafka_core.protocol.role import Outgoing, PeerNews
 from dafka_core.protocol.store_directory import GREETING
 from dafka_core.protocol.store_partition import StorePartition
 from dafka_core.protocol.store_requests import AnnounceHeads, FetchMany, RequestQueue
 from dafka_core.protocol.transactions import PublishCommitted, continued
 from dafka_core.records import RecordBatch, TopicPartition
-
-MAX_REQUESTORS: Final = 10_000
-"""Requestors remembered, by the names they choose; the others get a message for each head."""
 
 
 class StoreRole:
@@ -43,6 +42,7 @@ class StoreRole:
         hosting_id: drawn at random; that of the epochs of what clients write to this store.
         least_number: of these epochs; the time in seconds, as for producers (``Takeover``).
         met: the stores that this one has ever met.
+        wall_us: the time, microseconds since 1970 UTC.
         sync_interval_s: how often to ask other stores for their heads.
         limit_bytes: the largest record that reaches it.
     """
@@ -56,24 +56,22 @@ class StoreRole:
         limit_bytes: int = MAX_RECORD_BYTES,
         hosting_id: int = 0,
         least_number: int = 1,
-        met: Iterable[str] = (),
+        met: Iterable[Met] = (),
+        wall_us: Callable[[], int] = lambda: 0,
     ) -> None:
         self.address = address
         self.too_large: list[RecordTooLargeError] = []
         """Records for which partitions cannot go on here, each once; the node empties it."""
-        self.locations: tuple[str, ...] = ()
-        """Where this store's records can be read in bulk; told to requestors."""
-        self.endpoints: dict[str, tuple[str, ...]] = {}
-        """The same of the other stores, by address."""
         self.requests = RequestQueue()
-        self.packing: dict[str, None] = {}
-        """Requestors that understand HEADS-REPLY."""
+        self.packing = RecentNames[None](MAX_PEERS)
+        """Requestors that understand HEADS-REPLY; the others get a message for each head."""
         self.scheduler = FetchScheduler(address)
         self.partitions: dict[TopicPartition, StorePartition] = {}
         self.pending: list[LogEntry] = []  # what the log is to do next
         self.pending_bytes = 0
         """How much is pending: bytes of values, and one for each record or entry."""
-        self.histories = Histories(address, hosting_id, least_number, met)
+        self.known = KnownStores(address, met, wall_us, self.write)
+        self.histories = Histories(self.known, hosting_id, least_number)
         self._lives_of = lives_of
         self._limit_bytes = limit_bytes
         self._sync_interval_s = sync_interval_s
@@ -101,8 +99,7 @@ class StoreRole:
                 direct = isinstance(message, m.DirectHead)
                 return self._on_head(now, message.tp, message.end, direct=direct)
             case m.StoreEndpoints():
-                if message.store in self.endpoints or len(self.endpoints) < MAX_STORES:
-                    self.endpoints[message.store] = message.locations
+                self.known.on_endpoints(message)
             case m.RecordTooLarge(requestor=self.address):
                 self._note_too_large(message)
             case m.HeadsReply(requestor=self.address):
@@ -112,12 +109,14 @@ class StoreRole:
             case m.HistoryReply(requestor=self.address):
                 self._on_history(message)
             case m.StoreHello() if message.store != self.address:
-                if self.histories.meet(message.store):
-                    self.write(Met(message.store))
+                self.known.meet(message.store)
                 return [m.GetHeads("", self.address)]  # this store wants all that another has
             # RFC 46: a store "SHALL check if it has stored the requested record(s)"; its node does.
-            case m.Fetch() | m.GetHeads() | m.ConsumerHello() | m.HeadsQuery() | m.TimesQuery():
+            case m.Fetch() | m.GetHeads() | m.ConsumerHello() | m.TimesQuery():
                 self.requests.add(message)
+            case m.HeadsQuery():
+                self.requests.add(message)
+                return [news] if (news := self.known.news(message.requestor)) else []
             case m.FetchBatch() if message.store == self.address:
                 self.requests.add(FetchMany.of(message))
         return []
@@ -202,18 +201,12 @@ class StoreRole:
 
     def on_subscribed(self, now: float, kind: type[m.Message], topic: str) -> list[Outgoing]:
         """Greets requestors, and tells peers what they may have missed."""
-        if kind is m.StoreHello and topic and topic != self.address:
-            # RFC 46: a store "SHALL send a STORE-HELLO command to the subscriber".
-            return [m.StoreHello(topic, self.address)]
-        if kind is m.StoreEndpoints and topic and topic != self.address and self.locations:
-            return [m.StoreEndpoints(topic, self.address, self.locations)]
+        if (greeting := self.known.greeting(kind, topic)) is not None:
+            return [greeting]
         if kind is m.TimesReply and topic:
             # A requestor's last subscription, in the order of their octets: from now on it receives
             # everything.  For good: who is only late does not subscribe anew.
-            self.packing.pop(topic, None)
-            self.packing[topic] = None
-            if len(self.packing) > MAX_REQUESTORS:
-                del self.packing[next(iter(self.packing))]
+            self.packing.keep(topic, None)
             return [m.HeadsReply(topic, GREETING, self.address, 0, 1, ())]
         if kind is m.GetHeads and not topic:
             return [m.GetHeads("", self.address)]  # another store, which receives it now
@@ -228,12 +221,18 @@ class StoreRole:
                     self._acknowledge[tp] = partition
         return []
 
+    def on_peer(self, now: float, news: PeerNews) -> None:
+        """The peer may be a store that is known."""
+        if news.endpoint and news.node != self.address:
+            self.known.on_announced(news.node, news.endpoint)
+
     def on_peer_lost(self, peer: str) -> None:
         """Other peers have its records, or it comes back, perhaps with other endpoints."""
-        self.endpoints.pop(peer, None)
+        self.known.on_peer_lost(peer)
 
     def on_tick(self, now: float) -> list[Outgoing]:
         """Asks for what is missing, and other stores for their heads."""
+        self.known.on_tick(now)
         messages = [*self.scheduler.ask_due(now), *self._hosted.on_tick(now), *self._take_acks()]
         if now >= self._sync_due:
             self._sync_due = now + self._sync_interval_s
@@ -242,7 +241,7 @@ class StoreRole:
 
     def deadline(self, now: float) -> float | None:
         """When to ask again."""
-        asked = (self.scheduler, self._hosted, self.histories)
+        asked = (self.scheduler, self._hosted, self.histories, self.known)
         deadlines = [self._sync_due, *(each.deadline() for each in asked)]
         return min(due for due in deadlines if due is not None)
 

@@ -88,7 +88,7 @@ class EntryWriter:
             case Promise():
                 self._tables.lives.promise(entry.tp, entry.life)
             case Met():
-                self._tables.lives.meet(entry.store)
+                self._tables.lives.meet(entry)
             case SetAside():
                 self._set_aside(entry)
         return None

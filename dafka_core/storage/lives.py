@@ -4,13 +4,13 @@ A partition's row has its newest epoch (``rows.py``).  Those before it, and what
 may be to a producer of a partition that has no record yet, lie in the table ``meta``:
 
     "lives of ", digest of the partition's key  ->  promised life, older epochs, checksum
-    "met ", address of another store  ->  nothing
+    "met ", address of another store  ->  when it was heard last, and where it was
 """
 
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 import xxhash
 
@@ -25,6 +25,7 @@ from dafka_core.epochs import (
     before,
     with_epoch,
 )
+from dafka_core.log_entries import Met
 from dafka_core.names import octets_of, text_of
 from dafka_core.records import TopicPartition
 from dafka_core.storage.counted_transaction import CountedTransaction
@@ -36,6 +37,7 @@ if TYPE_CHECKING:
 
 _PREFIX = b"lives of "
 _MET = b"met "
+HEARD_BYTES: Final = 8
 
 
 class Lives:
@@ -76,14 +78,17 @@ class Lives:
         promised, older = self._older(tp)
         self._put(tp, max(promised, life), older)
 
-    def meet(self, store: str) -> None:
+    def meet(self, met: Met) -> None:
         """Keeps that another store is there."""
-        self._txn.put(_MET + octets_of(store), b"-", db=self._meta)
+        value = met.heard_us.to_bytes(HEARD_BYTES, "big") + met.endpoint.encode()
+        self._txn.put(_MET + octets_of(met.store), value, db=self._meta)
 
-    def met(self) -> list[str]:
+    def met(self) -> list[Met]:
         """The stores that were ever met."""
-        found = self._txn.scan(self._meta, _MET)
-        return [text_of(name[len(_MET) :]) for name, _ in found]
+        return [
+            Met(text_of(name[len(_MET) :]), *_heard(bytes(value)))
+            for name, value in self._txn.scan(self._meta, _MET)
+        ]
 
     def forget(self, store: str) -> bool:
         """Forgets another store; False when it was never met."""
@@ -124,6 +129,13 @@ class Lives:
             return
         content = promised.packed() + b"".join(map(Epoch.packed, older))
         self._txn.put(name, content + checksum(name, content), db=self._meta)
+
+
+def _heard(value: bytes) -> tuple[str, int]:
+    """Where a store was, and when; earlier versions have not written it down."""
+    if len(value) < HEARD_BYTES:
+        return "", 0
+    return value[HEARD_BYTES:].decode(), int.from_bytes(value[:HEARD_BYTES], "big")
 
 
 def _name(tp: TopicPartition) -> bytes:

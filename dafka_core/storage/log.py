@@ -40,7 +40,7 @@ from pathlib import Path
 from dafka_core.closing import ProcessBound
 from dafka_core.epochs import History, PartitionLives
 from dafka_core.errors import DafkaError, StoreError
-from dafka_core.log_entries import LogEntry, SetAside
+from dafka_core.log_entries import LogEntry, Met, SetAside
 from dafka_core.records import (
     PartitionInfo,
     RecordBatch,
@@ -247,8 +247,8 @@ class Log(ProcessBound):
         with self._env.reading() as tables:
             return tables.lives.of(tp, tables.row(tp))
 
-    def met(self) -> list[str]:
-        """The addresses of the stores that this log's ever met."""
+    def met(self) -> list[Met]:
+        """The stores that this log's has ever met."""
         with self._env.reading() as tables:
             return tables.lives.met()
 

@@ -20,9 +20,6 @@ from dafka_spark.cluster.timing import Deadline
 from dafka_spark.option_values import ALL_STORES
 from dafka_spark.options import AT_LEAST_ONCE, EXACTLY_ONCE, MeshAddress
 
-SOME_TOPIC: Final = "-"
-"""What stores are asked for over the mesh, to hear of them."""
-
 T = TypeVar("T")
 
 _registries: Final[dict[MeshAddress, StoreRegistry]] = {}
@@ -96,9 +93,8 @@ class StoreSession(Closing):
         """The stores that the mesh tells of now and that answer; perhaps none."""
         registry = self._registry
         with connections.lend(self._address) as reader:
-            # The answer is of no interest; once it is there, every store has been heard of.
             with suppress(NoStoreError):
-                reader.partitions([SOME_TOPIC], timeout_s=timing.FIND_S)
+                reader.hear_stores(timeout_s=timing.FIND_S)
             registry.update(reader.endpoints(), reader.stores())
         registry.ask(lambda client: None, max_age_s=0.0, again=True)
         remember(self._address.tower, registry.locations)

@@ -32,7 +32,8 @@ DESCRIPTION_S: Final = 30.0
 """How long to believe where a store's log is and which start of the store it belongs to."""
 
 FIND_S: Final = 2.0
-"""Stores that are there are heard of in less."""
+"""The first store is heard of in less, if there is one; stores that are known and far away are
+waited for longer (``dafka_core/protocol/expected_stores.py``)."""
 
 TRUST_S: Final = 1.0
 """How long a task trusts what its process knows of the stores without asking one of them."""

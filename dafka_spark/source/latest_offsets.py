@@ -9,11 +9,12 @@ silent.  Of each partition the earliest record and the furthest end of any store
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from typing import NamedTuple
 from weakref import WeakKeyDictionary
 
 from dafka_core import Reader
-from dafka_core.errors import ConfigError
+from dafka_core.errors import ConfigError, NoStoreError
 from dafka_core.flight.store_client import StoreClient
 from dafka_core.flight.store_location import StoreLocation
 from dafka_core.records import PartitionInfo, TopicPartition
@@ -85,6 +86,9 @@ def fetch_latest_offsets(
         over_mesh: Infos | None = None
         if reader not in _registries or not reader.endpoints():
             over_mesh = _ask_mesh(reader, options)  # waits until stores have been heard of
+        elif thorough:
+            with suppress(NoStoreError):  # others may have come
+                reader.hear_stores(timeout_s=timing.FIND_S)
         registry = _registries.setdefault(reader, StoreRegistry())
         answers = _ask_stores(registry, reader, options, watch)
         if not answers and over_mesh is None:

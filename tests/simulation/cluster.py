@@ -8,6 +8,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
+from dafka_core.log_entries import Met
 from dafka_core.nodes.store_loop import StoreLoop
 from dafka_core.protocol.consumer_role import ConsumerRole
 from dafka_core.protocol.limits import MAX_RECORD_BYTES
@@ -80,7 +81,8 @@ class Cluster:
             StoreHost(self, f"store-{i}", styles[i % len(styles)]) for i in range(shape.stores)
         ]
         for store in self.stores:  # they have met before the first fault
-            store.disk.met = [each.address for each in self.stores if each is not store]
+            others = (each.address for each in self.stores if each is not store)
+            store.disk.met = {address: Met(address) for address in others}
         self.producers = [
             ProducerHost(
                 self,

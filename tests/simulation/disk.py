@@ -110,7 +110,7 @@ class Disk:
         self.now_us = now_us
         self._world = world
         self._checkers = checkers
-        self.met: list[str] = []
+        self.met: dict[str, Met] = {}
         self.set_aside: set[TopicPartition] = set()
         self.held: dict[TopicPartition, Partition] = {}
 
@@ -135,7 +135,7 @@ class Disk:
             case Promise(tp, life):
                 self._partition(tp).promised = max(self._partition(tp).promised, life)
             case Met(store):
-                self.met.append(store)
+                self.met[store] = entry
             case SetAside(tp, start):
                 self._set_aside(tp, start)
             case SetTransaction(tp, transaction):

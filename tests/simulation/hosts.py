@@ -117,7 +117,8 @@ class StoreHost(Host):
             self.disk.lives,
             sync_interval_s=self.shape.sync_s,
             hosting_id=self.world.random.getrandbits(LIFE_ID_BITS),
-            met=self.disk.met,
+            met=list(self.disk.met.values()),
+            wall_us=self.clock.now_us,
         )
         mesh = self._new_mesh(role, self._on_round)
         appender = SimulatedAppender(self.world, self.disk, self._on_appended)
@@ -157,7 +158,7 @@ class StoreHost(Host):
     def _be_forgotten(self) -> None:
         """The others are stopped, told (``dafka store forget``), and started again."""
         for each in self.cluster.stores:
-            each.disk.met = [name for name in each.disk.met if name != self.address]
+            each.disk.met.pop(self.address, None)
             if each is not self and each.up:
                 each.crash()
                 self.world.after(0.1, each.start)

@@ -40,7 +40,7 @@ from dafka_core.protocol.messages import (
     RecordMessage,
 )
 from dafka_core.protocol.record_limits import RecordLimits, announcement
-from dafka_core.protocol.role import Outgoing, OutgoingBatch, Role
+from dafka_core.protocol.role import Outgoing, OutgoingBatch, PeerNews, Role
 from dafka_core.records import RecordBatch
 from tests.simulation.corruption import PACKED, largest_record_bytes
 from tests.simulation.network import Link, Network
@@ -50,7 +50,7 @@ from tests.simulation.world import World
 if TYPE_CHECKING:
     from tests.simulation.checkers import Checkers
 
-EXTENSION_IDS: Final = b"RPQTSUNOABCIJV"
+EXTENSION_IDS: Final = b"RPQTSUNOABCIJVX"
 """Commands that C nodes do not know."""
 
 _ROUND_S: Final = 0.0001
@@ -313,12 +313,17 @@ class SimulatedMesh:
                 continue  # nothing that it sends begins so
             self._pub.link = link if link.known else None
             self.subscribers.apply(frame)
-            self.limits.apply(frame)
+            if (introduced := self.limits.apply(frame)) is not None:
+                self.learn(PeerNews(introduced.node, is_store=introduced.is_store))
             self._pub.link = None
             subscribed, kind, topic = parse_subscription(frame)
             if subscribed and kind is not None:
                 self.send(self.role.on_subscribed(now, kind, topic))
         self.limits.refresh()
+
+    def learn(self, news: PeerNews) -> None:
+        """As ``Mesh`` tells a role of its peers."""
+        self.role.on_peer(self.world.now, news)
 
     def _take_messages(self, now: float) -> None:
         inbox, self.inbox = self.inbox, deque()
@@ -375,6 +380,7 @@ class SimulatedMesh:
                 continue
             beacon = decode_tower_beacon(frames)
             if self.peers.hear(now, beacon):
+                self.learn(PeerNews(beacon.node, beacon.endpoint))
                 self.network.connect(self, beacon.endpoint)
                 self._beacon_due = now
 

@@ -19,6 +19,7 @@ from dafka_core.protocol.beacons import (
     encode_tower_beacon,
     endpoint_of,
 )
+from dafka_core.protocol.role import PeerNews
 from tests.simulation.corruption import corrupted
 from tests.simulation.shape import Shape
 from tests.simulation.world import World
@@ -66,10 +67,13 @@ class Network:
         """Whether chance may lose, double, delay or corrupt messages now."""
         self.blocks: dict[tuple[str, str], Block] = {}
         """From whom to whom nothing passes until when, and what becomes of it."""
+        self.far_s: dict[str, float] = {}
+        """Nodes that are far from all others: how long everything takes to them, and from them."""
         self.towers = (TOWER, *(f"{TOWER}-{i}" for i in range(1, shape.towers)))
         self.towers_up = dict.fromkeys(self.towers)
         self._meshes: dict[str, SimulatedMesh] = {}  # that live, by endpoint
         self._connecting: dict[tuple[SimulatedMesh, str], Link | None] = {}
+        self._far_tried: set[tuple[SimulatedMesh, str]] = set()
         self._out: dict[SimulatedMesh, list[Link]] = {}
         # Who has joined which tower.
         self._welcomed: dict[str, dict[SimulatedMesh, None]] = {name: {} for name in self.towers}
@@ -153,6 +157,14 @@ class Network:
         if self.blocked(*names) or self.blocked(*reversed(names)):
             self._try_later(subscriber, endpoint)
             return
+        round_trip_s = 2 * self._far_s(*names)
+        if round_trip_s and (subscriber, endpoint) not in self._far_tried:
+            # TCP's handshake takes one round trip, ZeroMQ's one and a half after it.
+            self._far_tried.add((subscriber, endpoint))
+            news = PeerNews(publisher.role.address, round_trip_s=round_trip_s)
+            self.world.after(round_trip_s, lambda: subscriber.learn(news))
+            self.world.after(2.5 * round_trip_s, lambda: self._try(subscriber, endpoint))
+            return
         link = Link(publisher, subscriber)
         self._connecting[subscriber, endpoint] = link
         self._out[publisher].append(link)
@@ -196,9 +208,10 @@ class Network:
                     link.told.pop(frame[1:], None)
                 link.publisher.take_subscription(link, frame)
 
-        block = self.blocked(link.subscriber.name, link.publisher.name)
+        names = (link.subscriber.name, link.publisher.name)
+        block = self.blocked(*names)
         start_s = block[0] if block else self.world.now
-        link.tells_at = max(link.tells_at, start_s + self._delay_s())
+        link.tells_at = max(link.tells_at, start_s + self._delay_s(*names))
         self.world.at(link.tells_at, arrive)
 
     def publish(self, publisher: SimulatedMesh, frames: list[bytes]) -> None:
@@ -218,7 +231,7 @@ class Network:
         if self.faulty and world.chance(shape.loss):
             world.fault("lost", *names)
             return
-        arrives_at = (block[0] if block else world.now) + self._delay_s()
+        arrives_at = (block[0] if block else world.now) + self._delay_s(*names)
         if self.faulty and world.chance(shape.reorder):
             world.fault("reordered", *names)
             arrives_at += world.between(0, shape.reorder_s)
@@ -243,8 +256,11 @@ class Network:
 
         self.world.at(time_s, arrive)
 
-    def _delay_s(self) -> float:
-        return self.world.random.random() * self.shape.delay_s
+    def _delay_s(self, *names: str) -> float:
+        return self.world.random.random() * self.shape.delay_s + self._far_s(*names)
+
+    def _far_s(self, *names: str) -> float:
+        return sum(self.far_s.get(name, 0.0) for name in names)
 
     # -- the towers ------------------------------------------------------------------------------
 
@@ -277,9 +293,9 @@ class Network:
             told = encode_tower_beacon(TowerBeacon(beacon.node, endpoint_of(beacon, "")))
             for other in list(self._welcomed[tower]):
                 if tower in self.towers_up and not self._lost(tower, other.name):
-                    self.world.after(self._delay_s(), _taker(other, told))
+                    self.world.after(self._delay_s(other.name), _taker(other, told))
 
-        self.world.after(self._delay_s(), arrive)
+        self.world.after(self._delay_s(mesh.name), arrive)
 
     def _lost(self, source: str, target: str) -> bool:
         if self.blocked(source, target):

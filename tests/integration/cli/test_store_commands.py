@@ -71,7 +71,7 @@ def test_a_store_that_is_gone_is_forgotten(tmp_path: Path) -> None:
         log.write([Met("B" * 32), Met("C" * 32)])
     assert run("store", "forget", str(tmp_path), "B" * 32).returncode == 0
     with Log(tmp_path) as log:
-        assert log.met() == ["C" * 32]
+        assert log.met() == [Met("C" * 32)]
     refused = run("store", "forget", str(tmp_path), "B" * 32)
     assert refused.returncode == 1
     assert f"those it has met: {'C' * 32}" in sentence(refused)

@@ -102,7 +102,7 @@ def test_the_stores_that_were_met_are_kept(tmp_path: Path) -> None:
         assert log.write([Met("S2"), Met(odd), Met("S1"), Met("S2")]) == [None] * 4
         put(log, values(3))
     with Log(tmp_path) as log:
-        assert log.met() == ["S1", "S2", odd]
+        assert [each.store for each in log.met()] == ["S1", "S2", odd]
 
 
 def test_only_the_newest_epochs_are_kept(tmp_path: Path) -> None:

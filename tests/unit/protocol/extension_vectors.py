@@ -15,10 +15,11 @@ from dafka_core.protocol.messages import (
     RecordBatchMessage,
     RecordTooLarge,
     StoreEndpoints,
+    StoresKnown,
     TimesQuery,
     TimesReply,
 )
-from dafka_core.records import NO_VERSION, PartitionInfo, Transaction
+from dafka_core.records import NO_VERSION, KnownStore, PartitionInfo, Transaction
 from tests.unit.protocol.vector import c, rfc46
 
 _BATCH_OF_THREE = b"\3\0\0\0" + b"\0\0\0\0" + b"\2\0\0\0" + b"one" + b"" + b"ab"
@@ -80,6 +81,13 @@ _HISTORY_REPLY = HistoryReply(
     ("S2",),
 )
 _STORE_ENDPOINTS = StoreEndpoints("C1", "S1", ("grpc://h:1", "grpc+unix:///s"))
+_STORES_KNOWN = StoresKnown(
+    "C1", "S1", (KnownStore("S2", "tcp://h:5556", 1_700_000_000_000_000, True), KnownStore("S3"))
+)
+_STORES_KNOWN_HEX = (
+    " 01 02 5331 00000002 02 5332 0000000c 7463703a2f2f683a35353536 00060a24181e4000 01"
+    " 02 5333 00000000 0000000000000000 00"
+)
 _TOO_LARGE = RecordTooLarge("C1", "hello", "P1", 7, 0x0102030405060708)
 
 EXTENSION_VECTORS = [
@@ -166,6 +174,8 @@ EXTENSION_VECTORS = [
         "4e 4331 00 01 02 5331 00000002"
         " 0000000a 677270633a2f2f683a31 0000000e 677270632b756e69783a2f2f2f73",
     ),
+    c(_STORES_KNOWN, "58 4331 00" + _STORES_KNOWN_HEX),
+    rfc46(_STORES_KNOWN, "58 4331", "aaa5 58" + _STORES_KNOWN_HEX),
     rfc46(
         _STORE_ENDPOINTS,
         "4e 4331",

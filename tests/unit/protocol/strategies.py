@@ -30,10 +30,11 @@ from dafka_core.protocol.messages import (
     RecordTooLarge,
     StoreEndpoints,
     StoreHello,
+    StoresKnown,
     TimesQuery,
     TimesReply,
 )
-from dafka_core.records import NO_VERSION, PartitionInfo, Transaction
+from dafka_core.records import NO_VERSION, KnownStore, PartitionInfo, Transaction
 
 
 def names(least: int = 1) -> st.SearchStrategy[str]:
@@ -145,6 +146,13 @@ DIRECT_BATCHES = st.builds(
     names(),
     RECORD_BATCHES,
 )
+KNOWN = st.builds(
+    KnownStore,
+    names(),
+    st.sampled_from(("", "tcp://h:1", "tcp://[::1]:65535")),
+    SEQUENCES,
+    st.booleans(),
+)
 HEADS_REPLIES = st.builds(
     lambda requestor, query, store, part, entries: HeadsReply(
         requestor, query, store, part[0], part[1], tuple(entries)
@@ -233,5 +241,6 @@ MESSAGES: st.SearchStrategy[Message] = st.one_of(
         st.lists(names(), max_size=3).map(tuple),
     ),
     st.builds(StoreEndpoints, names(), names(), LOCATIONS),
+    st.builds(StoresKnown, names(), names(), st.lists(KNOWN, max_size=3).map(tuple)),
     st.builds(RecordTooLarge, names(), names(), names(), SEQUENCES, SEQUENCES),
 )

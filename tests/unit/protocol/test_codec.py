@@ -60,6 +60,7 @@ COMMAND_IDS = {
     m.RecordTooLarge: b"O",
     m.FetchBatch: b"B",
     m.DirectRecordBatches: b"C",
+    m.StoresKnown: b"X",
 }
 WITH_CONTENT = (
     m.RecordMessage,

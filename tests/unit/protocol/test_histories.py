@@ -17,7 +17,7 @@ from dafka_core.epochs import (
     epoch_at,
     with_epoch,
 )
-from dafka_core.log_entries import LogEntry, Promise, SetAside
+from dafka_core.log_entries import LogEntry, Met, Promise, SetAside
 from dafka_core.protocol.histories import ASK_INTERVAL_S, TOLD
 from dafka_core.protocol.limits import MAX_STORES
 from dafka_core.protocol.messages import (
@@ -304,7 +304,9 @@ def test_heads_of_other_stores_say_whose_records_they_are() -> None:
 
 
 def test_the_stores_that_were_met_are_told_with_a_history() -> None:
-    role = StoreRole(ME, lambda tp: PartitionLives(0, (), NO_LIFE), sync_interval_s=1e9, met=["S1"])
+    role = StoreRole(
+        ME, lambda tp: PartitionLives(0, (), NO_LIFE), sync_interval_s=1e9, met=[Met("S1")]
+    )
     role.on_message(0.0, StoreHello(ME, OTHER), "")
     (reply,) = role.on_message(0.0, HistoryQuery(PARTITION, 1, *TP), "")
     assert isinstance(reply, HistoryReply)

@@ -128,7 +128,7 @@ def test_hosted_partitions_are_bounded() -> None:
 def test_tells_who_asks_stores_where_it_can_be_read_in_bulk() -> None:
     role = store(Disk())
     assert role.on_subscribed(0.0, StoreEndpoints, OTHER) == []  # it cannot
-    role.locations = ("grpc://h:1",)
+    role.known.locations = ("grpc://h:1",)
     told = [StoreEndpoints(OTHER, ME, ("grpc://h:1",))]
     assert role.on_subscribed(0.0, StoreEndpoints, OTHER) == told
     assert role.on_subscribed(0.0, StoreEndpoints, ME) == []
@@ -140,8 +140,8 @@ def test_knows_where_other_stores_can_be_read() -> None:
     role = store(Disk())
     for index in range(MAX_STORES + 5):
         role.on_message(0.0, StoreEndpoints(ME, f"S{index}", ("grpc://h:1",)), "")
-    assert len(role.endpoints) == MAX_STORES
+    assert len(role.known.endpoints) == MAX_STORES
     role.on_message(0.0, StoreEndpoints(ME, "S1", ("grpc://h:2",)), "")
-    assert role.endpoints["S1"] == ("grpc://h:2",)
+    assert role.known.endpoints["S1"] == ("grpc://h:2",)
     role.on_peer_lost("S1")
-    assert "S1" not in role.endpoints
+    assert "S1" not in role.known.endpoints

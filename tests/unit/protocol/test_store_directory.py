@@ -19,6 +19,7 @@ from dafka_core.protocol.messages import (
     HistoryReply,
     StoreEndpoints,
     StoreHello,
+    StoresKnown,
     TimesQuery,
     TimesReply,
 )
@@ -367,10 +368,12 @@ def test_stores_are_bounded() -> None:
 
 
 def test_subscriptions() -> None:
-    kinds = (StoreHello, DirectHead, HeadsReply, TimesReply, HistoryReply, StoreEndpoints)
+    replies = (HeadsReply, TimesReply, HistoryReply)
+    kinds = (StoreHello, DirectHead, StoreEndpoints, StoresKnown, *replies)
     assert set(StoreDirectory(ME).subscriptions()) == {subscription(kind, ME) for kind in kinds}
-    # Stores greet a node that subscribes to the last of them, so the others are there by then.
-    assert max(StoreDirectory(ME).subscriptions()) == subscription(TimesReply, ME)
+    # Stores greet a node that subscribes to one of them, so those before it are there by then.
+    last = [subscription(kind, ME) for kind in (TimesReply, StoresKnown)]
+    assert sorted(StoreDirectory(ME).subscriptions())[-2:] == last
 
 
 def test_endpoints_are_known_of_stores_that_are_there() -> None:

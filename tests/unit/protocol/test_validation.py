@@ -20,7 +20,7 @@ from dafka_core.protocol.limits import (
     MAX_STORES,
 )
 from dafka_core.protocol.validation import text_size_bytes
-from dafka_core.records import NO_VERSION, PartitionInfo, Transaction
+from dafka_core.records import NO_VERSION, KnownStore, PartitionInfo, Transaction
 from tests.unit.protocol.costs import quickly_and_without_memory
 
 
@@ -40,6 +40,7 @@ def test_255_bytes_fit(layout: str, long: str) -> None:
         m.EpochAck(long, long, 1, long, NO_LIFE),
         m.HistoryQuery(long, 1, long, long),
         m.HistoryReply(long, 1, long, long, long, 1, NO_LIFE, (), (long, long)),
+        m.StoresKnown(long, long, (KnownStore(long),)),
     ):
         assert decode(encode(message, layout)) == message
 
@@ -252,3 +253,27 @@ def test_sequences_beyond_63_bits_are_refused(sequence: int) -> None:
 )
 def test_text_size_is_that_on_the_wire(text: str, size_bytes: int) -> None:
     assert text_size_bytes(text) == size_bytes
+
+
+@pytest.mark.parametrize(
+    ("known", "why"),
+    [
+        (KnownStore(""), "an address must have 1 to 255 bytes"),
+        (KnownStore("S", "tcp://h"), "an endpoint must be tcp://HOST:PORT"),
+        (KnownStore("S", "tcp://h\n:1"), "an endpoint must be tcp://HOST:PORT"),
+        (KnownStore("S", "", 2**63), "a sequence must lie in"),
+    ],
+)
+def test_stores_known_are_checked(known: KnownStore, why: str) -> None:
+    with pytest.raises(ProtocolError, match=why):
+        m.StoresKnown("C", "S", (known,))
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_stores_known_are_limited(layout: str) -> None:
+    host = "tcp://" + "h" * 255 + ":65535"
+    longest = [KnownStore(f"S{n}".ljust(255, "x"), host, 1, True) for n in range(MAX_STORES)]
+    told = m.StoresKnown("C", "S", tuple(longest))
+    assert decode(encode(told, layout)) == told
+    with pytest.raises(ProtocolError, match="must lie in 0 to 1000"):
+        replace(told, entries=(*longest, KnownStore("S")))

@@ -1,0 +1,91 @@
+"""A look is complete, or says who is missing from it."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable
+from contextlib import ExitStack
+from pathlib import Path
+
+import pytest
+
+from dafka_core import Producer, Reader, Store
+from dafka_core.log_entries import Met
+from dafka_core.protocol.codec import subscription
+from dafka_core.protocol.expected_stores import PATIENCE_S
+from dafka_core.protocol.messages import ConsumerHello, DirectRecord, StoresKnown
+from dafka_core.storage import Log
+from dafka_core.testing import wait_until
+from tests.integration.nodes.peers import PATIENCE_S as MOST_S
+from tests.integration.nodes.peers import RawPeer
+
+Read = Callable[..., Reader]
+
+
+def test_a_node_that_never_connects_costs_its_patience_once_and_is_named(
+    read: Read, store: Store, raw: Callable[..., RawPeer], caplog: pytest.LogCaptureFixture
+) -> None:
+    silent = raw()  # it subscribes to nothing that is its own: it might be a store
+    silent.wait_until_met(store.address)
+    with caplog.at_level(logging.WARNING, "dafka.reader"):
+        reader = read()
+        begun_s = time.monotonic()
+        assert reader.partitions(timeout_s=MOST_S) == []
+        assert time.monotonic() - begun_s >= PATIENCE_S - 0.5
+        wait_until(lambda: silent.address in caplog.text, "a word on who is missing")
+    caplog.clear()
+    reader.partitions(timeout_s=MOST_S)
+    assert caplog.text == ""
+
+
+def test_nodes_that_are_no_stores_are_not_waited_for(
+    read: Read, tower: str, store: Store, raw: Callable[..., RawPeer]
+) -> None:
+    c_node = raw()
+    c_node.subscribe(subscription(DirectRecord, c_node.address))
+    c_node.wait_until_met(store.address)
+    with Producer("t", tower=tower):
+        directory = read()._role.directory
+        wait_until(lambda: directory.stores, "the store")
+        wait_until(lambda: not directory.expected.waits(time.monotonic()), "who they are")
+    assert not directory.expected.outcomes
+
+
+def test_stores_keep_whom_they_have_met_and_tell_requestors(
+    tower: str, open_nodes: ExitStack, tmp_path: Path, raw: Callable[..., RawPeer]
+) -> None:
+    first = open_nodes.enter_context(Store(tmp_path / "1", tower=tower, peer_expiry_ms=300))
+    requestor = raw()
+    requestor.subscribe(subscription(StoresKnown, requestor.address))
+    (told,) = requestor.wait_for(StoresKnown)
+    assert (told.store, told.entries) == (first.address, ())
+    begun_us = time.time_ns() // 1000
+    with Store(tmp_path / "2", tower=tower, beacon_interval_ms=50) as second:
+        wait_until(first.log.met, "the other store on the disk")
+    (met,) = first.log.met()
+    assert (met.store, met.endpoint[:6]) == (second.address, "tcp://")
+    assert met.heard_us >= begun_us
+    # When it is lost that is written down, and both still know each other after a start.
+    wait_until(lambda: first.log.met()[0].heard_us > met.heard_us, "the time of its loss")
+    first.close()
+    again = open_nodes.enter_context(Store(tmp_path / "1", tower=tower))
+    other = raw()
+    other.subscribe(subscription(StoresKnown, other.address))
+    other.wait_until_subscribed(subscription(ConsumerHello, again.address))
+    (told,) = other.wait_for(StoresKnown)[:1]
+    assert [(each.store, each.endpoint) for each in told.entries] == [(met.store, met.endpoint)]
+
+
+def test_a_directory_of_before_has_only_names(tmp_path: Path) -> None:
+    with Log(tmp_path) as log:
+        log.write([Met("S" * 32, "tcp://h:1", 7)])
+        log._env.write(
+            lambda tables: tables.lives._txn.put(
+                b"met " + b"T" * 32,
+                b"-",
+                db=tables.lives._meta,
+            )
+        )
+    with Log(tmp_path) as log:
+        assert log.met() == [Met("S" * 32, "tcp://h:1", 7), Met("T" * 32)]

@@ -1,0 +1,131 @@
+"""Stores that are far away, beside near ones: an answer is complete, or names who is missing."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from math import inf
+from typing import Any
+
+import pytest
+
+from dafka_core.protocol.expected_stores import Outcome
+from dafka_core.protocol.reader_role import ReaderRole
+from dafka_core.protocol.store_directory import StoreQuery
+from tests.simulation.cluster import Cluster, Roles
+from tests.simulation.mesh import SimulatedMesh
+from tests.simulation.shape import OURS, shape_of
+from tests.simulation.world import SimulationError
+
+CALM: dict[str, Any] = {
+    "stores": 2,
+    "late_stores": 0,
+    "acks": 1,
+    "records": 40,
+    "producers": 1,
+    **dict.fromkeys(("consumers", "readers", "writers", "queries"), 0),
+    **dict.fromkeys(("loss", "double", "reorder", "corrupt", "leaves", "latest", "hurry"), 0.0),
+    **dict.fromkeys(("partition_every_s", "cut_every_s", "crash_every_s", "stall_every_s"), 0.0),
+    **dict.fromkeys(("tower_every_s", "trim_every_s", "another_every_s", "replaced_every_s"), 0.0),
+    "delay_s": 0.002,
+    "lag_s": 0.0005,
+    "disk_s": 0.001,
+    "faults_s": 4.0,
+    "styles": (OURS,),
+    "towers": 1,
+    "limits": {},
+    "limit_bytes": 0,
+}
+MOST_S = 40.0
+
+
+class Far:
+    """Two stores that do not reach each other; the far one alone has all records."""
+
+    def __init__(self, round_trip_s: float) -> None:
+        shape = replace(shape_of(1), **CALM)
+        self.cluster = Cluster(shape, Roles(), None)
+        self.world, self.network = self.cluster.world, self.cluster.network
+        self.near, self.far = self.cluster.stores
+        (producer,) = self.cluster.producers
+        for other in (self.far.name, producer.name):
+            self.separate(self.near.name, other)
+        self.network.far_s[self.far.name] = round_trip_s / 2
+        while not (producer.done and sum(self.far.disk.ends().values()) == 40):
+            self.world.run_until(self.world.now + 1)
+        self.world.run_until(self.world.now + 15)
+
+    def separate(self, one: str, other: str) -> None:
+        """Nothing passes between two machines."""
+        for pair in ((one, other), (other, one)):
+            self.network.blocks[pair] = (inf, "lost")
+
+    def look(self, role: ReaderRole) -> tuple[StoreQuery, float]:
+        """The first question of a reader that has just started, and how long it took."""
+        mesh = SimulatedMesh(
+            self.network, self.cluster.checkers, "reader", role, OURS, on_round=lambda now: False
+        )
+        begun_s = self.world.now
+        questions: list[StoreQuery] = []
+        while not (questions and questions[0].answered):
+            if self.world.now > begun_s + MOST_S:
+                raise SimulationError("the question was not answered")
+            self.world.run_until(self.world.now + 0.01)
+            if not questions and mesh.peers.announced:
+                question, messages = role.directory.ask_heads(self.world.now, ())
+                questions.append(question)
+                mesh.send(messages)
+        return questions[0], self.world.now - begun_s
+
+    def start_reader(self) -> ReaderRole:
+        """A reader that is about to start."""
+        return ReaderRole(self.world.address())
+
+
+@pytest.mark.parametrize(
+    ("round_trip_ms", "most_s"), [(0, 0.5), (20, 0.5), (60, 0.7), (200, 1.6), (500, 3.5)]
+)
+def test_what_only_a_far_store_has_is_found(round_trip_ms: int, most_s: float) -> None:
+    far = Far(round_trip_ms / 1000)
+    role = far.start_reader()
+    question, took_s = far.look(role)
+    assert sum(info.end for info in question.heads.values()) == 40
+    assert took_s < most_s
+    assert all(not outcome.is_given_up for outcome in role.directory.expected.outcomes)
+
+
+def test_at_two_seconds_it_is_found_with_a_word() -> None:
+    far = Far(2.0)
+    role = far.start_reader()
+    question, took_s = far.look(role)
+    assert sum(info.end for info in question.heads.values()) == 40
+    assert took_s < 20
+    (outcome,) = role.directory.expected.outcomes
+    assert (outcome.node, outcome.is_store, outcome.is_given_up) == (far.far.address, True, False)
+
+
+def test_a_store_that_cannot_connect_costs_three_seconds_once_and_is_named() -> None:
+    far = Far(0.0)
+    far.separate("reader", far.far.name)
+    role = far.start_reader()
+    question, took_s = far.look(role)
+    assert question.heads == {}
+    assert 3 <= took_s < 3.5
+    (outcome,) = role.directory.expected.outcomes
+    assert outcome == Outcome(far.far.address, outcome.endpoint, outcome.waited_s, True, True)
+    assert outcome.endpoint.startswith(f"tcp://{far.far.name}:")
+    far.world.run_until(far.world.now + 5)
+    again, _ = role.directory.ask_heads(far.world.now, ())
+    far.world.run_until(far.world.now + 0.1)
+    role.on_tick(far.world.now)
+    assert role.directory.waits is False
+    assert again.heads == {}
+
+
+def test_a_store_that_is_away_is_not_waited_for() -> None:
+    far = Far(0.0)
+    far.far.crash()
+    far.world.run_until(far.world.now + 20)
+    role = far.start_reader()
+    question, took_s = far.look(role)
+    assert question.heads == {}
+    assert took_s < 0.5

@@ -1,0 +1,88 @@
+"""What a store keeps of the others, and what it tells of them."""
+
+from __future__ import annotations
+
+from dafka_core.log_entries import LogEntry, Met
+from dafka_core.protocol.known_stores import BEGIN_S, KEPT_S, KnownStores
+from dafka_core.protocol.limits import MAX_STORES
+from dafka_core.protocol.messages import StoresKnown
+from dafka_core.records import KnownStore
+
+ME, OTHER, READER = "S1", "S2", "R"
+AT = "tcp://h:2"
+
+
+class Kept:
+    """A store's, with what it has written and a clock."""
+
+    def __init__(self, *met: Met) -> None:
+        self.written: list[LogEntry] = []
+        self.wall_us = 1_000
+        self.known = KnownStores(ME, met, lambda: self.wall_us, self.written.append)
+        self.known.on_tick(0.0)
+
+    def settle(self) -> None:
+        self.known.on_tick(BEGIN_S)
+
+    def told(self) -> tuple[KnownStore, ...] | None:
+        """What a reader is told now; None if that is nothing new."""
+        news = self.known.news(READER)
+        return None if news is None else news.entries
+
+
+def test_a_store_is_written_down_when_it_is_met_and_when_it_is_lost() -> None:
+    kept = Kept()
+    kept.known.on_announced(OTHER, AT)
+    kept.known.meet(OTHER)
+    kept.known.meet(OTHER)
+    assert kept.written == [Met(OTHER, AT, 1_000)]
+    kept.wall_us = 5_000
+    kept.known.on_peer_lost(OTHER)
+    kept.known.on_peer_lost("somebody")
+    assert kept.written[1:] == [Met(OTHER, AT, 5_000)]
+    assert kept.known.names == (OTHER,)
+
+
+def test_now_and_then_it_is_written_down_who_is_there() -> None:
+    kept = Kept(Met("S3"))
+    kept.known.meet(OTHER)
+    kept.wall_us = 9_000
+    kept.settle()
+    assert kept.known.deadline() == KEPT_S
+    kept.known.on_tick(KEPT_S)
+    assert kept.written == [Met(OTHER, "", 1_000), Met(OTHER, "", 9_000)]
+    assert kept.known.deadline() == 2 * KEPT_S
+
+
+def test_a_requestor_is_told_when_it_subscribes_and_of_changes_before_it_asks() -> None:
+    kept = Kept(Met(OTHER, AT, 7))
+    kept.settle()
+    assert kept.known.news(READER) is None  # it has not said that it understands that
+    greeting = kept.known.greeting(StoresKnown, READER)
+    assert greeting == StoresKnown(READER, ME, (KnownStore(OTHER, AT, 7),))
+    assert kept.told() is None
+    kept.known.on_announced(OTHER, "tcp://h:3")
+    kept.known.meet(OTHER)
+    assert kept.told() == (KnownStore(OTHER, AT, 7, here=True),)
+    assert kept.told() is None
+    kept.known.on_peer_lost(OTHER)
+    assert kept.told() == (KnownStore(OTHER, "tcp://h:3", 1_000),)
+
+
+def test_a_store_that_has_just_started_takes_all_for_there() -> None:
+    kept = Kept(Met(OTHER, AT, 7), Met(ME, AT, 7))
+    kept.known.greeting(StoresKnown, READER)
+    kept.known.on_announced("N", AT)
+    assert kept.told() is None
+    assert kept.known.deadline() == BEGIN_S
+    kept.settle()
+    assert kept.told() == (KnownStore(OTHER, AT, 7),)
+
+
+def test_stores_are_bounded() -> None:
+    kept = Kept()
+    for number in range(MAX_STORES + 5):
+        kept.known.meet(f"N{number}")
+    assert len(kept.known.names) == len(kept.written) == MAX_STORES
+    kept.known.meet("N0")
+    assert len(kept.written) == MAX_STORES
