@@ -87,8 +87,7 @@ def fetch_latest_offsets(
         if reader not in _registries or not reader.endpoints():
             over_mesh = _ask_mesh(reader, options)  # waits until stores have been heard of
         elif thorough:
-            with suppress(NoStoreError):  # others may have come
-                reader.hear_stores(timeout_s=timing.FIND_S)
+            _hear_stores(reader)
         registry = _registries.setdefault(reader, StoreRegistry())
         answers = _ask_stores(registry, reader, options, watch)
         if not answers and over_mesh is None:
@@ -129,6 +128,12 @@ def merge_heads(infos: Iterable[PartitionInfo]) -> dict[TopicPartition, Partitio
         known = heads.get(info.tp)
         heads[info.tp] = info if known is None else known.merged(info)
     return heads
+
+
+def _hear_stores(reader: Reader) -> None:
+    """Waits for stores that have come since the last look."""
+    with suppress(NoStoreError):  # those of before are there all the same
+        reader.hear_stores(timeout_s=timing.FIND_S)
 
 
 def _ask_mesh(reader: Reader, options: SourceOptions) -> Infos:
