@@ -50,7 +50,7 @@ from tests.simulation.world import World
 if TYPE_CHECKING:
     from tests.simulation.checkers import Checkers
 
-EXTENSION_IDS: Final = b"RPQTSUNOABCIJVX"
+EXTENSION_IDS: Final = b"rpQTsuNOABCIJVX"
 """Commands that C nodes do not know."""
 
 _ROUND_S: Final = 0.0001
