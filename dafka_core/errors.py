@@ -36,12 +36,16 @@ def _unpickled(kind: type[DafkaError], args: tuple[object, ...]) -> DafkaError:
 
 @dataclass(eq=False)
 class ConfigError(DafkaError, ValueError):
-    """An option that cannot be used: unknown, of the wrong type or out of bounds."""
+    """An option that cannot be used: unknown, of the wrong type or out of bounds.
 
-    sentence = "option {option!r} = {shown}: {why}"
+    ``kind`` says what it is, if it is none, as a variable of the environment.
+    """
+
+    sentence = "{kind} {option!r} = {shown}: {why}"
     option: str
     value: object
     why: str
+    kind: str = "option"
 
     def _sentence(self, **facts: object) -> str:
         # A text as users write it: names in it are escaped already.
@@ -103,17 +107,26 @@ class _TowersError(DafkaError):
 
     def _sentence(self, **facts: object) -> str:
         self.towers = tuple(self.towers)
-        return super()._sentence(towers=", ".join(self.towers))
+        return super()._sentence(towers=", ".join(self.towers), **facts)
 
 
 @dataclass(eq=False)
 class TowerNotFoundError(_TowersError):
-    """No tower answered in time."""
+    """No tower answered in time; ``unknown_hosts`` are names of towers that do not resolve."""
 
     sentence = (
-        "no tower answered at {towers} within {waited_s:g} s; start one with 'dafka tower', or "
-        "name a running one (option 'tower', environment DAFKA_TOWER)"
+        "no tower answered at {towers} within {waited_s:g} s{cause} a running one (option 'tower', "
+        "environment DAFKA_TOWER)"
     )
+    unknown_hosts: Sequence[str] = ()
+
+    def _sentence(self, **facts: object) -> str:
+        self.unknown_hosts = tuple(self.unknown_hosts)
+        names = ", ".join(self.unknown_hosts)
+        cause = f", and there is no host {names}; correct the name, or name"
+        return super()._sentence(
+            cause=cause if names else "; start one with 'dafka tower', or name"
+        )
 
 
 @dataclass(eq=False)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ipaddress
 import os
 import re
 from collections.abc import Callable
@@ -9,7 +10,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any, Final
 
-from dafka_core.errors import ProtocolError
+from dafka_core.errors import ConfigError, ProtocolError
 from dafka_core.log_entries import STAGED_HOURS
 from dafka_core.names import unescape
 from dafka_core.options import DEFAULT_PUB_PORT, DEFAULT_SUB_PORT, DEFAULT_TOWER, Options, option
@@ -28,13 +29,19 @@ TOWER_ENVIRONMENT = "DAFKA_TOWER"
 AUTO_HOST = "auto"
 """For ``host``: the address from which this machine reaches the towers."""
 
+ANY_HOST: Final = "*"
+"""As ``host`` it is refused with its reason, when the node binds."""
+
 FLIGHT_OFF = "off"
 """For ``flight_port``: the store is reached over the mesh only."""
 
 IGNORE: Final = "ignore"
 """For ``resume_missing``: to begin all the same."""
 
-_TOWER = re.compile(r"(?a)(?P<host>\[[^\]]+\]|[^:\[\]\s]+)(?::(?P<sub>\d{1,5}):(?P<pub>\d{1,5}))?")
+HOST: Final = r"\[[0-9A-Fa-f:.%a-z]+\]|[0-9A-Za-z][0-9A-Za-z_-]{0,62}(?:\.[0-9A-Za-z_-]{1,63})*\.?"
+"""A host's name or address: a regular expression."""
+
+_TOWER = re.compile(rf"(?a)(?P<host>{HOST})(?::(?P<sub>\d{{1,5}}):(?P<pub>\d{{1,5}}))?")
 _PORT = re.compile(r"(?a)\d{1,5}")
 _PORTS = re.compile(r"(?a)(\d{1,5})(?:-(\d{1,5}))?")
 
@@ -64,17 +71,31 @@ class TowerAddress:
 def parse_towers(value: Any) -> tuple[TowerAddress, ...]:
     """Towers from ``HOST[:SUB_PORT:PUB_PORT]``, several by commas or in a list.
 
-    None means the environment's ``DAFKA_TOWER``, or else the default.
+    None means the environment's ``DAFKA_TOWER``, or else the default.  A tower that is named twice
+    is one.
 
     Raises:
-        ValueError: a word names no tower.
+        ValueError: a word names no tower; ConfigError if it is the environment's.
     """
     if value is None:
-        value = os.environ.get(TOWER_ENVIRONMENT) or DEFAULT_TOWER
+        return towers_of_environment()
     words = str(value).split(",") if isinstance(value, str | TowerAddress) else value
     if not words or not isinstance(words, list | tuple):
         raise ValueError("must name at least one tower, as HOST[:SUB_PORT:PUB_PORT]")
-    return tuple(_tower(str(word).strip()) for word in words)
+    return tuple(dict.fromkeys(_tower(str(word).strip()) for word in words))
+
+
+def towers_of_environment() -> tuple[TowerAddress, ...]:
+    """The towers that ``DAFKA_TOWER`` names, or the default.
+
+    Raises:
+        ConfigError: it names none.
+    """
+    value = os.environ.get(TOWER_ENVIRONMENT) or DEFAULT_TOWER
+    try:
+        return parse_towers(value)
+    except ValueError as error:
+        raise ConfigError(TOWER_ENVIRONMENT, value, str(error), "environment variable") from None
 
 
 def _parse_name(check: Callable[[str], None], value: Any) -> str:
@@ -100,6 +121,21 @@ def _tower(word: str) -> TowerAddress:
     if not all(0 < port < 65_536 for port in ports):
         raise ValueError("must have ports in 1 to 65535")
     return TowerAddress(match["host"], *ports)
+
+
+def parse_host(value: Any) -> str:
+    """A host's name or address, or ``auto``; IPv6 with brackets.
+
+    Raises:
+        ValueError: it can be none of them.
+    """
+    word = str(value).strip()
+    if word == ANY_HOST or re.fullmatch(HOST, word):
+        return word
+    try:
+        return f"[{ipaddress.IPv6Address(word)}]"
+    except ValueError:
+        raise ValueError(f"must be a host name, an address or {AUTO_HOST}") from None
 
 
 def parse_flight_port(value: Any) -> str:
@@ -143,6 +179,7 @@ class NodeOptions(Options):
         "127.0.0.1",
         "address to bind to and to announce to other nodes; `auto` takes the one from which this "
         "machine reaches the towers",
+        parse=parse_host,
     )
     port: str = option(
         "0",

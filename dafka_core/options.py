@@ -10,7 +10,7 @@ import contextlib
 import dataclasses
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any, ClassVar, NamedTuple, Self, TypeVar
+from typing import Any, ClassVar, Final, NamedTuple, Self, TypeVar
 
 from dafka_core.errors import ConfigError, ProtocolError
 from dafka_core.names import escape
@@ -19,6 +19,9 @@ from dafka_core.near_names import nearest_name
 DEFAULT_TOWER = "127.0.0.1:5556:5557"
 DEFAULT_SUB_PORT = 5556
 DEFAULT_PUB_PORT = 5557
+
+MOST: Final[Mapping[str, float]] = {"s": 10**9, "ms": 2 * 10**9, "h": 10**6, "messages": 2**31 - 1}
+"""By unit: larger numbers overflow where the system takes them.  A time is as good as for ever."""
 
 T = TypeVar("T")
 
@@ -60,6 +63,7 @@ def option(
     """
     kind = " or ".join(choices) or kind or type(default).__name__
     info = OptionInfo("", kind, default, unit, meaning)
+    maximum = MOST.get(unit) if maximum is None else maximum
     declared = _Declaration(info, parse or _parser_of(type(default)), minimum, maximum, choices)
     return dataclasses.field(default=default, metadata={"option": declared})
 
@@ -120,6 +124,8 @@ def _option_fields(cls: type[Options]) -> list[dataclasses.Field[Any]]:
 def _checked(name: str, value: Any, declared: _Declaration) -> Any:
     try:
         parsed = declared.parse(value)
+    except ConfigError:  # of the environment's variable that stands in for the option
+        raise
     except (ValueError, TypeError) as error:
         raise ConfigError(name, value, str(error)) from None
     if declared.choices and parsed not in declared.choices:

@@ -7,13 +7,12 @@ them (``fetchTimeoutMs``) in errors and in the documentation's tables.
 from __future__ import annotations
 
 import dataclasses
-import os
 from collections.abc import Callable, Mapping
 from typing import ClassVar, Final, NamedTuple, Self
 
 from dafka_core.errors import ConfigError
 from dafka_core.flight.limits import MAX_BATCH_BYTES, MAX_BATCH_RECORDS
-from dafka_core.node_options import AUTO_HOST, TOWER_ENVIRONMENT, parse_topic
+from dafka_core.node_options import AUTO_HOST, parse_host, parse_topic, towers_of_environment
 from dafka_core.options import DEFAULT_TOWER, Options, option, parse_int, unknown
 from dafka_core.records import TopicPartition
 from dafka_spark import option_values as values
@@ -72,6 +71,7 @@ class SparkOptions(Options):
         AUTO_HOST,
         "address at which stores reach the driver and the executors; `auto` takes the one from "
         "which each of them reaches the first tower",
+        parse=parse_host,
     )
 
     @property
@@ -88,13 +88,15 @@ class SparkOptions(Options):
         """
         names = {row.name.lower(): row.name for row in cls.table()}
         # Here and not in a node: executors' environments are not the driver's.
-        folded = {"tower": os.environ.get(TOWER_ENVIRONMENT) or DEFAULT_TOWER}
+        folded: dict[str, object] = {}
         for name, value in given.items():
             lower = name.lower()
             if lower in names:
                 folded[names[lower]] = value
             elif lower not in cls.ALLOWED:
                 raise ConfigError(name, value, cls._why_not(lower, list(names.values())))
+        if "tower" not in folded:
+            folded["tower"] = towers_of_environment()
         return cls.build(folded)
 
     @classmethod

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import functools
 import inspect
+import re
 from collections.abc import Callable, Collection, Mapping
-from pathlib import Path
 from typing import Annotated, Any, Final
 
 import typer
 
 from dafka_core.names import unescape
+from dafka_core.errors import ConfigError
 from dafka_core.node_options import TOWER_ENVIRONMENT
 from dafka_core.options import DEFAULT_TOWER, OptionInfo, Options
 
@@ -37,8 +38,8 @@ Topic = Annotated[str, typer.Argument(metavar="TOPIC", show_default=False, parse
 _DIRECTORY: Final = typer.Option(
     "--dir", metavar="DIR", help="The directory in which records are kept."
 )
-Directory = Annotated[Path, _DIRECTORY]
-MaybeDirectory = Annotated[Path | None, _DIRECTORY]
+Directory = Annotated[str, _DIRECTORY]
+MaybeDirectory = Annotated[str | None, _DIRECTORY]
 """Of a command that also has commands of its own, which name their directory themselves."""
 ExitWithParent = Annotated[bool, typer.Option("--exit-with-parent", hidden=True)]
 """For programs that start nodes: the node stops when its standard input ends, as they do."""
@@ -70,6 +71,15 @@ def with_options(
         return run
 
     return decorate
+
+
+def parse_address(value: str | None) -> str | None:
+    """A partition's address, in any case and with or without hyphens."""
+    word = (value or "").replace("-", "").upper()
+    if value is not None and not re.fullmatch("[0-9A-F]{32}", word):
+        why = "must be 32 hexadecimal digits, as 'dafka heads TOPIC' lists partitions"
+        raise ConfigError("address", value, why)
+    return word or None
 
 
 def of_table(table: type[Options], options: Mapping[str, Any]) -> dict[str, Any]:

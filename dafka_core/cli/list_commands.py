@@ -15,6 +15,8 @@ from dafka_core.cli.flags import Topic
 from dafka_core.errors import DafkaError
 from dafka_core.log_entries import Discard
 from dafka_core.names import quoted
+from dafka_core.options import MOST, check_argument
+from dafka_core.protocol.validation import check_topic
 from dafka_core.records import PartitionInfo, StagedPartition
 
 if TYPE_CHECKING:
@@ -26,7 +28,13 @@ MOST_DISCARDS: Final = 1_000
 AsJson = Annotated[bool, typer.Option("--json", help="Print a JSON object on each line.")]
 Timeout = Annotated[
     float,
-    typer.Option("--timeout-s", min=0.01, metavar="NUMBER", help="How long to wait for stores."),
+    typer.Option(
+        "--timeout-s",
+        min=0.01,
+        max=MOST["s"],
+        metavar="NUMBER",
+        help="How long to wait for stores.",
+    ),
 ]
 
 
@@ -46,6 +54,7 @@ def heads(
     topic: Topic, *, as_json: AsJson = False, timeout_s: Timeout = 10.0, **options: Any
 ) -> None:
     """List a topic's partitions: the first offset stores have, and the next one to be written."""
+    check_argument("topic", topic, check_topic)  # at once, not when a tower is found
     partitions = _partitions([topic], timeout_s, options)
     if not partitions:
         raise DafkaError(f"no store has records of topic {quoted(topic)}; 'dafka topics' lists all")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any, Final
 
 from dafka_core.cli import output
@@ -10,7 +9,7 @@ from dafka_core.cli.flags import Directory, ExitWithParent, of_table
 from dafka_core.cli.process import serve_until_stopped, stop_when_input_ends
 from dafka_core.node_options import StoreOptions, TowerOptions
 
-DESK_DIRECTORY: Final = Path("dafka-data")
+DESK_DIRECTORY: Final = "dafka-data"
 
 
 def tower(*, exit_with_parent: ExitWithParent = False, **options: Any) -> None:
@@ -48,5 +47,5 @@ def up(
         output.say(f"tower at {hub.tower}, store in {directory}; Ctrl-C stops both")
         output.say("other terminals need this, when it is not the default:")
         output.say(f"  export DAFKA_TOWER={hub.tower}")
-        where = {"tower": hub.tower, "address": node.address, "dir": str(directory)}
+        where = {"tower": hub.tower, "address": node.address, "dir": directory}
         serve_until_stopped(node, **where, flight=node.locations)

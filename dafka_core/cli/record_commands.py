@@ -15,11 +15,13 @@ from typing import TYPE_CHECKING, Annotated, Any, Final, Literal
 import typer
 
 from dafka_core.cli import output, streams
-from dafka_core.cli.flags import Topic
+from dafka_core.cli.flags import Topic, parse_address
 from dafka_core.cli.process import Stopped, handle_stop_signals, held_signals
 from dafka_core.errors import DafkaError
 from dafka_core.names import escape
 from dafka_core.node_options import ProducerOptions
+from dafka_core.options import check_argument
+from dafka_core.protocol.validation import check_topic
 from dafka_core.records import RecordBatch
 
 if TYPE_CHECKING:
@@ -37,6 +39,7 @@ def produce(
         typer.Option(
             metavar="UUID",
             help="The partition to go on with, 32 hexadecimal digits. Without it, a new one.",
+            callback=parse_address,
             show_default=False,
         ),
     ] = None,
@@ -166,6 +169,7 @@ def consume(
 
     start: Literal["earliest", "latest"] = "earliest" if from_beginning else "latest"
     form = json_lines if as_json else _lines
+    check_argument("topic", topic, check_topic)  # at once, not when a tower is found
     with Consumer(start=start, **options) as consumer:
         consumer.subscribe(topic)
         with suppress(Stopped) if count is None else nullcontext():  # its end, unless it lacks some

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Annotated, Any
 
 import typer
@@ -38,11 +37,11 @@ def store(
         stop_when_input_ends()
     with Store(directory, **options) as node:
         output.say(f"store {node.address} in {directory}; Ctrl-C stops it")
-        where = {"address": node.address, "dir": str(directory)}
+        where = {"address": node.address, "dir": directory}
         serve_until_stopped(node, **where, flight=node.locations)
 
 
-Stopped = Annotated[Path, typer.Argument(metavar="DIR", show_default=False)]
+Stopped = Annotated[str, typer.Argument(metavar="DIR", show_default=False)]
 """The directory of a store that does not run."""
 
 

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import errno
 import ipaddress
 import logging
+import os
 import socket as sockets
 import time
 import uuid
@@ -112,7 +114,7 @@ def bound(socket: zmq.Socket[bytes], config: NodeOptions) -> tuple[str, int]:
                 why = f"none can be reached ({error.strerror})"
                 failure = ConfigError("tower", ", ".join(map(str, config.tower)), why)
             else:
-                why = f"must be an address of this machine: {error.strerror}"
+                why = f"must be an address of this machine: {why_unbound(error)}"
                 failure = ConfigError("host", config.host, why)
         if not config.wait_for_tower:
             raise failure
@@ -120,6 +122,13 @@ def bound(socket: zmq.Socket[bytes], config: NodeOptions) -> tuple[str, int]:
             is_said = True
             _log.warning("%s; this node waits until that has changed", failure)
         time.sleep(LOOK_AGAIN_S)
+
+
+def why_unbound(error: OSError | zmq.ZMQError) -> str:
+    """What is wrong with an address that cannot be bound to, without ZeroMQ's form of it."""
+    if error.errno in (errno.ENODEV, errno.EINVAL):
+        return "no address or interface of this machine has that name"
+    return os.strerror(error.errno or 0)
 
 
 def network_host() -> str:

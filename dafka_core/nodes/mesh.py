@@ -25,6 +25,7 @@ from dafka_core.errors import (
 )
 from dafka_core.node_options import NodeOptions
 from dafka_core.nodes.addresses import bound
+from dafka_core.nodes.host_lookup import HostLookup
 from dafka_core.nodes.peers import Peers
 from dafka_core.nodes.sockets import (
     drop_stalled_peers,
@@ -131,13 +132,24 @@ class Mesh(ProcessBound):
         """
         self.attend(weakly(on_round, False))
         self._thread.start()
-        timeout_s = None if self._config.wait_for_tower else self._config.tower_timeout_s
         try:
-            if not self.wait_until(lambda: self.peers.tower_found, timeout_s):
-                raise TowerNotFoundError(self._towers, self._config.tower_timeout_s)
+            self._wait_for_tower()
         except BaseException:
             self.close()
             raise
+
+    def _wait_for_tower(self) -> None:
+        if self._config.wait_for_tower:
+            self.wait_until(lambda: self.peers.tower_found, None)
+            return
+        began_s, timeout_s = time.monotonic(), self._config.tower_timeout_s
+        names = HostLookup((tower.host for tower in self._config.tower), self._round_ended.notify)
+        self.wait_until(lambda: self.peers.tower_found or names.in_vain, timeout_s)
+        if not self.peers.tower_found:
+            waited_s = timeout_s
+            if names.in_vain:
+                waited_s = min(round(time.monotonic() - began_s, 1), timeout_s)
+            raise TowerNotFoundError(self._towers, waited_s, names.unknown)
 
     def attend(self, on_round: Callable[[float], bool]) -> None:
         """Has the loop call another function at the end of each round, and keep it alive."""

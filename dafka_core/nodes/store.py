@@ -17,8 +17,9 @@ from dafka_core.nodes.append_queue import AppendQueue
 from dafka_core.nodes.log_writer import LogWriter, Outcomes
 from dafka_core.nodes.merge_thread import MergeThread
 from dafka_core.nodes.mesh import Mesh
+from dafka_core.nodes.new_directory import NewDirectory
 from dafka_core.nodes.node import Node
-from dafka_core.nodes.store_identity import copied, kept_address
+from dafka_core.nodes.store_identity import check_directory, copied, kept_address
 from dafka_core.nodes.store_loop import StoreLoop
 from dafka_core.nodes.threads import weakly
 from dafka_core.protocol.store_role import StoreRole
@@ -44,8 +45,12 @@ class Store(Node):
 
     def __init__(self, directory: str | Path, **options: Any) -> None:
         config = StoreOptions.build(options)
+        check_directory(directory)
         with contextlib.ExitStack() as undo:
+            new = NewDirectory(Path(directory))
+            undo.callback(new.remove)
             self.log = undo.enter_context(Log(directory))
+            undo.callback(new.remove_files, self.log)
             self.log.discard_stale(config.staged_hours * 3600)
             self.address = kept_address(self.log.directory)
             """The store's UUID.  It lasts as long as the directory."""

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Final
 from uuid import UUID
 
-from dafka_core.errors import StoreError
+from dafka_core.errors import ConfigError, StoreError
 from dafka_core.nodes.addresses import new_address
 from dafka_core.storage import Log
 from dafka_core.storage.open_environment import sync_directory
@@ -67,25 +67,34 @@ def new_identity(directory: Path) -> str:
     return address
 
 
-def log_of(directory: Path) -> Log:
+def check_directory(directory: Path | str) -> None:
+    """Raises ConfigError for what names none: an empty name would be the working directory."""
+    if not str(directory) or "\0" in str(directory):
+        raise ConfigError("directory", directory, "must name a directory; '.' is this one")
+
+
+def log_of(directory: Path | str) -> Log:
     """The log of a store that does not run.
 
     Raises:
+        ConfigError: the directory has no name.
         StoreError: there is no store here, it is running, or it cannot be written.
     """
+    check_directory(directory)
+    directory = Path(directory)
     if not (directory / DATA_FILE).exists():
         raise StoreError(directory, f"there is no store here (no file {DATA_FILE})")
     return Log(directory)
 
 
-def restore(directory: Path) -> str:
+def restore(directory: Path | str) -> str:
     """Makes a copy of a store's directory a store of its own, and returns its address.
 
     Raises what ``log_of`` raises.
     """
-    with log_of(directory):
+    with log_of(directory) as log:
         try:
-            return new_identity(directory)
+            return new_identity(log.directory)
         except OSError as error:
             raise StoreError(directory, f"file {ADDRESS_FILE}: {error}") from error
 

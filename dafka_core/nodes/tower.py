@@ -15,8 +15,8 @@ from typing import Any, Final
 import zmq
 
 from dafka_core.errors import ConfigError, NodeFailedError, ProtocolError
-from dafka_core.node_options import AUTO_HOST, NodeOptions, TowerAddress, TowerOptions
-from dafka_core.nodes.addresses import is_loopback, network_host, own_host
+from dafka_core.node_options import AUTO_HOST, HOST, NodeOptions, TowerAddress, TowerOptions
+from dafka_core.nodes.addresses import is_loopback, network_host, own_host, why_unbound
 from dafka_core.nodes.node import Node
 from dafka_core.nodes.sockets import CONTROL_COUNT, new_socket, received
 from dafka_core.nodes.threads import NodeThread
@@ -28,7 +28,7 @@ MAX_BEACON_BYTES: Final = 4096
 JOIN_INTERVAL_MS: Final = 1_000
 """How often a tower tells of itself and of those that it joins."""
 
-_ADDRESS = re.compile(r"tcp://(?P<host>.+):(?P<port>\d+|\*)")
+_ADDRESS = re.compile(rf"(?a)tcp://(?P<host>\*|{HOST}):(?P<port>\d{{1,5}}|\*)")
 
 
 class Tower(Node):
@@ -184,13 +184,13 @@ class _Relay:
 
 def _bind(socket: zmq.Socket[bytes], option: str, address: str) -> tuple[str, int]:
     match = _ADDRESS.fullmatch(address)
-    if match is None:
+    if match is None or (match["port"] != "*" and int(match["port"]) > 65_535):
         raise ConfigError(option, address, "must be tcp://HOST:PORT, as tcp://127.0.0.1:5556")
     port = "*" if match["port"] in ("0", "*") else match["port"]
     try:
         socket.bind(f"tcp://{match['host']}:{port}")
     except zmq.ZMQError as error:
-        raise ConfigError(option, address, f"cannot be bound to: {error.strerror}") from None
+        raise ConfigError(option, address, f"cannot be bound to: {why_unbound(error)}") from None
     endpoint = socket.get(zmq.LAST_ENDPOINT)
     assert isinstance(endpoint, bytes)
     return match["host"], int(endpoint.rstrip(b"\0").rsplit(b":", 1)[1])

@@ -25,7 +25,8 @@ READERS_FILE: Final = "lock.mdb"
 _READERS_BYTES: Final = MAX_READERS * 64 + 128
 """As long as LMDB makes it: an entry is a cache line, and two have its locks."""
 
-_OPEN_FILES: Final = (LOCK_FILE, DATA_FILE, READERS_FILE, LEASE_FILE)
+OPEN_FILES: Final = (LOCK_FILE, DATA_FILE, READERS_FILE, LEASE_FILE)
+"""Those that a store keeps open."""
 
 MIN_MAP_BYTES = 1 << 20
 """Less has no room for the empty tables."""
@@ -117,7 +118,7 @@ def files_at(directory: Path) -> tuple[tuple[int, int], ...]:
     Raises:
         OSError: one is not there, or cannot be looked at.
     """
-    found = ((directory / name).stat() for name in _OPEN_FILES)
+    found = ((directory / name).stat() for name in OPEN_FILES)
     return tuple((each.st_dev, each.st_ino) for each in found)
 
 
@@ -138,8 +139,8 @@ def lock_writer(directory: Path) -> int:
     Raises:
         StoreError: another one holds it, or it cannot be made.
     """
+    _make(directory)
     try:
-        directory.mkdir(parents=True, exist_ok=True)
         check_local(directory)
         fd = os.open(directory / LOCK_FILE, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
     except OSError as error:
@@ -151,6 +152,19 @@ def lock_writer(directory: Path) -> int:
         os.close(fd)
         raise
     return fd
+
+
+def _make(directory: Path) -> None:
+    try:
+        directory.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        why = f"it cannot be made ({error.strerror})"
+        # ``Path.exists`` raises where a name is too long.
+        above = (directory, *directory.absolute().parents)
+        found = next(each for each in above if os.path.exists(each))  # noqa: PTH110
+        if not found.is_dir():
+            why = f"{found} is a file: name a directory, which is made if it is not there"
+        raise StoreError(directory, why) from error
 
 
 def _lock(directory: Path, fd: int) -> None:

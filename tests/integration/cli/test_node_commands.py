@@ -113,12 +113,18 @@ def test_a_port_in_use_is_named() -> None:
     assert refused.stdout == b""
 
 
-def test_a_directory_that_cannot_be_one_is_named(lone_tower: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize("below", [".", "new/store"])
+def test_a_directory_that_cannot_be_one_is_named(
+    below: str, lone_tower: str, tmp_path: Path
+) -> None:
     file = tmp_path / "file"
     file.touch()
-    refused = run("store", "--dir", str(file), "--tower", lone_tower)
+    refused = run("store", "--dir", str(file / below), "--tower", lone_tower)
     assert refused.returncode == 1
-    assert f"store at {file}: " in sentence(refused)
+    assert sentence(refused) == (
+        f"store at {file / below}: {file} is a file: name a directory, which is made if it is not "
+        "there"
+    )
 
 
 def test_a_store_without_a_tower_says_so(tmp_path: Path) -> None:

@@ -82,7 +82,19 @@ def test_a_mistyped_command_gets_a_sentence(arguments: tuple[str, ...], expected
         (("produce", "t", "--wire", "x"), "option 'wire' = 'x': must be one of"),
         (("consume", "t", "--tower", "a:b"), "must be HOST[:SUB_PORT:PUB_PORT]"),
         (("topics", "--tower", "h:1:70000"), "must have ports in 1 to 65535"),
+        (("topics", "--tower", "-"), "must be HOST[:SUB_PORT:PUB_PORT]"),
+        (("topics", "--timeout-s", "1e300"), "less than or equal to"),
+        (("topics", "--tower-timeout-s", "1e300"), "'tower_timeout_s' = '1e300': must be at most"),
         (("tower", "--sub-address", "x"), "must be tcp://HOST:PORT"),
+        (("tower", "--sub-address", "tcp://127.0.0.1:70000"), "must be tcp://HOST:PORT"),
+        (("tower", "--sub-address", "tcp://203.0.113.1:1"), "Cannot assign requested address"),
+        (("produce", "t", "--address", "12"), "option 'address' = '12': must be 32 hexadecimal"),
+        (("produce", "t", "--address", ""), "option 'address' = '': must be 32 hexadecimal"),
+        (("consume", ""), "option 'topic' = '': a topic must have 1 to 255 bytes"),
+        (("heads", ""), "option 'topic' = '': a topic must have 1 to 255 bytes"),
+        (("store", "--dir", ""), "option 'directory' = '': must name a directory"),
+        (("store", "restore", ""), "option 'directory' = '': must name a directory"),
+        (("store", "--dir", "d", "--host", "a b"), "option 'host' = 'a b': must be a host name"),
     ],
 )
 def test_a_value_that_cannot_be_used_gets_a_sentence(
@@ -91,3 +103,14 @@ def test_a_value_that_cannot_be_used_gets_a_sentence(
     refused = run(*arguments)
     assert refused.returncode == 2
     assert expected in sentence(refused)
+
+
+@pytest.mark.parametrize("value", ["a:b", "h:1:70000", " ", ","])
+def test_a_wrong_variable_of_the_environment_is_named(value: str) -> None:
+    refused = run("topics", DAFKA_TOWER=value)
+    assert refused.returncode == 2
+    expected = f"environment variable 'DAFKA_TOWER' = {value!r}: must "
+    assert sentence(refused).startswith(expected)
+    # It does not matter where the option is given.
+    named = run("topics", "--tower", "127.0.0.1:1:2", "--tower-timeout-s", "0.2", DAFKA_TOWER=value)
+    assert sentence(named).startswith("no tower answered at 127.0.0.1:1:2 within 0.2 s; start one")

@@ -38,7 +38,7 @@ def test_a_process_has_a_directory_open_once(tmp_path: Path) -> None:
 
 def test_a_directory_that_cannot_be_one_is_refused(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("text")
-    with pytest.raises(StoreError, match="cannot be opened for writing"):
+    with pytest.raises(StoreError, match="file is a file: name a directory"):
         Log(tmp_path / "file")
 
 

@@ -45,7 +45,7 @@ TOWERS = ["127.0.0.1:5556:5557", "[::1]:1:2"]
 ERRORS: list[tuple[DafkaError, dict[str, object], str]] = [
     (
         ConfigError("acks", "no", "must be a whole number"),
-        {"option": "acks", "value": "no", "why": "must be a whole number"},
+        {"option": "acks", "value": "no", "why": "must be a whole number", "kind": "option"},
         "option 'acks' = 'no': must be a whole number",
     ),
     (
@@ -92,8 +92,13 @@ ERRORS: list[tuple[DafkaError, dict[str, object], str]] = [
     ),
     (
         TowerNotFoundError(TOWERS, 2.5),
-        {"towers": tuple(TOWERS), "waited_s": 2.5},
-        "no tower answered at 127.0.0.1:5556:5557, [::1]:1:2 within 2.5 s; ",
+        {"towers": tuple(TOWERS), "waited_s": 2.5, "unknown_hosts": ()},
+        "no tower answered at 127.0.0.1:5556:5557, [::1]:1:2 within 2.5 s; start one",
+    ),
+    (
+        TowerNotFoundError(["nowhere:1:2"], 0.1, ["nowhere"]),
+        {"towers": ("nowhere:1:2",), "waited_s": 0.1, "unknown_hosts": ("nowhere",)},
+        "no tower answered at nowhere:1:2 within 0.1 s, and there is no host nowhere; correct",
     ),
     (
         BackPressureError("t", "P", 500_000, 60),

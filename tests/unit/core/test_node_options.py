@@ -81,8 +81,35 @@ def test_the_environment_names_the_towers_of_who_names_none(
     monkeypatch.setenv("DAFKA_TOWER", "")
     assert NodeOptions.build({}).tower == (HERE,)
     monkeypatch.setenv("DAFKA_TOWER", "a:b")
-    with pytest.raises(ValueError, match="must be HOST"):
-        NodeOptions.build({})
+    for given in ({}, {"tower": None}):
+        with pytest.raises(ConfigError, match=r"^environment variable 'DAFKA_TOWER' = 'a:b': must"):
+            NodeOptions.build(given)
+
+
+def test_a_tower_that_is_named_twice_is_one() -> None:
+    assert parse_towers(f"a, {HERE}, a:5556:5557") == (TowerAddress("a", 5556, 5557), HERE)
+
+
+@pytest.mark.parametrize("given", ["auto", "*", "0.0.0.0", "a.b-c.example.", "[::1]", "x" * 63])
+def test_a_host_is_a_name_or_an_address(given: str) -> None:
+    assert NodeOptions.build({"host": given}).host == given
+    assert NodeOptions.build({"host": "::1"}).host == "[::1]"
+
+
+@pytest.mark.parametrize("given", ["", " ", "a b", "a..b", "-", "x" * 64, "h:1", "tcp://h", "ä"])
+def test_what_is_no_host_is_refused(given: str) -> None:
+    with pytest.raises(ConfigError, match="must be HOST"):
+        NodeOptions.build({"tower": f"{given}:1:2"})
+    with pytest.raises(ConfigError, match="must be a host name, an address or auto"):
+        NodeOptions.build({"host": given})
+
+
+@pytest.mark.parametrize(
+    "option", ["tower_timeout_s", "beacon_interval_ms", "peer_expiry_ms", "high_water_mark"]
+)
+def test_numbers_that_the_system_does_not_take_are_refused(option: str) -> None:
+    with pytest.raises(ConfigError, match="must be at most"):
+        NodeOptions.build({option: "9" * 20})
 
 
 def test_a_tower_is_sent_to_and_heard_at_its_two_ports() -> None:
