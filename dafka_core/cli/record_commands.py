@@ -8,7 +8,6 @@ import signal
 from collections.abc import Callable, Generator, Iterator
 from contextlib import closing, nullcontext, suppress
 from dataclasses import dataclass
-from itertools import takewhile
 from math import inf
 from typing import TYPE_CHECKING, Annotated, Any, Final, Literal
 
@@ -17,9 +16,8 @@ import typer
 from dafka_core.cli import output, streams
 from dafka_core.cli.flags import Topic, parse_address
 from dafka_core.cli.process import Stopped, handle_stop_signals, held_signals
-from dafka_core.errors import DafkaError
+from dafka_core.errors import DafkaError, RecordTooLargeError
 from dafka_core.names import escape
-from dafka_core.node_options import ProducerOptions
 from dafka_core.options import check_argument
 from dafka_core.protocol.validation import check_topic
 from dafka_core.records import RecordBatch
@@ -51,14 +49,13 @@ def produce(
     """
     from dafka_core import Producer
 
-    limit_bytes = ProducerOptions.build(options).max_record_bytes
     streams.read_input(0)  # fails at once if nothing can be read
     with Producer(topic, address=address, **options) as producer:
         first = producer.next_offset
         output.say(f"topic {escape(topic)}, partition {producer.address}, from offset {first}")
-        lines = InputLines(limit_bytes)
+        lines = InputLines(producer)
         try:
-            refusal = lines.publish(producer)
+            refusal = lines.publish()
             output.say("end of input; waiting for acknowledgements")
             producer.close()
         except Stopped as stopped:
@@ -78,25 +75,30 @@ def produce(
 
 @dataclass(eq=False)
 class LineTooLongError(DafkaError):
-    """A line of the input that cannot be a record; the lines before it are published."""
+    """A line of the input that cannot be a record; the lines before it are published.
+
+    ``node`` takes no more than ``limit_bytes``.
+    """
 
     sentence = (
-        "line {number} of the input is longer than max_record_bytes = {limit_bytes}; it and what "
-        "follows it are not published"
+        "line {number} of the input is longer than the {limit_bytes} bytes that {node} takes at "
+        "most (its option max_record_bytes); it and what follows it are not published"
     )
     number: int
     limit_bytes: int
+    node: str
 
 
 class InputLines:
-    """The lines of standard input; none may be longer than ``limit_bytes``."""
+    """The lines of standard input, on their way to a producer."""
 
-    def __init__(self, limit_bytes: int) -> None:
+    def __init__(self, producer: Producer) -> None:
         self.count = 0
-        """How many were read."""
-        self._limit_bytes = limit_bytes
+        """How many were read, and can be published."""
+        self._producer = producer
+        self._first = producer.next_offset
 
-    def publish(self, producer: Producer) -> DafkaError | None:
+    def publish(self) -> DafkaError | None:
         """Publishes lines to the end, to Ctrl-C, or to what cannot be read or published.
 
         Returns what that is.  A signal comes while it waits for input, never between reading a line
@@ -105,7 +107,14 @@ class InputLines:
         try:
             with held_signals() as signals, closing(self.read(signals.let_in)) as found:
                 for lines in found:
-                    producer.publish_many(lines)
+                    self._producer.publish_many(lines)
+        except RecordTooLargeError as error:
+            # A store has come just now: too late for a line that is published, or for one of these.
+            fitting = lines[: max(error.offset - self._producer.next_offset, 0)]
+            if fitting:
+                self._producer.publish_many(fitting)
+            self.count = self._producer.next_offset - self._first
+            return error
         except (LineTooLongError, streams.StreamError) as error:
             return error
         except Stopped as stopped:
@@ -127,18 +136,22 @@ class InputLines:
         while chunk := streams.read_input(
             INPUT_CHUNK_BYTES, lambda: let_in(streams.wait_for_input)
         ):
+            limit_bytes, node = self._producer.limit
             head, newline, rest = chunk.rpartition(b"\n")
             if newline:
-                lines = b"".join([*pieces, head]).split(b"\n")
-                fitting = [*takewhile(lambda line: len(line) <= self._limit_bytes, lines)]
+                lines = head.split(b"\n")
+                lines[0] = b"".join([*pieces, lines[0]])
+                pieces = []
+                fitting = lines
+                if max(map(len, lines)) > limit_bytes:
+                    fitting = lines[: [len(line) > limit_bytes for line in lines].index(True)]
                 self.count += len(fitting)
                 yield fitting
                 if len(fitting) < len(lines):
-                    raise LineTooLongError(self.count + 1, self._limit_bytes)
-                pieces = []
+                    raise LineTooLongError(self.count + 1, limit_bytes, node)
             pieces.append(rest)
-            if sum(map(len, pieces)) > self._limit_bytes:
-                raise LineTooLongError(self.count + 1, self._limit_bytes)
+            if sum(map(len, pieces)) > limit_bytes:
+                raise LineTooLongError(self.count + 1, limit_bytes, node)
         if last := b"".join(pieces):
             self.count += 1
             yield [last]

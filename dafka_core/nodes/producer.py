@@ -8,6 +8,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Iterable
+from math import inf
 from typing import TYPE_CHECKING, Any, Final
 
 from dafka_core.epochs import LIFE_ID_BITS
@@ -84,6 +85,8 @@ class Producer(Node):
         self._config = config
         # The largest record that this producer and each store that it knows take, and whose limit.
         self._limit = (config.max_record_bytes, "this producer")
+        # Offset and size of a record that was published, and that too few stores take.
+        self._refused: tuple[int, int] | None = None
         self._role = ProducerRole(
             TopicPartition(topic, self.address),
             acks=config.acks,
@@ -129,6 +132,11 @@ class Producer(Node):
     def acknowledged(self) -> int:
         """The offset before which all records are acknowledged."""
         return max(self._durable, self._role.durable)
+
+    @property
+    def limit(self) -> tuple[int, str]:
+        """The largest record that may be published, in bytes, and which node's limit that is."""
+        return self._limit
 
     def publish(self, value: bytes) -> int:
         """Publishes one record and returns its offset.
@@ -185,8 +193,8 @@ class Producer(Node):
 
         Raises:
             NotAcknowledgedError: it was not within ``timeout_s`` seconds; says how many.
-            RecordTooLargeError: it was not, and a store has come that does not take one of these
-                records.
+            RecordTooLargeError: a store has come that does not take one of these records, and too
+                few stores do.
         """
         target = self._next_offset
         if self._durable >= target:
@@ -198,23 +206,22 @@ class Producer(Node):
 
         self._mesh.call_soon(hurry)
         if not self._mesh.wait_until(
-            lambda: self._durable >= target or self._role.fenced_by, timeout_s
+            lambda: self._durable >= target or self._role.fenced_by or self._refused, timeout_s
         ):
             count = target - self._durable
-            limit = self._limit
-            found = self._mesh.call(lambda now: self._role.first_above(limit[0]))
-            if found is not None:
-                raise RecordTooLargeError(self.topic, self.address, *found, *limit)
             raise NotAcknowledgedError(
                 self.topic, self.address, count, timeout_s, self._role.asked_for
             )
         self._check_fenced()
+        if self._durable < target:
+            self._check_refused()
 
     def close(self) -> None:
         """Waits up to ``close_timeout_s`` for acknowledgements, then ends; may be called twice.
 
         Raises:
             NotAcknowledgedError: records are not acknowledged; says how many.
+            RecordTooLargeError: as ``flush``.
         """
         self.end(started_s=time.monotonic())
 
@@ -283,6 +290,11 @@ class Producer(Node):
                 self.topic, self.address, life.number, self._durable, self._next_offset
             )
 
+    def _check_refused(self) -> None:
+        refused, limit = self._refused, self._limit
+        if refused is not None:
+            raise RecordTooLargeError(self.topic, self.address, *refused, *limit)
+
     def _check_offsets(self, count: int) -> None:
         if self._next_offset + count > MAX_SEQUENCE + 1:
             first = self._next_offset
@@ -300,10 +312,12 @@ class Producer(Node):
         if self._has_room():
             return
         waited_s = self._config.publish_timeout_s
-        if not self._mesh.wait_until(self._has_room, waited_s):
+        if not self._mesh.wait_until(lambda: self._has_room() or self._refused, waited_s):
             count = self._next_offset - self._durable
             raise BackPressureError(self.topic, self.address, count, waited_s)
         self._check_open()
+        if not self._has_room():
+            self._check_refused()
 
     def _has_room(self) -> bool:
         return self._role.fenced_by is not None or (
@@ -335,13 +349,19 @@ class Producer(Node):
             outbox, self._outbox = self._outbox, []
             self._durable = max(self._durable, self._role.durable)
             store = self._mesh.limits.smallest_store
-            self._limit = (self._config.max_record_bytes, "this producer")
+            before, self._limit = self._limit, (self._config.max_record_bytes, "this producer")
             if store is not None and store.limit_bytes < self._limit[0]:
                 self._limit = (store.limit_bytes, f"store {store.node}")
             while self._unacked and self._unacked[0][0] <= self._durable:
                 self._unacked_bytes -= self._unacked.popleft()[1]
         for values, time_us in outbox:
             self._mesh.send(self._role.publish(now, values, time_us))
+        limit_bytes = self._limit[0]
+        too_large = any(values.largest_bytes > limit_bytes for values, _ in outbox)
+        if too_large or self._refused or limit_bytes < before[0]:
+            found = self._role.first_above(limit_bytes)
+            taking = self._mesh.limits.stores_taking(found[1]) if found else inf
+            self._refused = found if taking < self._config.acks else None
         return False
 
     def _resume(self) -> None:

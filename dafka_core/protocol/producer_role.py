@@ -249,9 +249,9 @@ class ProducerRole:
         """Offset and size of the first record above a limit that is not acknowledged."""
         for batch in self.retained:
             if batch.values.largest_bytes > limit_bytes:
-                lengths = [*map(len, batch.values)]
-                index = next(i for i, length in enumerate(lengths) if length > limit_bytes)
-                return batch.offset + index, lengths[index]
+                for offset, value in enumerate(batch.values, batch.offset):
+                    if len(value) > limit_bytes and offset >= self.durable:
+                        return offset, len(value)
         return None
 
     def _retained_value(self, offset: int) -> bytes | None:

@@ -102,6 +102,11 @@ class RecordLimits:
         self._smallest_bytes = ascending[0].limit_bytes if ascending else inf
         self._by_node = {each.node: each.limit_bytes for each in reversed(ascending)}
 
+    def stores_taking(self, size_bytes: int) -> int:
+        """How many stores take a record of this size; those that announce no limit do not count."""
+        taking = (each for each in self._announced if each.limit_bytes >= size_bytes)
+        return len({each.node for each in taking if each.is_store})
+
     def kept(self, message: Outgoing) -> list[Outgoing]:
         """The message, without the records that its receivers do not take.
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import fcntl
 import json
 import os
@@ -10,6 +11,7 @@ import signal
 import subprocess
 import sys
 import termios
+from pathlib import Path
 from typing import IO
 
 import pytest
@@ -263,7 +265,9 @@ def test_a_line_beyond_the_limit_is_refused_and_those_before_it_are_stored(tower
     assert process.returncode == 1
     lines = process.stderr.decode().splitlines()
     assert lines[-2] == "2 records acknowledged"
-    assert lines[-1].startswith("dafka: line 3 of the input is longer than max_record_bytes = 4096")
+    assert lines[-1].startswith(
+        "dafka: line 3 of the input is longer than the 4096 bytes that this"
+    )
     assert run("heads", "limited", "--tower", tower).stdout.split()[1:] == [b"0", b"2"]
 
 
@@ -273,6 +277,49 @@ def test_input_without_an_end_of_line_is_refused(tower: str) -> None:
         producer.input.flush()
         assert producer.wait() == 1
         assert producer.err.rest()[-1].startswith(b"dafka: line 2 of the input is longer")
+
+
+LARGE_MB = 100
+"""Above what every store takes, some 5 MB, and far above what is read ahead."""
+
+
+def test_a_line_above_a_stores_limit_is_not_read_to_its_end(
+    lone_tower: str, tmp_path: Path
+) -> None:
+    small = ("--max-record-bytes", "4096")
+    at = ("--tower", lone_tower)
+    with Dafka("store", "--dir", str(tmp_path), *at, *small) as store:
+        address = store.ready()["address"]
+        with Dafka("produce", "large", *at) as producer:
+            producer.input.write(b"1\n2\n")
+            producer.input.flush()
+            # Acknowledged, so the store is known.
+            wait_until(lambda: run("heads", "large", *at).stdout.split()[2:] == [b"2"])
+            with contextlib.suppress(BrokenPipeError):
+                for _ in range(LARGE_MB):
+                    producer.input.write(b"x" * 1_000_000)
+                    producer.input.flush()
+            assert producer.wait() == 1
+            *_, done, refused = producer.err.rest()
+            assert done == b"2 records acknowledged"
+            assert refused.startswith(b"dafka: line 3 of the input is longer than the ")
+            assert b" bytes that store %s takes at most" % address.encode() in refused
+
+
+def test_a_record_above_the_limit_of_a_store_that_comes_later_is_named_at_once(
+    lone_tower: str, tmp_path: Path
+) -> None:
+    at = ("--tower", lone_tower)
+    with Dafka("produce", "large", *at, "--close-timeout-s", "600") as producer:
+        producer.input.write(b"1\n" + b"x" * 6_000_000 + b"\n")
+        producer.input.close()
+        while producer.err.next() != b"end of input; waiting for acknowledgements":
+            continue
+        with Dafka("store", "--dir", str(tmp_path), *at, "--max-record-bytes", "4096") as store:
+            address = store.ready()["address"].encode()
+            assert producer.wait() == 1
+            (line,) = producer.err.rest()
+            assert b"the record at offset 1 has 6000000 bytes, and store %s takes" % address in line
 
 
 def test_the_tower_may_come_from_the_environment(tower: str, full: str) -> None:
