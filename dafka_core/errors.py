@@ -36,10 +36,7 @@ def _unpickled(kind: type[DafkaError], args: tuple[object, ...]) -> DafkaError:
 
 @dataclass(eq=False)
 class ConfigError(DafkaError, ValueError):
-    """An option that cannot be used: unknown, of the wrong type or out of bounds.
-
-    ``kind`` says what it is, if it is none, as a variable of the environment.
-    """
+    """An option, or another ``kind`` of setting, that cannot be used: unknown or out of bounds."""
 
     sentence = "{kind} {option!r} = {shown}: {why}"
     option: str
@@ -122,11 +119,10 @@ class TowerNotFoundError(_TowersError):
 
     def _sentence(self, **facts: object) -> str:
         self.unknown_hosts = tuple(self.unknown_hosts)
-        names = ", ".join(self.unknown_hosts)
-        cause = f", and there is no host {names}; correct the name, or name"
-        return super()._sentence(
-            cause=cause if names else "; start one with 'dafka tower', or name"
-        )
+        cause = "; start one with 'dafka tower', or name"
+        if names := ", ".join(self.unknown_hosts):
+            cause = f", and there is no host {names}; correct the name, or name"
+        return super()._sentence(cause=cause)
 
 
 @dataclass(eq=False)
@@ -259,10 +255,7 @@ class PartitionFullError(PartitionError):
 
 @dataclass(eq=False)
 class RecordTooLargeError(PartitionError, ValueError):
-    """A record above the limit of a node that would have to take it: of ``node``.
-
-    ``offset`` is the record's, or would have been, where it is not published.
-    """
+    """A record, published at ``offset`` or to be, above the limit of ``node``."""
 
     sentence = (
         "the record at offset {offset} has {size_bytes} bytes, and {node} takes at most "
@@ -364,11 +357,7 @@ class StoreUnreachableError(DafkaError):
 
 @dataclass(eq=False)
 class StoreBusyError(StoreUnreachableError):
-    """A store that serves as many as it may at one time; one's turn has not come yet.
-
-    ``waited_s`` is how long one has waited, to be told when one asks again.  ``moves`` says whether
-    others have had their turn meanwhile.
-    """
+    """A store that serves as many as it may; others have had a turn in ``waited_s`` if it moves."""
 
     waited_s: float = 0.0
     moves: bool = False

@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from typing import Final
+
+from dafka_core.names import quoted
 
 _FOLDED: Final = str.maketrans("", "", "-_. ")
 """What does not tell names apart, besides case."""
 
 _LEAST: Final = 3
 """Letters that say which name was meant; each shorter one is near to all others."""
+
+_MOST_LISTED: Final = 10
+"""Where none is near."""
 
 _MOST_COMPARED: Final = 64
 """Of longer names only so much is compared, letter by letter."""
@@ -27,6 +32,17 @@ def nearest_name(name: str, known: Iterable[str]) -> str | None:
     most = max(1, len(wanted) // 4)
     found = ((_slips(wanted, _fold(each), most), each) for each in known)
     return min(((slips, each) for slips, each in found if slips <= most), default=(0, None))[1]
+
+
+def what_there_is(name: str, known: Collection[str], what: str) -> str:
+    """For a name that is not there: the nearest of those that are, or some of them."""
+    if near := nearest_name(name, known):
+        return f"did you mean {quoted(near)}?"
+    if not known:
+        return f"there are no {what}"
+    some = ", ".join(map(quoted, sorted(known)[:_MOST_LISTED]))
+    more = f" and {len(known) - _MOST_LISTED} more" if len(known) > _MOST_LISTED else ""
+    return f"there are {some}{more}"
 
 
 def _fold(name: str) -> str:

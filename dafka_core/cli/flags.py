@@ -10,8 +10,8 @@ from typing import Annotated, Any, Final
 
 import typer
 
-from dafka_core.names import unescape
 from dafka_core.errors import ConfigError
+from dafka_core.names import escape, unescape
 from dafka_core.node_options import TOWER_ENVIRONMENT
 from dafka_core.options import DEFAULT_TOWER, OptionInfo, Options
 
@@ -78,7 +78,7 @@ def parse_address(value: str | None) -> str | None:
     word = (value or "").replace("-", "").upper()
     if value is not None and not re.fullmatch("[0-9A-F]{32}", word):
         why = "must be 32 hexadecimal digits, as 'dafka heads TOPIC' lists partitions"
-        raise ConfigError("address", value, why)
+        raise ConfigError("address", escape(value), why)
     return word or None
 
 

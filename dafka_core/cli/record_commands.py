@@ -9,6 +9,7 @@ from collections.abc import Callable, Generator, Iterator
 from contextlib import closing, nullcontext, suppress
 from dataclasses import dataclass
 from math import inf
+from threading import Thread
 from typing import TYPE_CHECKING, Annotated, Any, Final, Literal
 
 import typer
@@ -16,14 +17,24 @@ import typer
 from dafka_core.cli import output, streams
 from dafka_core.cli.flags import Topic, parse_address
 from dafka_core.cli.process import Stopped, handle_stop_signals, held_signals
-from dafka_core.errors import DafkaError, RecordTooLargeError
-from dafka_core.names import escape
+from dafka_core.errors import (
+    ClosedError,
+    DafkaError,
+    NodeFailedError,
+    NoStoreError,
+    RecordTooLargeError,
+)
+from dafka_core.names import escape, quoted
+from dafka_core.near_names import what_there_is
 from dafka_core.options import check_argument
 from dafka_core.protocol.validation import check_topic
 from dafka_core.records import RecordBatch
 
 if TYPE_CHECKING:
-    from dafka_core import Producer
+    from dafka_core import Consumer, Producer
+
+LOOK_S: Final = 10.0
+"""How long to look for a store that has a topic."""
 
 INPUT_CHUNK_BYTES: Final = 1 << 20
 """The most that is read at once; whole lines are published as soon as they have come."""
@@ -185,10 +196,24 @@ def consume(
     check_argument("topic", topic, check_topic)  # at once, not when a tower is found
     with Consumer(start=start, **options) as consumer:
         consumer.subscribe(topic)
+        Thread(target=_say_if_missing, args=(consumer, topic), daemon=True).start()
         with suppress(Stopped) if count is None else nullcontext():  # its end, unless it lacks some
             output.say(f"topic {escape(topic)}, from {start}")
             for batch in _first(count, consumer.batches()):
                 output.write(form(batch))
+
+
+def _say_if_missing(consumer: Consumer, topic: str) -> None:
+    """Says that no store has the topic, beside the consuming: it may be misspelt, or come later."""
+    with suppress(ClosedError, NodeFailedError):
+        try:
+            if consumer.held_topics(topic, timeout_s=LOOK_S):
+                return
+            held = consumer.held_topics(timeout_s=LOOK_S)
+            near = what_there_is(topic, held, "topics")
+            output.say(f"no store has topic {quoted(topic)} ({near}); waiting for it")
+        except NoStoreError as error:
+            output.say(f"{error}; waiting for one")
 
 
 def _first(count: int | None, batches: Iterator[RecordBatch]) -> Iterator[RecordBatch]:

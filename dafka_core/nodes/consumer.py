@@ -81,6 +81,17 @@ class Consumer(Node):
         """How many records of each partition it has left out: nobody had them (``skip``)."""
         return self._role.skipped.copy()
 
+    def held_topics(self, *topics: str, timeout_s: float) -> set[str]:
+        """Which topics stores have records of, among ``topics`` or all that there are.
+
+        Raises:
+            NoStoreError: no store was heard of within ``timeout_s`` seconds.
+        """
+        directory = self._role.directory
+        query = self._mesh.query(directory, lambda now: directory.ask_heads(now, topics), timeout_s)
+        held = {tp.topic for tp in query.heads}
+        return held.intersection(topics) if topics else held
+
     def subscribe(self, topic: str) -> None:
         """Follows a topic from now on.
 

@@ -12,14 +12,12 @@ from dataclasses import replace
 from typing import Final
 
 from dafka_core.errors import ConfigError
-from dafka_core.near_names import nearest_name
+from dafka_core.names import escape, quoted
+from dafka_core.near_names import what_there_is
 from dafka_core.records import TopicPartition
 from dafka_spark.cluster.connections import Connect
 from dafka_spark.options import SourceOptions
 from dafka_spark.source.latest_offsets import fetch_latest_offsets
-
-MOST_NAMES: Final = 10
-"""That an error lists where none is near."""
 
 _ANY: Final = "(?s).*"
 
@@ -68,18 +66,8 @@ def _sentence(
     partitions = [tp.partition for tp in held if tp.topic == missing.topic]
     if not partitions:
         option = "assign" if options.assign else "subscribe"
-        near = _near(missing.topic, {tp.topic for tp in held}, "topics")
-        return option, missing.topic, f"no store has topic {missing.topic!r} ({near})"
-    near = _near(missing.partition, partitions, "partitions")
-    what = f"partition {missing.partition} of topic {missing.topic!r}"
+        near = what_there_is(missing.topic, {tp.topic for tp in held}, "topics")
+        return option, missing.topic, f"no store has topic {quoted(missing.topic)} ({near})"
+    near = what_there_is(missing.partition, partitions, "partitions")
+    what = f"partition {escape(missing.partition)} of topic {quoted(missing.topic)}"
     return "assign", missing.partition, f"no store has {what} ({near})"
-
-
-def _near(name: str, known: Collection[str], what: str) -> str:
-    if near := nearest_name(name, known):
-        return f"did you mean {near!r}?"
-    if not known:
-        return f"there are no {what}"
-    some = ", ".join(map(repr, sorted(known)[:MOST_NAMES]))
-    more = f" and {len(known) - MOST_NAMES} more" if len(known) > MOST_NAMES else ""
-    return f"there are {some}{more}"

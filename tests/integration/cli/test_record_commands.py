@@ -16,7 +16,8 @@ from typing import IO
 
 import pytest
 
-from dafka_core import Producer
+from dafka_core import Consumer, Producer
+from dafka_core.cli import output, record_commands
 from dafka_core.testing import wait_until
 from tests.integration.cli.processes import PATIENCE_S, Dafka, environment, run, sentence
 
@@ -140,6 +141,31 @@ def test_without_from_beginning_only_new_records_come(tower: str) -> None:
                     continue
             assert line is not None
             assert line.startswith(b"new ")
+
+
+def test_a_topic_that_no_store_has_is_waited_for_and_said_once(tower: str, full: str) -> None:
+    with Dafka("consume", "ful", "--tower", tower, "--from-beginning", "--count", "1") as consumer:
+        assert consumer.err.next() == b"topic ful, from earliest"
+        said = consumer.err.next()
+        assert said == b"no store has topic 'ful' (did you mean 'full'?); waiting for it"
+        produce("ful", tower, [b"here"])
+        assert consumer.out.rest() == [b"here"]
+        assert consumer.wait() == 0
+        assert consumer.err.rest() == []
+
+
+def test_a_store_is_waited_for_and_that_is_said(
+    lone_tower: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(record_commands, "LOOK_S", 0.2)
+    said: list[str] = []
+    monkeypatch.setattr(output, "say", said.append)
+    with Consumer(tower=lone_tower) as consumer:
+        record_commands._say_if_missing(consumer, "t")
+    record_commands._say_if_missing(consumer, "t")  # which is closed by now
+    (line,) = said
+    assert line.startswith(f"no store was heard of through {lone_tower} within 0.2 s; start one")
+    assert line.endswith("; waiting for one")
 
 
 @pytest.mark.parametrize("number", STOP_SIGNALS)
