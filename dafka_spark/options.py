@@ -12,6 +12,7 @@ from typing import ClassVar, Final, NamedTuple, Self
 
 from dafka_core.errors import ConfigError
 from dafka_core.flight.limits import MAX_BATCH_BYTES, MAX_BATCH_RECORDS
+from dafka_core.missing_stores import parse_min_stores
 from dafka_core.node_options import AUTO_HOST, parse_host, parse_topic, towers_of_environment
 from dafka_core.options import DEFAULT_TOWER, Options, option, parse_int, unknown
 from dafka_core.records import TopicPartition
@@ -188,6 +189,13 @@ class SourceOptions(SparkOptions):
         "fail when no store has a topic or partition that is named: batches, streams that end by "
         "themselves, and option assign; other streams, and all with false, read it as empty until "
         "it is there, and say so",
+    )
+    min_stores: int | None = option(
+        None,
+        "fail unless so many stores answer when a batch is planned or a stream begins, or `all` "
+        "that are known; else each that is known and away is named in a warning",
+        kind="int or all",
+        parse=parse_min_stores,
     )
     fetch_timeout_ms: int = option(
         60_000, "the longest wait for a store without progress", minimum=1, unit="ms"

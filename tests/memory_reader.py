@@ -9,7 +9,7 @@ from contextlib import AbstractContextManager, nullcontext
 from dafka_core import Reader
 from dafka_core.epochs import NO_LIFE, Epoch
 from dafka_core.errors import DataLossError
-from dafka_core.records import PartitionInfo, RecordBatch, TopicPartition
+from dafka_core.records import KnownStore, PartitionInfo, RecordBatch, TopicPartition
 from dafka_core.values import Values
 
 BATCH_RECORDS = 7
@@ -24,6 +24,7 @@ class MemoryReader(Reader):
         written: what ``times`` answers.
         missing: offsets that ``read`` passes over, as a store with a hole would.
         calls: the names of the methods called so far.
+        away: the stores that are known and do not answer.
         epoch: that of all records.
         backwards: whether ``partitions`` answers in the other order.
         closing: set by ``close``.
@@ -35,6 +36,7 @@ class MemoryReader(Reader):
         self.written: list[tuple[int, int]] = []
         self.missing: set[int] = set()
         self.calls: list[str] = []
+        self.away: list[KnownStore] = []
         self.epoch: Epoch | None = None
         self.backwards = False
         self.closing = threading.Event()
@@ -72,6 +74,13 @@ class MemoryReader(Reader):
     def endpoints(self) -> dict[str, tuple[str, ...]]:
         """None."""
         return {}
+
+    def hear_stores(self, *, timeout_s: float) -> None:
+        """There is nothing to wait for."""
+
+    def missing_stores(self, *, timeout_s: float) -> list[KnownStore]:
+        """See ``Reader.missing_stores``."""
+        return list(self.away)
 
     def partitions(
         self, topics: Collection[str] | None = None, *, timeout_s: float

@@ -14,12 +14,14 @@ from dafka_core.cli import output
 from dafka_core.cli.flags import Topic
 from dafka_core.errors import DafkaError
 from dafka_core.log_entries import Discard
+from dafka_core.missing_stores import check_min_stores, parse_min_stores, warning
 from dafka_core.names import quoted
 from dafka_core.options import MOST, check_argument
 from dafka_core.protocol.validation import check_topic
 from dafka_core.records import PartitionInfo, StagedPartition
 
 if TYPE_CHECKING:
+    from dafka_core import Reader
     from dafka_core.flight.store_client import StoreClient
 
 MOST_DISCARDS: Final = 1_000
@@ -36,12 +38,27 @@ Timeout = Annotated[
         help="How long to wait for stores.",
     ),
 ]
+MinStores = Annotated[
+    str | None,
+    typer.Option(
+        "--min-stores",
+        metavar="N|all",
+        help="Fail unless so many stores answer, or all that are known.",
+        show_default=False,
+    ),
+]
 
 
-def topics(*, as_json: AsJson = False, timeout_s: Timeout = 10.0, **options: Any) -> None:
+def topics(
+    *,
+    min_stores: MinStores = None,
+    as_json: AsJson = False,
+    timeout_s: Timeout = 10.0,
+    **options: Any,
+) -> None:
     """List the topics that stores have: partitions and records of each."""
     partitions, records = Counter[str](), Counter[str]()
-    for info in _partitions(None, timeout_s, options):
+    for info in _partitions(None, timeout_s, min_stores, options):
         partitions[info.topic] += 1
         records[info.topic] += info.end - info.earliest
     if not partitions:
@@ -51,11 +68,16 @@ def topics(*, as_json: AsJson = False, timeout_s: Timeout = 10.0, **options: Any
 
 
 def heads(
-    topic: Topic, *, as_json: AsJson = False, timeout_s: Timeout = 10.0, **options: Any
+    topic: Topic,
+    *,
+    min_stores: MinStores = None,
+    as_json: AsJson = False,
+    timeout_s: Timeout = 10.0,
+    **options: Any,
 ) -> None:
     """List a topic's partitions: the first offset stores have, and the next one to be written."""
     check_argument("topic", topic, check_topic)  # at once, not when a tower is found
-    partitions = _partitions([topic], timeout_s, options)
+    partitions = _partitions([topic], timeout_s, min_stores, options)
     if not partitions:
         raise DafkaError(f"no store has records of topic {quoted(topic)}; 'dafka topics' lists all")
     rows = sorted((info.partition, info.earliest, info.end) for info in partitions)
@@ -133,6 +155,7 @@ def _clients(timeout_s: float, options: dict[str, Any]) -> list[StoreClient]:
 
     with Reader(**options) as reader:
         reader.hear_stores(timeout_s=timeout_s)
+        _say_who_is_missing(reader, timeout_s)
         served = reader.endpoints()
         for store in sorted(set(reader.stores()) - set(served)):
             output.say(f"store {store} serves no Flight, and is not listed")
@@ -144,9 +167,22 @@ def _utc(time_us: int) -> str:
 
 
 def _partitions(
-    topics: list[str] | None, timeout_s: float, options: dict[str, Any]
+    topics: list[str] | None, timeout_s: float, min_stores: str | None, options: dict[str, Any]
 ) -> list[PartitionInfo]:
     from dafka_core import Reader
 
+    try:
+        least = None if min_stores is None else parse_min_stores(min_stores)
+    except ValueError as error:
+        raise typer.BadParameter(str(error), param_hint="'--min-stores'") from None
     with Reader(**options) as reader:
-        return reader.partitions(topics, timeout_s=timeout_s)
+        found = reader.partitions(topics, timeout_s=timeout_s)
+        _say_who_is_missing(reader, timeout_s, least)
+        return found
+
+
+def _say_who_is_missing(reader: Reader, timeout_s: float, least: int | None = None) -> None:
+    missing = reader.missing_stores(timeout_s=timeout_s)
+    check_min_stores("min_stores", least, len(reader.stores()), missing)
+    for each in missing:
+        output.complain(warning(each))

@@ -16,6 +16,7 @@ from dafka_core.errors import (
     FetchTimeoutError,
     HistoryChangedError,
     NodeFailedError,
+    NoStoreError,
     RecordTooLargeError,
 )
 from dafka_core.node_options import ReaderOptions
@@ -25,7 +26,7 @@ from dafka_core.nodes.node import Node
 from dafka_core.options import check_argument
 from dafka_core.protocol.reader_role import RangeRead, ReaderRole
 from dafka_core.protocol.validation import check_address, check_end, check_sequence, check_topic
-from dafka_core.records import PartitionInfo, RecordBatch, TopicPartition
+from dafka_core.records import KnownStore, PartitionInfo, RecordBatch, TopicPartition
 
 _ANY_TOPIC: Final = "-"
 """Asked for only to hear of the stores."""
@@ -76,6 +77,16 @@ class Reader(Node):
             NoStoreError: no store was heard of within ``timeout_s`` seconds.
         """
         self.partitions([_ANY_TOPIC], timeout_s=timeout_s)
+
+    def missing_stores(self, *, timeout_s: float) -> list[KnownStore]:
+        """The stores that others have met and that do not answer: what only they have is missing.
+
+        Stores say so of each other, as long as nobody has them forget one (``dafka store forget``).
+        Empty, too, where no store was heard of within ``timeout_s`` seconds.
+        """
+        with contextlib.suppress(NoStoreError):
+            self.hear_stores(timeout_s=timeout_s)
+        return self._role.directory.missing
 
     def partitions(
         self, topics: Collection[str] | None = None, *, timeout_s: float

@@ -80,10 +80,19 @@ class ExpectedStores:
         self._introduced = RecentNames[float](MAX_PEERS)
         """C nodes that have connected to us before they were announced, and when."""
         self.told: dict[str, tuple[KnownStore, ...]] = {}
+        """What stores have said of others, by who has said it."""
 
     def __bool__(self) -> bool:
         """Whether there is anybody to wait for, as far as was looked."""
         return bool(self._expected)
+
+    def known(self) -> dict[str, KnownStore]:
+        """All that stores have said of others, by address: of each the newest."""
+        newest: dict[str, KnownStore] = {}
+        for each in (each for told in [*self.told.values()] for each in told):
+            before = newest.get(each.store, each)
+            newest[each.store] = max(before, each, key=lambda known: known.heard_us)
+        return newest
 
     def on_peer(self, now: float, news: PeerNews) -> None:
         """A node was announced, has a connection to us, or says what it is."""

@@ -27,7 +27,7 @@ from dafka_core.protocol.expected_stores import ExpectedStores
 from dafka_core.protocol.limits import MAX_STORES
 from dafka_core.protocol.recent_names import RecentNames
 from dafka_core.protocol.role import Outgoing, PeerNews
-from dafka_core.records import PartitionInfo, TopicPartition
+from dafka_core.records import KnownStore, PartitionInfo, TopicPartition
 
 SETTLE_S: Final = 0.25
 """Stores that exist are heard of within this time; before it has passed nothing is known to be
@@ -167,6 +167,18 @@ class StoreDirectory:
     def away(self) -> bool:
         """Whether a store that was there is gone, perhaps only for a while."""
         return any(store.lost for store in list(self._stores.values()))
+
+    @property
+    def missing(self) -> list[KnownStore]:
+        """The stores that are known, by what the others say of them, and do not answer here.
+
+        One that no other store knows any more was forgotten; where there is no other, nobody has.
+        """
+        known = self.expected.known()
+        here = self._greeted()
+        if not self.expected.told:
+            known |= {name: KnownStore(name) for name, each in [*self._stores.items()] if each.lost}
+        return [known[name] for name in sorted(known) if name not in here]
 
     @property
     def waits(self) -> bool:

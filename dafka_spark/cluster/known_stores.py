@@ -23,7 +23,7 @@ from dafka_core.errors import DafkaError, InvalidRequestError, TowerNotFoundErro
 from dafka_core.flight.json_messages import JsonMessage
 from dafka_core.flight.store_client import StoreClient
 from dafka_core.flight.store_location import StoreLocation, this_machine
-from dafka_core.records import PartitionInfo, RecordBatch, TopicPartition
+from dafka_core.records import KnownStore, PartitionInfo, RecordBatch, TopicPartition
 from dafka_spark.cluster import timing
 
 MAX_FILES: Final = 64
@@ -99,6 +99,7 @@ class TowerlessReader(Reader):
         self._missing = missing
         self._since = time.monotonic()
         self._known = list(known)
+        self._before = self.stores()
         if not self.endpoints():
             raise missing
         text = "%s. Stores that were known before go on without it: %s"
@@ -131,6 +132,11 @@ class TowerlessReader(Reader):
                     known = heads.get(info.tp)
                     heads[info.tp] = info if known is None else known.merged(info)
         return sorted(heads.values())
+
+    def missing_stores(self, *, timeout_s: float) -> list[KnownStore]:
+        """See ``Reader``: those that were known before and that nobody tells of now."""
+        there = self.endpoints()
+        return [KnownStore(each) for each in self._before if each not in there]
 
     def read(
         self, tp: TopicPartition, start: int, end: int, *, timeout_s: float

@@ -11,6 +11,7 @@ from pyspark.sql.datasource import DataSourceReader, InputPartition
 from dafka_core.errors import ConfigError
 from dafka_spark.option_values import EARLIEST, LATEST
 from dafka_spark.source.latest_offsets import fetch_latest_offsets
+from dafka_spark.source.missing_stores import check_stores
 from dafka_spark.source.missing_topics import check_found
 from dafka_spark.source.offset_range_limit import ending_offsets, starting_offsets
 from dafka_spark.source.range_planner import OffsetRange, plan_tasks
@@ -25,10 +26,11 @@ class DafkaBatchReader(RangeReader, DataSourceReader):
 
         Raises:
             ConfigError: ``startingOffsets`` or ``endingOffsets`` lie outside of a partition, no
-                store has a topic or partition that is named, or option ``fetch`` asks for what no
-                store offers.
+                store has a topic or partition that is named, option ``fetch`` asks for what no
+                store offers, or there are fewer stores than ``minStores``.
         """
         options = self._options
+        check_stores(options, self._connect)
         snapshot = fetch_latest_offsets(options, self._connect, thorough=True)
         check_found(options, snapshot.heads, self._connect)
         start = starting_offsets(options.starting_offsets or EARLIEST, snapshot.heads)

@@ -29,6 +29,7 @@ from dafka_spark.option_values import LATEST
 from dafka_spark.options import MESH, SourceOptions
 from dafka_spark.source.idle_wait import LONG_S, SPARK_POLLING_S, IdleWait
 from dafka_spark.source.latest_offsets import Heads, OffsetsSnapshot, fetch_latest_offsets
+from dafka_spark.source.missing_stores import check_stores
 from dafka_spark.source.missing_topics import wait_or_fail
 from dafka_spark.source.offset_range_limit import starting_offsets
 from dafka_spark.source.range_planner import Holders, Task, plan_tasks, rate_limit
@@ -139,6 +140,7 @@ class DafkaStreamReader(RangeReader, DataSourceStreamReader, SupportsTriggerAvai
 
     def _begin(self, begin: SourceOffset, heads: Heads) -> None:
         """Sees, before anything is read, whether there is what the options name."""
+        check_stores(self._options, self._connect)
         held = {*heads, *begin.positions}  # what was read before may only be away
         wait_or_fail(self._options, held, self._connect, ends=self._frozen is not None)
         if self._refused is not None and not begin.positions:
