@@ -12,11 +12,11 @@ repeats its rows on the topic under the same number, so both tell the same after
 
 from __future__ import annotations
 
-import argparse
 from collections.abc import Callable, Sequence
 
-from job_arguments import add_query_arguments, print_json
-from job_session import build_session, read_topic, run_query
+from job_arguments import JobParser, add_query_arguments, print_json
+from job_exit import run_job
+from job_session import build_session, check_options, read_topic, run_query
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as sf
 
@@ -123,7 +123,8 @@ def write_both(tower: str, topic: str, path: str) -> Callable[[DataFrame, int], 
 
 def main(argv: Sequence[str] | None = None) -> None:
     """Runs the pipeline; prints a line of JSON for every batch."""
-    arguments = _parser().parse_args(argv)
+    arguments = _parser().parse(argv)
+    check_options(arguments, tower=arguments.tower, topic=arguments.to)
     session = build_session("flight-delays")
     records = read_topic(session, arguments.topic, arguments)
     malformed = _count_if(sf.col("scheduled").isNull()).alias("malformed")
@@ -146,9 +147,9 @@ def _count_if(condition: Column) -> Column:
     return sf.count_if(sf.coalesce(condition, sf.lit(False)))
 
 
-def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
-        description="Departure delays per carrier and airport in event-time windows: one "
+def _parser() -> JobParser:
+    parser = JobParser(
+        "Departure delays per carrier and airport in event-time windows: one "
         "streaming query from a topic of flights to a topic and to parquet."
     )
     add_query_arguments(parser)
@@ -174,4 +175,4 @@ def _parser() -> argparse.ArgumentParser:
 
 
 if __name__ == "__main__":
-    main()
+    run_job(main)

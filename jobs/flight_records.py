@@ -19,6 +19,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.csv
+from job_exit import JobError
 
 ORIGINS = ("EWR", "JFK", "LGA")
 FLIGHTS_OF_2013 = 336_776
@@ -27,7 +28,7 @@ FLIGHTS_OF_2013 = 336_776
 _ADDRESSES = uuid.UUID("3f0c7f5e-6d0a-5a51-9c56-9d0b7a3f2013")
 
 
-class FlightsNotFoundError(Exception):
+class FlightsNotFoundError(JobError):
     """The package with the flights is not installed."""
 
     def __init__(self) -> None:

@@ -4,23 +4,52 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
+import math
+from collections.abc import Sequence
+from typing import NoReturn
+
+from dafka_core.node_options import NodeOptions
+
+EXIT_CODES = (
+    "Exit codes: 0 done, or told to stop; 1 failed; 2 cannot be done as it was asked for; 130 or "
+    "143 stopped before it was done."
+)
 
 
-def add_tower_argument(parser: argparse.ArgumentParser) -> None:
-    """Adds ``--tower``."""
-    parser.add_argument(
-        "--tower",
-        default=os.environ.get("DAFKA_TOWER", "127.0.0.1:5556:5557"),
-        metavar="HOST[:SUB:PUB]",
-        help="the tower, or several separated by commas (environment DAFKA_TOWER; "
-        "default: %(default)s)",
-    )
+class JobParser(argparse.ArgumentParser):
+    """Says what is wrong in one sentence."""
+
+    def __init__(self, description: str) -> None:
+        super().__init__(description=description, epilog=EXIT_CODES)
+        self.add_argument(
+            "--tower",
+            metavar="HOST[:SUB:PUB]",
+            help="the tower, or several separated by commas (default: environment DAFKA_TOWER, or "
+            "else 127.0.0.1:5556:5557)",
+        )
+
+    def error(self, message: str) -> NoReturn:
+        """Ends the process."""
+        self.exit(2, f"{self.prog}: {message} (see '{self.prog} --help')\n")
+
+    def parse(self, argv: Sequence[str] | None) -> argparse.Namespace:
+        """The arguments; ``tower`` is written out, wherever it comes from.
+
+        Raises:
+            ConfigError: no tower can have such a name.
+        """
+        arguments = self.parse_args(argv)
+        given = {} if arguments.tower is None else {"tower": arguments.tower}
+        arguments.tower = ",".join(map(str, NodeOptions.build(given).tower))
+        if "to" in arguments and arguments.to in arguments.topic.split(","):
+            self.error(
+                f"--to {arguments.to}: the job would read what it writes; name another topic"
+            )
+        return arguments
 
 
 def add_query_arguments(parser: argparse.ArgumentParser) -> None:
     """Adds the options of every job that is a streaming query reading a topic."""
-    add_tower_argument(parser)
     parser.add_argument(
         "--checkpoint",
         required=True,
@@ -55,6 +84,17 @@ def positive(text: str) -> int:
         number = 0
     if number < 1:
         raise argparse.ArgumentTypeError(f"must be a whole number of at least 1, not {text!r}")
+    return number
+
+
+def rate(text: str) -> float:
+    """An argument that must be a number of 0 or more."""
+    try:
+        number = float(text)
+    except ValueError:
+        number = -1.0
+    if not 0 <= number < math.inf:
+        raise argparse.ArgumentTypeError(f"must be a number, 0 or more, not {text!r}")
     return number
 
 

@@ -11,13 +11,14 @@ from __future__ import annotations
 
 import argparse
 import json
+import logging
 import os
-import signal
 import sys
 import threading
 from collections.abc import Callable
-from types import FrameType
+from pathlib import Path
 
+from job_exit import Stopped, on_stop_signals
 from pyspark import SparkConf, SparkContext
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.listener import StreamingQueryProgress
@@ -25,6 +26,7 @@ from pyspark.sql.streaming.query import StreamingQuery
 from pyspark.sql.streaming.readwriter import DataStreamWriter
 
 from dafka_spark import DafkaDataSource
+from dafka_spark.options import SinkOptions, SourceOptions
 
 # Between two looks at a running query: soon enough for a progress bar, rare enough to cost nothing.
 POLL_INTERVAL_S = 0.3
@@ -42,12 +44,18 @@ _LOCAL_DEFAULTS = {
 # Windows are days of the wall clock the flights carry, wherever the job runs.
 _DEFAULTS = {"spark.sql.session.timeZone": "UTC"}
 
+# Spark says what matters; SPARK_SUBMIT_OPTS with another configuration of log4j has it say more.
+_QUIET = f"-Dlog4j2.configurationFile={Path(__file__).with_name('log4j2.properties').as_uri()}"
+
 Report = Callable[[dict[str, object]], None]
 
 
 def build_session(name: str) -> SparkSession:
     """The job's session; what spark-submit was told wins over the defaults here."""
     submitted = "PYSPARK_GATEWAY_PORT" in os.environ
+    java = os.environ.get("SPARK_SUBMIT_OPTS", "")
+    if "log4j" not in java:
+        os.environ["SPARK_SUBMIT_OPTS"] = f"{java} {_QUIET}".strip()
     # A SparkConf knows spark-submit's settings only once the JVM is there.
     SparkContext._ensure_initialized()  # noqa: SLF001
     conf = SparkConf().setAppName(name)
@@ -60,6 +68,8 @@ def build_session(name: str) -> SparkSession:
         conf.setIfMissing(key, value)
     # spark-submit switches its progress line on for everything started as ``python jobs/NAME.py``.
     conf.set("spark.ui.showConsoleProgress", "false")
+    # What it logs is raised, too.
+    logging.getLogger("SQLQueryContextLogger").setLevel(logging.CRITICAL)
     session = SparkSession.builder.config(conf=conf).getOrCreate()
     if submitted:
         # spark-submit's JVM was started before anyone could say which Python has the packages.
@@ -69,15 +79,29 @@ def build_session(name: str) -> SparkSession:
 
 def read_topic(session: SparkSession, topic: str, arguments: argparse.Namespace) -> DataFrame:
     """The topic as a stream, as the options of ``add_query_arguments`` say."""
-    reader = (
-        session.readStream.format("dafka")
-        .option("tower", arguments.tower)
-        .option("subscribe", topic)
-        .option("startingOffsets", arguments.starting_offsets)
-    )
+    return session.readStream.format("dafka").options(**_source(topic, arguments)).load()
+
+
+def check_options(arguments: argparse.Namespace, **sink: str) -> None:
+    """Refuses what the source, or a sink with these options, would: before Spark takes seconds.
+
+    Raises:
+        ConfigError: an option cannot be used.
+    """
+    SourceOptions.of(_source(arguments.topic, arguments)).for_stream()
+    if sink:
+        SinkOptions.of(sink)
+
+
+def _source(topic: str, arguments: argparse.Namespace) -> dict[str, str]:
+    options = {
+        "tower": arguments.tower,
+        "subscribe": topic,
+        "startingOffsets": arguments.starting_offsets,
+    }
     if arguments.max_offsets_per_trigger is not None:
-        reader = reader.option("maxOffsetsPerTrigger", arguments.max_offsets_per_trigger)
-    return reader.load()
+        options["maxOffsetsPerTrigger"] = str(arguments.max_offsets_per_trigger)
+    return options
 
 
 def run_query(writer: DataStreamWriter, arguments: argparse.Namespace, report: Report) -> None:
@@ -87,18 +111,20 @@ def run_query(writer: DataStreamWriter, arguments: argparse.Namespace, report: R
 
     Raises:
         StreamingQueryException: the query failed.
+        Stopped: a signal came before all was done that ``--available-now`` asks for.
     """
     stopping = threading.Event()
+    seen: list[int] = []
 
-    def stop(number: int, frame: FrameType | None) -> None:
+    def stop(number: int) -> None:
+        seen.append(number)
         stopping.set()
 
-    for number in (signal.SIGINT, signal.SIGTERM):
-        signal.signal(number, stop)
     writer = writer.option("checkpointLocation", arguments.checkpoint)
     if arguments.available_now:
         writer = writer.trigger(availableNow=True)
     query = writer.start()
+    on_stop_signals(stop)
     progress = _Progress(query, report)
     try:
         while query.isActive and not stopping.wait(POLL_INTERVAL_S):
@@ -108,6 +134,8 @@ def run_query(writer: DataStreamWriter, arguments: argparse.Namespace, report: R
     finally:
         query.stop()
         progress.tell()
+    if seen and arguments.available_now:
+        raise Stopped(seen[0])
 
 
 class _Progress:

@@ -12,13 +12,13 @@ It needs no Spark; spark-submit runs it as well.
 
 from __future__ import annotations
 
-import argparse
 import time
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 
 from flight_records import ORIGINS, Flights, address_of, checksum, load_flights
-from job_arguments import add_tower_argument, positive, print_json
+from job_arguments import JobParser, positive, print_json, rate
+from job_exit import on_stop_signals, raise_stopped, run_job
 
 from dafka_core import Producer
 
@@ -99,8 +99,9 @@ def _feed(flights: Flights, producers: dict[str, Producer], rate: float, report:
 
 def main(argv: Sequence[str] | None = None) -> None:
     """Runs the replay; prints lines of JSON."""
-    arguments = _parser().parse_args(argv)
+    arguments = _parser().parse(argv)
     flights = load_flights(arguments.limit)
+    on_stop_signals(raise_stopped)
     summaries = replay(
         flights,
         tower=arguments.tower,
@@ -112,18 +113,15 @@ def main(argv: Sequence[str] | None = None) -> None:
     print_json({"event": "done", "topic": arguments.topic, "partitions": summaries})
 
 
-def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
-        description="Feed a topic with the flights of 2013 as JSON, one partition per airport."
-    )
-    add_tower_argument(parser)
+def _parser() -> JobParser:
+    parser = JobParser("Feed a topic with the flights of 2013 as JSON, one partition per airport.")
     parser.add_argument("--topic", default="flights", help="default: %(default)s")
     parser.add_argument(
         "--limit", type=positive, metavar="N", help="only the first N flights (default: all)"
     )
     parser.add_argument(
         "--rate",
-        type=float,
+        type=rate,
         default=0.0,
         metavar="N",
         help="flights per second, 0 for as fast as it goes (default: %(default)s)",
@@ -137,4 +135,4 @@ def _parser() -> argparse.ArgumentParser:
 
 
 if __name__ == "__main__":
-    main()
+    run_job(main)

@@ -9,11 +9,11 @@ directory per topic.  Read them with Spark: its log in the directory says which 
 
 from __future__ import annotations
 
-import argparse
 from collections.abc import Sequence
 
-from job_arguments import add_query_arguments, print_json
-from job_session import build_session, read_topic, run_query
+from job_arguments import JobParser, add_query_arguments, print_json
+from job_exit import run_job
+from job_session import build_session, check_options, read_topic, run_query
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as sf
 
@@ -25,7 +25,8 @@ def as_text(records: DataFrame) -> DataFrame:
 
 def main(argv: Sequence[str] | None = None) -> None:
     """Runs the job; prints a line of JSON for every batch."""
-    arguments = _parser().parse_args(argv)
+    arguments = _parser().parse(argv)
+    check_options(arguments)
     session = build_session("topic-to-parquet")
     records = read_topic(session, arguments.topic, arguments)
     if arguments.text:
@@ -40,10 +41,8 @@ def main(argv: Sequence[str] | None = None) -> None:
     session.stop()
 
 
-def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
-        description="Keep topics as parquet files, every record exactly once."
-    )
+def _parser() -> JobParser:
+    parser = JobParser("Keep topics as parquet files, every record exactly once.")
     parser.add_argument(
         "--topic", required=True, help="the topic to read, or several separated by commas"
     )
@@ -58,4 +57,4 @@ def _parser() -> argparse.ArgumentParser:
 
 
 if __name__ == "__main__":
-    main()
+    run_job(main)

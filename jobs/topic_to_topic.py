@@ -10,11 +10,11 @@ string.  Each record is copied once, also when a crash has a batch repeated.
 
 from __future__ import annotations
 
-import argparse
 from collections.abc import Sequence
 
-from job_arguments import add_query_arguments, print_json
-from job_session import build_session, read_topic, run_query
+from job_arguments import JobParser, add_query_arguments, print_json
+from job_exit import run_job
+from job_session import build_session, check_options, read_topic, run_query
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as sf
 
@@ -35,25 +35,23 @@ def transform(records: DataFrame, where: str | None, value: str | None) -> DataF
 
 def main(argv: Sequence[str] | None = None) -> None:
     """Runs the job; prints a line of JSON for every batch."""
-    arguments = _parser().parse_args(argv)
+    arguments = _parser().parse(argv)
+    sink = {"tower": arguments.tower, "topic": arguments.to, "acks": arguments.acks}
+    check_options(arguments, **sink)
     session = build_session("topic-to-topic")
     records = read_topic(session, arguments.topic, arguments)
     writer = (
         transform(records, arguments.where, arguments.value)
         .writeStream.queryName("topic-to-topic")
         .format("dafka")
-        .option("tower", arguments.tower)
-        .option("topic", arguments.to)
-        .option("acks", arguments.acks)
+        .options(**sink)
     )
     run_query(writer, arguments, print_json)
     session.stop()
 
 
-def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
-        description="Copy topics to another topic, all records or some, as they are or changed."
-    )
+def _parser() -> JobParser:
+    parser = JobParser("Copy topics to another topic, all records or some, as they are or changed.")
     parser.add_argument(
         "--topic", required=True, help="the topic to read, or several separated by commas"
     )
@@ -76,4 +74,4 @@ def _parser() -> argparse.ArgumentParser:
 
 
 if __name__ == "__main__":
-    main()
+    run_job(main)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import subprocess
 import sys
 import zipfile
@@ -23,6 +24,7 @@ from topic_to_parquet import as_text
 
 from dafka_core import EmbeddedCluster, Reader
 from dafka_core.records import TopicPartition
+from dafka_core.testing import wait_until
 from tests.spark.jobs.conftest import ROOT
 
 JOBS = ROOT / "jobs"
@@ -86,11 +88,71 @@ def test_every_job_explains_itself(program: str) -> None:
     assert done.stderr == ""
 
 
-@pytest.mark.parametrize("limit", ["0", "-3", "many"])
-def test_a_wrong_argument_is_refused_before_anything_starts(limit: str) -> None:
-    done = finished(sys.executable, str(JOBS / "replay_flights.py"), "--limit", limit)
+COPY = ("topic_to_topic.py", "--checkpoint=unused", "--to=y")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "expected"),
+    [
+        (("replay_flights.py", "--limit", "0"), "argument --limit: must be a whole number of at"),
+        (("replay_flights.py", "--rate", "-5"), "argument --rate: must be a number, 0 or more"),
+        (("replay_flights.py", "--rate", "nan"), "argument --rate: must be a number, 0 or more"),
+        (("replay_flights.py", "--tower", "a:b"), "option 'tower' = 'a:b': must be HOST"),
+        (("replay_flights.py", "--rates", "5", "--frm"), "unrecognized arguments: "),
+        ((*COPY, "--topic=x,y"), "--to y: the job would read what it writes"),
+        ((*COPY, "--topic="), "option 'subscribe' = '': a topic must have 1 to 255 bytes"),
+        ((*COPY, "--topic=x", "--acks=none"), "option 'acks' = 'none': must be a whole number"),
+        ((*COPY, "--topic=x", "--starting-offsets=never"), "option 'startingOffsets' = 'never'"),
+    ],
+)
+def test_a_wrong_argument_is_refused_before_anything_starts(
+    arguments: tuple[str, ...], expected: str
+) -> None:
+    name, *others = arguments
+    done = finished(sys.executable, str(JOBS / name), *others)
     assert done.returncode == 2
-    assert "must be a whole number of at least 1" in done.stderr
+    (line,) = done.stderr.splitlines()
+    assert line.startswith(f"{name}: {expected}")
+
+
+def test_a_wrong_variable_of_the_environment_is_named() -> None:
+    environment = {**os.environ, "DAFKA_TOWER": "a:b"}
+    done = finished(sys.executable, str(JOBS / "replay_flights.py"), env=environment)
+    assert done.returncode == 2
+    (line,) = done.stderr.splitlines()
+    assert line.startswith("replay_flights.py: environment variable 'DAFKA_TOWER' = 'a:b': must")
+
+
+def test_a_tower_that_is_not_there_is_one_sentence() -> None:
+    nobody = ("--tower=127.0.0.1:1:2", "--limit=5")
+    done = finished(sys.executable, str(JOBS / "replay_flights.py"), *nobody)
+    assert done.returncode == 1
+    (line,) = done.stderr.splitlines()
+    assert line.startswith("replay_flights.py: no tower answered at 127.0.0.1:1:2 within 10 s; ")
+
+
+def test_a_replay_that_is_stopped_ends_by_the_signal(cluster: EmbeddedCluster) -> None:
+    slow = ("--rate=1", "--topic=slow", f"--tower={cluster.tower}")
+    command = [sys.executable, str(JOBS / "replay_flights.py"), *slow]
+    with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as replay:
+        with Reader(tower=cluster.tower) as reader:
+            wait_until(lambda: reader.partitions(["slow"], timeout_s=30))
+        replay.send_signal(signal.SIGINT)
+        _, said = replay.communicate(timeout=JOB_TIMEOUT_S)
+    assert replay.returncode == 128 + signal.SIGINT
+    assert "Traceback" not in said
+
+
+def test_a_misspelt_topic_is_one_sentence(cluster: EmbeddedCluster, tmp_path: Path) -> None:
+    copy = ("--to=y", f"--checkpoint={tmp_path}", "--available-now", f"--tower={cluster.tower}")
+    done = finished(sys.executable, str(JOBS / "topic_to_topic.py"), "--topic=fligths", *copy)
+    assert done.returncode == 2
+    said = [line for line in done.stderr.splitlines() if not line.startswith("WARNING: Using incu")]
+    (line,) = said
+    assert line.startswith(
+        "topic_to_topic.py: option 'subscribe' = 'fligths': no store has topic 'fligths' (did you "
+        "mean 'flights'?); failOnMissingTopic = false"
+    )
 
 
 def test_a_replay_resumes_after_the_last_flight(cluster: EmbeddedCluster) -> None:

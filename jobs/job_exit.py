@@ -1,0 +1,87 @@
+"""How a job ends: with an exit code of docs/cluster.md's table, and one sentence if it fails."""
+
+from __future__ import annotations
+
+import re
+import signal
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from types import FrameType
+from typing import NoReturn
+
+from dafka_core.errors import ConfigError, DafkaError
+
+EXIT_FAILED = 1
+EXIT_USAGE = 2
+EXIT_SIGNAL = 128
+
+# What Spark makes of an error that was raised in a process of its own ends with its name and
+# sentence.
+_SENTENCE = re.compile(r"^dafka_(?:core|spark)\.errors\.(\w+): (.+)$", re.MULTILINE)
+
+_USAGE = ("ConfigError", "ColumnError", "AnalysisException", "ParseException")
+
+
+class JobError(Exception):
+    """A job that cannot go on, for a reason that is a sentence."""
+
+
+class Stopped(BaseException):
+    """SIGINT or SIGTERM, ``number``, before all was done."""
+
+    def __init__(self, number: int) -> None:
+        super().__init__(number)
+        self.number = number
+
+
+# As long as there is nothing to close, Ctrl-C ends a job without a word: Python's own handler would
+# print a traceback of whatever it imports.
+if Path(sys.argv[0]).resolve().parent == Path(__file__).parent:
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
+
+
+def on_stop_signals(stop: Callable[[int], None]) -> None:
+    """Has the first SIGINT or SIGTERM call ``stop(number)``; a second one ends the process."""
+
+    def handle(number: int, frame: FrameType | None) -> None:
+        signal.signal(number, signal.SIG_DFL)
+        stop(number)
+
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, handle)
+
+
+def raise_stopped(number: int) -> None:
+    """For a job that has something to close, and to say, when it is stopped."""
+    raise Stopped(number)
+
+
+def run_job(main: Callable[[], None]) -> NoReturn:
+    """Runs a job to its end, which is the process's.
+
+    What is no error of Dafka's or Spark's is a defect, and keeps its traceback.
+    """
+    try:
+        main()
+    except Stopped as stopped:
+        sys.exit(EXIT_SIGNAL + stopped.number)
+    except Exception as error:
+        name, sentence = _told(error)
+        if not sentence:
+            raise
+        print(f"{Path(sys.argv[0]).name}: {sentence}", file=sys.stderr)
+        sys.exit(EXIT_USAGE if name in _USAGE else EXIT_FAILED)
+    sys.exit(0)
+
+
+def _told(error: Exception) -> tuple[str, str]:
+    """The name of an error, and its sentence; empty if it is none that people are told of."""
+    name = type(error).__name__
+    if isinstance(error, DafkaError | JobError):
+        return "ConfigError" if isinstance(error, ConfigError) else name, str(error)
+    if type(error).__module__.split(".")[0] not in ("pyspark", "py4j"):
+        return name, ""
+    for found in reversed([*_SENTENCE.finditer(str(error))]):
+        return found[1], found[2]
+    return name, str(error).strip().splitlines()[0]
