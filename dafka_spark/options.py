@@ -145,7 +145,8 @@ class SourceOptions(SparkOptions):
         None,
         "where a new query starts: `earliest` (default of batches), `latest` (streams only, their "
         'default) or `{"topic": {"partition": offset}}` with -2 for earliest and -1 for latest; '
-        "partitions not named, and those that appear later, start at their first record",
+        "partitions not named, and those that appear later, start at their first record, or under "
+        "`latest` at the first one that was written since the query began",
         kind="word or JSON",
         parse=values.parse_offset_range_limit,
     )

@@ -19,6 +19,10 @@ records before it.
 ``range_planner.plan_tasks`` with shared tasks, and without them where there is none, in offsets of
 before there was a choice.  So a batch that was begun by a version of before keeps its tasks.
 
+``begun`` is there where the query began at ``latest``: when, in microseconds since the epoch UTC.
+Of partitions that it finds later it reads what was written since (``later_partitions``).  Such an
+offset is version 3, packed or not.
+
 ``start`` says where the batch that ends here begins, for every partition of which the offset
 before does not say it: all of them in the first batch (Spark keeps no initial offset of a Python
 source; it asks again when it runs that batch again, and then "latest" lies elsewhere), new
@@ -40,6 +44,10 @@ from dafka_spark.source.range_planner import OffsetRange
 
 VERSION: Final = 1
 PACKED_VERSION: Final = 2
+BEGUN_VERSION: Final = 3
+"""An offset is of the lowest version that can say it; programs that know only lower ones refuse it.
+"""
+VERSIONS: Final = (VERSION, PACKED_VERSION, BEGUN_VERSION)
 
 PACKED_PARTITIONS: Final = 100
 """With so many partitions an offset is packed; one with fewer can be read by people."""
@@ -65,11 +73,12 @@ class SourceOffset:
     start: Positions = field(default_factory=dict)
     lives: Lives = field(default_factory=dict)
     tasks: int = SHARED_TASKS
+    begun_us: int | None = None
 
     @classmethod
-    def initial(cls, positions: Positions) -> SourceOffset:
+    def initial(cls, positions: Positions, begun_us: int | None = None) -> SourceOffset:
         """The offset before the first batch, which hands its positions on to that batch's end."""
-        return cls(positions, positions)
+        return cls(positions, positions, begun_us=begun_us)
 
     @property
     def is_initial(self) -> bool:
@@ -110,22 +119,23 @@ class SourceOffset:
             # A number that is too large for it comes from a store of which nothing else is right.
             with contextlib.suppress(OverflowError):
                 packed = packed_offset.pack(self.positions, self.start, lives)
-                return {
-                    "packed": packed,
-                    **self.summary(),
-                    "tasks": self.tasks,
-                    "version": PACKED_VERSION,
-                }
+                tree = {"packed": packed, **self.summary(), "tasks": self.tasks}
+                return self._versioned(tree, PACKED_VERSION)
         tree = {
             "lives": _nested({tp: list(life) for tp, life in lives.items()}),
             "start": _nested(self.start),
             "tasks": self.tasks,
             "topics": _nested(self.positions),
-            "version": VERSION,
         }
         # What offsets of before have not is left out where it says nothing.
         default = {"lives": {}, "tasks": OWN_TASKS}
-        return {name: each for name, each in tree.items() if default.get(name) != each}
+        tree = {name: each for name, each in tree.items() if default.get(name) != each}
+        return self._versioned(tree, VERSION)
+
+    def _versioned(self, tree: dict[str, Any], version: int) -> dict[str, Any]:
+        if self.begun_us is None:
+            return {**tree, "version": version}
+        return {"begun": self.begun_us, **tree, "version": BEGUN_VERSION}
 
     def summary(self) -> dict[str, Any]:
         """How many partitions there are, and the sum of their positions."""
@@ -143,16 +153,16 @@ class SourceOffset:
             ConfigError: the checkpoint is not this source's, or was written by another version.
         """
         try:
+            if given["version"] not in VERSIONS:
+                raise ValueError(f"version {given['version']!r} is none of {VERSIONS}")
+            begun_us = _whole(given["begun"]) if given["version"] == BEGUN_VERSION else None
             tasks = given.get("tasks", OWN_TASKS)
             if tasks not in (OWN_TASKS, SHARED_TASKS):
                 raise ValueError(f"tasks {tasks!r} is no rule that this version knows")
-            if given["version"] == PACKED_VERSION:
-                return cls(*packed_offset.unpack(given["packed"]), tasks)
-            if given["version"] != VERSION:
-                known = f"{VERSION} or {PACKED_VERSION}"
-                raise ValueError(f"version {given['version']!r} is not {known}")
-            lives = _flat(given.get("lives", {}), _life)
-            return cls(_flat(given["topics"], _whole), _flat(given["start"], _whole), lives, tasks)
+            if given["version"] == PACKED_VERSION or "packed" in given:
+                return cls(*packed_offset.unpack(given["packed"]), tasks, begun_us)
+            positions, start = _flat(given["topics"], _whole), _flat(given["start"], _whole)
+            return cls(positions, start, _flat(given.get("lives", {}), _life), tasks, begun_us)
         except (KeyError, TypeError, ValueError, AttributeError) as error:
             raise ConfigError(
                 "checkpointLocation",

@@ -28,6 +28,7 @@ from dafka_spark.cluster.timing import Deadline
 from dafka_spark.option_values import LATEST
 from dafka_spark.options import MESH, SourceOptions
 from dafka_spark.source.idle_wait import LONG_S, SPARK_POLLING_S, IdleWait
+from dafka_spark.source.later_partitions import LaterPartitions
 from dafka_spark.source.latest_offsets import Heads, OffsetsSnapshot, fetch_latest_offsets
 from dafka_spark.source.missing_stores import check_stores
 from dafka_spark.source.missing_topics import wait_or_fail
@@ -40,7 +41,10 @@ from dafka_spark.source.store_watch import StoreWatch
 
 
 class DafkaStreamReader(RangeReader, DataSourceStreamReader, SupportsTriggerAvailableNow):
-    """Follows the selected partitions; new ones are read from their first record on."""
+    """Follows the selected partitions; new ones are read from their first record on.
+
+    A query that began at ``latest`` reads of them what was written since (``later_partitions``).
+    """
 
     def __init__(
         self,
@@ -58,6 +62,7 @@ class DafkaStreamReader(RangeReader, DataSourceStreamReader, SupportsTriggerAvai
         self._furthest: dict[TopicPartition, int] = {}
         self._report: dict[str, Any] | None = None
         self._regressions = RegressionDetector(options)
+        self._later_partitions = LaterPartitions(options)
         self._refused: ConfigError | None = None
         self._is_begun = False
 
@@ -73,13 +78,14 @@ class DafkaStreamReader(RangeReader, DataSourceStreamReader, SupportsTriggerAvai
             ConfigError: option ``fetch`` asks for what no store offers.
         """
         limit = self._options.starting_offsets or LATEST
+        begun_us = time.time_ns() // 1_000 if limit == LATEST else None
         heads = self._heads(thorough=True)
         self._refused = None
         try:
             positions = starting_offsets(limit, heads)
         except ConfigError as error:
             self._refused, positions = error, {}
-        return SourceOffset.initial(positions).as_json()
+        return SourceOffset.initial(positions, begun_us).as_json()
 
     def getDefaultReadLimit(self) -> ReadLimit:
         """``maxOffsetsPerTrigger``."""
@@ -155,22 +161,38 @@ class DafkaStreamReader(RangeReader, DataSourceStreamReader, SupportsTriggerAvai
         if not self._is_begun:
             self._begin(begin, heads)
         self._finished = None, {}
-        firsts = {tp: self._first(tp, begin, info) for tp, info in heads.items()}
+        later, heads = self._later(begin, heads)
+        firsts = {tp: self._first(tp, begin, info) for tp, info in heads.items()} | later
         waiting = {tp: info.end - firsts[tp] for tp, info in heads.items()}
         taken = rate_limit(waiting, max_rows, turn=sum(begin.positions.values()))
-        if not taken:
+        if not taken and not later:
             # Not while some partitions look shorter than they were: then each trigger looks again.
             if self._snapshot is not None and heads is self._snapshot.heads:
                 self._finished = start, heads
             return start
-        positions, lives = dict(begin.positions), dict(begin.lives)
-        started = dict(begin.start) if begin.is_initial else {}
+        # Also of partitions of which nothing is taken: where they begin does not change any more.
+        positions, lives = {**begin.positions, **later}, dict(begin.lives)
+        started = {**begin.start, **later} if begin.is_initial else dict(later)
         for tp, count in taken.items():
             positions[tp] = firsts[tp] + count
             lives[tp] = heads[tp].life
             if firsts[tp] != begin.positions.get(tp):
                 started[tp] = firsts[tp]
-        return SourceOffset(positions, started, lives).as_json()
+        return SourceOffset(positions, started, lives, begun_us=begin.begun_us).as_json()
+
+    def _later(self, begin: SourceOffset, heads: Heads) -> tuple[dict[TopicPartition, int], Heads]:
+        """Where to begin in partitions that a query from ``latest`` has not known, and the heads.
+
+        Those are without the partitions of which no store says it yet.
+        """
+        unknown = {tp: info for tp, info in heads.items() if tp not in begin.positions}
+        if begin.begun_us is None or not unknown:
+            return {}, heads
+        holders = self._snapshot.holders if self._snapshot is not None else {}
+        starts = self._later_partitions.starts(begin.begun_us, unknown, holders)
+        if len(starts) < len(unknown):
+            heads = {tp: heads[tp] for tp in heads if tp in starts or tp not in unknown}
+        return starts, heads
 
     def _heads(self, *, thorough: bool = False) -> Heads:
         return self._look(thorough=thorough) if self._frozen is None else self._frozen

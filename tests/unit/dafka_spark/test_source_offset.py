@@ -60,6 +60,18 @@ def test_an_offset_of_before_tasks_were_shared_is_read_and_remains_as_it_is() ->
     assert json.dumps(offset.as_json()) == text
 
 
+def test_when_a_query_began_is_kept_and_handed_on() -> None:
+    """A version of before would read history that was not asked for, so it must refuse this one."""
+    text = '{"begun": 1795262400000000, "start": {}, "tasks": 2, "topics": {"t": {"A": 1}}, '
+    text += '"version": 3}'
+    offset = SourceOffset({A: 1}, begun_us=1_795_262_400_000_000)
+    assert json.dumps(offset.as_json()) == text
+    assert SourceOffset.parse(json.loads(text)) == offset
+    many = SourceOffset(MANY, {}, begun_us=5)
+    assert many.as_json()["version"] == 3
+    assert SourceOffset.parse(json.loads(json.dumps(many.as_json()))) == many
+
+
 # -- offsets of many partitions --------------------------------------------------------------------
 
 MANY = {TopicPartition("t", uuid.uuid4().hex.upper()): n for n in range(PACKED_PARTITIONS)}
@@ -111,6 +123,8 @@ def test_an_error_shows_a_part_of_a_long_offset() -> None:
         [],
         {"topics": {}, "start": {}, "version": 2},
         {"topics": {}, "start": {}, "version": 3},
+        {"topics": {}, "start": {}, "begun": "now", "version": 3},
+        {"topics": {}, "start": {}, "version": 4},
         {"packed": 5, "version": 2},
         {"packed": "x", "version": 2},
         {"topics": {}, "start": {}, "version": "1"},

@@ -1,0 +1,111 @@
+"""Where a query that began at ``latest`` begins in partitions that it finds later.
+
+Such a partition may be new, and then all of it was written since the query began.  Or it has a
+history, and the store that has it was away: the query asked for no history.  The timestamps of its
+records tell (docs/guarantees.md), so a store that has the partition is asked for the first record
+since then.
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+import logging
+from collections.abc import Mapping, Sequence
+from operator import attrgetter
+from typing import Final
+
+from dafka_core.errors import DafkaError
+from dafka_core.flight.store_location import StoreLocation
+from dafka_core.records import PartitionInfo, TopicPartition
+from dafka_spark.cluster import connections, timing
+from dafka_spark.cluster.timing import Deadline
+from dafka_spark.options import SourceOptions
+from dafka_spark.source.range_planner import HeldRange, Holders
+
+MARGIN_US: Final = 60_000_000
+"""How much older than the query's beginning a record may be that is read: clocks of producers,
+stores and the driver that differ by a minute lose none (docs/guarantees.md)."""
+
+_log = logging.getLogger("dafka_spark")
+
+
+class LaterPartitions:
+    """Finds the first offset of each partition that a query which began at ``latest`` reads."""
+
+    def __init__(self, options: SourceOptions) -> None:
+        self._options = options
+        self._unanswered: dict[TopicPartition, Deadline] = {}
+
+    def starts(
+        self, begun_us: int, later: Mapping[TopicPartition, PartitionInfo], holders: Holders
+    ) -> dict[TopicPartition, int]:
+        """The first offsets of these partitions; of some there is none yet, as no store answers.
+
+        ``begun_us`` is when the query began, in microseconds since the epoch UTC.
+        """
+        found = self._ask(begun_us - MARGIN_US, later, holders)
+        for tp, info in later.items():
+            if tp in found:
+                self._unanswered.pop(tp, None)
+                self._warn(begun_us, info, found[tp])
+            elif tp not in holders or self._is_over(tp):
+                # C stores know no timestamps.  To have too much is better than to lack something.
+                found[tp] = info.earliest
+                self._unanswered.pop(tp, None)
+                _log.warning(
+                    "topic %r, partition %s appeared after the query began at 'latest', and no "
+                    "store can tell which of its records are older: it is read from offset %d on",
+                    *tp,
+                    info.earliest,
+                )
+        return found
+
+    def _ask(
+        self, since_us: int, later: Mapping[TopicPartition, PartitionInfo], holders: Holders
+    ) -> dict[TopicPartition, int]:
+        found: dict[TopicPartition, int] = {}
+        ranked = {tp: _ranked(holders.get(tp, ())) for tp in later}
+        timeout_s = min(self._options.fetch_timeout_s, timing.ANSWER_S)
+        for choice in range(max(map(len, ranked.values()), default=0)):
+            stores: dict[StoreLocation, list[tuple[TopicPartition, HeldRange]]] = {}
+            for tp, order in ranked.items():
+                if tp not in found and choice < len(order):
+                    stores.setdefault(order[choice].location, []).append((tp, order[choice]))
+            for location, asked in stores.items():
+                times = [(*tp, since_us) for tp, _ in asked]
+                try:
+                    with connections.lend_client(location) as client:
+                        offsets = client.offset_for_times(times, timeout_s=timeout_s)
+                except DafkaError as error:
+                    is_known = any(tp in self._unanswered for tp, _ in asked)
+                    _log.log(logging.DEBUG if is_known else logging.WARNING, "%s", error)
+                    continue
+                for (tp, held), offset in zip(asked, offsets, strict=True):
+                    # Where all that the store has is older, what it has not may be newer.
+                    first = held.end if offset is None else offset
+                    found[tp] = min(max(first, later[tp].earliest), later[tp].end)
+        return found
+
+    def _is_over(self, tp: TopicPartition) -> bool:
+        """Whether a partition's stores have not answered for ``fetchTimeoutMs``."""
+        deadline = self._unanswered.setdefault(tp, Deadline(self._options.fetch_timeout_s))
+        return deadline.is_over
+
+    def _warn(self, begun_us: int, info: PartitionInfo, first: int) -> None:
+        if first == info.earliest:
+            return
+        begun = dt.datetime.fromtimestamp(begun_us // 1_000_000, dt.UTC).isoformat()
+        _log.warning(
+            "topic %r, partition %s appeared after the query began at 'latest', at %s: %d records "
+            "that were written before are left out, offsets %d to %d (exclusive)",
+            *info.tp,
+            begun,
+            first - info.earliest,
+            info.earliest,
+            first,
+        )
+
+
+def _ranked(held: Sequence[HeldRange]) -> list[HeldRange]:
+    """The stores of a partition, first those that have most of its newest history."""
+    return sorted(held, key=attrgetter("life", "end"), reverse=True)
