@@ -15,6 +15,7 @@ from dafka_core.log_entries import LogEntry, SetAside
 from dafka_core.node_options import FLIGHT_OFF, StoreOptions
 from dafka_core.nodes.append_queue import AppendQueue
 from dafka_core.nodes.log_writer import LogWriter, Outcomes
+from dafka_core.nodes.memory_limit import memory_limit, say_if_low
 from dafka_core.nodes.merge_thread import MergeThread
 from dafka_core.nodes.mesh import Mesh
 from dafka_core.nodes.new_directory import NewDirectory
@@ -46,6 +47,7 @@ class Store(Node):
     def __init__(self, directory: str | Path, **options: Any) -> None:
         config = StoreOptions.build(options)
         check_directory(directory)
+        say_if_low(memory_limit())
         with contextlib.ExitStack() as undo:
             new = NewDirectory(Path(directory))
             undo.callback(new.remove)
