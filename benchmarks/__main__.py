@@ -22,6 +22,7 @@ ROWS = {
     "partitions": "bench_partitions",
     "space": "bench_space",
     "idle": "bench_idle",
+    "many": "bench_many",
 }
 """Modules by the name of their row.  Imported when they run: the processes that rows start import
 this module, too, and need not wait for Spark."""

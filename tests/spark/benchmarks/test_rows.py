@@ -59,6 +59,7 @@ NAMES = {
         for partitions in ("1 partition", "1,000 partitions")
         for what in ("JVM", "Python", "store", "a record")
     ],
+    "many": ["batch read of 1,000 partitions", "batch read of 10,000 partitions"],
 }
 
 
