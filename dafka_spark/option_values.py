@@ -9,6 +9,7 @@ import json
 import re
 from typing import Any, Final
 
+from dafka_core.names import escape
 from dafka_core.node_options import parse_partition, parse_topic, parse_towers
 from dafka_core.options import parse_int
 from dafka_core.records import TopicPartition
@@ -89,8 +90,9 @@ def parse_offset_range_limit(value: Any) -> OffsetRangeLimit:
     for tp, offset in limit.items():
         if type(offset) is not int or offset < EARLIEST_OFFSET:
             raise ValueError(
-                f"offset {offset!r} of partition {tp.partition} must be a whole number, the next "
-                f"record's; {EARLIEST_OFFSET} is the earliest and {LATEST_OFFSET} the latest"
+                f"offset {offset!r} of partition {escape(tp.partition)} must be a whole number, "
+                f"the next record's; {EARLIEST_OFFSET} is the earliest and {LATEST_OFFSET} the "
+                "latest"
             )
     return limit
 

@@ -13,6 +13,7 @@ from typing import ClassVar, Final, NamedTuple, Self
 from dafka_core.errors import ConfigError
 from dafka_core.flight.limits import MAX_BATCH_BYTES, MAX_BATCH_RECORDS
 from dafka_core.missing_stores import parse_min_stores
+from dafka_core.names import NOT_PLAIN, escape, is_plain
 from dafka_core.node_options import AUTO_HOST, parse_host, parse_topic, towers_of_environment
 from dafka_core.options import DEFAULT_TOWER, Options, option, parse_int, unknown
 from dafka_core.records import TopicPartition
@@ -133,7 +134,10 @@ class SourceOptions(SparkOptions):
         (), "topics to read", kind="list with commas", parse=values.parse_names
     )
     subscribe_pattern: str = option(
-        "", "topics to read: those that match as a whole", kind="regex", parse=values.parse_pattern
+        "",
+        "topics to read: those that match as a whole, as column `topic` shows them",
+        kind="regex",
+        parse=values.parse_pattern,
     )
     assign: frozenset[TopicPartition] = option(
         frozenset(),
@@ -232,7 +236,7 @@ class SourceOptions(SparkOptions):
                         "names a partition that this query does not read; compare it with "
                         "subscribe, subscribePattern or assign"
                     )
-                    raise ConfigError(camel(name), f"{tp.topic}/{tp.partition}", why)
+                    raise ConfigError(camel(name), "/".join(map(escape, tp)), why)
 
     @property
     def selection(self) -> TopicSelection:
@@ -305,6 +309,11 @@ class SinkOptions(SparkOptions):
         "its own. Where two jobs write with one name at the same time, one fails, or both",
         kind="name",
     )
+    allow_control_characters: bool = option(
+        False,
+        "write to topics whose names have control characters, or octets that are not UTF-8 "
+        "(reading never needs it)",
+    )
     delivery_timeout_ms: int = option(
         120_000,
         "the longest wait for stores, and for the last acknowledgement of a task",
@@ -312,11 +321,21 @@ class SinkOptions(SparkOptions):
         unit="ms",
     )
 
+    def __post_init__(self) -> None:
+        """Checks what concerns more than one option."""
+        if why := self.why_not(self.topic):
+            raise ConfigError("topic", escape(self.topic), why)
+
+    def why_not(self, topic: str) -> str:
+        """Why rows cannot be written to a topic, if so."""
+        allowed = self.allow_control_characters or is_plain(topic)
+        return "" if allowed else NOT_PLAIN.format("allowControlCharacters")
+
     @classmethod
     def of_table(cls, kept: Mapping[str, str], given: Mapping[str, str]) -> Self:
         """See ``SparkOptions``; a table that reads one topic is written to that one."""
         topics = values.parse_names(kept["subscribe"]) if "subscribe" in kept else ()
-        topic = {"topic": topics[0]} if len(topics) == 1 else {}
+        topic = {"topic": escape(topics[0])} if len(topics) == 1 else {}
         return super().of_table({**topic, **kept}, given)
 
     @property

@@ -6,6 +6,7 @@ import re
 from collections.abc import Iterable
 from dataclasses import dataclass
 
+from dafka_core.names import escape
 from dafka_core.records import PartitionInfo, TopicPartition
 
 
@@ -31,7 +32,7 @@ class TopicSelection:
     def has(self, tp: TopicPartition) -> bool:
         """Whether this partition is read."""
         if self.pattern:
-            return re.fullmatch(self.pattern, tp.topic) is not None
+            return re.fullmatch(self.pattern, escape(tp.topic)) is not None
         return tp.topic in self.topics or tp in self.partitions
 
     def missing(self, held: Iterable[TopicPartition]) -> list[TopicPartition]:

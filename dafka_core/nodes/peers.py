@@ -17,7 +17,6 @@ import zmq
 from zmq.utils.monitor import parse_monitor_message
 
 from dafka_core.errors import ProtocolError
-from dafka_core.names import printable
 from dafka_core.node_options import NodeOptions
 from dafka_core.nodes.descriptors import PER_PEER, PER_PEER_APART, PeerRoom
 from dafka_core.nodes.inbound import Inbound
@@ -288,7 +287,7 @@ class Peers:
                     "%s at %s keeps no connection, %.0f s long, though its beacons come: nothing "
                     "of it arrives here. It may have reached its limit of open files, then its log "
                     "says which limit it needs; or something between the two drops packets",
-                    *(printable(self.table.node_at(endpoint)), endpoint, now - peer.since),
+                    *(self.table.node_at(endpoint), endpoint, now - peer.since),
                 )
 
     def _renew(self, now: float, endpoint: str) -> None:
@@ -302,7 +301,7 @@ class Peers:
                 "the connection to %s at %s had ended and is made anew (%d times so far): the peer "
                 "has sent a frame above %d bytes, or none of ZeroMQ's. If the records are meant to "
                 "be so large, raise option max_record_bytes = %d",
-                printable(self.table.node_at(endpoint)),
+                self.table.node_at(endpoint),
                 endpoint,
                 count,
                 self._max_frame_bytes,

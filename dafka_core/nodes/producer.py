@@ -34,7 +34,7 @@ from dafka_core.nodes.process_exit import end_at_exit, report_lost
 from dafka_core.options import check_argument
 from dafka_core.protocol.limits import MAX_SEQUENCE
 from dafka_core.protocol.producer_role import ProducerRole
-from dafka_core.protocol.validation import check_own_address, check_topic
+from dafka_core.protocol.validation import check_node_address, check_topic
 from dafka_core.records import TopicPartition
 from dafka_core.timestamps import WallClock
 from dafka_core.values import Values
@@ -79,7 +79,7 @@ class Producer(Node):
         if not (config.allow_control_characters or is_plain(topic)):
             raise ConfigError("topic", escape(topic), NOT_PLAIN.format("allow_control_characters"))
         if address is not None:
-            check_argument("address", address, check_own_address)
+            check_argument("address", address, check_node_address)
         self.topic = topic
         self.address = address or new_address()
         self._config = config

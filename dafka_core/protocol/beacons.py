@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import Final, NamedTuple
 
 from dafka_core.errors import ProtocolError
-from dafka_core.protocol.validation import check_address
+from dafka_core.protocol.validation import check_node_address
 
 BEACON: Final = b"B"
 WELCOME: Final = b"W"
@@ -260,5 +260,5 @@ def _port(frame: bytes) -> int:
 
 def _node(frame: bytes) -> str:
     node = _ascii(frame)
-    check_address(node)
+    check_node_address(node)
     return node

@@ -51,11 +51,11 @@ check_address: Final = partial(_check_name, "an address", limits.MAX_ADDRESS_BYT
 """1 to 255 octets without NUL, since an address is the topic of some messages.  RFC 46: a UUID."""
 
 
-def check_own_address(address: str) -> None:
-    """An address that we give a node: one that everybody can write."""
+def check_node_address(address: str) -> None:
+    """A node's own address, as beacons carry it: one that everybody can write."""
     check_address(address)
     if not (address.isascii() and address.isprintable()):
-        raise ProtocolError("an address of ours must be printable ASCII")
+        raise ProtocolError("a node's address must be printable ASCII")
 
 
 check_sequence: Final = partial(check_number, "a sequence", 0, limits.MAX_SEQUENCE)

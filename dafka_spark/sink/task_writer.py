@@ -6,6 +6,7 @@ query, the topic, the task's number), and a writer goes on after the last record
 
 from __future__ import annotations
 
+import hashlib
 import uuid
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
@@ -16,6 +17,7 @@ import pyarrow.compute as pc
 from pyspark.sql.types import BinaryType, StringType, StructType
 
 from dafka_core.errors import ConfigError
+from dafka_core.names import octets_of, quoted, unescape
 from dafka_core.node_options import parse_topic
 from dafka_core.records import TopicPartition
 from dafka_spark.cluster.timing import Deadline
@@ -51,7 +53,9 @@ class PartitionWriter(Protocol):
 
 def partition_address(*parts: object) -> str:
     """The same address for the same parts: 32 upper-case hexadecimal digits."""
-    return uuid.uuid5(ADDRESSES, "\0".join(map(str, parts))).hex.upper()
+    name = octets_of("\0".join(map(str, parts)))  # uuid5 takes octets from Python 3.12 on
+    digest = hashlib.sha1(ADDRESSES.bytes + name, usedforsecurity=False).digest()
+    return uuid.UUID(bytes=digest[:16], version=5).hex.upper()
 
 
 def check_columns(schema: StructType, options: SinkOptions) -> None:
@@ -83,7 +87,7 @@ def check_columns(schema: StructType, options: SinkOptions) -> None:
         raise ConfigError("topic", None, why)
 
 
-def by_topic(batch: pa.RecordBatch, topic: str) -> Iterator[tuple[str, pa.Array]]:
+def by_topic(batch: pa.RecordBatch, options: SinkOptions) -> Iterator[tuple[str, pa.Array]]:
     """The values of a batch for each topic, in the order of the rows.
 
     Raises:
@@ -92,18 +96,20 @@ def by_topic(batch: pa.RecordBatch, topic: str) -> Iterator[tuple[str, pa.Array]
     """
     batch = batch.rename_columns([name.lower() for name in batch.schema.names])
     if not WRITTEN.issuperset(batch.schema.names):
-        _check_inserted(batch, topic)
+        _check_inserted(batch, options.topic)
     values = _whole(batch, "value", "coalesce them, or leave such rows out")
-    if topic:
-        yield topic, values
+    if options.topic:
+        yield options.topic, values
         return
     topics = _whole(batch, "topic", "every row needs one, as option 'topic' is not given")
-    for name in topics.unique().to_pylist():
+    for shown in topics.unique().to_pylist():
         try:
-            parse_topic(name)
+            topic = parse_topic(shown)
         except ValueError as error:
-            raise ColumnError("topic", f"{name!r}: {error}") from None
-        yield name, values.filter(pc.equal(topics, name))
+            raise ColumnError("topic", f"'{shown}': {error}") from None
+        if why := options.why_not(topic):
+            raise ColumnError("topic", f"{quoted(topic)}: {why}")
+        yield topic, values.filter(pc.equal(topics, shown))
 
 
 def _check_inserted(batch: pa.RecordBatch, topic: str) -> None:
@@ -112,8 +118,10 @@ def _check_inserted(batch: pa.RecordBatch, topic: str) -> None:
         if name not in WRITTEN and batch.column(name).null_count < batch.num_rows:
             cure = "say what is to be inserted: INSERT INTO table (value) SELECT value ..."
             raise ColumnError(name, f"{NOT_WRITTEN}; {cure}")
-    if topic and (others := set(batch.column("topic").unique().to_pylist()) - {None, topic}):
-        why = f"is {min(others)!r}, and the table is written to topic {topic!r}; leave it out"
+    named = set(map(unescape, batch.column("topic").unique().drop_null().to_pylist()))
+    if topic and (others := named - {topic}):
+        to = quoted(topic)
+        why = f"is {quoted(min(others))}, and the table is written to topic {to}; leave it out"
         raise ColumnError("topic", why)
 
 
@@ -154,7 +162,7 @@ def write_rows(
         if options.is_exact and options.topic:
             writer_of(options.topic)
         for batch in batches:
-            for topic, values in list(by_topic(batch, options.topic)):
+            for topic, values in list(by_topic(batch, options)):
                 if len(values):
                     writer_of(topic).write(values)
                     row_count += len(values)

@@ -114,7 +114,10 @@ class MeshWriter(PartitionWriter):
     def __init__(self, tp: TopicPartition, options: SinkOptions) -> None:
         self._tp = tp
         where = {"tower": options.tower, "host": options.host, "address": tp.partition}
-        self._producer = Producer(tp.topic, **where, acks=options.acks_needed)
+        allow = options.allow_control_characters
+        self._producer = Producer(
+            tp.topic, **where, acks=options.acks_needed, allow_control_characters=allow
+        )
         self._start = self._producer.next_offset
 
     def write(self, values: pa.Array) -> None:

@@ -37,8 +37,7 @@ class DafkaBatchReader(RangeReader, DataSourceReader):
         end = ending_offsets(options.ending_offsets or LATEST, snapshot.heads)
         for tp in start:
             if start[tp] > end[tp]:
-                where = f"topic {tp.topic!r}, partition {tp.partition}"
-                why = f"{where} starts after it, at {start[tp]}"
+                why = f"{tp} starts after it, at {start[tp]}"
                 raise ConfigError("endingOffsets", end[tp], why)
         ranges = [
             OffsetRange(*tp, start[tp], end[tp], life=snapshot.heads[tp].life) for tp in start

@@ -179,10 +179,9 @@ def _check_possible(
     elif options.fetch == LOCAL and not any(location.directory for location in locations):
         why = "no store says where its log is; read with fetch = auto or flight"
     elif missing:
-        topic, partition = min(missing)
         why = (
-            f"topic {topic!r}, partition {partition} is only in stores that serve no Arrow "
-            "Flight; read with fetch = auto or mesh"
+            f"{min(missing)} is only in stores that serve no Arrow Flight; read with fetch = auto "
+            "or mesh"
         )
     if why:
         raise ConfigError("fetch", options.fetch, why)

@@ -67,7 +67,8 @@ def _sentence(
     if not partitions:
         option = "assign" if options.assign else "subscribe"
         near = what_there_is(missing.topic, {tp.topic for tp in held}, "topics")
-        return option, missing.topic, f"no store has topic {quoted(missing.topic)} ({near})"
+        return option, escape(missing.topic), f"no store has topic {quoted(missing.topic)} ({near})"
     near = what_there_is(missing.partition, partitions, "partitions")
-    what = f"partition {escape(missing.partition)} of topic {quoted(missing.topic)}"
-    return "assign", missing.partition, f"no store has {what} ({near})"
+    name = escape(missing.partition)
+    what = f"partition {name} of topic {quoted(missing.topic)}"
+    return "assign", name, f"no store has {what} ({near})"

@@ -25,10 +25,9 @@ def _offsets(
     for tp, offset in limit.items():
         known = heads.get(tp)
         if offset > (known.end if known else 0):
-            where = f"topic {tp.topic!r}, partition {tp.partition}"
-            why = f"no store has {where}"
+            why = f"no store has {tp}"
             if known:
-                why = f"{where} has offsets {known.earliest} up to, not including, {known.end}"
+                why = f"{tp} has offsets {known.earliest} up to, not including, {known.end}"
             raise ConfigError(option, offset, why)
     return {tp: _offset(limit.get(tp, unnamed), info) for tp, info in heads.items()}
 

@@ -14,6 +14,7 @@ from pyspark.sql.datasource import InputPartition
 from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import StructType
 
+from dafka_core.names import escape
 from dafka_core.records import RecordBatch
 from dafka_core.values import Longs, Values
 from dafka_spark.cluster import connections
@@ -107,7 +108,7 @@ class ArrowBatches:
                 ]
                 return _timestamps(np.concatenate(runs), field.type)
             case "topic" | "partition":
-                texts = pa.array([getattr(batch, name) for batch in batches], field.type)
+                texts = pa.array([escape(getattr(batch, name)) for batch in batches], field.type)
                 return texts.take(pa.array(np.repeat(np.arange(len(batches)), counts)))
             case _:
                 return self._constant(field, None, int(counts.sum()))
@@ -126,7 +127,7 @@ class ArrowBatches:
                 # What a store wrote at once has one time, often in block after block.
                 return self._constant(field, int(times[0, 1]), batch.count)
             case "topic" | "partition":
-                return self._constant(field, getattr(batch, name), batch.count)
+                return self._constant(field, escape(getattr(batch, name)), batch.count)
             case _:  # a key is always null, and a timestamp where no times are known
                 return self._constant(field, None, batch.count)
 

@@ -71,7 +71,7 @@ class RegressionDetector:
             if loss is None:
                 self._warned.pop(tp, None)
                 if self._since.pop(tp, None) is not None:
-                    _log.info("topic %r, partition %s looked shorter for %.1f s", *tp, waited_s)
+                    _log.info("%s looked shorter for %.1f s", tp, waited_s)
                 continue
             self._since.setdefault(tp, now)
             if self._policy.waits(loss, waited_s, silent=is_silent):

@@ -5,7 +5,8 @@ Positions are exclusive: the offset of the next record to read.  As JSON::
     {"start": {}, "tasks": 2, "topics": {"flights": {"EB0A...": 1000}}, "version": 1}
 
 Spark compares offsets as strings, so an offset has one form only: keys sorted, and all there.  That
-of many partitions is version 2, in which they are ``packed`` (``packed_offset``)::
+of many partitions, or with a name that is no plain text, is version 2, in which they are ``packed``
+(``packed_offset``)::
 
     {"packed": "c-n=d...", "partitions": 1000, "records": 10000, "tasks": 2, "version": 2}
 
@@ -38,6 +39,7 @@ from typing import Any, Final, TypeVar
 
 from dafka_core.epochs import NO_LIFE, EpochId
 from dafka_core.errors import ConfigError
+from dafka_core.names import escape, is_plain
 from dafka_core.records import TopicPartition
 from dafka_spark.source import packed_offset
 from dafka_spark.source.range_planner import OffsetRange
@@ -102,7 +104,7 @@ class SourceOffset:
             if start > end:
                 raise ConfigError(
                     "checkpointLocation",
-                    f"{tp.topic}/{tp.partition}",
+                    "/".join(map(escape, tp)),
                     f"holds a batch that starts at offset {start} and ends before it, at {end}: "
                     "its files are not of one query, or have been edited; restore the files "
                     "that were there, or start the query with a new checkpoint",
@@ -115,7 +117,7 @@ class SourceOffset:
     def as_json(self) -> dict[str, Any]:
         """What Spark is given; equal offsets give equal JSON."""
         lives = {tp: life for tp, life in self.lives.items() if life != NO_LIFE}
-        if len(self.positions) >= PACKED_PARTITIONS:
+        if self._is_packed:
             # A number that is too large for it comes from a store of which nothing else is right.
             with contextlib.suppress(OverflowError):
                 packed = packed_offset.pack(self.positions, self.start, lives)
@@ -143,7 +145,14 @@ class SourceOffset:
 
     def report(self) -> dict[str, Any]:
         """What a progress report says: the offset, or the summary of one that would be packed."""
-        return self.summary() if len(self.positions) >= PACKED_PARTITIONS else self.as_json()
+        return self.summary() if self._is_packed else self.as_json()
+
+    @property
+    def _is_packed(self) -> bool:
+        # Spark would write octets that are not UTF-8 otherwise than it was given them.
+        return len(self.positions) >= PACKED_PARTITIONS or not all(
+            is_plain(name) for tp in (*self.positions, *self.start) for name in tp
+        )
 
     @classmethod
     def parse(cls, given: Any) -> SourceOffset:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
 import pytest
@@ -32,6 +33,30 @@ def source(serve: Serve) -> HeardOf:
 def planned(source: HeardOf, **given: str) -> list[Any]:
     options = SourceOptions.of({"fetchtimeoutms": "20000", **given}).for_batch()
     return DafkaBatchReader(full(), options, source.connect).partitions()
+
+
+@pytest.mark.parametrize(
+    ("given", "sentence"),
+    [
+        (
+            {"subscribe": r"bda\xff"},
+            r"'bda\xff': no store has topic 'bda\xff' (did you mean 'bad\xff'?)",
+        ),
+        (
+            {"assign": json.dumps({r"bad\xff": [r"AB1\x0d"]})},
+            r"no store has partition AB1\x0d of topic 'bad\xff' (did you mean 'AB1\x0a'?)",
+        ),
+    ],
+)
+def test_odd_names_are_shown_as_they_can_be_written(
+    serve: Serve, given: dict[str, str], sentence: str
+) -> None:
+    store = serve("one")
+    store.add(TopicPartition("bad\udcff", "AB1\n"), 5)
+    assert planned(HeardOf([store]), subscribe=r"bad\xff") != []
+    with pytest.raises(ConfigError) as caught:
+        planned(HeardOf([store]), **given)
+    assert sentence in str(caught.value)
 
 
 @pytest.mark.parametrize(

@@ -95,7 +95,10 @@ def test_wrong_choice_of_topics(given: Any, says: str) -> None:
 @pytest.mark.parametrize(
     ("given", "says"),
     [
-        ({"subscribe": "t"}, "is an option of reading; writing takes acks, delivery"),
+        (
+            {"subscribe": "t"},
+            "is an option of reading; writing takes acks, allowControlCharacters, delivery",
+        ),
         ({"startingOffsets": "latest"}, "is an option of reading"),
         ({"topics": "t"}, "did you mean 'topic'"),
         ({"path": "t"}, "has no path; name the topic with option 'topic'"),

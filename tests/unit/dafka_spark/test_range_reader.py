@@ -30,6 +30,7 @@ from dafka_spark.source.range_reader import ArrowBatches, RangeReader
 from tests.memory_reader import MemoryReader
 
 A = TopicPartition("t", "A")
+ODD = TopicPartition("bad\udcff\n", "\x1b")
 
 MICROSECOND = dt.timedelta(microseconds=1)
 EPOCH = dt.datetime(1970, 1, 1, tzinfo=dt.UTC)
@@ -264,10 +265,15 @@ def test_every_range_of_a_shared_task_is_counted(source: MemoryReader) -> None:
     assert pa.Table.from_batches(batches)["offset"].to_pylist() == lossless
 
 
+def test_odd_names_are_escaped() -> None:
+    made = ArrowBatches(columns("topic", "partition")).of([RecordBatch.of(ODD, 0, [b"", b""])])
+    assert made.to_pylist() == [{"topic": r"bad\xff\x0a", "partition": r"\x1b"}] * 2
+
+
 @given(
     st.lists(
         st.tuples(
-            st.sampled_from([A, B, U]),
+            st.sampled_from([A, B, U, ODD]),
             st.integers(0, 2**60),
             st.lists(st.binary(max_size=3), min_size=1, max_size=5),
             st.none() | st.integers(-(2**62), 2**62),

@@ -116,6 +116,25 @@ def test_an_error_shows_a_part_of_a_long_offset() -> None:
     assert len(str(caught.value)) < 1_000
 
 
+@pytest.mark.parametrize("odd", [TopicPartition("bad\udcff\n", "A"), TopicPartition("t", "\x1b")])
+@pytest.mark.parametrize("kept", ["positions", "start"])
+def test_names_that_are_not_plain_are_packed(odd: TopicPartition, kept: str) -> None:
+    """Who does not know such offsets refuses them; others stay as they are."""
+    names = {A: 2, odd: 1}
+    offset = SourceOffset({A: 2}, names) if kept == "start" else SourceOffset(names, {}, {odd: NEW})
+    tree = offset.as_json()
+    assert tree["version"] == 2
+    text = json.dumps(tree, ensure_ascii=False)
+    assert SourceOffset.parse(json.loads(text.encode())) == offset
+    json.dumps(offset.report(), ensure_ascii=False).encode()
+
+
+def test_names_of_a_first_version_are_as_they_are() -> None:
+    text = '{"start": {}, "topics": {"a\\\\xff": {"\\udcff": 1}}, "version": 1}'
+    expected = SourceOffset({TopicPartition("a\\xff", "\udcff"): 1}, tasks=OWN_TASKS)
+    assert SourceOffset.parse(json.loads(text)) == expected
+
+
 @pytest.mark.parametrize(
     "given",
     [

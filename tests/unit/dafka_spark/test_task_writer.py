@@ -8,7 +8,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from dafka_core.errors import NotAcknowledgedError
+from dafka_core.errors import ConfigError, NotAcknowledgedError
 from dafka_core.records import TopicPartition
 from dafka_core.values import Values
 from dafka_spark.cluster.timing import Deadline
@@ -120,6 +120,22 @@ def test_a_batch_with_a_bad_row_is_not_sent(rows: Any, says: str) -> None:
     assert ledger.values == {}
 
 
+def test_odd_topics_are_written_when_they_are_allowed() -> None:
+    shown = [r"a\xff\x0a", "b", r"\x62"]
+    rows = batch(value=[b"1", b"2", b"3"], topic=shown)
+    ledger = Ledger()
+    with pytest.raises(ColumnError, match=r"column 'topic': 'a\\xff\\x0a': has control") as refused:
+        write(ledger, rows)
+    assert "option allowControlCharacters" in str(refused.value)
+    with pytest.raises(ConfigError, match=r"option 'topic' = .*option allowControlCharacters"):
+        SinkOptions.of({"topic": shown[0]})
+    assert ledger.values == {}
+    write(ledger, rows, allowControlCharacters="true")
+    assert ledger.values == {"a\udcff\n": [b"1"], "b": [b"2", b"3"]}
+    write(ledger, batch(value=[b"4"]), topic=shown[0], allowControlCharacters="true")
+    assert ledger.values["a\udcff\n"] == [b"1", b"4"]
+
+
 def test_too_many_topics_for_a_task(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(task_writer, "MAX_TOPICS", 2)
     with pytest.raises(ColumnError, match=r"more than 2 topics"):
@@ -141,4 +157,5 @@ def test_addresses_are_stable() -> None:
         for parts in [("q", "t", 0), ("q", "t", 1), ("q", "u", 0), ("r", "t", 0)]
     }
     assert len(names) == 4
+    assert partition_address("q", "t\udcff", 0) == "1CE8CBA646BE5D169F06BB5B428B7D02"
     assert all(len(name) == 32 and name == name.upper() for name in names)

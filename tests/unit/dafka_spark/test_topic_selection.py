@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+
 from dafka_core.records import PartitionInfo, TopicPartition
 from dafka_spark.options import SourceOptions
 from dafka_spark.topic_selection import TopicSelection
@@ -29,6 +31,17 @@ def test_a_pattern_matches_whole_topics() -> None:
     assert not chosen.has(TopicPartition("hello2", ADDRESS))
     assert not chosen.has(TopicPartition("a hello", ADDRESS))
     assert not chosen.has(TopicPartition("hello\n", ADDRESS))
+
+
+def test_names_are_those_that_are_shown() -> None:
+    odd = TopicPartition("bad\udcff\n", ADDRESS)
+    assert selection(subscribePattern=r"bad\\xff.*").has(odd)
+    assert not selection(subscribePattern="bad").has(odd)
+    chosen = selection(subscribe=r" bad\xff\x0a , a\x2cb\x20")
+    assert chosen.asked == ["a,b ", "bad\udcff\n"]
+    assert chosen.has(odd)
+    given = json.dumps({r"bad\xff\x0a": [r"\x1b"]})
+    assert selection(assign=given).has(TopicPartition("bad\udcff\n", "\x1b"))
 
 
 def test_assigned_partitions() -> None:

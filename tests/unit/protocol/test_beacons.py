@@ -67,7 +67,16 @@ BAD_PORTS = [
     "1 ",
     "x",
 ]
-BAD_NODES: list[bytes] = [b"", b"N" * 256, b"N\0", b"\xff", "É".encode()]
+BAD_NODES: list[bytes] = [
+    b"",
+    b"N" * 256,
+    b"N\0",
+    b"N\n",
+    b"\x1b[31m",
+    b"\x7f",
+    b"\xff",
+    "É".encode(),
+]
 
 
 def node_frames(host: str = "h", port: str = "5000", node: bytes = b"N") -> list[bytes]:
