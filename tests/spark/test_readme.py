@@ -96,7 +96,10 @@ def test_the_program_prints_what_the_readme_says_and_leaves_nothing(tmp_path: Pa
     )
     assert done.returncode == 0, done.stderr
     assert done.stdout.split() == example(*PROGRAM, language="").split()
-    assert [*here.iterdir(), *temporary.iterdir()] == []
+    # What stays is a note of where the stores were, for queries that go on without a tower.
+    notes = temporary / f"dafka-{os.getuid()}"
+    assert [*here.iterdir(), *temporary.iterdir()] == [notes]
+    assert {path.suffix for path in notes.iterdir()} == {".json"}
 
 
 def test_the_example_of_a_cluster(capsys: pytest.CaptureFixture[str]) -> None:
