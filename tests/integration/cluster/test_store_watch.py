@@ -119,8 +119,8 @@ def test_an_idle_query_has_no_partition_looked_at(
     store.log.trim(TopicPartition("t", "P7"), 1)
     store.add(TopicPartition("t", "P8"), 4)
     end = stream.latestOffset(start, ALL)
-    found = [SourceOffset.parse(each).positions for each in (start, end)]
-    assert found[1] == found[0] | {TopicPartition("t", "P8"): 5}
+    before, after = (dict(SourceOffset.parse(each).positions) for each in (start, end))
+    assert after == before | {TopicPartition("t", "P8"): 5}
     assert stream._snapshot is not None
     heads = {info.partition: info for info in stream._snapshot.heads.values()}
     assert (heads["P7"].earliest, heads["P7"].end) == (1, 1)
