@@ -12,9 +12,16 @@ from typing import ClassVar, Final, NamedTuple, Self
 
 from dafka_core.errors import ConfigError
 from dafka_core.flight.limits import MAX_BATCH_BYTES, MAX_BATCH_RECORDS
+from dafka_core.flight.store_location import parse_locations
 from dafka_core.missing_stores import parse_min_stores
 from dafka_core.names import NOT_PLAIN, escape, is_plain
-from dafka_core.node_options import AUTO_HOST, parse_host, parse_topic, towers_of_environment
+from dafka_core.node_options import (
+    AUTO_HOST,
+    parse_host,
+    parse_ports,
+    parse_topic,
+    towers_of_environment,
+)
 from dafka_core.options import DEFAULT_TOWER, Options, option, parse_int, unknown
 from dafka_core.records import TopicPartition
 from dafka_spark import option_values as values
@@ -42,10 +49,20 @@ TABLE_PREFIX: Final = "option."
 
 
 class MeshAddress(NamedTuple):
-    """How to join the mesh: through which towers, and reachable at which address."""
+    """How to join the mesh: through which towers, and reachable at which address and port.
+
+    Or how to do without one: by these ``stores``.
+    """
 
     tower: str
     host: str = AUTO_HOST
+    port: str = "0"
+    stores: tuple[str, ...] = ()
+
+    @property
+    def name(self) -> str:
+        """What its stores are found by."""
+        return ",".join(self.stores) or self.tower
 
 
 def camel(name: str) -> str:
@@ -72,14 +89,29 @@ class SparkOptions(Options):
     host: str = option(
         AUTO_HOST,
         "address at which stores reach the driver and the executors; `auto` takes the one from "
-        "which each of them reaches the first tower",
+        "which each of them reaches the towers",
         parse=parse_host,
+    )
+    port: str = option(
+        "0",
+        "where stores connect to each Python process of the driver and the executors: "
+        "FIRST-LAST for the first of these ports that is free; 0 lets the system choose",
+        kind="0|PORT|FIRST-LAST",
+        parse=parse_ports,
+    )
+    stores: tuple[str, ...] = option(
+        (),
+        "stores, with commas between, to be reached by Arrow Flight instead of through towers: "
+        "these are read from and written to, and no others; nobody connects to the driver or the "
+        "executors",
+        kind="grpc://HOST:PORT",
+        parse=parse_locations,
     )
 
     @property
     def mesh_address(self) -> MeshAddress:
-        """How to join the mesh."""
-        return MeshAddress(self.tower, self.host)
+        """How to join the mesh, or how to do without one."""
+        return MeshAddress(self.tower, self.host, self.port, self.stores)
 
     @classmethod
     def of(cls, given: Mapping[str, str]) -> Self:
@@ -228,6 +260,8 @@ class SourceOptions(SparkOptions):
             why = f"not with {' and '.join(chosen)}" if chosen else _NO_TABLE_OPTIONS
             exactly = "name what to read with exactly one of subscribe, subscribePattern and assign"
             raise ConfigError(name, choices[name], f"{exactly}, {why}")
+        if self.stores and self.fetch == MESH:
+            raise ConfigError("fetch", MESH, "reads from the mesh; leave it out, or option stores")
         for name in ("starting_offsets", "ending_offsets"):
             limit = getattr(self, name)
             for tp in limit if isinstance(limit, dict) else ():

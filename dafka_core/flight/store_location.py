@@ -7,8 +7,10 @@ import socket
 from collections.abc import Sequence
 from functools import cache
 from pathlib import Path
-from typing import ClassVar, Final, Self
+from typing import Any, ClassVar, Final, Self
 from urllib.parse import quote, unquote, urlsplit
+
+from msgspec.structs import replace
 
 from dafka_core.errors import StoreError
 from dafka_core.flight.json_messages import JsonMessage
@@ -62,6 +64,10 @@ class StoreLocation(JsonMessage, frozen=True):
             raise StoreError(directory, f"file {SESSION_FILE}: {error}") from error
         return cls(store, tuple(locations), str(directory), this_machine(), session)
 
+    def found_at(self, locations: Sequence[str]) -> Self:
+        """The same store, to be asked first where it was found: only that may reach it."""
+        return replace(self, locations=tuple(dict.fromkeys((*locations, *self.locations))))
+
     @property
     def here(self) -> bool:
         """Whether the store says that it is on this machine."""
@@ -89,6 +95,19 @@ def socket_path(directory: Path) -> str | None:
 def tcp_location(host: str, port: int) -> str:
     """The URI of a service at ``host`` and ``port``."""
     return f"grpc://[{host}]:{port}" if ":" in host else f"grpc://{host}:{port}"
+
+
+def parse_locations(value: Any) -> tuple[str, ...]:
+    """URIs of services at a host and port, with commas between.
+
+    Raises:
+        ValueError: one of them is none.
+    """
+    found = tuple(dict.fromkeys(word.strip() for word in str(value).split(",")))
+    for each in found:
+        if host_of(each) is None:
+            raise ValueError(f"must be like grpc://HOST:PORT, with commas between; got {each!r}")
+    return found
 
 
 def unix_location(path: str) -> str:

@@ -25,6 +25,7 @@ from dafka_core.flight.store_client import StoreClient
 from dafka_core.flight.store_location import StoreLocation
 from dafka_spark.cluster import timing
 from dafka_spark.cluster.known_stores import TowerlessReader, remembered
+from dafka_spark.cluster.named_stores import NamedStoresReader
 from dafka_spark.options import MeshAddress
 
 Connect = Callable[[MeshAddress], AbstractContextManager[Reader]]
@@ -152,10 +153,12 @@ class Connections(Generic[K, C]):
 
 
 def _join(address: MeshAddress) -> Reader:
-    known = remembered(address.tower)
+    if address.stores:
+        return NamedStoresReader(address.stores)
+    known = remembered(address.name)
     patience = {"tower_timeout_s": timing.TOWER_S} if known else {}
     try:
-        return Reader(tower=address.tower, host=address.host, **patience)
+        return Reader(tower=address.tower, host=address.host, port=address.port, **patience)
     except TowerNotFoundError as error:
         return TowerlessReader(known, error)
 

@@ -151,4 +151,4 @@ def _described(store: str, announced: tuple[str, ...], timeout_s: float) -> Stor
         location = client.describe(timeout_s=timeout_s)
     if location.store != store:
         raise StoreUnreachableError(store, f"store {location.store} answers at {announced[0]}")
-    return location
+    return location.found_at(announced)

@@ -48,7 +48,7 @@ class StoreSession(Closing):
         registry = _registries.get(address)
         if registry is None or not _where(picked) <= _where(registry.locations):
             # When anyone looked is not known, so ``current`` does not trust it.
-            found = picked or hints or remembered(address.tower)
+            found = picked or hints or remembered(address.name)
             registry = _registries[address] = StoreRegistry(found)
         self._registry = registry
 
@@ -97,7 +97,7 @@ class StoreSession(Closing):
                 reader.hear_stores(timeout_s=timing.FIND_S)
             registry.update(reader.endpoints(), reader.stores())
         registry.ask(lambda client: None, max_age_s=0.0, again=True)
-        remember(self._address.tower, registry.locations)
+        remember(self._address.name, registry.locations)
         return self._clients(registry.locations)
 
     def require(self, acks: int, deadline: Deadline) -> list[StoreClient]:

@@ -81,6 +81,9 @@ class WriterFactory(Closing):
                 deadline = Deadline(timing.SILENT_S + timing.LOOK_AGAIN_S)
                 with suppress(StoreUnreachableError):
                     return TransactionalWriter(tp, self._task, known, deadline)
+        if options.stores:
+            why = "too few of them take rows now, and there is no mesh to write to without them"
+            raise ConfigError("stores", ",".join(options.stores), why)
         if options.acks_needed == ALL_STORES:
             why = "counts stores with Arrow Flight, and none answers: name a number"
             raise ConfigError("acks", ALL, why)
@@ -113,11 +116,10 @@ class MeshWriter(PartitionWriter):
 
     def __init__(self, tp: TopicPartition, options: SinkOptions) -> None:
         self._tp = tp
-        where = {"tower": options.tower, "host": options.host, "address": tp.partition}
-        allow = options.allow_control_characters
-        self._producer = Producer(
-            tp.topic, **where, acks=options.acks_needed, allow_control_characters=allow
-        )
+        joining = {"tower": options.tower, "host": options.host, "port": options.port}
+        allow = {"allow_control_characters": options.allow_control_characters}
+        own = {"address": tp.partition, "acks": options.acks_needed}
+        self._producer = Producer(tp.topic, **joining, **own, **allow)
         self._start = self._producer.next_offset
 
     def write(self, values: pa.Array) -> None:

@@ -45,7 +45,7 @@ class _Writer:
     def __init__(self, schema: StructType, options: SinkOptions) -> None:
         check_columns(schema, options)
         self._options = options
-        self.hints = remembered(options.tower)
+        self.hints = remembered(options.mesh_address.name)
         """Where the stores were, for tasks that are the first ones in their processes."""
 
     def _write(
@@ -176,7 +176,7 @@ class DafkaStreamWriter(_Writer, DataSourceStreamArrowWriter):
         """Notes where tasks have found the stores, for those of the next batch (driver)."""
         found = [each.stores for each in messages if isinstance(each, TaskCommit) and each.stores]
         if found:
-            remember(self._options.tower, found[-1])
+            remember(self._options.mesh_address.name, found[-1])
 
 
 def _ranges(messages: Sequence[WriterCommitMessage | None]) -> list[WrittenRange]:

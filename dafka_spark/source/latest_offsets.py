@@ -98,7 +98,7 @@ def fetch_latest_offsets(
         is_partial = bool(registry.others or failing)
         if over_mesh is None and is_partial and (thorough or options.fetch == AUTO):
             over_mesh = _ask_mesh(reader, options)
-    remember(options.tower, registry.locations)
+    remember(options.mesh_address.name, registry.locations)
     silent = tuple(registry.silent())
     if over_mesh is None and before is not None and before.is_of(answers, silent):
         return before

@@ -137,7 +137,7 @@ def open_sources(
         sources.extend(LocalLogSource(hint, options, times=times) for hint in hints)
     if options.fetch in (AUTO, FLIGHT):
         sources.extend(FlightSource(hint, options, times=times) for hint in hints)
-    if options.fetch in (AUTO, MESH):
+    if options.fetch in (AUTO, MESH) and not options.stores:
         sources.append(MeshSource(connect, options, times))
     return sources
 

@@ -1,0 +1,137 @@
+"""Stores that option ``stores`` names: where no mesh is, or none can be reached from here."""
+
+from __future__ import annotations
+
+import logging
+import math
+import time
+from collections.abc import Collection, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from typing import Final, NoReturn
+
+from dafka_core import Reader
+from dafka_core.errors import DafkaError, NoStoreError, StoreUnreachableError
+from dafka_core.flight.store_client import StoreClient
+from dafka_core.flight.store_location import StoreLocation
+from dafka_core.records import PartitionInfo, RecordBatch, TopicPartition
+from dafka_spark.cluster import timing
+from dafka_spark.cluster.known_stores import MAX_ASKED
+from dafka_spark.cluster.timing import Deadline
+
+NO_MESH: Final = "with option stores there is no mesh to read from"
+
+_ANY_TOPIC: Final = "-"
+"""Asked for only to hear of the stores."""
+
+_log = logging.getLogger("dafka_spark")
+
+
+class NamedStoresReader(Reader):
+    """In place of a mesh's reader: what some stores say by Arrow Flight.
+
+    Args:
+        uris: where they are.
+    """
+
+    def __init__(self, uris: Sequence[str]) -> None:
+        # Not the reader's own, which joins the mesh.
+        self._uris = uris
+        self._found: dict[str, StoreLocation] = {}  # by URI
+        self._failure = ""
+        self._looked_at = -math.inf
+        self._is_said = False
+
+    def stores(self) -> list[str]:
+        """See ``Reader``: one that has never answered goes by its URI."""
+        return sorted(self._locations())
+
+    def endpoints(self) -> dict[str, tuple[str, ...]]:
+        """See ``Reader``: where the stores are, first as the option says."""
+        self._look()
+        return {name: each.locations for name, each in self._locations().items()}
+
+    def hear_stores(self, *, timeout_s: float) -> None:
+        """See ``Reader``."""
+        self.partitions([_ANY_TOPIC], timeout_s=timeout_s)
+
+    def partitions(
+        self, topics: Collection[str] | None = None, *, timeout_s: float
+    ) -> list[PartitionInfo]:
+        """See ``Reader``: what the stores that answer have together.
+
+        Raises:
+            NoStoreError: none has answered within ``timeout_s`` seconds.
+        """
+        for _ in (deadline := Deadline(timeout_s)).attempts():
+            self._look(again=True)
+            heads: dict[TopicPartition, PartitionInfo] = {}
+            answered = False
+            for location in self._found.values():
+                with suppress(DafkaError), StoreClient(location) as client:
+                    for info in client.heads(topics, timeout_s=timing.ANSWER_S):
+                        known = heads.get(info.tp)
+                        heads[info.tp] = info if known is None else known.merged(info)
+                    answered = True
+            if answered:
+                return sorted(heads.values())
+        error = NoStoreError(self._uris, deadline.timeout_s)
+        error.add_note(self._failure)
+        raise error
+
+    def read(
+        self, tp: TopicPartition, start: int, end: int, *, timeout_s: float
+    ) -> Iterator[RecordBatch]:
+        """There is no mesh to read from."""
+        return self._refuse()
+
+    def times(
+        self, tp: TopicPartition, start: int, end: int, *, timeout_s: float
+    ) -> list[tuple[int, int]]:
+        """There is no mesh to ask."""
+        return self._refuse()
+
+    def close(self) -> None:
+        """There is nothing to close."""
+
+    def _refuse(self) -> NoReturn:
+        raise StoreUnreachableError(", ".join(self._uris), NO_MESH)
+
+    def _locations(self) -> dict[str, StoreLocation]:
+        found = (self._found.get(uri, StoreLocation(uri, (uri,))) for uri in self._uris)
+        return {each.store: each for each in found}
+
+    def _look(self, *, again: bool = False) -> None:
+        """Asks the stores who they are, if that was long ago, or one of them is not known."""
+        is_complete = len(self._found) == len(self._uris)
+        age_s = timing.DESCRIPTION_S if is_complete else timing.RETRY_S
+        if time.monotonic() < self._looked_at + age_s and not (again and not self._found):
+            return
+        self._looked_at = time.monotonic()
+        with ThreadPoolExecutor(min(len(self._uris), MAX_ASKED)) as pool:
+            for uri, location in zip(self._uris, pool.map(self._describe, self._uris), strict=True):
+                if location is not None:
+                    self._found[uri] = location
+        if self._found and not self._is_said:
+            self._is_said = True
+            self._say_who_is_left_out()
+
+    def _describe(self, uri: str) -> StoreLocation | None:
+        try:
+            with StoreClient(StoreLocation("", (uri,))) as client:
+                return client.describe(timeout_s=timing.ANSWER_S).found_at([uri])
+        except DafkaError as error:
+            self._failure = f"{uri}: {error}"
+            return None
+
+    def _say_who_is_left_out(self) -> None:
+        named = {each.store for each in self._found.values()}
+        others: dict[str, StoreLocation] = {}
+        for location in self._found.values():
+            with suppress(DafkaError), StoreClient(location) as client:
+                told = client.stores(timeout_s=timing.ANSWER_S)
+                others |= {each.store: each for each in told if each.store not in named}
+        if len(self._found) == len(self._uris):
+            for store, location in sorted(others.items()):
+                text = "store %s, at %s, is there too, and option stores does not name it: what "
+                _log.warning(text + "only it has is not read", store, ", ".join(location.locations))

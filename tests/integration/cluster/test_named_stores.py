@@ -1,0 +1,116 @@
+"""Option ``stores``: reading and writing where there is no mesh, by Arrow Flight alone."""
+
+from __future__ import annotations
+
+import logging
+
+import pytest
+from pyspark.sql.streaming.datasource import ReadAllAvailable
+
+from dafka_core import EmbeddedCluster
+from dafka_core.errors import ConfigError, NoStoreError, StoreUnreachableError
+from dafka_core.records import TopicPartition
+from dafka_core.testing import wait_until
+from dafka_spark.cluster.named_stores import NO_MESH, NamedStoresReader
+from dafka_spark.options import SinkOptions, SourceOptions
+from dafka_spark.schema import full
+from dafka_spark.sink.writer_factory import WriterFactory
+from dafka_spark.source.batch_reader import DafkaBatchReader
+from dafka_spark.source.source_offset import SourceOffset
+from dafka_spark.source.stream_reader import DafkaStreamReader
+from tests.integration.cluster.transactions import PARTITION, numbers, soon
+
+TOPIC = "numbers"
+TP = TopicPartition(TOPIC, PARTITION)
+NOWHERE = "grpc://127.0.0.1:1"
+
+
+def uri(cluster: EmbeddedCluster, index: int = 0) -> str:
+    return next(each for each in cluster.locations(index) if each.startswith("grpc://"))
+
+
+def write(stores: str, version: int, **given: str) -> int:
+    """Ten rows of one task; how many stores have taken them."""
+    options = SinkOptions.of({"stores": stores, "topic": TOPIC, **given})
+    with WriterFactory(options, version) as factory:
+        writer = factory.open(TP)
+        writer.write(numbers(10 * version, 10 * version + 10))
+        assert writer.finish(soon()).end == 10 * version + 10
+        return len(factory.stores)
+
+
+def source(stores: str, **given: str) -> SourceOptions:
+    offsets = {"startingOffsets": "earliest", "subscribe": TOPIC}
+    return SourceOptions.of({"stores": stores, **offsets, **given})
+
+
+def count(options: SourceOptions) -> int:
+    reader = DafkaBatchReader(full(), options.for_batch())
+    return sum(batch.num_rows for task in reader.partitions() for batch in reader.read(task))
+
+
+def test_a_query_reads_and_writes_without_any_mesh(own: EmbeddedCluster) -> None:
+    own.kill_tower()
+    both = ",".join(uri(own, index) for index in (0, 1))
+    assert write(both, 0) == 2
+    assert write(both, 1, delivery="at-least-once") == 2
+    for index in (0, 1):  # what one has acknowledged, all have
+        assert count(source(uri(own, index))) == 20
+    # A stream goes on when one of them dies.
+    stream = DafkaStreamReader(full(), source(both).for_stream())
+    start = stream.initialOffset()
+    own.kill_store(1)
+    end: dict[str, object] = {}
+
+    def all_is_seen() -> bool:
+        end.update(stream.latestOffset(start, ReadAllAvailable()))
+        return SourceOffset.parse(end).positions.get(TP) == 20
+
+    wait_until(all_is_seen, "all records are seen")
+    (task,) = stream.partitions(start, end)
+    assert sum(batch.num_rows for batch in stream.read(task)) == 20
+
+
+def test_stores_are_asked_where_the_option_says(
+    own: EmbeddedCluster, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.WARNING, "dafka_spark")
+    here = uri(own).replace("127.0.0.1", "localhost")
+    reader = NamedStoresReader([here])
+    assert reader.stores() == [here]
+    assert [each[0] for each in reader.endpoints().values()] == [here]
+    assert reader.stores() == [own.stores[0]]
+    # The other one is not read, and that is said.
+    [record] = caplog.records
+    assert f"store {own.stores[1]}, at grpc" in record.getMessage()
+    for refused in (
+        lambda: reader.read(TP, 0, 1, timeout_s=1),
+        lambda: reader.times(TP, 0, 1, timeout_s=1),
+    ):
+        with pytest.raises(StoreUnreachableError, match=NO_MESH):
+            refused()
+    reader.close()
+
+
+def test_a_store_that_is_not_there_is_named(own: EmbeddedCluster) -> None:
+    write(uri(own), 0)
+    with pytest.raises(NoStoreError, match=f"through {NOWHERE}") as failed:
+        count(source(NOWHERE, fetchTimeoutMs="500"))
+    assert failed.value.__notes__[0].startswith(f"{NOWHERE}: ")
+    # Where another one answers, that is read.
+    assert count(source(f"{NOWHERE},{uri(own)}")) == 10
+    with pytest.raises(ConfigError, match="too few of them"):
+        write(NOWHERE, 1, delivery="at-least-once")
+
+
+@pytest.mark.parametrize(
+    ("given", "says"),
+    [
+        ({"stores": "localhost:1"}, "must be like grpc://HOST:PORT"),
+        ({"stores": ""}, "must be like grpc://HOST:PORT"),
+        ({"stores": NOWHERE, "fetch": "mesh"}, "reads from the mesh"),
+    ],
+)
+def test_what_cannot_be_done_is_refused(given: dict[str, str], says: str) -> None:
+    with pytest.raises(ConfigError, match=says):
+        SourceOptions.of({"subscribe": TOPIC, **given})
