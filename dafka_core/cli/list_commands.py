@@ -10,18 +10,16 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 import typer
 from msgspec.structs import astuple
 
-from dafka_core.cli import output
+from dafka_core.cli import output, store_clients
 from dafka_core.cli.flags import Topic
 from dafka_core.errors import DafkaError
 from dafka_core.log_entries import Discard
-from dafka_core.missing_stores import check_min_stores, parse_min_stores, warning
 from dafka_core.names import quoted
 from dafka_core.options import MOST, check_argument
 from dafka_core.protocol.validation import check_topic
-from dafka_core.records import PartitionInfo, StagedPartition
+from dafka_core.records import StagedPartition
 
 if TYPE_CHECKING:
-    from dafka_core import Reader
     from dafka_core.flight.store_client import StoreClient
 
 MOST_DISCARDS: Final = 1_000
@@ -36,6 +34,15 @@ Timeout = Annotated[
         max=MOST["s"],
         metavar="NUMBER",
         help="How long to wait for stores.",
+    ),
+]
+Uris = Annotated[
+    str,
+    typer.Option(
+        "--stores",
+        metavar="URIS",
+        help="Stores to ask by Arrow Flight instead of through towers: grpc://HOST:PORT,...",
+        show_default=False,
     ),
 ]
 MinStores = Annotated[
@@ -54,11 +61,12 @@ def topics(
     min_stores: MinStores = None,
     as_json: AsJson = False,
     timeout_s: Timeout = 10.0,
+    uris: Uris = "",
     **options: Any,
 ) -> None:
     """List the topics that stores have: partitions and records of each."""
     partitions, records = Counter[str](), Counter[str]()
-    for info in _partitions(None, timeout_s, min_stores, options):
+    for info in store_clients.partitions(None, timeout_s, uris, options, min_stores):
         partitions[info.topic] += 1
         records[info.topic] += info.end - info.earliest
     if not partitions:
@@ -73,11 +81,12 @@ def heads(
     min_stores: MinStores = None,
     as_json: AsJson = False,
     timeout_s: Timeout = 10.0,
+    uris: Uris = "",
     **options: Any,
 ) -> None:
     """List a topic's partitions: the first offset stores have, and the next one to be written."""
     check_argument("topic", topic, check_topic)  # at once, not when a tower is found
-    partitions = _partitions([topic], timeout_s, min_stores, options)
+    partitions = store_clients.partitions([topic], timeout_s, uris, options, min_stores)
     if not partitions:
         raise DafkaError(f"no store has records of topic {quoted(topic)}; 'dafka topics' lists all")
     rows = sorted((info.partition, info.earliest, info.end) for info in partitions)
@@ -97,6 +106,7 @@ def staged(
     ] = 0.0,
     as_json: AsJson = False,
     timeout_s: Timeout = 10.0,
+    uris: Uris = "",
     **options: Any,
 ) -> None:
     """List what is staged at each store: records of transactions that no reader sees.
@@ -106,7 +116,7 @@ def staged(
     """
     found = []
     before_us = time.time() * 1e6 - idle_hours * 3.6e9
-    for client in _clients(timeout_s, options):
+    for client in store_clients.clients(timeout_s, uris, options):
         with client:
             here = [each for each in client.staged(timeout_s=timeout_s) if each[-1] <= before_us]
             found += [(client.location.store, each) for each in here]
@@ -134,10 +144,12 @@ def _discard(client: StoreClient, found: list[StagedPartition], timeout_s: float
         output.say(f"left at store {store}: {count} that come from another store, not a writer")
 
 
-def stores(*, as_json: AsJson = False, timeout_s: Timeout = 10.0, **options: Any) -> None:
+def stores(
+    *, as_json: AsJson = False, timeout_s: Timeout = 10.0, uris: Uris = "", **options: Any
+) -> None:
     """List the stores: their file's size, how much is free, and the leases readers have of it."""
     rows: list[tuple[Any, ...]] = []
-    for client in _clients(timeout_s, options):
+    for client in store_clients.clients(timeout_s, uris, options):
         try:
             with client:
                 rows.append((client.location.store, *astuple(client.space(timeout_s=timeout_s))))
@@ -147,42 +159,5 @@ def stores(*, as_json: AsJson = False, timeout_s: Timeout = 10.0, **options: Any
     output.table(columns, rows, as_json=as_json)
 
 
-def _clients(timeout_s: float, options: dict[str, Any]) -> list[StoreClient]:
-    """One for each store that serves Flight."""
-    from dafka_core import Reader
-    from dafka_core.flight.store_client import StoreClient
-    from dafka_core.flight.store_location import StoreLocation
-
-    with Reader(**options) as reader:
-        reader.hear_stores(timeout_s=timeout_s)
-        _say_who_is_missing(reader, timeout_s)
-        served = reader.endpoints()
-        for store in sorted(set(reader.stores()) - set(served)):
-            output.say(f"store {store} serves no Flight, and is not listed")
-    return [StoreClient(StoreLocation(*each)) for each in sorted(served.items())]
-
-
 def _utc(time_us: int) -> str:
     return datetime.fromtimestamp(time_us // 1_000_000, UTC).isoformat()
-
-
-def _partitions(
-    topics: list[str] | None, timeout_s: float, min_stores: str | None, options: dict[str, Any]
-) -> list[PartitionInfo]:
-    from dafka_core import Reader
-
-    try:
-        least = None if min_stores is None else parse_min_stores(min_stores)
-    except ValueError as error:
-        raise typer.BadParameter(str(error), param_hint="'--min-stores'") from None
-    with Reader(**options) as reader:
-        found = reader.partitions(topics, timeout_s=timeout_s)
-        _say_who_is_missing(reader, timeout_s, least)
-        return found
-
-
-def _say_who_is_missing(reader: Reader, timeout_s: float, least: int | None = None) -> None:
-    missing = reader.missing_stores(timeout_s=timeout_s)
-    check_min_stores("min_stores", least, len(reader.stores()), missing)
-    for each in missing:
-        output.complain(warning(each))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import math
 import time
 from collections.abc import Collection, Iterator, Sequence
@@ -14,7 +13,7 @@ from dafka_core import Reader
 from dafka_core.errors import DafkaError, NoStoreError, StoreUnreachableError
 from dafka_core.flight.store_client import StoreClient
 from dafka_core.flight.store_location import StoreLocation
-from dafka_core.records import PartitionInfo, RecordBatch, TopicPartition
+from dafka_core.records import KnownStore, PartitionInfo, RecordBatch, TopicPartition
 from dafka_spark.cluster import timing
 from dafka_spark.cluster.known_stores import MAX_ASKED
 from dafka_spark.cluster.timing import Deadline
@@ -23,8 +22,6 @@ NO_MESH: Final = "with option stores there is no mesh to read from"
 
 _ANY_TOPIC: Final = "-"
 """Asked for only to hear of the stores."""
-
-_log = logging.getLogger("dafka_spark")
 
 
 class NamedStoresReader(Reader):
@@ -40,7 +37,6 @@ class NamedStoresReader(Reader):
         self._found: dict[str, StoreLocation] = {}  # by URI
         self._failure = ""
         self._looked_at = -math.inf
-        self._is_said = False
 
     def stores(self) -> list[str]:
         """See ``Reader``: one that has never answered goes by its URI."""
@@ -79,6 +75,20 @@ class NamedStoresReader(Reader):
         error.add_note(self._failure)
         raise error
 
+    def missing_stores(self, *, timeout_s: float) -> list[KnownStore]:
+        """See ``Reader``: those named that do not answer, and those that others know."""
+        self._look()
+        found = self._locations()
+        missing = [KnownStore(uri, uri) for uri in self._uris if uri not in self._found]
+        for location in self._found.values():
+            with suppress(DafkaError), StoreClient(location) as client:
+                told = client.stores(timeout_s=timeout_s)
+                others = {each.store: each for each in told if each.store not in found}
+                missing += [
+                    KnownStore(name, "".join(each.locations[-1:])) for name, each in others.items()
+                ]
+        return sorted({each.store: each for each in missing}.values())
+
     def read(
         self, tp: TopicPartition, start: int, end: int, *, timeout_s: float
     ) -> Iterator[RecordBatch]:
@@ -112,9 +122,6 @@ class NamedStoresReader(Reader):
             for uri, location in zip(self._uris, pool.map(self._describe, self._uris), strict=True):
                 if location is not None:
                     self._found[uri] = location
-        if self._found and not self._is_said:
-            self._is_said = True
-            self._say_who_is_left_out()
 
     def _describe(self, uri: str) -> StoreLocation | None:
         try:
@@ -123,15 +130,3 @@ class NamedStoresReader(Reader):
         except DafkaError as error:
             self._failure = f"{uri}: {error}"
             return None
-
-    def _say_who_is_left_out(self) -> None:
-        named = {each.store for each in self._found.values()}
-        others: dict[str, StoreLocation] = {}
-        for location in self._found.values():
-            with suppress(DafkaError), StoreClient(location) as client:
-                told = client.stores(timeout_s=timing.ANSWER_S)
-                others |= {each.store: each for each in told if each.store not in named}
-        if len(self._found) == len(self._uris):
-            for store, location in sorted(others.items()):
-                text = "store %s, at %s, is there too, and option stores does not name it: what "
-                _log.warning(text + "only it has is not read", store, ", ".join(location.locations))

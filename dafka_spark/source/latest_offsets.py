@@ -8,6 +8,8 @@ silent.  Of each partition the earliest record and the furthest end of any store
 
 from __future__ import annotations
 
+import logging
+import math
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from typing import NamedTuple
@@ -22,9 +24,12 @@ from dafka_spark.cluster import timing
 from dafka_spark.cluster.connections import Connect
 from dafka_spark.cluster.known_stores import remember
 from dafka_spark.cluster.store_registry import Answer, StoreRegistry
+from dafka_spark.cluster.timing import Deadline
 from dafka_spark.options import AUTO, LOCAL, MESH, SourceOptions
 from dafka_spark.source.range_planner import HeldRange, Holders
 from dafka_spark.source.store_watch import Infos, StoreWatch
+
+_log = logging.getLogger("dafka_spark")
 
 Heads = Mapping[TopicPartition, PartitionInfo]
 """What the stores hold together, by partition."""
@@ -85,7 +90,7 @@ def fetch_latest_offsets(
             return OffsetsSnapshot(merge_heads(_ask_mesh(reader, options)), {})
         over_mesh: Infos | None = None
         if reader not in _registries or not reader.endpoints():
-            over_mesh = _ask_mesh(reader, options)  # waits until stores have been heard of
+            over_mesh = _meet(reader, options)
         elif thorough:
             _hear_stores(reader)
         registry = _registries.setdefault(reader, StoreRegistry())
@@ -136,8 +141,30 @@ def _hear_stores(reader: Reader) -> None:
         reader.hear_stores(timeout_s=timing.FIND_S)
 
 
-def _ask_mesh(reader: Reader, options: SourceOptions) -> Infos:
-    infos = reader.partitions(options.selection.asked, timeout_s=options.fetch_timeout_s)
+def _meet(reader: Reader, options: SourceOptions) -> Infos | None:
+    """Waits until stores have been heard of; what they say over the mesh.
+
+    That is None where stores cannot connect to this process: their answers do not come, but where
+    they serve Flight does.
+    """
+    began = Deadline(options.fetch_timeout_s)
+    try:
+        return _ask_mesh(reader, options, min(timing.FIND_S, began.timeout_s))
+    except NoStoreError as error:
+        if error.unmet and set(reader.stores()) <= set(reader.endpoints()):
+            text = (
+                "stores are asked by Arrow Flight alone, as they have not connected here, at %s: %s"
+            )
+            _log.warning(text, error.endpoint, ", ".join(error.unmet))
+            return None
+        if began.is_over:
+            raise
+    return _ask_mesh(reader, options, began.left_s)
+
+
+def _ask_mesh(reader: Reader, options: SourceOptions, timeout_s: float = math.inf) -> Infos:
+    timeout_s = min(timeout_s, options.fetch_timeout_s)
+    infos = reader.partitions(options.selection.asked, timeout_s=timeout_s)
     return options.selection.of(infos)
 
 

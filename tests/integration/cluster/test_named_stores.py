@@ -80,9 +80,14 @@ def test_stores_are_asked_where_the_option_says(
     assert reader.stores() == [here]
     assert [each[0] for each in reader.endpoints().values()] == [here]
     assert reader.stores() == [own.stores[0]]
-    # The other one is not read, and that is said.
-    [record] = caplog.records
-    assert f"store {own.stores[1]}, at grpc" in record.getMessage()
+    # The other one is not read, and that is said, as of one that does not answer.
+    assert [each.store for each in reader.missing_stores(timeout_s=30)] == [own.stores[1]]
+    write(uri(own), 0)
+    count(source(f"{NOWHERE},{uri(own)}"))
+    for name in (NOWHERE, own.stores[1]):
+        assert any(f"store {name} (" in each.getMessage() for each in caplog.records)
+    with pytest.raises(ConfigError, match="1 store has answered; away: "):
+        count(source(uri(own), minStores="all"))
     for refused in (
         lambda: reader.read(TP, 0, 1, timeout_s=1),
         lambda: reader.times(TP, 0, 1, timeout_s=1),

@@ -1,0 +1,129 @@
+"""The stores that a command asks: over the mesh, or by Arrow Flight where no answer can come."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from typing import TYPE_CHECKING, Any, Final
+
+import typer
+
+from dafka_core.cli import output
+from dafka_core.errors import ConfigError, NoStoreError
+from dafka_core.missing_stores import check_min_stores, parse_min_stores, warning
+from dafka_core.records import PartitionInfo, TopicPartition
+
+if TYPE_CHECKING:
+    from dafka_core import Reader
+    from dafka_core.flight.store_client import StoreClient
+
+ANY_TOPIC: Final = "-"
+"""Asked for only to hear of the stores."""
+
+ONE_WAY_S: Final = 2.0
+"""A store that is heard of and has not connected to this node by then cannot."""
+
+
+def clients(timeout_s: float, uris: str, options: Mapping[str, Any]) -> list[StoreClient]:
+    """One for each store that serves Flight, or for those at ``uris``.
+
+    Raises:
+        ConfigError: a URI is none.
+        StoreUnreachableError: none is at a URI, or it does not answer.
+        NoStoreError: no store was heard of.
+    """
+    if uris:
+        return _named(uris, timeout_s)
+    from dafka_core import Reader
+
+    with Reader(**options) as reader:
+        is_one_way = _ask(reader, [ANY_TOPIC], timeout_s) is None
+        _say_who_is_missing(reader, 0.01 if is_one_way else timeout_s)
+        for store in sorted(set(reader.stores()) - set(reader.endpoints())):
+            output.say(f"store {store} serves no Flight, and is not listed")
+        return _served(reader)
+
+
+def partitions(
+    topics: Collection[str] | None,
+    timeout_s: float,
+    uris: str,
+    options: Mapping[str, Any],
+    min_stores: str | None = None,
+) -> list[PartitionInfo]:
+    """What the stores, or those at ``uris``, have together; raises as ``clients`` does.
+
+    Args:
+        min_stores: how many must answer, or ``all`` that are known.
+
+    Raises:
+        ConfigError: fewer do, too.
+    """
+    try:
+        least = None if min_stores is None else parse_min_stores(min_stores)
+    except ValueError as error:
+        raise typer.BadParameter(str(error), param_hint="'--min-stores'") from None
+    if uris:
+        asked = _named(uris, timeout_s)
+        check_min_stores("min_stores", least, len(asked), [])
+    else:
+        from dafka_core import Reader
+
+        with Reader(**options) as reader:
+            found = _ask(reader, topics, timeout_s)
+            _say_who_is_missing(reader, 0.01 if found is None else timeout_s, least)
+            if found is not None:
+                return found
+            asked = _served(reader)
+    heads: dict[TopicPartition, PartitionInfo] = {}
+    for client in asked:
+        with client:
+            for info in client.heads(topics, timeout_s=timeout_s):
+                known = heads.get(info.tp)
+                heads[info.tp] = info if known is None else known.merged(info)
+    return sorted(heads.values())
+
+
+def _ask(
+    reader: Reader, topics: Collection[str] | None, timeout_s: float
+) -> list[PartitionInfo] | None:
+    """What the stores answer; None where none can, but all can be asked by Flight."""
+    try:
+        return reader.partitions(topics, timeout_s=min(timeout_s, ONE_WAY_S))
+    except NoStoreError as error:
+        if error.unmet and set(reader.stores()) <= set(reader.endpoints()):
+            stores = ", ".join(error.unmet)
+            output.say(f"{stores} cannot connect here, at {error.endpoint}: asked by Arrow Flight")
+            return None
+        if timeout_s <= ONE_WAY_S:
+            raise
+    return reader.partitions(topics, timeout_s=timeout_s - ONE_WAY_S)
+
+
+def _say_who_is_missing(reader: Reader, timeout_s: float, least: int | None = None) -> None:
+    missing = reader.missing_stores(timeout_s=timeout_s)
+    check_min_stores("min_stores", least, len(reader.stores()), missing)
+    for each in missing:
+        output.complain(warning(each))
+
+
+def _served(reader: Reader) -> list[StoreClient]:
+    from dafka_core.flight.store_client import StoreClient
+    from dafka_core.flight.store_location import StoreLocation
+
+    return [StoreClient(StoreLocation(*each)) for each in sorted(reader.endpoints().items())]
+
+
+def _named(uris: str, timeout_s: float) -> list[StoreClient]:
+    from dafka_core.flight.store_client import StoreClient
+    from dafka_core.flight.store_location import StoreLocation, parse_locations
+
+    try:
+        parsed = parse_locations(uris)
+    except ValueError as error:
+        raise ConfigError("stores", uris, str(error)) from None
+    found = []
+    for uri in parsed:
+        with StoreClient(StoreLocation("", (uri,))) as client:
+            location = client.describe(timeout_s=timeout_s)
+        found.append(StoreClient(location.found_at([uri])))
+    return found

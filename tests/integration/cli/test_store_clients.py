@@ -1,0 +1,68 @@
+"""Commands that list what stores hold, where there is no mesh, or none that reaches the command."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from dafka_core import NoStoreError, Producer, Reader, Store, Tower
+from dafka_core.cli import store_clients
+from dafka_core.nodes import addresses, mesh
+from tests.integration.cli.processes import PATIENCE_S, run, sentence
+from tests.integration.nodes.peers import ANY_PORTS
+
+COUNT = 3
+
+
+def uri_of(store: Store) -> str:
+    return next(each for each in store.locations if each.startswith("grpc://"))
+
+
+def fill(tower: Tower, topic: str) -> None:
+    with Producer(topic, tower=tower.tower) as producer:
+        producer.publish_many([b"x"] * COUNT)
+        producer.flush(PATIENCE_S)
+
+
+def test_stores_are_asked_where_the_option_says(tmp_path: Path) -> None:
+    with Tower(**ANY_PORTS) as tower, Store(tmp_path, tower=tower.tower) as store:
+        fill(tower, "one")
+        at = ("--stores", uri_of(store), "--tower", "127.0.0.1:1:1")  # where no tower is
+        assert run("topics", *at).stdout == b"one\t1\t3\n"
+        assert run("heads", "one", *at).stdout.endswith(b"\t0\t3\n")
+        assert run("stores", *at).stdout.startswith(store.address.encode())
+        assert run("staged", *at).returncode == 0
+    gone = run("topics", *at)
+    assert gone.returncode == 1
+    assert "failed to connect" in sentence(gone)
+    wrong = run("topics", "--stores", "localhost:1")
+    assert wrong.returncode == 2
+    assert "must be like grpc://HOST:PORT" in sentence(wrong)
+
+
+def test_stores_that_cannot_connect_are_asked_by_flight(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    def bound_elsewhere(*where: object) -> tuple[str, int]:
+        return "127.0.0.9", addresses.bound(*where)[1]  # type: ignore[arg-type] # nobody is there
+
+    with Tower(**ANY_PORTS) as tower:
+        with Store(tmp_path / "d", tower=tower.tower) as store:
+            fill(tower, "one")
+            monkeypatch.setattr(mesh, "bound", bound_elsewhere)
+            options = {"tower": tower.tower}
+            (info,) = store_clients.partitions(None, PATIENCE_S, "", options)
+            assert (info.topic, info.end) == ("one", COUNT)
+            assert (
+                f"{store.address} cannot connect here, at tcp://127.0.0.9" in capfd.readouterr().err
+            )
+            (client,) = store_clients.clients(PATIENCE_S, "", options)
+            client.close()
+            monkeypatch.undo()
+        with Store(tmp_path / "e", tower=tower.tower, flight_port="off"):
+            monkeypatch.setattr(mesh, "bound", bound_elsewhere)
+            with pytest.raises(NoStoreError, match="cannot connect to this node"):
+                store_clients.partitions(None, 3.0, "", options)
+        with Reader(**options) as reader, pytest.raises(NoStoreError, match="no store was heard"):
+            reader.partitions(timeout_s=0.1)

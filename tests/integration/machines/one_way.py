@@ -1,0 +1,56 @@
+"""A driver and its tasks on a machine to which nobody can connect.
+
+one_way.py OPTIONS...       options as NAME=VALUE; prints how many rows were written, and read, and
+                            why nothing was where that is so
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+import time
+
+import pyarrow as pa
+
+from dafka_core.errors import DafkaError
+from dafka_core.records import TopicPartition
+from dafka_spark.cluster.timing import Deadline
+from dafka_spark.options import SinkOptions, SourceOptions
+from dafka_spark.schema import full
+from dafka_spark.sink.writer_factory import WriterFactory
+from dafka_spark.source.batch_reader import DafkaBatchReader
+
+TP = TopicPartition("numbers", "A" * 32)
+COUNT = 10
+TIMEOUT_S = 30
+
+
+def write(given: dict[str, str]) -> int:
+    options = SinkOptions.of({**given, "topic": TP.topic})
+    with WriterFactory(options, int(time.time())) as factory:
+        writer = factory.open(TP)
+        writer.write(pa.array([b"1"] * COUNT))
+        return writer.finish(Deadline(TIMEOUT_S)).end
+
+
+def read(given: dict[str, str], **others: str) -> int:
+    options = SourceOptions.of({**given, "subscribe": TP.topic, **others})
+    reader = DafkaBatchReader(full(), options.for_batch())
+    return sum(batch.num_rows for task in reader.partitions() for batch in reader.read(task))
+
+
+def main(*words: str) -> None:
+    given = dict(word.split("=", 1) for word in words)
+    outcomes: dict[str, object] = {"written": write(given)}
+    began = time.monotonic()
+    for how, others in {"read": {}, "mesh": {"fetch": "mesh", "fetchTimeoutMs": "3000"}}.items():
+        try:
+            outcomes[how] = read(given, **others)
+        except DafkaError as error:
+            outcomes[how] = str(error)
+        outcomes[f"{how}_s"] = round(time.monotonic() - began, 1)
+    print(json.dumps(outcomes), flush=True)
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

@@ -1,0 +1,60 @@
+"""A machine that connects to others and to which nobody can connect, as behind NAT.
+
+Its nodes announce an address that no other machine has a way to.
+"""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from dafka_core.testing import wait_until
+from tests.integration.machines import one_way
+from tests.integration.machines.conftest import FIRST, SECOND, Machines
+
+PRIVATE = "10.99.0.1"
+
+
+@pytest.fixture
+def behind(separate: Machines) -> Machines:
+    """The second machine is behind NAT; there is a store on the first one."""
+    separate.command(SECOND, f"ip addr add {PRIVATE}/32 dev lo")
+    return separate
+
+
+def outcomes(machines: Machines, *words: str) -> dict[str, object]:
+    process = machines.run(SECOND, one_way.__name__, *words)
+    assert process.stdout is not None
+    found: dict[str, object] = json.loads(process.stdout.readline())
+    return found
+
+
+def test_spark_reads_and_writes_where_nobody_can_connect_to_it(behind: Machines) -> None:
+    store = behind.start_store(FIRST)
+    found = outcomes(behind, f"tower={behind.tower(SECOND)}", f"host={PRIVATE}")
+    assert (found["written"], found["read"]) == (one_way.COUNT, one_way.COUNT)
+    # What the mesh alone can do says who cannot connect to which address.
+    assert f"{store['address']} cannot connect to this node at tcp://{PRIVATE}:" in str(
+        found["mesh"]
+    )
+
+
+def test_option_stores_needs_no_mesh_at_all(behind: Machines) -> None:
+    store = behind.start_store(FIRST)
+    uri = next(each for each in store["flight"] if each.startswith("grpc://"))
+    nowhere = ("tower=127.0.0.1:1:2", f"stores={uri}")
+    found = outcomes(behind, *nowhere)
+    assert (found["written"], found["read"]) == (one_way.COUNT, one_way.COUNT)
+    assert "reads from the mesh; leave it out" in str(found["mesh"])
+
+
+def test_commands_where_nobody_can_connect_to_them_work_or_say_so(behind: Machines) -> None:
+    store = behind.start_store(FIRST)
+    outcomes(behind, f"tower={behind.tower(SECOND)}")
+    topics = behind.start(SECOND, "topics", host=PRIVATE)
+    assert topics.end() == 0
+    assert topics.lines == [b"numbers\t1\t10\n"]
+    assert f"{store['address']} cannot connect here, at tcp://{PRIVATE}:" in topics.said
+    consumer = behind.start(SECOND, "consume", "numbers", "--from-beginning", host=PRIVATE)
+    wait_until(lambda: f"have not connected to this node at tcp://{PRIVATE}:" in consumer.said)
