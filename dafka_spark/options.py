@@ -10,18 +10,12 @@ import dataclasses
 from collections.abc import Callable, Mapping
 from typing import ClassVar, Final, NamedTuple, Self
 
+from dafka_core import node_options as nodes
 from dafka_core.errors import ConfigError
 from dafka_core.flight.limits import MAX_BATCH_BYTES, MAX_BATCH_RECORDS
 from dafka_core.flight.store_location import parse_locations
 from dafka_core.missing_stores import parse_min_stores
 from dafka_core.names import NOT_PLAIN, escape, is_plain
-from dafka_core.node_options import (
-    AUTO_HOST,
-    parse_host,
-    parse_ports,
-    parse_topic,
-    towers_of_environment,
-)
 from dafka_core.options import DEFAULT_TOWER, Options, option, parse_int, unknown
 from dafka_core.records import TopicPartition
 from dafka_spark import option_values as values
@@ -49,13 +43,10 @@ TABLE_PREFIX: Final = "option."
 
 
 class MeshAddress(NamedTuple):
-    """How to join the mesh: through which towers, and reachable at which address and port.
-
-    Or how to do without one: by these ``stores``.
-    """
+    """How to join the mesh, or, where ``stores`` are named, what to use instead of it."""
 
     tower: str
-    host: str = AUTO_HOST
+    host: str = nodes.AUTO_HOST
     port: str = "0"
     stores: tuple[str, ...] = ()
 
@@ -87,23 +78,21 @@ class SparkOptions(Options):
         parse=values.parse_tower,
     )
     host: str = option(
-        AUTO_HOST,
+        nodes.AUTO_HOST,
         "address at which stores reach the driver and the executors; `auto` takes the one from "
         "which each of them reaches the towers",
-        parse=parse_host,
+        parse=nodes.parse_host,
     )
     port: str = option(
         "0",
-        "where stores connect to each Python process of the driver and the executors: "
-        "FIRST-LAST for the first of these ports that is free; 0 lets the system choose",
+        "where stores connect to each of these Python processes; 0 lets the system choose",
         kind="0|PORT|FIRST-LAST",
-        parse=parse_ports,
+        parse=nodes.parse_ports,
     )
     stores: tuple[str, ...] = option(
         (),
-        "stores, with commas between, to be reached by Arrow Flight instead of through towers: "
-        "these are read from and written to, and no others; nobody connects to the driver or the "
-        "executors",
+        "stores to use, and no others, by Arrow Flight instead of through towers; with commas "
+        "between. Nobody connects to the driver or the executors then",
         kind="grpc://HOST:PORT",
         parse=parse_locations,
     )
@@ -130,7 +119,7 @@ class SparkOptions(Options):
             elif lower not in cls.ALLOWED:
                 raise ConfigError(name, value, cls._why_not(lower, list(names.values())))
         if "tower" not in folded:
-            folded["tower"] = towers_of_environment()
+            folded["tower"] = nodes.towers_of_environment()
         return cls.build(folded)
 
     @classmethod
@@ -317,7 +306,7 @@ class SinkOptions(SparkOptions):
     USE = "writing"
     ALLOWED = frozenset({"checkpointlocation", "queryname"})
     topic: str = option(
-        "", "topic of every row; without it column `topic` says each row's", parse=parse_topic
+        "", "topic of every row; without it column `topic` says each row's", parse=nodes.parse_topic
     )
     delivery: str = option(
         EXACTLY_ONCE,

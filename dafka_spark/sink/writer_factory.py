@@ -116,10 +116,15 @@ class MeshWriter(PartitionWriter):
 
     def __init__(self, tp: TopicPartition, options: SinkOptions) -> None:
         self._tp = tp
-        joining = {"tower": options.tower, "host": options.host, "port": options.port}
-        allow = {"allow_control_characters": options.allow_control_characters}
-        own = {"address": tp.partition, "acks": options.acks_needed}
-        self._producer = Producer(tp.topic, **joining, **own, **allow)
+        self._producer = Producer(
+            tp.topic,
+            address=tp.partition,
+            tower=options.tower,
+            host=options.host,
+            port=options.port,
+            acks=options.acks_needed,
+            allow_control_characters=options.allow_control_characters,
+        )
         self._start = self._producer.next_offset
 
     def write(self, values: pa.Array) -> None:
