@@ -17,6 +17,7 @@ import sys
 import threading
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 from job_exit import Stopped, on_stop_signals
 from pyspark import SparkConf, SparkContext
@@ -166,8 +167,16 @@ def _summary(progress: StreamingQueryProgress) -> dict[str, object]:
         "records": progress.numInputRows,
         "late": late,
         "took_ms": progress.durationMs["triggerExecution"],
-        "offsets": json.loads(progress.sources[0].endOffset)["topics"],
+        "offsets": ends(progress.sources[0].endOffset),
     }
     for metrics in progress.observedMetrics.values():
         facts.update(metrics.asDict())
     return facts
+
+
+def ends(offset: str) -> dict[str, Any]:
+    """How far a batch has read: by topic and partition, or, of very many, their number and sum."""
+    tree = json.loads(offset)
+    if "topics" in tree:
+        return dict(tree["topics"])
+    return {name: tree[name] for name in ("partitions", "records")}

@@ -53,9 +53,9 @@ class LaterPartitions:
                 found[tp] = info.earliest
                 self._unanswered.pop(tp, None)
                 _log.warning(
-                    "topic %r, partition %s appeared after the query began at 'latest', and no "
-                    "store can tell which of its records are older: it is read from offset %d on",
-                    *tp,
+                    "%s appeared after the query began at 'latest', and no store can tell which of "
+                    "its records are older: it is read from offset %d on",
+                    tp,
                     info.earliest,
                 )
         return found
@@ -96,9 +96,9 @@ class LaterPartitions:
             return
         begun = dt.datetime.fromtimestamp(begun_us // 1_000_000, dt.UTC).isoformat()
         _log.warning(
-            "topic %r, partition %s appeared after the query began at 'latest', at %s: %d records "
-            "that were written before are left out, offsets %d to %d (exclusive)",
-            *info.tp,
+            "%s appeared after the query began at 'latest', at %s: %d records that were written "
+            "before are left out, offsets %d to %d (exclusive)",
+            info.tp,
             begun,
             first - info.earliest,
             info.earliest,

@@ -19,12 +19,14 @@ from chispa import assert_df_equality
 from demo.compare import row_differences
 from flight_delays import RESULT_KEY, delays, from_records, latest_results, parse_flights
 from flight_records import ORIGINS, address_of, load_flights
+from job_session import ends
 from pyspark.sql import DataFrame, SparkSession
 from topic_to_parquet import as_text
 
 from dafka_core import EmbeddedCluster, Reader
 from dafka_core.records import TopicPartition
 from dafka_core.testing import wait_until
+from dafka_spark.source.source_offset import SourceOffset
 from tests.spark.jobs.conftest import ROOT
 
 JOBS = ROOT / "jobs"
@@ -35,6 +37,13 @@ FLIGHTS = 3000
 
 # A Spark driver starts, runs and stops in this time many times over, even on a busy machine.
 JOB_TIMEOUT_S = 240
+
+
+def test_a_batch_of_many_partitions_is_summed_up() -> None:
+    many = {TopicPartition("t", f"P{number}"): 5 for number in range(1_000)}
+    assert ends(json.dumps(SourceOffset(many).as_json())) == {"partitions": 1_000, "records": 5_000}
+    few = {TopicPartition("t", "A"): 5}
+    assert ends(json.dumps(SourceOffset(few).as_json())) == {"t": {"A": 5}}
 
 
 def run(*command: str, **settings: Any) -> list[dict[str, Any]]:
