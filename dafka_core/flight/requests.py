@@ -202,7 +202,8 @@ class HeadsRequest(ActionRequest, frozen=True):
 class OffsetsRequest(ActionRequest, frozen=True):
     """The first offsets that were stored at a time (since the epoch UTC) or later.
 
-    {v, times: [[topic, partition, microseconds], ...]} -> {v, offsets: [offset or null, ...]}
+    {v, times: [[topic, partition, microseconds], ...]} -> {v, offsets: [offset or null, ...],
+    now_us: the store's clock}
     """
 
     action: ClassVar[str] = "dafka.offsets.v1"

@@ -99,7 +99,7 @@ def _offsets(context: ServerContext, request: OffsetsRequest, is_gone: IsGone) -
         if is_gone():
             return
         found.append(context.log.offset_for_time(TopicPartition(topic, partition), time_us))
-    yield Offsets(tuple(found))
+    yield Offsets(tuple(found), time.time_ns() // 1_000)
 
 
 def _wait(context: ServerContext, request: WaitRequest, is_gone: IsGone) -> Iterator[DurableEnd]:

@@ -128,6 +128,10 @@ class StoreClient(ProcessBound):
         answers = self._ask(Offsets, timeout_s, *map(requests.OffsetsRequest, parts))
         return self._complete([each for answer in answers for each in answer.offsets], times)
 
+    def clock_us(self, *, timeout_s: float) -> int | None:
+        """The store's clock, in microseconds since the epoch UTC; None: it is too old to tell."""
+        return self._ask(Offsets, timeout_s, requests.OffsetsRequest(()))[0].now_us
+
     def wait(
         self,
         tp: TopicPartition,

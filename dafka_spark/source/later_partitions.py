@@ -3,18 +3,20 @@
 Such a partition may be new, and then all of it was written since the query began.  Or it has a
 history, and the store that has it was away: the query asked for no history.  The timestamps of its
 records tell (docs/guarantees.md), so a store that has the partition is asked for the first record
-since then.
+since then, by its own clock: the driver's may differ from all others'.
 """
 
 from __future__ import annotations
 
 import datetime as dt
 import logging
+import time
 from collections.abc import Mapping, Sequence
 from operator import attrgetter
 from typing import Final
 
 from dafka_core.errors import DafkaError
+from dafka_core.flight.store_client import StoreClient
 from dafka_core.flight.store_location import StoreLocation
 from dafka_core.records import PartitionInfo, TopicPartition
 from dafka_spark.cluster import connections, timing
@@ -23,8 +25,8 @@ from dafka_spark.options import SourceOptions
 from dafka_spark.source.range_planner import HeldRange, Holders
 
 MARGIN_US: Final = 60_000_000
-"""How much older than the query's beginning a record may be that is read: clocks of producers,
-stores and the driver that differ by a minute lose none (docs/guarantees.md)."""
+"""How much older than the query's beginning a record may be that is read: clocks of producers and
+stores that differ by a minute lose none (docs/guarantees.md)."""
 
 _log = logging.getLogger("dafka_spark")
 
@@ -72,9 +74,10 @@ class LaterPartitions:
                 if tp not in found and choice < len(order):
                     stores.setdefault(order[choice].location, []).append((tp, order[choice]))
             for location, asked in stores.items():
-                times = [(*tp, since_us) for tp, _ in asked]
                 try:
                     with connections.lend_client(location) as client:
+                        ahead_us = _ahead_us(client, timeout_s)
+                        times = [(*tp, since_us + ahead_us) for tp, _ in asked]
                         offsets = client.offset_for_times(times, timeout_s=timeout_s)
                 except DafkaError as error:
                     is_known = any(tp in self._unanswered for tp, _ in asked)
@@ -104,6 +107,12 @@ class LaterPartitions:
             info.earliest,
             first,
         )
+
+
+def _ahead_us(client: StoreClient, timeout_s: float) -> int:
+    """How far a store's clock is ahead of this machine's, which may be wrong by hours."""
+    own_us, clock_us = time.time_ns() // 1_000, client.clock_us(timeout_s=timeout_s)
+    return 0 if clock_us is None else clock_us - own_us
 
 
 def _ranked(held: Sequence[HeldRange]) -> list[HeldRange]:

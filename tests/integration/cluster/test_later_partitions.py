@@ -16,6 +16,7 @@ from dafka_core.flight.store_client import StoreClient
 from dafka_core.records import RecordBatch, TopicPartition
 from dafka_core.testing import wait_until
 from dafka_core.values import Values
+from dafka_spark.source import later_partitions, stream_reader
 from dafka_spark.source.source_offset import SourceOffset
 from dafka_spark.source.stream_reader import DafkaStreamReader
 from tests.integration.cluster.stores import HeardOf, Serve, Served, value
@@ -23,6 +24,19 @@ from tests.unit.dafka_spark.streams import ALL, json_round, reader
 
 A, B, C = (TopicPartition("t", name) for name in "ABC")
 HOUR_S = 3_600
+
+
+class Clock:
+    """A module ``time`` whose wall clock is wrong."""
+
+    def __init__(self, ahead_s: int) -> None:
+        self._ahead_ns = ahead_s * 1_000_000_000
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(time, name)
+
+    def time_ns(self) -> int:
+        return time.time_ns() + self._ahead_ns
 
 
 @pytest.fixture
@@ -94,6 +108,25 @@ def test_what_was_written_since_is_read(one: Served, serve: Serve) -> None:
     source.served.append(away)
     first = stream.latestOffset(begun, ALL)
     assert rows(stream, begun, first) == {"B": [50, 51, 52, 53], "C": [0, 1, 2]}
+
+
+@pytest.mark.parametrize("ahead_s", [-10 * HOUR_S, 10 * HOUR_S])
+def test_the_clock_of_the_driver_may_be_wrong(
+    one: Served, serve: Serve, monkeypatch: pytest.MonkeyPatch, ahead_s: int
+) -> None:
+    away = serve("two")
+    write(away, B, 50, HOUR_S)
+    source = HeardOf([one])
+    stream = latest(source)
+    with monkeypatch.context() as patched:
+        patched.setattr(stream_reader, "time", Clock(ahead_s))
+        begun = stream.initialOffset()
+    write(away, B, 2)
+    write(away, C, 3)
+    source.served.append(away)
+    monkeypatch.setattr(later_partitions, "time", Clock(ahead_s))
+    first = stream.latestOffset(begun, ALL)
+    assert rows(stream, begun, first) == {"B": [50, 51], "C": [0, 1, 2]}
 
 
 def test_a_restart_does_not_change_it(one: Served, serve: Serve) -> None:
