@@ -24,8 +24,8 @@ The outcome of an entry (``Log.write``) is None when it is done, or else:
     ``Commit``              the first of these that holds for a transaction which is not what its
                             attempt has staged; to commit again what was committed is no error
     ``Discard``             is always done
-    ``Promise``, ``Met``    are always done
-    and ``SetAside``
+    ``Promise``, ``Met``,   are always done
+    ``Forget``, ``SetAside``
     ``SetTransaction``      ``OffsetConflictError``: the partition ends before the transaction does;
                             ``TransactionExistsError``: the transaction lies at other offsets
 """
@@ -94,6 +94,12 @@ class Met(NamedTuple):
     heard_us: int = 0
 
 
+class Forget(NamedTuple):
+    """Forgets another store, which is gone for ever, until it comes again."""
+
+    store: str
+
+
 class SetAside(NamedTuple):
     """Takes a partition's records from ``start`` on out of it: another history has won there.
 
@@ -111,7 +117,9 @@ class SetTransaction(NamedTuple):
     transaction: Transaction
 
 
-LogEntry = RecordBatch | Stage | Commit | Discard | SetTransaction | Promise | Met | SetAside
+LogEntry = (
+    RecordBatch | Stage | Commit | Discard | SetTransaction | Promise | Met | Forget | SetAside
+)
 
 
 def attempt_octets(attempt: str) -> bytes:

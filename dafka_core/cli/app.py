@@ -34,7 +34,7 @@ app.command()(with_options(TowerOptions, StoreOptions, without={"tower", "join"}
 app.command()(with_options(TowerOptions)(tower))
 store_group = typer.Typer(invoke_without_command=True, suggest_commands=False)
 store_group.callback()(with_options(StoreOptions)(store))
-for command in (restore, aside, forget):
+for command in (restore, aside, with_options(ReaderOptions)(forget)):
     store_group.command()(command)
 app.add_typer(store_group, name="store")
 app.command()(with_options(ProducerOptions)(produce))

@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any
+from collections.abc import Collection
+from typing import Annotated, Any, Final
 
 import typer
 
 from dafka_core.cli import output
 from dafka_core.cli.flags import ExitWithParent, MaybeDirectory
-from dafka_core.cli.list_commands import AsJson
+from dafka_core.cli.list_commands import AsJson, Timeout
 from dafka_core.cli.process import serve_until_stopped, stop_when_input_ends
 from dafka_core.cli.record_commands import json_lines
 from dafka_core.errors import DafkaError
 from dafka_core.names import escape
+from dafka_core.near_names import nearest_name
 
 
 def store(
@@ -94,20 +96,70 @@ def aside(
                 output.say("nothing is set aside")
 
 
-def forget(
-    directory: Stopped,
-    address: Annotated[str, typer.Argument(metavar="ADDRESS", show_default=False)],
-) -> None:
-    """Have a store, which must not run, forget another one that is gone for ever.
+_FORGOTTEN: Final = "The store to forget; before it the directory of one that does not run."
 
-    Otherwise producers that resume wait for it: it may have what nobody else has.
+
+def forget(
+    what: Annotated[
+        list[str], typer.Argument(metavar="[DIR] ADDRESS", show_default=False, help=_FORGOTTEN)
+    ],
+    *,
+    timeout_s: Timeout = 10.0,
+    **options: Any,
+) -> None:
+    """Have all stores that run forget one that is gone for ever, or one that does not run, in DIR.
+
+    Otherwise it is named as missing, and producers that resume wait for it: it may have what nobody
+    else has. When it comes again it is known again.
     """
+    if len(what) > 2:
+        raise typer.BadParameter("there is more than a directory and an address")
+    *directories, address = what
+    if directories:
+        _forget_in(directories[0], address)
+    else:
+        _forget_everywhere(address, timeout_s, options)
+    output.say(f"store {address} is forgotten, until it comes again")
+
+
+def _forget_in(directory: str, address: str) -> None:
     from dafka_core.nodes.store_identity import log_of
 
     with log_of(directory) as log:
         met = {escape(each.store): each.store for each in log.met()}
         if address not in met:
-            known = ", ".join(met) or "none"
-            raise DafkaError(f"the store has met no store {address}; those it has met: {known}")
+            raise DafkaError(f"the store has met no store {address}; {_near(address, met)}")
         log.forget(met[address])
-    output.say(f"store {address} is forgotten, until it comes again")
+
+
+def _forget_everywhere(address: str, timeout_s: float, options: dict[str, Any]) -> None:
+    from dafka_core import Reader
+    from dafka_core.flight.store_client import StoreClient
+    from dafka_core.flight.store_location import StoreLocation
+
+    with Reader(**options) as reader:
+        reader.hear_stores(timeout_s=timeout_s)
+        found = reader.missing_stores(timeout_s=timeout_s)
+        there, served = reader.stores(), reader.endpoints()
+    missing = {escape(each.store): each.store for each in found}
+    if address in map(escape, there):
+        raise DafkaError(f"store {address} is there: stop it first, or it would be known again")
+    if address not in missing:
+        raise DafkaError(f"no store that is away is known as {address}; {_near(address, missing)}")
+    failed = [f"store {each} serves no Flight" for each in there if each not in served]
+    for each in sorted(served.items()):
+        try:
+            with StoreClient(StoreLocation(*each)) as client:
+                client.forget(missing[address], timeout_s=timeout_s)
+        except DafkaError as error:
+            failed.append(str(error))
+    for why in failed:
+        output.complain(f"{why}: it has not forgotten; once it is stopped, name its directory")
+    if failed:
+        raise typer.Exit(1)
+
+
+def _near(address: str, known: Collection[str]) -> str:
+    if near := nearest_name(address, known):
+        return f"did you mean {near}?"
+    return f"those that are: {', '.join(sorted(known)) or 'none'}"

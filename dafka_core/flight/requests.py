@@ -317,6 +317,19 @@ class DiscardRequest(ActionRequest, frozen=True):
     ]
 
 
+class ForgetRequest(ActionRequest, frozen=True):
+    """Forget another store, which is gone for ever, until it comes again: {v, address} -> {v}."""
+
+    action: ClassVar[str] = "dafka.forget.v1"
+
+    address: str
+
+    def check(self) -> None:
+        """The address is one."""
+        super().check()
+        _check_name("address", self.address, check_address)
+
+
 class LeaseRequest(ActionRequest, RangeRequest, frozen=True):
     """Where in the store's file the blocks with records lie, which do not change during a lease.
 

@@ -30,6 +30,7 @@ from dafka_core.flight.requests import (
     CommitRequest,
     DescribeRequest,
     DiscardRequest,
+    ForgetRequest,
     HeadsRequest,
     LeaseRequest,
     OffsetsRequest,
@@ -136,6 +137,11 @@ def _discard(context: ServerContext, request: DiscardRequest, is_gone: IsGone) -
         yield _done(context, context.backend.discard(discards))
 
 
+def _forget(context: ServerContext, request: ForgetRequest, is_gone: IsGone) -> Iterator[Done]:
+    with context.commits.take(is_gone):
+        yield _done(context, context.backend.forget(request.address))
+
+
 def _lease(
     context: ServerContext, request: LeaseRequest, is_gone: IsGone
 ) -> Iterator[LeaseGranted]:
@@ -177,6 +183,7 @@ ACTIONS: Final[dict[str, Action]] = {
         Action(TransactionsRequest, _transaction_states),
         Action(CommitRequest, _commit),
         Action(DiscardRequest, _discard),
+        Action(ForgetRequest, _forget),
         Action(StagedRequest, _staged),
         Action(LeaseRequest, _lease),
         Action(SpaceRequest, lambda context, *_: [SpaceUsed(*context.log.space())]),

@@ -53,6 +53,9 @@ class StoreBackend(Protocol):
     def discard(self, discards: Sequence[Discard]) -> Future[None]:
         """Gives up what attempts have staged."""
 
+    def forget(self, store: str) -> Future[None]:
+        """Forgets another store, which is gone for ever."""
+
     def wait(
         self, tp: TopicPartition, end: int, timeout_s: float, transaction: Transaction | None
     ) -> int:

@@ -254,6 +254,10 @@ class StoreClient(ProcessBound):
         """
         self._ask(Done, timeout_s, requests.CommitRequest(tuple(transactions)))
 
+    def forget(self, store: str, *, timeout_s: float) -> None:
+        """Has it forget another store, which is gone for ever, until that one comes again."""
+        self._ask(Done, timeout_s, requests.ForgetRequest(store))
+
     def staged(self, *, timeout_s: float) -> list[StagedPartition]:
         """What is staged at the store, of every partition that has some."""
         answers = self._ask(Staged, timeout_s, requests.StagedRequest())

@@ -18,7 +18,7 @@ from dafka_core.errors import (
     OffsetConflictError,
     StoreUnreachableError,
 )
-from dafka_core.log_entries import Commit, Discard, LogEntry, SetTransaction, Stage
+from dafka_core.log_entries import Commit, Discard, Forget, LogEntry, SetTransaction, Stage
 from dafka_core.nodes.mesh import Mesh
 from dafka_core.protocol.limits import MAX_VALUE_BYTES
 from dafka_core.protocol.store_role import StoreRole
@@ -113,6 +113,10 @@ class AppendQueue(ProcessBound):
     def discard(self, discards: Sequence[Discard]) -> Future[None]:
         """Gives up what attempts have staged."""
         return self._submit(*discards)
+
+    def forget(self, store: str) -> Future[None]:
+        """Forgets another store; fails with InvalidRequestError where that one is there."""
+        return self._submit(Forget(store))
 
     def wait(
         self, tp: TopicPartition, end: int, timeout_s: float, transaction: Transaction | None = None
@@ -245,6 +249,8 @@ class AppendQueue(ProcessBound):
                 why = "it keeps track of as many partitions as it may"
                 taken = self._role.commit(now, entry)
                 return taken or StoreUnreachableError(self._role.address, why)
+            case Forget() if not self._role.known.forget(entry.store):
+                return InvalidRequestError("address", entry.store, "is there: stop it first")
             case _:
                 self._role.write(entry)
                 return entry

@@ -9,7 +9,7 @@ greeted, or is given up, by name.  How long that takes depends on how far away i
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Container, Iterable
 from dataclasses import dataclass
 from math import inf
 from typing import Final, NamedTuple
@@ -118,14 +118,23 @@ class ExpectedStores:
         expected.is_store = expected.is_store or is_store
         self._go_on(now, expected)
 
-    def on_known(self, now: float, teller: str, stores: Iterable[KnownStore]) -> None:
-        """A store says which others it knows; those that are there are waited for."""
+    def on_known(
+        self,
+        now: float,
+        teller: str,
+        stores: Iterable[KnownStore],
+        lost: Container[str] = (),
+    ) -> None:
+        """A store says which others it knows; those that are there are waited for.
+
+        Not those ``lost``: the mesh has given them up here, as the teller is about to.
+        """
         stores = tuple(stores)
         others = sum(len(told) for name, told in self.told.items() if name != teller)
         if others + len(stores) <= MAX_KNOWN:
             self.told[teller] = stores
         for each in stores:
-            if each.here and each.store not in self._done:
+            if each.here and each.store not in self._done and each.store not in lost:
                 self._expect(now, each.store, each.endpoint).is_store = True
 
     def met(self, now: float, node: str) -> None:

@@ -84,6 +84,13 @@ class KnownStores:
             self._peers.setdefault(store, "")
             self._note(store)
 
+    def forget(self, store: str) -> bool:
+        """Forgets a store until it comes again; False where it is there."""
+        if store in self._peers:
+            return False
+        self._changes += self._met.pop(store, None) is not None
+        return True
+
     def on_peer_lost(self, peer: str) -> None:
         """A peer has been silent for too long."""
         self.endpoints.pop(peer, None)

@@ -247,7 +247,8 @@ class StoreDirectory:
                 return self._ask_all(now)
             case m.StoresKnown():
                 others = (each for each in message.entries if each.store != self.address)
-                self.expected.on_known(now, message.store, others)
+                lost = {name for name, each in self._stores.items() if each.lost}
+                self.expected.on_known(now, message.store, others, lost)
             case m.HeadsReply() | m.TimesReply() | m.HistoryReply() if (
                 message.query in self._questions
             ):

@@ -16,6 +16,7 @@ from dafka_core.log_entries import (
     REPLICA,
     Commit,
     Discard,
+    Forget,
     LogEntry,
     Met,
     Promise,
@@ -89,6 +90,8 @@ class EntryWriter:
                 self._tables.lives.promise(entry.tp, entry.life)
             case Met():
                 self._tables.lives.meet(entry)
+            case Forget():
+                self._tables.lives.forget(entry.store)
             case SetAside():
                 self._set_aside(entry)
         return None

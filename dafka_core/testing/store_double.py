@@ -13,7 +13,7 @@ from dafka_core.flight.server import FlightService
 from dafka_core.flight.server_context import ServerContext
 from dafka_core.flight.store_client import StoreClient
 from dafka_core.flight.store_location import StoreLocation
-from dafka_core.log_entries import Commit, Discard, LogEntry, SetTransaction, Stage
+from dafka_core.log_entries import Commit, Discard, Forget, LogEntry, SetTransaction, Stage
 from dafka_core.records import RecordBatch, StagedTransaction, TopicPartition, Transaction
 from dafka_core.storage import Log
 from dafka_core.testing.waiting import wait_until
@@ -62,6 +62,10 @@ class LogBackend(Closing):
                 self._write(each, None)
 
         return self._pool.submit(work)
+
+    def forget(self, store: str) -> Future[None]:
+        """Forgets another store."""
+        return self._pool.submit(self._write, Forget(store), None)
 
     def wait(
         self,

@@ -26,6 +26,7 @@ from dafka_core.errors import DafkaError, FencedError, OffsetConflictError, Tran
 from dafka_core.log_entries import (
     Commit,
     Discard,
+    Forget,
     LogEntry,
     Met,
     Promise,
@@ -136,6 +137,8 @@ class Disk:
                 self._partition(tp).promised = max(self._partition(tp).promised, life)
             case Met(store):
                 self.met[store] = entry
+            case Forget(store):
+                self.met.pop(store, None)
             case SetAside(tp, start):
                 self._set_aside(tp, start)
             case SetTransaction(tp, transaction):

@@ -74,4 +74,35 @@ def test_a_store_that_is_gone_is_forgotten(tmp_path: Path) -> None:
         assert log.met() == [Met("C" * 32)]
     refused = run("store", "forget", str(tmp_path), "B" * 32)
     assert refused.returncode == 1
-    assert f"those it has met: {'C' * 32}" in sentence(refused)
+    assert f"those that are: {'C' * 32}" in sentence(refused)
+
+
+def test_stores_that_run_forget_one_that_is_gone(lone_tower: str, tmp_path: Path) -> None:
+    gone, slip = "B" * 32, "B" * 31 + "C"
+    with Log(tmp_path) as log:
+        log.write([Met(gone, "tcp://10.0.0.7:1", 1_700_000_000_000_000)])
+    with Dafka("store", "--dir", str(tmp_path), "--tower", lone_tower) as store:
+        address = store.ready()["address"]
+        named = f"store {gone} (tcp://10.0.0.7:1, last heard 2023-11-14 22:13:20 UTC) is away"
+        listed = run("topics", "--tower", lone_tower)
+        assert listed.returncode == 0
+        assert named in listed.stderr.decode()
+        assert named in run("stores", "--tower", lone_tower).stderr.decode()
+        refused = run("topics", "--tower", lone_tower, "--min-stores", "all")
+        assert refused.returncode == 2
+        assert f"'min_stores' = 'all': 1 store has answered; away: store {gone}" in sentence(
+            refused
+        )
+        assert run("heads", "t", "--tower", lone_tower, "--min-stores", "0").returncode == 2
+        for wrong, why in [
+            (slip, f"did you mean {gone}?"),
+            ("x" * 32, f"those that are: {gone}"),
+            (address, f"store {address} is there: stop it first"),
+        ]:
+            assert why in sentence(run("store", "forget", wrong, "--tower", lone_tower))
+        assert run("store", "forget", "a", "b", "c", "--tower", lone_tower).returncode == 2
+        assert run("store", "forget", gone, "--tower", lone_tower).returncode == 0
+        assert run("topics", "--tower", lone_tower, "--min-stores", "all").returncode == 0
+        assert gone not in run("topics", "--tower", lone_tower).stderr.decode()
+    with Log(tmp_path) as log:
+        assert log.met() == []

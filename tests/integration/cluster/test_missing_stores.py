@@ -46,7 +46,7 @@ class Stores:
 
     def start(self, name: str) -> Store:
         path = self._directory / name
-        return self._stack.enter_context(Store(path, tower=self.tower, peer_expiry_ms=500))
+        return self._stack.enter_context(Store(path, tower=self.tower))
 
     def planned(self, **given: str) -> int:
         """How many rows a batch is planned to read."""

@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import logging
+import shutil
 import time
 from collections.abc import Callable
 from contextlib import ExitStack
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from dafka_core import Producer, Reader, Store
+from dafka_core.errors import InvalidRequestError
 from dafka_core.log_entries import Met
+from dafka_core.nodes.store_identity import restore
 from dafka_core.protocol.codec import subscription
 from dafka_core.protocol.expected_stores import PATIENCE_S
 from dafka_core.protocol.messages import ConsumerHello, DirectRecord, StoresKnown
@@ -21,6 +25,8 @@ from tests.integration.nodes.peers import PATIENCE_S as MOST_S
 from tests.integration.nodes.peers import RawPeer
 
 Read = Callable[..., Reader]
+
+QUICK: dict[str, Any] = {"beacon_interval_ms": 50, "peer_expiry_ms": 500}
 
 
 def test_a_node_that_never_connects_costs_its_patience_once_and_is_named(
@@ -55,13 +61,13 @@ def test_nodes_that_are_no_stores_are_not_waited_for(
 def test_stores_keep_whom_they_have_met_and_tell_requestors(
     tower: str, open_nodes: ExitStack, tmp_path: Path, raw: Callable[..., RawPeer]
 ) -> None:
-    first = open_nodes.enter_context(Store(tmp_path / "1", tower=tower, peer_expiry_ms=300))
+    first = open_nodes.enter_context(Store(tmp_path / "1", tower=tower, **QUICK))
     requestor = raw()
     requestor.subscribe(subscription(StoresKnown, requestor.address))
     (told,) = requestor.wait_for(StoresKnown)
     assert (told.store, told.entries) == (first.address, ())
     begun_us = time.time_ns() // 1000
-    with Store(tmp_path / "2", tower=tower, beacon_interval_ms=50) as second:
+    with Store(tmp_path / "2", tower=tower, **QUICK) as second:
         wait_until(first.log.met, "the other store on the disk")
     (met,) = first.log.met()
     assert (met.store, met.endpoint[:6]) == (second.address, "tcp://")
@@ -89,3 +95,43 @@ def test_a_directory_of_before_has_only_names(tmp_path: Path) -> None:
         )
     with Log(tmp_path) as log:
         assert log.met() == [Met("S" * 32, "tcp://h:1", 7), Met("T" * 32)]
+
+
+def test_two_stores_that_know_each_other_are_both_started_again(
+    tower: str, read: Read, tmp_path: Path
+) -> None:
+    names = ("1", "2")
+    with ExitStack() as nodes:
+        first, second = (nodes.enter_context(Store(tmp_path / n, tower=tower)) for n in names)
+        wait_until(lambda: first.log.met() and second.log.met(), "both on both disks")
+    with ExitStack() as nodes:
+        for name in names:
+            nodes.enter_context(Store(tmp_path / name, tower=tower))
+        reader = read()
+        assert reader.missing_stores(timeout_s=MOST_S) == []
+        assert set(reader.stores()) == {first.address, second.address}
+
+
+def test_a_copy_of_a_directory_is_a_store_that_the_others_know(
+    tower: str, read: Read, tmp_path: Path, open_nodes: ExitStack
+) -> None:
+    with Store(tmp_path / "1", tower=tower) as original:
+        pass
+    shutil.copytree(tmp_path / "1", tmp_path / "2")
+    copy_address = restore(tmp_path / "2")
+    original = Store(tmp_path / "1", tower=tower, **QUICK)
+    with original, Store(tmp_path / "2", tower=tower, **QUICK) as copy:
+        assert copy.address == copy_address
+        reader = read(**QUICK)
+        assert reader.missing_stores(timeout_s=MOST_S) == []
+        wait_until(copy.log.met, "the original on the copy's disk")
+        original.close()
+        wait_until(lambda: reader.missing_stores(timeout_s=MOST_S), "its absence")
+        (missing,) = reader.missing_stores(timeout_s=MOST_S)
+        assert missing.store == original.address
+        copy.append_queue.forget(original.address).result(MOST_S)
+        assert reader.missing_stores(timeout_s=MOST_S) == []
+        with Store(tmp_path / "1", tower=tower) as again:
+            wait_until(lambda: [each.store for each in copy.log.met()] == [again.address])
+            with pytest.raises(InvalidRequestError, match="is there: stop it first"):
+                copy.append_queue.forget(again.address).result(MOST_S)

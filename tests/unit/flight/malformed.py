@@ -188,6 +188,7 @@ BODIES: dict[str, list[dict[str, Any]]] = {
         GET | {"start": 5, "end": 4},
         {"topic": "t", "partition": "P", "start": 0},
     ],
+    "dafka.forget.v1": [{}, {"address": 1}, *({"address": name} for name in NAMES_WRONG)],
     "dafka.space.v1": [{"x": 1}, {"store": 1}],
     "dafka.stores.v1": [{"x": 1}, {"store": 1}],
     "dafka.describe.v1": [{"x": 1}],

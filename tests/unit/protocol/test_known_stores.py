@@ -86,3 +86,19 @@ def test_stores_are_bounded() -> None:
     assert len(kept.known.names) == len(kept.written) == MAX_STORES
     kept.known.meet("N0")
     assert len(kept.written) == MAX_STORES
+
+
+def test_a_store_that_is_away_is_forgotten_until_it_comes_again() -> None:
+    kept = Kept(Met(OTHER, AT, 7))
+    kept.settle()
+    kept.known.greeting(StoresKnown, READER)
+    kept.known.on_announced(OTHER, AT)
+    assert not kept.known.forget(OTHER)  # it would be known again at once
+    kept.known.on_peer_lost(OTHER)
+    assert kept.told() == (KnownStore(OTHER, AT, 1_000),)
+    assert kept.known.forget(OTHER)
+    assert kept.told() == ()
+    assert kept.known.forget("nobody")
+    assert kept.told() is None
+    kept.known.meet(OTHER)
+    assert kept.told() == (KnownStore(OTHER, "", 1_000, here=True),)

@@ -1,0 +1,73 @@
+"""Which stores a directory misses, by what the others say of them."""
+
+from __future__ import annotations
+
+from dafka_core.protocol.messages import StoresKnown
+from dafka_core.protocol.store_directory import StoreDirectory
+from dafka_core.records import KnownStore
+from tests.unit.protocol.test_store_directory import ME, directory, greet
+
+AWAY = KnownStore("S3", "tcp://h:3", 5)
+
+
+def tell(of: StoreDirectory, teller: str, *known: KnownStore) -> None:
+    assert of.on_message(0.0, StoresKnown(ME, teller, known)) == []
+
+
+def test_what_is_known_and_does_not_greet_is_missing() -> None:
+    stores = directory()
+    greet(stores, "S1")
+    tell(stores, "S1", AWAY, KnownStore("S2", "tcp://h:2", 7, here=True), KnownStore(ME))
+    assert [each.store for each in stores.missing] == ["S2", "S3"]
+    greet(stores, "S2")
+    assert stores.missing == [AWAY]
+    greet(stores, "S3")
+    assert stores.missing == []
+    stores.on_peer_lost("S3")
+    assert stores.missing == [AWAY]
+
+
+def test_a_store_that_was_lost_is_not_waited_for_by_hearsay() -> None:
+    stores = directory()
+    for each in ("S1", "S2"):
+        greet(stores, each)
+    stores.on_peer_lost("S2")
+    tell(stores, "S1", KnownStore("S2", "tcp://h:2", 7, here=True))
+    assert not stores.expected.waits(0.0)
+
+
+def test_the_newest_word_counts() -> None:
+    stores = directory()
+    for teller, heard_us in (("S1", 5), ("S2", 9), ("S4", 7)):
+        greet(stores, teller)
+        tell(stores, teller, AWAY._replace(heard_us=heard_us))
+    assert stores.missing == [AWAY._replace(heard_us=9)]
+
+
+def test_a_store_that_one_has_forgotten_is_known_as_long_as_another_knows_it() -> None:
+    stores = directory()
+    for teller in ("S1", "S2"):
+        greet(stores, teller)
+        tell(stores, teller, AWAY)
+    tell(stores, "S1")
+    assert stores.missing == [AWAY]
+    # Also of one that is away: it may be the only one that has not forgotten.
+    stores.on_peer_lost("S2")
+    assert stores.missing == [AWAY]
+    tell(stores, "S2")
+    assert stores.missing == []
+
+
+def test_stores_of_before_say_nothing_of_others() -> None:
+    stores = directory()
+    greet(stores, "S1")
+    greet(stores, "S2")
+    assert stores.missing == []
+    stores.on_peer_lost("S2")
+    assert stores.missing == [KnownStore("S2")]
+    greet(stores, "S2")
+    assert stores.missing == []
+    # One that does decides: whom it has not met, nobody misses.
+    tell(stores, "S1")
+    stores.on_peer_lost("S2")
+    assert stores.missing == []
