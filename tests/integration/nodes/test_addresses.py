@@ -15,7 +15,7 @@ from dafka_core.nodes.addresses import (
     new_address,
     own_host,
 )
-from tests.integration.nodes.peers import ANY_PORTS
+from tests.integration.nodes.peers import ANY_PORTS, PATIENCE_S
 
 
 def test_addresses_look_like_those_of_c_nodes() -> None:
@@ -59,6 +59,22 @@ def test_loopback_is_told_from_other_machines() -> None:
 def test_every_address_is_none_to_announce(host: str) -> None:
     with pytest.raises(ConfigError, match="is no address that peers could connect to"):
         Reader(host=host)
+
+
+def test_a_node_with_a_port_of_its_own_is_met_at_once_when_it_is_started_again(
+    tmp_path: object,
+) -> None:
+    with Tower(**ANY_PORTS) as tower, Store(str(tmp_path), tower=tower.tower) as store:
+        with Reader(tower=tower.tower) as first:
+            port = first._mesh.beacon.port
+        for _ in range(3):
+            with Reader(tower=tower.tower, port=port) as reader:
+                assert reader._mesh.beacon.port == port
+                assert reader.partitions(timeout_s=PATIENCE_S) == []
+                assert reader.stores() == [store.address]
+        with Producer("t", tower=tower.tower, port=port) as producer:
+            producer.publish(b"reached")
+            producer.flush(PATIENCE_S)
 
 
 def test_towers_of_which_none_can_be_found_are_named() -> None:
