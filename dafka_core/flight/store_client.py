@@ -96,11 +96,8 @@ class StoreClient(ProcessBound):
 
     def heads(self, topics: Collection[str] | None, *, timeout_s: float) -> list[PartitionInfo]:
         """What it holds, of these topics or of all (None)."""
-        if topics is None:
-            asked = [requests.HeadsRequest()]
-        else:
-            asked = [requests.HeadsRequest(each) for each in _parts(list(topics), limits.MAX_NAMES)]
-        answers = self._ask(Heads, timeout_s, *asked)
+        parts = [None] if topics is None else _parts(list(topics), limits.MAX_NAMES)
+        answers = self._ask(Heads, timeout_s, *map(requests.HeadsRequest, parts))
         return [head for answer in answers for head in answer.heads]
 
     def watch(
