@@ -1,0 +1,102 @@
+"""Topics of any octets: what a sink writes, the readers of queries read, each way there is."""
+
+from __future__ import annotations
+
+import json
+
+import pyarrow as pa
+import pytest
+from pyspark.sql.streaming.datasource import ReadAllAvailable
+
+from dafka_core import EmbeddedCluster, Reader
+from dafka_core.names import escape
+from dafka_core.records import NO_VERSION, TopicPartition
+from dafka_spark.errors import ColumnError
+from dafka_spark.options import SourceOptions
+from dafka_spark.schema import full
+from dafka_spark.sink.commit_messages import TaskCommit
+from dafka_spark.sink.task_writer import partition_address, write_rows
+from dafka_spark.sink.writer_factory import MeshWriter, WriterFactory
+from dafka_spark.source.batch_reader import DafkaBatchReader
+from dafka_spark.source.stream_reader import DafkaStreamReader
+from tests.integration.cluster.transactions import PARTITION, PATIENCE_S, options, soon
+
+FORMS = ("{}-bad\udcff", "{}-new\nline", "{}-\\xff", "{}-plain", "{}-" + "\udcfe" * 200)
+
+
+def names(topic: str) -> list[str]:
+    return [form.format(topic) for form in FORMS]
+
+
+def write(cluster: EmbeddedCluster, topic: str, version: int = 0, **given: object) -> TaskCommit:
+    """A task's rows, one for each topic, with the topics in a column as they are shown."""
+    shown = [escape(name) for name in names(topic)]
+    rows = pa.record_batch({"value": pa.array(shown).cast(pa.binary()), "topic": pa.array(shown)})
+    chosen = options(cluster, **given)
+    with WriterFactory(chosen, version) as factory:
+
+        def address_of(name: str) -> str:
+            return partition_address("query", name, 0)
+
+        return write_rows(iter([rows]), chosen, address_of, factory.open)
+
+
+def rows_of(cluster: EmbeddedCluster, **given: str) -> list[tuple[str, str]]:
+    """Topic and value of all that a batch query reads."""
+    reader = DafkaBatchReader(full(), SourceOptions.of({"tower": cluster.tower, **given}))
+    batches = [batch for task in reader.partitions() for batch in reader.read(task)]
+    table = pa.Table.from_batches(batches).select(["topic", "value"]).to_pylist()
+    return sorted((row["topic"], row["value"].decode()) for row in table)
+
+
+@pytest.mark.parametrize("delivery", ["exactly-once", "at-least-once"])
+def test_what_is_written_is_read_each_way(
+    shared: EmbeddedCluster, topic: str, delivery: str
+) -> None:
+    with pytest.raises(ColumnError, match="option allowControlCharacters"):
+        write(shared, topic)
+    version = 0 if delivery == "exactly-once" else NO_VERSION
+    done = write(shared, topic, version, delivery=delivery, allowControlCharacters=True)
+    assert {each.tp.topic for each in done.ranges} == set(names(topic))
+    with Reader(tower=shared.tower) as reader:
+        held = {info.topic for info in reader.partitions(names(topic), timeout_s=PATIENCE_S)}
+    assert held == set(names(topic))
+    expected = sorted((escape(name), escape(name)) for name in names(topic))
+    for fetch in ("local", "flight", "mesh"):
+        assert rows_of(shared, subscribePattern=f"{topic}-.*", fetch=fetch) == expected
+    for pair in expected:
+        assert rows_of(shared, subscribe=pair[0]) == [pair]
+
+
+def test_a_transaction_of_such_a_topic_is_written_once(shared: EmbeddedCluster, topic: str) -> None:
+    first = write(shared, topic, 3, allowControlCharacters=True)
+    again = write(shared, topic, 3, allowControlCharacters=True)
+    assert (first.rows, again.rows) == (len(FORMS), len(FORMS))
+    assert len(rows_of(shared, subscribePattern=f"{topic}-.*")) == len(FORMS)
+
+
+def test_the_mesh_takes_them_too(shared: EmbeddedCluster, topic: str) -> None:
+    name = names(topic)[0]
+    given = options(shared, acks=1, delivery="at-least-once", allowControlCharacters=True)
+    with MeshWriter(TopicPartition(name, PARTITION), given) as writer:
+        writer.write(pa.array([b"1"]))
+        writer.finish(soon())
+    assert rows_of(shared, subscribe=escape(name)) == [(escape(name), "1")]
+
+
+def test_a_stream_goes_on_from_its_checkpoint(shared: EmbeddedCluster, topic: str) -> None:
+    write(shared, topic, NO_VERSION, delivery="at-least-once", allowControlCharacters=True)
+    given = {"tower": shared.tower, "startingOffsets": "earliest"}
+    chosen = SourceOptions.of({**given, "subscribePattern": f"{topic}-.*"})
+    begin = end = None
+    for count in (1, 2):
+        stream = DafkaStreamReader(full(), chosen)
+        begin = end or stream.initialOffset()
+        end = json.loads(json.dumps(stream.latestOffset(begin, ReadAllAvailable())))
+        assert end["version"] == 2
+        tasks = stream.partitions(begin, end)
+        batches = [batch for task in tasks for batch in stream.read(task)]
+        found = sorted(name for batch in batches for name in batch["topic"].to_pylist())
+        assert found == sorted(map(escape, names(topic)))
+        if count == 1:
+            write(shared, topic, NO_VERSION, delivery="at-least-once", allowControlCharacters=True)
