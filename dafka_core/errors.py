@@ -47,7 +47,7 @@ class ConfigError(DafkaError, ValueError):
     def _sentence(self, **facts: object) -> str:
         # A text as users write it: names in it are escaped already.
         shown = f"'{self.value}'" if isinstance(self.value, str) else repr(self.value)
-        return super()._sentence(shown=shown)
+        return super()._sentence(shown=shown if len(shown) <= 300 else f"{shown[:300]}...")
 
 
 @dataclass(eq=False)

@@ -97,6 +97,21 @@ def parse_offset_range_limit(value: Any) -> OffsetRangeLimit:
     return limit
 
 
+def written(value: Any) -> Any:
+    """How users write the value of an option that names topics or partitions, on one line."""
+    if isinstance(value, tuple):
+        return ",".join(map(escape, value))
+    if not isinstance(value, frozenset | dict):
+        return value
+    tree: dict[str, Any] = {}
+    for topic, partition in sorted(value):
+        if isinstance(value, dict):
+            tree.setdefault(escape(topic), {})[escape(partition)] = value[topic, partition]
+        else:
+            tree.setdefault(escape(topic), []).append(escape(partition))
+    return json.dumps(tree, ensure_ascii=False)
+
+
 def _json(value: Any, kind: type, form: str) -> dict[str, Any]:
     """A JSON object with members, all of this kind and not empty."""
     try:

@@ -248,7 +248,7 @@ class SourceOptions(SparkOptions):
             name = chosen[1] if chosen else "subscribe"
             why = f"not with {' and '.join(chosen)}" if chosen else _NO_TABLE_OPTIONS
             exactly = "name what to read with exactly one of subscribe, subscribePattern and assign"
-            raise ConfigError(name, choices[name], f"{exactly}, {why}")
+            raise ConfigError(name, values.written(choices[name]), f"{exactly}, {why}")
         if self.stores and self.fetch == MESH:
             raise ConfigError("fetch", MESH, "reads from the mesh; leave it out, or option stores")
         for name in ("starting_offsets", "ending_offsets"):
@@ -279,7 +279,7 @@ class SourceOptions(SparkOptions):
             raise ConfigError("startingOffsets", LATEST, why)
         if end == EARLIEST or (isinstance(end, dict) and EARLIEST_OFFSET in end.values()):
             why = f"a batch that ends at the earliest offset ({EARLIEST_OFFSET}) reads nothing"
-            raise ConfigError("endingOffsets", end, why)
+            raise ConfigError("endingOffsets", values.written(end), why)
         if self.max_offsets_per_trigger is not None:
             raise ConfigError(
                 "maxOffsetsPerTrigger", self.max_offsets_per_trigger, "is for streams only"
@@ -289,7 +289,8 @@ class SourceOptions(SparkOptions):
     def for_stream(self) -> Self:
         """These options, if a streaming query can use them; raises ``ConfigError`` otherwise."""
         if self.ending_offsets is not None:
-            raise ConfigError("endingOffsets", self.ending_offsets, "is for batch queries only")
+            end = values.written(self.ending_offsets)
+            raise ConfigError("endingOffsets", end, "is for batch queries only")
         return self
 
 

@@ -9,6 +9,7 @@ import pytest
 
 from dafka_core.errors import ConfigError
 from dafka_core.storage.block_builder import MAX_BLOCK_BYTES, MAX_BLOCK_RECORDS
+from dafka_spark import option_values as values
 from dafka_spark.option_values import ALL_STORES
 from dafka_spark.options import SinkOptions, SourceOptions, user_options
 from scripts.options import markdown_table
@@ -74,6 +75,27 @@ def test_wrong_source_options(given: Any, says: str) -> None:
     with pytest.raises(ConfigError) as caught:
         SourceOptions.of({"subscribe": "t", **given})
     assert says in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("given", "shown"),
+    [
+        ({"subscribe": "t, u", "subscribePattern": "x"}, "'subscribePattern' = 'x': "),
+        ({"subscribe": "t", "assign": '{"u": ["B", "A"]}'}, """'assign' = '{"u": ["A", "B"]}': """),
+        (
+            {"assign": '{"t": ["A"]}', "endingOffsets": '{"t": {"A": -2}}'},
+            """'endingOffsets' = '{"t": {"A": -2}}': """,
+        ),
+    ],
+)
+def test_values_are_shown_as_they_are_written(given: dict[str, str], shown: str) -> None:
+    for use in (SourceOptions.for_batch, SourceOptions.for_stream):
+        with pytest.raises(ConfigError) as caught:
+            use(SourceOptions.of(given))
+        assert shown in str(caught.value)
+        assert "TopicPartition" not in str(caught.value)
+    assert values.written(("t", "\x1b")) == r"t,\x1b"
+    assert values.written("earliest") == "earliest"
 
 
 @pytest.mark.parametrize(
