@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import contextlib
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from queue import Empty, SimpleQueue
 from typing import Any, NoReturn
 
 import pyarrow as pa
@@ -18,6 +19,7 @@ from dafka_core.flight.grpc_workarounds import CallDeadline
 from dafka_core.flight.json_messages import DurableEnd
 from dafka_core.flight.limits import MAX_BATCH_BYTES, MAX_BATCH_RECORDS
 from dafka_core.flight.requests import PutRequest
+from dafka_core.names import escape, quoted
 from dafka_core.records import RecordBatch
 from dafka_core.values import Values
 
@@ -26,7 +28,12 @@ class PutStream(ProcessBound):
     """Appends values to one partition, or stages them, in order; a context.  For one thread.
 
     Nothing is certain before ``finish`` has returned, or ``durable`` says so.  A context left
-    without it ends the put: what was written may be stored, or not.
+    without it ends the put: what was written may be stored, or not.  One that Ctrl-C ends, or
+    another exception that is no ``Exception``, does not wait for the store, has what was staged
+    discarded, and says in a note what has become of it.
+
+    Args:
+        discard: has the store discard what the put has staged, by a connection of its own.
 
     Attributes:
         end: the offset of the next value to be written.
@@ -40,18 +47,24 @@ class PutStream(ProcessBound):
     """
 
     def __init__(
-        self, client: flight.FlightClient, request: PutRequest, call: CallDeadline
+        self,
+        client: flight.FlightClient,
+        request: PutRequest,
+        call: CallDeadline,
+        discard: Callable[[], None],
     ) -> None:
         self.end = self.durable = request.start
         self._client = client
         self._request = request
         self._store = request.store
         self._call = call
+        self._discard = discard
         self._writer: Any = None
         self._failure: DafkaError | None = None
         self._finished = False
-        # The thread that reads the store's acknowledgements sets these, and ``durable``.
-        self._changed = threading.Condition()
+        # The thread that reads the store's acknowledgements sets these, and ``durable``; it has a
+        # place in the queue when there is news.  A ``Condition`` would take Ctrl-C amiss.
+        self._news: SimpleQueue[None] = SimpleQueue()
         self._is_over = False  # the store takes no more, or says no more
         self._acks_failure: Exception | None = None
         self._acks = threading.Thread()  # started with the stream
@@ -120,12 +133,35 @@ class PutStream(ProcessBound):
                 self._writer.close()
         self._leave()
 
+    def _leave_with(self, error: BaseException | None) -> None:
+        if error is None or isinstance(error, Exception) or self._writer is None:
+            self.close()
+            return
+        self._call.give_up()  # the store may be silent
+        self.close()
+        what = f"topic {quoted(self._request.topic)}, partition {escape(self._request.partition)}"
+        if not self._request.attempt:
+            error.add_note(
+                f"{what}: the store has what was written up to offset {self.durable} (exclusive); "
+                "what was written after it may be stored, or not"
+            )
+            return
+        try:
+            self._discard()
+            error.add_note(f"{what}: what was staged is discarded")
+        except DafkaError as failure:
+            error.add_note(
+                f"{what}: what was staged is not discarded yet ({failure}); the store does so "
+                "after its staged_hours, or 'dafka staged --discard'"
+            )
+
     def _has_progress(self, end: int, timeout_s: float) -> bool:
         """Waits until ``end`` is on disk, or cannot come there; False without progress."""
-        with self._changed:
-            while self.durable < end and not self._is_over:
-                if not self._changed.wait(timeout_s):
-                    return False
+        while self.durable < end and not self._is_over:
+            try:
+                self._news.get(timeout=timeout_s)
+            except Empty:
+                return False
         return True
 
     def _read_acks(self, reader: Any) -> None:
@@ -139,11 +175,11 @@ class PutStream(ProcessBound):
             self._note(self.durable, is_over=True)
 
     def _note(self, end: int, *, is_over: bool) -> None:
-        with self._changed:
-            if end > self.durable or is_over:
-                self.durable = max(self.durable, end)
-                self._is_over = self._is_over or is_over
-                self._changed.notify_all()
+        if end > self.durable or is_over:
+            self.durable = max(self.durable, end)
+            self._is_over = self._is_over or is_over
+            if self._news.empty():
+                self._news.put(None)
 
     def _raise_ended(self, end: int) -> NoReturn:
         """Raises what has ended the stream before ``end`` was on disk."""

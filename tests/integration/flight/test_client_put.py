@@ -146,3 +146,36 @@ def test_a_put_that_was_overtaken_hears_of_it_though_it_sends_nothing_more(
             overtaken.wait_durable(11, timeout_s=PATIENCE_S)
         assert caught.value.end == 12
         assert time.monotonic() - started < PATIENCE_S / 2  # it was told, it did not give up
+
+
+def write_and_interrupt(client: StoreClient, attempt: str = "") -> None:
+    with put(client, 0, attempt=attempt) as interrupted:
+        interrupted.write(array(0, 100))
+        wait_until(lambda: interrupted.durable == 100)
+        raise KeyboardInterrupt
+
+
+def test_ctrl_c_says_what_is_stored(served: Served, client: StoreClient) -> None:
+    with pytest.raises(KeyboardInterrupt) as ended:
+        write_and_interrupt(client)
+    (note,) = ended.value.__notes__
+    assert "the store has what was written up to offset 100 (exclusive)" in note
+    assert put_all(client, 100, array(0, 200).slice(100)) == 200
+    stored(served, 200)
+
+
+def test_ctrl_c_has_what_was_staged_discarded(served: Served, client: StoreClient) -> None:
+    with pytest.raises(KeyboardInterrupt) as ended:
+        write_and_interrupt(client, "A" * 32)
+    (note,) = ended.value.__notes__
+    assert note.endswith(": what was staged is discarded")
+    assert client.staged(timeout_s=PATIENCE_S) == []
+    assert put_all(client, 0, array(0, 10)) == 10
+
+
+def test_ctrl_c_before_anything_was_written_needs_no_word(
+    served: Served, client: StoreClient
+) -> None:
+    with pytest.raises(KeyboardInterrupt) as ended, put(client, 0):
+        raise KeyboardInterrupt
+    assert not hasattr(ended.value, "__notes__")

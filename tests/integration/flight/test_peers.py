@@ -202,6 +202,26 @@ def test_a_store_that_stands_still_is_given_up(server: Child, way: int) -> None:
             assert total(everything(again)) == BLOCKS * 200
 
 
+def test_ctrl_c_does_not_wait_for_a_store_that_stands_still(server: Child) -> None:
+    def interrupt(client: StoreClient, end: int) -> None:
+        with client.put(TP, end, attempt="A" * 32, timeout_s=600) as interrupted:
+            interrupted.write(array(0, 100))
+            wait_until(lambda: interrupted.durable == end + 100)
+            server.send_signal(signal.SIGSTOP)
+            interrupted.write(array(0, 100))
+            raise KeyboardInterrupt
+
+    with StoreClient(location_of(server)) as client:
+        end = client.heads(None, timeout_s=PATIENCE_S)[0].end
+        before = time.monotonic()
+        with pytest.raises(KeyboardInterrupt) as ended:
+            interrupt(client, end)
+        server.send_signal(signal.SIGCONT)
+        assert time.monotonic() - before < 2 * PATIENCE_S
+        (note,) = ended.value.__notes__
+        assert "what was staged is not discarded yet (store " in note
+
+
 def test_a_reader_that_takes_its_time_is_not_given_up(served: Served) -> None:
     served.extend(100_000)
     client = served.client()
