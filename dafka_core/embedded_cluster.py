@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from dafka_core.closing import ProcessBound
-from dafka_core.errors import NodeFailedError
+from dafka_core.errors import ConfigError, NodeFailedError
 
 READY: Final = "READY "
 """What a node's process prints, followed by JSON, when it serves."""
@@ -39,11 +39,16 @@ class EmbeddedCluster(ProcessBound):
             Without it, a temporary one that is removed.
 
     Raises:
+        ConfigError: there cannot be so many, or the directory has no name.
         NodeFailedError: a node did not start; says what it printed.
     """
 
     def __init__(self, stores: int = 1, directory: str | Path | None = None) -> None:
+        if type(stores) is not int or stores < 0:
+            raise ConfigError("stores", stores, "must be a whole number of 0 or more")
         self._temporary: Callable[[], object] | None = None
+        if directory is not None and not str(directory):
+            raise ConfigError("directory", directory, "must name a directory; '.' is this one")
         if directory is None:
             directory = tempfile.mkdtemp(prefix="dafka-")
             # Not a TemporaryDirectory, which a forked child would remove when it ends.

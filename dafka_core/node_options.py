@@ -129,7 +129,7 @@ def parse_host(value: Any) -> str:
     Raises:
         ValueError: it can be none of them.
     """
-    word = str(value).strip()
+    word = value.strip() if isinstance(value, str) else ""
     if word == ANY_HOST or re.fullmatch(HOST, word):
         return word
     try:

@@ -110,11 +110,16 @@ def unknown(name: str, known: Iterable[str]) -> str:
 
 def check_argument(name: str, value: Any, check: Callable[[Any], None]) -> None:
     """Raises ConfigError, naming the argument, if ``check`` finds that no message can carry it."""
+    shown = escape(value) if isinstance(value, str) else value
+    why = f"must not be of type {type(value).__name__}"
+    if isinstance(value, bool | float):
+        raise ConfigError(name, value, why)
     try:
         check(value)
     except ProtocolError as error:
-        shown = escape(value) if isinstance(value, str) else value
         raise ConfigError(name, shown, error.reason) from None
+    except (TypeError, AttributeError):
+        raise ConfigError(name, value, why) from None
 
 
 def _option_fields(cls: type[Options]) -> list[dataclasses.Field[Any]]:

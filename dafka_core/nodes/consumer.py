@@ -19,7 +19,7 @@ from dafka_core.options import check_argument
 from dafka_core.protocol.consumer_role import FAIL, SKIP, ConsumerRole, Start
 from dafka_core.protocol.limits import MAX_SEQUENCE
 from dafka_core.protocol.loss_detector import Loss
-from dafka_core.protocol.validation import check_topics
+from dafka_core.protocol.validation import check_sequence, check_topic, check_topics
 from dafka_core.records import Record, RecordBatch, TopicPartition
 
 TURN_RECORDS: Final = 1_000
@@ -122,10 +122,11 @@ class Consumer(Node):
         """Goes on with the record at ``offset``; drops the partition's queued records.
 
         Raises:
-            ConfigError: the offset is negative or too large.
+            ConfigError: the offset is negative or too large, or ``tp`` is no partition.
         """
-        if not 0 <= offset <= MAX_SEQUENCE:
-            raise ConfigError("offset", offset, f"must lie in 0 to {MAX_SEQUENCE}")
+        if not isinstance(tp, TopicPartition):
+            raise ConfigError("tp", tp, "must be a TopicPartition")
+        check_argument("offset", offset, check_sequence)
 
         def seek(now: float) -> None:
             self._role.seek(tp, offset)
@@ -258,8 +259,8 @@ def _checked_start(start: Any) -> Start:
         raise ConfigError("start", start, why)
     for topic, partitions in start.items():
         if not isinstance(partitions, Mapping) or not all(
-            isinstance(offset, int) and 0 <= offset <= MAX_SEQUENCE
-            for offset in partitions.values()
+            type(offset) is int and 0 <= offset <= MAX_SEQUENCE for offset in partitions.values()
         ):
             raise ConfigError("start", start, f"topic {topic!r}: must be {{partition: offset}}")
+        check_argument("start", topic, check_topic)
     return start

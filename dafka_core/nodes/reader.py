@@ -12,6 +12,7 @@ from typing import Any, Final
 from dafka_core.errors import (
     CHANGED,
     ClosedError,
+    ConfigError,
     DataLossError,
     FetchTimeoutError,
     HistoryChangedError,
@@ -97,6 +98,8 @@ class Reader(Node):
             ConfigError: one of the topics cannot be one.
             NoStoreError: no store was heard of within ``timeout_s`` seconds.
         """
+        if isinstance(topics, str | bytes):  # a collection of its letters
+            raise ConfigError("topics", topics, "must be a list of topics")
         for topic in topics or ():
             check_argument("topic", topic, check_topic)
         directory = self._role.directory
@@ -242,6 +245,8 @@ class _Read:
 
 
 def _check_range(tp: TopicPartition, start: int, end: int) -> None:
+    if not isinstance(tp, TopicPartition):
+        raise ConfigError("tp", tp, "must be a TopicPartition")
     check_argument("topic", tp.topic, check_topic)
     check_argument("partition", tp.partition, check_address)
     check_argument("start", start, check_sequence)

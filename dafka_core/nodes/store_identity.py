@@ -69,7 +69,8 @@ def new_identity(directory: Path) -> str:
 
 def check_directory(directory: Path | str) -> None:
     """Raises ConfigError for what names none: an empty name would be the working directory."""
-    if not str(directory) or "\0" in str(directory):
+    is_path = isinstance(directory, str | Path)
+    if not is_path or not str(directory) or "\0" in str(directory):
         raise ConfigError("directory", directory, "must name a directory; '.' is this one")
 
 

@@ -13,8 +13,11 @@ import time
 from collections.abc import Callable
 from functools import partial
 from queue import Empty, SimpleQueue
-from typing import ParamSpec, TypeVar
+from typing import Final, ParamSpec, TypeVar
 from weakref import WeakMethod
+
+LONGEST_S: Final = 1e6
+"""Of one wait, after which it waits again: the system takes no infinity."""
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -57,6 +60,7 @@ class InterruptibleCondition:
                 remaining_s = timeout_s
                 if timeout_s is not None:
                     remaining_s = max(started_s + timeout_s - time.monotonic(), 0.0)
+                    remaining_s = min(remaining_s, LONGEST_S)
                 if found or remaining_s == 0:
                     return found
                 with contextlib.suppress(Empty):
