@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import contextlib
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from queue import Empty, SimpleQueue
-from typing import Any, NoReturn
+from typing import Any, Final, NoReturn
 
 import pyarrow as pa
 from pyarrow import flight
@@ -14,14 +14,18 @@ from pyarrow import flight
 from dafka_core.closing import ProcessBound
 from dafka_core.errors import ClosedError, ConfigError, DafkaError, StoreUnreachableError
 from dafka_core.flight.columns import TYPES, VALUE, VALUES_SCHEMA
-from dafka_core.flight.flight_errors import FLIGHT_ERRORS
+from dafka_core.flight.flight_errors import FLIGHT_ERRORS, translated
+from dafka_core.flight.grpc_options import GRPC_OPTIONS
 from dafka_core.flight.grpc_workarounds import CallDeadline
 from dafka_core.flight.json_messages import DurableEnd
 from dafka_core.flight.limits import MAX_BATCH_BYTES, MAX_BATCH_RECORDS
-from dafka_core.flight.requests import PutRequest
+from dafka_core.flight.requests import DiscardRequest, PutRequest
 from dafka_core.names import escape, quoted
 from dafka_core.records import RecordBatch
 from dafka_core.values import Values
+
+DISCARD_S: Final = 5.0
+"""How long the end of a put that was interrupted may take."""
 
 
 class PutStream(ProcessBound):
@@ -33,7 +37,7 @@ class PutStream(ProcessBound):
     discarded, and says in a note what has become of it.
 
     Args:
-        discard: has the store discard what the put has staged, by a connection of its own.
+        uri: where the store is, for a connection of its own.
 
     Attributes:
         end: the offset of the next value to be written.
@@ -51,14 +55,14 @@ class PutStream(ProcessBound):
         client: flight.FlightClient,
         request: PutRequest,
         call: CallDeadline,
-        discard: Callable[[], None],
+        uri: str,
     ) -> None:
         self.end = self.durable = request.start
         self._client = client
         self._request = request
         self._store = request.store
         self._call = call
-        self._discard = discard
+        self._uri = uri
         self._writer: Any = None
         self._failure: DafkaError | None = None
         self._finished = False
@@ -154,6 +158,18 @@ class PutStream(ProcessBound):
                 f"{what}: what was staged is not discarded yet ({failure}); the store does so "
                 "after its staged_hours, or 'dafka staged --discard'"
             )
+
+    def _discard(self) -> None:
+        """By another connection: that of the client has ended with the put."""
+        asked = self._request
+        rows = ((asked.topic, asked.partition, asked.attempt),)
+        request = DiscardRequest(rows, store=asked.store).checked()
+        options = flight.FlightCallOptions(timeout=DISCARD_S)
+        try:
+            with flight.connect(self._uri, generic_options=GRPC_OPTIONS) as client:
+                list(client.do_action(flight.Action(request.action, request.packed()), options))
+        except FLIGHT_ERRORS as error:
+            raise translated(error, self._store) from error
 
     def _has_progress(self, end: int, timeout_s: float) -> bool:
         """Waits until ``end`` is on disk, or cannot come there; False without progress."""

@@ -288,12 +288,7 @@ class StoreClient(ProcessBound):
             *tp, start, attempt, version, min(waited_s, limits.MAX_WAIT_S), store=self._store
         ).checked()
         client = self._connected()
-
-        def discard() -> None:  # by a connection of its own, as this one has ended with the put
-            with StoreClient(self.location) as other:
-                other.discard([Discard(tp, attempt)], timeout_s=WAIT_MARGIN_S)
-
-        return PutStream(client, request, self._deadline(timeout_s, self._break), discard)
+        return PutStream(client, request, self._deadline(timeout_s, self._break), self.uri)
 
     def close(self) -> None:
         """Disconnects; what goes on ends with an error.  May be repeated."""
