@@ -43,6 +43,10 @@ UNREACHED_S: Final = 10.0
 """When a peer whose beacons come takes no connection for so long, that is said; and again after
 twice the time.  One that is busy, or far away, takes it within a second."""
 
+_ROUND_TRIPS: Final[dict[object, int]] = {zmq.EVENT_CONNECTED: 1, zmq.EVENT_HANDSHAKE_SUCCEEDED: 3}
+"""How many have passed at least since a connection was begun.  Both tell: behind a relay the first
+one says how far away that is."""
+
 _ALL: Final = ""
 """The endpoint under which the one socket for all peers is kept."""
 
@@ -258,12 +262,12 @@ class Peers:
             event = parse_monitor_message(frames)
             endpoint = event["endpoint"].decode()
             unreached = self._unreached.get(endpoint)
-            if event["event"] == zmq.EVENT_CONNECTED:
+            round_trips = _ROUND_TRIPS.get(event["event"])
+            if round_trips is not None:
                 if unreached is not None and unreached.tried_at:
-                    node, round_trip_s = self.table.node_at(endpoint), now - unreached.tried_at
-                    self._news.append(PeerNews(node, round_trip_s=round_trip_s))
-            elif event["event"] == zmq.EVENT_HANDSHAKE_SUCCEEDED:
-                if unreached is not None:
+                    node, took_s = self.table.node_at(endpoint), now - unreached.tried_at
+                    self._news.append(PeerNews(node, round_trip_s=took_s / round_trips))
+                if unreached is not None and event["event"] == zmq.EVENT_HANDSHAKE_SUCCEEDED:
                     unreached.reached_at = now
             elif event["event"] == zmq.EVENT_CONNECT_RETRIED:
                 self._doubtful.pop(endpoint, None)
