@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from tests.chaos import (
+    cluster_kills,
     damage,
     lives,
     lost_stores,
@@ -43,6 +44,7 @@ TABLES = {
         "slow_consumers", slow_consumers.run, slow_consumers.ROUNDS, slow_consumers.SHORT_ROUNDS
     ),
     8: Table("lives", lives.run, lives.ROUNDS, lives.SHORT_ROUNDS),
+    9: Table("cluster_kills", cluster_kills.run, cluster_kills.ROUNDS, cluster_kills.SHORT_ROUNDS),
 }
 
 

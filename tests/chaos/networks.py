@@ -1,4 +1,4 @@
-"""Two machines with a network between them that can be cut and joined.
+"""Machines with a network between them that can be cut and joined.
 
 Where an unprivileged user may make namespaces, a machine is one of networks and of mounts: it has
 an address, a boot id and a file of hosts of its own.  Cutting pulls its cable: packets vanish,
@@ -10,13 +10,14 @@ from __future__ import annotations
 import contextlib
 import shutil
 import subprocess
+import sys
 import uuid
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Protocol
 
 from tests.chaos.harness import ChaosError
-from tests.chaos.nodes import Node, start_tower
+from tests.chaos.nodes import Node, environment, start_tower
 
 MACHINES = 2
 
@@ -81,18 +82,15 @@ class Process:
             raise ChaosError(f"no namespace by {' '.join(command)}")
 
 
-class Namespaces:
-    """Machines as network namespaces on a bridge; the tower is on machine 0."""
+class Hosts:
+    """Machines as network namespaces on a bridge, each with a cable that can be pulled."""
 
-    cuts = ("cable pulled",)
-
-    def __init__(self, stack: contextlib.ExitStack, log: Path) -> None:
+    def __init__(self, stack: contextlib.ExitStack, files: Path, count: int) -> None:
         self._stack = stack
-        self._files = log.parent
+        self._files = files
+        self._count = count
         self._hub = Process(stack, ["unshare", "-rnm"], _HUB).pid
-        self._machines = [self._machine(number) for number in range(MACHINES)]
-        node: Node = stack.enter_context(start_tower(log, (0, 0), self.host(0), self.prefix(0)))
-        self._tower = str(node.ready()["tower"])
+        self._machines = [self._machine(number) for number in range(count)]
 
     def prefix(self, machine: int) -> Sequence[str]:
         return _enter(self._machines[machine])
@@ -100,14 +98,37 @@ class Namespaces:
     def host(self, machine: int) -> str:
         return f"10.77.0.{machine + 1}"
 
-    def tower(self, machine: int) -> str:
-        return self._tower
+    def pull(self, machine: int) -> None:
+        """Packets from and to the machine vanish."""
+        self._in(self._hub, f"ip link set port{machine} down")
 
-    def cut(self, kind: str) -> None:
-        self._in(self._hub, "ip link set port1 down")
+    def plug(self, machine: int) -> None:
+        """Ends that."""
+        self._in(self._hub, f"ip link set port{machine} up")
 
-    def join(self) -> None:
-        self._in(self._hub, "ip link set port1 up")
+    def link(self, machine: int, delay_s: float, let_in: str = "") -> None:
+        """Gives the machine another cable: see ``links.py``."""
+        cable, port = f"cable{machine}", f"port{machine}"
+        near, far = f"near{machine}", f"far{machine}"
+        self._in(
+            self._hub,
+            f"ip link set {port} nomaster && ip link add name {far} type veth peer name {near} && "
+            f"ip link set {near} master switch && ip link set {near} up && ip link set {far} up",
+        )
+        program = [sys.executable, "-m", "tests.chaos.links"]
+        for prefix, interface in ((self.prefix(machine), cable), (_enter(self._hub), near)):
+            subprocess.run([*prefix, *program, interface], check=True, env=environment())
+        ports = [let_in] if let_in else []
+        passing = subprocess.Popen(
+            [*_enter(self._hub), *program, port, far, str(delay_s), *ports],
+            stdout=subprocess.PIPE,
+            env=environment(),
+        )
+        assert passing.stdout is not None
+        self._stack.callback(passing.communicate)
+        self._stack.callback(passing.kill)
+        if passing.stdout.readline() != b"passing\n":
+            raise ChaosError(f"no link between {port} and {far}")
 
     def hosts(self, machine: int) -> Path:
         """The machine's file of hosts."""
@@ -116,7 +137,7 @@ class Namespaces:
     def _machine(self, number: int) -> int:
         boot_id, hosts = self._files / f"boot_id{number}", self.hosts(number)
         boot_id.write_text(f"{uuid.uuid4()}\n")
-        names = [f"{self.host(each)} machine{each}\n" for each in range(MACHINES)]
+        names = [f"{self.host(each)} machine{each}\n" for each in range(self._count)]
         hosts.write_text("".join(["127.0.0.1 localhost\n", *names]))
         own = f"mount --bind {boot_id} {_BOOT_ID} && mount --bind {hosts} /etc/hosts"
         machine = Process(
@@ -140,6 +161,26 @@ class Namespaces:
         )
         if done.returncode:
             raise ChaosError(f"{script}: {done.stderr}")
+
+
+class Namespaces(Hosts):
+    """Two such machines; the tower is on machine 0."""
+
+    cuts = ("cable pulled",)
+
+    def __init__(self, stack: contextlib.ExitStack, log: Path) -> None:
+        super().__init__(stack, log.parent, MACHINES)
+        node: Node = stack.enter_context(start_tower(log, (0, 0), self.host(0), self.prefix(0)))
+        self._tower = str(node.ready()["tower"])
+
+    def tower(self, machine: int) -> str:
+        return self._tower
+
+    def cut(self, kind: str) -> None:
+        self.pull(1)
+
+    def join(self) -> None:
+        self.plug(1)
 
 
 def _enter(pid: int) -> Sequence[str]:

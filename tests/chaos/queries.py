@@ -12,6 +12,7 @@ import threading
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
+from types import MappingProxyType
 from typing import NamedTuple
 
 from tests.chaos.harness import PATIENCE_S, Chaos, ChaosError, wait_until
@@ -37,6 +38,10 @@ class Plan(NamedTuple):
     directory: str
     batch_records: int
     sink_options: dict[str, str]
+    host: str = "127.0.0.1"
+    settings: Mapping[str, str] = MappingProxyType({})
+    copy: str = ""
+    """A topic to which a batch query copies the source's in the end; empty: none."""
 
 
 class Process(NamedTuple):
@@ -53,8 +58,10 @@ class Driver:
     What it prints beside its own lines goes to the file ``log``.
     """
 
-    def __init__(self, plan: Plan, log: Path) -> None:
+    def __init__(self, plan: Plan, log: Path, prefix: Sequence[str] = ()) -> None:
         self._plan = plan
+        self._prefix = prefix
+        self.is_copying = False
         self.log = log
         self.batch = -1
         """The last batch that is done."""
@@ -75,9 +82,10 @@ class Driver:
         path = os.pathsep.join((PYTHON_STARTUP, str(ROOT)))
         environment |= {"PYTHONPATH": path, "PYSPARK_PYTHON": sys.executable}
         environment["PYSPARK_SUBMIT_ARGS"] = f"--driver-java-options '{JVM}' pyspark-shell"
+        plan = self._plan._asdict() | {"settings": dict(self._plan.settings)}
         with self.log.open("ab") as errors:
             self._process = subprocess.Popen(
-                [sys.executable, str(JOB), json.dumps(self._plan._asdict())],
+                [*self._prefix, sys.executable, str(JOB), json.dumps(plan)],
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=errors,
@@ -117,13 +125,9 @@ class Driver:
             ChaosError: it does not.
         """
         for _ in range(5):
-            if not self.running:
-                self.start()
+            self.end()
             assert self._process is not None
-            assert self._process.stdin is not None
             assert self._reading is not None
-            with contextlib.suppress(BrokenPipeError):
-                self._process.stdin.close()
             try:
                 self._process.wait(END_S)
             except subprocess.TimeoutExpired:
@@ -132,6 +136,15 @@ class Driver:
             if self.answer is not None:
                 return self.answer
         raise ChaosError(f"the driver does not come to its end: {self.tail()}")
+
+    def end(self) -> None:
+        """Has it come to the topic's end, and does not wait."""
+        if not self.running:
+            self.start()
+        assert self._process is not None
+        assert self._process.stdin is not None
+        with contextlib.suppress(BrokenPipeError):
+            self._process.stdin.close()
 
     def below(self) -> list[Process]:
         """Its own processes: JVMs, executors and Python workers."""
@@ -181,6 +194,8 @@ class Driver:
                 word, _, rest = line.strip().partition(" ")
                 if word == "BATCH":
                     self.batch = max(self.batch, int(rest))
+                elif word == "COPYING":
+                    self.is_copying = True
                 elif word == "ANSWER":
                     self.answer = json.loads(rest)
 

@@ -15,6 +15,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import pandas as pd
+from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as sf
 from pyspark.sql.streaming.query import StreamingQuery
@@ -26,6 +27,7 @@ SEPARATOR = "="
 JVM = " ".join(start_options())
 
 LOOK_S = 0.05
+COPY_TASKS = 4
 
 
 def say(*words: object) -> None:
@@ -37,8 +39,8 @@ def say(*words: object) -> None:
 def session(plan: dict[str, Any]) -> SparkSession:
     builder = SparkSession.builder.master(plan["master"]).appName("chaos")
     settings = {
-        "spark.driver.bindAddress": "127.0.0.1",
-        "spark.driver.host": "127.0.0.1",
+        "spark.driver.bindAddress": plan["host"],
+        "spark.driver.host": plan["host"],
         "spark.pyspark.python": sys.executable,
         "spark.executor.memory": "512m",
         "spark.executor.extraJavaOptions": JVM,
@@ -55,6 +57,7 @@ def session(plan: dict[str, Any]) -> SparkSession:
         "spark.task.maxFailures": "100",
         "spark.stage.maxConsecutiveAttempts": "100",
         "spark.deploy.maxExecutorRetries": "-1",
+        **plan["settings"],
     }
     for name, value in settings.items():
         builder = builder.config(name, value)
@@ -107,6 +110,26 @@ def follow(query: StreamingQuery, ended: threading.Event) -> None:
             query.awaitTermination()  # raises what it has ended with
 
 
+def copy(spark: SparkSession, plan: dict[str, Any]) -> None:
+    """Copies the source's topic to another one by a batch query, which is seen whole or not at all.
+
+    A driver before this one, or a job before this one that failed, may have done it.
+    """
+    source, target = (
+        spark.read.format("dafka").options(tower=plan["tower"], subscribe=topic)
+        for topic in (plan["source"], plan["copy"])
+    )
+    target = target.option("failOnMissingTopic", "false")
+    while target.load().count() == 0:
+        rows = source.load().select("value").repartition(COPY_TASKS)
+        try:
+            rows.write.format("dafka").mode("append").options(
+                **plan["sink_options"], tower=plan["tower"], topic=plan["copy"]
+            ).save()
+        except PySparkException as error:
+            print(f"the copy failed: {error}", file=sys.stderr, flush=True)
+
+
 def main(plan: dict[str, Any]) -> None:
     ended = threading.Event()
 
@@ -121,6 +144,9 @@ def main(plan: dict[str, Any]) -> None:
     follow(query, ended)
     query.processAllAvailable()
     query.stop()
+    if plan["copy"]:
+        say("COPYING")
+        copy(spark, plan)
     records = spark.read.format("dafka").options(tower=plan["tower"], subscribe=plan["source"])
     rows = keyed(records.load()).groupBy("key").count().collect()
     say("ANSWER", json.dumps({row["key"]: row["count"] for row in rows}))
