@@ -35,10 +35,16 @@ class Stopped(BaseException):
         self.number = number
 
 
-# As long as there is nothing to close, Ctrl-C ends a job without a word: Python's own handler would
-# print a traceback of whatever it imports.
-if Path(sys.argv[0]).resolve().parent == Path(__file__).parent:
-    signal.signal(signal.SIGINT, signal.SIG_DFL)
+def end_without_a_word() -> None:
+    """Has Ctrl-C end the process, as long as a job has nothing to close.
+
+    Python's own handler, and PySpark's, would print a traceback of whatever runs.
+    """
+    if Path(sys.argv[0]).resolve().parent == Path(__file__).parent:
+        signal.signal(signal.SIGINT, signal.SIG_DFL)
+
+
+end_without_a_word()
 
 
 def on_stop_signals(stop: Callable[[int], None]) -> None:

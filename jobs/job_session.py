@@ -19,7 +19,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from job_exit import Stopped, on_stop_signals
+from job_exit import Stopped, end_without_a_word, on_stop_signals
 from pyspark import SparkConf, SparkContext
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.listener import StreamingQueryProgress
@@ -72,6 +72,7 @@ def build_session(name: str) -> SparkSession:
     # What it logs is raised, too.
     logging.getLogger("SQLQueryContextLogger").setLevel(logging.CRITICAL)
     session = SparkSession.builder.config(conf=conf).getOrCreate()
+    end_without_a_word()  # PySpark has set a handler of its own
     if submitted:
         # spark-submit's JVM was started before anyone could say which Python has the packages.
         session.dataSource.register(DafkaDataSource)
