@@ -205,15 +205,18 @@ def consume(
 
 def _say_if_missing(consumer: Consumer, topic: str) -> None:
     """Says that no store has the topic, beside the consuming: it may be misspelt, or come later."""
-    with suppress(ClosedError, NodeFailedError):
-        try:
-            if consumer.held_topics(topic, timeout_s=LOOK_S):
+    is_said = False
+    with suppress(ClosedError, NodeFailedError):  # the consumer has ended
+        while True:
+            try:
+                if not consumer.held_topics(topic, timeout_s=LOOK_S):
+                    near = what_there_is(topic, consumer.held_topics(timeout_s=LOOK_S), "topics")
+                    output.say(f"no store has topic {quoted(topic)} ({near}); waiting for it")
                 return
-            held = consumer.held_topics(timeout_s=LOOK_S)
-            near = what_there_is(topic, held, "topics")
-            output.say(f"no store has topic {quoted(topic)} ({near}); waiting for it")
-        except NoStoreError as error:
-            output.say(f"{error}; waiting for one")
+            except NoStoreError as error:
+                if not is_said:
+                    output.say(f"{error}; waiting for one")
+                is_said = True
 
 
 def _first(count: int | None, batches: Iterator[RecordBatch]) -> Iterator[RecordBatch]:

@@ -12,6 +12,7 @@ import subprocess
 import sys
 import termios
 from pathlib import Path
+from threading import Thread
 from typing import IO
 
 import pytest
@@ -161,8 +162,10 @@ def test_a_store_is_waited_for_and_that_is_said(
     said: list[str] = []
     monkeypatch.setattr(output, "say", said.append)
     with Consumer(tower=lone_tower) as consumer:
-        record_commands._say_if_missing(consumer, "t")
-    record_commands._say_if_missing(consumer, "t")  # which is closed by now
+        saying = Thread(target=record_commands._say_if_missing, args=(consumer, "t"))
+        saying.start()
+        wait_until(lambda: said)
+    saying.join(PATIENCE_S)
     (line,) = said
     assert line.startswith(f"no store was heard of through {lone_tower} within 0.2 s; start one")
     assert line.endswith("; waiting for one")
