@@ -122,6 +122,17 @@ class LeaseGranted(JsonMessage, frozen=True, omit_defaults=True):
     ] = ()
 
 
+class LeasesGranted(JsonMessage, frozen=True):
+    """Blocks of the first ``ranges`` of many: number of the range, and as ``LeaseGranted``."""
+
+    lease: str
+    slot: Slot
+    ranges: Annotated[int, Meta(ge=1)]
+    blocks: Annotated[
+        tuple[tuple[Natural, Natural, Natural, BlockBytes], ...], Meta(max_length=MAX_LEASED_BLOCKS)
+    ]
+
+
 class SpaceUsed(JsonMessage, frozen=True):
     """What a store's file takes, how much of that is free, and the leases that readers have."""
 

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import contextlib
+import operator
 import os
 import threading
 import weakref
-from collections.abc import Generator, Iterator
+from collections.abc import Generator, Iterator, Sequence
+from itertools import groupby
 from pathlib import Path
 from typing import Final
 
@@ -19,8 +21,10 @@ from dafka_core.errors import (
     DafkaError,
     LeaseEndedError,
     StoreError,
+    StoreUnreachableError,
 )
 from dafka_core.flight.json_messages import LeaseGranted
+from dafka_core.flight.many_ranges import AskedRange, Part
 from dafka_core.flight.requests import GetRequest
 from dafka_core.flight.store_client import StoreClient
 from dafka_core.flight.store_location import SESSION_FILE, StoreLocation
@@ -171,6 +175,39 @@ class LocalLog:
             *tp, start, end, max_records=max_records, max_bytes=max_bytes, life=life, after=after
         )
         return self._read(client, request.fitted(), life, after)
+
+    def read_many(
+        self,
+        client: StoreClient,
+        ranges: Sequence[AskedRange],
+        *,
+        max_records: int,
+        max_bytes: int,
+    ) -> Generator[list[Part]]:
+        """The records of up to 1,000 ranges, one after the other, with few leases.
+
+        See ``StoreClient.read_many``: those of some ranges may be too few, or none, also where a
+        lease has ended.  Raises what ``read`` raises.
+        """
+        if self._files.closed:
+            raise ClosedError("local logs")
+        done, first = "", 0
+        while first < len(ranges):
+            granted = client.lease_many(ranges[first:], done=done, timeout_s=LEASE_TIMEOUT_S)
+            done = granted.lease
+            for number, blocks in groupby(granted.blocks, operator.itemgetter(0)):
+                if first + number >= len(ranges):
+                    why = f"it leases blocks of range {number}, for which nobody has asked"
+                    raise StoreUnreachableError(self._store, why)
+                asked = ranges[first + number]
+                lease = LeaseGranted(done, granted.slot, tuple(block[1:] for block in blocks))
+                request = GetRequest(*asked[:4])
+                for batch in self._blocks(lease, request, asked.start):
+                    for part in batch.split(max_records, max_bytes):
+                        yield [Part(first + number, part)]
+            first += granted.ranges
+        with contextlib.suppress(DafkaError):
+            client.lease(ranges[0].tp, 0, 0, done=done, timeout_s=LEASE_TIMEOUT_S)
 
     def _read(
         self,

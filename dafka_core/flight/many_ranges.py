@@ -1,4 +1,4 @@
-"""A get of many ranges at once (tickets of version 2), and what its batches say of themselves.
+"""Requests for many ranges at once, and what the batches of such a get say of themselves.
 
 A batch has records of one range or of several.  Its metadata are signed 64-bit numbers in little
 endian order: 2 (the version); how many parts the batch has; of each part the number of its range in
@@ -21,7 +21,15 @@ from dafka_core.errors import InvalidRequestError
 from dafka_core.flight import limits
 from dafka_core.flight.columns import DEFAULT_COLUMNS
 from dafka_core.flight.json_messages import short
-from dafka_core.flight.requests import Life, MaxBytes, MaxRecords, Offset, Request
+from dafka_core.flight.requests import (
+    ActionRequest,
+    LeaseId,
+    Life,
+    MaxBytes,
+    MaxRecords,
+    Offset,
+    Request,
+)
 from dafka_core.records import RecordBatch, TopicPartition
 from dafka_core.values import Longs
 
@@ -48,6 +56,9 @@ class AskedRange(NamedTuple):
         return TopicPartition(self.topic, self.partition)
 
 
+Ranges = Annotated[tuple[AskedRange, ...], Meta(min_length=1, max_length=limits.MAX_RANGES)]
+
+
 class GetManyRequest(Request, frozen=True):
     """A ticket: the records of many ranges, one range after the other.
 
@@ -60,7 +71,7 @@ class GetManyRequest(Request, frozen=True):
     largest_bytes: ClassVar[int] = limits.MAX_MANY_BYTES
     rows: ClassVar[str] = "ranges"
 
-    ranges: Annotated[tuple[AskedRange, ...], Meta(min_length=1, max_length=limits.MAX_RANGES)]
+    ranges: Ranges
     columns: tuple[str, ...] = DEFAULT_COLUMNS
     times: bool = False
     max_records: MaxRecords = limits.MAX_BATCH_RECORDS
@@ -69,10 +80,28 @@ class GetManyRequest(Request, frozen=True):
     def check(self) -> None:
         """The ranges are some."""
         super().check()
-        for asked in self.ranges:
-            if asked.start > asked.end:
-                why = "must have a start that is not above the end"
-                raise InvalidRequestError("ranges", short(list(asked)), why)
+        _check_ranges(self.ranges)
+
+
+class LeaseManyRequest(ActionRequest, frozen=True):
+    """Where in the store's file the blocks of many ranges lie, which one lease covers.
+
+    {v, ranges: [[topic, partition, start, end, life?, after?], ...], done?} -> {v, lease, slot,
+    ranges, blocks: [[number of the range, first offset, position, size], ...]}: of so many of the
+    ranges, without those that are not held
+    """
+
+    action: ClassVar[str] = "dafka.lease.v2"
+    rows: ClassVar[str] = "ranges"
+    largest_bytes: ClassVar[int] = limits.MAX_MANY_BYTES
+
+    ranges: Ranges
+    done: LeaseId = ""
+
+    def check(self) -> None:
+        """The ranges are some."""
+        super().check()
+        _check_ranges(self.ranges)
 
 
 def is_many(ticket: bytes) -> bool:
@@ -140,3 +169,10 @@ def parse_parts(
         if piece[:, 0].min(initial=1) < 1 or int(piece[:, 0].sum()) != part[2]:
             raise ValueError("a batch's times are not those of its records")
     return parts, pieces
+
+
+def _check_ranges(ranges: Sequence[AskedRange]) -> None:
+    for asked in ranges:
+        if asked.start > asked.end:
+            why = "must have a start that is not above the end"
+            raise InvalidRequestError("ranges", short(list(asked)), why)

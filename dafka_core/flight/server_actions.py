@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import time
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future, wait
 from inspect import cleandoc
 from typing import Any, Final, NamedTuple
 
-from dafka_core.errors import InvalidRequestError
+from dafka_core.errors import DataLossError, InvalidRequestError
 from dafka_core.flight.flight_errors import BUSY, UnavailableError
 from dafka_core.flight.held_range import check_held, check_history
 from dafka_core.flight.json_messages import (
@@ -17,6 +18,7 @@ from dafka_core.flight.json_messages import (
     Heads,
     JsonMessage,
     LeaseGranted,
+    LeasesGranted,
     Offsets,
     SpaceUsed,
     Staged,
@@ -25,6 +27,7 @@ from dafka_core.flight.json_messages import (
     short,
 )
 from dafka_core.flight.limits import HEADS_PER_RESULT, MAX_LEASED_BLOCKS, MAX_LEASED_BYTES
+from dafka_core.flight.many_ranges import LeaseManyRequest
 from dafka_core.flight.requests import (
     ActionRequest,
     CommitRequest,
@@ -49,6 +52,10 @@ from dafka_core.storage.leases import MAX_LEASES
 
 WAIT_STEP_S: Final = 0.5
 """How often an action that waits looks whether its client is there, and the service open."""
+
+_TOO_MANY_LEASES: Final = (
+    f"{MAX_LEASES} leases are held, as many as may be; read over Flight, or later"
+)
 
 IsGone = Callable[[], bool]
 """Says whether the client has gone."""
@@ -154,12 +161,36 @@ def _lease(
     sizes = {"max_blocks": MAX_LEASED_BLOCKS, "max_bytes": MAX_LEASED_BYTES}
     held, history, lease, blocks = log.lease(request.tp, request.start, request.end, **sizes)
     if lease is None:
-        why = f"{MAX_LEASES} leases are held, as many as may be; read over Flight, or later"
-        raise UnavailableError(BUSY, why)
+        raise UnavailableError(BUSY, _TOO_MANY_LEASES)
     try:
         check_held(held, request.tp, request.start, request.end)
         check_history(history, request)
         yield LeaseGranted(lease.id, lease.slot, tuple(blocks))
+    except BaseException:
+        log.end_lease(lease.id)
+        raise
+
+
+def _lease_many(
+    context: ServerContext, request: LeaseManyRequest, is_gone: IsGone
+) -> Iterator[LeasesGranted]:
+    log = context.log
+    if request.done:
+        log.end_lease(request.done)
+    wanted = [(asked.tp, asked.start, asked.end) for asked in request.ranges]
+    sizes = {"max_blocks": MAX_LEASED_BLOCKS, "max_bytes": MAX_LEASED_BYTES}
+    found, lease = log.lease_many(wanted, **sizes)
+    if lease is None:
+        raise UnavailableError(BUSY, _TOO_MANY_LEASES)
+    try:
+        blocks: list[tuple[int, int, int, int]] = []
+        for number, (asked, placed) in enumerate(zip(request.ranges, found, strict=False)):
+            # Who asks for many asks again for one that is not held, and is told why then.
+            with contextlib.suppress(DataLossError, UnavailableError):
+                check_held(placed.held, asked.tp, asked.start, asked.end)
+                check_history(placed.history, asked)
+                blocks += [(number, *place) for place in placed.blocks]
+        yield LeasesGranted(lease.id, lease.slot, len(found), tuple(blocks))
     except BaseException:
         log.end_lease(lease.id)
         raise
@@ -186,6 +217,7 @@ ACTIONS: Final[dict[str, Action]] = {
         Action(ForgetRequest, _forget),
         Action(StagedRequest, _staged),
         Action(LeaseRequest, _lease),
+        Action(LeaseManyRequest, _lease_many),
         Action(SpaceRequest, lambda context, *_: [SpaceUsed(*context.log.space())]),
         Action(StoresRequest, lambda context, *_: context.store_locations()),
         Action(DescribeRequest, lambda context, *_: [context.location]),

@@ -29,12 +29,13 @@ from dafka_core.flight.json_messages import (
     HeadsSince,
     JsonMessage,
     LeaseGranted,
+    LeasesGranted,
     Offsets,
     SpaceUsed,
     Staged,
     TransactionStates,
 )
-from dafka_core.flight.many_ranges import AskedRange, GetManyRequest, Part
+from dafka_core.flight.many_ranges import AskedRange, GetManyRequest, LeaseManyRequest, Part
 from dafka_core.flight.store_location import StoreLocation, host_of, path_of
 from dafka_core.log_entries import Discard
 from dafka_core.records import (
@@ -160,13 +161,16 @@ class StoreClient(ProcessBound):
         """Where in the store's file the first of these records lie; see ``LocalLog``.
 
         It ends the lease ``done``, if there is one, and with ``start`` = ``end`` gives none.
-        Lives are as those of ``read``.
-
-        Raises:
-            DataLossError: the store does not hold all of the range, or not of that history.
+        Lives are as those of ``read``, and so is what it raises.
         """
         request = requests.LeaseRequest(*tp, start, end, done, life=life, after=after)
         return self._ask(LeaseGranted, timeout_s, request)[0]
+
+    def lease_many(
+        self, ranges: Sequence[AskedRange], done: str, timeout_s: float
+    ) -> LeasesGranted:
+        """The same of up to 1,000 ranges, or the first of them, without those that are not held."""
+        return self._ask(LeasesGranted, timeout_s, LeaseManyRequest(tuple(ranges), done))[0]
 
     def space(self, *, timeout_s: float) -> SpaceUsed:
         """What its file takes, and the leases that readers have."""
@@ -216,14 +220,10 @@ class StoreClient(ProcessBound):
     ) -> Generator[list[Part]]:
         """The records of up to 1,000 ranges, one after the other, with one request.
 
-        What comes together is of one Arrow batch, whose size is that of ``read``.  Each range's
-        records are in order and without a hole from its start on.  Those of a range that the store
-        lacks in part, or has of another history, may be too few, or none: ``read`` says why.
-
-        Raises:
-            InvalidRequestError: also when it is iterated: the store is of a version that reads one
-                range at a time.
-            StoreUnreachableError: as ``read``.
+        Batches are as large as those of ``read``.  Each range's records are in order and without a
+        hole from its start on.  Those of a range that the store lacks in part, or has of another
+        history, may be too few, or none: ``read`` says why, and raises the same.  A store of a
+        version of before refuses it (InvalidRequestError), when it is iterated.
         """
         wanted = GetManyRequest(tuple(ranges), (VALUE,), times, max_records, max_bytes)
         request = replace(wanted, store=self._store).fitted()

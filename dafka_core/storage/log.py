@@ -38,7 +38,7 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 from dafka_core.closing import ProcessBound
-from dafka_core.epochs import History, PartitionLives
+from dafka_core.epochs import PartitionLives
 from dafka_core.errors import DafkaError, StoreError
 from dafka_core.log_entries import LogEntry, Met, SetAside
 from dafka_core.records import (
@@ -53,8 +53,8 @@ from dafka_core.storage.block_merger import BlockMerger
 from dafka_core.storage.block_reader import BlockReader
 from dafka_core.storage.entry_writer import EntryWriter
 from dafka_core.storage.environment import DEFAULT_MAP_BYTES, Environment, Space
-from dafka_core.storage.file_positions import FilePositions
-from dafka_core.storage.leases import BlockPlace, LeasedBlocks
+from dafka_core.storage.leased_blocks import PlacedRange, Range, places_of
+from dafka_core.storage.leases import Lease, LeasedBlocks
 from dafka_core.storage.merge_planner import MergePlanner
 from dafka_core.storage.partition_statistics import (
     PartitionStatistics,
@@ -334,22 +334,17 @@ class Log(ProcessBound):
 
         Blocks of ``max_bytes`` in all, or ``max_blocks``, but at least one.
         """
+        limits = {"max_blocks": max_blocks, "max_bytes": max_bytes}
+        (found,), lease = self.lease_many([(tp, start, end)], **limits)
+        return LeasedBlocks(found.held, found.history, lease, found.blocks)
 
-        def work(
-            tables: Tables, positions: FilePositions
-        ) -> tuple[PartitionInfo | None, History, list[BlockPlace]]:
-            row = tables.visible_row(tp)
-            if row is None:
-                return None, (), []
-            found = tables.blocks_between(tp, row, start, end, max_blocks, max_bytes)
-            places = [
-                BlockPlace(each.first, positions.of(each.packed), len(each.packed))
-                for each in found
-            ]
-            return row.info(tp), tables.lives.history(tp, row), places
-
-        (held, history, blocks), lease = self._env.lease(work)
-        return LeasedBlocks(held, history, lease, blocks)
+    def lease_many(
+        self, ranges: Sequence[Range], *, max_blocks: int, max_bytes: int
+    ) -> tuple[list[PlacedRange], Lease | None]:
+        """The same of many ranges: see ``places_of``."""
+        return self._env.lease(
+            lambda tables, positions: places_of(tables, positions, ranges, max_blocks, max_bytes)
+        )
 
     def end_lease(self, lease_id: str) -> None:
         """Ends a lease, if it has not ended yet: its reader has what it wanted."""

@@ -16,11 +16,12 @@ from dataclasses import replace
 
 from dafka_core.epochs import NO_LIFE
 from dafka_core.errors import DafkaError, InvalidRequestError
-from dafka_core.flight.many_ranges import AskedRange
+from dafka_core.flight.many_ranges import AskedRange, Part
+from dafka_core.flight.store_client import StoreClient
 from dafka_core.flight.store_location import StoreLocation
 from dafka_core.records import RecordBatch
 from dafka_spark.cluster import connections
-from dafka_spark.options import AUTO, FLIGHT, SourceOptions
+from dafka_spark.options import LOCAL, MESH, SourceOptions
 from dafka_spark.source.completeness import CompletenessCheck
 from dafka_spark.source.range_fetch import RangeFetch
 from dafka_spark.source.range_planner import OffsetRange
@@ -54,7 +55,7 @@ class SharedFetch:
 
     def batches(self) -> Iterator[RecordBatch]:
         """The records; raises what ``RangeFetch.batches`` raises."""
-        if self._options.fetch in (AUTO, FLIGHT) and len(self._ranges) > 1:
+        if self._options.fetch != MESH and len(self._ranges) > 1:
             for choice in range(max(len(each.held) for each in self._ranges)):
                 for location, numbers in self._by_store(choice).items():
                     if len(numbers) > 1 and location not in self._failed:
@@ -75,19 +76,12 @@ class SharedFetch:
 
     def _ask(self, location: StoreLocation, numbers: Sequence[int]) -> Iterator[RecordBatch]:
         """What a store gives of these ranges, with one request."""
-        options = self._options
         asked = [_asked(self._left[number]) for number in numbers]
         checks = [CompletenessCheck(self._left[number]) for number in numbers]
         try:
             with connections.lend_client(location) as client:
                 try:
-                    for parts in client.read_many(
-                        asked,
-                        times=self._times,
-                        max_records=options.max_records_per_batch,
-                        max_bytes=options.max_bytes_per_batch,
-                        timeout_s=options.fetch_timeout_s,
-                    ):
+                    for parts in self._parts(client, asked):
                         for number, batch in parts:
                             checks[number].take(batch.offset, batch.count)
                             self._came(numbers[number], batch)
@@ -98,6 +92,19 @@ class SharedFetch:
         except DafkaError as error:
             self._failed.add(location)
             _log.warning("%s; going on elsewhere", error)
+
+    def _parts(self, client: StoreClient, asked: Sequence[AskedRange]) -> Iterator[list[Part]]:
+        options = self._options
+        most_records, most_bytes = options.max_records_per_batch, options.max_bytes_per_batch
+        sizes = {"max_records": most_records, "max_bytes": most_bytes}
+        if options.fetch != LOCAL:
+            timeout_s = options.fetch_timeout_s
+            yield from client.read_many(asked, times=self._times, timeout_s=timeout_s, **sizes)
+            return
+        with connections.lend_logs() as logs:
+            log = logs.open(client.location)
+            if log is not None:  # else each range says why it cannot be read
+                yield from log.read_many(client, asked, **sizes)
 
     def _came(self, number: int, batch: RecordBatch) -> None:
         wanted = self._left.pop(number)

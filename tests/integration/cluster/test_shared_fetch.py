@@ -10,7 +10,7 @@ import pyarrow as pa
 import pytest
 
 from dafka_core.epochs import Epoch, EpochId
-from dafka_core.flight import server_get
+from dafka_core.flight import server_actions, server_get
 from dafka_core.flight.many_ranges import packed_parts
 from dafka_core.flight.store_client import StoreClient
 from dafka_core.log_entries import SetAside
@@ -38,7 +38,9 @@ ALL: Rows = {tp.partition: list(range(10)) for tp in PARTITIONS}
 def asked(monkeypatch: pytest.MonkeyPatch) -> Counter[str]:
     """How many requests of each kind there were."""
     found: Counter[str] = Counter()
-    originals = {name: getattr(StoreClient, name) for name in ("read", "read_many", "lease")}
+    originals = {
+        name: getattr(StoreClient, name) for name in ("read", "read_many", "lease", "lease_many")
+    }
     for name, original in originals.items():
 
         def spied(
@@ -89,6 +91,54 @@ def test_a_task_asks_a_store_once(
 ) -> None:
     assert rows(task(one), fetch, **given) == ALL
     assert asked == {"read_many": 1}
+
+
+@pytest.mark.parametrize("given", [{}, {"maxrecordsperbatch": "7"}, {"maxbytesperbatch": "3"}])
+def test_a_task_takes_one_lease_of_a_file(
+    one: Served, asked: Counter[str], given: dict[str, str]
+) -> None:
+    assert rows(task(one), "local", **given) == ALL
+    assert asked == {"lease_many": 1, "lease": 1}  # which is given back
+
+
+def test_what_a_lease_does_not_cover_comes_later(
+    one: Served, asked: Counter[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(server_actions, "MAX_LEASED_BLOCKS", 8)
+    assert rows(task(one), "local") == ALL
+    assert asked == {"lease_many": 3, "lease": 1}
+
+
+def test_what_a_file_has_lost_is_said_as_of_one_range(one: Served, serve: Serve) -> None:
+    two = filled(serve("two"))
+    one.log.trim(PARTITIONS[3], 4)
+    assert rows(task(one, two), "local") == ALL
+    with pytest.raises(RetentionAheadError, match=r"partition P03.* offset 4 on is available"):
+        rows(task(one), "local")
+
+
+def test_a_lease_that_ends_is_not_relied_on(
+    one: Served, asked: Counter[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The store needs the space before anything was read of it."""
+    lease_many = StoreClient.lease_many
+
+    def ended(client: Any, *given: Any, **named: Any) -> Any:
+        granted = lease_many(client, *given, **named)
+        one.log.end_lease(granted.lease)
+        return granted
+
+    monkeypatch.setattr(StoreClient, "lease_many", ended)
+    assert rows(task(one), "local") == ALL
+    assert asked["lease"] == 41  # each range's own
+
+
+def test_a_file_of_a_store_of_before_is_read_range_by_range(
+    one: Served, asked: Counter[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delitem(server_actions.ACTIONS, "dafka.lease.v2")
+    assert rows(task(one), "local") == ALL
+    assert asked == {"lease_many": 1, "lease": 40}
 
 
 def test_each_store_is_asked_for_what_it_has(serve: Serve, asked: Counter[str]) -> None:

@@ -189,6 +189,12 @@ BODIES: dict[str, list[dict[str, Any]]] = {
         {"topic": "t", "partition": "P", "start": 0},
     ],
     "dafka.forget.v1": [{}, {"address": 1}, *({"address": name} for name in NAMES_WRONG)],
+    "dafka.lease.v2": [
+        {},
+        *({"ranges": ranges} for ranges in ([], 7, [["t", "P", 0]], [["t", "P", 5, 4]])),
+        {"ranges": [["t", "P", 0, 1]] * 1_001},
+        {"ranges": [["t", "P", 0, 1]], "done": "x"},
+    ],
     "dafka.space.v1": [{"x": 1}, {"store": 1}],
     "dafka.stores.v1": [{"x": 1}, {"store": 1}],
     "dafka.describe.v1": [{"x": 1}],
