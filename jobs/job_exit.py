@@ -20,6 +20,9 @@ EXIT_SIGNAL = 128
 # sentence.
 _SENTENCE = re.compile(r"^dafka_(?:core|spark)\.errors\.(\w+): (.+)$", re.MULTILINE)
 
+# What Java says, of which Python knows only the call that failed.
+_CAUSE = re.compile(r"^(?:: |Caused by: )(.+)$", re.MULTILINE)
+
 _USAGE = ("ConfigError", "ColumnError", "AnalysisException", "ParseException")
 
 
@@ -90,4 +93,5 @@ def _told(error: Exception) -> tuple[str, str]:
         return name, ""
     for found in reversed([*_SENTENCE.finditer(str(error))]):
         return found[1], found[2]
-    return name, str(error).strip().splitlines()[0]
+    causes = _CAUSE.findall(str(error)) if name == "Py4JJavaError" else []
+    return name, [str(error).strip().splitlines()[0], *causes][-1]

@@ -19,6 +19,7 @@ from chispa import assert_df_equality
 from demo.compare import row_differences
 from flight_delays import RESULT_KEY, delays, from_records, latest_results, parse_flights
 from flight_records import ORIGINS, address_of, load_flights
+from job_exit import _told
 from job_session import ends
 from pyspark.sql import DataFrame, SparkSession
 from topic_to_parquet import as_text
@@ -138,6 +139,16 @@ def test_a_tower_that_is_not_there_is_one_sentence() -> None:
     assert done.returncode == 1
     (line,) = done.stderr.splitlines()
     assert line.startswith("replay_flights.py: no tower answered at 127.0.0.1:1:2 within 10 s; ")
+
+
+def test_an_error_of_java_is_told_by_its_cause() -> None:
+    kind = type("Py4JJavaError", (Exception,), {"__module__": "py4j.protocol"})
+    said = (
+        "An error occurred while calling o1.start.\n: java.io.IOException: mkdir failed\n\tat a.B"
+    )
+    assert _told(kind(said)) == ("Py4JJavaError", "java.io.IOException: mkdir failed")
+    assert _told(kind(f"{said}\nCaused by: x.Y: full")) == ("Py4JJavaError", "x.Y: full")
+    assert _told(ValueError("a defect")) == ("ValueError", "")
 
 
 def test_a_replay_that_is_stopped_ends_by_the_signal(cluster: EmbeddedCluster) -> None:
