@@ -357,7 +357,9 @@ class Producer(Node):
         for values, time_us in outbox:
             self._mesh.send(self._role.publish(now, values, time_us))
         limit_bytes = self._limit[0]
-        too_large = any(values.largest_bytes > limit_bytes for values, _ in outbox)
+        too_large = limit_bytes < self._config.max_record_bytes and any(
+            values.largest_bytes > limit_bytes for values, _ in outbox
+        )
         if too_large or self._refused or limit_bytes < before[0]:
             found = self._role.first_above(limit_bytes)
             taking = self._mesh.limits.stores_taking(found[1]) if found else inf
