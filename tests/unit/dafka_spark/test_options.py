@@ -77,6 +77,13 @@ def test_wrong_source_options(given: Any, says: str) -> None:
     assert says in str(caught.value)
 
 
+def test_a_wrong_variable_of_the_environment_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("DAFKA_TOWER", "a:b")
+    with pytest.raises(ConfigError, match=r"^environment variable 'DAFKA_TOWER' = 'a:b': must be"):
+        SourceOptions.of({"subscribe": "t"})
+    assert SourceOptions.of({"subscribe": "t", "tower": "c"}).tower == "c:5556:5557"
+
+
 @pytest.mark.parametrize(
     ("given", "shown"),
     [
