@@ -213,8 +213,10 @@ class Mesh(ProcessBound):
 
         query = self.call(send)
         answered = self.wait_until(lambda: query.answered, timeout_s)
-        if not answered and directory.waits:
-            self.wait_until(lambda: query.answered or not directory.waits, MOST_PATIENCE_S)
+        if not answered and directory.waits_for_others(query):
+            self.wait_until(
+                lambda: query.answered or not directory.waits_for_others(query), MOST_PATIENCE_S
+            )
             answered = query.answered
         self.call_soon(lambda now: directory.forget(query))
         if not answered:

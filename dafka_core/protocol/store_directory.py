@@ -180,10 +180,9 @@ class StoreDirectory:
             known |= {name: KnownStore(name) for name, each in [*self._stores.items()] if each.lost}
         return [known[name] for name in sorted(known) if name not in here]
 
-    @property
-    def waits(self) -> bool:
-        """Whether stores have greeted, and answers wait for others that have not."""
-        return bool(self.expected) and bool(self._greeted())
+    def waits_for_others(self, question: StoreQuery) -> bool:
+        """Whether all stores that have greeted have answered, so that only others are expected."""
+        return bool(self._greeted()) and self._have_answered(question)
 
     @property
     def endpoints(self) -> dict[str, tuple[str, ...]]:
@@ -359,11 +358,16 @@ class StoreDirectory:
         settled = self._settled_at is not None and now >= self._settled_at
         if self.expected.waits(now) or not greeted or not settled:
             return False
-        for name, store in greeted.items():
-            answering = self._answering(name, store)
-            if not (question.has_answered(name) if answering else store.reached):
-                return False
+        if not self._have_answered(question):
+            return False
         return not self._ends_with_silence(question) or now >= question.heard_at + QUIET_S
+
+    def _have_answered(self, question: StoreQuery) -> bool:
+        """Whether all stores that have greeted have; C stores when they hear the question."""
+        return all(
+            question.has_answered(name) if self._answering(name, store) else store.reached
+            for name, store in self._greeted().items()
+        )
 
     def _ends_with_silence(self, question: StoreQuery) -> bool:
         return isinstance(question.query, m.HeadsQuery) and bool(self.c_stores)

@@ -117,7 +117,7 @@ def test_a_store_that_cannot_connect_costs_three_seconds_once_and_is_named() -> 
     again, _ = role.directory.ask_heads(far.world.now, ())
     far.world.run_until(far.world.now + 0.1)
     role.on_tick(far.world.now)
-    assert role.directory.waits is False
+    assert not role.directory.expected
     assert again.heads == {}
 
 

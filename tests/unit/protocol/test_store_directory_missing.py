@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from dafka_core.protocol.expected_stores import PATIENCE_S
 from dafka_core.protocol.messages import StoresKnown
+from dafka_core.protocol.role import PeerNews
 from dafka_core.protocol.store_directory import StoreDirectory
 from dafka_core.records import KnownStore
-from tests.unit.protocol.test_store_directory import ME, directory, greet
+from tests.unit.protocol.test_store_directory import ME, answered, ask, directory, greet, reply
 
 AWAY = KnownStore("S3", "tcp://h:3", 5)
 
@@ -71,3 +73,16 @@ def test_stores_of_before_say_nothing_of_others() -> None:
     tell(stores, "S1")
     stores.on_peer_lost("S2")
     assert stores.missing == []
+
+
+def test_only_those_that_have_not_greeted_are_waited_for_beyond_a_time_out() -> None:
+    stores = directory()
+    stores.on_peer(0.0, PeerNews("N", "tcp://h:9"))
+    question = ask(stores, now=1.0)
+    assert not stores.waits_for_others(question)  # no store is there
+    greet(stores, "S1", 1.0)
+    assert not stores.waits_for_others(question)
+    reply(stores, question, "S1", now=1.0)
+    assert stores.waits_for_others(question)
+    assert not answered(stores, question, PATIENCE_S - 0.1)
+    assert answered(stores, question, PATIENCE_S)
