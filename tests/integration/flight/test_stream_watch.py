@@ -19,7 +19,7 @@ from dafka_core.records import TopicPartition
 from dafka_core.testing import PATIENCE_S, wait_until
 from tests.integration.flight.hosts import BLOCKS, TP, Served, array, everything, put_all, total
 
-IDLE_S = 0.5
+IDLE_S = 1.5  # a busy machine stands still for a second, and takes nothing meanwhile
 UNIX, TCP = 0, 1
 
 
