@@ -79,7 +79,8 @@ class AppendQueue(ProcessBound):
         self._role = role
         self._log = log
         self._changed = threading.Condition()
-        self._futures: set[Future[Any]] = set()
+        # In order, which a set of them has not: the simulation repeats what it did.
+        self._futures: dict[Future[Any], None] = {}
         self._at_role: list[_Request] = []  # those whose entries the role has taken
         self._size_bytes = 0
         self._failure: BaseException | None = None
@@ -197,14 +198,14 @@ class AppendQueue(ProcessBound):
             if failure is not None or not entries:
                 request.end(failure)
                 return request.future
-            self._futures.add(request.future)
+            self._futures[request.future] = None
             self._size_bytes += size_bytes
 
         # It knows the future alone: with the request, which has the records, it would make a
         # cycle, and the records would stay in memory until garbage is collected.
         def give_room_back(done: Future[Any]) -> None:
             with self._changed:
-                self._futures.discard(done)
+                self._futures.pop(done, None)
                 self._size_bytes -= size_bytes
                 self._changed.notify_all()
 

@@ -98,6 +98,29 @@ QUICK_ZOMBIES: Mapping[str, Any] = {
     "crash_every_s": 0.0,
 }
 
+LONE_STORE_ZOMBIES: Mapping[str, Any] = {**QUICK_ZOMBIES, "stores": 1}
+
+TAKEOVERS: Mapping[str, Any] = {
+    "styles": ("ours",),
+    "stores": 3,
+    "late_stores": 0,
+    "towers": 1,
+    "producers": 1,
+    "writers": 3,
+    "queries": 0,
+    "consumers": 1,
+    "readers": 0,
+    "acks": 1,
+    "disk_s": 0.3,
+    "crash_every_s": 1.5,
+    "stall_every_s": 0.0,
+    "tower_every_s": 0.0,
+    "trim_every_s": 0.0,
+    "replaced_every_s": 1.5,
+    "leaves": 0.0,
+}
+"""Clients write to stores whose disks are lost, and whose partitions others take over."""
+
 LOST_RECORDS = "lost: .* for safe|lost: TopicPartition|which is not what it was"
 
 
@@ -156,7 +179,7 @@ DEFECTS = (
         "store_writer.c:154",
         "store-. has .* of",
         Roles(store=AsksNobody),
-        first=277,
+        first=67,
     ),
     Defect(
         "replay stops after a block",
@@ -224,7 +247,7 @@ DEFECTS = (
         "ours",
         "producer-. waits",
         changes=lambda: {(mesh, "Subscribers"): ForgetsRequestors},
-        first=431,
+        first=198,
     ),
     Defect(
         "a record too large ends its receiver's connection for good",
@@ -244,6 +267,7 @@ DEFECTS = (
         "ours",
         "consumer-. is at .* of",
         changes=lambda: {(consumer_role, "FetchScheduler"): ServesTheFirst},
+        first=123,
     ),
     Defect(
         "a zombie's records are acknowledged",
@@ -301,21 +325,22 @@ DEFECTS = (
         "ours",
         LOST_RECORDS,
         changes=lambda: {(hosts, "AppendQueue"): TellsAnyway},
-        first=357,
+        first=755,
     ),
     Defect(
         "a store that was taken over from goes on with the same life",
         "ours",
         "two timestamps",
         changes=lambda: {(store_role, "StorePartition"): LivesOn},
-        first=357,
+        shape=TAKEOVERS,
+        first=209,
     ),
     Defect(
         "ACKs count whosever records they are about",
         "producer.c:215",
         LOST_RECORDS,
         Roles(producer=CountsAnyonesAcks),
-        shape=QUICK_ZOMBIES,
+        shape=LONE_STORE_ZOMBIES,
     ),
 )
 """``ours``: the simulator has found it in this project, where it is cured."""
