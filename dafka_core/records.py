@@ -156,6 +156,15 @@ class PartitionInfo(NamedTuple):
         return self._replace(earliest=min(self.earliest, other.earliest), end=end, life=life)
 
 
+def merge_heads(infos: Iterable[PartitionInfo]) -> dict[TopicPartition, PartitionInfo]:
+    """What several stores have together, in the order of the partitions."""
+    heads: dict[TopicPartition, PartitionInfo] = {}
+    for info in sorted(infos):
+        known = heads.get(info.tp)
+        heads[info.tp] = info if known is None else known.merged(info)
+    return heads
+
+
 @dataclass(frozen=True, slots=True)
 class RecordBatch:
     """Consecutive records of one partition: the form in which records are handled everywhere.

@@ -9,9 +9,9 @@ import json
 import re
 from typing import Any, Final
 
+from dafka_core.missing_stores import EVERY_STORE, parse_min_stores
 from dafka_core.names import escape
 from dafka_core.node_options import parse_partition, parse_topic, parse_towers
-from dafka_core.options import parse_int
 from dafka_core.records import TopicPartition
 
 EARLIEST: Final = "earliest"
@@ -19,8 +19,7 @@ LATEST: Final = "latest"
 EARLIEST_OFFSET: Final = -2
 LATEST_OFFSET: Final = -1
 
-ALL: Final = "all"
-ALL_STORES: Final = 0
+ALL_STORES: Final = EVERY_STORE
 """For ``acks``: every store with Arrow Flight that is reachable, one at least."""
 
 OffsetRangeLimit = str | dict[TopicPartition, int]
@@ -44,15 +43,7 @@ def parse_word(value: Any) -> str:
 
 def parse_acks(value: Any) -> int:
     """A number of stores, or ``all`` as ``ALL_STORES``."""
-    if parse_word(value) == ALL:
-        return ALL_STORES
-    try:
-        count = parse_int(value)
-    except ValueError as error:
-        raise ValueError(f"{error} or {ALL}") from None
-    if count < 1:
-        raise ValueError(f"must be at least 1, or {ALL}")
-    return count
+    return parse_min_stores(value)
 
 
 def parse_pattern(value: Any) -> str:

@@ -10,7 +10,7 @@ import typer
 from dafka_core.cli import output
 from dafka_core.errors import ConfigError, NoStoreError
 from dafka_core.missing_stores import check_min_stores, parse_min_stores, warning
-from dafka_core.records import PartitionInfo, TopicPartition
+from dafka_core.records import PartitionInfo, merge_heads
 
 if TYPE_CHECKING:
     from dafka_core import Reader
@@ -74,13 +74,11 @@ def partitions(
             if found is not None:
                 return found
             asked = _served(reader)
-    heads: dict[TopicPartition, PartitionInfo] = {}
+    infos: list[PartitionInfo] = []
     for client in asked:
         with client:
-            for info in client.heads(topics, timeout_s=timeout_s):
-                known = heads.get(info.tp)
-                heads[info.tp] = info if known is None else known.merged(info)
-    return sorted(heads.values())
+            infos += client.heads(topics, timeout_s=timeout_s)
+    return [*merge_heads(infos).values()]
 
 
 def _ask(

@@ -10,7 +10,7 @@ import logging
 import os
 import tempfile
 import time
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from hashlib import sha256
@@ -18,13 +18,13 @@ from pathlib import Path
 from stat import S_IMODE, S_ISDIR
 from typing import ClassVar, Final
 
-from dafka_core import Reader
 from dafka_core.errors import DafkaError, InvalidRequestError, TowerNotFoundError
 from dafka_core.flight.json_messages import JsonMessage
 from dafka_core.flight.store_client import StoreClient
 from dafka_core.flight.store_location import StoreLocation, this_machine
-from dafka_core.records import KnownStore, PartitionInfo, RecordBatch, TopicPartition
+from dafka_core.records import KnownStore, PartitionInfo, merge_heads
 from dafka_spark.cluster import timing
+from dafka_spark.cluster.meshless_reader import MeshlessReader
 
 MAX_FILES: Final = 64
 """Towers of which a machine remembers the stores; those that were written first are forgotten."""
@@ -87,7 +87,7 @@ def told_by(stores: Sequence[StoreLocation]) -> dict[str, StoreLocation]:
         return {each.store: each for told in pool.map(ask, stores) for each in told}
 
 
-class TowerlessReader(Reader):
+class TowerlessReader(MeshlessReader):
     """In place of a mesh's reader while no tower answers: what its stores say by Arrow Flight.
 
     Raises:
@@ -95,7 +95,6 @@ class TowerlessReader(Reader):
     """
 
     def __init__(self, known: Sequence[StoreLocation], missing: TowerNotFoundError) -> None:
-        # Not the reader's own, which joins the mesh.
         self._missing = missing
         self._since = time.monotonic()
         self._known = list(known)
@@ -125,33 +124,19 @@ class TowerlessReader(Reader):
         self, topics: Collection[str] | None = None, *, timeout_s: float
     ) -> list[PartitionInfo]:
         """See ``Reader``: what the stores that answer have together."""
-        heads: dict[TopicPartition, PartitionInfo] = {}
+        infos: list[PartitionInfo] = []
         for location in self._known:
             with suppress(DafkaError), StoreClient(location) as client:
-                for info in client.heads(topics, timeout_s=timeout_s):
-                    known = heads.get(info.tp)
-                    heads[info.tp] = info if known is None else known.merged(info)
-        return sorted(heads.values())
+                infos += client.heads(topics, timeout_s=timeout_s)
+        return [*merge_heads(infos).values()]
 
     def missing_stores(self, *, timeout_s: float) -> list[KnownStore]:
         """See ``Reader``: those that were known before and that nobody tells of now."""
         there = self.endpoints()
         return [KnownStore(each) for each in self._before if each not in there]
 
-    def read(
-        self, tp: TopicPartition, start: int, end: int, *, timeout_s: float
-    ) -> Iterator[RecordBatch]:
-        """There is no mesh to read from."""
-        raise self._missing
-
-    def times(
-        self, tp: TopicPartition, start: int, end: int, *, timeout_s: float
-    ) -> list[tuple[int, int]]:
-        """There is no mesh to ask."""
-        raise self._missing
-
-    def close(self) -> None:
-        """There is nothing to close."""
+    def _refusal(self) -> DafkaError:
+        return self._missing
 
 
 def _directory() -> Path:

@@ -4,18 +4,18 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
-from typing import Final, NoReturn
+from typing import Final
 
-from dafka_core import Reader
 from dafka_core.errors import DafkaError, NoStoreError, StoreUnreachableError
 from dafka_core.flight.store_client import StoreClient
 from dafka_core.flight.store_location import StoreLocation
-from dafka_core.records import KnownStore, PartitionInfo, RecordBatch, TopicPartition
+from dafka_core.records import KnownStore, PartitionInfo, merge_heads
 from dafka_spark.cluster import timing
 from dafka_spark.cluster.known_stores import MAX_ASKED
+from dafka_spark.cluster.meshless_reader import MeshlessReader
 from dafka_spark.cluster.timing import Deadline
 
 NO_MESH: Final = "with option stores there is no mesh to read from"
@@ -24,7 +24,7 @@ _ANY_TOPIC: Final = "-"
 """Asked for only to hear of the stores."""
 
 
-class NamedStoresReader(Reader):
+class NamedStoresReader(MeshlessReader):
     """In place of a mesh's reader: what some stores say by Arrow Flight.
 
     Args:
@@ -32,7 +32,6 @@ class NamedStoresReader(Reader):
     """
 
     def __init__(self, uris: Sequence[str]) -> None:
-        # Not the reader's own, which joins the mesh.
         self._uris = uris
         self._found: dict[str, StoreLocation] = {}  # by URI
         self._failure = ""
@@ -61,16 +60,14 @@ class NamedStoresReader(Reader):
         """
         for _ in (deadline := Deadline(timeout_s)).attempts():
             self._look(again=True)
-            heads: dict[TopicPartition, PartitionInfo] = {}
+            infos: list[PartitionInfo] = []
             answered = False
             for location in self._found.values():
                 with suppress(DafkaError), StoreClient(location) as client:
-                    for info in client.heads(topics, timeout_s=timing.ANSWER_S):
-                        known = heads.get(info.tp)
-                        heads[info.tp] = info if known is None else known.merged(info)
+                    infos += client.heads(topics, timeout_s=timing.ANSWER_S)
                     answered = True
             if answered:
-                return sorted(heads.values())
+                return [*merge_heads(infos).values()]
         error = NoStoreError(self._uris, deadline.timeout_s)
         error.add_note(self._failure)
         raise error
@@ -89,23 +86,8 @@ class NamedStoresReader(Reader):
                 ]
         return sorted({each.store: each for each in missing}.values())
 
-    def read(
-        self, tp: TopicPartition, start: int, end: int, *, timeout_s: float
-    ) -> Iterator[RecordBatch]:
-        """There is no mesh to read from."""
-        return self._refuse()
-
-    def times(
-        self, tp: TopicPartition, start: int, end: int, *, timeout_s: float
-    ) -> list[tuple[int, int]]:
-        """There is no mesh to ask."""
-        return self._refuse()
-
-    def close(self) -> None:
-        """There is nothing to close."""
-
-    def _refuse(self) -> NoReturn:
-        raise StoreUnreachableError(", ".join(self._uris), NO_MESH)
+    def _refusal(self) -> DafkaError:
+        return StoreUnreachableError(", ".join(self._uris), NO_MESH)
 
     def _locations(self) -> dict[str, StoreLocation]:
         found = (self._found.get(uri, StoreLocation(uri, (uri,))) for uri in self._uris)

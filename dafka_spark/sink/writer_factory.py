@@ -12,11 +12,12 @@ from dafka_core.closing import Closing
 from dafka_core.errors import ConfigError, StoreUnreachableError
 from dafka_core.flight.store_client import StoreClient
 from dafka_core.flight.store_location import StoreLocation
+from dafka_core.missing_stores import ALL
 from dafka_core.records import NO_VERSION, TopicPartition
 from dafka_spark.cluster import timing
 from dafka_spark.cluster.store_session import StoreSession
 from dafka_spark.cluster.timing import Deadline
-from dafka_spark.option_values import ALL, ALL_STORES
+from dafka_spark.option_values import ALL_STORES
 from dafka_spark.options import SinkOptions
 from dafka_spark.sink.commit_messages import NOT_PICKED, PickedStore, WrittenRange
 from dafka_spark.sink.task_writer import PartitionWriter

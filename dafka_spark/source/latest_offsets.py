@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import logging
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from typing import NamedTuple
 from weakref import WeakKeyDictionary
@@ -19,7 +19,7 @@ from dafka_core import Reader
 from dafka_core.errors import ConfigError, NoStoreError
 from dafka_core.flight.store_client import StoreClient
 from dafka_core.flight.store_location import StoreLocation
-from dafka_core.records import PartitionInfo, TopicPartition
+from dafka_core.records import PartitionInfo, TopicPartition, merge_heads
 from dafka_spark.cluster import timing
 from dafka_spark.cluster.connections import Connect
 from dafka_spark.cluster.known_stores import remember
@@ -124,15 +124,6 @@ def fetch_latest_offsets(
     answered = frozenset(location.store for location in locations)
     alone = answers if over_mesh is None else ()
     return OffsetsSnapshot(merge_heads(infos), holders, answered, silent, alone)
-
-
-def merge_heads(infos: Iterable[PartitionInfo]) -> dict[TopicPartition, PartitionInfo]:
-    """What several stores have together, in the order of the partitions."""
-    heads: dict[TopicPartition, PartitionInfo] = {}
-    for info in sorted(infos):
-        known = heads.get(info.tp)
-        heads[info.tp] = info if known is None else known.merged(info)
-    return heads
 
 
 def _hear_stores(reader: Reader) -> None:

@@ -29,6 +29,7 @@ from typing import Final, NamedTuple
 import numpy as np
 
 from dafka_core.epochs import EpochId
+from dafka_core.names import octets_of, text_of
 from dafka_core.records import TopicPartition
 
 _SIZE: Final = struct.Struct("<I")
@@ -108,7 +109,7 @@ def _packed_names(tps: Sequence[TopicPartition]) -> Iterable[bytes]:
 
 
 def _sized(name: str) -> tuple[bytes, bytes]:
-    octets = name.encode("utf-8", "surrogateescape")
+    octets = octets_of(name)
     return _SIZE.pack(len(octets)), octets
 
 
@@ -149,7 +150,7 @@ class _Reading:
         return numbers
 
     def _name(self) -> str:
-        return self._take(self.size()).decode("utf-8", "surrogateescape")
+        return text_of(self._take(self.size()))
 
     def _take(self, count: int) -> bytes:
         if count > self.left:

@@ -20,13 +20,12 @@ from dafka_core.errors import (
     HistoryChangedError,
     StoreUnreachableError,
 )
-from dafka_core.records import PartitionInfo, RecordBatch
+from dafka_core.records import PartitionInfo, RecordBatch, merge_heads
 from dafka_spark.cluster.timing import Deadline
 from dafka_spark.errors import FetchError, IncompleteBatchError, SourceLossError
 from dafka_spark.options import SourceOptions
 from dafka_spark.source.completeness import checked_reply, incomplete
 from dafka_spark.source.data_loss import DataLossPolicy, classify, denial, replaced
-from dafka_spark.source.latest_offsets import merge_heads
 from dafka_spark.source.range_planner import OffsetRange
 from dafka_spark.source.record_sources import NotHereError, RecordSource
 
