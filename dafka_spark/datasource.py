@@ -37,12 +37,13 @@ class DafkaDataSource(DataSource):
 
     def schema(self) -> StructType:
         """All columns, once the options are checked: Spark asks in ``load()``, before planning."""
-        from dafka_spark.options import SIDES, SourceOptions, creates_table, user_options
+        from dafka_spark.options import SourceOptions
         from dafka_spark.schema import full
+        from dafka_spark.spark_options import creates_table, sides, user_options
 
         given = user_options(self.options)
         if creates_table(self.options):
-            for side in SIDES:
+            for side in sides():
                 side.of_table(given, {})
             return full(given)
         SourceOptions.of(given)

@@ -26,7 +26,7 @@ from dafka_core.flight.store_location import StoreLocation
 from dafka_spark.cluster import timing
 from dafka_spark.cluster.known_stores import TowerlessReader, remembered
 from dafka_spark.cluster.named_stores import NamedStoresReader
-from dafka_spark.options import MeshAddress
+from dafka_spark.spark_options import MeshAddress
 
 Connect = Callable[[MeshAddress], AbstractContextManager[Reader]]
 """Joins a mesh and lends a reader of what is there."""

@@ -18,7 +18,8 @@ from dafka_spark.cluster.known_stores import remember, remembered
 from dafka_spark.cluster.store_registry import StoreRegistry
 from dafka_spark.cluster.timing import Deadline
 from dafka_spark.option_values import ALL_STORES
-from dafka_spark.options import AT_LEAST_ONCE, EXACTLY_ONCE, MeshAddress
+from dafka_spark.options import AT_LEAST_ONCE, EXACTLY_ONCE
+from dafka_spark.spark_options import MeshAddress
 
 T = TypeVar("T")
 

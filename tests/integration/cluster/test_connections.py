@@ -14,14 +14,14 @@ import pytest
 from dafka_core.flight.store_location import StoreLocation
 from dafka_core.records import TopicPartition
 from dafka_spark.cluster import connections
-from dafka_spark.options import MeshAddress
+from dafka_spark.spark_options import MeshAddress
 from tests.integration.cluster.stores import Serve
 from tests.memory_reader import MemoryReader
 
 
 def test_a_process_ends_though_a_borrower_was_abandoned() -> None:
     program = (
-        "from dafka_spark.options import MeshAddress\n"
+        "from dafka_spark.spark_options import MeshAddress\n"
         "from tests.unit.dafka_spark.test_connections import Opened, abandon\n"
         "opened = Opened()\n"
         "abandon(opened, MeshAddress('a'))\n"

@@ -11,7 +11,7 @@ from dafka_core.errors import ConfigError
 from dafka_core.storage.block_builder import MAX_BLOCK_BYTES, MAX_BLOCK_RECORDS
 from dafka_spark import option_values as values
 from dafka_spark.option_values import ALL_STORES
-from dafka_spark.options import SinkOptions, SourceOptions, user_options
+from dafka_spark.options import SinkOptions, SourceOptions
 from scripts.options import markdown_table
 
 
@@ -181,12 +181,6 @@ def test_tower_of_the_drivers_environment(monkeypatch: pytest.MonkeyPatch) -> No
 def test_options_travel_to_executors() -> None:
     options = read(startingOffsets='{"t": {"A": 5}}')
     assert pickle.loads(pickle.dumps(options)) == options
-
-
-def test_a_tables_options_are_told_from_its_properties() -> None:
-    given = {"owner": "me", "ab": "x", "option.ab": "x", "provider": "dafka", "pp": "q"}
-    assert user_options(given) == {"ab": "x"}
-    assert user_options({"ab": "x"}) == {"ab": "x"}
 
 
 def test_every_option_is_in_the_table() -> None:
