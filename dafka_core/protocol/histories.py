@@ -94,7 +94,8 @@ class Histories:
         """The epoch of what clients write from ``offset`` on to this store, in its own life."""
         newest = partition.newest
         known = partition.hosted
-        if known is None or newest > known.life:
+        # One that has not begun may be that of a refused commit: who comes later begins elsewhere.
+        if known is None or newest > known.life or known not in partition.history[-1:]:
             number = max(newest.number + 1, self._least_number)
             life = EpochId(number, self._hosting_id, HOSTING_ACKS)
             known = partition.hosted = Epoch(*life, offset, digest(partition.history))

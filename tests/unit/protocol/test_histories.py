@@ -17,7 +17,14 @@ from dafka_core.epochs import (
     epoch_at,
     with_epoch,
 )
-from dafka_core.log_entries import LogEntry, Met, Promise, SetAside
+from dafka_core.errors import DafkaError, FencedError
+from dafka_core.log_entries import (
+    Commit,
+    LogEntry,
+    Met,
+    Promise,
+    SetAside,
+)
 from dafka_core.protocol.histories import ASK_INTERVAL_S, TOLD
 from dafka_core.protocol.limits import MAX_STORES
 from dafka_core.protocol.messages import (
@@ -32,7 +39,7 @@ from dafka_core.protocol.messages import (
 )
 from dafka_core.protocol.role import Outgoing
 from dafka_core.protocol.store_role import StoreRole
-from dafka_core.records import PartitionInfo, RecordBatch, TopicPartition
+from dafka_core.records import PartitionInfo, RecordBatch, StagedTransaction, TopicPartition
 from tests.unit.protocol.model import PARTITION, TOPIC, TP, batch_of, fetches_in
 from tests.unit.protocol.test_store_role import ME, OTHER
 
@@ -327,3 +334,31 @@ def test_a_head_beyond_what_it_has_is_no_other_history() -> None:
     store = Store((A,), 5)
     store.role.on_message(0.0, DirectHead(ME, *TP, 8), "")
     assert others(store.role.on_tick(9.0)) == []
+
+
+def test_a_refused_commits_epoch_does_not_begin_with_a_later_one() -> None:
+    """It said where the first one began, before another store's records came to be there."""
+    store = Store()
+    store.receive(A, 0, 5)
+    store.write()
+    refused, taken = (
+        store_transaction(store, StagedTransaction(*TP, "attempt", start, end, 1), error)
+        for start, end, error in ((0, 8, FencedError(*TP, "attempt")), (5, 9, None))
+    )
+    assert refused.start == 0
+    assert taken == Epoch(2, 0x57, 1, 5, A.digest)
+    (reply,) = store.ask()
+    assert isinstance(reply, HistoryReply)
+    assert reply.history == (A, taken)
+
+
+def store_transaction(
+    store: Store, transaction: StagedTransaction, error: DafkaError | None
+) -> Epoch:
+    """Has a client's commit done, or refused; returns the epoch that it was given."""
+    commit = store.role.commit(0.0, Commit((transaction,)))
+    assert commit is not None
+    store.role.on_stored(store.role.take_pending(), [error])
+    (epoch,) = commit.epochs
+    assert epoch is not None
+    return epoch
