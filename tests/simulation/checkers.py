@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from dafka_core.epochs import NO_LIFE, Epoch, EpochId
 from dafka_core.errors import RecordTooLargeError
+from dafka_core.log_entries import Stage
 from dafka_core.nodes import store_loop
 from dafka_core.protocol import partition_fetcher, store_requests
 from dafka_core.protocol.consumer_role import ConsumerRole
@@ -373,12 +374,11 @@ class Checkers:
         # It stops receiving in time: one look at the queue may go beyond the limit, with what was
         # waiting behind a gap that it filled, and no second one.
         ahead, before = (mesh.number, "ahead"), (mesh.number, "pending")
-        limit = max(store_loop.MAX_PENDING_BYTES, self._seen.get(before, 0)) + self._seen.get(
-            ahead, 0
-        )
-        self.most(
-            mesh, "pending bytes", role.pending_bytes, limit + mesh.taken_bytes + mesh.put_bytes
-        )
+        limit = max(store_loop.MAX_PENDING_BYTES, self._seen.get(before, 0))
+        limit += self._seen.get(ahead, 0) + mesh.taken_bytes + mesh.put_bytes
+        # Commits, promises and the like count one octet each.
+        limit += sum(not isinstance(each, RecordBatch | Stage) for each in role.pending)
+        self.most(mesh, "pending bytes", role.pending_bytes, limit)
         if self._seen.get(before, 0) >= store_loop.MAX_PENDING_BYTES:
             self.most(mesh, "bytes received while its disk is behind", mesh.taken_bytes, 0)
         self._seen[ahead] = role.scheduler.budget.size_bytes + role.scheduler.budget.records

@@ -114,6 +114,7 @@ TAKEOVERS: Mapping[str, Any] = {
     "disk_s": 0.3,
     "crash_every_s": 1.5,
     "stall_every_s": 0.0,
+    "another_every_s": 0.0,
     "tower_every_s": 0.0,
     "trim_every_s": 0.0,
     "replaced_every_s": 1.5,
@@ -333,7 +334,7 @@ DEFECTS = (
         "two timestamps",
         changes=lambda: {(store_role, "StorePartition"): LivesOn},
         shape=TAKEOVERS,
-        first=209,
+        first=104,
     ),
     Defect(
         "ACKs count whosever records they are about",
