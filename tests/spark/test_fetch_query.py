@@ -70,6 +70,31 @@ def test_streams(
     assert texts(seen) == sorted(map(str, range(130)))
 
 
+def test_where_nobody_can_connect_to_spark_nothing_joins_the_mesh(
+    spark: SparkSession, mesh: EmbeddedCluster, topic: str, tmp_path: Path
+) -> None:
+    address = produce(mesh, topic, range(COUNT))
+    uri = next(each for each in mesh.locations(0) if each.startswith("grpc://"))
+    copy = f"{topic}-copy"
+    with RawPeer(mesh.tower) as tower:
+        wait_until(lambda: nodes(tower))
+        source = {"stores": uri, "startingOffsets": "earliest"}
+        writing = (
+            spark.readStream.format("dafka")
+            .options(subscribe=topic, maxOffsetsPerTrigger=COUNT // 2, **source)
+            .load()
+            .select("value")
+            .writeStream.format("dafka")
+            .options(stores=uri, topic=copy, checkpointLocation=str(tmp_path))
+            .trigger(availableNow=True)
+            .start()
+        )
+        assert writing.awaitTermination(120)
+        rows = spark.read.format("dafka").options(subscribe=copy, **source).load().collect()
+        assert texts(rows) == sorted(map(str, range(COUNT)))
+        assert nodes(tower) <= {*mesh.stores, address}
+
+
 @pytest.mark.parametrize("fetch", ["local", "flight"])
 def test_what_is_not_possible_is_said_before_anything_runs(
     spark: SparkSession, mesh: EmbeddedCluster, topic: str, tmp_path: Path, fetch: str
