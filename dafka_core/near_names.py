@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable
 from typing import Final
 
+from rapidfuzz.distance import OSA
+
 from dafka_core.names import quoted
 
 _FOLDED: Final = str.maketrans("", "", "-_. ")
@@ -53,18 +55,4 @@ def _slips(one: str, other: str, most: int) -> int:
     """How many there are between two names; more than ``most`` where those are too many."""
     if other.startswith(one) and one:
         return min(len(other) - len(one), most)
-    if abs(len(one) - len(other)) > most:
-        return most + 1
-    before: list[int] = []
-    last: list[int] = [*range(len(other) + 1)]
-    for row, letter in enumerate(one, 1):
-        now: list[int] = [row]
-        for column, its in enumerate(other, 1):
-            best = min(last[column] + 1, now[-1] + 1, last[column - 1] + (letter != its))
-            if row > 1 and column > 1 and one[row - 2] == its and letter == other[column - 2]:
-                best = min(best, before[column - 2] + 1)
-            now.append(best)
-        if min(now) > most:
-            return most + 1
-        before, last = last, now
-    return last[-1]
+    return OSA.distance(one, other, score_cutoff=most)

@@ -1,8 +1,8 @@
 """Builds what a Spark cluster needs into ``dist/``: a wheel, and a zip for ``--py-files``.
 
 The zip holds the pure Python packages only.  What they depend on (pyzmq, pyarrow, numpy, lmdb,
-msgspec and xxhash) has native parts, which Python cannot import from a zip: executors must have
-them.
+msgspec, rapidfuzz and xxhash) has native parts, which Python cannot import from a zip: executors
+must have them.
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ Built:
   {wheel}
   {zip}
 
-Submit a job, with pyzmq, pyarrow, numpy, lmdb, msgspec and xxhash installed where the driver and
-the executors run:
+Submit a job, with pyzmq, pyarrow, numpy, lmdb, msgspec, rapidfuzz and xxhash installed where the
+driver and the executors run:
   PYTHONPATH={zip} spark-submit --py-files {zip} JOB.py ...
 PYTHONPATH is for Spark's own helpers on the driver, which --py-files does not reach.  Spark finds
 format "dafka" by its name only where it is installed; with a zip a job says:

@@ -71,10 +71,7 @@ def decode_tower_address(frames: Sequence[bytes]) -> TowerPorts:
     """
     if len(frames) != 4 or frames[0] != TOWER:
         raise ProtocolError("what tells of a tower has four frames, the first one T")
-    host = _ascii(frames[1])
-    if len(host) > MAX_HOST_BYTES or not _HOST.fullmatch(host):
-        raise ProtocolError("the host of a tower is no host name or address")
-    return TowerPorts(host, _port(frames[2]), _port(frames[3]))
+    return TowerPorts(_host(frames[1]), _port(frames[2]), _port(frames[3]))
 
 
 def encode_node_beacon(beacon: NodeBeacon) -> list[bytes]:
@@ -90,9 +87,8 @@ def decode_node_beacon(frames: Sequence[bytes]) -> NodeBeacon:
     """
     if len(frames) != 4 or frames[0] != BEACON:
         raise ProtocolError("a node beacon has four frames, the first one B")
-    host = _ascii(frames[2])
-    if len(host) > MAX_HOST_BYTES or (host and not _HOST.fullmatch(host)):
-        raise ProtocolError("the host of a beacon is no host name or address")
+    # RFC 46's nodes may leave the host to the tower, which sees where a beacon comes from.
+    host = _host(frames[2]) if frames[2] else ""
     return NodeBeacon(_node(frames[1]), host, _port(frames[3]))
 
 
@@ -249,6 +245,13 @@ def _ascii(frame: bytes) -> str:
     if not frame.isascii():
         raise ProtocolError("a beacon's frames are ASCII")
     return frame.decode()
+
+
+def _host(frame: bytes) -> str:
+    host = _ascii(frame)
+    if len(host) > MAX_HOST_BYTES or not _HOST.fullmatch(host):
+        raise ProtocolError("what tells of a node has the name or the address of its host")
+    return host
 
 
 def _port(frame: bytes) -> int:
