@@ -119,6 +119,20 @@ class Values(Sequence[bytes]):
         ends = self._offsets()
         return int(ends.searchsorted(int(ends[start]) + max_bytes, side="right")) - 1 - start
 
+    def starting_with(self, prefix: bytes) -> Longs:
+        """The indices of the values that begin with ``prefix``, which is not empty; ascending."""
+        ends = self._offsets()
+        octets = np.frombuffer(self._buffer, np.uint8)
+        if len(ends) < 2 or not len(octets):
+            return _NONE[:0]
+        # An empty value at the very end begins where there is no octet.
+        firsts = octets.take(ends[:-1], mode="clip")
+        found = np.flatnonzero(firsts == prefix[0])
+        found = found[ends[found + 1] - ends[found] >= len(prefix)]
+        for at, octet in enumerate(prefix[1:], 1):
+            found = found[octets[ends[found] + at] == octet]
+        return found
+
     @property
     def largest_bytes(self) -> int:
         """How long the longest value is; 0 if there is none."""

@@ -260,3 +260,14 @@ def test_concatenation(parts: list[tuple[str, list[bytes]]]) -> None:
 def test_a_single_part_is_not_copied() -> None:
     part = from_columns([b"a", b"b"])
     assert Values.concat([part]) is part
+
+
+@every_maker
+@settings(max_examples=60, deadline=None)
+@given(values=LISTS, prefix=st.binary(min_size=1, max_size=3), at=st.integers(0, 12))
+def test_which_values_begin_so(
+    maker: Callable[[list[bytes]], Values], values: list[bytes], prefix: bytes, at: int
+) -> None:
+    values.insert(at, prefix + b"and more")
+    found = maker(values).starting_with(prefix).tolist()
+    assert found == [index for index, value in enumerate(values) if value.startswith(prefix)]

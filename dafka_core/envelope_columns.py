@@ -1,0 +1,371 @@
+"""Envelopes opened and closed by column: all records of a batch at once, none of them in Python.
+
+What is in an envelope lies one after the other, so the parts of all records of a batch are one
+Arrow array over the batch's own buffer, of which a column takes those that are its own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Final, Self
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from dafka_core.envelope import (
+    HAS_KEY,
+    HAS_VALUE,
+    LENGTHS_AT,
+    MAGIC,
+    MAX_VARINT_BYTES,
+    VERSION,
+    check_lengths,
+)
+from dafka_core.values import Longs, Values
+
+HEADERS_TYPE: Final = pa.list_(pa.struct([("key", pa.utf8()), ("value", pa.binary())]))
+"""As Spark's Kafka connector has them."""
+
+_MAX_INT32: Final = np.iinfo(np.int32).max
+_BOUNDS: Final = np.array([1 << 7, 1 << 14, 1 << 21, 1 << 28], np.int64)
+"""The first number that takes one octet more as a varint."""
+
+_Octets = npt.NDArray[np.uint8]
+_Flags = npt.NDArray[np.bool_]
+
+
+class _Runs:
+    """Numbers 0, 1, 2, … of things that belong to rows, so many to each row, in order.
+
+    Attributes:
+        counts: how many each row has.
+        firsts: the number of each row's first.
+        total: how many there are.
+    """
+
+    def __init__(self, counts: Longs) -> None:
+        self.counts = counts
+        ends = counts.cumsum()
+        self.firsts: Longs = ends - counts
+        self.total = int(ends[-1]) if len(ends) else 0
+
+    def spread(self, of_rows: npt.NDArray[Any]) -> npt.NDArray[Any]:
+        """For each thing what its row has."""
+        return np.repeat(of_rows, self.counts)
+
+    def from_(self, starts: Longs) -> Longs:
+        """Numbers that go up by one from each row's start."""
+        return self.spread(starts - self.firsts) + np.arange(self.total)
+
+    def sums(self, of_things: Longs | _Flags) -> Longs:
+        """For each row the sum of what its things have; of flags, how many are set."""
+        before = np.concatenate(([0], of_things.cumsum(dtype=np.int64)))
+        sums: Longs = before[self.firsts + self.counts] - before[self.firsts]
+        return sums
+
+
+class OpenedRecords:
+    """The keys, values and headers of records, of which some at least are in envelopes.
+
+    Each column is made when it is asked for.
+    """
+
+    def __init__(
+        self, ends: Longs, data: memoryview, rows: Longs, flags: _Octets, lengths: _Lengths
+    ) -> None:
+        """``rows`` are those in envelopes, with their flags and lengths, all of them right."""
+        self._lengths = lengths
+        parts = np.ones(len(ends) - 1, np.int64)
+        parts[rows] += lengths.runs.counts
+        # In the order of the buffer: of each row its value, or the head of its envelope and then
+        # the parts in it.
+        self._order = _Runs(parts)
+        starts = np.empty(self._order.total + 1, np.int64)
+        starts[-1] = ends[-1]
+        starts[self._order.firsts] = ends[:-1]
+        self._places = lengths.runs.from_(self._order.firsts[rows] + 1)
+        starts[self._places] = lengths.starts
+        self._parts = _array(starts, data)
+        self._rows, self._flags = rows, flags
+
+    @classmethod
+    def of(cls, values: Values) -> Self | None:
+        """What is in the envelopes; None where all records are bare values."""
+        rows = values.starting_with(MAGIC)
+        if not len(rows):
+            return None
+        ends, data = values.columns()
+        found = _fitting(np.frombuffer(data, np.uint8), ends, rows)
+        return None if found is None else cls(ends, data, *found)
+
+    def keys(self) -> pa.BinaryArray:
+        """The keys; null where there is none."""
+        has_key = self._flags & HAS_KEY != 0
+        places = np.full(len(self._order.counts), -1, np.int64)
+        places[self._rows[has_key]] = self._order.firsts[self._rows[has_key]] + 1
+        return self._taken(places)
+
+    def values(self) -> pa.BinaryArray:
+        """The values; null where a record says so."""
+        places = self._order.firsts.copy()
+        with_value = 1 + (self._flags & HAS_KEY).astype(np.int64)
+        has_value = self._flags & HAS_VALUE != 0
+        places[self._rows] = np.where(has_value, places[self._rows] + with_value, -1)
+        return self._taken(places)
+
+    def headers(self) -> pa.ListArray:
+        """The headers, of type ``HEADERS_TYPE``; null where a record has none, as Kafka's are."""
+        lengths = self._lengths
+        counts = np.zeros(len(self._order.counts), np.int64)
+        counts[self._rows] = lengths.header_counts
+        names = self._places[lengths.are_names]
+        null = lengths.numbers[lengths.are_header_values] == 0
+        values = np.where(null, -1, names + 1)
+        pairs = pa.StructArray.from_arrays(
+            [_texts(self._taken(names)), self._taken(values)], fields=list(HEADERS_TYPE.value_type)
+        )
+        ends = pa.array(np.concatenate(([0], counts.cumsum())), pa.int32())
+        return pa.ListArray.from_arrays(ends, pairs, HEADERS_TYPE, mask=pa.array(counts == 0))
+
+    def _taken(self, places: Longs) -> pa.BinaryArray:
+        """Parts by their places; null for -1."""
+        null = places < 0
+        indices = pa.array(places, mask=null if null.any() else None)
+        taken = self._parts.take(indices)
+        return taken if taken.type == pa.binary() else taken.cast(pa.binary())
+
+
+class _Lengths:
+    """The lengths in the heads of envelopes, decoded.
+
+    Attributes:
+        runs: which belong to which record.
+        numbers: as they are written.
+        are_names, are_header_values: which of them are lengths of headers' parts.
+        header_counts: of each record.
+        starts: where each part begins in the buffer.
+        fit: whether a record's lengths are as they must be, and its parts end where it ends.
+    """
+
+    def __init__(
+        self, octets: _Octets, heads: Longs, bodies: Longs, stops: Longs, flags: _Octets
+    ) -> None:
+        """The lengths of each record lie from ``heads`` to ``bodies``, its parts to ``stops``."""
+        packed_runs = _Runs(bodies - heads)
+        packed = octets[packed_runs.from_(heads)]
+        are_last = packed < 0x80
+        ends_at = (packed_runs.firsts + packed_runs.counts - 1)[packed_runs.counts > 0]
+        fit = np.ones(len(heads), np.bool_)
+        fit[packed_runs.counts > 0] = are_last[ends_at]
+        # One that does not end its last varint must have no bearing on the next record.
+        are_last[ends_at] = True
+        self.runs = _Runs(packed_runs.sums(are_last))
+        if self.runs.total == len(packed):
+            self.numbers: Longs = packed.astype(np.int64)
+        else:
+            self.numbers, are_canonical = _decoded(packed, np.flatnonzero(are_last))
+            fit &= self.runs.sums(are_canonical) == self.runs.counts
+        own = (flags & HAS_KEY != 0).astype(np.int64) + (flags & HAS_VALUE != 0)
+        in_headers = self.runs.counts - own
+        fit &= (in_headers >= 0) & (in_headers % 2 == 0)
+        self.header_counts: Longs = in_headers // 2
+        place = np.arange(self.runs.total) - self.runs.spread(self.runs.firsts + own)
+        self.are_names: _Flags = (place >= 0) & (place & 1 == 0)
+        self.are_header_values: _Flags = (place >= 0) & (place & 1 == 1)
+        sizes = self.numbers - (self.are_header_values & (self.numbers > 0))
+        # Of lengths that are too large the sum could go round, and come out right.
+        fit &= self.runs.sums(sizes <= self.runs.spread(stops - bodies)) == self.runs.counts
+        before = np.concatenate(([0], sizes.cumsum()))
+        of_row = before[self.runs.firsts]
+        self.fit: _Flags = fit & (
+            before[self.runs.firsts + self.runs.counts] - of_row == stops - bodies
+        )
+        self.starts: Longs = before[:-1] + self.runs.spread(bodies - of_row)
+
+
+def _decoded(packed: _Octets, ends: Longs) -> tuple[Longs, _Flags]:
+    """The numbers of varints, each with its last octet at ``ends``, and which are right."""
+    firsts = np.concatenate(([0], ends[:-1] + 1))
+    widths = ends - firsts + 1
+    at = np.arange(len(packed)) - np.repeat(firsts, widths)
+    shifted = (packed & 0x7F).astype(np.int64) << 7 * at.clip(max=MAX_VARINT_BYTES)
+    are_canonical = (widths <= MAX_VARINT_BYTES) & ((widths == 1) | (packed[ends] != 0))
+    return np.add.reduceat(shifted, firsts), are_canonical
+
+
+def _fitting(octets: _Octets, ends: Longs, rows: Longs) -> tuple[Longs, _Octets, _Lengths] | None:
+    """Those of the rows that are envelopes, with what their heads say; None if there is none."""
+    rows = rows[ends[rows + 1] - ends[rows] > LENGTHS_AT]
+    starts = ends[rows]
+    flags = octets[starts + LENGTHS_AT - 1]
+    rows = rows[(octets[starts + LENGTHS_AT - 2] == VERSION) & (flags <= HAS_KEY | HAS_VALUE)]
+    while len(rows):
+        starts, stops = ends[rows] + LENGTHS_AT, ends[rows + 1]
+        flags, size = octets[starts - 1], octets[starts].astype(np.int64)
+        heads = starts + 1
+        if size.max() > 0x7F:
+            is_long = size > 0x7F
+            second = octets.take(heads, mode="clip").astype(np.int64)
+            size = np.where(is_long, size - 0x80 + (second << 7), size)
+            heads += is_long
+            # Not in the record, or one octet would have done, or two do not.
+            wrong = is_long & ((heads > stops) | (second == 0) | (second > 0x7F))
+        else:
+            wrong = np.zeros(len(rows), np.bool_)
+        wrong |= heads + size > stops
+        if not wrong.any():
+            lengths = _Lengths(octets, heads, heads + size, stops, flags)
+            wrong = ~lengths.fit
+            if not wrong.any():
+                return rows, flags, lengths
+        rows = rows[~wrong]
+    return None
+
+
+def close_columns(
+    values: pa.Array, keys: pa.Array | None = None, headers: pa.Array | None = None
+) -> pa.Array:
+    """The contents of records, of binary without nulls: in envelopes those that need one.
+
+    Args:
+        values, keys: of binary or string, with nulls.
+        headers: lists of (name, value), of string and binary; null lists are empty ones.
+
+    Raises:
+        ValueError: a header has no name, or there are too many headers.
+    """
+    values = _as_binary(values)
+    needed = ~_valid(values)
+    needed[Values.from_arrow(values).starting_with(MAGIC)] = True
+    columns = [(values, HAS_VALUE)]
+    if keys is not None and keys.null_count < len(keys):
+        columns.insert(0, (_as_binary(keys), HAS_KEY))
+        needed |= _valid(keys)
+    counts = np.zeros(len(values), np.int64)
+    if headers is not None:
+        counts = pc.list_value_length(headers).fill_null(0).to_numpy().astype(np.int64)
+        needed |= counts > 0
+    if not needed.any():
+        return values
+    return _Closing(columns, _Runs(counts), needed).closed(headers)
+
+
+class _Closing:
+    """Puts the contents of rows together from parts: columns of them, and which is where.
+
+    The parts of a row are the head of its envelope, if it needs one, then its key and its value, if
+    it has them, then each header's name and value.
+    """
+
+    def __init__(
+        self, columns: Sequence[tuple[pa.Array, int]], headers: _Runs, needed: _Flags
+    ) -> None:
+        """``columns`` are keys and values, each with its flag; ``needed`` says who needs a head."""
+        self._rows = np.flatnonzero(needed)
+        self._headers = headers
+        self._columns = [column for column, _ in columns]
+        present = [_valid(column) for column in self._columns]
+        flags = np.sum([has * flag for has, (_, flag) in zip(present, columns, strict=True)], 0)
+        self._flags: _Octets = flags[self._rows].astype(np.uint8)
+        self._parts = _Runs(np.sum([needed, 2 * headers.counts, *present], 0, np.int64))
+        firsts = self._parts.firsts
+        # The number of each part, where all are counted column after column.
+        self._order = np.empty(self._parts.total, np.int64)
+        self._order[firsts[self._rows]] = np.arange(len(self._rows))
+        self._have_lengths: _Flags = self._parts.spread(needed)
+        self._have_lengths[firsts[self._rows]] = False
+        before, place = len(self._rows), firsts + needed
+        for has in present:
+            self._order[place[has]] = before + np.flatnonzero(has)
+            before, place = before + len(has), place + has
+        names = headers.spread(place - 2 * headers.firsts) + 2 * np.arange(headers.total)
+        self._order[names] = before + np.arange(headers.total)
+        self._order[names + 1] = before + headers.total + np.arange(headers.total)
+
+    def closed(self, headers: pa.Array | None) -> pa.Array:
+        """The contents; ``headers`` are those of all rows."""
+        lengths = [np.zeros(len(self._rows), np.int64), *map(_lengths_of, self._columns)]
+        if headers is not None and self._headers.total:
+            names, values = headers.flatten().flatten()
+            if names.null_count:
+                raise ValueError("a header's name is null")
+            self._columns += [_as_binary(names), _as_binary(values)]
+            lengths += [_lengths_of(names), _lengths_of(values) + _valid(values)]
+        heads = self._heads(np.concatenate(lengths)[self._order[self._have_lengths]])
+        columns = [heads, *self._columns]
+        if any(column.type != pa.binary() for column in columns) or (
+            sum(column.nbytes for column in columns) > _MAX_INT32
+        ):
+            columns = [column.cast(pa.large_binary()) for column in columns]
+        joined = pa.concat_arrays(columns).take(pa.array(self._order))
+        ends, data = Values.from_arrow(joined).columns()
+        return _array(ends[np.append(self._parts.firsts, self._parts.total)], data)
+
+    def _heads(self, numbers: Longs) -> pa.Array:
+        """The heads of the envelopes, whose lengths are ``numbers``."""
+        runs = _Runs(self._parts.counts[self._rows] - 1)
+        widths: Longs = np.searchsorted(_BOUNDS, numbers, side="right") + 1
+        sizes = runs.sums(widths)
+        check_lengths(int(sizes.max()))
+        size_widths: Longs = 1 + (sizes > 0x7F)
+        heads = _Runs(LENGTHS_AT + size_widths + sizes)
+        octets = np.empty(heads.total, np.uint8)
+        for at, octet in enumerate((*MAGIC, VERSION)):
+            octets[heads.firsts + at] = octet
+        octets[heads.firsts + LENGTHS_AT - 1] = self._flags
+        _put_varints(octets, heads.firsts + LENGTHS_AT, sizes, size_widths)
+        before = widths.cumsum() - widths
+        of_row = np.append(before, 0)[runs.firsts]
+        starts = heads.firsts + LENGTHS_AT + size_widths
+        _put_varints(octets, before + runs.spread(starts - of_row), numbers, widths)
+        return _array(np.append(heads.firsts, heads.total), octets)
+
+
+def _put_varints(octets: _Octets, at: Longs, numbers: Longs, widths: Longs) -> None:
+    """Writes numbers as varints of these widths."""
+    octets[at] = numbers & 0x7F
+    for shift in range(1, int(widths.max(initial=1))):
+        longer = widths > shift
+        at, numbers, widths = at[longer], numbers[longer], widths[longer]
+        octets[at + shift - 1] |= 0x80
+        octets[at + shift] = numbers >> 7 * shift & 0x7F
+
+
+def _array(ends: Longs, data: Any) -> pa.Array:
+    """The octets between ends as an array of binary, of large binary where it must be."""
+    is_large = int(ends[-1]) > _MAX_INT32
+    kind, dtype = (pa.large_binary(), np.int64) if is_large else (pa.binary(), np.int32)
+    buffers = [None, pa.py_buffer(ends.astype(dtype, copy=False)), pa.py_buffer(data)]
+    return pa.Array.from_buffers(kind, len(ends) - 1, buffers, null_count=0)
+
+
+def _as_binary(array: pa.Array) -> pa.Array:
+    """An array of binary or string, large or not, as one of binary; without a copy."""
+    is_large = str(array.type).startswith("large")
+    return array.cast(pa.large_binary() if is_large else pa.binary())
+
+
+def _valid(array: pa.Array) -> _Flags:
+    """Which elements are not null."""
+    if not array.null_count:
+        return np.ones(len(array), np.bool_)
+    valid: _Flags = array.is_valid().to_numpy(zero_copy_only=False)
+    return valid
+
+
+def _lengths_of(array: pa.Array) -> Longs:
+    """How long the elements are; 0 for nulls."""
+    lengths: Longs = pc.binary_length(array).fill_null(0).to_numpy().astype(np.int64)
+    return lengths
+
+
+def _texts(octets: pa.Array) -> pa.Array:
+    """Octets as text; what is not UTF-8 is replaced, as Kafka's clients do."""
+    try:
+        return octets.cast(pa.utf8())
+    except pa.ArrowInvalid:
+        found = octets.dictionary_encode()
+        texts = [each.decode("utf-8", "replace") for each in found.dictionary.to_pylist()]
+        return pa.array(texts, pa.utf8()).take(found.indices)

@@ -1,0 +1,50 @@
+"""A record's key, headers and null value, in one content."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from dafka_core.envelope import MAGIC, MAX_LENGTHS_BYTES, closed
+from tests.unit.core import envelopes
+
+
+@pytest.mark.parametrize(("parts", "content"), envelopes.vectors())
+def test_the_vectors_of_the_page(parts: envelopes.Parts, content: bytes) -> None:
+    key, value, headers = parts
+    assert closed(value, key, headers) == content
+    assert envelopes.opened(content) == parts
+
+
+@settings(deadline=None)
+@given(parts=envelopes.PARTS)
+def test_what_is_closed_is_opened(parts: envelopes.Parts) -> None:
+    key, value, headers = parts
+    assert envelopes.opened(closed(value, key, headers)) == parts
+
+
+@given(value=envelopes.MISTAKABLE)
+def test_a_value_that_looks_like_an_envelope_stays_a_value(value: bytes) -> None:
+    content = closed(value)
+    assert envelopes.opened(content) == (None, value, ())
+    assert (content == value) == (not value.startswith(MAGIC))
+
+
+@given(value=st.binary())
+def test_a_value_alone_is_the_content(value: bytes) -> None:
+    if not value.startswith(MAGIC):
+        assert closed(value) is value
+
+
+def test_headers_without_end_are_refused() -> None:
+    most = (MAX_LENGTHS_BYTES - 1) // 2
+    full = closed(b"", headers=(("", None),) * most)
+    assert envelopes.opened(full) == (None, b"", (("", None),) * most)
+    with pytest.raises(ValueError, match=r"too many headers: .* take 16385 bytes .* at most 16383"):
+        closed(b"", headers=(("", None),) * (most + 1))
+
+
+def test_a_name_that_is_no_text_is_refused() -> None:
+    with pytest.raises(ValueError, match="surrogates not allowed"):
+        closed(b"", headers=(("\udcff", b""),))
