@@ -210,3 +210,13 @@ class OldCheckpointError(PartitionError):
     )
     version: int
     transaction: Transaction
+
+
+@dataclass(eq=False)
+class ApplicationError(DafkaError):
+    """A version of an application (option ``txnAppId``) that cannot be written as it is now."""
+
+    sentence = "version {version} of application {app_id!r} cannot be written: {why}"
+    app_id: str
+    version: int
+    why: str

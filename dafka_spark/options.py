@@ -37,6 +37,12 @@ EXACTLY_ONCE: Final = "exactly-once"
 AT_LEAST_ONCE: Final = "at-least-once"
 DELIVERY: Final = (EXACTLY_ONCE, AT_LEAST_ONCE)
 
+COUNT_BITS: Final = 14
+"""Of the version that stores keep of a transaction with ``txnVersion``: to how many partitions that
+was written."""
+
+MAX_TXN_VERSION: Final = (1 << 63 - COUNT_BITS) - 1
+
 
 def _count(meaning: str, unit: str) -> int | None:
     """Declares an option that is a number of 1 or more, or not given."""
@@ -232,6 +238,21 @@ class SinkOptions(SparkOptions):
         "its own. Where two jobs write with one name at the same time, one fails, or both",
         kind="name",
     )
+    txn_app_id: str = option(
+        "",
+        "batch writes only, with `txnVersion`: a name of the application, of which each version is "
+        "written to a topic once; also that of its partitions, as `writerId`",
+        kind="name",
+    )
+    txn_version: int | None = option(
+        None,
+        "batch writes only, with `txnAppId`: a number that grows with each write of the "
+        "application; a write whose number is not greater than the last one's is skipped",
+        kind="int",
+        parse=parse_int,
+        minimum=0,
+        maximum=MAX_TXN_VERSION,
+    )
     allow_control_characters: bool = option(
         False,
         "write to topics whose names have control characters, or octets that are not UTF-8 "
@@ -248,6 +269,21 @@ class SinkOptions(SparkOptions):
         """Checks what concerns more than one option."""
         if why := self.why_not(self.topic):
             raise ConfigError("topic", escape(self.topic), why)
+        self._check_transaction()
+
+    def _check_transaction(self) -> None:
+        name, version = self.txn_app_id, self.txn_version
+        if version is None:
+            if name:
+                raise ConfigError("txnAppId", name, "is given with 'txnVersion' only: name both")
+        elif not name:
+            raise ConfigError("txnVersion", version, "is given with 'txnAppId' only: name both")
+        elif self.writer_id:
+            why = "names the application already; leave out writerId"
+            raise ConfigError("txnAppId", name, why)
+        elif not self.is_exact:
+            why = f"a version is written once: it needs delivery = {EXACTLY_ONCE}"
+            raise ConfigError("txnVersion", version, why)
 
     def why_not(self, topic: str) -> str:
         """Why rows cannot be written to a topic, if so."""

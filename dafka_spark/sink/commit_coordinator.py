@@ -44,10 +44,15 @@ def pick_store(options: SinkOptions) -> PickedStore:
         raise lost
 
 
-def commit(options: SinkOptions, picked: PickedStore, ranges: Sequence[WrittenRange]) -> None:
+def commit(
+    options: SinkOptions,
+    picked: PickedStore,
+    ranges: Sequence[WrittenRange],
+    version: int = NO_VERSION,
+) -> None:
     """Makes what tasks have staged at a store visible, all of it in one step, or nothing.
 
-    Then waits until as many stores have it as must acknowledge.
+    Then waits until as many stores have it as must acknowledge, and what was visible before.
 
     Raises:
         ConfigError: there are too many partitions for one step.
@@ -57,10 +62,10 @@ def commit(options: SinkOptions, picked: PickedStore, ranges: Sequence[WrittenRa
     """
     if not ranges:
         return
-    staged = [
-        StagedTransaction(*each.tp, each.attempt, each.start, each.end, NO_VERSION)
-        for each in ranges
+    written = [
+        StagedTransaction(*each.tp, each.attempt, each.start, each.end, version) for each in ranges
     ]
+    staged = [each for each in written if each.attempt]
     if len(staged) > MAX_TRANSACTIONS:
         why = f"a job that writes to {len(staged)} partitions cannot appear at once"
         cure = f"{MAX_TRANSACTIONS} can: write with fewer tasks"
@@ -71,12 +76,13 @@ def commit(options: SinkOptions, picked: PickedStore, ranges: Sequence[WrittenRa
         client.commit(staged, timeout_s=deadline.left_s)
 
     with StoreSession(options.mesh_address, picked.locations) as session:
-        _at_store(session, picked.store, commit_at, deadline)
+        if staged:
+            _at_store(session, picked.store, commit_at, deadline)
         if options.acks_needed == 1:
             return
         # Not those of when the job began: other stores may have come, or come back.
         known = session.current()
-        for each in staged:
+        for each in written:
             acks, have = options.acks_needed, {picked.store}
             session.wait_for_acks(each.tp, each.transaction, known, acks, have, deadline)
 
@@ -92,7 +98,7 @@ def discard(
     ``partitions`` are those where tasks may have staged something that cannot say so any more.
     """
     deadline = Deadline(timing.DISCARD_S)
-    discards = {Discard(each.tp, each.attempt) for each in ranges}
+    discards = {Discard(each.tp, each.attempt) for each in ranges if each.attempt}
 
     def discard_at(client: StoreClient) -> None:
         states = client.transaction_states(partitions, timeout_s=deadline.left_s)

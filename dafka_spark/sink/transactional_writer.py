@@ -40,6 +40,7 @@ from dafka_spark.cluster.store_session import StoreSession, choose_host
 from dafka_spark.cluster.timing import Deadline
 from dafka_spark.errors import OldCheckpointError, TransactionChangedError
 from dafka_spark.options import SinkOptions
+from dafka_spark.sink.applications import CHANGED, Application
 from dafka_spark.sink.commit_messages import WrittenRange
 from dafka_spark.sink.row_digest import RowDigest, digest_at
 from dafka_spark.sink.staged_rows import Found, RowBuffer, StagedRows, Streams
@@ -56,9 +57,9 @@ class TaskSetup(NamedTuple):
 
     Attributes:
         session: finds stores anew when they fail.
-        version: the transactions', ascending in each partition: the micro-batch's number.  With
-            ``NO_VERSION``, as of batch writes and at-least-once, a task that writes a transaction
-            again does not find it.
+        version: the transactions', ascending in each partition: the micro-batch's number, or the
+            first version of an application's.  With ``NO_VERSION``, as of other batch writes and
+            at-least-once, a task that writes a transaction again does not find it.
         picked: the only store to write to, where the driver commits what is staged.  If it is
             empty, a writer takes any store, and commits itself.
     """
@@ -130,7 +131,7 @@ class TransactionalWriter(PartitionWriter):
             return WrittenRange(self._tp, rows.start, rows.end, rows.attempt)
         changed = written.end - written.start != self._row_count
         if changed or (self._digest is not None and self._has_other_rows(written)):
-            raise TransactionChangedError(*self._tp, written, self._row_count)
+            raise self._changed(written)
         acks, have = self._task.options.acks_needed, self._have
         self._task.session.wait_for_acks(self._tp, written, self._known, acks, have, deadline)
         return WrittenRange(self._tp, written.start, written.end)
@@ -288,15 +289,29 @@ class TransactionalWriter(PartitionWriter):
             return self._transaction is not None
         last = [(client.location.store, state.transaction) for client, state in found]
         newest = max((each for _, each in last if each is not None), default=None)
-        if newest is None or newest.version < version:
+        application = Application.of(self._task.options)
+        number = application.number_of(version)
+        if newest is None or application.number_of(newest.version) < number:
             return False
-        if newest.version > version:
+        if application.number_of(newest.version) > number:
+            if application.app_id:
+                raise application.refused(f"a newer one is written meanwhile, to {self._tp}")
             raise OldCheckpointError(*self._tp, version, newest)
         own = [state for _, state in found if state.attempt == rows.attempt != ""]
         if not any(state.transaction == newest and state.end == state.staged_end for state in own):
             self._digest = rows.digest()
         self._set_transaction(newest, {store for store, each in last if each == newest})
         return True
+
+    def _changed(self, written: Transaction) -> DafkaError:
+        """The error for a transaction that was written before with other rows."""
+        application = Application.of(self._task.options)
+        if not application.app_id:
+            return TransactionChangedError(*self._tp, written, self._row_count)
+        count = written.end - written.start
+        now = f"{count} others" if self._row_count == count else self._row_count
+        why = f"it was written before, {count} rows of it to {self._tp}, and has {now} now"
+        return application.refused(f"{why}. {CHANGED}")
 
     def _has_other_rows(self, written: Transaction) -> bool:
         """Whether the task's rows are not those that the transaction has at a store.

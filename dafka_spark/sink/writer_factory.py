@@ -13,7 +13,7 @@ from dafka_core.errors import ConfigError, StoreUnreachableError
 from dafka_core.flight.store_client import StoreClient
 from dafka_core.flight.store_location import StoreLocation
 from dafka_core.missing_stores import ALL
-from dafka_core.records import NO_VERSION, TopicPartition
+from dafka_core.records import NO_VERSION, TopicPartition, TransactionState
 from dafka_spark.cluster import timing
 from dafka_spark.cluster.store_session import StoreSession
 from dafka_spark.cluster.timing import Deadline
@@ -95,17 +95,19 @@ class WriterFactory(Closing):
     ) -> list[StoreClient]:
         """Waits until the picked store has what any other has of the partition; the stores then."""
 
-        def end_at(client: StoreClient) -> int:
-            return client.transaction_states([tp], timeout_s=timing.ANSWER_S)[0].end
+        def state_at(client: StoreClient) -> TransactionState:
+            return client.transaction_states([tp], timeout_s=timing.ANSWER_S)[0]
 
         store = self._task.picked
-        for heard, lost in self._task.session.looks(known, end_at, deadline):
+        for heard, lost in self._task.session.looks(known, state_at, deadline):
             why = "it is not there"
             picked = [client for client, _ in heard if client.location.store == store]
             if picked and lost is None:
-                end = max(found for _, found in heard)
+                end = max(state.end for _, state in heard)
+                noted = [state.transaction for _, state in heard if state.transaction]
+                last = max(noted, default=None) if self._task.version != NO_VERSION else None
                 with suppress(StoreUnreachableError):
-                    has = picked[0].wait(tp, end, timeout_s=deadline.left_s)
+                    has = picked[0].wait(tp, end, transaction=last, timeout_s=deadline.left_s)
                     if has >= end:
                         return [client for client, _ in heard]
                     why = f"it has the partition up to {has}, another store up to {end}"

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import uuid
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
+from functools import partial
 from typing import Final
 
 import pyarrow as pa
@@ -22,15 +23,18 @@ from dafka_core.errors import (
     FencedError,
     OffsetConflictError,
     ProducerFencedError,
+    TransactionExistsError,
 )
 from dafka_core.records import NO_VERSION, TopicPartition
 from dafka_spark.cluster.known_stores import remember, remembered
 from dafka_spark.cluster.worker_process import settle
 from dafka_spark.options import SinkOptions
-from dafka_spark.sink import commit_coordinator
+from dafka_spark.sink import applications, commit_coordinator
+from dafka_spark.sink.applications import Application
 from dafka_spark.sink.commit_messages import NOT_PICKED, TaskCommit, WrittenRange
 from dafka_spark.sink.task_writer import check_columns, partition_address, write_rows
 from dafka_spark.sink.writer_factory import WriterFactory
+from dafka_spark.spark_options import camel
 
 QUERY_ID: Final = "sql.streaming.queryId"
 BATCH_ID: Final = "streaming.sql.batchId"
@@ -49,15 +53,15 @@ class _Writer:
         """Where the stores were, for tasks that are the first ones in their processes."""
 
     def _write(
-        self, batches: Iterator[pa.RecordBatch], writer_id: str, factory: WriterFactory
+        self,
+        batches: Iterator[pa.RecordBatch],
+        address: Callable[[str, int], str],
+        factory: WriterFactory,
     ) -> TaskCommit:
         task_number = _task().partitionId()
         with factory:
             written = write_rows(
-                batches,
-                self._options,
-                lambda topic: partition_address(writer_id, topic, task_number),
-                factory.open,
+                batches, self._options, lambda topic: address(topic, task_number), factory.open
             )
             stores = factory.stores
         settle()
@@ -83,8 +87,8 @@ def _task() -> TaskContext:
 class DafkaBatchWriter(_Writer, DataSourceArrowWriter):
     """Appends a DataFrame to topics.
 
-    Each write makes partitions of its own, but for those with ``writerId``, and those in
-    ``foreachBatch``: they go on in their query's, as its own sink would.
+    Each write makes partitions of its own, but for those with ``writerId`` or ``txnAppId``, and
+    those in ``foreachBatch``: they go on in their query's, as its own sink would.
     """
 
     def __init__(
@@ -97,24 +101,39 @@ class DafkaBatchWriter(_Writer, DataSourceArrowWriter):
             )
         self._write_id = uuid.uuid4().hex
         self._picked = NOT_PICKED
+        self._is_written = False
 
     def begin(self) -> None:
         """Picks the store where all tasks stage their rows, or refuses (driver)."""
         if self._options.is_exact:
             self._picked = commit_coordinator.pick_store(self._options)
+            self._is_written = applications.is_written(self._options, self._picked)
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> TaskCommit:
         """Writes the rows of one task; a second attempt goes on in the first one's partition."""
+        if self._is_written:
+            return TaskCommit(0, ())
+        application = Application.of(self._options)
         lasting_id = self._lasting_id or _task().getLocalProperty(QUERY_ID)
-        factory = WriterFactory(self._options, picked=self._picked, goes_on=bool(lasting_id))
+        factory = WriterFactory(
+            self._options,
+            application.first_version,
+            picked=self._picked,
+            goes_on=bool(lasting_id or application.app_id),
+        )
+        named = partial(partition_address, lasting_id or self._write_id)
         with self._naming():
-            return self._write(iterator, lasting_id or self._write_id, factory)
+            return self._write(
+                iterator, application.address if application.app_id else named, factory
+            )
 
     def commit(self, messages: Sequence[WriterCommitMessage | None]) -> None:
         """Makes everything visible at once (driver)."""
-        if self._options.is_exact:
+        if self._options.is_exact and not self._is_written:
+            ranges = _ranges(messages)
             with self._naming():
-                commit_coordinator.commit(self._options, self._picked, _ranges(messages))
+                version = applications.version_of(self._options, self._picked, ranges)
+                commit_coordinator.commit(self._options, self._picked, ranges, version)
 
     def abort(self, messages: Sequence[WriterCommitMessage | None]) -> None:
         """Gives up what tasks have staged, also those that were killed (driver)."""
@@ -139,13 +158,20 @@ class DafkaBatchWriter(_Writer, DataSourceArrowWriter):
 
     @contextmanager
     def _naming(self) -> Iterator[None]:
-        """Has errors that another job with the same ``writerId`` causes say so."""
+        """Has errors that another job with the same name causes say so."""
         try:
             yield
-        except (FencedError, OffsetConflictError, ProducerFencedError) as error:
-            if name := self._options.writer_id:
-                why = "another job with this name may have written to the topic meanwhile"
-                error.add_note(f"option writerId = {name!r}: {why}; let one follow the other")
+        except (
+            FencedError,
+            OffsetConflictError,
+            ProducerFencedError,
+            TransactionExistsError,
+        ) as error:
+            for option in ("writer_id", "txn_app_id"):
+                if name := getattr(self._options, option):
+                    why = "another job with this name may have written to the topic meanwhile"
+                    cure = "let one follow the other"
+                    error.add_note(f"option {camel(option)} = {name!r}: {why}; {cure}")
             raise
 
 
@@ -160,6 +186,11 @@ class DafkaStreamWriter(_Writer, DataSourceStreamArrowWriter):
         if options.writer_id:
             why = "is for batch writes: a streaming query has partitions of its own already"
             raise ConfigError("writerId", options.writer_id, why)
+        if options.txn_app_id:
+            why = (
+                "is for batch writes: each micro-batch of a streaming query is written once anyway"
+            )
+            raise ConfigError("txnAppId", options.txn_app_id, why)
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> TaskCommit:
         """Writes the rows of one task of a micro-batch."""
@@ -170,7 +201,7 @@ class DafkaStreamWriter(_Writer, DataSourceStreamArrowWriter):
             raise RuntimeError("Spark did not tell the task which query and batch it belongs to")
         version = int(batch_id) if self._options.is_exact else NO_VERSION
         factory = WriterFactory(self._options, version, hints=self.hints)
-        return self._write(iterator, query_id, factory)
+        return self._write(iterator, partial(partition_address, query_id), factory)
 
     def commit(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803 -- Spark's name
         """Notes where tasks have found the stores, for those of the next batch (driver)."""

@@ -150,6 +150,8 @@ def test_of_two_jobs_with_one_writer_id_at_a_time_one_fails_whole(
 def test_a_streaming_query_has_no_writer_id(topic: str, shared: EmbeddedCluster) -> None:
     with pytest.raises(ConfigError, match="is for batch writes: a streaming query has partitions"):
         DafkaStreamWriter(VALUES, options(shared, topic=topic, writerId="w"))
+    with pytest.raises(ConfigError, match="is for batch writes: each micro-batch"):
+        DafkaStreamWriter(VALUES, options(shared, topic=topic, txnAppId="a", txnVersion=1))
 
 
 def test_all_stores_have_it_and_the_picked_one_catches_up(

@@ -135,6 +135,15 @@ def test_wrong_choice_of_topics(given: Any, says: str) -> None:
         ({"delivery": "twice"}, "must be one of exactly-once, at-least-once"),
         ({"topic": ""}, "a topic must have 1 to 255 bytes"),
         ({"deliveryTimeoutMs": "0"}, "at least 1"),
+        ({"txnAppId": "a"}, "'txnAppId' = 'a': is given with 'txnVersion' only: name both"),
+        ({"txnVersion": "1"}, "'txnVersion' = 1: is given with 'txnAppId' only: name both"),
+        ({"txnAppId": "a", "txnVersion": "-1"}, "at least 0"),
+        ({"txnAppId": "a", "txnVersion": "562949953421312"}, "at most 562949953421311"),
+        ({"txnAppId": "a", "txnVersion": "1", "writerId": "w"}, "leave out writerId"),
+        (
+            {"txnAppId": "a", "txnVersion": "1", "delivery": "at-least-once"},
+            "a version is written once: it needs delivery = exactly-once",
+        ),
     ],
 )
 def test_wrong_sink_options(given: Any, says: str) -> None:
