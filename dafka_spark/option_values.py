@@ -14,16 +14,8 @@ from dafka_core.names import escape
 from dafka_core.node_options import parse_partition, parse_topic, parse_towers
 from dafka_core.records import TopicPartition
 
-EARLIEST: Final = "earliest"
-LATEST: Final = "latest"
-EARLIEST_OFFSET: Final = -2
-LATEST_OFFSET: Final = -1
-
 ALL_STORES: Final = EVERY_STORE
 """For ``acks``: every store with Arrow Flight that is reachable, one at least."""
-
-OffsetRangeLimit = str | dict[TopicPartition, int]
-"""``earliest``, ``latest``, or an offset (or -2 or -1) for each partition."""
 
 
 def parse_tower(value: Any) -> str:
@@ -59,7 +51,10 @@ def parse_pattern(value: Any) -> str:
 
 def parse_assign(value: Any) -> frozenset[TopicPartition]:
     """JSON: the partitions of each topic."""
-    tree = _json(value, list, 'must be JSON like {"topic": ["partition", ...]}')
+    form = 'must be JSON like {"topic": ["partition", ...]}'
+    tree = json_object(value, form)
+    if not all(each and isinstance(each, list) for each in tree.values()):
+        raise ValueError(form)
     return frozenset(
         TopicPartition(parse_topic(topic), parse_partition(partition))
         for topic, partitions in tree.items()
@@ -67,49 +62,24 @@ def parse_assign(value: Any) -> frozenset[TopicPartition]:
     )
 
 
-def parse_offset_range_limit(value: Any) -> OffsetRangeLimit:
-    """``earliest``, ``latest`` or JSON with an offset for partitions."""
-    word = parse_word(value)
-    if word in (EARLIEST, LATEST):
-        return word
-    form = f'must be {EARLIEST}, {LATEST} or JSON like {{"topic": {{"partition": 1000}}}}'
-    limit = {
-        TopicPartition(parse_topic(topic), parse_partition(partition)): offset
-        for topic, partitions in _json(value, dict, form).items()
-        for partition, offset in partitions.items()
-    }
-    for tp, offset in limit.items():
-        if type(offset) is not int or offset < EARLIEST_OFFSET:
-            raise ValueError(
-                f"offset {offset!r} of partition {escape(tp.partition)} must be a whole number, "
-                f"the next record's; {EARLIEST_OFFSET} is the earliest and {LATEST_OFFSET} the "
-                "latest"
-            )
-    return limit
-
-
 def written(value: Any) -> Any:
     """How users write the value of an option that names topics or partitions, on one line."""
     if isinstance(value, tuple):
         return ",".join(map(escape, value))
-    if not isinstance(value, frozenset | dict):
+    if not isinstance(value, frozenset):
         return value
-    tree: dict[str, Any] = {}
+    tree: dict[str, list[str]] = {}
     for topic, partition in sorted(value):
-        if isinstance(value, dict):
-            tree.setdefault(escape(topic), {})[escape(partition)] = value[topic, partition]
-        else:
-            tree.setdefault(escape(topic), []).append(escape(partition))
+        tree.setdefault(escape(topic), []).append(escape(partition))
     return json.dumps(tree, ensure_ascii=False)
 
 
-def _json(value: Any, kind: type, form: str) -> dict[str, Any]:
-    """A JSON object with members, all of this kind and not empty."""
+def json_object(value: Any, form: str) -> dict[str, Any]:
+    """A JSON object that is not empty; else ``form`` is what the error says."""
     try:
         tree = json.loads(value)
     except (TypeError, ValueError, RecursionError):
         raise ValueError(form) from None
-    members = tree.values() if isinstance(tree, dict) else ()
-    if not (members and all(each and isinstance(each, kind) for each in members)):
+    if not (tree and isinstance(tree, dict)):
         raise ValueError(form)
     return dict(tree)

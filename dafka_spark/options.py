@@ -17,7 +17,7 @@ from dafka_core.names import NOT_PLAIN, escape, is_plain
 from dafka_core.options import option, parse_int
 from dafka_core.records import TopicPartition
 from dafka_spark import option_values as values
-from dafka_spark.option_values import EARLIEST, EARLIEST_OFFSET, LATEST, OffsetRangeLimit
+from dafka_spark.offset_options import OffsetOptions
 from dafka_spark.spark_options import SparkOptions, camel
 from dafka_spark.topic_selection import TopicSelection
 
@@ -50,7 +50,7 @@ def _count(meaning: str, unit: str) -> int | None:
 
 
 @dataclasses.dataclass(frozen=True)
-class SourceOptions(SparkOptions):
+class SourceOptions(OffsetOptions, SparkOptions):
     """Reading: options of batch and streaming queries."""
 
     USE = "reading"
@@ -69,21 +69,6 @@ class SourceOptions(SparkOptions):
         'partitions to read: `{"topic": ["partition", ...]}`',
         kind="JSON",
         parse=values.parse_assign,
-    )
-    starting_offsets: OffsetRangeLimit | None = option(  # noqa: RUF009 -- a field
-        None,
-        "where a new query starts: `earliest` (default of batches), `latest` (streams only, their "
-        'default) or `{"topic": {"partition": offset}}` with -2 for earliest and -1 for latest; '
-        "partitions not named, and those that appear later, start at their first record, or under "
-        "`latest` at the first one that was written since the query began",
-        kind="word or JSON",
-        parse=values.parse_offset_range_limit,
-    )
-    ending_offsets: OffsetRangeLimit | None = option(  # noqa: RUF009 -- a field
-        None,
-        "batches only, where to end (exclusive): `latest` (default) or JSON with offsets or -1",
-        kind="word or JSON",
-        parse=values.parse_offset_range_limit,
     )
     max_offsets_per_trigger: int | None = _count(
         "streams only, the most records in a micro-batch, shared among the partitions in "
@@ -155,15 +140,16 @@ class SourceOptions(SparkOptions):
             raise ConfigError(name, values.written(choices[name]), f"{exactly}, {why}")
         if self.stores and self.fetch == MESH:
             raise ConfigError("fetch", MESH, "reads from the mesh; leave it out, or option stores")
-        for name in ("starting_offsets", "ending_offsets"):
-            limit = getattr(self, name)
-            for tp in limit if isinstance(limit, dict) else ():
-                if not self.selection.has(tp):
+        for name, limit in self.bounds.items():
+            unread = [tp for tp in limit.partitions if not self.selection.has(tp)]
+            topics = [topic for topic in limit.topics if not self.selection.has_of(topic)]
+            for what, wrong in (("partition", unread), ("topic", [(topic,) for topic in topics])):
+                if wrong:
                     why = (
-                        "names a partition that this query does not read; compare it with "
+                        f"names a {what} that this query does not read; compare it with "
                         "subscribe, subscribePattern or assign"
                     )
-                    raise ConfigError(camel(name), "/".join(map(escape, tp)), why)
+                    raise ConfigError(name, "/".join(map(escape, wrong[0])), why)
 
     @property
     def selection(self) -> TopicSelection:
@@ -177,24 +163,11 @@ class SourceOptions(SparkOptions):
 
     def for_batch(self) -> Self:
         """These options, if a batch query can use them; raises ``ConfigError`` otherwise."""
-        start, end = self.starting_offsets, self.ending_offsets
-        if start == LATEST:
-            why = "a batch that starts at the latest offset reads nothing"
-            raise ConfigError("startingOffsets", LATEST, why)
-        if end == EARLIEST or (isinstance(end, dict) and EARLIEST_OFFSET in end.values()):
-            why = f"a batch that ends at the earliest offset ({EARLIEST_OFFSET}) reads nothing"
-            raise ConfigError("endingOffsets", values.written(end), why)
+        self.check_bounds_of_batch()
         if self.max_offsets_per_trigger is not None:
             raise ConfigError(
                 "maxOffsetsPerTrigger", self.max_offsets_per_trigger, "is for streams only"
             )
-        return self
-
-    def for_stream(self) -> Self:
-        """These options, if a streaming query can use them; raises ``ConfigError`` otherwise."""
-        if self.ending_offsets is not None:
-            end = values.written(self.ending_offsets)
-            raise ConfigError("endingOffsets", end, "is for batch queries only")
         return self
 
 

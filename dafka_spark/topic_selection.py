@@ -35,6 +35,10 @@ class TopicSelection:
             return re.fullmatch(self.pattern, escape(tp.topic)) is not None
         return tp.topic in self.topics or tp in self.partitions
 
+    def has_of(self, topic: str) -> bool:
+        """Whether partitions of this topic are read."""
+        return self.has(TopicPartition(topic, "")) or topic in {tp.topic for tp in self.partitions}
+
     def missing(self, held: Iterable[TopicPartition]) -> list[TopicPartition]:
         """What is named and not among these; a topic as one without a partition."""
         found = set(held)

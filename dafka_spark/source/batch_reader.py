@@ -9,11 +9,11 @@ from __future__ import annotations
 from pyspark.sql.datasource import DataSourceReader, InputPartition
 
 from dafka_core.errors import ConfigError
-from dafka_spark.option_values import EARLIEST, LATEST
+from dafka_spark.positions import AT_EARLIEST
 from dafka_spark.source.latest_offsets import fetch_latest_offsets
 from dafka_spark.source.missing_stores import check_stores
 from dafka_spark.source.missing_topics import check_found
-from dafka_spark.source.offset_range_limit import ending_offsets, starting_offsets
+from dafka_spark.source.offset_range_limit import resolved
 from dafka_spark.source.range_planner import OffsetRange, plan_tasks
 from dafka_spark.source.range_reader import RangeReader
 
@@ -25,7 +25,7 @@ class DafkaBatchReader(RangeReader, DataSourceReader):
         """The tasks, each with the ranges that it reads; none when there is nothing to read.
 
         Raises:
-            ConfigError: ``startingOffsets`` or ``endingOffsets`` lie outside of a partition, no
+            ConfigError: where it starts or ends lies outside of a partition, no
                 store has a topic or partition that is named, option ``fetch`` asks for what no
                 store offers, or there are fewer stores than ``minStores``.
         """
@@ -33,12 +33,13 @@ class DafkaBatchReader(RangeReader, DataSourceReader):
         check_stores(options, self._connect)
         snapshot = fetch_latest_offsets(options, self._connect, thorough=True)
         check_found(options, snapshot.heads, self._connect)
-        start = starting_offsets(options.starting_offsets or EARLIEST, snapshot.heads)
-        end = ending_offsets(options.ending_offsets or LATEST, snapshot.heads)
+        begin, stop = options.starting(AT_EARLIEST), options.ending()
+        start = resolved(begin, snapshot, options.fetch_timeout_s).offsets
+        end = resolved(stop, snapshot, options.fetch_timeout_s).offsets
         for tp in start:
             if start[tp] > end[tp]:
                 why = f"{tp} starts after it, at {start[tp]}"
-                raise ConfigError("endingOffsets", end[tp], why)
+                raise ConfigError(stop.option, end[tp], why)
         ranges = [
             OffsetRange(*tp, start[tp], end[tp], life=snapshot.heads[tp].life) for tp in start
         ]

@@ -11,18 +11,15 @@ from __future__ import annotations
 import datetime as dt
 import logging
 import time
-from collections.abc import Mapping, Sequence
-from operator import attrgetter
+from collections.abc import Mapping
 from typing import Final
 
-from dafka_core.errors import DafkaError
-from dafka_core.flight.store_client import StoreClient
-from dafka_core.flight.store_location import StoreLocation
 from dafka_core.records import PartitionInfo, TopicPartition
-from dafka_spark.cluster import connections, timing
+from dafka_spark.cluster import timing
 from dafka_spark.cluster.timing import Deadline
 from dafka_spark.options import SourceOptions
-from dafka_spark.source.range_planner import HeldRange, Holders
+from dafka_spark.source.range_planner import Holders
+from dafka_spark.source.time_offsets import AskedTime, offsets_of_times
 
 MARGIN_US: Final = 60_000_000
 """How much older than the query's beginning a record may be that is read: clocks of producers and
@@ -65,29 +62,16 @@ class LaterPartitions:
     def _ask(
         self, since_us: int, later: Mapping[TopicPartition, PartitionInfo], holders: Holders
     ) -> dict[TopicPartition, int]:
-        found: dict[TopicPartition, int] = {}
-        ranked = {tp: _ranked(holders.get(tp, ())) for tp in later}
+        # The driver's clock may be wrong by hours: each store goes back from its own.
+        ago = AskedTime(time.time_ns() // 1_000 - since_us, is_ago=True)
         timeout_s = min(self._options.fetch_timeout_s, timing.ANSWER_S)
-        for choice in range(max(map(len, ranked.values()), default=0)):
-            stores: dict[StoreLocation, list[tuple[TopicPartition, HeldRange]]] = {}
-            for tp, order in ranked.items():
-                if tp not in found and choice < len(order):
-                    stores.setdefault(order[choice].location, []).append((tp, order[choice]))
-            for location, asked in stores.items():
-                try:
-                    with connections.lend_client(location) as client:
-                        ahead_us = _ahead_us(client, timeout_s)
-                        times = [(*tp, since_us + ahead_us) for tp, _ in asked]
-                        offsets = client.offset_for_times(times, timeout_s=timeout_s)
-                except DafkaError as error:
-                    is_known = any(tp in self._unanswered for tp, _ in asked)
-                    _log.log(logging.DEBUG if is_known else logging.WARNING, "%s", error)
-                    continue
-                for (tp, held), offset in zip(asked, offsets, strict=True):
-                    # Where all that the store has is older, what it has not may be newer.
-                    first = held.end if offset is None else offset
-                    found[tp] = min(max(first, later[tp].earliest), later[tp].end)
-        return found
+        answers = offsets_of_times(dict.fromkeys(later, ago), later, holders, timeout_s)
+        known = {id(answers.failures[tp]) for tp in answers.failures if tp in self._unanswered}
+        for error in {id(each): each for each in answers.failures.values()}.values():
+            _log.log(logging.DEBUG if id(error) in known else logging.WARNING, "%s", error)
+        return {
+            tp: later[tp].end if offset is None else offset for tp, offset in answers.found.items()
+        }
 
     def _is_over(self, tp: TopicPartition) -> bool:
         """Whether a partition's stores have not answered for ``fetchTimeoutMs``."""
@@ -107,14 +91,3 @@ class LaterPartitions:
             info.earliest,
             first,
         )
-
-
-def _ahead_us(client: StoreClient, timeout_s: float) -> int:
-    """How far a store's clock is ahead of this machine's, which may be wrong by hours."""
-    own_us, clock_us = time.time_ns() // 1_000, client.clock_us(timeout_s=timeout_s)
-    return 0 if clock_us is None else clock_us - own_us
-
-
-def _ranked(held: Sequence[HeldRange]) -> list[HeldRange]:
-    """The stores of a partition, first those that have most of its newest history."""
-    return sorted(held, key=attrgetter("life", "end"), reverse=True)

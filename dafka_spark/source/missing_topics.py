@@ -49,12 +49,10 @@ def wait_or_fail(
 def _all_held(options: SourceOptions, connect: Connect) -> Collection[TopicPartition]:
     """What the stores hold of any topic, where the right name may be."""
     everything = replace(
-        options,
+        options.without_bounds(),
         subscribe=(),
         assign=frozenset(),
         subscribe_pattern=_ANY,
-        starting_offsets=None,
-        ending_offsets=None,
     )
     return fetch_latest_offsets(everything, connect, thorough=False).heads
 

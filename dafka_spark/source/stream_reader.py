@@ -25,14 +25,14 @@ from dafka_core.errors import ConfigError, DafkaError, StoreUnreachableError
 from dafka_core.records import PartitionInfo, TopicPartition
 from dafka_spark.cluster import connections, timing
 from dafka_spark.cluster.timing import Deadline
-from dafka_spark.option_values import LATEST
 from dafka_spark.options import MESH, SourceOptions
+from dafka_spark.positions import AT_LATEST
 from dafka_spark.source.idle_wait import LONG_S, SPARK_POLLING_S, IdleWait
 from dafka_spark.source.later_partitions import LaterPartitions
 from dafka_spark.source.latest_offsets import Heads, OffsetsSnapshot, fetch_latest_offsets
 from dafka_spark.source.missing_stores import check_stores
 from dafka_spark.source.missing_topics import wait_or_fail
-from dafka_spark.source.offset_range_limit import starting_offsets
+from dafka_spark.source.offset_range_limit import Resolved, resolved
 from dafka_spark.source.range_planner import Holders, Task, plan_tasks, rate_limit
 from dafka_spark.source.range_reader import RangeReader
 from dafka_spark.source.regression_detector import RegressionDetector
@@ -77,15 +77,16 @@ class DafkaStreamReader(RangeReader, DataSourceStreamReader, SupportsTriggerAvai
         Raises:
             ConfigError: option ``fetch`` asks for what no store offers.
         """
-        limit = self._options.starting_offsets or LATEST
-        begun_us = time.time_ns() // 1_000 if limit == LATEST else None
+        bound, begun_us = self._options.starting(AT_LATEST), time.time_ns() // 1_000
         heads = self._heads(thorough=True)
+        assert self._snapshot is not None
+        snapshot = self._snapshot._replace(heads=heads)
         self._refused = None
         try:
-            positions = starting_offsets(limit, heads)
+            start = resolved(bound, snapshot, self._options.fetch_timeout_s, begun_us)
         except ConfigError as error:
-            self._refused, positions = error, {}
-        return SourceOffset.initial(positions, begun_us).as_json()
+            self._refused, start = error, Resolved({})
+        return SourceOffset.initial(start.offsets, start.since_us).as_json()
 
     def getDefaultReadLimit(self) -> ReadLimit:
         """``maxOffsetsPerTrigger``."""

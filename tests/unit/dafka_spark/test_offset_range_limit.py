@@ -6,41 +6,99 @@ import pytest
 
 from dafka_core.errors import ConfigError
 from dafka_core.records import PartitionInfo, TopicPartition
-from dafka_spark.source.offset_range_limit import ending_offsets, starting_offsets
+from dafka_spark.offset_options import Bound
+from dafka_spark.positions import (
+    AT_EARLIEST,
+    AT_LATEST,
+    OffsetRangeLimit,
+    parse_offset_range_limit,
+    parse_timestamp,
+)
+from dafka_spark.source.latest_offsets import OffsetsSnapshot
+from dafka_spark.source.offset_range_limit import resolved
 
 A, B, C = (TopicPartition("t", name) for name in "ABC")
 HEADS = {A: PartitionInfo("t", "A", 5, 50), B: PartitionInfo("t", "B", 0, 7)}
+NOW_US = 1_000_000_000
 
 
-def test_words() -> None:
-    assert starting_offsets("earliest", HEADS) == {A: 5, B: 0}
-    assert starting_offsets("latest", HEADS) == {A: 50, B: 7}
-    assert ending_offsets("earliest", HEADS) == {A: 5, B: 0}
-    assert ending_offsets("latest", HEADS) == {A: 50, B: 7}
+def starting(limit: str, heads: dict[TopicPartition, PartitionInfo] = HEADS) -> object:
+    bound = Bound("startingOffsets", parse_offset_range_limit(limit), AT_EARLIEST)
+    return resolved(bound, OffsetsSnapshot(heads, {}), 1.0).offsets
+
+
+def ending(limit: str) -> object:
+    bound = Bound("endingOffsets", parse_offset_range_limit(limit), AT_LATEST)
+    return resolved(bound, OffsetsSnapshot(HEADS, {}), 1.0).offsets
+
+
+@pytest.mark.parametrize(
+    ("limit", "offsets"),
+    [
+        ("earliest", {A: 5, B: 0}),
+        ("latest", {A: 50, B: 7}),
+        ("latest-10", {A: 40, B: 0}),
+        ("latest-999", {A: 5, B: 0}),
+        ("earliest+10", {A: 15, B: 7}),
+        ('{"t": "latest-3"}', {A: 47, B: 4}),
+    ],
+)
+def test_words(limit: str, offsets: dict[TopicPartition, int]) -> None:
+    """What is relative stays within each partition."""
+    assert starting(limit) == offsets
+    assert ending(limit) == offsets
 
 
 def test_offsets_by_partition() -> None:
-    assert starting_offsets({A: 20}, HEADS) == {A: 20, B: 0}
-    assert starting_offsets({A: -1, B: -2}, HEADS) == {A: 50, B: 0}
-    assert ending_offsets({A: 20}, HEADS) == {A: 20, B: 7}
-    assert ending_offsets({A: -1}, HEADS) == {A: 50, B: 7}
+    assert starting('{"t": {"A": 20}}') == {A: 20, B: 0}
+    assert starting('{"t": {"A": -1, "B": -2}}') == {A: 50, B: 0}
+    assert starting('{"t": {"A": "latest-2"}}') == {A: 48, B: 0}
+    assert ending('{"t": {"A": 20}}') == {A: 20, B: 7}
+    assert ending('{"t": {"A": -1}}') == {A: 50, B: 7}
 
 
 def test_partitions_that_no_store_has_are_left_out() -> None:
-    assert starting_offsets({A: 50, C: -2}, HEADS) == {A: 50, B: 0}
-    assert ending_offsets({A: 50, C: 0}, HEADS) == {A: 50, B: 7}
-    assert starting_offsets({C: -1}, {}) == {}
+    assert starting('{"t": {"A": 50, "C": -2}}') == {A: 50, B: 0}
+    assert ending('{"t": {"A": 50, "C": 0}}') == {A: 50, B: 7}
+    assert starting('{"t": {"C": -1}}', {}) == {}
+    assert starting('{"t": {"C": "-10m"}}', {}) == {}
 
 
 def test_offsets_beyond_the_end() -> None:
     says = r"'startingOffsets' = 51: .* offsets 5 up to, not including, 50"
     with pytest.raises(ConfigError, match=says):
-        starting_offsets({A: 51}, HEADS)
+        starting('{"t": {"A": 51}}')
     says = r"'endingOffsets' = 1: no store has topic 't', partition C"
     with pytest.raises(ConfigError, match=says):
-        ending_offsets({C: 1}, HEADS)
+        ending('{"t": {"C": 1}}')
 
 
 def test_an_offset_before_the_earliest_stays_as_it_is() -> None:
     """Whoever reads it finds what was trimmed, and ``failOnDataLoss`` decides."""
-    assert starting_offsets({A: 3}, HEADS)[A] == 3
+    assert starting('{"t": {"A": 3}}') == {A: 3, B: 0}
+
+
+def test_times_that_no_store_can_tell() -> None:
+    """None has Flight, or ``fetch`` is ``mesh``."""
+    says = r"'startingOffsets' = '-10m': no store can tell when the records of topic 't', partition"
+    with pytest.raises(ConfigError, match=says):
+        starting("-10m")
+
+
+@pytest.mark.parametrize(
+    ("limit", "since_us"),
+    [
+        (OffsetRangeLimit(AT_EARLIEST), None),
+        (OffsetRangeLimit(AT_LATEST), NOW_US),
+        (parse_offset_range_limit("latest-5"), NOW_US),
+        (parse_offset_range_limit("-10s"), NOW_US - 10_000_000),
+        (parse_timestamp("500"), 500_000),
+        (parse_timestamp("99999999"), NOW_US),
+        (parse_offset_range_limit('{"t": "latest"}'), None),
+    ],
+)
+def test_what_it_says_of_partitions_that_appear_later(
+    limit: OffsetRangeLimit, since_us: int | None
+) -> None:
+    bound = Bound("startingOffsets", limit, AT_EARLIEST)
+    assert resolved(bound, OffsetsSnapshot({}, {}), 1.0, NOW_US).since_us == since_us

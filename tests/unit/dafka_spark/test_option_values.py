@@ -14,13 +14,12 @@ from dafka_spark.option_values import (
     parse_acks,
     parse_assign,
     parse_names,
-    parse_offset_range_limit,
     parse_pattern,
     parse_tower,
     parse_word,
 )
 
-A, B, C = (TopicPartition("t", name) for name in "ABC")
+A, B = (TopicPartition("t", name) for name in "AB")
 
 
 @pytest.mark.parametrize(
@@ -37,21 +36,12 @@ A, B, C = (TopicPartition("t", name) for name in "ABC")
         (parse_acks, " ALL ", ALL_STORES),
         (parse_pattern, "hel+o", "hel+o"),
         (parse_assign, '{"t": ["A", "B", "A"], "u": ["A"]}', {A, B, TopicPartition("u", "A")}),
-        (parse_offset_range_limit, "EARLIEST", "earliest"),
-        (parse_offset_range_limit, " latest ", "latest"),
-        (
-            parse_offset_range_limit,
-            '{"t": {"A": 5, "B": -1, "C": -2}}',
-            {A: 5, B: -1, C: -2},
-        ),
     ],
 )
 def test_what_values_mean(parse: Callable[[Any], Any], value: str, meaning: object) -> None:
     assert parse(value) == meaning
 
 
-LIMIT = "must be earliest, latest or JSON"
-OFFSET = "must be a whole number, the next record's; -2 is the earliest and -1 the latest"
 NAME = "must have 1 to 255 bytes"
 DIGITS = "9" * 5_000
 """More than Python makes a number of."""
@@ -80,9 +70,7 @@ DEEP = '{"t": ' + "[" * 100_000
         (parse_assign, "{}", "must be JSON like"),
         (parse_assign, '["t"]', "must be JSON like"),
         (parse_assign, '{"t": []}', "must be JSON like"),
-        (parse_offset_range_limit, '{"t": {}}', "JSON like"),
         pytest.param(parse_assign, DEEP, "must be JSON like", id="deep"),
-        pytest.param(parse_offset_range_limit, DEEP, "JSON like", id="deep offsets"),
         (parse_pattern, "a{99999999999999}", "must be a regular expression"),
         pytest.param(parse_pattern, "(" * 9_999, "must be a regular expression", id="nested"),
         (parse_assign, '{"t": "A"}', "must be JSON like"),
@@ -91,18 +79,6 @@ DEEP = '{"t": ' + "[" * 100_000
         (parse_assign, '{"t": [["A"]]}', "must be a text"),
         (parse_assign, '{"": ["A"]}', NAME),
         (parse_assign, '{"t": [""]}', NAME),
-        (parse_offset_range_limit, "first", LIMIT),
-        (parse_offset_range_limit, "[]", LIMIT),
-        (parse_offset_range_limit, "{}", LIMIT),
-        (parse_offset_range_limit, '{"t": 3}', LIMIT),
-        (parse_offset_range_limit, '{"t": {"A": 3}', LIMIT),
-        pytest.param(parse_offset_range_limit, f'{{"t": {{"A": {DIGITS}}}}}', LIMIT, id="offset"),
-        (parse_offset_range_limit, '{"t": {"A": -3}}', OFFSET),
-        (parse_offset_range_limit, '{"t": {"A": true}}', OFFSET),
-        (parse_offset_range_limit, '{"t": {"A": 1.0}}', OFFSET),
-        (parse_offset_range_limit, '{"t": {"A": NaN}}', OFFSET),
-        (parse_offset_range_limit, '{"t": {"A": "3"}}', OFFSET),
-        (parse_offset_range_limit, '{"t": {"": 3}}', NAME),
     ],
 )
 def test_values_that_make_no_sense(parse: Callable[[Any], Any], value: str, says: str) -> None:

@@ -1,0 +1,254 @@
+"""Queries that begin and end at times, which stores find in their records."""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pytest
+
+from dafka_core.errors import ConfigError, InvalidRequestError, StoreUnreachableError
+from dafka_core.flight.store_client import StoreClient
+from dafka_core.records import PartitionInfo, RecordBatch, TopicPartition
+from dafka_core.values import Values
+from dafka_spark.options import SourceOptions
+from dafka_spark.schema import full
+from dafka_spark.source import stream_reader
+from dafka_spark.source.batch_reader import DafkaBatchReader
+from dafka_spark.source.range_planner import HeldRange
+from dafka_spark.source.source_offset import SourceOffset
+from dafka_spark.source.time_offsets import AskedTime, offsets_of_times
+from tests.integration.cluster.stores import HeardOf, Serve, Served, value
+from tests.integration.cluster.test_later_partitions import Clock, positions, rows
+from tests.unit.dafka_spark.streams import ALL, json_round, reader
+
+A, B = (TopicPartition("t", name) for name in "AB")
+HOUR_MS = 3_600_000
+T0_MS = 1_767_225_600_000
+"""When the first record was published: the beginning of 2026."""
+
+
+def write(store: Served, tp: TopicPartition, *times_ms: int) -> None:
+    """One record of each time."""
+    start = store.log.end(tp)
+    values = Values.of([value(offset) for offset in range(start, start + len(times_ms))])
+    times = np.array([[1, time_ms * 1_000] for time_ms in times_ms], np.int64)
+    store.log.append([RecordBatch(tp, start, values, times=times)])
+
+
+def hourly(store: Served, tp: TopicPartition, count: int, first_ms: int = T0_MS) -> None:
+    write(store, tp, *range(first_ms, first_ms + count * HOUR_MS, HOUR_MS))
+
+
+def batch(source: HeardOf, **given: Any) -> dict[str, list[int]]:
+    """The offsets that a batch query reads, by partition."""
+    given = {"subscribe": "t", "fetchTimeoutMs": "500", **given}
+    options = SourceOptions.of({name: str(each) for name, each in given.items()}).for_batch()
+    query = DafkaBatchReader(full(), options, source.connect)
+    found: dict[str, list[int]] = {}
+    for part in query.partitions():
+        table = pa.Table.from_batches(list(query.read(part)))
+        for name, offset in zip(*map(table.column, ("partition", "offset")), strict=True):
+            found.setdefault(name.as_py(), []).append(offset.as_py())
+    return found
+
+
+@pytest.fixture
+def one(serve: Serve) -> Served:
+    """A store with a record an hour in A, ten, and five in B, which begins three hours later."""
+    store = serve("one")
+    hourly(store, A, 10)
+    hourly(store, B, 5, T0_MS + 3 * HOUR_MS)
+    return store
+
+
+@pytest.mark.parametrize(
+    ("given", "a", "b"),
+    [
+        ({"startingTimestamp": T0_MS + 4 * HOUR_MS}, range(4, 10), range(1, 5)),
+        ({"startingTimestamp": T0_MS + 4 * HOUR_MS + 1}, range(5, 10), range(2, 5)),
+        ({"startingTimestamp": "2026-01-01T04:00:00Z"}, range(4, 10), range(1, 5)),
+        ({"startingTimestamp": 0}, range(10), range(5)),
+        ({"endingTimestamp": T0_MS + 4 * HOUR_MS}, range(4), range(1)),
+        ({"endingTimestamp": T0_MS + 99 * HOUR_MS}, range(10), range(5)),
+        (
+            {"startingOffsetsByTimestamp": f'{{"t": {{"A": {T0_MS + 8 * HOUR_MS}}}}}'},
+            range(8, 10),
+            range(5),
+        ),
+        (
+            {"endingOffsetsByTimestamp": f'{{"t": {{"B": {T0_MS + 4 * HOUR_MS}}}}}'},
+            range(10),
+            range(1),
+        ),
+        (
+            {"startingOffsets": "2026-01-01T04:00:00Z", "endingOffsets": "2026-01-01T06:00:00Z"},
+            range(4, 6),
+            range(1, 3),
+        ),
+        ({"startingOffsets": "2026-01-01T08:30:00Z"}, range(9, 10), ()),
+        ({"startingOffsets": "latest-2"}, range(8, 10), range(3, 5)),
+        ({"startingOffsets": '{"t": {"A": "2026-01-01T09:00:00Z", "B": 4}}'}, [9], [4]),
+        (
+            {
+                "startingTimestamp": T0_MS + 9 * HOUR_MS,
+                "startingOffsetsByTimestampStrategy": "latest",
+            },
+            [9],
+            (),
+        ),
+    ],
+)
+def test_what_a_batch_reads(one: Served, given: dict[str, Any], a: Any, b: Any) -> None:
+    """Also where nothing was published so late, for options that bear it."""
+    expected = {"A": [*a], "B": [*b]}
+    found = batch(HeardOf([one]), **given)
+    assert found == {name: offsets for name, offsets in expected.items() if offsets}
+
+
+def test_a_time_at_which_a_partition_has_nothing_fails_as_in_kafkas(one: Served) -> None:
+    time_ms = T0_MS + 9 * HOUR_MS
+    says = (
+        rf"'startingTimestamp' = '{time_ms}': topic 't', partition B has no record of "
+        r"2026-01-01T09:00:00Z or later; with startingOffsetsByTimestampStrategy = latest"
+    )
+    with pytest.raises(ConfigError, match=says):
+        batch(HeardOf([one]), startingTimestamp=time_ms)
+    stream = reader(HeardOf([one]), startingtimestamp=str(time_ms))
+    begun = stream.initialOffset()
+    with pytest.raises(ConfigError, match=says):
+        stream.latestOffset(begun, ALL)
+
+
+@pytest.mark.parametrize("ahead_s", [-36_000, 36_000])
+def test_ago_is_by_the_clock_of_the_stores(
+    serve: Serve, monkeypatch: pytest.MonkeyPatch, ahead_s: int
+) -> None:
+    """The driver's may be wrong by hours."""
+    store, now_ms = serve("one"), time.time_ns() // 1_000_000
+    write(store, A, now_ms - 2 * HOUR_MS, now_ms - 30 * 60_000, now_ms - 60_000)
+    monkeypatch.setattr(stream_reader, "time", Clock(ahead_s))
+    source = HeardOf([store])
+    for text, offset in (("-1h", 1), ("-10m", 2), ("-1d", 0), ("-5s", 3)):
+        stream = reader(source, startingoffsets=text)
+        assert positions(stream.initialOffset()) == {"A": offset}
+
+
+def test_a_stream_begins_there_and_goes_on(one: Served) -> None:
+    source = HeardOf([one])
+    stream = reader(source, startingoffsets="2026-01-01T06:00:00Z")
+    begun = stream.initialOffset()
+    first = stream.latestOffset(begun, ALL)
+    assert rows(stream, begun, first) == {"A": [6, 7, 8, 9], "B": [3, 4]}
+    hourly(one, A, 1, T0_MS + 10 * HOUR_MS)
+    again = reader(source, startingoffsets="earliest")
+    second = again.latestOffset(json_round(first), ALL)
+    assert rows(again, first, second) == {"A": [10]}
+
+
+def test_partitions_that_appear_later_begin_there_too(one: Served, serve: Serve) -> None:
+    """Their store was away; what they had before the time, and a minute, is not read."""
+    away = serve("two")
+    C = TopicPartition("t", "C")  # noqa: N806
+    hourly(away, C, 10)
+    source = HeardOf([one])
+    stream = reader(source, startingtimestamp=str(T0_MS + 6 * HOUR_MS))
+    begun = stream.initialOffset()
+    source.served.append(away)
+    first = stream.latestOffset(begun, ALL)
+    assert rows(stream, begun, first) == {"A": [6, 7, 8, 9], "B": [3, 4], "C": [6, 7, 8, 9]}
+
+
+def test_by_partition_later_ones_are_read_from_their_first_record(
+    one: Served, serve: Serve
+) -> None:
+    """As in Kafka's connector."""
+    away = serve("two")
+    hourly(away, TopicPartition("t", "C"), 3)
+    source = HeardOf([one])
+    by_time = f'{{"t": {{"A": {T0_MS + 6 * HOUR_MS}}}}}'
+    stream = reader(source, startingoffsetsbytimestamp=by_time)
+    begun = stream.initialOffset()
+    assert SourceOffset.parse(begun).begun_us is None
+    source.served.append(away)
+    first = stream.latestOffset(begun, ALL)
+    assert rows(stream, begun, first)["C"] == [0, 1, 2]
+
+
+def test_the_store_with_earlier_records_is_asked_too(serve: Serve) -> None:
+    """Another one has the same end, and has trimmed where the time lies."""
+    whole, trimmed = serve("one"), serve("two")
+    for store in (trimmed, whole):
+        hourly(store, A, 10)
+    trimmed.log.trim(A, 7)
+    for served in ([whole, trimmed], [trimmed, whole]):
+        assert batch(HeardOf(served), startingTimestamp=T0_MS + 3 * HOUR_MS)["A"][0] == 3
+    hourly(trimmed, A, 1, T0_MS + 10 * HOUR_MS)  # now it has most, too
+    assert batch(HeardOf([whole, trimmed]), startingTimestamp=T0_MS + 3 * HOUR_MS)["A"][0] == 3
+
+
+def test_what_a_store_has_not_got_may_be_newer(one: Served, serve: Serve) -> None:
+    """A store that is behind says that nothing is so new; the end of what it has is the answer."""
+    behind = serve("two")
+    hourly(behind, A, 4)
+    location = behind.location
+    head = PartitionInfo(*A, 0, 10)
+    asked = {A: AskedTime((T0_MS + 8 * HOUR_MS) * 1_000)}
+    answers = offsets_of_times(asked, {A: head}, {A: [HeldRange(location, 0, 4)]}, 5.0)
+    assert answers.found == {A: 4}
+    assert answers.ahead_us is not None
+    assert abs(answers.ahead_us) < 60_000_000
+
+
+def test_another_store_answers_for_one_that_is_gone(one: Served, serve: Serve) -> None:
+    gone = serve("two")
+    hourly(gone, A, 11)
+    held = {A: [HeldRange(gone.location, 0, 11), HeldRange(one.location, 0, 10)]}
+    gone.close()
+    asked = {A: AskedTime((T0_MS + 8 * HOUR_MS) * 1_000)}
+    answers = offsets_of_times(asked, {A: PartitionInfo(*A, 0, 11)}, held, 5.0)
+    assert (answers.found, answers.failures) == ({A: 8}, {})
+
+
+def test_stores_that_do_not_answer_are_waited_for_and_named(
+    one: Served, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked = []
+
+    def silent(self: StoreClient, *given: object, timeout_s: float) -> list[int | None]:
+        asked.append(given)
+        raise StoreUnreachableError("one", "no answer")
+
+    monkeypatch.setattr(StoreClient, "offset_for_times", silent)
+    with pytest.raises(StoreUnreachableError, match="no answer"):
+        batch(HeardOf([one]), startingTimestamp=T0_MS)
+    assert len(asked) > 1
+
+
+def test_a_store_of_before_is_named(one: Served, monkeypatch: pytest.MonkeyPatch) -> None:
+    def unknown(self: StoreClient, *given: object, timeout_s: float) -> list[int | None]:
+        raise InvalidRequestError("action", "dafka.offsets.v1", "must be one of dafka.heads.v1")
+
+    monkeypatch.setattr(StoreClient, "offset_for_times", unknown)
+    with pytest.raises(ConfigError, match="no store can tell when the records of topic 't'"):
+        batch(HeardOf([one]), startingTimestamp=T0_MS)
+
+
+def test_ten_thousand_partitions_take_seconds(serve: Serve) -> None:
+    store, count = serve("one"), 10_000
+    tps = [TopicPartition("t", f"{number:032X}") for number in range(count)]
+    times = np.array([[1, T0_MS * 1_000], [1, (T0_MS + HOUR_MS) * 1_000]], np.int64)
+    for start in range(0, count, 1_000):
+        store.log.append(
+            [RecordBatch(tp, 0, Values.of([b"a", b"b"]), times=times) for tp in tps[start:][:1_000]]
+        )
+    began = time.monotonic()
+    heads = {tp: PartitionInfo(*tp, 0, 2) for tp in tps}
+    held = {tp: [HeldRange(store.location, 0, 2)] for tp in tps}
+    asked = dict.fromkeys(tps, AskedTime((T0_MS + 1) * 1_000))
+    answers = offsets_of_times(asked, heads, held, 10.0)
+    assert set(answers.found.values()) == {1}
+    assert len(answers.found) == count
+    assert time.monotonic() - began < 10
