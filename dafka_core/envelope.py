@@ -42,7 +42,8 @@ ENVELOPE: Final = (AUTO, NONE)
 """For option ``envelope``: envelopes are opened and closed, or contents left as they are."""
 
 ENVELOPE_MEANING: Final = (
-    "`auto`: {}; `none`: contents are as they are, and there are no keys, headers and null values"
+    "`auto`: keys, headers and null values are in envelopes (docs/envelope.md); `none`: contents "
+    "stay as they are, and are values"
 )
 
 Header = tuple[str, bytes | None]

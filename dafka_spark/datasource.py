@@ -24,10 +24,11 @@ if TYPE_CHECKING:
 class DafkaDataSource(DataSource):
     """Reads and writes Dafka's topics.
 
-    Source: columns ``key``, ``value``, ``topic``, ``partition``, ``offset`` and ``timestamp``, or
-    the ones named by ``.schema(...)``; options in ``dafka_spark.options.SourceOptions``.
-    Sink: column ``value`` and, unless option ``topic`` is given, ``topic``; options in
-    ``dafka_spark.options.SinkOptions``.
+    Source: columns ``key``, ``value``, ``topic``, ``partition``, ``offset``, ``timestamp`` and
+    ``timestampType``, with option ``includeHeaders`` also ``headers``, or the ones named by
+    ``.schema(...)``; options in ``dafka_spark.options.SourceOptions``.
+    Sink: columns ``value``, ``key``, ``headers`` and, unless option ``topic`` is given, ``topic``;
+    options in ``dafka_spark.options.SinkOptions``.
     """
 
     @classmethod
@@ -45,9 +46,9 @@ class DafkaDataSource(DataSource):
         if creates_table(self.options):
             for side in sides():
                 side.of_table(given, {})
-            return full(given)
-        SourceOptions.of(given)
-        return full()
+            headers = SourceOptions.of_table(given, {}).include_headers
+            return full(given, headers=headers)
+        return full(headers=SourceOptions.of(given).include_headers)
 
     def reader(self, schema: StructType) -> DafkaBatchReader:
         """The reader of a batch query, with ``schema``'s columns."""
@@ -90,9 +91,11 @@ class DafkaDataSource(DataSource):
 
     def _source_options(self, schema: StructType) -> SourceOptions:
         from dafka_spark.options import SourceOptions
-        from dafka_spark.schema import checked, table_options
+        from dafka_spark.schema import check, table_options
 
-        return SourceOptions.of_table(table_options(checked(schema)), self.options)
+        options = SourceOptions.of_table(table_options(schema), self.options)
+        check(schema, headers=options.include_headers, opens=options.opens)
+        return options
 
     def _sink_options(self, schema: StructType) -> SinkOptions:
         from dafka_spark.options import SinkOptions

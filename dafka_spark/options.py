@@ -93,6 +93,7 @@ class SourceOptions(OffsetOptions, SparkOptions):
         choices=FETCH,
         parse=values.parse_word,
     )
+    include_headers: bool = option(False, "have a column `headers`")
     fail_on_data_loss: bool = option(
         True,
         "fail when records are lost before they were read, once that has been so for "
@@ -138,6 +139,9 @@ class SourceOptions(OffsetOptions, SparkOptions):
             why = f"not with {' and '.join(chosen)}" if chosen else _NO_TABLE_OPTIONS
             exactly = "name what to read with exactly one of subscribe, subscribePattern and assign"
             raise ConfigError(name, values.written(choices[name]), f"{exactly}, {why}")
+        if self.include_headers and not self.opens:
+            why = "leaves contents as they are, there are no headers; leave out includeHeaders"
+            raise ConfigError("envelope", self.envelope, why)
         if self.stores and self.fetch == MESH:
             raise ConfigError("fetch", MESH, "reads from the mesh; leave it out, or option stores")
         for name, limit in self.bounds.items():

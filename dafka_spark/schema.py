@@ -17,10 +17,27 @@ COLUMNS: Final[Mapping[str, types.DataType]] = {
     "partition": types.StringType(),
     "offset": types.LongType(),
     "timestamp": types.TimestampType(),
+    "timestampType": types.IntegerType(),
+    "headers": types.ArrayType(
+        types.StructType(
+            [
+                types.StructField("key", types.StringType()),
+                types.StructField("value", types.BinaryType()),
+            ]
+        )
+    ),
 }
+"""Those of Spark's Kafka connector, but that a partition is a producer, by its name."""
 
-MAY_BE_NULL: Final = ("key", "timestamp")
-"""RFC 46 has no keys, and a store may not know when it wrote a record."""
+HEADERS: Final = "headers"
+"""The column that is there with option ``includeHeaders`` only."""
+
+NEVER_NULL: Final = frozenset({"topic", "partition", "offset"})
+
+_BEFORE: Final = ("key", "value", "topic", "partition", "offset", "timestamp")
+"""The columns of tables that were made with a version of before."""
+
+_FOLDED: Final = {name.lower(): name for name in COLUMNS}
 
 TABLE_OPTIONS: Final = "dafka.options"
 """Metadata of column ``value``: a SQL table's options.
@@ -30,9 +47,13 @@ them to a Python source that reads the table; the schema is all it hands over.
 """
 
 
-def full(table: Mapping[str, str] | None = None) -> types.StructType:
-    """Every column; ``table`` has the options to keep with a SQL table."""
-    schema = types.StructType([types.StructField(name, kind) for name, kind in COLUMNS.items()])
+def full(table: Mapping[str, str] | None = None, *, headers: bool = False) -> types.StructType:
+    """Every column, the one with headers if it is asked for.
+
+    ``table`` has the options to keep with a SQL table.
+    """
+    fields = [types.StructField(name, kind) for name, kind in COLUMNS.items()]
+    schema = types.StructType([each for each in fields if headers or each.name != HEADERS])
     if table:
         schema["value"].metadata = {TABLE_OPTIONS: dict(table)}
     return schema
@@ -46,22 +67,26 @@ def table_options(schema: types.StructType) -> dict[str, str]:
 
 def is_table(schema: types.StructType) -> bool:
     """Whether rows with this schema are inserted into a SQL table: Spark gives them its schema."""
-    return schema.fieldNames() == [*COLUMNS] and bool(table_options(schema))
+    known = (list(_BEFORE), full().names, full(headers=True).names)
+    return schema.names in known and bool(table_options(schema))
 
 
-def checked(schema: types.StructType) -> types.StructType:
-    """``schema`` itself, if its columns are some of ours, in any case, with their types.
+def check(schema: types.StructType, *, headers: bool, opens: bool) -> None:
+    """Sees that a query's columns are some of ours, in any case, with their types.
+
+    ``headers`` says whether those are asked for, and ``opens`` whether envelopes are opened.
 
     Raises:
         ColumnError: a column is unknown, or of another type, or cannot be ``NOT NULL``.
     """
     for field in schema:
-        name = field.name.lower()
-        if name not in COLUMNS:
+        name = _FOLDED.get(field.name.lower())
+        if name is None:
             raise ColumnError(field.name, unknown(field.name, COLUMNS).replace("option", "column"))
         wanted, kind = COLUMNS[name], field.dataType
         if kind != wanted:
             raise ColumnError(field.name, f"is {wanted.simpleString()}, not {kind.simpleString()}")
-        if not field.nullable and name in MAY_BE_NULL:
+        if name == HEADERS and not headers:
+            raise ColumnError(field.name, "is there with option includeHeaders = true only")
+        if not field.nullable and name not in NEVER_NULL and (opens or name != "value"):
             raise ColumnError(field.name, "has nulls, it cannot be NOT NULL")
-    return schema

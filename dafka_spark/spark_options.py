@@ -11,6 +11,7 @@ from collections.abc import Callable, Mapping
 from typing import ClassVar, Final, NamedTuple, Self
 
 from dafka_core import node_options as nodes
+from dafka_core.envelope import AUTO, ENVELOPE, ENVELOPE_MEANING
 from dafka_core.errors import ConfigError
 from dafka_core.flight.store_location import parse_locations
 from dafka_core.options import DEFAULT_TOWER, Options, option, unknown
@@ -75,6 +76,18 @@ class SparkOptions(Options):
         kind="grpc://HOST:PORT",
         parse=parse_locations,
     )
+
+    envelope: str = option(
+        AUTO,
+        ENVELOPE_MEANING,
+        choices=ENVELOPE,
+        parse=values.parse_word,
+    )
+
+    @property
+    def opens(self) -> bool:
+        """Whether keys, headers and null values are in envelopes, or contents left alone."""
+        return self.envelope == AUTO
 
     @property
     def mesh_address(self) -> MeshAddress:

@@ -3,8 +3,9 @@ r"""Keeps topics as parquet files, every record exactly once.
     spark-submit jobs/topic_to_parquet.py \
         --topic flights --output DIR --checkpoint DIR --available-now
 
-The files hold the source's columns (key, value, topic, partition, offset, timestamp) and lie in one
-directory per topic.  Read them with Spark: its log in the directory says which files count.
+The files hold the source's columns (key, value, topic, partition, offset, timestamp,
+timestampType) and lie in one directory per topic.  Read them with Spark: its log in the directory
+says which files count.
 """
 
 from __future__ import annotations

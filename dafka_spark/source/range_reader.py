@@ -7,6 +7,7 @@ Python, and what is the same in every batch is made once.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
+from typing import Final
 
 import numpy as np
 import pyarrow as pa
@@ -14,6 +15,7 @@ from pyspark.sql.datasource import InputPartition
 from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import StructType
 
+from dafka_core.envelope_columns import OpenedRecords
 from dafka_core.names import escape
 from dafka_core.records import RecordBatch
 from dafka_core.values import Longs, Values
@@ -24,6 +26,9 @@ from dafka_spark.source.completeness import incomplete
 from dafka_spark.source.range_planner import OffsetRange, SharedTask
 from dafka_spark.source.record_sources import UNKNOWN_US
 from dafka_spark.source.shared_fetch import SharedFetch
+
+OPENED: Final = {"key": "keys", "value": "values", "headers": "headers"}
+"""Columns that are made of records' contents, and the methods of ``OpenedRecords``."""
 
 
 class RangeReader:
@@ -50,9 +55,9 @@ class RangeReader:
             ranges = (partition,)
         else:
             return  # Spark makes ``InputPartition(None)`` of a batch without ranges
-        arrow = ArrowBatches(self._schema)
-        times = "timestamp" in arrow.fields
         options = self._options
+        arrow = ArrowBatches(self._schema, opens=options.opens)
+        times = "timestamp" in arrow.fields
         batches = SharedFetch(ranges, options, self._connect, times=times).batches()
         most = options.max_records_per_batch, options.max_bytes_per_batch
         grouped = ([batch] for batch in batches) if len(ranges) == 1 else groups(batches, *most)
@@ -65,10 +70,12 @@ class ArrowBatches:
     """Makes the columns that were asked for, and no others.
 
     The Arrow schema is Spark's own: Spark takes a batch as it is only if their schemas are equal.
+    ``opens`` says whether keys, headers and null values are looked for in envelopes.
     """
 
-    def __init__(self, schema: StructType) -> None:
+    def __init__(self, schema: StructType, *, opens: bool = True) -> None:
         self.schema = to_arrow_schema(schema, timezone="UTC")
+        self._opens = opens
         # Users name columns in any case.
         self.fields = {each.name.lower(): each for each in self.schema}
         self._constants: dict[str, tuple[str | int | None, pa.Array]] = {}
@@ -76,10 +83,15 @@ class ArrowBatches:
 
     def of(self, batches: Sequence[RecordBatch]) -> pa.RecordBatch:
         """One record batch, of those of one partition or more."""
-        if len(batches) == 1:
-            arrays = [self._column(*field, batches[0]) for field in self.fields.items()]
-        else:
-            arrays = [self._joined(*field, batches) for field in self.fields.items()]
+        columns = self._opened(batches)
+        for name, field in self.fields.items():
+            if name in columns:
+                continue
+            if len(batches) == 1:
+                columns[name] = self._column(name, field, batches[0])
+            else:
+                columns[name] = self._joined(name, field, batches)
+        arrays = [columns[name] for name in self.fields]
         made = pa.RecordBatch.from_arrays(arrays, schema=self.schema)
         wanted = sum(batch.count for batch in batches)
         if made.num_rows != wanted:
@@ -89,13 +101,29 @@ class ArrowBatches:
             )
         return made
 
+    def _opened(self, batches: Sequence[RecordBatch]) -> dict[str, pa.Array]:
+        """The columns that are made of the records' contents, if there is something in them."""
+        wanted = [name for name in OPENED if name in self.fields]
+        if not wanted:
+            return {}
+        values = Values.concat([batch.values for batch in batches])
+        opened = OpenedRecords.of(values) if self._opens else None
+        if opened is not None:
+            columns = {name: getattr(opened, OPENED[name])() for name in wanted}
+        elif "value" in wanted:
+            columns = {"value": values.to_arrow()}
+        else:
+            return {}
+        kinds = {name: self.fields[name].type for name in columns}
+        return {
+            name: array if array.type == kinds[name] else array.cast(kinds[name])
+            for name, array in columns.items()
+        }
+
     def _joined(self, name: str, field: pa.Field, batches: Sequence[RecordBatch]) -> pa.Array:
         """A column of records of several partitions, made for all of them at once."""
         counts = np.fromiter((batch.count for batch in batches), np.int64, len(batches))
         match name:
-            case "value":
-                values = Values.concat([batch.values for batch in batches]).to_arrow()
-                return values if values.type == field.type else values.cast(field.type)
             case "offset":
                 firsts = np.fromiter((batch.offset for batch in batches), np.int64, len(batches))
                 before = counts.cumsum() - counts
@@ -116,9 +144,6 @@ class ArrowBatches:
     def _column(self, name: str, field: pa.Field, batch: RecordBatch) -> pa.Array:
         times = batch.times
         match name:
-            case "value":
-                values = batch.values.to_arrow()
-                return values if values.type == field.type else values.cast(field.type)
             case "offset":
                 return self._offsets(batch, field.type)
             case "timestamp" if times is not None:
@@ -128,7 +153,7 @@ class ArrowBatches:
                 return self._constant(field, int(times[0, 1]), batch.count)
             case "topic" | "partition":
                 return self._constant(field, escape(getattr(batch, name)), batch.count)
-            case _:  # a key is always null, and a timestamp where no times are known
+            case _:  # no keys and headers, or no times are known; and stores do not keep their type
                 return self._constant(field, None, batch.count)
 
     def _offsets(self, batch: RecordBatch, kind: pa.DataType) -> pa.Array:

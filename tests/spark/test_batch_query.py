@@ -23,7 +23,8 @@ def test_every_column(spark: SparkSession, cluster: EmbeddedCluster, topic: str)
         [(None, str(n).encode(), topic, address, n) for n in range(3)],
         "key binary, value binary, topic string, partition string, offset bigint",
     )
-    assert_df_equality(frame.drop("timestamp"), expected)
+    assert_df_equality(frame.drop("timestamp", "timestampType"), expected)
+    assert [row[0] for row in frame.select("timestampType").collect()] == [None] * 3
     times = [row["timestamp"] for row in frame.select("timestamp").collect()]
     assert all(before <= time <= dt.datetime.now() for time in times)  # noqa: DTZ005
 

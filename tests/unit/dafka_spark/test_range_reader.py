@@ -14,6 +14,8 @@ from hypothesis import strategies as st
 from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import StructType
 
+from dafka_core.envelope import closed
+from dafka_core.envelope_columns import OpenedRecords
 from dafka_core.records import RecordBatch, TopicPartition
 from dafka_core.values import Values
 from dafka_spark.errors import (
@@ -31,6 +33,8 @@ from tests.memory_reader import MemoryReader
 
 A = TopicPartition("t", "A")
 ODD = TopicPartition("bad\udcff\n", "\x1b")
+
+CONTENTS = st.binary(max_size=3) | st.just(closed(None, b"k", (("h", b"1"), ("h", None))))
 
 MICROSECOND = dt.timedelta(microseconds=1)
 EPOCH = dt.datetime(1970, 1, 1, tzinfo=dt.UTC)
@@ -66,6 +70,7 @@ def test_all_columns(source: MemoryReader) -> None:
         "partition": ["A"] * 4,
         "offset": [10, 11, 12, 13],
         "timestamp": [EPOCH + second * dt.timedelta(seconds=1) for second in (1, 1, 2, 2)],
+        "timestampType": [None] * 4,
     }
 
 
@@ -241,6 +246,7 @@ def test_small_ranges_come_in_one_arrow_batch(source: MemoryReader) -> None:
         "partition": ["A", "A", "B", "B", "B", "B", "A"],
         "offset": [1, 2, 0, 1, 2, 3, 0],
         "timestamp": [EPOCH + second * dt.timedelta(seconds=1) for second in (1, 2, 1, 1, 2, 2, 1)],
+        "timestampType": [None] * 7,
     }
 
 
@@ -275,7 +281,7 @@ def test_odd_names_are_escaped() -> None:
         st.tuples(
             st.sampled_from([A, B, U, ODD]),
             st.integers(0, 2**60),
-            st.lists(st.binary(max_size=3), min_size=1, max_size=5),
+            st.lists(CONTENTS, min_size=1, max_size=5),
             st.none() | st.integers(-(2**62), 2**62),
         ),
         min_size=1,
@@ -283,12 +289,45 @@ def test_odd_names_are_escaped() -> None:
     )
 )
 def test_joined_columns_are_those_of_each_batch(parts: list[Any]) -> None:
-    made = []
+    batches = []
     for tp, offset, values, time_us in parts:
         times = None if time_us is None else np.array([[len(values), time_us]], np.int64)
-        made.append(RecordBatch(tp, offset, Values.of(values), times=times))
-    arrow = ArrowBatches(full())
-    apart = pa.Table.from_batches([arrow.of([batch]) for batch in made])
-    together = arrow.of(made)
+        batches.append(RecordBatch(tp, offset, Values.of(values), times=times))
+    arrow = ArrowBatches(full(headers=True))
+    apart = pa.Table.from_batches([arrow.of([batch]) for batch in batches])
+    together = arrow.of(batches)
     together.validate(full=True)
     assert pa.Table.from_batches([together]).equals(apart.combine_chunks())
+
+
+def made(schema: StructType, *, opens: bool = True) -> list[dict[str, Any]]:
+    """Of one batch, and of two that are joined."""
+    contents = [b"bare", closed(b"v", b"k"), closed(None, b"k"), closed(b"v", None, [("h", None)])]
+    arrow = ArrowBatches(schema, opens=opens)
+    whole = RecordBatch.of(A, 0, contents)
+    rows: list[dict[str, Any]] = arrow.of([whole]).to_pylist()
+    assert arrow.of([whole.between(0, 2), whole.between(2, 4)]).to_pylist() == rows
+    return rows
+
+
+def test_envelopes_are_opened() -> None:
+    wanted = StructType([full(headers=True)[name] for name in ("headers", "value", "key")])
+    headers = [None, None, None, [{"key": "h", "value": None}]]
+    values = [b"bare", b"v", None, b"v"]
+    keys = [None, b"k", b"k", None]
+    expected = zip(headers, values, keys, strict=True)
+    assert [tuple(row.values()) for row in made(wanted)] == list(expected)
+    assert [row["key"] for row in made(columns("key"))] == keys
+
+
+def test_contents_may_be_left_as_they_are() -> None:
+    rows = made(columns("key", "value"), opens=False)
+    assert [row["value"] for row in rows][:2] == [b"bare", closed(b"v", b"k")]
+    assert {row["key"] for row in rows} == {None}
+
+
+def test_envelopes_are_opened_only_where_a_column_asks_for_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.delattr(OpenedRecords, "of")
+    assert len(made(columns("offset", "topic", "timestamp", "timestampType"))) == 4

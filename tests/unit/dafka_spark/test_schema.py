@@ -6,7 +6,7 @@ import pytest
 from pyspark.sql.types import LongType, StringType, StructField, StructType
 
 from dafka_spark.errors import ColumnError
-from dafka_spark.schema import checked, full, is_table, table_options
+from dafka_spark.schema import check, full, is_table, table_options
 
 
 def test_all_columns() -> None:
@@ -17,12 +17,16 @@ def test_all_columns() -> None:
         "partition:string",
         "offset:bigint",
         "timestamp:timestamp",
+        "timestampType:int",
     ]
+    headers = full(headers=True)["headers"]
+    assert headers.simpleString() == "headers:array<struct<key:string,value:binary>>"
 
 
 def test_any_subset_in_any_order() -> None:
     schema = StructType([full()["offset"], full()["value"], StructField("Topic", StringType())])
-    assert checked(schema) is schema
+    check(schema, headers=False, opens=True)
+    check(full(headers=True), headers=True, opens=True)
 
 
 @pytest.mark.parametrize(
@@ -32,11 +36,19 @@ def test_any_subset_in_any_order() -> None:
         (StructField("offset", StringType()), "column 'offset': is bigint, not string"),
         (StructField("topic", LongType()), "column 'topic': is string, not bigint"),
         (StructField("key", full()["key"].dataType, nullable=False), "cannot be NOT NULL"),
+        (StructField("value", full()["key"].dataType, nullable=False), "cannot be NOT NULL"),
+        (full(headers=True)["headers"], "'headers': is there with option includeHeaders = true"),
+        (StructField("TIMESTAMPTYPE", LongType()), "'TIMESTAMPTYPE': is int, not bigint"),
     ],
 )
 def test_wrong_columns_are_named(field: StructField, says: str) -> None:
     with pytest.raises(ColumnError, match=says):
-        checked(StructType([full()["value"], field]))
+        check(StructType([full()["value"], field]), headers=False, opens=True)
+
+
+def test_a_value_is_never_null_where_contents_are_values() -> None:
+    value = StructField("value", full()["key"].dataType, nullable=False)
+    check(StructType([value]), headers=False, opens=False)
 
 
 def test_a_table_keeps_its_options_in_its_schema() -> None:
@@ -44,5 +56,8 @@ def test_a_table_keeps_its_options_in_its_schema() -> None:
     assert table_options(schema) == {"subscribe": "t"}
     assert table_options(full()) == {}
     assert is_table(schema)
+    assert is_table(full({"subscribe": "t"}, headers=True))
+    before = StructType([each for each in schema if each.name != "timestampType"])
+    assert is_table(before), "of a version of before"
     assert not is_table(full())
     assert not is_table(StructType([schema["value"]]))
