@@ -205,8 +205,8 @@ class OldCheckpointError(PartitionError):
 
     sentence = (
         "batch {version} is to be written, and batch {transaction.version} of this query has "
-        "been: its checkpoint is an older copy, or two queries run from copies of one. Go on "
-        "from the newest checkpoint, or start a new query with a new one"
+        "been: its checkpoint is an older copy, or the query runs twice at once, from it or from "
+        "a copy. Go on from the newest checkpoint, or start a new query with a new one"
     )
     version: int
     transaction: Transaction

@@ -62,6 +62,7 @@ class _Unreached:
     due: float  # when to say it next
     reached_at: float = inf  # a connection has been made, and lasts so far
     tried_at: float = 0.0  # when a connection was begun last
+    has_ended: bool = False  # one has ended since then, or could not be made
 
 
 class Peers:
@@ -275,8 +276,10 @@ class Peers:
                     unreached.tried_at = now
             elif endpoint in self.table:
                 self._doubtful[endpoint] = now
-                if unreached is None:
+                if unreached is None or not unreached.has_ended:
+                    # A node that has ended is announced for a while, too.
                     unreached = self._unreached[endpoint] = _Unreached(now, now + UNREACHED_S)
+                    unreached.has_ended = True
                 unreached.reached_at = inf
                 self.beacon_due = min(self.beacon_due, now + DOUBT_S)
 

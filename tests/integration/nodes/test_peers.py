@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import logging
+import time
 from collections.abc import Callable
 from typing import Any
 
 import pytest
 
 from dafka_core import Consumer, Producer, Store
+from dafka_core.nodes import peers
 from dafka_core.protocol.codec import LAYOUTS, subscription
 from dafka_core.protocol.limits import MAX_REPLY_BYTES, max_frame_bytes
 from dafka_core.protocol.messages import DirectRecord, Fetch, Head, RecordMessage
@@ -111,3 +113,21 @@ def test_a_peer_that_went_away_is_not_said_to_have_sent_too_much(
     wait_until(lambda: len(peers.table) == 0, "the peer to be lost")
     assert not peers.renewed
     assert not caplog.records
+
+
+def test_a_peer_that_ends_soon_is_not_one_that_keeps_no_connection(
+    raw: Callable[..., RawPeer],
+    consume: Callable[..., Consumer],
+    caplog: pytest.LogCaptureFixture,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Its last beacons are still fresh when its connection should have lasted."""
+    monkeypatch.setattr(peers, "UNREACHED_S", 1.0)
+    peer = raw()
+    consumer = consume("t", beacon_interval_ms=100, peer_expiry_ms=900)
+    peer.wait_until_subscribed(subscription(RecordMessage, "t"))
+    time.sleep(0.4)
+    peer.close()
+    table = consumer._mesh.peers.table
+    wait_until(lambda: not table.knows(peer.address), "its end")
+    assert peer.address not in caplog.text

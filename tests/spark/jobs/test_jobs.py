@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
 import zipfile
 from collections.abc import Iterator
+from contextlib import ExitStack
 from itertools import chain
 from pathlib import Path
 from typing import Any
@@ -24,7 +26,7 @@ from job_session import ends
 from pyspark.sql import DataFrame, SparkSession
 from topic_to_parquet import as_text
 
-from dafka_core import EmbeddedCluster, Reader
+from dafka_core import EmbeddedCluster, Producer, Reader
 from dafka_core.records import TopicPartition
 from dafka_core.testing import wait_until
 from dafka_spark.source.source_offset import SourceOffset
@@ -35,6 +37,9 @@ SPARK_SUBMIT = str(Path(pyspark.__file__).parent / "bin" / "spark-submit")
 PROGRAMS = sorted(path.name for path in JOBS.glob("*.py") if "__main__" in path.read_text())
 
 FLIGHTS = 3000
+
+RUNS_TWICE = re.compile("the query runs twice at once|[Cc]oncurrent")
+"""What the sink says, or Spark."""
 
 # A Spark driver starts, runs and stops in this time many times over, even on a busy machine.
 JOB_TIMEOUT_S = 240
@@ -257,3 +262,41 @@ def test_topic_to_topic_copies_what_is_asked_for(
     expected = [f["tailnum"].encode() for f in flights if (f["dep_delay_min"] or 0) > 60]
     assert len(expected) > 50
     assert values_of(read_topic(session, cluster, "late")) == sorted(expected)
+
+
+def test_of_two_runs_of_one_job_one_goes_on(cluster: EmbeddedCluster, tmp_path: Path) -> None:
+    """Both write the same batch, which is there once; who comes too late is told."""
+    command = [
+        *(sys.executable, str(JOBS / "topic_to_topic.py"), f"--tower={cluster.tower}"),
+        *("--topic=twice-in", "--to=twice-out", f"--checkpoint={tmp_path / 'checkpoint'}"),
+    ]
+    values: list[bytes] = []
+    with ExitStack() as stack, Producer("twice-in", tower=cluster.tower) as producer:
+        runs = {}
+        for name in ("one", "two"):
+            said = stack.enter_context((tmp_path / name).open("w"))
+            process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=said)
+            runs[stack.enter_context(process)] = tmp_path / name
+            stack.callback(process.kill)
+
+        def one_has_ended() -> bool:
+            values.append(b"%d" % len(values))
+            producer.publish(values[-1])
+            return any(process.poll() is not None for process in runs)
+
+        wait_until(one_has_ended, "one of them to end", timeout_s=JOB_TIMEOUT_S)
+        producer.flush(30)
+        (late,) = (process for process in runs if process.poll() is not None)
+        (other,) = {*runs} - {late}
+        with Reader(tower=cluster.tower) as reader:
+            wait_until(lambda: count(reader, "twice-out") >= len(values))
+            other.send_signal(signal.SIGINT)
+            assert other.wait(JOB_TIMEOUT_S) == 0, runs[other].read_text()
+            assert count(reader, "twice-out") == len(values)
+        assert late.returncode == 1
+        assert RUNS_TWICE.search(runs[late].read_text().splitlines()[-1])
+
+
+def count(reader: Reader, topic: str) -> int:
+    """How many records a topic has."""
+    return sum(each.end for each in reader.partitions([topic], timeout_s=30))
