@@ -13,12 +13,15 @@ from typing import TYPE_CHECKING
 from pyspark.sql.datasource import DataSource
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from pyspark.sql.datasource import DataSourceStreamReader
     from pyspark.sql.types import StructType
 
     from dafka_spark.options import SinkOptions, SourceOptions
     from dafka_spark.sink.writers import DafkaBatchWriter, DafkaStreamWriter
     from dafka_spark.source.batch_reader import DafkaBatchReader
+    from dafka_spark.source.metadata_reader import MetadataReader
 
 
 class DafkaDataSource(DataSource):
@@ -26,7 +29,8 @@ class DafkaDataSource(DataSource):
 
     Source: columns ``key``, ``value``, ``topic``, ``partition``, ``offset``, ``timestamp`` and
     ``timestampType``, with option ``includeHeaders`` also ``headers``, or the ones named by
-    ``.schema(...)``; options in ``dafka_spark.options.SourceOptions``.
+    ``.schema(...)``, and with option ``metadata`` those of ``dafka_spark.metadata``; options in
+    ``dafka_spark.options.SourceOptions``.
     Sink: columns ``value``, ``key``, ``headers`` and, unless option ``topic`` is given, ``topic``;
     options in ``dafka_spark.options.SinkOptions``.
     """
@@ -39,22 +43,23 @@ class DafkaDataSource(DataSource):
     def schema(self) -> StructType:
         """All columns, once the options are checked: Spark asks in ``load()``, before planning."""
         from dafka_spark.options import SourceOptions
-        from dafka_spark.schema import full
         from dafka_spark.spark_options import creates_table, sides, user_options
 
         given = user_options(self.options)
         if creates_table(self.options):
             for side in sides():
                 side.of_table(given, {})
-            headers = SourceOptions.of_table(given, {}).include_headers
-            return full(given, headers=headers)
-        return full(headers=SourceOptions.of(given).include_headers)
+            return self._schema(SourceOptions.of_table(given, {}), given)
+        return self._schema(SourceOptions.of(given))
 
-    def reader(self, schema: StructType) -> DafkaBatchReader:
+    def reader(self, schema: StructType) -> DafkaBatchReader | MetadataReader:
         """The reader of a batch query, with ``schema``'s columns."""
         from dafka_spark.source.batch_reader import DafkaBatchReader
+        from dafka_spark.source.metadata_reader import MetadataReader
 
-        return DafkaBatchReader(schema, self._source_options(schema).for_batch())
+        options = self._source_options(schema).for_batch()
+        kind = MetadataReader if options.metadata else DafkaBatchReader
+        return kind(schema, options)
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:
         """The reader of a streaming query, with ``schema``'s columns.
@@ -89,12 +94,24 @@ class DafkaDataSource(DataSource):
         del overwrite
         return DafkaStreamWriter(schema, self._sink_options(schema))
 
+    def _schema(self, options: SourceOptions, table: Mapping[str, str] | None = None) -> StructType:
+        from dafka_spark import metadata
+        from dafka_spark.schema import full
+
+        if options.metadata:
+            return metadata.full(options.metadata, table)
+        return full(table, headers=options.include_headers)
+
     def _source_options(self, schema: StructType) -> SourceOptions:
+        from dafka_spark import metadata
         from dafka_spark.options import SourceOptions
         from dafka_spark.schema import check, table_options
 
         options = SourceOptions.of_table(table_options(schema), self.options)
-        check(schema, headers=options.include_headers, opens=options.opens)
+        if options.metadata:
+            metadata.check(schema, options.metadata)
+        else:
+            check(schema, headers=options.include_headers, opens=options.opens)
         return options
 
     def _sink_options(self, schema: StructType) -> SinkOptions:

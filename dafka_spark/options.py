@@ -17,9 +17,10 @@ from dafka_core.names import NOT_PLAIN, escape, is_plain
 from dafka_core.options import option, parse_int
 from dafka_core.records import TopicPartition
 from dafka_spark import option_values as values
+from dafka_spark.metadata import KINDS
 from dafka_spark.offset_options import OffsetOptions
 from dafka_spark.spark_options import SparkOptions, camel
-from dafka_spark.topic_selection import TopicSelection
+from dafka_spark.topic_selection import EVERY_TOPIC, TopicSelection
 
 AUTO: Final = "auto"
 LOCAL: Final = "local"
@@ -69,6 +70,15 @@ class SourceOptions(OffsetOptions, SparkOptions):
         'partitions to read: `{"topic": ["partition", ...]}`',
         kind="JSON",
         parse=values.parse_assign,
+    )
+    metadata: str = option(
+        "",
+        "batches only, what to read in place of records: a table of what is known of topics, "
+        "partitions or stores (docs/spark.md has the columns); subscribe, subscribePattern or "
+        "assign narrow it, and may be left out",
+        kind=" or ".join(KINDS),
+        choices=KINDS,
+        parse=values.parse_word,
     )
     max_offsets_per_trigger: int | None = _count(
         "streams only, the most records in a micro-batch, shared among the partitions in "
@@ -134,7 +144,9 @@ class SourceOptions(OffsetOptions, SparkOptions):
         names = ("subscribe", "subscribe_pattern", "assign")
         choices = {camel(name): getattr(self, name) for name in names}
         chosen = [name for name in choices if choices[name]]
-        if len(chosen) != 1:
+        if self.metadata:
+            self._check_metadata()
+        if len(chosen) > 1 or not (chosen or self.metadata):
             name = chosen[1] if chosen else "subscribe"
             why = f"not with {' and '.join(chosen)}" if chosen else _NO_TABLE_OPTIONS
             exactly = "name what to read with exactly one of subscribe, subscribePattern and assign"
@@ -158,12 +170,27 @@ class SourceOptions(OffsetOptions, SparkOptions):
     @property
     def selection(self) -> TopicSelection:
         """What to read."""
-        return TopicSelection(frozenset(self.subscribe), self.subscribe_pattern, self.assign)
+        pattern = self.subscribe_pattern
+        if self.metadata and not (self.subscribe or self.assign):
+            pattern = pattern or EVERY_TOPIC
+        return TopicSelection(frozenset(self.subscribe), pattern, self.assign)
 
     @property
     def fetch_timeout_s(self) -> float:
         """``fetchTimeoutMs`` in seconds."""
         return self.fetch_timeout_ms / 1000
+
+    def _check_metadata(self) -> None:
+        """Raises ``ConfigError`` for an option that says which records to read, or how."""
+        own = {"metadata", "subscribe", "subscribe_pattern", "assign", "fetch", "fetch_timeout_ms"}
+        own |= {"fail_on_missing_topic", "min_stores"}
+        shared = {each.name for each in dataclasses.fields(SparkOptions)}
+        for each in dataclasses.fields(self):
+            value = getattr(self, each.name)
+            if each.name not in own | shared and value != each.default:
+                why = "is about records; leave it out, or option metadata"
+                shown = values.written(getattr(value, "text", value))
+                raise ConfigError(camel(each.name), shown, why)
 
     def for_batch(self) -> Self:
         """These options, if a batch query can use them; raises ``ConfigError`` otherwise."""
@@ -173,6 +200,12 @@ class SourceOptions(OffsetOptions, SparkOptions):
                 "maxOffsetsPerTrigger", self.max_offsets_per_trigger, "is for streams only"
             )
         return self
+
+    def for_stream(self) -> Self:
+        """These options, if a streaming query can use them; raises ``ConfigError`` otherwise."""
+        if self.metadata:
+            raise ConfigError("metadata", self.metadata, "is for batch queries only")
+        return super().for_stream()
 
 
 _NO_TABLE_OPTIONS: Final = (

@@ -37,8 +37,6 @@ NEVER_NULL: Final = frozenset({"topic", "partition", "offset"})
 _BEFORE: Final = ("key", "value", "topic", "partition", "offset", "timestamp")
 """The columns of tables that were made with a version of before."""
 
-_FOLDED: Final = {name.lower(): name for name in COLUMNS}
-
 TABLE_OPTIONS: Final = "dafka.options"
 """Metadata of column ``value``: a SQL table's options.
 
@@ -80,13 +78,23 @@ def check(schema: types.StructType, *, headers: bool, opens: bool) -> None:
         ColumnError: a column is unknown, or of another type, or cannot be ``NOT NULL``.
     """
     for field in schema:
-        name = _FOLDED.get(field.name.lower())
-        if name is None:
-            raise ColumnError(field.name, unknown(field.name, COLUMNS).replace("option", "column"))
-        wanted, kind = COLUMNS[name], field.dataType
-        if kind != wanted:
-            raise ColumnError(field.name, f"is {wanted.simpleString()}, not {kind.simpleString()}")
+        name = name_of(field, COLUMNS)
         if name == HEADERS and not headers:
             raise ColumnError(field.name, "is there with option includeHeaders = true only")
         if not field.nullable and name not in NEVER_NULL and (opens or name != "value"):
             raise ColumnError(field.name, "has nulls, it cannot be NOT NULL")
+
+
+def name_of(field: types.StructField, columns: Mapping[str, types.DataType]) -> str:
+    """The column that a field is, whatever its case.
+
+    Raises:
+        ColumnError: none is called so, or it is of another type.
+    """
+    found = [name for name in columns if name.lower() == field.name.lower()]
+    if not found:
+        raise ColumnError(field.name, unknown(field.name, columns).replace("option", "column"))
+    wanted, kind = columns[found[0]], field.dataType
+    if kind != wanted:
+        raise ColumnError(field.name, f"is {wanted.simpleString()}, not {kind.simpleString()}")
+    return found[0]

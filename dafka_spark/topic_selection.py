@@ -5,9 +5,13 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable
 from dataclasses import dataclass
+from typing import Final
 
 from dafka_core.names import escape
 from dafka_core.records import PartitionInfo, TopicPartition
+
+EVERY_TOPIC: Final = "(?s).*"
+"""A pattern."""
 
 
 @dataclass(frozen=True, slots=True)

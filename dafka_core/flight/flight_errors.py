@@ -113,6 +113,19 @@ def translated(error: BaseException, store: str) -> DafkaError:
     return StoreUnreachableError(store, why)
 
 
+@contextmanager
+def translating(store: str, timeout_s: float) -> Iterator[None]:
+    """A call that ``store`` answers within ``timeout_s`` seconds, or not."""
+    try:
+        yield
+    except flight.FlightTimedOutError as error:
+        raise StoreUnreachableError(store, f"no answer within {timeout_s:g} s") from error
+    except FLIGHT_ERRORS as error:
+        raise translated(error, store) from error
+    except ValueError as error:
+        raise StoreUnreachableError(store, f"its answer cannot be read: {error}") from error
+
+
 def _facts(error: BaseException) -> dict[str, Any]:
     try:
         found = json.loads(getattr(error, "extra_info", b""))

@@ -16,7 +16,7 @@ from msgspec import Meta
 from dafka_core.errors import InvalidRequestError
 from dafka_core.flight.limits import MAX_LEASED_BLOCKS
 from dafka_core.near_names import nearest_name
-from dafka_core.records import PartitionInfo, StagedPartition, TransactionState
+from dafka_core.records import PartitionInfo, StagedPartition, TopicPartition, TransactionState
 from dafka_core.storage.leases import MAX_LEASES
 
 VERSION: Final = 1
@@ -144,6 +144,24 @@ class SpaceUsed(JsonMessage, frozen=True):
 
 class Done(JsonMessage, frozen=True):
     """A commit or a discard is on disk."""
+
+
+class PartitionFacts(JsonMessage, frozen=True):
+    """What a partition takes and when it was written: the metadata of its FlightInfo."""
+
+    topic: str
+    partition: str
+    earliest: Natural
+    end: Natural
+    records: Natural
+    bytes: Natural
+    first_time_us: int | None
+    last_time_us: int | None
+
+    @property
+    def tp(self) -> TopicPartition:
+        """The partition."""
+        return TopicPartition(self.topic, self.partition)
 
 
 class DurableEnd(JsonMessage, frozen=True, omit_defaults=True):

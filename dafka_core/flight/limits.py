@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Final
+from collections.abc import Iterator, Sequence
+from typing import Final, TypeVar
 
 from dafka_core.storage.block_builder import MAX_BLOCK_BYTES, MAX_BLOCK_RECORDS
 
@@ -98,3 +99,10 @@ MAX_LOCATIONS_LISTED: Final = 1_000
 
 MAX_MESSAGE_CHARS: Final = 1_000
 """An error's sentence travels in a header of HTTP/2, where there is little room."""
+
+T = TypeVar("T")
+
+
+def parts(items: Sequence[T], most: int) -> Iterator[tuple[T, ...]]:
+    """What is too much for one request, cut."""
+    return (tuple(items[start : start + most]) for start in range(0, len(items), most))

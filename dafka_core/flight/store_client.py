@@ -19,7 +19,7 @@ from dafka_core.errors import ClosedError, ConfigError, StoreUnreachableError
 from dafka_core.flight import client_get, grpc_workarounds, limits, requests
 from dafka_core.flight.client_put import PutStream
 from dafka_core.flight.columns import VALUE
-from dafka_core.flight.flight_errors import FLIGHT_ERRORS, translated
+from dafka_core.flight.flight_errors import FLIGHT_ERRORS, translated, translating
 from dafka_core.flight.grpc_options import GRPC_OPTIONS
 from dafka_core.flight.grpc_workarounds import LOST_MS, CallDeadline, Watchdog
 from dafka_core.flight.json_messages import (
@@ -31,6 +31,7 @@ from dafka_core.flight.json_messages import (
     LeaseGranted,
     LeasesGranted,
     Offsets,
+    PartitionFacts,
     SpaceUsed,
     Staged,
     TransactionStates,
@@ -97,9 +98,15 @@ class StoreClient(ProcessBound):
 
     def heads(self, topics: Collection[str] | None, *, timeout_s: float) -> list[PartitionInfo]:
         """What it holds, of these topics or of all (None)."""
-        parts = [None] if topics is None else _parts(list(topics), limits.MAX_NAMES)
+        parts = [None] if topics is None else limits.parts(list(topics), limits.MAX_NAMES)
         answers = self._ask(Heads, timeout_s, *map(requests.HeadsRequest, parts))
         return [head for answer in answers for head in answer.heads]
+
+    def facts(self, topic: str | None, *, timeout_s: float) -> list[PartitionFacts]:
+        """What the partitions of a topic, or all, take and when they were written."""
+        with self._asking(timeout_s) as (client, options):
+            found = client.list_flights(requests.Criteria(topic).packed(), options)
+            return [PartitionFacts.parse(each.app_metadata) for each in found]
 
     def watch(
         self, topics: Collection[str] | None, cursor: str, *, wait_s: float, timeout_s: float
@@ -122,7 +129,7 @@ class StoreClient(ProcessBound):
 
         ``times`` are triples of topic, partition and microseconds since the epoch UTC.
         """
-        parts = _parts(times, limits.MAX_TIMES)
+        parts = limits.parts(times, limits.MAX_TIMES)
         answers = self._ask(Offsets, timeout_s, *map(requests.OffsetsRequest, parts))
         return self._complete([each for answer in answers for each in answer.offsets], times)
 
@@ -233,7 +240,7 @@ class StoreClient(ProcessBound):
         self, partitions: Sequence[TopicPartition], *, timeout_s: float
     ) -> list[TransactionState]:
         """How far these partitions and their transactions are; zeros if they are unknown."""
-        asked = map(requests.TransactionsRequest, _parts(partitions, limits.MAX_TRANSACTIONS))
+        asked = map(requests.TransactionsRequest, limits.parts(partitions, limits.MAX_TRANSACTIONS))
         answers = self._ask(TransactionStates, timeout_s, *asked)
         return self._complete(
             [each for answer in answers for each in answer.transactions], partitions
@@ -329,23 +336,19 @@ class StoreClient(ProcessBound):
         answers: list[A] = []
         for request in asked:
             body = replace(request, store=self._store).checked().packed()
-            client = self._connected()
-            options = flight.FlightCallOptions(timeout=max(timeout_s, MIN_TIMEOUT_S))
-            try:
-                with self._watched(timeout_s):
-                    found = list(client.do_action(flight.Action(request.action, body), options))
+            with self._asking(timeout_s) as (client, options):
+                found = list(client.do_action(flight.Action(request.action, body), options))
                 answers += [kind.parse(each.body.to_pybytes()) for each in found]
-            except flight.FlightTimedOutError as error:
-                why = f"no answer within {timeout_s:g} s"
-                raise StoreUnreachableError(self._store, why) from error
-            except FLIGHT_ERRORS as error:
-                raise translated(error, self._store) from error
-            except ValueError as error:
-                why = f"its answer cannot be read: {error}"
-                raise StoreUnreachableError(self._store, why) from error
         if len(answers) < len(asked):
             raise StoreUnreachableError(self._store, "it gave no answer")
         return answers
+
+    @contextmanager
+    def _asking(self, timeout_s: float) -> Iterator[tuple[flight.FlightClient, Any]]:
+        """A call that is answered at once, and what pyarrow is told of it."""
+        client = self._connected()
+        with translating(self._store, timeout_s), self._watched(timeout_s):
+            yield client, flight.FlightCallOptions(timeout=max(timeout_s, MIN_TIMEOUT_S))
 
     def _complete(self, found: list[T], asked: Sequence[object]) -> list[T]:
         if len(found) != len(asked):
@@ -394,7 +397,3 @@ class StoreClient(ProcessBound):
         """Ends all calls to the store: gRPC cannot cancel one that has not begun, nor a put."""
         addresses = grpc_workarounds.addresses_of(self.uri)
         grpc_workarounds.break_connections(addresses, socket.socket.getpeername)
-
-
-def _parts(items: Sequence[T], most: int) -> Iterator[tuple[T, ...]]:
-    return (tuple(items[start : start + most]) for start in range(0, len(items), most))

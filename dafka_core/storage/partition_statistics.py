@@ -9,8 +9,8 @@ import numpy as np
 
 from dafka_core.records import RecordBatch, TopicPartition
 from dafka_core.storage.block import peek_times
-from dafka_core.storage.rows import PartitionRow
-from dafka_core.storage.tables import Tables
+from dafka_core.storage.rows import BLOCK_KEY, PartitionRow
+from dafka_core.storage.tables import FoundBlock, Tables
 from dafka_core.values import Longs
 
 
@@ -61,16 +61,22 @@ def statistics(tables: Tables, tp: TopicPartition) -> PartitionStatistics | None
     if row is None:
         return None
     first_us = last_us = None
+    with tables.naming(tp, row.earliest):
+        grouped = [each for each in tables.area.of_partition(row.id) if each.end > row.earliest]
+    size_bytes = sum(block.size_bytes for block in tables.candidates(row.id, 0, row.end))
     if row.earliest < row.end:
-        first, runs = _times_at(tables, tp, row, row.earliest)
+        if not size_bytes and grouped and grouped[0].first <= row.earliest:
+            # All of it is in the append area, where it has been found already.
+            key = BLOCK_KEY.pack(row.id, grouped[0].first)
+            found = FoundBlock(key, grouped[0].first, memoryview(grouped[0].packed))
+            first, runs = found.first, tables.read_block(tp, found, peek_times)
+        else:
+            first, runs = _times_at(tables, tp, row, row.earliest)
         ends = runs[:, 0].cumsum()
         first_us = int(runs[ends.searchsorted(row.earliest - first, side="right"), 1])
         last_us = row.last_timestamp_us
     count = row.end - row.earliest
-    size_bytes = sum(block.size_bytes for block in tables.candidates(row.id, 0, row.end))
-    with tables.naming(tp, row.earliest):
-        grouped = tables.area.of_partition(row.id)
-    size_bytes += sum(len(block.packed) for block in grouped if block.end > row.earliest)
+    size_bytes += sum(len(block.packed) for block in grouped)
     return PartitionStatistics(*tp, row.earliest, row.end, count, size_bytes, first_us, last_us)
 
 

@@ -10,9 +10,9 @@ from __future__ import annotations
 
 import logging
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 from weakref import WeakKeyDictionary
 
 from dafka_core import Reader
@@ -30,6 +30,8 @@ from dafka_spark.source.range_planner import HeldRange, Holders
 from dafka_spark.source.store_watch import Infos, StoreWatch
 
 _log = logging.getLogger("dafka_spark")
+
+T = TypeVar("T")
 
 Heads = Mapping[TopicPartition, PartitionInfo]
 """What the stores hold together, by partition."""
@@ -124,6 +126,15 @@ def fetch_latest_offsets(
     answered = frozenset(location.store for location in locations)
     alone = answers if over_mesh is None else ()
     return OffsetsSnapshot(merge_heads(infos), holders, answered, silent, alone)
+
+
+def ask_known(
+    options: SourceOptions, connect: Connect, work: Callable[[StoreClient], T]
+) -> list[Answer[T]]:
+    """Has each store with Flight that the last look has found do some work, all at a time."""
+    with connect(options.mesh_address) as reader:
+        registry = _registries.get(reader, StoreRegistry())
+    return registry.ask(work, timeout_s=min(options.fetch_timeout_s, timing.ANSWER_S))
 
 
 def _hear_stores(reader: Reader) -> None:

@@ -9,7 +9,6 @@ from __future__ import annotations
 import logging
 from collections.abc import Collection
 from dataclasses import replace
-from typing import Final
 
 from dafka_core.errors import ConfigError
 from dafka_core.names import escape, quoted
@@ -18,8 +17,7 @@ from dafka_core.records import TopicPartition
 from dafka_spark.cluster.connections import Connect
 from dafka_spark.options import SourceOptions
 from dafka_spark.source.latest_offsets import fetch_latest_offsets
-
-_ANY: Final = "(?s).*"
+from dafka_spark.topic_selection import EVERY_TOPIC
 
 _log = logging.getLogger("dafka_spark")
 
@@ -52,7 +50,8 @@ def _all_held(options: SourceOptions, connect: Connect) -> Collection[TopicParti
         options.without_bounds(),
         subscribe=(),
         assign=frozenset(),
-        subscribe_pattern=_ANY,
+        subscribe_pattern=EVERY_TOPIC,
+        metadata="",
     )
     return fetch_latest_offsets(everything, connect, thorough=False).heads
 

@@ -154,3 +154,22 @@ def test_a_tower_that_is_not_there(spark: SparkSession, topic: str) -> None:
     frame = spark.read.format("dafka").options(tower="127.0.0.1:1:1", subscribe=topic).load()
     with pytest.raises(PySparkException, match=r"no tower answered at 127.0.0.1:1:1"):
         frame.collect()
+
+
+def test_metadata_are_frames_like_others(
+    spark: SparkSession, cluster: EmbeddedCluster, topic: str
+) -> None:
+    """All of one topic's partitions, by DataFrame and by SQL."""
+    addresses = {produce(cluster, topic, range(count)): count for count in (3, 4)}
+    frame = batch(spark, cluster, subscribe=topic, metadata="partitions")
+    rows = frame.where("records > 2").select("partition", "end", "size_bytes").collect()
+    assert {row["partition"]: row["end"] for row in rows} == addresses
+    assert all(row["size_bytes"] > 0 for row in rows)
+    table = f"metadata_{topic.replace('-', '_')}"
+    given = f"tower '{cluster.tower}', metadata 'topics'"
+    spark.sql(f"CREATE TABLE {table} USING dafka OPTIONS ({given})")
+    try:
+        (row,) = spark.sql(f"SELECT records FROM {table} WHERE topic = '{topic}'").collect()
+        assert row["records"] == 7
+    finally:
+        spark.sql(f"DROP TABLE {table}")

@@ -6,11 +6,15 @@ import json
 import time
 from typing import Any
 
+import msgspec
 import pyarrow as pa
 import pytest
 from pyarrow import flight
 
+from dafka_core.errors import StoreUnreachableError
+from dafka_core.flight.store_client import StoreClient
 from dafka_core.records import TopicPartition
+from dafka_core.testing import PATIENCE_S
 from tests.integration.flight.hosts import PARTITION, TOPIC, TP, Served, values
 
 DEFAULT_SCHEMA = pa.schema(
@@ -153,3 +157,18 @@ def test_locations_are_those_that_the_client_can_reach(filled: Served) -> None:
             for uri in found:
                 with flight.connect(uri) as other:
                     assert other.do_get(info.endpoints[0].ticket).read_all().num_rows == 3_000
+
+
+def test_a_client_is_told_the_same(filled: Served) -> None:
+    with StoreClient(filled.location) as client:
+        everything = client.facts(None, timeout_s=PATIENCE_S)
+        topic = client.facts(TOPIC, timeout_s=PATIENCE_S)
+        assert client.facts("no such topic", timeout_s=PATIENCE_S) == []
+    assert [each.tp for each in everything] == [*(each.tp for each in topic), ("tt", PARTITION)]
+    for each in everything:
+        facts = filled.log.statistics(each.tp)
+        assert facts is not None
+        assert msgspec.structs.astuple(each) == tuple(facts)
+    filled.close()
+    with StoreClient(filled.location) as client, pytest.raises(StoreUnreachableError):
+        client.facts(None, timeout_s=PATIENCE_S)

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from dafka_core.errors import ConfigError
+from dafka_core.records import TopicPartition
 from dafka_core.storage.block_builder import MAX_BLOCK_BYTES, MAX_BLOCK_RECORDS
 from dafka_spark import option_values as values
 from dafka_spark.option_values import ALL_STORES
@@ -69,12 +70,26 @@ def test_defaults() -> None:
         ({"startingOffsets": "first"}, "must be earliest, latest or JSON"),
         ({"startingOffsets": '{"u": {"A": 3}}'}, "does not read"),
         ({"endingOffsets": '{"u": {"A": 3}}'}, "does not read"),
+        ({"metadata": "topic"}, "must be one of topics, partitions, stores"),
+        ({"metadata": "topics", "startingOffsets": "earliest"}, "'startingOffsets' = 'earliest'"),
+        ({"metadata": "topics", "minPartitions": "2"}, "is about records"),
+        ({"metadata": "topics", "assign": '{"t": ["A"]}'}, "not with subscribe and assign"),
     ],
 )  # fmt: skip
 def test_wrong_source_options(given: Any, says: str) -> None:
     with pytest.raises(ConfigError) as caught:
         SourceOptions.of({"subscribe": "t", **given})
     assert says in str(caught.value)
+
+
+def test_metadata_are_of_all_topics_unless_some_are_named() -> None:
+    everything = SourceOptions.of({"metadata": "Topics", "minstores": "all"}).for_batch()
+    assert everything.metadata == "topics"
+    assert everything.selection.asked is None
+    assert everything.selection.has(TopicPartition("any\n", "P"))
+    assert SourceOptions.of({"metadata": "topics", "subscribe": "t"}).selection.asked == ["t"]
+    with pytest.raises(ConfigError, match="'metadata' = 'stores': is for batch queries only"):
+        SourceOptions.of({"metadata": "stores"}).for_stream()
 
 
 def test_a_wrong_variable_of_the_environment_is_named(monkeypatch: pytest.MonkeyPatch) -> None:

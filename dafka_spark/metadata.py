@@ -1,0 +1,82 @@
+"""What option ``metadata`` reads in place of records: tables about topics and stores.
+
+Their columns are declared here; ``source/metadata_tables.py`` fills them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Final
+
+from pyspark.sql import types
+
+from dafka_spark.errors import ColumnError
+from dafka_spark.schema import TABLE_OPTIONS, name_of
+
+TOPICS: Final = "topics"
+PARTITIONS: Final = "partitions"
+STORES: Final = "stores"
+
+_TEXT: Final = types.StringType()
+_COUNT: Final = types.LongType()
+_TIME: Final = types.TimestampType()
+_SECONDS: Final = types.DoubleType()
+_TEXTS: Final = types.ArrayType(_TEXT)
+
+_HELD: Final = {
+    "records": _COUNT,
+    "size_bytes": _COUNT,
+    "first_timestamp": _TIME,
+    "last_timestamp": _TIME,
+}
+"""What stores hold: records, the bytes of their blocks, and the timestamps of the first and last.
+Of records that only C stores have the last three are not known, and null."""
+
+COLUMNS: Final[Mapping[str, Mapping[str, types.DataType]]] = {
+    TOPICS: {"topic": _TEXT, "partitions": _COUNT, **_HELD},
+    PARTITIONS: {
+        "topic": _TEXT,
+        "partition": _TEXT,
+        "earliest": _COUNT,
+        "end": _COUNT,
+        **_HELD,
+        "stores": _TEXTS,
+    },
+    STORES: {
+        "store": _TEXT,
+        "state": _TEXT,
+        "locations": _TEXTS,
+        "last_heard": _TIME,
+        "partitions": _COUNT,
+        "records": _COUNT,
+        "file_bytes": _COUNT,
+        "free_bytes": _COUNT,
+        "leases": _COUNT,
+        "oldest_lease_s": _SECONDS,
+        "clock_ahead_s": _SECONDS,
+    },
+}
+"""Each table's columns (docs/spark.md says what they mean)."""
+
+KINDS: Final = tuple(COLUMNS)
+
+
+def full(kind: str, table: Mapping[str, str] | None = None) -> types.StructType:
+    """Every column of a table; ``table`` has the options to keep with a SQL table."""
+    columns = COLUMNS[kind].items()
+    schema = types.StructType([types.StructField(name, type_) for name, type_ in columns])
+    if table:
+        schema.fields[0].metadata = {TABLE_OPTIONS: dict(table)}
+    return schema
+
+
+def check(schema: types.StructType, kind: str) -> None:
+    """Sees that a query's columns are some of a table's, in any case, with their types.
+
+    Raises:
+        ColumnError: a column is unknown, or of another type, or cannot be ``NOT NULL``.
+    """
+    for field in schema:
+        name_of(field, COLUMNS[kind])
+        if not field.nullable:
+            raise ColumnError(field.name, "may have nulls, it cannot be NOT NULL")

@@ -1,0 +1,168 @@
+"""What stores say of topics, partitions and themselves, as tables made column by column."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from typing import Any, Final, NamedTuple
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from dafka_core.errors import InvalidRequestError
+from dafka_core.flight.json_messages import PartitionFacts, SpaceUsed
+from dafka_core.flight.store_client import StoreClient
+from dafka_core.names import escape
+from dafka_core.records import TopicPartition
+from dafka_spark import metadata
+from dafka_spark.cluster import timing
+from dafka_spark.cluster.connections import Connect
+from dafka_spark.options import SourceOptions
+from dafka_spark.source.latest_offsets import OffsetsSnapshot, ask_known, fetch_latest_offsets
+from dafka_spark.source.missing_stores import check_stores
+from dafka_spark.source.missing_topics import check_found
+
+Columns = Mapping[str, pa.Array]
+
+MOST_ASKED_BY_NAME: Final = 10
+"""Topics that are asked for one by one; of more, a store lists all that it has."""
+
+_TIME: Final = pa.timestamp("us", "UTC")
+
+
+def topics(options: SourceOptions, connect: Connect) -> Columns:
+    """A row for each topic: what its partitions have together."""
+    rows = pa.table({**partitions(options, connect)})
+    known = pc.ScalarAggregateOptions(skip_nulls=False)
+    found = rows.group_by("topic", use_threads=False).aggregate(
+        [
+            ("partition", "count"),
+            ("records", "sum"),
+            ("size_bytes", "sum", known),
+            ("first_timestamp", "min"),
+            ("last_timestamp", "max"),
+        ]
+    )
+    return {
+        "topic": found["topic"],
+        "partitions": found["partition_count"],
+        "records": found["records_sum"],
+        "size_bytes": found["size_bytes_sum"],
+        "first_timestamp": found["first_timestamp_min"],
+        "last_timestamp": found["last_timestamp_max"],
+    }
+
+
+def partitions(options: SourceOptions, connect: Connect) -> Columns:
+    """A row for each partition, in the order of their names."""
+    snapshot = _look(options, connect)
+    facts = _facts(options, connect)
+    heads = snapshot.heads
+    known = [facts.get(tp) for tp in heads]
+    ends = pa.array([each.end for each in heads.values()], pa.int64())
+    firsts = pa.array([each.earliest for each in heads.values()], pa.int64())
+    stores = [[held.location.store for held in snapshot.holders.get(tp, ())] for tp in heads]
+    return {
+        "topic": pa.array([escape(tp.topic) for tp in heads], pa.string()),
+        "partition": pa.array([escape(tp.partition) for tp in heads], pa.string()),
+        "earliest": firsts,
+        "end": ends,
+        "records": pc.subtract(ends, firsts),
+        "size_bytes": pa.array([each and each.bytes for each in known], pa.int64()),
+        "first_timestamp": pa.array([each and each.first_time_us for each in known], _TIME),
+        "last_timestamp": pa.array([each and each.last_time_us for each in known], _TIME),
+        "stores": pa.array(stores, pa.list_(pa.string())),
+    }
+
+
+class _StoreFacts(NamedTuple):
+    """What a store says of itself."""
+
+    space: SpaceUsed | None
+    clock_ahead_s: float | None
+
+
+def stores(options: SourceOptions, connect: Connect) -> Columns:
+    """A row for each store that is known: those that are there, then those that are away."""
+    snapshot = _look(options, connect)
+    said = {
+        location.store: (location, facts)
+        for location, facts in ask_known(options, connect, _ask_of_itself)
+    }
+    with connect(options.mesh_address) as reader:
+        there, endpoints = reader.stores(), reader.endpoints()
+        away = reader.missing_stores(timeout_s=timing.FIND_S)
+    held: dict[str, list[int]] = {}
+    for holders in snapshot.holders.values():
+        for each in holders:
+            held.setdefault(each.location.store, []).append(each.end - each.earliest)
+    rows: list[dict[str, Any]] = []
+    for name in sorted({*there} - {each.store for each in away}):
+        is_silent = name in endpoints and name not in said
+        location, facts = said.get(name, (None, None))
+        row: dict[str, Any] = {"store": escape(name), "state": "silent" if is_silent else "there"}
+        row["locations"] = location.locations if location else endpoints.get(name, ())
+        if facts is not None:
+            row["partitions"], row["records"] = len(held.get(name, ())), sum(held.get(name, ()))
+            row["clock_ahead_s"] = facts.clock_ahead_s
+            for field in SpaceUsed.__struct_fields__ if facts.space else ():
+                row[field] = getattr(facts.space, field)
+        rows.append(row)
+    for gone in away:
+        row = {"store": escape(gone.store), "state": "away", "last_heard": gone.heard_us or None}
+        rows.append({**row, "locations": [gone.endpoint] if gone.endpoint else []})
+    return _by_column(metadata.STORES, rows)
+
+
+def _look(options: SourceOptions, connect: Connect) -> OffsetsSnapshot:
+    check_stores(options, connect)
+    snapshot = fetch_latest_offsets(options, connect, thorough=True)
+    check_found(options, snapshot.heads, connect)
+    return snapshot
+
+
+def _facts(options: SourceOptions, connect: Connect) -> dict[TopicPartition, PartitionFacts]:
+    """What the store says of each partition that has most of it."""
+    asked = options.selection.asked
+    names = asked if asked is not None and len(asked) <= MOST_ASKED_BY_NAME else [None]
+
+    def ask(client: StoreClient) -> list[PartitionFacts]:
+        timeout_s = options.fetch_timeout_s
+        return [each for name in names for each in client.facts(name, timeout_s=timeout_s)]
+
+    found: dict[TopicPartition, PartitionFacts] = {}
+    for _, facts in ask_known(options, connect, ask):
+        for each in facts:
+            before = found.get(each.tp)
+            if before is None or (before.end, before.records) < (each.end, each.records):
+                found[each.tp] = each
+    return found
+
+
+def _ask_of_itself(client: StoreClient) -> _StoreFacts:
+    """Stores of versions of before do not know all of it."""
+    space = ahead_s = None
+    with suppress(InvalidRequestError):
+        space = client.space(timeout_s=timing.ANSWER_S)
+    asked_us = time.time_ns() // 1_000
+    clock_us = client.clock_us(timeout_s=timing.ANSWER_S)
+    if clock_us is not None:
+        ahead_s = (clock_us - (asked_us + time.time_ns() // 1_000) / 2) / 1e6
+    return _StoreFacts(space, ahead_s)
+
+
+def _by_column(kind: str, rows: Sequence[Mapping[str, Any]]) -> Columns:
+    """Few rows; what one has not is null."""
+    times = ("last_heard",)
+    return {
+        name: pa.array([row.get(name) for row in rows], _TIME if name in times else None)
+        for name in metadata.COLUMNS[kind]
+    }
+
+
+TABLES: Final[Mapping[str, Callable[[SourceOptions, Connect], Columns]]] = {
+    metadata.TOPICS: topics,
+    metadata.PARTITIONS: partitions,
+    metadata.STORES: stores,
+}
