@@ -133,17 +133,3 @@ def test_a_wrong_clock_is_seen(serve: Serve, monkeypatch: pytest.MonkeyPatch) ->
     monkeypatch.setattr(served, Ahead)
     (row,) = rows(source, "stores")
     assert row["clock_ahead_s"] == pytest.approx(3_600, abs=1)
-
-
-def test_columns_are_chosen_in_any_case(serve: Serve) -> None:
-    store = serve("one")
-    store.add(A, 4)
-    options = SourceOptions.of({"metadata": "topics"})
-    schema = metadata.full("topics")
-    schema.fields = [schema["records"], schema["topic"]]
-    schema.fields[0].name = "Records"
-    reader = MetadataReader(schema, options, HeardOf([store]).connect)
-    (task,) = reader.partitions()
-    assert [row for batch in reader.read(task) for row in batch.to_pylist()] == [
-        {"Records": 4, "topic": "t"}
-    ]
