@@ -211,8 +211,10 @@ def _replaced(shape: Shape) -> Shape:
 
 def _limited(shape: Shape, kept: dict[tuple[ModuleType, str], int]) -> Shape:
     """The shape, with what its nodes need of limits; some consumers may not take every record."""
-    if SINGLE in shape.styles and kept.get((fetch_scheduler, "MAX_UNDER_WAY")) == 1:
-        # C nodes announce what nobody has: to ask for it would hold the only place for seconds.
+    announce = SINGLE in shape.styles or shape.leaves
+    if announce and kept.get((fetch_scheduler, "MAX_UNDER_WAY")) == 1:
+        # C nodes, and producers that end for good, announce what nobody has: to ask for it would
+        # hold the only place for seconds.
         kept[fetch_scheduler, "MAX_UNDER_WAY"] = 2
     # C nodes send everything to everybody: who cannot take it would never go on.
     if SINGLE in shape.styles or random.Random(f"limit {shape.seed}").random() < 0.6:
