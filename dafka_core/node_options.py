@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any, Final
 
+from dafka_core.envelope import AUTO, ENVELOPE, ENVELOPE_MEANING
 from dafka_core.errors import ConfigError, ProtocolError
 from dafka_core.log_entries import STAGED_HOURS
 from dafka_core.names import unescape
@@ -235,6 +236,10 @@ class NodeOptions(Options):
         return max_taken_bytes(self.max_record_bytes)
 
 
+def _envelope() -> str:
+    return option(AUTO, ENVELOPE_MEANING, choices=ENVELOPE)
+
+
 @dataclass(frozen=True)
 class ProducerOptions(NodeOptions):
     """What a producer takes."""
@@ -247,6 +252,7 @@ class ProducerOptions(NodeOptions):
         "publish to a topic whose name has control characters, or octets that are not UTF-8 "
         "(reading never needs it)",
     )
+    envelope: str = _envelope()
     max_unacked_records: int = option(
         500_000, "publish waits while this many are not acknowledged", unit="records", minimum=1
     )
@@ -281,6 +287,7 @@ class ProducerOptions(NodeOptions):
 class ConsumerOptions(NodeOptions):
     """What a consumer takes."""
 
+    envelope: str = _envelope()
     max_queued_records: int = option(
         200_000,
         "records waiting for the application; no more are taken beyond it",

@@ -8,9 +8,11 @@ import threading
 import time
 from collections import deque
 from collections.abc import Iterable
+from datetime import datetime
 from math import inf
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
+from dafka_core.envelope import MAGIC
 from dafka_core.epochs import LIFE_ID_BITS
 from dafka_core.errors import (
     BackPressureError,
@@ -31,6 +33,7 @@ from dafka_core.nodes.mesh import Mesh
 from dafka_core.nodes.node import Node
 from dafka_core.nodes.peers import SETTLE_S
 from dafka_core.nodes.process_exit import end_at_exit, report_lost
+from dafka_core.nodes.published import Headers, Octets, content_of, contents_of, time_of
 from dafka_core.options import check_argument
 from dafka_core.protocol.limits import MAX_SEQUENCE
 from dafka_core.protocol.producer_role import ProducerRole
@@ -39,14 +42,9 @@ from dafka_core.records import TopicPartition
 from dafka_core.timestamps import WallClock
 from dafka_core.values import Values
 
-if TYPE_CHECKING:
-    import pyarrow as pa
-
 CHUNK_COUNT: Final = 10_000
 """``publish_many`` waits for room chunk by chunk: more records than ``max_unacked_records`` would
 never find room at once."""
-
-ARROW_TYPES: Final = ("binary", "string", "large_binary", "large_string")
 
 _log: Final = logging.getLogger("dafka.producer")
 
@@ -100,10 +98,9 @@ class Producer(Node):
         # consecutive.
         self._turn = threading.Lock()
         self._lock = threading.Lock()
-        # Published, and not yet given to the role, each with its timestamp.
-        self._outbox: list[tuple[Values, int]] = []
+        self._outbox: list[tuple[Values, int]] = []  # not yet given to the role, with timestamps
         self._singles: list[bytes] = []  # the same, after the outbox: published one by one
-        self._singles_us = 0  # when the first of these was
+        self._last_us = 0  # the timestamp that was given last
         self._clock = WallClock()
         self._next_offset = 0
         self._durable = 0
@@ -138,45 +135,66 @@ class Producer(Node):
         """The largest record that may be published, in bytes, and which node's limit that is."""
         return self._limit
 
-    def publish(self, value: bytes) -> int:
+    def publish(
+        self,
+        value: bytes | None,
+        key: bytes | None = None,
+        headers: Headers = None,
+        timestamp: datetime | None = None,
+    ) -> int:
         """Publishes one record and returns its offset.
 
-        Raises:
+        ``headers`` are pairs (name, value).  ``timestamp`` is Kafka's create time, which never goes
+        back within a partition; without it it is now.
+
+        Raises, before anything is published:
+            TypeError, ValueError: a value, a key or a header cannot be one.
+            ConfigError: stores would not keep the timestamp, or ``envelope`` is ``none``.
             BackPressureError: for ``publish_timeout_s`` too many records were unacknowledged.
             ProducerFencedError: another producer has taken over the partition.
             ClosedError: the producer is closed.
-            RecordTooLargeError: the record is above ``max_record_bytes`` of the producer, or of a
-                store that it knows; nothing has been published.
-            PartitionFullError: there is no offset left; nothing has been published.
+            RecordTooLargeError: the producer, or a store that it knows, takes none so large.
+            PartitionFullError: there is no offset left.
         """
-        if type(value) is not bytes or len(value) > self._limit[0]:
-            return self.publish_many((value,))
+        if type(value) is bytes and key is None and not headers and value[:4] != MAGIC:
+            content = value
+        else:
+            content = content_of(value, key, headers, self._config.envelope)
+        if timestamp is not None or len(content) > self._limit[0]:
+            return self._publish(Values.of([content]), timestamp)
         with self._turn:
             self._check_offsets(1)
             self._wait_for_room()
             with self._lock:
                 if not self._singles:
-                    self._singles_us = self._clock.now_us()
-                self._singles.append(value)
+                    self._last_us = max(self._last_us, self._clock.now_us())
+                self._singles.append(content)
                 offset = self._next_offset
-                self._count(1, len(value))
+                self._count(1, len(content))
                 return offset
 
-    def publish_many(self, values: Iterable[bytes] | pa.Array) -> int:
+    def publish_many(
+        self,
+        values: Octets,
+        keys: Octets | None = None,
+        headers: Iterable[Headers] | None = None,
+        timestamp: datetime | None = None,
+    ) -> int:
         """Publishes records, in order, and returns the offset of the first (or the next one's).
 
-        ``values`` may be an Arrow array of binary or string without nulls, which is sent without
-        looking at each record.
-
-        Raises:
-            TypeError: a value is not bytes; nothing has been published.
-            BackPressureError: as ``publish``; the records before ``next_offset`` are published.
-            PartitionFullError, RecordTooLargeError: as ``publish``.
+        All have one ``timestamp``.  ``values`` may be an Arrow array of binary or string, with
+        ``keys`` another one, and ``headers`` one of lists of structs (name, value): then nothing is
+        done record by record.  Raises as ``publish``, and before anything is published, but for
+        BackPressureError: the records before ``next_offset`` are published then.
         """
-        checked = _checked_values(values)
+        return self._publish(contents_of(values, keys, headers, self._config.envelope), timestamp)
+
+    def _publish(self, checked: Values, timestamp: datetime | None) -> int:
         with self._turn:
             self._check_open()
             first = self._next_offset
+            now_us = self._clock.now_us
+            time_us = timestamp and time_of(timestamp, self._last_us, now_us())
             self._check_offsets(len(checked))
             self._check_sizes(checked)
             for start in range(0, len(checked), CHUNK_COUNT):
@@ -184,7 +202,8 @@ class Producer(Node):
                 self._wait_for_room()
                 with self._lock:
                     self._put_singles()
-                    self._outbox.append((chunk, self._clock.now_us()))
+                    self._last_us = max(self._last_us, time_us or now_us())
+                    self._outbox.append((chunk, self._last_us))
                     self._count(len(chunk), chunk.size_bytes)
             return first
 
@@ -291,9 +310,8 @@ class Producer(Node):
             )
 
     def _check_refused(self) -> None:
-        refused, limit = self._refused, self._limit
-        if refused is not None:
-            raise RecordTooLargeError(self.topic, self.address, *refused, *limit)
+        if self._refused is not None:
+            raise RecordTooLargeError(self.topic, self.address, *self._refused, *self._limit)
 
     def _check_offsets(self, count: int) -> None:
         if self._next_offset + count > MAX_SEQUENCE + 1:
@@ -337,7 +355,7 @@ class Producer(Node):
 
     def _put_singles(self) -> None:
         if self._singles:
-            self._outbox.append((Values.of(self._singles), self._singles_us))
+            self._outbox.append((Values.of(self._singles), self._last_us))
             self._singles = []
 
     # -- in the loop -----------------------------------------------------------------------------
@@ -379,22 +397,3 @@ class Producer(Node):
             self._mesh.close()
             raise
         self._next_offset = self._durable = self._role.next_offset
-
-
-def _checked_values(values: Iterable[bytes] | pa.Array) -> Values:
-    if isinstance(values, Values):
-        return values
-    if hasattr(values, "buffers"):  # an Arrow array: recognised without importing Arrow
-        array: pa.Array = values
-        if array.null_count or str(array.type) not in ARROW_TYPES:
-            raise TypeError(
-                f"an array of records must be binary or string without nulls; this is "
-                f"{array.type} with {array.null_count} nulls"
-            )
-        return Values.from_arrow(array)
-    listed = list(values)
-    if set(map(type, listed)) - {bytes}:
-        index = next(i for i, value in enumerate(listed) if type(value) is not bytes)
-        kind = type(listed[index]).__name__
-        raise TypeError(f"a record's value must be bytes; values[{index}] is {kind}")
-    return Values.of(listed)

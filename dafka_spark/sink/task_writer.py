@@ -16,6 +16,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pyspark.sql.types import BinaryType, StringType, StructType
 
+from dafka_core.envelope_columns import close_columns
 from dafka_core.errors import ConfigError
 from dafka_core.names import octets_of, quoted, unescape
 from dafka_core.node_options import parse_topic
@@ -23,14 +24,26 @@ from dafka_core.records import TopicPartition
 from dafka_spark.cluster.timing import Deadline
 from dafka_spark.errors import ColumnError
 from dafka_spark.options import SinkOptions
-from dafka_spark.schema import is_table
+from dafka_spark.schema import COLUMNS, is_table
 from dafka_spark.sink.commit_messages import TaskCommit, WrittenRange
 
 ADDRESSES: Final = uuid.UUID("6f0c2c5e-5d0b-5c0e-9a55-0d6b1c7f3a46")
 """The namespace of the sink's addresses.  Fixed for ever: a query's partitions depend on it."""
 
-WRITTEN: Final = frozenset({"value", "topic"})
-NOT_WRITTEN: Final = "cannot be written: a record is a 'value', sent to a 'topic'"
+WRITTEN: Final = frozenset({"value", "topic", "key", "headers"})
+NOT_WRITTEN: Final = (
+    "cannot be written: a record is a 'value', with 'key' and 'headers', sent to a 'topic'"
+)
+OWN_PARTITIONS: Final = (
+    "cannot be chosen: each task writes partitions of its own, as only one writer can write a "
+    "partition exactly once; leave the column out, and repartition by the key where the rows of a "
+    "key must stay in order"
+)
+
+NO_ENVELOPES: Final = "cannot be written with option envelope = none, which leaves values alone"
+
+CLOSED: Final = ("value", "key", "headers")
+"""The columns that contents are made of, as ``close_columns`` takes them."""
 
 MAX_TOPICS: Final = 1000
 """Topics in one task: each has a writer with rows, and perhaps sockets and threads, of its own."""
@@ -39,8 +52,8 @@ MAX_TOPICS: Final = 1000
 class PartitionWriter(Protocol):
     """What writing needs of a partition's writer."""
 
-    def write(self, values: pa.Array) -> None:
-        """Takes binary or string values without nulls."""
+    def write(self, contents: pa.Array) -> None:
+        """Takes binary or string without nulls."""
 
     def finish(self, deadline: Deadline) -> WrittenRange:
         """Waits until all are acknowledged, or staged; says where."""
@@ -69,17 +82,21 @@ def check_columns(schema: StructType, options: SinkOptions) -> None:
         kind = field.dataType
         if names.count(name) > 1:
             raise ColumnError(field.name, "is there more than once, in this or another case")
-        if name == "value":
+        if name in ("key", "headers") and not options.opens and not is_table(schema):
+            raise ColumnError(field.name, NO_ENVELOPES)
+        if name in ("value", "key"):
             if not isinstance(kind, (BinaryType, StringType)):
                 why = f"is {kind.simpleString()}, must be binary or string"
                 cure = "make one of it, with to_json(struct(...)) for instance"
-                raise ColumnError("value", f"{why}; {cure}")
-        elif name != "topic":
-            if not is_table(schema):
-                cure = "leave it out, or make it part of 'value'"
-                raise ColumnError(field.name, f"{NOT_WRITTEN}; {cure}")
-        elif not isinstance(kind, StringType):
-            raise ColumnError("topic", f"is {kind.simpleString()}, must be string")
+                raise ColumnError(name, f"{why}; {cure}")
+        elif name in ("topic", "headers"):
+            wanted = COLUMNS[name].simpleString()
+            if kind.simpleString() != wanted:
+                raise ColumnError(name, f"is {kind.simpleString()}, must be {wanted}")
+        elif not is_table(schema):
+            cure = "leave it out, or make it part of 'value'"
+            why = OWN_PARTITIONS if name == "partition" else f"{NOT_WRITTEN}; {cure}"
+            raise ColumnError(field.name, why)
     if "value" not in names:
         raise ColumnError("value", f"is missing; the columns are {', '.join(names)}")
     if not options.topic and "topic" not in names:
@@ -88,18 +105,18 @@ def check_columns(schema: StructType, options: SinkOptions) -> None:
 
 
 def by_topic(batch: pa.RecordBatch, options: SinkOptions) -> Iterator[tuple[str, pa.Array]]:
-    """The values of a batch for each topic, in the order of the rows.
+    """The contents of a batch's rows for each topic, in the order of the rows.
 
     Raises:
-        ColumnError: a row has no value or no topic, a topic is no valid name, or a column of a SQL
-            table that cannot be written is not null.
+        ColumnError: a row has no topic, a topic is no valid name, a header has no name, or a
+            column of a SQL table that cannot be written is not null.
     """
     batch = batch.rename_columns([name.lower() for name in batch.schema.names])
     if not WRITTEN.issuperset(batch.schema.names):
-        _check_inserted(batch, options.topic)
-    values = _whole(batch, "value", "coalesce them, or leave such rows out")
+        _check_inserted(batch, options)
+    contents = _contents(batch, options)
     if options.topic:
-        yield options.topic, values
+        yield options.topic, contents
         return
     topics = _whole(batch, "topic", "every row needs one, as option 'topic' is not given")
     for shown in topics.unique().to_pylist():
@@ -109,15 +126,30 @@ def by_topic(batch: pa.RecordBatch, options: SinkOptions) -> Iterator[tuple[str,
             raise ColumnError("topic", f"'{shown}': {error}") from None
         if why := options.why_not(topic):
             raise ColumnError("topic", f"{quoted(topic)}: {why}")
-        yield topic, values.filter(pc.equal(topics, shown))
+        yield topic, contents.filter(pc.equal(topics, shown))
 
 
-def _check_inserted(batch: pa.RecordBatch, topic: str) -> None:
+def _contents(batch: pa.RecordBatch, options: SinkOptions) -> pa.Array:
+    """The contents of the rows: in envelopes where they have keys, headers or null values."""
+    if not options.opens:
+        return _whole(batch, "value", "coalesce them, or leave out option envelope = none")
+    columns = [batch.column(name) if name in batch.schema.names else None for name in CLOSED]
+    try:
+        return close_columns(*columns)
+    except ValueError as error:
+        raise ColumnError("headers", str(error)) from None
+
+
+def _check_inserted(batch: pa.RecordBatch, options: SinkOptions) -> None:
     """Sees that rows for a SQL table say nothing that would be passed over."""
+    written = WRITTEN if options.opens else WRITTEN - {"key", "headers"}
     for name in batch.schema.names:
-        if name not in WRITTEN and batch.column(name).null_count < batch.num_rows:
+        if name not in written and batch.column(name).null_count < batch.num_rows:
+            if name in WRITTEN:
+                raise ColumnError(name, NO_ENVELOPES)
             cure = "say what is to be inserted: INSERT INTO table (value) SELECT value ..."
             raise ColumnError(name, f"{NOT_WRITTEN}; {cure}")
+    topic = options.topic
     named = set(map(unescape, batch.column("topic").unique().drop_null().to_pylist()))
     if topic and (others := named - {topic}):
         to = quoted(topic)
@@ -162,10 +194,10 @@ def write_rows(
         if options.is_exact and options.topic:
             writer_of(options.topic)
         for batch in batches:
-            for topic, values in list(by_topic(batch, options)):
-                if len(values):
-                    writer_of(topic).write(values)
-                    row_count += len(values)
+            for topic, contents in list(by_topic(batch, options)):
+                if len(contents):
+                    writer_of(topic).write(contents)
+                    row_count += len(contents)
         deadline = Deadline(options.delivery_timeout_s)
         ranges = [writer.finish(deadline) for writer in writers.values()]
     return TaskCommit(row_count, tuple(each for each in ranges if each.end > each.start))

@@ -104,10 +104,10 @@ class TransactionalWriter(PartitionWriter):
         self._have: set[str] = set()
         self._find(known, deadline)
 
-    def write(self, values: pa.Array) -> None:
-        """Takes binary or string values without nulls."""
-        self._row_count += len(values)
-        for block in self._buffer.add(values):
+    def write(self, contents: pa.Array) -> None:
+        """Takes binary or string without nulls."""
+        self._row_count += len(contents)
+        for block in self._buffer.add(contents):
             self._send(block, Deadline(self._timeout_s))
 
     def finish(self, deadline: Deadline) -> WrittenRange:

@@ -9,6 +9,7 @@ import pyarrow as pa
 
 from dafka_core import Producer
 from dafka_core.closing import Closing
+from dafka_core.envelope import NONE
 from dafka_core.errors import ConfigError, StoreUnreachableError
 from dafka_core.flight.store_client import StoreClient
 from dafka_core.flight.store_location import StoreLocation
@@ -126,13 +127,14 @@ class MeshWriter(PartitionWriter):
             host=options.host,
             port=options.port,
             acks=options.acks_needed,
+            envelope=NONE,  # they are closed already, where they need to be
             allow_control_characters=options.allow_control_characters,
         )
         self._start = self._producer.next_offset
 
-    def write(self, values: pa.Array) -> None:
-        """Takes binary or string values without nulls."""
-        self._producer.publish_many(values)
+    def write(self, contents: pa.Array) -> None:
+        """Takes binary or string without nulls."""
+        self._producer.publish_many(contents)
 
     def finish(self, deadline: Deadline) -> WrittenRange:
         """Waits until all rows are acknowledged.

@@ -87,10 +87,8 @@ def test_arrow_arrays_are_published(store: Store, produce: Produce, kind: pa.Dat
 @pytest.mark.parametrize(
     ("wrong", "says"),
     [
-        (["text"], r"values\[0\] is str"),
-        ([b"0", None], r"values\[1\] is NoneType"),
-        ([b"0", bytearray(b"1")], r"values\[1\] is bytearray"),
-        (pa.array([b"0", None]), "1 nulls"),
+        (["text"], r"values\[0\]: a record's value must be bytes or None; got str"),
+        ([b"0", bytearray(b"1")], r"values\[1\]: .*; got bytearray"),
         (pa.array([1]), "int64"),
     ],
 )

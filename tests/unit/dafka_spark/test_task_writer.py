@@ -7,16 +7,21 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
+from pyspark.sql.pandas.types import to_arrow_schema
+from pyspark.sql.types import IntegerType, StringType, StructField, StructType
 
+from dafka_core.envelope import closed
+from dafka_core.envelope_columns import HEADERS_TYPE
 from dafka_core.errors import ConfigError, NotAcknowledgedError
 from dafka_core.records import TopicPartition
 from dafka_core.values import Values
 from dafka_spark.cluster.timing import Deadline
 from dafka_spark.errors import ColumnError
 from dafka_spark.options import SinkOptions
+from dafka_spark.schema import full
 from dafka_spark.sink import task_writer
 from dafka_spark.sink.commit_messages import TaskCommit, WrittenRange
-from dafka_spark.sink.task_writer import partition_address, write_rows
+from dafka_spark.sink.task_writer import check_columns, partition_address, write_rows
 
 
 class Ledger:
@@ -38,9 +43,9 @@ class PartitionWriter(contextlib.AbstractContextManager[Any]):
         self.ledger, self.topic, self.address = ledger, tp.topic, tp.partition
         self.end = 40
 
-    def write(self, values: pa.Array) -> None:
-        self.ledger.values.setdefault(self.topic, []).extend(Values.from_arrow(values))
-        self.end += len(values)
+    def write(self, contents: pa.Array) -> None:
+        self.ledger.values.setdefault(self.topic, []).extend(Values.from_arrow(contents))
+        self.end += len(contents)
 
     def finish(self, deadline: Deadline) -> WrittenRange:
         assert deadline.left_s > 0
@@ -104,7 +109,10 @@ def test_writers_that_no_row_needs(given: Any, opened: list[str]) -> None:
 @pytest.mark.parametrize(
     ("rows", "says"),
     [
-        ({"value": [b"1", None], "topic": ["a", "a"]}, "column 'value': 1 of 2 rows are null"),
+        (
+            {"value": [b"1"], "topic": ["a"], "headers": [[{"key": None, "value": b"x"}]]},
+            "column 'headers': a header's name is null",
+        ),
         ({"value": [b"1", b"2"], "topic": ["a", None]}, "column 'topic': 1 of 2 rows are null"),
         (
             {"value": [b"1", b"2"], "topic": ["a", ""]},
@@ -118,6 +126,84 @@ def test_a_batch_with_a_bad_row_is_not_sent(rows: Any, says: str) -> None:
     with pytest.raises(ColumnError, match=says):
         write(ledger, batch(**rows))
     assert ledger.values == {}
+
+
+def test_keys_headers_and_nulls_are_put_into_envelopes() -> None:
+    ledger = Ledger()
+    headers = pa.array([None, [], None, [("h", None)]], HEADERS_TYPE)
+    rows = batch(value=["1", "2", None, "4"], key=[None, "k", None, None], topic=list("abab"))
+    write(ledger, rows.append_column("HEADERS", headers))
+    assert ledger.values == {
+        "a": [b"1", closed(None)],
+        "b": [closed(b"2", b"k"), closed(b"4", None, [("h", None)])],
+    }
+
+
+def test_a_value_that_looks_like_an_envelope_gets_one() -> None:
+    ledger, value = Ledger(), closed(b"v", b"k")
+    write(ledger, batch(value=[value]), topic="t")
+    assert ledger.values == {"t": [closed(value)]}
+    ledger = Ledger()
+    write(ledger, batch(value=[value]), topic="t", envelope="none")
+    assert ledger.values == {"t": [value]}
+
+
+def test_without_envelopes_null_values_are_refused() -> None:
+    with pytest.raises(ColumnError, match=r"'value': 1 of 2 rows are null; .*option envelope"):
+        write(Ledger(), batch(value=[b"1", None]), topic="t", envelope="none")
+
+
+HEADERS = full(headers=True)["headers"]
+NUMBERED = StructField("partition", IntegerType())
+
+
+@pytest.mark.parametrize(
+    ("fields", "given", "says"),
+    [
+        ([StructField("key", IntegerType())], {}, "'key': is int, must be binary or string"),
+        (
+            [StructField("headers", StringType())],
+            {},
+            "must be array<struct<key:string,value:binary>>",
+        ),
+        ([NUMBERED], {}, "'partition': cannot be chosen: each task writes partitions of its own"),
+        ([full()["partition"]], {}, "'partition': cannot be chosen"),
+        ([full()["offset"]], {}, "'offset': cannot be written: a record is a 'value'"),
+        ([full()["key"]], {"envelope": "none"}, "'key': .*option envelope = none"),
+        ([HEADERS], {"envelope": "none"}, "'headers': .*option envelope = none"),
+    ],
+)
+def test_columns_that_cannot_be_written(fields: Any, given: Any, says: str) -> None:
+    options = SinkOptions.of({"topic": "t", **given})
+    with pytest.raises(ColumnError, match=says):
+        check_columns(StructType([full()["value"], *fields]), options)
+
+
+def test_columns_that_can_be_written() -> None:
+    text = StructField("KEY", StringType(), nullable=False)
+    schema = StructType([text, full()["value"], full()["topic"], HEADERS])
+    check_columns(schema, SinkOptions.of({}))
+
+
+def test_rows_for_a_table_say_nothing_that_is_passed_over() -> None:
+    table = full({"subscribe": "t"}, headers=True)
+    nulls: dict[str, Any] = {
+        name: pa.nulls(1, kind) for name, kind in zip(*arrow_columns(table), strict=True)
+    }
+    rows = {**nulls, "value": [b"v"], "key": [b"k"]}
+    check_columns(table, SinkOptions.of({"topic": "t", "envelope": "none"}))
+    ledger = Ledger()
+    write(ledger, batch(**rows), topic="t")
+    assert ledger.values == {"t": [closed(b"v", b"k")]}
+    with pytest.raises(ColumnError, match=r"'key': cannot be written with option envelope"):
+        write(Ledger(), batch(**rows), topic="t", envelope="none")
+    with pytest.raises(ColumnError, match=r"'timestamptype': cannot be written"):
+        write(Ledger(), batch(**{**rows, "timestampType": [1]}), topic="t")
+
+
+def arrow_columns(schema: StructType) -> tuple[list[str], list[pa.DataType]]:
+    made = to_arrow_schema(schema, timezone="UTC")
+    return made.names, made.types
 
 
 def test_odd_topics_are_written_when_they_are_allowed() -> None:

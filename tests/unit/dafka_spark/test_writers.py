@@ -6,7 +6,6 @@ import pickle
 
 import pytest
 from pyspark.sql.types import (
-    BinaryType,
     DataType,
     IntegerType,
     LongType,
@@ -52,7 +51,7 @@ VALUES = columns(value=StringType())
             columns(value=StringType(), topic=IntegerType()),
             "column 'topic': is int, must be string",
         ),
-        (columns(value=StringType(), key=BinaryType()), "column 'key': cannot be written"),
+        (columns(value=StringType(), key=LongType()), "column 'key': is bigint, must be"),
         (columns(value=StringType(), offset=LongType()), "column 'offset': cannot be written"),
     ],
 )

@@ -1,0 +1,109 @@
+"""Rows with keys, headers and null values, from the sink to a store and back by each way."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from dafka_core import Consumer, EmbeddedCluster, Producer
+from dafka_core.envelope import closed
+from dafka_core.envelope_columns import HEADERS_TYPE
+from dafka_core.records import NO_VERSION, TopicPartition
+from dafka_spark.errors import TransactionChangedError
+from dafka_spark.options import SourceOptions
+from dafka_spark.schema import full
+from dafka_spark.sink.task_writer import write_rows
+from dafka_spark.sink.writer_factory import MeshWriter, WriterFactory
+from dafka_spark.source.batch_reader import DafkaBatchReader
+from tests.integration.cluster.transactions import PARTITION, PATIENCE_S, held, options, soon
+
+HEADERS = [[("trace", b"\x01"), ("trace", None)], None, [], [("", b"")]]
+ROWS: dict[str, list[Any]] = {
+    "key": [b"k", None, b"", None],
+    "value": [b"v", b"bare", None, closed(b"looks like one", b"k")],
+    "headers": [[{"key": key, "value": value} for key, value in row or ()] for row in HEADERS],
+}
+CONTENTS = [
+    closed(value, key, headers or ())
+    for key, value, headers in zip(ROWS["key"], ROWS["value"], HEADERS, strict=True)
+]
+
+
+def batch(rows: dict[str, list[Any]]) -> pa.RecordBatch:
+    types = {"key": pa.binary(), "value": pa.binary(), "headers": HEADERS_TYPE}
+    return pa.record_batch({name: pa.array(rows[name], kind) for name, kind in types.items()})
+
+
+def write(
+    cluster: EmbeddedCluster,
+    topic: str,
+    rows: dict[str, list[Any]],
+    version: int = NO_VERSION,
+    **given: Any,
+) -> None:
+    """As a task does."""
+    with WriterFactory(options(cluster, topic=topic, **given), version) as factory:
+        write_rows(
+            iter([batch(rows)]),
+            options(cluster, topic=topic, **given),
+            lambda _: PARTITION,
+            factory.open,
+        )
+
+
+def read(cluster: EmbeddedCluster, topic: str, **given: str) -> dict[str, list[Any]]:
+    """As a batch query does."""
+    asked = {"tower": cluster.tower, "subscribe": topic, **given}
+    reader = DafkaBatchReader(full(headers=True), SourceOptions.of(asked))
+    batches: Iterator[pa.RecordBatch] = (
+        each for task in reader.partitions() for each in reader.read(task)
+    )
+    found = pa.Table.from_batches(list(batches)).select(["key", "value", "headers"]).to_pydict()
+    return {**found, "headers": [row or [] for row in found["headers"]]}
+
+
+@pytest.mark.parametrize("fetch", ["flight", "local", "mesh"])
+def test_what_is_written_is_read_by_each_way(
+    shared: EmbeddedCluster, topic: str, fetch: str
+) -> None:
+    write(shared, topic, ROWS, 0)
+    assert held(shared, topic).values == CONTENTS
+    assert read(shared, topic, fetch=fetch) == ROWS
+    assert read(shared, topic, fetch=fetch, envelope="none")["value"] == CONTENTS
+
+
+def test_rows_that_are_published_have_one_envelope(shared: EmbeddedCluster, topic: str) -> None:
+    given = options(shared, topic=topic, delivery="at-least-once")
+    with MeshWriter(TopicPartition(topic, PARTITION), given) as writer:
+        writer.write(pa.array(CONTENTS, pa.binary()))
+        writer.finish(soon())
+    assert read(shared, topic) == ROWS
+
+
+@pytest.mark.parametrize("column", ["key", "headers", "value"])
+def test_a_batch_that_is_run_again_with_another_key_or_header_is_refused(
+    shared: EmbeddedCluster, topic: str, column: str
+) -> None:
+    write(shared, topic, ROWS, 3)
+    write(shared, topic, {name: rows[::-1] for name, rows in ROWS.items()}, 3)
+    with pytest.raises(TransactionChangedError):
+        write(shared, topic, {**ROWS, column: [*ROWS[column][:3], ROWS[column][0]]}, 3)
+    assert held(shared, topic).values == CONTENTS
+
+
+def test_a_c_producers_record_that_begins_as_an_envelope_does(
+    shared: EmbeddedCluster, topic: str
+) -> None:
+    """It publishes its octets as they are."""
+    begun = [b"\xc1DFK", b"\xc1DFK\x01\x03and more", CONTENTS[0] + b"!"]
+    with Producer(topic, tower=shared.tower, wire="rfc46", envelope="none") as producer:
+        producer.publish_many(begun)
+        producer.flush(PATIENCE_S)
+    assert read(shared, topic)["value"] == begun
+    with Consumer(tower=shared.tower) as consumer:
+        consumer.subscribe(topic)
+        records = [consumer.poll(PATIENCE_S) for _ in begun]
+    assert [record and record.value for record in records] == begun
