@@ -18,6 +18,12 @@ ALL_STORES: Final = EVERY_STORE
 """For ``acks``: every store with Arrow Flight that is reachable, one at least."""
 
 
+UNLIMITED: Final = "unlimited"
+UNLIMITED_BYTES: Final = 1 << 62
+
+_SIZE: Final = re.compile(r"(\d{1,18})\s*(?:([bkmgtp])b?)?", re.ASCII)
+
+
 def parse_tower(value: Any) -> str:
     """Towers, as the nodes parse them."""
     return ",".join(map(str, parse_towers(value)))
@@ -36,6 +42,17 @@ def parse_word(value: Any) -> str:
 def parse_acks(value: Any) -> int:
     """A number of stores, or ``all`` as ``ALL_STORES``."""
     return parse_min_stores(value)
+
+
+def parse_size(value: Any) -> int:
+    """Bytes: a number, one with a unit of Spark's (``512m``), or ``unlimited``."""
+    word = parse_word(value)
+    if word == UNLIMITED:
+        return UNLIMITED_BYTES
+    match = _SIZE.fullmatch(word)
+    if match is None:
+        raise ValueError(f"must be a number of bytes, a size like 512m or 4g, or {UNLIMITED}")
+    return min(int(match[1]) << (10 * "bkmgtp".index(match[2] or "b")), UNLIMITED_BYTES)
 
 
 def parse_pattern(value: Any) -> str:

@@ -21,6 +21,7 @@ from dafka_spark.metadata import KINDS
 from dafka_spark.offset_options import OffsetOptions
 from dafka_spark.spark_options import SparkOptions, camel
 from dafka_spark.topic_selection import EVERY_TOPIC, TopicSelection
+from dafka_spark.trigger_options import TriggerOptions
 
 AUTO: Final = "auto"
 LOCAL: Final = "local"
@@ -51,7 +52,7 @@ def _count(meaning: str, unit: str) -> int | None:
 
 
 @dataclasses.dataclass(frozen=True)
-class SourceOptions(OffsetOptions, SparkOptions):
+class SourceOptions(TriggerOptions, OffsetOptions, SparkOptions):
     """Reading: options of batch and streaming queries."""
 
     USE = "reading"
@@ -79,11 +80,6 @@ class SourceOptions(OffsetOptions, SparkOptions):
         kind=" or ".join(KINDS),
         choices=KINDS,
         parse=values.parse_word,
-    )
-    max_offsets_per_trigger: int | None = _count(
-        "streams only, the most records in a micro-batch, shared among the partitions in "
-        "proportion to what each has waiting",
-        "records",
     )
     min_partitions: int | None = _count(
         "split large partitions until there are about this many tasks; small ones share tasks as "
@@ -156,6 +152,7 @@ class SourceOptions(OffsetOptions, SparkOptions):
             raise ConfigError("envelope", self.envelope, why)
         if self.stores and self.fetch == MESH:
             raise ConfigError("fetch", MESH, "reads from the mesh; leave it out, or option stores")
+        self.check_trigger()
         for name, limit in self.bounds.items():
             unread = [tp for tp in limit.partitions if not self.selection.has(tp)]
             topics = [topic for topic in limit.topics if not self.selection.has_of(topic)]
@@ -195,10 +192,7 @@ class SourceOptions(OffsetOptions, SparkOptions):
     def for_batch(self) -> Self:
         """These options, if a batch query can use them; raises ``ConfigError`` otherwise."""
         self.check_bounds_of_batch()
-        if self.max_offsets_per_trigger is not None:
-            raise ConfigError(
-                "maxOffsetsPerTrigger", self.max_offsets_per_trigger, "is for streams only"
-            )
+        self.warn_of_trigger()
         return self
 
     def for_stream(self) -> Self:

@@ -103,6 +103,16 @@ class Offsets(JsonMessage, frozen=True):
     """The store's clock, which stores of earlier versions do not tell."""
 
 
+Sizes = tuple[Annotated[int, Meta(ge=0)], ...]
+"""About how many bytes a record takes in each part of a range; the parts are of one size."""
+
+
+class RecordSizes(JsonMessage, frozen=True):
+    """Those of each range that was asked for; None of one of which the store holds nothing."""
+
+    sizes: tuple[Sizes | None, ...]
+
+
 class TransactionStates(JsonMessage, frozen=True):
     """How far the partitions that were asked for are."""
 

@@ -104,6 +104,25 @@ class LeaseManyRequest(ActionRequest, frozen=True):
         _check_ranges(self.ranges)
 
 
+class SizesRequest(ActionRequest, frozen=True):
+    """About how many bytes the records of ranges take, by samples of the log's blocks.
+
+    {v, ranges: [[topic, partition, start, end], ...]} -> {v, sizes: [[bytes of a record, in each
+    quarter of the range], or null where nothing is held, ...]}
+    """
+
+    action: ClassVar[str] = "dafka.sizes.v1"
+    rows: ClassVar[str] = "ranges"
+    largest_bytes: ClassVar[int] = limits.MAX_MANY_BYTES
+
+    ranges: Ranges
+
+    def check(self) -> None:
+        """The ranges are some."""
+        super().check()
+        _check_ranges(self.ranges)
+
+
 def is_many(ticket: bytes) -> bool:
     """Whether a ticket is of version 2, if it is one."""
     if len(ticket) > limits.MAX_REQUEST_BYTES:

@@ -20,6 +20,7 @@ from dafka_core.flight.json_messages import (
     LeaseGranted,
     LeasesGranted,
     Offsets,
+    RecordSizes,
     SpaceUsed,
     Staged,
     TransactionStates,
@@ -27,7 +28,7 @@ from dafka_core.flight.json_messages import (
     short,
 )
 from dafka_core.flight.limits import HEADS_PER_RESULT, MAX_LEASED_BLOCKS, MAX_LEASED_BYTES
-from dafka_core.flight.many_ranges import LeaseManyRequest
+from dafka_core.flight.many_ranges import LeaseManyRequest, SizesRequest
 from dafka_core.flight.requests import (
     ActionRequest,
     CommitRequest,
@@ -108,6 +109,18 @@ def _offsets(context: ServerContext, request: OffsetsRequest, is_gone: IsGone) -
             return
         found.append(context.log.offset_for_time(TopicPartition(topic, partition), time_us))
     yield Offsets(tuple(found), time.time_ns() // 1_000)
+
+
+def _sizes(context: ServerContext, request: SizesRequest, is_gone: IsGone) -> Iterator[RecordSizes]:
+    found: list[tuple[int, ...] | None] = []
+    with context.log.snapshot() as snapshot:
+        for asked in request.ranges:
+            context.check_open()
+            if is_gone():
+                return
+            sizes = snapshot.record_sizes(asked.tp, asked.start, asked.end)
+            found.append(None if sizes is None else tuple(sizes))
+    yield RecordSizes(tuple(found))
 
 
 def _wait(context: ServerContext, request: WaitRequest, is_gone: IsGone) -> Iterator[DurableEnd]:
@@ -209,6 +222,7 @@ ACTIONS: Final[dict[str, Action]] = {
     for action in (
         Action(HeadsRequest, _heads),
         Action(OffsetsRequest, _offsets),
+        Action(SizesRequest, _sizes),
         Action(WaitRequest, _wait),
         Action(WatchRequest, watch),
         Action(TransactionsRequest, _transaction_states),

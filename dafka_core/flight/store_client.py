@@ -16,7 +16,7 @@ from pyarrow import flight
 from dafka_core.closing import ProcessBound
 from dafka_core.epochs import EpochId
 from dafka_core.errors import ClosedError, ConfigError, StoreUnreachableError
-from dafka_core.flight import client_get, grpc_workarounds, limits, requests
+from dafka_core.flight import client_get, grpc_workarounds, limits, many_ranges, requests
 from dafka_core.flight.client_put import PutStream
 from dafka_core.flight.columns import VALUE
 from dafka_core.flight.flight_errors import FLIGHT_ERRORS, translated, translating
@@ -32,6 +32,7 @@ from dafka_core.flight.json_messages import (
     LeasesGranted,
     Offsets,
     PartitionFacts,
+    RecordSizes,
     SpaceUsed,
     Staged,
     TransactionStates,
@@ -63,9 +64,8 @@ T = TypeVar("T")
 class StoreClient(ProcessBound):
     """A store's bulk service.  Thread-safe; connects when it is first used.
 
-    Every call raises StoreUnreachableError when the store is not there, does not answer in time
-    or cannot answer, ClosedError after ``close``, and InvalidRequestError for an argument that
-    the store would refuse.
+    Every call raises StoreUnreachableError when the store does not answer, or not in time,
+    ClosedError after ``close``, and InvalidRequestError for an argument that it would refuse.
 
     Args:
         location: where it is.  Its socket is used when it is on this machine, else TCP.
@@ -116,8 +116,7 @@ class StoreClient(ProcessBound):
         Without one it is all that the store holds of them.  It waits ``wait_s`` seconds at most
         until something has changed; the answer may be up to ``timeout_s`` later.
         """
-        topics = None if topics is None else tuple(topics)
-        request = requests.WatchRequest(wait_s, topics, cursor)
+        request = requests.WatchRequest(wait_s, None if topics is None else tuple(topics), cursor)
         answers = self._ask(HeadsSince, wait_s + timeout_s, request)
         heads = tuple(head for answer in answers for head in answer.heads)
         return replace(answers[-1], heads=heads)
@@ -132,6 +131,10 @@ class StoreClient(ProcessBound):
         parts = limits.parts(times, limits.MAX_TIMES)
         answers = self._ask(Offsets, timeout_s, *map(requests.OffsetsRequest, parts))
         return self._complete([each for answer in answers for each in answer.offsets], times)
+
+    def record_sizes(self, ranges: Sequence[AskedRange], *, timeout_s: float) -> RecordSizes:
+        """About how many bytes the records of up to 1,000 ranges take, in their order."""
+        return self._ask(RecordSizes, timeout_s, many_ranges.SizesRequest(tuple(ranges)))[0]
 
     def clock_us(self, *, timeout_s: float) -> int | None:
         """The store's clock, in microseconds since the epoch UTC; None: it is too old to tell."""
@@ -242,9 +245,7 @@ class StoreClient(ProcessBound):
         """How far these partitions and their transactions are; zeros if they are unknown."""
         asked = map(requests.TransactionsRequest, limits.parts(partitions, limits.MAX_TRANSACTIONS))
         answers = self._ask(TransactionStates, timeout_s, *asked)
-        return self._complete(
-            [each for answer in answers for each in answer.transactions], partitions
-        )
+        return self._complete([x for answer in answers for x in answer.transactions], partitions)
 
     def commit(self, transactions: Sequence[StagedTransaction], *, timeout_s: float) -> None:
         """Makes what was staged visible: all transactions, at most 10,000, at once, or nothing.

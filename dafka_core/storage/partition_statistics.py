@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 import numpy as np
 
 from dafka_core.records import RecordBatch, TopicPartition
-from dafka_core.storage.block import peek_times
+from dafka_core.storage.block import peek_count, peek_times
 from dafka_core.storage.rows import BLOCK_KEY, PartitionRow
 from dafka_core.storage.tables import FoundBlock, Tables
 from dafka_core.values import Longs
+
+SIZE_SAMPLES: Final = 4
+"""Places of a range where the size of records is looked at: LMDB's Python binding touches each page
+of a block that it says the size of, and there may be a thousand ranges."""
 
 
 class PartitionStatistics(NamedTuple):
@@ -78,6 +82,29 @@ def statistics(tables: Tables, tp: TopicPartition) -> PartitionStatistics | None
     count = row.end - row.earliest
     size_bytes += sum(len(block.packed) for block in grouped)
     return PartitionStatistics(*tp, row.earliest, row.end, count, size_bytes, first_us, last_us)
+
+
+def record_sizes(tables: Tables, tp: TopicPartition, start: int, end: int) -> list[int] | None:
+    """About how many bytes a record takes in each quarter of what is held of a range.
+
+    That is the mean of the block in which the quarter begins.  None where nothing is held.
+    """
+    row = tables.visible_row(tp)
+    if row is None:
+        return None
+    start, end = max(start, row.earliest), min(end, row.end)
+    if start >= end:
+        return None
+    sizes: list[int] = []
+    size = block_end = 0
+    for number in range(SIZE_SAMPLES):
+        at = start + (end - start) * number // SIZE_SAMPLES
+        if at >= block_end:
+            found = tables.blocks_of(tp, row, at)[0]
+            count = max(tables.read_block(tp, found, peek_count), 1)
+            block_end, size = found.first + count, -(-len(found.packed) // count)
+        sizes.append(size)
+    return sizes
 
 
 def times_of(batches: Iterable[RecordBatch]) -> list[tuple[int, int]]:

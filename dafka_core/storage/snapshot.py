@@ -10,6 +10,7 @@ from dafka_core.epochs import History
 from dafka_core.records import PartitionInfo, RecordBatch, TopicPartition
 from dafka_core.storage.block import Block
 from dafka_core.storage.environment import Environment
+from dafka_core.storage.partition_statistics import record_sizes
 from dafka_core.storage.storage_errors import translated
 
 
@@ -34,6 +35,11 @@ class Snapshot(ProcessBound):
         with translated(self._directory):
             row = self._tables.visible_row(tp)
             return (row.info(tp), self._tables.lives.history(tp, row)) if row else (None, ())
+
+    def record_sizes(self, tp: TopicPartition, start: int, end: int) -> list[int] | None:
+        """About how many bytes a record takes, by quarter of a range; None: nothing is held."""
+        with translated(self._directory):
+            return record_sizes(self._tables, tp, start, end)
 
     def read(self, tp: TopicPartition, start: int, end: int) -> Iterator[RecordBatch]:
         """The records from ``start`` up to ``end`` (exclusive) that are held, in order, no gap.

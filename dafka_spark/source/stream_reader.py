@@ -13,12 +13,7 @@ from functools import cached_property
 from typing import Any, NoReturn
 
 from pyspark.sql.datasource import DataSourceStreamReader
-from pyspark.sql.streaming.datasource import (
-    ReadAllAvailable,
-    ReadLimit,
-    ReadMaxRows,
-    SupportsTriggerAvailableNow,
-)
+from pyspark.sql.streaming.datasource import ReadLimit, SupportsTriggerAvailableNow
 from pyspark.sql.types import StructType
 
 from dafka_core.errors import ConfigError, DafkaError, StoreUnreachableError
@@ -27,13 +22,14 @@ from dafka_spark.cluster import connections, timing
 from dafka_spark.cluster.timing import Deadline
 from dafka_spark.options import MESH, SourceOptions
 from dafka_spark.positions import AT_LATEST
+from dafka_spark.source.batch_limit import BatchLimit
 from dafka_spark.source.idle_wait import LONG_S, SPARK_POLLING_S, IdleWait
 from dafka_spark.source.later_partitions import LaterPartitions
 from dafka_spark.source.latest_offsets import Heads, OffsetsSnapshot, fetch_latest_offsets
 from dafka_spark.source.missing_stores import check_stores
 from dafka_spark.source.missing_topics import wait_or_fail
 from dafka_spark.source.offset_range_limit import Resolved, resolved
-from dafka_spark.source.range_planner import Holders, Task, plan_tasks, rate_limit
+from dafka_spark.source.range_planner import Holders, Task, plan_tasks
 from dafka_spark.source.range_reader import RangeReader
 from dafka_spark.source.regression_detector import RegressionDetector
 from dafka_spark.source.source_offset import SHARED_TASKS, SourceOffset
@@ -57,6 +53,7 @@ class DafkaStreamReader(RangeReader, DataSourceStreamReader, SupportsTriggerAvai
         self._snapshot: OffsetsSnapshot | None = None
         self._snapshot_at = 0.0
         self._idle = IdleWait()
+        self._limit = BatchLimit(options)
         self._finished: tuple[dict[str, Any] | None, Heads] = None, {}
         """Where there was nothing new at the last trigger, and what there was."""
         self._furthest: dict[TopicPartition, int] = {}
@@ -89,9 +86,8 @@ class DafkaStreamReader(RangeReader, DataSourceStreamReader, SupportsTriggerAvai
         return SourceOffset.initial(start.offsets, start.since_us).as_json()
 
     def getDefaultReadLimit(self) -> ReadLimit:
-        """``maxOffsetsPerTrigger``."""
-        limit = self._options.max_offsets_per_trigger
-        return ReadAllAvailable() if limit is None else ReadMaxRows(limit)
+        """``maxOffsetsPerTrigger`` or ``maxBytesPerTrigger``; both hold (``BatchLimit``)."""
+        return self._limit.default
 
     def prepareForTriggerAvailableNow(self) -> None:
         """Fixes the partitions and their ends: the query reads up to there and stops."""
@@ -106,19 +102,18 @@ class DafkaStreamReader(RangeReader, DataSourceStreamReader, SupportsTriggerAvai
         Raises:
             ConfigError: the checkpoint cannot be read, ``startingOffsets`` lies beyond the end of
                 a partition, or no store has what is named (``missing_topics``).
+            TypeError: the limit is none that ``getDefaultReadLimit`` says.
             SourceLossError: for ``fetchTimeoutMs`` no store has known a partition, or it has ended
                 before what was read of it, and option ``failOnDataLoss`` is true.
         """
-        if not isinstance(limit, ReadMaxRows | ReadAllAvailable):
-            raise TypeError(f"a limit of {type(limit).__name__} is not one this source declared")
         heads, (finished, known) = None, self._finished
         if start == finished and self._frozen is None:
             heads = self._news(known)
-            if heads is known:
+            if heads is known and not self._limit.is_due:
                 self._regressions.begin_trigger()
                 self._idle.answered(idle=True)
                 return start
-        end = self._end(start, heads, limit.max_rows if isinstance(limit, ReadMaxRows) else None)
+        end = self._end(start, heads, limit)
         self._idle.answered(idle=end is start)
         return end
 
@@ -154,9 +149,7 @@ class DafkaStreamReader(RangeReader, DataSourceStreamReader, SupportsTriggerAvai
             raise self._refused
         self._is_begun = True
 
-    def _end(
-        self, start: dict[str, Any], known: Heads | None, max_rows: int | None
-    ) -> dict[str, Any]:
+    def _end(self, start: dict[str, Any], known: Heads | None, limit: ReadLimit) -> dict[str, Any]:
         begin = SourceOffset.parse(start)
         heads = self._trusted_heads(begin, self._heads() if known is None else known)
         if not self._is_begun:
@@ -165,7 +158,10 @@ class DafkaStreamReader(RangeReader, DataSourceStreamReader, SupportsTriggerAvai
         later, heads = self._later(begin, heads)
         firsts = {tp: self._first(tp, begin, info) for tp, info in heads.items()} | later
         waiting = {tp: info.end - firsts[tp] for tp, info in heads.items()}
-        taken = rate_limit(waiting, max_rows, turn=sum(begin.positions.values()))
+        taken: dict[TopicPartition, int] = {}
+        if self._frozen is not None or not self._limit.is_delayed(limit, waiting):
+            turn, holders = sum(begin.positions.values()), self._held
+            taken = self._limit.taken(limit, waiting, firsts, holders, turn=turn)
         if not taken and not later:
             # Not while some partitions look shorter than they were: then each trigger looks again.
             if self._snapshot is not None and heads is self._snapshot.heads:
@@ -189,8 +185,7 @@ class DafkaStreamReader(RangeReader, DataSourceStreamReader, SupportsTriggerAvai
         unknown = {tp: info for tp, info in heads.items() if tp not in begin.positions}
         if begin.begun_us is None or not unknown:
             return {}, heads
-        holders = self._snapshot.holders if self._snapshot is not None else {}
-        starts = self._later_partitions.starts(begin.begun_us, unknown, holders)
+        starts = self._later_partitions.starts(begin.begun_us, unknown, self._held)
         if len(starts) < len(unknown):
             heads = {tp: heads[tp] for tp in heads if tp in starts or tp not in unknown}
         return starts, heads
@@ -258,6 +253,10 @@ class DafkaStreamReader(RangeReader, DataSourceStreamReader, SupportsTriggerAvai
                 lost = error
         assert lost is not None  # there is one attempt at least
         raise lost
+
+    @property
+    def _held(self) -> Holders:
+        return self._snapshot.holders if self._snapshot is not None else {}
 
     def _holders(self) -> Holders:
         """The stores and what they have, as it was at the last look if that is not too old."""

@@ -55,10 +55,10 @@ def offsets_of_times(
     have earlier records than the first one it has.
     """
     answers = TimeOffsets()
-    ranked = {tp: _ranked(holders.get(tp, ())) for tp in asked}
-    for choice in range(max(map(len, ranked.values()), default=0)):
+    orders = {tp: ranked(holders.get(tp, ())) for tp in asked}
+    for choice in range(max(map(len, orders.values()), default=0)):
         stores: dict[StoreLocation, list[tuple[TopicPartition, HeldRange]]] = {}
-        for tp, order in ranked.items():
+        for tp, order in orders.items():
             if choice < len(order) and _is_open(answers, tp, order[:choice], heads[tp]):
                 stores.setdefault(order[choice].location, []).append((tp, order[choice]))
         for location, wanted in stores.items():
@@ -119,6 +119,6 @@ def _take(
     answers.failures.pop(tp, None)
 
 
-def _ranked(held: Sequence[HeldRange]) -> list[HeldRange]:
+def ranked(held: Sequence[HeldRange]) -> list[HeldRange]:
     """The stores of a partition, first those that have most of its newest history."""
     return sorted(held, key=lambda each: (each.life, each.end, -each.earliest), reverse=True)

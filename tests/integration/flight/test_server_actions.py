@@ -12,8 +12,9 @@ import pyarrow as pa
 import pytest
 from pyarrow import flight
 
-from dafka_core.errors import StoreUnreachableError
+from dafka_core.errors import InvalidRequestError, StoreUnreachableError
 from dafka_core.flight import limits, server_actions
+from dafka_core.flight.many_ranges import AskedRange
 from dafka_core.flight.store_client import StoreClient
 from dafka_core.flight.store_location import StoreLocation
 from dafka_core.log_entries import Stage
@@ -79,6 +80,26 @@ def test_offsets_by_time() -> None:
             assert served.client().offset_for_times([], timeout_s=PATIENCE_S) == []
             many = [moments[3]] * (limits.MAX_TIMES + 5)
             assert served.client().offset_for_times(many, timeout_s=PATIENCE_S) == [10] * len(many)
+
+
+def test_sizes_of_records(served: Served, client: StoreClient) -> None:
+    sizes = (100, 100, 5_000, 5_000)
+    for number, size in enumerate(sizes):
+        served.log.append([RecordBatch.of(TP, 100 * number, [b"x" * size] * 100)])
+    ranges = [(0, 400), (0, 100), (350, 400), (300, 10_000), (400, 500)]
+    asked = [AskedRange(*TP, start, end) for start, end in ranges]
+    asked.append(AskedRange("none", PARTITION, 0, 100))
+    found = client.record_sizes(asked, timeout_s=PATIENCE_S).sizes
+    whole, small, large, cut, beyond, unknown = found
+    assert (beyond, unknown) == (None, None)
+    assert whole is not None
+    assert [round(size, -2) for size in whole] == [100, 100, 5_000, 5_000]
+    assert small is not None
+    assert {round(size, -2) for size in small} == {100}
+    assert large == cut
+    many = [asked[0]] * (limits.MAX_RANGES + 1)
+    with pytest.raises(InvalidRequestError):
+        client.record_sizes(many, timeout_s=PATIENCE_S)
 
 
 def test_a_wait_ends_when_the_records_are_on_disk(served: Served, client: StoreClient) -> None:

@@ -183,7 +183,6 @@ def test_what_spark_adds_to_a_sink_is_no_error() -> None:
         ({"startingOffsets": "latest"}, "reads nothing"),
         ({"endingOffsets": "earliest"}, "reads nothing"),
         ({"endingOffsets": '{"t": {"A": -2}}'}, "reads nothing"),
-        ({"maxOffsetsPerTrigger": "5"}, "for streams only"),
     ],
 )
 def test_what_batches_refuse(given: Any, says: str) -> None:

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import json
 import pickle
+import time
 from typing import Any
 
 import pytest
 from pyspark.sql.streaming.datasource import (
     ReadMaxBytes,
+    ReadMaxFiles,
     ReadMaxRows,
     SupportsTriggerAvailableNow,
 )
@@ -147,8 +149,8 @@ def test_the_limit_given_is_obeyed(source: MemoryReader) -> None:
     assert planned(stream, start, limited) == {("A", 0, 2), ("B", 0, 4)}
     everything = stream.latestOffset(start, ALL)
     assert planned(stream, start, everything) == {("A", 0, 10), ("B", 0, 20)}
-    with pytest.raises(TypeError, match=r"ReadMaxBytes"):
-        stream.latestOffset(start, ReadMaxBytes(1))
+    with pytest.raises(TypeError, match=r"ReadMaxFiles"):
+        stream.latestOffset(start, ReadMaxFiles(1))
 
 
 def test_no_partition_starves(source: MemoryReader) -> None:
@@ -161,8 +163,41 @@ def test_no_partition_starves(source: MemoryReader) -> None:
     assert offset["topics"]["t"]["B"] == 20
 
 
-def test_no_limit_by_default(source: MemoryReader) -> None:
-    assert reader(source).getDefaultReadLimit() == ALL
+def test_what_the_limit_is_by_default(source: MemoryReader) -> None:
+    assert reader(source).getDefaultReadLimit() == ReadMaxBytes(4 << 30)
+    assert reader(source, maxbytespertrigger="unlimited").getDefaultReadLimit() == ALL
+
+
+def test_a_small_batch_waits_for_more(source: MemoryReader) -> None:
+    """As Kafka's: the first batch comes at once, later ones when there is enough, or in time."""
+    given = {"minoffsetspertrigger": "10", "maxtriggerdelay": "300ms"}
+    stream = reader(source, **given)
+    limit = stream.getDefaultReadLimit()
+    first = stream.latestOffset(stream.initialOffset(), limit)
+    source.add(A, 9)
+    assert stream.latestOffset(json_round(first), limit) == json_round(first)
+    source.add(A, 1)
+    second = stream.latestOffset(json_round(first), limit)
+    assert planned(stream, first, second) == {("A", 10, 20)}
+    source.add(A, 1)
+    began = time.monotonic()
+    third = second
+    while third == second:
+        third = json_round(stream.latestOffset(json_round(second), limit))
+        assert time.monotonic() < began + 10
+    assert 0.2 < time.monotonic() - began < 5
+    assert planned(stream, second, third) == {("A", 20, 21)}
+
+
+def test_what_ends_by_itself_waits_for_nothing(source: MemoryReader) -> None:
+    stream = reader(source, minoffsetspertrigger="1000", maxtriggerdelay="1h")
+    limit = stream.getDefaultReadLimit()
+    first = stream.latestOffset(stream.initialOffset(), limit)
+    source.add(A, 9)
+    assert stream.latestOffset(json_round(first), limit) == json_round(first)
+    assert stream.latestOffset(json_round(first), ALL) != json_round(first)
+    stream.prepareForTriggerAvailableNow()
+    assert planned(stream, first, stream.latestOffset(first, limit)) == {("A", 10, 19)}
 
 
 def test_available_now_freezes_heads_and_partitions(source: MemoryReader) -> None:

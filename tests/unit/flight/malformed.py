@@ -119,6 +119,16 @@ BODIES: dict[str, list[dict[str, Any]]] = {
         {"times": [["t", "P", 2**63]]},
         {"times": [["t", "P", 0]] * 1_001},
     ],
+    "dafka.sizes.v1": [
+        {},
+        {"ranges": []},
+        {"ranges": 1},
+        {"ranges": [["t", "P"]]},
+        {"ranges": [["t", "P", 5, 1]]},
+        {"ranges": [["t", "P", -1, 5]]},
+        {"ranges": [["", "P", 0, 5]]},
+        {"ranges": [["t", "P", 0, 5]] * 1_001},
+    ],
     "dafka.staged.v1": [{"topic": "t"}, {"staged": []}],
     "dafka.wait.v1": [
         {"topic": "t", "partition": "P", "end": 5},

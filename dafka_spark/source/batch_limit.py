@@ -1,0 +1,176 @@
+"""How much of what is waiting a micro-batch takes: records, bytes, and whether it is time yet."""
+
+from __future__ import annotations
+
+import heapq
+import logging
+import math
+import time
+from collections.abc import Mapping, Sequence
+from typing import Final
+
+from pyspark.sql.streaming.datasource import (
+    ReadAllAvailable,
+    ReadLimit,
+    ReadMaxBytes,
+    ReadMaxRows,
+)
+
+from dafka_core.errors import DafkaError, InvalidRequestError
+from dafka_core.flight.limits import MAX_RANGES
+from dafka_core.flight.many_ranges import AskedRange
+from dafka_core.flight.store_location import StoreLocation
+from dafka_core.records import TopicPartition
+from dafka_spark.cluster import connections, timing
+from dafka_spark.option_values import UNLIMITED_BYTES
+from dafka_spark.options import SourceOptions
+from dafka_spark.source.range_planner import Holders, rate_limit
+from dafka_spark.source.time_offsets import ranked
+
+UNASKED_BYTES: Final = 1 << 20
+"""Where records of this size would all fit into the limit, no store is asked how large they are: a
+small batch costs no request."""
+
+ASSUMED_BYTES: Final = 1_024
+"""The size of a record where no store can tell: those of C, and of versions of before."""
+
+Waiting = Mapping[TopicPartition, int]
+Sizes = Mapping[TopicPartition, Sequence[float]]
+"""About how many bytes a record takes in each of some parts, of one size, of what is waiting."""
+
+_log = logging.getLogger("dafka_spark")
+
+
+def records_within(limit_bytes: int, waiting: Waiting, sizes: Sizes) -> int:
+    """How many records have about so many bytes, if each partition gives the same share of its own.
+
+    One at least.  Partitions without sizes have those of the others.  A pure function.
+    """
+    total = sum(waiting.values())
+    told = {tp: sizes[tp] for tp in waiting if sizes.get(tp)}
+    known = sum(waiting[tp] for tp in told) or 1
+    most = max(map(len, told.values()), default=1)
+    taken, left = 0.0, float(limit_bytes)
+    for part in range(most):
+        some = sum(waiting[tp] * each[part * len(each) // most] for tp, each in told.items())
+        mean = some / known if told else ASSUMED_BYTES
+        size = mean * total / most
+        if size > left:
+            taken += total * left / size / most
+            break
+        taken, left = taken + total / most, left - size
+    # Sums of fractions may be a little below what they stand for.
+    return max(min(math.floor(taken + 1e-6), total), 1)
+
+
+class BatchLimit:
+    """What the micro-batches of one query take."""
+
+    def __init__(self, options: SourceOptions) -> None:
+        self._options = options
+        self._last_s = -math.inf
+        self._is_delayed = False
+        self._is_said = False
+        self._untold: set[str] = set()
+
+    @property
+    def default(self) -> ReadLimit:
+        """What Spark is told, and hands back; ``taken`` holds to the other limits, too."""
+        rows, size = self._options.max_offsets_per_trigger, self._options.trigger_bytes
+        if rows is not None:
+            return ReadMaxRows(rows)
+        if size == UNLIMITED_BYTES and self._options.min_offsets_per_trigger is None:
+            return ReadAllAvailable()
+        return ReadMaxBytes(size)
+
+    def is_delayed(self, limit: ReadLimit, waiting: Waiting) -> bool:
+        """Whether the next batch waits for ``minOffsetsPerTrigger``."""
+        least, total = self._options.min_offsets_per_trigger, sum(waiting.values())
+        is_free = least is None or isinstance(limit, ReadAllAvailable)
+        delayed = not is_free and total < (least or 0) and not self._is_time
+        self._is_delayed = delayed and total > 0
+        if total and not delayed:
+            self._last_s = time.monotonic()
+        return delayed
+
+    @property
+    def is_due(self) -> bool:
+        """Whether a batch that was delayed has waited for long enough."""
+        return self._is_delayed and self._is_time
+
+    @property
+    def _is_time(self) -> bool:
+        delay_s = self._options.max_trigger_delay / 1000
+        return time.monotonic() - self._last_s >= delay_s
+
+    def taken(
+        self,
+        limit: ReadLimit,
+        waiting: Waiting,
+        firsts: Mapping[TopicPartition, int],
+        holders: Holders,
+        *,
+        turn: int,
+    ) -> dict[TopicPartition, int]:
+        """How many records to take of each partition, of which ``firsts`` are the next ones.
+
+        Raises:
+            TypeError: the limit is none that ``default`` says.
+        """
+        if isinstance(limit, ReadAllAvailable):
+            return rate_limit(waiting, None)
+        if not isinstance(limit, ReadMaxRows | ReadMaxBytes):
+            raise TypeError(f"a limit of {type(limit).__name__} is not one this source declared")
+        waiting = {tp: count for tp, count in waiting.items() if count > 0}
+        total = sum(waiting.values())
+        rows = limit.max_rows if isinstance(limit, ReadMaxRows) else total
+        most = min(rows, self._options.max_offsets_per_trigger or rows)
+        size = limit.max_bytes if isinstance(limit, ReadMaxBytes) else self._options.trigger_bytes
+        if min(total, most) * UNASKED_BYTES > size:
+            within = records_within(size, waiting, self._sizes(waiting, firsts, holders))
+            self._say(size, within, total)
+            most = min(most, within)
+        return rate_limit(waiting, most, turn=turn)
+
+    def _sizes(
+        self, waiting: Waiting, firsts: Mapping[TopicPartition, int], holders: Holders
+    ) -> Sizes:
+        """What stores say of the partitions with most records; of some they may say nothing."""
+        found: dict[TopicPartition, Sequence[float]] = {}
+        stores: dict[StoreLocation, list[AskedRange]] = {}
+        for tp in heapq.nlargest(MAX_RANGES, waiting, key=waiting.__getitem__):
+            held = [each.location for each in ranked(holders.get(tp, ()))]
+            for location in [each for each in held if each.store not in self._untold][:1]:
+                asked = AskedRange(*tp, firsts[tp], firsts[tp] + waiting[tp])
+                stores.setdefault(location, []).append(asked)
+        timeout_s = min(self._options.fetch_timeout_s, timing.ANSWER_S)
+        for location, ranges in stores.items():
+            try:
+                with connections.lend_client(location) as client:
+                    sizes = client.record_sizes(ranges, timeout_s=timeout_s).sizes
+            except InvalidRequestError:
+                self._untold.add(location.store)
+                text = (
+                    "store %s is of a version of before and does not tell the size of records: "
+                    "for maxBytesPerTrigger those that it alone has count for %d bytes each"
+                )
+                _log.warning(text, location.store, ASSUMED_BYTES)
+                continue
+            except DafkaError as error:
+                _log.debug("the size of records is not known: %s", error)
+                continue
+            for asked, size in zip(ranges, sizes, strict=False):
+                found[asked.tp] = size or ()
+        return found
+
+    def _say(self, size: int, within: int, total: int) -> None:
+        if within < total and self._options.is_limited_by_default and not self._is_said:
+            self._is_said = True
+            _log.warning(
+                "%d of the %d records that are waiting are taken by the next micro-batch, the "
+                "others by later ones: as neither maxBytesPerTrigger nor maxOffsetsPerTrigger is "
+                "given, maxBytesPerTrigger is %d ('unlimited' takes all)",
+                within,
+                total,
+                size,
+            )

@@ -1,0 +1,103 @@
+"""``maxBytesPerTrigger``, with sizes that real stores tell."""
+
+from __future__ import annotations
+
+import logging
+import math
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from dafka_core.errors import InvalidRequestError, StoreUnreachableError
+from dafka_core.flight.store_client import StoreClient
+from dafka_core.records import TopicPartition
+from dafka_spark.source.stream_reader import DafkaStreamReader
+from tests.integration.cluster.stores import HeardOf, Serve, Served
+from tests.unit.dafka_spark.streams import json_round, reader
+
+A, B = (TopicPartition("t", name) for name in "AB")
+
+
+@pytest.fixture
+def one(serve: Serve) -> Served:
+    """5,000 records of 1,000 bytes in A, 100 of 10,000 bytes in B: 6 million bytes."""
+    store = serve("one")
+    for _ in range(10):
+        store.add(A, 500, 1_000)
+    store.add(B, 100, 10_000)
+    return store
+
+
+def batches(stream: DafkaStreamReader, start: Any) -> list[tuple[int, int, set[str]]]:
+    """Records and bytes of each micro-batch until there is nothing new, and of which partitions."""
+    found = []
+    limit = stream.getDefaultReadLimit()
+    while (end := json_round(stream.latestOffset(start, limit))) != start:
+        parts = stream.partitions(start, end)
+        tables = [pa.Table.from_batches(list(stream.read(part))) for part in parts]
+        values = [value for table in tables for value in table["value"].to_pylist()]
+        names = {name for table in tables for name in table["partition"].to_pylist()}
+        found.append((len(values), sum(map(len, values)), names))
+        start = end
+    return found
+
+
+def test_batches_have_about_so_many_bytes(one: Served) -> None:
+    stream = reader(HeardOf([one]), maxbytespertrigger="1000000")
+    stream.prepareForTriggerAvailableNow()
+    found = batches(stream, json_round(stream.initialOffset()))
+    assert sum(count for count, _, _ in found) == 5_100
+    assert sum(size for _, size, _ in found) == 6_000_000
+    assert len(found) in (6, 7)
+    # The rest is small; a record's place in its partition is estimated, too.
+    assert all(size <= 1_050_000 for _, size, _ in found)
+    assert all(size >= 900_000 for _, size, _ in found[:-1])
+    assert all(names == {"A", "B"} for _, _, names in found[:-1])
+
+
+def test_records_that_become_larger_are_noticed(serve: Serve) -> None:
+    """A mean over all that is waiting would be wrong of the first ones, and of the last ones."""
+    store = serve("one")
+    for size in (100, 100, 100, 20_000):
+        store.add(A, 1_000, size)
+    stream = reader(HeardOf([store]), maxbytespertrigger="2m")
+    found = batches(stream, json_round(stream.initialOffset()))
+    assert sum(count for count, _, _ in found) == 4_000
+    assert max(size for _, size, _ in found) < 3 << 20
+
+
+def test_the_default_takes_what_is_no_giant(one: Served, caplog: pytest.LogCaptureFixture) -> None:
+    stream = reader(HeardOf([one]))
+    assert [count for count, _, _ in batches(stream, stream.initialOffset())] == [5_100]
+    assert "maxBytesPerTrigger" not in caplog.text
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        InvalidRequestError("action", "dafka.sizes.v1", "must be one of dafka.heads.v1"),
+        StoreUnreachableError("one", "no answer"),
+    ],
+)
+def test_stores_that_do_not_tell_sizes(
+    one: Served,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+    error: Exception,
+) -> None:
+    """One of a version of before is asked once, and named."""
+    asked = []
+
+    def refuse(self: StoreClient, *given: object, timeout_s: float) -> None:
+        asked.append(given)
+        raise error
+
+    monkeypatch.setattr(StoreClient, "record_sizes", refuse)
+    stream = reader(HeardOf([one]), maxbytespertrigger=str(1_024 * 1_000))
+    with caplog.at_level(logging.WARNING, "dafka_spark"):
+        found = batches(stream, json_round(stream.initialOffset()))
+    assert [count for count, _, _ in found] == [1_000] * 5 + [100]
+    is_old = isinstance(error, InvalidRequestError)
+    assert len(asked) == (1 if is_old else math.ceil(5_100 / 1_000))
+    assert ("does not tell the size of records" in caplog.text) is is_old
