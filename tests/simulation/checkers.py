@@ -224,20 +224,21 @@ class Checkers:
         """No node sends what was never published, or acknowledges what is not on its disk."""
         match message:
             case OutgoingBatch(batch):
-                if batch.epoch is not None:
-                    self._epoch_starts[batch.tp].add(batch.epoch.start)
-                if not self.is_true(batch):
-                    self._world.fail(mesh.name, f"sends {_name(batch)}, which is not what it was")
+                self._on_records(mesh, batch)
             case DirectRecordBatches():
                 for batch in message.batches():
-                    if not self.is_true(batch):
-                        what = f"sends {_name(batch)}, which is not what it was"
-                        self._world.fail(mesh.name, what)
+                    self._on_records(mesh, batch)
             case Head():
                 if message.end > len(self.published.get(message.tp, ())):
                     self._world.fail(mesh.name, f"sends a head of {message.end}, which is none")
             case Ack(store=store) | EpochAck(store=store):
                 self._on_ack(mesh, message.tp, message.end, store)
+
+    def _on_records(self, mesh: SimulatedMesh, batch: RecordBatch) -> None:
+        if batch.epoch is not None:
+            self._epoch_starts[batch.tp].add(batch.epoch.start)
+        if not self.is_true(batch):
+            self._world.fail(mesh.name, f"sends {_name(batch)}, which is not what it was")
 
     def _on_ack(self, mesh: SimulatedMesh, tp: TopicPartition, end: int, store: str) -> None:
         on_disk = self.disks[store].end(tp)
