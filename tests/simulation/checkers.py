@@ -243,10 +243,8 @@ class Checkers:
     def _on_ack(self, mesh: SimulatedMesh, tp: TopicPartition, end: int, store: str) -> None:
         on_disk = self.disks[store].end(tp)
         if end > on_disk:
-            self._world.fail(
-                mesh.name,
-                f"acknowledges {end} of {tp.partition[:4]}, and {on_disk} are on its disk",
-            )
+            what = f"acknowledges {end} of {tp.partition[:4]}, and {on_disk} are on its disk"
+            self._world.fail(mesh.name, what)
         acknowledged = self.acknowledged.setdefault(store, {})
         acknowledged[tp] = max(end, acknowledged.get(tp, 0))
 
