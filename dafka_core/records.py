@@ -9,11 +9,13 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime, timedelta
 from itertools import count, pairwise, repeat
 from typing import NamedTuple, Self
 
 import numpy as np
 
+from dafka_core.envelope import Headers
 from dafka_core.epochs import NO_LIFE, Epoch, EpochId, History, epoch_at
 from dafka_core.names import escape, quoted
 from dafka_core.values import Longs, Values
@@ -30,12 +32,28 @@ class TopicPartition(NamedTuple):
 
 
 class Record(NamedTuple):
-    """One record as an application sees it."""
+    """One record as an application sees it.
+
+    ``timestamp_us`` is when it was published, in microseconds since 1970 UTC, if that is known.  It
+    is not known whether its producer or a store has given it: stores do not keep that.
+    """
 
     topic: str
     partition: str
     offset: int
-    value: bytes
+    value: bytes | None
+    key: bytes | None = None
+    headers: Headers = ()
+    timestamp_us: int | None = None
+
+    @property
+    def timestamp(self) -> datetime | None:
+        """``timestamp_us`` as a time."""
+        return None if self.timestamp_us is None else _EPOCH + self.timestamp_us * _MICROSECOND
+
+
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+_MICROSECOND = timedelta(microseconds=1)
 
 
 NO_VERSION = -1
@@ -242,14 +260,22 @@ class RecordBatch:
             start = end
 
     def records(self) -> Iterator[Record]:
-        """The batch's records, one by one and in order."""
+        """The batch's records, one by one and in order, their contents as they are."""
         return records(self, self.values.to_list())
 
 
-def records(batch: RecordBatch, values: Iterable[bytes]) -> Iterator[Record]:
-    """The records of a batch, one by one, from its values."""
-    columns = (repeat(batch.topic), repeat(batch.partition), count(batch.offset), values)
-    return map(Record._make, zip(*columns, strict=False))
+def records(
+    batch: RecordBatch,
+    values: Iterable[bytes | None],
+    keys: Iterable[bytes | None] = repeat(None),
+    headers: Iterable[Headers] = repeat(()),
+) -> Iterator[Record]:
+    """The records of a batch, one by one, from what is in them; as long as there are values."""
+    times: Iterable[int | None] = repeat(None)
+    if batch.times is not None:
+        times = np.repeat(batch.times[:, 1], batch.times[:, 0]).tolist()
+    place = (repeat(batch.topic), repeat(batch.partition), count(batch.offset))
+    return map(Record._make, zip(*place, values, keys, headers, times, strict=False))
 
 
 def concat(batches: Sequence[RecordBatch]) -> RecordBatch:

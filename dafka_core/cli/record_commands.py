@@ -8,6 +8,7 @@ import signal
 from collections.abc import Callable, Generator, Iterator
 from contextlib import closing, nullcontext, suppress
 from dataclasses import dataclass
+from functools import partial
 from math import inf
 from threading import Thread
 from typing import TYPE_CHECKING, Annotated, Any, Final, Literal
@@ -17,15 +18,18 @@ import typer
 from dafka_core.cli import output, streams
 from dafka_core.cli.flags import Topic, parse_address
 from dafka_core.cli.process import Stopped, handle_stop_signals, held_signals
+from dafka_core.envelope import AUTO, NONE, Header, Headers
 from dafka_core.errors import (
     ClosedError,
+    ConfigError,
     DafkaError,
     NodeFailedError,
     NoStoreError,
     RecordTooLargeError,
 )
-from dafka_core.names import escape, quoted
+from dafka_core.names import escape, octets_of, quoted
 from dafka_core.near_names import what_there_is
+from dafka_core.opened_records import opened_lists, opened_records
 from dafka_core.options import check_argument
 from dafka_core.protocol.validation import check_topic
 from dafka_core.records import RecordBatch
@@ -52,19 +56,35 @@ def produce(
             show_default=False,
         ),
     ] = None,
+    key: Annotated[
+        str | None,
+        typer.Option(metavar="TEXT", help="The key of all records.", show_default=False),
+    ] = None,
+    header: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="NAME=VALUE",
+            help="A header of all records; may be given several times.",
+            show_default=False,
+        ),
+    ] = None,
     **options: Any,
 ) -> None:
     """Publish a record for each line of standard input; end when all are acknowledged.
 
-    A line's bytes are kept as they are, without the newline.
+    A line's bytes are kept as they are, without the newline; with a key or headers they are the
+    value of an envelope.
     """
     from dafka_core import Producer
+    from dafka_core.nodes.published import content_of
 
+    parts = None if key is None else octets_of(key), tuple(map(parse_header, header or ()))
+    content_of(b"", *parts, options.get("envelope", AUTO))  # fails at once if they cannot be
     streams.read_input(0)  # fails at once if nothing can be read
     with Producer(topic, address=address, **options) as producer:
         first = producer.next_offset
         output.say(f"topic {escape(topic)}, partition {producer.address}, from offset {first}")
-        lines = InputLines(producer)
+        lines = InputLines(producer, *parts)
         try:
             refusal = lines.publish()
             output.say("end of input; waiting for acknowledgements")
@@ -103,10 +123,12 @@ class LineTooLongError(DafkaError):
 class InputLines:
     """The lines of standard input, on their way to a producer."""
 
-    def __init__(self, producer: Producer) -> None:
+    def __init__(self, producer: Producer, key: bytes | None, headers: Headers) -> None:
         self.count = 0
         """How many were read, and can be published."""
         self._producer = producer
+        self._key = key
+        self._headers = headers
         self._first = producer.next_offset
 
     def publish(self) -> DafkaError | None:
@@ -118,12 +140,12 @@ class InputLines:
         try:
             with held_signals() as signals, closing(self.read(signals.let_in)) as found:
                 for lines in found:
-                    self._producer.publish_many(lines)
+                    self._publish(lines)
         except RecordTooLargeError as error:
             # A store has come just now: too late for a line that is published, or for one of these.
             fitting = lines[: max(error.offset - self._producer.next_offset, 0)]
             if fitting:
-                self._producer.publish_many(fitting)
+                self._publish(fitting)
             self.count = self._producer.next_offset - self._first
             return error
         except (LineTooLongError, streams.StreamError) as error:
@@ -134,6 +156,11 @@ class InputLines:
             # A second Ctrl-C does not wait, and says what is lost.
             handle_stop_signals({signal.SIGINT})
         return None
+
+    def _publish(self, lines: list[bytes]) -> None:
+        keys = None if self._key is None else [self._key] * len(lines)
+        headers = [self._headers] * len(lines) if self._headers else None
+        self._producer.publish_many(lines, keys, headers)
 
     def read(
         self, let_in: Callable[[Callable[[], None]], None]
@@ -182,8 +209,9 @@ def consume(
         bool,
         typer.Option(
             "--json",
-            help="Print objects with topic, partition, offset and value. A value that is not "
-            "UTF-8 is null, and value_base64 has it.",
+            help="Print objects with topic, partition, offset, timestamp and value, and with key "
+            "and headers where there are some. A value that is not UTF-8 is null, and value_base64 "
+            "has it.",
         ),
     ] = False,
     **options: Any,
@@ -192,7 +220,7 @@ def consume(
     from dafka_core import Consumer
 
     start: Literal["earliest", "latest"] = "earliest" if from_beginning else "latest"
-    form = json_lines if as_json else _lines
+    form = partial(json_lines if as_json else _lines, opens=options.get("envelope") != NONE)
     check_argument("topic", topic, check_topic)  # at once, not when a tower is found
     with Consumer(start=start, **options) as consumer:
         consumer.subscribe(topic)
@@ -231,20 +259,41 @@ def _first(count: int | None, batches: Iterator[RecordBatch]) -> Iterator[Record
         count -= batch.count
 
 
-def _lines(batch: RecordBatch) -> bytes:
-    return b"\n".join([*batch.values, b""])
+def _lines(batch: RecordBatch, *, opens: bool) -> bytes:
+    values, *_ = opened_lists(batch.values, opens=opens)
+    return b"\n".join([*(value or b"" for value in values), b""])
 
 
-def json_lines(batch: RecordBatch) -> bytes:
-    """Objects with topic, partition, offset and value, one on a line."""
+def parse_header(text: str) -> Header:
+    """A header from ``NAME=VALUE``."""
+    name, equals, value = text.partition("=")
+    if not equals:
+        raise ConfigError("header", text, "must be NAME=VALUE")
+    return name, octets_of(value)
+
+
+def json_lines(batch: RecordBatch, *, opens: bool = True) -> bytes:
+    """Objects with what is known of each record, one on a line."""
     lines = []
-    names = {"topic": escape(batch.topic), "partition": escape(batch.partition)}
-    for record in batch.records():
-        fields: dict[str, Any] = record._asdict() | names
-        try:
-            fields["value"] = record.value.decode()
-        except UnicodeDecodeError:
-            fields["value"] = None
-            fields["value_base64"] = base64.b64encode(record.value).decode()
+    place = {"topic": escape(batch.topic), "partition": escape(batch.partition)}
+    for record in opened_records(batch, opens=opens):
+        fields: dict[str, Any] = {**place, "offset": record.offset}
+        if record.timestamp is not None:
+            fields["timestamp"] = record.timestamp.isoformat()
+        if record.key is not None:
+            fields |= _shown("key", record.key)
+        fields |= _shown("value", record.value)
+        if record.headers:
+            fields["headers"] = [{"name": n, **_shown("value", of)} for n, of in record.headers]
         lines.append(json.dumps(fields) + "\n")
     return "".join(lines).encode()
+
+
+def _shown(name: str, octets: bytes | None) -> dict[str, str | None]:
+    """Text; or null, and the octets in base64 where they are no text."""
+    if octets is None:
+        return {name: None}
+    try:
+        return {name: octets.decode()}
+    except UnicodeDecodeError:
+        return {name: None, f"{name}_base64": base64.b64encode(octets).decode()}

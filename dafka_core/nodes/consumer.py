@@ -8,6 +8,7 @@ from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 from itertools import chain, islice
 from typing import Any, Final
 
+from dafka_core.envelope import AUTO
 from dafka_core.errors import ClosedError, ConfigError, DataLossError, HistoryChangedError
 from dafka_core.node_options import ConsumerOptions
 from dafka_core.nodes.addresses import new_address
@@ -66,7 +67,8 @@ class Consumer(Node):
             self._config.on_data_loss,
             limit_bytes=self._config.limit_bytes,
         )
-        self._queue = RecordQueue(weakly(self._on_taken, None))
+        opens = self._config.envelope == AUTO
+        self._queue = RecordQueue(weakly(self._on_taken, None), opens=opens)
         self._mesh = Mesh("consumer", self._role, self._config)
         self._mesh.start(self._on_round)
         self._is_open = True
@@ -163,7 +165,10 @@ class Consumer(Node):
         return record or self._mesh.wait_until(self._queue.next_record, timeout_s)
 
     def batches(self, timeout_s: float | None = None) -> Iterator[RecordBatch]:
-        """The records as batches, until none comes for ``timeout_s`` or the consumer is closed."""
+        """The records as batches, until none comes for ``timeout_s`` or the consumer is closed.
+
+        Their contents are as they are: ``opened_records`` takes them out of envelopes.
+        """
         with contextlib.suppress(ClosedError):
             while (batch := self._mesh.wait_until(self._queue.next_batch, timeout_s)) is not None:
                 yield batch

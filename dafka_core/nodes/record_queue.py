@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterable, Iterator
 from operator import length_hint
 
 from dafka_core.errors import DataLossError, RecordTooLargeError
+from dafka_core.opened_records import opened_lists
 from dafka_core.records import Record, RecordBatch, TopicPartition, records
 
 _Record = RecordBatch | RecordTooLargeError
@@ -23,8 +24,9 @@ class RecordQueue:
     record or of those that are missing, raises it, once.
     """
 
-    def __init__(self, on_taken: Callable[[], None]) -> None:
+    def __init__(self, on_taken: Callable[[], None], *, opens: bool = True) -> None:
         self._on_taken = on_taken
+        self._opens = opens  # envelopes
         self._lock = threading.Lock()
         self._batches: deque[_Item] = deque()
         self._losses: set[TopicPartition] = set()
@@ -34,7 +36,7 @@ class RecordQueue:
         self._open: RecordBatch | None = None
         # The values of the open batch that are left.  The records are made over this very iterator:
         # what one takes is gone for the other, and its length hint is exact.
-        self._open_rest: Iterator[bytes] = iter(())
+        self._open_rest: Iterator[bytes | None] = iter(())
         self._open_records: Iterator[Record] = iter(())
 
     @property
@@ -122,8 +124,9 @@ class RecordQueue:
     def _opened(self) -> Iterator[Record]:
         """The records of the open batch; opens the next one if none is left."""
         if not length_hint(self._open_rest) and (batch := self._pop()) is not None:
-            self._open, self._open_rest = batch, iter(batch.values)
-            self._open_records = records(batch, self._open_rest)
+            values, keys, headers = opened_lists(batch.values, opens=self._opens)
+            self._open, self._open_rest = batch, iter(values)
+            self._open_records = records(batch, self._open_rest, keys, headers)
         return self._open_records
 
     def _pop(self) -> RecordBatch | None:
@@ -145,7 +148,7 @@ def _tp(item: _Item) -> TopicPartition:
     return TopicPartition(item.topic, item.partition)
 
 
-def _exhaust(values: Iterator[bytes]) -> None:
+def _exhaust(values: Iterator[bytes | None]) -> None:
     deque(values, maxlen=0)
 
 

@@ -180,7 +180,8 @@ def send_one_by_one(socket: zmq.Socket[bytes], message: OutgoingBatch, layout: s
     """Sends a message for each record of the batch."""
     batch, requestor = message.batch, message.requestor
     if layout != C_LAYOUT:
-        for record in batch.records():
+        for offset, content in enumerate(batch.values, batch.offset):
+            record = (*batch.tp, offset, content)
             single = DirectRecord(requestor, *record) if requestor else RecordMessage(*record)
             socket.send_multipart(encode(single, layout))
         return

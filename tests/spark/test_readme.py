@@ -51,6 +51,7 @@ def example(page: str, heading: str, language: str = "python") -> str:
 
 PROGRAM = ("README.md", "One program")
 CLUSTER = ("docs/cluster.md", "From Python")
+KEYS = ("docs/cluster.md", "Keys and headers")
 COROUTINE = ("docs/cluster.md", "In a coroutine")
 READING = ("docs/spark.md", "Reading")
 WRITING = ("docs/spark.md", "Writing")
@@ -63,7 +64,7 @@ KILLED = ("docs/testing.md", "A store that is killed")
 
 def test_every_example_in_python_has_a_test_here() -> None:
     found = [(block.page, block.heading) for block in blocks() if block.language == "python"]
-    tested = [PROGRAM, CLUSTER, COROUTINE, READING, WRITING, THREADS, SQL, FLIGHT, TEST]
+    tested = [PROGRAM, CLUSTER, KEYS, COROUTINE, READING, WRITING, THREADS, SQL, FLIGHT, TEST]
     assert sorted(found) == sorted([*tested, KILLED])
 
 
@@ -110,6 +111,14 @@ def test_the_example_of_a_cluster(capsys: pytest.CaptureFixture[str]) -> None:
         ["1", "b'brokerless'"],
         ["2", "b'world'"],
     ]
+
+
+def test_the_example_of_keys_and_headers(capsys: pytest.CaptureFixture[str]) -> None:
+    exec(example(*KEYS), {})
+    first, last = capsys.readouterr().out.splitlines()
+    headers = "(('source', b'web'), ('trace', None))"
+    assert first.startswith(f"b'ada' b'ada@example.org' {headers} 20")
+    assert last.startswith("b'ada' None () 20")
 
 
 def test_the_example_of_a_coroutine(capsys: pytest.CaptureFixture[str]) -> None:

@@ -6,8 +6,17 @@ it hurry.
 
 from __future__ import annotations
 
-from dafka_core import Producer, Store
+from dafka_core import Consumer, Producer, Store
 from dafka_core.records import TopicPartition
+
+Place = tuple[str, str, int, bytes | None]
+"""A record's topic, partition, offset and value."""
+
+
+def polled(consumer: Consumer, timeout_s: float = 30.0) -> Place | None:
+    """Where the next record is, and its value."""
+    record = consumer.poll(timeout_s)
+    return record and record[:4]
 
 
 def values(count: int, first: int = 0) -> list[bytes]:

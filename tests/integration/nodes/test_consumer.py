@@ -54,9 +54,10 @@ def test_earliest_is_everything(produce: Produce, consume: Consume) -> None:
     producer = flushed(produce("t"), values(3_000))
     consumer = consume("t", start="earliest")
     expected = [("t", producer.address, o, v) for o, v in enumerate(values(3_000))]
-    assert take(consumer, 3_000) == expected
+    assert [record[:4] for record in take(consumer, 3_000)] == expected
     producer.publish(b"live")
-    assert take(consumer, 1) == [Record("t", producer.address, 3_000, b"live")]
+    [live] = take(consumer, 1)
+    assert live[:4] == ("t", producer.address, 3_000, b"live")
 
 
 @pytest.mark.usefixtures("store")
@@ -194,7 +195,7 @@ def test_ways_to_read_take_turns(produce: Produce, consume: Consume, seed: int) 
     for first in range(0, 3_000, 100):  # many batches
         flushed(producer, values(100, first))
     choose = random.Random(seed)
-    found: list[bytes] = []
+    found: list[bytes | None] = []
     views = [iter(consumer), iter(consumer)]
     while len(found) < 3_000:
         match choose.randrange(4):

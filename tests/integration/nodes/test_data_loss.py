@@ -43,13 +43,13 @@ def trimmed(produce: Produce, store: Store) -> TopicPartition:
     return tp
 
 
-def value_of_next(consumer: Consumer) -> bytes:
+def value_of_next(consumer: Consumer) -> bytes | None:
     record = consumer.poll(PATIENCE_S)
     assert record is not None
     return record.value
 
 
-def next_values(consumer: Consumer, count: int) -> list[bytes]:
+def next_values(consumer: Consumer, count: int) -> list[bytes | None]:
     return [value_of_next(consumer) for _ in range(count)]
 
 
@@ -103,7 +103,7 @@ def test_other_partitions_go_on_and_the_error_comes_again(
 ) -> None:
     published(produce, "other", 10)
     consumer = consume("t", "other")
-    errors, found = 0, list[bytes]()
+    errors, found = 0, list[bytes | None]()
     while errors < 2 or len(found) < 10:
         try:
             found += next_values(consumer, 1)

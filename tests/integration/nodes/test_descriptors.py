@@ -80,7 +80,7 @@ def test_peers_without_room_are_refused_whole_and_by_name_until_there_is_room(
                 pool.submit(Consumer, tower=tower, start="earliest") for _ in range(CONSUMERS)
             ]
             consumers = [stack.enter_context(each.result()) for each in starting]
-        got: dict[Consumer, list[bytes]] = {consumer: [] for consumer in consumers}
+        got: dict[Consumer, list[bytes | None]] = {consumer: [] for consumer in consumers}
         for consumer in consumers:
             consumer.subscribe("t")
 

@@ -22,6 +22,7 @@ from dafka_core import (
 )
 from dafka_core.storage import Log
 from dafka_core.testing import wait_until
+from tests.integration.nodes.content import polled
 from tests.integration.nodes.peers import PATIENCE_S
 
 EXAMPLE = """
@@ -64,7 +65,7 @@ def test_stores_may_be_several_and_come_later(tmp_path: Path) -> None:
     assert all((directory / "data.mdb").stat().st_size for directory in directories)
     with EmbeddedCluster(directory=tmp_path) as again, Consumer(tower=again.tower) as consumer:
         consumer.subscribe("t")
-        assert consumer.poll(PATIENCE_S) == ("t", producer.address, 0, b"0")
+        assert polled(consumer) == ("t", producer.address, 0, b"0")
 
 
 def test_its_temporary_directory_goes_with_it() -> None:

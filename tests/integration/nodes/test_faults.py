@@ -29,6 +29,7 @@ from tests.integration.nodes.content import (
     acknowledged_end,
     has_acknowledged,
     holds,
+    polled,
     stored,
     values,
 )
@@ -94,18 +95,18 @@ def test_a_tower_killed_and_started_again(cluster: EmbeddedCluster, open_nodes: 
     consumer = open_nodes.enter_context(Consumer(tower=cluster.tower))
     consumer.subscribe("t")
     old.publish(b"before")
-    assert consumer.poll(PATIENCE_S) == ("t", old.address, 0, b"before")
+    assert polled(consumer) == ("t", old.address, 0, b"before")
     cluster.kill_tower()
     # Nodes that know each other need no tower.
     old.publish(b"without")
     old.flush(PATIENCE_S)
-    assert consumer.poll(PATIENCE_S) == ("t", old.address, 1, b"without")
+    assert polled(consumer) == ("t", old.address, 1, b"without")
     cluster.start_tower()
     # No node was started again: new ones meet the old ones, both ways.
     new = open_nodes.enter_context(Producer("t", tower=cluster.tower))
     new.publish(b"new")
     new.flush(PATIENCE_S)
-    assert consumer.poll(PATIENCE_S) == ("t", new.address, 0, b"new")
+    assert polled(consumer) == ("t", new.address, 0, b"new")
     found = replayed(cluster.tower, "t", 3)
     assert found == {old.address: [b"before", b"without"], new.address: [b"new"]}
 

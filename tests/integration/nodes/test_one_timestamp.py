@@ -6,11 +6,12 @@ import logging
 import time
 from collections.abc import Callable
 from contextlib import ExitStack
+from datetime import UTC, datetime, timedelta, timezone
 from pathlib import Path
 
 import pytest
 
-from dafka_core import Producer, RecordBatch, Store
+from dafka_core import ConfigError, Consumer, Producer, RecordBatch, Store
 from dafka_core.nodes import producer as producer_module
 from dafka_core.records import StagedTransaction, TopicPartition
 from dafka_core.testing import wait_until
@@ -41,6 +42,34 @@ def times_at(store: Store, tp: TopicPartition, end: int) -> Times:
     """The timestamps of the records up to ``end``, when the store has them."""
     wait_until(lambda: store.log.end(tp) >= end, f"{tp} is at store {store.address}")
     return store.log.times(tp, 0, end)
+
+
+def test_an_application_may_give_the_create_time(
+    start: Callable[[str], Store], produce: Callable[..., Producer], tower: str
+) -> None:
+    store, producer = start("first"), produce("t")
+    tp = TopicPartition("t", producer.address)
+    first = datetime(2020, 2, 29, 12, tzinfo=timezone(timedelta(hours=2)))
+    producer.publish(b"0", timestamp=first)
+    producer.publish_many([b"1", b"2"], [b"k", None], timestamp=first + timedelta(seconds=1))
+    for late in (first, first + timedelta(microseconds=999_999)):
+        with pytest.raises(ConfigError, match="never go back, and the last one is 2020-02-29T10:"):
+            producer.publish(b"", timestamp=late)
+    producer.publish(b"3")
+    with pytest.raises(ConfigError, match="more than a minute ahead"):
+        producer.publish_many([b""], timestamp=datetime.now(UTC) + timedelta(minutes=2))
+    producer.flush(PATIENCE_S)
+    us = round(first.timestamp() * 1e6)
+    *given, (offset, now) = times_at(store, tp, 4)
+    assert given == [(0, us), (1, us + 1_000_000)]
+    assert offset == 3
+    assert abs(now - now_us()) < 60_000_000
+    with Consumer(tower=tower) as consumer:
+        consumer.subscribe("t")
+        records = [consumer.poll(PATIENCE_S) for _ in range(4)]
+    stamps = [record.timestamp for record in records if record]
+    assert stamps[:3] == [first, *[first + timedelta(seconds=1)] * 2]
+    assert [record.key for record in records if record] == [None, b"k", None, None]
 
 
 def test_a_producer_stamps_its_records_once(

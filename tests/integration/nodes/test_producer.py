@@ -26,7 +26,7 @@ from dafka_core.nodes.mesh import Mesh
 from dafka_core.protocol.codec import subscription
 from dafka_core.protocol.messages import Ack, DirectHead, DirectRecord, Fetch, GetHeads, Head
 from dafka_core.testing import wait_until
-from tests.integration.nodes.content import has_acknowledged, has_published, stored, values
+from tests.integration.nodes.content import has_acknowledged, has_published, polled, stored, values
 from tests.integration.nodes.peers import PATIENCE_S, RawPeer
 
 Produce = Callable[..., Producer]
@@ -366,6 +366,6 @@ def test_a_consumer_hears_it_without_any_store(tower: str, produce: Produce) -> 
     producer.publish_many(values(5))
     with Consumer(tower=tower) as consumer:
         consumer.subscribe("t")
-        assert [consumer.poll(PATIENCE_S) for _ in range(5)] == [
+        assert [polled(consumer) for _ in range(5)] == [
             ("t", producer.address, offset, value) for offset, value in enumerate(values(5))
         ]

@@ -25,9 +25,9 @@ Produce = Callable[..., Producer]
 Consume = Callable[..., Consumer]
 
 
-def taken(consumer: Consumer, count: int) -> list[bytes | int]:
+def taken(consumer: Consumer, count: int) -> list[bytes | int | None]:
     """The next values, and in place of a record the size that an error names."""
-    found: list[bytes | int] = []
+    found: list[bytes | int | None] = []
     for _ in range(count):
         try:
             record = consumer.poll(PATIENCE_S)

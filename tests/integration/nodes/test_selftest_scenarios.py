@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from dafka_core import Consumer, Producer, Record, Store
+from dafka_core import Consumer, Producer, Store
 from dafka_core.protocol.codec import C_LAYOUT, RFC46, subscription
 from dafka_core.protocol.messages import (
     Ack,
@@ -26,7 +26,7 @@ from dafka_core.protocol.messages import (
 )
 from dafka_core.records import TopicPartition
 from dafka_core.testing import wait_until
-from tests.integration.nodes.content import has_published
+from tests.integration.nodes.content import Place, has_published, polled
 from tests.integration.nodes.peers import PATIENCE_S, RawPeer
 
 Raw = Callable[..., RawPeer]
@@ -41,8 +41,8 @@ def peer(raw: Raw) -> RawPeer:
     return raw(subscription(GetHeads), subscription(Fetch))
 
 
-def take(consumer: Consumer, count: int) -> list[Record | None]:
-    return [consumer.poll(PATIENCE_S) for _ in range(count)]
+def take(consumer: Consumer, count: int) -> list[Place | None]:
+    return [polled(consumer) for _ in range(count)]
 
 
 def wait_until_heard(consumer: Consumer, peer: RawPeer) -> None:
@@ -89,9 +89,9 @@ def test_earliest(peer: RawPeer, consume: Consume, layout: str, trigger: str) ->
     # WHEN a RECORD with sequence 0 and content 'CONTENT' is sent on topic 'hello'
     peer.send(RecordMessage("hello", peer.address, 0, b"CONTENT"), layout)
     # THEN the user gets it
-    assert consumer.poll(PATIENCE_S) == ("hello", peer.address, 0, b"CONTENT")
+    assert polled(consumer) == ("hello", peer.address, 0, b"CONTENT")
     if trigger == "RECORD":  # which ours has kept, where the C consumer has thrown it away
-        assert consumer.poll(PATIENCE_S) == ("hello", peer.address, 1, b"CONTENT")
+        assert polled(consumer) == ("hello", peer.address, 1, b"CONTENT")
 
 
 @both_layouts
@@ -120,7 +120,7 @@ def test_hello(raw: Raw, consume: Consume, layout: str) -> None:
     assert (fetch.partition, fetch.sequence) == ("PARTITION", 0)
     record = DirectRecord(consumer.address, "hello", "PARTITION", 0, b"CONTENT")
     store.send(record, layout)
-    assert consumer.poll(PATIENCE_S) == ("hello", "PARTITION", 0, b"CONTENT")
+    assert polled(consumer) == ("hello", "PARTITION", 0, b"CONTENT")
 
 
 def test_earliest_with_producer_and_store(tower: str, tmp_path: Path) -> None:
@@ -176,7 +176,7 @@ def test_producing_before_the_store_lives_and_heads_from_the_store(
         producer.close()
         with Consumer(tower=tower, start="earliest") as consumer:
             consumer.subscribe("TEST")
-            assert [record and record.value for record in take(consumer, 3)] == [b"1", b"2", b"3"]
+            assert [record and record[3] for record in take(consumer, 3)] == [b"1", b"2", b"3"]
 
 
 @both_layouts

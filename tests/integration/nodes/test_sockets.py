@@ -42,6 +42,7 @@ from dafka_core.records import Record, RecordBatch, TopicPartition, Transaction,
 from dafka_core.testing import wait_until
 from tests.integration.cli.processes import Dafka
 from tests.integration.nodes.connections import Connection, cable_pulled, connections, now
+from tests.integration.nodes.content import polled
 from tests.integration.nodes.peers import ANY_PORTS, PATIENCE_S
 from tests.unit.protocol.vectors import VECTORS
 
@@ -139,8 +140,10 @@ def test_each_record_may_be_sent_by_itself(ends: Ends, requestor: str, layout: s
     batch = batch_of(SIZES["a few"])
     send_one_by_one(near, OutgoingBatch(batch, requestor), layout)
     expected = [
-        DirectRecord(requestor, *record) if requestor else RecordMessage(*record)
-        for record in batch.records()
+        DirectRecord(requestor, *batch.tp, n, value)
+        if requestor
+        else RecordMessage(*batch.tp, n, value)
+        for n, value in enumerate(batch.values, batch.offset)
     ]
     assert [decode(frames) for frames in received(far)] == expected
 
@@ -193,7 +196,7 @@ def test_every_message_is_received_whole_however_many_frames_it_has(ends: Ends) 
     others = receive_burst(far, decoder)
     found, invalid_count = decoded(others)
     for requestor, batch in decoder.take():
-        found += [(requestor, record) for record in batch.records()]
+        found += [(requestor, record._replace(timestamp_us=None)) for record in batch.records()]
     expected, expected_invalid = decoded(sent)
     assert sorted(found) == sorted(expected)
     assert invalid_count + decoder.invalid_count == expected_invalid
@@ -346,7 +349,7 @@ def test_a_consumer_finds_out_that_it_was_cut_off_while_nothing_got_through(
 ) -> None:
     consumer, producer = consume("t"), produce("t")
     producer.publish(b"before")
-    assert consumer.poll(PATIENCE_S) == ("t", producer.address, 0, b"before")
+    assert polled(consumer) == ("t", producer.address, 0, b"before")
     [ours] = to_its_peers(producer)
     [theirs] = from_producer(producer)
     with cable_pulled(theirs):
@@ -356,7 +359,7 @@ def test_a_consumer_finds_out_that_it_was_cut_off_while_nothing_got_through(
         wait_until(lambda: (each := now(theirs)) and each.unanswered, "an unanswered question")
     wait_until(lambda: now(theirs) is None, "the consumer to find out")
     producer.publish(b"after")
-    found = [consumer.poll(PATIENCE_S) for _ in range(2)]
+    found = [polled(consumer) for _ in range(2)]
     assert found == [("t", producer.address, 1, b"lost"), ("t", producer.address, 2, b"after")]
 
 

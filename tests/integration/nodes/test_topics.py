@@ -40,7 +40,7 @@ LONGEST = "é" * (MAX_TOPIC_BYTES // 2) + "x"
 PREFIXES = ("é", "é" * 126, LONGEST[:-1], LONGEST)
 
 
-def next_values(consumer: Consumer, count: int) -> list[bytes]:
+def next_values(consumer: Consumer, count: int) -> list[bytes | None]:
     found = [consumer.poll(PATIENCE_S) for _ in range(count)]
     return [record.value for record in found if record is not None]
 
@@ -70,7 +70,7 @@ def test_unsubscribing_from_a_prefix_leaves_the_longer_topic(
     consumer = consume("a", "ab")
     short.publish(b"short")
     long.publish(b"long")
-    assert sorted(next_values(consumer, 2)) == [b"long", b"short"]
+    assert {*next_values(consumer, 2)} == {b"long", b"short"}
     consumer.unsubscribe("a")
     short.publish(b"not any more")
     long.publish(b"longer")

@@ -13,7 +13,7 @@ from dafka_core.protocol.codec import C_LAYOUT, LAYOUTS, RFC46, SIGNATURE, subsc
 from dafka_core.protocol.messages import Head, RecordMessage
 from dafka_core.records import TopicPartition
 from dafka_core.testing import wait_until
-from tests.integration.nodes.content import acknowledged_by, values
+from tests.integration.nodes.content import acknowledged_by, polled, values
 from tests.integration.nodes.peers import PATIENCE_S, RawPeer
 
 COUNT = 2_000
@@ -46,7 +46,7 @@ def test_every_mix_delivers_everything_once_and_in_order(
             ):
                 late.subscribe("t")
                 for consumer in (live, late):
-                    records = [consumer.poll(PATIENCE_S) for _ in range(COUNT)]
+                    records = [polled(consumer) for _ in range(COUNT)]
                     expected = [("t", producer.address, o, v) for o, v in enumerate(values(COUNT))]
                     assert records == expected
                     assert consumer.poll(0) is None

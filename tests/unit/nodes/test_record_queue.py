@@ -3,15 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
+from datetime import UTC, datetime
 from itertools import islice
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from dafka_core.envelope import closed
 from dafka_core.errors import DataLossError, RecordTooLargeError
 from dafka_core.nodes.record_queue import RecordQueue
-from dafka_core.records import RecordBatch, TopicPartition
+from dafka_core.records import Record, RecordBatch, TopicPartition
+from dafka_core.values import Values
 
 A, B = TopicPartition("a", "P"), TopicPartition("b", "P")
 
@@ -29,7 +34,7 @@ def queue(*batches: RecordBatch) -> RecordQueue:
 def test_positions_are_those_of_what_comes_next() -> None:
     waiting = queue(batch(A, 5, 3), batch(B, 0, 2), batch(A, 8, 2))
     assert waiting.positions() == {A: 5, B: 0}
-    assert waiting.next_record() == (*A, 5, b"5")
+    assert waiting.next_record() == Record(*A, 5, b"5")
     assert waiting.positions() == {A: 6, B: 0}
     assert waiting.next_batch() == batch(A, 6, 2)
     assert waiting.next_batch() == batch(B, 0, 2)
@@ -140,7 +145,7 @@ def test_a_loss_is_raised_after_what_was_queued_before_it() -> None:
     waiting.add([batch(B, 5, 1)])
     assert waiting.size == (3, 3)
     assert waiting.positions() == {A: 0, B: 5}
-    assert waiting.next_record() == (*A, 0, b"0")
+    assert waiting.next_record() == Record(*A, 0, b"0")
     assert waiting.next_batch() == batch(A, 1, 1)
     with pytest.raises(DataLossError) as raised:
         waiting.next_record()
@@ -154,3 +159,30 @@ def test_a_loss_is_raised_after_what_was_queued_before_it() -> None:
         with pytest.raises(DataLossError) as raised:
             waiting.next_batch()
         assert raised.value is loss
+
+
+def test_records_come_out_of_their_envelopes() -> None:
+    contents = [b"bare", closed(b"v", b"k", [("h", None)]), closed(None), b"\xc1DFK"]
+    times = np.array([[3, 7], [1, 9_000_000]], np.int64)
+    opened = [
+        Record(*A, 0, b"bare", None, (), 7),
+        Record(*A, 1, b"v", b"k", (("h", None),), 7),
+        Record(*A, 2, None, None, (), 7),
+        Record(*A, 3, b"\xc1DFK", None, (), 9_000_000),
+    ]
+    whole = replace(batch(A, 0, 1), values=Values.of(contents), times=times)
+    waiting = queue(whole, whole)
+    assert waiting.next_record() == opened[0]
+    assert list(waiting.next_records() or ()) == opened[1:]
+    found = [waiting.next_record(), waiting.next_record()]
+    assert found == opened[:2]
+    assert waiting.next_batch() == whole.between(2, 4)
+    assert opened[3].timestamp == datetime(1970, 1, 1, 0, 0, 9, tzinfo=UTC)
+    assert Record(*A, 0, b"").timestamp is None
+
+
+def test_contents_may_be_left_as_they_are() -> None:
+    closed_one = closed(b"v", b"k")
+    waiting = RecordQueue(lambda: None, opens=False)
+    waiting.add([replace(batch(A, 0, 1), values=Values.of([closed_one]))])
+    assert waiting.next_record() == Record(*A, 0, closed_one)

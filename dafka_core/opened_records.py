@@ -1,0 +1,32 @@
+"""The records of a batch as an application gets them: one by one, out of their envelopes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from itertools import repeat
+
+from dafka_core.envelope import MAGIC, Headers
+from dafka_core.records import Record, RecordBatch, records
+from dafka_core.values import Values
+
+
+def opened_records(batch: RecordBatch, *, opens: bool = True) -> Iterator[Record]:
+    """The records, in order; without ``opens`` their contents are values as they are."""
+    values, keys, headers = opened_lists(batch.values, opens=opens)
+    return records(batch, values, keys, headers)
+
+
+def opened_lists(
+    values: Values, *, opens: bool
+) -> tuple[list[bytes | None], Iterable[bytes | None], Iterable[Headers]]:
+    """Values, keys and headers."""
+    if opens and len(values.starting_with(MAGIC)):
+        # A node that comes upon no envelope shall not wait for Arrow to load.
+        from dafka_core.envelope_columns import OpenedRecords  # noqa: PLC0415
+
+        if (opened := OpenedRecords.of(values)) is not None:
+            rows = opened.headers().to_pylist()
+            headers = [tuple((each["key"], each["value"]) for each in row or ()) for row in rows]
+            return opened.values().to_pylist(), opened.keys().to_pylist(), headers
+    bare: list[bytes | None] = [*values.to_list()]
+    return bare, repeat(None), repeat(())
