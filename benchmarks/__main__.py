@@ -23,6 +23,7 @@ ROWS = {
     "space": "bench_space",
     "idle": "bench_idle",
     "many": "bench_many",
+    "envelopes": "bench_envelopes",
 }
 """Modules by the name of their row.  Imported when they run: the processes that rows start import
 this module, too, and need not wait for Spark."""

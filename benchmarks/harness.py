@@ -6,7 +6,7 @@ import contextlib
 import os
 import tempfile
 import uuid
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -30,6 +30,15 @@ APPEND_BLOCKS = 4
 """Blocks appended and synced at a time: 64 MB in memory, and the disk is not waited for often."""
 
 TOPIC = "bench"
+
+
+Content = Callable[[Values], Values]
+"""Makes records' contents of values."""
+
+
+def bare(values: Values) -> Values:
+    """The values themselves."""
+    return values
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,24 +78,32 @@ def prepared(pairs: int, records: int, sizes_bytes: tuple[int, ...], warm: bool)
 
 @contextlib.contextmanager
 def filled(
-    directory: Path, records: int, size_bytes: int, *, partitions: int = 1
+    directory: Path,
+    records: int,
+    size_bytes: int,
+    *,
+    partitions: int = 1,
+    content: Content = bare,
 ) -> Iterator[EmbeddedCluster]:
     """A cluster whose store has ``records`` of topic ``TOPIC``; they stay in the directory.
 
-    And in memory, as what they are compared with does.
+    And in memory, as what they are compared with does.  ``content`` makes records of values.
     """
     store = directory / "store-0"
     if not store.exists():
-        fill(store, records, size_bytes, partitions)
+        fill(store, records, size_bytes, partitions, content)
     with EmbeddedCluster(directory=directory) as cluster, kept(store / DATA_FILE):
         yield cluster
 
 
-def fill(directory: Path, records: int, size_bytes: int, partitions: int) -> None:
+def fill(
+    directory: Path, records: int, size_bytes: int, partitions: int, content: Content = bare
+) -> None:
     """Writes a store's log in whole blocks, before the store starts."""
     most = APPEND_BLOCKS * min(MAX_BLOCK_RECORDS, MAX_BLOCK_BYTES // size_bytes)
     ends = np.arange(0, (most + 1) * size_bytes, size_bytes, dtype=np.int64)
     data = np.random.default_rng(size_bytes).bytes(most * size_bytes)
+    values = content(Values.from_columns(ends, data))
     pending: list[RecordBatch] = []
     pending_count = 0
     with Log(directory) as log:
@@ -95,8 +112,7 @@ def fill(directory: Path, records: int, size_bytes: int, partitions: int) -> Non
             end = records * (part + 1) // partitions - records * part // partitions
             for start in range(0, end, most):
                 count = min(most, end - start)
-                values = Values.from_columns(ends[: count + 1], data[: count * size_bytes])
-                pending.append(RecordBatch(TopicPartition(TOPIC, partition), start, values))
+                pending.append(RecordBatch(TopicPartition(TOPIC, partition), start, values[:count]))
                 pending_count += count
                 if pending_count >= most:
                     log.append(pending)

@@ -172,11 +172,13 @@ class _Lengths:
         fit &= (in_headers >= 0) & (in_headers % 2 == 0)
         self.header_counts: Longs = in_headers // 2
         place = np.arange(self.runs.total) - self.runs.spread(self.runs.firsts + own)
-        self.are_names: _Flags = (place >= 0) & (place & 1 == 0)
-        self.are_header_values: _Flags = (place >= 0) & (place & 1 == 1)
+        of_headers, odd = place >= 0, (place & 1).astype(np.bool_)
+        self.are_names: _Flags = of_headers & ~odd
+        self.are_header_values: _Flags = of_headers & odd
         sizes = self.numbers - (self.are_header_values & (self.numbers > 0))
-        # Of lengths that are too large the sum could go round, and come out right.
-        fit &= self.runs.sums(sizes <= self.runs.spread(stops - bodies)) == self.runs.counts
+        if self.numbers.max(initial=0) > _MAX_INT32:
+            # Their sum could go round, and come out right.
+            fit &= self.runs.sums(self.numbers <= _MAX_INT32) == self.runs.counts
         before = np.concatenate(([0], sizes.cumsum()))
         of_row = before[self.runs.firsts]
         self.fit: _Flags = fit & (

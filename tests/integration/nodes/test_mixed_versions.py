@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from dafka_core import Producer, Store
+from dafka_core import Consumer, Producer, Store
+from dafka_core.envelope import closed
 from dafka_core.protocol.messages import (
     DirectHead,
     DirectRecord,
@@ -40,3 +41,22 @@ def test_a_node_of_the_first_version_gets_every_record_as_a_c_node_does(
         assert [record.value for record in live] in ([], [b"b"], [b"a", b"b"])
         sent = {frames[0][:1] for frames in consumer.heard}
         assert sent.isdisjoint(OLD_EXTENSIONS[:4]), "its layout is another one"
+
+
+def test_nodes_that_know_no_envelopes_get_them_as_values(
+    tower: str, store: Store, produce: Callable[..., Producer]
+) -> None:
+    with RawPeer(tower, b"Mt") as consumer:
+        producer = produce("t", wire="rfc46")
+        consumer.wait_until_met(producer.address)
+        contents = [b"bare", closed(b"v", b"k", [("h", None)]), closed(None, b"k")]
+        producer.publish(b"bare")
+        producer.publish(b"v", b"k", [("h", None)])
+        producer.publish(None, b"k")
+        producer.flush(PATIENCE_S)
+        live = consumer.wait_for(RecordMessage, 3)
+        assert [record.value for record in live] == contents
+    with Consumer(tower=tower, envelope="none") as other:
+        other.subscribe("t")
+        records = [other.poll(PATIENCE_S) for _ in contents]
+        assert [record and record.value for record in records] == contents

@@ -60,6 +60,7 @@ NAMES = {
         for what in ("JVM", "Python", "store", "a record")
     ],
     "many": ["batch read of 1,000 partitions", "batch read of 10,000 partitions"],
+    "envelopes": [f"batch {what}, key and 3 headers, {{}}" for what in ("read", "write")],
 }
 
 

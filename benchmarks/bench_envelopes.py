@@ -1,0 +1,88 @@
+"""Row 11: batch queries of values with keys and headers, against the same ones of bare values."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from functools import partial
+
+import pyarrow as pa
+from pyspark.sql import DataFrame, SparkSession
+
+from benchmarks import spark_sessions
+from benchmarks.bench_read import WARM_UPS, source_options
+from benchmarks.bench_write import REST_S, rows, write_rate
+from benchmarks.figures import Figure, compared, in_turns
+from benchmarks.harness import Bench, filled
+from dafka_core import EmbeddedCluster
+from dafka_core.envelope_columns import HEADERS_TYPE, close_columns
+from dafka_core.values import Values
+
+FULL_READ = 5_000_000
+FULL_WRITTEN = 2_000_000
+
+HEADERS = [("trace", b"0123456789abcdef"), ("source", b"sensor-7"), ("kind", b"reading")]
+
+SIZE_BYTES = 100
+
+GOAL = 0.6
+
+
+def run(bench: Bench) -> Iterator[Figure]:
+    """Reading and writing."""
+    with spark_sessions.session() as spark:
+        yield read(spark, bench)
+        yield write(spark, bench)
+
+
+def read(spark: SparkSession, bench: Bench) -> Figure:
+    """Rows a second of all columns, with headers."""
+    records = bench.part(FULL_READ)
+    place = partial(filled, records=records, size_bytes=SIZE_BYTES, partitions=2)
+    with (
+        place(bench.directory / "keyed", content=keyed) as with_keys,
+        place(bench.directory / f"bare-{SIZE_BYTES}") as bare,
+    ):
+        sides = {
+            side: partial(read_rate, spark, cluster, records)
+            for side, cluster in (("keyed", with_keys), ("bare", bare))
+        }
+        name = f"batch read, key and {len(HEADERS)} headers, {SIZE_BYTES} B"
+        rates = in_turns(name, sides, bench.pairs, warm_ups=WARM_UPS * bench.warm)
+    return compared(name, rates["keyed"], rates["bare"], unit="M rows/s", goal=GOAL)
+
+
+def read_rate(spark: SparkSession, cluster: EmbeddedCluster, records: int) -> float:
+    """Millions of rows a second."""
+    options = source_options(cluster, includeHeaders=True)
+    return spark_sessions.read_rate(spark, "dafka", records, options)
+
+
+def write(spark: SparkSession, bench: Bench) -> Figure:
+    """Rows a second, acknowledged."""
+    records = bench.part(FULL_WRITTEN)
+    bare = rows(spark, records, SIZE_BYTES, tasks=spark_sessions.SLOTS)
+    sides = {
+        side: partial(write_rate, frame, records)
+        for side, frame in (("keyed", with_keys(bare)), ("bare", bare))
+    }
+    name = f"batch write, key and {len(HEADERS)} headers, {SIZE_BYTES} B"
+    rest_s = bench.part(REST_S, least=0)
+    rates = in_turns(name, sides, bench.pairs, warm_ups=bench.warm, rest_s=rest_s)
+    return compared(name, rates["keyed"], rates["bare"], unit="M rows/s", goal=GOAL)
+
+
+def with_keys(frame: DataFrame) -> DataFrame:
+    """The rows, each with a key of its own."""
+    headers = ", ".join(
+        f"struct('{name}' AS key, CAST('{value.decode()}' AS binary) AS value)"
+        for name, value in HEADERS
+    )
+    return frame.selectExpr("value", "substr(value, 1, 20) AS key", f"array({headers}) AS headers")
+
+
+def keyed(values: Values) -> Values:
+    """The same values, with keys and headers."""
+    array = values.to_arrow()
+    keys = pa.array([b"key-%016d" % number for number in range(len(values))], pa.binary())
+    headers = pa.array([HEADERS] * len(values), HEADERS_TYPE)
+    return Values.from_arrow(close_columns(array, keys, headers))
