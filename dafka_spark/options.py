@@ -214,6 +214,7 @@ class SinkOptions(SparkOptions):
 
     USE = "writing"
     NAMES_TOPIC = "topic"
+    NODES = (nodes.ReaderOptions, nodes.ProducerOptions)
     ALLOWED = frozenset({"checkpointlocation", "queryname"})
     topic: str = option(
         "", "topic of every row; without it column `topic` says each row's", parse=nodes.parse_topic

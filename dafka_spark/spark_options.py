@@ -15,7 +15,9 @@ from dafka_core.envelope import AUTO, ENVELOPE, ENVELOPE_MEANING
 from dafka_core.errors import ConfigError
 from dafka_core.flight.store_location import parse_locations
 from dafka_core.options import DEFAULT_TOWER, Options, option, unknown
+from dafka_spark import kafka_options
 from dafka_spark import option_values as values
+from dafka_spark.node_settings import PREFIX, NodeSettings, settings_of, taken_out
 
 TABLE_PREFIX: Final = "option."
 """``CREATE TABLE ... OPTIONS (a 1)`` arrives as ``a`` and ``option.a``, among table properties."""
@@ -28,6 +30,7 @@ class MeshAddress(NamedTuple):
     host: str = nodes.AUTO_HOST
     port: str = "0"
     stores: tuple[str, ...] = ()
+    node: NodeSettings = ()
 
     @property
     def name(self) -> str:
@@ -50,6 +53,8 @@ class SparkOptions(Options):
     """What Spark itself adds to the options (seen in 4.3), in lower case."""
     USE: ClassVar[str] = ""
     NAMES_TOPIC: ClassVar[str] = ""
+    NODES: ClassVar[tuple[type[nodes.NodeOptions], ...]] = (nodes.ReaderOptions,)
+    """The nodes that Spark's processes are, whose options are given with ``dafka.`` before them."""
     tower: str = option(
         DEFAULT_TOWER,
         "towers to join through, with commas between; without it DAFKA_TOWER of the driver's "
@@ -84,6 +89,9 @@ class SparkOptions(Options):
         parse=values.parse_word,
     )
 
+    node: NodeSettings = ()
+    """What was given with ``dafka.`` before the name of a node's option."""
+
     @property
     def opens(self) -> bool:
         """Whether keys, headers and null values are in envelopes, or contents left alone."""
@@ -92,7 +100,8 @@ class SparkOptions(Options):
     @property
     def mesh_address(self) -> MeshAddress:
         """How to join the mesh, or how to do without one."""
-        return MeshAddress(self.tower, self.host, self.port, self.stores)
+        node = tuple(settings_of(nodes.ReaderOptions, self.node).items())
+        return MeshAddress(self.tower, self.host, self.port, self.stores, node)
 
     @classmethod
     def of(cls, given: Mapping[str, str]) -> Self:
@@ -102,6 +111,7 @@ class SparkOptions(Options):
             ConfigError: an option is unknown, belongs to the other side, or has a wrong value.
         """
         names = {row.name.lower(): row.name for row in cls.table()}
+        given, node = taken_out(kafka_options.translated(given, names), cls.NODES)
         # Here and not in a node: executors' environments are not the driver's.
         folded: dict[str, object] = {}
         for name, value in given.items():
@@ -112,7 +122,11 @@ class SparkOptions(Options):
                 raise ConfigError(name, value, cls._why_not(lower, list(names.values())))
         if "tower" not in folded:
             folded["tower"] = nodes.towers_of_environment()
-        return cls.build(folded)
+        options = dataclasses.replace(cls.build(folded), node=node)
+        if node and options.stores:
+            why = "nobody joins a mesh with option stores; leave one of them out"
+            raise ConfigError(PREFIX + node[0][0], node[0][1], why)
+        return options
 
     @classmethod
     def of_table(cls, kept: Mapping[str, str], given: Mapping[str, str]) -> Self:

@@ -158,7 +158,8 @@ def _join(address: MeshAddress) -> Reader:
     known = remembered(address.name)
     patience = {"tower_timeout_s": timing.TOWER_S} if known else {}
     try:
-        return Reader(tower=address.tower, host=address.host, port=address.port, **patience)
+        settings = {**patience, **dict(address.node)}
+        return Reader(tower=address.tower, host=address.host, port=address.port, **settings)
     except TowerNotFoundError as error:
         return TowerlessReader(known, error)
 

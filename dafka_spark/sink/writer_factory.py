@@ -14,10 +14,12 @@ from dafka_core.errors import ConfigError, StoreUnreachableError
 from dafka_core.flight.store_client import StoreClient
 from dafka_core.flight.store_location import StoreLocation
 from dafka_core.missing_stores import ALL
+from dafka_core.node_options import ProducerOptions
 from dafka_core.records import NO_VERSION, TopicPartition, TransactionState
 from dafka_spark.cluster import timing
 from dafka_spark.cluster.store_session import StoreSession
 from dafka_spark.cluster.timing import Deadline
+from dafka_spark.node_settings import settings_of
 from dafka_spark.option_values import ALL_STORES
 from dafka_spark.options import SinkOptions
 from dafka_spark.sink.commit_messages import NOT_PICKED, PickedStore, WrittenRange
@@ -129,6 +131,7 @@ class MeshWriter(PartitionWriter):
             acks=options.acks_needed,
             envelope=NONE,  # they are closed already, where they need to be
             allow_control_characters=options.allow_control_characters,
+            **settings_of(ProducerOptions, options.node),
         )
         self._start = self._producer.next_offset
 

@@ -68,14 +68,15 @@ def test_every_example_in_python_has_a_test_here() -> None:
     assert sorted(found) == sorted([*tested, KILLED])
 
 
-def test_the_options_tables_are_those_declared() -> None:
-    text = options.PAGE.read_text(encoding="utf-8")
-    assert options.updated(text) == text
+@pytest.mark.parametrize("page", options.PAGES)
+def test_the_options_tables_are_those_declared(page: str) -> None:
+    text = (options.DOCS / page).read_text(encoding="utf-8")
+    assert options.updated(text, options.PAGES[page]()) == text
 
 
 def test_a_page_without_a_place_for_the_options_is_an_error() -> None:
     with pytest.raises(ValueError, match="has them 0 times"):
-        options.updated("no tables here")
+        options.updated("no tables here", "a table")
 
 
 def test_the_program_prints_what_the_readme_says_and_leaves_nothing(tmp_path: Path) -> None:

@@ -1,0 +1,108 @@
+"""Options of Kafka's connector: each has a meaning here, is passed over, or is refused by name."""
+
+from __future__ import annotations
+
+import logging
+from typing import Any
+
+import pytest
+
+from dafka_core.errors import ConfigError
+from dafka_spark.kafka_options import KAFKA_OPTIONS, Decision, kafka_option
+from dafka_spark.option_values import ALL_STORES
+from dafka_spark.options import SinkOptions, SourceOptions
+from scripts.options import kafka_table
+
+
+def read(**given: str) -> SourceOptions:
+    return SourceOptions.of({"subscribe": "t", "tower": "host", **given})
+
+
+def test_a_jobs_options_but_the_servers(caplog: pytest.LogCaptureFixture) -> None:
+    """All of them in one job; what means nothing here is named once."""
+    with caplog.at_level(logging.WARNING, "dafka_spark"):
+        options = read(
+            **{
+                "kafkaConsumer.pollTimeoutMs": "7000",
+                "KAFKA.GROUP.ID": "g",
+                "groupIdPrefix": "p",
+                "fetchOffset.numRetries": "3",
+                "kafka.session.timeout.ms": "1",
+                "kafka.fetch.max.bytes": "1",
+                "kafka.security.protocol": "plaintext",
+                "failOnDataLoss": "false",
+            }
+        )
+    assert options.fetch_timeout_ms == 7_000
+    assert options.fail_on_data_loss is False
+    (warning,) = [each.getMessage() for each in caplog.records]
+    assert warning.startswith("options of Kafka's are passed over: fetchOffset.numRetries (stores")
+    assert "kafka.group.id (each query keeps its own offsets" in warning
+    assert "kafka.fetch.* (it tunes Kafka's clients)" in warning
+
+
+def test_ours_counts_where_both_are_given() -> None:
+    given = {"kafkaconsumer.polltimeoutms": "7000", "fetchtimeoutms": "5"}
+    assert read(**given).fetch_timeout_ms == 5
+
+
+@pytest.mark.parametrize(
+    ("kafkas", "acks"), [("all", ALL_STORES), ("-1", ALL_STORES), ("1", 1), ("0", 1), ("2", 2)]
+)
+def test_acks(kafkas: str, acks: int) -> None:
+    assert SinkOptions.of({"kafka.acks": kafkas}).acks_needed == acks
+
+
+def test_a_producers_options() -> None:
+    given = {
+        "topic": "t",
+        "kafka.delivery.timeout.ms": "9000",
+        "kafka.linger.ms": "5",
+        "kafka.compression.type": "zstd",
+        "kafkaConsumer.pollTimeoutMs": "1",
+        "kafka.enable.idempotence": "true",
+    }
+    assert SinkOptions.of(given).delivery_timeout_ms == 9_000
+
+
+@pytest.mark.parametrize(
+    ("given", "says"),
+    [
+        ({"kafka.bootstrap.servers": "a:9092"}, "= 'a:9092': name a tower in its place, with opti"),
+        ({"kafka.auto.offset.reset": "earliest"}, "say with startingOffsets where a new query"),
+        ({"kafka.enable.auto.commit": "true"}, "a query's offsets are in its checkpoint"),
+        ({"kafka.value.deserializer": "x"}, "keys and values are binary columns"),
+        ({"kafka.partitioner.class": "x"}, "each task writes to a partition of its own"),
+        ({"kafka.transactional.id": "x"}, "delivery = exactly-once, the default, is what it would"),
+        ({"kafka.security.protocol": "SASL_SSL"}, "there is no authentication and no encryption"),
+        ({"kafka.ssl.truststore.location": "/x"}, "there is no authentication and no encryption"),
+        ({"kafka.grup.id": "g"}, "did you mean 'kafka.group.id'?"),
+        ({"kafka.bootstrap.server": "a:9092"}, "did you mean 'kafka.bootstrap.servers'?"),
+        ({"kafka.no.such.thing": "a"}, "known here; docs/from_kafka.md has them"),
+    ],
+)  # fmt: skip
+def test_what_is_refused(given: Any, says: str) -> None:
+    for use in (lambda: read(**given), lambda: SinkOptions.of(given)):
+        with pytest.raises(ConfigError) as caught:
+            use()
+        assert says in str(caught.value)
+        assert f"option {next(iter(given))!r}" in str(caught.value)
+
+
+def test_a_secret_is_not_shown() -> None:
+    """Errors go into logs."""
+    for name in ("kafka.sasl.jaas.config", "kafka.ssl.key.password", "kafka.sasl.jas.config.x"):
+        with pytest.raises(ConfigError) as caught:
+            read(**{name: "password='hunter2'"})
+        assert "hunter2" not in repr(caught.value)
+
+
+def test_the_table() -> None:
+    """Each option is decided once, and what it becomes is an option."""
+    known = {row.name for side in (SourceOptions, SinkOptions) for row in side.table()}
+    for row in KAFKA_OPTIONS:
+        assert kafka_option(row.name) is row
+        assert (row.to in known) is (row.decision is Decision.MAPPED)
+        assert row.why or row.to
+        assert f"| `{row.name}` | {row.decision}" in kafka_table()
+    assert kafka_option("subscribe") is None
