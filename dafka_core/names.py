@@ -18,6 +18,12 @@ and format characters, separators of lines, and surrogates, which are octets tha
 JOINERS: Final = "\u200c\u200d"
 """Of the format characters those of which scripts and emojis are made."""
 
+INTERNAL: Final = "__dafka."
+"""How the names of topics begin that Dafka's own programs write to: no pattern matches them."""
+
+QUERIES_TOPIC: Final = f"{INTERNAL}queries"
+"""Where Spark's streaming queries report how far they are (``query_progress``)."""
+
 NOT_PLAIN: Final = (
     "has control characters, or octets that are not UTF-8: take another name, or set option {} to "
     "true"

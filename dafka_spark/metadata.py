@@ -16,6 +16,8 @@ from dafka_spark.schema import TABLE_OPTIONS, name_of
 TOPICS: Final = "topics"
 PARTITIONS: Final = "partitions"
 STORES: Final = "stores"
+QUERIES: Final = "queries"
+LAG: Final = "lag"
 
 _TEXT: Final = types.StringType()
 _COUNT: Final = types.LongType()
@@ -31,6 +33,8 @@ _HELD: Final = {
 }
 """What stores hold: records, the bytes of their blocks, and the timestamps of the first and last.
 Of records that only C stores have the last three are not known, and null."""
+
+_BEHIND: Final = {"records_behind": _COUNT, "bytes_behind": _COUNT, "seconds_behind": _SECONDS}
 
 COLUMNS: Final[Mapping[str, Mapping[str, types.DataType]]] = {
     TOPICS: {"topic": _TEXT, "partitions": _COUNT, **_HELD},
@@ -54,6 +58,23 @@ COLUMNS: Final[Mapping[str, Mapping[str, types.DataType]]] = {
         "leases": _COUNT,
         "oldest_lease_s": _SECONDS,
         "clock_ahead_s": _SECONDS,
+    },
+    QUERIES: {
+        "query": _TEXT,
+        "run": _TEXT,
+        "state": _TEXT,
+        "partitions": _COUNT,
+        **_BEHIND,
+        "reported_s": _SECONDS,
+    },
+    LAG: {
+        "query": _TEXT,
+        "run": _TEXT,
+        "topic": _TEXT,
+        "partition": _TEXT,
+        "position": _COUNT,
+        "end": _COUNT,
+        **_BEHIND,
     },
 }
 """Each table's columns (docs/spark.md says what they mean)."""

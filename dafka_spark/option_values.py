@@ -10,7 +10,7 @@ import re
 from typing import Any, Final
 
 from dafka_core.missing_stores import EVERY_STORE, parse_min_stores
-from dafka_core.names import escape
+from dafka_core.names import INTERNAL, escape
 from dafka_core.node_options import parse_partition, parse_topic, parse_towers
 from dafka_core.records import TopicPartition
 
@@ -32,6 +32,14 @@ def parse_tower(value: Any) -> str:
 def parse_names(value: Any) -> tuple[str, ...]:
     """Topics with commas between them."""
     return tuple(parse_topic(name.strip()) for name in str(value).split(","))
+
+
+def parse_internal_topic(value: Any) -> str:
+    """A topic of Dafka's own programs."""
+    topic = parse_topic(str(value).strip())
+    if not topic.startswith(INTERNAL):
+        raise ValueError(f"must begin with {INTERNAL}, as what no pattern matches")
+    return topic
 
 
 def parse_word(value: Any) -> str:

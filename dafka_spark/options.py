@@ -13,7 +13,7 @@ from dafka_core import node_options as nodes
 from dafka_core.errors import ConfigError
 from dafka_core.flight.limits import MAX_BATCH_BYTES, MAX_BATCH_RECORDS
 from dafka_core.missing_stores import parse_min_stores
-from dafka_core.names import NOT_PLAIN, escape, is_plain
+from dafka_core.names import INTERNAL, NOT_PLAIN, QUERIES_TOPIC, escape, is_plain
 from dafka_core.options import option, parse_int
 from dafka_core.records import TopicPartition
 from dafka_spark import option_values as values
@@ -75,8 +75,8 @@ class SourceOptions(TriggerOptions, OffsetOptions, SparkOptions):
     metadata: str = option(
         "",
         "batches only, what to read in place of records: a table of what is known of topics, "
-        "partitions or stores (docs/spark.md has the columns); subscribe, subscribePattern or "
-        "assign narrow it, and may be left out",
+        "partitions, stores, queries or their lag (docs/spark.md has the columns); subscribe, "
+        "subscribePattern or assign narrow it, and may be left out",
         kind=" or ".join(KINDS),
         choices=KINDS,
         parse=values.parse_word,
@@ -111,6 +111,19 @@ class SourceOptions(TriggerOptions, OffsetOptions, SparkOptions):
         "fail when no store has a topic or partition that is named: batches, streams that end by "
         "themselves, and option assign; other streams, and all with false, read it as empty until "
         "it is there, and say so",
+    )
+    query_name: str = option(
+        "",
+        "streams only, a name under which the query reports how far it is: `dafka lag` and option "
+        "metadata tell then how far it is behind. Without it nothing is reported",
+        kind="name",
+    )
+    progress_topic: str = option(
+        QUERIES_TOPIC,
+        f"where queries report how far they are; begins with `{INTERNAL}`, so that no pattern "
+        "matches it",
+        kind="topic",
+        parse=values.parse_internal_topic,
     )
     min_stores: int | None = option(
         None,
@@ -180,7 +193,7 @@ class SourceOptions(TriggerOptions, OffsetOptions, SparkOptions):
     def _check_metadata(self) -> None:
         """Raises ``ConfigError`` for an option that says which records to read, or how."""
         own = {"metadata", "subscribe", "subscribe_pattern", "assign", "fetch", "fetch_timeout_ms"}
-        own |= {"fail_on_missing_topic", "min_stores"}
+        own |= {"fail_on_missing_topic", "min_stores", "progress_topic"}
         shared = {each.name for each in dataclasses.fields(SparkOptions)}
         for each in dataclasses.fields(self):
             value = getattr(self, each.name)

@@ -7,11 +7,11 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Final
 
-from dafka_core.names import escape
+from dafka_core.names import INTERNAL, escape
 from dafka_core.records import PartitionInfo, TopicPartition
 
-EVERY_TOPIC: Final = "(?s).*"
-"""A pattern."""
+EVERY_TOPIC: Final = "(?s:.*)(?#also those of our own programs)"
+"""A pattern.  Those that users write match no topic that begins with ``INTERNAL``."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,7 +36,8 @@ class TopicSelection:
     def has(self, tp: TopicPartition) -> bool:
         """Whether this partition is read."""
         if self.pattern:
-            return re.fullmatch(self.pattern, escape(tp.topic)) is not None
+            is_hidden = tp.topic.startswith(INTERNAL) and self.pattern != EVERY_TOPIC
+            return not is_hidden and re.fullmatch(self.pattern, escape(tp.topic)) is not None
         return tp.topic in self.topics or tp in self.partitions
 
     def has_of(self, topic: str) -> bool:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import typer
 
 from dafka_core.cli.flags import with_options
-from dafka_core.cli.list_commands import heads, staged, stores, topics
+from dafka_core.cli.list_commands import heads, lag, staged, stores, topics
 from dafka_core.cli.node_commands import tower, up
 from dafka_core.cli.record_commands import consume, produce
 from dafka_core.cli.store_commands import aside, forget, restore, store
@@ -43,3 +43,4 @@ app.command()(with_options(ReaderOptions)(topics))
 app.command()(with_options(ReaderOptions)(heads))
 app.command()(with_options(ReaderOptions)(staged))
 app.command()(with_options(ReaderOptions)(stores))
+app.command()(with_options(ReaderOptions)(lag))

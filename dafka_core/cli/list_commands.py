@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import time
 from collections import Counter
+from collections.abc import Sequence
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
@@ -14,7 +16,8 @@ from dafka_core.cli import output, store_clients
 from dafka_core.cli.flags import Topic
 from dafka_core.errors import DafkaError
 from dafka_core.log_entries import Discard
-from dafka_core.names import quoted
+from dafka_core.names import QUERIES_TOPIC, quoted, unescape
+from dafka_core.near_names import what_there_is
 from dafka_core.options import MOST, check_argument
 from dafka_core.protocol.validation import check_topic
 from dafka_core.records import StagedPartition
@@ -24,6 +27,10 @@ if TYPE_CHECKING:
 
 MOST_DISCARDS: Final = 1_000
 """Discarded at one time: few enough for the time that one answer may take."""
+
+_BEHIND: Final = ("records_behind", "bytes_behind", "seconds_behind")
+_QUERY_COLUMNS: Final = ("query", "run", "state", "partitions", *_BEHIND, "reported_s")
+_LAG_COLUMNS: Final = ("run", "topic", "partition", "position", "end", *_BEHIND)
 
 AsJson = Annotated[bool, typer.Option("--json", help="Print a JSON object on each line.")]
 Timeout = Annotated[
@@ -157,6 +164,58 @@ def stores(
             output.complain(str(error))
     columns = ("store", "file_bytes", "free_bytes", "leases", "oldest_lease_s")
     output.table(columns, rows, as_json=as_json)
+
+
+def lag(
+    query: Annotated[
+        str | None,
+        typer.Argument(
+            metavar="[QUERY]",
+            show_default=False,
+            parser=unescape,
+            help="A query, to list its partitions; all queries without it.",
+        ),
+    ] = None,
+    *,
+    progress_topic: Annotated[
+        str, typer.Option("--progress-topic", metavar="TOPIC", help="Where queries report.")
+    ] = QUERIES_TOPIC,
+    as_json: AsJson = False,
+    timeout_s: Timeout = 10.0,
+    uris: Uris = "",
+    **options: Any,
+) -> None:
+    """List how far Spark's streaming queries are behind that report it (option queryName).
+
+    One that has not reported three times is late: it has ended, or no store takes its reports.
+    """
+    from dafka_core.query_lag import RUNNING, query_lags
+
+    asked = store_clients.clients(timeout_s, uris, options)
+    with contextlib.ExitStack() as open_clients:
+        for client in asked:
+            open_clients.enter_context(client)
+        found = query_lags(asked, progress_topic, timeout_s=timeout_s)
+    running = Counter(each.query for each in found if each.state == RUNNING)
+    for name in sorted(name for name, count in running.items() if count > 1):
+        what = "give each query a name of its own (option queryName)"
+        output.complain(f"{running[name]} queries report as {quoted(name)}: {what}")
+    if query is None:
+        if not found:
+            output.say("no query has reported how far it is (Spark's option queryName)")
+        output.table(_QUERY_COLUMNS, [_shown(each[:-1]) for each in found], as_json=as_json)
+        return
+    of_query = [each for each in found if each.query == query]
+    if not of_query:
+        near = what_there_is(query, {each.query for each in found}, "queries that have")
+        raise DafkaError(f"query {quoted(query)} has not reported how far it is ({near})")
+    rows = [_shown((each.run, *lag[1:])) for each in of_query for lag in each.lags]
+    output.table(_LAG_COLUMNS, rows, as_json=as_json)
+
+
+def _shown(row: Sequence[object]) -> list[object]:
+    """Seconds to a tenth."""
+    return [round(each, 1) if isinstance(each, float) else each for each in row]
 
 
 def _utc(time_us: int) -> str:

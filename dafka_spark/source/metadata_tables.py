@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from typing import Any, Final, NamedTuple
 
 import pyarrow as pa
@@ -14,14 +14,16 @@ from dafka_core.errors import InvalidRequestError
 from dafka_core.flight.json_messages import PartitionFacts, SpaceUsed
 from dafka_core.flight.store_client import StoreClient
 from dafka_core.names import escape
+from dafka_core.query_lag import PartitionLag, QueryLag, query_lags
 from dafka_core.records import TopicPartition
 from dafka_spark import metadata
-from dafka_spark.cluster import timing
+from dafka_spark.cluster import connections, timing
 from dafka_spark.cluster.connections import Connect
 from dafka_spark.options import SourceOptions
 from dafka_spark.source.latest_offsets import OffsetsSnapshot, ask_known, fetch_latest_offsets
 from dafka_spark.source.missing_stores import check_stores
 from dafka_spark.source.missing_topics import check_found
+from dafka_spark.topic_selection import EVERY_TOPIC
 
 Columns = Mapping[str, pa.Array]
 
@@ -115,6 +117,40 @@ def stores(options: SourceOptions, connect: Connect) -> Columns:
     return _by_column(metadata.STORES, rows)
 
 
+def queries(options: SourceOptions, connect: Connect) -> Columns:
+    """A row for each query that reports, and reads some of what is selected."""
+    rows = [each._asdict() for each, _ in _lags(options, connect)]
+    return _by_column(metadata.QUERIES, rows)
+
+
+def lag(options: SourceOptions, connect: Connect) -> Columns:
+    """A row for each query and each partition that it reads, of those that are selected."""
+    rows = [
+        {**lag._asdict(), "run": query.run}
+        for query, lags in _lags(options, connect)
+        for lag in lags
+    ]
+    return _by_column(metadata.LAG, rows)
+
+
+def _lags(
+    options: SourceOptions, connect: Connect
+) -> list[tuple[QueryLag, Sequence[PartitionLag]]]:
+    """The queries, each with its partitions that are selected; of no store without Flight."""
+    _look(options, connect)
+    found = ask_known(options, connect, lambda client: client.location)
+    with ExitStack() as lent:
+        clients = [lent.enter_context(connections.lend_client(each)) for each, _ in found]
+        queries = query_lags(clients, options.progress_topic, timeout_s=options.fetch_timeout_s)
+    has = options.selection.has
+    narrowed = [
+        (query, [each for each in query.lags if has(TopicPartition(each.topic, each.partition))])
+        for query in queries
+    ]
+    everything = options.selection.pattern == EVERY_TOPIC
+    return [(query, lags) for query, lags in narrowed if lags or everything]
+
+
 def _look(options: SourceOptions, connect: Connect) -> OffsetsSnapshot:
     check_stores(options, connect)
     snapshot = fetch_latest_offsets(options, connect, thorough=True)
@@ -154,10 +190,12 @@ def _ask_of_itself(client: StoreClient) -> _StoreFacts:
 
 def _by_column(kind: str, rows: Sequence[Mapping[str, Any]]) -> Columns:
     """Few rows; what one has not is null."""
-    times = ("last_heard",)
+    columns = {name: [row.get(name) for row in rows] for name in metadata.COLUMNS[kind]}
+    for name in {"query", "topic", "partition"} & columns.keys():
+        columns[name] = [escape(str(each)) for each in columns[name]]
     return {
-        name: pa.array([row.get(name) for row in rows], _TIME if name in times else None)
-        for name in metadata.COLUMNS[kind]
+        name: pa.array(column, _TIME if name == "last_heard" else None)
+        for name, column in columns.items()
     }
 
 
@@ -165,4 +203,6 @@ TABLES: Final[Mapping[str, Callable[[SourceOptions, Connect], Columns]]] = {
     metadata.TOPICS: topics,
     metadata.PARTITIONS: partitions,
     metadata.STORES: stores,
+    metadata.QUERIES: queries,
+    metadata.LAG: lag,
 }

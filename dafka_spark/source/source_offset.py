@@ -37,11 +37,11 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final, TypeVar
 
+from dafka_core import packed_offset
 from dafka_core.epochs import NO_LIFE, EpochId
 from dafka_core.errors import ConfigError
 from dafka_core.names import escape, is_plain
 from dafka_core.records import TopicPartition
-from dafka_spark.source import packed_offset
 from dafka_spark.source.range_planner import OffsetRange
 
 VERSION: Final = 1

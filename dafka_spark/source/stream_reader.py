@@ -29,6 +29,7 @@ from dafka_spark.source.latest_offsets import Heads, OffsetsSnapshot, fetch_late
 from dafka_spark.source.missing_stores import check_stores
 from dafka_spark.source.missing_topics import wait_or_fail
 from dafka_spark.source.offset_range_limit import Resolved, resolved
+from dafka_spark.source.progress_publisher import ProgressPublisher
 from dafka_spark.source.range_planner import Holders, Task, plan_tasks
 from dafka_spark.source.range_reader import RangeReader
 from dafka_spark.source.regression_detector import RegressionDetector
@@ -115,7 +116,20 @@ class DafkaStreamReader(RangeReader, DataSourceStreamReader, SupportsTriggerAvai
                 return start
         end = self._end(start, heads, limit)
         self._idle.answered(idle=end is start)
+        self._progress.moved(start)
         return end
+
+    def commit(self, end: dict[str, Any]) -> None:
+        """Spark has done a batch, and says so when it plans the next one."""
+        self._progress.moved(end)
+
+    def stop(self) -> None:
+        """Ends what goes on beside the query."""
+        self._progress.close()
+
+    @cached_property  # it does not travel
+    def _progress(self) -> ProgressPublisher:
+        return ProgressPublisher(self._options, self._connect)
 
     def reportLatestOffset(self) -> dict[str, Any] | None:
         """The furthest end seen of each partition, for the progress report; many are summed up."""

@@ -9,8 +9,11 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
+from dafka_core import Reader
 from dafka_core.flight.store_client import StoreClient
 from dafka_core.flight.store_location import StoreLocation
+from dafka_core.names import QUERIES_TOPIC
+from dafka_core.query_progress import QueryProgress, publish
 from dafka_core.records import TopicPartition
 from dafka_core.testing import wait_until
 from tests.integration.cli.processes import ANY_PORTS, PATIENCE_S, Dafka, run, sentence
@@ -132,3 +135,43 @@ def test_a_store_discards_what_is_staged_after_its_time(tmp_path: Path) -> None:
         while line is not None and b"discarded what was staged in 1 partitions" not in line:
             line = store.err.next()
         assert line is not None
+
+
+def test_lag_of_queries_and_of_one(filled: str) -> None:
+    assert run("lag", "--tower", filled).stdout == b""
+    asked = run("lag", "hourly", "--tower", filled)
+    assert (asked.returncode, sentence(asked)) == (
+        1,
+        "query 'hourly' has not reported how far it is (there are no queries that have)",
+    )
+    report = QueryProgress("hourly", "r1", 60, ("one",)).at({TopicPartition("one", FIRST): 1})
+    with Reader(tower=filled) as reader:
+        wait_until(reader.endpoints)
+        ((store, locations),) = reader.endpoints().items()
+    with StoreClient(StoreLocation(store, locations)) as client:
+        publish([client], QUERIES_TOPIC, report, timeout_s=PATIENCE_S)
+        asked = run("lag", "--tower", filled, "--json")
+        (row,) = map(json.loads, asked.stdout.splitlines())
+        assert asked.stderr == b""
+        assert 0 <= row.pop("reported_s") < PATIENCE_S
+        assert 0 < row.pop("seconds_behind") < PATIENCE_S
+        assert 0 < row.pop("bytes_behind") < 1_000
+        assert row == {
+            "query": "hourly",
+            "run": "r1",
+            "state": "running",
+            "partitions": 2,
+            "records_behind": 3,
+        }
+        of_one = run("lag", "hourly", "--tower", filled).stdout.decode().splitlines()
+        assert [line.split("\t")[:6] for line in of_one] == [
+            ["r1", "one", FIRST, "1", "1", "0"],
+            ["r1", "one", SECOND, "0", "3", "3"],
+        ]
+        asked = run("lag", "hourl", "--tower", filled)
+        assert "did you mean 'hourly'?" in sentence(asked)
+        for run_id in ("r2", "r1"):
+            other = QueryProgress("hourly", run_id, 60, ("one",))
+            publish([client], QUERIES_TOPIC, other, timeout_s=PATIENCE_S)
+        both = run("lag", "--tower", filled)
+        assert "2 queries report as 'hourly': give each query a name" in sentence(both)

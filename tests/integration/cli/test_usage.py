@@ -24,6 +24,7 @@ TABLES: dict[str, list[type[Options]]] = {
     "heads": [ReaderOptions],
     "staged": [ReaderOptions],
     "stores": [ReaderOptions],
+    "lag": [ReaderOptions],
 }
 
 

@@ -10,7 +10,10 @@ from typing import Any
 import pytest
 
 from dafka_core.errors import ConfigError
+from dafka_core.names import QUERIES_TOPIC
+from dafka_core.query_progress import QueryProgress, publish
 from dafka_core.records import KnownStore, TopicPartition
+from dafka_core.testing import PATIENCE_S
 from dafka_spark import metadata
 from dafka_spark.options import SourceOptions
 from dafka_spark.source.metadata_reader import MetadataReader
@@ -113,6 +116,31 @@ def test_stores_say_what_they_take_and_which_are_away(
     assert one["file_bytes"] >= one["free_bytes"] >= 0
     assert one["locations"] == list(store.location.locations)
     assert abs(one["clock_ahead_s"]) < 1
+
+
+def test_queries_and_their_lag_are_tables(serve: Serve) -> None:
+    store = serve("one")
+    store.add(A, 5)
+    store.add(ODD, 3)
+    source = HeardOf([store])
+    assert rows(source, "queries") == []
+    for query, topics in (("both", ("t", ODD.topic)), ("odd\n", (ODD.topic,))):
+        report = QueryProgress(query, "r", 60, topics).at({A: 1} if "t" in topics else {})
+        publish([store.client()], QUERIES_TOPIC, report, timeout_s=PATIENCE_S)
+    found = {row["query"]: row for row in rows(source, "queries")}
+    assert {name: row["records_behind"] for name, row in found.items()} == {
+        "both": 7,
+        r"odd\x0a": 3,
+    }
+    assert found["both"]["state"] == "running"
+    assert found["both"]["seconds_behind"] > 0
+    assert [row["query"] for row in rows(source, "queries", subscribe="t")] == ["both"]
+    first, *_ = lag = rows(source, "lag")
+    assert len(lag) == 3
+    assert (first["topic"], first["partition"], first["position"], first["end"]) == ("t", "A", 1, 5)
+    (row,) = rows(source, "lag", assign='{"t": ["A"]}')
+    assert (row["query"], row["run"], row["records_behind"]) == ("both", "r", 4)
+    assert rows(source, "queries", progresstopic="__dafka.other") == []
 
 
 def test_a_wrong_clock_is_seen(serve: Serve, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -73,6 +73,8 @@ def test_defaults() -> None:
         ({"metadata": "topic"}, "must be one of topics, partitions, stores"),
         ({"metadata": "topics", "startingOffsets": "earliest"}, "'startingOffsets' = 'earliest'"),
         ({"metadata": "topics", "minPartitions": "2"}, "is about records"),
+        ({"metadata": "lag", "queryName": "q"}, "is about records"),
+        ({"progressTopic": "queries"}, "must begin with __dafka., as what no pattern matches"),
         ({"metadata": "topics", "assign": '{"t": ["A"]}'}, "not with subscribe and assign"),
     ],
 )  # fmt: skip

@@ -57,3 +57,10 @@ def test_of_what_stores_have_only_the_partitions_that_are_read() -> None:
     assert selection(subscribe="t").of(infos) == infos[:2]
     assert selection(subscribePattern="[tu]").of(infos) == infos
     assert selection(assign='{"u": ["A"], "v": ["A"]}').of(infos) == infos[3:]
+
+
+def test_no_pattern_matches_the_topics_of_our_own_programs() -> None:
+    own = TopicPartition("__dafka.queries", "A")
+    assert not SourceOptions.of({"subscribePattern": ".*"}).selection.has(own)
+    assert SourceOptions.of({"subscribe": own.topic}).selection.has(own)
+    assert SourceOptions.of({"metadata": "topics"}).selection.has(own)

@@ -32,6 +32,9 @@ from dafka_core.epochs import EpochId
 from dafka_core.names import octets_of, text_of
 from dafka_core.records import TopicPartition
 
+MAX_BYTES: Final = 1 << 28
+"""Of what is packed: some millions of partitions.  Who sends more means harm."""
+
 _SIZE: Final = struct.Struct("<I")
 _ADDRESS: Final = re.compile(r"[0-9A-F]{32}\Z")
 _ADDRESS_BYTES: Final = 16
@@ -76,7 +79,11 @@ def unpack(text: str) -> Unpacked:
         ValueError: it is no such text.
     """
     try:
-        reading = _Reading(zlib.decompress(base64.b85decode(text)))
+        unpacking = zlib.decompressobj()
+        octets = unpacking.decompress(base64.b85decode(text), MAX_BYTES)
+        if not unpacking.eof:
+            raise ValueError("the packed offset is damaged: it does not end")
+        reading = _Reading(octets)
         tps = list(reading.names())
         columns = [reading.column(len(tps), "<i8") for _ in range(3)]
         length = reading.size()

@@ -12,8 +12,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dafka_core.epochs import EpochId
+from dafka_core.packed_offset import pack, unpack
 from dafka_core.records import TopicPartition
-from dafka_spark.source.packed_offset import pack, unpack
 
 A, ODD = TopicPartition("t", "0" * 31 + "7"), TopicPartition("ü", "odd \udcff")
 

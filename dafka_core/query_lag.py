@@ -1,0 +1,146 @@
+"""How far behind streaming queries are: what they report beside what stores hold."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
+from typing import Final, NamedTuple
+
+from dafka_core.errors import InvalidRequestError
+from dafka_core.flight.json_messages import PartitionFacts
+from dafka_core.flight.limits import MAX_RANGES, parts
+from dafka_core.flight.many_ranges import AskedRange
+from dafka_core.flight.store_client import StoreClient
+from dafka_core.names import QUERIES_TOPIC
+from dafka_core.query_progress import Report, reports
+from dafka_core.records import PartitionInfo, TopicPartition, merge_heads
+
+RUNNING: Final = "running"
+LATE: Final = "late"
+"""A query of which three reports are missing: it has ended, or no store takes them."""
+
+_BATCH: Final = {"max_records": MAX_RANGES, "max_bytes": 1 << 20}
+
+
+class PartitionLag(NamedTuple):
+    """What a query has not read of a partition: offsets ``position`` to ``end`` (exclusive).
+
+    ``bytes_behind`` is estimated by the mean size of the partition's records, and
+    ``seconds_behind`` is for how long the first of them has waited, by its timestamp and the clock
+    of a store.  Where no store tells them they are None.
+    """
+
+    query: str
+    topic: str
+    partition: str
+    position: int
+    end: int
+    records_behind: int
+    bytes_behind: int | None
+    seconds_behind: float | None
+
+
+class QueryLag(NamedTuple):
+    """How far behind a run of a query is, all its partitions together.
+
+    ``seconds_behind`` is that of the partition that is furthest behind, and ``reported_s`` how many
+    seconds ago the run has said so.
+    """
+
+    query: str
+    run: str
+    state: str
+    partitions: int
+    records_behind: int
+    bytes_behind: int | None
+    seconds_behind: float | None
+    reported_s: float
+    lags: Sequence[PartitionLag]
+
+
+def query_lags(
+    clients: Sequence[StoreClient], topic: str = QUERIES_TOPIC, *, timeout_s: float
+) -> list[QueryLag]:
+    """How far behind each query is that reports to a topic, by its name.
+
+    Raises:
+        StoreUnreachableError: a store does not answer.
+    """
+    found = reports(clients, topic, timeout_s=timeout_s)
+    if not found:
+        return []
+    heads = merge_heads(info for each in clients for info in each.heads(None, timeout_s=timeout_s))
+    facts: dict[TopicPartition, PartitionFacts] = {}
+    for client in clients:
+        for fact in client.facts(None, timeout_s=timeout_s):
+            if fact.tp not in facts or facts[fact.tp].records < fact.records:
+                facts[fact.tp] = fact
+    ranges = [(report, _positions(report, heads)) for report in found]
+    firsts = {(*tp, start) for _, each in ranges for tp, start in each.items()}
+    waiting = [first for first in firsts if first[2] < heads[TopicPartition(*first[:2])].end]
+    ages_s = _ages_s(clients, waiting, timeout_s)
+    return [_lag(report, positions, heads, facts, ages_s) for report, positions in ranges]
+
+
+def _positions(
+    report: Report, heads: Mapping[TopicPartition, PartitionInfo]
+) -> dict[TopicPartition, int]:
+    """Where a query reads on in each partition that stores hold, in order."""
+    told = report.progress.offsets()
+    read = {topic: report.progress.will_read(topic) for topic in {tp.topic for tp in heads}}
+    return {
+        tp: min(max(told.get(tp, 0), info.earliest), info.end)
+        for tp, info in heads.items()
+        if tp in told or read[tp.topic]
+    }
+
+
+def _ages_s(
+    clients: Sequence[StoreClient], firsts: Iterable[tuple[str, str, int]], timeout_s: float
+) -> dict[tuple[str, str, int], float]:
+    """For how many seconds records have waited, by the clock of the store that tells."""
+    left, found = sorted(firsts), {}
+    for client in clients:
+        if not left:
+            break
+        now_us = client.clock_us(timeout_s=timeout_s)
+        if now_us is None:
+            continue
+        for part in parts(left, MAX_RANGES):
+            asked = [AskedRange(topic, name, at, at + 1) for topic, name, at in part]
+            with suppress(InvalidRequestError):  # a store of a version of before
+                for group in client.read_many(asked, times=True, timeout_s=timeout_s, **_BATCH):
+                    for number, batch in group:
+                        assert batch.times is not None  # they were asked for
+                        found[part[number]] = max(0.0, (now_us - int(batch.times[0, 1])) / 1e6)
+        left = [each for each in left if each not in found]
+    return found
+
+
+def _lag(
+    report: Report,
+    positions: Mapping[TopicPartition, int],
+    heads: Mapping[TopicPartition, PartitionInfo],
+    facts: Mapping[TopicPartition, PartitionFacts],
+    ages_s: Mapping[tuple[str, str, int], float],
+) -> QueryLag:
+    lags = []
+    for tp, at in positions.items():
+        count, fact = heads[tp].end - at, facts.get(tp)
+        size = count * fact.bytes // fact.records if fact and fact.records else None
+        age_s = ages_s.get((*tp, at)) if count else 0.0
+        row = (report.progress.query, *tp, at, heads[tp].end, count, size if count else 0, age_s)
+        lags.append(PartitionLag(*row))
+    sizes = [each.bytes_behind for each in lags if each.bytes_behind is not None]
+    ages = [each.seconds_behind for each in lags if each.seconds_behind is not None]
+    return QueryLag(
+        report.progress.query,
+        report.progress.run,
+        LATE if report.is_late else RUNNING,
+        len(lags),
+        sum(each.records_behind for each in lags),
+        sum(sizes) if len(sizes) == len(lags) else None,
+        max(ages) if len(ages) == len(lags) and ages else None if lags else 0.0,
+        report.age_s,
+        lags,
+    )

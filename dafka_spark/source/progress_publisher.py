@@ -1,0 +1,120 @@
+"""Reports how far a streaming query is, to a topic, for whoever looks from outside.
+
+It does so beside the query, which never waits for it and never fails because of it.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+import uuid
+from collections.abc import Mapping
+from contextlib import ExitStack
+from typing import Any, Final
+
+from msgspec.structs import replace
+
+from dafka_core.errors import DafkaError, NoStoreError
+from dafka_core.query_progress import QueryProgress, publish
+from dafka_spark.cluster import connections, timing
+from dafka_spark.cluster.connections import Connect
+from dafka_spark.options import SourceOptions
+from dafka_spark.source.latest_offsets import ask_known
+from dafka_spark.source.source_offset import SourceOffset
+
+EVERY_S: Final = 10.0
+"""Between two reports at least."""
+
+IDLE_S: Final = 60.0
+"""Between two reports at most: stores tell by them that the query runs."""
+
+BYTES_PER_S: Final = 1_000
+"""Stores keep reports: those of very many partitions come less often."""
+
+_log = logging.getLogger("dafka_spark")
+
+
+class ProgressPublisher:
+    """Reports a query's positions while it runs; does nothing for one without a name.
+
+    Its thread begins with the first positions.  It ends with ``close``, or with the process, which
+    Spark ends with the query.
+    """
+
+    def __init__(self, options: SourceOptions, connect: Connect) -> None:
+        self._options = options
+        self._connect = connect
+        selection = options.selection
+        topics = tuple(sorted(selection.topics))
+        self._report = QueryProgress(
+            options.query_name, uuid.uuid4().hex.upper(), IDLE_S, topics, selection.pattern
+        )
+        self._newest: Mapping[str, Any] | None = None
+        self._has_failed = False
+        self._changed = threading.Condition()
+        self._is_started = False
+        self._is_closed = False
+
+    def moved(self, offset: Mapping[str, Any]) -> None:
+        """The query has read everything before an offset, as Spark hands it on."""
+        if not self._report.query or offset == self._newest:
+            return
+        with self._changed:
+            self._newest = offset
+            self._changed.notify()
+            if not self._is_started and not self._is_closed:
+                self._is_started = True
+                threading.Thread(target=self._run, name="dafka-progress", daemon=True).start()
+
+    def close(self) -> None:
+        """Ends the reports."""
+        with self._changed:
+            self._is_closed = True
+            self._changed.notify()
+
+    def _run(self) -> None:
+        every_s = EVERY_S
+        while True:
+            began = time.monotonic()
+            with self._changed:
+                newest = self._newest
+            assert newest is not None  # the thread begins with it
+            try:
+                every_s = max(EVERY_S, self._publish(newest) / BYTES_PER_S)
+                self._has_failed = False
+            except Exception as error:  # noqa: BLE001 -- the query goes on whatever it is
+                self._say(error)
+            if self._is_over(newest, began + every_s, began + max(IDLE_S, every_s)):
+                return
+
+    def _is_over(self, told: Mapping[str, Any], least: float, most: float) -> bool:
+        """Waits until ``least``, and until ``most`` for news; whether it was closed meanwhile."""
+        with self._changed:
+            left_s = max(0.0, least - time.monotonic())
+            if not self._changed.wait_for(lambda: self._is_closed, left_s):
+                left_s = max(0.0, most - time.monotonic())
+                self._changed.wait_for(lambda: self._is_closed or self._newest != told, left_s)
+            return self._is_closed
+
+    def _publish(self, offset: Mapping[str, Any]) -> int:
+        """Reports an offset; the octets that it takes."""
+        report = self._report.at(SourceOffset.parse(offset).positions)
+        size = len(report.packed())
+        if size > IDLE_S * BYTES_PER_S:
+            report = replace(report, every_s=size / BYTES_PER_S)
+        found = ask_known(self._options, self._connect, lambda client: None)
+        if not found:
+            raise NoStoreError((self._options.mesh_address.name,), 0)
+        with ExitStack() as lent:
+            clients = [lent.enter_context(connections.lend_client(each)) for each, _ in found]
+            publish(clients, self._options.progress_topic, report, timeout_s=timing.ANSWER_S)
+        return size
+
+    def _say(self, error: Exception) -> None:
+        """Says once why nobody hears how far the query is, until it works again."""
+        level = logging.DEBUG if self._has_failed else logging.WARNING
+        self._has_failed = True
+        text = "how far query '%s' is cannot be reported, it goes on all the same: %s"
+        why = str(error) if isinstance(error, DafkaError) else f"{type(error).__name__}: {error}"
+        _log.log(level, text, self._report.query, why)

@@ -1,0 +1,130 @@
+"""A streaming query reports how far it is, and goes on whatever becomes of that."""
+
+from __future__ import annotations
+
+import logging
+import pickle
+from functools import partial
+from typing import Any
+
+import pytest
+from pyspark.sql.streaming.datasource import ReadAllAvailable
+
+from dafka_core.query_lag import QueryLag, query_lags
+from dafka_core.query_progress import partition_of
+from dafka_core.records import TopicPartition
+from dafka_core.testing import PATIENCE_S, wait_until
+from dafka_spark.options import SourceOptions
+from dafka_spark.schema import full
+from dafka_spark.source import progress_publisher
+from dafka_spark.source.stream_reader import DafkaStreamReader
+from tests.integration.cluster.stores import HeardOf, Serve, Served
+
+A = TopicPartition("t", "A")
+ALL = ReadAllAvailable()
+
+
+@pytest.fixture(autouse=True)
+def soon(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Reports follow each other at once."""
+    monkeypatch.setattr(progress_publisher, "EVERY_S", 0.05)
+
+
+def reader(source: HeardOf, **given: str) -> DafkaStreamReader:
+    named = {"subscribe": "t", "startingoffsets": "earliest", "queryname": "q", **given}
+    return DafkaStreamReader(full(), SourceOptions.of(named).for_stream(), source.connect)
+
+
+def lags(store: Served) -> list[QueryLag]:
+    return query_lags([store.client()], timeout_s=PATIENCE_S)
+
+
+def has_reports(store: Served, least: int) -> bool:
+    return store.log.end(partition_of("q")) > least
+
+
+def behind(store: Served) -> list[int]:
+    return [each.records_behind for each in lags(store)]
+
+
+def test_lag_is_known_from_the_first_trigger_on(serve: Serve) -> None:
+    store = serve("one")
+    store.add(A, 5)
+    stream = reader(HeardOf([store]))
+    start = stream.initialOffset()
+    end = stream.latestOffset(start, ALL)
+    wait_until(lambda: behind(store) == [5], "the lag before the first batch")
+    store.add(A, 2)
+    assert stream.latestOffset(end, ALL) != end
+    wait_until(lambda: behind(store) == [2], "the lag after the first batch")
+    stream.commit(stream.latestOffset(end, ALL))
+    wait_until(lambda: behind(store) == [0], "the lag after the second batch")
+    stream.stop()
+
+
+def test_a_query_without_a_name_reports_nothing(serve: Serve) -> None:
+    store = serve("one")
+    store.add(A, 5)
+    options = SourceOptions.of({"subscribe": "t", "startingoffsets": "earliest"})
+    stream = DafkaStreamReader(full(), options, HeardOf([store]).connect)
+    end = stream.latestOffset(stream.initialOffset(), ALL)
+    stream.commit(end)
+    stream.stop()
+    assert lags(store) == []
+    assert [each.topic for each in store.log.partitions()] == ["t"]
+
+
+def test_an_idle_query_goes_on_reporting(serve: Serve, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(progress_publisher, "IDLE_S", 0.1)
+    store = serve("one")
+    store.add(A, 5)
+    stream = reader(HeardOf([store]))
+    stream.latestOffset(stream.initialOffset(), ALL)
+    wait_until(lambda: store.log.end(partition_of("q")) > 3, "reports without news")
+    stream.stop()
+
+
+def test_where_no_store_takes_it_the_query_goes_on_and_says_so_once(
+    serve: Serve, caplog: pytest.LogCaptureFixture
+) -> None:
+    source = HeardOf((), ["C node"])
+    source.add(A, 3)
+    stream = reader(source)
+    with caplog.at_level(logging.DEBUG, "dafka_spark"):
+        end = stream.latestOffset(stream.initialOffset(), ALL)
+        said = "how far query 'q' is cannot be reported, it goes on all the same"
+        wait_until(lambda: said in caplog.text, "the first attempt")
+        source.add(A, 1)
+        end = stream.latestOffset(end, ALL)
+        wait_until(lambda: caplog.text.count(said) > 1, "the second one")
+    levels = [each.levelno for each in caplog.records if said in each.getMessage()]
+    assert levels[0] == logging.WARNING
+    assert logging.WARNING not in levels[1:]
+    store = serve("one")  # one that is there again is found
+    source.served.append(store)
+    store.add(A, 9)
+    stream.latestOffset(end, ALL)
+    wait_until(lambda: behind(store) == [5], "the first report")
+    stream.stop()
+
+
+def test_two_queries_of_one_name_are_told_apart(serve: Serve) -> None:
+    store = serve("one")
+    store.add(A, 5)
+    streams = [reader(HeardOf([store])) for _ in range(2)]
+    ends: list[Any] = [each.latestOffset(each.initialOffset(), ALL) for each in streams]
+    for count in (1, 2, 3):
+        for stream, end in zip(streams, ends, strict=True):
+            stream.commit(end)
+        store.add(A, 1)
+        ends = [each.latestOffset(end, ALL) for each, end in zip(streams, ends, strict=True)]
+        least = 2 * count
+        wait_until(partial(has_reports, store, least), "reports of both")
+    wait_until(lambda: len({each.run for each in lags(store)}) == 2, "both")
+    for stream in streams:
+        stream.stop()
+
+
+def test_a_reader_travels_before_it_has_begun(serve: Serve) -> None:
+    options = SourceOptions.of({"subscribe": "t", "queryname": "q"})
+    pickle.loads(pickle.dumps(DafkaStreamReader(full(), options)))

@@ -1,0 +1,134 @@
+"""What streaming queries report of themselves, and who reads it."""
+
+from __future__ import annotations
+
+import json
+from contextlib import ExitStack
+
+import pyarrow as pa
+import pytest
+
+from dafka_core.errors import DafkaError, StoreUnreachableError
+from dafka_core.flight.store_client import StoreClient
+from dafka_core.names import QUERIES_TOPIC
+from dafka_core.query_progress import QueryProgress, partition_of, publish, reports
+from dafka_core.records import TopicPartition
+from dafka_core.testing import PATIENCE_S
+from tests.integration.cluster.stores import Serve, Served
+
+A = TopicPartition("t", "A")
+ODD = TopicPartition("\udcff", "B")
+
+
+def report(query: str, run: str, end: int = 1, every_s: float = 60) -> QueryProgress:
+    return QueryProgress(query, run, every_s, ("t",)).at({A: end, ODD: 7})
+
+
+def clients(stack: ExitStack, *stores: Served) -> list[StoreClient]:
+    return [stack.enter_context(StoreClient(store.location)) for store in stores]
+
+
+def told(asked: list[StoreClient]) -> list[tuple[str, str, dict[TopicPartition, int]]]:
+    found = reports(asked, QUERIES_TOPIC, timeout_s=PATIENCE_S)
+    return [(each.progress.query, each.progress.run, each.progress.offsets()) for each in found]
+
+
+def tell(asked: list[StoreClient], progress: QueryProgress) -> None:
+    publish(asked, QUERIES_TOPIC, progress, timeout_s=PATIENCE_S)
+
+
+def test_the_last_report_of_each_query_is_read(serve: Serve) -> None:
+    with ExitStack() as stack:
+        asked = clients(stack, serve("one"))
+        assert told(asked) == []
+        for end in range(40):
+            tell(asked, report("a", "run", end))
+        tell(asked, report("b\udcff", "other"))
+        assert told(asked) == [("a", "run", {A: 39, ODD: 7}), ("b\udcff", "other", {A: 1, ODD: 7})]
+        (first, _) = reports(asked, QUERIES_TOPIC, timeout_s=PATIENCE_S)
+        assert 0 <= first.age_s < PATIENCE_S
+        assert not first.is_late
+        tell(asked, report("late", "run", every_s=1e-9))
+        assert reports(asked, QUERIES_TOPIC, timeout_s=PATIENCE_S)[-1].is_late
+
+
+def test_a_run_that_another_one_has_followed_is_over(serve: Serve) -> None:
+    with ExitStack() as stack:
+        asked = clients(stack, serve("one"))
+        for run in ("first", "first", "second"):
+            tell(asked, report("q", run))
+        assert [run for _, run, _ in told(asked)] == ["second"]
+        # Two that go on at the same time are two.
+        for run in ("third", "second", "third"):
+            tell(asked, report("q", run))
+        assert {run for _, run, _ in told(asked)} == {"second", "third"}
+
+
+def test_positions_of_many_partitions_are_packed() -> None:
+    many = {TopicPartition("t", f"{number:032X}"): number for number in range(10_000)}
+    progress = QueryProgress("q", "r", 60).at(many)
+    assert progress.positions == {}
+    assert len(progress.packed()) < 250_000
+    assert QueryProgress.parse(progress.packed()).offsets() == many
+
+
+def test_the_store_that_has_most_takes_a_report_and_another_one_if_it_is_gone(
+    serve: Serve,
+) -> None:
+    first, second = serve("first"), serve("second")
+    tp = partition_of("q")
+    with ExitStack() as stack:
+        asked = clients(stack, first, second)
+        tell(asked[1:], report("q", "r"))
+        tell(asked, report("q", "r"))
+        assert (first.log.end(tp), second.log.end(tp)) == (0, 2)
+        second.stop()
+        tell(asked, report("q", "r"))
+        assert first.log.end(tp) == 1
+        first.stop()
+        with pytest.raises(StoreUnreachableError):
+            tell(asked, report("q", "r"))
+        with pytest.raises(DafkaError, match="no store"):
+            tell([], report("q", "r"))
+
+
+def test_what_is_no_report_is_passed_over(serve: Serve) -> None:
+    store = serve("one")
+    good = report("q", "r").packed()
+    foreign = report("another", "r").packed()
+    facts = json.loads(good)
+    wrong = [
+        b"",
+        b"\xff",
+        b"[]",
+        json.dumps({**facts, "v": 2}).encode(),
+        json.dumps({**facts, "positions": {"t": {"A": -1}}}).encode(),
+        json.dumps({**facts, "packed_positions": "c-n"}).encode(),
+        json.dumps({**facts, "every_s": 0}).encode(),
+        foreign,
+    ]
+    with ExitStack() as stack:
+        (client,) = clients(stack, store)
+        with client.put(partition_of("q"), 0, timeout_s=PATIENCE_S) as put:
+            put.write(pa.array([good, *wrong], pa.binary()))
+            put.finish(PATIENCE_S)
+        assert [query for query, _, _ in told([client])] == ["q"]
+
+
+@pytest.mark.parametrize(
+    ("topics", "pattern", "read", "unread"),
+    [
+        (("t",), "", "t", "tt"),
+        ((), "t.*", "tt", "u"),
+        ((), r"\\xff", "\udcff", "u"),
+        ((), ".*", "t", QUERIES_TOPIC),
+        ((), "", None, "t"),
+        ((), "(", None, "("),
+    ],
+)
+def test_it_says_what_the_query_will_read(
+    topics: tuple[str, ...], pattern: str, read: str | None, unread: str
+) -> None:
+    progress = QueryProgress("q", "r", 60, topics, pattern)
+    assert read is None or progress.will_read(read)
+    assert not progress.will_read(unread)
