@@ -36,6 +36,41 @@ def test_rows_name_their_topics(spark: SparkSession, cluster: EmbeddedCluster, t
     assert texts(batch(spark, cluster, subscribe=topic + "-1").collect()) == list("13579")
 
 
+KEYED = "key binary, value binary, headers array<struct<key: string, value: binary>>"
+
+
+def test_keys_headers_and_null_values_go_there_and_back(
+    spark: SparkSession, cluster: EmbeddedCluster, topic: str, tmp_path: Path
+) -> None:
+    rows = [
+        (b"k", b"v", [("trace", b"1"), ("trace", None)]),
+        (None, b"bare", None),
+        (b"gone", None, None),
+        (b"", b"\xc1DFK", [("", b"")]),
+    ]
+    expected = spark.createDataFrame(rows, KEYED)
+    save(expected, cluster, topic=topic)
+    out = topic + "-out"
+    found = stream(spark, cluster, subscribe=topic, includeHeaders="true")
+    send(found.select("headers", "VALUE", "key"), cluster, tmp_path, topic=out)
+    for each in (topic, out):
+        written = batch(spark, cluster, subscribe=each, includeHeaders="true")
+        chosen = written.select("key", "value", "headers")
+        assert sorted(map(repr, chosen.collect())) == sorted(map(repr, expected.collect()))
+        assert chosen.schema.simpleString() == expected.schema.simpleString()
+        assert written.where("key = X'676f6e65'").count() == 1
+    table = out.replace("-", "_")
+    options = f"tower '{cluster.tower}', subscribe '{out}', includeHeaders 'true'"
+    spark.sql(f"CREATE TABLE {table} USING dafka OPTIONS ({options})")
+    try:
+        headers = "array(named_struct('key', 'h', 'value', X'31'))"
+        spark.sql(f"INSERT INTO {table} (key, value, headers) VALUES (X'6b', NULL, {headers})")
+        query = f"SELECT key, value FROM {table} WHERE headers[0].key = 'h'"
+        assert [tuple(row) for row in spark.sql(query).collect()] == [(b"k", None)]
+    finally:
+        spark.sql(f"DROP TABLE {table}")
+
+
 def test_empty_frames(spark: SparkSession, cluster: EmbeddedCluster, topic: str) -> None:
     save(spark.range(0).selectExpr("cast(id AS string) AS value"), cluster, topic=topic)
     assert batch(spark, cluster, subscribe=topic, failOnMissingTopic="false").count() == 0
