@@ -67,7 +67,7 @@ class FileReader(StubReader):
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """A batch for each piece."""
         assert isinstance(partition, Pieces)
-        rows, size_bytes = self._shape
+        rows, size_bytes, _ = self._shape
         like = prebuilt(rows, size_bytes)[0]
         at = like.schema.get_field_index("value")
         columns = like.columns

@@ -5,22 +5,20 @@ from __future__ import annotations
 from collections.abc import Iterator
 from functools import partial
 
-import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
 
 from benchmarks import spark_sessions
-from benchmarks.bench_read import WARM_UPS, source_options
+from benchmarks.bench_read import WARM_UPS, source_options, stub_options
 from benchmarks.bench_write import REST_S, rows, write_rate
 from benchmarks.figures import Figure, compared, in_turns
 from benchmarks.harness import Bench, filled
+from benchmarks.stub_source import FORM, HEADERS, keys_and_headers
 from dafka_core import EmbeddedCluster
-from dafka_core.envelope_columns import HEADERS_TYPE, close_columns
+from dafka_core.envelope_columns import close_columns
 from dafka_core.values import Values
 
 FULL_READ = 5_000_000
 FULL_WRITTEN = 2_000_000
-
-HEADERS = [("trace", b"0123456789abcdef"), ("source", b"sensor-7"), ("kind", b"reading")]
 
 SIZE_BYTES = 100
 
@@ -30,25 +28,32 @@ GOAL = 0.6
 def run(bench: Bench) -> Iterator[Figure]:
     """Reading and writing."""
     with spark_sessions.session() as spark:
-        yield read(spark, bench)
+        yield from read(spark, bench)
         yield write(spark, bench)
 
 
-def read(spark: SparkSession, bench: Bench) -> Figure:
-    """Rows a second of all columns, with headers."""
+def read(spark: SparkSession, bench: Bench) -> Iterator[Figure]:
+    """Rows a second of all columns, with headers.
+
+    Beside the same columns from batches that are there already, too: to take headers costs Spark
+    more than bare rows do as a whole.
+    """
     records = bench.part(FULL_READ)
     place = partial(filled, records=records, size_bytes=SIZE_BYTES, partitions=2)
     with (
-        place(bench.directory / "keyed", content=keyed) as with_keys,
+        place(bench.directory / "keyed", content=keyed) as full,
         place(bench.directory / f"bare-{SIZE_BYTES}") as bare,
     ):
         sides = {
             side: partial(read_rate, spark, cluster, records)
-            for side, cluster in (("keyed", with_keys), ("bare", bare))
+            for side, cluster in (("keyed", full), ("bare", bare))
         }
+        stub = {**stub_options(source_options(full), records, SIZE_BYTES), "keyed": True}
+        sides["made"] = partial(spark_sessions.read_rate, spark, FORM, records, stub)
         name = f"batch read, key and {len(HEADERS)} headers, {SIZE_BYTES} B"
         rates = in_turns(name, sides, bench.pairs, warm_ups=WARM_UPS * bench.warm)
-    return compared(name, rates["keyed"], rates["bare"], unit="M rows/s", goal=GOAL)
+    for reference, more in (("bare", ""), ("made", ", beside batches that are there")):
+        yield compared(name + more, rates["keyed"], rates[reference], unit="M rows/s", goal=GOAL)
 
 
 def read_rate(spark: SparkSession, cluster: EmbeddedCluster, records: int) -> float:
@@ -82,7 +87,4 @@ def with_keys(frame: DataFrame) -> DataFrame:
 
 def keyed(values: Values) -> Values:
     """The same values, with keys and headers."""
-    array = values.to_arrow()
-    keys = pa.array([b"key-%016d" % number for number in range(len(values))], pa.binary())
-    headers = pa.array([HEADERS] * len(values), HEADERS_TYPE)
-    return Values.from_arrow(close_columns(array, keys, headers))
+    return Values.from_arrow(close_columns(values.to_arrow(), *keys_and_headers(len(values))))

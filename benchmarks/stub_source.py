@@ -32,9 +32,13 @@ from pyspark.sql.streaming.datasource import (
 )
 from pyspark.sql.types import StructType
 
+from dafka_core.envelope_columns import HEADERS_TYPE
 from dafka_spark.schema import full
 
 FORM = "bench-stub"
+
+HEADERS = [("trace", b"0123456789abcdef"), ("source", b"sensor-7"), ("kind", b"reading")]
+"""Of each row, if it has some."""
 
 PREBUILT = 4
 """Different batches in turn: with a single one the values would stay in the processor's cache."""
@@ -57,7 +61,7 @@ class Counted(WriterCommitMessage):
 class StubSource(DataSource):
     """Options: ``rows`` in all, ``batch`` rows in a batch, ``size`` of a value in bytes, ``tasks``.
 
-    Streams take ``limit`` more: rows in a micro-batch.
+    Streams take ``limit`` more: rows in a micro-batch.  With ``keyed`` there are keys and headers.
     """
 
     @classmethod
@@ -67,7 +71,7 @@ class StubSource(DataSource):
 
     def schema(self) -> StructType:
         """The columns of format ``dafka``."""
-        return full()
+        return full(headers="keyed" in self.options)
 
     def reader(self, schema: StructType) -> DataSourceReader:
         """The reader of a batch query."""
@@ -91,7 +95,7 @@ class StubReader(DataSourceReader):
 
     def __init__(self, options: Mapping[str, str]) -> None:
         self._rows = int(options["rows"])
-        self._shape = int(options["batch"]), int(options["size"])
+        self._shape = int(options["batch"]), int(options["size"]), "keyed" in options
         self._tasks = int(options["tasks"])
 
     def partitions(self) -> list[InputPartition]:
@@ -171,22 +175,31 @@ def taken(batches: tuple[pa.RecordBatch, ...], rows: int) -> Iterator[pa.RecordB
         yield batches[0].slice(0, rows)
 
 
+def keys_and_headers(rows: int) -> tuple[pa.Array, pa.Array]:
+    """A key for each row, and the same headers."""
+    keys = pa.array([b"key-%016d" % number for number in range(rows)], pa.binary())
+    return keys, pa.array([HEADERS] * rows, HEADERS_TYPE)
+
+
 @lru_cache(maxsize=2)
-def prebuilt(rows: int, size_bytes: int) -> tuple[pa.RecordBatch, ...]:
+def prebuilt(rows: int, size_bytes: int, keyed: bool = False) -> tuple[pa.RecordBatch, ...]:
     """Batches of all columns, made once in a worker: the warm-up pays for it."""
-    schema = to_arrow_schema(full(), timezone="UTC")
+    schema = to_arrow_schema(full(headers=keyed), timezone="UTC")
+    keys, headers = keys_and_headers(rows) if keyed else (pa.nulls(rows, pa.binary()), None)
     ends = pa.array(np.arange(0, (rows + 1) * size_bytes, size_bytes, dtype=np.int32))
     made = []
     for number in range(PREBUILT):
         data = pa.py_buffer(np.random.default_rng(number).bytes(rows * size_bytes))
         values = pa.Array.from_buffers(pa.binary(), rows, [None, ends.buffers()[1], data])
         columns = {
-            "key": pa.nulls(rows, pa.binary()),
+            "key": keys,
+            "headers": headers,
             "value": values,
             "topic": pa.repeat("bench", rows),
             "partition": pa.repeat("A" * 32, rows),
             "offset": pa.array(np.arange(number * rows, (number + 1) * rows)),
             "timestamp": pa.array(np.full(rows, 1_700_000_000_000_000)),
+            "timestampType": pa.nulls(rows, pa.int32()),
         }
         arrays = [columns[field.name].cast(field.type) for field in schema]
         made.append(pa.RecordBatch.from_arrays(arrays, schema=schema))

@@ -274,7 +274,7 @@ class _Closing:
         self._parts = _Runs(np.sum([needed, 2 * headers.counts, *present], 0, np.int64))
         firsts = self._parts.firsts
         # The number of each part, where all are counted column after column.
-        self._order = np.empty(self._parts.total, np.int64)
+        self._order = np.empty(self._parts.total, np.int32)
         self._order[firsts[self._rows]] = np.arange(len(self._rows))
         self._have_lengths: _Flags = self._parts.spread(needed)
         self._have_lengths[firsts[self._rows]] = False
@@ -288,7 +288,7 @@ class _Closing:
 
     def closed(self, headers: pa.Array | None) -> pa.Array:
         """The contents; ``headers`` are those of all rows."""
-        lengths = [np.zeros(len(self._rows), np.int64), *map(_lengths_of, self._columns)]
+        lengths = [np.zeros(len(self._rows), np.int32), *map(_lengths_of, self._columns)]
         if headers is not None and self._headers.total:
             names, values = headers.flatten().flatten()
             if names.null_count:
@@ -357,9 +357,9 @@ def _valid(array: pa.Array) -> _Flags:
     return valid
 
 
-def _lengths_of(array: pa.Array) -> Longs:
+def _lengths_of(array: pa.Array) -> npt.NDArray[np.integer]:
     """How long the elements are; 0 for nulls."""
-    lengths: Longs = pc.binary_length(array).fill_null(0).to_numpy().astype(np.int64)
+    lengths: npt.NDArray[np.integer] = pc.binary_length(array).fill_null(0).to_numpy()
     return lengths
 
 

@@ -59,8 +59,16 @@ NAMES = {
         for partitions in ("1 partition", "1,000 partitions")
         for what in ("JVM", "Python", "store", "a record")
     ],
-    "many": ["batch read of 1,000 partitions", "batch read of 10,000 partitions"],
-    "envelopes": [f"batch {what}, key and 3 headers, {{}}" for what in ("read", "write")],
+    "many": [
+        "batch read of 1,000 partitions",
+        "batch read of 10,000 partitions",
+        "metadata of 10,000 partitions",
+    ],
+    "envelopes": [
+        "batch read, key and 3 headers, {}",
+        "batch read, key and 3 headers, {}, beside batches that are there",
+        "batch write, key and 3 headers, {}",
+    ],
 }
 
 
