@@ -39,6 +39,10 @@ EXACTLY_ONCE: Final = "exactly-once"
 AT_LEAST_ONCE: Final = "at-least-once"
 DELIVERY: Final = (EXACTLY_ONCE, AT_LEAST_ONCE)
 
+TASK: Final = "task"
+BATCH: Final = "batch"
+COMMIT: Final = (TASK, BATCH)
+
 COUNT_BITS: Final = 14
 """Of the version that stores keep of a transaction with ``txnVersion``: to how many partitions that
 was written."""
@@ -249,6 +253,15 @@ class SinkOptions(SparkOptions):
         parse=values.parse_acks,
         unit="stores",
     )
+    commit: str = option(
+        TASK,
+        "streaming queries only, what of a micro-batch appears at once: with `task` what one task "
+        "writes to one partition, as soon as the task is done; with `batch` all that the "
+        "micro-batch writes to all partitions and topics, at the store that takes it, when all "
+        "tasks are done. A batch write always appears at once",
+        choices=COMMIT,
+        parse=values.parse_word,
+    )
     writer_id: str = option(
         "",
         "batch writes only: a name of the application, whose writes all go on in the same "
@@ -287,6 +300,8 @@ class SinkOptions(SparkOptions):
         """Checks what concerns more than one option."""
         if why := self.why_not(self.topic):
             raise ConfigError("topic", escape(self.topic), why)
+        if self.commit == BATCH and not self.is_exact:
+            raise ConfigError("commit", BATCH, f"needs delivery = {EXACTLY_ONCE}")
         self._check_transaction()
 
     def _check_transaction(self) -> None:

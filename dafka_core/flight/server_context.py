@@ -123,11 +123,12 @@ class ServerContext:
         return request
 
     def held(self, topics: Sequence[str] | None) -> list[PartitionInfo]:
-        """What the store holds of these topics, or of all."""
+        """What the store holds of these topics, or of all, at one moment."""
         if topics is None:
             return self.log.partitions()
         each_once = dict.fromkeys(topics)
-        return [info for topic in each_once for info in self.log.partitions(topic)]
+        with self.log.snapshot() as snapshot:
+            return [info for topic in each_once for info in snapshot.infos(topic)]
 
     def stream(
         self, limiter: StreamLimiter, caller: Caller, what: str, waited_s: float = 0.0

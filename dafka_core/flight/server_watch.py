@@ -69,12 +69,11 @@ def _wait(
 
 def _changed(context: ServerContext, known: int, topics: Topics) -> list[PartitionInfo] | None:
     """What is held of the partitions that have changed; None where that does not say it all."""
-    changed = context.log.changes.since(known, topics)
-    if changed is None:
-        return None
-    if not changed:
-        return []  # no look at the tables
     with context.log.snapshot() as snapshot:
+        # Not before: all that has changed together with what the snapshot shows must be among it.
+        changed = context.log.changes.since(known, topics)
+        if changed is None:
+            return None
         found = [snapshot.info(tp) for tp in changed]
     held = [each for each in found if each is not None]
     return held if len(held) == len(found) else None

@@ -101,6 +101,8 @@ class Environment:
                 tables = Tables(opened, txn)
                 done = work(tables)
                 self._written_bytes += tables.written_bytes
+                if len(tables.changed) > 1:
+                    self.changes.add(tables.changed, wakes=False)
             self.changes.add(tables.changed)
             return done
 

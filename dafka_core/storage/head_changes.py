@@ -35,8 +35,12 @@ class HeadChanges:
         self._forgotten = 0  # of changes up to this one not all are remembered
         self._watchers: dict[threading.Event, Topics] = {}
 
-    def add(self, changed: Collection[TopicPartition]) -> None:
-        """Notes partitions whose change readers see from now on, and wakes who waits for one."""
+    def add(self, changed: Collection[TopicPartition], *, wakes: bool = True) -> None:
+        """Notes partitions whose change readers see from now on, and wakes who waits for one.
+
+        Partitions that change together are noted before, too, when readers are about to see it, and
+        wake nobody: else who sees it just then could be told of one of them alone.
+        """
         if not changed:
             return
         with self._lock:
@@ -46,7 +50,7 @@ class HeadChanges:
                 self._numbers.move_to_end(tp)
             while len(self._numbers) > MAX_KEPT:
                 _, self._forgotten = self._numbers.popitem(last=False)
-            if self._watchers:
+            if wakes and self._watchers:
                 topics = {tp.topic for tp in changed}
                 for woken, asked in self._watchers.items():
                     if asked is None or not asked.isdisjoint(topics):

@@ -30,6 +30,11 @@ class Snapshot(ProcessBound):
         with translated(self._directory):
             return self._tables.info(tp)
 
+    def infos(self, topic: str) -> list[PartitionInfo]:
+        """What is held of every partition of a topic; in order of their names."""
+        with translated(self._directory):
+            return self._tables.infos(topic)
+
     def held(self, tp: TopicPartition) -> tuple[PartitionInfo | None, History]:
         """The same, and the lives whose records these are."""
         with translated(self._directory):

@@ -1,4 +1,4 @@
-"""What the driver does for a batch write: it picks a store, and commits what tasks stage there."""
+"""What the driver does for all tasks: it picks a store, and commits what they stage there."""
 
 from __future__ import annotations
 

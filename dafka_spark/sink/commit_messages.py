@@ -12,7 +12,7 @@ from dafka_core.records import TopicPartition
 
 
 class PickedStore(NamedTuple):
-    """The store that the driver has picked, where all tasks of a batch write stage their rows.
+    """The store that the driver has picked, where all tasks of a job stage their rows.
 
     ``locations`` are those of all stores, so that the tasks need not look for them.
     """
@@ -40,8 +40,12 @@ class WrittenRange:
 
 @dataclass(frozen=True)
 class TaskCommit(WriterCommitMessage):
-    """What one task has written, acknowledged, or staged; and where the stores were."""
+    """What one task has written, acknowledged, or staged; and where the stores were.
+
+    ``picked`` is the store where it was staged.
+    """
 
     rows: int
     ranges: tuple[WrittenRange, ...]
     stores: tuple[StoreLocation, ...] = field(default=(), compare=False)
+    picked: str = field(default="", compare=False)

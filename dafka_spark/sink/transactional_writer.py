@@ -220,9 +220,8 @@ class TransactionalWriter(PartitionWriter):
                 cause = error
                 self._wait_turn(error, deadline)
             if given_up.is_over and (gone := self._lost_with_rows(lost)):
-                cause = StoreUnreachableError(
-                    gone, "it alone had all rows of the task, and is gone"
-                )
+                what = "rows of the job" if self._task.picked else "all rows of the task"
+                cause = StoreUnreachableError(gone, f"it alone had {what}, and is gone")
                 deadline = given_up  # the task's next attempt need not wait
                 break
         if cause is not None and not self._row_count:
@@ -232,14 +231,19 @@ class TransactionalWriter(PartitionWriter):
     def _lost_with_rows(self, lost: StoreUnreachableError | None) -> str:
         """The store that alone has some of the rows, if it is gone for all that can be known.
 
-        It is not while it was ``lost`` just now, or the mesh may be about to give it up.
+        It is not while it was ``lost`` just now, or the mesh may be about to give it up.  The one
+        that was picked is waited for as long as there is no other.
         """
-        rows = self.rows
-        if rows.is_whole or rows.host is None:
+        rows, session = self.rows, self._task.session
+        if store := self._task.picked:
+            there = {each.store for each in session.locations} or {store}
+        elif rows.is_whole or rows.host is None:
             return ""
-        store = rows.host.location.store
-        there = {client.location.store for client in self._known}
-        return "" if store in {*there, *self._task.session.silent, lost and lost.store} else store
+        else:
+            store = rows.host.location.store
+            there = {client.location.store for client in self._known}
+            there |= {lost.store} if lost else set()
+        return "" if store in there.union(session.silent) else store
 
     def _state(self, client: StoreClient) -> TransactionState:
         return client.transaction_states([self._tp], timeout_s=timing.ANSWER_S)[0]

@@ -101,19 +101,23 @@ class WriterFactory(Closing):
         def state_at(client: StoreClient) -> TransactionState:
             return client.transaction_states([tp], timeout_s=timing.ANSWER_S)[0]
 
-        store = self._task.picked
+        store, given_up = self._task.picked, Deadline(timing.SILENT_S)
         for heard, lost in self._task.session.looks(known, state_at, deadline):
             why = "it is not there"
-            picked = [client for client, _ in heard if client.location.store == store]
+            picked = [each for each in heard if each[0].location.store == store]
             if picked and lost is None:
-                end = max(state.end for _, state in heard)
-                noted = [state.transaction for _, state in heard if state.transaction]
+                (client, state), end = picked[0], max(each.end for _, each in heard)
+                noted = [each.transaction for _, each in heard if each.transaction]
                 last = max(noted, default=None) if self._task.version != NO_VERSION else None
                 with suppress(StoreUnreachableError):
-                    has = picked[0].wait(tp, end, transaction=last, timeout_s=deadline.left_s)
+                    has = state.end
+                    if has < end or last not in (None, state.transaction):
+                        has = client.wait(tp, end, transaction=last, timeout_s=deadline.left_s)
                     if has >= end:
-                        return [client for client, _ in heard]
+                        return [each for each, _ in heard]
                     why = f"it has the partition up to {has}, another store up to {end}"
+            elif lost is None and given_up.is_over:
+                break  # other stores are there: the job's next attempt need not wait
         raise lost or StoreUnreachableError(store, why)
 
 

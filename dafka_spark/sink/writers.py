@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
-from typing import Final
+from typing import Any, Final
 
 import pyarrow as pa
 from pyspark import TaskContext
@@ -28,10 +28,10 @@ from dafka_core.errors import (
 from dafka_core.records import NO_VERSION, TopicPartition
 from dafka_spark.cluster.known_stores import remember, remembered
 from dafka_spark.cluster.worker_process import settle
-from dafka_spark.options import SinkOptions
+from dafka_spark.options import BATCH, SinkOptions
 from dafka_spark.sink import applications, commit_coordinator
 from dafka_spark.sink.applications import Application
-from dafka_spark.sink.commit_messages import NOT_PICKED, TaskCommit, WrittenRange
+from dafka_spark.sink.commit_messages import NOT_PICKED, PickedStore, TaskCommit, WrittenRange
 from dafka_spark.sink.task_writer import check_columns, partition_address, write_rows
 from dafka_spark.sink.writer_factory import WriterFactory
 from dafka_spark.spark_options import camel
@@ -49,6 +49,7 @@ class _Writer:
     def __init__(self, schema: StructType, options: SinkOptions) -> None:
         check_columns(schema, options)
         self._options = options
+        self._picked = NOT_PICKED
         self.hints = remembered(options.mesh_address.name)
         """Where the stores were, for tasks that are the first ones in their processes."""
 
@@ -65,7 +66,7 @@ class _Writer:
             )
             stores = factory.stores
         settle()
-        return replace(written, stores=stores)
+        return replace(written, stores=stores, picked=self._picked.store)
 
 
 def _task() -> TaskContext:
@@ -100,7 +101,6 @@ class DafkaBatchWriter(_Writer, DataSourceArrowWriter):
                 "mode", "overwrite", "a topic only grows; use mode('append'), or INSERT INTO"
             )
         self._write_id = uuid.uuid4().hex
-        self._picked = NOT_PICKED
         self._is_written = False
 
     def begin(self) -> None:
@@ -178,7 +178,9 @@ class DafkaBatchWriter(_Writer, DataSourceArrowWriter):
 class DafkaStreamWriter(_Writer, DataSourceStreamArrowWriter):
     """Appends micro-batches to topics; all batches of a query write to the same partitions.
 
-    Each task commits what it has written; abort has nothing to do.
+    Each task commits what it has written, or with ``commit`` = ``batch`` the driver does for all.
+    Spark makes a writer for each batch and sends it to the tasks; and others, in another process of
+    the driver, which it sends nobody, to commit and to abort.
     """
 
     def __init__(self, schema: StructType, options: SinkOptions) -> None:
@@ -200,14 +202,40 @@ class DafkaStreamWriter(_Writer, DataSourceStreamArrowWriter):
         if not query_id or not batch_id:
             raise RuntimeError("Spark did not tell the task which query and batch it belongs to")
         version = int(batch_id) if self._options.is_exact else NO_VERSION
-        factory = WriterFactory(self._options, version, hints=self.hints)
+        picked = self._picked
+        factory = WriterFactory(
+            self._options, version, picked=picked, goes_on=bool(picked.store), hints=self.hints
+        )
         return self._write(iterator, partial(partition_address, query_id), factory)
 
     def commit(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803 -- Spark's name
-        """Notes where tasks have found the stores, for those of the next batch (driver)."""
-        found = [each.stores for each in messages if isinstance(each, TaskCommit) and each.stores]
-        if found:
-            remember(self._options.mesh_address.name, found[-1])
+        """Makes all of the batch visible, where tasks have not done so (driver).
+
+        Also notes where tasks have found the stores, for those of the next batch.
+        """
+        picked = _picked_by(messages)
+        if picked.locations:
+            remember(self._options.mesh_address.name, picked.locations)
+        if picked.store:
+            commit_coordinator.commit(self._options, picked, _ranges(messages), batchId)
+
+    def abort(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803 -- Spark's name
+        """Gives up what tasks have staged, as far as they could say so (driver)."""
+        picked = _picked_by(messages)
+        if picked.store:
+            commit_coordinator.discard(self._options, picked, _ranges(messages), ())
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Picks the store where tasks stage their rows, on the way to them (driver)."""
+        if self._options.commit == BATCH and not self._picked.store:
+            self._picked = commit_coordinator.pick_store(self._options)
+        return vars(self)
+
+
+def _picked_by(messages: Sequence[WriterCommitMessage | None]) -> PickedStore:
+    """The store where the tasks have staged their rows, if they have; and where the stores were."""
+    found = [each for each in messages if isinstance(each, TaskCommit) and each.stores]
+    return PickedStore(found[-1].picked, found[-1].stores) if found else NOT_PICKED
 
 
 def _ranges(messages: Sequence[WriterCommitMessage | None]) -> list[WrittenRange]:

@@ -18,6 +18,7 @@ from pyspark.sql.streaming.query import StreamingQuery
 
 from dafka_core import EmbeddedCluster
 from tests.forked import ForkedCluster
+from tests.integration.cluster.batch_job import seen
 from tests.spark.faults import Gate, changed, shuffled
 from tests.spark.topics import TIMEOUT_S, batch, produce, send, stream, texts
 
@@ -102,6 +103,28 @@ def test_a_batch_that_spark_forgot_is_not_written_again(
     query = send(frame, cluster, tmp_path, topic=sink)
     assert [progress.batchId for progress in query.recentProgress][:2] == [2, 3]
     assert texts(batch(spark, cluster, subscribe=sink).collect()) == sorted(map(str, range(40)))
+
+
+def test_a_batch_that_appears_at_once(
+    spark: SparkSession, cluster: EmbeddedCluster, topic: str, tmp_path: Path
+) -> None:
+    """Nothing of it while a task runs; and once when the driver dies before Spark's commit."""
+    produce(cluster, topic, range(30))
+    options = {"subscribe": topic, "maxOffsetsPerTrigger": 10, "maxRecordsPerPartition": 5}
+    gate = Gate(tmp_path, batch=1)
+    columns = ["value", f"concat('{topic}-', cast(cast(value AS string) AS int) % 2) AS topic"]
+    frame = changed(stream(spark, cluster, **options).selectExpr(*columns), gate)
+    sinks = [f"{topic}-0", f"{topic}-1"]
+    query = started(frame, cluster, tmp_path / "checkpoint", commit="batch")
+    gate.wait_reached()
+    assert [seen(cluster, sink) for sink in sinks] == [5, 5]
+    gate.open()
+    finish(query)
+    assert [seen(cluster, sink) for sink in sinks] == [15, 15]
+    forget_commit(tmp_path / "checkpoint", 2)
+    send(changed(frame, shuffled), cluster, tmp_path / "checkpoint", commit="batch")
+    rows = batch(spark, cluster, subscribe=",".join(sinks)).collect()
+    assert texts(rows) == sorted(map(str, range(30)))
 
 
 def test_a_batch_with_other_rows_than_before_is_refused(

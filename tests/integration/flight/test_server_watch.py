@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any
 
@@ -16,7 +16,7 @@ from dafka_core.errors import StoreUnreachableError
 from dafka_core.flight import limits, server_watch
 from dafka_core.flight.json_messages import HeadsSince
 from dafka_core.flight.store_client import StoreClient
-from dafka_core.log_entries import SetAside, Stage
+from dafka_core.log_entries import Commit, SetAside, Stage
 from dafka_core.records import RecordBatch, StagedTransaction, TopicPartition
 from dafka_core.testing import PATIENCE_S, wait_until
 from tests.integration.flight.hosts import TOPIC, TP, Served
@@ -106,6 +106,31 @@ def test_a_store_that_has_been_started_anew_tells_everything(served: Served) -> 
     served.stop()
     served.start()
     assert served.client().watch(None, cursor, **LONG).complete
+
+
+def test_what_changes_together_is_told_together(
+    served: Served, client: StoreClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also to who asks when it can be seen, and is not noted yet."""
+    first, second = (TopicPartition(TOPIC, name) for name in ("first", "second"))
+    both = tuple(StagedTransaction(*tp, ATTEMPT, 1, 3, 1) for tp in (first, second))
+    for tp in (first, second):
+        served.extend(1, partition=tp.partition)
+    served.log.write([Stage(RecordBatch.of(second, 1, [b"x"] * 2), ATTEMPT, 1)])
+    cursor = client.watch([TOPIC], "", **NO_TIME).cursor
+    served.log.write([Stage(RecordBatch.of(first, 1, [b"x"] * 2), ATTEMPT, 1)])
+    add, told = served.log.changes.add, []
+
+    def watched(changed: Collection[TopicPartition], *, wakes: bool = True) -> None:
+        if wakes:
+            told.append(client.watch([TOPIC], cursor, **NO_TIME))
+        add(changed, wakes=wakes)
+
+    monkeypatch.setattr(served.log.changes, "add", watched)
+    served.log.write([Commit(both)])
+    told.append(client.watch([TOPIC], told[0].cursor, **NO_TIME))
+    for found in told:
+        assert {info.partition: info.end for info in found.heads} == {"first": 3, "second": 3}
 
 
 def test_what_is_staged_wakes_nobody_and_a_commit_does(

@@ -51,6 +51,9 @@ def test_only_who_asked_is_woken() -> None:
     ):
         woken = [each.is_set() for each in (everything, topics, others, behind, nonsense)]
         assert woken == [False, False, False, True, True]
-        changes.add([B])
+        changes.add([B, C], wakes=False)
+        assert changes.since(1, None) == [C, B]
+        assert not everything.is_set()
+        changes.add([B, C])
         assert [each.is_set() for each in (everything, topics, others)] == [True, True, False]
     assert changes._watchers == {}
