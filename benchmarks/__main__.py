@@ -24,6 +24,7 @@ ROWS = {
     "idle": "bench_idle",
     "many": "bench_many",
     "envelopes": "bench_envelopes",
+    "typed": "bench_typed",
 }
 """Modules by the name of their row.  Imported when they run: the processes that rows start import
 this module, too, and need not wait for Spark."""

@@ -100,7 +100,12 @@ class DafkaDataSource(DataSource):
 
         if options.metadata:
             return metadata.full(options.metadata, table)
-        return full(table, headers=options.include_headers)
+        return full(
+            table,
+            headers=options.include_headers,
+            value=options.value_kind,
+            errors=options.keeps_bad,
+        )
 
     def _source_options(self, schema: StructType) -> SourceOptions:
         from dafka_spark import metadata
@@ -111,7 +116,13 @@ class DafkaDataSource(DataSource):
         if options.metadata:
             metadata.check(schema, options.metadata)
         else:
-            check(schema, headers=options.include_headers, opens=options.opens)
+            check(
+                schema,
+                headers=options.include_headers,
+                opens=options.opens,
+                value=options.value_kind,
+                errors=options.keeps_bad,
+            )
         return options
 
     def _sink_options(self, schema: StructType) -> SinkOptions:

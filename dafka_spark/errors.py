@@ -178,6 +178,20 @@ class IncompleteBatchError(PartitionError):
 
 
 @dataclass(eq=False)
+class BadValueError(PartitionError):
+    """A value that is not of option ``valueFormat`` with the query's schema."""
+
+    sentence = (
+        "the value at offset {offset} is not valueFormat = {value_format} with this schema: {why}. "
+        "With option mode = PERMISSIVE it is null, with the reason in column _error; with "
+        "DROPMALFORMED such records are left out"
+    )
+    offset: int
+    value_format: str
+    why: str
+
+
+@dataclass(eq=False)
 class TransactionChangedError(PartitionError):
     """A repeated micro-batch that has other rows for a partition than before."""
 

@@ -22,6 +22,7 @@ from dafka_spark.offset_options import OffsetOptions
 from dafka_spark.spark_options import SparkOptions, camel
 from dafka_spark.topic_selection import EVERY_TOPIC, TopicSelection
 from dafka_spark.trigger_options import TriggerOptions
+from dafka_spark.value_options import ReadValueOptions, ValueOptions
 
 AUTO: Final = "auto"
 LOCAL: Final = "local"
@@ -56,7 +57,7 @@ def _count(meaning: str, unit: str) -> int | None:
 
 
 @dataclasses.dataclass(frozen=True)
-class SourceOptions(TriggerOptions, OffsetOptions, SparkOptions):
+class SourceOptions(TriggerOptions, OffsetOptions, ReadValueOptions, SparkOptions):
     """Reading: options of batch and streaming queries."""
 
     USE = "reading"
@@ -159,6 +160,7 @@ class SourceOptions(TriggerOptions, OffsetOptions, SparkOptions):
         chosen = [name for name in choices if choices[name]]
         if self.metadata:
             self._check_metadata()
+        self.check_values()
         if len(chosen) > 1 or not (chosen or self.metadata):
             name = chosen[1] if chosen else "subscribe"
             why = f"not with {' and '.join(chosen)}" if chosen else _NO_TABLE_OPTIONS
@@ -226,12 +228,13 @@ _NO_TABLE_OPTIONS: Final = (
 
 
 @dataclasses.dataclass(frozen=True)
-class SinkOptions(SparkOptions):
+class SinkOptions(ValueOptions, SparkOptions):
     """Writing: options of batch and streaming queries."""
 
     USE = "writing"
     NAMES_TOPIC = "topic"
     NODES = (nodes.ReaderOptions, nodes.ProducerOptions)
+    NEEDS_SCHEMA = False  # the rows have one
     ALLOWED = frozenset({"checkpointlocation", "queryname"})
     topic: str = option(
         "", "topic of every row; without it column `topic` says each row's", parse=nodes.parse_topic
@@ -302,6 +305,7 @@ class SinkOptions(SparkOptions):
             raise ConfigError("topic", escape(self.topic), why)
         if self.commit == BATCH and not self.is_exact:
             raise ConfigError("commit", BATCH, f"needs delivery = {EXACTLY_ONCE}")
+        self.check_values()
         self._check_transaction()
 
     def _check_transaction(self) -> None:

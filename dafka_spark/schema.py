@@ -32,6 +32,12 @@ COLUMNS: Final[Mapping[str, types.DataType]] = {
 HEADERS: Final = "headers"
 """The column that is there with option ``includeHeaders`` only."""
 
+ERROR: Final = "_error"
+CORRUPT: Final = "_corrupt_record"
+ERRORS: Final = (ERROR, CORRUPT)
+"""Columns that are there with option ``mode`` = ``PERMISSIVE`` only: why a value is bad, and the
+value itself; null beside good ones."""
+
 NEVER_NULL: Final = frozenset({"topic", "partition", "offset"})
 
 _BEFORE: Final = ("key", "value", "topic", "partition", "offset", "timestamp")
@@ -45,13 +51,22 @@ them to a Python source that reads the table; the schema is all it hands over.
 """
 
 
-def full(table: Mapping[str, str] | None = None, *, headers: bool = False) -> types.StructType:
-    """Every column, the one with headers if it is asked for.
+def full(
+    table: Mapping[str, str] | None = None,
+    *,
+    headers: bool = False,
+    value: types.DataType = COLUMNS["value"],
+    errors: bool = False,
+) -> types.StructType:
+    """Every column, those with headers and with errors if they are asked for.
 
-    ``table`` has the options to keep with a SQL table.
+    ``table`` has the options to keep with a SQL table, and ``value`` is the type of that column.
     """
     fields = [types.StructField(name, kind) for name, kind in COLUMNS.items()]
     schema = types.StructType([each for each in fields if headers or each.name != HEADERS])
+    schema["value"].dataType = value
+    if errors:
+        schema.add(ERROR, types.StringType()).add(CORRUPT, types.BinaryType())
     if table:
         schema["value"].metadata = {TABLE_OPTIONS: dict(table)}
     return schema
@@ -65,23 +80,36 @@ def table_options(schema: types.StructType) -> dict[str, str]:
 
 def is_table(schema: types.StructType) -> bool:
     """Whether rows with this schema are inserted into a SQL table: Spark gives them its schema."""
+    names = [name for name in schema.names if name not in ERRORS]
     known = (list(_BEFORE), full().names, full(headers=True).names)
-    return schema.names in known and bool(table_options(schema))
+    return names in known and bool(table_options(schema))
 
 
-def check(schema: types.StructType, *, headers: bool, opens: bool) -> None:
+def check(
+    schema: types.StructType,
+    *,
+    headers: bool,
+    opens: bool,
+    value: types.DataType = COLUMNS["value"],
+    errors: bool = False,
+) -> None:
     """Sees that a query's columns are some of ours, in any case, with their types.
 
-    ``headers`` says whether those are asked for, and ``opens`` whether envelopes are opened.
+    ``headers`` and ``errors`` say whether those are asked for, ``opens`` whether envelopes are
+    opened, and ``value`` is the type of that column.
 
     Raises:
         ColumnError: a column is unknown, or of another type, or cannot be ``NOT NULL``.
     """
+    whole = full(headers=True, value=value, errors=True)
+    known = {field.name: field.dataType for field in whole}
     for field in schema:
-        name = name_of(field, COLUMNS)
+        name = name_of(field, known)
+        if name in ERRORS and not errors:
+            raise ColumnError(field.name, "is there with option mode = PERMISSIVE only")
         if name == HEADERS and not headers:
             raise ColumnError(field.name, "is there with option includeHeaders = true only")
-        if not field.nullable and name not in NEVER_NULL and (opens or name != "value"):
+        if not field.nullable and name not in NEVER_NULL and (opens or errors or name != "value"):
             raise ColumnError(field.name, "has nulls, it cannot be NOT NULL")
 
 

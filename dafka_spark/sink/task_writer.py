@@ -26,6 +26,7 @@ from dafka_spark.errors import ColumnError
 from dafka_spark.options import SinkOptions
 from dafka_spark.schema import COLUMNS, is_table
 from dafka_spark.sink.commit_messages import TaskCommit, WrittenRange
+from dafka_spark.sink.typed_rows import row_codec
 
 ADDRESSES: Final = uuid.UUID("6f0c2c5e-5d0b-5c0e-9a55-0d6b1c7f3a46")
 """The namespace of the sink's addresses.  Fixed for ever: a query's partitions depend on it."""
@@ -84,7 +85,9 @@ def check_columns(schema: StructType, options: SinkOptions) -> None:
             raise ColumnError(field.name, "is there more than once, in this or another case")
         if name in ("key", "headers") and not options.opens and not is_table(schema):
             raise ColumnError(field.name, NO_ENVELOPES)
-        if name in ("value", "key"):
+        if name == "value":
+            row_codec(kind, options)
+        elif name == "key":
             if not isinstance(kind, (BinaryType, StringType)):
                 why = f"is {kind.simpleString()}, must be binary or string"
                 cure = "make one of it, with to_json(struct(...)) for instance"

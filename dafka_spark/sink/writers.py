@@ -33,6 +33,7 @@ from dafka_spark.sink import applications, commit_coordinator
 from dafka_spark.sink.applications import Application
 from dafka_spark.sink.commit_messages import NOT_PICKED, PickedStore, TaskCommit, WrittenRange
 from dafka_spark.sink.task_writer import check_columns, partition_address, write_rows
+from dafka_spark.sink.typed_rows import encoded, row_codec
 from dafka_spark.sink.writer_factory import WriterFactory
 from dafka_spark.spark_options import camel
 
@@ -48,6 +49,7 @@ class _Writer:
 
     def __init__(self, schema: StructType, options: SinkOptions) -> None:
         check_columns(schema, options)
+        (self._value_kind,) = [each.dataType for each in schema if each.name.lower() == "value"]
         self._options = options
         self._picked = NOT_PICKED
         self.hints = remembered(options.mesh_address.name)
@@ -60,9 +62,10 @@ class _Writer:
         factory: WriterFactory,
     ) -> TaskCommit:
         task_number = _task().partitionId()
+        rows = encoded(batches, row_codec(self._value_kind, self._options))
         with factory:
             written = write_rows(
-                batches, self._options, lambda topic: address(topic, task_number), factory.open
+                rows, self._options, lambda topic: address(topic, task_number), factory.open
             )
             stores = factory.stores
         settle()

@@ -26,6 +26,7 @@ from dafka_spark.source.completeness import incomplete
 from dafka_spark.source.range_planner import OffsetRange, SharedTask
 from dafka_spark.source.record_sources import UNKNOWN_US
 from dafka_spark.source.shared_fetch import SharedFetch
+from dafka_spark.source.typed_values import TypedValues
 
 OPENED: Final = {"key": "keys", "value": "values", "headers": "headers"}
 """Columns that are made of records' contents, and the methods of ``OpenedRecords``."""
@@ -56,7 +57,7 @@ class RangeReader:
         else:
             return  # Spark makes ``InputPartition(None)`` of a batch without ranges
         options = self._options
-        arrow = ArrowBatches(self._schema, opens=options.opens)
+        arrow = ArrowBatches(self._schema, opens=options.opens, typed=TypedValues.of(options))
         times = "timestamp" in arrow.fields
         batches = SharedFetch(ranges, options, self._connect, times=times).batches()
         most = options.max_records_per_batch, options.max_bytes_per_batch
@@ -70,20 +71,27 @@ class ArrowBatches:
     """Makes the columns that were asked for, and no others.
 
     The Arrow schema is Spark's own: Spark takes a batch as it is only if their schemas are equal.
-    ``opens`` says whether keys, headers and null values are looked for in envelopes.
+    ``opens`` says whether keys, headers and null values are looked for in envelopes, and ``typed``
+    decodes values.
     """
 
-    def __init__(self, schema: StructType, *, opens: bool = True) -> None:
+    def __init__(
+        self, schema: StructType, *, opens: bool = True, typed: TypedValues | None = None
+    ) -> None:
         self.schema = to_arrow_schema(schema, timezone="UTC")
         self._opens = opens
         # Users name columns in any case.
         self.fields = {each.name.lower(): each for each in self.schema}
+        self._typed = typed if typed and typed.needed(set(self.fields)) else None
         self._constants: dict[str, tuple[str | int | None, pa.Array]] = {}
         self._rising = np.arange(0, dtype=np.int64)
 
     def of(self, batches: Sequence[RecordBatch]) -> pa.RecordBatch:
         """One record batch, of those of one partition or more."""
-        columns = self._opened(batches)
+        columns, kept = self._opened(batches), None
+        if self._typed:
+            typed = self._typed.of_values(columns["value"], batches)
+            columns, kept = columns | typed.columns, typed.kept
         for name, field in self.fields.items():
             if name in columns:
                 continue
@@ -99,11 +107,13 @@ class ArrowBatches:
             raise incomplete(
                 OffsetRange(*first.tp, first.offset, first.end), first.offset, None, why
             )
-        return made
+        return made if kept is None else made.filter(kept)
 
     def _opened(self, batches: Sequence[RecordBatch]) -> dict[str, pa.Array]:
         """The columns that are made of the records' contents, if there is something in them."""
-        wanted = [name for name in OPENED if name in self.fields]
+        wanted = [
+            name for name in OPENED if name in self.fields or (self._typed and name == "value")
+        ]
         if not wanted:
             return {}
         values = Values.concat([batch.values for batch in batches])
@@ -114,7 +124,9 @@ class ArrowBatches:
             columns = {"value": values.to_arrow()}
         else:
             return {}
-        kinds = {name: self.fields[name].type for name in columns}
+        kinds = {name: self.fields[name].type for name in columns if name in self.fields}
+        if self._typed:
+            kinds["value"] = pa.binary()
         return {
             name: array if array.type == kinds[name] else array.cast(kinds[name])
             for name, array in columns.items()

@@ -1,0 +1,152 @@
+"""Values that are JSON objects, decoded and encoded by column.
+
+Arrow reads many objects at once and says nothing of which value each of them came from.  So every
+value is put into an object of its own, ``{"v":VALUE}``: then none is passed over, none begins in
+one value and ends in another, and as many rows as values mean that each of them is one row.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.json
+from pyspark.sql import types
+from pyspark.sql.pandas.types import to_arrow_type
+
+from dafka_core.values import Values
+
+_BEFORE: Final = pa.scalar(b'{"v":', pa.binary())
+_AFTER: Final = pa.scalar(b"}\n", pa.binary())
+_NOTHING: Final = pa.scalar(b"", pa.binary())
+_NULL: Final = pa.scalar(b"null", pa.binary())
+
+_NUMBERS: Final = (
+    types.ByteType,
+    types.ShortType,
+    types.IntegerType,
+    types.LongType,
+    types.FloatType,
+    types.DoubleType,
+    types.DecimalType,
+)
+_TEXTS: Final = (types.DateType, types.TimestampType, types.TimestampNTZType, types.StringType)
+"""What is a string in JSON; Arrow reads the times in it."""
+
+_CONTROLS: Final = "[\\x00-\\x1f]"
+
+
+class JsonCodec:
+    """One JSON object in each value, and a struct made of it."""
+
+    def __init__(self, kind: types.DataType) -> None:
+        """``kind`` is the struct.
+
+        Raises:
+            ValueError: it has a type that has no form in JSON here.
+        """
+        if not isinstance(kind, types.StructType):
+            raise ValueError(f"is {kind.simpleString()}, a JSON object is made of a struct")
+        self.kind: types.DataType = kind
+        self._arrow = to_arrow_type(kind, timezone="UTC")
+        schema = pa.schema([("v", _read_as(kind))])
+        self._parsing = pa.json.ParseOptions(
+            explicit_schema=schema, unexpected_field_behavior="ignore"
+        )
+
+    def decode(self, values: pa.Array) -> pa.Array:
+        """See ``Codec``; fields that the schema does not have are passed over."""
+        if not len(values):
+            return pa.array([], self._arrow)
+        try:
+            values.cast(pa.utf8())
+        except pa.ArrowInvalid:
+            raise ValueError("it is not UTF-8") from None
+        whole = values.fill_null(_NULL) if values.null_count else values
+        lines = pc.binary_join_element_wise(_BEFORE, whole, _AFTER, _NOTHING)
+        _, text = Values.from_arrow(lines).columns()
+        # All in one block: else Arrow cuts at the first line feed, which may be within a value.
+        reading = pa.json.ReadOptions(use_threads=False, block_size=len(text) + 1)
+        try:
+            read = pa.json.read_json(pa.BufferReader(text), reading, self._parsing)
+        except pa.ArrowInvalid as error:  # which shall not name what only we have added
+            raise ValueError(str(error).replace("Column(/v", "Column(", 1)) from None
+        if read.num_rows != len(values):
+            raise ValueError("it is more than one JSON value")
+        return pa.concat_arrays(read.column(0).chunks).cast(self._arrow)
+
+    def encode(self, column: pa.Array) -> pa.Array:
+        """See ``Codec``; fields that are null are left out, as ``to_json`` leaves them out."""
+        return _text(column)
+
+
+def _read_as(kind: types.DataType) -> pa.DataType:
+    """The type that Arrow reads in the place of Spark's."""
+    match kind:
+        case types.StructType():
+            return pa.struct([(field.name, _read_as(field.dataType)) for field in kind])
+        case types.ArrayType():
+            return pa.list_(_read_as(kind.elementType))
+    if isinstance(kind, _TEXTS):
+        return pa.utf8()
+    if isinstance(kind, (*_NUMBERS, types.BooleanType)):
+        return to_arrow_type(kind)
+    cure = {"binary": "STRING, and unbase64(...)", "map": "a STRUCT with the keys that you need"}
+    name = kind.typeName()
+    why = f"; take {cure[name]}" if name in cure else ""
+    raise ValueError(f"has {kind.simpleString()}, which has no form in JSON here{why}")
+
+
+def _text(column: pa.Array) -> pa.Array:
+    """What the elements of a column are in JSON, as strings; null where they are null."""
+    kind = column.type
+    if pa.types.is_struct(kind):
+        return _objects(column)
+    if pa.types.is_list(kind):
+        return _lists(column)
+    if pa.types.is_string(kind):
+        return _quoted(_escaped(column))
+    if pa.types.is_timestamp(kind):
+        return _quoted(pc.replace_substring(column.cast(pa.utf8()), " ", "T"))
+    if pa.types.is_date(kind):
+        return _quoted(column.cast(pa.utf8()))
+    texts = column.cast(pa.utf8())
+    if pa.types.is_floating(kind):  # JSON has no such numbers
+        texts = pc.if_else(pc.is_finite(column), texts, pa.scalar(None, pa.utf8()))
+    return texts
+
+
+def _objects(column: pa.StructArray) -> pa.Array:
+    names = [field.name for field in column.type]
+    members = pa.array([""] * len(column), pa.utf8())
+    for name, values in zip(names, column.flatten(), strict=True):
+        (quoted,) = _quoted(_escaped(pa.array([name], pa.utf8()))).to_pylist()
+        member = pc.binary_join_element_wise(f",{quoted}:", _text(values), "")
+        members = pc.binary_join_element_wise(members, member.fill_null(""), "")
+    # In the place of the first comma, if there is one.
+    texts = pc.binary_join_element_wise(pc.utf8_replace_slice(members, 0, 1, "{"), "}", "")
+    return pc.if_else(column.is_valid(), texts, pa.scalar(None, pa.utf8()))
+
+
+def _lists(column: pa.ListArray) -> pa.Array:
+    elements = _text(column.flatten()).fill_null("null")
+    counts = pc.list_value_length(column).fill_null(0)
+    ends = pa.concat_arrays([pa.array([0], pa.int32()), pc.cumulative_sum(counts)])
+    texts = pc.binary_join(pa.ListArray.from_arrays(ends, elements), ",")
+    texts = pc.binary_join_element_wise("[", texts, "]", "")
+    return pc.if_else(column.is_valid(), texts, pa.scalar(None, pa.utf8()))
+
+
+def _quoted(texts: pa.Array) -> pa.Array:
+    return pc.binary_join_element_wise('"', texts, '"', "")
+
+
+def _escaped(texts: pa.Array) -> pa.Array:
+    """Strings as they are between quotes."""
+    for mark in ("\\", '"'):
+        texts = pc.replace_substring(texts, mark, f"\\{mark}")
+    if pc.any(pc.match_substring_regex(texts, _CONTROLS)).as_py():
+        for code in range(0x20):
+            texts = pc.replace_substring(texts, chr(code), f"\\u{code:04x}")
+    return texts

@@ -1,0 +1,110 @@
+"""Values that are decoded on their way to Spark, and bad ones among them."""
+
+from __future__ import annotations
+
+import logging
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from pyspark.sql.pandas.types import to_arrow_schema
+
+from dafka_core.envelope import closed
+from dafka_core.records import TopicPartition
+from dafka_spark import DafkaDataSource
+from dafka_spark.errors import BadValueError
+from dafka_spark.options import SourceOptions
+from dafka_spark.source.range_planner import OffsetRange, SharedTask
+from dafka_spark.source.range_reader import RangeReader
+from tests.memory_reader import MemoryReader
+
+A, B = TopicPartition("t", "A"), TopicPartition("t", "B")
+GOOD = [b'{"id":%d}' % n for n in range(20)]
+
+
+def read(values: list[bytes], columns: tuple[str, ...] = (), **given: str) -> list[dict[str, Any]]:
+    """Rows of partitions A and B, which share the values, read by one task."""
+    source = MemoryReader()
+    source.logs = {A: values[:10], B: values[10:]}
+    json = {} if "valueformat" in given else {"valueformat": "json", "valueschema": "id BIGINT"}
+    given = {"subscribe": "t", **json, **given}
+    schema = DafkaDataSource(given).schema()
+    if columns:
+        schema = type(schema)([schema[name] for name in columns])
+    ranges = OffsetRange(*A, 0, 10), OffsetRange(*B, 0, len(values) - 10)
+    reader = RangeReader(schema, SourceOptions.of(given), source.connect)
+    batches = list(reader.read(SharedTask(ranges)))
+    for batch in batches:
+        batch.validate(full=True)
+        assert batch.schema.equals(to_arrow_schema(schema, timezone="UTC"))
+    rows: list[dict[str, Any]] = pa.Table.from_batches(batches).to_pylist()
+    return rows
+
+
+def test_values_are_structs_beside_the_other_columns() -> None:
+    values = [closed(b'{"id":0}', b"k"), closed(None, b"k"), *GOOD[2:]]
+    rows = read(values)
+    assert [row["value"] for row in rows] == [{"id": 0}, None, *({"id": n} for n in range(2, 20))]
+    assert [row["key"] for row in rows] == [b"k", b"k", *[None] * 18]
+    assert [row["offset"] for row in rows] == [*range(10), *range(10)]
+    texts = read([b"text"] * 11, valueformat="string")
+    assert [row["value"] for row in texts] == ["text"] * 11
+
+
+def test_a_bad_value_fails_the_query_by_its_place() -> None:
+    values = [*GOOD[:15], b"{", *GOOD[16:]]
+    with pytest.raises(
+        BadValueError, match=r"not valueFormat = json.*JSON parse.*mode = PERM"
+    ) as it:
+        read(values)
+    assert (it.value.topic, it.value.partition, it.value.offset) == (*B, 5)
+    assert len(read(values, ("offset",))) == 20  # where nobody asks for values none is decoded
+
+
+def test_a_bad_value_is_kept_with_its_reason() -> None:
+    values = [*GOOD[:9], b"", closed(b"{", b"k"), *GOOD[11:]]
+    rows = read(values, mode="permissive")
+    assert [row["value"] and row["value"]["id"] for row in rows] == [
+        *range(9), None, None, *range(11, 20)
+    ]  # fmt: skip
+    bad = [row for row in rows if row["_error"] is not None]
+    assert [(row["partition"], row["offset"], row["key"]) for row in bad] == [
+        ("A", 9, None),
+        ("B", 0, b"k"),
+    ]
+    assert [row["_corrupt_record"] for row in bad] == [b"", b"{"]
+    assert all("JSON parse error" in row["_error"] for row in bad)
+    assert {row["_corrupt_record"] for row in rows if row["_error"] is None} == {None}
+    assert read(values, ("_error", "offset"), mode="permissive") == [
+        {"_error": row["_error"], "offset": row["offset"]} for row in rows
+    ]
+
+
+def test_no_bad_values_are_no_errors() -> None:
+    rows = read(GOOD, mode="permissive")
+    assert {(row["_error"], row["_corrupt_record"]) for row in rows} == {(None, None)}
+
+
+def test_bad_values_are_left_out(caplog: pytest.LogCaptureFixture) -> None:
+    values = [b"x", *GOOD[1:10], b"", *GOOD[11:]]
+    with caplog.at_level(logging.WARNING):
+        rows = read(values, mode="dropmalformed")
+    assert [row["value"]["id"] for row in rows] == [*range(1, 10), *range(11, 20)]
+    assert [row["offset"] for row in rows] == [*range(1, 10), *range(1, 10)]
+    assert "leaves out 2 of 20 records" in caplog.text
+    assert "partition A: the value at offset 0" in caplog.text
+    assert len(read(values, ("topic",), mode="dropmalformed")) == 18
+
+
+def test_records_that_are_all_bad() -> None:
+    rows = read([b"\xff"] * 12, valueformat="string", mode="permissive")
+    assert {(row["value"], row["_error"], row["_corrupt_record"]) for row in rows} == {
+        (None, "it is not UTF-8", b"\xff")
+    }
+    assert read([b"\xff"] * 12, valueformat="string", mode="dropmalformed") == []
+
+
+def test_contents_may_be_left_as_they_are() -> None:
+    whole = closed(b"v", b"k")
+    rows = read([whole] * 11, valueformat="string", envelope="none", mode="permissive")
+    assert {row["_corrupt_record"] for row in rows} == {whole}

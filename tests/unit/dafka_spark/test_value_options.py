@@ -1,0 +1,75 @@
+"""Options of values, refused before a query starts."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from pyspark.sql import types
+
+from dafka_core.errors import ConfigError
+from dafka_spark import DafkaDataSource
+from dafka_spark.errors import ColumnError
+from dafka_spark.options import SinkOptions, SourceOptions
+
+JSON = {"valueformat": "json", "valueschema": "id BIGINT"}
+
+
+def source(**given: Any) -> SourceOptions:
+    return SourceOptions.of({"subscribe": "t", **given})
+
+
+def test_columns_are_those_of_the_format() -> None:
+    plain = DafkaDataSource({"subscribe": "t"}).schema()
+    assert plain["value"].dataType == types.BinaryType()
+    for given, kind in ({"valueformat": "string"}, "string"), (JSON, "struct<id:bigint>"):
+        for mode, more in ("FAILFAST", []), ("permissive", ["_error", "_corrupt_record"]):
+            schema = DafkaDataSource({"subscribe": "t", **given, "mode": mode}).schema()
+            assert schema["value"].dataType.simpleString() == kind
+            assert schema.names == plain.names + more
+
+
+@pytest.mark.parametrize(
+    ("given", "why"),
+    [
+        ({"valueformat": "xml"}, "must be one of bytes, string, json, arrow"),
+        ({"valueformat": "json"}, "name them with option valueSchema"),
+        ({"valueformat": "json", "valueschema": "id"}, "must be columns like"),
+        ({"valueformat": "json", "valueschema": "b BINARY"}, "unbase64"),
+        ({"valueformat": "string", "valueschema": "id INT"}, "is for valueFormat = json or arrow"),
+        ({"valueschema": "id INT"}, "is for valueFormat = json or arrow, not bytes"),
+        ({"mode": "PERMISSIVE"}, "needs valueFormat"),
+        ({**JSON, "mode": "ignore"}, "must be one of FAILFAST, PERMISSIVE, DROPMALFORMED"),
+        ({"valueformat": "arrow"}, "name them with option valueSchema"),
+        ({**JSON, "metadata": "topics"}, "is about records"),
+    ],
+)
+def test_what_does_not_fit_is_refused(given: dict[str, str], why: str) -> None:
+    with pytest.raises(ConfigError, match=why):
+        source(**given)
+
+
+def test_columns_that_are_asked_for_are_checked() -> None:
+    def reader(schema: types.StructType, **given: str) -> None:
+        DafkaDataSource({"subscribe": "t", "tower": "127.0.0.1", **given}).reader(schema)
+
+    struct = types.StructType([types.StructField("id", types.LongType())])
+    reader(types.StructType([types.StructField("VALUE", struct)]), **JSON)
+    reader(
+        types.StructType([types.StructField("_ERROR", types.StringType())]),
+        **JSON,
+        mode="permissive",
+    )
+    with pytest.raises(ColumnError, match=r"is struct<id:bigint>, not binary"):
+        reader(types.StructType([types.StructField("value", types.BinaryType())]), **JSON)
+    with pytest.raises(ColumnError, match=r"with option mode = PERMISSIVE only"):
+        reader(types.StructType([types.StructField("_error", types.StringType())]), **JSON)
+
+
+def test_writing_takes_its_schema_from_the_rows() -> None:
+    assert SinkOptions.of({"topic": "t", "valueformat": "json"}).codec() is None
+    assert SinkOptions.of({"topic": "t", **JSON}).codec() is not None
+    with pytest.raises(ConfigError, match="must be columns like"):
+        SinkOptions.of({"topic": "t", "valueformat": "json", "valueschema": "id"})
+    with pytest.raises(ConfigError, match="is an option of reading"):
+        SinkOptions.of({"topic": "t", "mode": "PERMISSIVE"})

@@ -1,0 +1,55 @@
+"""Schemas in Spark's DDL, without Spark."""
+
+from __future__ import annotations
+
+import pytest
+from pyspark.sql import types
+
+from dafka_spark.value_schema import parse_ddl
+
+
+def test_what_spark_writes_is_read() -> None:
+    struct = types.StructType(
+        [
+            types.StructField("id", types.LongType()),
+            types.StructField("two words, `quoted`", types.StringType()),
+            types.StructField("d", types.DecimalType(20, 3)),
+            types.StructField("l", types.ArrayType(types.ArrayType(types.DoubleType()))),
+            types.StructField("m", types.MapType(types.StringType(), types.DateType())),
+            types.StructField(
+                "s", types.StructType([types.StructField("t", types.TimestampNTZType())])
+            ),
+            types.StructField("e", types.StructType()),
+        ]
+    )
+    text = "id bigint, `two words, ``quoted``` STRING, d Decimal(20,3), l array<array<double>>, "
+    text += "m MAP<STRING, DATE>, s struct<t: timestamp_ntz>, e STRUCT<>"
+    assert parse_ddl(text) == struct
+
+
+def test_columns_may_be_null_whatever_is_said() -> None:
+    fields = parse_ddl("a INT NOT NULL, s STRUCT<b INT not null>")
+    assert fields == parse_ddl("a INT, s STRUCT<b INT>")
+
+
+@pytest.mark.parametrize(
+    ("text", "why"),
+    [
+        ("", "it is empty"),
+        ("id", "a type is missing at its end"),
+        ("id FOO", "there is no type 'FOO'"),
+        ("id INT,", "the name of a column is missing before ''"),
+        ("id INT name STRING", "',' is missing before 'name'"),
+        ("a ARRAY<INT", "'>' is missing before its end"),
+        ("a ARRAY INT", "'<' is missing before 'INT'"),
+        ("a DECIMAL(39, 1)", "DECIMAL has 1 to 38 digits"),
+        ("a DECIMAL(x)", "'x' is no number"),
+        ("a INT, A INT", "column 'A' is there twice"),
+        ("a INT; b INT", "'; b INT' has no meaning there"),
+        ("a INT)", "',' is missing before '\\)'"),
+        ("a " + "ARRAY<" * 200, "there is no type 'ARRAY'"),
+    ],
+)
+def test_what_is_none_is_refused(text: str, why: str) -> None:
+    with pytest.raises(ValueError, match=f"^must be columns like 'id BIGINT.*{why}"):
+        parse_ddl(text)
