@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import logging
-import math
 from typing import Any
 
 import pyarrow as pa
 import pytest
 
-from dafka_core.errors import InvalidRequestError, StoreUnreachableError
+from dafka_core.errors import StoreUnreachableError
+from dafka_core.flight import server_actions
+from dafka_core.flight.json_messages import RecordSizes
 from dafka_core.flight.store_client import StoreClient
 from dafka_core.records import TopicPartition
 from dafka_spark.source.stream_reader import DafkaStreamReader
@@ -73,31 +74,24 @@ def test_the_default_takes_what_is_no_giant(one: Served, caplog: pytest.LogCaptu
     assert "maxBytesPerTrigger" not in caplog.text
 
 
-@pytest.mark.parametrize(
-    "error",
-    [
-        InvalidRequestError("action", "dafka.sizes.v1", "must be one of dafka.heads.v1"),
-        StoreUnreachableError("one", "no answer"),
-    ],
-)
+@pytest.mark.parametrize("is_old", [True, False])
 def test_stores_that_do_not_tell_sizes(
-    one: Served,
-    monkeypatch: pytest.MonkeyPatch,
-    caplog: pytest.LogCaptureFixture,
-    error: Exception,
+    one: Served, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, is_old: bool
 ) -> None:
-    """One of a version of before is asked once, and named."""
-    asked = []
+    """One of a version of before is asked once, and named; one that does not answer, each time."""
+    asked, ask = [], StoreClient.record_sizes
 
-    def refuse(self: StoreClient, *given: object, timeout_s: float) -> None:
+    def counted(self: StoreClient, *given: Any, timeout_s: float) -> RecordSizes:
         asked.append(given)
-        raise error
+        if not is_old:
+            raise StoreUnreachableError("one", "no answer")
+        return ask(self, *given, timeout_s=timeout_s)
 
-    monkeypatch.setattr(StoreClient, "record_sizes", refuse)
+    monkeypatch.setattr(StoreClient, "record_sizes", counted)
+    monkeypatch.delitem(server_actions.ACTIONS, "dafka.sizes.v1")
     stream = reader(HeardOf([one]), maxbytespertrigger=str(1_024 * 1_000))
     with caplog.at_level(logging.WARNING, "dafka_spark"):
         found = batches(stream, json_round(stream.initialOffset()))
     assert [count for count, _, _ in found] == [1_000] * 5 + [100]
-    is_old = isinstance(error, InvalidRequestError)
-    assert len(asked) == (1 if is_old else math.ceil(5_100 / 1_000))
+    assert len(asked) == (1 if is_old else 6)
     assert ("does not tell the size of records" in caplog.text) is is_old

@@ -9,7 +9,8 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from dafka_core.errors import ConfigError, InvalidRequestError, StoreUnreachableError
+from dafka_core.errors import ConfigError, StoreUnreachableError
+from dafka_core.flight import server_actions
 from dafka_core.flight.store_client import StoreClient
 from dafka_core.records import PartitionInfo, RecordBatch, TopicPartition
 from dafka_core.values import Values
@@ -228,10 +229,7 @@ def test_stores_that_do_not_answer_are_waited_for_and_named(
 
 
 def test_a_store_of_before_is_named(one: Served, monkeypatch: pytest.MonkeyPatch) -> None:
-    def unknown(self: StoreClient, *given: object, timeout_s: float) -> list[int | None]:
-        raise InvalidRequestError("action", "dafka.offsets.v1", "must be one of dafka.heads.v1")
-
-    monkeypatch.setattr(StoreClient, "offset_for_times", unknown)
+    monkeypatch.delitem(server_actions.ACTIONS, "dafka.offsets.v1")
     with pytest.raises(ConfigError, match="no store can tell when the records of topic 't'"):
         batch(HeardOf([one]), startingTimestamp=T0_MS)
 
@@ -251,4 +249,4 @@ def test_ten_thousand_partitions_take_seconds(serve: Serve) -> None:
     answers = offsets_of_times(asked, heads, held, 10.0)
     assert set(answers.found.values()) == {1}
     assert len(answers.found) == count
-    assert time.monotonic() - began < 10
+    assert time.monotonic() - began < 30  # 3 s when the machine does nothing else
