@@ -127,12 +127,12 @@ class BatchLimit:
         most = min(rows, self._options.max_offsets_per_trigger or rows)
         size = limit.max_bytes if isinstance(limit, ReadMaxBytes) else self._options.trigger_bytes
         if min(total, most) * UNASKED_BYTES > size:
-            within = records_within(size, waiting, self._sizes(waiting, firsts, holders))
+            within = records_within(size, waiting, self.sizes(waiting, firsts, holders))
             self._say(size, within, total)
             most = min(most, within)
         return rate_limit(waiting, most, turn=turn)
 
-    def _sizes(
+    def sizes(
         self, waiting: Waiting, firsts: Mapping[TopicPartition, int], holders: Holders
     ) -> Sizes:
         """What stores say of the partitions with most records; of some they may say nothing."""

@@ -22,7 +22,7 @@ from dafka_spark.cluster import connections, timing
 from dafka_spark.cluster.timing import Deadline
 from dafka_spark.options import MESH, SourceOptions
 from dafka_spark.positions import AT_LATEST
-from dafka_spark.source.batch_limit import BatchLimit
+from dafka_spark.source.batch_limit import BatchLimit, Sizes, Waiting
 from dafka_spark.source.idle_wait import LONG_S, SPARK_POLLING_S, IdleWait
 from dafka_spark.source.later_partitions import LaterPartitions
 from dafka_spark.source.latest_offsets import Heads, OffsetsSnapshot, fetch_latest_offsets
@@ -33,6 +33,7 @@ from dafka_spark.source.progress_publisher import ProgressPublisher
 from dafka_spark.source.range_planner import Holders, Task, plan_tasks
 from dafka_spark.source.range_reader import RangeReader
 from dafka_spark.source.regression_detector import RegressionDetector
+from dafka_spark.source.reported_lag import ReportedLag, described
 from dafka_spark.source.source_offset import SHARED_TASKS, SourceOffset
 from dafka_spark.source.store_watch import StoreWatch
 
@@ -58,6 +59,9 @@ class DafkaStreamReader(RangeReader, DataSourceStreamReader, SupportsTriggerAvai
         self._finished: tuple[dict[str, Any] | None, Heads] = None, {}
         """Where there was nothing new at the last trigger, and what there was."""
         self._furthest: dict[TopicPartition, int] = {}
+        self._read: dict[TopicPartition, int] = {}
+        """How far each partition is read when the batch that was asked for last is done."""
+        self._lag = ReportedLag()
         self._report: dict[str, Any] | None = None
         self._regressions = RegressionDetector(options)
         self._later_partitions = LaterPartitions(options)
@@ -132,10 +136,19 @@ class DafkaStreamReader(RangeReader, DataSourceStreamReader, SupportsTriggerAvai
         return ProgressPublisher(self._options, self._connect)
 
     def reportLatestOffset(self) -> dict[str, Any] | None:
-        """The furthest end seen of each partition, for the progress report; many are summed up."""
+        """For the progress report: the furthest end seen of each partition, and the query's lag.
+
+        Many partitions are summed up.
+        """
         if self._report is None and self._furthest:
-            self._report = SourceOffset(dict(self._furthest)).report()
+            report = SourceOffset(dict(self._furthest)).report()
+            waiting = {tp: end - self._read.get(tp, end) for tp, end in self._furthest.items()}
+            lag = self._lag.of(waiting, self._sizes)
+            self._report = {**report, "lag": lag, "source": described(self._options)}
         return self._report
+
+    def _sizes(self, waiting: Waiting) -> Sizes:
+        return self._limit.sizes(waiting, self._read, self._held)
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> list[Task]:
         """The tasks of a batch; none when it is empty.
@@ -176,6 +189,9 @@ class DafkaStreamReader(RangeReader, DataSourceStreamReader, SupportsTriggerAvai
         if self._frozen is not None or not self._limit.is_delayed(limit, waiting):
             turn, holders = sum(begin.positions.values()), self._held
             taken = self._limit.taken(limit, waiting, firsts, holders, turn=turn)
+        # What is read is where it began, and what this batch takes.
+        self._read = {tp: firsts[tp] + taken.get(tp, 0) for tp in firsts}
+        self._report = None
         if not taken and not later:
             # Not while some partitions look shorter than they were: then each trigger looks again.
             if self._snapshot is not None and heads is self._snapshot.heads:
