@@ -60,13 +60,14 @@ def add_query_arguments(parser: argparse.ArgumentParser) -> None:
         "--starting-offsets",
         default="earliest",
         metavar="WHERE",
-        help="earliest, latest or JSON, for a new checkpoint (default: %(default)s)",
+        help="earliest, latest, latest-100, a time, so long ago (--starting-offsets=-10m) or JSON, "
+        "for a new checkpoint (default: %(default)s)",
     )
     parser.add_argument(
         "--max-offsets-per-trigger",
         type=positive,
         metavar="N",
-        help="the most records one batch reads (default: all there are)",
+        help="the most records one batch reads (default: what 4 GiB have)",
     )
     parser.add_argument(
         "--available-now",
