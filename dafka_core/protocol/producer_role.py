@@ -9,9 +9,10 @@ from bisect import bisect_right
 from operator import attrgetter
 from typing import Final
 
-from dafka_core.epochs import NO_LIFE, Epoch, EpochId, last_life
+from dafka_core.epochs import NO_LIFE, Epoch, EpochId, History, last_life, parting
 from dafka_core.protocol import messages as m
 from dafka_core.protocol.codec import subscription
+from dafka_core.protocol.histories import TOLD
 from dafka_core.protocol.limits import MAX_ANSWER_BYTES
 from dafka_core.protocol.role import Outgoing, OutgoingBatch, PeerNews
 from dafka_core.protocol.store_directory import StoreDirectory
@@ -51,6 +52,7 @@ class ProducerRole:
         self.tp = tp
         self.epoch = Epoch.first(new_life(1, life_id, acks))
         """That of its records."""
+        self._history: History = (self.epoch,)
         self.fenced_by: EpochId | None = None
         """A newer life of this partition's producer, if there is one: this one is over."""
         self.topic, self.address = tp
@@ -95,11 +97,11 @@ class ProducerRole:
             *(self.directory.subscriptions() if self.directory else ()),
         ]
 
-    def resume(self, epoch: Epoch) -> None:
-        """Goes on with an epoch where an earlier producer has ended."""
+    def resume(self, history: History) -> None:
+        """Goes on where an earlier producer has ended; the last epoch of ``history`` begins."""
         assert not self.retained
-        self.epoch = epoch
-        self.next_offset = self.durable = epoch.start
+        self._history, self.epoch = history, history[-1]
+        self.next_offset = self.durable = self.epoch.start
         self.directory = self.takeover = None
 
     def publish(self, now: float, values: Values, time_us: int) -> list[Outgoing]:
@@ -127,15 +129,7 @@ class ProducerRole:
             case m.Ack(partition=self.address, topic=self.topic):
                 self._on_ack(message.store or peer, message.end)
             case m.HistoryReply(partition=self.address, topic=self.topic) if not self.directory:
-                newest = last_life(message.history)
-                self._heard_of(max(newest, message.promised))
-                if newest < self.epoch.life and self.retained:
-                    # It has an older life's records where this one's are, and cannot know it by
-                    # their offsets.
-                    start, count = self.retained[0].offset, self.unacknowledged
-                    return self._answer(
-                        m.Fetch(self.address, message.store, self.topic, start, count)
-                    )
+                return self._on_history(message)
             case m.Fetch(partition=self.address, topic=self.topic):
                 return self._answer(message)
             case m.GetHeads(topic=self.topic) if self.durable:
@@ -185,8 +179,8 @@ class ProducerRole:
         """RFC 46: sends "the HEAD command at regular a interval" after the first record."""
         if self.takeover is not None:
             messages = self.takeover.on_tick(now)
-            if self.takeover.epoch is not None:
-                self.resume(self.takeover.epoch)
+            if self.takeover.history:
+                self.resume(self.takeover.history)
             return messages
         if not self.next_offset or self.fenced_by:
             return []
@@ -213,6 +207,24 @@ class ProducerRole:
         if self.takeover is not None:
             return self.takeover.deadline(now)
         return self._head_due if self.next_offset and not self.fenced_by else None
+
+    def _on_history(self, reply: m.HistoryReply) -> list[Outgoing]:
+        newest = last_life(reply.history)
+        self._heard_of(max(newest, reply.promised))
+        if newest >= self.epoch.life:
+            return []
+        if self.retained:
+            # It has an older life's records where this one's are, and cannot know it by their
+            # offsets.
+            start, count = self.retained[0].offset, self.unacknowledged
+            return self._answer(m.Fetch(self.address, reply.store, self.topic, start, count))
+        # It has promised that this life goes on from what it had, and takes no other history.  It
+        # went on from another one, and as long as it says nothing nobody else could know.
+        start, life, mine = self.epoch.start, self.epoch.life, self._history
+        has_begun, parts = self.next_offset > start, parting(reply.history, mine)
+        if has_begun or parts is None or parts >= reply.end or reply.promised[:2] != life[:2]:
+            return []
+        return [m.HistoryReply(reply.store, TOLD, self.address, *self.tp, start, life, mine)]
 
     def _heard_of(self, life: EpochId) -> None:
         """A life of this partition's producer that stores know of; after a newer one it ends."""

@@ -11,7 +11,16 @@ from collections.abc import Callable, Collection, Generator, Iterable, Mapping
 from functools import partial
 from typing import Final, NamedTuple
 
-from dafka_core.epochs import NO_LIFE, Epoch, EpochId, PartitionLives, digest, last_life
+from dafka_core.epochs import (
+    NO_LIFE,
+    Epoch,
+    EpochId,
+    History,
+    PartitionLives,
+    digest,
+    last_life,
+    with_epoch,
+)
 from dafka_core.protocol.messages import HistoryReply
 from dafka_core.protocol.role import Outgoing
 from dafka_core.protocol.store_directory import StoreDirectory, StoreQuery
@@ -86,8 +95,8 @@ def promised(replies: Replies, life: EpochId) -> dict[str, HistoryReply]:
     return {store: each for store, each in replies.items() if each.promised[:2] == life[:2]}
 
 
-def goes_on(replies: Replies, life: EpochId, least: int) -> Epoch:
-    """The epoch that begins with ``life``, after the newest history; at ``least`` there.
+def goes_on(replies: Replies, life: EpochId, least: int) -> History:
+    """The newest history, going on with an epoch of ``life``; that begins at ``least`` there.
 
     ``least`` is how far C stores have the partition.  Nobody can tell whose their records are, nor
     those of a store that has them from C nodes.
@@ -96,8 +105,9 @@ def goes_on(replies: Replies, life: EpochId, least: int) -> Epoch:
     least = max(least, *unnamed, 0)
     best = max(replies.values(), key=_newness, default=None)
     if best is None:
-        return Epoch(*life, least, 0)
-    return Epoch(*life, max(best.end, least), digest(best.history))
+        return (Epoch(*life, least, 0),)
+    start = max(best.end, least)
+    return with_epoch(best.history, Epoch(*life, start, digest(best.history)))
 
 
 def _newness(reply: HistoryReply) -> tuple[EpochId, int]:
@@ -105,7 +115,7 @@ def _newness(reply: HistoryReply) -> tuple[EpochId, int]:
 
 
 class Takeover:
-    """Asks until ``epoch`` is there.
+    """Asks until there is a ``history``, whose last epoch is the producer's.
 
     ``lack`` says which stores it still waits for, if that is what it does; with
     ``ignore_missing`` it goes on without them.  A life's number is ``least_number`` at least, the
@@ -122,7 +132,7 @@ class Takeover:
         least_number: int,
         ignore_missing: bool,
     ) -> None:
-        self.epoch: Epoch | None = None
+        self.history: History = ()
         self.lack: Missing | None = None
         self._directory = directory
         self._tp = tp
@@ -134,6 +144,11 @@ class Takeover:
         self._due = 0.0
         self._steps = self._run()
         self._next: _Ask | None = next(self._steps)
+
+    @property
+    def epoch(self) -> Epoch | None:
+        """The producer's, when it is known."""
+        return self.history[-1] if self.history else None
 
     def on_tick(self, now: float) -> list[Outgoing]:
         """Asks the next question when the last one is answered."""
@@ -172,7 +187,7 @@ class Takeover:
                 # C stores do not know lives: nobody can tell whose their records are.
                 held = heads.heads.get(tp)
                 least = held.end if held and c_stores else 0
-                self.epoch = goes_on(replies, life, least)
+                self.history = goes_on(replies, life, least)
                 return
             # Stores that come may know a newer life.
             prior = max(prior, newest_life(answer.histories))

@@ -362,3 +362,16 @@ def store_transaction(
     (epoch,) = commit.epochs
     assert epoch is not None
     return epoch
+
+
+def test_a_producer_that_was_promised_something_tells_where_it_goes_on() -> None:
+    store = Store((A,), 6)
+    store.ask(PRODUCER, query=7)
+    store.write()
+    # What it was promised it would go on from may be what this store has: nothing else wins.
+    store.hear(7, A, B)
+    assert store.role.pending == []
+    mine = Epoch(*PRODUCER, 7, B.digest)
+    reply = HistoryReply(ME, TOLD, PARTITION, *TP, 7, PRODUCER, (A, B, mine))
+    assert store.role.on_message(0.0, reply, "") == []
+    assert store.role.pending == [SetAside(TP, 5)]

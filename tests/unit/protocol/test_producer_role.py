@@ -83,7 +83,7 @@ def test_answers_are_right_after_any_acknowledgements(
     acks: int, steps: Sequence[tuple[str, int, str]], resumed_at: int
 ) -> None:
     role = producer(acks=acks)
-    role.resume(Epoch.first(LIFE)._replace(start=resumed_at))
+    role.resume((Epoch.first(LIFE)._replace(start=resumed_at),))
     ends = dict.fromkeys(STORES, 0)
     durable = resumed_at
     for what, number, store in steps:

@@ -7,6 +7,7 @@ from dataclasses import replace
 import pytest
 
 from dafka_core.epochs import NO_LIFE, Epoch, EpochId
+from dafka_core.protocol.histories import TOLD
 from dafka_core.protocol.messages import (
     ConsumerHello,
     EpochAck,
@@ -20,7 +21,7 @@ from dafka_core.protocol.messages import (
     RecordBatchMessage,
 )
 from dafka_core.protocol.producer_role import MAX_ACKING_STORES, ProducerRole
-from dafka_core.protocol.role import Outgoing
+from dafka_core.protocol.role import Outgoing, OutgoingBatch
 from dafka_core.protocol.store_directory import GREETING, SETTLE_S
 from dafka_core.protocol.takeover import ASK_AGAIN_S, Missing
 from dafka_core.records import RecordBatch
@@ -146,7 +147,7 @@ NEWER = EpochId(5, 0x55, 1)
 
 def resumed(start: int = 5) -> ProducerRole:
     role = producer(resume=True)
-    role.resume(Epoch(*MINE, start, PRIOR.digest))
+    role.resume((Epoch(*MINE, start, PRIOR.digest),))
     return role
 
 
@@ -226,7 +227,7 @@ def test_a_store_that_has_more_than_is_published_is_asked_whether_it_is_the_same
     # It was away when the producer resumed, and acknowledges all that an earlier life has sent.
     # Where there is no room, or nothing else to publish, there will never be as much again.
     role = producer(acks=acks, resume=True)
-    role.resume(Epoch.first(LIFE)._replace(start=2))
+    role.resume((Epoch.first(LIFE)._replace(start=2),))
     publish(role, 3)
     fetch = Fetch(PARTITION, PARTITION, TOPIC, 4, 1)
     assert fetch not in role.on_tick(1.0)
@@ -262,3 +263,24 @@ def test_names_of_stores_that_have_more_are_bounded() -> None:
     for i in range(2 * MAX_ACKING_STORES):
         acknowledge(role, 7, f"S{i}")
     assert len(role.beyond) == MAX_ACKING_STORES
+
+
+def test_a_store_with_another_history_is_told_what_goes_on_while_nothing_is_said() -> None:
+    # It has promised that this life goes on from what it had, and gives up nothing of that for an
+    # older life's history.
+    other, role = Epoch(2, 0x22, 1, 0, 0), producer(resume=True)
+    mine = (other, PRIOR._replace(start=5, parent=other.digest))
+    history = (*mine, Epoch(*MINE, 7, mine[-1].digest))
+    role.resume(history)
+
+    def told(end: int, *lives: Epoch, promised: EpochId = MINE) -> list[Outgoing]:
+        reply = HistoryReply(PARTITION, TOLD, "S2", TOPIC, PARTITION, end, promised, lives)
+        return role.on_message(1.0, reply, "")
+
+    expected = HistoryReply("S2", TOLD, PARTITION, *TP, 7, MINE, history)
+    assert told(6, other) == [expected]
+    # Not who has the same, as far as it goes, or has promised it nothing.
+    assert told(5, other) == told(7, *mine) == told(6, other, promised=NO_LIFE) == []
+    # Its records say it themselves.
+    batch = publish(role, 1)
+    assert told(6, other) == [OutgoingBatch(batch, "S2")]

@@ -15,6 +15,7 @@ from dafka_core.epochs import (
     Epoch,
     EpochId,
     History,
+    digest,
 )
 from dafka_core.protocol.messages import (
     ConsumerHello,
@@ -146,7 +147,9 @@ def test_a_life_goes_on_from_the_newest_history(
     replies: list[HistoryReply], least: int, start: int, parent: int
 ) -> None:
     answers = {each.store: each for each in replies}
-    assert goes_on(answers, LIFE, least) == Epoch(*LIFE, start, parent)
+    *history, epoch = goes_on(answers, LIFE, least)
+    assert epoch == Epoch(*LIFE, start, parent)
+    assert digest(history) == parent
 
 
 def test_a_life_has_room_for_so_many_acks() -> None:
