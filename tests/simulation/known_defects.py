@@ -281,7 +281,7 @@ DEFECTS = (
     Defect(
         "stores extend any history",
         "store_writer.c:140",
-        LOST_RECORDS,
+        LOST_RECORDS + "|two timestamps",
         changes=lambda: {(store_role, "Histories"): ExtendsAnything},
         shape=ZOMBIES,
     ),
