@@ -77,6 +77,15 @@ class Epoch(NamedTuple):
         """What orders it among other epochs."""
         return EpochId(*self[:3])
 
+    def continues(self, history: Sequence[Epoch]) -> bool:
+        """Whether it goes on from a history; or from records of which nobody could tell whose.
+
+        C stores know no lives: where only they have answered, an epoch has no parent.
+        """
+        if self.parent or not self.start:
+            return self.parent == digest(history)
+        return self.life > last_life(history)
+
     @property
     def digest(self) -> int:
         """That of the history up to and with this epoch."""
@@ -138,7 +147,7 @@ def follows(history: Sequence[Epoch], epoch: Epoch, offset: int) -> bool:
         return offset > 0 or not epoch.start
     if epoch == history[-1]:
         return True
-    return epoch.start == offset and epoch.parent == digest(history)
+    return epoch.start == offset and epoch.continues(history)
 
 
 def parting(one: Sequence[Epoch], other: Sequence[Epoch]) -> int | None:
@@ -195,4 +204,4 @@ def parted_by(history: History, epoch: Epoch, end: int) -> int | None:
     for index, known in enumerate(history):
         if known.digest == epoch.parent:
             return min(epoch.start, _start_after(history, index))
-    return history[0].start if epoch.parent else 0
+    return history[0].start if epoch.parent else epoch.start

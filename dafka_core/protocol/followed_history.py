@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from math import inf
 
-from dafka_core.epochs import Epoch, History, before, digest, last_life, parted_by, with_epoch
+from dafka_core.epochs import Epoch, History, before, last_life, parted_by, with_epoch
 from dafka_core.records import RecordBatch
 
 
@@ -59,7 +59,7 @@ class FollowedHistory:
                 continue
             if self.epochs and not self._follows(epoch, batch.offset):
                 # The older life's records at its first offsets were next, or came before.
-                known = epoch.parent == digest(self.epochs)
+                known = epoch.continues(self.epochs)
                 return taken[:index], epoch.start if known else self.epochs[0].start
             self._unknown_from = None
             self.epochs = with_epoch(self.epochs, epoch)
@@ -69,7 +69,7 @@ class FollowedHistory:
         unknown = self._unknown_from
         if unknown is not None and epoch.start >= unknown:
             return epoch.life > last_life(self.epochs)  # lives between may have been passed over
-        return epoch.start == offset and epoch.parent == digest(self.epochs)
+        return epoch.start == offset and epoch.continues(self.epochs)
 
     def go_back(self, start: int) -> None:
         """The reader goes on at ``start``, where another history has won."""

@@ -128,8 +128,7 @@ class Histories:
         if epoch is None or epoch.life <= last_life(history) or epoch.life < partition.promised:
             return None
         parts = epoch.start < partition.fetcher.next_offset
-        known = digest(before(history, epoch.start)) == epoch.parent
-        return epoch.start if parts and known else None
+        return epoch.start if parts and epoch.continues(before(history, epoch.start)) else None
 
     def wins_at(self, partition: StorePartition, reply: m.HistoryReply) -> int | None:
         """From where on another store's history is the partition's; None if it is not."""

@@ -61,7 +61,7 @@ class Lives:
     def history(self, tp: TopicPartition, row: PartitionRow) -> History:
         """The history of a partition's records."""
         newest = row.epoch
-        if newest is None or not newest.parent:
+        if newest is None or not (newest.parent or newest.start):
             return () if newest is None else (newest,)
         return (*self._older(tp)[1], newest)
 

@@ -133,6 +133,10 @@ def test_what_a_store_knows_is_the_newest_of_what_it_has_and_has_promised() -> N
         ((A, B), A, 7, False),  # an older life goes on
         ((A, B), C, 9, True),
         ((B,), C, 9, True),  # the oldest is forgotten
+        # Where only C stores had answered nobody could tell whose records a life goes on from.
+        ((A,), C._replace(start=5, parent=0), 5, True),
+        ((A,), C._replace(start=5, parent=0), 6, False),
+        ((A, B), A._replace(start=9), 9, False),
     ],
 )
 def test_what_can_follow_a_history(

@@ -375,3 +375,19 @@ def test_a_producer_that_was_promised_something_tells_where_it_goes_on() -> None
     reply = HistoryReply(ME, TOLD, PARTITION, *TP, 7, PRODUCER, (A, B, mine))
     assert store.role.on_message(0.0, reply, "") == []
     assert store.role.pending == [SetAside(TP, 5)]
+
+
+ORPHAN = Epoch(2, 0x22, 2, 5, 0)
+"""A life that began where only C stores had answered: nobody could tell whose records they had."""
+
+
+@pytest.mark.parametrize("end", [5, 7])
+def test_a_life_that_began_at_c_stores_goes_on_from_whatever_there_is(end: int) -> None:
+    store = Store((A,), end)
+    store.receive(ORPHAN, 5, 8)
+    if end > 5:  # some came from the C store, as anybody's, and were taken for the older life's
+        store.write()
+        assert store.aside == [[A] * (end - 5)]
+        store.receive(ORPHAN, 5, 8)
+    assert store.write() == [ack(ORPHAN.life, 8)]
+    assert store.role.partitions[TP].history == (A, ORPHAN)
