@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any, ClassVar, Final
 
 from pyspark.sql import types
 
 from dafka_core.errors import ConfigError
-from dafka_core.options import Options, option
+from dafka_core.options import Options, option, parse_str
 from dafka_spark.formats import codecs
 from dafka_spark.formats.codec import Codec
 from dafka_spark.formats.codecs import BYTES, FORMATS, TYPED
@@ -27,6 +28,17 @@ def parse_mode(value: Any) -> str:
     return parse_word(value).upper()
 
 
+def parse_value_schema(value: Any) -> str:
+    """A schema, which is read from a file where its name is given."""
+    text = parse_str(value).strip()
+    if not text.endswith(".avsc"):
+        return text
+    try:
+        return Path(text).read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise ValueError(f"cannot be read: {error}") from None
+
+
 @dataclasses.dataclass(frozen=True)
 class ValueOptions(Options):
     """What both sides need to know of values."""
@@ -39,12 +51,17 @@ class ValueOptions(Options):
         "what values are, and column `value` with them: `bytes` are binary, or a string that is "
         "written; `string` is text; `json` is a struct with the columns of valueSchema, one object "
         "in each value; `arrow` is an array of such structs, one stream of Arrow's IPC format in "
-        "each value (docs/typed_values.md)",
+        "each value; `avro` is a struct, one record of the Avro schema valueSchema in each value "
+        "(docs/typed_values.md)",
         choices=FORMATS,
         parse=parse_word,
     )
     value_schema: str = option(
-        "", "the columns of values, `id BIGINT, tags ARRAY<STRING>`", kind="DDL"
+        "",
+        "the columns of values, `id BIGINT, tags ARRAY<INT>`; for `avro` an Avro schema in JSON, "
+        "or a file FILE.avsc with one, which the driver reads",
+        kind="DDL or JSON",
+        parse=parse_value_schema,
     )
 
     def check_values(self) -> None:
@@ -58,6 +75,8 @@ class ValueOptions(Options):
             raise ConfigError("valueFormat", self.value_format, why)
         try:
             self.codec()
+        except ConfigError:
+            raise
         except ValueError as error:
             raise ConfigError("valueSchema", self.value_schema, str(error)) from None
 

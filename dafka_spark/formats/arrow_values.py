@@ -28,6 +28,9 @@ class ArrowCodec:
         self.kind: types.DataType = types.ArrayType(rows)
         self._fields = [(field.name, field.dataType) for field in rows]
         self._arrow = to_arrow_type(self.kind, timezone="UTC")
+        # Of the last stream: most have one schema.
+        no_places: list[int | None] = [None] * len(rows)
+        self._last = pa.schema([]), no_places
 
     def decode(self, values: pa.Array) -> pa.Array:
         """See ``Codec``; columns that the schema does not have are passed over."""
@@ -52,19 +55,35 @@ class ArrowCodec:
             table.validate(full=True)
         except (pa.ArrowException, OSError, EOFError) as error:
             raise ValueError(f"it is no stream of Arrow's: {error}") from None
+        schema, places = self._last
+        if not table.schema.equals(schema):
+            places = self._found(table.schema)
+            self._last = table.schema, places
         columns = []
-        for (name, kind), field in zip(self._fields, self._arrow.value_type, strict=True):
-            at = table.schema.get_all_field_indices(name)
-            if not at:
+        for at, field in zip(places, self._arrow.value_type, strict=True):
+            if at is None:
                 columns.append(pa.nulls(len(table), field.type))
                 continue
-            column = table.column(at[0])
-            if len(at) > 1 or _spark_type(column.type) != _spark_type(field.type):
-                found = f"{column.type}, not {kind.simpleString()}"
-                raise ValueError(f"column {name!r} is {found if len(at) == 1 else 'there twice'}")
-            chunks = column.cast(field.type).chunks
-            columns.append(pa.concat_arrays(chunks) if chunks else pa.array([], field.type))
+            column = table.column(at).combine_chunks()
+            columns.append(column if column.type == field.type else column.cast(field.type))
         return pa.StructArray.from_arrays(columns, fields=list(self._arrow.value_type))
+
+    def _found(self, schema: pa.Schema) -> list[int | None]:
+        """Where the query's columns are in streams with this schema; None: they are not.
+
+        Raises:
+            ValueError: a column has another type, or is there twice.
+        """
+        places: list[int | None] = []
+        for name, kind in self._fields:
+            found = schema.get_all_field_indices(name)
+            if len(found) > 1:
+                raise ValueError(f"column {name!r} is there twice")
+            if found and _spark_type(schema.types[found[0]]) != kind.simpleString():
+                is_ = f"is {schema.types[found[0]]}, not {kind.simpleString()}"
+                raise ValueError(f"column {name!r} {is_}")
+            places.append(found[0] if found else None)
+        return places
 
     def encode(self, column: pa.Array) -> pa.Array:
         """See ``Codec``; each value is a stream with one batch."""
@@ -89,6 +108,8 @@ def _spark_type(kind: pa.DataType) -> str:
     Raises:
         ValueError: Spark has no such type.
     """
+    if pa.types.is_string_view(kind):  # as Polars writes them, and Spark 4.3 does not know
+        kind = pa.utf8()
     try:
         return from_arrow_type(kind).simpleString()
     except Exception as error:  # noqa: BLE001 -- Spark's own, of several classes

@@ -63,12 +63,17 @@ def test_what_is_encoded_is_decoded(rows: list[Any], start: int) -> None:
 
 
 def test_a_schema_that_has_changed() -> None:
-    table = pa.table({"more": [[1], None, []], "name": pa.array(["a", "b", None], pa.large_utf8())})
+    names = pa.array(["a", "b", None], pa.large_utf8())
+    table = pa.table({"more": [[1], None, []], "name": names})
+    viewed = pa.table({"name": names.cast(pa.string_view())})
     stamps = pa.array([{"t": 7_000}], pa.struct([("t", pa.timestamp("ns", "Europe/Paris"))]))
-    rows, bad = decoded(stream(table), None, stream(pa.table({"at": stamps, "id": [1]})))
+    rows, bad = decoded(
+        stream(table), None, stream(pa.table({"at": stamps, "id": [1]})), stream(viewed)
+    )
     assert not bad
     assert [row["name"] for row in rows[0]] == ["a", "b", None]
     assert {(row["id"], row["at"]) for row in rows[0]} == {(None, None)}
+    assert rows[3] == rows[0]
     assert rows[1] is None
     assert rows[2][0]["at"]["t"].microsecond == 7
 

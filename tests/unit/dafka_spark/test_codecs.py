@@ -8,11 +8,13 @@ from dafka_spark.value_schema import parse_ddl
 
 def test_every_format_has_a_codec() -> None:
     kind = parse_ddl("id BIGINT")
-    kinds = {name: codec_of(name, "id BIGINT") for name in FORMATS}
+    avro = '{"type":"record","name":"R","fields":[{"name":"id","type":"long"}]}'
+    kinds = {name: codec_of(name, avro if name == "avro" else "id BIGINT") for name in FORMATS}
     assert {name: codec.kind.simpleString() for name, codec in kinds.items() if codec} == {
         "string": "string",
         "json": "struct<id:bigint>",
         "arrow": "array<struct<id:bigint>>",
+        "avro": "struct<id:bigint>",
     }
     found = codec_of("json", kind)
     assert found is not None

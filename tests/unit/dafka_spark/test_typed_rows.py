@@ -28,6 +28,11 @@ def options(**given: str) -> SinkOptions:
             {"valueformat": "arrow", "valueschema": "id INT"},
             "is struct<id:int>",
         ),
+        (
+            parse_ddl("id INT"),
+            {"valueformat": "avro"},
+            "an Avro schema: name it with option valueS",
+        ),
         (types.StringType(), {"valueformat": "arrow"}, "is string; a stream is made of a list"),
         (parse_ddl("b BINARY"), {"valueformat": "json"}, "no form in JSON"),
         (

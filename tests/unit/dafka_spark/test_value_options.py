@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -11,6 +12,8 @@ from dafka_core.errors import ConfigError
 from dafka_spark import DafkaDataSource
 from dafka_spark.errors import ColumnError
 from dafka_spark.options import SinkOptions, SourceOptions
+from dafka_spark.schema import is_table, table_options
+from dafka_spark.sink.task_writer import check_columns
 
 JSON = {"valueformat": "json", "valueschema": "id BIGINT"}
 
@@ -32,12 +35,15 @@ def test_columns_are_those_of_the_format() -> None:
 @pytest.mark.parametrize(
     ("given", "why"),
     [
-        ({"valueformat": "xml"}, "must be one of bytes, string, json, arrow"),
+        ({"valueformat": "xml"}, "must be one of bytes, string, json, arrow, avro"),
         ({"valueformat": "json"}, "name them with option valueSchema"),
         ({"valueformat": "json", "valueschema": "id"}, "must be columns like"),
         ({"valueformat": "json", "valueschema": "b BINARY"}, "unbase64"),
-        ({"valueformat": "string", "valueschema": "id INT"}, "is for valueFormat = json or arrow"),
-        ({"valueschema": "id INT"}, "is for valueFormat = json or arrow, not bytes"),
+        (
+            {"valueformat": "string", "valueschema": "id INT"},
+            "is for valueFormat = json or arrow or avro",
+        ),
+        ({"valueschema": "id INT"}, "is for valueFormat = json or arrow or avro, not bytes"),
         ({"mode": "PERMISSIVE"}, "needs valueFormat"),
         ({**JSON, "mode": "ignore"}, "must be one of FAILFAST, PERMISSIVE, DROPMALFORMED"),
         ({"valueformat": "arrow"}, "name them with option valueSchema"),
@@ -73,3 +79,30 @@ def test_writing_takes_its_schema_from_the_rows() -> None:
         SinkOptions.of({"topic": "t", "valueformat": "json", "valueschema": "id"})
     with pytest.raises(ConfigError, match="is an option of reading"):
         SinkOptions.of({"topic": "t", "mode": "PERMISSIVE"})
+
+
+def test_an_avro_schema_may_be_in_a_file(tmp_path: Path) -> None:
+    path = tmp_path / "id.avsc"
+    given = {"valueformat": "avro", "valueschema": str(path)}
+    with pytest.raises(ConfigError, match=r"cannot be read: .*No such file"):
+        source(**given)
+    path.write_text('{"type":"record","name":"R","fields":[{"name":"id","type":"long"}]}')
+    options = source(**given)
+    path.unlink()  # as on an executor
+    codec = options.codec()
+    assert codec is not None
+    assert codec.kind.simpleString() == "struct<id:bigint>"
+    with pytest.raises(ConfigError, match="must be an Avro schema as JSON"):
+        source(valueformat="avro", valueschema="id BIGINT")
+
+
+def test_a_sql_table_keeps_its_format_for_reading_and_writing() -> None:
+    kept = {"subscribe": "t", "tower": "127.0.0.1", **JSON, "mode": "PERMISSIVE"}
+    given = {"provider": "dafka", **{f"option.{name}": value for name, value in kept.items()}}
+    table = DafkaDataSource(given).schema()
+    assert table["value"].dataType.simpleString() == "struct<id:bigint>"
+    DafkaDataSource({}).reader(table)
+    options = SinkOptions.of_table(table_options(table), {})
+    assert is_table(table)
+    assert (options.topic, options.value_format, options.value_schema) == ("t", "json", "id BIGINT")
+    check_columns(table, options)

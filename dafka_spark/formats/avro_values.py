@@ -1,0 +1,171 @@
+"""Values that are single Avro records, written with the one schema that the query names.
+
+Nothing in a record says where it ends or what comes next, and a column of them cannot be read at
+once: this is the one format that is decoded record by record, by fastavro, in a loop over a batch.
+"""
+
+from __future__ import annotations
+
+import io
+import json
+from collections.abc import Mapping
+from typing import Any, Final
+
+import pyarrow as pa
+from pyspark.sql import types
+from pyspark.sql.pandas.types import to_arrow_type
+
+from dafka_core.errors import ConfigError
+
+_PLAIN: Final[Mapping[str, types.DataType]] = {
+    "boolean": types.BooleanType(),
+    "int": types.IntegerType(),
+    "long": types.LongType(),
+    "float": types.FloatType(),
+    "double": types.DoubleType(),
+    "bytes": types.BinaryType(),
+    "fixed": types.BinaryType(),
+    "string": types.StringType(),
+    "enum": types.StringType(),
+}
+_LOGICAL: Final[Mapping[tuple[str, str], types.DataType]] = {
+    ("int", "date"): types.DateType(),
+    ("long", "timestamp-millis"): types.TimestampType(),
+    ("long", "timestamp-micros"): types.TimestampType(),
+    ("long", "local-timestamp-millis"): types.TimestampNTZType(),
+    ("long", "local-timestamp-micros"): types.TimestampNTZType(),
+}
+"""Logical types that are kept; of others the type below is, as Spark's ``from_avro`` has it."""
+
+_MAX_PRECISION: Final = 38
+
+
+class AvroCodec:
+    """One record in each value, and a struct made of it."""
+
+    def __init__(self, schema: str) -> None:
+        """``schema`` is Avro's, as JSON.
+
+        Raises:
+            ConfigError: fastavro is not installed here.
+            ValueError: the schema is none, or of no record, or has a type that Spark has not.
+        """
+        try:
+            import fastavro  # noqa: PLC0415 -- an extra, which other formats do without
+        except ImportError:
+            why = "needs fastavro on the driver and the executors: pip install 'dafka-spark[avro]'"
+            raise ConfigError("valueFormat", "avro", why) from None
+        try:
+            self._schema = fastavro.parse_schema(_without_others(json.loads(schema)))
+        except Exception as error:  # noqa: BLE001 -- of a dozen classes
+            raise ValueError(f"must be an Avro schema as JSON, or FILE.avsc: {error}") from None
+        self._read, self._write = fastavro.schemaless_reader, fastavro.schemaless_writer
+        self.kind: types.DataType = _Types().of(self._schema)
+        if not isinstance(self.kind, types.StructType):
+            raise ValueError("must be the Avro schema of a record")
+        self._arrow = to_arrow_type(self.kind, timezone="UTC")
+
+    def decode(self, values: pa.Array) -> pa.Array:
+        """See ``Codec``."""
+        read, schema = self._read, self._schema
+        rows: list[Any] = []
+        try:
+            for value in values.to_pylist():
+                if value is None:
+                    rows.append(None)
+                    continue
+                stream = io.BytesIO(value)
+                rows.append(read(stream, schema, None))
+                if stream.tell() != len(value):
+                    raise ValueError("there are octets behind the record")
+            return pa.array(rows, self._arrow)
+        except Exception as error:  # noqa: BLE001 -- fastavro raises what it meets
+            raise ValueError(
+                f"it is no such Avro record: {str(error) or type(error).__name__}"
+            ) from None
+
+    def encode(self, column: pa.Array) -> pa.Array:
+        """See ``Codec``."""
+        values: list[bytes | None] = []
+        for row in column.to_pylist(maps_as_pydicts="strict"):
+            if row is None:
+                values.append(None)
+                continue
+            stream = io.BytesIO()
+            try:
+                self._write(stream, self._schema, row)
+            except Exception as error:  # noqa: BLE001 -- fastavro raises what it meets
+                raise ValueError(f"a row is not of the schema: {error}") from None
+            values.append(stream.getvalue())
+        return pa.array(values, pa.binary())
+
+
+def _without_others(schema: Any) -> Any:
+    """A schema without the logical types that Spark has not."""
+    if isinstance(schema, list):
+        return [_without_others(each) for each in schema]
+    if not isinstance(schema, dict):
+        return schema
+    made = {
+        name: _without_others(each) if name in ("type", "items", "values", "fields") else each
+        for name, each in schema.items()
+    }
+    kind, logical = made.get("type"), made.get("logicalType")
+    if logical != "decimal" and (str(kind), logical) not in _LOGICAL:
+        made.pop("logicalType", None)
+    return made
+
+
+class _Types:
+    """Spark's types of one schema's."""
+
+    def __init__(self) -> None:
+        self._named: dict[str, types.DataType | None] = {}
+
+    def of(self, schema: Any) -> types.DataType:
+        """The type of a part of the schema.
+
+        Raises:
+            ValueError: Spark has none.
+        """
+        if isinstance(schema, list):
+            others = [each for each in schema if each != "null"]
+            if len(others) != 1:
+                raise ValueError("has a union of several types, for which Spark has none")
+            return self.of(others[0])
+        if isinstance(schema, str):
+            schema = {"type": schema}
+        name = schema["type"]
+        if name in self._named:
+            if (found := self._named[name]) is None:
+                raise ValueError(f"has {name!r} within itself, for which Spark has no type")
+            return found
+        if "name" in schema:
+            self._named[schema["name"]] = None
+        made = self._made(name, schema)
+        if "name" in schema:
+            self._named[schema["name"]] = made
+        return made
+
+    def _made(self, name: Any, schema: Any) -> types.DataType:
+        logical = schema.get("logicalType")
+        match name:
+            case "record":
+                fields = [
+                    types.StructField(each["name"], self.of(each["type"]))
+                    for each in schema["fields"]
+                ]
+                if fields:
+                    return types.StructType(fields)
+            case "array":
+                return types.ArrayType(self.of(schema["items"]))
+            case "map":
+                return types.MapType(types.StringType(), self.of(schema["values"]))
+            case "bytes" | "fixed" if logical == "decimal":
+                if schema["precision"] <= _MAX_PRECISION:
+                    return types.DecimalType(schema["precision"], schema.get("scale", 0))
+            case _ if (name, logical) in _LOGICAL:
+                return _LOGICAL[name, logical]
+            case _ if name in _PLAIN:
+                return _PLAIN[name]
+        raise ValueError(f"has {json.dumps(schema)[:100]}, for which Spark has no type")
