@@ -6,7 +6,7 @@ import random
 from collections.abc import Iterator
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from dafka_core.storage import block_builder
@@ -142,6 +142,7 @@ def test_candidates_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @given(st.lists(st.integers(1, 499), min_size=1, max_size=300), st.integers(0, 2**32))
+@example([1, 1, 2], 391743)
 def test_small_blocks_do_not_stay_and_records_are_written_few_times(
     counts: list[int], seed: int
 ) -> None:
@@ -160,7 +161,8 @@ def test_small_blocks_do_not_stay_and_records_are_written_few_times(
         written += merge(table, planner, plan)
     assert sum(block.records for block in table.values()) == offset
     assert written <= 4 * offset
-    assert len(table) <= 20 + 4 * offset / 1000
+    # Nine at most of each of three sizes wait for a tenth.
+    assert len(table) <= 27 + 4 * offset / 1000
 
 
 def merge(table: dict[int, MergeCandidate], planner: MergePlanner, plan: MergePlan) -> int:
