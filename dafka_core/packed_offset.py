@@ -72,15 +72,15 @@ def pack(positions: Positions, start: Positions, lives: Lives) -> str:
     return base64.b85encode(zlib.compress(b"".join(octets))).decode("ascii")
 
 
-def unpack(text: str) -> Unpacked:
+def unpack(text: str, max_bytes: int = MAX_BYTES) -> Unpacked:
     """The inverse of ``pack``.
 
     Raises:
-        ValueError: it is no such text.
+        ValueError: it is no such text, or has more than ``max_bytes`` when it is unpacked.
     """
     try:
         unpacking = zlib.decompressobj()
-        octets = unpacking.decompress(base64.b85decode(text), MAX_BYTES)
+        octets = unpacking.decompress(base64.b85decode(text), max_bytes)
         if not unpacking.eof:
             raise ValueError("the packed offset is damaged: it does not end")
         reading = _Reading(octets)

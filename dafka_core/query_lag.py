@@ -86,12 +86,11 @@ def _positions(
     report: Report, heads: Mapping[TopicPartition, PartitionInfo]
 ) -> dict[TopicPartition, int]:
     """Where a query reads on in each partition that stores hold, in order."""
-    told = report.progress.offsets()
-    read = {topic: report.progress.will_read(topic) for topic in {tp.topic for tp in heads}}
+    told, topics = report.progress.offsets(), {*report.progress.topics}
     return {
         tp: min(max(told.get(tp, 0), info.earliest), info.end)
         for tp, info in heads.items()
-        if tp in told or read[tp.topic]
+        if tp in told or tp.topic in topics
     }
 
 

@@ -4,12 +4,12 @@ A query with a name has a partition of topic ``__dafka.queries``, whose address 
 A report is a JSON object::
 
     {"v": 1, "query": "hourly", "run": "8C1F...", "every_s": 60,
-     "topics": ["flights"], "pattern": "",
+     "topics": ["flights"],
      "positions": {"flights": {"EB0A...": 1000}}, "packed_positions": ""}
 
 ``positions`` are the offsets of the next records to read; those of many partitions are packed
-(``packed_offset``).  ``topics`` and ``pattern`` say which other partitions the query will read when
-it finds them; both are empty where it reads none but these.  ``run`` is new at each start of the
+(``packed_offset``).  ``topics`` are those of which the query will read other partitions, too, when
+it finds them; none where it reads none but these.  ``run`` is new at each start of the
 query, and ``every_s`` is how many seconds pass between two reports at most, as long as it runs.
 When a report came the store says, by its own clock.
 """
@@ -17,7 +17,6 @@ When a report came the store says, by its own clock.
 from __future__ import annotations
 
 import hashlib
-import re
 import time
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
@@ -31,12 +30,15 @@ from dafka_core.errors import DafkaError, NoStoreError, OffsetConflictError
 from dafka_core.flight.json_messages import JsonMessage, Natural
 from dafka_core.flight.limits import MAX_BATCH_BYTES
 from dafka_core.flight.store_client import StoreClient
-from dafka_core.names import INTERNAL, QUERIES_TOPIC, escape
+from dafka_core.names import QUERIES_TOPIC
 from dafka_core.packed_offset import pack, unpack
 from dafka_core.records import PartitionInfo, TopicPartition
 
 PACKED_PARTITIONS: Final = 100
 """With so many partitions positions are packed."""
+
+MAX_UNPACKED_BYTES: Final = 16 << 20
+"""Of a report's positions: those of some 200,000 partitions.  Anybody may write reports."""
 
 LAST_REPORTS: Final = 16
 """Of each query: enough to see all runs that go on at the same time."""
@@ -56,7 +58,6 @@ class QueryProgress(JsonMessage, frozen=True):
     run: str
     every_s: Annotated[float, Meta(gt=0)]
     topics: tuple[str, ...] = ()
-    pattern: str = ""
     positions: dict[str, dict[str, Natural]] = msgspec.field(default_factory=dict)
     packed_positions: str = ""
 
@@ -66,9 +67,7 @@ class QueryProgress(JsonMessage, frozen=True):
         packed = pack(positions, {}, {}) if len(positions) >= PACKED_PARTITIONS else ""
         for tp in () if packed else sorted(positions):
             tree.setdefault(tp.topic, {})[tp.partition] = positions[tp]
-        return type(self)(
-            self.query, self.run, self.every_s, self.topics, self.pattern, tree, packed
-        )
+        return type(self)(self.query, self.run, self.every_s, self.topics, tree, packed)
 
     def offsets(self) -> dict[TopicPartition, int]:
         """The offset of the next record of each partition.
@@ -77,19 +76,12 @@ class QueryProgress(JsonMessage, frozen=True):
             ValueError: they are packed, and damaged.
         """
         if self.packed_positions:
-            return unpack(self.packed_positions).positions
+            return unpack(self.packed_positions, MAX_UNPACKED_BYTES).positions
         return {
             TopicPartition(t, p): end
             for t, ends in self.positions.items()
             for p, end in ends.items()
         }
-
-    def will_read(self, topic: str) -> bool:
-        """Whether partitions of a topic are read that are not among the positions."""
-        if self.pattern and not topic.startswith(INTERNAL):
-            with suppress(re.error, RecursionError):
-                return re.fullmatch(self.pattern, escape(topic)) is not None
-        return topic in self.topics
 
 
 class Report(NamedTuple):

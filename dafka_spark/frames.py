@@ -6,8 +6,6 @@ import json
 from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
-from dafka_core.names import escape
-
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.streaming.query import StreamingQuery
@@ -58,7 +56,7 @@ def write_dafka(
     """
     given = written(options)
     if topic is not None:
-        given["topic"] = escape(topic)
+        given["topic"] = _names([topic])
     if not frame.isStreaming:
         frame.write.format("dafka").mode("append").options(**given).save()
         return None
@@ -84,10 +82,14 @@ def _text(value: Any) -> str:
         return str(value).lower()
     if isinstance(value, Mapping):
         return json.dumps(value)
+    if hasattr(value, "simpleString"):  # a type of Spark's, as a schema
+        return ", ".join(f"`{field.name}` {field.dataType.simpleString()}" for field in value)
     if isinstance(value, Iterable) and not isinstance(value, str | bytes):
         return _names(value)
     return str(value)
 
 
 def _names(names: Iterable[str]) -> str:
+    from dafka_core.names import escape  # noqa: PLC0415 -- the same
+
     return ",".join(escape(name).replace(",", r"\x2c") for name in names)

@@ -70,7 +70,10 @@ KAFKA_OPTIONS: Final[tuple[KafkaOption, ...]] = (
         "name a tower in its place, with option 'tower' or DAFKA_TOWER in the driver's environment",
         "kafka.bootstrap.servers",
     ),
-    _mapped("kafkaConsumer.pollTimeoutMs", "fetchTimeoutMs"),
+    *_ignored(
+        "it is one poll's; fetchTimeoutMs, which decides when records are lost, is another thing",
+        "kafkaConsumer.pollTimeoutMs",
+    ),
     _mapped("kafka.delivery.timeout.ms", "deliveryTimeoutMs"),
     _mapped("kafka.acks", "acks", "-1 is all; 0 is 1, since a row is always at a store"),
     *_ignored(_GROUPS, "kafka.group.id", "groupIdPrefix", "kafka.group.instance.id"),

@@ -269,6 +269,10 @@ def parse_header(text: str) -> Header:
     name, equals, value = text.partition("=")
     if not equals:
         raise ConfigError("header", text, "must be NAME=VALUE")
+    try:
+        name.encode()
+    except UnicodeEncodeError:
+        raise ConfigError("header", escape(text), "has a name that is not UTF-8") from None
     return name, octets_of(value)
 
 

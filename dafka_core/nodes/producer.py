@@ -194,7 +194,7 @@ class Producer(Node):
             self._check_open()
             first = self._next_offset
             now_us = self._clock.now_us
-            time_us = timestamp and time_of(timestamp, self._last_us, now_us())
+            time_us = None if timestamp is None else time_of(timestamp, self._last_us, now_us())
             self._check_offsets(len(checked))
             self._check_sizes(checked)
             for start in range(0, len(checked), CHUNK_COUNT):
@@ -202,7 +202,7 @@ class Producer(Node):
                 self._wait_for_room()
                 with self._lock:
                     self._put_singles()
-                    self._last_us = max(self._last_us, time_us or now_us())
+                    self._last_us = max(self._last_us, now_us() if time_us is None else time_us)
                     self._outbox.append((chunk, self._last_us))
                     self._count(len(chunk), chunk.size_bytes)
             return first

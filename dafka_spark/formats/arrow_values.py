@@ -6,10 +6,15 @@ rows, and the rows themselves are decoded by column.
 
 from __future__ import annotations
 
+from typing import Final
+
 import numpy as np
 import pyarrow as pa
 from pyspark.sql import types
 from pyspark.sql.pandas.types import from_arrow_type, to_arrow_type
+
+MAX_ROWS: Final = 1_000_000
+"""Of one value.  A column of nulls takes no octets: 200 of them may say 2,000,000,000 rows."""
 
 
 class ArrowCodec:
@@ -55,6 +60,8 @@ class ArrowCodec:
             table.validate(full=True)
         except (pa.ArrowException, OSError, EOFError) as error:
             raise ValueError(f"it is no stream of Arrow's: {error}") from None
+        if len(table) > MAX_ROWS:
+            raise ValueError(f"it has {len(table)} rows, at most {MAX_ROWS} are taken")
         schema, places = self._last
         if not table.schema.equals(schema):
             places = self._found(table.schema)

@@ -60,7 +60,10 @@ class AvroCodec:
         except Exception as error:  # noqa: BLE001 -- of a dozen classes
             raise ValueError(f"must be an Avro schema as JSON, or FILE.avsc: {error}") from None
         self._read, self._write = fastavro.schemaless_reader, fastavro.schemaless_writer
-        self.kind: types.DataType = _Types().of(self._schema)
+        try:
+            self.kind: types.DataType = _Types().of(self._schema)
+        except (KeyError, TypeError) as error:
+            raise ValueError(f"has a type in a form that is not read here: {error}") from None
         if not isinstance(self.kind, types.StructType):
             raise ValueError("must be the Avro schema of a record")
         self._arrow = to_arrow_type(self.kind, timezone="UTC")
@@ -87,6 +90,7 @@ class AvroCodec:
     def encode(self, column: pa.Array) -> pa.Array:
         """See ``Codec``."""
         values: list[bytes | None] = []
+        _check_nulls(column.filter(column.is_valid()), self._schema)
         for row in column.to_pylist(maps_as_pydicts="strict"):
             if row is None:
                 values.append(None)
@@ -98,6 +102,27 @@ class AvroCodec:
                 raise ValueError(f"a row is not of the schema: {error}") from None
             values.append(stream.getvalue())
         return pa.array(values, pa.binary())
+
+
+def _check_nulls(column: pa.Array, schema: Any) -> None:
+    """Raises ValueError where a boolean is null that must not be: fastavro writes false then."""
+    branches = schema if isinstance(schema, list) else [schema]
+    if column.null_count and "null" not in branches and "boolean" in map(_name, branches):
+        raise ValueError("a row is not of the schema: null on boolean")
+    (kind,) = [each for each in branches if each != "null"] or [None]
+    column = column.filter(column.is_valid())
+    if _name(kind) == "record" and pa.types.is_struct(column.type):
+        for field in kind["fields"]:
+            if column.type.get_field_index(field["name"]) >= 0:
+                _check_nulls(column.field(field["name"]), field["type"])
+    elif _name(kind) == "array":
+        _check_nulls(column.flatten(), kind["items"])
+    elif _name(kind) == "map":
+        _check_nulls(column.items, kind["values"])
+
+
+def _name(schema: Any) -> str:
+    return str(schema["type"] if isinstance(schema, dict) else schema)
 
 
 def _without_others(schema: Any) -> Any:

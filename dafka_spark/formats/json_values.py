@@ -1,8 +1,9 @@
 """Values that are JSON objects, decoded and encoded by column.
 
 Arrow reads many objects at once and says nothing of which value each of them came from.  So every
-value is put into an object of its own, ``{"v":VALUE}``: then none is passed over, none begins in
-one value and ends in another, and as many rows as values mean that each of them is one row.
+value is put into an object and an array of its own, ``{"v":[VALUE]}``: then none is passed over,
+none begins in one value and ends in another, and as many arrays as values, each of one element,
+mean that each value is one row.
 """
 
 from __future__ import annotations
@@ -17,9 +18,6 @@ from pyspark.sql.pandas.types import to_arrow_type
 
 from dafka_core.values import Values
 
-_BEFORE: Final = pa.scalar(b'{"v":', pa.binary())
-_AFTER: Final = pa.scalar(b"}\n", pa.binary())
-_NOTHING: Final = pa.scalar(b"", pa.binary())
 _NULL: Final = pa.scalar(b"null", pa.binary())
 
 _NUMBERS: Final = (
@@ -33,6 +31,11 @@ _NUMBERS: Final = (
 )
 _TEXTS: Final = (types.DateType, types.TimestampType, types.TimestampNTZType, types.StringType)
 """What is a string in JSON; Arrow reads the times in it."""
+
+_ENDS_EARLY: Final = r"[}l]\s*\]\s*,"
+"""In an object or a null that may end the array around it, and go on with a member beside ours.
+
+Such are read again in two arrays: what fits into one does not fit into both."""
 
 _CONTROLS: Final = "[\\x00-\\x1f]"
 
@@ -50,10 +53,7 @@ class JsonCodec:
             raise ValueError(f"is {kind.simpleString()}, a JSON object is made of a struct")
         self.kind: types.DataType = kind
         self._arrow = to_arrow_type(kind, timezone="UTC")
-        schema = pa.schema([("v", _read_as(kind))])
-        self._parsing = pa.json.ParseOptions(
-            explicit_schema=schema, unexpected_field_behavior="ignore"
-        )
+        self._kind = _read_as(kind)
 
     def decode(self, values: pa.Array) -> pa.Array:
         """See ``Codec``; fields that the schema does not have are passed over."""
@@ -64,21 +64,55 @@ class JsonCodec:
         except pa.ArrowInvalid:
             raise ValueError("it is not UTF-8") from None
         whole = values.fill_null(_NULL) if values.null_count else values
-        lines = pc.binary_join_element_wise(_BEFORE, whole, _AFTER, _NOTHING)
+        decoded = self._read(whole, 1).cast(self._arrow)
+        ends_early = pc.match_substring_regex(whole, _ENDS_EARLY)
+        if pc.any(ends_early).as_py():
+            self._read(whole.filter(ends_early), 2)
+        if _has_infinity(decoded):
+            raise ValueError("it has a number that is too large")
+        return decoded
+
+    def _read(self, values: pa.Array, depth: int) -> pa.Array:
+        """What Arrow reads in values that lie in so many arrays, each in the one before it."""
+        kind = self._kind
+        for _ in range(depth):
+            kind = pa.list_(kind)
+        before, after = b'{"v":' + b"[" * depth, b"]" * depth + b"}\n"
+        lines = pc.binary_join_element_wise(_octets(before), values, _octets(after), _octets(b""))
         _, text = Values.from_arrow(lines).columns()
         # All in one block: else Arrow cuts at the first line feed, which may be within a value.
         reading = pa.json.ReadOptions(use_threads=False, block_size=len(text) + 1)
+        parsing = pa.json.ParseOptions(pa.schema([("v", kind)]), unexpected_field_behavior="ignore")
         try:
-            read = pa.json.read_json(pa.BufferReader(text), reading, self._parsing)
+            read = pa.json.read_json(pa.BufferReader(text), reading, parsing)
         except pa.ArrowInvalid as error:  # which shall not name what only we have added
-            raise ValueError(str(error).replace("Column(/v", "Column(", 1)) from None
-        if read.num_rows != len(values):
-            raise ValueError("it is more than one JSON value")
-        return pa.concat_arrays(read.column(0).chunks).cast(self._arrow)
+            why = str(error).replace("Column(/v" + "/[]" * depth, "Column(", 1)
+            raise ValueError(why) from None
+        column = pa.concat_arrays(read.column(0).chunks)
+        for _ in range(depth):
+            counts = pc.fill_null(pc.list_value_length(column), 0)
+            if len(column) != len(values) or not pc.all(pc.equal(counts, 1)).as_py():
+                raise ValueError("it is not one JSON value")
+            column = column.flatten()
+        return column
 
     def encode(self, column: pa.Array) -> pa.Array:
         """See ``Codec``; fields that are null are left out, as ``to_json`` leaves them out."""
-        return _text(column)
+        # Spark's own types may be others: large ones, and times in the session's zone.
+        return _text(column.cast(self._arrow))
+
+
+def _octets(octets: bytes) -> pa.Scalar:
+    return pa.scalar(octets, pa.binary())
+
+
+def _has_infinity(column: pa.Array) -> bool:
+    kind = column.type
+    if pa.types.is_struct(kind):
+        return any(map(_has_infinity, column.flatten()))
+    if pa.types.is_list(kind):
+        return _has_infinity(column.flatten())
+    return pa.types.is_floating(kind) and bool(pc.any(pc.is_inf(column)).as_py())
 
 
 def _read_as(kind: types.DataType) -> pa.DataType:

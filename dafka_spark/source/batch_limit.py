@@ -148,7 +148,9 @@ class BatchLimit:
             try:
                 with connections.lend_client(location) as client:
                     sizes = client.record_sizes(ranges, timeout_s=timeout_s).sizes
-            except InvalidRequestError:
+            except InvalidRequestError as error:
+                if error.member != "action":
+                    raise
                 self._untold.add(location.store)
                 text = (
                     "store %s is of a version of before and does not tell the size of records: "

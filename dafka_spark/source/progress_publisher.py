@@ -47,9 +47,8 @@ class ProgressPublisher:
         self._connect = connect
         selection = options.selection
         topics = tuple(sorted(selection.topics))
-        self._report = QueryProgress(
-            options.query_name, uuid.uuid4().hex.upper(), IDLE_S, topics, selection.pattern
-        )
+        self._has_pattern = bool(selection.pattern)
+        self._report = QueryProgress(options.query_name, uuid.uuid4().hex.upper(), IDLE_S, topics)
         self._newest: Mapping[str, Any] | None = None
         self._has_failed = False
         self._changed = threading.Condition()
@@ -99,7 +98,10 @@ class ProgressPublisher:
 
     def _publish(self, offset: Mapping[str, Any]) -> int:
         """Reports an offset; the octets that it takes."""
-        report = self._report.at(SourceOffset.parse(offset).positions)
+        positions = SourceOffset.parse(offset).positions
+        report = self._report.at(positions)
+        if self._has_pattern:  # who reads reports would have to match what anybody has written
+            report = replace(report, topics=tuple(sorted({tp.topic for tp in positions})))
         size = len(report.packed())
         if size > IDLE_S * BYTES_PER_S:
             report = replace(report, every_s=size / BYTES_PER_S)

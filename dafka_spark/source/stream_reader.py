@@ -142,7 +142,9 @@ class DafkaStreamReader(RangeReader, DataSourceStreamReader, SupportsTriggerAvai
         """
         if self._report is None and self._furthest:
             report = SourceOffset(dict(self._furthest)).report()
-            waiting = {tp: end - self._read.get(tp, end) for tp, end in self._furthest.items()}
+            waiting = {
+                tp: max(end - self._read.get(tp, end), 0) for tp, end in self._furthest.items()
+            }
             lag = self._lag.of(waiting, self._sizes)
             self._report = {**report, "lag": lag, "source": described(self._options)}
         return self._report

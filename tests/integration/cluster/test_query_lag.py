@@ -59,11 +59,9 @@ def test_partitions_that_it_has_not_seen_yet_count_and_those_it_never_reads_do_n
     for tp in (A, NEW, OTHER):
         store.add(tp, 3)
     tell(store, QueryProgress("by topic", "r", 60, ("t",)), {A: 3})
-    tell(store, QueryProgress("by pattern", "r", 60, (), ".*"), {A: 3})
     tell(store, QueryProgress("assigned", "r", 60), {A: 1})
     assert {each.query: each.records_behind for each in lags(store)} == {
         "by topic": 3,
-        "by pattern": 6,
         "assigned": 2,
     }
 

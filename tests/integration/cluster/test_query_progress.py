@@ -113,22 +113,3 @@ def test_what_is_no_report_is_passed_over(serve: Serve) -> None:
             put.write(pa.array([good, *wrong], pa.binary()))
             put.finish(PATIENCE_S)
         assert [query for query, _, _ in told([client])] == ["q"]
-
-
-@pytest.mark.parametrize(
-    ("topics", "pattern", "read", "unread"),
-    [
-        (("t",), "", "t", "tt"),
-        ((), "t.*", "tt", "u"),
-        ((), r"\\xff", "\udcff", "u"),
-        ((), ".*", "t", QUERIES_TOPIC),
-        ((), "", None, "t"),
-        ((), "(", None, "("),
-    ],
-)
-def test_it_says_what_the_query_will_read(
-    topics: tuple[str, ...], pattern: str, read: str | None, unread: str
-) -> None:
-    progress = QueryProgress("q", "r", 60, topics, pattern)
-    assert read is None or progress.will_read(read)
-    assert not progress.will_read(unread)

@@ -65,14 +65,14 @@ NAMES = {
         "batch read of 10,000 partitions",
         "metadata of 10,000 partitions",
     ],
-    "typed": [
-        "batch read of typed values, json beside from_json",
-        "batch read of typed values, arrow beside from_json",
-    ],
     "envelopes": [
         "batch read, key and 3 headers, {}",
         "batch read, key and 3 headers, {}, beside batches that are there",
         "batch write, key and 3 headers, {}",
+    ],
+    "typed": [
+        "batch read of typed values, json beside from_json",
+        "batch read of typed values, arrow beside from_json",
     ],
 }
 

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pyspark.sql import types
 
-from dafka_spark.formats.arrow_values import ArrowCodec
+from dafka_spark.formats.arrow_values import MAX_ROWS, ArrowCodec
 from dafka_spark.formats.codec import apart, joined
 from dafka_spark.value_schema import parse_ddl
 
@@ -82,6 +82,7 @@ def test_a_schema_that_has_changed() -> None:
     ("value", "why"),
     [
         (b"", "no stream of Arrow's"),
+        (stream(pa.table({"x": pa.nulls(MAX_ROWS + 1)})), "it has 1000001 rows, at most"),
         (b"\xff" * 100, "no stream of Arrow's"),
         (stream(pa.table({"id": [1, 2, 3]}))[:-200], "no stream of Arrow's"),
         (stream(pa.table({"id": ["1"]})), "column 'id' is string, not bigint"),

@@ -94,6 +94,28 @@ def test_a_null_that_the_schema_has_not_is_refused() -> None:
         codec.encode(pa.array([{"id": None}], to_arrow_type(codec.kind)))
 
 
+@pytest.mark.parametrize(
+    ("kind", "value"),
+    [
+        ("boolean", None),
+        ({"type": "array", "items": "boolean"}, [True, None]),
+        ({"type": "map", "values": "boolean"}, {"x": None}),
+        (["null", {"type": "array", "items": "boolean"}], [None]),
+    ],
+)
+def test_a_null_boolean_is_refused_too(kind: Any, value: Any) -> None:
+    codec = AvroCodec(record(kind))
+    rows = pa.array([{"a": value}, None], to_arrow_type(codec.kind))
+    with pytest.raises(ValueError, match="a row is not of the schema: null on boolean"):
+        codec.encode(rows)
+
+
+def test_a_null_boolean_that_may_be_is_written() -> None:
+    codec = AvroCodec(record(["null", "boolean"]))
+    rows = pa.array([{"a": None}, {"a": True}, None], to_arrow_type(codec.kind))
+    assert codec.decode(codec.encode(rows)).to_pylist() == rows.to_pylist()
+
+
 def record(kind: Any) -> str:
     return json.dumps({"type": "record", "name": "R", "fields": [{"name": "a", "type": kind}]})
 

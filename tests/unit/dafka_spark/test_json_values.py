@@ -77,6 +77,27 @@ def test_texts_are_those_of_to_json() -> None:
     )
 
 
+def test_texts_do_not_depend_on_the_types_and_the_zone_that_spark_hands_over() -> None:
+    kind = parse_ddl("s STRING, l ARRAY<STRING>, t TIMESTAMP")
+    wide = pa.struct(
+        [
+            ("s", pa.large_utf8()),
+            ("l", pa.large_list(pa.large_utf8())),
+            ("t", pa.timestamp("us", "Europe/Berlin")),
+        ]
+    )
+    row = {"s": '1,"a":true', "l": ["null"], "t": dt.datetime(1850, 1, 1, tzinfo=dt.UTC)}
+    (text,) = JsonCodec(kind).encode(pa.array([row], wide))
+    assert text.as_py() == r'{"s":"1,\"a\":true","l":["null"],"t":"1850-01-01T00:00:00.000000Z"}'
+
+
+def test_numbers_that_are_too_large_are_bad() -> None:
+    kind = parse_ddl("s STRUCT<f FLOAT>, l ARRAY<DOUBLE>")
+    rows, bad = decoded(kind, b'{"s":{"f":1e300}}', b'{"s":{"f":1},"l":[1,2]}', b'{"l":[1e999]}')
+    assert list(bad) == [0, 2]
+    assert rows[1] == {"s": {"f": 1.0}, "l": [1.0, 2.0]}
+
+
 def test_a_schema_that_has_changed() -> None:
     values = b'{"id":1,"more":{"deep":[1,"x"]},"name":"a"}', b"{}", b'{"id":null}', b"null", None
     rows, bad = decoded(SMALL, *values)
@@ -94,12 +115,17 @@ def test_line_feeds_in_values_are_spaces() -> None:
 @pytest.mark.parametrize(
     ("value", "why"),
     [
-        (b"", "Invalid value"),
-        (b" \n", "Invalid value"),
-        (b"{", "Missing a comma"),
+        (b"", "not one JSON value"),
+        (b" \n", "not one JSON value"),
+        (b"{", "Missing a name"),
         (b'{"id":1} {"id":2}', "Missing a comma"),
-        (b'{"id":1}}{"v":{"id":2}', "more than one JSON value"),
-        (b'{"id":1},"v":{"id":2}', "twice"),
+        (b'{"id":1},{"id":2}', "not one JSON value"),
+        (b'{"id":1}]}{"v":[{"id":2}', "not one JSON value"),
+        (b'{"id":1},"v":{"id":2}', ""),
+        (b'{"id":1},"w":5', ""),
+        (b'{"id":1}],"w":[5', ""),
+        (b'null ],"w":[{}', ""),
+        (b'{"id":1}],"v":[{"id":2}', "twice"),
         (b"[1]", "from object to array"),
         (b"1", "from object to number"),
         (b'{"id":"1"}', "from number to string"),

@@ -33,7 +33,7 @@ def test_a_jobs_options_but_the_servers(caplog: pytest.LogCaptureFixture) -> Non
                 "failOnDataLoss": "false",
             }
         )
-    assert options.fetch_timeout_ms == 7_000
+    assert options.fetch_timeout_ms == read().fetch_timeout_ms  # one poll's is another thing
     assert options.fail_on_data_loss is False
     (warning,) = [each.getMessage() for each in caplog.records]
     assert warning.startswith("options of Kafka's are passed over: fetchOffset.numRetries (stores")
@@ -42,8 +42,7 @@ def test_a_jobs_options_but_the_servers(caplog: pytest.LogCaptureFixture) -> Non
 
 
 def test_ours_counts_where_both_are_given() -> None:
-    given = {"kafkaconsumer.polltimeoutms": "7000", "fetchtimeoutms": "5"}
-    assert read(**given).fetch_timeout_ms == 5
+    assert SinkOptions.of({"kafka.acks": "all", "acks": "1"}).acks_needed == 1
 
 
 @pytest.mark.parametrize(

@@ -73,7 +73,7 @@ def test_a_bad_value_is_kept_with_its_reason() -> None:
         ("B", 0, b"k"),
     ]
     assert [row["_corrupt_record"] for row in bad] == [b"", b"{"]
-    assert all("JSON parse error" in row["_error"] for row in bad)
+    assert all("JSON" in row["_error"] for row in bad)
     assert {row["_corrupt_record"] for row in rows if row["_error"] is None} == {None}
     assert read(values, ("_error", "offset"), mode="permissive") == [
         {"_error": row["_error"], "offset": row["offset"]} for row in rows
