@@ -9,6 +9,8 @@ from pyspark.sql.streaming.datasource import ReadAllAvailable
 
 from dafka_core import EmbeddedCluster
 from dafka_core.errors import ConfigError, NoStoreError
+from dafka_core.flight.store_client import StoreClient
+from dafka_core.flight.store_location import StoreLocation
 from dafka_core.records import TopicPartition
 from dafka_core.testing import wait_until
 from dafka_spark.cluster.named_stores import NamedStoresReader
@@ -49,7 +51,19 @@ def count(options: SourceOptions) -> int:
     return sum(batch.num_rows for task in reader.partitions() for batch in reader.read(task))
 
 
+def have_met(cluster: EmbeddedCluster) -> bool:
+    """Whether each store knows the other one: without a tower they would not meet any more."""
+    told = []
+    for index, other in ((0, 1), (1, 0)):
+        with StoreClient(StoreLocation("", (uri(cluster, index),))) as client:
+            told.append(
+                cluster.stores[other] in {each.store for each in client.stores(timeout_s=9)}
+            )
+    return all(told)
+
+
 def test_a_query_reads_and_writes_without_any_mesh(own: EmbeddedCluster) -> None:
+    wait_until(lambda: have_met(own), "both stores know each other")
     own.kill_tower()
     both = ",".join(uri(own, index) for index in (0, 1))
     assert write(both, 0) == 2
