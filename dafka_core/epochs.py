@@ -6,7 +6,8 @@ cache (KIP-101), and an epoch and an offset name one record for ever.  A partiti
 its epochs in ascending order; each holds from its ``start`` to that of the next one.
 
 An epoch has the digest of the history that it goes on from.  So one that two histories have in
-common says that all before it is the same, too.
+common says that all before it is the same, too; but not one that began where only C stores had
+answered, and has no parent.
 """
 
 from __future__ import annotations
