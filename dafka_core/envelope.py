@@ -13,8 +13,9 @@ envelope (docs/envelope.md):
     octets      of all of these, in the same order, and nothing else
 
 A varint has 7 bits in each octet, the lowest first; all octets but the last have the highest bit
-set.  It is the shortest one of its number, and has five octets at most.  So a record has one
-envelope, and what does not fit exactly is none: it is a value.  ``envelope_columns`` opens and
+set.  It is the shortest one of its number, and has five octets at most.  A value alone is in an
+envelope only if it begins with the magic.  So a record has one content, and what does not fit
+exactly is no envelope: it is a value.  ``envelope_columns`` opens and
 closes the envelopes of whole columns.
 """
 

@@ -171,6 +171,11 @@ class _Lengths:
         in_headers = self.runs.counts - own
         fit &= (in_headers >= 0) & (in_headers % 2 == 0)
         self.header_counts: Longs = in_headers // 2
+        # A value alone is in an envelope only if it would be taken for one.
+        alone = np.flatnonzero((flags == HAS_VALUE) & (in_headers == 0))
+        fit[alone] &= (stops - bodies)[alone] >= len(MAGIC)
+        for at, octet in enumerate(MAGIC):
+            fit[alone] &= octets.take(bodies[alone] + at, mode="clip") == octet
         place = np.arange(self.runs.total) - self.runs.spread(self.runs.firsts + own)
         of_headers, odd = place >= 0, (place & 1).astype(np.bool_)
         self.are_names: _Flags = of_headers & ~odd

@@ -278,8 +278,8 @@ class Peers:
                 self._doubtful[endpoint] = now
                 if unreached is None or not unreached.has_ended:
                     # A node that has ended is announced for a while, too.
-                    unreached = self._unreached[endpoint] = _Unreached(now, now + UNREACHED_S)
-                    unreached.has_ended = True
+                    unreached = _Unreached(now, now + UNREACHED_S, has_ended=True)
+                    self._unreached[endpoint] = unreached
                 unreached.reached_at = inf
                 self.beacon_due = min(self.beacon_due, now + DOUBT_S)
 

@@ -50,9 +50,7 @@ class ProducerRole:
         ignore_missing: bool = False,
     ) -> None:
         self.tp = tp
-        self.epoch = Epoch.first(new_life(1, life_id, acks))
-        """That of its records."""
-        self._history: History = (self.epoch,)
+        self._history: History = (Epoch.first(new_life(1, life_id, acks)),)
         self.fenced_by: EpochId | None = None
         """A newer life of this partition's producer, if there is one: this one is over."""
         self.topic, self.address = tp
@@ -84,6 +82,11 @@ class ProducerRole:
         self._head_due = 0.0
 
     @property
+    def epoch(self) -> Epoch:
+        """That of its records."""
+        return self._history[-1]
+
+    @property
     def unacknowledged(self) -> int:
         """How many records wait for their acknowledgement."""
         return self.next_offset - self.durable
@@ -100,7 +103,7 @@ class ProducerRole:
     def resume(self, history: History) -> None:
         """Goes on where an earlier producer has ended; the last epoch of ``history`` begins."""
         assert not self.retained
-        self._history, self.epoch = history, history[-1]
+        self._history = history
         self.next_offset = self.durable = self.epoch.start
         self.directory = self.takeover = None
 

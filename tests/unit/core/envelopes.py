@@ -89,7 +89,7 @@ def _envelope(content: bytes) -> Parts:
         name = part(lengths.pop(0)).decode("utf-8", "replace")
         of = lengths.pop(0)
         headers.append((name, part(of - 1) if of else None))
-    if rest:
+    if rest or (flags == 2 and not headers and (value or b"")[:4] != b"\xc1DFK"):
         raise ValueError(content)
     return key, value, tuple(headers)
 

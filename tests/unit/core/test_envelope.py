@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import assume, example, given, settings
 from hypothesis import strategies as st
 
 from dafka_core.envelope import MAGIC, MAX_LENGTHS_BYTES, closed
@@ -29,6 +29,15 @@ def test_a_value_that_looks_like_an_envelope_stays_a_value(value: bytes) -> None
     content = closed(value)
     assert envelopes.opened(content) == (None, value, ())
     assert (content == value) == (not value.startswith(MAGIC))
+
+
+@given(content=envelopes.MISTAKABLE)
+@example(content=b"\xc1DFK\x01\x02\x01\x05hello")
+@example(content=b"\xc1DFK\x01\x02\x01\x04\xc1DFK")
+def test_a_record_has_one_content(content: bytes) -> None:
+    key, value, headers = parts = envelopes.opened(content)
+    assume(all("\ufffd" not in name for name, _ in headers))
+    assert parts == (None, content, ()) or closed(value, key, headers) == content
 
 
 @given(value=st.binary())
