@@ -25,7 +25,7 @@ def read_dafka(
 
     Raises what ``load`` raises for wrong options.
     """
-    given = written(options)
+    given = option_texts(options)
     if topics:
         given["subscribe"] = _names(topics)
     reader = spark.readStream if stream else spark.read
@@ -54,7 +54,7 @@ def write_dafka(
         query_name: for a stream, its name in Spark.
         options: as those of ``read_dafka``.
     """
-    given = written(options)
+    given = option_texts(options)
     if topic is not None:
         given["topic"] = _names([topic])
     if not frame.isStreaming:
@@ -70,7 +70,7 @@ def write_dafka(
     return writer.start()
 
 
-def written(options: Mapping[str, Any]) -> dict[str, str]:
+def option_texts(options: Mapping[str, Any]) -> dict[str, str]:
     """Options as Spark takes them; those that are None are left out."""
     from dafka_spark.spark_options import camel  # noqa: PLC0415 -- sessions import this module
 

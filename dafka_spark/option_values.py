@@ -87,7 +87,7 @@ def parse_assign(value: Any) -> frozenset[TopicPartition]:
     )
 
 
-def written(value: Any) -> Any:
+def as_written(value: Any) -> Any:
     """How users write the value of an option that names topics or partitions, on one line."""
     if isinstance(value, tuple):
         return ",".join(map(escape, value))

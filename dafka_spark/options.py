@@ -165,7 +165,7 @@ class SourceOptions(TriggerOptions, OffsetOptions, ReadValueOptions, SparkOption
             name = chosen[1] if chosen else "subscribe"
             why = f"not with {' and '.join(chosen)}" if chosen else _NO_TABLE_OPTIONS
             exactly = "name what to read with exactly one of subscribe, subscribePattern and assign"
-            raise ConfigError(name, values.written(choices[name]), f"{exactly}, {why}")
+            raise ConfigError(name, values.as_written(choices[name]), f"{exactly}, {why}")
         if self.include_headers and not self.opens:
             why = "leaves contents as they are, there are no headers; leave out includeHeaders"
             raise ConfigError("envelope", self.envelope, why)
@@ -205,7 +205,7 @@ class SourceOptions(TriggerOptions, OffsetOptions, ReadValueOptions, SparkOption
             value = getattr(self, each.name)
             if each.name not in own | shared and value != each.default:
                 why = "is about records; leave it out, or option metadata"
-                shown = values.written(getattr(value, "text", value))
+                shown = values.as_written(getattr(value, "text", value))
                 raise ConfigError(camel(each.name), shown, why)
 
     def for_batch(self) -> Self:

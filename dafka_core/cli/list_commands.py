@@ -189,7 +189,7 @@ def lag(
 
     One that has not reported three times is late: it has ended, or no store takes its reports.
     """
-    from dafka_core.query_lag import RUNNING, query_lags
+    from dafka_core.queries.query_lag import RUNNING, query_lags
 
     asked = store_clients.clients(timeout_s, uris, options)
     with contextlib.ExitStack() as open_clients:

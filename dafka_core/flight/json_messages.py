@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Collection
+from collections.abc import Collection, Iterable
 from typing import Annotated, Any, ClassVar, Final, Self
 
 import msgspec
@@ -172,6 +172,14 @@ class PartitionFacts(JsonMessage, frozen=True):
     def tp(self) -> TopicPartition:
         """The partition."""
         return TopicPartition(self.topic, self.partition)
+
+
+def furthest_facts(
+    facts: Iterable[PartitionFacts],
+) -> dict[TopicPartition, PartitionFacts]:
+    """Of each partition what that store says which has it furthest, and most of it."""
+    ranked = sorted(facts, key=lambda each: (each.end, each.records))
+    return {each.tp: each for each in ranked}
 
 
 class DurableEnd(JsonMessage, frozen=True, omit_defaults=True):

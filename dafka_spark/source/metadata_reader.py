@@ -8,11 +8,9 @@ from dataclasses import dataclass
 import pyarrow as pa
 from pyspark.sql.datasource import DataSourceReader, InputPartition
 from pyspark.sql.pandas.types import to_arrow_schema
-from pyspark.sql.types import StructType
 
-from dafka_spark.cluster import connections
-from dafka_spark.options import SourceOptions
 from dafka_spark.source.metadata_tables import TABLES
+from dafka_spark.source.range_reader import QueryReader
 
 
 @dataclass
@@ -22,18 +20,8 @@ class MetadataRows(InputPartition):
     packed: bytes
 
 
-class MetadataReader(DataSourceReader):
+class MetadataReader(QueryReader, DataSourceReader):
     """Reads what is known of topics and stores when the query is planned."""
-
-    def __init__(
-        self,
-        schema: StructType,
-        options: SourceOptions,
-        connect: connections.Connect = connections.lend,
-    ) -> None:
-        self._schema = schema
-        self._options = options
-        self._connect = connect
 
     def partitions(self) -> list[InputPartition]:
         """One task with the rows, in the columns that were asked for.

@@ -11,10 +11,10 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from dafka_core.errors import InvalidRequestError
-from dafka_core.flight.json_messages import PartitionFacts, SpaceUsed
+from dafka_core.flight.json_messages import PartitionFacts, SpaceUsed, furthest_facts
 from dafka_core.flight.store_client import StoreClient
 from dafka_core.names import escape
-from dafka_core.query_lag import PartitionLag, QueryLag, query_lags
+from dafka_core.queries.query_lag import PartitionLag, QueryLag, query_lags
 from dafka_core.records import TopicPartition
 from dafka_spark import metadata
 from dafka_spark.cluster import connections, timing
@@ -159,7 +159,7 @@ def _look(options: SourceOptions, connect: Connect) -> OffsetsSnapshot:
 
 
 def _facts(options: SourceOptions, connect: Connect) -> dict[TopicPartition, PartitionFacts]:
-    """What the store says of each partition that has most of it."""
+    """What stores say of each partition that is selected."""
     asked = options.selection.asked
     names = asked if asked is not None and len(asked) <= MOST_ASKED_BY_NAME else [None]
 
@@ -167,13 +167,8 @@ def _facts(options: SourceOptions, connect: Connect) -> dict[TopicPartition, Par
         timeout_s = options.fetch_timeout_s
         return [each for name in names for each in client.facts(name, timeout_s=timeout_s)]
 
-    found: dict[TopicPartition, PartitionFacts] = {}
-    for _, facts in ask_known(options, connect, ask):
-        for each in facts:
-            before = found.get(each.tp)
-            if before is None or (before.end, before.records) < (each.end, each.records):
-                found[each.tp] = each
-    return found
+    answers = ask_known(options, connect, ask)
+    return furthest_facts(each for _, facts in answers for each in facts)
 
 
 def _ask_of_itself(client: StoreClient) -> _StoreFacts:

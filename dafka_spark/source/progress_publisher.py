@@ -1,6 +1,7 @@
 """Reports how far a streaming query is, to a topic, for whoever looks from outside.
 
-It does so beside the query, which never waits for it and never fails because of it.
+It does so beside the query, which never fails because of it, and waits for one report at the most:
+the last one of a query that ends by itself, since Spark ends the process then.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from typing import Any, Final
 from msgspec.structs import replace
 
 from dafka_core.errors import DafkaError, NoStoreError
-from dafka_core.query_progress import QueryProgress, publish
+from dafka_core.queries.query_progress import QueryProgress, publish
 from dafka_spark.cluster import connections, timing
 from dafka_spark.cluster.connections import Connect
 from dafka_spark.options import SourceOptions
@@ -50,27 +51,35 @@ class ProgressPublisher:
         self._has_pattern = bool(selection.pattern)
         self._report = QueryProgress(options.query_name, uuid.uuid4().hex.upper(), IDLE_S, topics)
         self._newest: Mapping[str, Any] | None = None
+        self._tried: Mapping[str, Any] | None = None
+        self._is_last = False
         self._has_failed = False
         self._changed = threading.Condition()
         self._is_started = False
         self._is_closed = False
 
-    def moved(self, offset: Mapping[str, Any]) -> None:
-        """The query has read everything before an offset, as Spark hands it on."""
-        if not self._report.query or offset == self._newest:
+    def moved(self, offset: Mapping[str, Any], *, is_last: bool = False) -> None:
+        """The query has read everything before an offset, as Spark hands it on.
+
+        Where that ``is_last`` to be read it is reported at once, before this returns if a store
+        answers in time.
+        """
+        if not self._report.query or (offset == self._newest and not is_last):
             return
         with self._changed:
-            self._newest = offset
-            self._changed.notify()
+            self._newest, self._is_last = offset, is_last
+            self._changed.notify_all()
             if not self._is_started and not self._is_closed:
                 self._is_started = True
                 threading.Thread(target=self._run, name="dafka-progress", daemon=True).start()
+            if is_last:
+                self._changed.wait_for(lambda: self._tried == offset, timing.ANSWER_S)
 
     def close(self) -> None:
         """Ends the reports."""
         with self._changed:
             self._is_closed = True
-            self._changed.notify()
+            self._changed.notify_all()
 
     def _run(self) -> None:
         every_s = EVERY_S
@@ -84,16 +93,25 @@ class ProgressPublisher:
                 self._has_failed = False
             except Exception as error:  # noqa: BLE001 -- the query goes on whatever it is
                 self._say(error)
+            with self._changed:
+                self._tried = newest
+                self._changed.notify_all()
             if self._is_over(newest, began + every_s, began + max(IDLE_S, every_s)):
                 return
 
     def _is_over(self, told: Mapping[str, Any], least: float, most: float) -> bool:
-        """Waits until ``least``, and until ``most`` for news; whether it was closed meanwhile."""
+        """Waits until ``least``, and until ``most`` for news; whether it was closed meanwhile.
+
+        The last news of all do not wait.
+        """
+
+        def is_new() -> bool:
+            return self._is_closed or self._newest != told
+
         with self._changed:
             left_s = max(0.0, least - time.monotonic())
-            if not self._changed.wait_for(lambda: self._is_closed, left_s):
-                left_s = max(0.0, most - time.monotonic())
-                self._changed.wait_for(lambda: self._is_closed or self._newest != told, left_s)
+            self._changed.wait_for(lambda: is_new() and (self._is_closed or self._is_last), left_s)
+            self._changed.wait_for(is_new, max(0.0, most - time.monotonic()))
             return self._is_closed
 
     def _publish(self, offset: Mapping[str, Any]) -> int:

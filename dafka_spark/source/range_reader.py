@@ -32,8 +32,8 @@ OPENED: Final = {"key": "keys", "value": "values", "headers": "headers"}
 """Columns that are made of records' contents, and the methods of ``OpenedRecords``."""
 
 
-class RangeReader:
-    """What the readers of batch and of streaming queries share."""
+class QueryReader:
+    """What every reader is made with: the query's columns and options, and a way to the mesh."""
 
     def __init__(
         self,
@@ -44,6 +44,10 @@ class RangeReader:
         self._schema = schema
         self._options = options
         self._connect = connect
+
+
+class RangeReader(QueryReader):
+    """What the readers of batch and of streaming queries share."""
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """The records of a task's ranges, in order and complete, with the query's columns.

@@ -120,7 +120,7 @@ class DafkaStreamReader(RangeReader, DataSourceStreamReader, SupportsTriggerAvai
                 return start
         end = self._end(start, heads, limit)
         self._idle.answered(idle=end is start)
-        self._progress.moved(start)
+        self._progress.moved(start, is_last=end is start and self._frozen is not None)
         return end
 
     def commit(self, end: dict[str, Any]) -> None:

@@ -13,7 +13,7 @@ from dafka_core import Reader
 from dafka_core.flight.store_client import StoreClient
 from dafka_core.flight.store_location import StoreLocation
 from dafka_core.names import QUERIES_TOPIC
-from dafka_core.query_progress import QueryProgress, publish
+from dafka_core.queries.query_progress import QueryProgress, publish
 from dafka_core.records import TopicPartition
 from dafka_core.testing import wait_until
 from tests.integration.cli.processes import ANY_PORTS, PATIENCE_S, Dafka, run, sentence

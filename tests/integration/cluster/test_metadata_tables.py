@@ -11,7 +11,7 @@ import pytest
 
 from dafka_core.errors import ConfigError
 from dafka_core.names import QUERIES_TOPIC
-from dafka_core.query_progress import QueryProgress, publish
+from dafka_core.queries.query_progress import QueryProgress, publish
 from dafka_core.records import KnownStore, TopicPartition
 from dafka_core.testing import PATIENCE_S
 from dafka_spark import metadata

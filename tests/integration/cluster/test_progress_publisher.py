@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import logging
 import pickle
+import time
 from functools import partial
 from typing import Any
 
 import pytest
 from pyspark.sql.streaming.datasource import ReadAllAvailable
 
-from dafka_core.query_lag import QueryLag, query_lags
-from dafka_core.query_progress import partition_of
+from dafka_core.queries.query_lag import QueryLag, query_lags
+from dafka_core.queries.query_progress import partition_of
 from dafka_core.records import TopicPartition
 from dafka_core.testing import PATIENCE_S, wait_until
+from dafka_spark.cluster import timing
 from dafka_spark.options import SourceOptions
 from dafka_spark.schema import full
 from dafka_spark.source import progress_publisher
@@ -82,6 +84,38 @@ def test_an_idle_query_goes_on_reporting(serve: Serve, monkeypatch: pytest.Monke
     stream.latestOffset(stream.initialOffset(), ALL)
     wait_until(lambda: store.log.end(partition_of("q")) > 3, "reports without news")
     stream.stop()
+
+
+def test_the_last_report_of_a_query_that_ends_by_itself_is_there_at_its_end(
+    serve: Serve, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(progress_publisher, "EVERY_S", 3_600.0)
+    store = serve("one")
+    store.add(A, 5)
+    stream = reader(HeardOf([store]), maxoffsetspertrigger="3")
+    stream.prepareForTriggerAvailableNow()
+    at = stream.initialOffset()
+    limit = stream.getDefaultReadLimit()
+    while (end := stream.latestOffset(at, limit)) != at:
+        at = end
+    assert behind(store) == [0]  # Spark may end the process now
+    assert stream.latestOffset(at, limit) == at  # asked again, it has nothing to wait for
+    assert store.log.end(partition_of("q")) <= 2
+
+
+def test_an_end_does_not_wait_for_a_store_that_takes_no_report(
+    serve: Serve, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(progress_publisher, "EVERY_S", 3_600.0)
+    source = HeardOf((), ["C node"])
+    source.add(A, 3)
+    stream = reader(source)
+    stream.prepareForTriggerAvailableNow()
+    at = stream.latestOffset(stream.initialOffset(), ALL)
+    began = time.monotonic()
+    assert stream.latestOffset(at, ALL) == at
+    assert time.monotonic() - began < timing.ANSWER_S
+    assert "how far query 'q' is cannot be reported" in caplog.text
 
 
 def test_where_no_store_takes_it_the_query_goes_on_and_says_so_once(

@@ -9,8 +9,8 @@ import pytest
 
 from dafka_core.flight.store_client import StoreClient
 from dafka_core.names import QUERIES_TOPIC
-from dafka_core.query_lag import LATE, RUNNING, QueryLag, query_lags
-from dafka_core.query_progress import QueryProgress, publish
+from dafka_core.queries.query_lag import LATE, RUNNING, QueryLag, query_lags
+from dafka_core.queries.query_progress import QueryProgress, publish
 from dafka_core.records import TopicPartition
 from dafka_core.testing import PATIENCE_S
 from tests.integration.cluster.stores import Serve, Served
@@ -113,9 +113,9 @@ def test_a_wrong_clock_here_makes_no_difference(
         def time_ns() -> int:
             return time.time_ns() + 5 * 3_600 * 10**9
 
-    for module in ("query_progress", "flight.store_client"):
+    for module in ("queries.query_progress", "flight.store_client"):
         monkeypatch.setattr(f"dafka_core.{module}.time", Hours, raising=False)
-    monkeypatch.setattr("dafka_core.query_lag.time", Hours, raising=False)
+    monkeypatch.setattr("dafka_core.queries.query_lag.time", Hours, raising=False)
     (found,) = lags(store)
     assert found.state == RUNNING
     assert found.seconds_behind is not None

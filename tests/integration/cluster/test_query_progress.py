@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import json
+from collections import Counter
 from contextlib import ExitStack
+from typing import Any
 
 import pyarrow as pa
 import pytest
 
 from dafka_core.errors import DafkaError, StoreUnreachableError
+from dafka_core.flight import server_get
 from dafka_core.flight.store_client import StoreClient
 from dafka_core.names import QUERIES_TOPIC
-from dafka_core.query_progress import QueryProgress, partition_of, publish, reports
+from dafka_core.queries.query_progress import QueryProgress, partition_of, publish, reports
 from dafka_core.records import TopicPartition
 from dafka_core.testing import PATIENCE_S
 from tests.integration.cluster.stores import Serve, Served
@@ -50,6 +53,29 @@ def test_the_last_report_of_each_query_is_read(serve: Serve) -> None:
         assert not first.is_late
         tell(asked, report("late", "run", every_s=1e-9))
         assert reports(asked, QUERIES_TOPIC, timeout_s=PATIENCE_S)[-1].is_late
+
+
+@pytest.mark.parametrize("knows_many", [True, False])
+def test_all_queries_are_read_with_one_request_if_the_store_knows_it(
+    serve: Serve, monkeypatch: pytest.MonkeyPatch, knows_many: bool
+) -> None:
+    asked = Counter[str]()
+    for name in ("read", "read_many"):
+        own = getattr(StoreClient, name)
+
+        def counted(*given: Any, name: str = name, own: Any = own, **named: Any) -> Any:
+            asked[name] += 1
+            return own(*given, **named)
+
+        monkeypatch.setattr(StoreClient, name, counted)
+    if not knows_many:
+        monkeypatch.setattr(server_get, "is_many", lambda _: False)
+    with ExitStack() as stack:
+        at = clients(stack, serve("one"))
+        for number in range(5):
+            tell(at, report(f"q{number}", "run", number))
+        assert [query for query, _, _ in told(at)] == [f"q{number}" for number in range(5)]
+    assert asked == {"read_many": 1} | ({} if knows_many else {"read": 5})
 
 
 def test_a_run_that_another_one_has_followed_is_over(serve: Serve) -> None:

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from dafka_spark.frames import written
+from dafka_spark.frames import option_texts
 from dafka_spark.options import SourceOptions
 
 
 def test_names_and_values_become_what_spark_takes() -> None:
-    given = written(
+    given = option_texts(
         {
             "starting_offsets": {"t": {"A" * 32: 3}},
             "maxOffsetsPerTrigger": 7,

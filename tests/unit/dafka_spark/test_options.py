@@ -118,8 +118,8 @@ def test_values_are_shown_as_they_are_written(given: dict[str, str], shown: str)
             use(SourceOptions.of(given))
         assert shown in str(caught.value)
         assert "TopicPartition" not in str(caught.value)
-    assert values.written(("t", "\x1b")) == r"t,\x1b"
-    assert values.written("earliest") == "earliest"
+    assert values.as_written(("t", "\x1b")) == r"t,\x1b"
+    assert values.as_written("earliest") == "earliest"
 
 
 @pytest.mark.parametrize(

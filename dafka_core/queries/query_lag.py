@@ -7,12 +7,12 @@ from contextlib import suppress
 from typing import Final, NamedTuple
 
 from dafka_core.errors import InvalidRequestError
-from dafka_core.flight.json_messages import PartitionFacts
+from dafka_core.flight.json_messages import PartitionFacts, furthest_facts
 from dafka_core.flight.limits import MAX_RANGES, parts
 from dafka_core.flight.many_ranges import AskedRange
 from dafka_core.flight.store_client import StoreClient
 from dafka_core.names import QUERIES_TOPIC
-from dafka_core.query_progress import Report, reports
+from dafka_core.queries.query_progress import Report, reports
 from dafka_core.records import PartitionInfo, TopicPartition, merge_heads
 
 RUNNING: Final = "running"
@@ -70,11 +70,9 @@ def query_lags(
     if not found:
         return []
     heads = merge_heads(info for each in clients for info in each.heads(None, timeout_s=timeout_s))
-    facts: dict[TopicPartition, PartitionFacts] = {}
-    for client in clients:
-        for fact in client.facts(None, timeout_s=timeout_s):
-            if fact.tp not in facts or facts[fact.tp].records < fact.records:
-                facts[fact.tp] = fact
+    facts = furthest_facts(
+        each for client in clients for each in client.facts(None, timeout_s=timeout_s)
+    )
     ranges = [(report, _positions(report, heads)) for report in found]
     firsts = {(*tp, start) for _, each in ranges for tp, start in each.items()}
     waiting = [first for first in firsts if first[2] < heads[TopicPartition(*first[:2])].end]

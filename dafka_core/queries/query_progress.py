@@ -18,21 +18,27 @@ from __future__ import annotations
 
 import hashlib
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
-from typing import Annotated, ClassVar, Final, NamedTuple, Self
+from typing import Annotated, Any, ClassVar, Final, NamedTuple, Self
 
 import msgspec
 import pyarrow as pa
 from msgspec import Meta
 
-from dafka_core.errors import DafkaError, NoStoreError, OffsetConflictError
+from dafka_core.errors import (
+    DafkaError,
+    InvalidRequestError,
+    NoStoreError,
+    OffsetConflictError,
+)
 from dafka_core.flight.json_messages import JsonMessage, Natural
-from dafka_core.flight.limits import MAX_BATCH_BYTES
+from dafka_core.flight.limits import MAX_BATCH_BYTES, MAX_RANGES, parts
+from dafka_core.flight.many_ranges import AskedRange
 from dafka_core.flight.store_client import StoreClient
 from dafka_core.names import QUERIES_TOPIC
 from dafka_core.packed_offset import pack, unpack
-from dafka_core.records import PartitionInfo, TopicPartition
+from dafka_core.records import PartitionInfo, RecordBatch, TopicPartition
 
 PACKED_PARTITIONS: Final = 100
 """With so many partitions positions are packed."""
@@ -45,6 +51,8 @@ LAST_REPORTS: Final = 16
 
 TRIES: Final = 5
 """Of a report, where another run of the query reports at the same moment."""
+
+_BATCH: Final[Any] = {"times": True, "max_records": MAX_RANGES, "max_bytes": MAX_BATCH_BYTES}
 
 Positions = Mapping[TopicPartition, int]
 
@@ -144,39 +152,47 @@ def reports(clients: Sequence[StoreClient], topic: str, *, timeout_s: float) -> 
             before = held.get(info.tp)
             if before is None or (before[0].life, before[0].end) < (info.life, info.end):
                 held[info.tp] = info, client
-    clocks = {id(client): _clock_us(client, timeout_s) for _, client in held.values()}
     found: list[Report] = []
-    for tp, (info, client) in sorted(held.items()):
-        start = max(info.earliest, info.end - LAST_REPORTS)
-        last = _read(client, tp, start, info.end, timeout_s)
-        found += _of_runs(last, clocks[id(client)])
+    for client in clients:
+        ranges = [
+            AskedRange(*tp, max(info.earliest, info.end - LAST_REPORTS), info.end)
+            for tp, (info, holder) in sorted(held.items())
+            if holder is client
+        ]
+        if ranges:
+            now_us = _clock_us(client, timeout_s)
+            for last in _read(client, ranges, timeout_s).values():
+                found += _of_runs(last, now_us)
     return sorted(found, key=lambda each: (each.progress.query, each.age_s))
 
 
 def _read(
-    client: StoreClient, tp: TopicPartition, start: int, end: int, timeout_s: float
-) -> list[tuple[int, QueryProgress]]:
-    """When each report came, and the report; what is none is passed over."""
-    found: list[tuple[int, QueryProgress]] = []
-    batches = client.read(
-        tp,
-        start,
-        end,
-        times=True,
-        max_records=LAST_REPORTS,
-        max_bytes=MAX_BATCH_BYTES,
-        timeout_s=timeout_s,
-    )
-    for batch in batches:
+    client: StoreClient, ranges: Sequence[AskedRange], timeout_s: float
+) -> dict[TopicPartition, list[tuple[int, QueryProgress]]]:
+    """When each report of some partitions came, and the report; what is none is passed over."""
+    found: dict[TopicPartition, list[tuple[int, QueryProgress]]] = {}
+    for batch in _batches(client, ranges, timeout_s):
         assert batch.times is not None  # they were asked for
         times = [int(us) for count, us in batch.times for _ in range(count)]
         for time_us, value in zip(times, batch.values, strict=True):
             with suppress(ValueError):
                 progress = QueryProgress.parse(bytes(value))
                 progress.offsets()
-                if partition_of(progress.query, tp.topic) == tp:
-                    found.append((time_us, progress))
+                if partition_of(progress.query, batch.topic) == batch.tp:
+                    found.setdefault(batch.tp, []).append((time_us, progress))
     return found
+
+
+def _batches(
+    client: StoreClient, ranges: Sequence[AskedRange], timeout_s: float
+) -> Iterator[RecordBatch]:
+    for part in parts(ranges, MAX_RANGES):
+        try:
+            for group in client.read_many(part, timeout_s=timeout_s, **_BATCH):
+                yield from (batch for _, batch in group)
+        except InvalidRequestError:  # a store of a version of before
+            for tp, start, end in ((each.tp, each.start, each.end) for each in part):
+                yield from client.read(tp, start, end, timeout_s=timeout_s, **_BATCH)
 
 
 def _of_runs(last: Sequence[tuple[int, QueryProgress]], now_us: int) -> list[Report]:
