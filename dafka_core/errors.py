@@ -2,47 +2,43 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import ClassVar, Final
+from typing import Final
 
-from dafka_core.names import printable
+from dafka_core.error_base import DafkaError as DafkaError  # noqa: PLC0414 -- it is public here
 from dafka_core.records import TopicPartition, Transaction
 
+HIDDEN: Final = "(not shown)"
+"""In place of a value that may be a secret."""
 
-class DafkaError(Exception):
-    """Base of all errors of this package: fields are facts, which ``sentence`` is made with."""
-
-    sentence: ClassVar[str] = ""
-
-    def __post_init__(self) -> None:
-        self.args = (printable(self._sentence()),)  # some of it may come from the network
-
-    def _sentence(self, **facts: object) -> str:
-        return self.sentence.format(**vars(self) | facts)
-
-    def __reduce__(self) -> tuple[object, ...]:
-        # Spark carries errors between processes; the default pickling calls the class with the
-        # finished sentence, which the constructors do not take.
-        return (_unpickled, (type(self), self.args), self.__dict__)
-
-
-def _unpickled(kind: type[DafkaError], args: tuple[object, ...]) -> DafkaError:
-    made = kind.__new__(kind)
-    made.args = args
-    return made
+_SECRET: Final = re.compile(
+    r"pas+w|pwd|passphrase|secret|jaas|token|credential|sasl|\bssl|\btls"
+    r"|(access|account|api|private|shared)[._-]?key",
+    re.IGNORECASE,
+)
+"""In the names of options whose values go into no log, misspelt ones and other programs' too."""
 
 
 @dataclass(eq=False)
 class ConfigError(DafkaError, ValueError):
-    """An option, or another ``kind`` of setting, that cannot be used: unknown or out of bounds."""
+    """An option, or another ``kind`` of setting, that cannot be used: unknown or out of bounds.
+
+    The value of one whose name is a secret's is not kept.
+    """
 
     sentence = "{kind} {option!r} = {shown}: {why}"
     option: str
     value: object
     why: str
     kind: str = "option"
+
+    def __post_init__(self) -> None:
+        if _SECRET.search(self.option):
+            self.value = HIDDEN
+        super().__post_init__()
 
     def _sentence(self, **facts: object) -> str:
         # A text as users write it: names in it are escaped already.

@@ -42,6 +42,10 @@ IGNORE: Final = "ignore"
 HOST: Final = r"\[[0-9A-Fa-f:.%a-z]+\]|[0-9A-Za-z][0-9A-Za-z_-]{0,62}(?:\.[0-9A-Za-z_-]{1,63})*\.?"
 """A host's name or address: a regular expression."""
 
+TOWERS: Final = "HOST[:SUB_PORT:PUB_PORT]"
+PORTS: Final = "0|PORT|FIRST-LAST"
+"""How users write towers, and ports."""
+
 _TOWER = re.compile(rf"(?a)(?P<host>{HOST})(?::(?P<sub>\d{{1,5}}):(?P<pub>\d{{1,5}}))?")
 _PORT = re.compile(r"(?a)\d{1,5}")
 _PORTS = re.compile(r"(?a)(\d{1,5})(?:-(\d{1,5}))?")
@@ -173,7 +177,7 @@ class NodeOptions(Options):
         (),
         "towers to join through; several by commas. Without it DAFKA_TOWER from the environment, "
         "else 127.0.0.1:5556:5557",
-        kind="HOST[:SUB_PORT:PUB_PORT]",
+        kind=TOWERS,
         parse=parse_towers,
     )
     host: str = option(
@@ -186,7 +190,7 @@ class NodeOptions(Options):
         "0",
         "where other nodes connect to this one: a port, or FIRST-LAST for the first of these that "
         "is free; 0 lets the system choose",
-        kind="0|PORT|FIRST-LAST",
+        kind=PORTS,
         parse=parse_ports,
     )
     tower_timeout_s: float = option(
@@ -355,6 +359,6 @@ class TowerOptions(Options):
         (),
         "other towers, with commas between: their nodes are told of this tower, and this one's of "
         "them, and join through all of them from then on",
-        kind="HOST[:SUB_PORT:PUB_PORT]",
+        kind=TOWERS,
         parse=parse_towers,
     )

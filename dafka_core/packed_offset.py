@@ -35,6 +35,9 @@ from dafka_core.records import TopicPartition
 MAX_BYTES: Final = 1 << 28
 """Of what is packed: some millions of partitions.  Who sends more means harm."""
 
+PACKED_PARTITIONS: Final = 100
+"""With so many partitions an offset is packed; one with fewer can be read by people."""
+
 _SIZE: Final = struct.Struct("<I")
 _ADDRESS: Final = re.compile(r"[0-9A-F]{32}\Z")
 _ADDRESS_BYTES: Final = 16

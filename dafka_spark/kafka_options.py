@@ -12,12 +12,10 @@ from collections.abc import Collection, Mapping
 from enum import StrEnum
 from typing import Final, NamedTuple
 
-from dafka_core.errors import ConfigError
+from dafka_core.errors import HIDDEN, ConfigError
 from dafka_core.near_names import nearest_name
 
 PREFIX: Final = "kafka."
-HIDDEN: Final = "(not shown)"
-"""In place of a value that may be a secret."""
 
 _log = logging.getLogger("dafka_spark")
 

@@ -41,6 +41,7 @@ def taken_out(
     names = {_folded(row.name): row.name for each in tables for row in each.table()}
     others: dict[str, str] = {}
     settings: dict[str, str] = {}
+    spelt: dict[str, str] = {}
     for name, value in given.items():
         if not name.lower().startswith(PREFIX):
             others[name] = value
@@ -51,7 +52,10 @@ def taken_out(
             raise ConfigError(name, value, unknown(name, known))
         if found in OWN:
             raise ConfigError(name, value, f"is option {OWN[found]!r} here")
-        settings[found] = value
+        if found in spelt:
+            why = f"is option {spelt[found]!r} in another spelling; leave one of them out"
+            raise ConfigError(name, value, why)
+        spelt[found], settings[found] = name, value
     for table in tables:
         try:
             # With a tower: that of the environment is not asked for here.

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any, ClassVar, Final, NamedTuple, Self
 
 from dafka_core.errors import ConfigError
@@ -23,6 +23,21 @@ from dafka_spark.spark_options import camel
 
 ERROR: Final = "error"
 TO_LATEST: Final = "latest"
+
+
+_TIME: Final = "ms or time"
+_POSITIONS: Final = "word, time or JSON"
+_BY_TIME: Final = "JSON"
+_PARSERS: Final = {
+    _TIME: parse_timestamp,
+    _POSITIONS: parse_offset_range_limit,
+    _BY_TIME: parse_offsets_by_timestamp,
+}
+
+
+def _bound(kind: str, meaning: str) -> OffsetRangeLimit | None:
+    """Declares an option that says where to start or to end."""
+    return option(None, meaning, kind=kind, parse=_PARSERS[kind])
 
 
 class Bound(NamedTuple):
@@ -60,20 +75,16 @@ class OffsetOptions(Options):
         "ending_offsets",
     )
 
-    starting_timestamp: OffsetRangeLimit | None = option(  # noqa: RUF009 -- a field
-        None,
+    starting_timestamp: OffsetRangeLimit | None = _bound(  # noqa: RUF009 -- a field
+        _TIME,
         "where a new query starts: at the first record of each partition that was published at "
         "this time, in milliseconds since 1970 or as `2026-01-01T00:00:00Z`, or later. Goes before "
         "startingOffsetsByTimestamp and startingOffsets",
-        kind="ms or time",
-        parse=parse_timestamp,
     )
-    starting_offsets_by_timestamp: OffsetRangeLimit | None = option(  # noqa: RUF009
-        None,
+    starting_offsets_by_timestamp: OffsetRangeLimit | None = _bound(  # noqa: RUF009
+        _BY_TIME,
         'the same by partition: `{"topic": {"partition": ms}}`; partitions not named, and those '
         "that appear later, start at their first record. Goes before startingOffsets",
-        kind="JSON",
-        parse=parse_offsets_by_timestamp,
     )
     starting_offsets_by_timestamp_strategy: str = option(
         ERROR,
@@ -82,8 +93,8 @@ class OffsetOptions(Options):
         choices=(ERROR, TO_LATEST),
         parse=parse_word,
     )
-    starting_offsets: OffsetRangeLimit | None = option(  # noqa: RUF009
-        None,
+    starting_offsets: OffsetRangeLimit | None = _bound(  # noqa: RUF009
+        _POSITIONS,
         "where a new query starts: `earliest` (default of batches), `latest` (streams only, their "
         'default) or `{"topic": {"partition": offset}}` with -2 for earliest and -1 for latest; '
         "or `latest-100` (so many records before the end of each partition), `earliest+100`, "
@@ -91,30 +102,22 @@ class OffsetOptions(Options):
         "`2026-01-01T00:00:00Z`, and JSON with any of these for topics or partitions. "
         "Partitions not named, and those that appear later, start at their first record, or, where "
         "`latest` or a time is said of all, at the first one that was written since",
-        kind="word, time or JSON",
-        parse=parse_offset_range_limit,
     )
-    ending_timestamp: OffsetRangeLimit | None = option(  # noqa: RUF009
-        None,
+    ending_timestamp: OffsetRangeLimit | None = _bound(  # noqa: RUF009
+        _TIME,
         "batches only, where to end: before the first record of each partition that was published "
         "at this time or later; at its end if there is none. Goes before endingOffsetsByTimestamp "
         "and endingOffsets",
-        kind="ms or time",
-        parse=parse_timestamp,
     )
-    ending_offsets_by_timestamp: OffsetRangeLimit | None = option(  # noqa: RUF009
-        None,
+    ending_offsets_by_timestamp: OffsetRangeLimit | None = _bound(  # noqa: RUF009
+        _BY_TIME,
         'batches only, the same by partition: `{"topic": {"partition": ms}}`; partitions not named '
         "are read to their end. Goes before endingOffsets",
-        kind="JSON",
-        parse=parse_offsets_by_timestamp,
     )
-    ending_offsets: OffsetRangeLimit | None = option(  # noqa: RUF009
-        None,
+    ending_offsets: OffsetRangeLimit | None = _bound(  # noqa: RUF009
+        _POSITIONS,
         "batches only, where to end (exclusive): `latest` (default), JSON with offsets or -1, or "
         "any form of startingOffsets",
-        kind="word, time or JSON",
-        parse=parse_offset_range_limit,
     )
 
     @property
@@ -146,6 +149,12 @@ class OffsetOptions(Options):
             if limit := getattr(self, name):
                 return Bound(camel(name), limit, AT_LATEST)
         return Bound("endingOffsets", OffsetRangeLimit(text=AT_LATEST.base), AT_LATEST)
+
+    def unused_of_offsets(self) -> Iterator[tuple[str, str]]:
+        """Which of these options say nothing beside the others, and why."""
+        if self.starting_timestamp is None and self.starting_offsets_by_timestamp is None:
+            why = "it is about startingTimestamp and startingOffsetsByTimestamp; give one of them"
+            yield "starting_offsets_by_timestamp_strategy", why
 
     def check_bounds_of_batch(self) -> None:
         """Raises ConfigError where a batch could read nothing."""

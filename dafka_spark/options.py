@@ -6,6 +6,7 @@ Those of reading and writing alike are in ``spark_options``, with how all of the
 from __future__ import annotations
 
 import dataclasses
+import logging
 from collections.abc import Mapping
 from typing import Final, Self
 
@@ -49,6 +50,8 @@ COUNT_BITS: Final = 14
 was written."""
 
 MAX_TXN_VERSION: Final = (1 << 63 - COUNT_BITS) - 1
+
+_log = logging.getLogger("dafka_spark")
 
 
 def _count(meaning: str, unit: str) -> int | None:
@@ -211,14 +214,30 @@ class SourceOptions(TriggerOptions, OffsetOptions, ReadValueOptions, SparkOption
     def for_batch(self) -> Self:
         """These options, if a batch query can use them; raises ``ConfigError`` otherwise."""
         self.check_bounds_of_batch()
-        self.warn_of_trigger()
+        self._warn_of_unused(batch=True)
         return self
 
     def for_stream(self) -> Self:
         """These options, if a streaming query can use them; raises ``ConfigError`` otherwise."""
         if self.metadata:
             raise ConfigError("metadata", self.metadata, "is for batch queries only")
-        return super().for_stream()
+        options = super().for_stream()
+        self._warn_of_unused(batch=False)
+        return options
+
+    def _warn_of_unused(self, *, batch: bool) -> None:
+        """Names what is given and says nothing.
+
+        It fails no query, as with Kafka's: one function may make the options of several.
+        """
+        unused = [*self.unused_of_trigger(batch=batch), *self.unused_of_offsets()]
+        if batch:
+            unused.append(("query_name", "a batch reports nothing"))
+        if not (self.query_name or self.metadata):
+            unused.append(("progress_topic", "only a query with option queryName reports there"))
+        for name, why in unused:
+            if (value := getattr(self, name)) != getattr(type(self), name):
+                _log.warning("option %s = %s is ignored: %s", camel(name), value, why)
 
 
 _NO_TABLE_OPTIONS: Final = (

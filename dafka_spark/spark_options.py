@@ -59,7 +59,7 @@ class SparkOptions(Options):
         DEFAULT_TOWER,
         "towers to join through, with commas between; without it DAFKA_TOWER of the driver's "
         "environment",
-        kind="HOST[:SUB_PORT:PUB_PORT]",
+        kind=nodes.TOWERS,
         parse=values.parse_tower,
     )
     host: str = option(
@@ -71,7 +71,7 @@ class SparkOptions(Options):
     port: str = option(
         "0",
         "where stores connect to each of these Python processes; 0 lets the system choose",
-        kind="0|PORT|FIRST-LAST",
+        kind=nodes.PORTS,
         parse=nodes.parse_ports,
     )
     stores: tuple[str, ...] = option(

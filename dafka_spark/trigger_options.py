@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-import logging
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import ClassVar, Final
 
 from dafka_core.errors import ConfigError
@@ -17,8 +16,6 @@ DEFAULT_BYTES: Final = 4 << 30
 """What a micro-batch takes unless options say otherwise.  A topic's whole past in one batch takes
 hours without a checkpoint, and shuffles that fill disks.  So much takes a laptop most of a minute,
 and a hundred cores seconds, beside which the 0.1 to 0.5 s that a batch costs Spark are little."""
-
-_log = logging.getLogger("dafka_spark")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -84,12 +81,10 @@ class TriggerOptions(Options):
         """Whether no option says how much a micro-batch takes."""
         return self.max_bytes_per_trigger is None and self.max_offsets_per_trigger is None
 
-    def warn_of_trigger(self) -> None:
-        """Says of each that is given that it means nothing to a batch query, as Kafka's does."""
-        for row in TriggerOptions.table():
-            value = getattr(self, _FIELDS[row.name])
-            if value != row.default:
-                _log.warning("option %s = %s is ignored: a batch has no trigger", row.name, value)
-
-
-_FIELDS: Final = {camel(field.name): field.name for field in dataclasses.fields(TriggerOptions)}
+    def unused_of_trigger(self, *, batch: bool) -> Iterator[tuple[str, str]]:
+        """Which of these options say nothing to a batch, or to a stream as it is, and why."""
+        if batch:
+            for each in dataclasses.fields(TriggerOptions):
+                yield each.name, "a batch has no trigger"
+        elif self.min_offsets_per_trigger is None:
+            yield "max_trigger_delay", "no batch waits without minOffsetsPerTrigger; give it, too"

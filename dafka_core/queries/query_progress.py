@@ -18,7 +18,7 @@ from __future__ import annotations
 
 import hashlib
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from typing import Annotated, Any, ClassVar, Final, NamedTuple, Self
 
@@ -37,11 +37,8 @@ from dafka_core.flight.limits import MAX_BATCH_BYTES, MAX_RANGES, parts
 from dafka_core.flight.many_ranges import AskedRange
 from dafka_core.flight.store_client import StoreClient
 from dafka_core.names import QUERIES_TOPIC
-from dafka_core.packed_offset import pack, unpack
+from dafka_core.packed_offset import PACKED_PARTITIONS, Positions, pack, unpack
 from dafka_core.records import PartitionInfo, RecordBatch, TopicPartition
-
-PACKED_PARTITIONS: Final = 100
-"""With so many partitions positions are packed."""
 
 MAX_UNPACKED_BYTES: Final = 16 << 20
 """Of a report's positions: those of some 200,000 partitions.  Anybody may write reports."""
@@ -53,8 +50,6 @@ TRIES: Final = 5
 """Of a report, where another run of the query reports at the same moment."""
 
 _BATCH: Final[Any] = {"times": True, "max_records": MAX_RANGES, "max_bytes": MAX_BATCH_BYTES}
-
-Positions = Mapping[TopicPartition, int]
 
 
 class QueryProgress(JsonMessage, frozen=True):

@@ -9,13 +9,13 @@ from __future__ import annotations
 import logging
 import time
 
+from dafka_core.packed_offset import Positions
 from dafka_core.records import PartitionInfo, TopicPartition
 from dafka_spark.errors import SourceLossError
 from dafka_spark.options import SourceOptions
 from dafka_spark.source.data_loss import DataLossPolicy, classify
 from dafka_spark.source.latest_offsets import Heads, OffsetsSnapshot
 from dafka_spark.source.range_planner import HeldRange
-from dafka_spark.source.source_offset import Positions
 
 _log = logging.getLogger("dafka_spark")
 

@@ -41,6 +41,7 @@ from dafka_core import packed_offset
 from dafka_core.epochs import NO_LIFE, EpochId
 from dafka_core.errors import ConfigError
 from dafka_core.names import escape, is_plain
+from dafka_core.packed_offset import PACKED_PARTITIONS, Lives, Positions
 from dafka_core.records import TopicPartition
 from dafka_spark.source.range_planner import OffsetRange
 
@@ -51,18 +52,12 @@ BEGUN_VERSION: Final = 3
 """
 VERSIONS: Final = (VERSION, PACKED_VERSION, BEGUN_VERSION)
 
-PACKED_PARTITIONS: Final = 100
-"""With so many partitions an offset is packed; one with fewer can be read by people."""
-
 OWN_TASKS: Final = 1
 SHARED_TASKS: Final = 2
 """The rules by which batches are cut: a task for each range, and several small ranges in one."""
 
 SHOWN_CHARS: Final = 500
 """Of an offset that cannot be read: what an error says of it."""
-
-Positions = Mapping[TopicPartition, int]
-Lives = Mapping[TopicPartition, EpochId]
 
 T = TypeVar("T")
 

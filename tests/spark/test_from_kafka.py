@@ -8,7 +8,7 @@ from pathlib import Path
 from pyspark.sql import DataFrame, SparkSession
 
 from dafka_core import EmbeddedCluster, Producer
-from tests.spark.topics import TIMEOUT_S, batch
+from tests.spark.topics import batch, finish
 
 KAFKAS = {
     "kafka.group.id": "flights",
@@ -58,16 +58,7 @@ def job(
             .save()
         )
 
-    query = (
-        flights.writeStream.foreachBatch(write)
-        .option("checkpointLocation", str(checkpoint))
-        .trigger(availableNow=True)
-        .start()
-    )
-    try:
-        assert query.awaitTermination(TIMEOUT_S)
-    finally:
-        query.stop()
+    finish(flights.writeStream.foreachBatch(write), checkpoint)
     return batches
 
 

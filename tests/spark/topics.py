@@ -10,6 +10,7 @@ from typing import Any
 import pyarrow as pa
 from pyspark.sql import DataFrame, Row, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
+from pyspark.sql.streaming.readwriter import DataStreamWriter
 
 from dafka_core import EmbeddedCluster, Producer, Reader
 from dafka_core.flight.store_client import StoreClient
@@ -67,29 +68,21 @@ def run(
     def hand_over(rows: DataFrame, _: int) -> None:
         each(rows.collect())
 
-    query = (
-        frame.writeStream.foreachBatch(hand_over)
-        .option("checkpointLocation", str(checkpoint))
-        .trigger(**(trigger or {"availableNow": True}))
-        .start()
-    )
-    try:
-        assert query.awaitTermination(TIMEOUT_S)
-    finally:
-        query.stop()
-    return query
+    return finish(frame.writeStream.foreachBatch(hand_over), checkpoint, **trigger)
 
 
 def send(
     frame: DataFrame, cluster: EmbeddedCluster, checkpoint: Path, **options: Any
 ) -> StreamingQuery:
     """Runs a query that writes to Dafka until it has written all there is."""
-    query = (
-        frame.writeStream.format("dafka")
-        .options(tower=cluster.tower, checkpointLocation=str(checkpoint), **options)
-        .trigger(availableNow=True)
-        .start()
-    )
+    writer = frame.writeStream.format("dafka").options(tower=cluster.tower, **options)
+    return finish(writer, checkpoint)
+
+
+def finish(writer: DataStreamWriter, checkpoint: Path, **trigger: Any) -> StreamingQuery:
+    """Runs a query until it ends; without a trigger once it has read all there is."""
+    writer = writer.option("checkpointLocation", str(checkpoint))
+    query = writer.trigger(**(trigger or {"availableNow": True})).start()
     try:
         assert query.awaitTermination(TIMEOUT_S)
     finally:

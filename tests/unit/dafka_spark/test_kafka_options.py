@@ -8,10 +8,13 @@ from typing import Any
 import pytest
 
 from dafka_core.errors import ConfigError
+from dafka_core.node_options import ProducerOptions, ReaderOptions, StoreOptions
 from dafka_spark.kafka_options import KAFKA_OPTIONS, Decision, kafka_option
 from dafka_spark.option_values import ALL_STORES
 from dafka_spark.options import SinkOptions, SourceOptions
 from scripts.options import kafka_table
+
+PREFIXES = ("kafka.", "dafka.", "option.", "KAFKA.CONSUMER.")
 
 
 def read(**given: str) -> SourceOptions:
@@ -90,10 +93,20 @@ def test_what_is_refused(given: Any, says: str) -> None:
 
 def test_a_secret_is_not_shown() -> None:
     """Errors go into logs."""
-    for name in ("kafka.sasl.jaas.config", "kafka.ssl.key.password", "kafka.sasl.jas.config.x"):
+    names = ("sasl.jaas.config", "ssl.key.password", "sasl.jas.config.x", "ssl.keystore.key")
+    for name in ["paswd", "apiToken", *names, *(prefix + n for n in names for prefix in PREFIXES)]:
         with pytest.raises(ConfigError) as caught:
             read(**{name: "password='hunter2'"})
-        assert "hunter2" not in repr(caught.value)
+        assert "hunter2" not in repr(caught.value) + str(caught.value)
+        with pytest.raises(ConfigError) as caught:
+            ReaderOptions.build({name: "password='hunter2'"})
+        assert "hunter2" not in repr(caught.value) + str(caught.value)
+
+
+def test_no_option_of_ours_is_taken_for_a_secret() -> None:
+    for side in (SourceOptions, SinkOptions, ReaderOptions, ProducerOptions, StoreOptions):
+        for row in side.table():
+            assert ConfigError(row.name, "shown", "").value == "shown"
 
 
 def test_the_table() -> None:

@@ -53,6 +53,10 @@ def test_a_sink_has_those_of_producers_too() -> None:
         ({"dafka.peerExpiryMs": "1"}, "option 'dafka.peer_expiry_ms' = '1': must be at least 100"),
         ({"dafka.tower": "x"}, "option 'dafka.tower' = 'x': is option 'tower' here"),
         ({"dafka.max_unacked_records": "7"}, "there is no such option"),
+        (
+            {"dafka.peerExpiryMs": "900", "dafka.peer_expiry_ms": "900"},
+            "option 'dafka.peer_expiry_ms' = '900': is option 'dafka.peerExpiryMs' in another spel",
+        ),
         ({"dafka.": "7"}, "there is no such option"),
         ({"dafka.wire": "rfc46", "stores": "grpc://h:1"}, "nobody joins a mesh with option stores"),
     ],

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from typing import Any
 
 import pytest
@@ -59,6 +60,21 @@ def test_the_strategy_is_of_kafkas_options_only() -> None:
     assert not read(startingOffsets="-10m").starting(AT_LATEST).fails_unmatched
     strategy = {"startingOffsetsByTimestampStrategy": "LATEST"}
     assert not read(startingTimestamp=1, **strategy).starting(AT_LATEST).fails_unmatched
+
+
+def test_a_strategy_without_a_time_is_said(caplog: pytest.LogCaptureFixture) -> None:
+    strategy = {"startingOffsetsByTimestampStrategy": "latest"}
+    with caplog.at_level(logging.WARNING, "dafka_spark"):
+        read(startingTimestamp=1, **strategy).for_batch()
+        read(startingOffsetsByTimestamp=BY_TIME, **strategy).for_stream()
+        assert not caplog.records
+        read(startingOffsets="-10m", **strategy).for_batch()
+        read(**strategy).for_stream()
+    sentence = (
+        "option startingOffsetsByTimestampStrategy = latest is ignored: it is about "
+        "startingTimestamp and startingOffsetsByTimestamp; give one of them"
+    )
+    assert [each.getMessage() for each in caplog.records] == [sentence, sentence]
 
 
 @pytest.mark.parametrize("name", ["endingOffsets", "endingTimestamp", "endingOffsetsByTimestamp"])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import pickle
 from typing import Any
 
@@ -99,6 +100,21 @@ def test_a_wrong_variable_of_the_environment_is_named(monkeypatch: pytest.Monkey
     with pytest.raises(ConfigError, match=r"^environment variable 'DAFKA_TOWER' = 'a:b': must be"):
         SourceOptions.of({"subscribe": "t"})
     assert SourceOptions.of({"subscribe": "t", "tower": "c"}).tower == "c:5556:5557"
+
+
+def test_a_report_that_nobody_makes_is_said(caplog: pytest.LogCaptureFixture) -> None:
+    topic = {"progressTopic": "__dafka.mine"}
+    why = "only a query with option queryName reports there"
+    with caplog.at_level(logging.WARNING, "dafka_spark"):
+        read(**topic, queryName="q").for_stream()
+        SourceOptions.of({"metadata": "lag", **topic}).for_batch()
+        assert not caplog.records
+        read(**topic).for_stream()
+        read(queryName="q").for_batch()
+    assert [each.getMessage() for each in caplog.records] == [
+        f"option progressTopic = __dafka.mine is ignored: {why}",
+        "option queryName = q is ignored: a batch reports nothing",
+    ]
 
 
 @pytest.mark.parametrize(

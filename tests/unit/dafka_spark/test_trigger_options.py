@@ -75,3 +75,13 @@ def test_a_batch_query_says_that_they_mean_nothing(caplog: pytest.LogCaptureFixt
     caplog.clear()
     read().for_batch()
     assert not caplog.records
+
+
+def test_a_delay_without_what_it_delays(caplog: pytest.LogCaptureFixture) -> None:
+    """As Kafka's connector does it changes nothing; but it is said."""
+    with caplog.at_level(logging.WARNING, "dafka_spark"):
+        read(maxTriggerDelay="1s").for_stream()
+        read(maxTriggerDelay="1s", minOffsetsPerTrigger=5).for_stream()
+    (warning,) = [each.getMessage() for each in caplog.records]
+    why = "no batch waits without minOffsetsPerTrigger; give it, too"
+    assert warning == f"option maxTriggerDelay = 1000 is ignored: {why}"
