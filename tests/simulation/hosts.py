@@ -158,10 +158,10 @@ class StoreHost(Host):
     def _be_forgotten(self) -> None:
         """The others are stopped, told (``dafka store forget``), and started again."""
         for each in self.cluster.stores:
-            each.disk.met.pop(self.address, None)
             if each is not self and each.up:
-                each.crash()
+                each.crash()  # what it was writing may still get to its disk
                 self.world.after(0.1, each.start)
+            each.disk.met.pop(self.address, None)
         del self.checkers.disks[self.address]
 
     def slow_disk(self, append_s: float) -> None:
