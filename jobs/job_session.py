@@ -40,6 +40,8 @@ _LOCAL_DEFAULTS = {
     "spark.ui.enabled": "false",
     "spark.sql.shuffle.partitions": "2",
     "spark.pyspark.python": sys.executable,
+    # A node that still tries a peer which has ended may reach a port of Spark's instead.
+    "spark.python.unix.domain.socket.enabled": "true",
 }
 
 # Windows are days of the wall clock the flights carry, wherever the job runs.

@@ -42,6 +42,7 @@ def session(plan: dict[str, Any]) -> SparkSession:
         "spark.driver.bindAddress": plan["host"],
         "spark.driver.host": plan["host"],
         "spark.pyspark.python": sys.executable,
+        "spark.python.unix.domain.socket.enabled": "true",
         "spark.executor.memory": "512m",
         "spark.executor.extraJavaOptions": JVM,
         "spark.ui.enabled": "false",

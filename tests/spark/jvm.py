@@ -38,6 +38,11 @@ CHECKPOINTS = (
 )
 """Spark's default one starts some sixty processes (``stat``, ``chmod``) for each micro-batch."""
 
+LOCAL_SOCKETS = "-Dspark.python.unix.domain.socket.enabled=true"
+"""Spark takes the first connection to a port of its own for the Python it has started.  A node that
+still tries a peer that has ended, whose port Spark was given by the system, would be taken for it.
+"""
+
 PYTHON_STARTUP = str(Path(__file__).with_name("startup"))
 """On ``PYTHONPATH``, it has the Pythons that a JVM starts begin sooner."""
 
@@ -49,7 +54,7 @@ def start_options() -> tuple[str, ...]:
 
 def options() -> str:
     """What ``SPARK_SUBMIT_OPTS`` says to the JVMs of Spark's own tests."""
-    return " ".join((*start_options(), *QUERIES_ONCE, CHECKPOINTS))
+    return " ".join((*start_options(), *QUERIES_ONCE, CHECKPOINTS, LOCAL_SOCKETS))
 
 
 def make_archive() -> None:
