@@ -70,39 +70,20 @@ def run(bench: Bench) -> Iterator[Figure]:
 def compare(size_bytes: int, times: dict[str, list[float]]) -> Iterator[Figure]:
     """The stub's time over ours, at-least-once's over exactly-once's, one store's over both's."""
     name = f"one micro-batch, {size_bytes} B"
-    for delivery in DELIVERY:
+    for what, ours, reference, goal in (
+        *((delivery, delivery, "stub", STUB_GOAL) for delivery in DELIVERY),
+        ("exactly-once beside at-least-once", EXACTLY_ONCE, AT_LEAST_ONCE, DELIVERY_GOAL),
+        ("commit=batch beside commit=task", BATCH, EXACTLY_ONCE, COMMIT_GOAL),
+        (BOTH_STORES, BOTH_STORES, ONE_STORE, STORES_GOAL),
+    ):
         yield compared(
-            f"{name}, {delivery}",
-            times[delivery],
-            times["stub"],
+            f"{name}, {what}",
+            times[ours],
+            times[reference],
             unit="ms",
-            goal=STUB_GOAL,
+            goal=goal,
             smaller_is_better=True,
         )
-    yield compared(
-        f"{name}, exactly-once beside at-least-once",
-        times[EXACTLY_ONCE],
-        times[AT_LEAST_ONCE],
-        unit="ms",
-        goal=DELIVERY_GOAL,
-        smaller_is_better=True,
-    )
-    yield compared(
-        f"{name}, commit=batch beside commit=task",
-        times[BATCH],
-        times[EXACTLY_ONCE],
-        unit="ms",
-        goal=COMMIT_GOAL,
-        smaller_is_better=True,
-    )
-    yield compared(
-        f"{name}, {BOTH_STORES}",
-        times[BOTH_STORES],
-        times[ONE_STORE],
-        unit="ms",
-        goal=STORES_GOAL,
-        smaller_is_better=True,
-    )
 
 
 def trigger_ms(

@@ -81,10 +81,18 @@ class ValueOptions(Options):
             raise ConfigError("valueSchema", self.value_schema, str(error)) from None
 
     def codec(self) -> Codec | None:
-        """What decodes and encodes values; None where they are bytes, or no schema is given."""
+        """What decodes and encodes values; None where they are bytes, or no schema is given.
+
+        Raises:
+            ConfigError: the format needs a package that is not installed here.
+            ValueError: the schema is wrong.
+        """
         if self.value_format in TYPED and not self.value_schema:
             return None
-        return codecs.codec_of(self.value_format, self.value_schema)
+        try:
+            return codecs.codec_of(self.value_format, self.value_schema)
+        except ImportError as error:
+            raise ConfigError("valueFormat", self.value_format, str(error)) from None
 
     @property
     def value_kind(self) -> types.DataType:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Iterator
 
 from dafka_core import Reader
@@ -9,12 +10,12 @@ from dafka_core.errors import DafkaError
 from dafka_core.records import RecordBatch, TopicPartition
 
 
-class MeshlessReader(Reader):
+class MeshlessReader(Reader, ABC):
     """In place of a mesh's reader; does not join the mesh, so ``Reader.__init__`` is not run."""
 
+    @abstractmethod
     def _refusal(self) -> DafkaError:
         """Why nothing can be read from a mesh."""
-        raise NotImplementedError
 
     def read(
         self, tp: TopicPartition, start: int, end: int, *, timeout_s: float

@@ -15,7 +15,7 @@ import pyarrow as pa
 from pyspark.sql import types
 from pyspark.sql.pandas.types import to_arrow_type
 
-from dafka_core.errors import ConfigError
+from dafka_spark.formats.extras import needed
 
 _PLAIN: Final[Mapping[str, types.DataType]] = {
     "boolean": types.BooleanType(),
@@ -47,14 +47,10 @@ class AvroCodec:
         """``schema`` is Avro's, as JSON.
 
         Raises:
-            ConfigError: fastavro is not installed here.
+            ImportError: fastavro is not installed here.
             ValueError: the schema is none, or of no record, or has a type that Spark has not.
         """
-        try:
-            import fastavro  # noqa: PLC0415 -- an extra, which other formats do without
-        except ImportError:
-            why = "needs fastavro on the driver and the executors: pip install 'dafka-spark[avro]'"
-            raise ConfigError("valueFormat", "avro", why) from None
+        fastavro = needed("fastavro", extra="avro")
         try:
             self._schema = fastavro.parse_schema(_without_others(json.loads(schema)))
         except Exception as error:  # noqa: BLE001 -- of a dozen classes

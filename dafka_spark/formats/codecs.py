@@ -10,7 +10,7 @@ from dafka_spark.formats.arrow_values import ArrowCodec
 from dafka_spark.formats.avro_values import AvroCodec
 from dafka_spark.formats.codec import Codec, StringCodec
 from dafka_spark.formats.json_values import JsonCodec
-from dafka_spark.value_schema import parse_ddl
+from dafka_spark.formats.value_schema import parse_ddl
 
 BYTES: Final = "bytes"
 STRING: Final = "string"

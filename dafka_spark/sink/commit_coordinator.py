@@ -6,14 +6,14 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 
 from dafka_core.errors import ConfigError, DafkaError, StoreUnreachableError
-from dafka_core.flight.limits import MAX_TRANSACTIONS
+from dafka_core.flight.limits import MAX_TRANSACTIONS, parts
 from dafka_core.flight.store_client import StoreClient
 from dafka_core.log_entries import Discard
 from dafka_core.records import NO_VERSION, StagedTransaction, TopicPartition
 from dafka_spark.cluster import timing
 from dafka_spark.cluster.store_session import StoreSession, choose_host
 from dafka_spark.cluster.timing import Deadline
-from dafka_spark.options import SinkOptions
+from dafka_spark.options import AT_LEAST_ONCE, BATCH, TASK, SinkOptions
 from dafka_spark.sink.commit_messages import PickedStore, WrittenRange
 from dafka_spark.sink.task_writer import partition_address
 
@@ -67,9 +67,12 @@ def commit(
     ]
     staged = [each for each in written if each.attempt]
     if len(staged) > MAX_TRANSACTIONS:
-        why = f"a job that writes to {len(staged)} partitions cannot appear at once"
-        cure = f"{MAX_TRANSACTIONS} can: write with fewer tasks"
-        raise ConfigError("delivery", options.delivery, f"{why}; {cure}")
+        what, name, other = "a job", "delivery", AT_LEAST_ONCE
+        if options.commit == BATCH:
+            what, name, other = "a micro-batch", "commit", TASK
+        why = f"{what} that writes to {len(staged)} partitions cannot appear at once"
+        cure = f"{MAX_TRANSACTIONS} can: write with fewer tasks, or set {name} = {other}"
+        raise ConfigError(name, getattr(options, name), f"{why}; {cure}")
     deadline = Deadline(options.delivery_timeout_s)
 
     def commit_at(client: StoreClient) -> None:
@@ -105,9 +108,8 @@ def discard(
         for tp, state in zip(partitions, states, strict=True):
             if state.staged_end > state.end:
                 discards.add(Discard(tp, state.attempt))
-        found = sorted(discards)
-        for start in range(0, len(found), MAX_TRANSACTIONS):
-            client.discard(found[start : start + MAX_TRANSACTIONS], timeout_s=deadline.left_s)
+        for part in parts(sorted(discards), MAX_TRANSACTIONS):
+            client.discard(part, timeout_s=deadline.left_s)
 
     with suppress(DafkaError), StoreSession(options.mesh_address, picked.locations) as session:
         _at_store(session, picked.store, discard_at, deadline)

@@ -229,7 +229,11 @@ class DafkaStreamWriter(_Writer, DataSourceStreamArrowWriter):
             commit_coordinator.discard(self._options, picked, _ranges(messages), ())
 
     def __getstate__(self) -> dict[str, Any]:
-        """Picks the store where tasks stage their rows, on the way to them (driver)."""
+        """Picks the store where tasks stage their rows, on the way to them (driver).
+
+        Nothing else tells this writer from the one that commits or aborts, which must not look for
+        stores anew: a batch whose stores are away is to be given up at once.
+        """
         if self._options.commit == BATCH and not self._picked.store:
             self._picked = commit_coordinator.pick_store(self._options)
         return vars(self)

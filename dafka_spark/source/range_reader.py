@@ -97,12 +97,8 @@ class ArrowBatches:
             typed = self._typed.of_values(columns["value"], batches)
             columns, kept = columns | typed.columns, typed.kept
         for name, field in self.fields.items():
-            if name in columns:
-                continue
-            if len(batches) == 1:
-                columns[name] = self._column(name, field, batches[0])
-            else:
-                columns[name] = self._joined(name, field, batches)
+            if name not in columns:
+                columns[name] = self._column(name, field, batches)
         arrays = [columns[name] for name in self.fields]
         made = pa.RecordBatch.from_arrays(arrays, schema=self.schema)
         wanted = sum(batch.count for batch in batches)
@@ -136,49 +132,45 @@ class ArrowBatches:
             for name, array in columns.items()
         }
 
-    def _joined(self, name: str, field: pa.Field, batches: Sequence[RecordBatch]) -> pa.Array:
-        """A column of records of several partitions, made for all of them at once."""
+    def _column(self, name: str, field: pa.Field, batches: Sequence[RecordBatch]) -> pa.Array:
         counts = np.fromiter((batch.count for batch in batches), np.int64, len(batches))
+        rows = int(counts.sum())
         match name:
             case "offset":
                 firsts = np.fromiter((batch.offset for batch in batches), np.int64, len(batches))
-                before = counts.cumsum() - counts
-                offsets = np.repeat(firsts - before, counts) + np.arange(counts.sum())
-                return pa.array(offsets, field.type)
+                return self._offsets(firsts, counts, field.type)
             case "timestamp":
-                runs = [
-                    np.array([[batch.count, UNKNOWN_US]]) if batch.times is None else batch.times
-                    for batch in batches
-                ]
-                return _timestamps(np.concatenate(runs), field.type)
-            case "topic" | "partition":
-                texts = pa.array([escape(getattr(batch, name)) for batch in batches], field.type)
-                return texts.take(pa.array(np.repeat(np.arange(len(batches)), counts)))
-            case _:
-                return self._constant(field, None, int(counts.sum()))
-
-    def _column(self, name: str, field: pa.Field, batch: RecordBatch) -> pa.Array:
-        times = batch.times
-        match name:
-            case "offset":
-                return self._offsets(batch, field.type)
-            case "timestamp" if times is not None:
-                if len(times) != 1 or times[0, 1] == UNKNOWN_US:
+                times = np.concatenate(
+                    [
+                        np.array([[batch.count, UNKNOWN_US]])
+                        if batch.times is None
+                        else batch.times
+                        for batch in batches
+                    ]
+                )
+                if len(times) != 1:
                     return _timestamps(times, field.type)
                 # What a store wrote at once has one time, often in block after block.
-                return self._constant(field, int(times[0, 1]), batch.count)
+                time_us = int(times[0, 1])
+                return self._constant(field, None if time_us == UNKNOWN_US else time_us, rows)
             case "topic" | "partition":
-                return self._constant(field, escape(getattr(batch, name)), batch.count)
-            case _:  # no keys and headers, or no times are known; and stores do not keep their type
-                return self._constant(field, None, batch.count)
+                texts = [escape(getattr(batch, name)) for batch in batches]
+                if len(texts) == 1:
+                    return self._constant(field, texts[0], rows)
+                return pa.array(texts, field.type).take(np.repeat(np.arange(len(texts)), counts))
+            case _:  # no keys and headers; and stores do not keep the type of times
+                return self._constant(field, None, rows)
 
-    def _offsets(self, batch: RecordBatch, kind: pa.DataType) -> pa.Array:
-        rows = batch.count
+    def _offsets(self, firsts: Longs, counts: Longs, kind: pa.DataType) -> pa.Array:
+        """So many offsets from each of the first ones on."""
+        rows = int(counts.sum())
         if rows > len(self._rising):
             self._rising = np.arange(rows, dtype=np.int64)
+        shifts = firsts - (counts.cumsum() - counts)
         # Arrow keeps freed memory for the next batch; numpy would ask the system for it again.
         buffer = pa.allocate_buffer(rows * self._rising.itemsize)
-        np.add(self._rising[:rows], batch.offset, out=np.frombuffer(buffer, np.int64))
+        added = shifts if len(shifts) == 1 else np.repeat(shifts, counts)
+        np.add(self._rising[:rows], added, out=np.frombuffer(buffer, np.int64))
         return pa.Array.from_buffers(kind, rows, [None, buffer], null_count=0)
 
     def _constant(self, field: pa.Field, value: str | int | None, rows: int) -> pa.Array:

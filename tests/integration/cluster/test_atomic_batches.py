@@ -12,11 +12,12 @@ import pytest
 from pyspark.sql.types import StringType, StructField, StructType
 
 from dafka_core import EmbeddedCluster
-from dafka_core.errors import FencedError, NotAcknowledgedError, StoreUnreachableError
+from dafka_core.errors import ConfigError, FencedError, NotAcknowledgedError, StoreUnreachableError
 from dafka_core.records import TopicPartition, Transaction
 from dafka_spark.cluster import timing
 from dafka_spark.cluster.store_session import StoreSession
 from dafka_spark.errors import OldCheckpointError, TransactionChangedError
+from dafka_spark.sink import commit_coordinator
 from dafka_spark.sink.commit_messages import TaskCommit
 from dafka_spark.sink.task_writer import partition_address
 from dafka_spark.sink.writers import BATCH_ID, QUERY_ID, DafkaStreamWriter
@@ -159,6 +160,22 @@ def test_an_older_driver_commits_nothing(
     assert seen(shared, topic) == 0
     new.commit([*of_new, new.task(1, numbers(0, 10), topic)])
     assert seen(shared, topic) == 20
+
+
+def test_more_partitions_than_can_appear_at_once_name_the_option(
+    monkeypatch: pytest.MonkeyPatch, shared: EmbeddedCluster, topic: str
+) -> None:
+    monkeypatch.setattr(commit_coordinator, "MAX_TRANSACTIONS", 2)
+    batch = MicroBatch(monkeypatch, shared, 0)
+    messages = [batch.task(number, numbers(0, 10), topic) for number in range(3)]
+    why = (
+        r"option 'commit' = 'batch': a micro-batch that writes to 3 partitions .*set commit = task"
+    )
+    with pytest.raises(ConfigError, match=why):
+        batch.commit(messages)
+    batch.abort(messages)
+    infos = [held(shared, topic, 0, address(topic, number)).info for number in range(3)]
+    assert [(info.end, info.staged_end) for info in infos] == [(0, 0)] * 3
 
 
 def test_what_a_batch_that_fails_has_staged_is_discarded(

@@ -68,8 +68,11 @@ def test_a_query_reads_and_writes_without_any_mesh(own: EmbeddedCluster) -> None
     both = ",".join(uri(own, index) for index in (0, 1))
     assert write(both, 0) == 2
     assert write(both, 1, delivery="at-least-once") == 2
-    for index in (0, 1):  # what one has acknowledged, all have
-        assert count(source(uri(own, index))) == 20
+
+    def all_are_everywhere() -> bool:  # what one has acknowledged, the other gets
+        return [count(source(uri(own, index))) for index in (0, 1)] == [20, 20]
+
+    wait_until(all_are_everywhere, "both stores have all rows")
     # A stream goes on when one of them dies.
     stream = DafkaStreamReader(full(), source(both).for_stream())
     start = stream.initialOffset()

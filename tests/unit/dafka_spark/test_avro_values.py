@@ -6,7 +6,6 @@ import datetime as dt
 import decimal
 import io
 import json
-import sys
 from typing import Any
 
 import fastavro
@@ -14,7 +13,6 @@ import pyarrow as pa
 import pytest
 from pyspark.sql.pandas.types import to_arrow_type
 
-from dafka_core.errors import ConfigError
 from dafka_spark.formats.avro_values import AvroCodec
 from dafka_spark.formats.codec import apart, joined
 
@@ -139,9 +137,3 @@ def record(kind: Any) -> str:
 def test_schemas_that_cannot_be_read_are_refused(schema: str, why: str) -> None:
     with pytest.raises(ValueError, match=why):
         AvroCodec(schema)
-
-
-def test_what_must_be_installed_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "fastavro", None)
-    with pytest.raises(ConfigError, match=r"needs fastavro.*pip install 'dafka-spark\[avro\]'"):
-        AvroCodec(SMALL)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dafka_spark.formats.codecs import FORMATS, codec_of
-from dafka_spark.value_schema import parse_ddl
+from dafka_spark.formats.value_schema import parse_ddl
 
 
 def test_every_format_has_a_codec() -> None:

@@ -7,10 +7,10 @@ import pytest
 from pyspark.sql import types
 
 from dafka_spark.errors import ColumnError
+from dafka_spark.formats.value_schema import parse_ddl
 from dafka_spark.options import SinkOptions
 from dafka_spark.sink.task_writer import by_topic, check_columns
 from dafka_spark.sink.typed_rows import encoded, row_codec
-from dafka_spark.value_schema import parse_ddl
 
 
 def options(**given: str) -> SinkOptions:

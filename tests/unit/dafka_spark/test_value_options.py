@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -94,6 +95,14 @@ def test_an_avro_schema_may_be_in_a_file(tmp_path: Path) -> None:
     assert codec.kind.simpleString() == "struct<id:bigint>"
     with pytest.raises(ConfigError, match="must be an Avro schema as JSON"):
         source(valueformat="avro", valueschema="id BIGINT")
+
+
+def test_what_must_be_installed_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "fastavro", None)
+    with pytest.raises(
+        ConfigError, match=r"'avro': needs fastavro.*pip install 'dafka-spark\[avro"
+    ):
+        source(valueformat="avro", valueschema="{}")
 
 
 def test_a_sql_table_keeps_its_format_for_reading_and_writing() -> None:
