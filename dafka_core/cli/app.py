@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import typer
 
+from dafka_core.cli import checkpoint_commands
 from dafka_core.cli.flags import with_options
 from dafka_core.cli.list_commands import heads, lag, staged, stores, topics
 from dafka_core.cli.node_commands import tower, up
@@ -44,3 +45,16 @@ app.command()(with_options(ReaderOptions)(heads))
 app.command()(with_options(ReaderOptions)(staged))
 app.command()(with_options(ReaderOptions)(stores))
 app.command()(with_options(ReaderOptions)(lag))
+checkpoint_group = typer.Typer(
+    help="Look at the checkpoint of one of Spark's streaming queries, copy it, or change it.",
+    no_args_is_help=True,
+    suggest_commands=False,
+)
+for command in (
+    checkpoint_commands.show,
+    checkpoint_commands.diff,
+    checkpoint_commands.copy,
+    checkpoint_commands.fork,
+):
+    checkpoint_group.command()(command)
+app.add_typer(checkpoint_group, name="checkpoint")

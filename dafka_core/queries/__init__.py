@@ -1,1 +1,1 @@
-"""What is known of Spark's streaming queries without Spark: how far they are, and their lag."""
+"""What is known of Spark's streaming queries without Spark: reports, lag, and checkpoints."""

@@ -18,11 +18,11 @@ from msgspec.structs import replace
 
 from dafka_core.errors import DafkaError, NoStoreError
 from dafka_core.queries.query_progress import QueryProgress, publish
+from dafka_core.queries.source_offset import SourceOffset
 from dafka_spark.cluster import connections, timing
 from dafka_spark.cluster.connections import Connect
 from dafka_spark.options import SourceOptions
 from dafka_spark.source.latest_offsets import ask_known
-from dafka_spark.source.source_offset import SourceOffset
 
 EVERY_S: Final = 10.0
 """Between two reports at least."""

@@ -17,6 +17,7 @@ from pyspark.sql.streaming.datasource import ReadLimit, SupportsTriggerAvailable
 from pyspark.sql.types import StructType
 
 from dafka_core.errors import ConfigError, DafkaError, StoreUnreachableError
+from dafka_core.queries.source_offset import SHARED_TASKS, SourceOffset
 from dafka_core.records import PartitionInfo, TopicPartition
 from dafka_spark.cluster import connections, timing
 from dafka_spark.cluster.timing import Deadline
@@ -30,11 +31,10 @@ from dafka_spark.source.missing_stores import check_stores
 from dafka_spark.source.missing_topics import wait_or_fail
 from dafka_spark.source.offset_range_limit import Resolved, resolved
 from dafka_spark.source.progress_publisher import ProgressPublisher
-from dafka_spark.source.range_planner import Holders, Task, plan_tasks
+from dafka_spark.source.range_planner import Holders, OffsetRange, Task, plan_tasks
 from dafka_spark.source.range_reader import RangeReader
 from dafka_spark.source.regression_detector import RegressionDetector
 from dafka_spark.source.reported_lag import ReportedLag, described
-from dafka_spark.source.source_offset import SHARED_TASKS, SourceOffset
 from dafka_spark.source.store_watch import StoreWatch
 
 
@@ -165,7 +165,10 @@ class DafkaStreamReader(RangeReader, DataSourceStreamReader, SupportsTriggerAvai
         if start == end:
             return []
         offset = SourceOffset.parse(end)
-        ranges = offset.since(SourceOffset.parse(start))
+        ranges = [
+            OffsetRange(*each[:4], life=each.life, after=each.after)
+            for each in offset.since(SourceOffset.parse(start))
+        ]
         shared = offset.tasks == SHARED_TASKS
         return plan_tasks(ranges, self._holders(), self._options, shared=shared)
 

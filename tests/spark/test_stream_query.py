@@ -12,8 +12,8 @@ from pyspark.sql import DataFrame, Row, SparkSession
 
 from benchmarks import processes
 from dafka_core import EmbeddedCluster
+from dafka_core.queries.source_offset import SourceOffset
 from dafka_core.testing import wait_until
-from dafka_spark.source.source_offset import SourceOffset
 from tests.forked import ForkedCluster
 from tests.spark.topics import TIMEOUT_S, produce, produce_many, run, stream, texts
 

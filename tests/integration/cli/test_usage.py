@@ -25,6 +25,7 @@ TABLES: dict[str, list[type[Options]]] = {
     "staged": [ReaderOptions],
     "stores": [ReaderOptions],
     "lag": [ReaderOptions],
+    "checkpoint": [],
 }
 
 

@@ -15,6 +15,7 @@ from dafka_core import EmbeddedCluster
 from dafka_core.errors import TowerNotFoundError
 from dafka_core.flight.store_client import StoreClient
 from dafka_core.flight.store_location import StoreLocation
+from dafka_core.queries.source_offset import SourceOffset
 from dafka_core.records import TopicPartition
 from dafka_core.testing import PATIENCE_S, wait_until
 from dafka_spark.cluster import connections, known_stores, store_session
@@ -27,7 +28,6 @@ from dafka_spark.sink.commit_messages import TaskCommit
 from dafka_spark.sink.writer_factory import WriterFactory
 from dafka_spark.sink.writers import DafkaStreamWriter
 from dafka_spark.source.batch_reader import DafkaBatchReader
-from dafka_spark.source.source_offset import SourceOffset
 from dafka_spark.source.stream_reader import DafkaStreamReader
 from tests.integration.cluster.transactions import PARTITION, numbers, options, read, soon, texts_of
 

@@ -13,11 +13,11 @@ from pyspark.sql.streaming.datasource import ReadMaxRows
 
 from dafka_core.errors import StoreUnreachableError
 from dafka_core.flight.store_client import StoreClient
+from dafka_core.queries.source_offset import SourceOffset
 from dafka_core.records import RecordBatch, TopicPartition
 from dafka_core.testing import wait_until
 from dafka_core.values import Values
 from dafka_spark.source import later_partitions, stream_reader
-from dafka_spark.source.source_offset import SourceOffset
 from dafka_spark.source.stream_reader import DafkaStreamReader
 from tests.integration.cluster.stores import HeardOf, Serve, Served, value
 from tests.unit.dafka_spark.streams import ALL, json_round, reader

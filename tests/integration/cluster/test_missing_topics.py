@@ -9,12 +9,12 @@ import pytest
 from pyspark.sql.streaming.datasource import ReadAllAvailable
 
 from dafka_core.errors import ConfigError
+from dafka_core.queries.source_offset import SourceOffset
 from dafka_core.records import TopicPartition
 from dafka_spark.options import SourceOptions
 from dafka_spark.schema import full
 from dafka_spark.source.batch_reader import DafkaBatchReader
 from dafka_spark.source.range_planner import OffsetRange
-from dafka_spark.source.source_offset import SourceOffset
 from dafka_spark.source.stream_reader import DafkaStreamReader
 from tests.integration.cluster.stores import HeardOf, Serve
 

@@ -11,6 +11,7 @@ from dafka_core import EmbeddedCluster
 from dafka_core.errors import ConfigError, NoStoreError
 from dafka_core.flight.store_client import StoreClient
 from dafka_core.flight.store_location import StoreLocation
+from dafka_core.queries.source_offset import SourceOffset
 from dafka_core.records import TopicPartition
 from dafka_core.testing import wait_until
 from dafka_spark.cluster.named_stores import NamedStoresReader
@@ -18,7 +19,6 @@ from dafka_spark.options import SinkOptions, SourceOptions
 from dafka_spark.schema import full
 from dafka_spark.sink.writer_factory import WriterFactory
 from dafka_spark.source.batch_reader import DafkaBatchReader
-from dafka_spark.source.source_offset import SourceOffset
 from dafka_spark.source.stream_reader import DafkaStreamReader
 from tests.integration.cluster.transactions import PARTITION, numbers, soon
 

@@ -12,6 +12,7 @@ import pytest
 from dafka_core.errors import ConfigError, StoreUnreachableError
 from dafka_core.flight import server_actions
 from dafka_core.flight.store_client import StoreClient
+from dafka_core.queries.source_offset import SourceOffset
 from dafka_core.records import PartitionInfo, RecordBatch, TopicPartition
 from dafka_core.values import Values
 from dafka_spark.options import SourceOptions
@@ -19,7 +20,6 @@ from dafka_spark.schema import full
 from dafka_spark.source import stream_reader
 from dafka_spark.source.batch_reader import DafkaBatchReader
 from dafka_spark.source.range_planner import HeldRange
-from dafka_spark.source.source_offset import SourceOffset
 from dafka_spark.source.time_offsets import AskedTime, offsets_of_times
 from tests.integration.cluster.stores import HeardOf, Serve, Served, value
 from tests.integration.cluster.test_later_partitions import Clock, positions, rows

@@ -27,9 +27,9 @@ from pyspark.sql import DataFrame, SparkSession
 from topic_to_parquet import as_text
 
 from dafka_core import EmbeddedCluster, Producer, Reader
+from dafka_core.queries.source_offset import SourceOffset
 from dafka_core.records import TopicPartition
 from dafka_core.testing import wait_until
-from dafka_spark.source.source_offset import SourceOffset
 from tests.spark.jobs.conftest import ROOT
 
 JOBS = ROOT / "jobs"

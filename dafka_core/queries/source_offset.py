@@ -35,7 +35,7 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Any, Final, TypeVar
+from typing import Any, Final, NamedTuple, TypeVar
 
 from dafka_core import packed_offset
 from dafka_core.epochs import NO_LIFE, EpochId
@@ -43,7 +43,6 @@ from dafka_core.errors import ConfigError
 from dafka_core.names import escape, is_plain
 from dafka_core.packed_offset import PACKED_PARTITIONS, Lives, Positions
 from dafka_core.records import TopicPartition
-from dafka_spark.source.range_planner import OffsetRange
 
 VERSION: Final = 1
 PACKED_VERSION: Final = 2
@@ -60,6 +59,21 @@ SHOWN_CHARS: Final = 500
 """Of an offset that cannot be read: what an error says of it."""
 
 T = TypeVar("T")
+
+
+class BatchRange(NamedTuple):
+    """What a batch has of a partition: offsets ``start`` up to, not including, ``end``.
+
+    ``life`` is that of its newest producer when the end was planned, ``after`` when the start was,
+    if the query has read the records before it.
+    """
+
+    topic: str
+    partition: str
+    start: int
+    end: int
+    life: EpochId
+    after: EpochId
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,7 +96,7 @@ class SourceOffset:
         """Whether no batch has ended here yet."""
         return self.start == self.positions
 
-    def since(self, begin: SourceOffset) -> Iterator[OffsetRange]:
+    def since(self, begin: SourceOffset) -> Iterator[BatchRange]:
         """The ranges of the batch that ends here, by partition.
 
         Where this offset says where the batch began, that counts and not ``begin``.
@@ -107,7 +121,7 @@ class SourceOffset:
             life, after = self.lives.get(tp, NO_LIFE), begin.lives.get(tp, NO_LIFE)
             if tp in self.start:  # nothing before it was read
                 after = NO_LIFE
-            yield OffsetRange(*tp, start, end, life=life, after=after)
+            yield BatchRange(*tp, start, end, life, after)
 
     def as_json(self) -> dict[str, Any]:
         """What Spark is given; equal offsets give equal JSON."""

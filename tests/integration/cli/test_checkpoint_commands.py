@@ -1,0 +1,79 @@
+"""``dafka checkpoint``."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+from dafka_core.queries.source_offset import SourceOffset
+from tests.integration.cli.processes import run, sentence
+from tests.unit.queries.checkpoints import ENDS, QUERY, A, B, checkpoint
+
+
+def rows(*arguments: object) -> list[dict[str, Any]]:
+    """The rows that a command prints, as JSON."""
+    ran = run("checkpoint", *map(str, arguments), "--json")
+    assert ran.returncode == 0, ran.stderr
+    return [json.loads(line) for line in ran.stdout.splitlines()]
+
+
+def test_show_lists_batches_and_what_they_have(tmp_path: Path) -> None:
+    directory = checkpoint(tmp_path / "c", committed=2)
+    shown = run("checkpoint", "show", str(directory))
+    assert f"query {QUERY}: batches 0 to 2; batch 2 is unfinished" in shown.stderr.decode()
+    found = rows("show", directory)
+    assert [(each["batch"], each["state"], each["records"]) for each in found] == [
+        (0, "committed", 4),
+        (1, "committed", 3),
+        (2, "unfinished", 3),
+    ]
+    assert found[0]["planned"] == "2026-11-23T18:47:09+00:00"
+    assert rows("show", directory, "--batch", 1) == [
+        {"batch": 1, "state": "committed", "source": "0", "topic": "t"}
+        | {"partition": name, "start": start, "end": end}
+        for name, start, end in (("A", 4, 6), ("B", 2, 3))
+    ]
+    old = checkpoint(tmp_path / "old", first=9)
+    assert [each["records"] for each in rows("show", old)] == [None, 1 + 2, 3]
+
+
+def test_diff_of_two_checkpoints_and_of_two_batches(tmp_path: Path) -> None:
+    one = checkpoint(tmp_path / "one")
+    two = checkpoint(tmp_path / "two", [*ENDS, SourceOffset({A: 9, B: 5})])
+    only = {"source": "0", "topic": "t"}
+    assert rows("diff", one, two) == [only | {"partition": "B", "a": 3, "b": 5, "difference": 2}]
+    assert rows("diff", one) == [only | {"partition": "A", "a": 6, "b": 9, "difference": 3}]
+    assert rows("diff", one, "--batch", 0, "--other-batch", 1) == [
+        only | {"partition": "A", "a": 4, "b": 6, "difference": 2},
+        only | {"partition": "B", "a": None, "b": 3, "difference": None},
+    ]
+    same = run("checkpoint", "diff", str(one), str(one))
+    assert b"both end at the same offsets" in same.stderr
+    assert same.stdout == b""
+
+
+def test_copies_say_what_they_are(tmp_path: Path) -> None:
+    one = checkpoint(tmp_path / "one")
+    made = run("checkpoint", "copy", str(one), str(tmp_path / "copy"))
+    assert f"copy: query {QUERY}" in made.stderr.decode()
+    assert b"let only one of the two go on" in made.stderr
+    made = run("checkpoint", "fork", str(one), f"file:{tmp_path}/fork")
+    assert f"it was query {QUERY}" in made.stderr.decode()
+    assert f"fork: query {QUERY}" not in made.stderr.decode()
+    assert rows("diff", one, tmp_path / "fork") == []
+
+
+def test_what_cannot_be_is_a_sentence(tmp_path: Path) -> None:
+    one = str(checkpoint(tmp_path / "one"))
+    for arguments, says in (
+        (("show", str(tmp_path)), "it has no file 'metadata'"),
+        (("show", "s3a://bucket/c"), "is not on this machine, but in s3a:; copy the directory"),
+        (("show", one, "--batch", "7"), "has no batch 7, but batches 0 to 2"),
+        (("copy", one, one), "is, or is in, the checkpoint"),
+        (("show",), "Missing argument 'PATH'"),
+        (("frok", one), "there is no command 'frok'; did you mean fork?"),
+    ):
+        refused = run("checkpoint", *arguments)
+        assert (refused.returncode, refused.stdout) == (2, b"")
+        assert says in sentence(refused)
