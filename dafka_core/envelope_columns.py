@@ -6,8 +6,8 @@ Arrow array over the batch's own buffer, of which a column takes those that are 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any, Final, Self
+from collections.abc import Collection, Sequence
+from typing import Any, Final
 
 import numpy as np
 import numpy.typing as npt
@@ -25,8 +25,17 @@ from dafka_core.envelope import (
 )
 from dafka_core.values import Longs, Values
 
+KEY: Final = "key"
+VALUE: Final = "value"
+HEADERS: Final = "headers"
+"""The columns that are made of contents, and that contents are made of."""
+
 HEADERS_TYPE: Final = pa.list_(pa.struct([("key", pa.utf8()), ("value", pa.binary())]))
 """As Spark's Kafka connector has them."""
+
+PART_RECORDS: Final = 8_192
+"""Opened at a time: what is made in between stays in the processor's cache and in memory that the
+process has; of 50,000 it is so large that the system takes it back, and gives it anew."""
 
 _MAX_INT32: Final = np.iinfo(np.int32).max
 _BOUNDS: Final = np.array([1 << 7, 1 << 14, 1 << 21, 1 << 28], np.int64)
@@ -50,83 +59,96 @@ class _Runs:
         ends = counts.cumsum()
         self.firsts: Longs = ends - counts
         self.total = int(ends[-1]) if len(ends) else 0
+        # Mostly all rows have as many; then what follows takes half as long.
+        self._each = int(counts[0]) if len(counts) and (counts == counts[0]).all() else None
 
     def spread(self, of_rows: npt.NDArray[Any]) -> npt.NDArray[Any]:
         """For each thing what its row has."""
-        return np.repeat(of_rows, self.counts)
+        return np.repeat(of_rows, self.counts if self._each is None else self._each)
 
-    def from_(self, starts: Longs) -> Longs:
-        """Numbers that go up by one from each row's start."""
-        return self.spread(starts - self.firsts) + np.arange(self.total)
+    def from_(self, starts: Longs, step: int = 1) -> Longs:
+        """Numbers that go up by a step from each row's start."""
+        if self._each is not None:
+            return (starts[:, None] + np.arange(self._each) * step).ravel()
+        return self.spread(starts - self.firsts * step) + np.arange(self.total) * step
 
     def sums(self, of_things: Longs | _Flags) -> Longs:
         """For each row the sum of what its things have; of flags, how many are set."""
-        before = np.concatenate(([0], of_things.cumsum(dtype=np.int64)))
+        before = _before(of_things)
         sums: Longs = before[self.firsts + self.counts] - before[self.firsts]
         return sums
 
 
-class OpenedRecords:
-    """The keys, values and headers of records, of which some at least are in envelopes.
+def _before(numbers: Longs | _Flags) -> Longs:
+    """The sums of the numbers before each place, and of all of them."""
+    sums = np.zeros(len(numbers) + 1, np.int64)
+    numbers.cumsum(out=sums[1:])
+    return sums
 
-    Each column is made when it is asked for.
+
+def opened_columns(
+    values: Values, names: Collection[str] = (KEY, VALUE, HEADERS)
+) -> dict[str, pa.Array] | None:
+    """What is in the envelopes: columns by their names; None where all records are bare values.
+
+    ``KEY`` and ``VALUE`` are of binary, ``HEADERS`` of ``HEADERS_TYPE``; each is null where a
+    record has none.
     """
+    rows = values.starting_with(MAGIC)
+    if not len(rows):
+        return None
+    parts: dict[str, list[pa.Array]] = {name: [] for name in names}
+    count = 0
+    for start in range(0, len(values), PART_RECORDS):
+        first, stop = rows.searchsorted((start, start + PART_RECORDS))
+        part = _Opened(values[start : start + PART_RECORDS], rows[first:stop] - start)
+        count += len(part.rows)
+        for name, columns in parts.items():
+            columns.append(part.column(name))
+    return {name: pa.concat_arrays(columns) for name, columns in parts.items()} if count else None
 
-    def __init__(
-        self, ends: Longs, data: memoryview, rows: Longs, flags: _Octets, lengths: _Lengths
-    ) -> None:
-        """``rows`` are those in envelopes, with their flags and lengths, all of them right."""
+
+class _Opened:
+    """What is in the envelopes of some records; ``rows`` are those that are in envelopes."""
+
+    def __init__(self, values: Values, rows: Longs) -> None:
+        """``rows`` are those that may be, as they begin with the magic."""
+        ends, data = values.columns()
+        self.rows, self._flags, lengths = _fitting(np.frombuffer(data, np.uint8), ends, rows)
         self._lengths = lengths
-        parts = np.ones(len(ends) - 1, np.int64)
-        parts[rows] += lengths.runs.counts
+        parts = np.ones(len(values), np.int64)
+        parts[self.rows] += lengths.runs.counts
         # In the order of the buffer: of each row its value, or the head of its envelope and then
         # the parts in it.
-        self._order = _Runs(parts)
-        starts = np.empty(self._order.total + 1, np.int64)
+        order = _Runs(parts)
+        starts = np.empty(order.total + 1, np.int64)
         starts[-1] = ends[-1]
-        starts[self._order.firsts] = ends[:-1]
-        self._places = lengths.runs.from_(self._order.firsts[rows] + 1)
+        starts[order.firsts] = ends[:-1]
+        self._firsts = order.firsts
+        self._places = lengths.runs.from_(order.firsts[self.rows] + 1)
         starts[self._places] = lengths.starts
         self._parts = _array(starts, data)
-        self._rows, self._flags = rows, flags
 
-    @classmethod
-    def of(cls, values: Values) -> Self | None:
-        """What is in the envelopes; None where all records are bare values."""
-        rows = values.starting_with(MAGIC)
-        if not len(rows):
-            return None
-        ends, data = values.columns()
-        found = _fitting(np.frombuffer(data, np.uint8), ends, rows)
-        return None if found is None else cls(ends, data, *found)
-
-    def keys(self) -> pa.BinaryArray:
-        """The keys; null where there is none."""
-        has_key = self._flags & HAS_KEY != 0
-        places = np.full(len(self._order.counts), -1, np.int64)
-        places[self._rows[has_key]] = self._order.firsts[self._rows[has_key]] + 1
+    def column(self, name: str) -> pa.Array:
+        """One of the columns."""
+        if name == HEADERS:
+            return self._headers()
+        places = self._firsts.copy() if name == VALUE else np.full(len(self._firsts), -1)
+        has = self._flags & (HAS_VALUE if name == VALUE else HAS_KEY) != 0
+        at = 1 + (self._flags & HAS_KEY).astype(np.int64) if name == VALUE else 1
+        places[self.rows] = np.where(has, self._firsts[self.rows] + at, -1)
         return self._taken(places)
 
-    def values(self) -> pa.BinaryArray:
-        """The values; null where a record says so."""
-        places = self._order.firsts.copy()
-        with_value = 1 + (self._flags & HAS_KEY).astype(np.int64)
-        has_value = self._flags & HAS_VALUE != 0
-        places[self._rows] = np.where(has_value, places[self._rows] + with_value, -1)
-        return self._taken(places)
-
-    def headers(self) -> pa.ListArray:
-        """The headers, of type ``HEADERS_TYPE``; null where a record has none, as Kafka's are."""
+    def _headers(self) -> pa.ListArray:
         lengths = self._lengths
-        counts = np.zeros(len(self._order.counts), np.int64)
-        counts[self._rows] = lengths.header_counts
-        names = self._places[lengths.are_names]
-        null = lengths.numbers[lengths.are_header_values] == 0
-        values = np.where(null, -1, names + 1)
+        counts = np.zeros(len(self._firsts), np.int64)
+        counts[self.rows] = lengths.headers.counts
+        names = self._places[lengths.names]
+        values = np.where(lengths.are_null, -1, names + 1)
         pairs = pa.StructArray.from_arrays(
             [_texts(self._taken(names)), self._taken(values)], fields=list(HEADERS_TYPE.value_type)
         )
-        ends = pa.array(np.concatenate(([0], counts.cumsum())), pa.int32())
+        ends = pa.array(_before(counts), pa.int32())
         return pa.ListArray.from_arrays(ends, pairs, HEADERS_TYPE, mask=pa.array(counts == 0))
 
     def _taken(self, places: Longs) -> pa.BinaryArray:
@@ -142,9 +164,9 @@ class _Lengths:
 
     Attributes:
         runs: which belong to which record.
-        numbers: as they are written.
-        are_names, are_header_values: which of them are lengths of headers' parts.
-        header_counts: of each record.
+        headers: which headers do.
+        names: which of the lengths are those of headers' names; their values' come next.
+        are_null: which headers' values are null.
         starts: where each part begins in the buffer.
         fit: whether a record's lengths are as they must be, and its parts end where it ends.
     """
@@ -154,41 +176,39 @@ class _Lengths:
     ) -> None:
         """The lengths of each record lie from ``heads`` to ``bodies``, its parts to ``stops``."""
         packed_runs = _Runs(bodies - heads)
-        packed = octets[packed_runs.from_(heads)]
+        packed = octets.take(packed_runs.from_(heads))
         are_last = packed < 0x80
         ends_at = (packed_runs.firsts + packed_runs.counts - 1)[packed_runs.counts > 0]
         fit = np.ones(len(heads), np.bool_)
         fit[packed_runs.counts > 0] = are_last[ends_at]
         # One that does not end its last varint must have no bearing on the next record.
         are_last[ends_at] = True
-        self.runs = _Runs(packed_runs.sums(are_last))
-        if self.runs.total == len(packed):
-            self.numbers: Longs = packed.astype(np.int64)
+        if are_last.all():
+            self.runs, numbers = packed_runs, packed.astype(np.int64)
         else:
-            self.numbers, are_canonical = _decoded(packed, np.flatnonzero(are_last))
+            self.runs = _Runs(packed_runs.sums(are_last))
+            numbers, are_canonical = _decoded(packed, np.flatnonzero(are_last))
             fit &= self.runs.sums(are_canonical) == self.runs.counts
         own = (flags & HAS_KEY != 0).astype(np.int64) + (flags & HAS_VALUE != 0)
         in_headers = self.runs.counts - own
         fit &= (in_headers >= 0) & (in_headers % 2 == 0)
-        self.header_counts: Longs = in_headers // 2
+        self.headers = _Runs((in_headers // 2).clip(min=0))
+        self.names = self.headers.from_(self.runs.firsts + own, step=2)
         # A value alone is in an envelope only if it would be taken for one.
         alone = np.flatnonzero((flags == HAS_VALUE) & (in_headers == 0))
         fit[alone] &= (stops - bodies)[alone] >= len(MAGIC)
         for at, octet in enumerate(MAGIC):
             fit[alone] &= octets.take(bodies[alone] + at, mode="clip") == octet
-        place = np.arange(self.runs.total) - self.runs.spread(self.runs.firsts + own)
-        of_headers, odd = place >= 0, (place & 1).astype(np.bool_)
-        self.are_names: _Flags = of_headers & ~odd
-        self.are_header_values: _Flags = of_headers & odd
-        sizes = self.numbers - (self.are_header_values & (self.numbers > 0))
-        if self.numbers.max(initial=0) > _MAX_INT32:
+        if numbers.max(initial=0) > _MAX_INT32:
             # Their sum could go round, and come out right.
-            fit &= self.runs.sums(self.numbers <= _MAX_INT32) == self.runs.counts
-        before = np.concatenate(([0], sizes.cumsum()))
+            fit &= self.runs.sums(numbers <= _MAX_INT32) == self.runs.counts
+        of_values = numbers[self.names + 1]
+        self.are_null: _Flags = of_values == 0
+        numbers[self.names + 1] = of_values - ~self.are_null
+        before = _before(numbers)
         of_row = before[self.runs.firsts]
-        self.fit: _Flags = fit & (
-            before[self.runs.firsts + self.runs.counts] - of_row == stops - bodies
-        )
+        ends = before[self.runs.firsts + self.runs.counts]
+        self.fit: _Flags = fit & (ends - of_row == stops - bodies)
         self.starts: Longs = before[:-1] + self.runs.spread(bodies - of_row)
 
 
@@ -202,17 +222,17 @@ def _decoded(packed: _Octets, ends: Longs) -> tuple[Longs, _Flags]:
     return np.add.reduceat(shifted, firsts), are_canonical
 
 
-def _fitting(octets: _Octets, ends: Longs, rows: Longs) -> tuple[Longs, _Octets, _Lengths] | None:
-    """Those of the rows that are envelopes, with what their heads say; None if there is none."""
+def _fitting(octets: _Octets, ends: Longs, rows: Longs) -> tuple[Longs, _Octets, _Lengths]:
+    """Those of the rows that are envelopes, with what their heads say."""
     rows = rows[ends[rows + 1] - ends[rows] > LENGTHS_AT]
     starts = ends[rows]
     flags = octets[starts + LENGTHS_AT - 1]
     rows = rows[(octets[starts + LENGTHS_AT - 2] == VERSION) & (flags <= HAS_KEY | HAS_VALUE)]
-    while len(rows):
+    while True:
         starts, stops = ends[rows] + LENGTHS_AT, ends[rows + 1]
         flags, size = octets[starts - 1], octets[starts].astype(np.int64)
         heads = starts + 1
-        if size.max() > 0x7F:
+        if size.max(initial=0) > 0x7F:
             is_long = size > 0x7F
             second = octets.take(heads, mode="clip").astype(np.int64)
             size = np.where(is_long, size - 0x80 + (second << 7), size)
@@ -228,7 +248,6 @@ def _fitting(octets: _Octets, ends: Longs, rows: Longs) -> tuple[Longs, _Octets,
             if not wrong.any():
                 return rows, flags, lengths
         rows = rows[~wrong]
-    return None
 
 
 def close_columns(
@@ -287,7 +306,7 @@ class _Closing:
         for has in present:
             self._order[place[has]] = before + np.flatnonzero(has)
             before, place = before + len(has), place + has
-        names = headers.spread(place - 2 * headers.firsts) + 2 * np.arange(headers.total)
+        names = headers.from_(place, step=2)
         self._order[names] = before + np.arange(headers.total)
         self._order[names + 1] = before + headers.total + np.arange(headers.total)
 
@@ -313,7 +332,9 @@ class _Closing:
     def _heads(self, numbers: Longs) -> pa.Array:
         """The heads of the envelopes, whose lengths are ``numbers``."""
         runs = _Runs(self._parts.counts[self._rows] - 1)
-        widths: Longs = np.searchsorted(_BOUNDS, numbers, side="right") + 1
+        widths: Longs = np.ones(len(numbers), np.int64)
+        if numbers.max(initial=0) >= _BOUNDS[0]:
+            widths += np.searchsorted(_BOUNDS, numbers, side="right")
         sizes = runs.sums(widths)
         check_lengths(int(sizes.max()))
         size_widths: Longs = 1 + (sizes > 0x7F)

@@ -22,11 +22,11 @@ def opened_lists(
     """Values, keys and headers."""
     if opens and len(values.starting_with(MAGIC)):
         # A node that comes upon no envelope shall not wait for Arrow to load.
-        from dafka_core.envelope_columns import OpenedRecords  # noqa: PLC0415
+        from dafka_core.envelope_columns import opened_columns  # noqa: PLC0415
 
-        if (opened := OpenedRecords.of(values)) is not None:
-            rows = opened.headers().to_pylist()
+        if (columns := opened_columns(values)) is not None:
+            rows = columns["headers"].to_pylist()
             headers = [tuple((each["key"], each["value"]) for each in row or ()) for row in rows]
-            return opened.values().to_pylist(), opened.keys().to_pylist(), headers
+            return columns["value"].to_pylist(), columns["key"].to_pylist(), headers
     bare: list[bytes | None] = [*values.to_list()]
     return bare, repeat(None), repeat(())

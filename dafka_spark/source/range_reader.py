@@ -7,7 +7,6 @@ Python, and what is the same in every batch is made once.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from typing import Final
 
 import numpy as np
 import pyarrow as pa
@@ -15,7 +14,7 @@ from pyspark.sql.datasource import InputPartition
 from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import StructType
 
-from dafka_core.envelope_columns import OpenedRecords
+from dafka_core.envelope_columns import HEADERS, KEY, VALUE, opened_columns
 from dafka_core.names import escape
 from dafka_core.records import RecordBatch
 from dafka_core.values import Longs, Values
@@ -27,9 +26,6 @@ from dafka_spark.source.range_planner import OffsetRange, SharedTask
 from dafka_spark.source.record_sources import UNKNOWN_US
 from dafka_spark.source.shared_fetch import SharedFetch
 from dafka_spark.source.typed_values import TypedValues
-
-OPENED: Final = {"key": "keys", "value": "values", "headers": "headers"}
-"""Columns that are made of records' contents, and the methods of ``OpenedRecords``."""
 
 
 class QueryReader:
@@ -112,21 +108,19 @@ class ArrowBatches:
     def _opened(self, batches: Sequence[RecordBatch]) -> dict[str, pa.Array]:
         """The columns that are made of the records' contents, if there is something in them."""
         wanted = [
-            name for name in OPENED if name in self.fields or (self._typed and name == "value")
+            name
+            for name in (KEY, VALUE, HEADERS)
+            if name in self.fields or (self._typed and name == VALUE)
         ]
         if not wanted:
             return {}
         values = Values.concat([batch.values for batch in batches])
-        opened = OpenedRecords.of(values) if self._opens else None
-        if opened is not None:
-            columns = {name: getattr(opened, OPENED[name])() for name in wanted}
-        elif "value" in wanted:
-            columns = {"value": values.to_arrow()}
-        else:
-            return {}
+        columns = opened_columns(values, wanted) if self._opens else None
+        if columns is None:
+            columns = {VALUE: values.to_arrow()} if VALUE in wanted else {}
         kinds = {name: self.fields[name].type for name in columns if name in self.fields}
         if self._typed:
-            kinds["value"] = pa.binary()
+            kinds[VALUE] = pa.binary()
         return {
             name: array if array.type == kinds[name] else array.cast(kinds[name])
             for name, array in columns.items()

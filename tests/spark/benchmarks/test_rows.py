@@ -69,6 +69,7 @@ NAMES = {
         "batch read, key and 3 headers, {}",
         "batch read, key and 3 headers, {}, beside batches that are there",
         "batch write, key and 3 headers, {}",
+        "batch write, key and 3 headers, {}, beside a sink that only counts",
     ],
     "typed": [
         "batch read of typed values, json beside from_json",

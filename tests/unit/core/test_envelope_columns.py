@@ -10,7 +10,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from dafka_core.envelope import MAX_LENGTHS_BYTES, closed
-from dafka_core.envelope_columns import HEADERS_TYPE, OpenedRecords, close_columns
+from dafka_core.envelope_columns import HEADERS_TYPE, close_columns, opened_columns
 from dafka_core.values import Values
 from tests.unit.core import envelopes
 
@@ -22,10 +22,10 @@ VECTORS = envelopes.vectors()
 def opened(contents: Sequence[bytes]) -> list[envelopes.Parts]:
     """Through the columns, as part of a larger buffer."""
     values = Values.from_arrow(pa.array([b"before", *contents, b"after"], pa.binary()))[1:-1]
-    found = OpenedRecords.of(values)
+    found = opened_columns(values)
     if found is None:
         return [(None, value, ()) for value in contents]
-    columns = found.keys(), found.values(), found.headers()
+    columns = found["key"], found["value"], found["headers"]
     assert columns[2].type == HEADERS_TYPE
     for column in columns:
         column.validate(full=True)
@@ -116,8 +116,8 @@ def test_bare_values_are_neither_copied_nor_looked_at_for_long() -> None:
     values = pa.array([b"one", b"", b"three"], pa.binary())
     made = close_columns(values, pa.nulls(3, pa.binary()), pa.array([None, [], None], HEADERS_TYPE))
     assert made.buffers()[2].address == values.buffers()[2].address
-    assert OpenedRecords.of(Values.from_arrow(values)) is None
-    assert OpenedRecords.of(Values()) is None
+    assert opened_columns(Values.from_arrow(values)) is None
+    assert opened_columns(Values()) is None
 
 
 @pytest.mark.parametrize("type_", [pa.string(), pa.large_string(), pa.large_binary()], ids=str)

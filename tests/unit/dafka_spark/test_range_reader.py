@@ -15,7 +15,6 @@ from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import StructType
 
 from dafka_core.envelope import closed
-from dafka_core.envelope_columns import OpenedRecords
 from dafka_core.records import RecordBatch, TopicPartition
 from dafka_core.values import Values
 from dafka_spark.errors import (
@@ -26,6 +25,7 @@ from dafka_spark.errors import (
 )
 from dafka_spark.options import SourceOptions
 from dafka_spark.schema import full
+from dafka_spark.source import range_reader
 from dafka_spark.source.range_fetch import RangeFetch
 from dafka_spark.source.range_planner import OffsetRange, SharedTask
 from dafka_spark.source.range_reader import ArrowBatches, RangeReader
@@ -329,5 +329,5 @@ def test_contents_may_be_left_as_they_are() -> None:
 def test_envelopes_are_opened_only_where_a_column_asks_for_it(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.delattr(OpenedRecords, "of")
+    monkeypatch.delattr(range_reader, "opened_columns")
     assert len(made(columns("offset", "topic", "timestamp", "timestampType"))) == 4
