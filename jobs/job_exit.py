@@ -23,6 +23,12 @@ _SENTENCE = re.compile(r"^dafka_(?:core|spark)\.errors\.(\w+): (.+)$", re.MULTIL
 # What Java says, of which Python knows only the call that failed.
 _CAUSE = re.compile(r"^(?:: |Caused by: )(.+)$", re.MULTILINE)
 
+# Two runs make a checkpoint at once.  Later Spark says what the matter is, here it does not.
+_MADE_TWICE = re.compile(r"/metadata\b.*already exists")
+_RUNS_TWICE = (
+    "the query runs twice at once: another run has just made its checkpoint. One of them is enough"
+)
+
 _USAGE = ("ConfigError", "ColumnError", "AnalysisException", "ParseException")
 
 
@@ -93,5 +99,7 @@ def _told(error: Exception) -> tuple[str, str]:
         return name, ""
     for found in reversed([*_SENTENCE.finditer(str(error))]):
         return found[1], found[2]
+    if _MADE_TWICE.search(str(error)):
+        return name, _RUNS_TWICE
     causes = _CAUSE.findall(str(error)) if name == "Py4JJavaError" else []
     return name, [str(error).strip().splitlines()[0], *causes][-1]

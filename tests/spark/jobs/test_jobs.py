@@ -153,6 +153,8 @@ def test_an_error_of_java_is_told_by_its_cause() -> None:
     )
     assert _told(kind(said)) == ("Py4JJavaError", "java.io.IOException: mkdir failed")
     assert _told(kind(f"{said}\nCaused by: x.Y: full")) == ("Py4JJavaError", "x.Y: full")
+    twice = ": x.Exists: Failed to rename file:/a/metadata as destination already exists."
+    assert RUNS_TWICE.search(_told(kind(twice))[1])
     assert _told(ValueError("a defect")) == ("ValueError", "")
 
 
