@@ -15,6 +15,7 @@ from dafka_spark.errors import ColumnError
 from dafka_spark.options import SinkOptions, SourceOptions
 from dafka_spark.schema import is_table, table_options
 from dafka_spark.sink.task_writer import check_columns
+from tests.unit.dafka_spark.descriptors import INT64, File
 
 JSON = {"valueformat": "json", "valueschema": "id BIGINT"}
 
@@ -36,19 +37,25 @@ def test_columns_are_those_of_the_format() -> None:
 @pytest.mark.parametrize(
     ("given", "why"),
     [
-        ({"valueformat": "xml"}, "must be one of bytes, string, json, arrow, avro"),
+        ({"valueformat": "xml"}, "must be one of bytes, string, json, arrow, avro, protobuf"),
         ({"valueformat": "json"}, "name them with option valueSchema"),
         ({"valueformat": "json", "valueschema": "id"}, "must be columns like"),
         ({"valueformat": "json", "valueschema": "b BINARY"}, "unbase64"),
         (
             {"valueformat": "string", "valueschema": "id INT"},
-            "is for valueFormat = json or arrow or avro",
+            "is for valueFormat = json or arrow or avro or protobuf",
         ),
-        ({"valueschema": "id INT"}, "is for valueFormat = json or arrow or avro, not bytes"),
+        ({"valueschema": "id INT"}, "is for valueFormat = json or arrow or avro or protobuf, not"),
         ({"mode": "PERMISSIVE"}, "needs valueFormat"),
         ({**JSON, "mode": "ignore"}, "must be one of FAILFAST, PERMISSIVE, DROPMALFORMED"),
         ({"valueformat": "arrow"}, "name them with option valueSchema"),
         ({**JSON, "metadata": "topics"}, "is about records"),
+        ({**JSON, "messagename": "M"}, "is for valueFormat = protobuf, not json"),
+        ({"valueformat": "protobuf", "valueschema": "x"}, "'messageName'.*is needed with"),
+        (
+            {"valueformat": "protobuf", "valueschema": "x", "messagename": "M"},
+            "must be a descriptor set",
+        ),
     ],
 )
 def test_what_does_not_fit_is_refused(given: dict[str, str], why: str) -> None:
@@ -95,6 +102,22 @@ def test_an_avro_schema_may_be_in_a_file(tmp_path: Path) -> None:
     assert codec.kind.simpleString() == "struct<id:bigint>"
     with pytest.raises(ConfigError, match="must be an Avro schema as JSON"):
         source(valueformat="avro", valueschema="id BIGINT")
+
+
+def test_a_descriptor_set_may_be_in_a_file(tmp_path: Path) -> None:
+    path = tmp_path / "a.desc"
+    file = File()
+    file.message("M", id=INT64)
+    given = {"valueformat": "protobuf", "valueschema": str(path), "messagename": "a.M"}
+    with pytest.raises(ConfigError, match=r"cannot be read: .*No such file"):
+        source(**given)
+    path.write_bytes(file.octets)
+    options = source(**given)
+    path.unlink()  # as on an executor
+    assert options.value_kind.simpleString() == "struct<id:bigint>"
+    assert source(**given | {"valueschema": file.text}).value_schema == options.value_schema
+    with pytest.raises(ConfigError, match=r"'valueSchema' .* has no message 'N'; there are a\.M"):
+        source(**given | {"valueschema": file.text, "messagename": "N"})
 
 
 def test_what_must_be_installed_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
