@@ -219,8 +219,9 @@ class OldCheckpointError(PartitionError):
 
     sentence = (
         "batch {version} is to be written, and batch {transaction.version} of this query has "
-        "been: its checkpoint is an older copy, or the query runs twice at once, from it or from "
-        "a copy. Go on from the newest checkpoint, or start a new query with a new one"
+        "been: its checkpoint is an older copy, or was rewound, or the query runs twice at once, "
+        "from it or from a copy. Go on from the newest checkpoint, start a new query with a new "
+        "one, or go on from here as another query (dafka checkpoint fork)"
     )
     version: int
     transaction: Transaction

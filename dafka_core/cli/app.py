@@ -55,6 +55,8 @@ for command in (
     checkpoint_commands.diff,
     checkpoint_commands.copy,
     checkpoint_commands.fork,
+    checkpoint_commands.rewind,
+    checkpoint_commands.reset,
 ):
     checkpoint_group.command()(command)
 app.add_typer(checkpoint_group, name="checkpoint")

@@ -22,6 +22,10 @@ BatchNumber = Annotated[
     int | None, typer.Option("--batch", metavar="N", min=0, help="A batch.", show_default=False)
 ]
 
+Stopped = Annotated[
+    bool, typer.Option("--stopped", help="The query does not run: its checkpoint is just new.")
+]
+
 _BATCH_COLUMNS: tuple[str, ...] = ("batch", "state", "planned", "partitions", "records")
 _RANGE_COLUMNS: tuple[str, ...] = ("batch", "state", "source", "topic", "partition", "start", "end")
 _DIFF_COLUMNS = ("source", "topic", "partition", "a", "b", "difference")
@@ -118,6 +122,73 @@ def fork(path: Path, to: Target) -> None:
     output.say(f"{made.path}: {_told(made)}; it was query {found.query_id}")
     what = "what it writes is written by the first query, too"
     output.say(f"{what}: from batch {made.next_batch} on; let it write to another topic")
+
+
+def rewind(
+    path: Path,
+    *,
+    to_batch: Annotated[
+        int | None,
+        typer.Option(
+            "--to-batch", metavar="N", min=0, help="The last batch to keep.", show_default=False
+        ),
+    ] = None,
+    to_time: Annotated[
+        str | None,
+        typer.Option(
+            "--to-time",
+            metavar="TIME",
+            help="Keep batches planned until then: 2026-11-23T18:00:00Z.",
+            show_default=False,
+        ),
+    ] = None,
+    stopped: Stopped = False,
+) -> None:
+    """Have a query go on behind an earlier batch; a backup of the checkpoint is made first.
+
+    What the query has written since stays where it is. A sink of format dafka takes no other rows
+    under the numbers of batches it has: for that, rewind a fork.
+    """
+    from dafka_core.queries import checkpoint_changes
+    from dafka_core.queries.checkpoint import Checkpoint
+
+    if (to_batch is None) == (to_time is None):
+        raise typer.BadParameter("must be given, or --to-time", param_hint="'--to-batch'")
+    found = Checkpoint.read(path)
+    if to_time is not None:
+        to_batch = checkpoint_changes.last_until(found, _time_ms(to_time))
+    assert to_batch is not None
+    last = found.last.number
+    backup = checkpoint_changes.rewind(found, to_batch, is_stopped=stopped)
+    output.say(f"{path}: {_told(Checkpoint.read(path))}")
+    output.say(f"it went on to batch {last} before: all of that is in {backup}")
+    output.say(
+        "a sink of format dafka refuses other rows under the numbers of batches that it has: "
+        "for one, rewind a fork of the checkpoint instead, which writes to partitions of its own"
+    )
+
+
+def reset(path: Path, *, stopped: Stopped = False) -> None:
+    """Have a query begin again, from its option startingOffsets, as a new one.
+
+    All there was is moved to a backup. What the query has written stays where it is.
+    """
+    from dafka_core.queries import checkpoint_changes
+    from dafka_core.queries.checkpoint import Checkpoint
+
+    backup = checkpoint_changes.reset(Checkpoint.read(path), is_stopped=stopped)
+    output.say(f"{path} is empty: a query begins anew there, under a new id; before: {backup}")
+
+
+def _time_ms(text: str) -> float:
+    try:
+        found = datetime.fromisoformat(text)
+    except ValueError:
+        found = None
+    if found is None or found.tzinfo is None:
+        why = "must be a time with a zone, as 2026-11-23T18:00:00Z"
+        raise typer.BadParameter(why, param_hint="'--to-time'")
+    return found.timestamp() * 1000
 
 
 def _told(found: Checkpoint) -> str:

@@ -4,12 +4,16 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from pyspark.sql import SparkSession
+import pytest
+from pyspark.errors import StreamingQueryException
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.functions import count
 
 from dafka_core import EmbeddedCluster
 from dafka_core.queries.checkpoint import Checkpoint
+from dafka_core.queries.checkpoint_changes import rewind
 from dafka_core.queries.checkpoint_copies import fork
-from tests.spark.topics import batch, produce, send, stream
+from tests.spark.topics import TIMEOUT_S, batch, produce, send, stream
 
 
 def values(spark: SparkSession, cluster: EmbeddedCluster, topic: str) -> list[int]:
@@ -37,3 +41,45 @@ def test_a_fork_goes_on_beside_its_query(
     blue_now, green_now = (Checkpoint.read(str(each)) for each in (blue, green))
     assert (blue_now.query_id, green_now.query_id) == (found.query_id, made.query_id)
     assert blue_now.last.own_ends == green_now.last.own_ends
+
+
+def test_a_sink_takes_no_other_rows_from_a_query_that_was_rewound(
+    spark: SparkSession, cluster: EmbeddedCluster, topic: str, tmp_path: Path
+) -> None:
+    frame = stream(spark, cluster, subscribe=topic, maxOffsetsPerTrigger=4).select("value")
+    produce(cluster, topic, range(10))
+    send(frame, cluster, tmp_path / "own", topic=f"{topic}-out")
+    made = fork(Checkpoint.read(str(tmp_path / "own")), str(tmp_path / "fork"))
+    for path in (tmp_path / "own", made.path):
+        rewind(Checkpoint.read(str(path)), 0, is_stopped=True)
+    with pytest.raises(StreamingQueryException, match="was rewound"):
+        send(frame, cluster, tmp_path / "own", topic=f"{topic}-out")
+    assert values(spark, cluster, f"{topic}-out") == [*range(10)]
+    send(frame, cluster, made.path, topic=f"{topic}-fork")
+    assert values(spark, cluster, f"{topic}-fork") == [*range(4, 10)]
+
+
+def test_a_stateful_query_goes_on_behind_an_earlier_batch(
+    spark: SparkSession, cluster: EmbeddedCluster, topic: str, tmp_path: Path
+) -> None:
+    counts: dict[int, int] = {}
+
+    def keep(rows: DataFrame, _: int) -> None:
+        counts.update({row["third"]: row["number"] for row in rows.collect()})
+
+    frame = stream(spark, cluster, subscribe=topic, maxOffsetsPerTrigger=3)
+    counted = frame.groupBy((frame["offset"] % 3).alias("third")).agg(count("*").alias("number"))
+    produce(cluster, topic, range(12))
+    for begun in (0, 2):
+        query = (
+            counted.writeStream.foreachBatch(keep)
+            .outputMode("update")
+            .option("checkpointLocation", str(tmp_path / "c"))
+            .trigger(availableNow=True)
+            .start()
+        )
+        assert query.awaitTermination(TIMEOUT_S)
+        assert counts == {0: 4, 1: 4, 2: 4}
+        assert query.recentProgress[0]["batchId"] == begun
+        rewind(Checkpoint.read(str(tmp_path / "c")), 1, is_stopped=True)
+        counts.clear()

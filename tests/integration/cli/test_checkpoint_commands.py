@@ -64,6 +64,24 @@ def test_copies_say_what_they_are(tmp_path: Path) -> None:
     assert rows("diff", one, tmp_path / "fork") == []
 
 
+def test_a_rewound_query_and_one_that_is_reset(tmp_path: Path) -> None:
+    one = checkpoint(tmp_path / "one")
+    refused = run("checkpoint", "rewind", str(one), "--to-batch", "0")
+    assert refused.returncode == 2
+    assert "say that it does not run (--stopped)" in sentence(refused)
+    made = run("checkpoint", "rewind", str(one), "--to-time", "2026-11-23T18:47:10Z", "--stopped")
+    assert made.returncode == 0
+    assert f"query {QUERY}: batches 0 to 0; the next one is 1" in made.stderr.decode()
+    assert f"all of that is in {one}.backup-2" in made.stderr.decode()
+    assert b"refuses other rows under the numbers" in made.stderr
+    (backup,) = tmp_path.glob("one.backup-*")
+    assert [each["batch"] for each in rows("show", backup)] == [0, 1, 2]
+    made = run("checkpoint", "reset", str(one), "--stopped")
+    assert f"{one} is empty" in made.stderr.decode()
+    assert len([*tmp_path.glob("one.backup-*")]) == 2
+    assert not [*one.iterdir()]
+
+
 def test_what_cannot_be_is_a_sentence(tmp_path: Path) -> None:
     one = str(checkpoint(tmp_path / "one"))
     for arguments, says in (
@@ -71,6 +89,9 @@ def test_what_cannot_be_is_a_sentence(tmp_path: Path) -> None:
         (("show", "s3a://bucket/c"), "is not on this machine, but in s3a:; copy the directory"),
         (("show", one, "--batch", "7"), "has no batch 7, but batches 0 to 2"),
         (("copy", one, one), "is, or is in, the checkpoint"),
+        (("rewind", one), "for '--to-batch': must be given, or --to-time"),
+        (("rewind", one, "--to-time", "2026-11-23T18:00:00"), "must be a time with a zone"),
+        (("rewind", one, "--to-batch", "9", "--stopped"), "has no batch 9"),
         (("show",), "Missing argument 'PATH'"),
         (("frok", one), "there is no command 'frok'; did you mean fork?"),
     ):
