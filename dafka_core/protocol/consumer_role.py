@@ -250,11 +250,11 @@ class ConsumerRole:
         fetcher = self.fetchers.get(reply.tp)
         if fetcher is None:  # nobody has asked: nothing is kept of it
             return
-        known = self._histories[reply.tp].epochs
-        if last_life(reply.history) <= last_life(known):
+        followed, position = self._histories[reply.tp], fetcher.next_offset
+        if last_life(reply.history) <= last_life(followed.epochs):
             return
-        start, position = parting(known, reply.history), fetcher.next_offset
-        if start is not None and start < position:
+        start = parting(followed.epochs, reply.history)
+        if start is not None and start < followed.read_to(position):
             self._go_back(fetcher, start, position, reply.end)
 
     def _deliver(

@@ -35,9 +35,11 @@ class FollowedHistory:
         """
         if epoch is None or epoch in self.epochs[-1:]:
             return None
-        # What was passed over was not read.
-        read_to = position if self._unknown_from is None else min(position, self._unknown_from)
-        return parted_by(self.epochs, epoch, read_to)
+        return parted_by(self.epochs, epoch, self.read_to(position))
+
+    def read_to(self, position: int) -> int:
+        """Up to where records were read, by a reader at ``position``: none that was passed over."""
+        return position if self._unknown_from is None else min(position, self._unknown_from)
 
     def pass_over(self, start: int) -> None:
         """The reader goes on without records from ``start`` on, of whatever lives they are."""

@@ -169,7 +169,8 @@ class Checkers:
         self._epochs.pop((who, tp), None)
         for seen in [each for each in self._seen if "head" in each and tp in each]:
             del self._seen[seen]
-        if start not in self._epoch_starts[tp]:
+        held = (epoch for disk in self.disks.values() for epoch in disk.lives(tp).history)
+        if start not in self._epoch_starts[tp].union(epoch.start for epoch in held):
             self._world.fail(who, f"goes back to {start}, where nothing has changed")
 
     def on_told(self, mesh: SimulatedMesh, message: Message | RecordBatch) -> None:

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import dataclasses
+
+from dafka_core.epochs import NO_LIFE, Epoch
 from dafka_core.errors import HistoryChangedError, RecordTooLargeError
 from dafka_core.protocol.consumer_role import ConsumerRole
-from dafka_core.protocol.messages import Fetch, Head, RecordTooLarge
+from dafka_core.protocol.histories import TOLD
+from dafka_core.protocol.messages import Fetch, Head, HistoryReply, RecordTooLarge
 from dafka_core.protocol.partition_fetcher import RETRY_FIRST_S
 from dafka_core.protocol.role import Outgoing
 from dafka_core.records import RecordBatch
@@ -62,6 +66,24 @@ def test_only_the_next_record_is_passed_over_and_only_for_its_size() -> None:
     refuse(role, 0, to="another")
     assert role.delivered == []
     assert fetches_in(role.on_tick(RETRY_FIRST_S + 0.1)) == [Fetch(PARTITION, ME, TOPIC, 0, 6)]
+
+
+def test_a_life_that_began_with_what_was_passed_over_has_changed_nothing() -> None:
+    """Else it goes back to what nobody gives it, passes over it, and goes back, for ever."""
+    role, old = consumer(), Epoch(1, 7, 1, 0, 0)
+    role.on_batch(0.0, "", dataclasses.replace(batch_of(0, 2), epoch=old))
+    role.on_message(0.0, Head(*TP, 2), "")
+    refuse(role, 2)
+
+    def hear(start: int) -> None:
+        history = (old, Epoch(start, 8, 1, start, old.digest))
+        role.on_message(1.0, HistoryReply(ME, TOLD, "S", *TP, 3, NO_LIFE, history), "")
+
+    hear(2)
+    assert role.positions() == {TP: (3, 3)}
+    assert isinstance(role.delivered[-1], RecordTooLargeError)
+    hear(1)
+    assert isinstance(role.delivered[-1], HistoryChangedError)
 
 
 def test_without_room_the_record_is_asked_for_again() -> None:
