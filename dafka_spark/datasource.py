@@ -56,9 +56,12 @@ class DafkaDataSource(DataSource):
         """The reader of a batch query, with ``schema``'s columns."""
         from dafka_spark.source.batch_reader import DafkaBatchReader
         from dafka_spark.source.metadata_reader import MetadataReader
+        from dafka_spark.source.pushed_filters import PushingBatchReader
 
         options = self._source_options(schema).for_batch()
-        kind = MetadataReader if options.metadata else DafkaBatchReader
+        if options.metadata:
+            return MetadataReader(schema, options)
+        kind = PushingBatchReader if options.push_filters else DafkaBatchReader
         return kind(schema, options)
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:

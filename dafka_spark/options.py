@@ -18,6 +18,7 @@ from dafka_core.names import INTERNAL, NOT_PLAIN, QUERIES_TOPIC, escape, is_plai
 from dafka_core.options import option, parse_int
 from dafka_core.records import TopicPartition
 from dafka_spark import option_values as values
+from dafka_spark.filter_options import FilterOptions
 from dafka_spark.metadata import KINDS
 from dafka_spark.offset_options import OffsetOptions
 from dafka_spark.spark_options import SparkOptions, camel
@@ -60,7 +61,7 @@ def _count(meaning: str, unit: str) -> int | None:
 
 
 @dataclasses.dataclass(frozen=True)
-class SourceOptions(TriggerOptions, OffsetOptions, ReadValueOptions, SparkOptions):
+class SourceOptions(TriggerOptions, OffsetOptions, FilterOptions, ReadValueOptions, SparkOptions):
     """Reading: options of batch and streaming queries."""
 
     USE = "reading"
@@ -231,6 +232,7 @@ class SourceOptions(TriggerOptions, OffsetOptions, ReadValueOptions, SparkOption
         It fails no query, as with Kafka's: one function may make the options of several.
         """
         unused = [*self.unused_of_trigger(batch=batch), *self.unused_of_offsets()]
+        unused += self.unused_of_filters(batch=batch)
         if batch:
             unused.append(("query_name", "a batch reports nothing"))
         if not (self.query_name or self.metadata):

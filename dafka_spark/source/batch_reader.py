@@ -1,8 +1,4 @@
-"""The reader of batch queries.
-
-It defines no ``pushFilters``: Spark refuses to plan a reader that does while
-``spark.sql.python.filterPushdown.enabled`` is false, which is the default.
-"""
+"""The reader of batch queries."""
 
 from __future__ import annotations
 
@@ -13,6 +9,7 @@ from dafka_spark.positions import AT_EARLIEST
 from dafka_spark.source.latest_offsets import fetch_latest_offsets
 from dafka_spark.source.missing_stores import check_stores
 from dafka_spark.source.missing_topics import check_found
+from dafka_spark.source.narrowing import EVERYTHING
 from dafka_spark.source.offset_range_limit import resolved
 from dafka_spark.source.range_planner import OffsetRange, plan_tasks
 from dafka_spark.source.range_reader import RangeReader
@@ -20,6 +17,8 @@ from dafka_spark.source.range_reader import RangeReader
 
 class DafkaBatchReader(RangeReader, DataSourceReader):
     """Reads what the stores hold when the query is planned."""
+
+    _narrowing = EVERYTHING
 
     def partitions(self) -> list[InputPartition]:
         """The tasks, each with the ranges that it reads; none when there is nothing to read.
@@ -40,7 +39,7 @@ class DafkaBatchReader(RangeReader, DataSourceReader):
             if start[tp] > end[tp]:
                 why = f"{tp} starts after it, at {start[tp]}"
                 raise ConfigError(stop.option, end[tp], why)
-        ranges = [
-            OffsetRange(*tp, start[tp], end[tp], life=snapshot.heads[tp].life) for tp in start
-        ]
+        planned = {tp: (start[tp], end[tp]) for tp in start}
+        spans = self._narrowing.narrowed(planned, snapshot, options.fetch_timeout_s)
+        ranges = [OffsetRange(*tp, *spans[tp], life=snapshot.heads[tp].life) for tp in spans]
         return list(plan_tasks(ranges, snapshot.holders, options))

@@ -7,8 +7,9 @@ best: some thousands are one request.
 
 from __future__ import annotations
 
+import logging
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -18,6 +19,8 @@ from dafka_core.flight.store_location import StoreLocation
 from dafka_core.records import PartitionInfo, TopicPartition
 from dafka_spark.cluster import connections
 from dafka_spark.source.range_planner import HeldRange, Holders
+
+_log = logging.getLogger("dafka_spark")
 
 
 class AskedTime(NamedTuple):
@@ -122,3 +125,63 @@ def _take(
 def ranked(held: Sequence[HeldRange]) -> list[HeldRange]:
     """The stores of a partition, first those that have most of its newest history."""
     return sorted(held, key=lambda each: (each.life, each.end, -each.earliest), reverse=True)
+
+
+def spans_of_times(
+    times_us: Sequence[int | None],
+    tps: Collection[TopicPartition],
+    heads: Mapping[TopicPartition, PartitionInfo],
+    holders: Holders,
+    timeout_s: float,
+) -> dict[TopicPartition, tuple[int, int]]:
+    """Offsets that have every record from a time on and before another one, at any store.
+
+    Either may be None.  All stores that have some of a partition are asked: where two of them
+    differ about a record's time (docs/guarantees.md) it is in the span if it fits at one of them.
+    A partition that a store has and does not tell of is left out.
+    """
+    told: dict[TopicPartition, list[tuple[HeldRange, list[int | None]]]] = {tp: [] for tp in tps}
+    stores: dict[StoreLocation, list[tuple[TopicPartition, HeldRange]]] = {}
+    for tp in tps:
+        for held in holders.get(tp, ()):
+            if held.earliest < held.end:
+                stores.setdefault(held.location, []).append((tp, held))
+    for location, wanted in stores.items():
+        rows = [(*tp, us) for tp, _ in wanted for us in times_us if us is not None]
+        try:
+            with connections.lend_client(location) as client:
+                offsets = iter(client.offset_for_times(rows, timeout_s=timeout_s))
+        except DafkaError as error:
+            _log.warning("%s; what it has is not narrowed by time", error)
+            for tp, _ in wanted:
+                told.pop(tp, None)
+            continue
+        for tp, held in wanted:
+            found = [None if us is None else next(offsets) for us in times_us]
+            if tp in told:
+                told[tp].append((held, found))
+    return {tp: _span(told[tp], times_us, heads[tp]) for tp in told if told[tp]}
+
+
+def _span(
+    told: Sequence[tuple[HeldRange, list[int | None]]],
+    times_us: Sequence[int | None],
+    head: PartitionInfo,
+) -> tuple[int, int]:
+    """The span of a partition of which stores say where the two times are in what they have."""
+    start, end = head.earliest, head.end
+    if times_us[0] is not None:
+        # Where all that stores have is older, what none of them has may be newer; and older records
+        # than theirs may be new enough where their first one is.
+        first = min(held.earliest for held, _ in told)
+        furthest = max(held.end for held, _ in told)
+        found = min([furthest, *(each for _, (each, _) in told if each is not None)])
+        start = start if found <= first else found
+    if times_us[1] is not None:
+        ends = [each for _, (_, each) in told]
+        if any(each is not None for each in ends):
+            end = max(
+                held.end if each is None else each
+                for (held, _), each in zip(told, ends, strict=True)
+            )
+    return start, end

@@ -69,6 +69,35 @@ def test_filters_are_sparks_work(spark: SparkSession, cluster: EmbeddedCluster, 
     frame = batch(spark, cluster, subscribe=topic)
     assert spark.conf.get("spark.sql.python.filterPushdown.enabled") == "false"
     assert frame.where("offset >= 8 and topic is not null").count() == 2
+    with pytest.raises(PySparkException, match=r"spark.sql.python.filterPushdown.enabled"):
+        batch(spark, cluster, subscribe=topic, pushFilters=True).where("offset >= 8").count()
+
+
+def test_pushed_filters_narrow_what_is_read(
+    spark: SparkSession, cluster: EmbeddedCluster, topic: str
+) -> None:
+    """A task for each record shows which ones are read; each filter has a DataFrame of its own."""
+    produce(cluster, topic, range(10))
+    filters = {
+        "offset >= 8": 2,
+        "offset in (1, 2) and value <> '1'": 1,
+        "timestamp < '2026-01-01T00:00:00Z'": 0,
+        "timestamp > now() - INTERVAL 10 MINUTES and offset % 2 = 0": 5,
+        f"topic <> '{topic}' or offset = 3": 1,
+    }
+    tasks = {}
+    spark.conf.set("spark.sql.python.filterPushdown.enabled", "true")
+    try:
+        for text, count in filters.items():
+            frame = batch(
+                spark, cluster, subscribe=topic, pushFilters=True, maxRecordsPerPartition=1
+            ).where(text)
+            assert frame.count() == count
+            tasks[text] = frame.rdd.getNumPartitions()
+    finally:
+        spark.conf.unset("spark.sql.python.filterPushdown.enabled")
+    # One task of none is Spark's way to read nothing.
+    assert list(tasks.values()) == [2, 2, 1, 10, 10]
 
 
 def test_ranges_are_split_and_none_is_lost(

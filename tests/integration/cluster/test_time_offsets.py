@@ -2,12 +2,19 @@
 
 from __future__ import annotations
 
+import datetime as dt
 import time
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
 import pytest
+from pyspark.sql.datasource import (
+    GreaterThan,
+    GreaterThanOrEqual,
+    LessThan,
+    LessThanOrEqual,
+)
 
 from dafka_core.errors import ConfigError, StoreUnreachableError
 from dafka_core.flight import server_actions
@@ -19,6 +26,7 @@ from dafka_spark.options import SourceOptions
 from dafka_spark.schema import full
 from dafka_spark.source import stream_reader
 from dafka_spark.source.batch_reader import DafkaBatchReader
+from dafka_spark.source.pushed_filters import PushingBatchReader
 from dafka_spark.source.range_planner import HeldRange
 from dafka_spark.source.time_offsets import AskedTime, offsets_of_times
 from tests.integration.cluster.stores import HeardOf, Serve, Served, value
@@ -250,3 +258,81 @@ def test_ten_thousand_partitions_take_seconds(serve: Serve) -> None:
     assert set(answers.found.values()) == {1}
     assert len(answers.found) == count
     assert time.monotonic() - began < 30  # 3 s when the machine does nothing else
+
+
+def filtered(source: HeardOf, *conditions: tuple[str, int]) -> dict[str, Any]:
+    """What a batch reads whose filters are these, of ``timestamp`` and hours since the first."""
+    options = SourceOptions.of({"subscribe": "t", "fetchTimeoutMs": "500"})
+    query = PushingBatchReader(full(), options.for_batch(), source.connect)
+    kinds = {">=": GreaterThanOrEqual, ">": GreaterThan, "<": LessThan, "<=": LessThanOrEqual}
+    epoch = dt.datetime.fromtimestamp(T0_MS // 1_000, dt.UTC)
+    query.pushFilters(
+        [kinds[name](("timestamp",), epoch + dt.timedelta(hours=at)) for name, at in conditions]
+    )
+    return {part.partition: (part.start, part.end) for part in query.partitions()}  # type: ignore[attr-defined]
+
+
+@pytest.mark.parametrize(
+    ("conditions", "a", "b"),
+    [
+        ([(">=", 4)], (4, 10), (1, 5)),
+        ([(">", 4)], (5, 10), (2, 5)),
+        ([("<", 4)], (0, 4), (0, 1)),
+        ([("<=", 4)], (0, 5), (0, 2)),
+        ([(">=", 4), ("<", 6)], (4, 6), (1, 3)),
+        ([(">=", -5)], (0, 10), (0, 5)),
+        ([("<", 99)], (0, 10), (0, 5)),
+        ([("<", -5)], None, None),
+        ([(">=", 8)], (8, 10), None),
+        ([(">=", 99)], None, None),
+    ],
+)
+def test_filters_by_time_narrow_what_is_read(
+    one: Served, conditions: list[tuple[str, int]], a: Any, b: Any
+) -> None:
+    expected = {name: span for name, span in (("A", a), ("B", b)) if span}
+    assert filtered(HeardOf([one]), *conditions) == expected
+
+
+def test_all_stores_are_asked_and_all_that_fits_at_any_of_them_is_read(
+    one: Served, serve: Serve
+) -> None:
+    """Another one has stamped the same records an hour later, and lacks the last of them."""
+    other = serve("other")
+    hourly(other, A, 8, T0_MS + HOUR_MS)
+    source = HeardOf([one, other])
+    assert filtered(source, (">=", 4), ("<", 6))["A"] == (3, 6)
+    assert filtered(source, ("<=", 99))["A"] == (0, 10)
+    # One that is behind says nothing of what it lacks.
+    assert filtered(source, (">=", 99)) == {}
+    late = serve("late")
+    hourly(late, A, 2)
+    assert filtered(HeardOf([one, late]), (">=", 4), ("<", 6))["A"] == (4, 6)
+
+
+def test_a_store_that_does_not_tell_narrows_nothing_of_what_it_has(
+    one: Served, serve: Serve, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    other = serve("other")
+    hourly(other, A, 3)
+    asked = StoreClient.offset_for_times
+
+    def failing(client: StoreClient, times: Any, **more: Any) -> Any:
+        if client.location == other.location:
+            raise StoreUnreachableError(other.address, "it is gone")
+        return asked(client, times, **more)
+
+    monkeypatch.setattr(StoreClient, "offset_for_times", failing)
+    assert filtered(HeardOf([one, other]), (">=", 4)) == {"A": (0, 10), "B": (1, 5)}
+    assert "what it has is not narrowed by time" in caplog.text
+
+
+def test_records_of_which_no_store_tells_are_read(one: Served) -> None:
+    """What only C nodes have may be older than what stores have, and newer."""
+    source = HeardOf([one], ["c"])
+    for tp in A, B:
+        source.add(tp, 12)
+    assert filtered(source, (">=", 0)) == {"A": (0, 12), "B": (0, 12)}
+    assert filtered(source, (">=", 9)) == {"A": (9, 12), "B": (5, 12)}
+    assert filtered(source, ("<", 4)) == {"A": (0, 4), "B": (0, 1)}
+    assert filtered(source, ("<", 99)) == {"A": (0, 12), "B": (0, 12)}
