@@ -24,6 +24,9 @@ INTERNAL: Final = "__dafka."
 QUERIES_TOPIC: Final = f"{INTERNAL}queries"
 """Where Spark's streaming queries report how far they are (``query_progress``)."""
 
+AUDIT_TOPIC: Final = f"{INTERNAL}audit"
+"""Where streaming queries with option ``audit`` note what they have written (``audit_record``)."""
+
 NOT_PLAIN: Final = (
     "has control characters, or octets that are not UTF-8: take another name, or set option {} to "
     "true"

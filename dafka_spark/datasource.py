@@ -95,7 +95,8 @@ class DafkaDataSource(DataSource):
         from dafka_spark.sink.writers import DafkaStreamWriter
 
         del overwrite
-        return DafkaStreamWriter(schema, self._sink_options(schema))
+        checkpoint = self.options.get("checkpointLocation", "")
+        return DafkaStreamWriter(schema, self._sink_options(schema), checkpoint)
 
     def _schema(self, options: SourceOptions, table: Mapping[str, str] | None = None) -> StructType:
         from dafka_spark import metadata

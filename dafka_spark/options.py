@@ -286,6 +286,12 @@ class SinkOptions(ValueOptions, SparkOptions):
         choices=COMMIT,
         parse=values.parse_word,
     )
+    audit: bool = option(
+        False,
+        "streaming queries only, note in topic `__dafka.audit` where the rows of each micro-batch "
+        "are, their digest, and that of the source's offsets, for `dafka checkpoint verify` "
+        "(docs/checkpoints.md)",
+    )
     writer_id: str = option(
         "",
         "batch writes only: a name of the application, whose writes all go on in the same "
@@ -326,6 +332,8 @@ class SinkOptions(ValueOptions, SparkOptions):
             raise ConfigError("topic", escape(self.topic), why)
         if self.commit == BATCH and not self.is_exact:
             raise ConfigError("commit", BATCH, f"needs delivery = {EXACTLY_ONCE}")
+        if self.audit and not self.is_exact:
+            raise ConfigError("audit", "true", f"needs delivery = {EXACTLY_ONCE}")
         self.check_values()
         self._check_transaction()
 

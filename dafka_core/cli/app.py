@@ -57,6 +57,7 @@ for command in (
     checkpoint_commands.fork,
     checkpoint_commands.rewind,
     checkpoint_commands.reset,
+    with_options(ReaderOptions)(checkpoint_commands.verify),
 ):
     checkpoint_group.command()(command)
 app.add_typer(checkpoint_group, name="checkpoint")

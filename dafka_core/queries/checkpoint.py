@@ -11,6 +11,7 @@ Beside a file may lie another one with its checksum, ``.N.crc``.  Spark keeps so
 
 from __future__ import annotations
 
+import hashlib
 import json
 import re
 from collections.abc import Iterator, Mapping
@@ -112,8 +113,7 @@ class Checkpoint:
             there = f"batches {first} to {last}" if self.planned else "no batch"
             raise self.refused(f"has no batch {number}, but {there}")
         path = self.path / OFFSETS / str(number)
-        version, _, rest = _read(path).partition("\n")
-        metadata, _, lines = rest.partition("\n")
+        version, metadata, lines = _parts(_read(path))
         if version not in ("v1", "v2"):
             raise self.refused(f"has offsets of {version[:20]!r}, which this version cannot read")
         ends = {
@@ -151,6 +151,18 @@ class Checkpoint:
         for name, end in self.batch(number).own_ends.items():
             begin = begins.get(name, SourceOffset({}))
             yield from ((name, each) for each in end.since(begin))
+
+    def source_digest(self, number: int) -> str:
+        """The SHA-256 of the texts that say where a batch begins and ends in all sources.
+
+        Raises:
+            ConfigError: the batch, or the one before it, is not there (any more).
+        """
+        if number and number - 1 not in self.planned:
+            raise self.refused(f"does not say any more where batch {number} began")
+        numbers = [number - 1] * (number > 0) + [number]
+        texts = [_sources(_read(self.path / OFFSETS / str(each))) for each in numbers]
+        return hashlib.sha256(json.dumps(texts).encode()).hexdigest()
 
     def refused(self, why: str) -> ConfigError:
         """The error for what cannot be done with it."""
@@ -198,6 +210,17 @@ def _object(text: str) -> dict[str, Any]:
     except (ValueError, RecursionError):
         return {}
     return found if isinstance(found, dict) else {}
+
+
+def _parts(text: str) -> tuple[str, str, str]:
+    """What a file of offsets has: its version, what Spark adds, and a line for each source."""
+    version, _, rest = text.partition("\n")
+    metadata, _, lines = rest.partition("\n")
+    return version, metadata, lines
+
+
+def _sources(text: str) -> str:
+    return _parts(text)[2].strip()
 
 
 def _by_number(lines: str) -> Iterator[tuple[str, str]]:

@@ -29,23 +29,26 @@ NOT_PICKED: Final = PickedStore("", ())
 class WrittenRange:
     """Offsets ``start`` up to, not including, ``end``, written to one partition.
 
-    ``attempt`` is the one that has staged them; empty when they are visible already.
+    ``attempt`` is the one that has staged them; empty when they are visible already.  ``digest`` is
+    the rows' (``RowDigest``), where the query is audited.
     """
 
     tp: TopicPartition
     start: int
     end: int
     attempt: str = ""
+    digest: str = ""
 
 
 @dataclass(frozen=True)
 class TaskCommit(WriterCommitMessage):
     """What one task has written, acknowledged, or staged; and where the stores were.
 
-    ``picked`` is the store where it was staged.
+    ``picked`` is the store where it was staged, ``query`` the id of the query.
     """
 
     rows: int
     ranges: tuple[WrittenRange, ...]
     stores: tuple[StoreLocation, ...] = field(default=(), compare=False)
     picked: str = field(default="", compare=False)
+    query: str = field(default="", compare=False)

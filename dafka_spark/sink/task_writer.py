@@ -10,6 +10,7 @@ import hashlib
 import uuid
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
+from dataclasses import replace
 from typing import Final, Protocol, Self
 
 import pyarrow as pa
@@ -20,7 +21,9 @@ from dafka_core.envelope_columns import close_columns
 from dafka_core.errors import ConfigError
 from dafka_core.names import octets_of, quoted, unescape
 from dafka_core.node_options import parse_topic
+from dafka_core.queries.row_digest import RowDigest
 from dafka_core.records import TopicPartition
+from dafka_core.values import Values
 from dafka_spark.cluster.timing import Deadline
 from dafka_spark.errors import ColumnError
 from dafka_spark.options import SinkOptions
@@ -182,6 +185,7 @@ def write_rows(
         NotAcknowledgedError: stores do not have the rows within ``deliveryTimeoutMs``.
     """
     writers: dict[str, PartitionWriter] = {}
+    digests: dict[str, RowDigest] = {}
     row_count = 0
     with ExitStack() as stack:
 
@@ -201,6 +205,11 @@ def write_rows(
                 if len(contents):
                     writer_of(topic).write(contents)
                     row_count += len(contents)
+                    if options.audit:
+                        digest = digests.setdefault(topic, RowDigest())
+                        digest.add(Values.from_arrow(contents))
         deadline = Deadline(options.delivery_timeout_s)
         ranges = [writer.finish(deadline) for writer in writers.values()]
+        if options.audit:
+            ranges = [replace(each, digest=str(digests.get(each.tp.topic, ""))) for each in ranges]
     return TaskCommit(row_count, tuple(each for each in ranges if each.end > each.start))

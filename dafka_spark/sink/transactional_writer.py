@@ -27,6 +27,7 @@ from dafka_core.errors import (
 )
 from dafka_core.flight.store_client import StoreClient
 from dafka_core.log_entries import Discard
+from dafka_core.queries.row_digest import RowDigest, digest_at
 from dafka_core.records import (
     NO_VERSION,
     StagedTransaction,
@@ -42,7 +43,6 @@ from dafka_spark.errors import OldCheckpointError, TransactionChangedError
 from dafka_spark.options import SinkOptions
 from dafka_spark.sink.applications import CHANGED, Application
 from dafka_spark.sink.commit_messages import WrittenRange
-from dafka_spark.sink.row_digest import RowDigest, digest_at
 from dafka_spark.sink.staged_rows import Found, RowBuffer, StagedRows, Streams
 from dafka_spark.sink.task_writer import PartitionWriter
 

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
+from typing import TypeVar
 
 import pyarrow as pa
 
@@ -25,6 +26,8 @@ from dafka_spark.options import SinkOptions
 from dafka_spark.sink.commit_messages import NOT_PICKED, PickedStore, WrittenRange
 from dafka_spark.sink.task_writer import PartitionWriter
 from dafka_spark.sink.transactional_writer import TaskSetup, TransactionalWriter
+
+T = TypeVar("T", bound=tuple[int, Sequence[bytes]])
 
 
 class WriterFactory(Closing):
@@ -53,6 +56,19 @@ class WriterFactory(Closing):
     def stores(self) -> tuple[StoreLocation, ...]:
         """Where the stores are that have answered."""
         return tuple(self._task.session.locations)
+
+    def largest(self, ask: Callable[[StoreClient], T], deadline: Deadline) -> T:
+        """The largest of the stores' answers, when all that are there have answered.
+
+        Raises:
+            StoreUnreachableError: one that may have more does not until the deadline.
+        """
+        session = self._task.session
+        for heard, lost in session.looks(session.current(), ask, deadline):
+            if lost is None:
+                return max(answer for _, answer in heard)
+        assert lost is not None  # there is one look at least
+        raise lost
 
     def close(self) -> None:
         """Gives the stores' clients back."""

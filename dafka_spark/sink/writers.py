@@ -29,7 +29,7 @@ from dafka_core.records import NO_VERSION, TopicPartition
 from dafka_spark.cluster.known_stores import remember, remembered
 from dafka_spark.cluster.worker_process import settle
 from dafka_spark.options import BATCH, SinkOptions
-from dafka_spark.sink import applications, commit_coordinator
+from dafka_spark.sink import applications, audit, commit_coordinator
 from dafka_spark.sink.applications import Application
 from dafka_spark.sink.commit_messages import NOT_PICKED, PickedStore, TaskCommit, WrittenRange
 from dafka_spark.sink.task_writer import check_columns, partition_address, write_rows
@@ -103,6 +103,8 @@ class DafkaBatchWriter(_Writer, DataSourceArrowWriter):
             raise ConfigError(
                 "mode", "overwrite", "a topic only grows; use mode('append'), or INSERT INTO"
             )
+        if options.audit:
+            raise ConfigError("audit", "true", "is for streaming queries: it notes micro-batches")
         self._write_id = uuid.uuid4().hex
         self._is_written = False
 
@@ -181,13 +183,16 @@ class DafkaBatchWriter(_Writer, DataSourceArrowWriter):
 class DafkaStreamWriter(_Writer, DataSourceStreamArrowWriter):
     """Appends micro-batches to topics; all batches of a query write to the same partitions.
 
+    ``checkpoint`` is where the query's checkpoint is, if Spark has told it.
+
     Each task commits what it has written, or with ``commit`` = ``batch`` the driver does for all.
     Spark makes a writer for each batch and sends it to the tasks; and others, in another process of
     the driver, which it sends nobody, to commit and to abort.
     """
 
-    def __init__(self, schema: StructType, options: SinkOptions) -> None:
+    def __init__(self, schema: StructType, options: SinkOptions, checkpoint: str = "") -> None:
         super().__init__(schema, options)
+        self._checkpoint = checkpoint
         if options.writer_id:
             why = "is for batch writes: a streaming query has partitions of its own already"
             raise ConfigError("writerId", options.writer_id, why)
@@ -209,7 +214,8 @@ class DafkaStreamWriter(_Writer, DataSourceStreamArrowWriter):
         factory = WriterFactory(
             self._options, version, picked=picked, goes_on=bool(picked.store), hints=self.hints
         )
-        return self._write(iterator, partial(partition_address, query_id), factory)
+        written = self._write(iterator, partial(partition_address, query_id), factory)
+        return replace(written, query=query_id)
 
     def commit(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803 -- Spark's name
         """Makes all of the batch visible, where tasks have not done so (driver).
@@ -221,6 +227,9 @@ class DafkaStreamWriter(_Writer, DataSourceStreamArrowWriter):
             remember(self._options.mesh_address.name, picked.locations)
         if picked.store:
             commit_coordinator.commit(self._options, picked, _ranges(messages), batchId)
+        tasks = [each for each in messages if isinstance(each, TaskCommit)]
+        if self._options.audit and tasks:
+            audit.note(self._options, batchId, tasks, self._checkpoint, picked.locations)
 
     def abort(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803 -- Spark's name
         """Gives up what tasks have staged, as far as they could say so (driver)."""

@@ -159,7 +159,7 @@ def test_wrong_choice_of_topics(given: Any, says: str) -> None:
     [
         (
             {"subscribe": "t"},
-            "is an option of reading; writing takes acks, allowControlCharacters, commit, delivery",
+            "is an option of reading; writing takes acks, allowControlCharacters, audit, commit",
         ),
         ({"startingOffsets": "latest"}, "is an option of reading"),
         ({"topics": "t"}, "did you mean 'topic'"),

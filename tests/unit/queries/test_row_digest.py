@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from dafka_core.queries.row_digest import RowDigest
 from dafka_core.values import Values
-from dafka_spark.sink.row_digest import RowDigest
 
 ROWS = st.lists(st.binary(max_size=3), max_size=8)
 

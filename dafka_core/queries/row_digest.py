@@ -34,6 +34,29 @@ class RowDigest:
         self._sum %= 1 << 128
         return self
 
+    def __add__(self, other: RowDigest) -> RowDigest:
+        """That of the rows of both."""
+        both = RowDigest()
+        both.count = self.count + other.count
+        both._sum = (self._sum + other._sum) % (1 << 128)
+        return both
+
+    @classmethod
+    def parse(cls, text: str) -> Self:
+        """What ``str`` makes.
+
+        Raises:
+            ValueError: it is none.
+        """
+        count, _, total = text.partition(":")
+        digest = cls()
+        digest.count, digest._sum = int(count), int(total, 16)
+        return digest
+
+    def __str__(self) -> str:
+        """As it is written down: the count, and the sum as 32 hexadecimal digits."""
+        return f"{self.count}:{self._sum:032X}"
+
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, RowDigest):
             return NotImplemented

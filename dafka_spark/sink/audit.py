@@ -1,0 +1,82 @@
+"""Has the driver note what a micro-batch has written (``dafka_core.queries.audit_record``)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import pyarrow as pa
+
+from dafka_core.errors import ConfigError
+from dafka_core.flight.store_client import StoreClient
+from dafka_core.flight.store_location import StoreLocation
+from dafka_core.queries.audit_record import (
+    AuditedRange,
+    AuditRecord,
+    chained,
+    partition_of,
+    read_contents,
+    split,
+)
+from dafka_core.queries.checkpoint import Checkpoint
+from dafka_spark.cluster import timing
+from dafka_spark.cluster.timing import Deadline
+from dafka_spark.options import SinkOptions
+from dafka_spark.sink.commit_messages import TaskCommit
+from dafka_spark.sink.writer_factory import WriterFactory
+
+_LAST = 2
+"""Records to look at: that of the batch, where it is run again, and the one before."""
+
+
+def note(
+    options: SinkOptions,
+    batch: int,
+    written: Sequence[TaskCommit],
+    checkpoint: str,
+    hints: Sequence[StoreLocation] = (),
+) -> None:
+    """Writes the record of a batch whose rows are visible, exactly once: it is a transaction, too.
+
+    Args:
+        options: the sink's.
+        batch: its number.
+        written: what its tasks have said; at least one, as Spark always has one task.
+        checkpoint: where it is, if the sink was told.
+        hints: where stores may be, for a process that knows nothing.
+
+    Raises what writing a transaction raises (``TransactionalWriter``).
+    """
+    query_id = written[0].query
+    tp = partition_of(query_id)
+    ranges = sorted(
+        AuditedRange(*each.tp, each.start, each.end, each.digest)
+        for task in written
+        for each in task.ranges
+    )
+    deadline = Deadline(options.delivery_timeout_s)
+    with WriterFactory(options, batch, hints=hints) as factory, factory.open(tp) as writer:
+
+        def last_at(client: StoreClient) -> tuple[int, list[bytes]]:
+            ((end, *_),) = client.transaction_states([tp], timeout_s=timing.ANSWER_S)
+            start = max(0, end - _LAST)
+            return end, [*read_contents(client, tp, start, end, timeout_s=timing.ANSWER_S)]
+
+        _, last = factory.largest(last_at, deadline)
+        before, own = split(last, batch)
+        source = _source_digest(checkpoint, batch)
+        if own and not (own.source and source):  # where it is may be told in one run only
+            source = own.source
+        rows = sum(task.rows for task in written)
+        record = AuditRecord(query_id, batch, rows, tuple(ranges), source, chained(before))
+        writer.write(pa.array([record.packed()], pa.binary()))
+        writer.finish(deadline)
+
+
+def _source_digest(checkpoint: str, batch: int) -> str:
+    """Empty where the checkpoint is not on this machine, or has no source of ours."""
+    if not checkpoint:
+        return ""
+    try:
+        return Checkpoint.read(checkpoint).source_digest(batch)
+    except ConfigError:
+        return ""

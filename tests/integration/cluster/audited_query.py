@@ -1,0 +1,55 @@
+"""A query that is audited, with all that stores and its checkpoint have of it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from msgspec.structs import replace
+
+from dafka_core.queries.audit_record import AuditedRange, AuditRecord, chained, partition_of
+from dafka_core.queries.checkpoint import Checkpoint
+from dafka_core.queries.row_digest import RowDigest
+from dafka_core.queries.source_offset import SourceOffset
+from dafka_core.records import TopicPartition
+from dafka_core.testing import StoreDouble
+from dafka_core.values import Values
+from tests.unit.queries.checkpoints import QUERY, checkpoint
+
+IN = TopicPartition("in", "A")
+OUT = [TopicPartition("out", name) for name in "PQ"]
+
+
+class AuditedQuery:
+    """It writes the rows of a partition to two, in turn: three batches of four rows."""
+
+    def __init__(self, directory: Path, stores: Sequence[StoreDouble]) -> None:
+        ends = [SourceOffset({IN: 4 * end}, {IN: 0} if end == 1 else {}) for end in (1, 2, 3)]
+        self.checkpoint = Checkpoint.read(str(checkpoint(directory, ends)))
+        self.records: list[AuditRecord] = []
+        self._stores = stores
+        for number in range(3):
+            rows = [b"%d" % row for row in range(4 * number, 4 * number + 4)]
+            self.append(IN, rows)
+            ranges = []
+            for part, tp in enumerate(OUT):
+                self.append(tp, rows[part::2])
+                digest = RowDigest().add(Values.of(rows[part::2]))
+                ranges.append(AuditedRange(*tp, 2 * number, 2 * number + 2, str(digest)))
+            source = self.checkpoint.source_digest(number)
+            self.records.append(AuditRecord(QUERY, number, 4, tuple(ranges), source))
+
+    def append(self, tp: TopicPartition, rows: Sequence[bytes]) -> None:
+        """Has all stores take some rows."""
+        for store in self._stores:
+            store.append(tp, rows)
+
+    def note(self, records: Sequence[AuditRecord | bytes] | None = None) -> None:
+        """Has them take the query's records, or others, each chained to the one before."""
+        before = b""
+        for each in self.records if records is None else records:
+            if isinstance(each, AuditRecord):
+                before = replace(each, previous=each.previous or chained(before)).packed()
+            else:
+                before = each
+            self.append(partition_of(QUERY), [before])
