@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import ExitStack, suppress
 from typing import Final, TypeVar
 
@@ -12,7 +12,7 @@ from dafka_core.closing import Closing
 from dafka_core.errors import ConfigError, NoStoreError, NotAcknowledgedError, StoreUnreachableError
 from dafka_core.flight.store_client import StoreClient
 from dafka_core.flight.store_location import StoreLocation
-from dafka_core.records import NO_VERSION, TopicPartition, Transaction
+from dafka_core.records import NO_VERSION, TopicPartition, Transaction, TransactionState
 from dafka_spark.cluster import connections, timing
 from dafka_spark.cluster.known_stores import remember, remembered
 from dafka_spark.cluster.store_registry import StoreRegistry
@@ -206,6 +206,33 @@ class StoreSession(Closing):
                 deadline.pause()
                 known = self.refresh()
 
+    def wait_for_all_acks(
+        self,
+        written: Sequence[tuple[TopicPartition, Transaction]],
+        known: Sequence[StoreClient],
+        acks: int,
+        have: Collection[str],
+        deadline: Deadline,
+    ) -> None:
+        """The same of many transactions, which the stores ``have`` all have already.
+
+        It waits for one.  Most others are there then, as each store says in one answer.
+        """
+        *others, (tp, transaction) = written
+        self.wait_for_acks(tp, transaction, known, acks, {*have}, deadline)
+        found = [{*have} for _ in others]
+        for client in known:
+            store = client.location.store
+            if others and store not in have:
+                with suppress(StoreUnreachableError):  # who waits for it, looks for it anew
+                    tps = [tp for tp, _ in others]
+                    states = client.transaction_states(tps, timeout_s=timing.ANSWER_S)
+                    for stores, (_, transaction), state in zip(found, others, states, strict=True):
+                        if _has(state, transaction):
+                            stores.add(store)
+        for stores, (tp, transaction) in zip(found, others, strict=True):
+            self.wait_for_acks(tp, transaction, known, acks, stores, deadline)
+
     def _clients(self, locations: Sequence[StoreLocation]) -> list[StoreClient]:
         lend = connections.lend_client
         return [self._stack.enter_context(lend(location)) for location in locations]
@@ -242,6 +269,15 @@ def _end_at(
     """How far a store has the partition; if that is far enough, it has the transaction, too."""
     last = None if transaction.version == NO_VERSION else transaction
     return client.wait(tp, transaction.end, transaction=last, timeout_s=wait_s)
+
+
+def _has(state: TransactionState, transaction: Transaction) -> bool:
+    """Whether a store has a transaction, and itself or a newer one as the partition's last."""
+    last = state.transaction
+    is_last = transaction.version == NO_VERSION or (
+        last is not None and (last == transaction or last.version > transaction.version)
+    )
+    return is_last and state.end >= transaction.end
 
 
 def _missing(

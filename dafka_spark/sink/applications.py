@@ -152,8 +152,7 @@ def is_written(options: SinkOptions, picked: PickedStore) -> bool:
                 _log.warning(text, version, name, there)
                 return False
             known, acks = session.current(), options.acks_needed
-            for tp, transaction in last.written.items():
-                session.wait_for_acks(tp, transaction, known, acks, set(), deadline)
+            session.wait_for_all_acks([*last.written.items()], known, acks, (), deadline)
     text = "version %d of application %r is not written again: the last one is %d"
     _log.warning(text, version, name, last.version)
     return True

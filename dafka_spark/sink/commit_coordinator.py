@@ -84,10 +84,13 @@ def commit(
         if options.acks_needed == 1:
             return
         # Not those of when the job began: other stores may have come, or come back.
-        known = session.current()
-        for each in written:
-            acks, have = options.acks_needed, {picked.store}
-            session.wait_for_acks(each.tp, each.transaction, known, acks, have, deadline)
+        session.wait_for_all_acks(
+            [(each.tp, each.transaction) for each in written],
+            session.current(),
+            options.acks_needed,
+            {picked.store},
+            deadline,
+        )
 
 
 def discard(

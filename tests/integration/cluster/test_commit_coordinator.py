@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+from itertools import product
+from typing import Any
+
 import pyarrow as pa
 import pytest
 
 from dafka_core import EmbeddedCluster
 from dafka_core.errors import ConfigError, FencedError
+from dafka_core.flight.store_client import StoreClient
 from dafka_core.records import TopicPartition, TransactionState
 from dafka_spark.cluster.store_session import StoreSession
 from dafka_spark.options import DELIVERY
@@ -20,6 +24,7 @@ from tests.forked import ForkedCluster
 from tests.integration.cluster.batch_job import VALUES, BatchJob
 from tests.integration.cluster.transactions import (
     PARTITION,
+    PATIENCE_S,
     held,
     numbers,
     options,
@@ -175,6 +180,30 @@ def test_all_stores_have_it_and_the_picked_one_catches_up(
         session.refresh()  # the store is at another port now
     job.writer.commit([job.task(0, numbers(20, 30), query="q")])
     assert held(own, topic, picked, partition).values == texts_of(numbers(0, 30))
+
+
+def test_many_partitions_are_acknowledged_in_few_requests(
+    monkeypatch: pytest.MonkeyPatch, own: EmbeddedCluster, topic: str
+) -> None:
+    job = BatchJob(monkeypatch, own, topic, acks="all")
+    messages = [job.task(number, numbers(0, 10)) for number in range(5)]
+    waited: list[TopicPartition] = []
+    current, wait = StoreSession.current, StoreClient.wait
+
+    def when_all_have_all(session: StoreSession) -> list[StoreClient]:
+        found = current(session)
+        for client, message in product(found, messages):
+            wait(client, message.ranges[0].tp, 10, timeout_s=PATIENCE_S)
+        return found
+
+    def counted(client: StoreClient, tp: TopicPartition, end: int, **given: Any) -> int:
+        waited.append(tp)
+        return wait(client, tp, end, **given)
+
+    monkeypatch.setattr(StoreSession, "current", when_all_have_all)
+    monkeypatch.setattr(StoreClient, "wait", counted)
+    job.writer.commit(messages)
+    assert waited == [messages[-1].ranges[0].tp]
 
 
 def test_the_store_is_started_again_before_the_commit(

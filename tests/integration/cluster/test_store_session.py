@@ -315,3 +315,43 @@ def test_a_store_that_catches_up_is_waited_for(
             writer.finish(Deadline(0.5))
     (note,) = caught.value.__notes__
     assert f"store {other} has the partition up to 0 and not, as others, up to 10" in note
+
+
+@pytest.mark.parametrize(
+    ("end", "last", "is_there"),
+    [
+        (20, Transaction(7, 10, 20), True),
+        (30, Transaction(8, 20, 30), True),
+        (19, Transaction(7, 10, 20), False),
+        (20, None, False),  # a C node had the records, and knows nothing of transactions
+        (20, Transaction(6, 0, 10), False),
+        (20, Transaction(7, 10, 15), False),
+    ],
+)
+def test_of_many_transactions_only_those_that_are_not_there_are_waited_for(
+    monkeypatch: pytest.MonkeyPatch,
+    own: EmbeddedCluster,
+    end: int,
+    last: Transaction | None,
+    is_there: bool,
+) -> None:
+    waited: list[str] = []
+
+    def states(
+        client: StoreClient, partitions: Sequence[TopicPartition], timeout_s: float
+    ) -> list[TransactionState]:
+        return [TransactionState(end, end, "", last) for _ in partitions]
+
+    def wait(client: StoreClient, tp: TopicPartition, end: int, **given: Any) -> int:
+        waited.append(tp.partition)
+        return end
+
+    monkeypatch.setattr(StoreClient, "transaction_states", states)
+    monkeypatch.setattr(StoreClient, "wait", wait)
+    written = [(TopicPartition("t", name), Transaction(7, 10, 20)) for name in "ABC"]
+    with StoreSession(options(own).mesh_address) as session:
+        first, second = session.refresh()
+        have = {first.location.store}
+        session.wait_for_all_acks(written, [first, second], 2, have, Deadline(PATIENCE_S))
+    assert waited == (["C"] if is_there else ["C", "A", "B"])
+    assert have == {first.location.store}
