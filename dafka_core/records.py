@@ -56,6 +56,9 @@ _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _MICROSECOND = timedelta(microseconds=1)
 
 
+UNKNOWN_US = -(2**63)
+"""The time of a record of which no store knows when it was written."""
+
 NO_VERSION = -1
 """The version of a transaction that has none: nothing is left of it once it is committed."""
 
@@ -234,6 +237,15 @@ class RecordBatch:
     def end(self) -> int:
         """The offset after the last record."""
         return self.offset + len(self.values)
+
+    @property
+    def offsets(self) -> Longs:
+        """The offset of each record."""
+        return np.arange(self.offset, self.end, dtype=np.int64)
+
+    def offset_of(self, row: int) -> int:
+        """The offset of one of the records, counted from 0."""
+        return self.offset + row
 
     def between(self, start: int, end: int) -> RecordBatch:
         """The records from offset ``start`` up to ``end`` (exclusive), without a copy.

@@ -18,8 +18,8 @@ from dafka_core.flight.requests import GetRequest
 from dafka_core.records import RecordBatch
 from dafka_core.values import Values
 
-Chunks = Iterator[tuple[pa.Array, pa.Buffer | None]]
-"""The column of values of each batch, and its metadata."""
+Chunks = Iterator[tuple[pa.RecordBatch, pa.Buffer | None]]
+"""Each batch, of which column ``value`` is the first one, and its metadata."""
 
 T = TypeVar("T")
 Records = Callable[[Chunks], Iterator[T]]
@@ -35,16 +35,16 @@ def chunks(stream: Any, call: CallDeadline) -> Chunks:
         except StopIteration:
             return
         call.go_on()
-        values = columns.column(0)
         # Bytes from the network must not lead outside of the buffers they came in.
-        values.validate(full=True)
-        yield values, metadata
+        columns.validate(full=True)
+        yield columns, metadata
 
 
 def range_records(request: GetRequest, received: Chunks) -> Iterator[RecordBatch]:
     """The records of one range, complete."""
     at = request.start
-    for values, metadata in received:
+    for columns, metadata in received:
+        values = columns.column(0)
         offset, times = parse_metadata(metadata, len(values), times=request.times)
         if offset != at:
             raise ValueError(f"offset {offset} came where {at} was to come")
@@ -61,7 +61,8 @@ def many_records(request: GetManyRequest, received: Chunks) -> Iterator[list[Par
     before it, but perhaps not all of them.
     """
     current, at = -1, 0
-    for values, metadata in received:
+    for columns, metadata in received:
+        values = columns.column(0)
         rows, times = parse_parts(metadata, len(values), times=request.times)
         whole, first, parts = Values.from_arrow(values), 0, []
         for number, (index, offset, count, _) in enumerate(rows.tolist()):

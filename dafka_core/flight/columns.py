@@ -13,8 +13,8 @@ from typing import Final
 import numpy as np
 import pyarrow as pa
 
+from dafka_core.kept_records import Records
 from dafka_core.names import escape
-from dafka_core.records import RecordBatch
 from dafka_core.values import Longs, Values
 
 VALUE, OFFSET, TIMESTAMP, TOPIC, PARTITION = "value", "offset", "timestamp", "topic", "partition"
@@ -41,7 +41,7 @@ def schema_of(names: Sequence[str]) -> pa.Schema:
     return pa.schema([pa.field(name, TYPES[name], nullable=False) for name in names])
 
 
-def batch_of(batches: Sequence[RecordBatch], schema: pa.Schema) -> pa.RecordBatch:
+def batch_of(batches: Sequence[Records], schema: pa.Schema) -> pa.RecordBatch:
     """The columns that ``schema`` names, of batches of any partitions, one after the other.
 
     They must have times if they are among them.
@@ -79,12 +79,11 @@ def parse_metadata(
     return offset, runs
 
 
-def _column(name: str, batches: Sequence[RecordBatch]) -> pa.Array:
+def _column(name: str, batches: Sequence[Records]) -> pa.Array:
     if name == VALUE:
         return Values.concat([batch.values for batch in batches]).to_arrow()
     if name == OFFSET:
-        offsets = [np.arange(batch.offset, batch.end, dtype=np.int64) for batch in batches]
-        return pa.array(np.concatenate(offsets))
+        return pa.array(np.concatenate([batch.offsets for batch in batches]))
     if name == TIMESTAMP:
         runs = np.concatenate([batch.times for batch in batches if batch.times is not None])
         return pa.array(np.repeat(runs[:, 1], runs[:, 0])).view(TYPES[TIMESTAMP])

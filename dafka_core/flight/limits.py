@@ -16,6 +16,9 @@ MAX_RANGES: Final = 1_000
 MAX_MANY_BYTES: Final = 4 << 20
 """A ticket of so many ranges, with the longest names."""
 
+MAX_WHERE_BYTES: Final = MAX_REQUEST_BYTES + 6 * 4_096
+"""A ticket with a condition of so many characters, each escaped."""
+
 MAX_ACTION_BYTES: Final = 1 << 20
 """An action's body lists topics or partitions: some thousands with the longest names."""
 

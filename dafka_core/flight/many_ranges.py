@@ -123,15 +123,15 @@ class SizesRequest(ActionRequest, frozen=True):
         _check_ranges(self.ranges)
 
 
-def is_many(ticket: bytes) -> bool:
-    """Whether a ticket is of version 2, if it is one."""
-    if len(ticket) > limits.MAX_REQUEST_BYTES:
-        return True  # or none
+def ticket_version(ticket: bytes) -> object:
+    """The version of a ticket; None if it is none."""
+    if len(ticket) > limits.MAX_WHERE_BYTES:
+        return GetManyRequest.json_version  # or none
     try:
         found = json.loads(ticket)
     except (ValueError, RecursionError):
-        return False
-    return isinstance(found, dict) and found.get("v") == GetManyRequest.json_version
+        return None
+    return found.get("v") if isinstance(found, dict) else None
 
 
 class Part(NamedTuple):

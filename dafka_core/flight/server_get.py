@@ -16,12 +16,14 @@ from dafka_core.flight.many_ranges import (
     AskedRange,
     GetManyRequest,
     Part,
-    is_many,
     packed_parts,
+    ticket_version,
 )
 from dafka_core.flight.requests import GetRequest
 from dafka_core.flight.server_context import Caller, ServerContext
+from dafka_core.flight.server_where import get_where
 from dafka_core.flight.stream_watch import WatchedStream
+from dafka_core.flight.where_get import GetWhereRequest
 from dafka_core.records import RecordBatch, coalesce
 from dafka_core.storage.snapshot import Snapshot
 
@@ -34,8 +36,11 @@ def get(context: ServerContext, ticket: bytes, caller: Caller) -> flight.FlightD
         DataLossError: the range is not held, or not of the history that was asked for.
         UnavailableError: there are as many streams as there may be, and none ended in time.
     """
-    if is_many(ticket):
-        return get_many(context, ticket, caller)
+    match ticket_version(ticket):
+        case GetManyRequest.json_version:
+            return get_many(context, ticket, caller)
+        case GetWhereRequest.json_version:
+            return get_where(context, ticket, caller)
     request = context.parse(GetRequest, ticket)
     what = f"get of {request.tp}"
     stream = context.stream(context.gets, caller, what)

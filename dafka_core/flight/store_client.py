@@ -217,7 +217,7 @@ class StoreClient(ProcessBound):
         """
         wanted = requests.GetRequest(*tp, start, end, (VALUE,), times, max_records, max_bytes)
         request = replace(wanted, life=life, after=after, store=self._store).fitted()
-        return self._get(request.packed(), partial(client_get.range_records, request), timeout_s)
+        return self.get(request.packed(), partial(client_get.range_records, request), timeout_s)
 
     def read_many(
         self,
@@ -237,7 +237,7 @@ class StoreClient(ProcessBound):
         """
         wanted = GetManyRequest(tuple(ranges), (VALUE,), times, max_records, max_bytes)
         request = replace(wanted, store=self._store).fitted()
-        return self._get(request.packed(), partial(client_get.many_records, request), timeout_s)
+        return self.get(request.packed(), partial(client_get.many_records, request), timeout_s)
 
     def transaction_states(
         self, partitions: Sequence[TopicPartition], *, timeout_s: float
@@ -311,7 +311,7 @@ class StoreClient(ProcessBound):
     def _store(self) -> str:
         return self.location.store
 
-    def _get(self, ticket: bytes, records: client_get.Records[T], timeout_s: float) -> Generator[T]:
+    def get(self, ticket: bytes, records: client_get.Records[T], timeout_s: float) -> Generator[T]:
         """What is made of the batches of a get."""
         client = self._connected()
         stream: Any = None

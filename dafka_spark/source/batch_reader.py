@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from pyspark.sql.datasource import DataSourceReader, InputPartition
 
 from dafka_core.errors import ConfigError
+from dafka_core.where import Comparison
 from dafka_spark.positions import AT_EARLIEST
 from dafka_spark.source.latest_offsets import fetch_latest_offsets
 from dafka_spark.source.missing_stores import check_stores
 from dafka_spark.source.missing_topics import check_found
-from dafka_spark.source.narrowing import EVERYTHING
+from dafka_spark.source.narrowing import Narrowing
 from dafka_spark.source.offset_range_limit import resolved
 from dafka_spark.source.range_planner import OffsetRange, plan_tasks
 from dafka_spark.source.range_reader import RangeReader
@@ -18,7 +21,8 @@ from dafka_spark.source.range_reader import RangeReader
 class DafkaBatchReader(RangeReader, DataSourceReader):
     """Reads what the stores hold when the query is planned."""
 
-    _narrowing = EVERYTHING
+    _pushed: Sequence[Comparison] = ()
+    """What Spark's filters say of columns by which stores find records."""
 
     def partitions(self) -> list[InputPartition]:
         """The tasks, each with the ranges that it reads; none when there is nothing to read.
@@ -40,6 +44,9 @@ class DafkaBatchReader(RangeReader, DataSourceReader):
                 why = f"{tp} starts after it, at {start[tp]}"
                 raise ConfigError(stop.option, end[tp], why)
         planned = {tp: (start[tp], end[tp]) for tp in start}
-        spans = self._narrowing.narrowed(planned, snapshot, options.fetch_timeout_s)
+        needed = options.where.needed if options.where else ()
+        spans = Narrowing.of([*self._pushed, *needed]).narrowed(
+            planned, snapshot, options.fetch_timeout_s
+        )
         ranges = [OffsetRange(*tp, *spans[tp], life=snapshot.heads[tp].life) for tp in spans]
         return list(plan_tasks(ranges, snapshot.holders, options))

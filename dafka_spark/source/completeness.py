@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 
-from dafka_core.records import RecordBatch
+from dafka_core.kept_records import Records
 from dafka_spark.errors import IncompleteBatchError, StoreLostDataError
 from dafka_spark.source.range_planner import OffsetRange
 
@@ -26,7 +26,7 @@ class CompletenessCheck:
         self._name = name
 
     def take(self, offset: int, rows: int) -> None:
-        """Counts the next rows, the first of them at ``offset``.
+        """Counts the next rows, the first of them at ``offset``, also those left out by ``where``.
 
         Raises:
             IncompleteBatchError: others were to come next.
@@ -50,9 +50,7 @@ class CompletenessCheck:
                 self.position = lost.stop
 
 
-def checked_reply(
-    name: str, asked: OffsetRange, batches: Iterable[RecordBatch]
-) -> Iterator[RecordBatch]:
+def checked_reply(name: str, asked: OffsetRange, batches: Iterable[Records]) -> Iterator[Records]:
     """The batches of the reply of the source with this name.
 
     Raises:
@@ -67,7 +65,7 @@ def checked_reply(
             raise StoreLostDataError(
                 *asked.tp, check.position, batch.offset, why, lost_end=lost_end
             )
-        check.take(batch.offset, batch.count)
+        check.take(batch.offset, batch.end - batch.offset)
         yield batch
     check.finish()
 

@@ -7,33 +7,23 @@ the records themselves, too.
 
 from __future__ import annotations
 
+import datetime as dt
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
-from typing import Any, Final, NamedTuple, Self
+from typing import Any, Final, Self
 
 from dafka_core.names import escape
 from dafka_core.records import TopicPartition
+from dafka_core.where import AT_LEAST, AT_MOST, EQUAL, GREATER, IN, LESS, Comparison
 from dafka_spark.source.latest_offsets import OffsetsSnapshot
 from dafka_spark.source.time_offsets import spans_of_times
 
 Spans = Mapping[TopicPartition, tuple[int, int]]
 """The offsets to read of each partition: the first, and where to end (exclusive)."""
 
-EQUAL, IN, LESS, AT_MOST, GREATER, AT_LEAST = "=", "in", "<", "<=", ">", ">="
-
 _ALL: Final = (-(2**63), 2**63 - 1)
-
-
-class Condition(NamedTuple):
-    """What a column has to be: a record for which that is not so, or not known, does not fit.
-
-    ``value`` is a text for ``topic`` and ``partition``, as the column shows it, and a number for
-    ``offset`` and ``timestamp`` (microseconds since the epoch UTC); with ``IN`` a list of them.
-    """
-
-    column: str
-    operator: str
-    value: Any
+_ORDERED: Final = (EQUAL, IN, LESS, AT_MOST, GREATER, AT_LEAST)
+_EPOCH: Final = dt.datetime.fromtimestamp(0, dt.UTC)
 
 
 @dataclass(frozen=True)
@@ -51,22 +41,23 @@ class Narrowing:
     times_us: tuple[int, int] = _ALL
 
     @classmethod
-    def of(cls, conditions: Iterable[Condition]) -> Self:
+    def of(cls, conditions: Iterable[Comparison]) -> Self:
         """What these leave; those that say nothing of these columns are passed over."""
         made = cls()
         for each in conditions:
             made = made._and(each)
         return made
 
-    def _and(self, condition: Condition) -> Self:
+    def _and(self, condition: Comparison) -> Self:
         values = condition.value if condition.operator == IN else [condition.value]
         match condition.column:
             case ("topic" | "partition") as name if condition.operator in (EQUAL, IN):
                 return self._among(f"{name}s", frozenset(values))
-            case "offset":
+            case "offset" if condition.operator in _ORDERED:
                 return self._within("offsets", condition.operator, values)
-            case "timestamp":
-                return self._within("times_us", condition.operator, values)
+            case "timestamp" if condition.operator in _ORDERED:
+                times_us = [(each - _EPOCH) // dt.timedelta(microseconds=1) for each in values]
+                return self._within("times_us", condition.operator, times_us)
         return self
 
     def _among(self, name: str, values: frozenset[str]) -> Self:

@@ -12,17 +12,8 @@ from typing import Any, Final
 from pyspark.sql import datasource as spark
 from pyspark.sql.datasource import DataSourceReader, Filter
 
+from dafka_core.where import AT_LEAST, AT_MOST, EQUAL, GREATER, IN, LESS, Comparison
 from dafka_spark.source.batch_reader import DafkaBatchReader
-from dafka_spark.source.narrowing import (
-    AT_LEAST,
-    AT_MOST,
-    EQUAL,
-    GREATER,
-    IN,
-    LESS,
-    Condition,
-    Narrowing,
-)
 
 _OPERATORS: Final[dict[type[Filter], str]] = {
     spark.EqualTo: EQUAL,
@@ -35,8 +26,6 @@ _OPERATORS: Final[dict[type[Filter], str]] = {
 }
 
 _TYPES: Final = {"topic": str, "partition": str, "offset": int, "timestamp": dt.datetime}
-
-_EPOCH: Final = dt.datetime.fromtimestamp(0, dt.UTC)
 
 SHARES_PLANS: Final = not hasattr(DataSourceReader, "pushLimit")
 """Whether Spark reads all that is made of one DataFrame with the plan that was made last: 4.3 does.
@@ -62,32 +51,25 @@ class PushingBatchReader(DafkaBatchReader):
         used = [each for each in filters if conditions(each)]
         if SHARES_PLANS and used:
             _log.warning(_SHARED, " and ".join(map(str, used)))
-        self._narrowing = Narrowing.of(found for each in used for found in conditions(each))
+        self._pushed = [found for each in used for found in conditions(each)]
         return filters
 
 
-def conditions(pushed: Filter) -> list[Condition]:
-    """The condition that a filter is, if it is one that narrows; else none."""
+def conditions(pushed: Filter) -> list[Comparison]:
+    """The comparison that a filter is, if it is one that narrows; else none."""
     operator = _OPERATORS.get(type(pushed))
     path: tuple[str, ...] = getattr(pushed, "attribute", ())
     column = ".".join(path).lower()
     if operator is None or column not in _TYPES:
         return []
-    values = getattr(pushed, "value", None)
-    listed = list(values) if operator == IN else [values]  # type: ignore[arg-type]
+    value: Any = getattr(pushed, "value", None)
     # Nothing equals null, so that those do not matter in a list.
-    numbers = [_known(each) for each in listed if each is not None or operator != IN]
-    if any(type(each) is not _TYPES[column] for each in listed if each is not None):
+    values = [each for each in value if each is not None] if operator == IN else [value]
+    if not all(_narrows(each, _TYPES[column]) for each in values):
         return []
-    if any(each is None for each in numbers):
-        return []
-    return [Condition(column, operator, numbers if operator == IN else numbers[0])]
+    return [Comparison(column, operator, values if operator == IN else value)]
 
 
-def _known(value: Any) -> Any:
-    """A value as conditions have it; None for a time without a zone."""
-    if not isinstance(value, dt.datetime):
-        return value
-    if value.tzinfo is None:
-        return None
-    return (value - _EPOCH) // dt.timedelta(microseconds=1)
+def _narrows(value: Any, kind: type) -> bool:
+    """Whether a value is of the column's type, and a time one with a zone."""
+    return type(value) is kind and getattr(value, "tzinfo", dt.UTC) is not None

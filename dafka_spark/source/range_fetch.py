@@ -20,7 +20,8 @@ from dafka_core.errors import (
     HistoryChangedError,
     StoreUnreachableError,
 )
-from dafka_core.records import PartitionInfo, RecordBatch, merge_heads
+from dafka_core.kept_records import Records
+from dafka_core.records import PartitionInfo, merge_heads
 from dafka_spark.cluster.timing import Deadline
 from dafka_spark.errors import FetchError, IncompleteBatchError, SourceLossError
 from dafka_spark.options import SourceOptions
@@ -55,7 +56,7 @@ class RangeFetch:
         self._position = wanted.start
         self._denied_at: int | None = None
 
-    def batches(self) -> Iterator[RecordBatch]:
+    def batches(self) -> Iterator[Records]:
         """The records without those in ``lost``.
 
         Raises:
@@ -74,7 +75,7 @@ class RangeFetch:
             else:
                 self._meet(failures, patience)
 
-    def _round(self) -> Generator[RecordBatch, None, Failures]:
+    def _round(self) -> Generator[Records, None, Failures]:
         """Asks each source for what it is known to have, then, if need be, for anything."""
         begun, end = self._position, self._wanted.end
         failures: Failures = []
@@ -104,7 +105,7 @@ class RangeFetch:
 
     def _read(
         self, source: RecordSource, stop: int, failures: Failures
-    ) -> Generator[RecordBatch, None, None]:
+    ) -> Generator[Records, None, None]:
         begun = self._position
         asked = self._wanted.part(begun, stop)
         try:

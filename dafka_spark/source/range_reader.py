@@ -15,15 +15,16 @@ from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import StructType
 
 from dafka_core.envelope_columns import HEADERS, KEY, VALUE, opened_columns
+from dafka_core.kept_records import KeptRecords, Records, kept
 from dafka_core.names import escape
-from dafka_core.records import RecordBatch
+from dafka_core.records import UNKNOWN_US, RecordBatch
 from dafka_core.values import Longs, Values
+from dafka_core.where import TIMESTAMP, Where
 from dafka_spark.cluster import connections
 from dafka_spark.cluster.worker_process import settle
 from dafka_spark.options import SourceOptions
 from dafka_spark.source.completeness import incomplete
 from dafka_spark.source.range_planner import OffsetRange, SharedTask
-from dafka_spark.source.record_sources import UNKNOWN_US
 from dafka_spark.source.shared_fetch import SharedFetch
 from dafka_spark.source.typed_values import TypedValues
 
@@ -58,10 +59,14 @@ class RangeReader(QueryReader):
             return  # Spark makes ``InputPartition(None)`` of a batch without ranges
         options = self._options
         arrow = ArrowBatches(self._schema, opens=options.opens, typed=TypedValues.of(options))
-        times = "timestamp" in arrow.fields
+        where = options.where
+        times = "timestamp" in arrow.fields or (where is not None and TIMESTAMP in where.columns)
         batches = SharedFetch(ranges, options, self._connect, times=times).batches()
+        if where is not None:
+            batches = _kept(batches, where, opens=options.opens)
         most = options.max_records_per_batch, options.max_bytes_per_batch
-        grouped = ([batch] for batch in batches) if len(ranges) == 1 else groups(batches, *most)
+        alone = len(ranges) == 1 and where is None
+        grouped = ([batch] for batch in batches) if alone else groups(batches, *most)
         for group in grouped:
             yield arrow.of(group)
         settle()
@@ -86,7 +91,7 @@ class ArrowBatches:
         self._constants: dict[str, tuple[str | int | None, pa.Array]] = {}
         self._rising = np.arange(0, dtype=np.int64)
 
-    def of(self, batches: Sequence[RecordBatch]) -> pa.RecordBatch:
+    def of(self, batches: Sequence[Records]) -> pa.RecordBatch:
         """One record batch, of those of one partition or more."""
         columns, kept = self._opened(batches), None
         if self._typed:
@@ -105,7 +110,7 @@ class ArrowBatches:
             )
         return made if kept is None else made.filter(kept)
 
-    def _opened(self, batches: Sequence[RecordBatch]) -> dict[str, pa.Array]:
+    def _opened(self, batches: Sequence[Records]) -> dict[str, pa.Array]:
         """The columns that are made of the records' contents, if there is something in them."""
         wanted = [
             name
@@ -126,10 +131,12 @@ class ArrowBatches:
             for name, array in columns.items()
         }
 
-    def _column(self, name: str, field: pa.Field, batches: Sequence[RecordBatch]) -> pa.Array:
+    def _column(self, name: str, field: pa.Field, batches: Sequence[Records]) -> pa.Array:
         counts = np.fromiter((batch.count for batch in batches), np.int64, len(batches))
         rows = int(counts.sum())
         match name:
+            case "offset" if isinstance(batches[0], KeptRecords):
+                return pa.array(np.concatenate([batch.offsets for batch in batches]), field.type)
             case "offset":
                 firsts = np.fromiter((batch.offset for batch in batches), np.int64, len(batches))
                 return self._offsets(firsts, counts, field.type)
@@ -176,11 +183,17 @@ class ArrowBatches:
         return made if len(made) == rows else made.slice(0, rows)
 
 
-def groups(
-    batches: Iterable[RecordBatch], max_records: int, max_bytes: int
-) -> Iterator[list[RecordBatch]]:
+def _kept(batches: Iterable[Records], where: Where, *, opens: bool) -> Iterator[Records]:
+    """What fits; of those that a store has not looked at it is found out here."""
+    for batch in batches:
+        found = kept(batch, where, opens=opens) if isinstance(batch, RecordBatch) else batch
+        if found.count:
+            yield found
+
+
+def groups(batches: Iterable[Records], max_records: int, max_bytes: int) -> Iterator[list[Records]]:
     """Batches of any partitions, in order, by what goes into one Arrow batch of these sizes."""
-    group: list[RecordBatch] = []
+    group: list[Records] = []
     records = size_bytes = 0
     for batch in batches:
         records, size_bytes = records + batch.count, size_bytes + batch.values.size_bytes

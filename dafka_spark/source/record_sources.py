@@ -2,22 +2,27 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, ClassVar, Final, Protocol
+from typing import Any, ClassVar, Protocol
 
 import numpy as np
 
 from dafka_core.epochs import NO_LIFE
-from dafka_core.errors import CHANGED, DafkaError, HistoryChangedError
+from dafka_core.errors import CHANGED, DafkaError, HistoryChangedError, InvalidRequestError
+from dafka_core.flight.columns import OFFSET, TIMESTAMP, VALUE
+from dafka_core.flight.store_client import StoreClient
 from dafka_core.flight.store_location import StoreLocation
-from dafka_core.records import PartitionInfo, RecordBatch, coalesce, times_between
+from dafka_core.flight.where_get import GetWhereRequest, read_where
+from dafka_core.kept_records import KeptRecords, Records
+from dafka_core.records import UNKNOWN_US, PartitionInfo, RecordBatch, coalesce, times_between
+from dafka_core.where import Where
 from dafka_spark.cluster import connections
 from dafka_spark.options import AUTO, FLIGHT, LOCAL, MESH, SourceOptions
 from dafka_spark.source.range_planner import HeldRange, OffsetRange
 
-UNKNOWN_US: Final = -(2**63)
-"""The time of a record of which no store knows when it was written."""
+_log = logging.getLogger("dafka_spark")
 
 
 class RecordSource(Protocol):
@@ -31,8 +36,8 @@ class RecordSource(Protocol):
     def known(self) -> range | None:
         """The offsets it was seen to have when the batch was planned; None: it may have any."""
 
-    def read(self, wanted: OffsetRange) -> Iterator[RecordBatch]:
-        """The records of a range."""
+    def read(self, wanted: OffsetRange) -> Iterator[Records]:
+        """The records of a range; those that option ``where`` does not want may be left out."""
 
     def heads(self, topic: str) -> list[PartitionInfo]:
         """What there is of a topic now."""
@@ -82,15 +87,36 @@ class FlightSource(_StoreSource):
 
     NAME = "store {} by Arrow Flight"
 
-    def read(self, wanted: OffsetRange) -> Iterator[RecordBatch]:
+    def read(self, wanted: OffsetRange) -> Iterator[Records]:
         """See ``RecordSource``."""
         with connections.lend_client(self._location) as client:
+            if (where := self._options.where) is not None:
+                try:
+                    yield from self._kept(client, where, wanted)
+                except InvalidRequestError as error:
+                    # A store of a version of before: it sends all records.
+                    _log.debug("%s knows no conditions: %s", self.name, error)
+                else:
+                    return
             yield from client.read(
                 **_asked(wanted),
                 times=self._times,
                 timeout_s=self._options.fetch_timeout_s,
                 **self._limits,
             )
+
+    def _kept(
+        self, client: StoreClient, where: Where, wanted: OffsetRange
+    ) -> Iterator[KeptRecords]:
+        asked = _asked(wanted)
+        asked |= asked.pop("tp")._asdict() | self._limits
+        request = GetWhereRequest(
+            **asked,
+            where=where.text,
+            envelope=self._options.envelope,
+            columns=(VALUE, OFFSET, TIMESTAMP) if self._times else (VALUE, OFFSET),
+        )
+        yield from read_where(client, request, timeout_s=self._options.fetch_timeout_s)
 
 
 @dataclass(frozen=True, slots=True)

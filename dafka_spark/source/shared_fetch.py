@@ -19,6 +19,7 @@ from dafka_core.errors import DafkaError, InvalidRequestError
 from dafka_core.flight.many_ranges import AskedRange, Part
 from dafka_core.flight.store_client import StoreClient
 from dafka_core.flight.store_location import StoreLocation
+from dafka_core.kept_records import Records
 from dafka_core.records import RecordBatch
 from dafka_spark.cluster import connections
 from dafka_spark.options import LOCAL, MESH, SourceOptions
@@ -53,7 +54,7 @@ class SharedFetch:
         """What has not come yet of each range, by its number; those without a record are not in."""
         self._failed: set[StoreLocation] = set()
 
-    def batches(self) -> Iterator[RecordBatch]:
+    def batches(self) -> Iterator[Records]:
         """The records; raises what ``RangeFetch.batches`` raises."""
         if self._options.fetch != MESH and len(self._ranges) > 1:
             for choice in range(max(len(each.held) for each in self._ranges)):
@@ -111,13 +112,13 @@ class SharedFetch:
         if batch.end < wanted.end:
             self._left[number] = wanted.part(batch.end, wanted.end)
 
-    def _alone(self, wanted: OffsetRange) -> Iterator[RecordBatch]:
+    def _alone(self, wanted: OffsetRange) -> Iterator[Records]:
         """The records of one range; sees that all of them come."""
         sources = open_sources(wanted.held, self._options, self._connect, times=self._times)
         fetch = RangeFetch(wanted, self._options, sources)
         completeness = CompletenessCheck(wanted, fetch.lost)
         for batch in fetch.batches():
-            completeness.take(batch.offset, batch.count)
+            completeness.take(batch.offset, batch.end - batch.offset)
             yield batch
         completeness.finish()
 

@@ -10,7 +10,7 @@ import numpy as np
 import pyarrow as pa
 from pyspark.sql.pandas.types import to_arrow_type
 
-from dafka_core.records import RecordBatch
+from dafka_core.kept_records import Records
 from dafka_spark.errors import BadValueError
 from dafka_spark.formats.codec import Codec, Part, apart, joined
 from dafka_spark.options import SourceOptions
@@ -46,7 +46,7 @@ class TypedValues:
         """Whether values must be decoded for columns of these names."""
         return self._mode == DROPMALFORMED or not names.isdisjoint({"value", ERROR, CORRUPT})
 
-    def of_values(self, values: pa.Array, batches: Sequence[RecordBatch]) -> Typed:
+    def of_values(self, values: pa.Array, batches: Sequence[Records]) -> Typed:
         """The columns of values of binary, which are those of ``batches``.
 
         Raises:
@@ -80,11 +80,11 @@ class TypedValues:
             }
         )
 
-    def _error(self, part: Part, batches: Sequence[RecordBatch]) -> BadValueError:
+    def _error(self, part: Part, batches: Sequence[Records]) -> BadValueError:
         """The error of a bad value."""
         row = part.start
         for batch in batches:
             if row < batch.count:
                 break
             row -= batch.count
-        return BadValueError(*batch.tp, batch.offset + row, self._format, part.why)
+        return BadValueError(*batch.tp, batch.offset_of(row), self._format, part.why)

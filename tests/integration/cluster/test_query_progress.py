@@ -69,7 +69,7 @@ def test_all_queries_are_read_with_one_request_if_the_store_knows_it(
 
         monkeypatch.setattr(StoreClient, name, counted)
     if not knows_many:
-        monkeypatch.setattr(server_get, "is_many", lambda _: False)
+        monkeypatch.setattr(server_get, "ticket_version", lambda _: 1)
     with ExitStack() as stack:
         at = clients(stack, serve("one"))
         for number in range(5):

@@ -192,7 +192,7 @@ def test_a_store_that_goes_away_amid_its_answer(
 def test_a_store_of_before_is_asked_range_by_range(
     one: Served, asked: Counter[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(server_get, "is_many", lambda _: False)
+    monkeypatch.setattr(server_get, "ticket_version", lambda _: 1)
     assert rows(task(one)) == ALL
     assert asked == {"read_many": 1, "read": 20}
 

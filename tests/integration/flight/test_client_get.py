@@ -151,18 +151,19 @@ def test_a_store_of_before_says_so(
     served: Served, client: StoreClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     fill(served, [3] * 500)
-    monkeypatch.setattr(server_get, "is_many", lambda _: False)  # it knows tickets of version 1
+    monkeypatch.setattr(server_get, "ticket_version", lambda _: 1)  # it knows tickets of version 1
     for count in (2, 500):
         with pytest.raises(InvalidRequestError):
             read(client, [asked(number, 0, 3) for number in range(count)])
 
 
-def chunk(first: int, *parts: int) -> tuple[pa.Array, pa.Buffer]:
+def chunk(first: int, *parts: int) -> tuple[pa.RecordBatch, pa.Buffer]:
     """Records from offset ``first`` on, said to be these parts."""
     rows = np.array(parts).reshape(-1, 3)
     numbers = [2, len(rows), *np.column_stack((rows, np.zeros(len(rows)))).ravel()]
     count = int(rows[:, 2].sum())
-    return array(first, first + count), pa.py_buffer(np.array(numbers, "<i8").tobytes())
+    columns = pa.record_batch([array(first, first + count)], ["value"])
+    return columns, pa.py_buffer(np.array(numbers, "<i8").tobytes())
 
 
 @pytest.mark.parametrize(
@@ -176,7 +177,7 @@ def chunk(first: int, *parts: int) -> tuple[pa.Array, pa.Buffer]:
         [chunk(0, 1, 0, 5), chunk(0, 0, 0, 5)],  # in another order
         [chunk(0, 2, 0, 1)],  # of a range that there is not
         [chunk(0, -1, 0, 1)],
-        [(array(0, 5), None)],
+        [(chunk(0, 0, 0, 5)[0], None)],
     ],
 )
 def test_what_was_not_asked_for_is_an_error(came: list[Any]) -> None:

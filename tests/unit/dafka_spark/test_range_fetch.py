@@ -19,6 +19,7 @@ from dafka_core.errors import (
     HistoryChangedError,
     StoreUnreachableError,
 )
+from dafka_core.kept_records import Records
 from dafka_core.records import PartitionInfo, RecordBatch, TopicPartition
 from dafka_spark.cluster import timing
 from dafka_spark.errors import (
@@ -367,7 +368,7 @@ class Replaced(Scripted):
 def test_a_history_that_has_changed_is_told(start: int) -> None:
     wanted = OffsetRange("t", "A", start, 60, life=OLD)
     fetch = RangeFetch(wanted, options(), [Replaced(), Replaced()])
-    found: list[RecordBatch] = []
+    found: list[Records] = []
     with pytest.raises(HistoryReplacedError, match="DAFKA_HISTORY_CHANGED") as caught:
         found.extend(fetch.batches())
     assert sum(each.count for each in found) == max(0, 40 - start)

@@ -10,13 +10,18 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dafka_core.flight.store_location import StoreLocation, this_machine
-from dafka_core.records import SMALL_BYTES, SMALL_RECORDS, RecordBatch, TopicPartition
+from dafka_core.records import (
+    SMALL_BYTES,
+    SMALL_RECORDS,
+    UNKNOWN_US,
+    RecordBatch,
+    TopicPartition,
+)
 from dafka_spark.errors import FetchError
 from dafka_spark.options import SourceOptions
 from dafka_spark.source.range_fetch import RangeFetch
 from dafka_spark.source.range_planner import HeldRange, OffsetRange
 from dafka_spark.source.record_sources import (
-    UNKNOWN_US,
     FlightSource,
     LocalLogSource,
     MeshSource,

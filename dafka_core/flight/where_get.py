@@ -1,0 +1,128 @@
+"""A get of the records of a range that fit a condition: what is asked, and what batches say.
+
+The store looks at every record of the range and sends those that fit, each with its offset.  A
+batch's metadata are four signed 64-bit numbers in little endian order: 3 (the version); the range
+that was looked at for it, start and end (exclusive); and how many records of it fit, which are the
+batch.  The ranges follow each other without a hole, so whoever asks knows that the whole range was
+looked at, also where nothing fits.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Generator, Iterator
+from functools import partial
+from typing import Annotated, Any, ClassVar, Final
+
+import numpy as np
+import pyarrow as pa
+from msgspec import Meta
+from msgspec.structs import replace
+
+from dafka_core.envelope import AUTO, ENVELOPE
+from dafka_core.errors import InvalidRequestError
+from dafka_core.flight import limits
+from dafka_core.flight.client_get import Chunks
+from dafka_core.flight.columns import DEFAULT_COLUMNS, OFFSET, TIMESTAMP, VALUE, schema_of
+from dafka_core.flight.json_messages import short
+from dafka_core.flight.requests import MaxBytes, MaxRecords, RangeRequest
+from dafka_core.flight.store_client import StoreClient
+from dafka_core.kept_records import KeptRecords
+from dafka_core.values import Longs, Values
+from dafka_core.where import MAX_CHARACTERS, Where
+
+_LONG: Final = np.dtype("<i8")
+
+
+class GetWhereRequest(RangeRequest, frozen=True, kw_only=True):
+    """A ticket: the records of a range that fit ``where``.
+
+    ``envelope`` says what its columns ``key`` and ``value`` are: ``auto``, what is in envelopes, or
+    ``none``, contents as they are.  The other members are those of ``GetRequest``.
+    """
+
+    what: ClassVar[str] = "ticket"
+    json_version: ClassVar[int] = 3
+    largest_bytes: ClassVar[int] = limits.MAX_WHERE_BYTES
+
+    where: Annotated[str, Meta(max_length=MAX_CHARACTERS)]
+    envelope: str = AUTO
+    columns: tuple[str, ...] = DEFAULT_COLUMNS
+    max_records: MaxRecords = limits.MAX_BATCH_RECORDS
+    max_bytes: MaxBytes = limits.MAX_BATCH_BYTES
+
+    def check(self) -> None:
+        """The condition is one."""
+        super().check()
+        if self.envelope not in ENVELOPE:
+            why = f"must be one of {', '.join(ENVELOPE)}"
+            raise InvalidRequestError("envelope", short(self.envelope), why)
+        try:
+            Where.parse(self.where)
+        except ValueError as error:
+            raise InvalidRequestError("where", short(self.where), str(error)) from error
+
+
+def packed_scan(kept: KeptRecords) -> bytes:
+    """The metadata of a batch with these records; see the module."""
+    numbers = GetWhereRequest.json_version, kept.offset, kept.end, kept.count
+    return np.array(numbers, _LONG).tobytes()
+
+
+def parse_scan(metadata: pa.Buffer | None, count: int) -> tuple[int, int]:
+    """The range that was looked at for a batch of ``count`` records, from its metadata.
+
+    Raises:
+        ValueError: with a sentence that says what is wrong with them.
+    """
+    size = 0 if metadata is None else len(metadata)
+    if metadata is None or size != 4 * _LONG.itemsize:
+        raise ValueError(f"a batch's metadata have {size} bytes, not four numbers")
+    version, start, end, kept = np.frombuffer(metadata, _LONG).tolist()
+    if version != GetWhereRequest.json_version:
+        raise ValueError(f"a batch's metadata are of version {version}, not 3")
+    if kept != count:
+        raise ValueError(f"a batch has {count} records, and says that {kept} fit")
+    return start, end
+
+
+def read_where(
+    client: StoreClient, request: GetWhereRequest, *, timeout_s: float
+) -> Generator[KeptRecords]:
+    """The records of a range that fit, and which parts of it were looked at: in order, all of it.
+
+    Columns and the store are this function's; sizes and lives are as those of ``StoreClient.read``,
+    and so is what it raises.  A store of a version of before refuses it (InvalidRequestError), when
+    it is iterated.
+    """
+    wanted = replace(request, store=client.location.store).fitted()
+    return client.get(wanted.packed(), partial(kept_records, wanted), timeout_s)
+
+
+def kept_records(request: GetWhereRequest, received: Chunks) -> Iterator[KeptRecords]:
+    """The records of batches as they come; raises ValueError where they are not what was asked.
+
+    ``request`` asks for the values, the offsets, and perhaps the timestamps.
+    """
+    at, schema = request.start, schema_of(request.columns)
+    for columns, metadata in received:
+        if not columns.schema.equals(schema) or any(each.null_count for each in columns.columns):
+            raise ValueError(f"a batch has {short(str(columns.schema))}, which is not asked for")
+        start, end = parse_scan(metadata, columns.num_rows)
+        if start != at or not at < end <= request.end:
+            raise ValueError(f"offsets {start} to {end} came where {at} was to come")
+        offsets: Longs = columns[OFFSET].to_numpy()
+        bounds = np.concatenate(([start - 1], offsets, [end]))
+        if not (bounds[1:] > bounds[:-1]).all():
+            raise ValueError(f"records came that are not of offsets {start} to {end}")
+        times = _runs(columns[TIMESTAMP]) if TIMESTAMP in request.columns else None
+        values = Values.from_arrow(columns[VALUE])
+        yield KeptRecords(request.tp, start, end, offsets, values, times)
+        at = end
+    if at != request.end:
+        raise ValueError(f"the records end at {at}, not at {request.end}")
+
+
+def _runs(stamps: Any) -> Longs:
+    times = stamps.view(pa.int64()).to_numpy()
+    firsts = np.flatnonzero(np.diff(times, prepend=times[:1] - 1))
+    return np.column_stack((np.diff(firsts, append=len(times)), times[firsts]))
