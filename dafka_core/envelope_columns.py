@@ -14,15 +14,8 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from dafka_core.envelope import (
-    HAS_KEY,
-    HAS_VALUE,
-    LENGTHS_AT,
-    MAGIC,
-    MAX_VARINT_BYTES,
-    VERSION,
-    check_lengths,
-)
+from dafka_core.envelope import HAS_KEY, HAS_VALUE, LENGTHS_AT, MAGIC, VERSION, check_lengths
+from dafka_core.envelope_heads import MAX_INT32, Flags, Octets, Runs, before, heads_of
 from dafka_core.values import Longs, Values
 
 KEY: Final = "key"
@@ -37,53 +30,8 @@ PART_RECORDS: Final = 8_192
 """Opened at a time: what is made in between stays in the processor's cache and in memory that the
 process has; of 50,000 it is so large that the system takes it back, and gives it anew."""
 
-_MAX_INT32: Final = np.iinfo(np.int32).max
 _BOUNDS: Final = np.array([1 << 7, 1 << 14, 1 << 21, 1 << 28], np.int64)
 """The first number that takes one octet more as a varint."""
-
-_Octets = npt.NDArray[np.uint8]
-_Flags = npt.NDArray[np.bool_]
-
-
-class _Runs:
-    """Numbers 0, 1, 2, … of things that belong to rows, so many to each row, in order.
-
-    Attributes:
-        counts: how many each row has.
-        firsts: the number of each row's first.
-        total: how many there are.
-    """
-
-    def __init__(self, counts: Longs) -> None:
-        self.counts = counts
-        ends = counts.cumsum()
-        self.firsts: Longs = ends - counts
-        self.total = int(ends[-1]) if len(ends) else 0
-        # Mostly all rows have as many; then what follows takes half as long.
-        self._each = int(counts[0]) if len(counts) and (counts == counts[0]).all() else None
-
-    def spread(self, of_rows: npt.NDArray[Any]) -> npt.NDArray[Any]:
-        """For each thing what its row has."""
-        return np.repeat(of_rows, self.counts if self._each is None else self._each)
-
-    def from_(self, starts: Longs, step: int = 1) -> Longs:
-        """Numbers that go up by a step from each row's start."""
-        if self._each is not None:
-            return (starts[:, None] + np.arange(self._each) * step).ravel()
-        return self.spread(starts - self.firsts * step) + np.arange(self.total) * step
-
-    def sums(self, of_things: Longs | _Flags) -> Longs:
-        """For each row the sum of what its things have; of flags, how many are set."""
-        before = _before(of_things)
-        sums: Longs = before[self.firsts + self.counts] - before[self.firsts]
-        return sums
-
-
-def _before(numbers: Longs | _Flags) -> Longs:
-    """The sums of the numbers before each place, and of all of them."""
-    sums = np.zeros(len(numbers) + 1, np.int64)
-    numbers.cumsum(out=sums[1:])
-    return sums
 
 
 def opened_columns(
@@ -114,41 +62,31 @@ class _Opened:
     def __init__(self, values: Values, rows: Longs) -> None:
         """``rows`` are those that may be, as they begin with the magic."""
         ends, data = values.columns()
-        self.rows, self._flags, lengths = _fitting(np.frombuffer(data, np.uint8), ends, rows)
-        self._lengths = lengths
-        parts = np.ones(len(values), np.int64)
-        parts[self.rows] += lengths.runs.counts
-        # In the order of the buffer: of each row its value, or the head of its envelope and then
-        # the parts in it.
-        order = _Runs(parts)
-        starts = np.empty(order.total + 1, np.int64)
-        starts[-1] = ends[-1]
-        starts[order.firsts] = ends[:-1]
-        self._firsts = order.firsts
-        self._places = lengths.runs.from_(order.firsts[self.rows] + 1)
-        starts[self._places] = lengths.starts
-        self._parts = _array(starts, data)
+        self._heads = heads_of(np.frombuffer(data, np.uint8), ends, rows)
+        self._parts = _array(self._heads.starts, data)
+        self.rows = self._heads.rows
 
     def column(self, name: str) -> pa.Array:
         """One of the columns."""
         if name == HEADERS:
             return self._headers()
-        places = self._firsts.copy() if name == VALUE else np.full(len(self._firsts), -1)
-        has = self._flags & (HAS_VALUE if name == VALUE else HAS_KEY) != 0
-        at = 1 + (self._flags & HAS_KEY).astype(np.int64) if name == VALUE else 1
-        places[self.rows] = np.where(has, self._firsts[self.rows] + at, -1)
+        firsts, flags = self._heads.firsts, self._heads.flags
+        places = firsts.copy() if name == VALUE else np.full(len(firsts), -1)
+        has = flags & (HAS_VALUE if name == VALUE else HAS_KEY) != 0
+        at = 1 + (flags & HAS_KEY).astype(np.int64) if name == VALUE else 1
+        places[self.rows] = np.where(has, firsts[self.rows] + at, -1)
         return self._taken(places)
 
     def _headers(self) -> pa.ListArray:
-        lengths = self._lengths
-        counts = np.zeros(len(self._firsts), np.int64)
-        counts[self.rows] = lengths.headers.counts
-        names = self._places[lengths.names]
-        values = np.where(lengths.are_null, -1, names + 1)
+        heads = self._heads
+        counts = np.zeros(len(heads.firsts), np.int64)
+        counts[self.rows] = heads.header_counts
+        values = np.where(heads.are_null, -1, heads.names + 1)
         pairs = pa.StructArray.from_arrays(
-            [_texts(self._taken(names)), self._taken(values)], fields=list(HEADERS_TYPE.value_type)
+            [_texts(self._taken(heads.names)), self._taken(values)],
+            fields=list(HEADERS_TYPE.value_type),
         )
-        ends = pa.array(_before(counts), pa.int32())
+        ends = pa.array(before(counts), pa.int32())
         return pa.ListArray.from_arrays(ends, pairs, HEADERS_TYPE, mask=pa.array(counts == 0))
 
     def _taken(self, places: Longs) -> pa.BinaryArray:
@@ -157,97 +95,6 @@ class _Opened:
         indices = pa.array(places, mask=null if null.any() else None)
         taken = self._parts.take(indices)
         return taken if taken.type == pa.binary() else taken.cast(pa.binary())
-
-
-class _Lengths:
-    """The lengths in the heads of envelopes, decoded.
-
-    Attributes:
-        runs: which belong to which record.
-        headers: which headers do.
-        names: which of the lengths are those of headers' names; their values' come next.
-        are_null: which headers' values are null.
-        starts: where each part begins in the buffer.
-        fit: whether a record's lengths are as they must be, and its parts end where it ends.
-    """
-
-    def __init__(
-        self, octets: _Octets, heads: Longs, bodies: Longs, stops: Longs, flags: _Octets
-    ) -> None:
-        """The lengths of each record lie from ``heads`` to ``bodies``, its parts to ``stops``."""
-        packed_runs = _Runs(bodies - heads)
-        packed = octets.take(packed_runs.from_(heads))
-        are_last = packed < 0x80
-        ends_at = (packed_runs.firsts + packed_runs.counts - 1)[packed_runs.counts > 0]
-        fit = np.ones(len(heads), np.bool_)
-        fit[packed_runs.counts > 0] = are_last[ends_at]
-        # One that does not end its last varint must have no bearing on the next record.
-        are_last[ends_at] = True
-        if are_last.all():
-            self.runs, numbers = packed_runs, packed.astype(np.int64)
-        else:
-            self.runs = _Runs(packed_runs.sums(are_last))
-            numbers, are_canonical = _decoded(packed, np.flatnonzero(are_last))
-            fit &= self.runs.sums(are_canonical) == self.runs.counts
-        own = (flags & HAS_KEY != 0).astype(np.int64) + (flags & HAS_VALUE != 0)
-        in_headers = self.runs.counts - own
-        fit &= (in_headers >= 0) & (in_headers % 2 == 0)
-        self.headers = _Runs((in_headers // 2).clip(min=0))
-        self.names = self.headers.from_(self.runs.firsts + own, step=2)
-        # A value alone is in an envelope only if it would be taken for one.
-        alone = np.flatnonzero((flags == HAS_VALUE) & (in_headers == 0))
-        fit[alone] &= (stops - bodies)[alone] >= len(MAGIC)
-        for at, octet in enumerate(MAGIC):
-            fit[alone] &= octets.take(bodies[alone] + at, mode="clip") == octet
-        if numbers.max(initial=0) > _MAX_INT32:
-            # Their sum could go round, and come out right.
-            fit &= self.runs.sums(numbers <= _MAX_INT32) == self.runs.counts
-        of_values = numbers[self.names + 1]
-        self.are_null: _Flags = of_values == 0
-        numbers[self.names + 1] = of_values - ~self.are_null
-        before = _before(numbers)
-        of_row = before[self.runs.firsts]
-        ends = before[self.runs.firsts + self.runs.counts]
-        self.fit: _Flags = fit & (ends - of_row == stops - bodies)
-        self.starts: Longs = before[:-1] + self.runs.spread(bodies - of_row)
-
-
-def _decoded(packed: _Octets, ends: Longs) -> tuple[Longs, _Flags]:
-    """The numbers of varints, each with its last octet at ``ends``, and which are right."""
-    firsts = np.concatenate(([0], ends[:-1] + 1))
-    widths = ends - firsts + 1
-    at = np.arange(len(packed)) - np.repeat(firsts, widths)
-    shifted = (packed & 0x7F).astype(np.int64) << 7 * at.clip(max=MAX_VARINT_BYTES)
-    are_canonical = (widths <= MAX_VARINT_BYTES) & ((widths == 1) | (packed[ends] != 0))
-    return np.add.reduceat(shifted, firsts), are_canonical
-
-
-def _fitting(octets: _Octets, ends: Longs, rows: Longs) -> tuple[Longs, _Octets, _Lengths]:
-    """Those of the rows that are envelopes, with what their heads say."""
-    rows = rows[ends[rows + 1] - ends[rows] > LENGTHS_AT]
-    starts = ends[rows]
-    flags = octets[starts + LENGTHS_AT - 1]
-    rows = rows[(octets[starts + LENGTHS_AT - 2] == VERSION) & (flags <= HAS_KEY | HAS_VALUE)]
-    while True:
-        starts, stops = ends[rows] + LENGTHS_AT, ends[rows + 1]
-        flags, size = octets[starts - 1], octets[starts].astype(np.int64)
-        heads = starts + 1
-        if size.max(initial=0) > 0x7F:
-            is_long = size > 0x7F
-            second = octets.take(heads, mode="clip").astype(np.int64)
-            size = np.where(is_long, size - 0x80 + (second << 7), size)
-            heads += is_long
-            # Not in the record, or one octet would have done, or two do not.
-            wrong = is_long & ((heads > stops) | (second == 0) | (second > 0x7F))
-        else:
-            wrong = np.zeros(len(rows), np.bool_)
-        wrong |= heads + size > stops
-        if not wrong.any():
-            lengths = _Lengths(octets, heads, heads + size, stops, flags)
-            wrong = ~lengths.fit
-            if not wrong.any():
-                return rows, flags, lengths
-        rows = rows[~wrong]
 
 
 def close_columns(
@@ -275,7 +122,7 @@ def close_columns(
         needed |= counts > 0
     if not needed.any():
         return values
-    return _Closing(columns, _Runs(counts), needed).closed(headers)
+    return _Closing(columns, Runs(counts), needed).closed(headers)
 
 
 class _Closing:
@@ -286,7 +133,7 @@ class _Closing:
     """
 
     def __init__(
-        self, columns: Sequence[tuple[pa.Array, int]], headers: _Runs, needed: _Flags
+        self, columns: Sequence[tuple[pa.Array, int]], headers: Runs, needed: Flags
     ) -> None:
         """``columns`` are keys and values, each with its flag; ``needed`` says who needs a head."""
         self._rows = np.flatnonzero(needed)
@@ -294,13 +141,13 @@ class _Closing:
         self._columns = [column for column, _ in columns]
         present = [_valid(column) for column in self._columns]
         flags = np.sum([has * flag for has, (_, flag) in zip(present, columns, strict=True)], 0)
-        self._flags: _Octets = flags[self._rows].astype(np.uint8)
-        self._parts = _Runs(np.sum([needed, 2 * headers.counts, *present], 0, np.int64))
+        self._flags: Octets = flags[self._rows].astype(np.uint8)
+        self._parts = Runs(np.sum([needed, 2 * headers.counts, *present], 0, np.int64))
         firsts = self._parts.firsts
         # The number of each part, where all are counted column after column.
         self._order = np.empty(self._parts.total, np.int32)
         self._order[firsts[self._rows]] = np.arange(len(self._rows))
-        self._have_lengths: _Flags = self._parts.spread(needed)
+        self._have_lengths: Flags = self._parts.spread(needed)
         self._have_lengths[firsts[self._rows]] = False
         before, place = len(self._rows), firsts + needed
         for has in present:
@@ -322,7 +169,7 @@ class _Closing:
         heads = self._heads(np.concatenate(lengths)[self._order[self._have_lengths]])
         columns = [heads, *self._columns]
         if any(column.type != pa.binary() for column in columns) or (
-            sum(column.nbytes for column in columns) > _MAX_INT32
+            sum(column.nbytes for column in columns) > MAX_INT32
         ):
             columns = [column.cast(pa.large_binary()) for column in columns]
         joined = pa.concat_arrays(columns).take(pa.array(self._order))
@@ -331,14 +178,14 @@ class _Closing:
 
     def _heads(self, numbers: Longs) -> pa.Array:
         """The heads of the envelopes, whose lengths are ``numbers``."""
-        runs = _Runs(self._parts.counts[self._rows] - 1)
+        runs = Runs(self._parts.counts[self._rows] - 1)
         widths: Longs = np.ones(len(numbers), np.int64)
         if numbers.max(initial=0) >= _BOUNDS[0]:
             widths += np.searchsorted(_BOUNDS, numbers, side="right")
         sizes = runs.sums(widths)
         check_lengths(int(sizes.max()))
         size_widths: Longs = 1 + (sizes > 0x7F)
-        heads = _Runs(LENGTHS_AT + size_widths + sizes)
+        heads = Runs(LENGTHS_AT + size_widths + sizes)
         octets = np.empty(heads.total, np.uint8)
         for at, octet in enumerate((*MAGIC, VERSION)):
             octets[heads.firsts + at] = octet
@@ -351,7 +198,7 @@ class _Closing:
         return _array(np.append(heads.firsts, heads.total), octets)
 
 
-def _put_varints(octets: _Octets, at: Longs, numbers: Longs, widths: Longs) -> None:
+def _put_varints(octets: Octets, at: Longs, numbers: Longs, widths: Longs) -> None:
     """Writes numbers as varints of these widths."""
     octets[at] = numbers & 0x7F
     for shift in range(1, int(widths.max(initial=1))):
@@ -361,9 +208,9 @@ def _put_varints(octets: _Octets, at: Longs, numbers: Longs, widths: Longs) -> N
         octets[at + shift] = numbers >> 7 * shift & 0x7F
 
 
-def _array(ends: Longs, data: Any) -> pa.Array:
+def _array(ends: npt.NDArray[np.integer], data: Any) -> pa.Array:
     """The octets between ends as an array of binary, of large binary where it must be."""
-    is_large = int(ends[-1]) > _MAX_INT32
+    is_large = int(ends[-1]) > MAX_INT32
     kind, dtype = (pa.large_binary(), np.int64) if is_large else (pa.binary(), np.int32)
     buffers = [None, pa.py_buffer(ends.astype(dtype, copy=False)), pa.py_buffer(data)]
     return pa.Array.from_buffers(kind, len(ends) - 1, buffers, null_count=0)
@@ -375,11 +222,11 @@ def _as_binary(array: pa.Array) -> pa.Array:
     return array.cast(pa.large_binary() if is_large else pa.binary())
 
 
-def _valid(array: pa.Array) -> _Flags:
+def _valid(array: pa.Array) -> Flags:
     """Which elements are not null."""
     if not array.null_count:
         return np.ones(len(array), np.bool_)
-    valid: _Flags = array.is_valid().to_numpy(zero_copy_only=False)
+    valid: Flags = array.is_valid().to_numpy(zero_copy_only=False)
     return valid
 
 
