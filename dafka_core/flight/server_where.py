@@ -16,6 +16,7 @@ from dafka_core.flight.server_context import Caller, ServerContext
 from dafka_core.flight.stream_watch import WatchedStream
 from dafka_core.flight.where_get import GetWhereRequest, packed_scan
 from dafka_core.kept_records import KeptRecords, concat_kept, kept
+from dafka_core.records import coalesce
 from dafka_core.storage.snapshot import Snapshot
 from dafka_core.where import Where
 
@@ -24,7 +25,7 @@ MAX_SCANNED_BYTES: Final = 64 << 20
 where nothing fits."""
 
 MAX_SCANNED_BLOCKS: Final = 64
-"""Small ones cost more than their size says."""
+"""Each costs more than its size says where it is small."""
 
 
 def get_where(context: ServerContext, ticket: bytes, caller: Caller) -> flight.FlightDataStream:
@@ -64,7 +65,8 @@ def _kept_from(
     opens = request.envelope == AUTO
     with context.log.snapshot() as snapshot:
         _check(snapshot, request, at)
-        for block in snapshot.read(request.tp, at, request.end):
+        found = snapshot.read(request.tp, at, request.end)
+        for block in coalesce(found, request.max_records, request.max_bytes):
             for piece in block.split(request.max_records, request.max_bytes):
                 part = kept(piece, where, opens=opens)
                 records += part.count
