@@ -5,6 +5,7 @@ from __future__ import annotations
 import typer
 
 from dafka_core.cli import checkpoint_commands
+from dafka_core.cli.doctor_command import doctor
 from dafka_core.cli.flags import with_options
 from dafka_core.cli.list_commands import heads, lag, staged, stores, topics
 from dafka_core.cli.node_commands import tower, up
@@ -61,3 +62,4 @@ for command in (
 ):
     checkpoint_group.command()(command)
 app.add_typer(checkpoint_group, name="checkpoint")
+app.command()(with_options(ReaderOptions, without={"tower_timeout_s", "wait_for_tower"})(doctor))

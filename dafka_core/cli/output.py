@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from typing import Any
 
 from dafka_core.names import escape, printable
@@ -31,16 +31,29 @@ def complain(text: str) -> None:
     _print_aside(f"dafka: {printable(text)}", "red")
 
 
-def table(names: Sequence[str], rows: Iterable[Sequence[object]], *, as_json: bool) -> None:
+def table(
+    names: Sequence[str],
+    rows: Iterable[Sequence[object]],
+    *,
+    as_json: bool,
+    wrapped: Collection[str] = (),
+) -> None:
     """Prints rows: a table for people, tabs between the columns for programs, or JSON lines.
 
-    Texts among them are names, and escaped.
+    Texts among them are names, and escaped; those of columns that are ``wrapped`` are sentences.
     """
-    rows = [[escape(each) if isinstance(each, str) else each for each in row] for row in rows]
+    shown = [printable if name in wrapped else escape for name in names]
+    rows = [
+        [
+            show(each) if isinstance(each, str) else each
+            for show, each in zip(shown, row, strict=True)
+        ]
+        for row in rows
+    ]
     if as_json:
         lines = [json.dumps(dict(zip(names, row, strict=True))) for row in rows]
     elif sys.stdout.isatty():
-        _print_table(names, rows)
+        _print_table(names, rows, wrapped)
         return
     else:
         lines = ["\t".join(map(str, row)) for row in rows]
@@ -48,13 +61,15 @@ def table(names: Sequence[str], rows: Iterable[Sequence[object]], *, as_json: bo
         write("".join(f"{line}\n" for line in lines).encode())
 
 
-def _print_table(names: Sequence[str], rows: Iterable[Sequence[object]]) -> None:
+def _print_table(
+    names: Sequence[str], rows: Iterable[Sequence[object]], wrapped: Collection[str]
+) -> None:
     from rich.console import Console
     from rich.table import Table
 
     grid = Table(box=None, header_style="bold", pad_edge=False)
     for name in names:
-        grid.add_column(name, no_wrap=True)
+        grid.add_column(name, no_wrap=name not in wrapped)
     for row in rows:
         grid.add_row(*map(str, row))
     # A name may look like markup.

@@ -7,7 +7,7 @@ import logging
 import threading
 from collections.abc import Collection, Iterator
 from dataclasses import dataclass, field
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from dafka_core.errors import (
     CHANGED,
@@ -41,6 +41,22 @@ _GIVEN_UP: Final = (
 _SLOW: Final = "%s %s at %s is so far away, or so busy, that it answered after %.0f s only"
 
 
+class Contacts(NamedTuple):
+    """The nodes that a reader hears of.
+
+    Attributes:
+        endpoint: where others are told to connect to it.
+        unmet: stores that have not done so, and hear nothing that it asks.
+        c_stores: stores that know RFC 46 alone.
+        node_count: how many nodes the towers tell of.
+    """
+
+    endpoint: str
+    unmet: frozenset[str]
+    c_stores: frozenset[str]
+    node_count: int
+
+
 class Reader(Node):
     """Reads heads, times and ranges from the stores.  Several threads may use one reader.
 
@@ -70,6 +86,17 @@ class Reader(Node):
     def endpoints(self) -> dict[str, tuple[str, ...]]:
         """Where stores can be read in bulk, as URIs of Arrow Flight, by the store's address."""
         return self._role.directory.endpoints
+
+    def contacts(self) -> Contacts:
+        """Who is there, and who reaches whom, as far as is known by now."""
+        directory, peers = self._role.directory, self._mesh.peers
+        stores = directory.stores
+        return Contacts(
+            peers.inbound.endpoint,
+            frozenset(peers.inbound.unmet(stores)),
+            frozenset(directory.c_stores),
+            len(peers.table),
+        )
 
     def hear_stores(self, *, timeout_s: float) -> None:
         """Waits until every store that may be there has answered, or was given up with a warning.

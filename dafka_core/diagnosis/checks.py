@@ -1,0 +1,182 @@
+"""What the facts about a cluster mean: each check is a function of them, and asks nobody."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from itertools import pairwise
+from typing import Final
+
+from dafka_core.diagnosis.facts import Facts, FileAccess, StoreFacts
+from dafka_core.diagnosis.findings import Finding, ok, problem, warning
+from dafka_core.diagnosis.tower_checks import check_towers
+from dafka_core.missing_stores import described
+from dafka_core.names import escape, quoted
+from dafka_core.near_names import what_there_is
+
+CLOCKS_S: Final = 60.0
+"""Clocks within a minute of each other agree on every timestamp (docs/guarantees.md)."""
+
+_START_ONE: Final = "start one with 'dafka store --dir DIR'"
+_LET_CONNECT: Final = (
+    "set option host to an address that they reach, and let its port (option port) pass the "
+    "firewall"
+)
+
+Check = Callable[[Facts], Iterator[Finding]]
+
+
+def check_all(facts: Facts) -> list[Finding]:
+    """What every check finds, in the order in which to read it."""
+    found = check_towers(facts.towers, found=facts.tower_found)
+    return [*found, *(each for check in CHECKS for each in check(facts))]
+
+
+def check_stores(facts: Facts) -> Iterator[Finding]:
+    """Which stores there are, and which of them answer."""
+    about = "stores"
+    if not facts.stores and facts.tower_found:
+        count = f"{facts.node_count or 'no'} other node{'s' * (facts.node_count > 1)}"
+        sentence = f"no store was heard of: the tower tells of {count}"
+        yield problem(about, sentence, _START_ONE)
+    for each in facts.stores:
+        if each.failure:
+            yield _unreached(each)
+        elif not each.knows_queries:
+            yield warning(
+                about,
+                f"{each.name} is a C node: it gives records one by one, and no timestamps",
+                "start a store of ours for Arrow Flight, and for Spark's exactly-once sink",
+            )
+        elif not each.locations:
+            yield warning(
+                about,
+                f"{each.name} serves no Arrow Flight: its records come over the mesh alone",
+                "start it without --flight-port off",
+            )
+        else:
+            yield ok(about, f"{each.name} answers by Arrow Flight at {each.locations[-1]}")
+
+
+def _unreached(store: StoreFacts) -> Finding:
+    if store.stranger is not None:
+        what = "something else than a store's Arrow Flight listens there"
+        said = f" (it speaks {store.stranger!r})" if store.stranger else ""
+        remedy = "name the store's flight_port, as 'dafka store' prints it"
+        return problem("stores", f"{store.name} is no store: {what}{said}", remedy, lasts=True)
+    sentence = f"{store.name} does not answer by Arrow Flight: {store.failure}"
+    remedy = "see that it runs, and that a firewall lets its flight_port pass"
+    # The mesh has the records of a store that it meets, too, though more slowly.
+    is_met = not store.is_named and store.connects
+    return (warning if is_met else problem)("stores", sentence, remedy)
+
+
+def check_away(facts: Facts) -> Iterator[Finding]:
+    """Stores that are known and not there: what only they have is in no result."""
+    for each in facts.away:
+        remedy = f"start it again, or 'dafka store forget {escape(each.store)}' if it is gone"
+        sentence = f"{described(each)} is away: what only it has is in no result"
+        yield warning("stores", sentence, remedy)
+
+
+def check_ways(facts: Facts) -> Iterator[Finding]:
+    """Whether connections go both ways."""
+    unmet = [each for each in facts.stores if not each.connects]
+    if not unmet:
+        return
+    names = ", ".join(each.store for each in unmet)
+    sentence = f"{names} cannot connect to this process, at {facts.endpoint}"
+    if all(each.locations and not each.failure for each in unmet):
+        sentence += ": only what goes by Arrow Flight works from here"
+        yield warning("connections", sentence, _LET_CONNECT)
+    else:
+        yield problem("connections", sentence, _LET_CONNECT)
+
+
+def check_topics(facts: Facts) -> Iterator[Finding]:
+    """Whether the topics are there, and what their partitions have."""
+    names = {tp.topic for tp in facts.heads}
+    for topic in facts.topics if facts.asked else ():
+        ends = [info for tp, info in facts.heads.items() if tp.topic == topic]
+        if not ends:
+            near = what_there_is(topic, names, "topics")
+            remedy = "correct the name, or write to it: a topic is there once it has a record"
+            yield problem("topic", f"no store has topic {quoted(topic)} ({near})", remedy)
+        else:
+            records = sum(info.end - info.earliest for info in ends)
+            partitions = "1 partition" if len(ends) == 1 else f"{len(ends)} partitions"
+            yield ok("topic", f"topic {quoted(topic)} has {partitions} with {records} records")
+
+
+def check_clocks(facts: Facts) -> Iterator[Finding]:
+    """Whether the stores' clocks agree with each other, and with this machine's."""
+    known = [each for each in facts.stores if each.ahead_s is not None]
+    if not known:
+        return
+    at = sorted(known, key=_ahead)
+    remedy = "set the clocks by a network (NTP): timestamps are right within a minute only"
+    found = [
+        warning(
+            "clocks",
+            f"the clocks of {one.name} and {other.name} are {shown_s(gap)} apart",
+            remedy,
+        )
+        for one, other in pairwise(at)
+        if (gap := _ahead(other) - _ahead(one)) - one.unsure_s - other.unsure_s > CLOCKS_S
+    ]
+    for each in known:
+        if abs(_ahead(each)) - each.unsure_s > CLOCKS_S:
+            way = "ahead of" if _ahead(each) > 0 else "behind"
+            apart = shown_s(abs(_ahead(each)))
+            sentence = f"the clock of {each.name} is {apart} {way} this machine's"
+            found.append(warning("clocks", sentence, remedy))
+    yield from found or [ok("clocks", f"the clocks agree within {CLOCKS_S:g} s")]
+
+
+def check_versions(facts: Facts) -> Iterator[Finding]:
+    """Whether stores know what this version asks of them."""
+    for each in facts.stores:
+        if each.lacks:
+            lacks = ", ".join(each.lacks)
+            sentence = f"{each.name} is of an older version than this program: it lacks {lacks}"
+            remedy = "start it again with this version; what needs these does without, or fails"
+            yield warning("versions", sentence, remedy)
+        elif each.more:
+            sentence = f"{each.name} is of a newer version than this program"
+            yield warning("versions", sentence, "update this program, too")
+
+
+def check_files(facts: Facts) -> Iterator[Finding]:
+    """Whether the files of this machine's stores can be read, which is the quickest way."""
+    for each in facts.stores:
+        if each.file is FileAccess.READABLE:
+            yield ok("files", f"the file of {each.name} can be read from here")
+        elif each.file is FileAccess.UNREADABLE:
+            yield warning(
+                "files",
+                f"the file of {each.name} is on this machine, and cannot be read from here: "
+                "records come by Arrow Flight, which is slower",
+                "let this user read its directory, as this machine and container see it",
+            )
+
+
+CHECKS: Final[Sequence[Check]] = (
+    check_stores,
+    check_away,
+    check_ways,
+    check_topics,
+    check_clocks,
+    check_versions,
+    check_files,
+)
+
+
+def shown_s(seconds: float) -> str:
+    """A time as people say it."""
+    for size, unit in ((86_400, "d"), (3_600, "h"), (60, "min")):
+        if seconds >= 2 * size:
+            return f"{seconds / size:.1f} {unit}"
+    return f"{seconds:.1f} s"
+
+
+def _ahead(store: StoreFacts) -> float:
+    return store.ahead_s or 0.0

@@ -1,0 +1,145 @@
+"""Who listens at a port, by the first octets: real sockets, and what anybody may say."""
+
+from __future__ import annotations
+
+import socket
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+
+import pytest
+import zmq
+from hypothesis import given
+from hypothesis import strategies as st
+
+from dafka_core.diagnosis.port_probe import (
+    GREETING,
+    HTTP2,
+    Answer,
+    is_zeromq,
+    may_be_zeromq,
+    probed,
+    shown,
+    socket_type,
+)
+
+PATIENCE_S = 10.0
+"""Longer than any answer of a machine under load; nobody waits as long who is answered."""
+
+READY = b"\x04\x19\x05READY\x0bSocket-Type\0\0\0\x04XPUB"
+
+Listen = Callable[[Callable[[socket.socket], object]], int]
+
+
+@pytest.fixture
+def listen() -> Iterator[Listen]:
+    """Serves each connection by a function; gives the port."""
+    with ExitStack() as stack:
+
+        def start(serve: Callable[[socket.socket], object]) -> int:
+            server = stack.enter_context(socket.create_server(("127.0.0.1", 0)))
+
+            def run() -> None:
+                try:
+                    while True:
+                        connection, _ = server.accept()
+                        stack.callback(connection.close)
+                        serve(connection)
+                except OSError:
+                    pass
+
+            threading.Thread(target=run, daemon=True).start()
+            stack.callback(server.shutdown, socket.SHUT_RDWR)
+            return int(server.getsockname()[1])
+
+        yield start
+
+
+@pytest.mark.parametrize("kind", ["XSUB", "XPUB", "PUB", "ROUTER"])
+def test_zeromq_says_its_kind(kind: str) -> None:
+    with zmq.Context() as context, context.socket(getattr(zmq, kind)) as served:
+        port = served.bind_to_random_port("tcp://127.0.0.1")
+        (found,) = probed([("127.0.0.1", port)], PATIENCE_S)
+        assert (found.answer, found.said, found.place) == (
+            Answer.ZEROMQ,
+            kind,
+            f"127.0.0.1:{port}",
+        )
+        served.linger = 0
+
+
+@pytest.mark.parametrize(
+    ("greeting", "said"),
+    [
+        (b"SSH-2.0-OpenSSH_9.6\r\n", "SSH-2.0-OpenSSH_9.6"),
+        (b"\0\0\x18\x04\0\0\0\0\0\0\0\x04", HTTP2),
+        (b"\xff\0\0\0 not ZeroMQ", ""),
+    ],
+)
+def test_who_speaks_otherwise_is_a_stranger(listen: Listen, greeting: bytes, said: str) -> None:
+    port = listen(lambda each: each.sendall(greeting))
+    (found,) = probed([("127.0.0.1", port)], PATIENCE_S)
+    assert found.answer is Answer.STRANGER
+    assert found.said == said
+
+
+def test_one_that_answers_lines_is_sent_one(listen: Listen) -> None:
+    def serve(connection: socket.socket) -> None:
+        came = b""
+        while not came.endswith(b"\r\n\r\n"):
+            came += connection.recv(100)
+        connection.sendall(b"HTTP/1.1 400 Bad Request\r\n\r\n")
+
+    (found,) = probed([("127.0.0.1", listen(serve))], PATIENCE_S)
+    assert (found.answer, found.said) == (Answer.STRANGER, "HTTP/1.1 400 Bad Request")
+
+
+def test_one_that_ends_the_connection_is_a_stranger(listen: Listen) -> None:
+    (found,) = probed([("127.0.0.1", listen(socket.socket.close))], PATIENCE_S)
+    assert (found.answer, found.said) == (Answer.STRANGER, "")
+
+
+def test_one_that_says_nothing(listen: Listen) -> None:
+    """A tower that stands still does not, either."""
+    (found,) = probed([("127.0.0.1", listen(lambda _: None))], 0.6)
+    assert found.answer is Answer.MUTE
+
+
+def test_nobody_and_nowhere() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        port = server.getsockname()[1]
+    found = probed([("127.0.0.1", port), ("no-such-host.invalid", 1), ("a" * 70, 1)], PATIENCE_S)
+    answers = [each.answer for each in found]
+    assert answers[0] is Answer.REFUSED
+    # Without a network no name server can say that there is no such host.
+    assert answers[1] in (Answer.UNKNOWN_HOST, Answer.UNREACHABLE)
+    assert answers[2] in (Answer.UNKNOWN_HOST, Answer.UNREACHABLE)
+
+
+def test_the_same_place_is_looked_at_once(listen: Listen) -> None:
+    served: list[socket.socket] = []
+
+    def serve(connection: socket.socket) -> None:
+        served.append(connection)
+        connection.sendall(b"x")
+
+    place = ("127.0.0.1", listen(serve))
+    assert len(probed([place, place], PATIENCE_S)) == 2
+    assert len(served) == 1
+
+
+@given(st.binary(max_size=200))
+def test_whatever_comes_is_read(came: bytes) -> None:
+    assert is_zeromq(came) <= may_be_zeromq(came)
+    assert socket_type(came).isprintable() or socket_type(came)
+    assert shown(came).isprintable()
+
+
+def test_a_greeting_that_comes_in_parts() -> None:
+    whole = GREETING + READY
+    for size in range(len(whole)):
+        assert may_be_zeromq(whole[:size])
+        assert socket_type(whole[:size]) == ""
+    assert socket_type(whole) == "XPUB"
+    assert not is_zeromq(whole[:9])
+    assert is_zeromq(whole[:10])
