@@ -54,6 +54,8 @@ def read(spark: SparkSession, bench: Bench) -> Iterator[Figure]:
         rates = in_turns(name, sides, bench.pairs, warm_ups=WARM_UPS * bench.warm)
     for reference, more in (("bare", ""), ("made", ", beside batches that are there")):
         yield compared(name + more, rates["keyed"], rates[reference], unit="M rows/s", goal=GOAL)
+    more = ", batches that are there beside bare"
+    yield compared(name + more, rates["made"], rates["bare"], unit="M rows/s", goal=GOAL)
 
 
 def read_rate(spark: SparkSession, cluster: EmbeddedCluster, records: int) -> float:

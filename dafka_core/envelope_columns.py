@@ -53,7 +53,8 @@ def opened_columns(
         count += len(part.rows)
         for name, columns in parts.items():
             columns.append(part.column(name))
-    return {name: pa.concat_arrays(columns) for name, columns in parts.items()} if count else None
+    # One column after the other gives its parts back.
+    return {name: pa.concat_arrays(parts.pop(name)) for name in names} if count else None
 
 
 class _Opened:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from itertools import repeat
 
 from dafka_core.envelope import MAGIC, Headers
@@ -18,8 +18,9 @@ def opened_records(batch: RecordBatch, *, opens: bool = True) -> Iterator[Record
 
 def opened_lists(
     values: Values, *, opens: bool
-) -> tuple[list[bytes | None], Iterable[bytes | None], Iterable[Headers]]:
+) -> tuple[Sequence[bytes | None], Iterable[bytes | None], Iterable[Headers]]:
     """Values, keys and headers."""
+    bare = values.to_list()
     if opens and len(values.starting_with(MAGIC)):
         # A node that comes upon no envelope shall not wait for Arrow to load.
         from dafka_core.envelope_columns import opened_columns  # noqa: PLC0415
@@ -28,5 +29,4 @@ def opened_lists(
             rows = columns["headers"].to_pylist()
             headers = [tuple((each["key"], each["value"]) for each in row or ()) for row in rows]
             return columns["value"].to_pylist(), columns["key"].to_pylist(), headers
-    bare: list[bytes | None] = [*values.to_list()]
     return bare, repeat(None), repeat(())

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Iterable, Iterator, Sequence
-from typing import TYPE_CHECKING, Self, overload
+from typing import TYPE_CHECKING, Final, Self, overload
 
 import numpy as np
 import numpy.typing as npt
@@ -16,6 +16,10 @@ Bytes = bytes | bytearray | memoryview
 Longs = npt.NDArray[np.int64]
 
 _NONE = np.zeros(1, np.int64)
+
+FEW: Final = 200
+"""Objects that are looked at one by one, as a consumer's are that gets each record as it is
+published: for fewer NumPy's calls take longer than that."""
 
 
 class Values(Sequence[bytes]):
@@ -121,17 +125,20 @@ class Values(Sequence[bytes]):
 
     def starting_with(self, prefix: bytes) -> Longs:
         """The indices of the values that begin with ``prefix``, which is not empty; ascending."""
+        if self._list is not None and len(self._list) < FEW:
+            found = [at for at, value in enumerate(self._list) if value.startswith(prefix)]
+            return np.array(found, np.int64)
         ends = self._offsets()
         octets = np.frombuffer(self._buffer, np.uint8)
         if len(ends) < 2 or not len(octets):
             return _NONE[:0]
         # An empty value at the very end begins where there is no octet.
         firsts = octets.take(ends[:-1], mode="clip")
-        found = np.flatnonzero(firsts == prefix[0])
-        found = found[ends[found + 1] - ends[found] >= len(prefix)]
+        rows = np.flatnonzero(firsts == prefix[0])
+        rows = rows[ends[rows + 1] - ends[rows] >= len(prefix)]
         for at, octet in enumerate(prefix[1:], 1):
-            found = found[octets[ends[found] + at] == octet]
-        return found
+            rows = rows[octets[ends[rows] + at] == octet]
+        return rows
 
     @property
     def largest_bytes(self) -> int:

@@ -68,6 +68,7 @@ NAMES = {
     "envelopes": [
         "batch read, key and 3 headers, {}",
         "batch read, key and 3 headers, {}, beside batches that are there",
+        "batch read, key and 3 headers, {}, batches that are there beside bare",
         "batch write, key and 3 headers, {}",
         "batch write, key and 3 headers, {}, beside a sink that only counts",
     ],
