@@ -11,6 +11,7 @@ from dafka_core.cli.list_commands import heads, lag, staged, stores, topics
 from dafka_core.cli.node_commands import tower, up
 from dafka_core.cli.record_commands import consume, produce
 from dafka_core.cli.store_commands import aside, forget, restore, store
+from dafka_core.cli.verify_command import verify
 from dafka_core.node_options import (
     ConsumerOptions,
     ProducerOptions,
@@ -58,7 +59,7 @@ for command in (
     checkpoint_commands.fork,
     checkpoint_commands.rewind,
     checkpoint_commands.reset,
-    with_options(ReaderOptions)(checkpoint_commands.verify),
+    with_options(ReaderOptions)(verify),
 ):
     checkpoint_group.command()(command)
 app.add_typer(checkpoint_group, name="checkpoint")

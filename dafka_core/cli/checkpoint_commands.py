@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import contextlib
 from collections.abc import Iterator
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from dafka_core.cli import output, store_clients
-from dafka_core.cli.list_commands import AsJson, Timeout, Uris
-from dafka_core.errors import DafkaError
+from dafka_core.cli import output
+from dafka_core.cli.list_commands import AsJson
 
 if TYPE_CHECKING:
     from dafka_core.queries.checkpoint import Batch, Checkpoint
@@ -30,7 +28,6 @@ Stopped = Annotated[
 
 _BATCH_COLUMNS: tuple[str, ...] = ("batch", "state", "planned", "partitions", "records")
 _RANGE_COLUMNS: tuple[str, ...] = ("batch", "state", "source", "topic", "partition", "start", "end")
-_VERIFY_COLUMNS = ("batch", "state", "rows", "source", "recomputed", "why")
 _DIFF_COLUMNS = ("source", "topic", "partition", "a", "b", "difference")
 
 
@@ -181,51 +178,6 @@ def reset(path: Path, *, stopped: Stopped = False) -> None:
 
     backup = checkpoint_changes.reset(Checkpoint.read(path), is_stopped=stopped)
     output.say(f"{path} is empty: a query begins anew there, under a new id; before: {backup}")
-
-
-def verify(
-    path: Path,
-    *,
-    pass_through: Annotated[
-        bool,
-        typer.Option(
-            "--pass-through", help="The query writes what it reads: compare with its source, too."
-        ),
-    ] = False,
-    from_batch: Annotated[
-        int, typer.Option("--from-batch", metavar="N", min=0, help="The first batch to read.")
-    ] = 0,
-    as_json: AsJson = False,
-    timeout_s: Timeout = 10.0,
-    uris: Uris = "",
-    **options: Any,
-) -> None:
-    """Prove that stores have what a query has written, batch by batch, or say where not.
-
-    The query's sink has format dafka and option audit. Nothing is changed.
-    """
-    from dafka_core.queries.checkpoint import Checkpoint
-    from dafka_core.queries.verification import TRIMMED, WRONG, passed_through, verified
-
-    found = Checkpoint.read(path)
-    clients = store_clients.clients(timeout_s, uris, options)
-    with contextlib.ExitStack() as open_clients:
-        for client in clients:
-            open_clients.enter_context(client)
-        recompute = passed_through(clients, found, timeout_s=timeout_s) if pass_through else None
-        rows = [*verified(clients, found, recompute, from_batch=from_batch, timeout_s=timeout_s)]
-    output.table(_VERIFY_COLUMNS, rows, as_json=as_json)
-    for each in rows:
-        if each.state == WRONG:
-            raise DafkaError(f"batch {each.batch} of query {found.query_id} is wrong: {each.why}")
-    if not rows:
-        raise DafkaError(f"query {found.query_id} has written no batch from {from_batch} on")
-    trimmed = sum(each.state == TRIMMED for each in rows)
-    total = sum(each.rows for each in rows if each.state != TRIMMED)
-    output.say(
-        f"query {found.query_id}: {total} rows of {len(rows) - trimmed} batches are as they were "
-        f"written{f', {trimmed} batches are trimmed' if trimmed else ''}"
-    )
 
 
 def _time_ms(text: str) -> float:

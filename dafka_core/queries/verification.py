@@ -154,7 +154,7 @@ class _Stores:
         if max((info.end for _, info in held), default=0) < end:
             self._heads.pop(tp.topic)
             held = self._held(tp)
-        where = f"topic {quoted(tp.topic)}, partition {escape(tp.partition)}"
+        where = _where(tp)
         has_all = [client for client, info in held if info.earliest <= start and end <= info.end]
         found: list[RowDigest] = []
         for client in has_all:
@@ -223,11 +223,10 @@ class _Chain:
             return  # some of its tasks may be done
         for tp, end in self._ends.items():
             if self._stores.end(tp) > end:
-                where = f"topic {quoted(tp.topic)}, partition {escape(tp.partition)}"
-                yield self.next_batch, f"{where}: rows from offset {end} on are of no batch"
+                yield self.next_batch, f"{_where(tp)}: rows from offset {end} on are of no batch"
 
 
-def _where(each: AuditedRange) -> str:
+def _where(each: AuditedRange | TopicPartition) -> str:
     return f"topic {quoted(each.topic)}, partition {escape(each.partition)}"
 
 

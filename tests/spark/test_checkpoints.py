@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pyarrow as pa
 import pytest
 from pyspark.errors import StreamingQueryException
 from pyspark.sql import DataFrame, SparkSession
@@ -13,7 +14,8 @@ from dafka_core import EmbeddedCluster
 from dafka_core.queries.checkpoint import Checkpoint
 from dafka_core.queries.checkpoint_changes import rewind
 from dafka_core.queries.checkpoint_copies import fork
-from tests.spark.topics import TIMEOUT_S, batch, produce, send, stream
+from dafka_core.queries.verification import passed_through, verified
+from tests.spark.topics import TIMEOUT_S, batch, produce, send, store_client, stream
 
 
 def values(spark: SparkSession, cluster: EmbeddedCluster, topic: str) -> list[int]:
@@ -83,3 +85,31 @@ def test_a_stateful_query_goes_on_behind_an_earlier_batch(
         assert query.recentProgress[0]["batchId"] == begun
         rewind(Checkpoint.read(str(tmp_path / "c")), 1, is_stopped=True)
         counts.clear()
+
+
+def test_what_a_query_has_written_is_proved_until_somebody_damages_it(
+    spark: SparkSession, cluster: EmbeddedCluster, topic: str, tmp_path: Path
+) -> None:
+    frame = stream(spark, cluster, subscribe=topic, maxOffsetsPerTrigger=4).select("value")
+
+    def go_on() -> list[tuple[int, str, str, bool]]:
+        send(frame, cluster, tmp_path / "c", topic=f"{topic}-out", audit=True)
+        own = Checkpoint.read(str(tmp_path / "c"))
+        with store_client(cluster) as client:
+            recompute = passed_through([client], own, timeout_s=TIMEOUT_S)
+            found = [*verified([client], own, recompute, timeout_s=TIMEOUT_S)]
+        assert [each.rows for each in found if not each.why] == [4, 4, 2]
+        return [(each.batch, each.why, each.source, each.recomputed) for each in found]
+
+    produce(cluster, topic, range(10))
+    good = [(number, "", "same", True) for number in range(3)]
+    assert go_on() == good
+    with store_client(cluster) as client:
+        info, *_ = client.heads([f"{topic}-out"], timeout_s=TIMEOUT_S)
+        with client.put(info.tp, info.end, timeout_s=TIMEOUT_S) as put:
+            put.write(pa.array([b"foreign"]))
+            put.finish(TIMEOUT_S)
+    produce(cluster, topic, range(10, 13))
+    *before, (number, why, *_) = go_on()
+    assert (before, number) == (good, 3)
+    assert why.endswith(f"begins at {info.end + 1}, and not at {info.end}")

@@ -38,15 +38,20 @@ def produce(
 def produce_many(cluster: EmbeddedCluster, topic: str, partitions: int, values: int) -> None:
     """Writes some values, numbers as text, to each of many new partitions, straight to a store."""
     records = pa.array([str(number).encode() for number in range(values)], pa.binary())
-    with Reader(tower=cluster.tower) as reader:
-        wait_until(reader.endpoints)
-        ((store, locations),) = reader.endpoints().items()
-    with StoreClient(StoreLocation(store, locations)) as client:
+    with store_client(cluster) as client:
         for _ in range(partitions):
             tp = TopicPartition(topic, uuid.uuid4().hex.upper())
             with client.put(tp, 0, timeout_s=TIMEOUT_S) as put:
                 put.write(records)
                 put.finish(TIMEOUT_S)
+
+
+def store_client(cluster: EmbeddedCluster) -> StoreClient:
+    """A client of the cluster's only store."""
+    with Reader(tower=cluster.tower) as reader:
+        wait_until(reader.endpoints)
+        (location,) = reader.endpoints().items()
+    return StoreClient(StoreLocation(*location))
 
 
 def batch(spark: SparkSession, cluster: EmbeddedCluster, **options: Any) -> DataFrame:

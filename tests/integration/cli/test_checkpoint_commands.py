@@ -7,9 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from dafka_core.queries.source_offset import SourceOffset
-from dafka_core.testing import StoreDouble
 from tests.integration.cli.processes import run, sentence
-from tests.integration.cluster.audited_query import OUT, AuditedQuery
 from tests.unit.queries.checkpoints import ENDS, QUERY, A, B, checkpoint
 
 
@@ -82,34 +80,6 @@ def test_a_rewound_query_and_one_that_is_reset(tmp_path: Path) -> None:
     assert f"{one} is empty" in made.stderr.decode()
     assert len([*tmp_path.glob("one.backup-*")]) == 2
     assert not [*one.iterdir()]
-
-
-def test_verify_proves_or_names_the_batch(tmp_path: Path) -> None:
-    with StoreDouble(tmp_path / "store", "S" * 32) as store:
-        query = AuditedQuery(tmp_path / "c", [store])
-        at = ["--stores", store.location.locations[0]]
-        path = str(query.checkpoint.path)
-        refused = run("checkpoint", "verify", path, *at)
-        assert refused.returncode == 1
-        assert "it makes them with option audit = true" in sentence(refused)
-        query.note()
-        assert rows("verify", path, "--pass-through", *at)[2] == {
-            "batch": 2,
-            "state": "proved",
-            "rows": 4,
-            "source": "same",
-            "recomputed": True,
-            "why": "",
-        }
-        proved = run("checkpoint", "verify", path, "--from-batch", "1", *at)
-        assert b"8 rows of 2 batches are as they were written" in proved.stderr
-        query.append(OUT[0], [b"more"])
-        wrong = run("checkpoint", "verify", path, *at)
-        assert wrong.returncode == 1
-        assert "rows from offset 6 on are of no batch" in sentence(wrong)
-        assert len(wrong.stdout.splitlines()) == 4
-        refused = run("checkpoint", "verify", path, "--from-batch", "9", *at)
-        assert refused.returncode == 1
 
 
 def test_what_cannot_be_is_a_sentence(tmp_path: Path) -> None:
