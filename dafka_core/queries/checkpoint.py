@@ -15,7 +15,7 @@ import hashlib
 import json
 import re
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 from typing import Any, Final, NamedTuple, Self
@@ -29,6 +29,12 @@ COMMITS: Final = "commits"
 STATE: Final = "state"
 
 _SCHEME: Final = re.compile(r"([A-Za-z][A-Za-z0-9+.-]+):(?://(?=/))?")
+_LAST_MS: Final = 253_402_300_799_000
+"""The end of the year 9999: later times are none."""
+
+_KEPT_BATCHES: Final = 3
+"""To be read once each, one after the other: offsets may be of very many partitions."""
+
 _VOID: Final = "-"
 """In place of the offset of a source that has none yet."""
 
@@ -60,6 +66,7 @@ class Checkpoint:
     planned: tuple[int, ...]
     """Numbers of the batches whose offsets are there, ascending."""
     committed: frozenset[int]
+    _read: dict[int, Batch] = field(default_factory=dict, compare=False, repr=False)
 
     @classmethod
     def read(cls, path: str) -> Self:
@@ -79,7 +86,7 @@ class Checkpoint:
             raise refused(path, "is no checkpoint: file 'metadata' does not say a query's id")
         planned, committed = (_numbers(directory / name) for name in (OFFSETS, COMMITS))
         found = cls(directory, query_id, tuple(sorted(planned)), frozenset(committed))
-        if planned and not any(found.last.own_ends) and any(found.last.ends):
+        if planned and found.last.ends and not found.last.own_ends:
             raise refused(path, "is of a query none of whose sources has format dafka")
         return found
 
@@ -112,6 +119,8 @@ class Checkpoint:
             first, last = (self.planned[0], self.planned[-1]) if self.planned else (0, -1)
             there = f"batches {first} to {last}" if self.planned else "no batch"
             raise self.refused(f"has no batch {number}, but {there}")
+        if number in self._read:
+            return self._read[number]
         path = self.path / OFFSETS / str(number)
         version, metadata, lines = _parts(_read(path))
         if version not in ("v1", "v2"):
@@ -122,8 +131,12 @@ class Checkpoint:
             if text != _VOID
         }
         time_ms = _object(metadata).get("batchTimestampMs")
-        is_committed = number in self.committed
-        return Batch(number, is_committed, time_ms if type(time_ms) is int else 0, ends)
+        if type(time_ms) is not int or not 0 <= time_ms <= _LAST_MS:
+            time_ms = 0
+        while len(self._read) >= _KEPT_BATCHES:
+            del self._read[min(self._read)]
+        self._read[number] = Batch(number, number in self.committed, time_ms, ends)
+        return self._read[number]
 
     def batches(self) -> Iterator[Batch]:
         """All of them, in order."""

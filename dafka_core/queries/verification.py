@@ -131,7 +131,7 @@ class _Stores:
     def __init__(self, clients: Sequence[StoreClient], timeout_s: float) -> None:
         self._clients = clients
         self._timeout_s = timeout_s
-        self._heads: dict[str, list[tuple[StoreClient, PartitionInfo]]] = {}
+        self._heads: dict[str, dict[TopicPartition, list[tuple[StoreClient, PartitionInfo]]]] = {}
 
     def contents(self, tp: TopicPartition, query_id: str) -> Iterator[bytes]:
         """The records that the sink has made of a query."""
@@ -171,12 +171,11 @@ class _Stores:
 
     def _held(self, tp: TopicPartition) -> list[tuple[StoreClient, PartitionInfo]]:
         if tp.topic not in self._heads:
-            self._heads[tp.topic] = [
-                (client, info)
-                for client in self._clients
-                for info in client.heads([tp.topic], timeout_s=self._timeout_s)
-            ]
-        return [each for each in self._heads[tp.topic] if each[1].tp == tp]
+            found = self._heads[tp.topic] = {}
+            for client in self._clients:
+                for info in client.heads([tp.topic], timeout_s=self._timeout_s):
+                    found.setdefault(info.tp, []).append((client, info))
+        return self._heads[tp.topic].get(tp, [])
 
 
 class _Chain:
@@ -219,8 +218,9 @@ class _Chain:
         for number in sorted(self._checkpoint.committed):
             if number >= self.next_batch:
                 yield number, "it is committed, and the sink has no record of it"
-        if self._checkpoint.is_unfinished:
-            return  # some of its tasks may be done
+        now = Checkpoint.read(str(self._checkpoint.path))
+        if now.is_unfinished or now.planned != self._checkpoint.planned:
+            return  # some tasks of a batch may be done, or the query runs
         for tp, end in self._ends.items():
             if self._stores.end(tp) > end:
                 yield self.next_batch, f"{_where(tp)}: rows from offset {end} on are of no batch"

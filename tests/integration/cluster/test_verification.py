@@ -137,6 +137,13 @@ def test_a_batch_that_is_unfinished_may_be_there_in_part(
     assert states(found(query, store)) == [(0, PROVED), (1, PROVED)]
 
 
+def test_a_query_that_goes_on_meanwhile_is_not_wrong(query: AuditedQuery, store: Served) -> None:
+    query.note()
+    write(query.checkpoint.path / "offsets" / "3", offsets(ENDS[0]))
+    query.append(OUT[0], [b"12"])
+    assert states(found(query, store)) == [(number, PROVED) for number in range(3)]
+
+
 def test_rows_that_stores_have_trimmed_are_said(query: AuditedQuery, store: Served) -> None:
     query.note()
     store.log.trim(OUT[0], 1)

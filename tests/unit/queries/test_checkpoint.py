@@ -97,6 +97,14 @@ def test_what_is_not_ours_is_refused(tmp_path: Path, text: str, says: str) -> No
         read(checkpoint(tmp_path / "c", [text]))
 
 
+@pytest.mark.parametrize("time", ["null", "1e99", "-1", "99999999999999999999", '"x"'])
+def test_a_time_that_is_none_is_the_first(tmp_path: Path, time: str) -> None:
+    directory = checkpoint(tmp_path / "c")
+    text = offsets(ENDS[0]).replace(str(TIME_MS), time)
+    write(directory / "offsets" / "2", text)
+    assert read(directory).last.time_ms == 0
+
+
 def test_what_is_no_checkpoint_is_refused(tmp_path: Path) -> None:
     for name, says in (("no", "is no directory"), ("", "it has no file 'metadata'")):
         with pytest.raises(ConfigError, match=says):
