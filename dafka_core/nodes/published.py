@@ -58,8 +58,9 @@ def contents_of(
     listed: list[bytes | None] = list(values)
     if keys is None and headers is None and set(map(type, listed)) <= {bytes}:
         bare: list[bytes] = listed  # type: ignore[assignment]  # as just seen
-        if envelope != AUTO or not [value for value in bare if value[:4] == MAGIC]:
-            return values if isinstance(values, Values) else Values.of(bare)
+        made = values if isinstance(values, Values) else Values.of(bare)
+        if envelope != AUTO or not len(made.starting_with(MAGIC)):
+            return made
     keys_of: list[bytes | None] = [None] * len(listed) if keys is None else list(keys)
     headers_of: list[Headers] = [None] * len(listed) if headers is None else list(headers)
     for each in (keys_of, headers_of):
