@@ -46,9 +46,6 @@ CHUNK_COUNT: Final = 10_000
 """``publish_many`` waits for room chunk by chunk: more records than ``max_unacked_records`` would
 never find room at once."""
 
-_FIRST: Final = MAGIC[0]
-"""Of what begins otherwise nothing more is looked at: this is half of what a slice takes."""
-
 _log: Final = logging.getLogger("dafka.producer")
 
 
@@ -159,12 +156,7 @@ class Producer(Node):
             RecordTooLargeError: the producer, or a store that it knows, takes none so large.
             PartitionFullError: there is no offset left.
         """
-        if (
-            type(value) is bytes
-            and key is None
-            and not headers
-            and (not value or value[0] != _FIRST)
-        ):
+        if type(value) is bytes and key is None and not headers and value[:4] != MAGIC:
             content = value
         else:
             content = content_of(value, key, headers, self._config.envelope)
