@@ -25,6 +25,7 @@ ROWS = {
     "many": "bench_many",
     "envelopes": "bench_envelopes",
     "typed": "bench_typed",
+    "where": "bench_where",
 }
 """Modules by the name of their row.  Imported when they run: the processes that rows start import
 this module, too, and need not wait for Spark."""

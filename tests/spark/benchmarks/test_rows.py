@@ -76,6 +76,12 @@ NAMES = {
         "batch read of typed values, json beside from_json",
         "batch read of typed values, arrow beside from_json",
     ],
+    "where": [
+        "batch read of the last 1 % by time, pushFilters",
+        "batch read of the last 1 % by time, where",
+        "batch read of 1 % by value, local",
+        "batch read of 1 % by value, flight",
+    ],
 }
 
 

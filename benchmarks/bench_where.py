@@ -1,0 +1,132 @@
+"""Row 13: 1 % of a topic: by time beside all of it, by `where` beside Spark's filter."""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from collections.abc import Iterator
+from functools import partial
+from pathlib import Path
+
+import numpy as np
+from pyspark.sql import DataFrame, SparkSession
+
+from benchmarks import spark_sessions
+from benchmarks.bench_read import WARM_UPS, source_options
+from benchmarks.figures import Figure, compared, in_turns
+from benchmarks.harness import TOPIC, Bench
+from benchmarks.page_cache import kept
+from dafka_core import EmbeddedCluster
+from dafka_core.records import RecordBatch, TopicPartition
+from dafka_core.storage import Log
+from dafka_core.storage.block_builder import MAX_BLOCK_RECORDS
+from dafka_core.storage.storage_errors import DATA_FILE
+from dafka_core.values import Longs, Values
+
+FULL_RECORDS = 30_000_000
+
+SIZE_BYTES = 100
+PARTITIONS = 2
+
+FIRST_US = 1_735_689_600_000_000
+YEAR_US = 365 * 86_400_000_000
+SINCE = "2025-12-28T08:24:00Z"
+"""Records are spread over a year, 2025, of which the last hundredth begins then."""
+BY_TIME = f"timestamp >= '{SINCE}'"
+BY_VALUE = "value LIKE 'event-07%'"
+
+TIME_GOAL = 20.0
+WHERE_GOAL = 3.0
+
+SWITCH = "spark.sql.python.filterPushdown.enabled"
+
+
+def run(bench: Bench) -> Iterator[Figure]:
+    """Both, for each way to fetch."""
+    records = bench.part(FULL_RECORDS)
+    with spark_sessions.session() as spark, year(bench.directory / "year", records) as cluster:
+        yield from by_time(spark, cluster, bench)
+        for fetch in "local", "flight":
+            yield by_value(spark, cluster, bench, fetch)
+
+
+def by_time(spark: SparkSession, cluster: EmbeddedCluster, bench: Bench) -> Iterator[Figure]:
+    """Seconds for the last hundredth of the year, beside those for the whole of it."""
+
+    def pushed() -> float:
+        spark.conf.set(SWITCH, "true")
+        try:
+            return seconds(load(spark, cluster, pushFilters="true").where(BY_TIME))
+        finally:
+            spark.conf.unset(SWITCH)
+
+    sides = {
+        "pushFilters": pushed,
+        "where": lambda: seconds(load(spark, cluster, where=BY_TIME)),
+        "all": lambda: seconds(load(spark, cluster)),
+    }
+    name = "batch read of the last 1 % by time"
+    times = in_turns(name, sides, bench.pairs, warm_ups=WARM_UPS * bench.warm)
+    for side in "pushFilters", "where":
+        figure = f"{name}, {side}"
+        yield compared(
+            figure, times[side], times["all"], unit="s", goal=TIME_GOAL, smaller_is_better=True
+        )
+
+
+def by_value(spark: SparkSession, cluster: EmbeddedCluster, bench: Bench, fetch: str) -> Figure:
+    """Seconds for one in a hundred values, beside Spark's filter with the same text."""
+    load_so = partial(load, spark, cluster, fetch=fetch)
+    sides = {
+        "where": lambda: seconds(load_so(where=BY_VALUE)),
+        "spark": lambda: seconds(load_so().where(BY_VALUE)),
+    }
+    name = f"batch read of 1 % by value, {fetch}"
+    times = in_turns(name, sides, bench.pairs, warm_ups=WARM_UPS * bench.warm)
+    return compared(
+        name, times["where"], times["spark"], unit="s", goal=WHERE_GOAL, smaller_is_better=True
+    )
+
+
+def load(spark: SparkSession, cluster: EmbeddedCluster, **more: str) -> DataFrame:
+    """The topic, or what options say of it; a plan of its own."""
+    options = source_options(cluster, **more)
+    return spark.read.format("dafka").options(**options).load()
+
+
+def seconds(frame: DataFrame) -> float:
+    """What a query takes, with its plan."""
+    started = time.perf_counter()
+    frame.write.format("noop").mode("append").save()
+    return time.perf_counter() - started
+
+
+@contextlib.contextmanager
+def year(directory: Path, records: int) -> Iterator[EmbeddedCluster]:
+    """A cluster whose store has a year of records."""
+    store = directory / "store-0"
+    with Log(store) as log:
+        for number in range(PARTITIONS):
+            tp = TopicPartition(TOPIC, f"{number:032X}")
+            count = records // PARTITIONS
+            for start in range(0, count, MAX_BLOCK_RECORDS):
+                rows = min(MAX_BLOCK_RECORDS, count - start)
+                batch = RecordBatch(tp, start, values(rows), times=times(start, rows, count))
+                log.append([batch])
+    with EmbeddedCluster(directory=directory) as cluster, kept(store / DATA_FILE):
+        yield cluster
+
+
+def values(rows: int) -> Values:
+    """Records of a hundred kinds, as many of each."""
+    kinds = np.frombuffer(b"".join(b"event-%02d " % kind for kind in range(100)), np.uint8)
+    data = np.random.default_rng(rows).integers(97, 123, (rows, SIZE_BYTES), np.uint8)
+    data[:, :9] = kinds.reshape(100, 9)[np.arange(rows) % 100]
+    return Values.from_columns(np.arange(0, data.size + 1, SIZE_BYTES), data.tobytes())
+
+
+def times(start: int, rows: int, count: int) -> Longs:
+    """When they were published, of ``count`` in all: some hundred at once."""
+    at = np.arange(start, start + rows, 100)
+    counts = np.diff(at, append=start + rows)
+    return np.column_stack((counts, FIRST_US + at * (YEAR_US // count)))
