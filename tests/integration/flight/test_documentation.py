@@ -15,6 +15,8 @@ from dafka_core.flight.json_messages import DurableEnd
 from dafka_core.flight.many_ranges import GetManyRequest
 from dafka_core.flight.requests import Criteria, GetRequest, InfoRequest, PutRequest
 from dafka_core.flight.store_location import StoreLocation
+from dafka_core.flight.where_get import GetWhereRequest
+from dafka_core.where import MAX_CHARACTERS, MAX_COMPARISONS, MAX_DEPTH
 from tests.integration.flight.hosts import TP, Served
 
 TEXT = (Path(__file__).parents[3] / "docs" / "flight.md").read_text()
@@ -29,11 +31,12 @@ def packed(example: dict[str, Any]) -> bytes:
 
 
 def test_the_examples_of_requests_are_taken() -> None:
-    criteria, info, _, ticket, many, put, end, stage, location, _ = examples()
+    criteria, info, _, ticket, many, where, put, end, stage, location, _ = examples()
     assert Criteria.parse(packed(criteria)).topic == "flights"
     assert InfoRequest.parse(packed(info)).columns == ("value",)
     assert GetRequest.parse(packed(ticket)).end == 1_000
     assert GetManyRequest.parse(packed(many)).ranges[1].life == (2, 71, 1)
+    assert GetWhereRequest.parse(packed(where)).where.startswith("key = ")
     assert PutRequest.parse(packed(put)).start == 1_000
     assert DurableEnd.parse(packed(end)) == DurableEnd(2_000)
     assert PutRequest.parse(packed(stage)).version == 17
@@ -69,6 +72,13 @@ def mib(size_bytes: int) -> str:
         (
             "ranges of one get",
             f"{limits.MAX_RANGES:,}, in a ticket of {limits.MAX_MANY_BYTES:,} octets",
+        ),
+        (
+            "ticket with a condition",
+            (
+                f"{limits.MAX_WHERE_BYTES:,} octets; {MAX_CHARACTERS:,} characters, "
+                f"{MAX_COMPARISONS} comparisons, {MAX_DEPTH} within each other"
+            ),
         ),
         ("body of an action", f"{limits.MAX_ACTION_BYTES:,} octets"),
         ("topics of a request for heads", f"{limits.MAX_NAMES:,}"),

@@ -25,7 +25,7 @@ def variants(good: dict[str, Any], **wrong: Any) -> Iterator[tuple[str, dict[str
         if name in good:
             yield name, {key: value for key, value in good.items() if key != name}
     yield "colums", good | {"colums": ["value"]}
-    yield "v", good | {"v": 3}
+    yield "v", good | {"v": 4}
     yield "v", good | {"v": "1"}
     yield "v", good | {"v": True}
 
@@ -44,6 +44,13 @@ GETS = [
         store=(1, None, []),
     ),
     ("end", GET | {"start": 5, "end": 4}),
+    *variants(
+        GET | {"v": 3, "where": "offset > 1"},
+        where=("", "offset", "offset > 'x'", "x" * 4_097, "(" * 4_000, "NOT " * 1_000, 5, None, []),
+        envelope=("", "some", 1, None),
+        start=OFFSETS_WRONG,
+        times=(True,),
+    ),
 ]
 ATTEMPT = "3F2504E04F8911D39A0C0305E82C3301"
 ATTEMPTS_WRONG: tuple[object, ...] = (
