@@ -34,7 +34,7 @@ def main(tower: str, topic: str, sink: str, directory: str) -> None:
     query = (
         changed(frame, failing_at_first)
         .writeStream.format("dafka")
-        .options(tower=tower, checkpointLocation=directory + "/checkpoint")
+        .options(tower=tower, checkpointLocation=directory + "/checkpoint", audit=True)
         .trigger(availableNow=True)
         .start()
     )

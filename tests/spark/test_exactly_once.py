@@ -20,7 +20,7 @@ from dafka_core import EmbeddedCluster
 from tests.forked import ForkedCluster
 from tests.integration.cluster.batch_job import seen
 from tests.spark.faults import Gate, changed, shuffled
-from tests.spark.topics import TIMEOUT_S, batch, produce, send, stream, texts
+from tests.spark.topics import TIMEOUT_S, batch, produce, proved, send, stream, texts
 
 JOB = Path(__file__).with_name("exactly_once_job.py")
 
@@ -85,6 +85,7 @@ def test_tasks_that_fail_and_are_tried_again(
     written = batch(spark, cluster, subscribe=sinks)
     assert texts(written.collect()) == sorted(map(str, range(10_000)))
     assert written.select("topic", "partition").distinct().count() == 6
+    assert proved(cluster, tmp_path / "checkpoint", passes_through=True) == [0, 1, 2]
     rows = batch(spark, cluster, subscribe=topic + "-out-batch").collect()
     assert texts(rows) == sorted(map(str, range(10_000)))
 
@@ -96,11 +97,12 @@ def test_a_batch_that_spark_forgot_is_not_written_again(
     options = {"subscribe": topic, "maxOffsetsPerTrigger": 10, "maxRecordsPerPartition": 5}
     frame = changed(stream(spark, cluster, **options).select("value"), shuffled)
     sink = topic + "-out"
-    send(frame, cluster, tmp_path, topic=sink)
+    send(frame, cluster, tmp_path, topic=sink, audit=True)
     assert texts(batch(spark, cluster, subscribe=sink).collect()) == sorted(map(str, range(30)))
     forget_commit(tmp_path, 2)
     produce(cluster, topic, range(30, 40), address)
-    query = send(frame, cluster, tmp_path, topic=sink)
+    query = send(frame, cluster, tmp_path, topic=sink, audit=True)
+    assert proved(cluster, tmp_path, passes_through=True) == [0, 1, 2, 3]
     assert [progress.batchId for progress in query.recentProgress][:2] == [2, 3]
     assert texts(batch(spark, cluster, subscribe=sink).collect()) == sorted(map(str, range(40)))
 
@@ -115,14 +117,16 @@ def test_a_batch_that_appears_at_once(
     columns = ["value", f"concat('{topic}-', cast(cast(value AS string) AS int) % 2) AS topic"]
     frame = changed(stream(spark, cluster, **options).selectExpr(*columns), gate)
     sinks = [f"{topic}-0", f"{topic}-1"]
-    query = started(frame, cluster, tmp_path / "checkpoint", commit="batch")
+    written = {"commit": "batch", "audit": True}
+    query = started(frame, cluster, tmp_path / "checkpoint", **written)
     gate.wait_reached()
     assert [seen(cluster, sink) for sink in sinks] == [5, 5]
     gate.open()
     finish(query)
     assert [seen(cluster, sink) for sink in sinks] == [15, 15]
     forget_commit(tmp_path / "checkpoint", 2)
-    send(changed(frame, shuffled), cluster, tmp_path / "checkpoint", commit="batch")
+    send(changed(frame, shuffled), cluster, tmp_path / "checkpoint", **written)
+    assert proved(cluster, tmp_path / "checkpoint", passes_through=True) == [0, 1, 2]
     rows = batch(spark, cluster, subscribe=",".join(sinks)).collect()
     assert texts(rows) == sorted(map(str, range(30)))
 
@@ -167,10 +171,11 @@ def test_batches_without_rows(
     frame = stream(spark, cluster, subscribe=topic, maxOffsetsPerTrigger=10).select("value")
     some = frame.where("cast(cast(value AS string) AS int) BETWEEN 10 AND 14")
     sink = topic + "-out"
-    send(some, cluster, tmp_path, topic=sink)
+    send(some, cluster, tmp_path, topic=sink, audit=True)
     assert texts(batch(spark, cluster, subscribe=sink).collect()) == ["10", "11", "12", "13", "14"]
     forget_commit(tmp_path, 3)
-    send(some, cluster, tmp_path, topic=sink)
+    send(some, cluster, tmp_path, topic=sink, audit=True)
+    assert proved(cluster, tmp_path) == [0, 1, 2, 3]
     assert batch(spark, cluster, subscribe=sink).count() == 5
 
 

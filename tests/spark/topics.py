@@ -15,6 +15,8 @@ from pyspark.sql.streaming.readwriter import DataStreamWriter
 from dafka_core import EmbeddedCluster, Producer, Reader
 from dafka_core.flight.store_client import StoreClient
 from dafka_core.flight.store_location import StoreLocation
+from dafka_core.queries.checkpoint import Checkpoint
+from dafka_core.queries.verification import PROVED, passed_through, verified
 from dafka_core.records import TopicPartition
 from dafka_core.testing import wait_until
 
@@ -52,6 +54,19 @@ def store_client(cluster: EmbeddedCluster) -> StoreClient:
         wait_until(reader.endpoints)
         (location,) = reader.endpoints().items()
     return StoreClient(StoreLocation(*location))
+
+
+def proved(
+    cluster: EmbeddedCluster, checkpoint: Path, *, passes_through: bool = False
+) -> list[int]:
+    """The batches of an audited query, each of which stores have as it was written."""
+    own = Checkpoint.read(str(checkpoint))
+    with store_client(cluster) as client:
+        recompute = passed_through([client], own, timeout_s=TIMEOUT_S) if passes_through else None
+        found = [*verified([client], own, recompute, timeout_s=TIMEOUT_S)]
+    assert [each.why for each in found if each.state != PROVED] == []
+    assert all(each.recomputed == passes_through for each in found)
+    return [each.batch for each in found]
 
 
 def batch(spark: SparkSession, cluster: EmbeddedCluster, **options: Any) -> DataFrame:
