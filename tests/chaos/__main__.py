@@ -15,6 +15,7 @@ from tests.chaos import (
     damage,
     lives,
     lost_stores,
+    pipeline_kills,
     query_kills,
     separations,
     slow_consumers,
@@ -45,6 +46,9 @@ TABLES = {
     ),
     8: Table("lives", lives.run, lives.ROUNDS, lives.SHORT_ROUNDS),
     9: Table("cluster_kills", cluster_kills.run, cluster_kills.ROUNDS, cluster_kills.SHORT_ROUNDS),
+    10: Table(
+        "pipeline_kills", pipeline_kills.run, pipeline_kills.ROUNDS, pipeline_kills.SHORT_ROUNDS
+    ),
 }
 
 

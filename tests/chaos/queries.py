@@ -1,4 +1,4 @@
-"""A streaming query from topic to topic in a driver of its own, and what it should have written."""
+"""A streaming query in a driver of its own, and what it should have written."""
 
 from __future__ import annotations
 
@@ -42,6 +42,8 @@ class Plan(NamedTuple):
     settings: Mapping[str, str] = MappingProxyType({})
     copy: str = ""
     """A topic to which a batch query copies the source's in the end; empty: none."""
+    query: str = "counted"
+    """Which one, of ``query_job.QUERIES``."""
 
 
 class Process(NamedTuple):

@@ -1,4 +1,5 @@
-"""A driver of its own: counts the records of a topic by key and writes the counts to another one.
+"""A driver of its own, with one query: it counts the records of a topic by key and writes the
+counts to another one, or saves a topic as Parquet files.
 
 It says BATCH and a number for each batch, and, when its standard input ends, goes on to
 the end of the topic, says ANSWER and the counts that a batch query finds, and ends.
@@ -16,10 +17,11 @@ from typing import Any
 
 import pandas as pd
 from pyspark.errors import PySparkException
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import DataFrame, Row, SparkSession
 from pyspark.sql import functions as sf
 from pyspark.sql.streaming.query import StreamingQuery
 from pyspark.sql.streaming.state import GroupState
+from pyspark.sql.streaming.stateful_processor import StatefulProcessor, StatefulProcessorHandle
 
 from tests.spark.jvm import start_options
 
@@ -28,6 +30,9 @@ JVM = " ".join(start_options())
 
 LOOK_S = 0.05
 COPY_TASKS = 4
+
+SAVED = "saved"
+"""The query that saves a topic as Parquet files."""
 
 
 def say(*words: object) -> None:
@@ -79,6 +84,46 @@ def count_on(
     yield pd.DataFrame({"value": [f"{key[0]}{SEPARATOR}{count}"]})
 
 
+class Counter(StatefulProcessor):
+    """The same, in a state store of RocksDB."""
+
+    def init(self, handle: StatefulProcessorHandle) -> None:
+        self._count = handle.getValueState("count", "count bigint")
+
+    def handleInputRows(  # noqa: N802 -- Spark's name
+        self,
+        key: Any,
+        rows: Iterator[pd.DataFrame] | Iterator[Row],
+        timerValues: Any,  # noqa: N803 -- likewise
+    ) -> Iterator[Row]:
+        before = self._count.get()
+        count = (before[0] if before else 0) + sum(1 for _ in rows)
+        self._count.update((count,))
+        yield Row(value=f"{key[0]}{SEPARATOR}{count}")
+
+    def close(self) -> None:
+        """There is nothing to close."""
+
+
+def counted(records: DataFrame) -> DataFrame:
+    groups = keyed(records).groupBy("key")
+    return groups.applyInPandasWithState(
+        count_on, "value string", "count bigint", "append", "NoTimeout"
+    )
+
+
+def processed(records: DataFrame) -> DataFrame:
+    groups = keyed(records).groupBy("key")
+    return groups.transformWithState(Counter(), "value string", "append", "None")
+
+
+def texts(records: DataFrame) -> DataFrame:
+    return records.select(sf.col("value").cast("string").alias("value"))
+
+
+QUERIES = {"counted": counted, "processed": processed, SAVED: texts}
+
+
 def start(spark: SparkSession, plan: dict[str, Any]) -> StreamingQuery:
     records = (
         spark.readStream.format("dafka")
@@ -86,15 +131,13 @@ def start(spark: SparkSession, plan: dict[str, Any]) -> StreamingQuery:
         .option("maxOffsetsPerTrigger", plan["batch_records"])
         .load()
     )
-    return (
-        keyed(records)
-        .groupBy("key")
-        .applyInPandasWithState(count_on, "value string", "count bigint", "append", "NoTimeout")
-        .writeStream.format("dafka")
-        .options(**plan["sink_options"], tower=plan["tower"], topic=plan["sink"])
-        .option("checkpointLocation", plan["directory"] + "/checkpoint")
-        .start()
-    )
+    writer = QUERIES[plan["query"]](records).writeStream
+    if plan["query"] == SAVED:
+        writer = writer.format("parquet").option("path", plan["sink"])
+    else:
+        writer = writer.format("dafka").option("topic", plan["sink"])
+        writer = writer.options(**plan["sink_options"], tower=plan["tower"])
+    return writer.option("checkpointLocation", plan["directory"] + "/checkpoint").start()
 
 
 def follow(query: StreamingQuery, ended: threading.Event) -> None:
@@ -131,6 +174,16 @@ def copy(spark: SparkSession, plan: dict[str, Any]) -> None:
             print(f"the copy failed: {error}", file=sys.stderr, flush=True)
 
 
+def answer(spark: SparkSession, plan: dict[str, Any]) -> dict[str, int]:
+    """What a batch query finds: how many records of each key, or how often each value is saved."""
+    if plan["query"] == SAVED:
+        rows = spark.read.parquet(plan["sink"]).withColumnRenamed("value", "key")
+    else:
+        records = spark.read.format("dafka").options(tower=plan["tower"], subscribe=plan["source"])
+        rows = keyed(records.load())
+    return {row["key"]: row["count"] for row in rows.groupBy("key").count().collect()}
+
+
 def main(plan: dict[str, Any]) -> None:
     ended = threading.Event()
 
@@ -148,9 +201,7 @@ def main(plan: dict[str, Any]) -> None:
     if plan["copy"]:
         say("COPYING")
         copy(spark, plan)
-    records = spark.read.format("dafka").options(tower=plan["tower"], subscribe=plan["source"])
-    rows = keyed(records.load()).groupBy("key").count().collect()
-    say("ANSWER", json.dumps({row["key"]: row["count"] for row in rows}))
+    say("ANSWER", json.dumps(answer(spark, plan)))
     spark.stop()
 
 

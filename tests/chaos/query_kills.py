@@ -68,14 +68,14 @@ def _series(
     driver = Driver(plan, directory / "driver.log")
     stack.callback(driver.close)
     each = BATCH_RECORDS if chaos.short else ROUND_RECORDS
-    _feed(feeder, each)
+    feed(feeder, each)
     driver.wait_batch(-1)
     for number in range(first, first + count):
         chance = chaos.chance(number)
         reached = driver.batch
-        _feed(feeder, each)
+        feed(feeder, each)
         time.sleep(chance.uniform(0, 2))
-        chaos.fault(_kill(chance, driver))
+        chaos.fault(kill(chance, driver))
         driver.wait_batch(reached)
     answer = driver.finish()
     chaos.most("restarts of the driver", driver.restarts)
@@ -88,12 +88,13 @@ def _series(
         check(chaos, "the sink's topic", wanted, listener.values(1), answer)
 
 
-def _feed(feeder: Feeder, count: int) -> None:
+def feed(feeder: Feeder, count: int) -> None:
+    """So many more records for the source's topic."""
     start = len(feeder.fed)
     feeder.feed([value(number) for number in range(start, start + count)])
 
 
-def _kill(chance: random.Random, driver: Driver) -> str:
+def kill(chance: random.Random, driver: Driver) -> str:
     """Kills something; what it was."""
     (kind,) = chance.choices(KINDS, WEIGHTS)
     processes = driver.below()

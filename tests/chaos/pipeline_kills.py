@@ -1,0 +1,139 @@
+"""Table 10: a pipeline of two queries, and whoever takes part in it is killed.
+
+The first query counts records by key, with state in a store of RocksDB, from topic to topic; the
+second one saves the second topic as Parquet files.  Each has a driver and an executor of its own,
+and there are two stores.  In each step records are fed, and while they are on their way an
+executor, a Python worker, a driver or a store is killed; a store comes back on its directory.  In
+the end the topic between, and the files, have each batch's rows once, as a plain batch finds them.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from collections import Counter
+
+from dafka_core.queries.verification import PROVED, SAME
+from tests.chaos.harness import PATIENCE_S, Chaos, ChaosError, Round
+from tests.chaos.nodes import Feeder, Listener, Node, start_store, start_tower
+from tests.chaos.queries import Driver, Plan, check, expected
+from tests.chaos.query_job import SAVED
+from tests.chaos.query_kills import feed, kill
+
+ROUNDS = 10
+SHORT_ROUNDS = 0
+"""Two drivers and their executors take most of a minute to start and to stop."""
+
+MASTER = "local-cluster[1,2,512]"
+SOURCE, MIDDLE = "numbers", "counts"
+FAULTS = 8
+EACH = 1_200
+BATCH_RECORDS = 400
+STORES = 2
+STORE_ODDS = 0.3
+AWAY_S = (0.0, 6.0)
+"""Of a store: until it is noticed, and longer."""
+
+ROCKSDB = {
+    "spark.sql.streaming.stateStore.providerClass": (
+        "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider"
+    )
+}
+
+
+def run(chaos: Chaos, rounds: int) -> None:
+    """The rounds, each with a pipeline of its own."""
+    chaos.play(rounds, lambda *given: _Round(*given).run())
+
+
+class _Round(Round):
+    def run(self) -> None:
+        tower = self.stack.enter_context(start_tower(self.directory / "tower.log"))
+        self._tower = str(tower.ready()["tower"])
+        self._stores = [self._store(number) for number in range(STORES)]
+        feeder = self.stack.enter_context(
+            Feeder(SOURCE, self._tower, self.directory / "feeder.log")
+        )
+        feeder.wait_joined()
+        saved = str(self.directory / "saved")
+        counting = self._driver("counting", SOURCE, MIDDLE, "processed")
+        saving = self._driver("saving", MIDDLE, saved, SAVED)
+        self._step(feeder, (counting, saving))
+        for _ in range(FAULTS):
+            self._step(feeder, (counting, saving), fails=True)
+        answer, found = counting.finish(), saving.finish()
+        restarts = counting.restarts + saving.restarts
+        self.chaos.most("restarts of the drivers", restarts)
+        feeder.finish()
+        self._check({feeder.partition(): feeder.fed}, answer, found)
+
+    def _store(self, number: int) -> Node:
+        directory, log = self.directory / f"store{number}", self.directory / f"store{number}.log"
+        store = self.stack.enter_context(start_store(directory, self._tower, log))
+        store.ready()
+        return store
+
+    def _driver(self, name: str, source: str, sink: str, query: str) -> Driver:
+        plan = Plan(
+            MASTER,
+            self._tower,
+            source,
+            sink,
+            str(self.directory / name),
+            BATCH_RECORDS,
+            {"delivery": self.chaos.delivery, "audit": str(self.chaos.exact).lower()},
+            settings=ROCKSDB,
+            query=query,
+        )
+        driver = Driver(plan, self.directory / f"{name}.log")
+        self.stack.callback(driver.close)
+        return driver
+
+    def _step(self, feeder: Feeder, drivers: tuple[Driver, Driver], *, fails: bool = False) -> None:
+        """Feeds some records, and waits until both queries have gone on."""
+        reached = [driver.batch for driver in drivers]
+        for driver in drivers:
+            if not driver.running:
+                driver.start()
+        feed(feeder, EACH)
+        if fails:
+            time.sleep(self.chance.uniform(0, 2))
+            self._fail(drivers)
+        for driver, batch in zip(drivers, reached, strict=True):
+            driver.wait_batch(batch)
+
+    def _fail(self, drivers: tuple[Driver, Driver]) -> None:
+        if self.chance.random() < STORE_ODDS:
+            number = self.chance.randrange(STORES)
+            self._stores[number].kill()
+            time.sleep(self.chance.uniform(*AWAY_S))
+            self._stores[number] = self._store(number)
+            self.chaos.fault("store killed")
+            return
+        at = self.chance.randrange(len(drivers))
+        self.chaos.fault(f"{('counting', 'saving')[at]}: {kill(self.chance, drivers[at])}")
+
+    def _check(
+        self, fed: dict[str, list[str]], answer: dict[str, int], found: dict[str, int]
+    ) -> None:
+        wanted = expected(self.directory / "counting" / "checkpoint", SOURCE, fed)
+        self.chaos.outcome.records += 2 * len(wanted)
+        with Listener(MIDDLE, self._tower, self.directory / "consumer.log") as listener:
+            listener.wait_for(len(wanted))
+            check(self.chaos, "the topic between", wanted, listener.values(1), answer)
+        saved = list(Counter(found).elements())
+        check(self.chaos, "the Parquet files", wanted, saved, answer)
+        if self.chaos.exact:
+            self._verify(len(wanted))
+
+    def _verify(self, rows: int) -> None:
+        """What the first query has written is proved, batch by batch, by its own notes."""
+        path = str(self.directory / "counting" / "checkpoint")
+        given = ["verify", path, "--tower", self._tower, "--json", "--timeout-s", str(PATIENCE_S)]
+        node = Node("checkpoint", given, self.directory / "verify.log")
+        with node:
+            code = node.end()
+        batches = [json.loads(line) for line in node.lines]
+        wrong = [each for each in batches if (each["state"], each["source"]) != (PROVED, SAME)]
+        if code or wrong or sum(each["rows"] for each in batches) != rows:
+            raise ChaosError(f"verify ended with {code}: {wrong[:3]}; {node.said[-500:]}")
