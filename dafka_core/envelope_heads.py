@@ -56,7 +56,7 @@ def heads_of(octets: Octets, ends: Longs, rows: Longs) -> Heads:
 def _of_one_shape(octets: Octets, ends: Longs) -> Heads | None:
     """None if not all records are envelopes, or their heads have not all the same shape."""
     starts, least = ends[:-1], int(np.diff(ends).min())
-    first = octets[: ends[1]].tobytes()
+    first = octets[: min(int(ends[1]), LENGTHS_AT + 1 + MAX_COLUMNS)].tobytes()
     widths = _widths(first)
     before_parts = LENGTHS_AT + 1 + sum(widths)
     if not widths or least < before_parts or ends[-1] > MAX_INT32:
