@@ -15,7 +15,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dafka_core.values import FEW, Values
+from dafka_core.values import FEW, MANY, Values
 
 LISTS = st.lists(st.binary(max_size=9) | st.just(b""), max_size=12)
 INDICES = st.none() | st.integers(-15, 15)
@@ -269,6 +269,6 @@ def test_which_values_begin_so(
     maker: Callable[[list[bytes]], Values], values: list[bytes], prefix: bytes, at: int
 ) -> None:
     values.insert(at, prefix + b"and more")
-    for some in (values, values * FEW):
+    for some in (values, values * FEW, values * (MANY // len(values) + 1)):
         found = maker(some).starting_with(prefix).tolist()
         assert found == [index for index, value in enumerate(some) if value.startswith(prefix)]
