@@ -57,6 +57,7 @@ READING = ("docs/spark.md", "Reading")
 WRITING = ("docs/spark.md", "Writing")
 THREADS = ("docs/spark.md", "From threads")
 SQL = ("docs/spark.md", "SQL")
+PIPELINE = ("docs/spark.md", "Declarative pipelines")
 FLIGHT = ("docs/flight.md", "A client in ten lines")
 TEST = ("docs/testing.md", "A test")
 KILLED = ("docs/testing.md", "A store that is killed")
@@ -65,7 +66,7 @@ KILLED = ("docs/testing.md", "A store that is killed")
 def test_every_example_in_python_has_a_test_here() -> None:
     found = [(block.page, block.heading) for block in blocks() if block.language == "python"]
     tested = [PROGRAM, CLUSTER, KEYS, COROUTINE, READING, WRITING, THREADS, SQL, FLIGHT, TEST]
-    assert sorted(found) == sorted([*tested, KILLED])
+    assert sorted(found) == sorted([*tested, KILLED, PIPELINE])
 
 
 @pytest.mark.parametrize("page", options.PAGES)
