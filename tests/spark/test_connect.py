@@ -30,6 +30,7 @@ def test_a_client_reads_and_writes_batches_and_streams(
         text=True,
         check=False,
         timeout=200,
+        cwd=tmp_path,
         env=environment(),
     )
     assert done.returncode == 0, done.stderr
