@@ -20,7 +20,7 @@ from tests.chaos.queries import Driver, Plan, check, expected
 from tests.chaos.query_job import SAVED
 from tests.chaos.query_kills import feed, kill
 
-ROUNDS = 10
+ROUNDS = 5
 SHORT_ROUNDS = 0
 """Two drivers and their executors take most of a minute to start and to stop."""
 
