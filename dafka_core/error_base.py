@@ -2,9 +2,25 @@
 
 from __future__ import annotations
 
-from typing import ClassVar
+import re
+from typing import ClassVar, Final
 
 from dafka_core.names import printable
+
+HIDDEN: Final = "(not shown)"
+"""In place of a value that may be a secret."""
+
+_SECRET: Final = re.compile(
+    r"pas+w|pwd|passphrase|secret|jaas|token|credential|sasl|\bssl|\btls"
+    r"|(access|account|api|private|shared)[._-]?key",
+    re.IGNORECASE,
+)
+"""In the names of options whose values go into no log, misspelt ones and other programs' too."""
+
+
+def is_secret(option: str) -> bool:
+    """Whether the value of an option is perhaps a secret, by the option's name."""
+    return _SECRET.search(option) is not None
 
 
 class DafkaError(Exception):

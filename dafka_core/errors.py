@@ -2,24 +2,14 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
+from dafka_core.error_base import HIDDEN, is_secret
 from dafka_core.error_base import DafkaError as DafkaError  # noqa: PLC0414 -- it is public here
 from dafka_core.records import TopicPartition, Transaction
-
-HIDDEN: Final = "(not shown)"
-"""In place of a value that may be a secret."""
-
-_SECRET: Final = re.compile(
-    r"pas+w|pwd|passphrase|secret|jaas|token|credential|sasl|\bssl|\btls"
-    r"|(access|account|api|private|shared)[._-]?key",
-    re.IGNORECASE,
-)
-"""In the names of options whose values go into no log, misspelt ones and other programs' too."""
 
 
 @dataclass(eq=False)
@@ -36,7 +26,7 @@ class ConfigError(DafkaError, ValueError):
     kind: str = "option"
 
     def __post_init__(self) -> None:
-        if _SECRET.search(self.option):
+        if is_secret(self.option):
             self.value = HIDDEN
         super().__post_init__()
 
@@ -97,9 +87,14 @@ class NodeFailedError(DafkaError):
 class _TowersError(DafkaError):
     towers: Sequence[str]
     waited_s: float
+    diagnosis: str = field(default="", kw_only=True)
+    """What is wrong, if that is known; in place of what may be."""
+
+    def __post_init__(self) -> None:
+        self.towers = tuple(self.towers)
+        super().__post_init__()
 
     def _sentence(self, **facts: object) -> str:
-        self.towers = tuple(self.towers)
         return super()._sentence(towers=", ".join(self.towers), **facts)
 
 
@@ -115,6 +110,9 @@ class TowerNotFoundError(_TowersError):
 
     def _sentence(self, **facts: object) -> str:
         self.unknown_hosts = tuple(self.unknown_hosts)
+        if self.diagnosis:
+            towers = ", ".join(self.towers)
+            return f"no tower answered at {towers} within {self.waited_s:g} s: {self.diagnosis}"
         cause = "; start one with 'dafka tower', or name"
         if names := ", ".join(self.unknown_hosts):
             cause = f", and there is no host {names}; correct the name, or name"
@@ -139,6 +137,10 @@ class NoStoreError(_TowersError):
     def _sentence(self, **facts: object) -> str:
         self.unmet = tuple(self.unmet)
         sentence = super()._sentence(**facts)
+        if self.diagnosis:
+            towers = ", ".join(self.towers)
+            waited = f"within {self.waited_s:g} s"
+            return f"no store was heard of through {towers} {waited}: {self.diagnosis}"
         if not self.unmet:
             return sentence
         return (

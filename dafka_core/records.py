@@ -136,6 +136,22 @@ class StagedPartition(NamedTuple):
         return TopicPartition(self.topic, self.partition)
 
 
+class Contacts(NamedTuple):
+    """The nodes that a reader hears of.
+
+    Attributes:
+        endpoint: where others are told to connect to it.
+        unmet: stores that have not done so, and hear nothing that it asks.
+        c_stores: stores that know RFC 46 alone.
+        node_count: how many nodes the towers tell of.
+    """
+
+    endpoint: str = ""
+    unmet: frozenset[str] = frozenset()
+    c_stores: frozenset[str] = frozenset()
+    node_count: int = 0
+
+
 class KnownStore(NamedTuple):
     """What one store knows of another one.
 

@@ -12,7 +12,8 @@ from collections.abc import Collection, Mapping
 from enum import StrEnum
 from typing import Final, NamedTuple
 
-from dafka_core.errors import HIDDEN, ConfigError
+from dafka_core.error_base import HIDDEN
+from dafka_core.errors import ConfigError
 from dafka_core.near_names import nearest_name
 
 PREFIX: Final = "kafka."

@@ -9,7 +9,7 @@ from contextlib import AbstractContextManager, nullcontext
 from dafka_core import Reader
 from dafka_core.epochs import NO_LIFE, Epoch
 from dafka_core.errors import DataLossError
-from dafka_core.records import KnownStore, PartitionInfo, RecordBatch, TopicPartition
+from dafka_core.records import Contacts, KnownStore, PartitionInfo, RecordBatch, TopicPartition
 from dafka_core.values import Values
 
 BATCH_RECORDS = 7
@@ -81,6 +81,10 @@ class MemoryReader(Reader):
     def missing_stores(self, *, timeout_s: float) -> list[KnownStore]:
         """See ``Reader.missing_stores``."""
         return list(self.away)
+
+    def contacts(self) -> Contacts:
+        """See ``Reader.contacts``."""
+        return Contacts()
 
     def partitions(
         self, topics: Collection[str] | None = None, *, timeout_s: float

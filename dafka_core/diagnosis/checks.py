@@ -36,8 +36,7 @@ def check_stores(facts: Facts) -> Iterator[Finding]:
     about = "stores"
     if not facts.stores and facts.tower_found:
         count = f"{facts.node_count or 'no'} other node{'s' * (facts.node_count > 1)}"
-        sentence = f"no store was heard of: the tower tells of {count}"
-        yield problem(about, sentence, _START_ONE)
+        yield problem(about, f"the tower tells of {count}, and of no store", _START_ONE)
     for each in facts.stores:
         if each.failure:
             yield _unreached(each)
@@ -58,9 +57,9 @@ def check_stores(facts: Facts) -> Iterator[Finding]:
 
 
 def _unreached(store: StoreFacts) -> Finding:
-    if store.stranger is not None:
+    if store.stranger:
         what = "something else than a store's Arrow Flight listens there"
-        said = f" (it speaks {store.stranger!r})" if store.stranger else ""
+        said = f" (it speaks {store.stranger!r})"
         remedy = "name the store's flight_port, as 'dafka store' prints it"
         return problem("stores", f"{store.name} is no store: {what}{said}", remedy, lasts=True)
     sentence = f"{store.name} does not answer by Arrow Flight: {store.failure}"
@@ -84,7 +83,7 @@ def check_ways(facts: Facts) -> Iterator[Finding]:
     if not unmet:
         return
     names = ", ".join(each.store for each in unmet)
-    sentence = f"{names} cannot connect to this process, at {facts.endpoint}"
+    sentence = f"{names} cannot connect to this node at {facts.endpoint}"
     if all(each.locations and not each.failure for each in unmet):
         sentence += ": only what goes by Arrow Flight works from here"
         yield warning("connections", sentence, _LET_CONNECT)

@@ -27,7 +27,7 @@ class StoreFacts(NamedTuple):
         connects: it has connected to this node, and hears what that asks.
         locations: where it serves Arrow Flight, as it announces; none if it serves none.
         failure: why Flight has not answered.
-        stranger: what is spoken there that is no Flight; None if nothing else is.
+        stranger: what is spoken there that is no Flight; empty if that is not known.
         ahead_s: how far its clock is ahead of this machine's; None if that is not known.
         unsure_s: how much that may be wrong, by the time that its answer took.
         lacks: actions of Arrow Flight that this version uses, and that it does not know.
@@ -40,7 +40,7 @@ class StoreFacts(NamedTuple):
     connects: bool = True
     locations: tuple[str, ...] = ()
     failure: str = ""
-    stranger: str | None = None
+    stranger: str = ""
     ahead_s: float | None = None
     unsure_s: float = 0.0
     lacks: tuple[str, ...] = ()

@@ -8,12 +8,13 @@ from typing import Any, Final
 
 from dafka_core.diagnosis.facts import Facts, StoreFacts
 from dafka_core.diagnosis.findings import Severity
-from dafka_core.diagnosis.store_probe import PROBE_S, asked
+from dafka_core.diagnosis.port_probe import PROBE_S
+from dafka_core.diagnosis.store_probe import asked
 from dafka_core.diagnosis.tower_checks import check_towers, towers_probed
 from dafka_core.errors import NoStoreError, TowerNotFoundError
 from dafka_core.node_options import ReaderOptions
 from dafka_core.nodes.reader import Reader
-from dafka_core.records import PartitionInfo, TopicPartition, merge_heads
+from dafka_core.records import Contacts, PartitionInfo, TopicPartition, merge_heads
 
 HEAR_S: Final = 2.0
 """Stores that are there are heard of in less; those far away are waited for longer by the mesh."""
@@ -70,8 +71,20 @@ def _heard(facts: Facts, reader: Reader, deadline: float) -> Facts:
         facts = facts._replace(asked=True)
     except NoStoreError:
         pass  # those that cannot connect to the reader are asked by Arrow Flight
-    contacts, locations = reader.contacts(), reader.endpoints()
-    heard = [
+    contacts = reader.contacts()
+    facts = facts._replace(
+        node_count=contacts.node_count,
+        endpoint=contacts.endpoint,
+        away=tuple(reader.missing_stores(timeout_s=0.01)),
+        heads={info.tp: info for info in found},
+    )
+    return _with_stores(facts, heard_stores(reader, contacts), deadline)
+
+
+def heard_stores(reader: Reader, contacts: Contacts) -> list[StoreFacts]:
+    """What a reader of the mesh knows of the stores."""
+    locations = reader.endpoints()
+    return [
         StoreFacts(
             store,
             knows_queries=store not in contacts.c_stores,
@@ -80,13 +93,6 @@ def _heard(facts: Facts, reader: Reader, deadline: float) -> Facts:
         )
         for store in reader.stores()
     ]
-    facts = facts._replace(
-        node_count=contacts.node_count,
-        endpoint=contacts.endpoint,
-        away=tuple(reader.missing_stores(timeout_s=0.01)),
-        heads={info.tp: info for info in found},
-    )
-    return _with_stores(facts, heard, deadline)
 
 
 def _with_stores(facts: Facts, stores: Sequence[StoreFacts], deadline: float) -> Facts:

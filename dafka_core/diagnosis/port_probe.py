@@ -13,6 +13,9 @@ from collections.abc import Sequence
 from enum import Enum, auto
 from typing import Final, NamedTuple
 
+PROBE_S: Final = 1.0
+"""Who listens at a port says so in one round trip."""
+
 TICKLE_S: Final = 0.4
 """Who says nothing for so long is sent an empty line: servers of text protocols answer it."""
 
@@ -21,6 +24,9 @@ MARGIN_S: Final = 0.2
 
 SAID_BYTES: Final = 40
 """Of what a stranger says: as much is shown."""
+
+SHOWN_OCTETS: Final = 8
+"""The same where it is no text."""
 
 MOST_BYTES: Final = 1_024
 """Of what is read: ZMTP's greeting and first command have about a hundred octets."""
@@ -55,7 +61,10 @@ class Answer(Enum):
 
 
 class PortFacts(NamedTuple):
-    """Who listens at a port; ``said`` is a ZeroMQ socket's type, or how a stranger begins."""
+    """Who listens at a port; ``said`` is a ZeroMQ socket's type, or how a stranger begins.
+
+    A stranger that says nothing has ended the connection, as a proxy does without a server.
+    """
 
     host: str
     port: int
@@ -155,8 +164,8 @@ def socket_type(came: bytes) -> str:
 
 
 def shown(came: bytes) -> str:
-    """How what has come begins, where people can read it."""
+    """How what has come begins, as text where it is some; empty if nothing has come."""
     if came[3:HTTP2_BYTES] == _SETTINGS:
         return HTTP2
     line = (came.splitlines() or [b""])[0][:SAID_BYTES].decode("ascii", "replace")
-    return line if line.isprintable() else ""
+    return line if line and line.isprintable() else came[:SHOWN_OCTETS].hex(" ")

@@ -8,16 +8,13 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Final
 
 from dafka_core.diagnosis.facts import FileAccess, StoreFacts
-from dafka_core.diagnosis.port_probe import HTTP2, Answer, probed
+from dafka_core.diagnosis.port_probe import HTTP2, PROBE_S, Answer, probed
 from dafka_core.errors import DafkaError, StoreUnreachableError
 from dafka_core.flight.local_log import LocalLogs
 from dafka_core.flight.server_actions import ACTIONS
 from dafka_core.flight.store_client import StoreClient
 from dafka_core.flight.store_location import StoreLocation, host_of
 from dafka_core.records import PartitionInfo
-
-PROBE_S: Final = 1.0
-"""Who listens at a port says so in one round trip."""
 
 MAX_ASKED: Final = 16
 """Stores asked at the same time."""
@@ -69,15 +66,15 @@ def _asked(facts: StoreFacts, topics: Sequence[str] | None, timeout_s: float) ->
     return facts, heads
 
 
-def _stranger(facts: StoreFacts, timeout_s: float) -> str | None:
-    """What is spoken in place of Flight where a store was named; None where it may be a store."""
+def _stranger(facts: StoreFacts, timeout_s: float) -> str:
+    """What is spoken in place of Flight where a store was named; empty where it may be a store."""
     place = host_of(facts.locations[-1]) if facts.is_named else None
     if place is None:
-        return None
+        return ""
     (port,) = probed([place], min(timeout_s, PROBE_S))
     if port.answer is Answer.ZEROMQ:
         return f"ZeroMQ {port.said}".strip()
-    return port.said if port.answer is Answer.STRANGER and port.said != HTTP2 else None
+    return port.said if port.answer is Answer.STRANGER and port.said != HTTP2 else ""
 
 
 def _access(location: StoreLocation) -> FileAccess:

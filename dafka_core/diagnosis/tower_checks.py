@@ -83,7 +83,8 @@ def _is_another(sub: PortFacts, pub: PortFacts) -> bool:
     """Whether a port is somebody else's: no waiting makes it a tower's."""
     others = ((sub, SUB_KIND), (pub, PUB_KIND))
     return any(
-        port.answer is Answer.STRANGER or _kind(port) not in ("", kind) for port, kind in others
+        (port.answer is Answer.STRANGER and port.said) or _kind(port) not in ("", kind)
+        for port, kind in others
     )
 
 
@@ -95,9 +96,11 @@ def _wrong(port: PortFacts, kind: str) -> str:
         case Answer.ZEROMQ:
             what = f"a socket {port.said}" if port.said else "a socket that says nothing of itself"
             return f"another ZeroMQ program listens at {port.place}, with {what}, no tower's {kind}"
+        case Answer.STRANGER if port.said:
+            return f"something else listens at {port.place}, no tower (it speaks {port.said!r})"
         case Answer.STRANGER:
-            said = f" (it speaks {port.said!r})" if port.said else ""
-            return f"something else listens at {port.place}, no tower{said}"
+            what = "no tower, or a proxy whose tower is not there"
+            return f"who listens at {port.place} ends the connection: {what}"
         case Answer.MUTE:
             return f"who listens at {port.place} says nothing: no tower, or one that stands still"
         case Answer.REFUSED:

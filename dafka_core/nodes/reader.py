@@ -7,7 +7,7 @@ import logging
 import threading
 from collections.abc import Collection, Iterator
 from dataclasses import dataclass, field
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
 from dafka_core.errors import (
     CHANGED,
@@ -27,7 +27,7 @@ from dafka_core.nodes.node import Node
 from dafka_core.options import check_argument
 from dafka_core.protocol.reader_role import RangeRead, ReaderRole
 from dafka_core.protocol.validation import check_address, check_end, check_sequence, check_topic
-from dafka_core.records import KnownStore, PartitionInfo, RecordBatch, TopicPartition
+from dafka_core.records import Contacts, KnownStore, PartitionInfo, RecordBatch, TopicPartition
 
 _ANY_TOPIC: Final = "-"
 """Asked for only to hear of the stores."""
@@ -39,22 +39,6 @@ _GIVEN_UP: Final = (
     "what is read now, with all that only it has, until it connects"
 )
 _SLOW: Final = "%s %s at %s is so far away, or so busy, that it answered after %.0f s only"
-
-
-class Contacts(NamedTuple):
-    """The nodes that a reader hears of.
-
-    Attributes:
-        endpoint: where others are told to connect to it.
-        unmet: stores that have not done so, and hear nothing that it asks.
-        c_stores: stores that know RFC 46 alone.
-        node_count: how many nodes the towers tell of.
-    """
-
-    endpoint: str
-    unmet: frozenset[str]
-    c_stores: frozenset[str]
-    node_count: int
 
 
 class Reader(Node):

@@ -15,6 +15,7 @@ import time
 from collections.abc import Callable, Hashable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Generic, TypeVar
 
 from dafka_core import Reader
@@ -23,7 +24,7 @@ from dafka_core.errors import DafkaError, DataLossError, TowerNotFoundError
 from dafka_core.flight.local_log import LocalLogs
 from dafka_core.flight.store_client import StoreClient
 from dafka_core.flight.store_location import StoreLocation
-from dafka_spark.cluster import timing
+from dafka_spark.cluster import preflight, timing
 from dafka_spark.cluster.known_stores import TowerlessReader, remembered
 from dafka_spark.cluster.named_stores import NamedStoresReader
 from dafka_spark.spark_options import MeshAddress
@@ -159,7 +160,8 @@ def _join(address: MeshAddress) -> Reader:
     patience = {"tower_timeout_s": timing.TOWER_S} if known else {}
     try:
         settings = {**patience, **dict(address.node)}
-        return Reader(tower=address.tower, host=address.host, port=address.port, **settings)
+        given = {"tower": address.tower, "host": address.host, "port": address.port}
+        return preflight.join(partial(Reader, **given), address.tower, settings)
     except TowerNotFoundError as error:
         return TowerlessReader(known, error)
 

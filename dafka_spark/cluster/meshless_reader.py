@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 from dafka_core import Reader
 from dafka_core.errors import DafkaError
-from dafka_core.records import RecordBatch, TopicPartition
+from dafka_core.records import Contacts, RecordBatch, TopicPartition
 
 
 class MeshlessReader(Reader, ABC):
@@ -16,6 +16,10 @@ class MeshlessReader(Reader, ABC):
     @abstractmethod
     def _refusal(self) -> DafkaError:
         """Why nothing can be read from a mesh."""
+
+    def contacts(self) -> Contacts:
+        """See ``Reader``: no node hears of this one."""
+        return Contacts()
 
     def read(
         self, tp: TopicPartition, start: int, end: int, *, timeout_s: float

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import time
 from collections.abc import Callable, Collection, Iterator, Sequence
@@ -13,13 +14,15 @@ from dafka_core.errors import ConfigError, NoStoreError, NotAcknowledgedError, S
 from dafka_core.flight.store_client import StoreClient
 from dafka_core.flight.store_location import StoreLocation
 from dafka_core.records import NO_VERSION, TopicPartition, Transaction, TransactionState
-from dafka_spark.cluster import connections, timing
+from dafka_spark.cluster import connections, preflight, timing
 from dafka_spark.cluster.known_stores import remember, remembered
 from dafka_spark.cluster.store_registry import StoreRegistry
 from dafka_spark.cluster.timing import Deadline
 from dafka_spark.option_values import ALL_STORES
 from dafka_spark.options import AT_LEAST_ONCE, EXACTLY_ONCE
 from dafka_spark.spark_options import MeshAddress
+
+_log = logging.getLogger("dafka_spark")
 
 T = TypeVar("T")
 
@@ -104,17 +107,34 @@ class StoreSession(Closing):
     def require(self, acks: int, deadline: Deadline) -> list[StoreClient]:
         """The stores, when there are as many as must acknowledge: exactly-once needs them.
 
+        What is missing is said once while it is waited for.
+
         Raises:
             ConfigError: there are only stores without Flight, or too few with it.
+            NoStoreError: what option ``stores`` names are no stores.
         """
         found: list[StoreClient] = []
+        is_said = False
         for attempt in deadline.attempts():
             found = self.refresh() if attempt else self.current()
             if len(found) >= max(acks, 1):
                 return found
-            if not found and self._registry.others and deadline.waited_s >= timing.OTHERS_S:
-                break
+            if not found and self._registry.others:
+                if deadline.waited_s >= timing.OTHERS_S:
+                    break
+            elif not is_said and deadline.waited_s >= timing.FIND_S:
+                is_said = True
+                self._say_what_is_missing(len(found), acks, deadline)
         raise _too_few(len(found), self._registry.others, acks, deadline.timeout_s)
+
+    def _say_what_is_missing(self, found: int, acks: int, deadline: Deadline) -> None:
+        if not found:
+            nobody = NoStoreError((self._address.name,), deadline.waited_s)
+            with connections.lend(self._address) as reader:
+                preflight.explain(reader, self._address, nobody, deadline)
+        elif not deadline.is_over:
+            error = _too_few(found, (), acks, round(deadline.waited_s, 1))
+            _log.warning("%s. The query waits for up to %g s", error, deadline.timeout_s)
 
     def looks(
         self,

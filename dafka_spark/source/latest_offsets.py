@@ -20,7 +20,7 @@ from dafka_core.errors import ConfigError, NoStoreError
 from dafka_core.flight.store_client import StoreClient
 from dafka_core.flight.store_location import StoreLocation
 from dafka_core.records import PartitionInfo, TopicPartition, merge_heads
-from dafka_spark.cluster import timing
+from dafka_spark.cluster import preflight, timing
 from dafka_spark.cluster.connections import Connect
 from dafka_spark.cluster.known_stores import remember
 from dafka_spark.cluster.store_registry import Answer, StoreRegistry
@@ -89,7 +89,7 @@ def fetch_latest_offsets(
     """
     with connect(options.mesh_address) as reader:
         if options.fetch == MESH:
-            return OffsetsSnapshot(merge_heads(_ask_mesh(reader, options)), {})
+            return OffsetsSnapshot(merge_heads(_meet(reader, options) or ()), {})
         over_mesh: Infos | None = None
         if reader not in _registries or not reader.endpoints():
             over_mesh = _meet(reader, options)
@@ -153,15 +153,19 @@ def _meet(reader: Reader, options: SourceOptions) -> Infos | None:
     try:
         return _ask_mesh(reader, options, min(timing.FIND_S, began.timeout_s))
     except NoStoreError as error:
-        if error.unmet and set(reader.stores()) <= set(reader.endpoints()):
+        by_flight = options.fetch != MESH and set(reader.stores()) <= set(reader.endpoints())
+        if error.unmet and by_flight:
             text = (
                 "stores are asked by Arrow Flight alone, as they have not connected here, at %s: %s"
             )
             _log.warning(text, error.endpoint, ", ".join(error.unmet))
+            preflight.warn_of_towers(options.mesh_address)
             return None
-        if began.is_over:
-            raise
-    return _ask_mesh(reader, options, began.left_s)
+        diagnosis = preflight.explain(reader, options.mesh_address, error, began)
+    try:
+        return _ask_mesh(reader, options, began.left_s)
+    except NoStoreError as error:
+        raise preflight.no_store(error, began, diagnosis) from None
 
 
 def _ask_mesh(reader: Reader, options: SourceOptions, timeout_s: float = math.inf) -> Infos:

@@ -228,7 +228,17 @@ def test_a_batch_cannot_start_at_the_latest(
 
 def test_a_tower_that_is_not_there(spark: SparkSession, topic: str) -> None:
     frame = spark.read.format("dafka").options(tower="127.0.0.1:1:1", subscribe=topic).load()
-    with pytest.raises(PySparkException, match=r"no tower answered at 127.0.0.1:1:1"):
+    why = r"no tower answered at 127.0.0.1:1:1 within .* s: nothing listens at 127.0.0.1:1:1; start"
+    with pytest.raises(PySparkException, match=why):
+        frame.collect()
+
+
+def test_a_towers_ports_the_other_way_round(
+    spark: SparkSession, cluster: EmbeddedCluster, topic: str
+) -> None:
+    host, sub, pub = cluster.tower.split(":")
+    frame = spark.read.format("dafka").options(tower=f"{host}:{pub}:{sub}", subscribe=topic).load()
+    with pytest.raises(PySparkException, match=f"the other way round; name it as {cluster.tower}"):
         frame.collect()
 
 

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import pickle
 
-from dafka_core.error_base import DafkaError
+import pytest
+
+from dafka_core.error_base import DafkaError, is_secret
 from dafka_core.errors import StoreError
 
 
@@ -18,3 +20,19 @@ def test_base_without_facts() -> None:
     error = pickle.loads(pickle.dumps(DafkaError("something")))
     assert type(error) is DafkaError
     assert str(error) == "something"
+
+
+@pytest.mark.parametrize(
+    ("option", "secret"),
+    [
+        ("sasl.jaas.config", True),
+        ("SSL.keystore", True),
+        ("paswd", True),
+        ("api_key", True),
+        ("subscribe", False),
+        ("classLoader", False),
+        ("key.deserializer", False),
+    ],
+)
+def test_names_of_secrets(option: str, secret: bool) -> None:
+    assert is_secret(option) is secret

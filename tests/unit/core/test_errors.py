@@ -92,12 +92,27 @@ ERRORS: list[tuple[DafkaError, dict[str, object], str]] = [
     ),
     (
         TowerNotFoundError(TOWERS, 2.5),
-        {"towers": tuple(TOWERS), "waited_s": 2.5, "unknown_hosts": ()},
+        {"towers": tuple(TOWERS), "waited_s": 2.5, "unknown_hosts": (), "diagnosis": ""},
         "no tower answered at 127.0.0.1:5556:5557, [::1]:1:2 within 2.5 s; start one",
     ),
     (
+        TowerNotFoundError(["h:1:2"], 1.2, diagnosis="nothing listens there; start one"),
+        {
+            "towers": ("h:1:2",),
+            "waited_s": 1.2,
+            "unknown_hosts": (),
+            "diagnosis": "nothing listens there; start one",
+        },
+        "no tower answered at h:1:2 within 1.2 s: nothing listens there; start one",
+    ),
+    (
         TowerNotFoundError(["nowhere:1:2"], 0.1, ["nowhere"]),
-        {"towers": ("nowhere:1:2",), "waited_s": 0.1, "unknown_hosts": ("nowhere",)},
+        {
+            "towers": ("nowhere:1:2",),
+            "waited_s": 0.1,
+            "unknown_hosts": ("nowhere",),
+            "diagnosis": "",
+        },
         "no tower answered at nowhere:1:2 within 0.1 s, and there is no host nowhere; correct",
     ),
     (
@@ -182,8 +197,19 @@ ERRORS: list[tuple[DafkaError, dict[str, object], str]] = [
     ),
     (
         NoStoreError(TOWERS, 5),
-        {"towers": tuple(TOWERS), "waited_s": 5, "unmet": (), "endpoint": ""},
+        {"towers": tuple(TOWERS), "waited_s": 5, "unmet": (), "endpoint": "", "diagnosis": ""},
         "no store was heard of through 127.0.0.1:5556:5557, [::1]:1:2 within 5 s; start one with ",
+    ),
+    (
+        NoStoreError(["h:1:2"], 5, diagnosis="nobody is there; come"),
+        {
+            "towers": ("h:1:2",),
+            "waited_s": 5,
+            "unmet": (),
+            "endpoint": "",
+            "diagnosis": "nobody is there; come",
+        },
+        "no store was heard of through h:1:2 within 5 s: nobody is there; come",
     ),
     (
         NoStoreError(TOWERS, 5, ["ABC", "DEF"], "tcp://h:7"),
@@ -192,6 +218,7 @@ ERRORS: list[tuple[DafkaError, dict[str, object], str]] = [
             "waited_s": 5,
             "unmet": ("ABC", "DEF"),
             "endpoint": "tcp://h:7",
+            "diagnosis": "",
         },
         "no store has answered within 5 s: ABC, DEF cannot connect to this node at tcp://h:7; set ",
     ),

@@ -29,7 +29,7 @@ def only(facts: Facts, about: str) -> tuple[Severity, str]:
 def test_no_store() -> None:
     severity, says = only(Facts(tower_found=True, node_count=3), "stores")
     assert severity is PROBLEM
-    assert says.startswith("no store was heard of: the tower tells of 3 other nodes; start one")
+    assert says.startswith("the tower tells of 3 other nodes, and of no store; start one")
     assert "of no other node" in only(Facts(tower_found=True), "stores")[1]
     assert found(Facts(tower_found=False), "stores") == []  # the tower is what is wrong
 
@@ -72,7 +72,7 @@ def test_connections_that_go_one_way() -> None:
     one = served("A", connects=False)
     severity, says = only(Facts(stores=(one,), endpoint="tcp://me:1"), "connections")
     assert severity is WARNING
-    assert says.startswith("A cannot connect to this process, at tcp://me:1: only what goes by Arr")
+    assert says.startswith("A cannot connect to this node at tcp://me:1: only what goes by Arrow")
     severity, _ = only(Facts(stores=(one._replace(locations=()),)), "connections")
     assert severity is PROBLEM
     assert found(Facts(stores=(served(),)), "connections") == []
@@ -132,7 +132,7 @@ def test_files() -> None:
 
 
 def test_each_finding_that_is_not_ok_says_what_to_do() -> None:
-    store = StoreFacts("A", False, False, URI, "f", None, 99.0, 0.0, ("x",), (), FileAccess(3))
+    store = StoreFacts("A", False, False, URI, "f", "", 99.0, 0.0, ("x",), (), FileAccess(3))
     facts = Facts((), True, 0, "e", (store,), (KnownStore("B"),), ("t",), {}, asked=True)
     findings: list[Finding] = check_all(facts)
     assert {each.about for each in findings} >= {"stores", "connections", "topic", "clocks"}

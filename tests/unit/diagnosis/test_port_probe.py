@@ -73,7 +73,7 @@ def test_zeromq_says_its_kind(kind: str) -> None:
     [
         (b"SSH-2.0-OpenSSH_9.6\r\n", "SSH-2.0-OpenSSH_9.6"),
         (b"\0\0\x18\x04\0\0\0\0\0\0\0\x04", HTTP2),
-        (b"\xff\0\0\0 not ZeroMQ", ""),
+        (b"\xff\0\0\0 not ZeroMQ", "ff 00 00 00 20 6e 6f 74"),
     ],
 )
 def test_who_speaks_otherwise_is_a_stranger(listen: Listen, greeting: bytes, said: str) -> None:

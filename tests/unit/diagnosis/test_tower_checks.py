@@ -30,7 +30,7 @@ def facts(sub: Said, pub: Said, host: str = "h") -> TowerFacts:
         (SUB, SUB, True, "another ZeroMQ program listens at h:2, with a socket XSUB, no tower's X"),
         (SUB, (ZEROMQ, ""), False, "h:2, with a socket that says nothing of itself, no tower's"),
         ((STRANGER, "SSH"), PUB, True, "something else listens at h:1, no tower (it speaks 'SSH')"),
-        ((STRANGER, ""), (STRANGER, ""), True, "something else listens at h:1, no tower and somet"),
+        ((STRANGER, ""), (STRANGER, ""), False, "who listens at h:1 ends the connection: no tower"),
         ((MUTE, ""), (MUTE, ""), False, "who listens at h:1 says nothing: no tower, or one that"),
         ((UNREACHABLE, ""), (UNREACHABLE, ""), False, "h:1 cannot be reached from here and h:2 ca"),
         ((UNREACHABLE, ""), PUB, False, "see whether that is its address, and whether a firewall"),
