@@ -122,7 +122,7 @@ class StoreSession(Closing):
             if not found and self._registry.others:
                 if deadline.waited_s >= timing.OTHERS_S:
                     break
-            elif not is_said and deadline.waited_s >= timing.FIND_S:
+            elif deadline.waited_s >= timing.FIND_S and not (is_said or deadline.is_over):
                 is_said = True
                 self._say_what_is_missing(len(found), acks, deadline)
         raise _too_few(len(found), self._registry.others, acks, deadline.timeout_s)
@@ -132,7 +132,7 @@ class StoreSession(Closing):
             nobody = NoStoreError((self._address.name,), deadline.waited_s)
             with connections.lend(self._address) as reader:
                 preflight.explain(reader, self._address, nobody, deadline)
-        elif not deadline.is_over:
+        else:
             error = _too_few(found, (), acks, round(deadline.waited_s, 1))
             _log.warning("%s. The query waits for up to %g s", error, deadline.timeout_s)
 
