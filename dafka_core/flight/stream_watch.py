@@ -12,10 +12,12 @@ import contextlib
 import logging
 import socket
 import threading
+import time
 import urllib.parse
 import weakref
 from collections import Counter
 from collections.abc import Iterator
+from math import inf
 from typing import Final, Self
 
 from dafka_core.closing import Closing
@@ -24,7 +26,8 @@ from dafka_core.flight.flight_errors import IDLE, UnavailableError
 from dafka_core.flight.grpc_workarounds import Address, CallDeadline, Watchdog, break_connections
 
 AGAIN_S: Final = 1.0
-"""How often the watch looks again whether it may break an idle stream's connection."""
+"""How often the watch looks again whether it may break an idle stream's connection: none on which
+a client may still be taking the end of another stream."""
 
 _log = logging.getLogger("dafka.store")
 
@@ -75,6 +78,8 @@ class WatchedStream(CallDeadline):
         """Ends the stream; may be repeated."""
         self._deadline = None
         self._watch.streams.discard(self)
+        if not self.expired:
+            self._watch.note_end(self.peer)
         self._watchdog.remove(self)
         self.end()
 
@@ -98,6 +103,7 @@ class StreamWatch:
         self.streams: set[WatchedStream] = set()
         self.watchdog = Watchdog()
         self._calls = Counter[str]()
+        self._ended_at: dict[str, float] = {}
         self._lock = threading.Lock()
 
     @contextlib.contextmanager
@@ -112,6 +118,17 @@ class StreamWatch:
                 self._calls[peer] -= 1
                 if not self._calls[peer]:
                     del self._calls[peer]
+            self.note_end(peer)
+
+    def note_end(self, peer: str) -> None:
+        """A call or stream of a client has ended here; what it was sent may be on its way."""
+        now = time.monotonic()
+        with self._lock:
+            self._ended_at = {
+                each: ended_at
+                for each, ended_at in self._ended_at.items()
+                if ended_at > now - AGAIN_S
+            } | {peer: now}
 
     def on_idle(self, stream: WatchedStream) -> None:
         """Gives the permit of an idle stream back, and ends the stream if it can (its thread)."""
@@ -121,8 +138,10 @@ class StreamWatch:
         streams = list(self.streams)
         idle = sum(each.expired for each in streams)
         # Over the socket all clients have one name: nothing tells their connections apart.
-        is_shared = self._calls[stream.peer] or any(
-            each.peer == stream.peer and not each.expired for each in streams
+        is_shared = (
+            self._calls[stream.peer]
+            or self._ended_at.get(stream.peer, -inf) > time.monotonic() - AGAIN_S
+            or any(each.peer == stream.peer and not each.expired for each in streams)
         )
         if is_shared and idle <= limits.MAX_PARKED:
             return
