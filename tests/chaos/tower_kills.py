@@ -101,10 +101,11 @@ def check_stores(chaos: Chaos, stores: list[Node], directory: Path, values: list
 
     The stores are killed for it, in ``directory`` under ``store0`` and so on.
     """
-    for index, store in enumerate(stores):
-        kept = directory / f"store{index}"
+    directories = [directory / f"store{index}" for index in range(len(stores))]
+    for index, kept in enumerate(directories):  # before any is killed, which others may catch up by
         all_there = partial(has_on_disk, kept, len(values))
         wait_until(all_there, f"store {index} has all {len(values)} records")
+    for index, (store, kept) in enumerate(zip(stores, directories, strict=True)):
         store.kill()
         on_disk = [value for found in values_on_disk(kept).values() for value in found]
         chaos.compare(f"store {index}", values, [value.decode() for value in on_disk])
