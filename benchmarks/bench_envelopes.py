@@ -67,21 +67,36 @@ def read_rate(spark: SparkSession, cluster: EmbeddedCluster, records: int) -> fl
 def write(spark: SparkSession, bench: Bench) -> Iterator[Figure]:
     """Rows a second, acknowledged.
 
-    Beside a sink that only counts the same rows, too: to make and to hand over headers costs Spark
-    more than bare rows do as a whole.
+    Beside what their parts take without envelopes, too: Spark to make and to hand over such rows
+    (a sink that only counts them), and a store to keep as many octets (bare values that are as
+    large, less what a sink takes that counts these).
     """
     records = bench.part(FULL_WRITTEN)
-    bare = rows(spark, records, SIZE_BYTES, tasks=spark_sessions.SLOTS)
-    sides = {
-        side: partial(write_rate, frame, records)
-        for side, frame in (("keyed", with_keys(bare)), ("bare", bare))
-    }
-    sides["counted"] = partial(spark_sessions.rate, records, with_keys(bare), FORM, {})
+    bare, large = (
+        rows(spark, records, size_bytes, tasks=spark_sessions.SLOTS)
+        for size_bytes in (SIZE_BYTES, closed_bytes())
+    )
+    frames = {"keyed": with_keys(bare), "bare": bare, "large": large}
+    sides = {side: partial(write_rate, frame, records) for side, frame in frames.items()}
+    for side in ("keyed", "large"):
+        counted = partial(spark_sessions.rate, records, frames[side], FORM, {})
+        sides[f"{side}, counted"] = counted
     name = f"batch write, key and {len(HEADERS)} headers, {SIZE_BYTES} B"
     rest_s = bench.part(REST_S, least=0)
     rates = in_turns(name, sides, bench.pairs, warm_ups=bench.warm, rest_s=rest_s)
-    for reference, more in (("bare", ""), ("counted", ", beside a sink that only counts")):
-        yield compared(name + more, rates["keyed"], rates[reference], unit="M rows/s", goal=GOAL)
+    parts = zip(rates["keyed, counted"], rates["large"], rates["large, counted"], strict=True)
+    rates["parts"] = [1 / (1 / made + 1 / kept - 1 / counted) for made, kept, counted in parts]
+    for side, reference, more in (
+        ("keyed", "bare", ""),
+        ("keyed", "parts", ", beside what their parts take"),
+        ("parts", "bare", ", what their parts take beside bare"),
+    ):
+        yield compared(name + more, rates[side], rates[reference], unit="M rows/s", goal=GOAL)
+
+
+def closed_bytes() -> int:
+    """How large the contents of such records are."""
+    return keyed(Values.of([bytes(SIZE_BYTES)])).size_bytes
 
 
 def with_keys(frame: DataFrame) -> DataFrame:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Final
+from typing import ClassVar, Final
 
 from dafka_core.error_base import HIDDEN, is_secret
 from dafka_core.error_base import DafkaError as DafkaError  # noqa: PLC0414 -- it is public here
@@ -90,29 +90,30 @@ class _TowersError(DafkaError):
     diagnosis: str = field(default="", kw_only=True)
     """What is wrong, if that is known; in place of what may be."""
 
+    nobody: ClassVar[str] = ""
+    """How the sentence begins."""
+
     def __post_init__(self) -> None:
         self.towers = tuple(self.towers)
         super().__post_init__()
 
     def _sentence(self, **facts: object) -> str:
-        return super()._sentence(towers=", ".join(self.towers), **facts)
+        began = f"{self.nobody} {', '.join(self.towers)} within {self.waited_s:g} s"
+        if self.diagnosis:
+            return f"{began}: {self.diagnosis}"
+        return super()._sentence(began=began, **facts)
 
 
 @dataclass(eq=False)
 class TowerNotFoundError(_TowersError):
     """No tower answered in time; ``unknown_hosts`` are names of towers that do not resolve."""
 
-    sentence = (
-        "no tower answered at {towers} within {waited_s:g} s{cause} a running one (option 'tower', "
-        "environment DAFKA_TOWER)"
-    )
+    nobody = "no tower answered at"
+    sentence = "{began}{cause} a running one (option 'tower', environment DAFKA_TOWER)"
     unknown_hosts: Sequence[str] = ()
 
     def _sentence(self, **facts: object) -> str:
         self.unknown_hosts = tuple(self.unknown_hosts)
-        if self.diagnosis:
-            towers = ", ".join(self.towers)
-            return f"no tower answered at {towers} within {self.waited_s:g} s: {self.diagnosis}"
         cause = "; start one with 'dafka tower', or name"
         if names := ", ".join(self.unknown_hosts):
             cause = f", and there is no host {names}; correct the name, or name"
@@ -127,22 +128,15 @@ class NoStoreError(_TowersError):
     they do not hear what it asks.
     """
 
-    sentence = (
-        "no store was heard of through {towers} within {waited_s:g} s; start one with 'dafka "
-        "store --dir DIR'"
-    )
+    nobody = "no store was heard of through"
+    sentence = "{began}; start one with 'dafka store --dir DIR'"
     unmet: Sequence[str] = ()
     endpoint: str = ""
 
     def _sentence(self, **facts: object) -> str:
         self.unmet = tuple(self.unmet)
-        sentence = super()._sentence(**facts)
-        if self.diagnosis:
-            towers = ", ".join(self.towers)
-            waited = f"within {self.waited_s:g} s"
-            return f"no store was heard of through {towers} {waited}: {self.diagnosis}"
-        if not self.unmet:
-            return sentence
+        if self.diagnosis or not self.unmet:
+            return super()._sentence(**facts)
         return (
             f"no store has answered within {self.waited_s:g} s: {', '.join(self.unmet)} cannot "
             f"connect to this node at {self.endpoint}; set option host to an address that they "

@@ -14,16 +14,13 @@ from dafka_core.diagnosis.tower_checks import check_towers, towers_probed
 from dafka_core.errors import NoStoreError, TowerNotFoundError
 from dafka_core.node_options import ReaderOptions
 from dafka_core.nodes.reader import Reader
-from dafka_core.records import Contacts, PartitionInfo, TopicPartition, merge_heads
+from dafka_core.records import PartitionInfo, TopicPartition, merge_heads
 
 HEAR_S: Final = 2.0
 """Stores that are there are heard of in less; those far away are waited for longer by the mesh."""
 
 MOST_STORE_S: Final = 5.0
 """For one call to a store: one that stands still is known by then."""
-
-_ANY_TOPIC: Final = ("-",)
-"""Asked for only to hear of the stores."""
 
 
 def gathered(
@@ -46,8 +43,7 @@ def gathered(
     """
     deadline = time.monotonic() + timeout_s
     if uris:
-        named = [StoreFacts(uri, locations=(uri,)) for uri in uris]
-        return _with_stores(Facts(topics=tuple(topics)), named, deadline)
+        return _with_stores(Facts(topics=tuple(topics)), named_stores(uris), deadline)
     towers = towers_probed(ReaderOptions.build(options).tower, min(PROBE_S, timeout_s))
     facts = Facts(tuple(towers), topics=tuple(topics))
     if not any(each.severity is Severity.OK for each in check_towers(towers)):
@@ -65,26 +61,31 @@ def _heard(facts: Facts, reader: Reader, deadline: float) -> Facts:
     left_s = max(deadline - time.monotonic(), 0.1)
     found: list[PartitionInfo] = []
     try:
-        found = reader.partitions(facts.topics or _ANY_TOPIC, timeout_s=min(HEAR_S, left_s))
+        if not facts.topics:
+            reader.hear_stores(timeout_s=min(HEAR_S, left_s))
+        else:
+            found = reader.partitions(facts.topics, timeout_s=min(HEAR_S, left_s))
         if set(facts.topics) - {info.topic for info in found}:
             found = reader.partitions(timeout_s=min(HEAR_S, left_s))
         facts = facts._replace(asked=True)
     except NoStoreError:
         pass  # those that cannot connect to the reader are asked by Arrow Flight
-    contacts = reader.contacts()
-    facts = facts._replace(
-        node_count=contacts.node_count,
-        endpoint=contacts.endpoint,
+    facts = heard(facts, reader)._replace(
         away=tuple(reader.missing_stores(timeout_s=0.01)),
         heads={info.tp: info for info in found},
     )
-    return _with_stores(facts, heard_stores(reader, contacts), deadline)
+    return _with_stores(facts, facts.stores, deadline)
 
 
-def heard_stores(reader: Reader, contacts: Contacts) -> list[StoreFacts]:
-    """What a reader of the mesh knows of the stores."""
-    locations = reader.endpoints()
-    return [
+def named_stores(uris: Sequence[str]) -> list[StoreFacts]:
+    """What is known of stores that somebody has named."""
+    return [StoreFacts(uri, locations=(uri,)) for uri in uris]
+
+
+def heard(facts: Facts, reader: Reader) -> Facts:
+    """With the nodes and stores that a reader of the mesh has heard of."""
+    contacts, locations = reader.contacts(), reader.endpoints()
+    stores = tuple(
         StoreFacts(
             store,
             knows_queries=store not in contacts.c_stores,
@@ -92,13 +93,14 @@ def heard_stores(reader: Reader, contacts: Contacts) -> list[StoreFacts]:
             locations=locations.get(store, ()),
         )
         for store in reader.stores()
-    ]
+    )
+    return facts._replace(node_count=contacts.node_count, endpoint=contacts.endpoint, stores=stores)
 
 
 def _with_stores(facts: Facts, stores: Sequence[StoreFacts], deadline: float) -> Facts:
     """With what the stores say by Arrow Flight."""
     left_s = min(max(deadline - time.monotonic(), 0.5), MOST_STORE_S)
-    answers = asked(stores, facts.topics or _ANY_TOPIC, left_s)
+    answers = asked(stores, facts.topics, left_s)
     heads: dict[TopicPartition, PartitionInfo] = dict(facts.heads)
     answered = [each for each, _ in answers if each.locations and not each.failure]
     if answered and not facts.asked:

@@ -6,6 +6,7 @@ from collections.abc import Iterator, Sequence
 from typing import Final, TypeVar
 
 from dafka_core.storage.block_builder import MAX_BLOCK_BYTES, MAX_BLOCK_RECORDS
+from dafka_core.where import MAX_CHARACTERS
 
 MAX_REQUEST_BYTES: Final = 8_192
 """A ticket, descriptor or criteria: two names of 255 octets, each octet escaped, and the rest."""
@@ -16,7 +17,7 @@ MAX_RANGES: Final = 1_000
 MAX_MANY_BYTES: Final = 4 << 20
 """A ticket of so many ranges, with the longest names."""
 
-MAX_WHERE_BYTES: Final = MAX_REQUEST_BYTES + 6 * 4_096
+MAX_WHERE_BYTES: Final = MAX_REQUEST_BYTES + 6 * MAX_CHARACTERS
 """A ticket with a condition of so many characters, each escaped."""
 
 MAX_ACTION_BYTES: Final = 1 << 20

@@ -97,8 +97,8 @@ def last_until(checkpoint: Checkpoint, time_ms: float) -> int:
     Raises:
         ConfigError: there is none.
     """
-    found = [each.number for each in checkpoint.batches() if each.is_committed]
-    earlier = [number for number in found if checkpoint.batch(number).time_ms <= time_ms]
+    found = (each for each in checkpoint.batches() if each.is_committed)
+    earlier = [each.number for each in found if each.time_ms <= time_ms]
     if not earlier:
         raise checkpoint.refused("has no committed batch from then or before")
     return earlier[-1]
@@ -107,8 +107,8 @@ def last_until(checkpoint: Checkpoint, time_ms: float) -> int:
 def _check_quiet(checkpoint: Checkpoint, is_stopped: bool) -> None:
     if is_stopped:
         return
-    folders = [checkpoint.path / name for name in (OFFSETS, COMMITS)]
-    changed = [each.stat().st_mtime for folder in folders if folder.exists() for each in [folder]]
+    folders = (checkpoint.path / name for name in (OFFSETS, COMMITS))
+    changed = [each.stat().st_mtime for each in folders if each.exists()]
     ago_s = time.time() - max(changed, default=0.0)
     if ago_s < QUIET_S:
         why = f"has changed {max(ago_s, 0.0):.0f} s ago: its query may run, and would not notice"

@@ -86,26 +86,19 @@ def no_store(error: NoStoreError, deadline: Deadline, diagnosis: str) -> NoStore
 def diagnosed(reader: Reader, address: MeshAddress) -> list[Finding]:
     """The problems that keep stores from answering."""
     from dafka_core.diagnosis.checks import check_all
-    from dafka_core.diagnosis.facts import Facts, StoreFacts
+    from dafka_core.diagnosis.facts import Facts
     from dafka_core.diagnosis.findings import problems
-    from dafka_core.diagnosis.gathering import heard_stores
+    from dafka_core.diagnosis.gathering import heard, named_stores
     from dafka_core.diagnosis.port_probe import PROBE_S
     from dafka_core.diagnosis.store_probe import asked
     from dafka_core.diagnosis.tower_checks import towers_probed
 
     if address.stores:
-        named = [StoreFacts(uri, locations=(uri,)) for uri in address.stores]
-        facts = Facts(stores=tuple(each for each, _ in asked(named, (), PROBE_S)))
+        answers = asked(named_stores(address.stores), (), PROBE_S)
+        facts = Facts(stores=tuple(each for each, _ in answers))
     else:
         towers = ReaderOptions.build({"tower": address.tower}).tower
-        contacts = reader.contacts()
-        facts = Facts(
-            tuple(towers_probed(towers, PROBE_S)),
-            tower_found=True,
-            node_count=contacts.node_count,
-            endpoint=contacts.endpoint,
-            stores=tuple(heard_stores(reader, contacts)),
-        )
+        facts = heard(Facts(tuple(towers_probed(towers, PROBE_S)), tower_found=True), reader)
     return problems(check_all(facts))
 
 
