@@ -32,6 +32,8 @@ The outcome of an entry (``Log.write``) is None when it is done, or else:
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 
 from dafka_core.epochs import Epoch, EpochId
@@ -50,6 +52,32 @@ Spark tries tasks again before."""
 ATTEMPT_BYTES: Final = 16
 REPLICA: Final = bytes(ATTEMPT_BYTES)
 """The attempt of staged records that come from another store, where they are committed."""
+
+
+MAX_NOTE_NAME_BYTES: Final = 480
+"""A note's name is part of a key of LMDB, which has at most 511 octets."""
+
+MAX_NOTE_BYTES: Final = 4_096
+MAX_NOTES: Final = 10_000
+"""What is noted with one batch: each note costs the log about a page."""
+
+Notes = Mapping[str, bytes | None]
+"""Octets by their names; None deletes a note."""
+
+
+@dataclass(frozen=True, slots=True)
+class NotedBatch(RecordBatch):
+    """A batch without a transaction, and notes that the log keeps in the same step, or none of it.
+
+    Notes stay in the log of the store that writes them; other stores are given the records alone.
+    """
+
+    notes: Notes = field(default_factory=dict, compare=False)
+
+    @classmethod
+    def with_notes(cls, batch: RecordBatch, notes: Notes) -> NotedBatch:
+        """The batch with notes."""
+        return cls(batch.tp, batch.offset, batch.values, None, batch.times, batch.epoch, notes)
 
 
 class Stage(NamedTuple):

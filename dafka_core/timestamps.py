@@ -94,6 +94,17 @@ def stamped_once(count: int, time_us: int) -> Longs:
     return np.array([[count, time_us]], np.int64)
 
 
+def taken_times(times: Longs | None, count: int, now_us: int) -> Longs:
+    """The times of records that a client writes at a store, for it and for all other stores.
+
+    Those without one, or with one that no clock of ours would believe, have the store's.
+    """
+    if times is None:
+        return stamped_once(count, now_us)
+    believed = (times[:, 1] >= 0) & (times[:, 1] <= now_us + MAX_AHEAD_US)
+    return np.column_stack((times[:, 0], np.where(believed, times[:, 1], now_us)))
+
+
 def in_order(times: Longs | None, count: int, now_us: int, last_us: int) -> Longs:
     """The times under which a store keeps the ``count`` records after one of ``last_us``.
 

@@ -18,7 +18,20 @@ from dafka_core.errors import (
     OffsetConflictError,
     StoreUnreachableError,
 )
-from dafka_core.log_entries import Commit, Discard, Forget, LogEntry, SetTransaction, Stage
+from dafka_core.log_entries import (
+    MAX_NOTE_BYTES,
+    MAX_NOTE_NAME_BYTES,
+    MAX_NOTES,
+    Commit,
+    Discard,
+    Forget,
+    LogEntry,
+    NotedBatch,
+    Notes,
+    SetTransaction,
+    Stage,
+)
+from dafka_core.names import octets_of
 from dafka_core.nodes.mesh import Mesh
 from dafka_core.protocol.limits import MAX_VALUE_BYTES
 from dafka_core.protocol.store_role import StoreRole
@@ -30,7 +43,7 @@ from dafka_core.records import (
     Transaction,
 )
 from dafka_core.storage import Log
-from dafka_core.timestamps import stamped_once
+from dafka_core.timestamps import taken_times
 
 MAX_PUT_BYTES: Final = 64 << 20
 """Values of all writers together on their way to the disk; further ones wait.  It is enough for the
@@ -85,13 +98,24 @@ class AppendQueue(ProcessBound):
         self._size_bytes = 0
         self._failure: BaseException | None = None
 
-    def put(self, batch: RecordBatch) -> Future[int]:
-        """Appends a batch that begins exactly where its partition ends.
+    def put(self, batch: RecordBatch, notes: Notes | None = None) -> Future[int]:
+        """Appends a batch that begins exactly where its partition ends, and keeps notes with it.
 
         Waits for room.  The future gives the partition's end when the batch is on disk, synced; it
-        fails with OffsetConflictError where the batch begins elsewhere.
+        fails with OffsetConflictError where the batch begins elsewhere, and no note is kept then.
+        Records have the batch's times; one without them has the time at which it was taken.
+
+        Raises:
+            ValueError: a note is too large, or has too long a name; or there are too many.
         """
-        return self._submit(batch)
+        if not notes:
+            return self._submit(batch)
+        for name, octets in notes.items():
+            if len(octets_of(name)) > MAX_NOTE_NAME_BYTES or len(octets or b"") > MAX_NOTE_BYTES:
+                raise ValueError(f"note {name[:64]!r} is too large, or has too long a name")
+        if len(notes) > MAX_NOTES:
+            raise ValueError(f"a batch has at most {MAX_NOTES} notes, not {len(notes)}")
+        return self._submit(NotedBatch.with_notes(batch, notes))
 
     def stage(self, batch: RecordBatch, attempt: str, version: int = NO_VERSION) -> Future[int]:
         """Stages a batch where the records end that the attempt has staged, or the partition does.
@@ -242,7 +266,7 @@ class AppendQueue(ProcessBound):
         match entry:
             case RecordBatch():
                 # Now and not by the log: other stores are to be told the same.
-                times = stamped_once(entry.count, self._log.now_us())
+                times = taken_times(entry.times, entry.count, self._log.now_us())
                 taken, batch = self._role.host(now, replace(entry, times=times)), entry
             case Stage():
                 taken, batch = self._role.stage(entry), entry.batch

@@ -19,6 +19,7 @@ from dafka_core.log_entries import (
     Forget,
     LogEntry,
     Met,
+    NotedBatch,
     Promise,
     SetAside,
     SetTransaction,
@@ -77,6 +78,8 @@ class EntryWriter:
                 if entry.transaction is not None:
                     return self._replicate(entry, entry.transaction)
                 self._append(entry)
+                if isinstance(entry, NotedBatch):
+                    self._tables.notes.put(entry.notes)
             case Stage():
                 return self._stage(entry)
             case Commit():

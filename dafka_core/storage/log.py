@@ -3,7 +3,7 @@
 Tables (LMDB, one environment per directory):
 
     meta         the format's version; the id of the next new partition; the names of partitions
-                 with staged records; groups of small batches (``append_area.py``)
+                 with staged records; groups of small batches (``append_area.py``); notes
     partitions   topic, a zero octet, partition  ->  row (``rows.py``)
     blocks       partition id, first offset (both 8 octets, big endian)  ->  block (``block.py``)
 
@@ -255,6 +255,11 @@ class Log(ProcessBound):
     def forget(self, store: str) -> bool:
         """Forgets another store, which is gone for ever; False when it was never met."""
         return self._env.write(lambda tables: tables.lives.forget(store))
+
+    def notes(self, prefix: str) -> dict[str, bytes]:
+        """What was noted under names that begin so (``log_entries.NotedBatch``)."""
+        with self._env.reading() as tables:
+            return tables.notes.named(prefix)
 
     def aside(self) -> list[AsideRecords]:
         """What was set aside, in the order in which that happened."""

@@ -18,6 +18,7 @@ from dafka_core.storage.block import HEADER, peek_count
 from dafka_core.storage.counted_transaction import CountedTransaction
 from dafka_core.storage.lives import Lives
 from dafka_core.storage.merge_planner import MergeCandidate
+from dafka_core.storage.notes import Notes
 from dafka_core.storage.open_environment import Opened
 from dafka_core.storage.rows import BLOCK_KEY, PartitionRow
 from dafka_core.storage.set_aside import AsideArea
@@ -56,6 +57,7 @@ class Tables:
         self._txn = CountedTransaction(txn)
         self.area = AppendArea(self._txn, opened.meta, opened.blocks)
         self.lives = Lives(self._directory, self._txn, self._meta)
+        self.notes = Notes(self._directory, self._txn, self._meta)
         self.changed: set[TopicPartition] = set()
         """The partitions that readers see otherwise than before, or at least may."""
 

@@ -115,6 +115,26 @@ def test_a_put_and_a_producer_of_one_address(
     assert stored(store, "t", PARTITION) == values(30)
 
 
+def test_notes_are_kept_with_a_batch_that_is_taken_and_not_with_one_that_is_not(
+    store: Store,
+) -> None:
+    def batch(offset: int) -> RecordBatch:
+        return RecordBatch.of(TP, offset, values(2))
+
+    queue = store.append_queue
+    kept = [queue.put(batch(2 * at), {"a": b"%d" % at, f"b{at}": b""}) for at in range(20)]
+    late = [queue.put(batch(offset), {"a": b"lost"}) for offset in (0, 39, 1000)]
+    kept += [queue.put(batch(40), {"b0": None})]
+    assert [each.result(PATIENCE_S) for each in kept] == [*range(2, 44, 2)]
+    for each in late:
+        assert isinstance(each.exception(PATIENCE_S), OffsetConflictError)
+    assert store.log.notes("") == {"a": b"19"} | {f"b{at}": b"" for at in range(1, 20)}
+    for notes in ({"n" * 481: b""}, {"n": bytes(4097)}, {str(at): b"" for at in range(10_001)}):
+        with pytest.raises(ValueError, match="note"):
+            queue.put(batch(42), notes)
+    assert store.log.end(TP) == 42
+
+
 def test_a_record_that_the_mesh_would_not_take_is_refused_and_nothing_of_it_stays(
     tower: str, open_nodes: ExitStack, tmp_path: Path
 ) -> None:

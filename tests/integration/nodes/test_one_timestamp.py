@@ -9,6 +9,7 @@ from contextlib import ExitStack
 from datetime import UTC, datetime, timedelta, timezone
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from dafka_core import ConfigError, Consumer, Producer, RecordBatch, Store
@@ -116,6 +117,25 @@ def test_the_store_that_a_client_writes_to_stamps_its_records(
         assert len(times) == COUNT // 100
         assert times_at(second, each, COUNT) == times
         assert times_at(late, each, COUNT) == times
+
+
+def test_times_that_a_client_gives_are_kept_and_those_that_cannot_be_are_not(
+    start: Callable[[str], Store],
+) -> None:
+    first, second = start("first"), start("second")
+    tp = TopicPartition("t", new_address())
+    times = np.array([[2, 1000], [1, 500], [3, 2000], [1, now_us() + 3_600_000_000]], np.int64)
+    batch = RecordBatch(tp, 0, Values.of(values(7)), times=times)
+    assert first.append_queue.put(batch).result(PATIENCE_S) == 7
+    found = times_at(first, tp, 7)
+    # In the order of the offsets, as all timestamps are.
+    assert found[:2] == [(0, 1000), (3, 2000)]
+    assert abs(found[2][1] - now_us()) < 60_000_000
+    without = np.array([[1, -1000]], np.int64)
+    batch = RecordBatch(tp, 7, Values.of(values(1)), times=without)
+    assert first.append_queue.put(batch).result(PATIENCE_S) == 8
+    assert times_at(first, tp, 8)[-1][1] >= found[2][1]
+    assert times_at(second, tp, 8) == times_at(first, tp, 8)
 
 
 def test_a_clock_far_ahead_poisons_no_partition(
