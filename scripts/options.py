@@ -9,6 +9,7 @@ import re
 import sys
 from pathlib import Path
 
+from dafka_core.kafka.kafka_options import KafkaOptions
 from dafka_core.node_options import (
     ConsumerOptions,
     NodeOptions,
@@ -33,6 +34,7 @@ TABLES: tuple[tuple[str, type[Options], type[Options] | None], ...] = (
     ("Consumer", ConsumerOptions, NodeOptions),
     ("Reader", ReaderOptions, NodeOptions),
     ("Store", StoreOptions, NodeOptions),
+    ("Gateway for Kafka's clients", KafkaOptions, None),
     ("Tower", TowerOptions, None),
 )
 

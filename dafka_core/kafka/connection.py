@@ -1,0 +1,273 @@
+"""One client's connection: requests come in, responses go out in the same order."""
+
+from __future__ import annotations
+
+import asyncio
+import struct
+import time
+from collections import deque
+from typing import Final, Protocol, cast
+
+import numpy as np
+
+from dafka_core.errors import ProtocolError
+from dafka_core.kafka.api_versions import Api
+from dafka_core.kafka.limits import Limits
+from dafka_core.kafka.requests import Pieces, RequestHead, Requests, parse_head
+from dafka_core.kafka.traffic import Complaints, Room
+
+SCRATCH_BYTES: Final = 16 << 10
+"""What is read at once of small requests.  A connection has so much at most of requests that wait
+for the one before, and as much again of one that has arrived in part; no more is counted."""
+
+_SIZE: Final = struct.Struct(">i")
+
+MALFORMED: Final = "requests that are none, whose connection was closed"
+TOO_SLOW: Final = "connections closed as their client was too slow"
+
+
+class Shared(Protocol):
+    """What connections have in common."""
+
+    limits: Limits
+    requests: Requests
+    complaints: Complaints
+    room: Room
+    scratch: memoryview
+
+    def joined(self, connection: Connection) -> None:
+        """A client has connected."""
+
+    def left(self, connection: Connection) -> None:
+        """Its connection has ended."""
+
+
+class Connection(asyncio.BufferedProtocol):
+    """Takes requests apart, has them answered one after the other, and sends the responses.
+
+    Only requests with records are worked on before the one before is answered, if that has records,
+    too: their producer waits for the disk once, then, and not for each.
+    """
+
+    def __init__(self, shared: Shared) -> None:
+        self._shared = shared
+        self._transport: asyncio.Transport
+        self.host = ""
+        self.descriptor = -1
+        self.idle_since = time.monotonic()
+        self._rest = b""  # octets that wait until requests are answered
+        self._size = bytearray()  # the first octets of the next request, which say its size
+        self._request: memoryview | None = None  # the one that is arriving
+        self._filled = 0
+        self._waits_for_room = False
+        self._is_direct = False  # whether the next octets go straight into the request
+        self._waiting: tuple[RequestHead, memoryview] | None = None
+        self._works: deque[tuple[asyncio.Task[Pieces], int, bool]] = deque()
+        self._unsent_bytes = 0
+        self._is_writing_paused = False
+        self._is_reading_paused = False
+        self.is_gone = False
+        self.deadline = float("inf")
+        """When it is too late for the request that is arriving, or for the client to take what it
+        was sent."""
+
+    # -- what asyncio calls ----------------------------------------------------------------------
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """A client has connected."""
+        self._transport = cast("asyncio.Transport", transport)
+        self.descriptor = int(transport.get_extra_info("socket").fileno())
+        self.host = str((transport.get_extra_info("peername") or ("?",))[0])
+        self._shared.joined(self)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """The connection has ended: nothing is answered any more."""
+        self.is_gone = True
+        for task, _, _ in self._works:
+            task.cancel()
+        held = sum(size_bytes for _, size_bytes, _ in self._works) + self._unsent_bytes
+        if self._request is not None and not self._waits_for_room:
+            held += _counted(len(self._request))
+        if self._waiting is not None:
+            held += _counted(len(self._waiting[1]))
+        self._works.clear()
+        self._request = self._waiting = None
+        self._shared.room.give_back(held)
+        self._shared.left(self)
+
+    def get_buffer(self, sizehint: int) -> memoryview:
+        """Where the next octets go."""
+        missing = len(self._request) - self._filled if self._request is not None else 0
+        self._is_direct = missing >= SCRATCH_BYTES
+        if self._is_direct and self._request is not None:
+            return self._request[self._filled :]
+        return self._shared.scratch
+
+    def buffer_updated(self, nbytes: int) -> None:
+        """So many octets have come there."""
+        if self._is_direct:
+            self._filled += nbytes
+            self._feed(memoryview(b""))
+        else:
+            self._feed(self._shared.scratch[:nbytes])
+
+    def pause_writing(self) -> None:
+        """The client does not take what it was sent."""
+        self._is_writing_paused = True
+        self.deadline = self._patience(self._unsent_bytes)
+
+    def resume_writing(self) -> None:
+        """It has taken most of it."""
+        self._is_writing_paused = False
+        self._shared.room.give_back(self._unsent_bytes)
+        self._unsent_bytes = 0
+        self._go_on()
+
+    # -- for the server --------------------------------------------------------------------------
+
+    @property
+    def is_idle(self) -> bool:
+        """Whether nothing has come that is not answered."""
+        return not (self._works or self._waiting or self._rest or self._request is not None)
+
+    def look(self, now: float) -> None:
+        """Ends if its client is too slow."""
+        if now > self.deadline:
+            what = "to take responses" if self._is_writing_paused else "with a request"
+            self.end(TOO_SLOW, f"too slow {what}")
+
+    def end(self, kind: str = "", why: str = "") -> None:
+        """Closes the connection; what it has not sent is dropped."""
+        if kind:
+            self._shared.complaints.note(kind, self.host, why)
+        self._transport.abort()
+
+    # -- requests in -----------------------------------------------------------------------------
+
+    def _feed(self, octets: memoryview) -> None:
+        """Takes octets as far as requests may be begun; keeps the rest of them."""
+        try:
+            while not self.is_gone:
+                if self._request is not None and not self._waits_for_room:
+                    octets = self._fill(self._request, octets)
+                if self._waiting is not None or self._waits_for_room or not len(octets):
+                    break
+                if self._request is None:
+                    octets = self._begin(octets)
+        except ProtocolError as error:
+            self.end(MALFORMED, str(error))
+            return
+        self._rest = bytes(octets)
+        self._pace()
+
+    def _begin(self, octets: memoryview) -> memoryview:
+        """Reads the size of the next request."""
+        if not self._size:
+            self._set_deadline(0)
+        missing = _SIZE.size - len(self._size)
+        self._size += octets[:missing]
+        if len(self._size) < _SIZE.size:
+            return octets[missing:]
+        (size_bytes,) = _SIZE.unpack(self._size)
+        self._size.clear()
+        if not 0 < size_bytes <= self._shared.limits.max_produce_bytes:
+            raise ProtocolError(f"a request of {size_bytes} octets")
+        # Not a bytearray: that would be written to, with zeros, before its octets have come.
+        self._request = np.empty(size_bytes, np.uint8).data
+        self._filled = 0
+        self._set_deadline(size_bytes)
+        counted = _counted(size_bytes)
+        self._waits_for_room = bool(counted) and not self._shared.room.take(counted, self._has_room)
+        return octets[missing:]
+
+    def _fill(self, request: memoryview, octets: memoryview) -> memoryview:
+        count = min(len(request) - self._filled, len(octets))
+        request[self._filled : self._filled + count] = octets[:count]
+        self._filled += count
+        if self._filled == len(request):
+            self._request = None
+            self._set_deadline(None)
+            try:
+                self._waiting = parse_head(request), request
+            except ProtocolError:
+                self._shared.room.give_back(_counted(len(request)))
+                raise
+            self._start_next()
+        return octets[count:]
+
+    def _has_room(self) -> bool:
+        if self.is_gone or not self._waits_for_room:
+            return False
+        self._waits_for_room = False
+        asyncio.get_running_loop().call_soon(self._go_on)
+        return True
+
+    def _set_deadline(self, size_bytes: int | None) -> None:
+        if not self._is_writing_paused:
+            self.deadline = float("inf") if size_bytes is None else self._patience(size_bytes)
+
+    def _patience(self, size_bytes: int) -> float:
+        return time.monotonic() + self._shared.limits.patience_s(size_bytes)
+
+    # -- responses out ---------------------------------------------------------------------------
+
+    def _start_next(self) -> None:
+        """Begins with the request that waits, if it may."""
+        if self._waiting is None or self._is_writing_paused:
+            return
+        head, octets = self._waiting
+        is_produce = head.api_key == Api.PRODUCE
+        if self._works and not (
+            is_produce
+            and all(each for _, _, each in self._works)
+            and len(self._works) < self._shared.limits.max_pipelined
+        ):
+            return
+        self._waiting = None
+        answer = self._shared.requests.answer(head, octets, self.host, lambda: self.is_gone)
+        task = asyncio.get_running_loop().create_task(answer)
+        self._works.append((task, _counted(len(octets)), is_produce))
+        task.add_done_callback(self._on_answered)
+
+    def _on_answered(self, _: object) -> None:
+        while self._works and self._works[0][0].done() and not self.is_gone:
+            task, size_bytes, _ = self._works.popleft()
+            self._shared.room.give_back(size_bytes)
+            if task.cancelled():
+                self.end()
+            elif (error := task.exception()) is not None:
+                self.end(MALFORMED, str(error))
+            else:
+                self._send(task.result())
+        self.idle_since = time.monotonic()
+        self._go_on()
+
+    def _send(self, pieces: Pieces) -> None:
+        if not pieces:
+            return
+        size_bytes = sum(map(len, pieces))
+        self._unsent_bytes += size_bytes
+        self._shared.room.add(size_bytes)
+        self._transport.writelines(pieces)
+        if not self._is_writing_paused:  # asyncio, or the kernel, has little of it left
+            self._shared.room.give_back(self._unsent_bytes)
+            self._unsent_bytes = 0
+
+    def _go_on(self) -> None:
+        if self.is_gone:
+            return
+        self._start_next()
+        rest, self._rest = self._rest, b""
+        self._feed(memoryview(rest))
+
+    def _pace(self) -> None:
+        """Reads on, or not."""
+        pause = self._waiting is not None or self._waits_for_room or bool(self._rest)
+        if pause is not self._is_reading_paused and not self._transport.is_closing():
+            self._is_reading_paused = pause
+            (self._transport.pause_reading if pause else self._transport.resume_reading)()
+
+
+def _counted(size_bytes: int) -> int:
+    """The octets of a request that take room: small ones are not counted."""
+    return size_bytes if size_bytes > SCRATCH_BYTES else 0

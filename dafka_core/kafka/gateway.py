@@ -1,0 +1,103 @@
+"""The gateway: a store as Kafka's clients see it."""
+
+from __future__ import annotations
+
+import contextlib
+import ipaddress
+import logging
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any, Final
+
+from dafka_core.errors import ConfigError
+from dafka_core.kafka.gateway_node import MAX_THREADS, Feature, GatewayNode
+from dafka_core.kafka.gateways import Gateways
+from dafka_core.kafka.kafka_options import HostPort, KafkaOptions, host_port
+from dafka_core.kafka.partition_numbers import PartitionNumbers
+from dafka_core.kafka.server import Server, listen_at
+from dafka_core.nodes.node import Node
+from dafka_core.nodes.store import Store
+
+_log: Final = logging.getLogger("dafka.kafka")
+
+
+class Gateway(Node):
+    """Lets Kafka's clients write to and read from the cluster of ``store``, until ``close``.
+
+    It ends before the store does.
+
+    Args:
+        store: one that runs in this process.
+        options: see ``KafkaOptions``.
+
+    Raises:
+        ConfigError: an option cannot be used, or extra ``kafka`` is not installed.
+    """
+
+    def __init__(self, store: Store, **options: Any) -> None:
+        config = KafkaOptions.build(options)
+        with contextlib.ExitStack() as undo:
+            where = host_port(config.listen)
+            listener = undo.enter_context(listen_at(where))
+            self.listens = HostPort(where.host, listener.getsockname()[1])
+            """Where it listens."""
+            self.advertised = _advertised(config, self.listens)
+            """Where clients are told to connect."""
+            threads = ThreadPoolExecutor(MAX_THREADS, "dafka-kafka")
+            undo.callback(threads.shutdown, wait=False, cancel_futures=True)
+            node = GatewayNode(
+                store,
+                config,
+                PartitionNumbers(store.address),
+                Gateways(store.address, self.advertised),
+                threads,
+            )
+            self._server = Server(listener, _features(node))
+            undo.callback(self._server.close)
+            self._server.start()
+            self._undo = undo.pop_all()
+        if not _is(self.listens.host, "is_loopback"):
+            text = "Kafka: whoever reaches %s reads, writes and deletes all topics"
+            _log.warning(text, self.listens)
+        self._is_open = True
+
+    @property
+    def invalid_count(self) -> int:
+        """How many connections were closed, or requests failed, for what clients have sent."""
+        return self._server.complaints.counts.total()
+
+    @property
+    def connection_count(self) -> int:
+        """How many clients are connected."""
+        return self._server.connection_count
+
+    def close(self) -> None:
+        """Ends all connections.  May be repeated."""
+        self._is_open = False
+        self._undo.close()
+
+    def on_forked(self) -> None:
+        """Closes a forked child's copies of the sockets."""
+        if "_server" in vars(self):
+            self._server.on_forked()
+
+
+def _features(node: GatewayNode) -> list[Feature]:
+    """The parts that answer requests."""
+    return []
+
+
+def _advertised(config: KafkaOptions, listens: HostPort) -> HostPort:
+    if config.advertised is not None:
+        host, port = host_port(config.advertised)
+        return HostPort(host, port or listens.port)
+    if _is(listens.host, "is_unspecified"):
+        why = "is all addresses of this machine: clients need one of them, as 'advertised'"
+        raise ConfigError("listen", str(listens), why)
+    return listens
+
+
+def _is(host: str, property_name: str) -> bool:
+    try:
+        return bool(getattr(ipaddress.ip_address(host), property_name))
+    except ValueError:
+        return host == "localhost" and property_name == "is_loopback"

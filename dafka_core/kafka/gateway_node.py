@@ -1,0 +1,77 @@
+"""What each feature of a gateway is given, and what it is."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from types import MappingProxyType
+from typing import Any, Final, ParamSpec, TypeVar
+
+from dafka_core.kafka.gateways import Gateways
+from dafka_core.kafka.kafka_options import KafkaOptions
+from dafka_core.kafka.partition_numbers import PartitionNumbers
+from dafka_core.nodes.store import Store
+
+MAX_THREADS: Final = 8
+"""For what would hold up all other clients.  They mostly wait for the disk, or for other stores;
+more of them would only take the processor from the store."""
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True)
+class Client:
+    """Who sent a request, and in which version of its kind."""
+
+    client_id: str
+    host: str
+    version: int
+    is_gone: Callable[[], bool] = field(default=lambda: False, repr=False)
+    """Whether its connection has ended: nobody hears the response."""
+
+
+@dataclass(frozen=True, slots=True)
+class EncodedResponse:
+    """A response's body as the octets that are sent, in pieces that need not be joined."""
+
+    pieces: Sequence[bytes | bytearray | memoryview]
+
+
+Response = Any | EncodedResponse | None
+"""A message of ``schemas``, or its octets, or None: the client waits for none (acks=0)."""
+
+Handler = Callable[[Any, Client], Awaitable[Response]]
+"""Answers a request, a message of ``schemas``, in the gateway's event loop, which it must not hold
+up.  An error that it raises is answered with UNKNOWN_SERVER_ERROR, and logged."""
+
+
+class Feature:
+    """A part of the gateway, which answers some kinds of requests."""
+
+    handlers: Mapping[int, Handler] = MappingProxyType({})
+    """By API key."""
+
+    async def start(self) -> None:
+        """Runs in the loop before the first request comes."""
+
+    async def close(self) -> None:
+        """Ends; no more requests come."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class GatewayNode:
+    """The store behind the gateway, and what is known of partitions and gateways."""
+
+    store: Store
+    options: KafkaOptions
+    numbers: PartitionNumbers
+    gateways: Gateways
+    threads: ThreadPoolExecutor
+
+    async def in_thread(self, work: Callable[P, T], *args: P.args, **named: P.kwargs) -> T:
+        """Does what would hold up other clients, as reading the log, in a thread."""
+        loop = asyncio.get_running_loop()
+        return await loop.run_in_executor(self.threads, lambda: work(*args, **named))

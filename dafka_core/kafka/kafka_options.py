@@ -1,0 +1,64 @@
+"""The options of a gateway."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import Any, Final, NamedTuple
+
+from dafka_core.node_options import HOST
+from dafka_core.options import Options, option
+
+DEFAULT_PORT: Final = 9092
+_ADDRESS: Final = re.compile(rf"(?a)(?P<host>{HOST})(?::(?P<port>\d{{1,5}}))?")
+
+
+class HostPort(NamedTuple):
+    """Where a gateway listens, or clients reach it; an IPv6 address is without its brackets."""
+
+    host: str
+    port: int
+
+    def __str__(self) -> str:
+        return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
+
+
+def host_port(text: str) -> HostPort:
+    """What ``HOST[:PORT]`` names; ValueError for any other text."""
+    match = _ADDRESS.fullmatch(text.strip())
+    if match is None or int(match["port"] or 0) >= 65_536:
+        raise ValueError("must be HOST:PORT, as 127.0.0.1:9092; port 0 lets the system choose")
+    port = DEFAULT_PORT if match["port"] is None else int(match["port"])
+    return HostPort(match["host"].strip("[]"), port)
+
+
+def _parse(value: Any) -> str:
+    return str(host_port(str(value)))
+
+
+@dataclass(frozen=True)
+class KafkaOptions(Options):
+    """What a gateway takes."""
+
+    listen: str = option(
+        f"127.0.0.1:{DEFAULT_PORT}",
+        "where Kafka's clients connect; port 0 lets the system choose",
+        kind="HOST[:PORT]",
+        parse=_parse,
+    )
+    advertised: str | None = option(
+        None,
+        "where clients are told to connect, if not at `listen`: needed behind address translation, "
+        "and when it listens at all of a machine's addresses. Port 0 is that of `listen`",
+        kind="HOST[:PORT]",
+        parse=_parse,
+    )
+    auto_create_topics: bool = option(
+        True, "a topic that a client of Kafka asks for, and that is not there, is made"
+    )
+    num_partitions: int = option(
+        1,
+        "how many partitions a topic gets that is made so, or for which a client gives no number",
+        minimum=1,
+        maximum=1_000,
+    )

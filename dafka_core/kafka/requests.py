@@ -1,0 +1,151 @@
+"""From a request's octets to the octets of its response."""
+
+from __future__ import annotations
+
+import logging
+import struct
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+from dafka_core.errors import ProtocolError
+from dafka_core.kafka import schemas
+from dafka_core.kafka.api_versions import VERSIONS, Api, api_versions
+from dafka_core.kafka.gateway_node import Client, EncodedResponse, Handler
+from dafka_core.kafka.kafka_errors import KafkaError
+from dafka_core.kafka.limits import Limits
+from dafka_core.kafka.traffic import Complaints
+from dafka_core.names import printable
+
+_log: Final = logging.getLogger("dafka.kafka")
+
+Pieces = Sequence[bytes | bytearray | memoryview]
+
+_HEAD: Final = struct.Struct(">hhih")
+_SIZE: Final = struct.Struct(">i")
+
+FAILED: Final = "requests that failed here"
+
+
+@dataclass(frozen=True, slots=True)
+class RequestHead:
+    """The header of a request; its body begins at octet ``start``."""
+
+    api_key: int
+    version: int
+    correlation_id: int
+    client_id: str
+    start: int
+
+
+def parse_head(octets: memoryview) -> RequestHead:
+    """The header of a request, of which it may be a kind that nobody knows.
+
+    Raises:
+        ProtocolError: the octets do not begin with one.
+    """
+    if len(octets) < _HEAD.size:
+        raise ProtocolError(f"a request of {len(octets)} octets, which has no header")
+    api_key, version, correlation_id, length = _HEAD.unpack_from(octets)
+    start = _HEAD.size + max(length, 0)
+    if length < -1 or start > len(octets):
+        raise ProtocolError(f"a request whose client id has a length of {length}")
+    client_id = str(octets[_HEAD.size : start], "utf-8", "replace")
+    if version in VERSIONS.get(api_key, ()) and schemas.is_flexible(api_key, version):
+        start = _after_tags(octets, start)
+    return RequestHead(api_key, version, correlation_id, client_id, start)
+
+
+def _after_tags(octets: memoryview, at: int) -> int:
+    """Where the tagged fields that begin at ``at`` end."""
+    try:
+        count, at = _varint(octets, at)
+        for _ in range(count):
+            _, at = _varint(octets, at)
+            size, at = _varint(octets, at)
+            at += size
+    except IndexError:
+        raise ProtocolError("a request whose header's tagged fields are cut short") from None
+    return at
+
+
+def _varint(octets: memoryview, at: int) -> tuple[int, int]:
+    value = shift = 0
+    while True:
+        octet = octets[at]
+        value |= (octet & 0x7F) << shift
+        at, shift = at + 1, shift + 7
+        if octet < 0x80:
+            return value, at
+        if shift > 28:
+            raise ProtocolError("a request whose header has a number of more than 32 bits")
+
+
+class Requests:
+    """Gives requests to those who answer them.
+
+    Args:
+        handlers: who answers which kind of request; ApiVersions is answered here.
+    """
+
+    def __init__(
+        self, handlers: Mapping[int, Handler], limits: Limits, complaints: Complaints
+    ) -> None:
+        self._handlers = handlers
+        self._limits = limits
+        self._complaints = complaints
+
+    async def answer(
+        self, head: RequestHead, octets: memoryview, host: str, is_gone: Callable[[], bool]
+    ) -> Pieces:
+        """The octets of the response, in pieces; none if the client waits for none.
+
+        Raises:
+            ProtocolError: there is no answer to this request: the connection is to be closed.
+        """
+        if head.api_key == Api.API_VERSIONS and head.version not in VERSIONS[Api.API_VERSIONS]:
+            # As KIP-511 has it: in the oldest form, which every client knows.
+            response = api_versions(self._served, KafkaError.UNSUPPORTED_VERSION)
+            return [schemas.encode_response(head.correlation_id, response, 0)]
+        if head.api_key not in self._served or head.version not in VERSIONS[head.api_key]:
+            return self._refusal(head, KafkaError.UNSUPPORTED_VERSION)
+        is_produce = head.api_key == Api.PRODUCE
+        if not is_produce and len(octets) > self._limits.max_request_bytes:
+            raise ProtocolError(f"a request of {len(octets)} octets that has no records")
+        request = schemas.decode_request(head.api_key, head.version, octets, head.start)
+        client = Client(head.client_id, host, head.version, is_gone)
+        try:
+            if head.api_key == Api.API_VERSIONS:
+                response = api_versions(self._served)
+            else:
+                response = await self._handlers[head.api_key](request, client)
+            return self._encoded(head, response)
+        except Exception as error:  # noqa: BLE001 -- a defect must not end the gateway
+            return self._failed(head, host, error)
+
+    @property
+    def _served(self) -> set[int]:
+        return {*self._handlers, Api.API_VERSIONS}
+
+    def _encoded(self, head: RequestHead, response: Any) -> Pieces:
+        if response is None:
+            return []
+        if not isinstance(response, EncodedResponse):
+            return [schemas.encode_response(head.correlation_id, response, head.version)]
+        front = schemas.response_head(head.correlation_id, head.api_key, head.version)
+        size_bytes = len(front) + sum(map(len, response.pieces))
+        return [_SIZE.pack(size_bytes) + front, *response.pieces]
+
+    def _refusal(self, head: RequestHead, error: KafkaError) -> Pieces:
+        response = schemas.error_response(head.api_key, head.version, error)
+        if response is None:
+            # Kafka, too, closes the connection: a response has a form for each kind and version.
+            kind = f"kind {head.api_key} in version {head.version}"
+            raise ProtocolError(f"a request of {kind}, to which there is no answer ({error.name})")
+        return [schemas.encode_response(head.correlation_id, response, head.version)]
+
+    def _failed(self, head: RequestHead, host: str, error: Exception) -> Pieces:
+        if not self._complaints.counts[FAILED]:
+            _log.error("Kafka: a request of kind %d failed", head.api_key, exc_info=error)
+        self._complaints.note(FAILED, host, f"kind {head.api_key}: {printable(repr(error))}")
+        return self._refusal(head, KafkaError.UNKNOWN_SERVER_ERROR)

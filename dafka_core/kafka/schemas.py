@@ -1,0 +1,88 @@
+"""The messages of Kafka's protocol, as classes of kafka-python: this module alone imports it.
+
+They are made of Kafka's own schemas: a class has the fields of all versions, and what a version has
+not got has its default.  A structure within a message is a class within its class, as
+``MetadataResponse.MetadataResponseBroker``.  Kafka's own messages are documented at
+https://kafka.apache.org/protocol.
+"""
+
+from __future__ import annotations
+
+import struct
+from typing import Any, Final
+
+from dafka_core.errors import ConfigError, ProtocolError
+
+try:
+    from kafka.protocol import admin, consumer, metadata, producer
+    from kafka.protocol.api_message import ApiMessage
+except ImportError as error:
+    _why = f"needs package {error.name}: pip install 'dafka-spark[kafka]'"
+    raise ConfigError("kafka", "on", _why) from None
+
+_MESSAGES: Final[dict[str, Any]] = {
+    name: each
+    for part in (admin, consumer, metadata, producer)
+    for name, each in vars(part).items()
+    if isinstance(each, type) and issubclass(each, ApiMessage)
+}
+_REQUESTS: Final = {each.API_KEY: each for each in _MESSAGES.values() if each.is_request()}
+_RESPONSES: Final = {each.API_KEY: each for each in _MESSAGES.values() if not each.is_request()}
+
+
+def __getattr__(name: str) -> Any:
+    """Any message by Kafka's name of it, as ``MetadataResponse``."""
+    if name not in _MESSAGES:
+        raise AttributeError(f"Kafka's protocol has no message {name!r}")
+    return _MESSAGES[name]
+
+
+def is_flexible(api_key: int, version: int) -> bool:
+    """Whether the request is in Kafka's newer form, which has tagged fields; its header, too."""
+    return bool(_REQUESTS[api_key].flexible_version_q(version))
+
+
+def decode_request(api_key: int, version: int, octets: memoryview, start: int) -> Any:
+    """The request whose body is ``octets`` from ``start`` on.
+
+    Raises:
+        ProtocolError: they are not that request.  More octets behind it are passed over, as Kafka
+            does.
+    """
+    kind = _REQUESTS[api_key]
+    flexible = is_flexible(api_key, version)
+    decode = kind._struct.compiled_decode_from(  # noqa: SLF001 -- it alone says where it has ended
+        version, compact=flexible, tagged=flexible, data_class=kind
+    )
+    try:
+        request, end = decode(octets, start)
+    except (struct.error, ValueError, IndexError, TypeError, OverflowError) as error:
+        raise ProtocolError(f"not a {kind.__name__} of version {version}: {error}") from None
+    if end > len(octets):  # its last text is cut short, of which the library says nothing
+        raise ProtocolError(f"a {kind.__name__} of version {version} that is cut short")
+    return request
+
+
+def encode_response(correlation_id: int, response: Any, version: int) -> bytearray:
+    """A response with its header and its size in front: what goes over the connection."""
+    response.API_VERSION = version
+    response.with_header(correlation_id)
+    octets: bytearray = response.encode(header=True, framed=True)
+    return octets
+
+
+def response_head(correlation_id: int, api_key: int, version: int) -> bytes:
+    """The header of a response whose body the caller encodes itself; not of ApiVersions."""
+    tags = b"\0" if is_flexible(api_key, version) else b""
+    return struct.pack(">i", correlation_id) + tags
+
+
+def error_response(api_key: int, version: int, error: int) -> Any | None:
+    """A response that says nothing but an error; None where Kafka's has no place for it."""
+    kind = _RESPONSES.get(api_key)
+    if kind is None or not 0 <= version <= kind.max_version:
+        return None
+    field = kind.fields.get("error_code")
+    if field is None or not field.for_version_q(version):
+        return None
+    return kind(version=version, error_code=int(error))

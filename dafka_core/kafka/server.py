@@ -1,0 +1,144 @@
+"""Listens for Kafka's clients, in a thread of its own with an event loop."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import socket
+import time
+from collections.abc import Sequence
+from concurrent.futures import Future
+from typing import Final
+
+from dafka_core.errors import ConfigError
+from dafka_core.kafka.connection import SCRATCH_BYTES, Connection
+from dafka_core.kafka.gateway_node import Feature
+from dafka_core.kafka.kafka_options import HostPort
+from dafka_core.kafka.limits import Limits
+from dafka_core.kafka.requests import Requests
+from dafka_core.kafka.traffic import Complaints, Room
+from dafka_core.nodes.threads import NodeThread
+
+BACKLOG: Final = 1_024
+"""Connections that the kernel keeps until they are accepted: all clients come at once after a
+restart."""
+
+LOOK_INTERVAL_S: Final = 1.0
+"""How often it is looked for clients that are too slow."""
+
+REFUSED: Final = "connections refused as there are too many"
+
+
+def listen_at(where: HostPort) -> socket.socket:
+    """A socket that listens there.
+
+    Raises:
+        ConfigError: it cannot; says why.
+    """
+    try:
+        family, *_, address = socket.getaddrinfo(
+            *where, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
+        )[0]
+        return socket.create_server(address[:2], family=family, backlog=BACKLOG)
+    except OSError as error:
+        why = f"cannot listen there: {error.strerror or error}; port 0 lets the system choose"
+        raise ConfigError("listen", str(where), why) from error
+
+
+class Server:
+    """Serves until ``close``.  Its thread keeps the features alive, and not who made it.
+
+    Args:
+        listener: a socket that listens; closed with the server.
+    """
+
+    def __init__(
+        self, listener: socket.socket, features: Sequence[Feature], limits: Limits | None = None
+    ) -> None:
+        self.limits = limits or Limits()
+        self.complaints = Complaints()
+        handlers = {key: each for feature in features for key, each in feature.handlers.items()}
+        self.requests = Requests(handlers, self.limits, self.complaints)
+        self.room = Room(self.limits.max_in_flight_bytes)
+        self.scratch = memoryview(bytearray(SCRATCH_BYTES))
+        self._connections: dict[Connection, int] = {}
+        self._listener = listener
+        self._features = features
+        self._loop = asyncio.new_event_loop()
+        self._started: Future[None] = Future()
+        self._closing = asyncio.Event()
+        self._thread = NodeThread("dafka-kafka", self._run)
+
+    def start(self) -> None:
+        """Serves from now on; raises what a feature raises that cannot start."""
+        self._thread.start()
+        self._started.result()
+
+    def close(self) -> None:
+        """Ends all connections.  May be repeated."""
+        if self._thread.started:
+            with contextlib.suppress(RuntimeError):  # it is closed already
+                self._loop.call_soon_threadsafe(self._closing.set)
+            self._thread.join()
+        else:
+            self._loop.close()
+        self._listener.close()
+
+    @property
+    def connection_count(self) -> int:
+        """How many clients are connected."""
+        return len(self._connections)
+
+    def on_forked(self) -> None:
+        """Closes a forked child's copies of the sockets: clients would never see them end."""
+        self._listener.close()
+        for descriptor in self._connections.values():
+            with contextlib.suppress(OSError):
+                os.close(descriptor)
+
+    # -- in the loop -----------------------------------------------------------------------------
+
+    def joined(self, connection: Connection) -> None:
+        """A client has connected: there is a place for it, or it is made."""
+        if len(self._connections) >= self.limits.max_connections:
+            idle = [each for each in self._connections if each.is_idle]
+            oldest = min(idle, key=lambda each: each.idle_since, default=connection)
+            oldest.end(REFUSED if oldest is connection else "", "none is idle")
+        self._connections[connection] = connection.descriptor
+
+    def left(self, connection: Connection) -> None:
+        """A connection has ended."""
+        self._connections.pop(connection, None)
+
+    def _run(self) -> None:
+        try:
+            self._loop.run_until_complete(self._serve())
+        except BaseException as error:
+            if self._started.done():
+                raise
+            self._started.set_exception(error)
+        finally:
+            self._loop.close()
+
+    async def _serve(self) -> None:
+        async with contextlib.AsyncExitStack() as undo:
+            for feature in self._features:
+                undo.push_async_callback(feature.close)
+                await feature.start()
+            server = await self._loop.create_server(
+                lambda: Connection(self), sock=self._listener, start_serving=True
+            )
+            undo.callback(self._end_all)
+            undo.callback(server.close)
+            self._started.set_result(None)
+            while not self._closing.is_set():
+                with contextlib.suppress(TimeoutError):
+                    await asyncio.wait_for(self._closing.wait(), LOOK_INTERVAL_S)
+                now = time.monotonic()
+                for connection in tuple(self._connections):
+                    connection.look(now)
+
+    def _end_all(self) -> None:
+        for connection in tuple(self._connections):
+            connection.end()

@@ -1,0 +1,27 @@
+"""A store with a gateway, in this process."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from dafka_core import Store, Tower
+from dafka_core.kafka.gateway import Gateway
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Iterator[Store]:
+    sub, pub = "tcp://127.0.0.1:0", "tcp://127.0.0.1:0"
+    with (
+        Tower(sub_address=sub, pub_address=pub) as tower,
+        Store(tmp_path / "store", tower=tower.tower) as store,
+    ):
+        yield store
+
+
+@pytest.fixture
+def gateway(store: Store) -> Iterator[Gateway]:
+    with Gateway(store, listen="127.0.0.1:0") as gateway:
+        yield gateway

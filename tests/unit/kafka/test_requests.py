@@ -1,0 +1,131 @@
+"""From a request's octets to those of its response."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import struct
+from typing import Any
+
+import pytest
+
+from dafka_core.errors import ProtocolError
+from dafka_core.kafka import schemas
+from dafka_core.kafka.api_versions import Api
+from dafka_core.kafka.gateway_node import Client, EncodedResponse, Handler
+from dafka_core.kafka.limits import Limits
+from dafka_core.kafka.requests import FAILED, Requests, parse_head
+from dafka_core.kafka.traffic import Complaints
+
+
+def frame(key: int, version: int, body: bytes = b"", client: bytes = b"me") -> memoryview:
+    return memoryview(struct.pack(">hhih", key, version, 7, len(client)) + client + body)
+
+
+class Handlers:
+    def __init__(self) -> None:
+        self.complaints = Complaints()
+        self.asked: list[tuple[Any, Client]] = []
+        handlers: dict[int, Handler] = {
+            Api.HEARTBEAT: self.beat,
+            Api.PRODUCE: self.keep_still,
+            Api.FETCH: self.fetch,
+            Api.LEAVE_GROUP: self.fail,
+            Api.METADATA: self.fail,
+        }
+        limits = Limits(max_request_bytes=1_000)
+        self.requests = Requests(handlers, limits, self.complaints)
+
+    def answer(self, octets: memoryview) -> bytes:
+        head = parse_head(octets)
+        pieces = self.requests.answer(head, octets, "10.0.0.1", lambda: False)
+        return b"".join(asyncio.run(pieces))
+
+    async def beat(self, request: Any, client: Client) -> Any:
+        self.asked.append((request, client))
+        return schemas.HeartbeatResponse(error_code=27)
+
+    async def keep_still(self, request: Any, client: Client) -> None:
+        self.asked.append((request, client))
+
+    async def fetch(self, request: Any, client: Client) -> EncodedResponse:
+        return EncodedResponse([b"one", memoryview(b"two")])
+
+    async def fail(self, request: Any, client: Client) -> Any:
+        raise RuntimeError("a\nb")
+
+
+HEARTBEAT = struct.pack(">h1sih1s", 1, b"g", 3, 1, b"m")
+
+
+def test_a_handler_gets_the_request_and_who_sent_it() -> None:
+    handlers = Handlers()
+    assert handlers.answer(frame(12, 0, HEARTBEAT)) == struct.pack(">iih", 6, 7, 27)
+    ((request, client),) = handlers.asked
+    assert (request.group_id, request.generation_id, request.member_id) == ("g", 3, "m")
+    assert (client.client_id, client.host, client.version) == ("me", "10.0.0.1", 0)
+
+
+def test_a_handler_may_give_the_octets_of_the_response() -> None:
+    body = struct.pack(">iiii", -1, 0, 1, 0)
+    assert Handlers().answer(frame(1, 0, body)) == struct.pack(">ii6s", 10, 7, b"onetwo")
+
+
+def test_nothing_is_said_to_who_waits_for_nothing() -> None:
+    assert Handlers().answer(frame(0, 0, struct.pack(">hii", 0, 100, 0))) == b""
+
+
+def test_a_version_that_is_too_new_is_answered_in_the_oldest_form() -> None:
+    answer = schemas.ApiVersionsResponse.decode(
+        Handlers().answer(frame(18, 99)), version=0, header=True, framed=True
+    )
+    assert answer.error_code == 35
+    assert (18, 0, 3) in {(e.api_key, e.min_version, e.max_version) for e in answer.api_keys}
+
+
+def test_what_is_not_served_is_refused_where_that_can_be_said() -> None:
+    assert Handlers().answer(frame(14, 0)) == struct.pack(">iihi", 10, 7, 35, 0)
+    for key, version in ((3, 99), (999, 0), (4, 0), (-1, 0), (12, -1)):
+        with pytest.raises(ProtocolError, match="to which there is no answer"):
+            Handlers().answer(frame(key, version))
+
+
+def test_an_error_of_ours_is_answered_and_logged(caplog: pytest.LogCaptureFixture) -> None:
+    handlers = Handlers()
+    leave = struct.pack(">h1sh1s", 1, b"g", 1, b"m")
+    with caplog.at_level(logging.WARNING, "dafka.kafka"):
+        for _ in range(3):
+            assert handlers.answer(frame(13, 0, leave)) == struct.pack(">iih", 6, 7, -1)
+    assert handlers.complaints.counts == {FAILED: 3}
+    assert len(caplog.records) == 2
+    assert "\n" not in caplog.records[1].message
+    with pytest.raises(ProtocolError, match="UNKNOWN_SERVER_ERROR"):
+        handlers.answer(frame(3, 0, struct.pack(">i", 0)))
+
+
+def test_only_requests_with_records_may_be_large() -> None:
+    with pytest.raises(ProtocolError, match="that has no records"):
+        Handlers().answer(frame(12, 0, HEARTBEAT + bytes(1_100)))
+    Handlers().answer(frame(0, 0, struct.pack(">hii", 0, 100, 0) + bytes(1_100)))
+
+
+@pytest.mark.parametrize(
+    "octets",
+    [
+        b"",
+        b"\0" * 9,
+        struct.pack(">hhih", 18, 0, 1, -2),
+        struct.pack(">hhih", 18, 0, 1, 5),
+        struct.pack(">hhih", 18, 3, 1, -1),  # no tagged fields
+        struct.pack(">hhih", 18, 3, 1, -1) + b"\xff\xff\xff\xff\xff\xff",
+        struct.pack(">hhih", 18, 3, 1, -1) + b"\x01\x00\x85",
+    ],
+)
+def test_what_has_no_header_is_none(octets: bytes) -> None:
+    with pytest.raises(ProtocolError):
+        parse_head(memoryview(octets))
+
+
+def test_the_tagged_fields_of_a_header_are_passed_over() -> None:
+    octets = struct.pack(">hhih", 18, 3, 1, -1) + b"\x02\x00\x03abc\x81\x00\x00rest"
+    assert bytes(octets[parse_head(memoryview(octets)).start :]) == b"rest"
