@@ -1,0 +1,109 @@
+"""A group with clients that do what a test says."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from dafka_core.kafka.groups.group import Group
+from dafka_core.kafka.groups.group_limits import GroupLimits
+from dafka_core.kafka.groups.group_states import GroupState
+from dafka_core.kafka.groups.member import JoinAnswer, Joining, SyncAnswer
+
+PROTOCOLS = (("range", b"m1"), ("roundrobin", b"m2"))
+SESSION_S, REBALANCE_S = 10.0, 30.0
+
+
+def joining(member_id: str = "", **changes: Any) -> Joining:
+    given: dict[str, Any] = {
+        "protocols": PROTOCOLS,
+        "session_s": SESSION_S,
+        "rebalance_s": REBALANCE_S,
+        "client_id": "app",
+    }
+    return Joining(member_id, **(given | changes))
+
+
+class Tried:
+    """A group, its time, and what its clients were answered."""
+
+    def __init__(self, delay_s: float = 0.0, **limits: Any) -> None:
+        self.group = Group("g", GroupLimits(delay_s=delay_s, **limits))
+        self.now = 100.0
+        self._tickets = 0
+        self._answers: dict[int, JoinAnswer | SyncAnswer] = {}
+
+    def pass_s(self, seconds: float) -> None:
+        """Time passes, and the group looks each time it wants to."""
+        end = self.now + seconds
+        while (due := self.group.deadline()) <= end:
+            self.now = max(self.now, due)
+            self.group.on_time(self.now)
+            assert self.group.deadline() > self.now, "it has done what was due"
+        self.now = end
+
+    def beat_s(self, seconds: float, *names: str) -> None:
+        """Time passes, and some members send heartbeats."""
+        for _ in range(int(seconds)):
+            self.pass_s(1.0)
+            for name in names:
+                self.group.heartbeat(self.now, name, None, self.group.generation)
+
+    def join(self, member_id: str = "", **changes: Any) -> int:
+        self._tickets += 1
+        self.group.join(self.now, joining(member_id, **changes), self._tickets)
+        return self._tickets
+
+    def sync(self, member_id: str, parts: dict[str, bytes] | None = None, **given: Any) -> int:
+        self._tickets += 1
+        generation = given.get("generation", self.group.generation)
+        instance = given.get("instance_id")
+        self.group.sync(self.now, member_id, instance, generation, parts or {}, self._tickets)
+        return self._tickets
+
+    def joined(self, ticket: int) -> JoinAnswer | None:
+        found = self.answer(ticket)
+        assert found is None or isinstance(found, JoinAnswer)
+        return found
+
+    def synced(self, ticket: int) -> SyncAnswer | None:
+        found = self.answer(ticket)
+        assert found is None or isinstance(found, SyncAnswer)
+        return found
+
+    def answer(self, ticket: int) -> JoinAnswer | SyncAnswer | None:
+        """What a request was answered; each is answered once."""
+        for each, answer in self.group.take_answers():
+            assert each not in self._answers
+            self._answers[each] = answer
+        return self._answers.get(ticket)
+
+    def member(self, **changes: Any) -> str:
+        """A client joins an empty group, which has no delay; its id."""
+        found = self.joined(self.join(**changes))
+        assert found is not None
+        return found.member_id
+
+    def stable(self, count: int = 1, **changes: Any) -> list[str]:
+        """Has the group have so many members more, the leader first, and be stable."""
+        names = [*self.group.members]
+        tickets = [self.join(**changes) for _ in range(count)]
+        tickets += [self.join(name) for name in names]
+        self.pass_s(0.0)
+        answers = [self.joined(each) for each in tickets]
+        names = [each.member_id for each in answers if each is not None]
+        if len(names) < len(tickets):  # the first one has begun a generation of its own
+            tickets += [self.join(name) for name in names]
+            answers = [self.joined(each) for each in tickets]
+            names = [*dict.fromkeys(each.member_id for each in answers if each is not None)]
+        parts = {name: name.encode() for name in names}
+        for name in sorted(names, key=lambda each: each == self.group.leader):
+            self.sync(name, parts, instance_id=self.group.members[name].instance_id)
+        self.answer(0)
+        assert self.group.state is GroupState.STABLE
+        return sorted(names, key=lambda each: each != self.group.leader)
+
+
+def members_of(answer: JoinAnswer | None) -> Sequence[str]:
+    assert answer is not None
+    return [each for each, _, _ in answer.members]
