@@ -15,7 +15,7 @@ import sys
 import tempfile
 import threading
 import weakref
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Final
@@ -37,13 +37,21 @@ class EmbeddedCluster(ProcessBound):
         stores: how many.
         directory: where the stores keep their records, one subdirectory each; kept at the end.
             Without it, a temporary one that is removed.
+        kafka: whether each store has a gateway, to which Kafka's clients connect (extra
+            ``kafka``), or the options that gateways are to have (``KafkaOptions``).
 
     Raises:
         ConfigError: there cannot be so many, or the directory has no name.
         NodeFailedError: a node did not start; says what it printed.
     """
 
-    def __init__(self, stores: int = 1, directory: str | Path | None = None) -> None:
+    def __init__(
+        self,
+        stores: int = 1,
+        directory: str | Path | None = None,
+        *,
+        kafka: bool | Mapping[str, object] = False,
+    ) -> None:
         if type(stores) is not int or stores < 0:
             raise ConfigError("stores", stores, "must be a whole number of 0 or more")
         self._temporary: Callable[[], object] | None = None
@@ -57,6 +65,9 @@ class EmbeddedCluster(ProcessBound):
         self._tower: _NodeProcess | None = None
         self._ports = (0, 0)
         self._stores: dict[int, _NodeProcess] = {}
+        self._has_gateways = kafka is not False
+        self._kafka = {} if isinstance(kafka, bool) else dict(kafka)
+        self._gateways: dict[int, str] = {}
         try:
             self.start_tower()
             for index in range(stores):
@@ -74,6 +85,17 @@ class EmbeddedCluster(ProcessBound):
     def stores(self) -> list[str]:
         """The addresses of the stores that run."""
         return [str(store.ready["address"]) for _, store in sorted(self._stores.items())]
+
+    @property
+    def bootstrap_servers(self) -> str:
+        """Where Kafka's clients connect to the stores that run, as their ``bootstrap.servers``.
+
+        Raises:
+            ConfigError: they have no gateways.
+        """
+        if not self._has_gateways:
+            raise ConfigError("kafka", False, "has to be on: EmbeddedCluster(kafka=True)")
+        return ",".join(self._gateways[index] for index in sorted(self._stores))
 
     def store_directory(self, index: int = 0) -> Path:
         """Where a store keeps its records."""
@@ -103,7 +125,13 @@ class EmbeddedCluster(ProcessBound):
         arguments = ["--dir", str(self.store_directory(index)), "--tower", self.tower]
         if flight_port is not None:
             arguments += ["--flight-port", str(flight_port)]
-        self._stores[index] = self._node("store", arguments)
+        if self._has_gateways:  # where clients have found it before, if it was killed
+            arguments += ["--kafka", self._gateways.get(index, "127.0.0.1:0")]
+            for name, value in self._kafka.items():
+                arguments += _flag(name, value)
+        self._stores[index] = store = self._node("store", arguments)
+        if self._has_gateways:
+            self._gateways[index] = str(store.ready["kafka"])
 
     def kill_store(self, index: int = 0) -> None:
         """Kills a store as a crash would (SIGKILL)."""
@@ -180,6 +208,13 @@ class _NodeProcess:
     def kill(self) -> None:
         with self._process, self._errors:
             self._process.kill()
+
+
+def _flag(name: str, value: object) -> list[str]:
+    flag = name.replace("_", "-")
+    if isinstance(value, bool):
+        return [f"--{flag}" if value else f"--no-{flag}"]
+    return [f"--{flag}", str(value)]
 
 
 def _remove(directory: str, owner: int) -> None:

@@ -7,11 +7,13 @@ import typer
 from dafka_core.cli import checkpoint_commands
 from dafka_core.cli.doctor_command import doctor
 from dafka_core.cli.flags import with_options
+from dafka_core.cli.kafka_command import WITHOUT_LISTEN, kafka
 from dafka_core.cli.list_commands import heads, lag, staged, stores, topics
 from dafka_core.cli.node_commands import tower, up
 from dafka_core.cli.record_commands import consume, produce
 from dafka_core.cli.store_commands import aside, forget, restore, store
 from dafka_core.cli.verify_command import verify
+from dafka_core.kafka.kafka_options import KafkaOptions
 from dafka_core.node_options import (
     ConsumerOptions,
     ProducerOptions,
@@ -33,13 +35,18 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 
-app.command()(with_options(TowerOptions, StoreOptions, without={"tower", "join"})(up))
+app.command()(
+    with_options(
+        TowerOptions, StoreOptions, KafkaOptions, without={"tower", "join"} | WITHOUT_LISTEN
+    )(up)
+)
 app.command()(with_options(TowerOptions)(tower))
 store_group = typer.Typer(invoke_without_command=True, suggest_commands=False)
-store_group.callback()(with_options(StoreOptions)(store))
+store_group.callback()(with_options(StoreOptions, KafkaOptions, without=WITHOUT_LISTEN)(store))
 for command in (restore, aside, with_options(ReaderOptions)(forget)):
     store_group.command()(command)
 app.add_typer(store_group, name="store")
+app.command()(with_options(KafkaOptions, StoreOptions)(kafka))
 app.command()(with_options(ProducerOptions)(produce))
 app.command()(with_options(ConsumerOptions)(consume))
 app.command()(with_options(ReaderOptions)(topics))

@@ -18,7 +18,10 @@ from dafka_core.options import DEFAULT_TOWER, OptionInfo, Options
 Command = Callable[..., None]
 
 MAIN_OPTIONS: Final = frozenset(
-    {"host", "sub_address", "pub_address", "join", "acks", "flight_port"}
+    {
+        *("host", "sub_address", "pub_address", "join", "acks", "flight_port"),
+        *("listen", "advertised", "num_partitions"),
+    }
 )
 """Listed first in ``--help``, with ``tower``; most users need none of the others."""
 
@@ -96,8 +99,9 @@ def _parameter(row: OptionInfo) -> inspect.Parameter:
 
 def _annotation(row: OptionInfo) -> object:
     is_switch = isinstance(row.default, bool)
+    flag = row.name.replace("_", "-")
     option = typer.Option(
-        "--" + row.name.replace("_", "-"),
+        f"--{flag}/--no-{flag}" if row.default is True else f"--{flag}",
         help=_help(row),
         metavar="" if is_switch else _METAVARS.get(row.kind, row.kind.replace(" or ", "|")),
         rich_help_panel=None if row.name in MAIN_OPTIONS else "Tuning",

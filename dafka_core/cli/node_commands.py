@@ -6,6 +6,7 @@ from typing import Any, Final
 
 from dafka_core.cli import output
 from dafka_core.cli.flags import Directory, ExitWithParent, of_table
+from dafka_core.cli.kafka_command import Kafka, gateway, refuse_unused
 from dafka_core.cli.process import serve_until_stopped, stop_when_input_ends
 from dafka_core.node_options import StoreOptions, TowerOptions
 
@@ -29,6 +30,7 @@ def tower(*, exit_with_parent: ExitWithParent = False, **options: Any) -> None:
 def up(
     *,
     directory: Directory = DESK_DIRECTORY,
+    kafka: Kafka = None,
     exit_with_parent: ExitWithParent = False,
     **options: Any,
 ) -> None:
@@ -40,12 +42,14 @@ def up(
 
     if exit_with_parent:
         stop_when_input_ends()
+    refuse_unused(kafka, options)
     with (
         Tower(**of_table(TowerOptions, options)) as hub,
         Store(directory, **of_table(StoreOptions, options) | {"tower": hub.tower}) as node,
+        gateway(node, kafka, options) as facts,
     ):
         output.say(f"tower at {hub.tower}, store in {directory}; Ctrl-C stops both")
         output.say("other terminals need this, when it is not the default:")
         output.say(f"  export DAFKA_TOWER={hub.tower}")
         where = {"tower": hub.tower, "address": node.address, "dir": directory}
-        serve_until_stopped(node, **where, flight=node.locations)
+        serve_until_stopped(node, **where, flight=node.locations, **facts)

@@ -9,8 +9,8 @@ import typer
 
 from dafka_core.cli import output
 from dafka_core.cli.flags import ExitWithParent, MaybeDirectory
+from dafka_core.cli.kafka_command import Kafka, run_store
 from dafka_core.cli.list_commands import AsJson, Timeout
-from dafka_core.cli.process import serve_until_stopped, stop_when_input_ends
 from dafka_core.cli.record_commands import json_lines
 from dafka_core.errors import DafkaError
 from dafka_core.names import escape
@@ -21,6 +21,7 @@ def store(
     ctx: typer.Context,
     *,
     directory: MaybeDirectory = None,
+    kafka: Kafka = None,
     exit_with_parent: ExitWithParent = False,
     **options: Any,
 ) -> None:
@@ -28,19 +29,12 @@ def store(
 
     It prints READY, its address and its directory as JSON when it serves. Ctrl-C stops it.
     """
-    from dafka_core import Store
-
     if ctx.invoked_subcommand is not None:
         return
     if directory is None:
         why = "must name the directory in which records are kept"
         raise typer.BadParameter(why, param_hint="'--dir'")
-    if exit_with_parent:
-        stop_when_input_ends()
-    with Store(directory, **options) as node:
-        output.say(f"store {node.address} in {directory}; Ctrl-C stops it")
-        where = {"address": node.address, "dir": directory}
-        serve_until_stopped(node, **where, flight=node.locations)
+    run_store(directory, kafka, options, exit_with_parent=exit_with_parent)
 
 
 Stopped = Annotated[str, typer.Argument(metavar="DIR", show_default=False)]

@@ -16,9 +16,9 @@ from dafka_core.errors import ConfigError, ProtocolError
 try:
     from kafka.protocol import admin, consumer, metadata, producer
     from kafka.protocol.api_message import ApiMessage
-except ImportError as error:
-    _why = f"needs package {error.name}: pip install 'dafka-spark[kafka]'"
-    raise ConfigError("kafka", "on", _why) from None
+except ImportError:
+    _why = "needs kafka-python: pip install 'dafka-spark[kafka]'"
+    raise ConfigError("kafka", True, _why) from None
 
 _MESSAGES: Final[dict[str, Any]] = {
     name: each

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from dafka_core.kafka.kafka_options import KafkaOptions
 from dafka_core.node_options import (
     ConsumerOptions,
     ProducerOptions,
@@ -18,6 +19,7 @@ TABLES: dict[str, list[type[Options]]] = {
     "up": [TowerOptions, StoreOptions],
     "tower": [TowerOptions],
     "store": [StoreOptions],
+    "kafka": [KafkaOptions, StoreOptions],
     "produce": [ProducerOptions],
     "consume": [ConsumerOptions],
     "topics": [ReaderOptions],

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import runpy
+import sys
+
 import pytest
 
-from dafka_core.errors import ProtocolError
+from dafka_core.errors import ConfigError, ProtocolError
 from dafka_core.kafka import schemas
 from dafka_core.kafka.api_versions import VERSIONS, Api
 from dafka_core.kafka.kafka_errors import KafkaError
@@ -26,6 +29,13 @@ def test_a_request_that_is_cut_short_anywhere_is_refused() -> None:
     for length in range(len(whole)):
         with pytest.raises(ProtocolError, match="MetadataRequest of version 1"):
             schemas.decode_request(Api.METADATA, 1, memoryview(whole[:length]), 0)
+
+
+def test_without_the_library_it_is_said_how_to_get_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "kafka", None)
+    monkeypatch.delitem(sys.modules, "kafka.protocol", raising=False)
+    with pytest.raises(ConfigError, match=r"pip install 'dafka-spark\[kafka\]'"):
+        runpy.run_path(schemas.__file__)
 
 
 def test_a_message_that_kafka_has_not_got_is_named() -> None:

@@ -1,0 +1,55 @@
+"""``dafka kafka``, and ``--kafka`` of ``store`` and ``up``: where Kafka's clients connect."""
+
+from __future__ import annotations
+
+import socket
+import struct
+from pathlib import Path
+
+import pytest
+
+from dafka_core.errors import ConfigError
+from tests.forked import ForkedCluster
+from tests.integration.cli.processes import ANY_PORTS, Dafka, run, sentence
+
+
+def is_served(where: str) -> bool:
+    """Whether ApiVersions is answered there."""
+    host, port = where.rsplit(":", 1)
+    with socket.create_connection((host, int(port)), timeout=30) as client:
+        client.sendall(struct.pack(">ihhih", 10, 18, 0, 7, -1))
+        return client.recv(8)[4:] == struct.pack(">i", 7)
+
+
+@pytest.mark.parametrize("command", ["kafka --listen", "store --kafka", "up --kafka"])
+def test_a_gateway_says_where_it_is(command: str, lone_tower: str, tmp_path: Path) -> None:
+    name, flag = command.split()
+    where = ANY_PORTS if name == "up" else ("--tower", lone_tower)
+    with Dafka(name, flag, "127.0.0.1:0", "--dir", str(tmp_path), *where) as node:
+        facts = node.ready()
+        assert is_served(facts["kafka"])
+        assert node.stop() == 0
+
+
+@pytest.mark.parametrize("name", ["store", "up"])
+def test_an_option_of_gateways_needs_one(name: str, tmp_path: Path) -> None:
+    refused = run(name, "--dir", str(tmp_path), "--no-auto-create-topics")
+    assert refused.returncode == 2
+    assert sentence(refused) == (
+        "option 'auto_create_topics' = False: is the gateway's: say where it listens, with --kafka"
+    )
+
+
+def test_a_cluster_has_a_gateway_at_each_store_and_at_the_same_place_again() -> None:
+    with ForkedCluster(stores=2, kafka={"num_partitions": 3}) as cluster:
+        before = cluster.bootstrap_servers.split(",")
+        cluster.kill_store(0)
+        assert cluster.bootstrap_servers == before[1]
+        cluster.start_store(0)
+        assert cluster.bootstrap_servers.split(",") == before
+        assert all(map(is_served, before))
+
+
+def test_a_cluster_without_gateways_has_nowhere_to_connect() -> None:
+    with ForkedCluster() as cluster, pytest.raises(ConfigError, match="kafka=True"):
+        _ = cluster.bootstrap_servers
