@@ -70,7 +70,8 @@ NAMES = {
         "batch read, key and 3 headers, {}, beside batches that are there",
         "batch read, key and 3 headers, {}, batches that are there beside bare",
         "batch write, key and 3 headers, {}",
-        "batch write, key and 3 headers, {}, beside a sink that only counts",
+        "batch write, key and 3 headers, {}, beside what their parts take",
+        "batch write, key and 3 headers, {}, what their parts take beside bare",
     ],
     "typed": [
         "batch read of typed values, json beside from_json",
