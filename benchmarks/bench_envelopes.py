@@ -85,7 +85,9 @@ def write(spark: SparkSession, bench: Bench) -> Iterator[Figure]:
     rest_s = bench.part(REST_S, least=0)
     rates = in_turns(name, sides, bench.pairs, warm_ups=bench.warm, rest_s=rest_s)
     parts = zip(rates["keyed, counted"], rates["large"], rates["large, counted"], strict=True)
-    rates["parts"] = [1 / (1 / made + 1 / kept - 1 / counted) for made, kept, counted in parts]
+    rates["parts"] = [
+        1 / (1 / made + max(1 / kept - 1 / counted, 0)) for made, kept, counted in parts
+    ]
     for side, reference, more in (
         ("keyed", "bare", ""),
         ("keyed", "parts", ", beside what their parts take"),
