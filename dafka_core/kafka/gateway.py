@@ -12,6 +12,7 @@ from dafka_core.errors import ConfigError
 from dafka_core.kafka.gateway_node import MAX_THREADS, Feature, GatewayNode
 from dafka_core.kafka.gateways import Gateways
 from dafka_core.kafka.kafka_options import HostPort, KafkaOptions, host_port
+from dafka_core.kafka.list_offsets import ListOffsets
 from dafka_core.kafka.partition_numbers import PartitionNumbers
 from dafka_core.kafka.server import Server, listen_at
 from dafka_core.nodes.node import Node
@@ -83,7 +84,7 @@ class Gateway(Node):
 
 def _features(node: GatewayNode) -> list[Feature]:
     """The parts that answer requests."""
-    return []
+    return [ListOffsets(node)]
 
 
 def _advertised(config: KafkaOptions, listens: HostPort) -> HostPort:

@@ -10,7 +10,7 @@ import contextlib
 import threading
 from collections import OrderedDict
 from collections.abc import Collection, Iterator
-from typing import Final
+from typing import Final, Protocol
 
 from dafka_core.records import TopicPartition
 
@@ -19,6 +19,13 @@ MAX_KEPT: Final = 10_000
 
 Topics = frozenset[str] | None
 """Those that a watcher asks about; None for all."""
+
+
+class Woken(Protocol):
+    """What a watcher is woken by: a ``threading.Event``, or whatever else is set."""
+
+    def set(self) -> None:
+        """There is a change.  Called in the writer's thread, which must not be kept waiting."""
 
 
 class HeadChanges:
@@ -33,7 +40,7 @@ class HeadChanges:
         self._lock = threading.Lock()
         self._numbers = OrderedDict[TopicPartition, int]()  # the last change of each, in order
         self._forgotten = 0  # of changes up to this one not all are remembered
-        self._watchers: dict[threading.Event, Topics] = {}
+        self._watchers: dict[Woken, Topics] = {}
 
     def add(self, changed: Collection[TopicPartition], *, wakes: bool = True) -> None:
         """Notes partitions whose change readers see from now on, and wakes who waits for one.
@@ -68,12 +75,18 @@ class HeadChanges:
     def watching(self, number: int, topics: Topics) -> Iterator[threading.Event]:
         """What is set as soon as ``since`` has something to say."""
         woken = threading.Event()
+        with self.waking(woken, number, topics):
+            yield woken
+
+    @contextlib.contextmanager
+    def waking(self, woken: Woken, number: int, topics: Topics) -> Iterator[None]:
+        """The same, of what the caller has: it is set at each change, until this ends."""
         with self._lock:
             if self._since(number, topics) != []:
                 woken.set()
             self._watchers[woken] = topics
         try:
-            yield woken
+            yield
         finally:
             with self._lock:
                 del self._watchers[woken]

@@ -1,0 +1,54 @@
+"""What a feature is given, of a store that runs and partitions whose numbers do not change."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from typing import Any, cast
+
+from dafka_core import Store
+from dafka_core.kafka.gateway_node import Client, Feature, GatewayNode
+from dafka_core.kafka.gateways import GatewayInfo, Gateways
+from dafka_core.kafka.kafka_options import KafkaOptions
+from dafka_core.kafka.partition_numbers import NumberedPartition, PartitionNumbers
+
+ELSEWHERE = GatewayInfo("E" * 32, 7, "other.example.org", 9092)
+
+
+class FixedNumbers:
+    """Topic t has partitions A, B, C …; number 9 is another gateway's."""
+
+    def get(self, topic: str, number: int) -> NumberedPartition | None:
+        if topic != "t" or not 0 <= number < 10:
+            return None
+        return NumberedPartition(topic, number, "ABCDEFGHIJ"[number], "")
+
+
+class FixedGateways:
+    own = GatewayInfo("0" * 32, 1, "127.0.0.1", 9092)
+
+    def leader(self, partition: NumberedPartition) -> GatewayInfo:
+        return ELSEWHERE if partition.number == 9 else self.own
+
+
+@contextmanager
+def fixed_node(store: Store) -> Iterator[GatewayNode]:
+    with ThreadPoolExecutor(2) as threads:
+        yield GatewayNode(
+            store,
+            KafkaOptions(),
+            cast("PartitionNumbers", FixedNumbers()),
+            cast("Gateways", FixedGateways()),
+            threads,
+        )
+
+
+async def asked(feature: Feature, api: int, request: Any, version: int) -> Any:
+    """What a feature answers a client, and what a client would read of it."""
+    client = Client("test", "127.0.0.1", version)
+    decoded = type(request).decode(type(request).encode(request, version=version), version=version)
+    response: Any = await asyncio.wait_for(feature.handlers[api](decoded, client), 60)
+    octets = type(response).encode(response, version=version)
+    return type(response).decode(octets, version=version)

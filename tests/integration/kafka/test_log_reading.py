@@ -1,0 +1,220 @@
+"""What a Fetch gets of a log on disk."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from dafka_core.kafka.beyond_end import BeyondEnd
+from dafka_core.kafka.kafka_errors import KafkaError
+from dafka_core.kafka.log_reading import MAX_BATCH_BYTES, LogReading, WantedRecords
+from dafka_core.log_entries import Met
+from dafka_core.records import RecordBatch, TopicPartition
+from dafka_core.storage import Log
+
+A, B, C = (TopicPartition("t", name) for name in "ABC")
+
+
+@pytest.fixture
+def log(tmp_path: Path) -> Iterator[Log]:
+    with Log(tmp_path) as made:
+        yield made
+
+
+def hundreds(log: Log, tp: TopicPartition, count: int) -> None:
+    values = [b"%0100d" % (log.end(tp) + number) for number in range(count)]
+    log.append([RecordBatch.of(tp, log.end(tp), values)])
+
+
+def lines(batch: RecordBatch) -> bytes:
+    """In place of one of Kafka's formats, about as large."""
+    return b"".join(b"%d:%b " % each for each in zip(batch.offsets, batch.values, strict=True))
+
+
+def offsets(wanted: WantedRecords) -> list[int]:
+    return [int(each.partition(b":")[0]) for each in wanted.records.split()]
+
+
+def wanted(tp: TopicPartition | None, offset: int, max_bytes: int = 1 << 20) -> WantedRecords:
+    return WantedRecords(tp, 0, offset, max_bytes)
+
+
+@pytest.fixture
+def reading(log: Log) -> Callable[..., LogReading]:
+    def made(*of: WantedRecords, min_bytes: int = 1, max_bytes: int = 1 << 20) -> LogReading:
+        return LogReading(log, BeyondEnd(log), of, min_bytes=min_bytes, max_bytes=max_bytes)
+
+    return made
+
+
+Reading = Callable[..., LogReading]
+
+
+def test_records_from_an_offset_on(log: Log, reading: Reading) -> None:
+    hundreds(log, A, 50)
+    one, at_the_end, unwritten = wanted(A, 20), wanted(A, 50), wanted(B, 0)
+    look = reading(one, at_the_end, unwritten)
+    assert look.look()
+    look.read(lines)
+    assert offsets(one) == list(range(20, 50))
+    assert (one.earliest, one.end, one.error) == (0, 50, KafkaError.NONE)
+    assert (at_the_end.records, at_the_end.end) == (b"", 50)
+    assert (unwritten.records, unwritten.earliest, unwritten.end) == (b"", 0, 0)
+
+
+def test_nothing_is_due_until_something_is_written(log: Log, reading: Reading) -> None:
+    hundreds(log, A, 5)
+    one = wanted(A, 5)
+    look = reading(one, wanted(B, 0))
+    assert not look.look()
+    assert not look.look([A])
+    hundreds(log, A, 1)
+    assert not look.look([B])
+    assert look.look([A])
+    look.read(lines)
+    assert offsets(one) == [5]
+
+
+def test_so_many_octets_are_waited_for(log: Log, reading: Reading) -> None:
+    one, other = wanted(A, 0), wanted(B, 0)
+    look = reading(one, other, min_bytes=1_000)
+    hundreds(log, A, 5)
+    assert not look.look()
+    hundreds(log, B, 3)
+    assert not look.look([B])
+    hundreds(log, B, 2)
+    assert look.look([B])
+    look.read(lines)
+    assert (offsets(one), offsets(other)) == (list(range(5)), list(range(5)))
+
+
+def test_more_than_may_come_is_not_waited_for(log: Log, reading: Reading) -> None:
+    hundreds(log, A, 50)
+    assert reading(wanted(A, 0), min_bytes=10_000, max_bytes=500).look()
+    assert not reading(wanted(A, 0, 500), wanted(B, 0), min_bytes=10_000).look()
+    assert reading(wanted(A, 50), min_bytes=0).look()
+
+
+@pytest.mark.parametrize("offset", [-1, 3, 51, 2**63 - 1])
+def test_an_offset_that_is_not_there_is_told_at_once(
+    log: Log, reading: Reading, offset: int
+) -> None:
+    hundreds(log, A, 50)
+    log.trim(A, 10)
+    wrong, other = wanted(A, offset), wanted(A, 10)
+    look = reading(wrong, other, min_bytes=1 << 20)
+    assert look.look()
+    look.read(lines)
+    assert wrong.error is KafkaError.OFFSET_OUT_OF_RANGE
+    assert (wrong.earliest, wrong.end, wrong.records) == (-1, -1, b"")
+    assert offsets(other) == list(range(10, 50))
+
+
+def test_an_offset_that_another_store_may_have_is_waited_for(log: Log, reading: Reading) -> None:
+    log.write([Met("E" * 32, "tcp://127.0.0.1:1")])
+    hundreds(log, A, 5)
+    ahead = wanted(A, 7)
+    look = reading(ahead)
+    assert not look.look()
+    hundreds(log, A, 1)
+    assert not look.look([A])
+    hundreds(log, A, 2)
+    assert look.look([A])
+    look.read(lines)
+    assert offsets(ahead) == [7]
+
+
+def test_what_is_trimmed_between_look_and_read_is_told(log: Log, reading: Reading) -> None:
+    hundreds(log, A, 50)
+    one = wanted(A, 0)
+    look = reading(one)
+    look.look()
+    log.trim(A, 10)
+    look.read(lines)
+    assert (one.error, one.records) == (KafkaError.OFFSET_OUT_OF_RANGE, b"")
+
+
+def test_what_is_trimmed_while_it_waits_is_told(log: Log, reading: Reading) -> None:
+    hundreds(log, A, 50)
+    one = wanted(A, 0)
+    look = reading(one, min_bytes=1 << 20)
+    assert not look.look()
+    log.trim(A, 10)
+    assert look.look([A])
+    assert one.error is KafkaError.OFFSET_OUT_OF_RANGE
+
+
+def test_limits_hold_and_partitions_are_served_in_their_order(log: Log, reading: Reading) -> None:
+    for tp in (A, B, C):
+        hundreds(log, tp, 100)
+    parts = [wanted(tp, 0, 5_000) for tp in (B, A, C)]
+    look = reading(*parts, max_bytes=8_000)
+    look.look()
+    look.read(lines)
+    assert 3_000 < len(parts[0].records) <= 5_000
+    assert len(parts[1].records) > 1_000
+    assert sum(len(each.records) for each in parts) <= 8_000
+    assert offsets(parts[1]) == list(range(len(offsets(parts[1]))))
+
+
+def test_one_record_comes_however_large_it_is(log: Log, reading: Reading) -> None:
+    hundreds(log, A, 1)
+    log.append([RecordBatch.of(A, 1, [b"x" * (3 << 20), b"y"])])
+    large, other = wanted(A, 1, 1_000), wanted(B, 0, 1_000)
+    hundreds(log, B, 5)
+    look = reading(large, other, max_bytes=2_000)
+    look.look()
+    look.read(lines)
+    assert offsets(large) == [1]
+    assert other.records == b""
+    behind = wanted(A, 0, 1_000)
+    look = reading(wanted(C, 0), behind, max_bytes=2_000)
+    look.look()
+    look.read(lines)
+    assert offsets(behind) == [0]
+
+
+def test_records_come_in_batches_that_a_client_can_hold(log: Log, reading: Reading) -> None:
+    hundreds(log, A, 40_000)
+    sizes: list[int] = []
+    one = wanted(A, 0, 3 << 20)
+
+    def noting(batch: RecordBatch) -> bytes:
+        sizes.append(batch.values.size_bytes)
+        return lines(batch)
+
+    look = reading(one, max_bytes=3 << 20)
+    look.look()
+    look.read(noting)
+    assert max(sizes) <= MAX_BATCH_BYTES
+    assert offsets(one) == list(range(len(offsets(one))))
+    assert len(offsets(one)) > 20_000
+
+
+def test_a_partition_named_twice_is_read_twice(log: Log, reading: Reading) -> None:
+    hundreds(log, A, 5)
+    one, other = wanted(A, 0), wanted(A, 3)
+    look = reading(one, other)
+    assert look.look([A])
+    look.read(lines)
+    assert (offsets(one), offsets(other)) == ([0, 1, 2, 3, 4], [3, 4])
+
+
+def test_damage_is_an_error_of_its_partition_alone(
+    log: Log, reading: Reading, caplog: pytest.LogCaptureFixture
+) -> None:
+    hundreds(log, A, 50_000)
+    hundreds(log, B, 5)
+    position = next(iter(log.lease(A, 0, 1, max_blocks=1, max_bytes=1).blocks))
+    damaged, other = wanted(A, 0), wanted(B, 0)
+    with (log.directory / "data.mdb").open("r+b") as file:
+        file.seek(position.position + position.size_bytes // 2)
+        file.write(b"\xff" * 8)
+    look = reading(damaged, other)
+    look.look()
+    look.read(lines)
+    assert damaged.error is KafkaError.KAFKA_STORAGE_ERROR
+    assert offsets(other) == [0, 1, 2, 3, 4]
+    assert str(A) in caplog.text
