@@ -13,7 +13,7 @@ NEW_MEMBER_S: Final = 300.0
 """How long a new member waits for the others: as in Kafka.  A client that gives up and joins again
 would else be as many members."""
 
-MAX_GROUP_BYTES: Final = 16 << 20
+MAX_GROUP_BYTES: Final = 4 << 20
 """Of all members' metadata and parts: the leader is told all of the metadata in one answer."""
 
 

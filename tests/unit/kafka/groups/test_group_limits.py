@@ -21,7 +21,7 @@ from tests.unit.kafka.groups.model import Tried
         ({"protocol_type": ""}, KafkaError.INCONSISTENT_GROUP_PROTOCOL),
         ({"protocol_type": "connect"}, KafkaError.INCONSISTENT_GROUP_PROTOCOL),
         ({"protocols": (("other", b""),)}, KafkaError.INCONSISTENT_GROUP_PROTOCOL),
-        ({"protocols": (("range", bytes(16 << 20)),)}, KafkaError.GROUP_MAX_SIZE_REACHED),
+        ({"protocols": (("range", bytes(4 << 20)),)}, KafkaError.GROUP_MAX_SIZE_REACHED),
     ],
 )
 def test_who_cannot_join_is_told_why(changes: dict[str, Any], error: KafkaError) -> None:

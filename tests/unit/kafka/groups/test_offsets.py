@@ -1,0 +1,120 @@
+"""What groups have committed: the newest counts, in whatever order gateways' records are read."""
+
+from __future__ import annotations
+
+import random
+
+from dafka_core.kafka.groups.group_records import Committed, Generation, GroupRecord
+from dafka_core.kafka.groups.offsets import MAX_RECORD_OFFSETS, Offsets, records_of
+
+A, B = "A" * 32, "B" * 32
+
+
+def commit(counter: int, offset: int, number: int = 0, group: str = "g") -> GroupRecord:
+    return GroupRecord(group, counter, (Committed("t", number, offset),))
+
+
+def taken(*records: tuple[str, GroupRecord]) -> Offsets:
+    offsets = Offsets()
+    for writer, record in records:
+        offsets.take(writer, record)
+    return offsets
+
+
+def positions(offsets: Offsets, group: str = "g") -> dict[tuple[str, int], int]:
+    return {place: each.offset for place, each in offsets.committed(group).items()}
+
+
+def test_the_newest_commit_of_each_partition_counts() -> None:
+    offsets = taken((A, commit(1, 10)), (A, commit(2, 5, 1)), (A, commit(3, 8)))
+    assert positions(offsets) == {("t", 0): 8, ("t", 1): 5}
+    found = offsets.of("g", "t", 0)
+    assert found is not None
+    assert found.offset == 8
+    assert offsets.of("g", "t", 2) is None
+    assert offsets.of("h", "t", 0) is None
+
+
+def test_a_gateway_that_takes_over_counts_on() -> None:
+    offsets = taken((A, commit(41, 10)))
+    assert [offsets.next_counter(), offsets.next_counter()] == [42, 43]
+    offsets.take(B, commit(50, 1, group="other"))
+    assert offsets.next_counter() == 51
+
+
+def test_of_the_same_counter_the_higher_address_counts() -> None:
+    assert positions(taken((A, commit(5, 1)), (B, commit(5, 2)))) == {("t", 0): 2}
+    assert positions(taken((B, commit(5, 2)), (A, commit(5, 1)))) == {("t", 0): 2}
+
+
+def test_what_is_deleted_stays_so_whenever_older_records_are_read() -> None:
+    gone = taken((B, commit(3, -1)), (A, commit(2, 10)))
+    assert positions(gone) == {}
+    assert not gone.is_there("g")
+    deleted = taken(
+        (B, GroupRecord("g", 3, deleted=True)), (A, commit(2, 10)), (A, commit(4, 1, 1))
+    )
+    assert positions(deleted) == {("t", 1): 1}
+
+
+def test_a_groups_generation_is_the_newest() -> None:
+    offsets = taken(
+        (B, GroupRecord("g", 6, generation=Generation(4))),
+        (A, GroupRecord("g", 5, generation=Generation(9))),
+    )
+    assert offsets.generation("g") == Generation(4)
+    assert [*offsets.groups()] == ["g"]
+    offsets.take(A, GroupRecord("g", 7, deleted=True))
+    assert offsets.generation("g") is None
+    assert [*offsets.groups()] == []
+
+
+def test_any_order_and_repetition_gives_the_same() -> None:
+    chance = random.Random(1)
+    for _ in range(300):
+        records = [
+            (
+                chance.choice([A, B]),
+                chance.choice(
+                    [
+                        commit(counter, chance.randrange(-1, 9), chance.randrange(3)),
+                        commit(counter, chance.randrange(9), chance.randrange(3)),
+                        GroupRecord("g", counter, generation=Generation(counter)),
+                        GroupRecord("g", counter, deleted=True),
+                    ]
+                ),
+            )
+            for counter in range(1, 12)
+        ]
+        expected = taken(*records)
+        shuffled = [*records, *chance.sample(records, 4)]
+        chance.shuffle(shuffled)
+        found = taken(*shuffled)
+        assert positions(found) == positions(expected)
+        assert found.generation("g") == expected.generation("g")
+        # And what is written again says the same beside the other gateway's records.
+        again = [(A, each) for each in expected.repeated(A)]
+        again += [each for each in records if each[0] == B]
+        assert positions(taken(*again)) == positions(taken(*records))
+        assert taken(*again).generation("g") == taken(*records).generation("g")
+
+
+def test_what_is_written_again_is_what_counts() -> None:
+    offsets = taken(
+        *((A, commit(counter, counter, counter % 3)) for counter in range(1, 1_000)),
+        (A, commit(1_000, 7, group="gone")),
+        (A, GroupRecord("gone", 1_001, deleted=True)),
+        (A, commit(1_002, -1, 2)),
+        (B, commit(1_003, 5, 1)),
+    )
+    assert [each.counter for each in offsets.repeated(A)] == [999, 1_002]
+    alone = taken((A, commit(1, 7, group="gone")), (A, GroupRecord("gone", 2, deleted=True)))
+    assert alone.repeated(A) == []  # nobody else has written of it
+
+
+def test_a_large_commit_is_several_records() -> None:
+    count = 2 * MAX_RECORD_OFFSETS + 1
+    many = [Committed("t", number, number) for number in range(count)]
+    records = [*records_of("g", 1, many)]
+    assert len(records) == 3
+    assert len(positions(taken(*((A, each) for each in records)))) == count
