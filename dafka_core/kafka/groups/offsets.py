@@ -100,7 +100,7 @@ class Offsets:
         That something was deleted is forgotten where no other gateway has written of the group: no
         older record of it can come.
         """
-        found = []
+        found: list[GroupRecord] = []
         for name, kept in [*self._groups.items()]:
             if kept.writers == {writer}:
                 kept.deleted = _NEVER
