@@ -8,7 +8,7 @@ import logging
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, Final
 
-from dafka_core.errors import ConfigError
+from dafka_core.errors import ConfigError, DafkaError
 from dafka_core.kafka.gateway_node import MAX_THREADS, Feature, GatewayNode
 from dafka_core.kafka.gateways import Gateways
 from dafka_core.kafka.kafka_options import HostPort, KafkaOptions, host_port
@@ -45,16 +45,16 @@ class Gateway(Node):
             """Where clients are told to connect."""
             threads = ThreadPoolExecutor(MAX_THREADS, "dafka-kafka")
             undo.callback(threads.shutdown, wait=False, cancel_futures=True)
-            node = GatewayNode(
-                store,
-                config,
-                PartitionNumbers(store.address),
-                Gateways(store.address, self.advertised),
-                threads,
-            )
+            gateways = Gateways(store, *self.advertised)
+            numbers = PartitionNumbers(store, gateways)
+            undo.callback(numbers.close)
+            node = GatewayNode(store, config, numbers, gateways, threads)
+            numbers.start()
             self._server = Server(listener, _features(node))
             undo.callback(self._server.close)
             self._server.start()
+            gateways.announce()
+            undo.callback(_retract, gateways)
             self._undo = undo.pop_all()
         if not _is(self.listens.host, "is_loopback"):
             text = "Kafka: whoever reaches %s reads, writes and deletes all topics"
@@ -85,6 +85,11 @@ class Gateway(Node):
 def _features(node: GatewayNode) -> list[Feature]:
     """The parts that answer requests."""
     return [ListOffsets(node)]
+
+
+def _retract(gateways: Gateways) -> None:
+    with contextlib.suppress(DafkaError):  # the store has ended before: then nobody counts on it
+        gateways.retract()
 
 
 def _advertised(config: KafkaOptions, listens: HostPort) -> HostPort:

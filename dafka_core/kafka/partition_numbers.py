@@ -1,57 +1,385 @@
-"""The numbers by which Kafka's clients know a topic's partitions."""
+"""Which number a partition of a topic has for Kafka clients: gateways agree on a list of them.
+
+The list is one Dafka partition (``number_table.py`` says what its records are).  A gateway that
+adds to it takes it over as any producer does (``protocol/takeover.py``): of two that do so at once,
+the older life is told that it is over, and tries again.  What a majority of the stores has counts,
+and nothing else: so no number is ever given twice, also where stores are lost.
+"""
 
 from __future__ import annotations
 
-import uuid
-from collections.abc import Collection, Sequence
-from typing import NamedTuple
+import asyncio
+import logging
+import random
+import secrets
+import threading
+import time
+from collections.abc import Callable, Collection, Sequence
+from concurrent.futures import Future, InvalidStateError
+from contextlib import suppress
+from typing import Final
 
+from dafka_core.errors import DafkaError, NotAcknowledgedError, ProducerFencedError
+from dafka_core.kafka.gateways import Gateways, ranked
+from dafka_core.kafka.kafka_errors import KafkaError
+from dafka_core.kafka.number_draft import NumberDraft
+from dafka_core.kafka.number_list import LIST, NumberList
+from dafka_core.kafka.number_table import NumberedPartition, NumbersRecord, NumberTable, is_numbered
+from dafka_core.kafka.refusal import RefusedError
+from dafka_core.nodes.producer import Producer
+from dafka_core.nodes.store import Store
 from dafka_core.records import TopicPartition
 
+AGREE_S: Final = 15.0
+"""How long a client waits for the stores to agree: Kafka's clients give a request 30 s and more."""
 
-class NumberedPartition(NamedTuple):
-    """A partition of a topic, and its number; ``gateway`` takes what Kafka's producers send to it.
+STORES_S: Final = 5.0
+"""How long stores may take to answer, or to write a record, until it is said that they do not."""
 
-    ``address`` names the partition, and ``gateway`` is its store's address.
-    """
+TURN_S: Final = 2.0
+"""How long another gateway's turn is waited for; it takes half a second.  One that has died in its
+turn does not end it."""
 
-    topic: str
-    number: int
-    address: str
-    gateway: str
+LOOK_S: Final = 0.5
+"""How often to look for new partitions of Dafka's producers."""
 
-    @property
-    def tp(self) -> TopicPartition:
-        """The topic and the partition."""
-        return TopicPartition(self.topic, self.address)
+RANK_S: Final = 3.0
+"""How much later each further gateway gives them their numbers, if none before it has."""
+
+AGAIN_S: Final = 10.0
+"""When to try again to do so after it has failed."""
+
+_log: Final = logging.getLogger("dafka.kafka")
+
+Plan = Callable[[NumberDraft], None]
+"""Adds what is wanted; raises RefusedError where that cannot be."""
+
+
+class _Wish:
+    """What is to be done in the next turn, and who waits for it."""
+
+    def __init__(self, plan: Plan) -> None:
+        self.plan = plan
+        self.future: Future[None] = Future()
+        self.deadline = time.monotonic() + AGREE_S
+
+    def end(self, error: BaseException | None = None) -> None:
+        with suppress(InvalidStateError):  # it has ended, or who waited has gone
+            if error is None:
+                self.future.set_result(None)
+            else:
+                self.future.set_exception(error)
 
 
 class PartitionNumbers:
-    """The partitions of all topics that have numbers, as this gateway knows them."""
+    """The partitions of all topics that have numbers, as this gateway knows them.  Thread-safe.
 
-    def __init__(self, store: str) -> None:
+    What is asked here costs nothing; ``create``, ``extend`` and ``refresh`` ask the stores, and
+    raise RefusedError where a topic cannot be so, or too few stores answer.
+
+    Args:
+        store: that of this gateway.
+        gateways: who takes writes.
+    """
+
+    def __init__(self, store: Store, gateways: Gateways) -> None:
         self._store = store
-        self._topics: dict[str, list[NumberedPartition]] = {}
+        self._stored = store.log
+        self._gateways = gateways
+        self._list = NumberList(store.log)
+        self._looked = -1  # changes of the log that were looked at for new partitions
+        self._new: dict[TopicPartition, float] = {}  # and when they were found
+        self._failed_s = float("-inf")  # when numbering them has failed last
+        self._changed = threading.Condition()
+        self._wishes: list[_Wish] = []
+        self._closing = False
+        self._began_s = time.monotonic()
+        self._woken = threading.Event()
+        self._threads = [
+            threading.Thread(target=run, name=f"dafka-kafka-{name}", daemon=True)
+            for name, run in (("list", self._follow), ("turns", self._take_turns))
+        ]
+
+    def start(self) -> None:
+        """Reads the list, and follows it from now on."""
+        self._list.read()
+        for thread in self._threads:
+            thread.start()
+
+    def close(self) -> None:
+        """Ends; who waits is told."""
+        with self._changed:
+            self._closing = True
+            self._changed.notify_all()
+        self._woken.set()
+        for thread in self._threads:
+            if thread.ident is not None:
+                thread.join()
+        for wish in self._wishes:
+            wish.end(RefusedError(KafkaError.NOT_CONTROLLER, "this gateway ends"))
+
+    @property
+    def cluster_id(self) -> str | None:
+        """What was drawn when the list began; None before."""
+        return self._list.table.cluster_id
+
+    @property
+    def skipped(self) -> int:
+        """How many records of the list, or partitions in them, were none, and are passed over."""
+        return self._list.table.skipped
 
     def topics(self) -> Collection[str]:
         """The topics that have numbers."""
-        return tuple(self._topics)
+        return self._list.table.topics
 
     def partitions(self, topic: str) -> Sequence[NumberedPartition]:
         """A topic's partitions by their numbers; none if it has no numbers."""
-        return tuple(self._topics.get(topic, ()))
+        return self._list.table.partitions(topic)
 
     def get(self, topic: str, number: int) -> NumberedPartition | None:
         """The partition of this number."""
-        found = self._topics.get(topic, ())
-        return found[number] if 0 <= number < len(found) else None
+        return self._list.table.get(topic, number)
 
-    async def create(self, topic: str, count: int) -> None:
-        """Has the topic have at least ``count`` partitions."""
-        found = self._topics.setdefault(topic, [])
-        for number in range(len(found), count):
-            address = uuid.uuid4().hex.upper()
-            found.append(NumberedPartition(topic, number, address, self._store))
+    def is_there(self, topic: str) -> bool:
+        """Whether the topic has numbers, or records that can have some."""
+        if self.get(topic, 0) is not None:
+            return True
+        return is_numbered(topic) and bool(self._stored.partitions_after(topic, None, 1))
+
+    async def create(
+        self, topic: str, count: int, *, new: bool = False, gateways: Sequence[str] = ()
+    ) -> None:
+        """Has the topic have at least ``count`` partitions that gateways host.
+
+        With ``new`` it must not be there yet.  ``gateways`` host them, in turns; without, all that
+        are live do.
+        """
+
+        def plan(draft: NumberDraft) -> None:
+            if new and (draft.partitions(topic) or self.is_there(topic)):
+                raise RefusedError(KafkaError.TOPIC_ALREADY_EXISTS, f"topic {topic!r} is there")
+            self._adopt(draft, topic)
+            hosted = sum(each.hosted for each in draft.partitions(topic))
+            draft.host(topic, count - hosted, gateways or self._hosts(topic))
+
+        await self._wish(plan)
+
+    async def extend(self, topic: str, count: int, *, gateways: Sequence[str] = ()) -> None:
+        """Has the topic have ``count`` partitions in all, which must be more than it has."""
+
+        def plan(draft: NumberDraft) -> None:
+            if not self.is_there(topic):
+                raise RefusedError(KafkaError.UNKNOWN_TOPIC_OR_PARTITION, f"no topic {topic!r}")
+            self._adopt(draft, topic)
+            known = len(draft.partitions(topic))
+            if count <= known:
+                why = f"topic {topic!r} has {known} partitions, and {count} are not more"
+                raise RefusedError(KafkaError.INVALID_PARTITIONS, why)
+            draft.host(topic, count - known, gateways or self._hosts(topic))
+
+        await self._wish(plan)
 
     async def refresh(self) -> None:
-        """Gives numbers to what stores have of the topics and has none."""
+        """Gives numbers to all partitions that this gateway's store has and that have none."""
+        await asyncio.to_thread(self._look)
+        if self._new:
+            await self._wish(self._adopt_new)
+
+    def _hosts(self, topic: str) -> list[str]:
+        return ranked(topic, [each.address for each in self._gateways.live()])
+
+    def _adopt(self, draft: NumberDraft, topic: str) -> None:
+        """Gives numbers to the partitions of a topic that the store has and that have none."""
+        infos = self._stored.partitions(topic) if is_numbered(topic) else []
+        draft.adopt([info.tp for info in infos if info.end], self._hosts)
+
+    def _adopt_new(self, draft: NumberDraft) -> None:
+        found = tuple(self._new)
+        draft.adopt(found, self._hosts)
+
+    async def _wish(self, plan: Plan) -> None:
+        wish = _Wish(plan)
+        with self._changed:
+            if self._closing:
+                raise RefusedError(KafkaError.NOT_CONTROLLER, "this gateway ends")
+            self._wishes.append(wish)
+            self._changed.notify_all()
+        try:
+            await asyncio.wait_for(asyncio.wrap_future(wish.future), AGREE_S)
+        except TimeoutError:
+            why = f"the stores have not agreed on the partitions' numbers within {AGREE_S:.0f} s"
+            raise RefusedError(KafkaError.REQUEST_TIMED_OUT, why) from None
+
+    # -- the thread that follows the list --------------------------------------------------------
+
+    def _follow(self) -> None:
+        topics = frozenset((LIST.topic,))
+        while not self._closing:
+            number = self._stored.changes.number
+            try:
+                self._list.read()
+                self._look()
+                with self._stored.changes.watching(number, topics) as self._woken:
+                    self._woken.wait(LOOK_S)
+            except DafkaError as error:  # the store has ended, or its disk fails
+                if not self._closing:
+                    _log.error("the list of Kafka's partitions cannot be read: %s", error)
+                return
+
+    def _look(self) -> None:
+        """Finds partitions that have no number."""
+        number = self._stored.changes.number
+        changed = self._stored.changes.since(self._looked, None)
+        if changed is None:
+            changed = [info.tp for info in self._stored.partitions()]
+        self._looked = number
+        table = self._list.table
+        found = [tp for tp in changed if table.number(tp) is None and is_numbered(tp.topic)]
+        with self._changed:
+            for tp in [tp for tp in self._new if table.number(tp) is not None]:
+                del self._new[tp]
+            for tp in found:
+                if self._stored.end(tp):
+                    self._new.setdefault(tp, time.monotonic())
+            self._changed.notify_all()
+
+    # -- the thread that adds to it --------------------------------------------------------------
+
+    def _take_turns(self) -> None:
+        while True:
+            with self._changed:
+                while not (self._closing or self._wishes or self._is_due()):
+                    self._changed.wait(LOOK_S if self._has_news else None)
+                if self._closing:
+                    return
+                wishes, self._wishes = self._wishes, []
+            background = _Wish(self._adopt_new)
+            self._agree([*wishes, background])
+            failure = background.future.exception()
+            if isinstance(failure, RefusedError) and not self._closing:
+                self._failed_s = time.monotonic()
+                _log.warning("new partitions have no number for Kafka clients: %s", failure.why)
+            with suppress(DafkaError):  # the thread that follows says it
+                self._look()
+
+    @property
+    def _has_news(self) -> bool:
+        return bool(self._new) or self.cluster_id is None
+
+    def _is_due(self) -> bool:
+        """Whether it is this gateway's turn to begin the list, or to add new partitions."""
+        now = time.monotonic()
+        if not self._has_news or now < self._failed_s + AGAIN_S:
+            return False
+        rank = self._gateways.ranked(LIST.topic).index(self._gateways.own)
+        return now >= min(self._new.values(), default=self._began_s) + rank * RANK_S
+
+    def _agree(self, wishes: Sequence[_Wish]) -> None:
+        """Adds what is wished for, unless it is there already; tells who waits."""
+        tries, failure = 0, RefusedError(KafkaError.NOT_CONTROLLER, "the gateway ends")
+        while not self._closing:
+            tries += 1
+            try:
+                self._take_turn(wishes)
+            except RefusedError as error:
+                failure = error
+                break
+            except DafkaError as error:
+                why = f"stores do not agree on the partitions' numbers: {error}"
+                failure = RefusedError(KafkaError.NOT_ENOUGH_REPLICAS, why)
+                if isinstance(error, ProducerFencedError) and time.monotonic() < wishes[0].deadline:
+                    # Another gateway has begun its turn; not both again at the same moment.
+                    time.sleep(random.uniform(0.05, 0.3) * tries)
+                    continue
+                break
+            for wish in wishes:
+                wish.end()
+            return
+        for wish in wishes:
+            wish.end(failure)
+
+    def _take_turn(self, wishes: Sequence[_Wish]) -> None:
+        majority = self._wait_for_majority()
+        self._let_others_end()
+        with self._producer(majority) as producer:
+            start = producer.next_offset
+            begin = NumbersRecord(turn=secrets.token_hex(16)).packed()
+            producer.publish(begin)
+            producer.flush(STORES_S)
+            # A majority has what comes before it, too; this store perhaps not yet.
+            table = self._read_until(start, begin)
+            if table.applied <= start:
+                why = f"topic {LIST.topic!r} has been trimmed: its first records are missing"
+                raise RefusedError(KafkaError.KAFKA_STORAGE_ERROR, why)
+            draft = NumberDraft(table)
+            for wish in wishes:
+                try:
+                    wish.plan(draft)
+                except RefusedError as error:
+                    wish.end(error)
+            records = draft.records()
+            if records:
+                producer.publish_many([each.packed() for each in records])
+                producer.flush(STORES_S)
+            end = producer.next_offset
+            close = NumbersRecord(agreed=end).packed()
+            producer.publish(close)
+            producer.flush(STORES_S)
+            self._read_until(end, close)
+
+    def _wait_for_majority(self) -> int:
+        """How many stores have to take what is added; as many are there when this returns."""
+        deadline = time.monotonic() + STORES_S
+        while True:
+            known, here = self._store.known_stores, self._store.stores_here
+            majority = (1 + len(known)) // 2 + 1
+            if 1 + len(here) >= majority:
+                return majority
+            if time.monotonic() >= deadline or self._closing:
+                away = ", ".join(sorted(set(known) - here))
+                why = (
+                    f"{majority} of {1 + len(known)} stores have to agree on the partitions' "
+                    f"numbers, and these are away: {away}; start them, or if they are gone for "
+                    "ever, say so by 'dafka store forget'"
+                )
+                raise RefusedError(KafkaError.NOT_ENOUGH_REPLICAS, why)
+            time.sleep(0.05)
+
+    def _let_others_end(self) -> None:
+        deadline = time.monotonic() + TURN_S
+        while not self._closing:
+            self._list.read()
+            began = self._list.open_since
+            if began is None or time.monotonic() >= min(deadline, began + TURN_S):
+                return
+            time.sleep(0.02)
+
+    def _producer(self, acks: int) -> Producer:
+        options = self._store.options
+        return Producer(
+            LIST.topic,
+            address=LIST.partition,
+            acks=acks,
+            tower=options.tower,
+            host=options.host,
+            port=options.port if "-" in options.port else "0",
+            wire=options.wire,
+            beacon_interval_ms=options.beacon_interval_ms,
+            peer_expiry_ms=options.peer_expiry_ms,
+            tower_timeout_s=STORES_S,
+            resume_timeout_s=STORES_S,
+            close_timeout_s=STORES_S,
+        )
+
+    def _read_until(self, offset: int, content: bytes) -> NumberTable:
+        """Waits until this store has the record, and takes what comes before it."""
+        deadline = time.monotonic() + STORES_S
+        while True:
+            self._store.append_queue.wait(LIST, offset + 1, max(deadline - time.monotonic(), 0))
+            found = self._stored.read(LIST, offset, offset + 1)
+            # It may have had another one there, of an older life, which it sets aside then.
+            if found and found[0].values[0] == content:
+                return self._list.read(offset + 1)
+            if time.monotonic() >= deadline or self._closing:
+                raise NotAcknowledgedError(*LIST, 1, STORES_S)
+            time.sleep(0.02)

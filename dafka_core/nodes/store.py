@@ -45,7 +45,8 @@ class Store(Node):
     """
 
     def __init__(self, directory: str | Path, **options: Any) -> None:
-        config = StoreOptions.build(options)
+        config = self.options = StoreOptions.build(options)
+        """What it was started with."""
         check_directory(directory)
         say_if_low(memory_limit())
         with contextlib.ExitStack() as undo:
@@ -87,6 +88,16 @@ class Store(Node):
     def locations(self) -> tuple[str, ...]:
         """Where Arrow Flight serves its records, as URIs; empty if that is off."""
         return self._role.known.locations
+
+    @property
+    def known_stores(self) -> tuple[str, ...]:
+        """The addresses of all other stores that it has ever met and that nobody had it forget."""
+        return self._role.known.names
+
+    @property
+    def stores_here(self) -> frozenset[str]:
+        """Those of them that are in the mesh now, as far as this store knows."""
+        return self._role.known.here
 
     def wait(self, timeout_s: float | None = None) -> bool:
         """Waits until the store has stopped; True if it has.

@@ -64,6 +64,12 @@ class KnownStores:
         """The addresses of all of them."""
         return tuple(self._met)
 
+    @property
+    def here(self) -> frozenset[str]:
+        """The addresses of those that are there."""
+        # Other threads ask, too: each of the two copies is made in one step.
+        return frozenset(tuple(self._met)).intersection(tuple(self._peers))
+
     def on_announced(self, peer: str, endpoint: str) -> None:
         """A tower has announced a peer, which may be a store."""
         self._changes += peer in self._met

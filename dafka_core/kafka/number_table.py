@@ -1,0 +1,182 @@
+"""The numbers of topics' partitions, as the records of a list say them.
+
+Kafka numbers a topic's partitions 0, 1, 2, ...; Dafka names them by producers' addresses.  The list
+of which is which only grows.  Its records are JSON objects, in the one partition of internal topic
+``__dafka.kafka.partitions``::
+
+    {"v": 1, "turn": "8C1F..."}
+    {"v": 1, "topic": "flights", "first": 0, "partitions": [["EB0A...", "77D2...", true], ...]}
+    {"v": 1, "agreed": 2}
+
+``partitions`` get the numbers from ``first`` on: each has its address, the address of the gateway
+that takes what Kafka clients write to it, and whether that gateway hosts it (otherwise it is a
+Dafka producer's).  Whoever writes begins its ``turn`` with a random text.  ``agreed`` says that a
+majority of the stores has all records before that offset: these are never lost, and they alone
+count.  Anybody may write there, so a record that is none, or does not fit what stands before it, is
+passed over; everybody passes over the same ones.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterable
+from typing import ClassVar, Final, NamedTuple
+
+from dafka_core.errors import InvalidRequestError, ProtocolError
+from dafka_core.flight.json_messages import JsonMessage, Natural
+from dafka_core.names import INTERNAL
+from dafka_core.protocol.validation import check_address, check_node_address, check_topic
+from dafka_core.records import TopicPartition
+
+MAX_NUMBERS: Final = 200_000
+"""Of all topics together: so many take some 60 MB, and seconds to tell a client.  Kafka's own
+clusters had as many before KRaft."""
+
+MAX_RECORD_BYTES: Final = 1 << 20
+"""A longer record is none."""
+
+NUMBERS_PER_RECORD: Final = 1_000
+"""Some 100 KB: ``number_records`` makes several records of more."""
+
+
+class NumbersRecord(JsonMessage, frozen=True, omit_defaults=True):
+    """One record; see the module's documentation."""
+
+    what: ClassVar[str] = "record of partitions' numbers"
+
+    turn: str = ""
+    agreed: Natural = 0
+    topic: str = ""
+    first: Natural = 0
+    partitions: tuple[tuple[str, str, bool], ...] = ()
+
+
+class NumberedPartition(NamedTuple):
+    """A partition under its number: ``address`` is its name in Dafka.
+
+    ``gateway`` is the address of the gateway that takes what Kafka clients write to it.  That one
+    hosts it, or else it is a Dafka producer's, and only read by Kafka clients.
+    """
+
+    topic: str
+    number: int
+    address: str
+    gateway: str
+    hosted: bool = True
+
+    @property
+    def tp(self) -> TopicPartition:
+        """The partition as Dafka names it."""
+        return TopicPartition(self.topic, self.address)
+
+
+def is_numbered(topic: str) -> bool:
+    """Whether a topic's partitions get numbers: Kafka clients can name it, and it is not internal.
+
+    Kafka's names are UTF-8; others than those that Kafka itself allows are fine with its clients.
+    """
+    if topic.startswith(INTERNAL):
+        return False
+    try:
+        topic.encode()
+    except UnicodeEncodeError:
+        return False
+    return topic.isprintable()
+
+
+def number_records(topic: str, added: Iterable[NumberedPartition]) -> list[NumbersRecord]:
+    """The records that give a topic's next partitions their numbers."""
+    rows = [(each.number, (each.address, each.gateway, each.hosted)) for each in added]
+    parts = (rows[at : at + NUMBERS_PER_RECORD] for at in range(0, len(rows), NUMBERS_PER_RECORD))
+    return [
+        NumbersRecord(topic=topic, first=part[0][0], partitions=tuple(row for _, row in part))
+        for part in parts
+    ]
+
+
+class NumberTable:
+    """What the list says, up to where it has been agreed on.
+
+    Attributes:
+        applied: the offset of the next record that has not been applied.
+        skipped: how many records, and partitions in them, did not fit and were passed over.
+        cluster_id: what was drawn when the list began; None before.
+    """
+
+    def __init__(self) -> None:
+        self.applied = 0
+        self.skipped = 0
+        self.cluster_id: str | None = None
+        # Lists only grow, so who reads one in another thread sees a part of it at worst.
+        self._topics: dict[str, list[NumberedPartition]] = {}
+        self._numbers: dict[TopicPartition, int] = {}
+
+    def __len__(self) -> int:
+        return len(self._numbers)
+
+    @property
+    def topics(self) -> Collection[str]:
+        """The topics that have numbers."""
+        return tuple(self._topics)
+
+    def partitions(self, topic: str) -> tuple[NumberedPartition, ...]:
+        """A topic's partitions in the order of their numbers."""
+        return tuple(self._topics.get(topic, ()))
+
+    def get(self, topic: str, number: int) -> NumberedPartition | None:
+        """The partition of this number."""
+        known = self._topics.get(topic, ())
+        return known[number] if 0 <= number < len(known) else None
+
+    def number(self, tp: TopicPartition) -> int | None:
+        """The number of a Dafka partition."""
+        return self._numbers.get(tp)
+
+    def apply(self, record: NumbersRecord | None) -> None:
+        """Takes the next record; None for one that is none."""
+        self.applied += 1
+        if record is None:
+            self.skipped += 1
+            return
+        if self.cluster_id is None and record.turn:
+            self.cluster_id = record.turn[:32]
+        for number, row in enumerate(record.partitions, record.first):
+            if not self._add(NumberedPartition(record.topic, number, *row)):
+                self.skipped += 1
+
+    def _add(self, new: NumberedPartition) -> bool:
+        known = self._topics.get(new.topic, [])
+        if len(known) != new.number or new.tp in self._numbers or len(self) >= MAX_NUMBERS:
+            return False
+        if not known and not (is_numbered(new.topic) and _is_valid(check_topic, new.topic)):
+            return False
+        if not (
+            _is_valid(check_address, new.address) and _is_valid(check_node_address, new.gateway)
+        ):
+            return False
+        self._numbers[new.tp] = new.number
+        known.append(new)
+        self._topics.setdefault(new.topic, known)
+        return True
+
+
+def parsed(content: bytes) -> NumbersRecord | None:
+    """The record; None where the octets are none."""
+    if len(content) > MAX_RECORD_BYTES:
+        return None
+    try:
+        return NumbersRecord.parse(content)
+    except InvalidRequestError:
+        return None
+
+
+def agreed(record: NumbersRecord | None, offset: int) -> int:
+    """Up to where the record at ``offset`` says that there is a majority; it knows of no later."""
+    return record.agreed if record is not None and record.agreed <= offset else 0
+
+
+def _is_valid(check: Callable[[str], None], name: str) -> bool:
+    try:
+        check(name)
+    except ProtocolError:
+        return False
+    return True

@@ -1,0 +1,322 @@
+"""Several gateways agree on partitions' numbers: real towers, stores on disk, producers."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
+from pathlib import Path
+
+import pytest
+
+from dafka_core import Producer, Store, Tower
+from dafka_core.kafka.gateways import Gateways
+from dafka_core.kafka.kafka_errors import KafkaError
+from dafka_core.kafka.number_list import LIST
+from dafka_core.kafka.number_table import NumbersRecord
+from dafka_core.kafka.partition_numbers import PartitionNumbers
+from dafka_core.kafka.refusal import RefusedError
+from dafka_core.testing import wait_until
+
+ANY_PORTS = {"sub_address": "tcp://127.0.0.1:0", "pub_address": "tcp://127.0.0.1:0"}
+PATIENCE_S = 30.0
+
+
+class Numbering:
+    """A store with what of a gateway gives numbers."""
+
+    def __init__(self, directory: Path, tower: str, port: int) -> None:
+        often = {"beacon_interval_ms": 200, "peer_expiry_ms": 1_500, "sync_interval_ms": 200}
+        self.store = Store(directory, tower=tower, **often)
+        self.gateways = Gateways(self.store, "127.0.0.1", port)
+        self.numbers = PartitionNumbers(self.store, self.gateways)
+        self.gateways.announce()
+        self.numbers.start()
+
+    def create(self, topic: str, count: int, *, new: bool = False) -> None:
+        asyncio.run(self.numbers.create(topic, count, new=new))
+
+    def extend(self, topic: str, count: int) -> None:
+        asyncio.run(self.numbers.extend(topic, count))
+
+    def names(self, topic: str) -> list[str]:
+        return [each.address for each in self.numbers.partitions(topic)]
+
+    def close(self) -> None:
+        self.numbers.close()
+        self.store.close()
+
+
+Start = Callable[[str], Numbering]
+
+
+@pytest.fixture
+def tower() -> Iterator[Tower]:
+    with Tower(**ANY_PORTS) as running:
+        yield running
+
+
+@pytest.fixture
+def start(tower: Tower, tmp_path: Path) -> Iterator[Start]:
+    """Starts a store and its numbering, by the store's name."""
+    with ExitStack() as running:
+
+        def make(name: str) -> Numbering:
+            made = Numbering(tmp_path / name, tower.tower, 9_000 + len(name))
+            running.callback(made.close)
+            return made
+
+        yield make
+
+
+def meet(*all_: Numbering) -> None:
+    wait_until(lambda: all(len(each.store.stores_here) == len(all_) - 1 for each in all_))
+
+
+def agree(topic: str, count: int, *all_: Numbering) -> list[str]:
+    wait_until(lambda: all(len(each.names(topic)) >= count for each in all_))
+    found = all_[0].names(topic)
+    assert all(each.names(topic) == found for each in all_)
+    return found
+
+
+def test_a_topic_gets_partitions_that_are_numbered_from_0(start: Start) -> None:
+    one = start("a")
+    one.create("flights", 3)
+    found = one.numbers.partitions("flights")
+    assert [each.number for each in found] == [0, 1, 2]
+    assert len({each.address for each in found}) == 3
+    assert all(each.hosted and each.gateway == one.store.address for each in found)
+    assert [one.numbers.get("flights", number) for number in range(3)] == list(found)
+    assert one.numbers.get("flights", 3) is one.numbers.get("flights", -1) is None
+    assert list(one.numbers.topics()) == ["flights"]
+    assert one.numbers.cluster_id
+
+
+def test_asking_again_for_what_is_there_changes_nothing(start: Start) -> None:
+    one = start("a")
+    one.create("flights", 2)
+    before = one.names("flights")
+    one.create("flights", 2)
+    assert one.names("flights") == before
+    with pytest.raises(RefusedError) as refused:
+        one.create("flights", 2, new=True)
+    assert refused.value.code == KafkaError.TOPIC_ALREADY_EXISTS
+    with pytest.raises(RefusedError) as refused:
+        one.extend("flights", 2)
+    assert refused.value.code == KafkaError.INVALID_PARTITIONS
+    with pytest.raises(RefusedError) as refused:
+        one.extend("flihgts", 2)
+    assert refused.value.code == KafkaError.UNKNOWN_TOPIC_OR_PARTITION
+    one.extend("flights", 5)
+    assert one.names("flights")[:2] == before
+    assert len(one.names("flights")) == 5
+
+
+def test_two_gateways_that_create_at_once_never_give_one_number_twice(start: Start) -> None:
+    both = one, two = start("a"), start("bb")
+    meet(*both)
+
+    def create(task: int) -> int:
+        try:
+            both[task % 2].create(f"topic-{task // 2 % 3}", 2, new=True)
+        except RefusedError as error:
+            return error.code
+        return KafkaError.NONE
+
+    with ThreadPoolExecutor(12) as threads:
+        made = list(threads.map(create, range(12)))
+    # Each topic by one of them.
+    assert sorted(made) == [KafkaError.NONE] * 3 + [KafkaError.TOPIC_ALREADY_EXISTS] * 9
+    for number in range(3):
+        found = agree(f"topic-{number}", 2, one, two)
+        assert len(set(found)) == 2
+        hosts = {each.gateway for each in one.numbers.partitions(f"topic-{number}")}
+        assert hosts == {one.store.address, two.store.address}  # spread over the live ones
+    assert one.numbers.cluster_id == two.numbers.cluster_id
+
+
+def test_a_gateway_that_comes_later_sees_the_same_list(start: Start) -> None:
+    one = start("a")
+    one.create("flights", 3)
+    two = start("bb")
+    agree("flights", 3, one, two)
+    two.create("alerts", 1)
+    agree("alerts", 1, one, two)
+
+
+def test_a_new_producer_of_dafkas_gets_the_next_number(start: Start, tower: Tower) -> None:
+    one, two = start("a"), start("bb")
+    meet(one, two)
+    one.create("flights", 1)
+    with Producer("flights", tower=tower.tower) as producer:
+        producer.publish(b"from Dafka")
+        found = agree("flights", 2, one, two)
+    assert found[1] == producer.address
+    added = one.numbers.get("flights", 1)
+    assert added is not None
+    assert not added.hosted
+    assert added.gateway in (one.store.address, two.store.address)
+
+
+def test_a_topic_of_dafkas_is_numbered_and_can_be_added_to(start: Start, tower: Tower) -> None:
+    one = start("a")
+    with Producer("flights", tower=tower.tower) as producer:
+        producer.publish(b"from Dafka")
+        producer.flush(PATIENCE_S)
+        asyncio.run(one.numbers.refresh())
+        assert one.names("flights") == [producer.address]
+        with pytest.raises(RefusedError) as refused:
+            one.create("flights", 1, new=True)
+        assert refused.value.code == KafkaError.TOPIC_ALREADY_EXISTS
+        one.create("flights", 2)  # for what Kafka clients write: nobody writes to a producer's own
+        assert one.names("flights")[0] == producer.address
+        assert [each.hosted for each in one.numbers.partitions("flights")] == [False, True, True]
+
+
+def test_internal_and_unspeakable_topics_have_no_numbers(start: Start, tower: Tower) -> None:
+    one = start("a")
+    odd = Producer("\udcff", tower=tower.tower, allow_control_characters=True)
+    inner, plain = (Producer(name, tower=tower.tower) for name in ("__dafka.own", "ünïcode flüge"))
+    with odd, inner, plain:
+        for each in (odd, inner, plain):
+            each.publish(b"1")
+            each.flush(PATIENCE_S)
+        asyncio.run(one.numbers.refresh())
+        assert list(one.numbers.topics()) == ["ünïcode flüge"]
+
+
+def test_a_restart_keeps_all(start: Start) -> None:
+    one = start("a")
+    one.create("flights", 3)
+    before, cluster = one.names("flights"), one.numbers.cluster_id
+    one.close()
+    again = start("a")
+    assert again.names("flights") == before
+    assert again.numbers.cluster_id == cluster
+
+
+def test_a_majority_goes_on_without_a_store_that_is_away(start: Start) -> None:
+    all_ = one, two, three = start("a"), start("bb"), start("ccc")
+    meet(*all_)
+    one.create("flights", 2)
+    agree("flights", 2, *all_)
+    three.close()
+    two.create("alerts", 2)
+    found = agree("alerts", 2, one, two)
+    back = start("ccc")
+    assert agree("alerts", 2, one, two, back) == found
+
+
+def test_without_a_majority_there_is_an_error_and_the_list_still_serves(start: Start) -> None:
+    one, two = start("a"), start("bb")
+    meet(one, two)
+    one.create("flights", 2)
+    two.close()
+    wait_until(lambda: not one.store.stores_here)
+    with pytest.raises(RefusedError, match=two.store.address) as refused:
+        one.create("alerts", 1)
+    assert refused.value.code == KafkaError.NOT_ENOUGH_REPLICAS
+    assert len(one.names("flights")) == 2
+    assert not one.names("alerts")
+    back = start("bb")
+    one.create("alerts", 1)
+    agree("alerts", 1, one, back)
+
+
+def test_what_a_minority_has_written_is_not_given_out(start: Start, tower: Tower) -> None:
+    one, two = start("a"), start("bb")
+    meet(one, two)
+    one.create("flights", 1)
+    agree("flights", 1, one, two)
+    row = ("0" * 32, one.store.address, True)
+    with Producer(*LIST[:1], address=LIST.partition, tower=tower.tower) as somebody:
+        # No ``agreed`` follows: for all that one knows, another store may never have it.
+        record = NumbersRecord(topic="flights", first=1, partitions=(row,))
+        somebody.publish(record.packed())
+        somebody.flush(PATIENCE_S)
+        end = somebody.next_offset
+    wait_until(lambda: two.store.log.end(LIST) == one.store.log.end(LIST) == end)
+    assert len(agree("flights", 1, one, two)) == 1
+    two.create("alerts", 1)  # who takes the list over has it, and a majority has that
+    assert agree("flights", 2, one, two)[1] == row[0]
+
+
+def test_anything_in_the_list_is_passed_over_by_everybody(start: Start, tower: Tower) -> None:
+    one = start("a")
+    one.create("flights", 1)
+    address, skipped = one.store.address, one.numbers.skipped
+    wrong = [
+        b"",
+        b"\xff\x00 no JSON",
+        b"[1, 2]",
+        b'{"v": 2, "topic": "t"}',
+        b'{"v": 1, "topic": "flights", "first": 1, "partitions": [["x"]]}',
+        b'{"v": 1, "topic": 7}',
+        b"[" * 100_000,
+        b'{"v": 1, "turn": "' + b"x" * 2_000_000 + b'"}',
+        NumbersRecord(topic="flights", first=0, partitions=(("P", address, True),)).packed(),
+        NumbersRecord(topic="flights", first=7, partitions=(("P", address, True),)).packed(),
+        NumbersRecord(topic="__dafka.own", partitions=(("P", address, True),)).packed(),
+        NumbersRecord(topic="t", partitions=(("", address, True),)).packed(),
+        NumbersRecord(topic="t", partitions=(("P", "ü", True),)).packed(),
+        NumbersRecord(topic="", partitions=(("P", address, True),)).packed(),
+        NumbersRecord(topic="t" * 300, partitions=(("P", address, True),)).packed(),
+    ]
+    with Producer(LIST.topic, address=LIST.partition, tower=tower.tower) as somebody:
+        somebody.publish_many(wrong)
+        # Of the future, it does not count.
+        somebody.publish(NumbersRecord(agreed=10_000).packed())
+    one.create("alerts", 1)
+    assert one.numbers.skipped == skipped + len(wrong)
+    two = start("bb")
+    agree("alerts", 1, one, two)
+    assert set(one.numbers.topics()) == set(two.numbers.topics()) == {"flights", "alerts"}
+    assert two.numbers.skipped == one.numbers.skipped
+
+
+def test_a_list_that_was_trimmed_is_not_gone_on_with(start: Start) -> None:
+    one = start("a")
+    one.create("flights", 1)
+    one.store.log.trim(LIST, 1)
+    one.numbers.close()
+    one.numbers = PartitionNumbers(one.store, one.gateways)
+    one.numbers.start()
+    with pytest.raises(RefusedError, match="trimmed") as refused:
+        one.create("flights", 1)
+    assert refused.value.code == KafkaError.KAFKA_STORAGE_ERROR
+
+
+def test_a_dead_tower_is_an_error_and_the_list_still_serves(start: Start, tower: Tower) -> None:
+    one = start("a")
+    one.create("flights", 2)
+    tower.close()
+    with pytest.raises(RefusedError, match="tower") as refused:
+        one.create("alerts", 1)
+    assert refused.value.code == KafkaError.NOT_ENOUGH_REPLICAS
+    assert len(one.names("flights")) == 2
+
+
+def test_who_waits_while_the_gateway_ends_is_told(start: Start, tower: Tower) -> None:
+    one = start("a")
+    one.create("flights", 1)
+    tower.close()
+    with ThreadPoolExecutor(1) as threads:
+        waiting = threads.submit(one.create, "alerts", 1)
+        wait_until(lambda: not one.numbers._wishes)
+        one.numbers.close()
+        with pytest.raises(RefusedError):
+            waiting.result(PATIENCE_S)
+    with pytest.raises(RefusedError) as refused:
+        one.create("alerts", 1)
+    assert refused.value.code == KafkaError.NOT_CONTROLLER
+
+
+def test_a_thousand_producers_of_a_topic(start: Start) -> None:
+    one = start("a")
+    one.create("flights", 1_000)
+    before = one.names("flights")
+    assert len(set(before)) == 1_000
+    one.close()
+    assert start("a").names("flights") == before

@@ -1,0 +1,60 @@
+"""What one turn adds to the list of partitions' numbers."""
+
+from __future__ import annotations
+
+import pytest
+
+from dafka_core.kafka import number_draft
+from dafka_core.kafka.kafka_errors import KafkaError
+from dafka_core.kafka.number_draft import NumberDraft
+from dafka_core.kafka.number_table import NumbersRecord, NumberTable
+from dafka_core.kafka.refusal import RefusedError
+from dafka_core.records import TopicPartition
+
+
+def begun() -> NumberTable:
+    table = NumberTable()
+    table.apply(NumbersRecord(topic="t", partitions=(("A", "G1", True), ("B", "G1", False))))
+    return table
+
+
+def test_gateways_host_in_turns() -> None:
+    draft = NumberDraft(begun())
+    draft.host("t", 3, ["G1", "G2"])
+    added = draft.partitions("t")[2:]
+    assert [(each.number, each.gateway) for each in added] == [(2, "G1"), (3, "G2"), (4, "G1")]
+    assert len({each.address for each in added}) == 3
+    table = begun()
+    for record in draft.records():
+        table.apply(record)
+    assert table.partitions("t") == tuple(draft.partitions("t"))
+    assert table.skipped == 0
+
+
+def test_nothing_is_added_where_enough_is_there() -> None:
+    draft = NumberDraft(begun())
+    draft.host("t", 0, ["G1"])
+    draft.host("t", -2, ["G1"])
+    draft.adopt([TopicPartition("t", "B")], lambda key: ["G2"])
+    assert draft.records() == []
+
+
+def test_producers_partitions_get_the_next_numbers_once() -> None:
+    draft = NumberDraft(begun())
+    found = [TopicPartition(*name) for name in ("tC", "uA", "tD", "tC", "tA")]
+    draft.adopt(found, lambda key: ["G2"])
+    draft.adopt(found, lambda key: ["G2"])
+    draft.host("u", 1, ["G1"])
+    assert [each[1:3] for each in draft.partitions("t")[2:]] == [(2, "C"), (3, "D")]
+    assert not any(each.hosted for each in draft.partitions("t")[2:])
+    assert [each.number for each in draft.partitions("u")] == [0, 1]
+
+
+def test_too_many_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(number_draft, "MAX_NUMBERS", 4)
+    draft = NumberDraft(begun())
+    draft.host("t", 2, ["G1"])
+    with pytest.raises(RefusedError) as refused:
+        draft.host("u", 1, ["G1"])
+    assert refused.value.code == KafkaError.POLICY_VIOLATION
+    assert draft.partitions("u") == ()
