@@ -84,7 +84,7 @@ class _Opened:
         counts[self.rows] = heads.header_counts
         values = np.where(heads.are_null, -1, heads.names + 1)
         pairs = pa.StructArray.from_arrays(
-            [_texts(self._taken(heads.names)), self._taken(values)],
+            [texts(self._taken(heads.names)), self._taken(values)],
             fields=list(HEADERS_TYPE.value_type),
         )
         ends = pa.array(before(counts), pa.int32())
@@ -110,13 +110,13 @@ def close_columns(
     Raises:
         ValueError: a header has no name, or there are too many headers.
     """
-    values = _as_binary(values)
-    needed = ~_valid(values)
+    values = as_binary(values)
+    needed = ~valid(values)
     needed[Values.from_arrow(values).starting_with(MAGIC)] = True
     columns = [(values, HAS_VALUE)]
     if keys is not None and keys.null_count < len(keys):
-        columns.insert(0, (_as_binary(keys), HAS_KEY))
-        needed |= _valid(keys)
+        columns.insert(0, (as_binary(keys), HAS_KEY))
+        needed |= valid(keys)
     counts = np.zeros(len(values), np.int64)
     if headers is not None:
         counts = pc.list_value_length(headers).fill_null(0).to_numpy().astype(np.int64)
@@ -140,7 +140,7 @@ class _Closing:
         self._rows = np.flatnonzero(needed)
         self._headers = headers
         self._columns = [column for column, _ in columns]
-        present = [_valid(column) for column in self._columns]
+        present = [valid(column) for column in self._columns]
         flags = np.sum([has * flag for has, (_, flag) in zip(present, columns, strict=True)], 0)
         self._flags: Octets = flags[self._rows].astype(np.uint8)
         self._parts = Runs(np.sum([needed, 2 * headers.counts, *present], 0, np.int64))
@@ -165,8 +165,8 @@ class _Closing:
             names, values = headers.flatten().flatten()
             if names.null_count:
                 raise ValueError("a header's name is null")
-            self._columns += [_as_binary(names), _as_binary(values)]
-            lengths += [_lengths_of(names), _lengths_of(values) + _valid(values)]
+            self._columns += [as_binary(names), as_binary(values)]
+            lengths += [_lengths_of(names), _lengths_of(values) + valid(values)]
         heads = self._heads(np.concatenate(lengths)[self._order[self._have_lengths]])
         columns = [heads, *self._columns]
         if any(column.type != pa.binary() for column in columns) or (
@@ -191,15 +191,15 @@ class _Closing:
         for at, octet in enumerate((*MAGIC, VERSION)):
             octets[heads.firsts + at] = octet
         octets[heads.firsts + LENGTHS_AT - 1] = self._flags
-        _put_varints(octets, heads.firsts + LENGTHS_AT, sizes, size_widths)
+        put_varints(octets, heads.firsts + LENGTHS_AT, sizes, size_widths)
         before = widths.cumsum() - widths
         of_row = np.append(before, 0)[runs.firsts]
         starts = heads.firsts + LENGTHS_AT + size_widths
-        _put_varints(octets, before + runs.spread(starts - of_row), numbers, widths)
+        put_varints(octets, before + runs.spread(starts - of_row), numbers, widths)
         return _array(np.append(heads.firsts, heads.total), octets)
 
 
-def _put_varints(octets: Octets, at: Longs, numbers: Longs, widths: Longs) -> None:
+def put_varints(octets: Octets, at: Longs, numbers: Longs, widths: Longs) -> None:
     """Writes numbers as varints of these widths."""
     octets[at] = numbers & 0x7F
     for shift in range(1, int(widths.max(initial=1))):
@@ -217,13 +217,13 @@ def _array(ends: npt.NDArray[np.integer], data: Any) -> pa.Array:
     return pa.Array.from_buffers(kind, len(ends) - 1, buffers, null_count=0)
 
 
-def _as_binary(array: pa.Array) -> pa.Array:
+def as_binary(array: pa.Array) -> pa.Array:
     """An array of binary or string, large or not, as one of binary; without a copy."""
     is_large = str(array.type).startswith("large")
     return array.cast(pa.large_binary() if is_large else pa.binary())
 
 
-def _valid(array: pa.Array) -> Flags:
+def valid(array: pa.Array) -> Flags:
     """Which elements are not null."""
     if not array.null_count:
         return np.ones(len(array), np.bool_)
@@ -237,7 +237,7 @@ def _lengths_of(array: pa.Array) -> npt.NDArray[np.integer]:
     return lengths
 
 
-def _texts(octets: pa.Array) -> pa.Array:
+def texts(octets: pa.Array) -> pa.Array:
     """Octets as text; what is not UTF-8 is replaced, as Kafka's clients do."""
     try:
         return octets.cast(pa.utf8())

@@ -1,0 +1,5 @@
+"""Kafka's records: from the octets that its clients send and read, to columns, and back.
+
+No node, no socket and no disk is known here.  ``record_batch`` has the format of today, Kafka's
+record batch v2.
+"""

@@ -1,0 +1,146 @@
+"""Kafka's record batch v2: what its clients have sent and read since Kafka 0.11.
+
+    base offset         8 octets   of the first record
+    length              4          of all that follows
+    leader epoch        4
+    magic               1          2
+    CRC-32C             4          of all that follows
+    attributes          2          3 bits: the codec; then: append time, transactional, control
+    last offset delta   4          the number of records, less one
+    base timestamp      8          what the records' timestamp deltas are added to
+    max timestamp       8
+    producer's id       8
+    producer's epoch    2
+    base sequence       4
+    number of records   4
+    records                        compressed by the codec (``record_columns``)
+
+Offset and leader epoch lie outside the CRC, so that a broker can set them.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterator
+from typing import Final
+
+import crc32c
+import numpy as np
+
+from dafka_core.envelope_columns import HEADERS, KEY, VALUE, opened_columns
+from dafka_core.kafka.records.compression import (
+    MAX_DECOMPRESSED_BYTES,
+    Codec,
+    codec_of,
+    compressed,
+    decompressed,
+)
+from dafka_core.kafka.records.errors import (
+    CORRUPT_MESSAGE,
+    INVALID_RECORD,
+    CorruptRecordsError,
+)
+from dafka_core.kafka.records.kafka_batch import KafkaBatch, milliseconds
+from dafka_core.kafka.records.record_columns import RecordColumns, decode_records, encode_records
+from dafka_core.records import RecordBatch
+from dafka_core.values import Bytes, Longs
+
+MAGIC: Final = 2
+
+_HEAD: Final = struct.Struct(">qiibI")
+_COVERED: Final = struct.Struct(">hiqqqhii")
+_COVERED_AT: Final = _HEAD.size
+_RECORDS_AT: Final = _HEAD.size + _COVERED.size
+_LENGTH_AT: Final = 12
+"""What the length does not count: itself, and the offset before it."""
+
+_APPEND_TIME: Final = 1 << 3
+_TRANSACTIONAL: Final = 1 << 4
+_CONTROL: Final = 1 << 5
+
+BATCH_BYTES: Final = 1 << 20
+BATCH_RECORDS: Final = 50_000
+"""What is encoded into one batch: as much as Kafka's clients put into one at most, unless they are
+told otherwise.  A client decompresses and checks a batch as a whole."""
+
+
+def decode_record_batch(octets: Bytes, max_bytes: int = MAX_DECOMPRESSED_BYTES) -> KafkaBatch:
+    """The records of one batch, which is all of the octets.
+
+    Args:
+        max_bytes: what it may be decompressed to.
+
+    Raises:
+        CorruptRecordsError: it is none, its CRC is wrong, or its records are.
+    """
+    if len(octets) < _RECORDS_AT:
+        raise CorruptRecordsError(
+            CORRUPT_MESSAGE, f"a record batch has {_RECORDS_AT} bytes at least, not {len(octets)}"
+        )
+    octets = memoryview(octets)
+    offset, length, leader_epoch, magic, checksum = _HEAD.unpack_from(octets)
+    if magic != MAGIC or length != len(octets) - _LENGTH_AT:
+        raise CorruptRecordsError(
+            CORRUPT_MESSAGE, f"{len(octets)} bytes are no batch of {length}, magic {magic}"
+        )
+    if crc32c.crc32c(octets[_COVERED_AT:]) != checksum:
+        raise CorruptRecordsError(CORRUPT_MESSAGE, "the CRC of a record batch is wrong")
+    attributes, last, base_ms, max_ms, *producer, count = _COVERED.unpack_from(octets, _COVERED_AT)
+    codec = codec_of(attributes)
+    if count <= 0 or last != count - 1:
+        raise CorruptRecordsError(
+            INVALID_RECORD, f"a batch of {count} records says that its last one is number {last}"
+        )
+    records = decode_records(decompressed(codec, octets[_RECORDS_AT:], max_bytes), count)
+    is_append_time = bool(attributes & _APPEND_TIME)
+    return KafkaBatch(
+        magic,
+        offset + np.arange(count),
+        records.values,
+        records.keys,
+        records.headers,
+        np.full(count, max_ms) if is_append_time else base_ms + records.deltas,
+        codec,
+        is_append_time,
+        bool(attributes & _TRANSACTIONAL),
+        bool(attributes & _CONTROL),
+        leader_epoch,
+        *producer,
+    )
+
+
+def encode_record_batches(
+    batch: RecordBatch,
+    codec: Codec = Codec.NONE,
+    max_bytes: int = BATCH_BYTES,
+) -> Iterator[bytes]:
+    """The records as batches of at most ``max_bytes`` of contents each, or of one record.
+
+    Envelopes are opened.  Timestamps are in whole milliseconds, and those of the records' producers
+    (create time); a record without one has -1.
+    """
+    for part in batch.split(BATCH_RECORDS, max_bytes):
+        opened = opened_columns(part.values)
+        stamps = milliseconds(part.times, part.count)
+        deltas = stamps - stamps[0]
+        if opened is None:
+            records = RecordColumns(part.values.to_arrow(), None, None, deltas)
+        else:
+            records = RecordColumns(opened[VALUE], opened[KEY], opened[HEADERS], deltas)
+        yield _with_head(part.offset, compressed(codec, encode_records(records)), codec, stamps)
+
+
+def _with_head(
+    offset: int,
+    records: Bytes,
+    codec: Codec,
+    stamps: Longs,
+    leader_epoch: int = -1,
+    producer: tuple[int, int, int] = (-1, -1, -1),
+) -> bytes:
+    count = len(stamps)
+    covered = _COVERED.pack(codec, count - 1, int(stamps[0]), int(stamps.max()), *producer, count)
+    checksum = crc32c.crc32c(records, crc32c.crc32c(covered))
+    length = _RECORDS_AT - _LENGTH_AT + len(records)
+    head = _HEAD.pack(offset, length, leader_epoch, MAGIC, checksum)
+    return b"".join((head, covered, records))

@@ -1,0 +1,147 @@
+"""Where each record of a batch begins and ends.
+
+A record begins with its length, so each is known once the one before it is.  What is quick is to
+guess where records are, all at once, and to see that each one leads to the next: then, the first
+one being where it must be, all are.  Where a guess is wrong they are followed one by one.
+
+Measured for values of about 100 octets, 10,000 of them, in microseconds a record: 0.007 where all
+are of one length, 0.05 where they are not, 0.09 one by one.
+"""
+
+from __future__ import annotations
+
+from typing import Final, NamedTuple
+
+import numpy as np
+
+from dafka_core.envelope_heads import Octets
+from dafka_core.kafka.records.varint_columns import INT_OCTETS
+from dafka_core.values import FEW, Longs
+
+MIN_RECORD_BYTES: Final = 7
+"""Length, attributes, two deltas, two lengths and the number of headers."""
+
+_FEW_RUNS: Final = 16
+"""Runs of records of one length that are looked for; each costs as much as some 50 records."""
+
+_MIN_RUN: Final = 32
+"""Deltas take one octet more from 64 on."""
+
+_MAX_CANDIDATES: Final = 8
+"""For each record: of more octets that are 0 it takes longer to look at them."""
+
+_MAX_RECORD_BYTES: Final = 512
+"""Of larger records it takes longer to find the octets that are 0."""
+
+_ROUNDS: Final = 3
+"""In which what leads nowhere, or is led to by nothing, is left out; then the rest is right."""
+
+
+class Boundaries(NamedTuple):
+    """Where records lie: from ``starts``, after their lengths, up to ``ends`` (exclusive)."""
+
+    starts: Longs
+    ends: Longs
+
+
+def boundaries_of(octets: Octets, count: int) -> Boundaries | None:
+    """Where ``count`` records lie that are all of the octets; None if they do not."""
+    if count * MIN_RECORD_BYTES > len(octets):
+        return None
+    found = None
+    if count >= FEW:
+        found = _runs(octets, count)
+        if found is None and len(octets) < count * _MAX_RECORD_BYTES:
+            found = _by_zeros(octets, count)
+    return _one_by_one(octets.tobytes(), count) if found is None else found
+
+
+def _runs(octets: Octets, count: int) -> Boundaries | None:
+    """Of records that come in few runs of one length each."""
+    starts: list[Longs] = []
+    ends: list[Longs] = []
+    at = 0
+    for _ in range(_FEW_RUNS):
+        length, width = _varint(octets[at : at + INT_OCTETS].tobytes(), 0)
+        size = width + length
+        if length <= 0 or at + size > len(octets):
+            return None
+        left = min((len(octets) - at) // size, count)
+        columns = octets[at : at + left * size].reshape(left, size)[:, :width]
+        differ = (columns != columns[0]).any(axis=1)
+        run = int(differ.argmax()) or left
+        if run < min(_MIN_RUN, left):
+            return None
+        starts.append(np.arange(at + width, at + run * size, size))
+        ends.append(np.arange(at + size, at + run * size + 1, size))
+        at, count = at + run * size, count - run
+        if not count or at == len(octets):
+            break
+    if count or at != len(octets):
+        return None
+    return Boundaries(np.concatenate(starts), np.concatenate(ends))
+
+
+def _by_zeros(octets: Octets, count: int) -> Boundaries | None:
+    """Of any records: after its length each one has an octet that is 0, its attributes."""
+    starts = np.flatnonzero(octets == 0)
+    if len(starts) > count * _MAX_CANDIDATES:
+        return None
+    starts = starts[int(len(starts) > 0 and starts[0] == 0) :]  # there is a length before it
+    last, other = octets[starts - 1].astype(np.int64), octets[starts - 2].astype(np.int64)
+    has_two = (other >= 0x80) & (starts != 1)
+    lengths = np.where(has_two, last << 7 | other & 0x7F, last)
+    ends = starts + (lengths >> 1)
+    heads = starts - 1 - has_two
+    fit = (last < 0x80) & (lengths & 1 == 0) & (ends <= len(octets))
+    fit &= lengths >= 2 * (MIN_RECORD_BYTES - 1)
+    for _ in range(_ROUNDS):
+        heads, starts, ends = heads[fit], starts[fit], ends[fit]
+        if not len(starts):
+            return None
+        if len(starts) == count and (ends[:-1] == heads[1:]).all():
+            is_whole = heads[0] == 0 and ends[-1] == len(octets)
+            return Boundaries(starts, ends) if is_whole else None
+        leads, is_led_to = np.zeros((2, len(octets) + 1), np.bool_)
+        leads[heads] = leads[len(octets)] = True
+        is_led_to[ends] = is_led_to[0] = True
+        fit = leads[ends] & is_led_to[heads]
+    return None
+
+
+def _one_by_one(octets: bytes, count: int) -> Boundaries | None:
+    starts: list[int] = []
+    ends: list[int] = []
+    at = 0
+    try:
+        for _ in range(count):
+            first = octets[at]
+            second = octets[at + 1]
+            if first < 0x80:
+                start, length = at + 1, first
+            elif second < 0x80:
+                start, length = at + 2, first & 0x7F | second << 7
+            else:
+                length, width = _varint(octets, at)
+                start, length = at + width, length << 1
+            if length & 1 or length < 0:
+                return None
+            at = start + (length >> 1)
+            starts.append(start)
+            ends.append(at)
+    except IndexError:
+        return None
+    if at != len(octets):
+        return None
+    return Boundaries(np.array(starts), np.array(ends))
+
+
+def _varint(octets: bytes, at: int) -> tuple[int, int]:
+    """The length at a place, and how many octets it takes; -1 if it is none."""
+    number = 0
+    for width in range(INT_OCTETS):
+        octet = octets[at + width] if at + width < len(octets) else 0xFF
+        number |= (octet & 0x7F) << 7 * width
+        if octet < 0x80:
+            return (-1 if number & 1 else number >> 1), width + 1
+    return -1, INT_OCTETS

@@ -1,0 +1,216 @@
+"""The records in a record batch, decoded and encoded by column: none of them in Python.
+
+A record is (numbers are varints, but for the attributes):
+
+    length, attributes (0), timestamp delta, offset delta,
+    key's length (-1: null), key, value's length (-1: null), value,
+    number of headers, and of each: name's length, name, value's length (-1: null), value
+"""
+
+from __future__ import annotations
+
+from typing import Final, NamedTuple
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from dafka_core.envelope_columns import HEADERS_TYPE, as_binary, put_varints, texts
+from dafka_core.envelope_heads import MAX_INT32, Octets, Runs, before
+from dafka_core.kafka.records.errors import INVALID_RECORD, CorruptRecordsError
+from dafka_core.kafka.records.record_boundaries import Boundaries, boundaries_of
+from dafka_core.kafka.records.varint_columns import (
+    INT_OCTETS,
+    LONG_OCTETS,
+    read_varints,
+    widths_of,
+    zigzag,
+)
+from dafka_core.values import Bytes, Longs
+
+_MAX_HEADER_COLUMNS: Final = 64
+"""Headers of a record that are taken by column: of a few records with more, each column would cost
+more than the headers one by one."""
+
+_NUMBERS: Final = 7
+"""The numbers of a record without headers."""
+
+
+class RecordColumns(NamedTuple):
+    """The records of a batch, as ``KafkaBatch`` has them; deltas are of timestamps."""
+
+    values: pa.Array
+    keys: pa.Array | None
+    headers: pa.Array | None
+    deltas: Longs
+
+
+class _Parts(NamedTuple):
+    """Where parts of records lie; the length of a null one is -1."""
+
+    starts: Longs
+    lengths: Longs
+
+    @property
+    def ends(self) -> Longs:
+        """Where the parts end."""
+        return self.starts + np.maximum(self.lengths, 0)
+
+
+def decode_records(data: Bytes, count: int) -> RecordColumns:
+    """The columns of so many records, whose offset deltas must be 0, 1, 2, ….
+
+    Raises:
+        CorruptRecordsError: the octets are not these records.
+    """
+    octets = np.frombuffer(data, np.uint8)
+    boundaries = boundaries_of(octets, count)
+    if boundaries is None:
+        raise _wrong(f"{len(octets)} bytes are not {count} records")
+    deltas, at = read_varints(octets, boundaries.starts + 1, LONG_OCTETS)
+    offsets, at = read_varints(octets, at, INT_OCTETS)
+    keys = _parts(octets, at)
+    values = _parts(octets, keys.ends)
+    counts, at = read_varints(octets, values.ends, INT_OCTETS)
+    # What lies beyond a record is wrong further on, too.
+    if (np.minimum(keys.lengths, values.lengths) < -1).any():
+        raise _wrong("the length of a key or a value is less than -1")
+    if (counts < 0).any() or (at + 2 * counts > boundaries.ends).any():
+        raise _wrong("a record has not as many headers as it says, or ends within a value")
+    headers = None
+    if counts.any():
+        headers, at = _headers(octets, data, Runs(counts), at, boundaries)
+    if (at != boundaries.ends).any():
+        raise _wrong("the parts of a record do not end where it ends")
+    if (offsets != np.arange(count)).any():
+        raise _wrong("offset deltas are not 0, 1, 2, …")
+    has_keys = (keys.lengths >= 0).any()
+    return RecordColumns(
+        _taken(data, values), _taken(data, keys) if has_keys else None, headers, deltas
+    )
+
+
+def _wrong(reason: str) -> CorruptRecordsError:
+    return CorruptRecordsError(INVALID_RECORD, reason)
+
+
+def _parts(octets: Octets, at: Longs) -> _Parts:
+    lengths, starts = read_varints(octets, at, INT_OCTETS)
+    return _Parts(starts, lengths)
+
+
+def _taken(data: Bytes, parts: _Parts) -> pa.Array:
+    """Parts, which follow each other with something between them, as an array of binary."""
+    count = len(parts.starts)
+    bounds = np.empty(2 * count, np.int32)
+    bounds[0::2], bounds[1::2] = parts.starts, parts.ends
+    buffers = [None, pa.py_buffer(bounds), pa.py_buffer(data)]
+    pieces = pa.Array.from_buffers(pa.binary(), 2 * count - 1, buffers, null_count=0)
+    null = parts.lengths < 0
+    places = np.arange(0, 2 * count, 2)
+    return pieces.take(pa.array(places, mask=null if null.any() else None))
+
+
+def _headers(
+    octets: Octets, data: Bytes, runs: Runs, at: Longs, boundaries: Boundaries
+) -> tuple[pa.Array, Longs]:
+    """The headers of records that begin at these places, and the places after them."""
+    counts, at = runs.counts, at.copy()
+    names = _Parts(*np.empty((2, runs.total), np.int64))
+    values = _Parts(*np.empty((2, runs.total), np.int64))
+    few = counts <= _MAX_HEADER_COLUMNS
+    rows = np.flatnonzero(few)
+    for column in range(int(counts[few].max(initial=0))):
+        rows = rows[counts[rows] > column]
+        name = _parts(octets, at[rows])
+        value = _parts(octets, name.ends)
+        places = runs.firsts[rows] + column
+        for of_all, found in ((names, name), (values, value)):
+            of_all.starts[places], of_all.lengths[places] = found
+        at[rows] = value.ends
+    for row in np.flatnonzero(~few).tolist():
+        at[row] = _many_headers(octets, names, values, int(runs.firsts[row]), at[row], counts[row])
+    if names.lengths.min() < 0 or values.lengths.min() < -1:
+        raise _wrong("a header has no name, or its value's length is less than -1")
+    if (at != boundaries.ends).any():  # before it is believed where they lie
+        raise _wrong("the headers of a record do not end where it ends")
+    fields = list(HEADERS_TYPE.value_type)
+    columns = [texts(_taken(data, names)), _taken(data, values)]
+    pairs = pa.StructArray.from_arrays(columns, fields=fields)
+    ends = pa.array(before(counts), pa.int32())
+    mask = pa.array(counts == 0)
+    return pa.ListArray.from_arrays(ends, pairs, HEADERS_TYPE, mask=mask), at
+
+
+def _many_headers(
+    octets: Octets, names: _Parts, values: _Parts, first: int, start: int, count: int
+) -> int:
+    """Headers of one record; says where they end."""
+    at = np.array([start])
+    for place in range(first, first + count):
+        for of_all in (names, values):
+            part = _parts(octets, at)
+            of_all.starts[place], of_all.lengths[place] = part.starts[0], part.lengths[0]
+            at = part.ends
+    return int(at[0])
+
+
+def encode_records(columns: RecordColumns) -> memoryview:
+    """The octets of records, whose offset deltas are 0, 1, 2, ….
+
+    Raises:
+        ValueError: they would be 2 GiB or more.
+    """
+    values, keys, headers, deltas = columns
+    count = len(values)
+    header_counts = np.zeros(count, np.int64)
+    data = [as_binary(values)] if keys is None else [as_binary(keys), as_binary(values)]
+    if headers is not None:
+        header_counts = pc.list_value_length(headers).fill_null(0).to_numpy().astype(np.int64)
+        data += map(as_binary, headers.flatten().flatten())
+    of_headers = Runs(header_counts)
+    numbers = Runs(_NUMBERS + 2 * header_counts)
+    firsts = numbers.firsts
+    # After which numbers there is data, column by column.
+    after = [firsts + 5] if keys is None else [firsts + 4, firsts + 5]
+    if headers is not None:
+        names = of_headers.from_(firsts + _NUMBERS, step=2)
+        after += [names, names + 1]
+    flat = np.zeros(numbers.total, np.int64)
+    flat[firsts + 2] = zigzag(deltas)
+    flat[firsts + 3] = np.arange(0, 2 * count, 2)
+    flat[firsts + 4] = 1  # a key that is null
+    flat[firsts + 6] = 2 * header_counts
+    sizes = np.zeros(numbers.total, np.int64)
+    order = np.full(numbers.total, -1, np.int64)
+    at = 0
+    for column, places in zip(data, after, strict=True):
+        lengths = pc.binary_length(column).fill_null(-1).to_numpy().astype(np.int64)
+        flat[places] = zigzag(lengths)
+        sizes[places] = lengths.clip(min=0)
+        order[places] = np.arange(at, at + len(places))
+        at += len(places)
+    widths = widths_of(flat)
+    lengths = numbers.sums(widths + sizes) - 1
+    flat[firsts] = 2 * lengths
+    widths[firsts] = widths_of(flat[firsts])
+    ends = before(widths)
+    if int(ends[-1] + sizes.sum()) > MAX_INT32:
+        raise ValueError("the records of a batch are less than 2 GiB")
+    octets = np.empty(int(ends[-1]), np.uint8)
+    put_varints(octets, ends[:-1], flat.view(np.uint64), widths)
+    cuts = np.flatnonzero(order >= 0)
+    return _woven(octets, ends[cuts + 1], data, order[cuts])
+
+
+def _woven(octets: Octets, cuts: Longs, data: list[pa.Array], order: Longs) -> memoryview:
+    """Octets, and at each cut what comes next of the data in this order."""
+    ends = np.concatenate(([0], cuts, [len(octets)])).astype(np.int32)
+    buffers = [None, pa.py_buffer(ends), pa.py_buffer(octets)]
+    between = pa.Array.from_buffers(pa.binary(), len(ends) - 1, buffers, null_count=0)
+    places = np.empty(len(cuts) + len(between), np.int64)
+    places[0::2] = np.arange(len(between))
+    places[1::2] = order + len(between)
+    woven = pa.concat_arrays([between, *data]).take(pa.array(places))
+    stop = int(np.frombuffer(woven.buffers()[1], np.int32)[len(woven)])
+    return memoryview(woven.buffers()[2])[:stop].cast("B")

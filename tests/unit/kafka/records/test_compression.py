@@ -1,0 +1,138 @@
+"""Codecs: each way, as other implementations write and read them, and bounded."""
+
+from __future__ import annotations
+
+import gzip
+import os
+import tracemalloc
+from collections.abc import Callable
+
+import aiokafka.codec as aiokafka
+import cramjam
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from kafka import codec as kafka_python
+
+from dafka_core.kafka.records.compression import Codec, codec_of, compressed, decompressed
+from dafka_core.kafka.records.errors import (
+    INVALID_RECORD,
+    UNSUPPORTED_COMPRESSION_TYPE,
+    CorruptRecordsError,
+)
+
+CODECS = [codec for codec in Codec if codec]
+TEXT = b"".join(b"record %d of some; " % number for number in range(8_000))
+
+OTHERS: list[tuple[Codec, Callable[[bytes], bytes], Callable[[bytes], bytes]]] = [
+    (Codec.GZIP, aiokafka.gzip_encode, aiokafka.gzip_decode),
+    (Codec.GZIP, kafka_python.gzip_encode, kafka_python.gzip_decode),
+    (Codec.SNAPPY, aiokafka.snappy_encode, aiokafka.snappy_decode),
+    (
+        Codec.SNAPPY,
+        lambda octets: bytes(cramjam.snappy.compress_raw(octets)),
+        aiokafka.snappy_decode,
+    ),
+    (Codec.LZ4, aiokafka.lz4_encode, aiokafka.lz4_decode),
+    (Codec.ZSTD, aiokafka.zstd_encode, aiokafka.zstd_decode),
+    (Codec.ZSTD, kafka_python.zstd_encode, kafka_python.zstd_decode),
+]
+
+
+def error_of(codec: Codec, octets: bytes) -> str | None:
+    """The error that octets are answered with, if any."""
+    try:
+        assert len(decompressed(codec, octets, 1_000)) <= 1_000
+    except CorruptRecordsError as error:
+        return error.error
+    return None
+
+
+@pytest.mark.parametrize(("codec", "encode", "decode"), OTHERS)
+@pytest.mark.parametrize("octets", [b"x", TEXT, os.urandom(100_000)])
+def test_other_implementations_write_and_read_the_same(
+    codec: Codec, encode: Callable[[bytes], bytes], decode: Callable[[bytes], bytes], octets: bytes
+) -> None:
+    assert bytes(decompressed(codec, bytes(encode(octets)))) == octets
+    assert bytes(decode(bytes(compressed(codec, octets)))) == octets
+
+
+@pytest.mark.parametrize("codec", Codec)
+@given(octets=st.binary(max_size=2_000))
+def test_what_is_compressed_comes_back(codec: Codec, octets: bytes) -> None:
+    assert bytes(decompressed(codec, memoryview(compressed(codec, octets)))) == octets
+
+
+@pytest.mark.parametrize("codec", CODECS)
+def test_as_much_as_there_may_be_and_no_octet_more(codec: Codec) -> None:
+    packed = compressed(codec, TEXT)
+    assert bytes(decompressed(codec, packed, len(TEXT))) == TEXT
+    for max_bytes in (len(TEXT) - 1, 100, 1):
+        with pytest.raises(CorruptRecordsError, match=f"more than {max_bytes} bytes") as caught:
+            decompressed(codec, packed, max_bytes)
+        assert caught.value.error == INVALID_RECORD
+
+
+@pytest.mark.parametrize("codec", CODECS)
+def test_a_bomb_ends_in_an_error_and_not_in_memory(codec: Codec) -> None:
+    bomb = bytes(compressed(codec, bytes(64 << 20)))
+    tracemalloc.start()
+    try:
+        with pytest.raises(CorruptRecordsError, match="more than 1000000 bytes"):
+            decompressed(codec, bomb, 1_000_000)
+        # What is kept of a snappy bomb or of a compressed one is its own octets.
+        assert tracemalloc.get_traced_memory()[1] < 4_000_000 + 2 * len(bomb)
+    finally:
+        tracemalloc.stop()
+
+
+@pytest.mark.parametrize("codec", CODECS)
+def test_every_truncation_is_an_error(codec: Codec) -> None:
+    packed = bytes(compressed(codec, TEXT[:300]))
+    found = [error_of(codec, packed[:size]) for size in range(1, len(packed))]
+    if codec == Codec.SNAPPY:  # its blocks may end after any of them, or before the first
+        assert found.pop(16 - 1) is None
+    assert set(found) == {INVALID_RECORD}
+
+
+@pytest.mark.parametrize("codec", CODECS)
+@given(octets=st.binary(max_size=80), at=st.integers(0, 200), flip=st.integers(1, 255))
+def test_other_octets_end_in_the_named_error_or_in_octets(
+    codec: Codec, octets: bytes, at: int, flip: int
+) -> None:
+    packed = bytearray(compressed(codec, TEXT[:200]))
+    packed[at % len(packed)] ^= flip
+    assert {error_of(codec, octets), error_of(codec, bytes(packed))} <= {None, INVALID_RECORD}
+
+
+def test_streams_of_gzip_may_follow_each_other() -> None:
+    packed = gzip.compress(b"one, ") + gzip.compress(b"two")
+    assert decompressed(Codec.GZIP, packed) == b"one, two"
+    with pytest.raises(CorruptRecordsError, match="more than 7 bytes"):
+        decompressed(Codec.GZIP, packed, 7)
+
+
+def test_lz4_of_kafka_before_its_0_10_has_a_checksum_of_its_own() -> None:
+    packed = aiokafka.lz4_encode(TEXT)
+    old = compressed(Codec.LZ4, TEXT, broken_lz4=True)
+    assert bytes(decompressed(Codec.LZ4, old, broken_lz4=True)) == TEXT
+    assert bytes(decompressed(Codec.LZ4, packed, broken_lz4=True)) == TEXT
+    with pytest.raises(CorruptRecordsError, match="not compressed with lz4"):
+        decompressed(Codec.LZ4, old)
+    for wrong in (b"", b"\x04\x22\x4d\x18", b"\x04\x22\x4d\x18\x64\x40", b"other octets"):
+        with pytest.raises(CorruptRecordsError, match="not compressed with lz4"):
+            decompressed(Codec.LZ4, wrong, broken_lz4=True)
+
+
+def test_java_reads_blocks_of_lz4_that_need_none_before_them() -> None:
+    flags = bytes(compressed(Codec.LZ4, TEXT))[4]
+    assert (flags >> 6, flags >> 5 & 1) == (1, 1)
+
+
+def test_a_codec_that_is_not_there_is_refused() -> None:
+    assert [codec_of(number) for number in range(5)] == list(Codec)
+    assert codec_of(0xFFF8) == Codec.NONE
+    for attributes, largest in ((5, Codec.ZSTD), (7, Codec.ZSTD), (4, Codec.LZ4)):
+        with pytest.raises(CorruptRecordsError, match="no compression of number") as caught:
+            codec_of(attributes, largest)
+        assert caught.value.error == UNSUPPORTED_COMPRESSION_TYPE

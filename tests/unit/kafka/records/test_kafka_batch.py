@@ -1,0 +1,45 @@
+"""What was decoded, as a store takes it."""
+
+from __future__ import annotations
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from dafka_core.envelope_columns import HEADERS_TYPE
+from dafka_core.kafka.records.errors import INVALID_RECORD, CorruptRecordsError
+from dafka_core.kafka.records.kafka_batch import NO_TIMESTAMP, KafkaBatch, milliseconds
+from dafka_core.records import UNKNOWN_US
+from tests.unit.kafka.records.batches import binary
+
+
+def batch(stamps: list[int], headers: pa.Array | None = None) -> KafkaBatch:
+    values = binary(*[b"v"] * len(stamps))
+    return KafkaBatch(2, np.arange(len(stamps)), values, None, headers, np.array(stamps, np.int64))
+
+
+def test_timestamps_are_runs_of_microseconds() -> None:
+    times = batch([5, 5, 7, -1, 7]).times()
+    assert times is not None
+    assert times.tolist() == [[2, 5_000], [1, 7_000], [1, UNKNOWN_US], [1, 7_000]]
+    assert batch([-1, -1]).times() is None
+    assert batch([-1]).times() is None
+    assert milliseconds(None, 2).tolist() == [NO_TIMESTAMP] * 2
+
+
+@given(st.lists(st.integers(-3, 3) | st.integers(-(2**63), 2**63 - 1), min_size=1, max_size=9))
+def test_timestamps_come_back_unless_they_are_too_large(stamps: list[int]) -> None:
+    most = 2**63 // 1000 - 1
+    expected = [max(-most, min(stamp, most)) for stamp in stamps]
+    assert milliseconds(batch(stamps).times(), len(stamps)).tolist() == expected
+
+
+def test_more_headers_than_an_envelope_holds_are_an_error() -> None:
+    many = [("name", b"value")] * 8_192
+    headers = pa.array([many], HEADERS_TYPE)
+    with pytest.raises(CorruptRecordsError, match="too many headers") as caught:
+        batch([1], headers).contents()
+    assert caught.value.error == INVALID_RECORD
+    assert len(batch([1], pa.array([many[:8_191]], HEADERS_TYPE)).contents()) == 1
