@@ -24,7 +24,8 @@ from dafka_core.kafka.gateways import Gateways, ranked
 from dafka_core.kafka.kafka_errors import KafkaError
 from dafka_core.kafka.number_draft import NumberDraft
 from dafka_core.kafka.number_list import LIST, NumberList
-from dafka_core.kafka.number_table import NumberedPartition, NumbersRecord, NumberTable, is_numbered
+from dafka_core.kafka.number_table import NumberedPartition as NumberedPartition  # noqa: PLC0414 -- it is public here
+from dafka_core.kafka.number_table import NumbersRecord, NumberTable, is_numbered
 from dafka_core.kafka.refusal import RefusedError
 from dafka_core.nodes.producer import Producer
 from dafka_core.nodes.store import Store

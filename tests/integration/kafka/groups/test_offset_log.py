@@ -21,7 +21,7 @@ from dafka_core.kafka.groups.group_records import (
     KeptMember,
 )
 from dafka_core.kafka.groups.offset_log import OffsetLog
-from dafka_core.kafka.kafka_options import HostPort, KafkaOptions
+from dafka_core.kafka.kafka_options import KafkaOptions
 from dafka_core.kafka.partition_numbers import PartitionNumbers
 from dafka_core.records import RecordBatch, TopicPartition
 from dafka_core.values import Values
@@ -34,13 +34,9 @@ Run = Callable[[Callable[[OffsetLog], Awaitable[None]]], OffsetLog]
 @pytest.fixture
 def node(store: Store) -> Iterator[GatewayNode]:
     with ThreadPoolExecutor(2) as threads:
-        yield GatewayNode(
-            store,
-            KafkaOptions(),
-            PartitionNumbers(store.address),
-            Gateways(store.address, HostPort("127.0.0.1", 1)),
-            threads,
-        )
+        gateways = Gateways(store, "127.0.0.1", 1)
+        numbers = PartitionNumbers(store, gateways)
+        yield GatewayNode(store, KafkaOptions(), numbers, gateways, threads)
 
 
 @pytest.fixture
