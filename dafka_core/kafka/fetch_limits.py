@@ -28,21 +28,18 @@ LEAST_RECORD_BYTES: Final = 7
 
 
 class FetchLimits:
-    """What one answer has room for; ``taken`` is how many octets its records take so far.
-
-    ``max_bytes`` is what all of them may take.
-    """
+    """What one answer has room for; ``taken`` is how many octets its records take so far."""
 
     def __init__(self, max_bytes: int) -> None:
         self.taken = 0
-        self.max_bytes = min(max_bytes, MAX_FETCH_BYTES)
+        self._max_bytes = max_bytes
 
     def room(self, partition_max_bytes: int) -> int:
         """How many octets a partition's records may take: at least 1 if it is to give one anyway.
 
         0 if it gives none.
         """
-        room = min(partition_max_bytes, self.max_bytes - self.taken)
+        room = min(partition_max_bytes, self._max_bytes - self.taken)
         return max(room, 0 if self.taken else 1)
 
     def fitting(self, values: Values, room: int) -> int:

@@ -9,6 +9,7 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any, Final
 
 from dafka_core.errors import ConfigError, DafkaError
+from dafka_core.kafka.fetch import Fetch
 from dafka_core.kafka.gateway_node import MAX_THREADS, Feature, GatewayNode
 from dafka_core.kafka.gateways import Gateways
 from dafka_core.kafka.kafka_options import HostPort, KafkaOptions, host_port
@@ -50,7 +51,7 @@ class Gateway(Node):
             undo.callback(numbers.close)
             node = GatewayNode(store, config, numbers, gateways, threads)
             numbers.start()
-            self._server = Server(listener, _features(node))
+            self._server = Server(listener, _features(node), room=node.room)
             undo.callback(self._server.close)
             self._server.start()
             gateways.announce()
@@ -84,7 +85,7 @@ class Gateway(Node):
 
 def _features(node: GatewayNode) -> list[Feature]:
     """The parts that answer requests."""
-    return [ListOffsets(node)]
+    return [Fetch(node), ListOffsets(node)]
 
 
 def _retract(gateways: Gateways) -> None:

@@ -11,7 +11,9 @@ from typing import Any, Final, ParamSpec, TypeVar
 
 from dafka_core.kafka.gateways import Gateways
 from dafka_core.kafka.kafka_options import KafkaOptions
+from dafka_core.kafka.limits import Limits
 from dafka_core.kafka.partition_numbers import PartitionNumbers
+from dafka_core.kafka.traffic import Room
 from dafka_core.nodes.store import Store
 
 MAX_THREADS: Final = 8
@@ -70,6 +72,8 @@ class GatewayNode:
     numbers: PartitionNumbers
     gateways: Gateways
     threads: ThreadPoolExecutor
+    room: Room = field(default_factory=lambda: Room(Limits().max_in_flight_bytes))
+    """What all requests and responses in flight share."""
 
     async def in_thread(self, work: Callable[P, T], *args: P.args, **named: P.kwargs) -> T:
         """Does what would hold up other clients, as reading the log, in a thread."""

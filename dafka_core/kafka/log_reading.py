@@ -8,7 +8,12 @@ from typing import Final
 
 from dafka_core.errors import StoreError
 from dafka_core.kafka.beyond_end import BeyondEnd
-from dafka_core.kafka.fetch_limits import LEAST_RECORD_BYTES, FetchLimits, most_records
+from dafka_core.kafka.fetch_limits import (
+    LEAST_RECORD_BYTES,
+    MAX_FETCH_BYTES,
+    FetchLimits,
+    most_records,
+)
 from dafka_core.kafka.kafka_errors import KafkaError
 from dafka_core.kafka.readable import say_damaged
 from dafka_core.records import PartitionInfo, RecordBatch, TopicPartition, coalesce
@@ -65,8 +70,8 @@ class LogReading:
     ) -> None:
         self._log = log
         self._beyond_end = beyond_end
-        self._limits = FetchLimits(max_bytes)
-        self._min_bytes = min(min_bytes, self._limits.max_bytes)
+        self._max_bytes = min(max_bytes, MAX_FETCH_BYTES)
+        self._min_bytes = min(min_bytes, self._max_bytes)
         self._wanted = wanted
         self._by_tp: dict[TopicPartition, list[WantedRecords]] = {}
         for each in wanted:
@@ -94,12 +99,21 @@ class LogReading:
             return any(each.is_waiting for each in self._wanted)
         return sum(map(self._waiting_bytes, self._wanted)) >= self._min_bytes
 
-    def read(self, encode: Encode) -> None:
-        """Reads and encodes what there is of each, in their order, as far as the limits go."""
+    @property
+    def most_bytes(self) -> int:
+        """What is read at most, unless it is a single record."""
+        return min(self._max_bytes, sum(each.max_bytes for each in self._wanted if each.is_waiting))
+
+    def read(self, encode: Encode, most_bytes: int) -> None:
+        """Reads and encodes what there is of each, in their order, as far as the limits go.
+
+        ``most_bytes`` is one of them.
+        """
+        limits = FetchLimits(min(self._max_bytes, most_bytes))
         for each in self._wanted:
-            if each.is_waiting and (room := self._limits.room(each.max_bytes)):
+            if each.is_waiting and (room := limits.room(each.max_bytes)):
                 try:
-                    each.records = b"".join(self._read(each, room, encode))
+                    each.records = b"".join(self._read(each, room, encode, limits))
                 except StoreError as damage:
                     each.fail(say_damaged(damage))
 
@@ -127,7 +141,9 @@ class LogReading:
                 return self._min_bytes
         return wanted.counted
 
-    def _read(self, wanted: WantedRecords, room: int, encode: Encode) -> Iterator[bytes]:
+    def _read(
+        self, wanted: WantedRecords, room: int, encode: Encode, limits: FetchLimits
+    ) -> Iterator[bytes]:
         """Batches of the records from the offset on, encoded."""
         assert wanted.tp is not None
         offset = wanted.offset
@@ -137,11 +153,11 @@ class LogReading:
                 if part.offset != offset:  # trimmed meanwhile
                     wanted.fail(KafkaError.OFFSET_OUT_OF_RANGE)
                     return
-                count = self._limits.fitting(part.values, room)
+                count = limits.fitting(part.values, room)
                 if not count:
                     return
                 octets = encode(part.between(offset, offset + count))
-                self._limits.take(len(octets))
+                limits.take(len(octets))
                 room -= len(octets)
                 yield octets
                 if count < part.count:

@@ -54,13 +54,17 @@ class Server:
     """
 
     def __init__(
-        self, listener: socket.socket, features: Sequence[Feature], limits: Limits | None = None
+        self,
+        listener: socket.socket,
+        features: Sequence[Feature],
+        limits: Limits | None = None,
+        room: Room | None = None,
     ) -> None:
         self.limits = limits or Limits()
         self.complaints = Complaints()
         handlers = {key: each for feature in features for key, each in feature.handlers.items()}
         self.requests = Requests(handlers, self.limits, self.complaints)
-        self.room = Room(self.limits.max_in_flight_bytes)
+        self.room = room or Room(self.limits.max_in_flight_bytes)
         self.scratch = memoryview(bytearray(SCRATCH_BYTES))
         self._connections: dict[Connection, int] = {}
         self._listener = listener

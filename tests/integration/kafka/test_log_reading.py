@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from dafka_core.kafka.beyond_end import BeyondEnd
+from dafka_core.kafka.fetch_limits import MAX_FETCH_BYTES
 from dafka_core.kafka.kafka_errors import KafkaError
 from dafka_core.kafka.log_reading import MAX_BATCH_BYTES, LogReading, WantedRecords
 from dafka_core.log_entries import Met
@@ -57,7 +58,7 @@ def test_records_from_an_offset_on(log: Log, reading: Reading) -> None:
     one, at_the_end, unwritten = wanted(A, 20), wanted(A, 50), wanted(B, 0)
     look = reading(one, at_the_end, unwritten)
     assert look.look()
-    look.read(lines)
+    look.read(lines, look.most_bytes)
     assert offsets(one) == list(range(20, 50))
     assert (one.earliest, one.end, one.error) == (0, 50, KafkaError.NONE)
     assert (at_the_end.records, at_the_end.end) == (b"", 50)
@@ -73,7 +74,7 @@ def test_nothing_is_due_until_something_is_written(log: Log, reading: Reading) -
     hundreds(log, A, 1)
     assert not look.look([B])
     assert look.look([A])
-    look.read(lines)
+    look.read(lines, look.most_bytes)
     assert offsets(one) == [5]
 
 
@@ -86,7 +87,7 @@ def test_so_many_octets_are_waited_for(log: Log, reading: Reading) -> None:
     assert not look.look([B])
     hundreds(log, B, 2)
     assert look.look([B])
-    look.read(lines)
+    look.read(lines, look.most_bytes)
     assert (offsets(one), offsets(other)) == (list(range(5)), list(range(5)))
 
 
@@ -106,7 +107,7 @@ def test_an_offset_that_is_not_there_is_told_at_once(
     wrong, other = wanted(A, offset), wanted(A, 10)
     look = reading(wrong, other, min_bytes=1 << 20)
     assert look.look()
-    look.read(lines)
+    look.read(lines, look.most_bytes)
     assert wrong.error is KafkaError.OFFSET_OUT_OF_RANGE
     assert (wrong.earliest, wrong.end, wrong.records) == (-1, -1, b"")
     assert offsets(other) == list(range(10, 50))
@@ -122,7 +123,7 @@ def test_an_offset_that_another_store_may_have_is_waited_for(log: Log, reading: 
     assert not look.look([A])
     hundreds(log, A, 2)
     assert look.look([A])
-    look.read(lines)
+    look.read(lines, look.most_bytes)
     assert offsets(ahead) == [7]
 
 
@@ -132,7 +133,7 @@ def test_what_is_trimmed_between_look_and_read_is_told(log: Log, reading: Readin
     look = reading(one)
     look.look()
     log.trim(A, 10)
-    look.read(lines)
+    look.read(lines, look.most_bytes)
     assert (one.error, one.records) == (KafkaError.OFFSET_OUT_OF_RANGE, b"")
 
 
@@ -152,7 +153,7 @@ def test_limits_hold_and_partitions_are_served_in_their_order(log: Log, reading:
     parts = [wanted(tp, 0, 5_000) for tp in (B, A, C)]
     look = reading(*parts, max_bytes=8_000)
     look.look()
-    look.read(lines)
+    look.read(lines, look.most_bytes)
     assert 3_000 < len(parts[0].records) <= 5_000
     assert len(parts[1].records) > 1_000
     assert sum(len(each.records) for each in parts) <= 8_000
@@ -166,13 +167,13 @@ def test_one_record_comes_however_large_it_is(log: Log, reading: Reading) -> Non
     hundreds(log, B, 5)
     look = reading(large, other, max_bytes=2_000)
     look.look()
-    look.read(lines)
+    look.read(lines, look.most_bytes)
     assert offsets(large) == [1]
     assert other.records == b""
     behind = wanted(A, 0, 1_000)
     look = reading(wanted(C, 0), behind, max_bytes=2_000)
     look.look()
-    look.read(lines)
+    look.read(lines, look.most_bytes)
     assert offsets(behind) == [0]
 
 
@@ -187,7 +188,7 @@ def test_records_come_in_batches_that_a_client_can_hold(log: Log, reading: Readi
 
     look = reading(one, max_bytes=3 << 20)
     look.look()
-    look.read(noting)
+    look.read(noting, look.most_bytes)
     assert max(sizes) <= MAX_BATCH_BYTES
     assert offsets(one) == list(range(len(offsets(one))))
     assert len(offsets(one)) > 20_000
@@ -198,7 +199,7 @@ def test_a_partition_named_twice_is_read_twice(log: Log, reading: Reading) -> No
     one, other = wanted(A, 0), wanted(A, 3)
     look = reading(one, other)
     assert look.look([A])
-    look.read(lines)
+    look.read(lines, look.most_bytes)
     assert (offsets(one), offsets(other)) == ([0, 1, 2, 3, 4], [3, 4])
 
 
@@ -214,7 +215,14 @@ def test_damage_is_an_error_of_its_partition_alone(
         file.write(b"\xff" * 8)
     look = reading(damaged, other)
     look.look()
-    look.read(lines)
+    look.read(lines, look.most_bytes)
     assert damaged.error is KafkaError.KAFKA_STORAGE_ERROR
     assert offsets(other) == [0, 1, 2, 3, 4]
     assert str(A) in caplog.text
+
+
+def test_no_client_gets_more_than_a_gateway_gives(log: Log, reading: Reading) -> None:
+    hundreds(log, A, 1)
+    look = reading(wanted(A, 0, 2**31 - 1), wanted(A, 0, 2**31 - 1), max_bytes=2**31 - 1)
+    look.look()
+    assert look.most_bytes == MAX_FETCH_BYTES

@@ -6,7 +6,6 @@ import pytest
 
 from dafka_core.kafka.fetch_limits import (
     BATCH_BYTES,
-    MAX_FETCH_BYTES,
     RECORD_BYTES,
     FetchLimits,
     most_records,
@@ -50,10 +49,6 @@ def test_a_slice_of_values_counts_alone() -> None:
     values = Values.of([b"x" * 1_000] * 5 + [b"y"] * 5)[5:]
     values.columns()
     assert FetchLimits(10_000).fitting(values, BATCH_BYTES + 3 * (1 + RECORD_BYTES)) == 3
-
-
-def test_no_client_gets_more_than_the_gateway_gives() -> None:
-    assert FetchLimits(2**31 - 1).room(2**31 - 1) == MAX_FETCH_BYTES
 
 
 def test_empty_records_are_bounded_too() -> None:

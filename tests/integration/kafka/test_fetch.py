@@ -1,0 +1,217 @@
+"""Fetch: what is answered, when, and in each version."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import pytest
+
+from dafka_core import Store
+from dafka_core.kafka.api_versions import VERSIONS, Api
+from dafka_core.kafka.fetch import Fetch
+from dafka_core.kafka.gateway_node import GatewayNode
+from dafka_core.kafka.kafka_errors import KafkaError
+from dafka_core.kafka.records.record_batch import decode_record_batch
+from dafka_core.kafka.schemas import FetchRequest
+from dafka_core.records import RecordBatch, TopicPartition
+from tests.integration.kafka.fixed_node import asked, fixed_node
+
+A, B = TopicPartition("t", "A"), TopicPartition("t", "B")
+LONG_MS = 60_000
+NEWEST = VERSIONS[Api.FETCH][-1]
+
+
+def append(store: Store, tp: TopicPartition, *values: bytes) -> None:
+    store.append_queue.put(RecordBatch.of(tp, store.log.end(tp), values)).result()
+
+
+def request(
+    *wanted: tuple[int, int],
+    topic: str = "t",
+    max_wait_ms: int = 0,
+    min_bytes: int = 1,
+    max_bytes: int = 1 << 20,
+    leader_epoch: int = -1,
+    session: tuple[int, int] = (0, -1),
+) -> Any:
+    """Asks for (number, offset)."""
+    kind = FetchRequest.FetchTopic
+    partitions = [
+        kind.FetchPartition(
+            partition=number,
+            current_leader_epoch=leader_epoch,
+            fetch_offset=offset,
+            log_start_offset=-1,
+            partition_max_bytes=1 << 20,
+        )
+        for number, offset in wanted
+    ]
+    return FetchRequest(
+        replica_id=-1,
+        max_wait_ms=max_wait_ms,
+        min_bytes=min_bytes,
+        max_bytes=max_bytes,
+        isolation_level=0,
+        session_id=session[0],
+        session_epoch=session[1],
+        topics=[kind(topic=topic, partitions=partitions)],
+        forgotten_topics_data=[],
+        rack_id="",
+    )
+
+
+class Asking:
+    """Asks a node's Fetch, in a loop that runs only meanwhile."""
+
+    def __init__(self, node: GatewayNode) -> None:
+        self.node = node
+
+    def whole(self, request: Any, version: int = NEWEST, **meanwhile: Any) -> Any:
+        """The answer; ``meanwhile`` may have a function ``work``, called in a thread."""
+
+        async def scenario() -> Any:
+            feature = Fetch(self.node)
+            await feature.start()
+            asking = asyncio.ensure_future(asked(feature, Api.FETCH, request, version))
+            if work := meanwhile.get("work"):
+                await asyncio.sleep(0.2)
+                assert not asking.done()
+                await asyncio.to_thread(work)
+            try:
+                return await asking
+            finally:
+                await feature.close()
+
+        return asyncio.run(scenario())
+
+    def __call__(self, request: Any, version: int = NEWEST, **meanwhile: Any) -> list[Any]:
+        """What there is of each partition."""
+        answer = self.whole(request, version, **meanwhile)
+        return [partition for topic in answer.responses for partition in topic.partitions]
+
+
+@pytest.fixture
+def ask(store: Store) -> Iterator[Asking]:
+    with fixed_node(store) as node:
+        yield Asking(node)
+
+
+def values(partition: Any) -> list[bytes]:
+    """Of a single batch."""
+    octets = bytes(partition.records or b"")
+    found: Sequence[bytes] = decode_record_batch(octets).values.to_pylist() if octets else []
+    return list(found)
+
+
+@contextmanager
+def taking(least_s: float, most_s: float) -> Iterator[None]:
+    begin = time.monotonic()
+    yield
+    assert least_s <= time.monotonic() - begin <= most_s
+
+
+@pytest.mark.parametrize("version", [each for each in VERSIONS[Api.FETCH] if each >= 4])
+def test_records_come_in_each_version(store: Store, ask: Asking, version: int) -> None:
+    append(store, A, b"a", b"b", b"c")
+    one, other = ask(request((0, 1), (1, 0)), version)
+    assert (one.error_code, one.high_watermark, values(one)) == (0, 3, [b"b", b"c"])
+    assert decode_record_batch(bytes(one.records)).offsets.tolist() == [1, 2]
+    assert one.last_stable_offset == 3
+    assert one.log_start_offset == (0 if version >= 5 else -1)
+    assert not one.aborted_transactions
+    assert (other.error_code, other.high_watermark, values(other)) == (0, 0, [])
+
+
+def test_records_that_are_there_are_not_waited_for(store: Store, ask: Asking) -> None:
+    append(store, A, b"a")
+    with taking(0, 20):
+        [one] = ask(request((0, 0), max_wait_ms=LONG_MS))
+    assert values(one) == [b"a"]
+
+
+def test_a_record_ends_the_wait(store: Store, ask: Asking) -> None:
+    with taking(0.2, 20):
+        one, other = ask(
+            request((0, 0), (1, 0), max_wait_ms=LONG_MS), work=lambda: append(store, B, b"b")
+        )
+    assert (values(one), values(other)) == ([], [b"b"])
+
+
+def test_the_wait_ends_in_time(store: Store, ask: Asking) -> None:
+    append(store, A, b"a")
+    with taking(0.4, 20):
+        [one] = ask(request((0, 1), max_wait_ms=400))
+    assert (one.error_code, one.high_watermark, values(one)) == (0, 1, [])
+    with taking(0.4, 20):
+        [one] = ask(request((0, 0), max_wait_ms=400, min_bytes=1_000))
+    assert values(one) == [b"a"]
+
+
+def test_so_many_octets_are_waited_for(store: Store, ask: Asking) -> None:
+    append(store, A, b"a" * 400)
+
+    def work() -> None:
+        for _ in range(3):
+            append(store, A, b"a" * 200)
+            append(store, B, b"b")
+
+    [one] = ask(request((0, 0), max_wait_ms=LONG_MS, min_bytes=1_000), work=work)
+    assert len(values(one)) == 4
+
+
+@pytest.mark.parametrize(
+    ("number", "offset", "error"),
+    [
+        (0, 4, KafkaError.OFFSET_OUT_OF_RANGE),
+        (0, -1, KafkaError.OFFSET_OUT_OF_RANGE),
+        (0, 0, KafkaError.OFFSET_OUT_OF_RANGE),
+        (9, 0, KafkaError.NOT_LEADER_OR_FOLLOWER),
+        (77, 0, KafkaError.UNKNOWN_TOPIC_OR_PARTITION),
+    ],
+)
+def test_an_error_is_told_at_once(
+    store: Store, ask: Asking, number: int, offset: int, error: KafkaError
+) -> None:
+    append(store, A, b"a", b"b", b"c")
+    store.log.trim(A, 1)
+    with taking(0, 20):
+        wrong, other = ask(request((number, offset), (0, 1), max_wait_ms=LONG_MS, min_bytes=9_999))
+    assert (wrong.error_code, values(wrong)) == (error, [])
+    assert (other.error_code, values(other), other.log_start_offset) == (0, [b"b", b"c"], 1)
+
+
+def test_what_a_client_knows_of_another_cluster_is_refused(store: Store, ask: Asking) -> None:
+    [one] = ask(request((0, 0), leader_epoch=3))
+    assert one.error_code == KafkaError.UNKNOWN_LEADER_EPOCH
+    [one] = ask(request((0, 0), topic="u"))
+    assert one.error_code == KafkaError.UNKNOWN_TOPIC_OR_PARTITION
+
+
+def test_there_are_no_sessions(store: Store, ask: Asking) -> None:
+    append(store, A, b"a")
+    answer = ask.whole(request((0, 0), session=(0, 0)))
+    assert (answer.error_code, answer.session_id) == (0, 0)
+    assert values(answer.responses[0].partitions[0]) == [b"a"]
+    answer = ask.whole(request((0, 0), session=(5, 1), max_wait_ms=LONG_MS))
+    assert answer.error_code == KafkaError.FETCH_SESSION_ID_NOT_FOUND
+    assert (answer.session_id, answer.responses) == (0, [])
+
+
+def test_what_clients_have_not_taken_leaves_less_room(store: Store, ask: Asking) -> None:
+    append(store, A, *[b"a" * 1_000] * 500)
+    room = ask.node.room
+    room.add(room.size_bytes - 10_000)
+    [one] = ask(request((0, 0)))
+    assert 5 <= len(values(one)) < 10
+    assert room.taken_bytes == room.size_bytes - 10_000
+    room.add(10_000)
+    with taking(0.4, 20):
+        [one] = ask(request((0, 0), max_wait_ms=400))
+    assert (one.error_code, values(one)) == (0, [])
+    room.give_back(room.size_bytes)
+    [one] = ask(request((0, 0)))
+    assert len(values(one)) == 500
