@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import select
+import socket
 import struct
 import time
 from collections import deque
+from collections.abc import Sequence
+from math import inf
 from typing import Final, Protocol, cast
 
 import numpy as np
@@ -21,6 +25,10 @@ SCRATCH_BYTES: Final = 16 << 10
 for the one before, and as much again of one that has arrived in part; no more is counted."""
 
 _SIZE: Final = struct.Struct(">i")
+
+_GONE: Final = getattr(select, "POLLRDHUP", 0)
+"""What the kernel says of a connection whose other end is closed; that it is reset it says always.
+Not all systems have it."""
 
 MALFORMED: Final = "requests that are none, whose connection was closed"
 TOO_SLOW: Final = "connections closed as their client was too slow"
@@ -67,7 +75,8 @@ class Connection(asyncio.BufferedProtocol):
         self._is_writing_paused = False
         self._is_reading_paused = False
         self.is_gone = False
-        self.deadline = float("inf")
+        """Whether it has ended, or is about to."""
+        self.deadline = inf
         """When it is too late for the request that is arriving, or for the client to take what it
         was sent."""
 
@@ -76,7 +85,9 @@ class Connection(asyncio.BufferedProtocol):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """A client has connected."""
         self._transport = cast("asyncio.Transport", transport)
-        self.descriptor = int(transport.get_extra_info("socket").fileno())
+        connected: socket.socket = transport.get_extra_info("socket")
+        connected.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)  # or the dead stay for ever
+        self.descriptor = connected.fileno()
         self.host = str((transport.get_extra_info("peername") or ("?",))[0])
         self._shared.joined(self)
 
@@ -121,6 +132,7 @@ class Connection(asyncio.BufferedProtocol):
         self._is_writing_paused = False
         self._shared.room.give_back(self._unsent_bytes)
         self._unsent_bytes = 0
+        self._set_deadline()
         self._go_on()
 
     # -- for the server --------------------------------------------------------------------------
@@ -131,16 +143,26 @@ class Connection(asyncio.BufferedProtocol):
         return not (self._works or self._waiting or self._rest or self._request is not None)
 
     def look(self, now: float) -> None:
-        """Ends if its client is too slow."""
+        """Ends if its client is too slow, or has gone while nothing is read of it."""
         if now > self.deadline:
             what = "to take responses" if self._is_writing_paused else "with a request"
             self.end(TOO_SLOW, f"too slow {what}")
+        elif self._is_reading_paused:
+            looks = select.poll()
+            looks.register(self.descriptor, _GONE)
+            if looks.poll(0):
+                self.end()
 
     def end(self, kind: str = "", why: str = "") -> None:
         """Closes the connection; what it has not sent is dropped."""
-        if kind:
+        if kind and not self.is_gone:
             self._shared.complaints.note(kind, self.host, why)
+        self.is_gone = True
         self._transport.abort()
+
+    def tasks(self) -> Sequence[asyncio.Task[Pieces]]:
+        """Who answers its requests."""
+        return [task for task, _, _ in self._works]
 
     # -- requests in -----------------------------------------------------------------------------
 
@@ -162,11 +184,11 @@ class Connection(asyncio.BufferedProtocol):
 
     def _begin(self, octets: memoryview) -> memoryview:
         """Reads the size of the next request."""
-        if not self._size:
-            self._set_deadline(0)
         missing = _SIZE.size - len(self._size)
         self._size += octets[:missing]
         if len(self._size) < _SIZE.size:
+            if missing == _SIZE.size:
+                self._set_deadline()
             return octets[missing:]
         (size_bytes,) = _SIZE.unpack(self._size)
         self._size.clear()
@@ -175,9 +197,10 @@ class Connection(asyncio.BufferedProtocol):
         # Not a bytearray: that would be written to, with zeros, before its octets have come.
         self._request = np.empty(size_bytes, np.uint8).data
         self._filled = 0
-        self._set_deadline(size_bytes)
         counted = _counted(size_bytes)
         self._waits_for_room = bool(counted) and not self._shared.room.take(counted, self._has_room)
+        if len(octets) - missing < size_bytes:
+            self._set_deadline()
         return octets[missing:]
 
     def _fill(self, request: memoryview, octets: memoryview) -> memoryview:
@@ -186,7 +209,7 @@ class Connection(asyncio.BufferedProtocol):
         self._filled += count
         if self._filled == len(request):
             self._request = None
-            self._set_deadline(None)
+            self._set_deadline()
             try:
                 self._waiting = parse_head(request), request
             except ProtocolError:
@@ -199,12 +222,18 @@ class Connection(asyncio.BufferedProtocol):
         if self.is_gone or not self._waits_for_room:
             return False
         self._waits_for_room = False
+        self._set_deadline()
         asyncio.get_running_loop().call_soon(self._go_on)
         return True
 
-    def _set_deadline(self, size_bytes: int | None) -> None:
-        if not self._is_writing_paused:
-            self.deadline = float("inf") if size_bytes is None else self._patience(size_bytes)
+    def _set_deadline(self) -> None:
+        """For the request that is arriving, if one is, and nothing of ours holds it up."""
+        if self._is_writing_paused:
+            return
+        if self._request is not None and not self._waits_for_room:
+            self.deadline = self._patience(len(self._request))
+        else:
+            self.deadline = self._patience(0) if self._size else inf
 
     def _patience(self, size_bytes: int) -> float:
         return time.monotonic() + self._shared.limits.patience_s(size_bytes)
@@ -229,7 +258,11 @@ class Connection(asyncio.BufferedProtocol):
         self._works.append((task, _counted(len(octets)), is_produce))
         task.add_done_callback(self._on_answered)
 
-    def _on_answered(self, _: object) -> None:
+    def _on_answered(self, answered: asyncio.Task[Pieces]) -> None:
+        if self.is_gone:
+            if not answered.cancelled():
+                answered.exception()  # or asyncio would complain that nobody has seen it
+            return
         while self._works and self._works[0][0].done() and not self.is_gone:
             task, size_bytes, _ = self._works.popleft()
             self._shared.room.give_back(size_bytes)

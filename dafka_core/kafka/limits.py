@@ -16,6 +16,10 @@ class Limits:
     """Octets of any other request.  As objects of Python they may take fifty times as many; real
     ones have some hundred octets, those that name ten thousand partitions a hundred thousand."""
 
+    max_partitions: int = 20_000
+    """Partitions and topics in a request with records.  Each takes some octets there, and some
+    hundred as an object of Python; a producer sends to a few hundred partitions at once."""
+
     max_in_flight_bytes: int = 256 << 20
     """Octets of all requests that are not answered, and of responses that clients have not taken.
     No more are read above it; a single request of any size passes, when it is alone."""

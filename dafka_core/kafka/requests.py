@@ -14,6 +14,7 @@ from dafka_core.kafka.api_versions import VERSIONS, Api, api_versions
 from dafka_core.kafka.gateway_node import Client, EncodedResponse, Handler
 from dafka_core.kafka.kafka_errors import KafkaError
 from dafka_core.kafka.limits import Limits
+from dafka_core.kafka.produce_layout import check_partitions
 from dafka_core.kafka.traffic import Complaints
 from dafka_core.names import printable
 
@@ -23,6 +24,9 @@ Pieces = Sequence[bytes | bytearray | memoryview]
 
 _HEAD: Final = struct.Struct(">hhih")
 _SIZE: Final = struct.Struct(">i")
+
+MAX_GREETING_BYTES: Final = 4 << 10
+"""Of ApiVersions, the one request in Kafka's newer form: it may have many tagged fields."""
 
 FAILED: Final = "requests that failed here"
 
@@ -109,9 +113,7 @@ class Requests:
             return [schemas.encode_response(head.correlation_id, response, 0)]
         if head.api_key not in self._served or head.version not in VERSIONS[head.api_key]:
             return self._refusal(head, KafkaError.UNSUPPORTED_VERSION)
-        is_produce = head.api_key == Api.PRODUCE
-        if not is_produce and len(octets) > self._limits.max_request_bytes:
-            raise ProtocolError(f"a request of {len(octets)} octets that has no records")
+        self._check_size(head, octets)
         request = schemas.decode_request(head.api_key, head.version, octets, head.start)
         client = Client(head.client_id, host, head.version, is_gone)
         try:
@@ -122,6 +124,18 @@ class Requests:
             return self._encoded(head, response)
         except Exception as error:  # noqa: BLE001 -- a defect must not end the gateway
             return self._failed(head, host, error)
+
+    def _check_size(self, head: RequestHead, octets: memoryview) -> None:
+        """Raises ProtocolError for what would take too much memory when it is taken apart."""
+        if head.api_key == Api.PRODUCE:
+            check_partitions(octets, head.start, head.version, self._limits.max_partitions)
+            return
+        limit_bytes = self._limits.max_request_bytes
+        if head.api_key == Api.API_VERSIONS:
+            limit_bytes = MAX_GREETING_BYTES
+        if len(octets) > limit_bytes:
+            why = f"of kind {head.api_key}, which has no records"
+            raise ProtocolError(f"a request of {len(octets)} octets {why}")
 
     @property
     def _served(self) -> set[int]:

@@ -9,6 +9,7 @@ import socket
 import time
 from collections.abc import Sequence
 from concurrent.futures import Future
+from dataclasses import replace
 from typing import Final
 
 from dafka_core.errors import ConfigError
@@ -18,6 +19,7 @@ from dafka_core.kafka.kafka_options import HostPort
 from dafka_core.kafka.limits import Limits
 from dafka_core.kafka.requests import Requests
 from dafka_core.kafka.traffic import Complaints, Room
+from dafka_core.nodes.descriptors import soft_limit
 from dafka_core.nodes.threads import NodeThread
 
 BACKLOG: Final = 1_024
@@ -60,7 +62,10 @@ class Server:
         limits: Limits | None = None,
         room: Room | None = None,
     ) -> None:
-        self.limits = limits or Limits()
+        # The store needs the other half: a process without descriptors stands still.
+        limits = limits or Limits()
+        most = min(limits.max_connections, soft_limit() // 2)
+        self.limits = replace(limits, max_connections=most)
         self.complaints = Complaints()
         handlers = {key: each for feature in features for key, each in feature.handlers.items()}
         self.requests = Requests(handlers, self.limits, self.complaints)
@@ -69,7 +74,8 @@ class Server:
         self._connections: dict[Connection, int] = {}
         self._listener = listener
         self._features = features
-        self._loop = asyncio.new_event_loop()
+        self.loop = asyncio.new_event_loop()
+        """Where features run."""
         self._started: Future[None] = Future()
         self._closing = asyncio.Event()
         self._thread = NodeThread("dafka-kafka", self._run)
@@ -83,10 +89,10 @@ class Server:
         """Ends all connections.  May be repeated."""
         if self._thread.started:
             with contextlib.suppress(RuntimeError):  # it is closed already
-                self._loop.call_soon_threadsafe(self._closing.set)
+                self.loop.call_soon_threadsafe(self._closing.set)
             self._thread.join()
         else:
-            self._loop.close()
+            self.loop.close()
         self._listener.close()
 
     @property
@@ -117,23 +123,23 @@ class Server:
 
     def _run(self) -> None:
         try:
-            self._loop.run_until_complete(self._serve())
+            self.loop.run_until_complete(self._serve())
         except BaseException as error:
             if self._started.done():
                 raise
             self._started.set_exception(error)
         finally:
-            self._loop.close()
+            self.loop.close()
 
     async def _serve(self) -> None:
         async with contextlib.AsyncExitStack() as undo:
             for feature in self._features:
                 undo.push_async_callback(feature.close)
                 await feature.start()
-            server = await self._loop.create_server(
-                lambda: Connection(self), sock=self._listener, start_serving=True
+            server = await self.loop.create_server(
+                lambda: Connection(self), sock=self._listener, backlog=BACKLOG
             )
-            undo.callback(self._end_all)
+            undo.push_async_callback(self._end_all)
             undo.callback(server.close)
             self._started.set_result(None)
             while not self._closing.is_set():
@@ -143,6 +149,13 @@ class Server:
                 for connection in tuple(self._connections):
                     connection.look(now)
 
-    def _end_all(self) -> None:
-        for connection in tuple(self._connections):
+    async def _end_all(self) -> None:
+        ending = tuple(self._connections)
+        tasks = [task for each in ending for task in each.tasks()]
+        for connection in ending:
             connection.end()
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        while self._connections:
+            await asyncio.sleep(0)

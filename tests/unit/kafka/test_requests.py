@@ -104,9 +104,11 @@ def test_an_error_of_ours_is_answered_and_logged(caplog: pytest.LogCaptureFixtur
 
 
 def test_only_requests_with_records_may_be_large() -> None:
-    with pytest.raises(ProtocolError, match="that has no records"):
+    with pytest.raises(ProtocolError, match="which has no records"):
         Handlers().answer(frame(12, 0, HEARTBEAT + bytes(1_100)))
     Handlers().answer(frame(0, 0, struct.pack(">hii", 0, 100, 0) + bytes(1_100)))
+    with pytest.raises(ProtocolError, match="of kind 18"):
+        Handlers().answer(frame(18, 0, bytes(5_000)))
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,240 @@
+"""A gateway's server: many clients, slow ones, and those that ask for too much."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import resource
+import socket
+import struct
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager
+from typing import Any
+
+import pytest
+
+from dafka_core.kafka.api_versions import Api
+from dafka_core.kafka.connection import MALFORMED, TOO_SLOW
+from dafka_core.kafka.gateway_node import Client, EncodedResponse, Feature, Handler
+from dafka_core.kafka.kafka_options import HostPort
+from dafka_core.kafka.limits import Limits
+from dafka_core.kafka.server import REFUSED, Server, listen_at
+from dafka_core.nodes.descriptors import raise_limit
+from dafka_core.testing import wait_until
+from tests.integration.kafka.test_connection import ASK, received, response
+
+HEARTBEAT = struct.pack(">hhih h1sih1s", 12, 0, 7, -1, 1, b"g", 3, 1, b"m")
+FETCH = struct.pack(">hhih iiii", 1, 0, 8, -1, -1, 0, 1, 0)
+
+
+def produce(records: bytes, number: int = 0) -> bytes:
+    head = struct.pack(">hhih hii", 0, 0, number, -1, 1, 100, 1)
+    return framed(head + struct.pack(">h1siii", 1, b"t", 1, 0, len(records)) + records)
+
+
+def framed(request: bytes) -> bytes:
+    return struct.pack(">i", len(request)) + request
+
+
+class Slow(Feature):
+    """Answers when a test lets it, and gives back what came as records."""
+
+    def __init__(self) -> None:
+        self.go_on = asyncio.Event()
+        self.working = 0
+        self.cancelled = 0
+        self.closed = False
+        self.response = b"done"
+        self.handlers: Mapping[int, Handler] = {
+            Api.HEARTBEAT: self.answer,
+            Api.FETCH: self.answer,
+            Api.PRODUCE: self.answer,
+        }
+
+    async def answer(self, request: Any, client: Client) -> EncodedResponse:
+        self.working += 1
+        try:
+            await self.go_on.wait()
+        except asyncio.CancelledError:
+            self.cancelled += 1
+            raise
+        finally:
+            self.working -= 1
+        return EncodedResponse([self.response])
+
+    async def close(self) -> None:
+        self.closed = True
+
+
+Connect = Callable[[], socket.socket]
+
+
+@contextmanager
+def served(slow: Slow, **limits: Any) -> Iterator[tuple[Server, Connect]]:
+    with ExitStack() as ending:
+        listener = listen_at(HostPort("127.0.0.1", 0))
+        server = Server(listener, [slow], Limits(**limits))
+        ending.callback(server.close)
+        server.start()
+
+        def connect() -> socket.socket:
+            made = socket.create_connection(listener.getsockname(), timeout=30)
+            return ending.enter_context(made)
+
+        yield server, connect
+
+
+def let_go(server: Server, slow: Slow) -> None:
+    server.loop.call_soon_threadsafe(slow.go_on.set)
+
+
+def test_a_request_waits_for_the_one_before_and_holds_up_no_other_client() -> None:
+    slow = Slow()
+    with served(slow) as (server, connect):
+        waiting, other = connect(), connect()
+        waiting.sendall(framed(FETCH) + framed(HEARTBEAT) + ASK)
+        wait_until(lambda: slow.working == 1)
+        other.sendall(ASK)
+        assert response(other)
+        assert slow.working == 1
+        let_go(server, slow)
+        assert [response(waiting)[:4] for _ in range(3)] == [
+            struct.pack(">i", number) for number in (8, 7, 7)
+        ]
+
+
+def test_requests_with_records_are_worked_on_side_by_side_and_answered_in_order() -> None:
+    slow = Slow()
+    with served(slow, max_pipelined=3) as (server, connect):
+        client = connect()
+        client.sendall(b"".join(produce(b"r", number) for number in range(10)) + framed(FETCH))
+        wait_until(lambda: slow.working == 3)
+        client.sendall(ASK)
+        let_go(server, slow)
+        numbers = [struct.unpack(">i", response(client)[:4])[0] for _ in range(12)]
+        assert numbers == [*range(10), 8, 7]
+
+
+def test_what_a_client_has_asked_for_is_given_up_when_it_goes() -> None:
+    slow = Slow()
+    with served(slow) as (server, connect):
+        with connect() as client:
+            client.sendall(produce(bytes(100_000)) + framed(FETCH))
+            wait_until(lambda: slow.working == 1)
+            assert server.room.taken_bytes > 100_000
+        wait_until(lambda: slow.cancelled == 1 and server.connection_count == 0)
+        wait_until(lambda: server.room.taken_bytes == 0)
+
+
+def test_an_end_of_the_server_ends_all() -> None:
+    slow = Slow()
+    with served(slow) as (server, connect):
+        client = connect()
+        client.sendall(framed(FETCH))
+        wait_until(lambda: slow.working == 1)
+        server.close()
+        assert (slow.cancelled, slow.closed) == (1, True)
+        with contextlib.suppress(ConnectionResetError):
+            assert received(client, 1) == b""
+        server.close()
+
+
+@pytest.mark.parametrize("begun", [b"\0", struct.pack(">i", 1_000) + bytes(10)])
+def test_a_client_that_sends_an_octet_now_and_then_is_ended(begun: bytes) -> None:
+    with served(Slow(), arrival_s=0.3) as (server, connect):
+        idle, slow = connect(), connect()
+        slow.sendall(begun)
+        with contextlib.suppress(ConnectionError):
+            wait_until(lambda: server.complaints.counts[TOO_SLOW] or slow.send(b"\0") == 0)
+        wait_until(lambda: server.connection_count == 1)
+        idle.sendall(ASK)  # who sends nothing at all is welcome
+        assert response(idle)
+
+
+def test_a_client_that_takes_no_responses_is_ended() -> None:
+    slow = Slow()
+    slow.response = bytes(16 << 20)
+    with served(slow, arrival_s=0.3, slowest_bytes_per_s=1 << 30) as (server, connect):
+        let_go(server, slow)
+        client = connect()
+        client.sendall(framed(FETCH) * 2)
+        wait_until(lambda: server.complaints.counts == {TOO_SLOW: 1})
+        wait_until(lambda: server.room.taken_bytes == 0)
+        again = connect()
+        again.sendall(framed(FETCH))
+        assert len(response(again)) == 4 + (16 << 20)
+
+
+def test_no_more_is_read_than_there_is_room_for() -> None:
+    slow, size_bytes = Slow(), 200_000
+    with served(slow, max_in_flight_bytes=3 * size_bytes) as (server, connect):
+        clients = [connect() for _ in range(8)]
+        for client in clients:
+            client.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 1 << 20)
+            client.sendall(produce(bytes(size_bytes)))
+        wait_until(lambda: slow.working == 2)
+        small = connect()
+        small.sendall(ASK)
+        assert response(small)
+        assert server.room.taken_bytes <= 3 * size_bytes
+        let_go(server, slow)
+        assert all(map(response, clients))
+        wait_until(lambda: server.room.taken_bytes == 0)
+
+
+def test_a_request_that_waits_for_room_is_not_too_slow() -> None:
+    slow = Slow()
+    with served(slow, max_in_flight_bytes=300_000, arrival_s=0.2) as (server, connect):
+        first, second = connect(), connect()
+        first.sendall(produce(bytes(200_000)))
+        wait_until(lambda: slow.working == 1)
+        second.sendall(produce(bytes(2_000_000)))
+        with pytest.raises(AssertionError, match="the connection to end"):
+            wait_until(lambda: server.connection_count < 2, "the connection to end", 2.5)
+        let_go(server, slow)
+        assert response(first)
+        assert response(second)
+
+
+def test_what_is_too_large_is_refused_before_it_comes() -> None:
+    with served(Slow(), max_produce_bytes=1_000) as (server, connect):
+        client = connect()
+        client.sendall(struct.pack(">i", 1_001))
+        assert received(client, 1) == b""
+        assert server.complaints.counts == {MALFORMED: 1}
+
+
+def test_the_one_that_was_idle_longest_makes_room() -> None:
+    slow = Slow()
+    with served(slow, max_connections=3) as (server, connect):
+        busy, idle, other = connect(), connect(), connect()
+        wait_until(lambda: server.connection_count == 3)
+        for client in (busy, other):
+            client.sendall(framed(FETCH))
+        wait_until(lambda: slow.working == 2)
+        new = connect()
+        assert received(idle, 1) == b""
+        new.sendall(framed(FETCH))
+        wait_until(lambda: slow.working == 3)
+        refused = connect()
+        with contextlib.suppress(ConnectionResetError):
+            assert received(refused, 1) == b""
+        assert server.complaints.counts == {REFUSED: 1}
+        let_go(server, slow)
+        assert all(map(response, (busy, other, new)))
+
+
+def test_thousands_of_idle_clients_do_no_harm() -> None:
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    try:
+        # Both ends of each are in this process.
+        count = min(5_000, raise_limit() // 2 - 250)
+        with served(Slow()) as (server, connect):
+            clients = [connect() for _ in range(count)]
+            wait_until(lambda: server.connection_count == count)
+            for client in clients[:: max(1, count // 100)]:
+                client.sendall(ASK)
+                assert response(client)
+        assert server.connection_count == 0
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))

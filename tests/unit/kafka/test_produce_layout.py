@@ -1,0 +1,44 @@
+"""The parts of a request with records, before it is taken apart."""
+
+from __future__ import annotations
+
+import struct
+
+import pytest
+
+from dafka_core.errors import ProtocolError
+from dafka_core.kafka import schemas
+from dafka_core.kafka.api_versions import VERSIONS, Api
+from dafka_core.kafka.produce_layout import check_partitions
+
+
+def request(version: int, topics: int = 2, partitions: int = 3) -> memoryview:
+    kind = schemas.ProduceRequest
+    parts = [
+        kind.TopicProduceData.PartitionProduceData(index=index, records=records)
+        for index, records in zip(range(partitions), (b"", None, b"abc"), strict=True)
+    ]
+    data = [kind.TopicProduceData(name=f"t{n}", partition_data=parts) for n in range(topics)]
+    made = kind(version=version, transactional_id=None, acks=1, timeout_ms=1, topic_data=data)
+    return memoryview(b"head" + bytes(made.encode(version=version)))
+
+
+@pytest.mark.parametrize("version", VERSIONS[Api.PRODUCE])
+def test_topics_and_partitions_are_counted(version: int) -> None:
+    check_partitions(request(version), 4, version, 8)
+    with pytest.raises(ProtocolError, match="more than 7 partitions"):
+        check_partitions(request(version), 4, version, 7)
+
+
+@pytest.mark.parametrize("version", [2, 3])
+def test_one_that_is_cut_short_anywhere_is_refused(version: int) -> None:
+    whole = request(version)
+    for length in range(4, len(whole)):
+        with pytest.raises(ProtocolError, match="cut short"):
+            check_partitions(whole[:length], 4, version, 100)
+
+
+def test_counts_below_zero_are_none() -> None:
+    check_partitions(memoryview(struct.pack(">hii", 1, 1, -1)), 0, 0, 0)
+    no_partitions = struct.pack(">hiihi", 1, 1, 1, -1, -(2**31))
+    check_partitions(memoryview(no_partitions), 0, 0, 1)
