@@ -65,12 +65,8 @@ def codec_of(attributes: int, largest: Codec = Codec.ZSTD) -> Codec:
     return Codec(number)
 
 
-def compressed(codec: Codec, octets: Bytes, *, broken_lz4: bool = False) -> Bytes:
-    """Octets as a codec has them, as Java's clients can read them.
-
-    ``broken_lz4``: the header's checksum is that of Kafka before 0.10, which its message set v0
-    stays with.
-    """
+def compressed(codec: Codec, octets: Bytes) -> Bytes:
+    """Octets as a codec has them, as Java's clients can read them."""
     if codec == Codec.GZIP:
         gzip = zlib.compressobj(_GZIP_LEVEL, zlib.DEFLATED, _GZIP)
         return gzip.compress(octets) + gzip.flush()
@@ -80,8 +76,7 @@ def compressed(codec: Codec, octets: Bytes, *, broken_lz4: bool = False) -> Byte
         # Java's reader takes no blocks that need those before them.
         lz4 = cramjam.lz4.Compressor(block_linked=False)
         lz4.compress(bytes(octets))
-        frame = bytes(lz4.finish())
-        return _with_checksum(frame, is_broken=True) if broken_lz4 else frame
+        return bytes(lz4.finish())
     if codec == Codec.ZSTD:
         return bytes(cramjam.zstd.compress(octets))
     return octets
@@ -96,7 +91,7 @@ def decompressed(
 ) -> Bytes:
     """What a codec has made octets of.
 
-    ``broken_lz4``: whatever the checksum of the header is, it is taken.
+    ``broken_lz4``: the header's checksum may be wrong, as that of Kafka before 0.10 is.
 
     Raises:
         CorruptRecordsError: it has not, or it is more than ``max_bytes``.
@@ -109,7 +104,7 @@ def decompressed(
         if codec == Codec.SNAPPY:
             return _unsnapped(octets, max_bytes)
         if codec == Codec.LZ4:
-            frame = _with_checksum(bytes(octets), is_broken=False) if broken_lz4 else octets
+            frame = _with_checksum(bytes(octets)) if broken_lz4 else octets
             return _whole(cramjam.lz4.decompress_into, frame, max_bytes)
         return _whole(cramjam.zstd.decompress_into, octets, max_bytes)
     except (cramjam.DecompressionError, zlib.error) as error:
@@ -183,14 +178,14 @@ def _whole(decompress_into: Any, octets: Bytes, max_bytes: int) -> memoryview:
     raise _too_large(max_bytes)
 
 
-def _with_checksum(frame: bytes, is_broken: bool) -> bytes:
-    """A frame of LZ4 with another checksum of its header.
+def _with_checksum(frame: bytes) -> bytes:
+    """A frame of LZ4 with the right checksum of its header.
 
-    Kafka before 0.10 made it of the magic, too, which it should not.
+    Kafka before 0.10 made it of the magic, too, which it should not, and stays so in v0.
     """
     flags = frame[4] if len(frame) > 4 else 0
     end = 6 + 8 * bool(flags & _LZ4_HAS_SIZE) + 4 * bool(flags & _LZ4_HAS_DICTIONARY)
     if not frame.startswith(_LZ4) or len(frame) <= end:
         return frame
-    checksum = xxhash.xxh32_intdigest(frame[0 if is_broken else 4 : end]) >> 8 & 0xFF
+    checksum = xxhash.xxh32_intdigest(frame[4:end]) >> 8 & 0xFF
     return frame[:end] + bytes((checksum,)) + frame[end + 1 :]

@@ -1,0 +1,79 @@
+"""Kafka batches of any version, one after the other, and the last one perhaps not whole."""
+
+from __future__ import annotations
+
+import pytest
+
+from dafka_core.kafka.records.compression import Codec
+from dafka_core.kafka.records.decoding import decode_batches
+from dafka_core.kafka.records.errors import CORRUPT_MESSAGE, CorruptRecordsError
+from dafka_core.kafka.records.message_set import encode_message_set
+from dafka_core.kafka.records.record_batch import encode_record_batches
+from dafka_core.records import RecordBatch
+from tests.unit.kafka.records.batches import Parts, as_dafka, by_aiokafka
+
+BATCHES: list[tuple[int, bytes]] = [
+    (2, by_aiokafka([Parts(None, b"a"), Parts(None, b"b")])),
+    (0, encode_message_set(as_dafka([Parts(None, b"c"), Parts(None, b"d")]), 0)),
+    (1, encode_message_set(as_dafka([Parts(None, b"e")]), 1)),
+    (2, by_aiokafka([Parts(None, b"f")], codec=1)),
+    (2, next(encode_record_batches(as_dafka([Parts(None, b"g")])))),
+    (1, encode_message_set(as_dafka([Parts(None, b"h"), Parts(None, b"i")]), 1)),
+]
+ALL = b"".join(octets for _, octets in BATCHES)
+
+
+def values_of(octets: bytes, *, may_end_early: bool = False) -> list[bytes]:
+    batches = decode_batches(octets, may_end_early=may_end_early)
+    return [value for batch in batches for value in batch.values.to_pylist()]
+
+
+def test_batches_of_all_versions_follow_each_other() -> None:
+    assert [batch.magic for batch in decode_batches(ALL)] == [magic for magic, _ in BATCHES]
+    assert b"".join(values_of(ALL)) == b"abcdefghi"
+    assert list(decode_batches(b"")) == []
+
+
+def test_a_last_batch_that_is_not_whole_is_passed_over_in_an_answer_and_refused_in_a_request() -> (
+    None
+):
+    for stop in range(len(ALL)):
+        found = b"".join(values_of(ALL[:stop], may_end_early=True))
+        assert b"abcdefghi".startswith(found)
+        try:
+            assert b"".join(values_of(ALL[:stop])) == found
+        except CorruptRecordsError as error:
+            assert "ends early" in error.reason  # noqa: PT017 -- where a batch ends there is none
+    assert values_of(ALL[:-1], may_end_early=True)[-1] == b"h"
+
+
+def test_a_batch_is_decoded_when_it_is_asked_for() -> None:
+    batches = decode_batches(BATCHES[0][1] + b"\xff" * 100)
+    assert next(batches).values.to_pylist() == [b"a", b"b"]
+    with pytest.raises(CorruptRecordsError, match="no batch has -1 bytes") as caught:
+        next(batches)
+    assert caught.value.error == CORRUPT_MESSAGE
+
+
+@pytest.mark.parametrize("size", [0, 13, -1, -(2**31)])
+def test_a_size_that_is_none_is_an_error(size: int) -> None:
+    octets = bytes(8) + size.to_bytes(4, "big", signed=True) + bytes(60)
+    for may_end_early in (False, True):
+        with pytest.raises(CorruptRecordsError, match=f"no batch has {size} bytes"):
+            values_of(octets, may_end_early=may_end_early)
+
+
+@pytest.mark.parametrize("magic", [3, 255])
+def test_a_magic_that_is_none_is_an_error(magic: int) -> None:
+    octets = bytearray(BATCHES[0][1])
+    octets[16] = magic
+    with pytest.raises(CorruptRecordsError, match="magic"):
+        values_of(bytes(octets))
+
+
+def test_what_is_decompressed_is_bounded() -> None:
+    whole = RecordBatch.of(as_dafka([Parts(None, b"")]).tp, 0, [bytes(1_000)])
+    (octets,) = encode_record_batches(whole, Codec.GZIP)
+    with pytest.raises(CorruptRecordsError, match="more than 1000 bytes"):
+        list(decode_batches(octets, 1_000))
+    assert len(list(decode_batches(octets, 1_010))) == 1
