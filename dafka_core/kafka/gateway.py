@@ -12,6 +12,7 @@ from dafka_core.errors import ConfigError, DafkaError
 from dafka_core.kafka.fetch import Fetch
 from dafka_core.kafka.gateway_node import MAX_THREADS, Feature, GatewayNode
 from dafka_core.kafka.gateways import Gateways
+from dafka_core.kafka.groups.group_requests import Groups
 from dafka_core.kafka.kafka_options import HostPort, KafkaOptions, host_port
 from dafka_core.kafka.list_offsets import ListOffsets
 from dafka_core.kafka.partition_numbers import PartitionNumbers
@@ -85,7 +86,7 @@ class Gateway(Node):
 
 def _features(node: GatewayNode) -> list[Feature]:
     """The parts that answer requests."""
-    return [Fetch(node), ListOffsets(node)]
+    return [Fetch(node), ListOffsets(node), Groups(node)]
 
 
 def _retract(gateways: Gateways) -> None:

@@ -62,3 +62,39 @@ class KafkaOptions(Options):
         minimum=1,
         maximum=1_000,
     )
+    group_initial_rebalance_delay_ms: int = option(
+        3_000,
+        "how long a group that was empty waits for more members after the first one, as Kafka's "
+        "`group.initial.rebalance.delay.ms`",
+        unit="ms",
+        minimum=0,
+        maximum=60_000,
+    )
+    group_min_session_timeout_ms: int = option(
+        6_000,
+        "the shortest session that a member may ask for, as Kafka's `group.min.session.timeout.ms`",
+        unit="ms",
+        minimum=100,
+        maximum=1_800_000,
+    )
+    group_max_session_timeout_ms: int = option(
+        1_800_000,
+        "the longest one, as Kafka's `group.max.session.timeout.ms`",
+        unit="ms",
+        minimum=1_000,
+        maximum=86_400_000,
+    )
+    group_max_size: int = option(
+        1_000,
+        "how many members a group may have, as Kafka's `group.max.size`",
+        minimum=1,
+        maximum=10_000,
+    )
+    offset_metadata_max_bytes: int = option(
+        4_096,
+        "of the text that a client commits beside an offset, as Kafka's "
+        "`offset.metadata.max.bytes`",
+        unit="bytes",
+        minimum=0,
+        maximum=65_536,
+    )

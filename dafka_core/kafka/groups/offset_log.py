@@ -146,6 +146,8 @@ class OffsetLog:
                     _end(futures, error)
                 else:  # one is too large: which, shows when each is written alone
                     await self._one_by_one(records, futures)
+            except RuntimeError as error:  # the gateway has ended
+                _end(futures, error)
             else:
                 self._answer(end, futures)
                 await self._repeat(end)

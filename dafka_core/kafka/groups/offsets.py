@@ -52,8 +52,10 @@ class Offsets:
         return (name for name in self._groups if self.is_there(name))
 
     def is_there(self, group: str) -> bool:
-        """Whether something is known of a group."""
-        return bool(self.generation(group)) or bool(self.committed(group))
+        """Whether a group has committed something, or has members."""
+        generation = self.generation(group)
+        has_members = generation is not None and bool(generation.members)
+        return has_members or bool(self.committed(group))
 
     def committed(self, group: str) -> dict[Place, Committed]:
         """What a group has committed, in order."""
@@ -107,7 +109,7 @@ class Offsets:
                 kept.offsets = {
                     at: each for at, each in kept.offsets.items() if each[1].offset != DELETED
                 }
-                if not kept.offsets and not kept.generation[1]:
+                if not self.is_there(name):
                     del self._groups[name]
                     continue
             found += _records(name, kept, writer)

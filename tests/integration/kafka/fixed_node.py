@@ -32,13 +32,19 @@ class FixedGateways:
     def leader(self, partition: NumberedPartition) -> GatewayInfo:
         return ELSEWHERE if partition.number == 9 else self.own
 
+    def live(self) -> list[GatewayInfo]:
+        return [self.own, ELSEWHERE]
+
+    def chosen(self, key: str) -> GatewayInfo:
+        return ELSEWHERE if key.endswith("elsewhere") else self.own
+
 
 @contextmanager
-def fixed_node(store: Store) -> Iterator[GatewayNode]:
+def fixed_node(store: Store, **options: Any) -> Iterator[GatewayNode]:
     with ThreadPoolExecutor(2) as threads:
         yield GatewayNode(
             store,
-            KafkaOptions(),
+            KafkaOptions(**options),
             cast("PartitionNumbers", FixedNumbers()),
             cast("Gateways", FixedGateways()),
             threads,

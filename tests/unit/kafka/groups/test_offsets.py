@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 
-from dafka_core.kafka.groups.group_records import Committed, Generation, GroupRecord
+from dafka_core.kafka.groups.group_records import Committed, Generation, GroupRecord, KeptMember
 from dafka_core.kafka.groups.offsets import MAX_RECORD_OFFSETS, Offsets, records_of
 
 A, B = "A" * 32, "B" * 32
@@ -63,10 +63,17 @@ def test_a_groups_generation_is_the_newest() -> None:
         (A, GroupRecord("g", 5, generation=Generation(9))),
     )
     assert offsets.generation("g") == Generation(4)
+    assert [*offsets.groups()] == []  # nobody is in it, and nothing committed
+    member = KeptMember("m", 1, 1, ())
+    offsets.take(A, GroupRecord("g", 7, generation=Generation(5, members=(member,))))
     assert [*offsets.groups()] == ["g"]
-    offsets.take(A, GroupRecord("g", 7, deleted=True))
+    offsets.take(A, GroupRecord("g", 8, deleted=True))
     assert offsets.generation("g") is None
     assert [*offsets.groups()] == []
+
+
+def generation(number: int) -> Generation:
+    return Generation(number, members=(KeptMember("m", 1, 1, ()),))
 
 
 def test_any_order_and_repetition_gives_the_same() -> None:
@@ -79,7 +86,7 @@ def test_any_order_and_repetition_gives_the_same() -> None:
                     [
                         commit(counter, chance.randrange(-1, 9), chance.randrange(3)),
                         commit(counter, chance.randrange(9), chance.randrange(3)),
-                        GroupRecord("g", counter, generation=Generation(counter)),
+                        GroupRecord("g", counter, generation=generation(counter)),
                         GroupRecord("g", counter, deleted=True),
                     ]
                 ),

@@ -1,0 +1,249 @@
+"""The groups that this gateway coordinates: which they are, their time, what is kept of them."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from typing import Any, Final
+
+from dafka_core.errors import DafkaError
+from dafka_core.kafka.gateway_node import GatewayNode
+from dafka_core.kafka.gateways import GatewayInfo
+from dafka_core.kafka.groups.group import Group
+from dafka_core.kafka.groups.group_limits import GroupLimits
+from dafka_core.kafka.groups.group_records import Generation, GroupRecord, KeptMember
+from dafka_core.kafka.groups.member import Joining, Member
+from dafka_core.kafka.groups.offset_log import OffsetLog
+from dafka_core.kafka.groups.other_heads import OtherHeads
+from dafka_core.kafka.kafka_errors import KafkaError
+
+MAX_GROUPS: Final = 10_000
+"""That are kept in memory, or have committed: with one partition each some megabytes."""
+
+LOOK_S: Final = 0.25
+"""How often it is looked whether gateways have come or gone."""
+
+_log: Final = logging.getLogger("dafka.kafka")
+
+
+class Coordinator:
+    """Groups are shared out over the live gateways by rendezvous; what is committed all have.
+
+    A gateway that gets groups, as it starts or as another one ends, first reads what the others
+    have written.  Until then it answers COORDINATOR_LOAD_IN_PROGRESS.  For the gateway's loop.
+    """
+
+    def __init__(self, node: GatewayNode, log: OffsetLog) -> None:
+        options = node.options
+        self.log = log
+        self.offsets = log.offsets
+        self._limits = GroupLimits(
+            options.group_initial_rebalance_delay_ms / 1000,
+            options.group_min_session_timeout_ms / 1000,
+            options.group_max_session_timeout_ms / 1000,
+            options.group_max_size,
+        )
+        self._node = node
+        self._gateways = node.gateways
+        self._others = OtherHeads(node.store)
+        self._groups: dict[str, Group] = {}
+        self._due: dict[str, float] = {}  # when to look at a group, or earlier
+        self._saved: dict[str, int] = {}  # how many changes of a group are kept
+        self._live: frozenset[str] = frozenset()  # the gateways for which all is read
+        self._woken = asyncio.Event()
+        self._tasks: set[asyncio.Task[Any]] = set()
+
+    def start(self) -> None:
+        """Looks after the groups from now on."""
+        self._begin(self._run())
+
+    async def close(self) -> None:
+        """Ends; whoever waits is told to ask elsewhere."""
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        for group in [*self._groups.values()]:
+            self._end(group, KafkaError.COORDINATOR_NOT_AVAILABLE)
+        await self.log.close()
+
+    def place(self, group_id: str) -> GatewayInfo:
+        """The gateway that coordinates a group."""
+        return self._gateways.chosen(f"group {group_id}")
+
+    def error(self, group_id: str) -> KafkaError | None:
+        """Why this gateway cannot speak for a group."""
+        if self.place(group_id).address != self._gateways.own.address:
+            group = self._groups.get(group_id)
+            if group is not None:
+                self._end(group, KafkaError.NOT_COORDINATOR)
+            return KafkaError.NOT_COORDINATOR
+        return None if group_id in self._groups else self.loading()
+
+    def loading(self) -> KafkaError | None:
+        """Whether it still reads which groups there are."""
+        is_read = self._live == self._live_now()
+        return None if is_read else KafkaError.COORDINATOR_LOAD_IN_PROGRESS
+
+    def is_known(self, group: Group) -> bool:
+        """Whether a group is there: somebody is in it, or it has committed."""
+        return not group.is_unused or self.offsets.is_there(group.group_id)
+
+    def group(self, group_id: str) -> Group | KafkaError:
+        """A group, also one of which nobody has heard; or why it is none of this gateway's."""
+        error = self.error(group_id)
+        if error is not None:
+            return error
+        found = self._groups.get(group_id)
+        if found is None:
+            if not self.offsets.is_there(group_id) and self._count() >= MAX_GROUPS:
+                return KafkaError.GROUP_MAX_SIZE_REACHED
+            found = Group(group_id, self._limits)
+            _restore(found, self.now(), self.offsets.generation(group_id))
+            self._groups[group_id] = found
+            self._saved[group_id] = found.changes
+            self._due[group_id] = found.deadline()
+        return found
+
+    def groups(self) -> list[Group]:
+        """All groups of this gateway that there are."""
+        names = {*self.offsets.groups(), *self._groups}
+        found = [self.group(each) for each in sorted(names)]
+        there = [each for each in found if isinstance(each, Group)]
+        for each in there:
+            self._forget_unused(each)
+        return [each for each in there if self.is_known(each)]
+
+    def now(self) -> float:
+        """The time that groups go by, in seconds."""
+        return asyncio.get_running_loop().time()
+
+    def settle(self, group: Group) -> None:
+        """Gives a group's answers to who waits for them, and keeps what has become of it."""
+        for ticket, answer in group.take_answers():
+            if not ticket.done():  # whose client has gone
+                ticket.set_result(answer)
+        group_id = group.group_id
+        if self._groups.get(group_id) is not group:
+            return
+        self._due[group_id] = group.deadline()
+        if self._due[group_id] < self.now() + LOOK_S:
+            self._woken.set()
+        if self._saved[group_id] != group.changes:
+            self._saved[group_id] = group.changes
+            self._begin(self._keep(group))
+        self._forget_unused(group)
+
+    async def delete(self, group: Group) -> None:
+        """Deletes all that is known of a group; raises DafkaError if that cannot be written."""
+        counter = self.offsets.next_counter()
+        await self.log.write([GroupRecord(group.group_id, counter, deleted=True)])
+        self._end(group, KafkaError.GROUP_ID_NOT_FOUND)
+
+    # -- within ------------------------------------------------------------------------------------
+
+    async def _run(self) -> None:
+        while True:
+            await self._load()
+            now = self.now()
+            for group_id in [name for name, due in self._due.items() if due <= now]:
+                group = self._groups[group_id]
+                group.on_time(now)
+                self.settle(group)
+            wait_s = min([LOOK_S, *(due - now for due in self._due.values())])
+            self._woken.clear()
+            try:
+                await asyncio.wait_for(self._woken.wait(), max(wait_s, 0.001))
+            except TimeoutError:
+                continue
+
+    async def _load(self) -> None:
+        """Reads what other gateways have written; all of it when gateways have come or gone."""
+        live = self._live_now()
+        try:
+            if live != self._live:
+                for group_id in [*self._groups]:
+                    self.error(group_id)  # ends those that have moved
+                await self._node.in_thread(self._others.wait_for)
+            await self.log.catch_up()
+        except DafkaError as error:
+            _log.warning("committed offsets cannot be read: %s", error)
+        else:
+            self._live = live
+
+    def _live_now(self) -> frozenset[str]:
+        return frozenset(each.address for each in self._gateways.live())
+
+    def _count(self) -> int:
+        return len({*self.offsets.groups(), *self._groups})
+
+    def _end(self, group: Group, error: KafkaError) -> None:
+        group.end(error)
+        self._drop(group.group_id)
+        self.settle(group)
+
+    def _forget_unused(self, group: Group) -> None:
+        """Nobody is in it: what is known of it is kept on disk, if anything is."""
+        if group.is_unused and self._saved.get(group.group_id) == group.changes:
+            self._drop(group.group_id)
+
+    def _drop(self, group_id: str) -> None:
+        for kept in (self._groups, self._due, self._saved):
+            kept.pop(group_id, None)
+
+    async def _keep(self, group: Group) -> None:
+        """Keeps who is in a group, so that another gateway can go on with it."""
+        counter = self.offsets.next_counter()
+        try:
+            await self.log.write(
+                [GroupRecord(group.group_id, counter, generation=_generation(group))]
+            )
+        except DafkaError as error:
+            # It is no loss: its members would join again at another gateway.
+            _log.warning("the members of group %r could not be kept: %s", group.group_id, error)
+
+    def _begin(self, work: Any) -> None:
+        task = asyncio.get_running_loop().create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+
+def _generation(group: Group) -> Generation:
+    members = tuple(_kept(each) for each in group.members.values())
+    return Generation(group.generation, group.protocol_type, group.protocol, group.leader, members)
+
+
+def _kept(member: Member) -> KeptMember:
+    joined = member.joined
+    return KeptMember(
+        member.member_id,
+        int(joined.session_s * 1000),
+        int(joined.rebalance_s * 1000),
+        tuple(joined.protocols),
+        member.assignment,
+        joined.instance_id,
+        joined.client_id,
+        joined.host,
+    )
+
+
+def _restore(group: Group, now: float, kept: Generation | None) -> None:
+    if kept is None:
+        return
+    members = [
+        (
+            each.member_id,
+            Joining(
+                each.member_id,
+                each.protocols,
+                each.session_ms / 1000,
+                each.rebalance_ms / 1000,
+                kept.protocol_type,
+                each.instance_id,
+                each.client_id,
+                each.host,
+            ),
+            each.assignment,
+        )
+        for each in kept.members
+    ]
+    group.restore(now, kept.number, (kept.protocol_type, kept.protocol), kept.leader, members)

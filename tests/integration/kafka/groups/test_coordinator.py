@@ -1,0 +1,113 @@
+"""Groups that come to a gateway, and leave it."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Coroutine
+from typing import Any
+
+import pytest
+
+from dafka_core import Store
+from dafka_core.kafka.api_versions import Api
+from dafka_core.kafka.gateways import GatewayInfo
+from dafka_core.kafka.groups import coordinator
+from dafka_core.kafka.kafka_errors import KafkaError
+from tests.integration.kafka.fixed_node import ELSEWHERE, FixedGateways
+from tests.integration.kafka.groups.asking import Asking, asking
+
+
+def running(work: Coroutine[Any, Any, None]) -> None:
+    asyncio.run(asyncio.wait_for(work, 60))
+
+
+async def beat(client: Asking, name: str, generation: int = 1) -> int:
+    members: dict[str, Any] = {"group_id": "g", "generation_id": generation, "member_id": name}
+    answer = await client.ask(Api.HEARTBEAT, **members, group_instance_id=None)
+    code: int = answer.error_code
+    return code
+
+
+def test_a_silent_member_is_given_up_in_time(store: Store) -> None:
+    async def work() -> None:
+        async with asking(store) as client:
+            first = await client.join(session_timeout_ms=300)
+            await client.join(first.member_id, session_timeout_ms=300)
+            assert (await client.ask(Api.LIST_GROUPS)).groups
+            while (await client.ask(Api.LIST_GROUPS)).groups:
+                await asyncio.sleep(0.05)
+
+    running(work())
+
+
+def test_another_gateway_goes_on_with_a_group(store: Store) -> None:
+    async def work() -> None:
+        async with asking(store) as client:
+            name = await client.member()
+            member: dict[str, Any] = {"member_id": name, "generation_id_or_member_epoch": 1}
+            assert await client.commit(5, **member) == [0]
+            # Its members are kept beside what they have committed.
+            log = client.groups._coordinator.log
+            while log.offsets.generation("g") is None:
+                await asyncio.sleep(0.01)
+        async with asking(store) as client:
+            assert await beat(client, name) == 0
+            assert await client.commit(6, **member) == [0]
+            assert await client.committed() == {("t", 0): 6}
+
+    running(work())
+
+
+def test_a_group_that_moves_away_has_its_clients_ask_again(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def work() -> None:
+        async with asking(store) as client:
+            name = await client.member()
+            waiting = asyncio.ensure_future(client.join(version=0))
+            await asyncio.sleep(0)
+
+            def moved(self: FixedGateways, key: str) -> GatewayInfo:
+                return ELSEWHERE
+
+            monkeypatch.setattr(FixedGateways, "chosen", moved)
+            assert await beat(client, name) == KafkaError.NOT_COORDINATOR
+            assert (await waiting).error_code == KafkaError.NOT_COORDINATOR
+
+    running(work())
+
+
+def test_a_gateway_reads_before_it_answers_when_others_come_or_go(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def work() -> None:
+        async with asking(store) as client:
+            await client.commit(5)
+            name = await client.member()
+            monkeypatch.setattr(FixedGateways, "live", lambda self: [self.own])
+            loading = KafkaError.COORDINATOR_LOAD_IN_PROGRESS
+            assert (await client.fetch([0])).error_code in (0, loading)
+            assert (await client.join(group_id="new")).error_code == loading
+            assert await beat(client, name) == 0  # a group that is here goes on
+            while (await client.join(group_id="new")).error_code == loading:
+                await asyncio.sleep(0.01)
+            assert await client.committed() == {("t", 0): 5}
+
+    running(work())
+
+
+def test_there_are_so_many_groups_and_no_more(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(coordinator, "MAX_GROUPS", 2)
+
+    async def work() -> None:
+        async with asking(store) as client:
+            assert await client.commit(5, group_id="a") == [0]
+            assert (await client.join(group_id="b", version=0)).error_code == 0
+            full = KafkaError.GROUP_MAX_SIZE_REACHED
+            assert await client.commit(5, group_id="c") == [full]
+            assert (await client.join(group_id="d")).error_code == full
+            assert await client.commit(6, group_id="a") == [0]
+
+    running(work())

@@ -1,0 +1,171 @@
+"""What clients are answered about groups, in the versions that they ask in."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Coroutine
+from typing import Any
+
+import pytest
+
+from dafka_core import Store
+from dafka_core.kafka.api_versions import VERSIONS, Api
+from dafka_core.kafka.kafka_errors import KafkaError
+from tests.integration.kafka.fixed_node import ELSEWHERE
+from tests.integration.kafka.groups.asking import Asking, asking
+
+STATIC: dict[str, Any] = {"group_id": "g", "group_instance_id": None}
+
+
+def running(work: Coroutine[Any, Any, None]) -> None:
+    asyncio.run(asyncio.wait_for(work, 60))
+
+
+@pytest.mark.parametrize("version", VERSIONS[Api.FIND_COORDINATOR])
+def test_a_coordinator_is_found(store: Store, version: int) -> None:
+    async def work() -> None:
+        async with asking(store) as client:
+            here = await client.ask(Api.FIND_COORDINATOR, version, key="g", key_type=0)
+            assert (here.error_code, here.node_id, here.host) == (0, 1, "127.0.0.1")
+            there = await client.ask(Api.FIND_COORDINATOR, version, key="elsewhere", key_type=0)
+            assert (there.node_id, there.port) == (ELSEWHERE.node_id, ELSEWHERE.port)
+            if version:
+                wrong = await client.ask(Api.FIND_COORDINATOR, version, key="g", key_type=9)
+                assert wrong.error_code == KafkaError.INVALID_REQUEST
+
+    running(work())
+
+
+@pytest.mark.parametrize("version", VERSIONS[Api.JOIN_GROUP])
+def test_a_member_joins_in_each_version(store: Store, version: int) -> None:
+    async def work() -> None:
+        async with asking(store) as client:
+            answer = await client.join(version=version)
+            if version >= 4:
+                assert answer.error_code == KafkaError.MEMBER_ID_REQUIRED
+                answer = await client.join(answer.member_id, version)
+            assert (answer.error_code, answer.generation_id) == (0, 1)
+            assert answer.leader == answer.member_id
+            assert [each.member_id for each in answer.members] == [answer.member_id]
+            synced = await client.sync(answer.member_id, 1, min(version, 3))
+            assert bytes(synced.assignment) == b"part"
+
+    running(work())
+
+
+@pytest.mark.parametrize("version", VERSIONS[Api.HEARTBEAT])
+def test_heartbeats_are_answered_in_each_version(store: Store, version: int) -> None:
+    async def work() -> None:
+        async with asking(store) as client:
+            name = await client.member()
+            for member_id, error in ((name, 0), ("who", KafkaError.UNKNOWN_MEMBER_ID)):
+                members = {**STATIC, "generation_id": 1, "member_id": member_id}
+                answer = await client.ask(Api.HEARTBEAT, version, **members)
+                assert answer.error_code == error
+
+    running(work())
+
+
+@pytest.mark.parametrize("version", VERSIONS[Api.LEAVE_GROUP])
+def test_members_leave_in_each_version(store: Store, version: int) -> None:
+    async def work() -> None:
+        from dafka_core.kafka.schemas import LeaveGroupRequest
+
+        async with asking(store) as client:
+            name = await client.member()
+            for error in (0, KafkaError.UNKNOWN_MEMBER_ID):
+                identity = LeaveGroupRequest.MemberIdentity(member_id=name, group_instance_id=None)
+                answer = await client.ask(
+                    Api.LEAVE_GROUP, version, group_id="g", member_id=name, members=[identity]
+                )
+                if version < 3:
+                    assert answer.error_code == error
+                else:
+                    assert answer.error_code == 0
+                    assert [each.error_code for each in answer.members] == [error]
+
+    running(work())
+
+
+def test_a_group_without_a_name_is_none(store: Store) -> None:
+    async def work() -> None:
+        async with asking(store) as client:
+            assert (await client.join(group_id="")).error_code == KafkaError.INVALID_GROUP_ID
+
+    running(work())
+
+
+def test_a_group_that_is_elsewhere_is_asked_for_there(store: Store) -> None:
+    async def work() -> None:
+        async with asking(store) as client:
+            named: dict[str, Any] = {"group_id": "elsewhere"}
+            answers = [
+                await client.join(**named),
+                await client.ask(Api.HEARTBEAT, **named, generation_id=1, member_id="m"),
+                await client.ask(Api.LEAVE_GROUP, **named, members=[]),
+                await client.ask(
+                    Api.SYNC_GROUP, **named, generation_id=1, member_id="m", assignments=[]
+                ),
+                await client.ask(Api.OFFSET_FETCH, **named, topics=None),
+                await client.ask(Api.OFFSET_DELETE, **named, topics=[]),
+            ]
+            described = await client.ask(Api.DESCRIBE_GROUPS, groups=["elsewhere"])
+            deleted = await client.ask(Api.DELETE_GROUPS, groups_names=["elsewhere"])
+            codes = [each.error_code for each in (*answers, *described.groups, *deleted.results)]
+            codes += await client.commit(1, **named)
+            assert set(codes) == {KafkaError.NOT_COORDINATOR}
+
+    running(work())
+
+
+async def states_of(client: Asking, version: int = -1) -> dict[str, str]:
+    listed = (await client.ask(Api.LIST_GROUPS, version)).groups
+    names = [each.group_id for each in listed]
+    described = await client.ask(Api.DESCRIBE_GROUPS, groups=[*names, "unheard of"])
+    return {each.group_id: each.group_state for each in described.groups}
+
+
+def test_groups_are_listed_described_and_deleted(store: Store) -> None:
+    async def work() -> None:
+        async with asking(store) as client:
+            assert await states_of(client) == {"unheard of": "Dead"}
+            name = await client.member()
+            assert await client.commit(5, group_id="simple") == [0]
+            found = {"g": "Stable", "simple": "Empty", "unheard of": "Dead"}
+            assert await states_of(client) == found
+            for version in VERSIONS[Api.DESCRIBE_GROUPS]:
+                (group,) = (
+                    await client.ask(
+                        Api.DESCRIBE_GROUPS,
+                        version,
+                        groups=["g"],
+                        include_authorized_operations=False,
+                    )
+                ).groups
+                (member,) = group.members
+                assert (group.protocol_type, group.protocol_data) == ("consumer", "range")
+                assert (member.member_id, member.client_host) == (name, "/127.0.0.1")
+                assert bytes(member.member_assignment) == b"part"
+            deleted = await client.ask(
+                Api.DELETE_GROUPS, groups_names=["g", "simple", "unheard of", "elsewhere"]
+            )
+            assert [each.error_code for each in deleted.results] == [
+                KafkaError.NON_EMPTY_GROUP,
+                0,
+                KafkaError.GROUP_ID_NOT_FOUND,
+                KafkaError.NOT_COORDINATOR,
+            ]
+            assert await states_of(client) == {"g": "Stable", "unheard of": "Dead"}
+
+    running(work())
+
+
+def test_who_waits_when_a_gateway_ends_is_told(store: Store) -> None:
+    async def work() -> None:
+        async with asking(store, group_initial_rebalance_delay_ms=60_000) as client:
+            waiting = asyncio.ensure_future(client.join(version=0))
+            while not (await client.ask(Api.LIST_GROUPS)).groups:
+                await asyncio.sleep(0.01)
+        assert (await waiting).error_code == KafkaError.COORDINATOR_NOT_AVAILABLE
+
+    running(work())
