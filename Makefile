@@ -1,7 +1,7 @@
 # Every target makes the environment .venv by itself, and again when what it is made from changed.
 SHELL := /bin/bash
 .DEFAULT_GOAL := help
-.PHONY: help demo quick test soak chaos lint unit bench package env java clean
+.PHONY: help demo quick test soak fuzz chaos lint unit bench package env java clean
 
 BIN := .venv/bin
 # Workers of Spark run the same Python as the driver.
@@ -32,6 +32,10 @@ test: java env ## everything: format, lint, types, tests
 
 soak: env ## SEEDS=10000 worlds of the simulation with faults of all kinds, or SEED=7 step by step
 	@$(BIN)/python -m tests.simulation.soak $(if $(SEED),--seed $(SEED),--seeds $(or $(SEEDS),10000))
+
+fuzz: env ## COUNT=1000000 malformed requests for a gateway for Kafka's clients, by SEED=n
+	@$(BIN)/python -m tests.integration.kafka.fuzz $(if $(COUNT),--count $(COUNT)) \
+		$(if $(SEED),--seed $(SEED))
 
 lint: env ## format, lint, types and which room imports which
 	@$(BIN)/ruff format --check .

@@ -8,8 +8,9 @@ https://kafka.apache.org/protocol.
 
 from __future__ import annotations
 
+import functools
 import struct
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from dafka_core.errors import ConfigError, ProtocolError
 
@@ -58,9 +59,54 @@ def decode_request(api_key: int, version: int, octets: memoryview, start: int) -
         request, end = decode(octets, start)
     except (struct.error, ValueError, IndexError, TypeError, OverflowError) as error:
         raise ProtocolError(f"not a {kind.__name__} of version {version}: {error}") from None
+    try:
+        _refuse_nulls(request, _parts_of_request(api_key, version))
+    except ProtocolError as error:
+        raise ProtocolError(f"not a {kind.__name__} of version {version}: {error}") from None
     if end > len(octets):  # its last text is cut short, of which the library says nothing
         raise ProtocolError(f"a {kind.__name__} of version {version} that is cut short")
     return request
+
+
+class _Part(NamedTuple):
+    """A text, an array or octets in a message, and what is in them."""
+
+    name: str
+    may_be_null: bool
+    holds_texts: bool
+    parts: tuple[_Part, ...]
+
+
+@functools.cache
+def _parts_of_request(api_key: int, version: int) -> tuple[_Part, ...]:
+    return _parts(_REQUESTS[api_key]._struct, version)  # noqa: SLF001 -- the schema itself
+
+
+def _parts(struct_field: Any, version: int) -> tuple[_Part, ...]:
+    """The parts of a structure that could be null; of numbers there is nothing to check."""
+    found = []
+    for each in struct_field.untagged_fields(version):
+        is_fixed = not each.is_array() and each.is_batchable()
+        if not is_fixed:
+            inner = _parts(each.array_of, version) if each.is_struct_array() else ()
+            texts = each.is_array() and not (inner or each.is_struct_array())
+            texts = texts and not each.array_of.is_batchable()
+            found.append(_Part(each.name, each.nullable_for_version_q(version), texts, inner))
+    return tuple(found)
+
+
+def _refuse_nulls(message: Any, parts: tuple[_Part, ...]) -> None:
+    """Raises ProtocolError for a null where Kafka has none, of which the library says nothing."""
+    for part in parts:
+        value = getattr(message, part.name)
+        if value is None:
+            if not part.may_be_null:
+                raise ProtocolError(f"{part.name} is null")
+        elif part.holds_texts and None in value:
+            raise ProtocolError(f"one of {part.name} is null")
+        elif part.parts:
+            for each in value:
+                _refuse_nulls(each, part.parts)
 
 
 def encode_response(correlation_id: int, response: Any, version: int) -> bytearray:

@@ -2,14 +2,22 @@
 
 from __future__ import annotations
 
+import contextlib
+import gc
+import os
+import signal
 import socket
 import struct
+import time
+import warnings
 
 import pytest
 
 from dafka_core import Store
-from dafka_core.errors import ConfigError
+from dafka_core.errors import ConfigError, ForkedError
 from dafka_core.kafka.gateway import Gateway
+from dafka_core.kafka.kafka_options import HostPort
+from dafka_core.testing import wait_until
 
 
 def ask_versions(gateway: Gateway) -> bytes:
@@ -24,6 +32,56 @@ def test_a_gateway_serves_until_it_is_closed(store: Store) -> None:
     with pytest.raises(ConnectionRefusedError):
         ask_versions(gateway)
     gateway.close()
+
+
+def drop(gateways: list[Gateway]) -> None:
+    gateways.clear()
+    gc.collect()
+
+
+def is_listened_at(where: HostPort) -> bool:
+    with socket.socket() as probe:
+        return probe.connect_ex(where) == 0
+
+
+def test_a_dropped_gateway_is_closed(store: Store) -> None:
+    gateways = [Gateway(store, listen="127.0.0.1:0")]
+    where = gateways[0].listens
+    with socket.create_connection(where, timeout=30) as client:
+        with pytest.warns(ResourceWarning, match="unclosed Gateway: use 'with', or close"):
+            drop(gateways)
+        wait_until(lambda: not is_listened_at(where))
+        assert client.recv(1) == b""
+
+
+def test_a_forked_child_has_nothing_of_a_gateway(gateway: Gateway) -> None:
+    with socket.create_connection(gateway.listens, timeout=30) as client:
+        wait_until(lambda: gateway.connection_count == 1)
+        reading, writing = os.pipe()
+        with warnings.catch_warnings():  # newer Pythons warn of forks beside threads
+            warnings.simplefilter("ignore", DeprecationWarning)
+            child = os.fork()
+        if child == 0:
+            try:
+                gateway.close()
+                with contextlib.suppress(ForkedError):
+                    os.write(writing, b"%d" % gateway.connection_count)
+                os.write(writing, b"refused")
+                time.sleep(60)
+            finally:
+                os._exit(0)
+        try:
+            assert os.read(reading, 100) == b"refused"
+            client.sendall(struct.pack(">ihhih", 10, 18, 0, 7, -1))
+            assert client.recv(1_000)
+            gateway.close()
+            assert client.recv(1) == b""  # the child holds no copy of the connection
+            assert not is_listened_at(gateway.listens)
+        finally:
+            os.kill(child, signal.SIGKILL)
+            os.waitpid(child, 0)
+            os.close(reading)
+            os.close(writing)
 
 
 def test_a_port_that_is_taken_is_said(gateway: Gateway, store: Store) -> None:

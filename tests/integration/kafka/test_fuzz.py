@@ -1,0 +1,40 @@
+"""Malformed requests: each is answered, or its connection ends, and nothing else happens."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+
+from dafka_core import Store
+from dafka_core.kafka.gateway import Gateway
+from dafka_core.kafka.requests import FAILED
+from dafka_core.testing import wait_until
+from tests.integration.kafka.fuzz import fuzz, is_there
+from tests.integration.kafka.malformed import KINDS, malformed
+
+COUNT = 20_000
+
+
+def test_malformed_requests_do_no_harm(
+    store: Store, gateway: Gateway, caplog: pytest.LogCaptureFixture
+) -> None:
+    where = gateway.listens.host, gateway.listens.port
+    outcomes = fuzz(where, 7, 0, COUNT)
+    assert outcomes.hung == []
+    assert outcomes.answered > COUNT / 20
+    assert outcomes.closed > COUNT / 20
+    assert is_there(where)
+    server = gateway._server
+    wait_until(lambda: gateway.connection_count == server.room.taken_bytes == 0)
+    assert server.complaints.counts[FAILED] == 0, caplog.text
+    # What is said of so many is a line now and then.
+    assert len([each for each in caplog.records if each.name == "dafka.kafka"]) < 100
+    assert not [each for each in caplog.records if each.name == "asyncio"]
+
+
+def test_a_seed_gives_the_same_requests_again() -> None:
+    one, again = ([malformed(random.Random(seed)) for seed in range(500)] for _ in range(2))
+    assert one == again
+    assert len({each.octets for each in one}) > 450
+    assert len(KINDS) == 8
