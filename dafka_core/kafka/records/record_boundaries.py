@@ -4,8 +4,8 @@ A record begins with its length, so each is known once the one before it is.  Wh
 guess where records are, all at once, and to see that each one leads to the next: then, the first
 one being where it must be, all are.  Where a guess is wrong they are followed one by one.
 
-Measured for values of about 100 octets, 10,000 of them, in microseconds a record: 0.007 where all
-are of one length, 0.05 where they are not, 0.09 one by one.
+Measured for values of about 100 octets, 10,000 of them, in microseconds a record: 0.006 where all
+are of one length, 0.07 where they are not, 0.11 one by one.
 """
 
 from __future__ import annotations
@@ -15,8 +15,8 @@ from typing import Final, NamedTuple
 import numpy as np
 
 from dafka_core.envelope_heads import Octets
-from dafka_core.kafka.records.varint_columns import INT_OCTETS
-from dafka_core.values import FEW, Longs
+from dafka_core.kafka.records.varint_columns import INT_OCTETS, read_varints
+from dafka_core.values import FEW, Bytes, Longs
 
 MIN_RECORD_BYTES: Final = 7
 """Length, attributes, two deltas, two lengths and the number of headers."""
@@ -32,6 +32,8 @@ _MAX_CANDIDATES: Final = 8
 
 _MAX_RECORD_BYTES: Final = 512
 """Of larger records it takes longer to find the octets that are 0."""
+
+_COPIED_BYTES: Final = 64 << 10
 
 _ROUNDS: Final = 3
 """In which what leads nowhere, or is led to by nothing, is left out; then the rest is right."""
@@ -49,11 +51,11 @@ def boundaries_of(octets: Octets, count: int) -> Boundaries | None:
     if count * MIN_RECORD_BYTES > len(octets):
         return None
     found = None
-    if count >= FEW:
+    if count > _MIN_RUN:
         found = _runs(octets, count)
-        if found is None and len(octets) < count * _MAX_RECORD_BYTES:
-            found = _by_zeros(octets, count)
-    return _one_by_one(octets.tobytes(), count) if found is None else found
+    if found is None and count >= FEW and len(octets) < count * _MAX_RECORD_BYTES:
+        found = _by_zeros(octets, count)
+    return _one_by_one(octets, count) if found is None else found
 
 
 def _runs(octets: Octets, count: int) -> Boundaries | None:
@@ -62,14 +64,15 @@ def _runs(octets: Octets, count: int) -> Boundaries | None:
     ends: list[Longs] = []
     at = 0
     for _ in range(_FEW_RUNS):
-        length, width = _varint(octets[at : at + INT_OCTETS].tobytes(), 0)
+        length, width = _varint(octets.data[at : at + INT_OCTETS])
         size = width + length
         if length <= 0 or at + size > len(octets):
             return None
         left = min((len(octets) - at) // size, count)
-        columns = octets[at : at + left * size].reshape(left, size)[:, :width]
-        differ = (columns != columns[0]).any(axis=1)
-        run = int(differ.argmax()) or left
+        columns = octets[at : at + left * size].reshape(left, size)
+        run = left
+        for column in range(width):
+            run = int((columns[:run, column] != columns[0, column]).argmax()) or run
         if run < min(_MIN_RUN, left):
             return None
         starts.append(np.arange(at + width, at + run * size, size))
@@ -109,39 +112,40 @@ def _by_zeros(octets: Octets, count: int) -> Boundaries | None:
     return None
 
 
-def _one_by_one(octets: bytes, count: int) -> Boundaries | None:
-    starts: list[int] = []
-    ends: list[int] = []
+def _one_by_one(octets: Octets, count: int) -> Boundaries | None:
+    # An octet of bytes is had sooner; of many the copy takes longer.
+    data: Bytes = octets.tobytes() if len(octets) < _COPIED_BYTES else octets.data
+    bounds = [0]
     at = 0
     try:
         for _ in range(count):
-            first = octets[at]
-            second = octets[at + 1]
+            first = data[at]
             if first < 0x80:
-                start, length = at + 1, first
-            elif second < 0x80:
-                start, length = at + 2, first & 0x7F | second << 7
+                at += 1 + (first >> 1)
             else:
-                length, width = _varint(octets, at)
-                start, length = at + width, length << 1
-            if length & 1 or length < 0:
-                return None
-            at = start + (length >> 1)
-            starts.append(start)
-            ends.append(at)
+                second = data[at + 1]
+                if second < 0x80:
+                    at += 2 + ((first & 0x7F | second << 7) >> 1)
+                else:
+                    length, width = _varint(data[at : at + INT_OCTETS])
+                    if length < 0:
+                        return None
+                    at += width + length
+            bounds.append(at)
     except IndexError:
         return None
-    if at != len(octets):
+    ends = np.array(bounds)
+    lengths, starts = read_varints(octets, ends[:-1], INT_OCTETS)
+    if at != len(octets) or lengths.min() < 0:
         return None
-    return Boundaries(np.array(starts), np.array(ends))
+    return Boundaries(starts, ends[1:])
 
 
-def _varint(octets: bytes, at: int) -> tuple[int, int]:
-    """The length at a place, and how many octets it takes; -1 if it is none."""
+def _varint(octets: Bytes) -> tuple[int, int]:
+    """The length that octets begin with, and how many of them it takes; -1 if it is none."""
     number = 0
-    for width in range(INT_OCTETS):
-        octet = octets[at + width] if at + width < len(octets) else 0xFF
-        number |= (octet & 0x7F) << 7 * width
+    for at, octet in enumerate(octets):
+        number |= (octet & 0x7F) << 7 * at
         if octet < 0x80:
-            return (-1 if number & 1 else number >> 1), width + 1
-    return -1, INT_OCTETS
+            return (-1 if number & 1 else number >> 1), at + 1
+    return -1, len(octets)

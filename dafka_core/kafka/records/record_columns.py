@@ -73,18 +73,18 @@ def decode_records(data: Bytes, count: int) -> RecordColumns:
     values = _parts(octets, keys.ends)
     counts, at = read_varints(octets, values.ends, INT_OCTETS)
     # What lies beyond a record is wrong further on, too.
-    if (np.minimum(keys.lengths, values.lengths) < -1).any():
+    if np.count_nonzero(np.minimum(keys.lengths, values.lengths) < -1):
         raise _wrong("the length of a key or a value is less than -1")
-    if (counts < 0).any() or (at + 2 * counts > boundaries.ends).any():
+    if np.count_nonzero((counts < 0) | (at + 2 * counts > boundaries.ends)):
         raise _wrong("a record has not as many headers as it says, or ends within a value")
     headers = None
-    if counts.any():
+    if np.count_nonzero(counts):
         headers, at = _headers(octets, data, Runs(counts), at, boundaries)
-    if (at != boundaries.ends).any():
+    if np.count_nonzero(at != boundaries.ends):
         raise _wrong("the parts of a record do not end where it ends")
-    if (offsets != np.arange(count)).any():
+    if np.count_nonzero(offsets != np.arange(count)):
         raise _wrong("offset deltas are not 0, 1, 2, …")
-    has_keys = (keys.lengths >= 0).any()
+    has_keys = np.count_nonzero(keys.lengths >= 0)
     return RecordColumns(
         _taken(data, values), _taken(data, keys) if has_keys else None, headers, deltas
     )
@@ -108,7 +108,7 @@ def _taken(data: Bytes, parts: _Parts) -> pa.Array:
     pieces = pa.Array.from_buffers(pa.binary(), 2 * count - 1, buffers, null_count=0)
     null = parts.lengths < 0
     places = np.arange(0, 2 * count, 2)
-    return pieces.take(pa.array(places, mask=null if null.any() else None))
+    return pieces.take(pa.array(places, mask=null if np.count_nonzero(null) else None))
 
 
 def _headers(

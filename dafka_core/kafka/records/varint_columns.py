@@ -21,6 +21,9 @@ LONG_OCTETS: Final = 10
 """The longest varint of a number of 32 bits, and of 64."""
 
 
+_OF_ONE_OCTET: Final = np.array([octet >> 1 ^ -(octet & 1) for octet in range(1 << 7)])
+
+
 def zigzag(numbers: Longs) -> Longs:
     """Signed numbers as unsigned ones, in the same 64 bits."""
     made: Longs = numbers << 1 ^ numbers >> 63
@@ -46,20 +49,23 @@ def read_varints(octets: Octets, at: Longs, max_octets: int) -> tuple[Longs, Lon
     that does not end: who asks sees to it that places are where they must be.
     """
     firsts = octets.take(at, mode="clip")
-    numbers = (firsts & 0x7F).astype(np.int64)
-    at = at + 1
-    rows: Longs | slice = slice(None)
     longer = firsts >= 0x80
+    at = at + 1
+    if not np.count_nonzero(longer):  # in a fifth of the time of any()
+        return _OF_ONE_OCTET.take(firsts), at
+    numbers = (firsts & 0x7F).astype(np.int64)
+    rows: Longs | slice = slice(None)
     for shift in range(7, 7 * max_octets, 7):
-        if not longer.any():
+        count = np.count_nonzero(longer)
+        if not count:
             break
-        if not longer.all():
+        if count < len(longer):
             rows = np.flatnonzero(longer) if isinstance(rows, slice) else rows[longer]
         more = octets.take(at[rows], mode="clip")
         numbers[rows] |= (more & 0x7F).astype(np.int64) << shift
         at[rows] += 1
         longer = more >= 0x80
-    if longer.any():
+    if np.count_nonzero(longer):
         at[rows] += np.where(longer, len(octets), 0)
     unsigned = numbers.view(np.uint64)
     return (unsigned >> 1).view(np.int64) ^ -(numbers & 1), at
