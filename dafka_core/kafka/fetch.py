@@ -13,8 +13,13 @@ from dafka_core.kafka.kafka_errors import KafkaError
 from dafka_core.kafka.log_reading import Encode, LogReading, WantedRecords
 from dafka_core.kafka.log_watch import LogWatch
 from dafka_core.kafka.readable import readable
+from dafka_core.kafka.records import message_set
 from dafka_core.kafka.records.record_batch import encode_record_batches
 from dafka_core.kafka.schemas import FetchResponse
+
+TIMESTAMPS_FROM: Final = 2
+RECORD_BATCHES_FROM: Final = 4
+"""Versions of Fetch from which on clients know newer formats of records."""
 
 MAX_WAIT_S: Final = 300.0
 """A client that wants to wait for longer gets an answer without records, and asks again."""
@@ -107,8 +112,11 @@ class Fetch(Feature):
 
 
 def encoder(version: int) -> Encode:
-    """Records as a client wants them that asks in this version of Fetch."""
-    return lambda batch: b"".join(encode_record_batches(batch))
+    """Records in the format that clients know who ask in this version of Fetch."""
+    if version >= RECORD_BATCHES_FROM:
+        return lambda batch: b"".join(encode_record_batches(batch))
+    magic = message_set.V1 if version >= TIMESTAMPS_FROM else message_set.V0
+    return lambda batch: message_set.encode_message_set(batch, magic)
 
 
 def _response(error: KafkaError, topics: Sequence[tuple[str, Sequence[WantedRecords]]]) -> Any:

@@ -12,12 +12,15 @@ from dafka_core.kafka.gateway import Gateway
 
 
 @pytest.fixture
-def store(tmp_path: Path) -> Iterator[Store]:
+def tower() -> Iterator[str]:
     sub, pub = "tcp://127.0.0.1:0", "tcp://127.0.0.1:0"
-    with (
-        Tower(sub_address=sub, pub_address=pub) as tower,
-        Store(tmp_path / "store", tower=tower.tower) as store,
-    ):
+    with Tower(sub_address=sub, pub_address=pub) as tower:
+        yield tower.tower
+
+
+@pytest.fixture
+def store(tower: str, tmp_path: Path) -> Iterator[Store]:
+    with Store(tmp_path / "store", tower=tower) as store:
         yield store
 
 

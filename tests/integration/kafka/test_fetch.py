@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
@@ -15,7 +15,8 @@ from dafka_core.kafka.api_versions import VERSIONS, Api
 from dafka_core.kafka.fetch import Fetch
 from dafka_core.kafka.gateway_node import GatewayNode
 from dafka_core.kafka.kafka_errors import KafkaError
-from dafka_core.kafka.records.record_batch import decode_record_batch
+from dafka_core.kafka.records.decoding import decode_batches
+from dafka_core.kafka.records.kafka_batch import KafkaBatch
 from dafka_core.kafka.schemas import FetchRequest
 from dafka_core.records import RecordBatch, TopicPartition
 from tests.integration.kafka.fixed_node import asked, fixed_node
@@ -101,10 +102,11 @@ def ask(store: Store) -> Iterator[Asking]:
 
 
 def values(partition: Any) -> list[bytes]:
-    """Of a single batch."""
-    octets = bytes(partition.records or b"")
-    found: Sequence[bytes] = decode_record_batch(octets).values.to_pylist() if octets else []
-    return list(found)
+    return [value for batch in batches(partition) for value in batch.values.to_pylist()]
+
+
+def batches(partition: Any) -> list[KafkaBatch]:
+    return list(decode_batches(bytes(partition.records or b"")))
 
 
 @contextmanager
@@ -114,13 +116,17 @@ def taking(least_s: float, most_s: float) -> Iterator[None]:
     assert least_s <= time.monotonic() - begin <= most_s
 
 
-@pytest.mark.parametrize("version", [each for each in VERSIONS[Api.FETCH] if each >= 4])
+@pytest.mark.parametrize("version", VERSIONS[Api.FETCH])
 def test_records_come_in_each_version(store: Store, ask: Asking, version: int) -> None:
     append(store, A, b"a", b"b", b"c")
     one, other = ask(request((0, 1), (1, 0)), version)
     assert (one.error_code, one.high_watermark, values(one)) == (0, 3, [b"b", b"c"])
-    assert decode_record_batch(bytes(one.records)).offsets.tolist() == [1, 2]
-    assert one.last_stable_offset == 3
+    [batch] = batches(one)
+    assert batch.offsets.tolist() == [1, 2]
+    assert batch.magic == (2 if version >= 4 else 1 if version >= 2 else 0)
+    time_us = store.log.times(A, 1, 2)[0][1]
+    assert batch.timestamps_ms.tolist() == [time_us // 1000 if version >= 2 else -1] * 2
+    assert one.last_stable_offset == (3 if version >= 4 else -1)
     assert one.log_start_offset == (0 if version >= 5 else -1)
     assert not one.aborted_transactions
     assert (other.error_code, other.high_watermark, values(other)) == (0, 0, [])
