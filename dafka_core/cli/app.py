@@ -7,6 +7,7 @@ import typer
 from dafka_core.cli import checkpoint_commands
 from dafka_core.cli.doctor_command import doctor
 from dafka_core.cli.flags import with_options
+from dafka_core.cli.group_commands import groups
 from dafka_core.cli.kafka_command import WITHOUT_LISTEN, kafka
 from dafka_core.cli.list_commands import heads, lag, staged, stores, topics
 from dafka_core.cli.node_commands import tower, up
@@ -54,6 +55,7 @@ app.command()(with_options(ReaderOptions)(heads))
 app.command()(with_options(ReaderOptions)(staged))
 app.command()(with_options(ReaderOptions)(stores))
 app.command()(with_options(ReaderOptions)(lag))
+app.command()(with_options(ReaderOptions)(groups))
 checkpoint_group = typer.Typer(
     help="Look at the checkpoint of one of Spark's streaming queries, copy it, or change it.",
     no_args_is_help=True,

@@ -203,18 +203,18 @@ def lag(
     if query is None:
         if not found:
             output.say("no query has reported how far it is (Spark's option queryName)")
-        output.table(_QUERY_COLUMNS, [_shown(each[:-1]) for each in found], as_json=as_json)
+        output.table(_QUERY_COLUMNS, [shown(each[:-1]) for each in found], as_json=as_json)
         return
     of_query = [each for each in found if each.query == query]
     if not of_query:
         near = what_there_is(query, {each.query for each in found}, "queries that have")
         raise DafkaError(f"query {quoted(query)} has not reported how far it is ({near})")
-    rows = [_shown((each.run, *lag[1:])) for each in of_query for lag in each.lags]
+    rows = [shown((each.run, *lag[1:])) for each in of_query for lag in each.lags]
     output.table(_LAG_COLUMNS, rows, as_json=as_json)
 
 
-def _shown(row: Sequence[object]) -> list[object]:
-    """Seconds to a tenth."""
+def shown(row: Sequence[object]) -> list[object]:
+    """A row, with its seconds to a tenth."""
     return [round(each, 1) if isinstance(each, float) else each for each in row]
 
 

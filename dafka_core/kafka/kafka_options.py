@@ -62,7 +62,7 @@ class KafkaOptions(Options):
         minimum=1,
         maximum=1_000,
     )
-    group_initial_rebalance_delay_ms: int = option(
+    group_rebalance_delay_ms: int = option(
         3_000,
         "how long a group that was empty waits for more members after the first one, as Kafka's "
         "`group.initial.rebalance.delay.ms`",

@@ -23,7 +23,7 @@ _BATCH: Final = {"max_records": MAX_RANGES, "max_bytes": 1 << 20}
 
 
 class PartitionLag(NamedTuple):
-    """What a query has not read of a partition: offsets ``position`` to ``end`` (exclusive).
+    """What a reader has not read of a partition: offsets ``position`` to ``end`` (exclusive).
 
     ``bytes_behind`` is estimated by the mean size of the partition's records, and
     ``seconds_behind`` is for how long the first of them has waited, by its timestamp and the clock
@@ -70,26 +70,53 @@ def query_lags(
     if not found:
         return []
     heads = merge_heads(info for each in clients for info in each.heads(None, timeout_s=timeout_s))
+    told = [(each.progress.query, _positions(each, heads)) for each in found]
+    lags = partition_lags(clients, heads, told, timeout_s=timeout_s)
+    return [_lag(report, each) for report, each in zip(found, lags, strict=True)]
+
+
+def partition_lags(
+    clients: Sequence[StoreClient],
+    heads: Mapping[TopicPartition, PartitionInfo],
+    told: Sequence[tuple[str, Mapping[TopicPartition, int]]],
+    *,
+    timeout_s: float,
+) -> list[list[PartitionLag]]:
+    """How far behind readers are in each of their partitions that stores hold, in order.
+
+    Args:
+        heads: of all partitions.
+        told: each reader's name, and where it reads on.
+
+    Raises:
+        StoreUnreachableError: a store does not answer.
+    """
     facts = furthest_facts(
         each for client in clients for each in client.facts(None, timeout_s=timeout_s)
     )
-    ranges = [(report, _positions(report, heads)) for report in found]
-    firsts = {(*tp, start) for _, each in ranges for tp, start in each.items()}
+    ranges = [
+        {
+            tp: min(max(positions[tp], info.earliest), info.end)
+            for tp, info in heads.items()
+            if tp in positions
+        }
+        for _, positions in told
+    ]
+    firsts = {(*tp, start) for each in ranges for tp, start in each.items()}
     waiting = [first for first in firsts if first[2] < heads[TopicPartition(*first[:2])].end]
     ages_s = _ages_s(clients, waiting, timeout_s)
-    return [_lag(report, positions, heads, facts, ages_s) for report, positions in ranges]
+    return [
+        [_partition_lag(name, tp, at, heads[tp].end, facts, ages_s) for tp, at in each.items()]
+        for (name, _), each in zip(told, ranges, strict=True)
+    ]
 
 
 def _positions(
     report: Report, heads: Mapping[TopicPartition, PartitionInfo]
 ) -> dict[TopicPartition, int]:
-    """Where a query reads on in each partition that stores hold, in order."""
+    """Where a query reads on in each partition that stores hold."""
     told, topics = report.progress.offsets(), {*report.progress.topics}
-    return {
-        tp: min(max(told.get(tp, 0), info.earliest), info.end)
-        for tp, info in heads.items()
-        if tp in told or tp.topic in topics
-    }
+    return {tp: told.get(tp, 0) for tp in heads if tp in told or tp.topic in topics}
 
 
 def _ages_s(
@@ -114,30 +141,38 @@ def _ages_s(
     return found
 
 
-def _lag(
-    report: Report,
-    positions: Mapping[TopicPartition, int],
-    heads: Mapping[TopicPartition, PartitionInfo],
+def _partition_lag(
+    name: str,
+    tp: TopicPartition,
+    at: int,
+    end: int,
     facts: Mapping[TopicPartition, PartitionFacts],
     ages_s: Mapping[tuple[str, str, int], float],
-) -> QueryLag:
-    lags = []
-    for tp, at in positions.items():
-        count, fact = heads[tp].end - at, facts.get(tp)
-        size = count * fact.bytes // fact.records if fact and fact.records else None
-        age_s = ages_s.get((*tp, at)) if count else 0.0
-        row = (report.progress.query, *tp, at, heads[tp].end, count, size if count else 0, age_s)
-        lags.append(PartitionLag(*row))
+) -> PartitionLag:
+    count, fact = end - at, facts.get(tp)
+    size = count * fact.bytes // fact.records if fact and fact.records else None
+    age_s = ages_s.get((*tp, at)) if count else 0.0
+    return PartitionLag(name, *tp, at, end, count, size if count else 0, age_s)
+
+
+def total_lag(lags: Sequence[PartitionLag]) -> tuple[int, int | None, float | None]:
+    """Records, bytes and seconds behind, of all partitions together."""
     sizes = [each.bytes_behind for each in lags if each.bytes_behind is not None]
     ages = [each.seconds_behind for each in lags if each.seconds_behind is not None]
+    return (
+        sum(each.records_behind for each in lags),
+        sum(sizes) if len(sizes) == len(lags) else None,
+        max(ages) if len(ages) == len(lags) and ages else None if lags else 0.0,
+    )
+
+
+def _lag(report: Report, lags: Sequence[PartitionLag]) -> QueryLag:
     return QueryLag(
         report.progress.query,
         report.progress.run,
         LATE if report.is_late else RUNNING,
         len(lags),
-        sum(each.records_behind for each in lags),
-        sum(sizes) if len(sizes) == len(lags) else None,
-        max(ages) if len(ages) == len(lags) and ages else None if lags else 0.0,
+        *total_lag(lags),
         report.age_s,
         lags,
     )

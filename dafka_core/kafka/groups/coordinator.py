@@ -38,7 +38,7 @@ class Coordinator:
         self.log = log
         self.offsets = log.offsets
         self._limits = GroupLimits(
-            options.group_initial_rebalance_delay_ms / 1000,
+            options.group_rebalance_delay_ms / 1000,
             options.group_min_session_timeout_ms / 1000,
             options.group_max_session_timeout_ms / 1000,
             options.group_max_size,

@@ -27,6 +27,7 @@ TABLES: dict[str, list[type[Options]]] = {
     "staged": [ReaderOptions],
     "stores": [ReaderOptions],
     "lag": [ReaderOptions],
+    "groups": [ReaderOptions],
     "checkpoint": [],
 }
 

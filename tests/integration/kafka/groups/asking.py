@@ -15,7 +15,7 @@ from tests.integration.kafka.fixed_node import asked, fixed_node
 
 NEWEST = -1
 OPTIONS: dict[str, Any] = {
-    "group_initial_rebalance_delay_ms": 0,
+    "group_rebalance_delay_ms": 0,
     "group_min_session_timeout_ms": 200,
 }
 

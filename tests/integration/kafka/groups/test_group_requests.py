@@ -162,7 +162,7 @@ def test_groups_are_listed_described_and_deleted(store: Store) -> None:
 
 def test_who_waits_when_a_gateway_ends_is_told(store: Store) -> None:
     async def work() -> None:
-        async with asking(store, group_initial_rebalance_delay_ms=60_000) as client:
+        async with asking(store, group_rebalance_delay_ms=60_000) as client:
             waiting = asyncio.ensure_future(client.join(version=0))
             while not (await client.ask(Api.LIST_GROUPS)).groups:
                 await asyncio.sleep(0.01)

@@ -1,0 +1,53 @@
+"""What gateways have kept of groups, in a store without a mesh."""
+
+from __future__ import annotations
+
+import struct
+
+from dafka_core.kafka.groups.group_records import (
+    OFFSETS_TOPIC,
+    Committed,
+    Generation,
+    GroupRecord,
+    KeptMember,
+)
+from dafka_core.kafka.number_list import LIST
+from dafka_core.kafka.number_table import NumbersRecord
+from dafka_core.records import TopicPartition
+from dafka_core.testing import StoreDouble
+
+GATEWAY = "A" * 32
+FIRST, SECOND, THIRD = (TopicPartition("t", digit * 32) for digit in "123")
+
+
+def part(*numbers: int) -> bytes:
+    """A member's part of topic t, as Kafka's consumers have it."""
+    return struct.pack(f">hihci{len(numbers)}ii", 0, 1, 1, b"t", len(numbers), *numbers, -1)
+
+
+MEMBER = KeptMember("app-1", 6_000, 6_000, (), part(0, 2), None, "app", "10.0.0.7")
+
+
+def keep(store: StoreDouble) -> None:
+    """Topic t has three partitions of 10 records; group g has read of two of them."""
+    rows = tuple((tp.partition, GATEWAY, True) for tp in (FIRST, SECOND, THIRD))
+    numbers = [
+        NumbersRecord(turn="T"),
+        NumbersRecord(topic="t", first=0, partitions=rows),
+        NumbersRecord(agreed=2),
+        NumbersRecord(topic="t", first=3, partitions=(("4" * 32, GATEWAY, True),)),
+    ]
+    store.append(LIST, [each.packed() for each in numbers])
+    for tp in (FIRST, SECOND, THIRD):
+        store.append(tp, [bytes(100)] * 10)
+    committed = (Committed("t", 0, 4), Committed("t", 1, 10), Committed("t", 7, 1))
+    records = [
+        GroupRecord("g", 1, (Committed("t", 0, 9),)),
+        GroupRecord("g", 2, committed),
+        GroupRecord("g", 3, generation=Generation(1, "consumer", "range", "app-1", (MEMBER,))),
+        GroupRecord("idle", 4, (Committed("t", 2, 10),)),
+        GroupRecord("gone", 5, (Committed("t", 2, 10),)),
+        GroupRecord("gone", 6, deleted=True),
+    ]
+    values = [each.packed() for each in records]
+    store.append(TopicPartition(OFFSETS_TOPIC, GATEWAY), [b"not a record", *values])
