@@ -7,23 +7,36 @@ from __future__ import annotations
 
 import re
 import sys
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
-from dafka_core.protocol.partition_states import FETCH_TABLE, STORE_TABLE, Reaction, Table
+from dafka_core.kafka.groups.group_states import GROUP_TABLE
+from dafka_core.kafka.kafka_errors import KafkaError
+from dafka_core.protocol.partition_states import FETCH_TABLE, STORE_TABLE
 
 PAGE = Path(__file__).resolve().parent.parent / "docs" / "states.md"
-TABLES = {"store states": STORE_TABLE, "consumer states": FETCH_TABLE}
+TABLES: dict[str, Mapping[Any, Mapping[str, tuple[str, str | KafkaError]]]] = {
+    "store states": STORE_TABLE,
+    "consumer states": FETCH_TABLE,
+    "group states": GROUP_TABLE,
+}
 
 
-def markdown(table: Table) -> str:
+def markdown(table: Mapping[Any, Mapping[str, tuple[str, str | KafkaError]]]) -> str:
     """A row for each state; for each event what is done, and which states may follow."""
     events = list(dict.fromkeys(event for reactions in table.values() for event in reactions))
     rows = [["state", "meaning", *events], ["---"] * (len(events) + 2)]
     for state, reactions in table.items():
-        found = [reactions.get(event, Reaction("—")) for event in events]
-        cells = [f"{action} → {then}".removeprefix(" → ") for then, action in found]
+        found = [reactions.get(event, ("—", "")) for event in events]
+        cells = [f"{shown(action)} → {then}".removeprefix(" → ") for then, action in found]
         rows.append([state.label, state.value, *cells])
     return "\n".join(f"| {' | '.join(row)} |" for row in rows)
+
+
+def shown(action: str | KafkaError) -> str:
+    """What is done, or the error that is answered."""
+    return f"`{action.name}`" if isinstance(action, KafkaError) else action
 
 
 def updated(text: str) -> str:
