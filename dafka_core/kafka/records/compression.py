@@ -39,6 +39,7 @@ _LZ4_HAS_DICTIONARY: Final = 1
 
 _GZIP: Final = 16 + zlib.MAX_WBITS
 _GZIP_LEVEL: Final = 6
+_LZ4_LEVEL: Final = 2
 
 
 class Codec(IntEnum):
@@ -74,7 +75,7 @@ def compressed(codec: Codec, octets: Bytes) -> Bytes:
         return _xerial(octets)
     if codec == Codec.LZ4:
         # Java's reader takes no blocks that need those before them.
-        lz4 = cramjam.lz4.Compressor(block_linked=False)
+        lz4 = cramjam.lz4.Compressor(_LZ4_LEVEL, block_linked=False)
         lz4.compress(bytes(octets))
         return bytes(lz4.finish())
     if codec == Codec.ZSTD:
