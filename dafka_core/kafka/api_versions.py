@@ -54,20 +54,21 @@ VERSIONS: Final[Mapping[int, range]] = MappingProxyType(
         Api.DESCRIBE_GROUPS: range(5),
         Api.LIST_GROUPS: range(3),
         Api.API_VERSIONS: range(4),
-        Api.CREATE_TOPICS: range(5),
-        Api.DELETE_TOPICS: range(4),
+        Api.CREATE_TOPICS: range(7),
+        Api.DELETE_TOPICS: range(6),
         Api.DELETE_RECORDS: range(2),
         Api.INIT_PRODUCER_ID: range(2),
         Api.DESCRIBE_CONFIGS: range(4),
         Api.CREATE_PARTITIONS: range(2),
         Api.DELETE_GROUPS: range(2),
         Api.OFFSET_DELETE: range(1),
-        Api.DESCRIBE_CLUSTER: range(1),
+        Api.DESCRIBE_CLUSTER: range(2),
     }
 )
 """The versions that are taken.  They are those before Kafka's newer form, which has tagged fields,
-but for DescribeCluster, which has no other.  Those from 0 on are named even where clients of today
-use none of them: older librdkafka takes a range that begins later for a broker that lacks more."""
+but for DescribeCluster, which has no other, and for CreateTopics and DeleteTopics, which say more
+in it.  Those from 0 on are named even where clients of today use none of them: older librdkafka
+takes a range that begins later for a broker that lacks more."""
 
 
 def api_versions(served: Collection[int], error: KafkaError = KafkaError.NONE) -> Any:

@@ -9,14 +9,17 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any, Final
 
 from dafka_core.errors import ConfigError, DafkaError
+from dafka_core.kafka.configs import Configs
 from dafka_core.kafka.fetch import Fetch
 from dafka_core.kafka.gateway_node import MAX_THREADS, Feature, GatewayNode
 from dafka_core.kafka.gateways import Gateways
 from dafka_core.kafka.groups.group_requests import Groups
 from dafka_core.kafka.kafka_options import HostPort, KafkaOptions, host_port
 from dafka_core.kafka.list_offsets import ListOffsets
+from dafka_core.kafka.metadata import Metadata
 from dafka_core.kafka.partition_numbers import PartitionNumbers
 from dafka_core.kafka.server import Server, listen_at
+from dafka_core.kafka.topics import Topics
 from dafka_core.nodes.node import Node
 from dafka_core.nodes.store import Store
 
@@ -86,7 +89,14 @@ class Gateway(Node):
 
 def _features(node: GatewayNode) -> list[Feature]:
     """The parts that answer requests."""
-    return [Fetch(node), ListOffsets(node), Groups(node)]
+    return [
+        Configs(node),
+        Fetch(node),
+        Groups(node),
+        ListOffsets(node),
+        Metadata(node),
+        Topics(node),
+    ]
 
 
 def _retract(gateways: Gateways) -> None:

@@ -74,13 +74,11 @@ def is_numbered(topic: str) -> bool:
 
     Kafka's names are UTF-8; others than those that Kafka itself allows are fine with its clients.
     """
-    if topic.startswith(INTERNAL):
-        return False
-    try:
-        topic.encode()
-    except UnicodeEncodeError:
-        return False
-    return topic.isprintable()
+    return (
+        topic.isprintable()  # which surrogates are not
+        and not topic.startswith(INTERNAL)
+        and _is_valid(check_topic, topic)
+    )
 
 
 def number_records(topic: str, added: Iterable[NumberedPartition]) -> list[NumbersRecord]:
@@ -147,7 +145,7 @@ class NumberTable:
         known = self._topics.get(new.topic, [])
         if len(known) != new.number or new.tp in self._numbers or len(self) >= MAX_NUMBERS:
             return False
-        if not known and not (is_numbered(new.topic) and _is_valid(check_topic, new.topic)):
+        if not known and not is_numbered(new.topic):
             return False
         if not (
             _is_valid(check_address, new.address) and _is_valid(check_node_address, new.gateway)

@@ -24,7 +24,7 @@ from dafka_core.kafka.gateways import Gateways, ranked
 from dafka_core.kafka.kafka_errors import KafkaError
 from dafka_core.kafka.number_draft import NumberDraft
 from dafka_core.kafka.number_list import LIST, NumberList
-from dafka_core.kafka.number_table import NumberedPartition as NumberedPartition  # noqa: PLC0414 -- it is public here
+from dafka_core.kafka.number_table import NumberedPartition as NumberedPartition  # noqa: PLC0414
 from dafka_core.kafka.number_table import NumbersRecord, NumberTable, is_numbered
 from dafka_core.kafka.refusal import RefusedError
 from dafka_core.nodes.producer import Producer
@@ -46,6 +46,9 @@ LOOK_S: Final = 0.5
 
 RANK_S: Final = 3.0
 """How much later each further gateway gives them their numbers, if none before it has."""
+
+SAMPLE: Final = 100
+"""Partitions of a topic that are looked at to see whether one of them has records."""
 
 AGAIN_S: Final = 10.0
 """When to try again to do so after it has failed."""
@@ -145,7 +148,9 @@ class PartitionNumbers:
         """Whether the topic has numbers, or records that can have some."""
         if self.get(topic, 0) is not None:
             return True
-        return is_numbered(topic) and bool(self._stored.partitions_after(topic, None, 1))
+        return is_numbered(topic) and any(
+            info.end for info in self._stored.partitions_after(topic, None, SAMPLE)
+        )
 
     async def create(
         self, topic: str, count: int, *, new: bool = False, gateways: Sequence[str] = ()

@@ -1,0 +1,178 @@
+"""DescribeConfigs: what is true of topics and of gateways, in the words of Kafka's configs."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from enum import IntEnum
+from typing import Any, Final
+
+from dafka_core.kafka.api_versions import Api
+from dafka_core.kafka.gateway_node import Client, Feature, GatewayNode, Handler
+from dafka_core.kafka.kafka_errors import KafkaError
+from dafka_core.kafka.schemas import DescribeConfigsResponse
+
+TUNING: Final = frozenset(
+    {
+        "compression.type",
+        "delete.retention.ms",
+        "file.delete.delay.ms",
+        "flush.messages",
+        "flush.ms",
+        "index.interval.bytes",
+        "max.compaction.lag.ms",
+        "message.downconversion.enable",
+        "message.format.version",
+        "min.cleanable.dirty.ratio",
+        "min.compaction.lag.ms",
+        "preallocate",
+        "segment.bytes",
+        "segment.index.bytes",
+        "segment.jitter.ms",
+        "segment.ms",
+        "unclean.leader.election.enable",
+    }
+)
+"""Configs of topics that say how a broker keeps its files.  They are taken, and change nothing."""
+
+_Result = DescribeConfigsResponse.DescribeConfigsResult
+_Config = _Result.DescribeConfigsResourceResult
+
+
+class Resource(IntEnum):
+    """What has configs."""
+
+    TOPIC = 2
+    BROKER = 4
+
+
+class Source(IntEnum):
+    """Where a value comes from, as Kafka names it."""
+
+    STATIC_BROKER_CONFIG = 4
+    DEFAULT_CONFIG = 5
+
+
+class Kind(IntEnum):
+    """What a value is."""
+
+    BOOLEAN = 1
+    STRING = 2
+    INT = 3
+    LONG = 5
+    LIST = 7
+
+
+class Configs(Feature):
+    """Answers DescribeConfigs; nothing can be changed."""
+
+    def __init__(self, node: GatewayNode) -> None:
+        self._node = node
+        self.handlers: dict[int, Handler] = {Api.DESCRIBE_CONFIGS: self._describe_configs}
+
+    async def _describe_configs(self, request: Any, client: Client) -> Any:
+        results = [self._described(each) for each in request.resources]
+        return DescribeConfigsResponse(throttle_time_ms=0, results=results)
+
+    def _described(self, asked: Any) -> Any:
+        error, why, found, source = KafkaError.NONE, None, dict[str, str](), Source.DEFAULT_CONFIG
+        name, own = asked.resource_name, self._node.gateways.own.node_id
+        if asked.resource_type == Resource.TOPIC:
+            if self._node.numbers.is_there(name):
+                found = topic_configs(self._node)
+            else:
+                error, why = KafkaError.UNKNOWN_TOPIC_OR_PARTITION, f"there is no topic {name!r}"
+        elif asked.resource_type != Resource.BROKER:
+            error, why = KafkaError.INVALID_REQUEST, "only topics and brokers have configs here"
+        elif name == str(own):
+            found, source = gateway_configs(self._node), Source.STATIC_BROKER_CONFIG
+        elif name:  # without a name: what has been changed for all brokers, which is nothing
+            why = f"this is broker {own}: it knows nothing of {name!r}"
+            error = KafkaError.INVALID_REQUEST
+        keys = asked.configuration_keys
+        return _Result(
+            error_code=error,
+            error_message=why,
+            resource_type=asked.resource_type,
+            resource_name=name,
+            configs=[
+                _config(key, value, source)
+                for key, value in found.items()
+                if keys is None or key in keys
+            ],
+        )
+
+
+def _config(name: str, value: str, source: Source) -> Any:
+    return _Config(
+        name=name,
+        value=value,
+        read_only=True,
+        config_source=source,
+        is_default=source == Source.DEFAULT_CONFIG,
+        is_sensitive=False,
+        synonyms=[],
+        config_type=_kind(name, value),
+        documentation=None,
+    )
+
+
+def _kind(name: str, value: str) -> Kind:
+    if value in ("true", "false"):
+        return Kind.BOOLEAN
+    if value.removeprefix("-").isdecimal():
+        return Kind.LONG if name.endswith(".ms") or name == "retention.bytes" else Kind.INT
+    return Kind.LIST if name in ("cleanup.policy", "listeners") else Kind.STRING
+
+
+def topic_configs(node: GatewayNode) -> dict[str, str]:
+    """What is true of every topic."""
+    return {
+        "cleanup.policy": "delete",
+        "max.message.bytes": str(node.store.options.max_record_bytes),
+        "message.timestamp.type": "CreateTime",
+        "min.insync.replicas": "1",
+        "retention.bytes": "-1",
+        "retention.ms": "-1",
+    }
+
+
+def gateway_configs(node: GatewayNode) -> dict[str, str]:
+    """What is true of this gateway."""
+    own, options = node.gateways.own, node.options
+    at = f"PLAINTEXT://{own.host}:{own.port}"
+    return {
+        "advertised.listeners": at,
+        "auto.create.topics.enable": str(options.auto_create_topics).lower(),
+        "broker.id": str(own.node_id),
+        "default.replication.factor": str(1 + len(node.store.known_stores)),
+        "delete.topic.enable": "false",
+        "listeners": f"PLAINTEXT://{options.listen}",
+        "log.cleanup.policy": "delete",
+        "log.message.timestamp.type": "CreateTime",
+        "log.retention.bytes": "-1",
+        "log.retention.ms": "-1",
+        "message.max.bytes": str(node.store.options.max_record_bytes),
+        "min.insync.replicas": "1",
+        "node.id": str(own.node_id),
+        "num.partitions": str(options.num_partitions),
+    }
+
+
+_WHY: Final[Mapping[str, str]] = {
+    "cleanup.policy": "nothing is compacted here",
+    "max.message.bytes": "it is the stores' option max_record_bytes",
+    "message.timestamp.type": "records keep the times that their producers give them",
+    "min.insync.replicas": "acks=all waits for all stores that are there",
+    "retention.bytes": "nothing is deleted here",
+    "retention.ms": "nothing is deleted here",
+}
+
+
+def refused_config(node: GatewayNode, name: str, value: str | None) -> str:
+    """Why a topic cannot be made with this config; empty where it can."""
+    found = topic_configs(node)
+    if name in TUNING or value is None or found.get(name) == value:
+        return ""
+    if name not in found:
+        return f"config {name!r} is not known here"
+    return f"config {name} is {found[name]}, and {value!r} cannot be had: {_WHY[name]}"

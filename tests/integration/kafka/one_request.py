@@ -1,0 +1,20 @@
+"""One request over a connection of its own, in any version."""
+
+from __future__ import annotations
+
+import socket
+from typing import Any
+
+from dafka_core.kafka import schemas
+from dafka_core.kafka.gateway import Gateway
+
+
+def tell(gateway: Gateway, request: Any, version: int) -> Any:
+    """What the gateway answers, as a client of that version reads it."""
+    kind = getattr(schemas, type(request).__name__.replace("Request", "Response"))
+    request.with_header(correlation_id=7, client_id="test")
+    with socket.create_connection(gateway.listens, timeout=30) as client:
+        client.sendall(request.encode(version=version, header=True, framed=True))
+        with client.makefile("rb") as stream:
+            octets = stream.read(int.from_bytes(stream.read(4), "big"))
+    return kind.decode(octets, version=version, header=True)

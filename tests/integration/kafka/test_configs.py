@@ -1,0 +1,89 @@
+"""What is said in the words of Kafka's configs."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from confluent_kafka import KafkaException
+from confluent_kafka.admin import AdminClient
+from confluent_kafka.admin._config import ConfigResource
+from confluent_kafka.cimpl import NewTopic
+from kafka.admin import ConfigResource as PythonResource
+from kafka.admin import ConfigResourceType, KafkaAdminClient
+
+from dafka_core import Store
+from dafka_core.kafka.api_versions import VERSIONS, Api
+from dafka_core.kafka.gateway import Gateway
+from dafka_core.kafka.gateways import node_id
+from dafka_core.kafka.schemas import DescribeConfigsRequest
+from tests.integration.kafka.one_request import tell
+
+PATIENCE_S = 30.0
+
+
+@pytest.fixture
+def client(gateway: Gateway) -> AdminClient:
+    client = AdminClient({"bootstrap.servers": str(gateway.listens), "log_level": 0})
+    client.create_topics([NewTopic("t", 1)])["t"].result(PATIENCE_S)
+    return client
+
+
+def described(client: AdminClient, kind: Any, name: str) -> dict[str, Any]:
+    resource = ConfigResource(kind, name)
+    found = client.describe_configs([resource], request_timeout=PATIENCE_S)[resource]
+    return dict(found.result(PATIENCE_S))
+
+
+def test_a_topics_configs_are_what_is_true_of_it(client: AdminClient, store: Store) -> None:
+    found = described(client, ConfigResource.Type.TOPIC, "t")
+    assert {name: each.value for name, each in found.items()} == {
+        "cleanup.policy": "delete",
+        "max.message.bytes": str(store.options.max_record_bytes),
+        "message.timestamp.type": "CreateTime",
+        "min.insync.replicas": "1",
+        "retention.bytes": "-1",
+        "retention.ms": "-1",
+    }
+    assert all(each.is_read_only and each.is_default for each in found.values())
+    with pytest.raises(KafkaException, match="there is no topic 'u'"):
+        described(client, ConfigResource.Type.TOPIC, "u")
+
+
+def test_a_gateways_configs_are_its_options(client: AdminClient, store: Store) -> None:
+    own = str(node_id(store.address))
+    found = {
+        name: each.value
+        for name, each in described(client, ConfigResource.Type.BROKER, own).items()
+    }
+    assert (found["num.partitions"], found["broker.id"]) == ("1", own)
+    assert (found["auto.create.topics.enable"], found["delete.topic.enable"]) == ("true", "false")
+
+
+def test_kafka_python_reads_them(client: AdminClient, gateway: Gateway) -> None:
+    python = KafkaAdminClient(bootstrap_servers=str(gateway.listens))
+    try:
+        asked = [PythonResource(ConfigResourceType.TOPIC, "t")]
+        found = python.describe_configs(asked, config_filter="all")
+        assert found["topic"]["t"]["retention.ms"]["value"] == "-1"
+    finally:
+        python.close()
+
+
+@pytest.mark.parametrize("version", VERSIONS[Api.DESCRIBE_CONFIGS])
+def test_each_version_is_answered(client: AdminClient, gateway: Gateway, version: int) -> None:
+    kind = DescribeConfigsRequest.DescribeConfigsResource
+    keys = ["retention.ms", "colour"]
+    asked = [
+        kind(resource_type=2, resource_name="t", configuration_keys=keys),
+        kind(resource_type=4, resource_name="7", configuration_keys=None),
+        kind(resource_type=4, resource_name="", configuration_keys=None),
+        kind(resource_type=8, resource_name="0", configuration_keys=None),
+    ]
+    answer = tell(gateway, DescribeConfigsRequest(resources=asked), version)
+    assert [each.error_code for each in answer.results] == [0, 42, 0, 42]
+    assert [(each.name, each.value) for each in answer.results[0].configs] == [
+        ("retention.ms", "-1")
+    ]
+    assert answer.results[2].configs == []
+    assert answer.results[0].configs[0].read_only
