@@ -15,7 +15,7 @@ from typing import Final, NamedTuple
 import numpy as np
 
 from dafka_core.envelope_heads import Octets
-from dafka_core.kafka.records.varint_columns import INT_OCTETS, read_varints
+from dafka_core.kafka.records.varint_columns import INT_OCTETS, read_varint, read_varints
 from dafka_core.values import FEW, Bytes, Longs
 
 MIN_RECORD_BYTES: Final = 7
@@ -29,6 +29,9 @@ _MIN_RUN: Final = 32
 
 _MAX_CANDIDATES: Final = 8
 """For each record: of more octets that are 0 it takes longer to look at them."""
+
+_MANY: Final = 100_000
+"""Of more records at once it takes too much memory."""
 
 _MAX_RECORD_BYTES: Final = 512
 """Of larger records it takes longer to find the octets that are 0."""
@@ -53,7 +56,7 @@ def boundaries_of(octets: Octets, count: int) -> Boundaries | None:
     found = None
     if count > _MIN_RUN:
         found = _runs(octets, count)
-    if found is None and count >= FEW and len(octets) < count * _MAX_RECORD_BYTES:
+    if found is None and FEW <= count <= _MANY and len(octets) < count * _MAX_RECORD_BYTES:
         found = _by_zeros(octets, count)
     return _one_by_one(octets, count) if found is None else found
 
@@ -64,8 +67,8 @@ def _runs(octets: Octets, count: int) -> Boundaries | None:
     ends: list[Longs] = []
     at = 0
     for _ in range(_FEW_RUNS):
-        length, width = _varint(octets.data[at : at + INT_OCTETS])
-        size = width + length
+        length, after = read_varint(octets.data, at, INT_OCTETS)
+        width, size = after - at, after - at + length
         if length <= 0 or at + size > len(octets):
             return None
         left = min((len(octets) - at) // size, count)
@@ -127,10 +130,10 @@ def _one_by_one(octets: Octets, count: int) -> Boundaries | None:
                 if second < 0x80:
                     at += 2 + ((first & 0x7F | second << 7) >> 1)
                 else:
-                    length, width = _varint(data[at : at + INT_OCTETS])
+                    length, at = read_varint(data, at, INT_OCTETS)
                     if length < 0:
                         return None
-                    at += width + length
+                    at += length
             bounds.append(at)
     except IndexError:
         return None
@@ -139,13 +142,3 @@ def _one_by_one(octets: Octets, count: int) -> Boundaries | None:
     if at != len(octets) or lengths.min() < 0:
         return None
     return Boundaries(starts, ends[1:])
-
-
-def _varint(octets: Bytes) -> tuple[int, int]:
-    """The length that octets begin with, and how many of them it takes; -1 if it is none."""
-    number = 0
-    for at, octet in enumerate(octets):
-        number |= (octet & 0x7F) << 7 * at
-        if octet < 0x80:
-            return (-1 if number & 1 else number >> 1), at + 1
-    return -1, len(octets)

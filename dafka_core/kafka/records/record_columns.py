@@ -9,12 +9,14 @@ A record is (numbers are varints, but for the attributes):
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Final, NamedTuple
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from dafka_core.envelope import MAX_LENGTHS_BYTES
 from dafka_core.envelope_columns import HEADERS_TYPE, as_binary, put_varints, texts
 from dafka_core.envelope_heads import MAX_INT32, Octets, Runs, before
 from dafka_core.kafka.records.errors import INVALID_RECORD, CorruptRecordsError
@@ -22,11 +24,25 @@ from dafka_core.kafka.records.record_boundaries import Boundaries, boundaries_of
 from dafka_core.kafka.records.varint_columns import (
     INT_OCTETS,
     LONG_OCTETS,
+    read_varint,
     read_varints,
     widths_of,
     zigzag,
 )
 from dafka_core.values import Bytes, Longs
+
+MAX_RECORDS: Final = 1_000_000
+"""In one batch.  Few octets stand for many records without a value once they are compressed, and
+each takes about 100 here; Kafka's clients put 1 MiB into a batch unless they are told otherwise."""
+
+MAX_HEADERS: Final = 1_000_000
+"""In one batch, for the same reason."""
+
+_MAX_HEADERS_OF_ONE: Final = MAX_LENGTHS_BYTES // 2
+"""No envelope has more."""
+
+_PART_RECORDS: Final = 16_384
+"""Decoded at a time: what is made in between stays in the processor's cache, and is not much."""
 
 _MAX_HEADER_COLUMNS: Final = 64
 """Headers of a record that are taken by column: of a few records with more, each column would cost
@@ -61,13 +77,37 @@ def decode_records(data: Bytes, count: int) -> RecordColumns:
     """The columns of so many records, whose offset deltas must be 0, 1, 2, ….
 
     Raises:
-        CorruptRecordsError: the octets are not these records.
+        CorruptRecordsError: the octets are not these records, or there are too many.
     """
+    if count > MAX_RECORDS:
+        raise _wrong(f"a batch has at most {MAX_RECORDS} records, not {count}")
     octets = np.frombuffer(data, np.uint8)
     boundaries = boundaries_of(octets, count)
     if boundaries is None:
         raise _wrong(f"{len(octets)} bytes are not {count} records")
-    deltas, at = read_varints(octets, boundaries.starts + 1, LONG_OCTETS)
+    parts: list[RecordColumns] = []
+    left = MAX_HEADERS
+    for first in range(0, count, _PART_RECORDS):
+        part = slice(first, first + _PART_RECORDS)
+        parts.append(_decoded(octets, data, boundaries, part, left))
+        left -= 0 if parts[-1].headers is None else len(parts[-1].headers.values)
+    if len(parts) == 1:
+        return parts[0]
+    values, keys, headers, deltas = zip(*parts, strict=True)
+    return RecordColumns(
+        pa.concat_arrays(values),
+        _joined(keys, values, pa.binary()),
+        _joined(headers, values, HEADERS_TYPE),
+        np.concatenate(deltas),
+    )
+
+
+def _decoded(
+    octets: Octets, data: Bytes, boundaries: Boundaries, part: slice, max_headers: int
+) -> RecordColumns:
+    """Some of the records."""
+    starts, ends = boundaries.starts[part], boundaries.ends[part]
+    deltas, at = read_varints(octets, starts + 1, LONG_OCTETS)
     offsets, at = read_varints(octets, at, INT_OCTETS)
     keys = _parts(octets, at)
     values = _parts(octets, keys.ends)
@@ -75,18 +115,32 @@ def decode_records(data: Bytes, count: int) -> RecordColumns:
     # What lies beyond a record is wrong further on, too.
     if np.count_nonzero(np.minimum(keys.lengths, values.lengths) < -1):
         raise _wrong("the length of a key or a value is less than -1")
-    if np.count_nonzero((counts < 0) | (at + 2 * counts > boundaries.ends)):
+    if np.count_nonzero((counts < 0) | (at + 2 * counts > ends)):
         raise _wrong("a record has not as many headers as it says, or ends within a value")
     headers = None
     if np.count_nonzero(counts):
-        headers, at = _headers(octets, data, Runs(counts), at, boundaries)
-    if np.count_nonzero(at != boundaries.ends):
+        if counts.max() > _MAX_HEADERS_OF_ONE or counts.sum() > max_headers:
+            raise _wrong("a record, or all records of a batch, have too many headers")
+        headers, at = _headers(octets, data, Runs(counts), at, ends)
+    if np.count_nonzero(at != ends):
         raise _wrong("the parts of a record do not end where it ends")
-    if np.count_nonzero(offsets != np.arange(count)):
+    if np.count_nonzero(offsets != np.arange(part.start, part.start + len(starts))):
         raise _wrong("offset deltas are not 0, 1, 2, …")
     has_keys = np.count_nonzero(keys.lengths >= 0)
     return RecordColumns(
         _taken(data, values), _taken(data, keys) if has_keys else None, headers, deltas
+    )
+
+
+def _joined(
+    parts: Sequence[pa.Array | None], values: Sequence[pa.Array], kind: pa.DataType
+) -> pa.Array | None:
+    """A column, of parts that may be None; they are as long as the values' are."""
+    if all(part is None for part in parts):
+        return None
+    each = zip(parts, values, strict=True)
+    return pa.concat_arrays(
+        [pa.nulls(len(of), kind) if part is None else part for part, of in each]
     )
 
 
@@ -112,7 +166,7 @@ def _taken(data: Bytes, parts: _Parts) -> pa.Array:
 
 
 def _headers(
-    octets: Octets, data: Bytes, runs: Runs, at: Longs, boundaries: Boundaries
+    octets: Octets, data: Bytes, runs: Runs, at: Longs, ends: Longs
 ) -> tuple[pa.Array, Longs]:
     """The headers of records that begin at these places, and the places after them."""
     counts, at = runs.counts, at.copy()
@@ -129,30 +183,33 @@ def _headers(
             of_all.starts[places], of_all.lengths[places] = found
         at[rows] = value.ends
     for row in np.flatnonzero(~few).tolist():
-        at[row] = _many_headers(octets, names, values, int(runs.firsts[row]), at[row], counts[row])
+        first = int(runs.firsts[row])
+        at[row] = _many_headers(
+            octets.data, names, values, range(first, first + counts[row]), at[row]
+        )
     if names.lengths.min() < 0 or values.lengths.min() < -1:
         raise _wrong("a header has no name, or its value's length is less than -1")
-    if (at != boundaries.ends).any():  # before it is believed where they lie
+    if np.count_nonzero(at != ends):  # before it is believed where they lie
         raise _wrong("the headers of a record do not end where it ends")
     fields = list(HEADERS_TYPE.value_type)
     columns = [texts(_taken(data, names)), _taken(data, values)]
     pairs = pa.StructArray.from_arrays(columns, fields=fields)
-    ends = pa.array(before(counts), pa.int32())
+    bounds = pa.array(before(counts), pa.int32())
     mask = pa.array(counts == 0)
-    return pa.ListArray.from_arrays(ends, pairs, HEADERS_TYPE, mask=mask), at
+    return pa.ListArray.from_arrays(bounds, pairs, HEADERS_TYPE, mask=mask), at
 
 
 def _many_headers(
-    octets: Octets, names: _Parts, values: _Parts, first: int, start: int, count: int
+    octets: memoryview, names: _Parts, values: _Parts, places: range, start: int
 ) -> int:
     """Headers of one record; says where they end."""
-    at = np.array([start])
-    for place in range(first, first + count):
+    at = int(start)
+    for place in places:
         for of_all in (names, values):
-            part = _parts(octets, at)
-            of_all.starts[place], of_all.lengths[place] = part.starts[0], part.lengths[0]
-            at = part.ends
-    return int(at[0])
+            length, at = read_varint(octets, at, INT_OCTETS)
+            of_all.starts[place], of_all.lengths[place] = at, length
+            at += max(length, 0)
+    return at
 
 
 def encode_records(columns: RecordColumns) -> memoryview:

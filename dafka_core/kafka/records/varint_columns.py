@@ -12,7 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from dafka_core.envelope_heads import Octets
-from dafka_core.values import Longs
+from dafka_core.values import Bytes, Longs
 
 Unsigned = npt.NDArray[np.uint64]
 
@@ -69,3 +69,13 @@ def read_varints(octets: Octets, at: Longs, max_octets: int) -> tuple[Longs, Lon
         at[rows] += np.where(longer, len(octets), 0)
     unsigned = numbers.view(np.uint64)
     return (unsigned >> 1).view(np.int64) ^ -(numbers & 1), at
+
+
+def read_varint(octets: Bytes, at: int, max_octets: int) -> tuple[int, int]:
+    """The same of one place."""
+    number = 0
+    for index, octet in enumerate(octets[at : at + max_octets]):
+        number |= (octet & 0x7F) << 7 * index
+        if octet < 0x80:
+            return number >> 1 ^ -(number & 1), at + index + 1
+    return 0, at + len(octets) + 1

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from kafka.record import legacy_records as kafka_python
 from kafka.record import memory_records as kafka_python_memory
 
-from dafka_core.kafka.records import errors
+from dafka_core.kafka.records import errors, message_set
 from dafka_core.kafka.records.compression import Codec, compressed
 from dafka_core.kafka.records.errors import CorruptRecordsError
 from dafka_core.kafka.records.kafka_batch import NO_TIMESTAMP, KafkaBatch
@@ -267,3 +267,11 @@ def test_what_a_set_is_decompressed_to_is_bounded_as_a_whole(magic: int) -> None
     assert len(list(decode_message_set(one * 3, 3_200))) == 3
     with pytest.raises(CorruptRecordsError, match="more than"):
         list(decode_message_set(one * 4, 3_200))
+
+
+def test_how_many_messages_a_set_has_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(message_set, "MAX_MESSAGES", 3)
+    for octets in (message(0, b"a") * 4, wrapped(0, message(0, b"a") * 4)):
+        with pytest.raises(CorruptRecordsError, match="more than 3 messages"):
+            decoded(octets)
+    assert len(decoded(message(0, b"a") * 3)) == 3

@@ -2,13 +2,20 @@
 
 from __future__ import annotations
 
+import tracemalloc
+
 import numpy as np
 import pyarrow as pa
 import pytest
 
 from dafka_core.kafka.records import record_columns
 from dafka_core.kafka.records.errors import INVALID_RECORD, CorruptRecordsError
-from dafka_core.kafka.records.record_columns import RecordColumns, decode_records, encode_records
+from dafka_core.kafka.records.record_columns import (
+    MAX_RECORDS,
+    RecordColumns,
+    decode_records,
+    encode_records,
+)
 from tests.unit.kafka.records.batches import Parts, binary, by_aiokafka
 
 HEAD = 61
@@ -92,3 +99,49 @@ def test_records_of_2_gib_are_no_batch(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(record_columns, "MAX_INT32", 101)
     with pytest.raises(ValueError, match="less than 2 GiB"):
         encode_records(columns)
+
+
+def test_more_records_than_are_decoded_at_a_time_are_one_column(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    parts = [
+        Parts(b"k" if number > 7 else None, b"%d" % number, (("h", b"x"),) * (number == 3))
+        for number in range(10)
+    ]
+    octets = by_aiokafka(parts)[HEAD:]
+    whole = decode_records(octets, 10)
+    monkeypatch.setattr(record_columns, "_PART_RECORDS", 3)
+    for found, expected in zip(decode_records(octets, 10), whole, strict=True):
+        assert found is not None
+        assert found.tolist() == expected.tolist()
+    bare = by_aiokafka([Parts(None, b"%d" % number) for number in range(10)])[HEAD:]
+    assert decode_records(bare, 10)[1:3] == (None, None)
+
+
+def test_a_million_records_without_a_value_take_bounded_memory() -> None:
+    none = pa.nulls(MAX_RECORDS, pa.binary())
+    octets = encode_records(RecordColumns(none, None, None, np.zeros(MAX_RECORDS, np.int64)))
+    tracemalloc.start()
+    try:
+        found = decode_records(octets, MAX_RECORDS)
+        assert tracemalloc.get_traced_memory()[1] < 150 * MAX_RECORDS
+    finally:
+        tracemalloc.stop()
+    assert found.values.null_count == len(found.values) == MAX_RECORDS
+    with pytest.raises(CorruptRecordsError, match="at most 1000000 records, not 1000001"):
+        decode_records(octets, MAX_RECORDS + 1)
+
+
+def test_more_headers_than_are_kept_or_than_there_is_memory_for_are_an_error(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    most = [Parts(None, None, (("", None),) * 8_191)] * 2
+    octets = by_aiokafka(most)[HEAD:]
+    assert decode_records(octets, 2).headers is not None
+    more = by_aiokafka([Parts(None, None, (("", None),) * 8_192)])[HEAD:]
+    with pytest.raises(CorruptRecordsError, match="too many headers"):
+        decode_records(more, 1)
+    monkeypatch.setattr(record_columns, "_PART_RECORDS", 1)
+    monkeypatch.setattr(record_columns, "MAX_HEADERS", 2 * 8_191 - 1)
+    with pytest.raises(CorruptRecordsError, match="too many headers"):
+        decode_records(octets, 2)
