@@ -30,7 +30,7 @@ _GONE: Final = getattr(select, "POLLRDHUP", 0)
 """What the kernel says of a connection whose other end is closed; that it is reset it says always.
 Not all systems have it."""
 
-MALFORMED: Final = "requests that are none, whose connection was closed"
+MALFORMED: Final = "connections closed for requests that cannot be answered"
 TOO_SLOW: Final = "connections closed as their client was too slow"
 
 

@@ -47,8 +47,9 @@ Response = Any | EncodedResponse | None
 
 Handler = Callable[[Any, Client], Awaitable[Response]]
 """Answers a request, a message of ``schemas``, in the gateway's event loop, which it must not hold
-up.  An error that it raises is answered with UNKNOWN_SERVER_ERROR, and logged.  It is cancelled
-when the client's connection ends; what must be done to its end all the same is to be shielded."""
+up.  ProtocolError has the connection closed; any other error that it raises is answered with
+UNKNOWN_SERVER_ERROR, and logged.  It is cancelled when the client's connection ends; what must be
+done to its end all the same is to be shielded."""
 
 
 class Feature:

@@ -122,6 +122,8 @@ class Requests:
             else:
                 response = await self._handlers[head.api_key](request, client)
             return self._encoded(head, response)
+        except ProtocolError:
+            raise
         except Exception as error:  # noqa: BLE001 -- a defect must not end the gateway
             return self._failed(head, host, error)
 

@@ -32,6 +32,7 @@ class Handlers:
             Api.FETCH: self.fetch,
             Api.LEAVE_GROUP: self.fail,
             Api.METADATA: self.fail,
+            Api.SYNC_GROUP: self.close,
         }
         limits = Limits(max_request_bytes=1_000)
         self.requests = Requests(handlers, limits, self.complaints)
@@ -50,6 +51,9 @@ class Handlers:
 
     async def fetch(self, request: Any, client: Client) -> EncodedResponse:
         return EncodedResponse([b"one", memoryview(b"two")])
+
+    async def close(self, request: Any, client: Client) -> Any:
+        raise ProtocolError("there is no answer")
 
     async def fail(self, request: Any, client: Client) -> Any:
         raise RuntimeError("a\nb")
@@ -84,7 +88,7 @@ def test_a_version_that_is_too_new_is_answered_in_the_oldest_form() -> None:
 
 
 def test_what_is_not_served_is_refused_where_that_can_be_said() -> None:
-    assert Handlers().answer(frame(14, 0)) == struct.pack(">iihi", 10, 7, 35, 0)
+    assert Handlers().answer(frame(16, 0)) == struct.pack(">iihi", 10, 7, 35, 0)
     for key, version in ((3, 99), (999, 0), (4, 0), (-1, 0), (12, -1)):
         with pytest.raises(ProtocolError, match="to which there is no answer"):
             Handlers().answer(frame(key, version))
@@ -101,6 +105,13 @@ def test_an_error_of_ours_is_answered_and_logged(caplog: pytest.LogCaptureFixtur
     assert "\n" not in caplog.records[1].message
     with pytest.raises(ProtocolError, match="UNKNOWN_SERVER_ERROR"):
         handlers.answer(frame(3, 0, struct.pack(">i", 0)))
+
+
+def test_a_handler_may_have_the_connection_closed() -> None:
+    handlers = Handlers()
+    with pytest.raises(ProtocolError, match="there is no answer"):
+        handlers.answer(frame(14, 0, HEARTBEAT + struct.pack(">i", 0)))
+    assert handlers.complaints.counts == {}
 
 
 def test_only_requests_with_records_may_be_large() -> None:
