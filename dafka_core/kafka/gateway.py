@@ -18,6 +18,7 @@ from dafka_core.kafka.kafka_options import HostPort, KafkaOptions, host_port
 from dafka_core.kafka.list_offsets import ListOffsets
 from dafka_core.kafka.metadata import Metadata
 from dafka_core.kafka.partition_numbers import PartitionNumbers
+from dafka_core.kafka.produce import Produce
 from dafka_core.kafka.server import Server, listen_at
 from dafka_core.kafka.topics import Topics
 from dafka_core.nodes.node import Node
@@ -95,6 +96,7 @@ def _features(node: GatewayNode) -> list[Feature]:
         Groups(node),
         ListOffsets(node),
         Metadata(node),
+        Produce(node),
         Topics(node),
     ]
 

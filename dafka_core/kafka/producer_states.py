@@ -13,6 +13,7 @@ the records (``log_entries.NotedBatch``).
 from __future__ import annotations
 
 import struct
+import threading
 from collections.abc import Iterator, Mapping
 from typing import Final, NamedTuple, Self
 
@@ -30,6 +31,9 @@ EXPIRES_MS: Final = 86_400_000
 MAX_STATES: Final = 100_000
 """Producers of all partitions together, at one gateway: some 60 MB.  Beyond it the one that has not
 written for the longest time is forgotten."""
+
+FORGOTTEN_AT_ONCE: Final = 4
+"""With each batch; there is one new state at most."""
 
 NOTES: Final = "kafka producer/"
 """How the names of the notes begin."""
@@ -139,10 +143,12 @@ class ProducerState(NamedTuple):
 class ProducerStates:
     """The idempotent producers of all partitions that this gateway writes to.
 
-    Those that have not written for the longest time come first.  Not thread-safe.
+    Those that have not written for the longest time come first.  Who uses it in several threads
+    holds its ``lock``.
     """
 
     def __init__(self, max_states: int = MAX_STATES) -> None:
+        self.lock = threading.Lock()
         self._max_states = max_states
         self._states: dict[ProducerKey, ProducerState] = {}
         self._lost_ms = -EXPIRES_MS  # when the newest was used of those forgotten before their time
@@ -198,8 +204,8 @@ class ProducerStates:
         return {**notes, key.note: state.packed()}
 
     def _expired(self, now_ms: int) -> Iterator[str]:
-        """The notes of producers that are forgotten now."""
-        while self._states:
+        """The notes of producers that are forgotten now: some, so that a batch has not too many."""
+        for _ in range(min(FORGOTTEN_AT_ONCE, len(self._states))):
             key, state = next(iter(self._states.items()))
             is_old = now_ms - state.used_ms >= EXPIRES_MS
             if not is_old and len(self._states) <= self._max_states:

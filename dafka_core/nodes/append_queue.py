@@ -249,6 +249,12 @@ class AppendQueue(ProcessBound):
             request.end(error)
         return request.future
 
+    @property
+    def limit_bytes(self) -> int:
+        """The largest record that is taken, here and at all other stores that are there."""
+        other = self._mesh.limits.smallest_store
+        return min(self._max_record_bytes, other.limit_bytes if other else self._max_record_bytes)
+
     def _too_large(self, batch: RecordBatch | None) -> DafkaError | None:
         largest_bytes = batch.values.largest_bytes if batch else 0
         limit_bytes, at = self._max_record_bytes, "here"

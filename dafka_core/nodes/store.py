@@ -99,6 +99,11 @@ class Store(Node):
         """Those of them that are in the mesh now, as far as this store knows."""
         return self._role.known.here
 
+    @property
+    def endpoints(self) -> dict[str, tuple[str, ...]]:
+        """Where Arrow Flight serves the records of the other stores that are there, by address."""
+        return dict(self._role.known.endpoints)
+
     def wait(self, timeout_s: float | None = None) -> bool:
         """Waits until the store has stopped; True if it has.
 

@@ -1,0 +1,175 @@
+"""A gateway that takes Produce requests for partitions that are fixed, and a client of it."""
+
+from __future__ import annotations
+
+import socket
+import struct
+from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from typing import Any, NamedTuple, Self, cast
+
+from kafka.record.default_records import DefaultRecordBatchBuilder
+
+from dafka_core import Store
+from dafka_core.closing import Closing
+from dafka_core.kafka.api_versions import Api
+from dafka_core.kafka.gateway_node import GatewayNode
+from dafka_core.kafka.gateways import GatewayInfo, Gateways
+from dafka_core.kafka.kafka_options import HostPort, KafkaOptions
+from dafka_core.kafka.number_table import NumberedPartition
+from dafka_core.kafka.partition_numbers import PartitionNumbers
+from dafka_core.kafka.produce import Produce
+from dafka_core.kafka.schemas import (
+    InitProducerIdRequest,
+    InitProducerIdResponse,
+    ProduceRequest,
+    ProduceResponse,
+)
+from dafka_core.kafka.server import Server, listen_at
+
+VERSION = 8
+PRODUCERS, OTHERS = 4, 5
+"""The numbers of a Dafka producer's partition, and of one whose writes another gateway takes."""
+
+_Topic = ProduceRequest.TopicProduceData
+
+
+class FixedNumbers:
+    """Topic t: four partitions that the store hosts, a Dafka producer's, and another gateway's."""
+
+    def __init__(self, store: Store) -> None:
+        gateways = [*[store.address] * 5, "E" * 32]
+        self._found = [
+            NumberedPartition("t", at, "ABCDEF"[at] * 32, gateway, at != PRODUCERS)
+            for at, gateway in enumerate(gateways)
+        ]
+
+    def get(self, topic: str, number: int) -> NumberedPartition | None:
+        found = self.partitions(topic)
+        return found[number] if 0 <= number < len(found) else None
+
+    def partitions(self, topic: str) -> Sequence[NumberedPartition]:
+        return self._found if topic == "t" else ()
+
+
+class FixedGateways:
+    def __init__(self, store: Store) -> None:
+        self.own = GatewayInfo(store.address, 1, "127.0.0.1", 9092)
+
+
+@contextmanager
+def produce_server(store: Store) -> Iterator[HostPort]:
+    """Serves Produce until the end; where it listens."""
+    listener = listen_at(HostPort("127.0.0.1", 0))
+    with ThreadPoolExecutor(4) as threads:
+        node = GatewayNode(
+            store,
+            KafkaOptions(),
+            cast("PartitionNumbers", FixedNumbers(store)),
+            cast("Gateways", FixedGateways(store)),
+            threads,
+        )
+        server = Server(listener, [Produce(node)])
+        try:
+            server.start()
+            yield HostPort("127.0.0.1", listener.getsockname()[1])
+        finally:
+            server.close()
+
+
+class Answer(NamedTuple):
+    """What a partition is answered."""
+
+    error: int
+    offset: int
+
+
+class ProduceClient(Closing):
+    """A connection; what it sends is answered in order."""
+
+    def __init__(self, where: HostPort) -> None:
+        self._socket = socket.create_connection(where, timeout=60)
+        self._reader = self._socket.makefile("rb")
+        self._correlation_id = 0
+
+    def close(self) -> None:
+        self._reader.close()
+        self._socket.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def send(
+        self,
+        parts: Mapping[tuple[str, int], bytes | None],
+        *,
+        version: int = VERSION,
+        acks: int = 1,
+        timeout_ms: int = 30_000,
+        transactional_id: str | None = None,
+    ) -> None:
+        """Sends records for partitions, without waiting for the answer."""
+        topics = [
+            _Topic(
+                name=topic,
+                partition_data=[_Topic.PartitionProduceData(index=number, records=octets)],
+            )
+            for (topic, number), octets in parts.items()
+        ]
+        request = ProduceRequest(
+            transactional_id=transactional_id, acks=acks, timeout_ms=timeout_ms, topic_data=topics
+        )
+        self._send(Api.PRODUCE, version, ProduceRequest.encode(request, version=version))
+
+    def receive(self, version: int = VERSION) -> list[Answer]:
+        """The next answer, of each partition."""
+        response = ProduceResponse.decode(self._receive(), version=version)
+        return [
+            Answer(part.error_code, part.base_offset)
+            for topic in response.responses
+            for part in topic.partition_responses
+        ]
+
+    def ask(self, parts: Mapping[tuple[str, int], bytes | None], **named: Any) -> list[Answer]:
+        """Sends records and waits for the answer."""
+        self.send(parts, **named)
+        return self.receive(named.get("version", VERSION))
+
+    def init_producer_id(self, transactional_id: str | None = None) -> Any:
+        """The answer to InitProducerId."""
+        request = InitProducerIdRequest(
+            transactional_id=transactional_id, transaction_timeout_ms=1000
+        )
+        octets = InitProducerIdRequest.encode(request, version=1)
+        self._send(Api.INIT_PRODUCER_ID, 1, octets)
+        return InitProducerIdResponse.decode(self._receive(), version=1)
+
+    def is_ended(self) -> bool:
+        """Whether the gateway closes the connection, without an answer."""
+        return self._reader.read(1) == b""
+
+    def _send(self, api: Api, version: int, body: bytes) -> None:
+        self._correlation_id += 1
+        head = struct.pack(">hhih", api, version, self._correlation_id, -1)
+        self._socket.sendall(struct.pack(">i", len(head) + len(body)) + head + body)
+
+    def _receive(self) -> bytes:
+        (size,) = struct.unpack(">i", self._reader.read(4))
+        return self._reader.read(size)[4:]
+
+
+def batch(
+    values: Sequence[bytes],
+    *,
+    key: bytes | None = None,
+    producer: tuple[int, int, int] = (-1, -1, -1),
+    codec: int = 0,
+    transactional: bool = False,
+    timestamp: int = 1_700_000_000_000,
+) -> bytes:
+    """A record batch as kafka-python makes it; ``producer`` is its id, epoch and sequence."""
+    builder = DefaultRecordBatchBuilder(2, codec, transactional, *producer, 1 << 30)
+    for at, value in enumerate(values):
+        assert builder.append(at, timestamp + at, key, value, []) is not None
+    return bytes(builder.build())

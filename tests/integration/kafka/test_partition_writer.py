@@ -1,0 +1,144 @@
+"""Puts are written in order and once, whatever else happens to their partition."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+
+from dafka_core import Store
+from dafka_core.errors import StoreError
+from dafka_core.kafka import partition_writer
+from dafka_core.kafka.kafka_errors import KafkaError
+from dafka_core.kafka.number_table import NumberedPartition
+from dafka_core.kafka.partition_writer import PartitionWriter, Put, Written
+from dafka_core.kafka.produced_records import produced_records
+from dafka_core.kafka.producer_states import NOTES, ProducerStates
+from dafka_core.kafka.refusal import RefusedError
+from dafka_core.records import RecordBatch, TopicPartition
+from tests.integration.kafka.fixed_node import fixed_node
+from tests.integration.kafka.produce_client import batch
+
+TP = TopicPartition("t", "A" * 32)
+PARTITION = NumberedPartition("t", 0, TP.partition, "", True)
+Outcome = Written | RefusedError
+
+
+def stored(store: Store) -> list[bytes]:
+    return [value for each in store.log.read(TP, 0, 1 << 30) for value in each.values]
+
+
+def written(store: Store, *sent: bytes) -> list[Outcome]:
+    """What becomes of batches that are all put at once."""
+
+    async def run() -> list[Outcome]:
+        with fixed_node(store) as node:
+            tasks: list[asyncio.Task[None]] = []
+            states = ProducerStates()
+            states.restore(store.log.notes(NOTES))
+            writer = PartitionWriter(
+                node, TP, states, lambda work: tasks.append(asyncio.create_task(work))
+            )
+            puts = [Put(PARTITION, TP, memoryview(each), 8) for each in sent]
+            for put in puts:
+                writer.put(put)
+            outcomes = await asyncio.wait_for(asyncio.gather(*(put.outcome for put in puts)), 60)
+            await asyncio.gather(*tasks)
+            return outcomes
+
+    return asyncio.run(run())
+
+
+def sequenced(count: int) -> list[bytes]:
+    return [batch([b"%d" % at] * 3, producer=(5, 0, 3 * at)) for at in range(count)]
+
+
+def codes_of(outcomes: Sequence[Outcome]) -> list[int]:
+    return [each.code if isinstance(each, RefusedError) else 0 for each in outcomes]
+
+
+def test_small_batches_share_a_write_and_large_ones_do_not(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    puts: list[RecordBatch] = []
+    put = store.append_queue.put
+
+    def counted(records: RecordBatch, notes: Any = None) -> Any:
+        puts.append(records)
+        return put(records, notes)
+
+    monkeypatch.setattr(store.append_queue, "put", counted)
+    assert written(store, *sequenced(100))[-1] == Written(297, 300)
+    assert len(puts) < 20
+    puts.clear()
+    monkeypatch.setattr(partition_writer, "WRITE_BYTES", 1_000)
+    large = [batch([bytes(600)] * 2, codec=1) for _ in range(10)]
+    assert written(store, *large)[-1] == Written(318, 320)
+    assert [each.count for each in puts] == [2] * 10
+
+
+def test_a_batch_again_while_the_first_one_is_on_its_way(store: Store) -> None:
+    first, second = sequenced(2)
+    outcomes = written(store, first, second, first, second, second)
+    assert outcomes == [Written(*each) for each in ((0, 3), (3, 6), (0, 3), (3, 6), (3, 6))]
+    assert stored(store) == [b"0"] * 3 + [b"1"] * 3
+
+
+def test_others_who_write_there_again_and_again_are_made_way_for(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(partition_writer, "GROUP_PUTS", 3)
+    put, calls = store.append_queue.put, itertools.count()
+
+    def late(records: RecordBatch, notes: Any = None) -> Any:
+        if next(calls) % 7 == 0:
+            put(RecordBatch.of(TP, records.offset, [b"other"] * 2))
+        return put(records, notes)
+
+    monkeypatch.setattr(store.append_queue, "put", late)
+    outcomes = written(store, *sequenced(200))
+    assert codes_of(outcomes) == [0] * 200
+    values = stored(store)
+    assert values.count(b"other") > 10
+    for at, outcome in enumerate(outcomes):
+        assert isinstance(outcome, Written)
+        assert values[outcome.offset : outcome.end] == [b"%d" % at] * 3
+    assert [each for each in values if each != b"other"] == [b"%d" % (at // 3) for at in range(600)]
+    # The notes tell of the offsets at which the batches came to lie.
+    assert written(store, sequenced(200)[-1]) == outcomes[-1:]
+
+
+@pytest.mark.parametrize("error", [RuntimeError("a defect"), MemoryError()])
+def test_a_defect_is_told_to_those_who_wait_and_ends_nothing(
+    store: Store, monkeypatch: pytest.MonkeyPatch, error: Exception
+) -> None:
+    first, second, third = sequenced(3)
+
+    def broken(octets: memoryview, *others: Any) -> Any:
+        if octets == second:
+            raise error
+        return produced_records(octets, *others)
+
+    monkeypatch.setattr(partition_writer, "produced_records", broken)
+    outcomes = written(store, first, second, third, batch([b"plain"]))
+    unknown, late = KafkaError.UNKNOWN_SERVER_ERROR, KafkaError.OUT_OF_ORDER_SEQUENCE_NUMBER
+    assert codes_of(outcomes) == [0, unknown, late, 0]
+    monkeypatch.undo()
+    assert codes_of(written(store, first)) == [0]
+    assert stored(store) == [*[b"0"] * 3, b"plain"]
+
+
+def test_a_log_that_cannot_be_read_is_a_storage_error_and_then_all_goes_on(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def broken(*_: Any) -> Any:
+        raise StoreError(store.log.directory, "damaged")
+
+    monkeypatch.setattr(store.append_queue, "put", broken)
+    storage = KafkaError.KAFKA_STORAGE_ERROR
+    assert codes_of(written(store, *sequenced(3))) == [storage] * 3
+    monkeypatch.undo()
+    assert codes_of(written(store, *sequenced(3))) == [0, 0, 0]

@@ -1,0 +1,224 @@
+"""What Kafka's producers are answered, and what is on disk then."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from dafka_core import Store
+from dafka_core.kafka.kafka_errors import KafkaError
+from dafka_core.kafka.kafka_options import HostPort
+from dafka_core.records import RecordBatch, TopicPartition
+from tests.integration.kafka.produce_client import (
+    OTHERS,
+    PRODUCERS,
+    Answer,
+    ProduceClient,
+    batch,
+    produce_server,
+)
+
+FIRST = ("t", 0)
+WHEN_MS = 1_700_000_000_000
+
+
+@pytest.fixture
+def where(store: Store) -> Iterator[HostPort]:
+    with produce_server(store) as where:
+        yield where
+
+
+@pytest.fixture
+def client(where: HostPort) -> Iterator[ProduceClient]:
+    with ProduceClient(where) as client:
+        yield client
+
+
+def tp(number: int) -> TopicPartition:
+    return TopicPartition("t", "ABCDEF"[number] * 32)
+
+
+def stored(store: Store, number: int = 0) -> list[bytes]:
+    return [value for each in store.log.read(tp(number), 0, 1 << 30) for value in each.values]
+
+
+def values(count: int, name: str = "v") -> list[bytes]:
+    return [b"%s%d" % (name.encode(), at) for at in range(count)]
+
+
+def test_records_are_on_disk_when_they_are_answered_with_their_times(
+    client: ProduceClient, store: Store
+) -> None:
+    assert client.ask({FIRST: batch(values(3))}) == [Answer(0, 0)]
+    assert client.ask({FIRST: batch(values(2, "w"), codec=1)}, acks=-1) == [Answer(0, 3)]
+    assert stored(store) == [*values(3), *values(2, "w")]
+    times = [(at, (WHEN_MS + at) * 1000) for at in range(3)]
+    assert store.log.times(tp(0), 0, 3) == times
+
+
+def test_a_partitions_error_is_its_own(client: ProduceClient, store: Store) -> None:
+    broken = bytearray(batch(values(1)))
+    broken[-1] ^= 1
+    parts = {
+        ("t", 0): batch(values(1)),
+        ("t", 6): batch(values(1)),
+        ("t", 1): bytes(broken),
+        ("t", 2): None,
+        ("t", OTHERS): batch(values(1)),
+        ("t", -1): batch(values(1)),
+        ("t", 3): batch(values(1), transactional=True, producer=(1, 0, 0)),
+        ("u", 0): batch(values(1)),
+        ("__dafka.queries", 0): batch(values(1)),
+    }
+    assert dict(zip(parts, client.ask(parts), strict=True)) == {
+        ("t", 0): Answer(0, 0),
+        ("t", 6): Answer(KafkaError.UNKNOWN_TOPIC_OR_PARTITION, -1),
+        ("u", 0): Answer(KafkaError.UNKNOWN_TOPIC_OR_PARTITION, -1),
+        ("__dafka.queries", 0): Answer(KafkaError.INVALID_TOPIC_EXCEPTION, -1),
+        ("t", 1): Answer(KafkaError.CORRUPT_MESSAGE, -1),
+        ("t", 2): Answer(KafkaError.INVALID_RECORD, -1),
+        ("t", OTHERS): Answer(KafkaError.NOT_LEADER_OR_FOLLOWER, -1),
+        ("t", -1): Answer(KafkaError.UNKNOWN_TOPIC_OR_PARTITION, -1),
+        ("t", 3): Answer(KafkaError.TRANSACTIONAL_ID_AUTHORIZATION_FAILED, -1),
+    }
+    assert [stored(store, number) for number in range(4)] == [values(1), [], [], []]
+
+
+def test_what_is_wrong_with_a_request_is_answered_for_all_its_partitions(
+    client: ProduceClient, store: Store
+) -> None:
+    parts = {("t", 0): batch(values(1)), ("t", 6): batch(values(1))}
+    error = KafkaError.INVALID_REQUIRED_ACKS
+    assert client.ask(parts, acks=2) == [Answer(error, -1)] * 2
+    error = KafkaError.TRANSACTIONAL_ID_AUTHORIZATION_FAILED
+    assert client.ask(parts, transactional_id="x") == [Answer(error, -1)] * 2
+    assert store.log.partitions() == []
+
+
+def test_with_acks_0_there_is_no_answer_and_an_error_ends_the_connection(
+    client: ProduceClient, store: Store
+) -> None:
+    client.send({FIRST: batch(values(2))}, acks=0)
+    assert client.ask({FIRST: batch(values(1, "w"))}) == [Answer(0, 2)]
+    client.send({("u", 0): batch(values(1))}, acks=0)
+    assert client.is_ended()
+    assert stored(store) == [*values(2), *values(1, "w")]
+
+
+def test_requests_are_answered_in_order_whatever_they_wait_for(
+    client: ProduceClient, store: Store
+) -> None:
+    sent = 200
+    for at in range(sent):
+        parts = {("t", at % 3): batch([b"%d" % at] * (1 + at % 7))}
+        client.send({**parts, ("t", 9): None} if at % 11 == 0 else parts)
+    ends = [0, 0, 0]
+    for at in range(sent):
+        assert client.receive()[0] == Answer(0, ends[at % 3])
+        ends[at % 3] += 1 + at % 7
+    for number in range(3):
+        sequence = [int(value) for value in stored(store, number)]
+        assert sequence == sorted(sequence)
+        assert len(sequence) == ends[number]
+
+
+def test_many_producers_share_a_partition(where: HostPort, store: Store) -> None:
+    answers: dict[int, list[int]] = {}
+
+    def produce(name: int) -> None:
+        with ProduceClient(where) as client:
+            for at in range(50):
+                client.send({FIRST: batch([b"%d/%d" % (name, at)] * 3)})
+            answers[name] = [client.receive()[0].offset for _ in range(50)]
+
+    threads = [threading.Thread(target=produce, args=(name,)) for name in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    found = stored(store)
+    assert len(found) == 4 * 50 * 3
+    for name, offsets in answers.items():
+        for at, offset in enumerate(offsets):
+            assert found[offset : offset + 3] == [b"%d/%d" % (name, at)] * 3
+
+
+def test_a_batch_of_an_idempotent_producer_that_comes_again_is_written_once(
+    client: ProduceClient, store: Store
+) -> None:
+    producer_id = client.init_producer_id().producer_id
+    batches = [batch(values(10, f"{at}/"), producer=(producer_id, 0, 10 * at)) for at in range(7)]
+    for each in (0, 1, 1, 2, 0, 3, 4, 5, 5):
+        client.send({FIRST: batches[each]})
+    offsets = [client.receive()[0] for _ in range(9)]
+    assert offsets == [Answer(0, 10 * at) for at in (0, 1, 1, 2, 0, 3, 4, 5, 5)]
+    error = KafkaError.OUT_OF_ORDER_SEQUENCE_NUMBER
+    late = batch(values(1), producer=(producer_id, 0, 100))
+    assert client.ask({FIRST: late, ("t", 1): batches[0]}) == [Answer(error, -1), Answer(0, 0)]
+    newer = batch(values(1, "newer"), producer=(producer_id, 1, 0))
+    assert client.ask({FIRST: newer}) == [Answer(0, 60)]
+    error = KafkaError.INVALID_PRODUCER_EPOCH
+    assert client.ask({FIRST: batches[6]}) == [Answer(error, -1)]
+    assert stored(store)[::10] == [*(b"%d/0" % at for at in range(6)), b"newer0"]
+
+
+def test_what_was_written_once_is_known_after_a_restart(store: Store) -> None:
+    batches = [batch(values(10), producer=(77, 0, 10 * at)) for at in range(3)]
+    for each in range(3):
+        with produce_server(store) as where, ProduceClient(where) as client:
+            assert client.ask({FIRST: batches[each]}) == [Answer(0, 10 * each)]
+            assert client.ask({FIRST: batches[max(each - 1, 0)]})[0].error == 0
+    assert len(stored(store)) == 30
+
+
+def test_somebody_else_who_writes_to_the_partition_is_made_way_for(
+    client: ProduceClient, store: Store
+) -> None:
+    producer_id = client.init_producer_id().producer_id
+    for at in range(5):
+        answer = client.ask({FIRST: batch(values(3), producer=(producer_id, 0, 3 * at))})
+        assert answer == [Answer(0, 5 * at)]
+        other = RecordBatch.of(tp(0), 5 * at + 3, values(2, "other"))
+        assert store.append_queue.put(other).result(30) == 5 * at + 5
+    again = batch(values(3), producer=(producer_id, 0, 12))
+    assert client.ask({FIRST: again}) == [Answer(0, 20)]
+    assert stored(store) == [*values(3), *values(2, "other")] * 5
+
+
+def test_what_is_sent_to_a_dafka_producers_partition_goes_to_one_that_is_hosted(
+    client: ProduceClient, store: Store
+) -> None:
+    producer_id = client.init_producer_id().producer_id
+    parts = {("t", PRODUCERS): batch(values(3), producer=(producer_id, 0, 0))}
+    assert [client.ask(parts), client.ask(parts)] == [[Answer(0, -1)]] * 2
+    assert stored(store, 0) == values(3)
+    assert stored(store, PRODUCERS) == []
+
+
+def test_a_record_that_stores_do_not_take_is_too_large(tower: str, tmp_path: Path) -> None:
+    with (
+        Store(tmp_path / "small", tower=tower, max_record_bytes=4_096) as store,
+        produce_server(store) as where,
+        ProduceClient(where) as client,
+    ):
+        parts = {("t", 0): batch([bytes(4_097)]), ("t", 1): batch([bytes(4_096)])}
+        assert client.ask(parts) == [Answer(KafkaError.MESSAGE_TOO_LARGE, -1), Answer(0, 0)]
+
+
+def test_a_store_that_has_ended_is_a_storage_error(client: ProduceClient, store: Store) -> None:
+    store.close()
+    assert client.ask({FIRST: batch(values(1))}) == [Answer(KafkaError.KAFKA_STORAGE_ERROR, -1)]
+
+
+def test_producers_get_ids_of_their_own_and_no_transactions(client: ProduceClient) -> None:
+    ids = [client.init_producer_id() for _ in range(3)]
+    assert len({each.producer_id for each in ids}) == 3
+    assert {(each.error_code, each.producer_epoch) for each in ids} == {(0, 0)}
+    refused = client.init_producer_id("t")
+    assert (refused.error_code, refused.producer_id) == (
+        KafkaError.TRANSACTIONAL_ID_AUTHORIZATION_FAILED,
+        -1,
+    )

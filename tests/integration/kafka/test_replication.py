@@ -1,0 +1,81 @@
+"""Who waits for ``acks=all`` waits for all stores that are there, and for none that is not."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Iterator
+from contextlib import ExitStack
+from pathlib import Path
+
+import pytest
+
+from dafka_core import Store
+from dafka_core.kafka.replication import Replication
+from dafka_core.records import RecordBatch, TopicPartition
+from dafka_core.testing import wait_until
+
+TP = TopicPartition("t", "A" * 32)
+OTHER = TopicPartition("other", "B" * 32)
+
+
+@pytest.fixture
+def nodes() -> Iterator[ExitStack]:
+    with ExitStack() as nodes:
+        yield nodes
+
+
+@pytest.fixture
+def second(store: Store, tower: str, tmp_path: Path, nodes: ExitStack) -> Store:
+    second = nodes.enter_context(Store(tmp_path / "second", tower=tower))
+    wait_until(lambda: second.address in store.endpoints, "the stores know each other")
+    return second
+
+
+def put(store: Store, tp: TopicPartition, count: int = 1) -> int:
+    batch = RecordBatch.of(tp, store.log.end(tp), [b"v"] * count)
+    return store.append_queue.put(batch).result(30)
+
+
+def test_records_are_at_the_other_store_when_the_wait_ends(store: Store, second: Store) -> None:
+    replication = Replication(lambda: store.endpoints)
+
+    async def write(tp: TopicPartition, count: int) -> None:
+        for _ in range(count):
+            end = await asyncio.to_thread(put, store, tp)
+            assert await replication.wait({tp: end}, 30)
+            assert second.log.end(tp) >= end
+
+    async def write_both() -> None:
+        await asyncio.gather(write(TP, 20), write(OTHER, 20))
+
+    asyncio.run(write_both())
+    replication.close()
+
+
+def test_without_another_store_nothing_is_waited_for(store: Store) -> None:
+    assert asyncio.run(Replication(lambda: store.endpoints).wait({TP: 1}, 0))
+
+
+def test_what_is_not_there_in_time_is_told(store: Store, second: Store) -> None:
+    replication = Replication(lambda: store.endpoints)
+    began = time.monotonic()
+    assert not asyncio.run(replication.wait({TP: put(store, TP) + 1}, 0.3))
+    assert time.monotonic() - began < 5
+    replication.close()
+
+
+def test_a_store_that_goes_away_is_not_waited_for_any_more(
+    store: Store, second: Store, nodes: ExitStack
+) -> None:
+    replication = Replication(lambda: store.endpoints)
+
+    async def wait() -> bool:
+        waiting = asyncio.create_task(replication.wait({TP: 1_000}, 60))
+        await asyncio.sleep(0.2)
+        assert not waiting.done()
+        await asyncio.to_thread(nodes.close)
+        return await waiting
+
+    assert asyncio.run(wait())
+    replication.close()

@@ -1,0 +1,137 @@
+"""What of Kafka's records is taken, and with which error the rest is refused."""
+
+from __future__ import annotations
+
+import struct
+
+import crc32c
+import numpy as np
+import pytest
+from kafka.record.default_records import DefaultRecordBatchBuilder
+from kafka.record.legacy_records import LegacyRecordBatchBuilder
+
+from dafka_core.envelope import closed
+from dafka_core.kafka.kafka_errors import KafkaError
+from dafka_core.kafka.produced_records import produced_records
+from dafka_core.kafka.producer_states import Sequenced
+from dafka_core.kafka.refusal import RefusedError
+from dafka_core.records import UNKNOWN_US
+
+NEWEST = 8
+LIMIT = 1_000
+WHEN_MS = 1_700_000_000_000
+
+
+def batch(
+    *values: bytes | None,
+    key: bytes | None = None,
+    producer: tuple[int, int, int] = (-1, -1, -1),
+    codec: int = 0,
+    transactional: bool = False,
+) -> bytes:
+    builder = DefaultRecordBatchBuilder(2, codec, transactional, *producer, 1 << 20)
+    for at, value in enumerate(values):
+        builder.append(at, WHEN_MS + at, key, value, [])
+    return bytes(builder.build())
+
+
+def message_set(magic: int, *values: bytes, codec: int = 0) -> bytes:
+    builder = LegacyRecordBatchBuilder(magic, codec, 1 << 20)
+    for at, value in enumerate(values):
+        builder.append(at, WHEN_MS + at, b"k", value)
+    return bytes(builder.build())
+
+
+def with_attributes(octets: bytes, attributes: int) -> bytes:
+    """The batch with other attributes, and the CRC that belongs to them."""
+    changed = bytearray(octets)
+    struct.pack_into(">h", changed, 21, attributes)
+    struct.pack_into(">I", changed, 17, crc32c.crc32c(changed[21:]))
+    return bytes(changed)
+
+
+def test_records_become_contents_and_times() -> None:
+    found = produced_records(memoryview(batch(b"a", b"b")), NEWEST, LIMIT)
+    assert found.contents == [b"a", b"b"]
+    assert found.times is not None
+    assert found.times.tolist() == [[1, WHEN_MS * 1000], [1, (WHEN_MS + 1) * 1000]]
+    assert (found.producer_id, found.sequenced) == (-1, None)
+    octets = batch(None, b"v", key=b"k", producer=(9, 3, 70))
+    found = produced_records(memoryview(octets), NEWEST, LIMIT)
+    assert found.contents == [closed(None, b"k"), closed(b"v", b"k")]
+    assert (found.producer_id, found.sequenced) == (9, Sequenced(3, 70, 2))
+
+
+@pytest.mark.parametrize("codec", [0, 1])
+def test_old_message_sets_are_taken_of_old_requests(codec: int) -> None:
+    octets = memoryview(message_set(1, b"a", b"b", codec=codec))
+    found = produced_records(octets, 2, LIMIT)
+    assert found.contents == [closed(b"a", b"k"), closed(b"b", b"k")]
+    assert found.times is not None
+    assert found.times.tolist() == [[1, WHEN_MS * 1000], [1, (WHEN_MS + 1) * 1000]]
+    found = produced_records(memoryview(message_set(0, b"a", codec=codec)), 0, LIMIT)
+    assert found.contents == [closed(b"a", b"k")]
+    assert found.times is None
+    both = memoryview(message_set(0, b"a", codec=1) + message_set(1, b"b", codec=1))
+    found = produced_records(both, 1, LIMIT)
+    assert found.contents == [closed(b"a", b"k"), closed(b"b", b"k")]
+    assert found.times is not None
+    assert found.times.tolist() == [[1, UNKNOWN_US], [1, WHEN_MS * 1000]]
+
+
+REFUSED = {
+    "cut off": (batch(b"a")[:-1], NEWEST, KafkaError.CORRUPT_MESSAGE),
+    "an octet that is none": (b"x", NEWEST, KafkaError.CORRUPT_MESSAGE),
+    "changed": (batch(b"a").replace(b"a", b"b"), NEWEST, KafkaError.CORRUPT_MESSAGE),
+    "two batches": (batch(b"a") + batch(b"b"), NEWEST, KafkaError.INVALID_RECORD),
+    "a message set": (message_set(1, b"a"), 3, KafkaError.INVALID_RECORD),
+    "a batch in an old request": (batch(b"a"), 2, KafkaError.INVALID_RECORD),
+    "too large": (batch(bytes(LIMIT + 1)), NEWEST, KafkaError.MESSAGE_TOO_LARGE),
+    "too large with its key": (
+        batch(bytes(LIMIT), key=b"k"),
+        NEWEST,
+        KafkaError.MESSAGE_TOO_LARGE,
+    ),
+    "zstd before it was known": (
+        batch(b"a" * 100, codec=4),
+        6,
+        KafkaError.UNSUPPORTED_COMPRESSION_TYPE,
+    ),
+    "a codec that is not known": (
+        with_attributes(batch(b"a"), 5),
+        NEWEST,
+        KafkaError.UNSUPPORTED_COMPRESSION_TYPE,
+    ),
+    "append time": (with_attributes(batch(b"a"), 8), NEWEST, KafkaError.INVALID_TIMESTAMP),
+    "control records": (with_attributes(batch(b"a"), 0x20), NEWEST, KafkaError.INVALID_RECORD),
+    "a transaction's": (
+        batch(b"a", transactional=True, producer=(1, 0, 0)),
+        NEWEST,
+        KafkaError.TRANSACTIONAL_ID_AUTHORIZATION_FAILED,
+    ),
+    "without a sequence": (batch(b"a", producer=(1, 0, -1)), NEWEST, KafkaError.INVALID_RECORD),
+    "without an epoch": (batch(b"a", producer=(1, -1, 0)), NEWEST, KafkaError.INVALID_RECORD),
+}
+
+
+@pytest.mark.parametrize("case", REFUSED)
+def test_records_that_are_refused(case: str) -> None:
+    octets, version, error = REFUSED[case]
+    with pytest.raises(RefusedError) as caught:
+        produced_records(memoryview(octets), version, LIMIT)
+    assert caught.value.code == error
+    assert caught.value.why
+
+
+def test_octets_that_are_anything_are_refused() -> None:
+    chance = np.random.default_rng(1)
+    whole = batch(*[b"value %d" % at for at in range(20)], key=b"k", codec=1)
+    for _ in range(2_000):
+        octets = bytearray(whole)
+        for at in chance.integers(0, len(octets), 3):
+            octets[at] = chance.integers(0, 256)
+        try:
+            found = produced_records(memoryview(octets), int(chance.integers(0, 9)), LIMIT)
+        except RefusedError:
+            continue
+        assert len(found.contents) == 20
