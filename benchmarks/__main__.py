@@ -26,6 +26,7 @@ ROWS = {
     "envelopes": "bench_envelopes",
     "typed": "bench_typed",
     "where": "bench_where",
+    "kafka": "bench_kafka",
 }
 """Modules by the name of their row.  Imported when they run: the processes that rows start import
 this module, too, and need not wait for Spark."""

@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from benchmarks import kafka_broker
 from benchmarks.__main__ import ROWS
 
 ROOT = Path(__file__).parents[3]
@@ -83,7 +84,13 @@ NAMES = {
         "batch read of 1 % by value, local",
         "batch read of 1 % by value, flight",
     ],
+    "kafka": ["librdkafka, produce, {}", "librdkafka, consume, {}"],
 }
+
+TOY = ("--pairs", "1", "--records", "20000", "--sizes", "100", "--cold")
+
+BESIDE_A_BROKER = "kafka"
+"""It needs Apache Kafka, and so Maven."""
 
 
 def run(*arguments: str) -> str:
@@ -111,12 +118,22 @@ def test_the_rows_are_listed() -> None:
 
 @pytest.fixture(scope="module")
 def figures() -> list[dict[str, Any]]:
-    lines = run("--pairs", "1", "--records", "20000", "--sizes", "100", "--cold").splitlines()
-    return [json.loads(line) for line in lines]
+    rows = [row for row in ROWS if row != BESIDE_A_BROKER]
+    return [json.loads(line) for line in run(*TOY, "--only", *rows).splitlines()]
 
 
 def test_every_row_gives_its_figures(figures: list[dict[str, Any]]) -> None:
-    names = [name.format("100 B") for row in ROWS for name in NAMES[row]]
+    names = [name.format("100 B") for row in NAMES if row != BESIDE_A_BROKER for name in NAMES[row]]
+    assert [figure["name"] for figure in figures] == names
+
+
+def test_the_row_beside_a_broker_gives_its_figures() -> None:
+    try:
+        kafka_broker.jars()
+    except RuntimeError as error:
+        pytest.skip(str(error))
+    figures = [json.loads(line) for line in run(*TOY, "--only", BESIDE_A_BROKER).splitlines()]
+    names = [name.format("100 B") for name in NAMES[BESIDE_A_BROKER]]
     assert [figure["name"] for figure in figures] == names
 
 

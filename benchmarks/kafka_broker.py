@@ -1,0 +1,111 @@
+"""Apache Kafka, fetched with Maven: a broker on the loopback, and the Java clients' own tools."""
+
+from __future__ import annotations
+
+import contextlib
+import shutil
+import socket
+import subprocess
+import tempfile
+import time
+import uuid
+from collections.abc import Iterator, Sequence
+from hashlib import sha256
+from pathlib import Path
+from typing import Final
+
+POM: Final = Path(__file__).parent / "kafka" / "pom.xml"
+
+JARS: Final = (
+    Path(__file__).parents[1] / "build" / f"kafka-jars-{sha256(POM.read_bytes()).hexdigest()[:8]}"
+)
+"""Fetched once for what the POM says now."""
+
+HEAP: Final = "-Xmx1g"
+"""What a broker has by default."""
+
+START_TIMEOUT_S: Final = 60.0
+"""A loaded machine takes some to start a broker."""
+
+
+def jars() -> Path:
+    """Where the jars are; they are fetched at the first use.
+
+    Raises:
+        RuntimeError: Java or Maven is missing, or Maven reaches no repository.
+    """
+    if not JARS.exists():
+        for program, package in (("java", "openjdk-17-jre-headless"), ("mvn", "maven")):
+            if shutil.which(program) is None:
+                raise RuntimeError(f"'{program}' is missing: install it (Debian: {package})")
+        part = JARS.with_suffix(f".{uuid.uuid4().hex}")
+        goal = ["dependency:copy-dependencies", f"-DoutputDirectory={part}"]
+        fetch = ["mvn", "-q", "-B", "-f", str(POM), *goal]
+        done = subprocess.run(fetch, check=False, capture_output=True)
+        if done.returncode:
+            said = (done.stdout + done.stderr).decode(errors="replace").strip()
+            raise RuntimeError(f"Maven cannot fetch Kafka: {said[-500:]}")
+        with contextlib.suppress(OSError):  # another process was faster
+            part.rename(JARS)
+    return JARS
+
+
+def java(main: str, arguments: Sequence[str], *options: str) -> list[str]:
+    """The command line of a program in the jars."""
+    return ["java", *options, "-cp", f"{jars()}/*", main, *arguments]
+
+
+@contextlib.contextmanager
+def broker(*, partitions: int) -> Iterator[str]:
+    """A broker in KRaft mode with a directory of its own; gives its address.
+
+    Topics are made at their first use, of so many partitions.
+    """
+    port, controller_port = _free_ports(2)
+    with tempfile.TemporaryDirectory(prefix="dafka-bench-") as directory:
+        settings = Path(directory) / "server.properties"
+        settings.write_text(
+            "\n".join(
+                (
+                    "process.roles=broker,controller",
+                    "node.id=1",
+                    f"controller.quorum.voters=1@127.0.0.1:{controller_port}",
+                    f"listeners=PLAINTEXT://127.0.0.1:{port},CONTROLLER://127.0.0.1:{controller_port}",
+                    f"advertised.listeners=PLAINTEXT://127.0.0.1:{port}",
+                    "controller.listener.names=CONTROLLER",
+                    f"log.dirs={directory}/logs",
+                    f"num.partitions={partitions}",
+                    "offsets.topic.replication.factor=1",
+                    "group.initial.rebalance.delay.ms=0",
+                )
+            )
+        )
+        formatting = ["format", "-t", str(uuid.uuid4()), "-c", str(settings)]
+        subprocess.run(java("kafka.tools.StorageTool", formatting), check=True, capture_output=True)
+        command = java("kafka.Kafka", [str(settings)], HEAP, "-XX:+UseG1GC")
+        with tempfile.TemporaryFile() as errors:
+            process = subprocess.Popen(command, stdout=errors, stderr=errors)
+            try:
+                _wait_until_it_serves(process, port)
+                yield f"127.0.0.1:{port}"
+            finally:
+                process.kill()
+                process.wait()
+
+
+def _wait_until_it_serves(process: subprocess.Popen[bytes], port: int) -> None:
+    deadline = time.monotonic() + START_TIMEOUT_S
+    while time.monotonic() < deadline:
+        with contextlib.suppress(OSError), socket.create_connection(("127.0.0.1", port), 1):
+            return
+        if process.poll() is not None:
+            break
+        time.sleep(0.1)
+    raise RuntimeError("the broker did not start")
+
+
+def _free_ports(count: int) -> list[int]:
+    """Ports that are free now; a broker cannot have the system choose."""
+    with contextlib.ExitStack() as held:
+        sockets = [held.enter_context(socket.create_server(("127.0.0.1", 0))) for _ in range(count)]
+        return [each.getsockname()[1] for each in sockets]

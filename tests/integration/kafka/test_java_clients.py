@@ -1,0 +1,107 @@
+"""Kafka's own clients in Java, unmodified, where Maven can be reached: their tools, and Spark's.
+
+The same tests pass against an Apache Kafka broker (``benchmarks/kafka_broker.py``).
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from benchmarks import kafka_broker
+from dafka_core import EmbeddedCluster
+
+TOOLS = "org.apache.kafka.tools."
+JOB = Path(__file__).with_name("spark_connector_job.py")
+TIMEOUT_S = 240
+"""Some seconds, and several times that on a machine with more to do."""
+
+pytestmark = pytest.mark.timeout(TIMEOUT_S + 60)
+
+
+@pytest.fixture(scope="module", autouse=True)
+def jars() -> Path:
+    try:
+        return kafka_broker.jars()
+    except RuntimeError as error:
+        pytest.skip(str(error))
+
+
+@pytest.fixture(scope="module")
+def servers() -> Iterator[str]:
+    with EmbeddedCluster(kafka=True) as cluster:
+        yield cluster.bootstrap_servers
+
+
+def tool(name: str, *arguments: str) -> str:
+    """What one of Kafka's programs prints."""
+    return finished(kafka_broker.java(TOOLS + name, arguments))
+
+
+def finished(command: list[str]) -> str:
+    environment = {k: v for k, v in os.environ.items() if "PYSPARK_GATEWAY" not in k}
+    done = subprocess.run(
+        command, check=False, capture_output=True, text=True, timeout=TIMEOUT_S, env=environment
+    )
+    assert done.returncode == 0, f"{done.stdout[-2000:]}\n{done.stderr[-2000:]}"
+    return done.stdout
+
+
+def lines(printed: str, name: str) -> list[dict[str, Any]]:
+    """The events of a verifiable client that have a name."""
+    events = [json.loads(line) for line in printed.splitlines() if line.startswith("{")]
+    return [event for event in events if event["name"] == name]
+
+
+def test_the_verifiable_clients_agree(servers: str) -> None:
+    to = ("--bootstrap-server", servers, "--topic", "verified", "--max-messages", "5000")
+    (sent,) = lines(tool("VerifiableProducer", *to, "--acks", "-1"), "tool_data")
+    assert (sent["sent"], sent["acked"]) == (5000, 5000)
+    said = tool("VerifiableConsumer", *to, "--group-id", "verifiers")
+    assert sum(event["count"] for event in lines(said, "records_consumed")) == 5000
+    assert all(event["success"] for event in lines(said, "offsets_committed"))
+    group = ("--bootstrap-server", servers, "--describe", "--group", "verifiers")
+    described = tool("consumer.group.ConsumerGroupCommand", *group)
+    assert re.search(r"verifiers +verified +0 +5000 +5000 +0 ", described), described
+
+
+def test_topics_are_made_and_described(servers: str) -> None:
+    to = ("--bootstrap-server", servers)
+    tool("TopicCommand", *to, "--create", "--topic", "made", "--partitions", "3")
+    assert "made" in tool("TopicCommand", *to, "--list").split()
+    described = tool("TopicCommand", *to, "--describe", "--topic", "made")
+    assert "PartitionCount: 3" in described
+    offsets = tool("GetOffsetShell", *to, "--topic", "made")
+    assert offsets.split() == ["made:0:0", "made:1:0", "made:2:0"]
+
+
+def test_the_performance_tools_move_all_records(servers: str) -> None:
+    sent = tool(
+        *("ProducerPerformance", "--topic", "fast", "--num-records", "200000"),
+        *("--record-size", "100", "--throughput", "-1"),
+        *("--producer-props", f"bootstrap.servers={servers}", "compression.type=lz4"),
+    )
+    assert "200000 records sent" in sent
+    read = ("--bootstrap-server", servers, "--topic", "fast", "--messages", "200000")
+    values = tool("ConsumerPerformance", *read).splitlines()[-1].split(", ")
+    assert int(values[4]) == 200_000
+
+
+def test_sparks_kafka_connector_writes_and_reads(servers: str, jars: Path, tmp_path: Path) -> None:
+    names = ("spark-*.jar", "commons-pool2-*.jar", "kafka-clients-*.jar")
+    paths = ",".join(str(path) for name in names for path in sorted(jars.glob(name)))
+    printed = finished([sys.executable, str(JOB), paths, servers, str(tmp_path)])
+    found = json.loads(printed.splitlines()[-1])
+    # Counts of rows, keys, values and headers, their digest, and whether all have a timestamp.
+    whole = [20_000, 13_333, 16_000, 2_858, "359662130938492426061", True]
+    assert found["first"][0] == found["second"][0] == whole
+    for partitions in (found["first"][1:], found["second"][1:]):
+        assert all(each[1:] == [0, 0] for each in partitions)  # from 0 on, and without holes
