@@ -27,6 +27,7 @@ from typing import Final
 import crc32c
 import numpy as np
 
+from dafka_core.envelope import MAGIC as ENVELOPE
 from dafka_core.envelope_columns import HEADERS, KEY, VALUE, opened_columns
 from dafka_core.kafka.records.compression import (
     MAX_DECOMPRESSED_BYTES,
@@ -40,10 +41,11 @@ from dafka_core.kafka.records.errors import (
     INVALID_RECORD,
     CorruptRecordsError,
 )
+from dafka_core.kafka.records.few_records import MOST, encode_few
 from dafka_core.kafka.records.kafka_batch import KafkaBatch, milliseconds
 from dafka_core.kafka.records.record_columns import RecordColumns, decode_records, encode_records
 from dafka_core.records import RecordBatch
-from dafka_core.values import Bytes, Longs
+from dafka_core.values import Bytes, Longs, Values
 
 MAGIC: Final = 2
 
@@ -120,14 +122,20 @@ def encode_record_batches(
     (create time); a record without one has -1.
     """
     for part in batch.split(BATCH_RECORDS, max_bytes):
-        opened = opened_columns(part.values)
         stamps = milliseconds(part.times, part.count)
-        deltas = stamps - stamps[0]
-        if opened is None:
-            records = RecordColumns(part.values.to_arrow(), None, None, deltas)
-        else:
-            records = RecordColumns(opened[VALUE], opened[KEY], opened[HEADERS], deltas)
-        yield _with_head(part.offset, compressed(codec, encode_records(records)), codec, stamps)
+        octets = _encoded(part.values, stamps - stamps[0])
+        yield _with_head(part.offset, compressed(codec, octets), codec, stamps)
+
+
+def _encoded(contents: Values, deltas: Longs) -> Bytes:
+    if len(contents) <= MOST:
+        values = contents.to_list()
+        if not any(value.startswith(ENVELOPE) for value in values):
+            return encode_few(values, deltas.tolist())
+    opened = opened_columns(contents)
+    if opened is None:
+        return encode_records(RecordColumns(contents.to_arrow(), None, None, deltas))
+    return encode_records(RecordColumns(opened[VALUE], opened[KEY], opened[HEADERS], deltas))
 
 
 def _with_head(
