@@ -1,0 +1,117 @@
+"""Groups of unmodified clients: all records are read, whoever dies."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from dafka_core import Store
+from dafka_core.flight.store_client import StoreClient
+from dafka_core.flight.store_location import StoreLocation
+from dafka_core.kafka.gateway import Gateway
+from dafka_core.kafka.groups.group_lag import GroupLag, group_lags
+from dafka_core.kafka.number_list import NumberList
+from dafka_core.records import RecordBatch
+from dafka_core.testing import wait_until
+from dafka_core.values import Values
+from tests.integration.kafka.groups.members import MemberGroup
+
+TOPIC, NUMBERS, ROUND = "t", range(6), 40
+
+
+class Served:
+    """A store whose gateway has a topic with six partitions, and what it knows of groups."""
+
+    def __init__(self, store: Store, gateway: Gateway) -> None:
+        self.store = store
+        self.servers = str(gateway.advertised)
+        self._end = 0
+
+    def create_topic(self) -> None:
+        from confluent_kafka.admin import AdminClient
+        from confluent_kafka.cimpl import NewTopic
+
+        admin = AdminClient({"bootstrap.servers": self.servers})
+        created = admin.create_topics([NewTopic(TOPIC, len(NUMBERS))], request_timeout=30)
+        created[TOPIC].result(30)
+
+    def append(self, count: int = ROUND) -> int:
+        """Appends records to each partition; where they end."""
+        table = NumberList(self.store.log).read()
+        for number in NUMBERS:
+            partition = table.get(TOPIC, number)
+            assert partition is not None
+            batch = RecordBatch(partition.tp, self._end, Values.of([b"record"] * count))
+            self.store.append_queue.put(batch).result(30)
+        self._end += count
+        return self._end
+
+    def group(self) -> GroupLag | None:
+        location = StoreLocation(self.store.address, self.store.locations)
+        with StoreClient(location) as client:
+            return next(iter(group_lags([client], timeout_s=30)), None)
+
+    def has_members(self, count: int) -> bool:
+        found = self.group()
+        return found is not None and found.members == count
+
+
+@pytest.fixture
+def served(store: Store) -> Iterator[Served]:
+    options = {"group_rebalance_delay_ms": 200, "group_min_session_timeout_ms": 1_000}
+    with Gateway(store, listen="127.0.0.1:0", **options) as gateway:
+        found = Served(store, gateway)
+        found.create_topic()
+        yield found
+
+
+@pytest.mark.parametrize("library", ["confluent", "kafka-python", "aiokafka"])
+def test_a_group_of_three_of_which_one_is_killed_reads_all(served: Served, library: str) -> None:
+    end = served.append()
+    with MemberGroup(library, served.servers, TOPIC) as group:
+        group.start("", "", "")
+        wait_until(lambda: group.have_read(NUMBERS, end), "all is read")
+        wait_until(lambda: served.has_members(3), "three share the partitions")
+        end = served.append()
+        wait_until(lambda: group.have_read(NUMBERS, end), "the three read all")
+        victim = max(group.members, key=lambda each: each.read.total())
+        victim.kill()
+        end = served.append()
+        wait_until(lambda: group.have_read(NUMBERS, end), "the two others go on")
+        wait_until(lambda: served.has_members(2), "the third one is given up")
+        before = group.read
+        for each in group.members:
+            if each is not victim:
+                each.stop()
+        wait_until(lambda: served.has_members(0), "they leave")
+        found = served.group()
+        assert found is not None
+        assert (found.state, found.records_behind) == ("empty", 0)
+        # Whoever joins later goes on where they have committed.
+        group.start("")
+        end = served.append(5)
+        wait_until(lambda: group.have_read(NUMBERS, end), "a later one goes on")
+        again = group.read - before
+        assert set(again) == {(number, at) for number in NUMBERS for at in range(end - 5, end)}
+
+
+def test_a_static_member_that_is_killed_comes_back_to_its_partitions(served: Served) -> None:
+    end = served.append()
+    with MemberGroup("confluent", served.servers, TOPIC) as group:
+        group.start("one", "two")
+        wait_until(lambda: served.has_members(2) and group.have_read(NUMBERS, end), "both read")
+        wait_until(lambda: len({*_readers(served).values()}) == 2, "both have partitions")
+        before = _readers(served)
+        group.members[0].kill()
+        group.start("one")
+        end = served.append()
+        wait_until(lambda: group.have_read(NUMBERS, end), "it reads again")
+        assert _readers(served) == before
+
+
+def _readers(served: Served) -> dict[int, str | None]:
+    """Which instance reads which partition."""
+    found = served.group()
+    assert found is not None
+    return {each.number: each.member.instance_id for each in found.partitions if each.member}
