@@ -71,7 +71,7 @@ def main() -> None:
     sizes_bytes = tuple(arguments.sizes)
     with (
         prepared(arguments.pairs, arguments.records, sizes_bytes, arguments.warm) as bench,
-        contextlib.nullcontext() if arguments.warm else shared_session(),
+        contextlib.nullcontext() if arguments.warm or len(rows) == 1 else shared_session(),
     ):
         for module in rows.values():
             for figure in module.run(bench):

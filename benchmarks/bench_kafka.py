@@ -1,7 +1,7 @@
-"""Row 15: librdkafka through a gateway, against the same client and an Apache Kafka broker.
+"""Row 15: Kafka's clients through a gateway, against the same ones and an Apache Kafka broker.
 
-Both keep records on the same disk.  The client is a process of its own, with its defaults, so that
-everything is acknowledged by all that must.
+Both keep records on the same disk.  librdkafka is a process of its own, with its defaults, so that
+everything is acknowledged by all that must; Spark uses its connector for Kafka.
 """
 
 from __future__ import annotations
@@ -15,7 +15,10 @@ from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
 
-from benchmarks import kafka_broker
+from pyspark.sql import SparkSession
+
+from benchmarks import kafka_broker, spark_sessions
+from benchmarks.bench_write import rows
 from benchmarks.figures import Figure, compared, in_turns
 from benchmarks.harness import Bench
 from dafka_core import EmbeddedCluster
@@ -27,6 +30,10 @@ SIZE_BYTES = 100
 PARTITIONS = 2
 
 GOALS = {"produce": 0.5, "consume": 0.7}
+
+SPARKS_GOAL = 0.5
+
+SERVERS = "kafka.bootstrap.servers"
 
 
 def run(bench: Bench) -> Iterator[Figure]:
@@ -45,6 +52,35 @@ def run(bench: Bench) -> Iterator[Figure]:
             name = f"librdkafka, {what}, {SIZE_BYTES} B"
             rates = in_turns(name, sides, bench.pairs, warm_ups=bench.warm)
             yield compared(name, rates["gateway"], rates["broker"], unit="M records/s", goal=goal)
+        with spark_sessions.session(kafka_broker.sparks_jars()) as spark:
+            yield from sparks(spark, bench, servers, full, records)
+
+
+def sparks(
+    spark: SparkSession,
+    bench: Bench,
+    servers: dict[str, str],
+    full: dict[str, str],
+    records: int,
+) -> Iterator[Figure]:
+    """Spark's connector reads what is there, and writes as many rows."""
+    frame = rows(spark, records, SIZE_BYTES, tasks=PARTITIONS)
+    kinds = {
+        "read": lambda side: sparks_read(spark, servers[side], full[side], records),
+        "write": lambda side: spark_sessions.rate(
+            records, frame, "kafka", {SERVERS: servers[side], "topic": topic()}
+        ),
+    }
+    for what, measure in kinds.items():
+        sides = {side: partial(measure, side) for side in servers}
+        name = f"Spark's connector for Kafka, batch {what}, {SIZE_BYTES} B"
+        rates = in_turns(name, sides, bench.pairs, warm_ups=bench.warm)
+        yield compared(name, rates["gateway"], rates["broker"], unit="M rows/s", goal=SPARKS_GOAL)
+
+
+def sparks_read(spark: SparkSession, server: str, name: str, records: int) -> float:
+    """Millions of rows a second."""
+    return spark_sessions.read_rate(spark, "kafka", records, {SERVERS: server, "subscribe": name})
 
 
 @contextlib.contextmanager

@@ -50,6 +50,12 @@ def jars() -> Path:
     return JARS
 
 
+def sparks_jars() -> list[Path]:
+    """Those that Spark's connector for Kafka consists of."""
+    names = ("spark-*.jar", "commons-pool2-*.jar", "kafka-clients-*.jar")
+    return [path for name in names for path in sorted(jars().glob(name))]
+
+
 def java(main: str, arguments: Sequence[str], *options: str) -> list[str]:
     """The command line of a program in the jars."""
     return ["java", *options, "-cp", f"{jars()}/*", main, *arguments]

@@ -53,6 +53,8 @@ def consume(servers: str, topic: str, records: int, size_bytes: int, partitions:
             "group.id": uuid.uuid4().hex,
             "enable.auto.commit": False,
             "auto.offset.reset": "earliest",
+            # Else a client that has enough for now asks for nothing for a second.
+            "fetch.queue.backoff.ms": 0,
         }
     )
     consumer.list_topics(topic, timeout=WAIT_S)
@@ -60,7 +62,7 @@ def consume(servers: str, topic: str, records: int, size_bytes: int, partitions:
     found = 0
     started = time.perf_counter()
     while found < records:
-        messages = consumer.consume(CHUNK, timeout=WAIT_S)
+        messages = consumer.consume(min(CHUNK, records - found), timeout=WAIT_S)
         if not messages:
             raise TimeoutError(f"{found} of {records} came")
         for message in messages:

@@ -6,7 +6,7 @@ import contextlib
 import os
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +23,7 @@ _ROOT = str(Path(__file__).parents[1])
 
 
 @contextlib.contextmanager
-def session() -> Iterator[SparkSession]:
+def session(jars: Iterable[Path] = ()) -> Iterator[SparkSession]:
     """A session with Python workers of its own and the stubs registered; or the one there is."""
     if (there := SparkSession.getActiveSession()) is not None:
         yield there
@@ -38,6 +38,7 @@ def session() -> Iterator[SparkSession]:
         .config("spark.driver.bindAddress", "127.0.0.1")
         .config("spark.driver.host", "127.0.0.1")
         .config("spark.driver.memory", "2g")
+        .config("spark.jars", ",".join(map(str, jars)))
         .config("spark.pyspark.python", sys.executable)
         .config("spark.ui.enabled", "false")
         .config("spark.ui.showConsoleProgress", "false")

@@ -28,9 +28,9 @@ pytestmark = pytest.mark.timeout(TIMEOUT_S + 60)
 
 
 @pytest.fixture(scope="module", autouse=True)
-def jars() -> Path:
+def jars() -> None:
     try:
-        return kafka_broker.jars()
+        kafka_broker.jars()
     except RuntimeError as error:
         pytest.skip(str(error))
 
@@ -96,8 +96,7 @@ def test_the_performance_tools_move_all_records(servers: str) -> None:
 
 
 def test_sparks_kafka_connector_writes_and_reads(servers: str, jars: Path, tmp_path: Path) -> None:
-    names = ("spark-*.jar", "commons-pool2-*.jar", "kafka-clients-*.jar")
-    paths = ",".join(str(path) for name in names for path in sorted(jars.glob(name)))
+    paths = ",".join(map(str, kafka_broker.sparks_jars()))
     printed = finished([sys.executable, str(JOB), paths, servers, str(tmp_path)])
     found = json.loads(printed.splitlines()[-1])
     # Counts of rows, keys, values and headers, their digest, and whether all have a timestamp.

@@ -84,7 +84,12 @@ NAMES = {
         "batch read of 1 % by value, local",
         "batch read of 1 % by value, flight",
     ],
-    "kafka": ["librdkafka, produce, {}", "librdkafka, consume, {}"],
+    "kafka": [
+        "librdkafka, produce, {}",
+        "librdkafka, consume, {}",
+        "Spark's connector for Kafka, batch read, {}",
+        "Spark's connector for Kafka, batch write, {}",
+    ],
 }
 
 TOY = ("--pairs", "1", "--records", "20000", "--sizes", "100", "--cold")
