@@ -25,8 +25,8 @@ Pieces = Sequence[bytes | bytearray | memoryview]
 _HEAD: Final = struct.Struct(">hhih")
 _SIZE: Final = struct.Struct(">i")
 
-MAX_GREETING_BYTES: Final = 4 << 10
-"""Of ApiVersions, the one request in Kafka's newer form: it may have many tagged fields."""
+MAX_TAGGED_BYTES: Final = 128 << 10
+"""Of a request in Kafka's newer form: the library copies what follows each tagged field."""
 
 FAILED: Final = "requests that failed here"
 
@@ -133,11 +133,11 @@ class Requests:
             check_partitions(octets, head.start, head.version, self._limits.max_partitions)
             return
         limit_bytes = self._limits.max_request_bytes
-        if head.api_key == Api.API_VERSIONS:
-            limit_bytes = MAX_GREETING_BYTES
+        if schemas.is_flexible(head.api_key, head.version):
+            limit_bytes = min(limit_bytes, MAX_TAGGED_BYTES)
         if len(octets) > limit_bytes:
-            why = f"of kind {head.api_key}, which has no records"
-            raise ProtocolError(f"a request of {len(octets)} octets {why}")
+            size = f"{len(octets)} octets of kind {head.api_key}"
+            raise ProtocolError(f"a request of {size}, which may have {limit_bytes}")
 
     @property
     def _served(self) -> set[int]:
