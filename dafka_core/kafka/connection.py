@@ -67,7 +67,7 @@ class Connection(asyncio.BufferedProtocol):
         self._size = bytearray()  # the first octets of the next request, which say its size
         self._request: memoryview | None = None  # the one that is arriving
         self._filled = 0
-        self._waits_for_room = False
+        self._wanted_bytes = 0  # of a request for which there is no room yet
         self._is_direct = False  # whether the next octets go straight into the request
         self._waiting: tuple[RequestHead, memoryview] | None = None
         self._works: deque[tuple[asyncio.Task[Pieces], int, bool]] = deque()
@@ -97,13 +97,14 @@ class Connection(asyncio.BufferedProtocol):
         for task, _, _ in self._works:
             task.cancel()
         held = sum(size_bytes for _, size_bytes, _ in self._works) + self._unsent_bytes
-        if self._request is not None and not self._waits_for_room:
+        if self._request is not None:
             held += _counted(len(self._request))
         if self._waiting is not None:
             held += _counted(len(self._waiting[1]))
         self._works.clear()
         self._request = self._waiting = None
         self._shared.room.give_back(held)
+        self._shared.room.wait_no_more(self._has_room)
         self._shared.left(self)
 
     def get_buffer(self, sizehint: int) -> memoryview:
@@ -140,7 +141,8 @@ class Connection(asyncio.BufferedProtocol):
     @property
     def is_idle(self) -> bool:
         """Whether nothing has come that is not answered."""
-        return not (self._works or self._waiting or self._rest or self._request is not None)
+        is_reading = self._request is not None or bool(self._wanted_bytes or self._rest)
+        return not (self._works or self._waiting or is_reading)
 
     def look(self, now: float) -> None:
         """Ends if its client is too slow, or has gone while nothing is read of it."""
@@ -170,9 +172,9 @@ class Connection(asyncio.BufferedProtocol):
         """Takes octets as far as requests may be begun; keeps the rest of them."""
         try:
             while not self.is_gone:
-                if self._request is not None and not self._waits_for_room:
+                if self._request is not None:
                     octets = self._fill(self._request, octets)
-                if self._waiting is not None or self._waits_for_room or not len(octets):
+                if self._waiting is not None or self._wanted_bytes or not len(octets):
                     break
                 if self._request is None:
                     octets = self._begin(octets)
@@ -194,11 +196,12 @@ class Connection(asyncio.BufferedProtocol):
         self._size.clear()
         if not 0 < size_bytes <= self._shared.limits.max_produce_bytes:
             raise ProtocolError(f"a request of {size_bytes} octets")
-        # Not a bytearray: that would be written to, with zeros, before its octets have come.
-        self._request = np.empty(size_bytes, np.uint8).data
-        self._filled = 0
         counted = _counted(size_bytes)
-        self._waits_for_room = bool(counted) and not self._shared.room.take(counted, self._has_room)
+        if counted and not self._shared.room.take(counted, self._has_room):
+            self._wanted_bytes = size_bytes
+        else:
+            self._request = _new_request(size_bytes)
+            self._filled = 0
         if len(octets) - missing < size_bytes:
             self._set_deadline()
         return octets[missing:]
@@ -218,19 +221,17 @@ class Connection(asyncio.BufferedProtocol):
             self._start_next()
         return octets[count:]
 
-    def _has_room(self) -> bool:
-        if self.is_gone or not self._waits_for_room:
-            return False
-        self._waits_for_room = False
+    def _has_room(self) -> None:
+        self._request, self._wanted_bytes = _new_request(self._wanted_bytes), 0
+        self._filled = 0
         self._set_deadline()
         asyncio.get_running_loop().call_soon(self._go_on)
-        return True
 
     def _set_deadline(self) -> None:
         """For the request that is arriving, if one is, and nothing of ours holds it up."""
         if self._is_writing_paused:
             return
-        if self._request is not None and not self._waits_for_room:
+        if self._request is not None:
             self.deadline = self._patience(len(self._request))
         else:
             self.deadline = self._patience(0) if self._size else inf
@@ -295,10 +296,15 @@ class Connection(asyncio.BufferedProtocol):
 
     def _pace(self) -> None:
         """Reads on, or not."""
-        pause = self._waiting is not None or self._waits_for_room or bool(self._rest)
+        pause = self._waiting is not None or bool(self._wanted_bytes or self._rest)
         if pause is not self._is_reading_paused and not self._transport.is_closing():
             self._is_reading_paused = pause
             (self._transport.pause_reading if pause else self._transport.resume_reading)()
+
+
+def _new_request(size_bytes: int) -> memoryview:
+    # Not a bytearray: that would be written to, with zeros, before its octets have come.
+    return np.empty(size_bytes, np.uint8).data
 
 
 def _counted(size_bytes: int) -> int:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections import Counter, deque
+from collections import Counter
 from collections.abc import Callable
 from typing import Final
 
@@ -15,23 +15,25 @@ SAY_AGAIN_S: Final = 10.0
 
 
 class Room:
-    """Room for octets in flight: who gets none is called when there is some, in order of asking."""
+    """Room for octets in flight: who finds none gets it when there is some, in order of asking."""
 
     def __init__(self, size_bytes: int) -> None:
         self.size_bytes = size_bytes
         self.taken_bytes = 0
-        self._waiting: deque[tuple[int, Callable[[], bool]]] = deque()
+        self._waiting: dict[Callable[[], object], int] = {}
 
-    def take(self, size_bytes: int, when_there: Callable[[], bool]) -> bool:
-        """Whether there is room now.  If not, ``when_there`` is called with the room taken.
-
-        It returns whether it still wants it.
-        """
+    def take(self, size_bytes: int, when_there: Callable[[], object]) -> bool:
+        """Whether there is room now.  If not, ``when_there`` is called with the room taken."""
         if not self._waiting and self._fits(size_bytes):
             self.taken_bytes += size_bytes
             return True
-        self._waiting.append((size_bytes, when_there))
+        self._waiting[when_there] = size_bytes
         return False
+
+    def wait_no_more(self, when_there: Callable[[], object]) -> None:
+        """Takes no room for this one; those behind it may have it."""
+        self._waiting.pop(when_there, None)
+        self.give_back(0)
 
     def add(self, size_bytes: int) -> None:
         """Takes room without asking, for what is in memory already."""
@@ -40,11 +42,13 @@ class Room:
     def give_back(self, size_bytes: int) -> None:
         """Gives room to those who wait."""
         self.taken_bytes -= size_bytes
-        while self._waiting and self._fits(self._waiting[0][0]):
-            wanted_bytes, when_there = self._waiting.popleft()
+        while self._waiting:
+            when_there, wanted_bytes = next(iter(self._waiting.items()))
+            if not self._fits(wanted_bytes):
+                break
+            del self._waiting[when_there]
             self.taken_bytes += wanted_bytes
-            if not when_there():
-                self.taken_bytes -= wanted_bytes
+            when_there()
 
     def _fits(self, size_bytes: int) -> bool:
         return not self.taken_bytes or self.taken_bytes + size_bytes <= self.size_bytes

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from functools import partial
 
 import pytest
 
@@ -11,27 +12,35 @@ from dafka_core.kafka.traffic import Complaints, Room
 
 def test_who_finds_no_room_gets_it_in_turn() -> None:
     room, called = Room(10), list[str]()
-
-    def want(name: str, size_bytes: int, wanted: bool = True) -> bool:
-        def when_there() -> bool:
-            called.append(name)
-            return wanted
-
-        return room.take(size_bytes, when_there)
-
-    assert want("a", 6)
-    assert not want("b", 6)
-    assert not want("c", 1)  # not before b
-    assert not want("d", 3, wanted=False)
+    calls = {name: partial(called.append, name) for name in "abcd"}
+    assert room.take(6, calls["a"])
+    assert not room.take(6, calls["b"])
+    assert not room.take(1, calls["c"])  # not before b
+    assert not room.take(4, calls["d"])
     room.give_back(6)
-    assert called == ["b", "c", "d"]
+    assert called == ["b", "c"]
     assert room.taken_bytes == 7
+    room.give_back(1)
+    assert called == ["b", "c", "d"]
+
+
+def test_who_waits_no_more_holds_up_nobody() -> None:
+    room, called = Room(10), list[str]()
+    large, small = (partial(called.append, name) for name in ("large", "small"))
+    assert room.take(6, list)
+    assert not room.take(6, large)
+    assert not room.take(4, small)
+    room.wait_no_more(large)
+    assert called == ["small"]
+    assert room.taken_bytes == 10
+    room.give_back(10)
+    assert room.taken_bytes == 0
 
 
 def test_what_is_larger_than_all_room_passes_alone() -> None:
     room = Room(10)
-    assert room.take(100, lambda: True)
-    assert not room.take(1, lambda: True)
+    assert room.take(100, list)
+    assert not room.take(1, list)
     room.give_back(100)
     assert room.taken_bytes == 1
 
