@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import random
 
 import numpy as np
@@ -30,7 +29,11 @@ SIZES = {
 
 
 def records(sizes: list[int], filled: str) -> bytes:
-    octet = {"text": lambda size: b"x" * size, "zeros": bytes, "random": os.urandom}[filled]
+    octet = {
+        "text": lambda size: b"x" * size,
+        "zeros": bytes,
+        "random": random.Random(7).randbytes,
+    }[filled]
     headers = (("h", b"\xff"),) if filled == "random" and len(sizes) % 2 else ()
     parts = [
         Parts(None, octet(size), headers, START_MS + number // 5)
