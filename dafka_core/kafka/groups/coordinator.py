@@ -134,7 +134,7 @@ class Coordinator:
         self._forget_unused(group)
 
     async def delete(self, group: Group) -> None:
-        """Deletes all that is known of a group; raises DafkaError if that cannot be written."""
+        """Deletes all that is known of a group; raises as ``OffsetLog.write``."""
         counter = self.offsets.next_counter()
         await self.log.write([GroupRecord(group.group_id, counter, deleted=True)])
         self._end(group, KafkaError.GROUP_ID_NOT_FOUND)
@@ -197,7 +197,7 @@ class Coordinator:
             await self.log.write(
                 [GroupRecord(group.group_id, counter, generation=_generation(group))]
             )
-        except DafkaError as error:
+        except (DafkaError, TimeoutError) as error:
             # It is no loss: its members would join again at another gateway.
             _log.warning("the members of group %r could not be kept: %s", group.group_id, error)
 

@@ -230,6 +230,8 @@ class Groups(Feature):
             return KafkaError.NON_EMPTY_GROUP
         try:
             await self._coordinator.delete(group)
+        except TimeoutError:
+            return KafkaError.REQUEST_TIMED_OUT
         except DafkaError:
             return KafkaError.COORDINATOR_NOT_AVAILABLE
         return KafkaError.NONE

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Collection, Sequence
+from collections.abc import Collection, Sequence
 from typing import Final
 
 from dafka_core.errors import DafkaError, InvalidRequestError, OffsetConflictError
 from dafka_core.kafka.gateway_node import GatewayNode
 from dafka_core.kafka.groups.group_records import OFFSETS_TOPIC, GroupRecord
 from dafka_core.kafka.groups.offsets import Offsets
+from dafka_core.kafka.replication import Replication
 from dafka_core.records import PartitionInfo, RecordBatch, TopicPartition
 from dafka_core.values import Values
 
@@ -26,10 +27,10 @@ MAX_READ_BYTES: Final = 4 << 20
 LEAST_REPEATED: Final = 10_000
 """So many records, and four times those that count, are written before these are written again."""
 
-TRIES: Final = 5
+REPLICATE_S: Final = 5.0
+"""How long other stores may take, as Kafka's ``offsets.commit.timeout.ms``."""
 
-Replicate = Callable[[TopicPartition, int], Awaitable[None]]
-"""Waits until the other stores that are there have a partition up to an offset."""
+TRIES: Final = 5
 
 _log: Final = logging.getLogger("dafka.kafka")
 
@@ -40,12 +41,12 @@ class OffsetLog:
     ``offsets`` has what this gateway has written, and what the others had when it last looked.
     """
 
-    def __init__(self, node: GatewayNode, replicate: Replicate | None = None) -> None:
+    def __init__(self, node: GatewayNode) -> None:
         self.offsets = Offsets()
         self.own = TopicPartition(OFFSETS_TOPIC, node.store.address)
         self._node = node
         self._log = node.store.log
-        self._replicate = replicate
+        self._replication = Replication(lambda: node.store.endpoints)
         self._read: dict[str, int] = {}  # up to where each gateway's records were looked at
         self._changes = -1  # of the log, that were looked at
         self._reading = asyncio.Lock()
@@ -75,7 +76,8 @@ class OffsetLog:
 
         Raises:
             InvalidRequestError: a record is larger than a store takes, or there are too many.
-            DafkaError: the store has ended, or other stores do not answer.
+            TimeoutError: another store that is there does not have them in time.
+            DafkaError: the store has ended.
         """
         if len(self._waiting) + len(records) > MAX_WAITING:
             raise InvalidRequestError("offsets", len(records), "wait until others are on disk")
@@ -93,6 +95,7 @@ class OffsetLog:
         """Waits for what is on its way."""
         while tasks := [*self._answering, *([self._writer] if self._writer else [])]:
             await asyncio.wait(tasks)
+        self._replication.close()
 
     # -- reading -----------------------------------------------------------------------------------
 
@@ -190,13 +193,10 @@ class OffsetLog:
         task.add_done_callback(self._answering.discard)
 
     async def _wait_for_others(self, end: int, futures: Sequence[asyncio.Future[None]]) -> None:
-        try:
-            if self._replicate is not None:
-                await self._replicate(self.own, end)
-        except DafkaError as error:
-            _end(futures, error)
-        else:
+        if await self._replication.wait({self.own: end}, REPLICATE_S):
             _end(futures)
+        else:
+            _end(futures, TimeoutError(f"other stores lack what is before offset {end}"))
 
     async def _repeat(self, end: int) -> None:
         """Writes again what counts, now and then, and gives up what is before it."""

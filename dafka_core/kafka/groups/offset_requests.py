@@ -104,6 +104,8 @@ class OffsetRequests:
             await self._coordinator.log.write([*records_of(group_id, counter, commits)])
         except InvalidRequestError:
             return KafkaError.INVALID_COMMIT_OFFSET_SIZE
+        except TimeoutError:
+            return KafkaError.REQUEST_TIMED_OUT
         except DafkaError as error:
             _log.warning("offsets of group %r are not committed: %s", group_id, error)
             return KafkaError.COORDINATOR_NOT_AVAILABLE

@@ -50,26 +50,19 @@ class OtherHeads:
 
     def _ends(self) -> dict[TopicPartition, int]:
         found = []
-        for location in self._locations():
+        for store, locations in self._endpoints().items():
             try:
-                with closing(StoreClient(location)) as client:
+                with closing(StoreClient(StoreLocation(store, locations))) as client:
                     found += client.heads([OFFSETS_TOPIC], timeout_s=ASK_S)
             except DafkaError as error:
-                _log.info("store %s is not asked for committed offsets: %s", location.store, error)
+                _log.info("store %s is not asked for committed offsets: %s", store, error)
         return {tp: info.end for tp, info in merge_heads(found).items()}
 
-    def _locations(self) -> list[StoreLocation]:
-        """Those of the other stores, as soon as they have said where they serve Arrow Flight."""
-        store = self._store
-        if not store.locations:
-            return []
+    def _endpoints(self) -> dict[str, tuple[str, ...]]:
+        """Those of the other stores, as soon as they have said where they can be asked."""
         until = time.monotonic() + MEET_S
-        with closing(StoreClient(StoreLocation(store.address, store.locations))) as client:
-            while True:
-                found = [
-                    each for each in client.stores(timeout_s=ASK_S) if each.store != store.address
-                ]
-                unmet = store.stores_here - {each.store for each in found}
-                if not unmet or time.monotonic() > until:
-                    return found
-                time.sleep(STEP_S)
+        while True:
+            found = self._store.endpoints
+            if self._store.stores_here <= found.keys() or time.monotonic() > until:
+                return found
+            time.sleep(STEP_S)

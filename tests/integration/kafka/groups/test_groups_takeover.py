@@ -41,12 +41,19 @@ def has_read_all(cluster: EmbeddedCluster, index: int, members: int) -> bool:
     )
 
 
-def coordinator(cluster: EmbeddedCluster) -> int:
-    """The index of the store whose gateway coordinates the group, as its clients are told."""
+def coordinator(cluster: EmbeddedCluster) -> int | None:
+    """The index of the store whose gateway coordinates the group, as its clients are told.
+
+    None while it is not ready, or just changes.
+    """
+    from confluent_kafka import KafkaException
     from confluent_kafka.admin import AdminClient
 
     admin = AdminClient({"bootstrap.servers": cluster.bootstrap_servers})
-    found = admin.describe_consumer_groups(["g"], request_timeout=30)["g"].result(60)
+    try:
+        found = admin.describe_consumer_groups(["g"], request_timeout=30)["g"].result(60)
+    except KafkaException:
+        return None
     ports = [int(each) for each in re.findall(r":(\d+)", cluster.bootstrap_servers)]
     return ports.index(found.coordinator.port)
 
@@ -69,6 +76,7 @@ def test_a_group_outlives_its_coordinator(cluster: EmbeddedCluster) -> None:
         wait_until(lambda: has_read_all(cluster, 0, 2), "all is committed")
         wait_until(lambda: has_read_all(cluster, 1, 2), "the other store has it, too")
         victim = coordinator(cluster)
+        assert victim is not None
         cluster.kill_store(victim)
         publish(producers)
         wait_until(lambda: group.have_read(NUMBERS, 2 * ROUND), "the group goes on", 60)

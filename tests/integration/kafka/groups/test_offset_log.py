@@ -5,11 +5,12 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 
 import pytest
 
 from dafka_core import Store
-from dafka_core.errors import DafkaError, InvalidRequestError, StoreUnreachableError
+from dafka_core.errors import DafkaError, InvalidRequestError
 from dafka_core.kafka.gateway_node import GatewayNode
 from dafka_core.kafka.gateways import Gateways
 from dafka_core.kafka.groups import offset_log
@@ -23,7 +24,9 @@ from dafka_core.kafka.groups.group_records import (
 from dafka_core.kafka.groups.offset_log import OffsetLog
 from dafka_core.kafka.kafka_options import KafkaOptions
 from dafka_core.kafka.partition_numbers import PartitionNumbers
+from dafka_core.kafka.replication import Replication
 from dafka_core.records import RecordBatch, TopicPartition
+from dafka_core.testing import wait_until
 from dafka_core.values import Values
 
 OTHER = TopicPartition(OFFSETS_TOPIC, "B" * 32)
@@ -164,21 +167,27 @@ def test_a_commit_that_is_too_large_fails_alone(
     asyncio.run(work())
 
 
-def test_a_commit_waits_for_the_other_stores(node: GatewayNode) -> None:
+def test_a_commit_waits_for_the_other_stores(
+    node: GatewayNode, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(offset_log, "REPLICATE_S", 0.5)
+    store = node.store
+
     async def work() -> None:
-        asked: list[int] = []
-
-        async def replicate(tp: TopicPartition, end: int) -> None:
-            asked.append(end)
-            if len(asked) > 1:
-                raise StoreUnreachableError("B" * 32, "it is away")
-
-        log = OffsetLog(node, replicate)
-        await log.write([commit(log, 1)])
-        with pytest.raises(StoreUnreachableError):
-            await log.write([commit(log, 2)])
-        assert asked == [1, 2]
+        log = OffsetLog(node)
+        with Store(tmp_path / "other", tower=store.options.tower) as other:
+            await asyncio.to_thread(wait_until, lambda: other.address in store.endpoints)
+            for each in range(20):
+                await log.write([commit(log, each)])
+                assert other.log.end(log.own) == each + 1
+            # One that is there and does not take it.
+            monkeypatch.setattr(Replication, "wait", nobody_answers)
+            with pytest.raises(TimeoutError, match="before offset 21"):
+                await log.write([commit(log, 99)])
         await log.close()
+
+    async def nobody_answers(self: Replication, ends: object, timeout_s: float) -> bool:
+        return False
 
     asyncio.run(work())
 
