@@ -1,0 +1,102 @@
+"""A store and its gateway are killed again and again while clients write.
+
+What was acknowledged is there, and what an idempotent producer has written is there once.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from confluent_kafka import KafkaError, Message, Producer
+
+from dafka_core.storage import Log
+from tests.forked import ForkedCluster
+
+ROUNDS = 3
+EACH = 4_000
+"""Records between two kills."""
+
+PATIENCE_S = 120.0
+
+
+class Application:
+    """Writes numbers, and keeps what it was told of them."""
+
+    def __init__(self, servers: str, *, idempotent: bool) -> None:
+        self.sent = 0
+        self.acknowledged: dict[int, tuple[int, int]] = {}
+        self.errors: list[KafkaError] = []
+        self._producer = Producer(
+            {
+                "bootstrap.servers": servers,
+                "enable.idempotence": idempotent,
+                "batch.num.messages": 100,
+                "linger.ms": 1,
+                "reconnect.backoff.max.ms": 200,
+                "retry.backoff.max.ms": 200,
+                "message.timeout.ms": int(PATIENCE_S * 1000),
+                "log_level": 0,
+            }
+        )
+
+    def write(self, until: int) -> None:
+        """Goes on until so many records are acknowledged."""
+        while len(self.acknowledged) < until and not self.errors:
+            if self.sent < until + EACH // 2:  # so many are on their way when the store is killed
+                self._produce()
+            self._producer.poll(0 if self.sent % 100 else 0.001)
+
+    def finish(self) -> None:
+        assert self._producer.flush(PATIENCE_S) == 0
+
+    def _produce(self) -> None:
+        number = self.sent
+        self.sent += 1
+        self._producer.produce(
+            "t",
+            b"%d" % number,
+            partition=number % 2,
+            on_delivery=lambda error, message: self._told(number, error, message),
+        )
+
+    def _told(self, number: int, error: KafkaError | None, message: Message) -> None:
+        if error is not None:
+            self.errors.append(error)
+            return
+        partition, offset = message.partition(), message.offset()
+        assert partition is not None
+        assert offset is not None
+        self.acknowledged[number] = partition, offset
+
+
+def stored(directory: Path) -> list[list[int]]:
+    """The numbers in each partition that has some."""
+    with Log(directory) as log:
+        infos = log.partitions("t")
+        return [
+            [int(value) for batch in log.read(info.tp, 0, info.end) for value in batch.values]
+            for info in infos
+        ]
+
+
+@pytest.mark.parametrize("idempotent", [True, False])
+def test_nothing_acknowledged_is_lost_and_nothing_of_an_idempotent_producer_doubled(
+    tmp_path: Path, idempotent: bool
+) -> None:
+    with ForkedCluster(directory=tmp_path, kafka={"num_partitions": 2}) as cluster:
+        application = Application(cluster.bootstrap_servers, idempotent=idempotent)
+        for each in range(1, ROUNDS + 1):
+            application.write(each * EACH)
+            cluster.kill_store()
+            cluster.start_store()
+        application.finish()
+        directory = cluster.store_directory()
+    assert application.errors == []
+    found = {numbers[0] % 2: numbers for numbers in stored(directory)}
+    assert len(application.acknowledged) == application.sent
+    for number, (partition, offset) in application.acknowledged.items():
+        assert found[partition][offset] == number
+    if idempotent:
+        for partition, numbers in found.items():
+            assert numbers == [*range(partition, application.sent, 2)]
