@@ -8,6 +8,8 @@ import logging
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, Final
 
+import pyarrow as pa
+
 from dafka_core.errors import ConfigError, DafkaError
 from dafka_core.kafka.configs import Configs
 from dafka_core.kafka.fetch import Fetch
@@ -51,6 +53,8 @@ class Gateway(Node):
             """Where clients are told to connect."""
             threads = ThreadPoolExecutor(MAX_THREADS, "dafka-kafka")
             undo.callback(threads.shutdown, wait=False, cancel_futures=True)
+            # At its first use Arrow loads pandas, where that is installed: not for a client.
+            threads.submit(pa.array, [0])
             gateways = Gateways(store, *self.advertised)
             numbers = PartitionNumbers(store, gateways)
             undo.callback(numbers.close)

@@ -20,6 +20,11 @@ MAX_TIMESTAMP: Final = -3
 EARLIEST_LOCAL: Final = -4
 """What a client asks for in place of a time."""
 
+BOUNDS: Final = (LATEST, EARLIEST, EARLIEST_LOCAL)
+FEW: Final = 8
+"""Partitions of which the bounds are had in less time than a thread takes to begin.  Spark's
+connector asks for those of one partition twice for each 500 records."""
+
 UNKNOWN: Final = -1
 """An offset, or a time, that there is not."""
 
@@ -46,14 +51,17 @@ class ListOffsets(Feature):
             (topic.name, [(each, self._readable(topic.name, each)) for each in topic.partitions])
             for topic in request.topics
         ]
-        topics = await self._node.in_thread(self._answer, asked, client.version)
+        each = [partition for _, partitions in asked for partition, _ in partitions]
+        if len(each) <= FEW and all(partition.timestamp in BOUNDS for partition in each):
+            topics = self._answer(asked, client.version)
+        else:
+            topics = await self._node.in_thread(self._answer, asked, client.version)
         return ListOffsetsResponse(throttle_time_ms=0, topics=topics)
 
     def _readable(self, topic: str, asked: Any) -> TopicPartition | KafkaError:
         return readable(self._node, topic, asked.partition_index, asked.current_leader_epoch)
 
     def _answer(self, topics: Sequence[tuple[str, Sequence[Any]]], version: int) -> list[Any]:
-        """In a thread."""
         log = self._node.store.log
         return [
             _Topic(
@@ -94,7 +102,7 @@ def offset_of(log: Log, tp: TopicPartition, timestamp: int) -> FoundOffset:
     Raises:
         StoreError: the log is damaged there.
     """
-    if timestamp in (EARLIEST, EARLIEST_LOCAL, LATEST):
+    if timestamp in BOUNDS:
         held = log.info(tp)
         earliest, end = (held.earliest, held.end) if held else (0, 0)
         return FoundOffset(end if timestamp == LATEST else earliest)
