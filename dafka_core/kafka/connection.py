@@ -30,6 +30,13 @@ _GONE: Final = getattr(select, "POLLRDHUP", 0)
 """What the kernel says of a connection whose other end is closed; that it is reset it says always.
 Not all systems have it."""
 
+_OTHERS: Final = {
+    b"\x16\x03": "TLS, which the gateway has not got: security.protocol must be PLAINTEXT",
+    b"GET ": "HTTP, and this is Kafka's protocol",
+    b"POST": "HTTP, and this is Kafka's protocol",
+}
+"""What else comes by mistake, by its first octets; all of them are too large for a size."""
+
 MALFORMED: Final = "connections closed for requests that cannot be answered"
 TOO_SLOW: Final = "connections closed as their client was too slow"
 
@@ -192,10 +199,12 @@ class Connection(asyncio.BufferedProtocol):
             if missing == _SIZE.size:
                 self._set_deadline()
             return octets[missing:]
-        (size_bytes,) = _SIZE.unpack(self._size)
+        first = bytes(self._size)
+        (size_bytes,) = _SIZE.unpack(first)
         self._size.clear()
         if not 0 < size_bytes <= self._shared.limits.max_produce_bytes:
-            raise ProtocolError(f"a request of {size_bytes} octets")
+            other = next((_OTHERS[each] for each in _OTHERS if first.startswith(each)), "")
+            raise ProtocolError(other or f"a request of {size_bytes} octets")
         counted = _counted(size_bytes)
         if counted and not self._shared.room.take(counted, self._has_room):
             self._wanted_bytes = size_bytes

@@ -15,7 +15,7 @@ from typing import Any, Final, NamedTuple
 from dafka_core.errors import ConfigError, ProtocolError
 
 try:
-    from kafka.protocol import admin, consumer, metadata, producer
+    from kafka.protocol import admin, consumer, metadata, producer, sasl
     from kafka.protocol.api_message import ApiMessage
 except ImportError:
     _why = "needs kafka-python: pip install 'dafka-spark[kafka]'"
@@ -23,9 +23,9 @@ except ImportError:
 
 _MESSAGES: Final[dict[str, Any]] = {
     name: each
-    for part in (admin, consumer, metadata, producer)
+    for part in (admin, consumer, metadata, producer, sasl)
     for name, each in vars(part).items()
-    if isinstance(each, type) and issubclass(each, ApiMessage)
+    if isinstance(each, type) and issubclass(each, ApiMessage) and each is not ApiMessage
 }
 _REQUESTS: Final = {each.API_KEY: each for each in _MESSAGES.values() if each.is_request()}
 _RESPONSES: Final = {each.API_KEY: each for each in _MESSAGES.values() if not each.is_request()}

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import socket
 import struct
+from contextlib import suppress
+
+import pytest
 
 from dafka_core.kafka.gateway import Gateway
 
@@ -46,3 +49,17 @@ def test_a_request_of_no_size_ends_its_connection_and_no_other(gateway: Gateway)
         good.sendall(ASK)
         assert response(good)
     assert gateway.invalid_count == 3
+
+
+@pytest.mark.parametrize(
+    ("octets", "said"),
+    [(b"\x16\x03\x01\x02\x00\x01", "TLS, which"), (b"GET / HTTP/1.1\r\n", "HTTP, and this")],
+)
+def test_another_protocol_is_named(
+    octets: bytes, said: str, gateway: Gateway, caplog: pytest.LogCaptureFixture
+) -> None:
+    with socket.create_connection(gateway.listens, timeout=30) as client:
+        client.sendall(octets)
+        with suppress(ConnectionResetError):
+            assert received(client, 1) == b""
+    assert said in caplog.text

@@ -92,6 +92,7 @@ def test_a_version_that_is_too_new_is_answered_in_the_oldest_form() -> None:
 
 def test_what_is_not_served_is_refused_where_that_can_be_said() -> None:
     assert Handlers().answer(frame(16, 0)) == struct.pack(">iihi", 10, 7, 35, 0)
+    assert Handlers().answer(frame(17, 0))[8:10] == b"\0\x23"  # SASL
     for key, version in ((3, 99), (999, 0), (4, 0), (-1, 0), (12, -1)):
         with pytest.raises(ProtocolError, match="to which there is no answer"):
             Handlers().answer(frame(key, version))
