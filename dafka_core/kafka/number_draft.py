@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Iterable, Sequence
+from concurrent.futures import Future, InvalidStateError
+from contextlib import suppress
 
 from dafka_core.kafka.kafka_errors import KafkaError
 from dafka_core.kafka.number_table import (
@@ -15,6 +18,26 @@ from dafka_core.kafka.number_table import (
 from dafka_core.kafka.refusal import RefusedError
 from dafka_core.nodes.addresses import new_address
 from dafka_core.records import TopicPartition
+
+Plan = Callable[["NumberDraft"], None]
+"""Adds what is wanted; raises RefusedError where that cannot be."""
+
+
+class Wish:
+    """What is to be done in the next turn, and the future of who waits for it."""
+
+    def __init__(self, plan: Plan, within_s: float) -> None:
+        self.plan = plan
+        self.future: Future[None] = Future()
+        self.deadline = time.monotonic() + within_s
+
+    def end(self, error: BaseException | None = None) -> None:
+        """It is done, or there was an error."""
+        with suppress(InvalidStateError):  # it has ended, or who waited has gone
+            if error is None:
+                self.future.set_result(None)
+            else:
+                self.future.set_exception(error)
 
 
 class NumberDraft:
@@ -29,11 +52,13 @@ class NumberDraft:
         """A topic's partitions, those to come among them."""
         return (*self._table.partitions(topic), *self._added.get(topic, ()))
 
-    def host(self, topic: str, count: int, gateways: Sequence[str]) -> None:
-        """Adds partitions that gateways host, each in its turn."""
+    def host(self, topic: str, count: int, gateways: Sequence[str]) -> list[str]:
+        """Adds partitions that gateways host, each in its turn; returns their addresses."""
         known = len(self.partitions(topic))
-        for number in range(known, known + count):
-            self._add(topic, number, new_address(), gateways[number % len(gateways)], hosted=True)
+        added = [new_address() for _ in range(count)]
+        for number, address in enumerate(added, known):
+            self._add(topic, number, address, gateways[number % len(gateways)], hosted=True)
+        return added
 
     def adopt(self, found: Iterable[TopicPartition], hosts: Callable[[str], Sequence[str]]) -> None:
         """Adds partitions of Dafka's producers that have no number."""

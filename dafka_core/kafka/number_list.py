@@ -6,7 +6,7 @@ import threading
 import time
 from typing import Final
 
-from dafka_core.epochs import History, parting
+from dafka_core.epochs import NO_LIFE, History, last_life, parting
 from dafka_core.kafka.number_table import NumbersRecord, NumberTable, agreed, parsed
 from dafka_core.names import INTERNAL
 from dafka_core.records import TopicPartition
@@ -31,6 +31,12 @@ class NumberList:
         self._lock = threading.Lock()
         self._scanned = self._agreed = 0
         self._history: History = ()
+        self._promised = NO_LIFE
+
+    def is_agreed_by(self, majority: int) -> bool:
+        """Whether the last turn was acknowledged by so many stores, and no other has begun."""
+        last = last_life(self._history)
+        return last.acks == majority and self._promised[:2] <= last[:2]
 
     def read(self, agreed_end: int = 0) -> NumberTable:
         """Takes what has come; up to ``agreed_end`` it has been agreed on at least."""
@@ -41,7 +47,7 @@ class NumberList:
                 # What was agreed on stays, unless somebody has had stores that lack it begin
                 # without those that have it.  All of it is read again.
                 self.table, self._scanned, self._agreed = NumberTable(), 0, 0
-            self._history = lives.history
+            self._history, self._promised = lives.history, lives.promised
             self._agreed = max(self._agreed, agreed_end)
             for offset, record in self._records(self._scanned, lives.end):
                 self._scanned = offset + 1

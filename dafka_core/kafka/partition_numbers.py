@@ -14,15 +14,15 @@ import random
 import secrets
 import threading
 import time
-from collections.abc import Callable, Collection, Sequence
-from concurrent.futures import Future, InvalidStateError
+from collections.abc import Collection, Sequence
 from contextlib import suppress
+from operator import attrgetter
 from typing import Final
 
 from dafka_core.errors import DafkaError, NotAcknowledgedError, ProducerFencedError
 from dafka_core.kafka.gateways import Gateways, ranked
 from dafka_core.kafka.kafka_errors import KafkaError
-from dafka_core.kafka.number_draft import NumberDraft
+from dafka_core.kafka.number_draft import NumberDraft, Plan, Wish
 from dafka_core.kafka.number_list import LIST, NumberList
 from dafka_core.kafka.number_table import NumberedPartition as NumberedPartition  # noqa: PLC0414
 from dafka_core.kafka.number_table import NumbersRecord, NumberTable, is_numbered
@@ -53,26 +53,9 @@ SAMPLE: Final = 100
 AGAIN_S: Final = 10.0
 """When to try again to do so after it has failed."""
 
+ADDRESS: Final = attrgetter("address")
+
 _log: Final = logging.getLogger("dafka.kafka")
-
-Plan = Callable[[NumberDraft], None]
-"""Adds what is wanted; raises RefusedError where that cannot be."""
-
-
-class _Wish:
-    """What is to be done in the next turn, and who waits for it."""
-
-    def __init__(self, plan: Plan) -> None:
-        self.plan = plan
-        self.future: Future[None] = Future()
-        self.deadline = time.monotonic() + AGREE_S
-
-    def end(self, error: BaseException | None = None) -> None:
-        with suppress(InvalidStateError):  # it has ended, or who waited has gone
-            if error is None:
-                self.future.set_result(None)
-            else:
-                self.future.set_exception(error)
 
 
 class PartitionNumbers:
@@ -92,12 +75,13 @@ class PartitionNumbers:
         self._gateways = gateways
         self._list = NumberList(store.log)
         self._looked = -1  # changes of the log that were looked at for new partitions
-        self._new: dict[TopicPartition, float] = {}  # and when they were found
-        self._failed_s = float("-inf")  # when numbering them has failed last
+        self._new: dict[TopicPartition, None] = {}  # partitions without a number
+        self._news_since: float | None = None
+        self._failed_s = float("-inf")  # when a turn for news has failed last
+        self._said = ""  # why
         self._changed = threading.Condition()
-        self._wishes: list[_Wish] = []
+        self._wishes: list[Wish] = []
         self._closing = False
-        self._began_s = time.monotonic()
         self._woken = threading.Event()
         self._threads = [
             threading.Thread(target=run, name=f"dafka-kafka-{name}", daemon=True)
@@ -160,28 +144,32 @@ class PartitionNumbers:
         With ``new`` it must not be there yet.  ``gateways`` host them, in turns; without, all that
         are live do.
         """
+        mine: set[str] = set()  # what was added in a turn that was cut short, and may be there
 
         def plan(draft: NumberDraft) -> None:
-            if new and (draft.partitions(topic) or self.is_there(topic)):
+            known = draft.partitions(topic)
+            if new and mine.isdisjoint(map(ADDRESS, known)) and (known or self.is_there(topic)):
                 raise RefusedError(KafkaError.TOPIC_ALREADY_EXISTS, f"topic {topic!r} is there")
             self._adopt(draft, topic)
             hosted = sum(each.hosted for each in draft.partitions(topic))
-            draft.host(topic, count - hosted, gateways or self._hosts(topic))
+            mine.update(draft.host(topic, count - hosted, gateways or self._hosts(topic)))
 
         await self._wish(plan)
 
     async def extend(self, topic: str, count: int, *, gateways: Sequence[str] = ()) -> None:
         """Has the topic have ``count`` partitions in all, which must be more than it has."""
+        mine: set[str] = set()
 
         def plan(draft: NumberDraft) -> None:
             if not self.is_there(topic):
                 raise RefusedError(KafkaError.UNKNOWN_TOPIC_OR_PARTITION, f"no topic {topic!r}")
             self._adopt(draft, topic)
-            known = len(draft.partitions(topic))
-            if count <= known:
+            found = draft.partitions(topic)
+            known = len(found)
+            if count <= known and mine.isdisjoint(map(ADDRESS, found)):
                 why = f"topic {topic!r} has {known} partitions, and {count} are not more"
                 raise RefusedError(KafkaError.INVALID_PARTITIONS, why)
-            draft.host(topic, count - known, gateways or self._hosts(topic))
+            mine.update(draft.host(topic, count - known, gateways or self._hosts(topic)))
 
         await self._wish(plan)
 
@@ -204,7 +192,7 @@ class PartitionNumbers:
         draft.adopt(found, self._hosts)
 
     async def _wish(self, plan: Plan) -> None:
-        wish = _Wish(plan)
+        wish = Wish(plan, AGREE_S)
         with self._changed:
             if self._closing:
                 raise RefusedError(KafkaError.NOT_CONTROLLER, "this gateway ends")
@@ -246,7 +234,7 @@ class PartitionNumbers:
                 del self._new[tp]
             for tp in found:
                 if self._stored.end(tp):
-                    self._new.setdefault(tp, time.monotonic())
+                    self._new[tp] = None
             self._changed.notify_all()
 
     # -- the thread that adds to it --------------------------------------------------------------
@@ -255,32 +243,45 @@ class PartitionNumbers:
         while True:
             with self._changed:
                 while not (self._closing or self._wishes or self._is_due()):
-                    self._changed.wait(LOOK_S if self._has_news else None)
+                    self._changed.wait(LOOK_S)
                 if self._closing:
                     return
                 wishes, self._wishes = self._wishes, []
-            background = _Wish(self._adopt_new)
+            background = Wish(self._adopt_new, AGREE_S)
             self._agree([*wishes, background])
             failure = background.future.exception()
+            self._news_since, why = None, ""
             if isinstance(failure, RefusedError) and not self._closing:
-                self._failed_s = time.monotonic()
-                _log.warning("new partitions have no number for Kafka clients: %s", failure.why)
+                self._failed_s, why = time.monotonic(), failure.why
+                if why != self._said:
+                    _log.warning("new partitions have no number for Kafka clients: %s", why)
+            self._said = why
             with suppress(DafkaError):  # the thread that follows says it
                 self._look()
 
     @property
-    def _has_news(self) -> bool:
-        return bool(self._new) or self.cluster_id is None
+    def _majority(self) -> int:
+        return (1 + len(self._store.known_stores)) // 2 + 1
 
     def _is_due(self) -> bool:
-        """Whether it is this gateway's turn to begin the list, or to add new partitions."""
-        now = time.monotonic()
-        if not self._has_news or now < self._failed_s + AGAIN_S:
-            return False
-        rank = self._gateways.ranked(LIST.topic).index(self._gateways.own)
-        return now >= min(self._new.values(), default=self._began_s) + rank * RANK_S
+        """Whether it is this gateway's turn to see to what nobody has asked for.
 
-    def _agree(self, wishes: Sequence[_Wish]) -> None:
+        That is to add new partitions, to begin the list, and to have it agreed on by a majority of
+        more or fewer stores than before: else the next turn would need all of them.
+        """
+        now = time.monotonic()
+        is_begun = self.cluster_id is not None
+        if not self._new and is_begun and self._list.is_agreed_by(self._majority):
+            self._news_since = None
+            return False
+        if self._news_since is None:
+            self._news_since = now
+        rank = self._gateways.ranked(LIST.topic).index(self._gateways.own)
+        # Others may be about to do so, or this store about to hear of them.
+        wait_s = rank * RANK_S + (0 if self._new and is_begun else TURN_S)
+        return now >= max(self._news_since + wait_s, self._failed_s + AGAIN_S)
+
+    def _agree(self, wishes: Sequence[Wish]) -> None:
         """Adds what is wished for, unless it is there already; tells who waits."""
         tries, failure = 0, RefusedError(KafkaError.NOT_CONTROLLER, "the gateway ends")
         while not self._closing:
@@ -304,7 +305,7 @@ class PartitionNumbers:
         for wish in wishes:
             wish.end(failure)
 
-    def _take_turn(self, wishes: Sequence[_Wish]) -> None:
+    def _take_turn(self, wishes: Sequence[Wish]) -> None:
         majority = self._wait_for_majority()
         self._let_others_end()
         with self._producer(majority) as producer:
@@ -338,7 +339,7 @@ class PartitionNumbers:
         deadline = time.monotonic() + STORES_S
         while True:
             known, here = self._store.known_stores, self._store.stores_here
-            majority = (1 + len(known)) // 2 + 1
+            majority = self._majority
             if 1 + len(here) >= majority:
                 return majority
             if time.monotonic() >= deadline or self._closing:

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from dafka_core import Producer, Store, Tower
+from dafka_core.errors import ProducerFencedError
 from dafka_core.kafka.gateways import Gateways
 from dafka_core.kafka.kafka_errors import KafkaError
 from dafka_core.kafka.number_list import LIST
@@ -137,6 +138,28 @@ def test_two_gateways_that_create_at_once_never_give_one_number_twice(start: Sta
     assert one.numbers.cluster_id == two.numbers.cluster_id
 
 
+def test_a_turn_that_was_cut_short_is_gone_on_with(
+    start: Start, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    one = start("a")
+    one.create("other", 1)
+    flush, tries = Producer.flush, []
+
+    def cut_short(producer: Producer, timeout_s: float) -> None:
+        """Another gateway takes over when what was added is on disk, and before that is known."""
+        flush(producer, timeout_s)
+        tries.append(producer.next_offset)
+        if len(tries) in (2, 7):
+            raise ProducerFencedError(*LIST, 1, 0, 1)
+
+    monkeypatch.setattr(Producer, "flush", cut_short)
+    one.create("flights", 2, new=True)
+    assert len(one.names("flights")) == 2
+    one.extend("flights", 3)
+    assert len(one.names("flights")) == 3
+    assert len(tries) > 8
+
+
 def test_a_gateway_that_comes_later_sees_the_same_list(start: Start) -> None:
     one = start("a")
     one.create("flights", 3)
@@ -207,6 +230,18 @@ def test_a_majority_goes_on_without_a_store_that_is_away(start: Start) -> None:
     found = agree("alerts", 2, one, two)
     back = start("ccc")
     assert agree("alerts", 2, one, two, back) == found
+
+
+def test_stores_that_come_are_asked_to_agree_before_one_goes(start: Start) -> None:
+    one = start("a")
+    one.create("flights", 1)  # acknowledged by one store: all have to answer who goes on
+    two, three = start("bb"), start("ccc")
+    all_ = one, two, three
+    meet(*all_)
+    wait_until(lambda: all(each.numbers._list.is_agreed_by(2) for each in all_))
+    one.close()
+    two.create("alerts", 1)
+    agree("alerts", 1, two, three)
 
 
 def test_without_a_majority_there_is_an_error_and_the_list_still_serves(start: Start) -> None:

@@ -6,7 +6,7 @@ import pytest
 
 from dafka_core.kafka import number_draft
 from dafka_core.kafka.kafka_errors import KafkaError
-from dafka_core.kafka.number_draft import NumberDraft
+from dafka_core.kafka.number_draft import NumberDraft, Wish
 from dafka_core.kafka.number_table import NumbersRecord, NumberTable
 from dafka_core.kafka.refusal import RefusedError
 from dafka_core.records import TopicPartition
@@ -58,3 +58,17 @@ def test_too_many_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
         draft.host("u", 1, ["G1"])
     assert refused.value.code == KafkaError.POLICY_VIOLATION
     assert draft.partitions("u") == ()
+
+
+def test_who_wishes_is_told_once() -> None:
+    done, refused = Wish(lambda draft: None, 9), Wish(lambda draft: None, 9)
+    done.end()
+    done.end(ValueError("too late"))
+    refused.end(ValueError("no"))
+    refused.end()
+    assert done.future.result(0) is None
+    with pytest.raises(ValueError, match="no"):
+        refused.future.result(0)
+    gone = Wish(lambda draft: None, 9)
+    gone.future.cancel()
+    gone.end()
