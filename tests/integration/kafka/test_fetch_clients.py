@@ -19,7 +19,7 @@ from dafka_core.kafka.fetch import Fetch
 from dafka_core.kafka.gateway import Gateway
 from dafka_core.records import RecordBatch, TopicPartition
 from dafka_core.testing.waiting import PATIENCE_S, wait_until
-from tests.integration.kafka.reading_clients import CLIENTS, Aiokafka, Got, KafkaPython, reading
+from tests.integration.kafka.reading_clients import CLIENTS, Got, KafkaPython, reading
 
 BEGIN = datetime(2026, 3, 1, 12, 0, 0, 123_456, tzinfo=UTC)
 BEGIN_MS = 1_772_366_400_123
@@ -67,7 +67,7 @@ RECORDS: list[tuple[bytes | None, bytes | None, list[tuple[str, bytes | None]]]]
 ]
 
 
-@pytest.mark.parametrize("kind", [KafkaPython, Aiokafka])
+@pytest.mark.parametrize("kind", CLIENTS)
 def test_records_are_what_their_producer_published(
     store: Store, producer: Producer, servers: str, kind: Any
 ) -> None:

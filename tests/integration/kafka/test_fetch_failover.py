@@ -1,0 +1,79 @@
+"""Who reads at one gateway goes on at another one when that is gone."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+import pytest
+from confluent_kafka.admin import AdminClient
+
+from dafka_core import Producer, Store
+from dafka_core.kafka.gateway import Gateway
+from dafka_core.records import TopicPartition
+from dafka_core.testing.waiting import PATIENCE_S, wait_until
+from tests.integration.kafka.reading_clients import CLIENTS, reading
+
+OFTEN: dict[str, Any] = {
+    "beacon_interval_ms": 200,
+    "peer_expiry_ms": 1_500,
+    "sync_interval_ms": 200,
+}
+COUNT = 100
+
+
+class StoreAndGateway:
+    def __init__(self, directory: Path, tower: str) -> None:
+        self._running = ExitStack()
+        self.store = self._running.enter_context(Store(directory, tower=tower, **OFTEN))
+        self.gateway = self._running.enter_context(Gateway(self.store, listen="127.0.0.1:0"))
+
+    def close(self) -> None:
+        self._running.close()
+
+
+@pytest.fixture
+def both(tower: str, tmp_path: Path) -> Iterator[list[StoreAndGateway]]:
+    with ExitStack() as running:
+        made = [StoreAndGateway(tmp_path / name, tower) for name in "ab"]
+        for each in made:
+            running.callback(each.close)
+        yield made
+
+
+def leader(servers: str) -> int:
+    """The port of the gateway that leads the partition; once both know each other."""
+    client = AdminClient({"bootstrap.servers": servers, "log_level": 0})
+    wait_until(lambda: len(client.list_topics(timeout=PATIENCE_S).brokers) == 2)
+    found = client.list_topics("t", timeout=PATIENCE_S)
+    return int(found.brokers[found.topics["t"].partitions[0].leader].port)
+
+
+@pytest.mark.parametrize("kind", CLIENTS)
+def test_a_reader_goes_on_at_another_gateway(
+    tower: str, both: list[StoreAndGateway], kind: Any
+) -> None:
+    servers = ",".join(str(each.gateway.listens) for each in both)
+    reset: dict[str, Any] = {
+        "auto_offset_reset": "error" if kind.__name__ == "Confluent" else "none"
+    }
+    with Producer("t", tower=tower) as producer:
+        tp = TopicPartition("t", producer.address)
+
+        def publish(stores: list[StoreAndGateway]) -> None:
+            first = producer.next_offset
+            producer.publish_many([b"%d" % (first + number) for number in range(COUNT)])
+            wait_until(lambda: {each.store.log.end(tp) for each in stores} == {first + COUNT})
+
+        publish(both)
+        port = leader(servers)
+        with reading(kind, servers, **reset) as client:
+            assert [each.offset for each in client.read(COUNT)] == list(range(COUNT))
+            [led] = [each for each in both if each.gateway.listens.port == port]
+            led.close()
+            publish([each for each in both if each is not led])
+            found = client.read(COUNT)
+    assert [each.offset for each in found] == list(range(COUNT, 2 * COUNT))
+    assert [each.value for each in found] == [b"%d" % each.offset for each in found]
