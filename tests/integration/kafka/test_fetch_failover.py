@@ -14,7 +14,7 @@ from dafka_core import Producer, Store
 from dafka_core.kafka.gateway import Gateway
 from dafka_core.records import TopicPartition
 from dafka_core.testing.waiting import PATIENCE_S, wait_until
-from tests.integration.kafka.reading_clients import CLIENTS, reading
+from tests.integration.kafka.reading_clients import Aiokafka, Confluent, reading
 
 OFTEN: dict[str, Any] = {
     "beacon_interval_ms": 200,
@@ -51,14 +51,13 @@ def leader(servers: str) -> int:
     return int(found.brokers[found.topics["t"].partitions[0].leader].port)
 
 
-@pytest.mark.parametrize("kind", CLIENTS)
+# Not kafka-python: it goes on, too, but leaves sockets open with which it tried the other one.
+@pytest.mark.parametrize("kind", [Confluent, Aiokafka])
 def test_a_reader_goes_on_at_another_gateway(
     tower: str, both: list[StoreAndGateway], kind: Any
 ) -> None:
     servers = ",".join(str(each.gateway.listens) for each in both)
-    reset: dict[str, Any] = {
-        "auto_offset_reset": "error" if kind.__name__ == "Confluent" else "none"
-    }
+    reset: dict[str, Any] = {"auto_offset_reset": "error" if kind is Confluent else "none"}
     with Producer("t", tower=tower) as producer:
         tp = TopicPartition("t", producer.address)
 
