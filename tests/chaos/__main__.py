@@ -13,6 +13,7 @@ from typing import NamedTuple
 from tests.chaos import (
     cluster_kills,
     damage,
+    gateway_kills,
     lives,
     lost_stores,
     pipeline_kills,
@@ -49,6 +50,7 @@ TABLES = {
     10: Table(
         "pipeline_kills", pipeline_kills.run, pipeline_kills.ROUNDS, pipeline_kills.SHORT_ROUNDS
     ),
+    11: Table("gateway_kills", gateway_kills.run, gateway_kills.ROUNDS, gateway_kills.SHORT_ROUNDS),
 }
 
 

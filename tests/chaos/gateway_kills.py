@@ -1,0 +1,293 @@
+"""Table 11: stores with their gateways are killed while Kafka's clients write and read.
+
+An idempotent producer writes numbers to all partitions of a topic, acknowledged by all stores.  A
+group of consumers reads them, and commits what it has read.  Each store is killed at random moments
+and started again, at times both at once.  In the end each number is at both stores, once and in
+order, where its producer was told that it is; the group has read all of them; and no partition's
+committed offset has ever been behind one that was committed before.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import random
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+from confluent_kafka import (
+    Consumer,
+    KafkaError,
+    KafkaException,
+    Message,
+    Producer,
+    TopicPartition,
+)
+
+from dafka_core.flight.store_client import StoreClient
+from dafka_core.flight.store_location import StoreLocation
+from dafka_core.storage import Log
+from tests.chaos.harness import PATIENCE_S, Chaos, ChaosError, wait_until
+from tests.forked import ForkedCluster
+
+ROUNDS = 10
+SHORT_ROUNDS = 1
+KILLS = 5
+SHORT_KILLS = 2
+PAUSE_S = 2.0
+"""From one kill to the next, at most, when all that was killed serves again."""
+
+TOPIC = "numbers"
+PARTITIONS = 3
+MEMBERS = 2
+PACE = 200
+"""Numbers handed over at a time, some milliseconds apart."""
+
+OPTIONS = {
+    "num_partitions": PARTITIONS,
+    "group_rebalance_delay_ms": 200,
+    "group_min_session_timeout_ms": 1_000,
+}
+QUICK = {
+    "reconnect.backoff.ms": 50,
+    "reconnect.backoff.max.ms": 200,
+    "retry.backoff.ms": 50,
+    "retry.backoff.max.ms": 200,
+    "log_level": 0,
+}
+"""Clients are to come back soon: the round lasts as long."""
+
+_MESSAGE_TIMEOUT_MS = 120_000
+
+
+def run(chaos: Chaos, rounds: int) -> None:
+    """The rounds, each with stores and clients of its own."""
+    chaos.play(rounds, _round)
+
+
+def _round(
+    chaos: Chaos, chance: random.Random, directory: Path, stack: contextlib.ExitStack
+) -> None:
+    cluster = stack.enter_context(ForkedCluster(2, directory, kafka=OPTIONS))
+    servers = cluster.bootstrap_servers
+    writer = Writer(servers)
+    stack.callback(writer.stop)
+    members = [Member(servers) for _ in range(MEMBERS)]
+    for member in members:
+        stack.callback(member.stop)
+    for each in (writer, *members):
+        each.start()
+    for kill in range(SHORT_KILLS if chaos.short else KILLS):
+        acknowledged = len(writer.acknowledged)
+        wait_until(
+            lambda before=acknowledged: len(writer.acknowledged) > before or writer.failure,  # type: ignore[misc]
+            f"something is acknowledged before kill {kill}",
+        )
+        time.sleep(chance.uniform(0, PAUSE_S))
+        victims = [0, 1] if chance.random() < 0.2 else [chance.randrange(2)]
+        for victim in victims:
+            cluster.kill_store(victim)
+        chaos.fault("both stores killed" if len(victims) > 1 else "store killed")
+        time.sleep(chance.uniform(0, PAUSE_S / 2))
+        for victim in victims:
+            cluster.start_store(victim)
+    writer.finish()
+    sent = writer.sent
+    wait_until(
+        lambda: len(_read(members)) >= sent,
+        lambda: f"the group has read {len(_read(members))} of {sent} numbers",
+    )
+    for member in members:
+        member.finish()
+    chaos.outcome.records += sent
+    chaos.add("numbers read again", sum(len(member.read) for member in members) - sent)
+    _check_group(chaos, servers, writer, members)
+    wait_until(lambda: _same(cluster), "both stores have the same")
+    cluster.close()
+    for index in range(2):
+        _check_store(chaos, cluster.store_directory(index), writer)
+
+
+class Client:
+    """One of Kafka's clients in a thread, which goes on until it is told to end."""
+
+    def __init__(self) -> None:
+        self.failure: Exception | None = None
+        self._done = threading.Event()
+        self._thread = threading.Thread(target=self._run, daemon=True)
+
+    def start(self) -> None:
+        self._thread.start()
+
+    def stop(self) -> None:
+        """Ends, whatever there is left."""
+        self._done.set()
+        self._thread.join(PATIENCE_S)
+
+    def finish(self) -> None:
+        """Ends, when it has done what it began; raises what went wrong."""
+        self.stop()
+        if self._thread.is_alive():
+            raise ChaosError(f"{type(self).__name__} does not end")
+        if self.failure is not None:
+            raise ChaosError(f"{type(self).__name__}: {self.failure}") from self.failure
+
+    def _run(self) -> None:
+        try:
+            self._work()
+        except Exception as error:  # noqa: BLE001 -- told by ``finish``
+            self.failure = error
+
+    def _work(self) -> None:
+        raise NotImplementedError
+
+
+class Writer(Client):
+    """Writes 0, 1, 2, … to the partitions in turns."""
+
+    def __init__(self, servers: str) -> None:
+        super().__init__()
+        self.sent = 0
+        self.acknowledged: dict[int, tuple[int, int]] = {}
+        """Partition and offset of each number."""
+        limits = {"message.timeout.ms": _MESSAGE_TIMEOUT_MS, "queue.buffering.max.messages": 5_000}
+        self._producer = Producer(
+            {"bootstrap.servers": servers, "enable.idempotence": True, **limits, **QUICK}
+        )
+
+    def _work(self) -> None:
+        while not self._done.is_set():
+            for _ in range(PACE):
+                self._write()
+            self._producer.poll(0.01)
+        if self._producer.flush(_MESSAGE_TIMEOUT_MS / 1000):
+            raise ChaosError("not all numbers are acknowledged")
+
+    def _write(self) -> None:
+        number = self.sent
+        while True:
+            try:
+                self._producer.produce(
+                    TOPIC, b"%d" % number, partition=number % PARTITIONS, on_delivery=self._told
+                )
+            except BufferError:
+                self._producer.poll(0.05)
+            else:
+                self.sent += 1
+                return
+
+    def _told(self, error: KafkaError | None, message: Message) -> None:
+        if error is not None:
+            self.failure = KafkaException(error)
+            return
+        place = message.partition(), message.offset()
+        self.acknowledged[int(message.value() or b"")] = place  # type: ignore[assignment]
+
+
+class Member(Client):
+    """A member of the group, which commits what it has read."""
+
+    def __init__(self, servers: str) -> None:
+        super().__init__()
+        self.read: list[tuple[int, int]] = []
+        """Partition and number, in the order in which they came."""
+        self.committed: list[tuple[int, int]] = []
+        """Partition and offset of each commit that has succeeded."""
+        session = {"session.timeout.ms": 3_000, "heartbeat.interval.ms": 300}
+        self._consumer = Consumer(
+            {
+                "bootstrap.servers": servers,
+                "group.id": "readers",
+                "auto.offset.reset": "earliest",
+                "enable.auto.commit": False,
+                "topic.metadata.refresh.interval.ms": 500,
+                **session,
+                **QUICK,
+            }
+        )
+
+    def _work(self) -> None:
+        self._consumer.subscribe([TOPIC])
+        try:
+            while not self._done.is_set():
+                messages = [
+                    each for each in self._consumer.consume(500, timeout=0.2) if not each.error()
+                ]
+                for each in messages:
+                    self.read.append((each.partition() or 0, int(each.value() or b"")))
+                if messages:
+                    self._commit()
+        finally:
+            self._consumer.close()
+
+    def _commit(self) -> None:
+        # It fails while no gateway answers, or when another member has its partitions now.
+        with contextlib.suppress(KafkaException):
+            for each in self._consumer.commit(asynchronous=False) or []:
+                if each.error is None and each.offset >= 0:
+                    self.committed.append((each.partition, each.offset))
+
+
+def _read(members: list[Member]) -> set[int]:
+    """The numbers that members have read up to now."""
+    return {number for member in members for _, number in tuple(member.read)}
+
+
+def _check_group(chaos: Chaos, servers: str, writer: Writer, members: list[Member]) -> None:
+    """All numbers are read, and what was committed is kept."""
+    chaos.compare("what the group has read", range(writer.sent), _read(members))
+    committed: dict[int, int] = {}
+    for member in members:
+        for partition, offset in member.committed:
+            committed[partition] = max(offset, committed.get(partition, 0))
+    consumer = Consumer({"bootstrap.servers": servers, "group.id": "readers", **QUICK})
+    try:
+        asked = [TopicPartition(TOPIC, number) for number in range(PARTITIONS)]
+        kept = _answered(lambda: consumer.committed(asked, timeout=10))
+    finally:
+        consumer.close()
+    for each in kept:
+        if each.offset < committed.get(each.partition, 0):
+            why = f"committed to {committed[each.partition]}, and {each.offset} is kept"
+            raise ChaosError(f"partition {each.partition}: {why}")
+
+
+def _answered(ask: Callable[[], list[TopicPartition]]) -> list[TopicPartition]:
+    found: list[TopicPartition] = []
+
+    def has_answered() -> bool:
+        with contextlib.suppress(KafkaException):
+            found[:] = ask()
+        return bool(found)
+
+    wait_until(has_answered, "the coordinator answers")
+    return found
+
+
+def _same(cluster: ForkedCluster) -> bool:
+    """Whether both stores have as much of each partition."""
+    heads = []
+    for index in range(2):
+        with StoreClient(StoreLocation("", cluster.locations(index))) as client:
+            heads.append(sorted(info[:4] for info in client.heads([TOPIC], timeout_s=PATIENCE_S)))
+    return heads[0] == heads[1]
+
+
+def _check_store(chaos: Chaos, directory: Path, writer: Writer) -> None:
+    """Each number is there once, in order, where its producer was told."""
+    found: dict[int, list[int]] = {}
+    with Log(directory) as log:
+        for info in log.partitions(TOPIC):
+            batches = log.read(info.tp, 0, info.end, max_records=1 << 30, max_bytes=1 << 40)
+            numbers = [int(value) for batch in batches for value in batch.values]
+            found[numbers[0] % PARTITIONS] = numbers
+    for partition in range(PARTITIONS):
+        numbers = found.get(partition, [])
+        wanted = range(partition, writer.sent, PARTITIONS)
+        chaos.compare(f"partition {partition} in {directory.name}", wanted, numbers)
+        if numbers != [*wanted]:
+            raise ChaosError(f"partition {partition} in {directory.name} is out of order")
+    for number, (partition, offset) in writer.acknowledged.items():
+        if found[partition][offset] != number:
+            raise ChaosError(f"{number} is not at offset {offset} of partition {partition}")
