@@ -93,3 +93,12 @@ class MemberGroup(Closing):
     def close(self) -> None:
         for each in self.members:
             each.close()
+
+
+def create_topic(servers: str, topic: str, partitions: int) -> None:
+    from confluent_kafka.admin import AdminClient
+    from confluent_kafka.cimpl import NewTopic
+
+    admin = AdminClient({"bootstrap.servers": servers})
+    created = admin.create_topics([NewTopic(topic, partitions)], request_timeout=30)
+    created[topic].result(30)

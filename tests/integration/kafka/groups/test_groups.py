@@ -15,7 +15,7 @@ from dafka_core.kafka.number_list import NumberList
 from dafka_core.records import RecordBatch
 from dafka_core.testing import wait_until
 from dafka_core.values import Values
-from tests.integration.kafka.groups.members import MemberGroup
+from tests.integration.kafka.groups.members import MemberGroup, create_topic
 
 TOPIC, NUMBERS, ROUND = "t", range(6), 40
 
@@ -27,14 +27,6 @@ class Served:
         self.store = store
         self.servers = str(gateway.advertised)
         self._end = 0
-
-    def create_topic(self) -> None:
-        from confluent_kafka.admin import AdminClient
-        from confluent_kafka.cimpl import NewTopic
-
-        admin = AdminClient({"bootstrap.servers": self.servers})
-        created = admin.create_topics([NewTopic(TOPIC, len(NUMBERS))], request_timeout=30)
-        created[TOPIC].result(30)
 
     def append(self, count: int = ROUND) -> int:
         """Appends records to each partition; where they end."""
@@ -62,7 +54,7 @@ def served(store: Store) -> Iterator[Served]:
     options = {"group_rebalance_delay_ms": 200, "group_min_session_timeout_ms": 1_000}
     with Gateway(store, listen="127.0.0.1:0", **options) as gateway:
         found = Served(store, gateway)
-        found.create_topic()
+        create_topic(found.servers, TOPIC, len(NUMBERS))
         yield found
 
 
