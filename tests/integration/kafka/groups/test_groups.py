@@ -44,6 +44,11 @@ class Served:
         with StoreClient(location) as client:
             return next(iter(group_lags([client], timeout_s=30)), None)
 
+    @property
+    def records_behind(self) -> int | None:
+        found = self.group()
+        return found.records_behind if found else None
+
     def has_members(self, count: int) -> bool:
         found = self.group()
         return found is not None and found.members == count
@@ -72,11 +77,12 @@ def test_a_group_of_three_of_which_one_is_killed_reads_all(served: Served, libra
         end = served.append()
         wait_until(lambda: group.have_read(NUMBERS, end), "the two others go on")
         wait_until(lambda: served.has_members(2), "the third one is given up")
-        before = group.read
+        wait_until(lambda: served.records_behind == 0, "all is committed")
         for each in group.members:
             if each is not victim:
                 each.stop()
         wait_until(lambda: served.has_members(0), "they leave")
+        before = group.read
         found = served.group()
         assert found is not None
         assert (found.state, found.records_behind) == ("empty", 0)
