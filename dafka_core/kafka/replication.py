@@ -70,20 +70,21 @@ class Replication:
         longer in sync.
         """
         deadline = time.monotonic() + timeout_s
-        waits: dict[str, asyncio.Future[None]] = {}
+        # By where it is asked, too: one that starts anew is asked there from then on.
+        waits: dict[tuple[str, tuple[str, ...]], asyncio.Future[None]] = {}
         while True:
-            endpoints = self._endpoints()
-            for store in endpoints.keys() - waits.keys():
-                waits[store] = self._follow(store, endpoints[store], ends)
-            pending = {waits[store] for store in endpoints if not waits[store].done()}
+            endpoints = self._endpoints().items()
+            for each in endpoints - waits.keys():
+                waits[each] = self._follow(*each, ends)
+            pending = {waits[each] for each in endpoints if not waits[each].done()}
             if not pending:
                 break
             left_s = deadline - time.monotonic()
             if left_s <= 0:
                 break
             await asyncio.wait(pending, timeout=min(left_s, POLL_S))
-        for each in waits.values():
-            each.cancel()
+        for wait in waits.values():
+            wait.cancel()
         return not pending
 
     def close(self) -> None:

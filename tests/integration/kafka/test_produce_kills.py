@@ -10,7 +10,10 @@ from pathlib import Path
 import pytest
 from confluent_kafka import KafkaError, Message, Producer
 
+from dafka_core.flight.store_client import StoreClient
+from dafka_core.flight.store_location import StoreLocation
 from dafka_core.storage import Log
+from dafka_core.testing import wait_until
 from tests.forked import ForkedCluster
 
 ROUNDS = 3
@@ -47,6 +50,12 @@ class Application:
                 self._produce()
             self._producer.poll(0 if self.sent % 100 else 0.001)
 
+    def begin(self, count: int) -> None:
+        """Writes some more, and looks for answers."""
+        for _ in range(count):
+            self._produce()
+        self._producer.poll(0)
+
     def finish(self) -> None:
         assert self._producer.flush(PATIENCE_S) == 0
 
@@ -78,6 +87,31 @@ def stored(directory: Path) -> list[list[int]]:
             [int(value) for batch in log.read(info.tp, 0, info.end) for value in batch.values]
             for info in infos
         ]
+
+
+def test_what_was_written_and_not_answered_is_written_once(tmp_path: Path) -> None:
+    """The answers wait for another store, which is stopped, when the gateway is killed."""
+    with ForkedCluster(2, directory=tmp_path, kafka={"num_partitions": 2}) as cluster:
+        application = Application(cluster.bootstrap_servers, idempotent=True)
+        for each in range(1, ROUNDS + 1):
+            application.write(each * EACH)
+            with cluster.paused_store(1):
+                location = StoreLocation(cluster.stores[0], cluster.locations(0))
+                with StoreClient(location) as client:
+
+                    def is_written(client: StoreClient = client) -> bool:
+                        application.begin(10)
+                        heads = client.heads(["t"], timeout_s=PATIENCE_S)
+                        return sum(head.end for head in heads) > len(application.acknowledged)
+
+                    wait_until(is_written, "records are on disk that are not acknowledged")
+                cluster.kill_store(0)
+            cluster.start_store(0)
+        application.finish()
+        directory = cluster.store_directory(0)
+    assert application.errors == []
+    found = [number for numbers in stored(directory) for number in numbers]
+    assert sorted(found) == [*range(application.sent)]
 
 
 @pytest.mark.parametrize("idempotent", [True, False])

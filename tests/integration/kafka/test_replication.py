@@ -65,6 +65,22 @@ def test_what_is_not_there_in_time_is_told(store: Store, second: Store) -> None:
     replication.close()
 
 
+def test_a_store_that_starts_anew_elsewhere_is_asked_there(store: Store, second: Store) -> None:
+    where: dict[str, tuple[str, ...]] = {second.address: ("grpc://127.0.0.1:1",)}
+    replication = Replication(lambda: where)
+
+    async def wait() -> bool:
+        end = await asyncio.to_thread(put, store, TP)
+        waiting = asyncio.create_task(replication.wait({TP: end}, 20))
+        await asyncio.sleep(0.2)
+        assert not waiting.done()
+        where.update(store.endpoints)
+        return await waiting
+
+    assert asyncio.run(wait())
+    replication.close()
+
+
 def test_a_store_that_goes_away_is_not_waited_for_any_more(
     store: Store, second: Store, nodes: ExitStack
 ) -> None:
