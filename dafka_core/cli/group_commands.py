@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 from typing import Annotated, Any, Final
 
 import typer
@@ -44,10 +43,7 @@ def groups(
     """
     from dafka_core.kafka.groups.group_lag import group_lags
 
-    asked = store_clients.clients(timeout_s, uris, options)
-    with contextlib.ExitStack() as open_clients:
-        for client in asked:
-            open_clients.enter_context(client)
+    with store_clients.opened(timeout_s, uris, options) as asked:
         found = group_lags(asked, timeout_s=timeout_s)
     if group is None:
         if not found:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import time
 from collections import Counter
 from collections.abc import Sequence
@@ -191,10 +190,7 @@ def lag(
     """
     from dafka_core.queries.query_lag import RUNNING, query_lags
 
-    asked = store_clients.clients(timeout_s, uris, options)
-    with contextlib.ExitStack() as open_clients:
-        for client in asked:
-            open_clients.enter_context(client)
+    with store_clients.opened(timeout_s, uris, options) as asked:
         found = query_lags(asked, progress_topic, timeout_s=timeout_s)
     running = Counter(each.query for each in found if each.state == RUNNING)
     for name in sorted(name for name, count in running.items() if count > 1):

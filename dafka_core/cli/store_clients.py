@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterator, Mapping
+from contextlib import ExitStack, contextmanager
 from typing import TYPE_CHECKING, Any, Final
 
 import typer
@@ -41,6 +42,13 @@ def clients(timeout_s: float, uris: str, options: Mapping[str, Any]) -> list[Sto
         for store in sorted(set(reader.stores()) - set(reader.endpoints())):
             output.say(f"store {store} serves no Flight, and is not listed")
         return _served(reader)
+
+
+@contextmanager
+def opened(timeout_s: float, uris: str, options: Mapping[str, Any]) -> Iterator[list[StoreClient]]:
+    """The same, closed at the end."""
+    with ExitStack() as stack:
+        yield [stack.enter_context(client) for client in clients(timeout_s, uris, options)]
 
 
 def partitions(

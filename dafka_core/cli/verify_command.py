@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import importlib
 import pathlib
 import sys
@@ -79,10 +78,7 @@ def verify(
         at = {name: str(each) for name, each in options.items() if name in ("tower", "host")}
         source = at | ({"stores": uris} if uris else {}) | _named(source_option)
         recompute = _made_by(query, found, source, _named(sink_option))
-    clients = store_clients.clients(timeout_s, uris, options)
-    with contextlib.ExitStack() as open_clients:
-        for client in clients:
-            open_clients.enter_context(client)
+    with store_clients.opened(timeout_s, uris, options) as clients:
         if pass_through:
             recompute = passed_through(clients, found, timeout_s=timeout_s)
         rows = [*verified(clients, found, recompute, from_batch=from_batch, timeout_s=timeout_s)]

@@ -9,6 +9,7 @@ committed offset has ever been behind one that was committed before.
 
 from __future__ import annotations
 
+import abc
 import contextlib
 import random
 import threading
@@ -109,7 +110,7 @@ def _round(
         _check_store(chaos, cluster.store_directory(index), writer)
 
 
-class Client:
+class Client(abc.ABC):
     """One of Kafka's clients in a thread, which goes on until it is told to end."""
 
     def __init__(self) -> None:
@@ -139,8 +140,9 @@ class Client:
         except Exception as error:  # noqa: BLE001 -- told by ``finish``
             self.failure = error
 
+    @abc.abstractmethod
     def _work(self) -> None:
-        raise NotImplementedError
+        """What it does in its thread."""
 
 
 class Writer(Client):
