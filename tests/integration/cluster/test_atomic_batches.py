@@ -14,6 +14,7 @@ from pyspark.sql.types import StringType, StructField, StructType
 from dafka_core import EmbeddedCluster
 from dafka_core.errors import ConfigError, FencedError, NotAcknowledgedError, StoreUnreachableError
 from dafka_core.records import TopicPartition, Transaction
+from dafka_core.testing import wait_until
 from dafka_spark.cluster import timing
 from dafka_spark.cluster.store_session import StoreSession
 from dafka_spark.errors import OldCheckpointError, TransactionChangedError
@@ -230,10 +231,14 @@ def test_another_store_takes_over(monkeypatch: pytest.MonkeyPatch, topic: str, m
         own.start_store(picked)
         last = MicroBatch(monkeypatch, own, 2)
         last.commit([last.task(0, numbers(10, 20), topic)])
+        wanted = texts_of(pa.concat_arrays([numbers(0, 10), numbers(0, 10), numbers(10, 20)]))
         for index in (0, 1):
-            found = held(own, topic, index, address(topic))
-            values = pa.concat_arrays([numbers(0, 10), numbers(0, 10), numbers(10, 20)])
-            assert found.values == texts_of(values)
+
+            def has_all(at: int = index) -> bool:
+                return held(own, topic, at, address(topic)).values == wanted
+
+            # Who commits may not have heard yet that it is back: the other gives them to it.
+            wait_until(has_all, f"store {index} has all records")
             assert held(own, topic, index, address(topic, 1)).values == texts_of(rows[1])
 
 
