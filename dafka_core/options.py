@@ -92,6 +92,16 @@ class Options:
         return cls(**values)
 
     @classmethod
+    def parsed(cls, name: str, value: Any) -> Any:
+        """The value of one option, by its users' name, which there must be.
+
+        Raises:
+            ConfigError: a value of the wrong type or out of bounds.
+        """
+        fields = {cls.RENAME(field.name): field for field in _option_fields(cls)}
+        return _checked(name, value, fields[name].metadata["option"])
+
+    @classmethod
     def table(cls) -> list[OptionInfo]:
         """The options as rows, in the order of their declaration."""
         return [

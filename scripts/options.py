@@ -9,6 +9,7 @@ import re
 import sys
 from pathlib import Path
 
+from dafka_core.cli.flags import CommandOptions
 from dafka_core.kafka.kafka_options import KafkaOptions
 from dafka_core.node_options import (
     ConsumerOptions,
@@ -36,6 +37,7 @@ TABLES: tuple[tuple[str, type[Options], type[Options] | None], ...] = (
     ("Store", StoreOptions, NodeOptions),
     ("Gateway for Kafka's clients", KafkaOptions, None),
     ("Tower", TowerOptions, None),
+    ("Commands of `dafka`, beside those of their nodes", CommandOptions, None),
 )
 
 

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-import typer
-
 from dafka_core.cli import checkpoint_commands
+from dafka_core.cli.config_command import config
+from dafka_core.cli.configured import ConfiguredTyper
 from dafka_core.cli.doctor_command import doctor
 from dafka_core.cli.flags import with_options
 from dafka_core.cli.group_commands import groups
+from dafka_core.cli.itself import completion, dafka
 from dafka_core.cli.kafka_command import WITHOUT_LISTEN, kafka
 from dafka_core.cli.list_commands import heads, lag, staged, stores, topics
 from dafka_core.cli.node_commands import tower, up
@@ -23,7 +24,7 @@ from dafka_core.node_options import (
     TowerOptions,
 )
 
-app = typer.Typer(
+app = ConfiguredTyper(
     name="dafka",
     help="Dafka: durable topics over ZeroMQ, without a broker.",
     epilog="Start with 'dafka up'; then 'dafka produce TOPIC' and 'dafka consume TOPIC'. "
@@ -31,18 +32,18 @@ app = typer.Typer(
     "130 or 143 stopped before it was done.",
     no_args_is_help=True,
     add_completion=False,
-    suggest_commands=False,  # cli/process.py does, and only for names that are near
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 
+app.callback()(dafka)
 app.command()(
     with_options(
         TowerOptions, StoreOptions, KafkaOptions, without={"tower", "join"} | WITHOUT_LISTEN
     )(up)
 )
 app.command()(with_options(TowerOptions)(tower))
-store_group = typer.Typer(invoke_without_command=True, suggest_commands=False)
+store_group = ConfiguredTyper(invoke_without_command=True)
 store_group.callback()(with_options(StoreOptions, KafkaOptions, without=WITHOUT_LISTEN)(store))
 for command in (restore, aside, with_options(ReaderOptions)(forget)):
     store_group.command()(command)
@@ -56,10 +57,9 @@ app.command()(with_options(ReaderOptions)(staged))
 app.command()(with_options(ReaderOptions)(stores))
 app.command()(with_options(ReaderOptions)(lag))
 app.command()(with_options(ReaderOptions)(groups))
-checkpoint_group = typer.Typer(
+checkpoint_group = ConfiguredTyper(
     help="Look at the checkpoint of one of Spark's streaming queries, copy it, or change it.",
     no_args_is_help=True,
-    suggest_commands=False,
 )
 for command in (
     checkpoint_commands.show,
@@ -73,3 +73,5 @@ for command in (
     checkpoint_group.command()(command)
 app.add_typer(checkpoint_group, name="checkpoint")
 app.command()(with_options(ReaderOptions, without={"tower_timeout_s", "wait_for_tower"})(doctor))
+app.command(context_settings={"ignore_unknown_options": True})(config)
+app.command()(completion)

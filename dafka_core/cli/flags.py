@@ -6,6 +6,7 @@ import functools
 import inspect
 import re
 from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass
 from typing import Annotated, Any, Final
 
 import typer
@@ -13,7 +14,7 @@ import typer
 from dafka_core.errors import ConfigError
 from dafka_core.names import escape, unescape
 from dafka_core.node_options import TOWER_ENVIRONMENT
-from dafka_core.options import DEFAULT_TOWER, OptionInfo, Options
+from dafka_core.options import DEFAULT_TOWER, OptionInfo, Options, option
 
 Command = Callable[..., None]
 
@@ -24,6 +25,9 @@ MAIN_OPTIONS: Final = frozenset(
     }
 )
 """Listed first in ``--help``, with ``tower``; most users need none of the others."""
+
+SETTINGS: Final[dict[str, type[Options]]] = {}
+"""What a file and the environment may say of commands, by name, and the tables that declare it."""
 
 _METAVARS: Final = {"int": "N", "float": "N", "str": "TEXT"}
 
@@ -48,6 +52,25 @@ ExitWithParent = Annotated[bool, typer.Option("--exit-with-parent", hidden=True)
 """For programs that start nodes: the node stops when its standard input ends, as they do."""
 
 
+@dataclass(frozen=True)
+class CommandOptions(Options):
+    """What commands take beside the options of their nodes, and a file may say as well."""
+
+    dir: str = option("", "the directory in which a store keeps records", kind="DIR")
+    kafka: str = option("", "where a store lets Kafka's clients connect", kind="HOST[:PORT]")
+    timeout_s: float = option(10.0, "how long to wait for stores", unit="s", minimum=0.01)
+    stores: str = option(
+        "", "stores to ask by Arrow Flight instead of through towers", kind="grpc://HOST:PORT,..."
+    )
+    min_stores: str = option(
+        "", "fail unless so many stores answer, or all that are known", kind="N|all"
+    )
+    json: bool = option(False, "print a JSON object on each line")
+
+
+SETTINGS.update({row.name: CommandOptions for row in CommandOptions.table()})
+
+
 def with_options(
     *tables: type[Options], without: Collection[str] = ()
 ) -> Callable[[Command], Command]:
@@ -56,6 +79,8 @@ def with_options(
     The command takes them as ``**options``: only those that the user gave, as text.  The node that
     they are handed to parses and checks them, so what is right is said in one place.
     """
+    for table in tables:
+        SETTINGS.update({row.name: table for row in table.table()})
 
     def decorate(command: Command) -> Command:
         signature = inspect.signature(command, eval_str=True)
@@ -83,6 +108,14 @@ def parse_address(value: str | None) -> str | None:
         why = "must be 32 hexadecimal digits, as 'dafka heads TOPIC' lists partitions"
         raise ConfigError("address", escape(value), why)
     return word or None
+
+
+def needed(directory: str | None) -> str:
+    """The directory of a store, which a flag, the environment or a file must name."""
+    if directory is None:
+        why = "must name the directory in which records are kept"
+        raise typer.BadParameter(why, param_hint="'--dir'")
+    return directory
 
 
 def of_table(table: type[Options], options: Mapping[str, Any]) -> dict[str, Any]:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 import typer
 
 from dafka_core.cli import output
-from dafka_core.cli.flags import Directory, ExitWithParent, of_table
+from dafka_core.cli.flags import ExitWithParent, MaybeDirectory, needed, of_table
 from dafka_core.cli.process import serve_until_stopped, stop_when_input_ends
 from dafka_core.errors import ConfigError
 from dafka_core.kafka.kafka_options import DEFAULT_PORT, KafkaOptions
@@ -33,14 +33,14 @@ WITHOUT_LISTEN: Final = frozenset({"listen"})
 
 
 def kafka(
-    *, directory: Directory, exit_with_parent: ExitWithParent = False, **options: Any
+    *, directory: MaybeDirectory = None, exit_with_parent: ExitWithParent = False, **options: Any
 ) -> None:
     """Run a store to which Kafka's clients connect; the same as 'dafka store --kafka'.
 
     It prints READY and where it is as JSON when it serves. Ctrl-C stops it.
     """
     listen = options.pop("listen", f"127.0.0.1:{DEFAULT_PORT}")
-    run_store(directory, listen, options, exit_with_parent=exit_with_parent)
+    run_store(needed(directory), listen, options, exit_with_parent=exit_with_parent)
 
 
 def run_store(

@@ -76,7 +76,9 @@ def _run(arguments: Sequence[str] | None) -> int:
     import typer
 
     from dafka_core.cli.app import app
+    from dafka_core.cli.itself import prepare_completion
 
+    prepare_completion()
     try:
         code = app(args=arguments, prog_name="dafka", standalone_mode=False)
     except typer.TyperException as error:
@@ -218,7 +220,7 @@ def _usage_sentence(error: typer.TyperException) -> str:
     path = ctx.command_path if ctx is not None else "dafka"
     message = error.format_message().rstrip(".")
     if ctx is not None and option is not None and message.startswith("No such option"):
-        known = [name for parameter in ctx.command.params for name in parameter.opts]
+        known = [name for each in ctx.command.get_params(ctx) for name in each.opts]
         return f"there is no option {option}{_hint(option, known, path)}"
     if ctx is not None and (command := re.fullmatch(r"No such command '(.*)'", message)):
         known = [*getattr(ctx.command, "commands", ())]

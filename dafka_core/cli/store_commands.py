@@ -8,7 +8,7 @@ from typing import Annotated, Any, Final
 import typer
 
 from dafka_core.cli import output
-from dafka_core.cli.flags import ExitWithParent, MaybeDirectory
+from dafka_core.cli.flags import ExitWithParent, MaybeDirectory, needed
 from dafka_core.cli.kafka_command import Kafka, run_store
 from dafka_core.cli.list_commands import AsJson, Timeout
 from dafka_core.cli.record_commands import json_lines
@@ -31,10 +31,7 @@ def store(
     """
     if ctx.invoked_subcommand is not None:
         return
-    if directory is None:
-        why = "must name the directory in which records are kept"
-        raise typer.BadParameter(why, param_hint="'--dir'")
-    run_store(directory, kafka, options, exit_with_parent=exit_with_parent)
+    run_store(needed(directory), kafka, options, exit_with_parent=exit_with_parent)
 
 
 Stopped = Annotated[str, typer.Argument(metavar="DIR", show_default=False)]

@@ -25,8 +25,8 @@ ANY_PORTS = ("--sub-address", "tcp://127.0.0.1:0", "--pub-address", "tcp://127.0
 
 def environment(**more: str) -> dict[str, str]:
     """The test's own, without what would change where ``dafka`` goes."""
-    kept = {name: value for name, value in os.environ.items() if name != "DAFKA_TOWER"}
-    return kept | more
+    kept = {name: value for name, value in os.environ.items() if not name.startswith("DAFKA_")}
+    return kept | {"DAFKA_CONFIG": os.devnull} | more
 
 
 def command(arguments: Sequence[str]) -> list[str]:

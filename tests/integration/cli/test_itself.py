@@ -1,0 +1,37 @@
+"""What ``dafka`` does without a cluster."""
+
+from __future__ import annotations
+
+from importlib import metadata
+
+import pytest
+
+from dafka_core.cli.itself import versions
+from tests.integration.cli.processes import run
+
+
+def test_the_versions_are_said() -> None:
+    shown = run("--version")
+    assert shown.returncode == 0
+    assert shown.stdout.decode().startswith("dafka-spark ")
+    assert f"pyzmq {metadata.version('pyzmq')}" in shown.stdout.decode()
+    assert versions()["pyarrow"] == metadata.version("pyarrow")
+
+
+@pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
+def test_a_shell_is_given_a_script_that_asks_for_words(shell: str) -> None:
+    shown = run("completion", shell)
+    assert shown.returncode == 0
+    assert f"complete_{shell}" in shown.stdout.decode()
+
+
+def test_words_are_completed() -> None:
+    def completed(line: str) -> list[str]:
+        last = str(len(line.split(" ")) - 1)
+        shown = run(_DAFKA_COMPLETE="complete_bash", COMP_WORDS=line, COMP_CWORD=last)
+        assert shown.returncode == 0
+        return shown.stdout.decode().split()
+
+    assert completed("dafka con") == ["consume", "config"]
+    assert completed("dafka topics --min") == ["--min-stores"]
+    assert run("completion", "tcsh").returncode == 2
