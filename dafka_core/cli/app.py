@@ -14,6 +14,7 @@ from dafka_core.cli.list_commands import heads, lag, staged, stores, topics
 from dafka_core.cli.node_commands import tower, up
 from dafka_core.cli.record_commands import consume, produce
 from dafka_core.cli.store_commands import aside, forget, restore, store
+from dafka_core.cli.top_command import top
 from dafka_core.cli.verify_command import verify
 from dafka_core.kafka.kafka_options import KafkaOptions
 from dafka_core.node_options import (
@@ -57,6 +58,7 @@ app.command()(with_options(ReaderOptions)(staged))
 app.command()(with_options(ReaderOptions)(stores))
 app.command()(with_options(ReaderOptions)(lag))
 app.command()(with_options(ReaderOptions)(groups))
+app.command()(with_options(ReaderOptions)(top))
 checkpoint_group = ConfiguredTyper(
     help="Look at the checkpoint of one of Spark's streaming queries, copy it, or change it.",
     no_args_is_help=True,

@@ -70,6 +70,10 @@ class Inbound:
         """There is no peer at an endpoint."""
         self._expected.pop(endpoint, None)
 
+    def has_met(self, node: str) -> bool:
+        """Whether a node has connected."""
+        return node in self._met
+
     def unmet(self, nodes: Iterable[str]) -> list[str]:
         """Those of some nodes that have not connected."""
         return sorted(set(nodes) - self._met)

@@ -23,6 +23,7 @@ from dafka_core.errors import (
 from dafka_core.node_options import ReaderOptions
 from dafka_core.nodes.addresses import new_address
 from dafka_core.nodes.mesh import Mesh
+from dafka_core.nodes.neighbours import Neighbour
 from dafka_core.nodes.node import Node
 from dafka_core.options import check_argument
 from dafka_core.protocol.reader_role import RangeRead, ReaderRole
@@ -81,6 +82,14 @@ class Reader(Node):
             frozenset(directory.c_stores),
             len(peers.table),
         )
+
+    def neighbours(self) -> list[Neighbour]:
+        """The nodes that towers tell of: what they are, and whether they have connected here."""
+        return self._mesh.neighbours()
+
+    def towers(self) -> list[str]:
+        """The towers through which it is in the mesh, as ``HOST:SUB_PORT:PUB_PORT``."""
+        return [str(each) for each in self._mesh.peers.towers.known]
 
     def hear_stores(self, *, timeout_s: float) -> None:
         """Waits until every store that may be there has answered, or was given up with a warning.

@@ -168,6 +168,10 @@ class PeerTable:
         """Whether there is a peer at an endpoint."""
         return endpoint in self._peers
 
+    def addresses(self) -> list[tuple[str, str]]:
+        """Node and endpoint of each peer."""
+        return [(peer.node, endpoint) for endpoint, peer in self._peers.items()]
+
     def is_new(self, beacon: TowerBeacon) -> bool:
         """Whether a beacon is of a peer that is not in the table."""
         return beacon.node != self._node and beacon.endpoint not in self._peers

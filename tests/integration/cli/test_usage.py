@@ -28,6 +28,7 @@ TABLES: dict[str, list[type[Options]]] = {
     "stores": [ReaderOptions],
     "lag": [ReaderOptions],
     "groups": [ReaderOptions],
+    "top": [ReaderOptions],
     "checkpoint": [],
 }
 

@@ -1,0 +1,175 @@
+"""``dafka top``: a cluster as it is now, in the terminal."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import select
+import sys
+import time
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Annotated, Any, Final
+
+import typer
+
+from dafka_core.cli import output
+from dafka_core.cli.list_commands import AsJson, Timeout, Uris
+from dafka_core.errors import ConfigError, NoStoreError
+from dafka_core.names import unescape
+from dafka_core.options import check_argument
+from dafka_core.protocol.validation import check_topic
+
+if TYPE_CHECKING:
+    from dafka_core.console.cluster_view import ClusterView
+    from dafka_core.console.snapshot import Snapshot
+    from dafka_core.console.top_view import TopChoice
+
+RATED: Final = 3
+"""The first snapshot that has a rate of some time."""
+
+KEY_S: Final = 0.1
+"""How often the keyboard is looked at."""
+
+OneTopic = Annotated[
+    str | None,
+    typer.Option(
+        "--topic",
+        metavar="TOPIC",
+        parser=unescape,
+        show_default=False,
+        help="Show this topic's partitions.",
+    ),
+]
+
+
+def top(
+    *,
+    topic: OneTopic = None,
+    sort: Annotated[
+        str, typer.Option("--sort", metavar="COLUMN", help="name, rate, records or bytes.")
+    ] = "rate",
+    rows: Annotated[
+        int, typer.Option("--rows", min=1, max=500, metavar="N", help="How many to list.")
+    ] = 20,
+    interval_s: Annotated[
+        float,
+        typer.Option(
+            "--interval-s", min=0.1, max=3600, metavar="NUMBER", help="How often to look."
+        ),
+    ] = 1.0,
+    internal: Annotated[
+        bool, typer.Option("--internal", help="List Dafka's own topics, too.")
+    ] = False,
+    once: Annotated[
+        bool, typer.Option("--once", help="Print what there is once, and end.")
+    ] = False,
+    as_json: AsJson = False,
+    timeout_s: Timeout = 10.0,
+    uris: Uris = "",
+    **options: Any,
+) -> None:
+    """Watch a cluster: nodes, stores, topics, partitions, rates, sizes, and how far queries are.
+
+    Where standard output is no terminal, each look is printed; with --json as one JSON object.
+    Keys: q ends it, t p n choose topics, partitions or nodes, r b c a the order, i internal topics.
+    """
+    from dafka_core.console.cluster_view import ClusterView, located
+    from dafka_core.console.top_view import SORTS, TopChoice
+    from dafka_core.flight.store_location import parse_locations
+
+    if topic is not None:
+        check_argument("topic", topic, check_topic)
+    if sort not in SORTS.values():
+        raise ConfigError("sort", sort, f"must be one of {', '.join(sorted(SORTS.values()))}")
+    choice = TopChoice(sort=sort, topic=topic, internal=internal, rows=rows)
+    try:
+        named = located(parse_locations(uris)) if uris else []
+    except ValueError as error:
+        raise ConfigError("stores", uris, str(error)) from None
+    with ClusterView(options, named, interval_s=interval_s) as view:
+        snapshot = _first(view, timeout_s, interval_s, options)
+        if once or as_json or not sys.stdout.isatty():
+            while True:
+                _print(snapshot, choice, as_json=as_json)
+                if once:
+                    return
+                snapshot = view.wait(snapshot.number + 1)
+        _watch(view, choice)
+
+
+def _first(
+    view: ClusterView, timeout_s: float, interval_s: float, options: dict[str, Any]
+) -> Snapshot:
+    """The first snapshot of a cluster whose stores have answered, with rates."""
+    deadline = time.monotonic() + timeout_s
+    snapshot = view.wait(1, timeout_s)
+    while not any(each.here for each in snapshot.stores):
+        if (left_s := deadline - time.monotonic()) <= 0:
+            raise NoStoreError([str(each) for each in snapshot.towers], timeout_s)
+        snapshot = view.wait(snapshot.number + 1, left_s)
+    return view.wait(max(snapshot.number, RATED), max(timeout_s, 3 * interval_s))
+
+
+def _print(snapshot: Snapshot, choice: TopChoice, *, as_json: bool) -> None:
+    from dafka_core.console import top_view
+
+    if as_json:
+        output.write(f"{json.dumps(top_view.as_json(snapshot, choice))}\n".encode())
+        return
+    from rich.console import Console
+
+    width = None if sys.stdout.isatty() else 160
+    Console(markup=False, emoji=False, width=width).print(top_view.rendered(snapshot, choice))
+
+
+def _watch(view: ClusterView, choice: TopChoice) -> None:
+    """Shows what comes until ``q`` is pressed."""
+    from rich.console import Console, Group
+    from rich.live import Live
+    from rich.text import Text
+
+    from dafka_core.console.top_view import KEYS_HELP, rendered
+
+    console = Console(markup=False, emoji=False)
+    with _keys() as keyboard, Live(console=console, screen=True, auto_refresh=False) as live:
+        shown = None
+        while True:
+            snapshot = view.snapshot
+            key = _pressed(keyboard)
+            if key == "q" or view.closed:
+                return
+            choice.press(key)
+            if key or shown is not snapshot:
+                choice.rows = max(5, console.height - 10 - len(snapshot.stores))
+                live.update(
+                    Group(rendered(snapshot, choice), Text(), Text(KEYS_HELP, "dim")), refresh=True
+                )
+                shown = snapshot
+
+
+@contextlib.contextmanager
+def _keys() -> Iterator[int | None]:
+    """The keyboard's descriptor, which gives each key at once; None where there is none."""
+    if not sys.stdin.isatty():
+        yield None
+        return
+    import termios
+    import tty
+
+    keyboard = sys.stdin.fileno()
+    before = termios.tcgetattr(keyboard)
+    try:
+        tty.setcbreak(keyboard)
+        yield keyboard
+    finally:
+        termios.tcsetattr(keyboard, termios.TCSADRAIN, before)
+
+
+def _pressed(keyboard: int | None) -> str:
+    """The key that is pressed within a moment; empty if none is."""
+    if keyboard is None:
+        time.sleep(KEY_S)
+        return ""
+    ready, _, _ = select.select([keyboard], [], [], KEY_S)
+    return os.read(keyboard, 1).decode("latin-1") if ready else ""

@@ -1,0 +1,216 @@
+"""All partitions of a cluster as columns: where they are, how large, and how fast they grow."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+import numpy.typing as npt
+
+from dafka_core.flight.json_messages import PartitionFacts
+from dafka_core.records import PartitionInfo, TopicPartition, merge_heads
+
+SETTLE_S: Final = 4.0
+"""A rate follows what is written within about this time: steady enough to be read."""
+
+LEAST_RATE: Final = 0.01
+"""Records per second; a rate below is none."""
+
+HISTORY: Final = 90
+"""How many of its last rates each topic keeps."""
+
+Ints = npt.NDArray[np.int64]
+Floats = npt.NDArray[np.float64]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class PartitionColumns:
+    """The partitions at one moment; all columns have the same order.
+
+    Attributes:
+        tps: which partition each row is of.
+        topic: the number of its topic, in ``topics``.
+        earliest, end: its offsets, of all stores together.
+        bytes: about what its values take.
+        first_us, last_us: when its first and last record were written; 0 where that is not known.
+        rate: records per second.
+        byte_rate: bytes per second.
+        stores: where each store's own records of it end, -1 where it has none, by its address.
+        topics: the topics' names.
+        topic_rates: the last records per second of each topic, one row each, oldest first.
+    """
+
+    tps: list[TopicPartition]
+    topic: Ints
+    earliest: Ints
+    end: Ints
+    bytes: Ints
+    first_us: Ints
+    last_us: Ints
+    rate: Floats
+    byte_rate: Floats
+    stores: dict[str, Ints]
+    topics: list[str]
+    topic_rates: Floats
+
+    def behind(self, store: str) -> int:
+        """How many records that others have a store has not yet."""
+        ends = self.stores[store]
+        return int((self.end - np.maximum(ends, self.earliest)).clip(0).sum())
+
+    def holders(self) -> Ints:
+        """How many stores have each partition."""
+        if not self.stores:
+            return np.zeros(len(self.tps), np.int64)
+        held: Ints = np.sum([ends >= 0 for ends in self.stores.values()], axis=0, dtype=np.int64)
+        return held
+
+
+class PartitionTable:
+    """What stores have said, kept up with little work for what has not changed.
+
+    It is used by one thread.
+    """
+
+    def __init__(self) -> None:
+        self._tps: list[TopicPartition] = []
+        self._rows: dict[TopicPartition, int] = {}
+        self._topics: dict[str, int] = {}
+        self._held: dict[str, dict[TopicPartition, PartitionInfo]] = {}
+        self._ends: dict[str, Ints] = {}
+        names = ("topic", "earliest", "end", "bytes", "records", "first_us", "last_us", "before")
+        self._ints: dict[str, Ints] = {name: np.zeros(0, np.int64) for name in names}
+        self._rate: Floats = np.zeros(0)
+        self._topic_rates: Floats = np.zeros((0, HISTORY))
+
+    def hear(self, store: str, heads: Iterable[PartitionInfo], *, complete: bool) -> None:
+        """What a store holds: of all its partitions if ``complete``, else of those that changed."""
+        is_first = store not in self._held
+        held = self._held.setdefault(store, {})
+        found = {info.tp: info for info in heads}
+        gone = held.keys() - found.keys() if complete else ()
+        for tp in [*gone]:
+            del held[tp]
+        held.update(found)
+        self._merge(found.keys() | gone, is_first=is_first)
+        self._note_ends(store, found, complete=complete)
+
+    def drop(self, store: str) -> None:
+        """A store is gone, with what only it has."""
+        gone = self._held.pop(store, {})
+        self._ends.pop(store, None)
+        self._merge(gone.keys(), is_first=True)
+
+    def learn(self, facts: Iterable[PartitionFacts]) -> None:
+        """What partitions take, and when they were written."""
+        ints = self._ints
+        for fact in facts:
+            row = self._rows.get(fact.tp)
+            if row is not None and fact.records:
+                ints["bytes"][row], ints["records"][row] = fact.bytes, fact.records
+                ints["first_us"][row] = fact.first_time_us or 0
+                ints["last_us"][row] = max(ints["last_us"][row], fact.last_time_us or 0)
+
+    def tick(self, passed_s: float, now_us: int) -> tuple[float, float]:
+        """Counts what was written in the last ``passed_s`` seconds.
+
+        Returns records and bytes per second, of all partitions.
+        """
+        ints = self._ints
+        written = (ints["end"] - ints["before"]).clip(0)
+        ints["before"][:] = ints["end"]
+        ints["last_us"][written > 0] = now_us
+        rates = written / max(passed_s, 1e-3)
+        self._rate += -np.expm1(-passed_s / SETTLE_S) * (rates - self._rate)
+        self._rate[self._rate < LEAST_RATE] = 0
+        self._topic_rates[:, :-1] = self._topic_rates[:, 1:]
+        topic_rates = np.bincount(ints["topic"], rates, len(self._topics))
+        self._topic_rates[:, -1] = topic_rates
+        return float(rates.sum()), float((rates * self._record_bytes()).sum())
+
+    def columns(self) -> PartitionColumns:
+        """The partitions as they are now: a copy."""
+        ints, size = self._ints, self._record_bytes()
+        return PartitionColumns(
+            tps=list(self._tps),
+            topic=ints["topic"].copy(),
+            earliest=ints["earliest"].copy(),
+            end=ints["end"].copy(),
+            bytes=((ints["end"] - ints["earliest"]) * size).astype(np.int64),
+            first_us=ints["first_us"].copy(),
+            last_us=ints["last_us"].copy(),
+            rate=self._rate.copy(),
+            byte_rate=self._rate * size,
+            stores={store: ends.copy() for store, ends in self._ends.items()},
+            topics=list(self._topics),
+            topic_rates=self._topic_rates.copy(),
+        )
+
+    def _record_bytes(self) -> Floats:
+        """The mean size of each partition's records, as facts have said it last."""
+        return self._ints["bytes"] / np.maximum(self._ints["records"], 1)
+
+    def _merge(self, changed: Iterable[TopicPartition], *, is_first: bool) -> None:
+        """Takes what all stores together have of some partitions.
+
+        What a store that has just been met has was written before; of other new partitions it is
+        what was just written.
+        """
+        heads = merge_heads(
+            held[tp] for tp in changed for held in self._held.values() if tp in held
+        )
+        self._remove({tp for tp in changed if tp not in heads})
+        new = [tp for tp in heads if tp not in self._rows]
+        self._add(new)
+        ints = self._ints
+        for tp, info in heads.items():
+            row = self._rows[tp]
+            ints["earliest"][row], ints["end"][row] = info.earliest, info.end
+        for tp in new:
+            row = self._rows[tp]
+            ints["before"][row] = ints["end" if is_first else "earliest"][row]
+
+    def _note_ends(
+        self, store: str, found: dict[TopicPartition, PartitionInfo], *, complete: bool
+    ) -> None:
+        ends = self._ends.get(store)
+        if ends is None or complete:
+            ends = np.full(len(self._tps), -1, np.int64)
+        for tp, info in found.items():
+            ends[self._rows[tp]] = info.end
+        self._ends[store] = ends
+
+    def _add(self, new: list[TopicPartition]) -> None:
+        count = len(new)
+        for tp in new:
+            self._rows[tp] = len(self._tps)
+            self._tps.append(tp)
+            self._topics.setdefault(tp.topic, len(self._topics))
+        for name in self._ints:
+            self._ints[name] = np.append(self._ints[name], np.zeros(count, np.int64))
+        self._ints["topic"][len(self._tps) - count :] = [self._topics[tp.topic] for tp in new]
+        self._rate = np.append(self._rate, np.zeros(count))
+        self._ends = {
+            store: np.append(ends, np.full(count, -1, np.int64))
+            for store, ends in self._ends.items()
+        }
+        more = len(self._topics) - len(self._topic_rates)
+        self._topic_rates = np.concatenate([self._topic_rates, np.zeros((more, HISTORY))])
+
+    def _remove(self, gone: set[TopicPartition]) -> None:
+        """Partitions that no store has any more, and their topics if these have no others."""
+        if gone.isdisjoint(self._rows):
+            return
+        keep = np.array([tp not in gone for tp in self._tps], bool)
+        self._tps = [tp for tp in self._tps if tp not in gone]
+        self._rows = {tp: row for row, tp in enumerate(self._tps)}
+        names = dict.fromkeys(tp.topic for tp in self._tps)
+        rows = [self._topics[name] for name in names]
+        self._topic_rates = self._topic_rates[rows]
+        self._topics = {name: number for number, name in enumerate(names)}
+        self._ints = {name: column[keep] for name, column in self._ints.items()}
+        self._ints["topic"] = np.array([self._topics[tp.topic] for tp in self._tps], np.int64)
+        self._rate = self._rate[keep]
+        self._ends = {store: ends[keep] for store, ends in self._ends.items()}

@@ -1,0 +1,100 @@
+"""One store that is asked again and again what has changed."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from typing import Final
+
+from dafka_core.closing import Closing
+from dafka_core.console.snapshot import StoreState
+from dafka_core.errors import DafkaError, InvalidRequestError
+from dafka_core.flight.json_messages import HeadsSince, PartitionFacts, SpaceUsed
+from dafka_core.flight.store_client import StoreClient
+from dafka_core.flight.store_location import StoreLocation
+
+ANSWER_S: Final = 5.0
+"""How long a store may take for an answer."""
+
+SPACE_EVERY_S: Final = 5.0
+"""How often a store is asked for its file's size."""
+
+FACTS_EVERY_S: Final = 30.0
+FACTS_SHARE: Final = 0.02
+"""How often a store is asked what each partition takes, and of all time how much that may cost it:
+with 10,000 partitions it looks at as many rows."""
+
+
+class StoreLink(Closing):
+    """A store and what it has said last.  Used by one thread at a time.
+
+    Attributes:
+        client: to ask it something else.
+        heads: what has changed since the last question; None where it did not answer.
+        facts: what partitions take, if it was asked this time.
+    """
+
+    def __init__(self, location: StoreLocation) -> None:
+        self.location = location
+        self.client = StoreClient(location)
+        self.heads: HeadsSince | None = None
+        self.facts: Sequence[PartitionFacts] = ()
+        self._cursor = ""
+        self._space: SpaceUsed | None = None
+        self._space_due = self._facts_due = 0.0
+        self._failure = ""
+        self._took_s = 0.0
+
+    @property
+    def store(self) -> str:
+        """The store's address."""
+        return self.location.store
+
+    def ask(self) -> None:
+        """Asks the store; what it says, or why it does not answer, is kept."""
+        self.heads, self.facts, began = None, (), time.monotonic()
+        try:
+            self.heads = self._changes()
+            self._took_s = time.monotonic() - began
+            if began >= self._space_due:
+                self._space = self.client.space(timeout_s=ANSWER_S)
+                self._space_due = began + SPACE_EVERY_S
+            if began >= self._facts_due:
+                self._ask_facts()
+            self._failure = ""
+        except DafkaError as error:
+            self._failure, self._cursor = str(error), ""
+            self._facts_due = 0.0
+
+    def state(self, partitions: int, behind: int) -> StoreState:
+        """The store as it is by what it has said; how much it has is told by who has compared."""
+        here = self.heads is not None
+        return StoreState(
+            self.store,
+            self.location.locations,
+            here,
+            self._failure,
+            self._space,
+            partitions if here else 0,
+            behind if here else 0,
+            self._took_s,
+        )
+
+    def close(self) -> None:
+        """Disconnects."""
+        self.client.close()
+
+    def _changes(self) -> HeadsSince:
+        try:
+            found = self.client.watch(None, self._cursor, wait_s=0, timeout_s=ANSWER_S)
+        except InvalidRequestError:  # a store of a version of before
+            heads = self.client.heads(None, timeout_s=ANSWER_S)
+            return HeadsSince("", True, tuple(heads))
+        self._cursor = found.cursor
+        return found
+
+    def _ask_facts(self) -> None:
+        began = time.monotonic()
+        self.facts = self.client.facts(None, timeout_s=6 * ANSWER_S)
+        now = time.monotonic()
+        self._facts_due = now + max(FACTS_EVERY_S, (now - began) / FACTS_SHARE)

@@ -1,0 +1,91 @@
+"""A cluster that is looked at in the background."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+
+import pytest
+
+from dafka_core import Consumer, EmbeddedCluster, Producer
+from dafka_core.console.cluster_view import ClusterView, located
+from dafka_core.console.snapshot import Snapshot
+from dafka_core.console.windows import topic_row
+from dafka_core.errors import TowerNotFoundError
+from dafka_core.records import TopicPartition
+from dafka_core.testing import PATIENCE_S, StoreDouble, wait_until
+
+QUICK_S = 0.05
+
+
+def records(snapshot: Snapshot, topic: str) -> int:
+    row = topic_row(snapshot, topic)
+    return 0 if row is None else int(row["records"])
+
+
+def test_who_is_there_what_is_written_and_who_follows_it(
+    cluster: EmbeddedCluster, dafka_topic: str
+) -> None:
+    with (
+        ClusterView({"tower": cluster.tower}, interval_s=QUICK_S) as view,
+        Producer(dafka_topic, tower=cluster.tower) as producer,
+        Consumer(tower=cluster.tower) as consumer,
+    ):
+        consumer.subscribe(dafka_topic)
+        producer.publish_many([b"x" * 100] * 50)
+        wait_until(lambda: records(view.snapshot, dafka_topic) == 50, "the records are counted")
+        wait_until(lambda: sum(each.here for each in view.snapshot.stores) == 2, "two stores")
+
+        def kinds() -> dict[str, tuple[str, tuple[str, ...]]]:
+            return {each.node: (each.kind, each.topics) for each in view.snapshot.nodes}
+
+        wait_until(
+            lambda: (
+                kinds().get(producer.address, ("",))[0] == "producer"
+                and kinds().get(consumer.address, ("",))[0] == "consumer"
+            ),
+            "both are seen",
+        )
+        assert kinds()[consumer.address][1] == (dafka_topic,)
+        assert view.snapshot.towers == (cluster.tower,)
+        wait_until(
+            lambda: all(each.behind == 0 for each in view.snapshot.stores), "both stores have all"
+        )
+        producer.publish(b"more")
+        seen = view.snapshot.number
+        assert view.wait(seen + 2, PATIENCE_S).number >= seen + 2
+        wait_until(lambda: records(view.snapshot, dafka_topic) == 51, "one more")
+
+
+def test_a_store_that_is_gone_is_told_and_its_records_are_not_counted(tmp_path: Path) -> None:
+    with StoreDouble(tmp_path) as store:
+        store.append(TopicPartition("t", "A" * 32), [b"x"] * 3)
+        (location,) = located([store.location.locations[-1]])
+        with ClusterView({}, [location], interval_s=QUICK_S) as view:
+            wait_until(lambda: records(view.snapshot, "t") == 3, "the records are counted")
+            assert [client.location.store for client in view.clients()] == [store.address]
+            store.stop()
+            wait_until(lambda: not view.snapshot.stores[0].here, "the store is gone")
+            assert (records(view.snapshot, "t"), view.clients()) == (0, [])
+            assert view.snapshot.stores[0].failure
+
+
+def test_who_waits_is_woken_by_the_end(tmp_path: Path) -> None:
+    with StoreDouble(tmp_path) as store:
+        view = ClusterView({}, [store.location], interval_s=QUICK_S)
+        view.wait(1, PATIENCE_S)
+
+        async def wait() -> Snapshot:
+            waiting = asyncio.create_task(view.wait_async(10**9))
+            await asyncio.sleep(0)
+            await asyncio.to_thread(view.close)
+            return await waiting
+
+        assert asyncio.run(wait()).number >= 1
+        assert view.closed
+        view.close()
+
+
+def test_without_a_tower_it_says_so() -> None:
+    with pytest.raises(TowerNotFoundError):
+        ClusterView({"tower": "127.0.0.1:1:2", "tower_timeout_s": 0.1})

@@ -1,0 +1,56 @@
+"""Snapshots of clusters that nobody needs to start."""
+
+from __future__ import annotations
+
+from dafka_core.console.partition_table import PartitionTable
+from dafka_core.console.snapshot import Moment, Snapshot, StoreState
+from dafka_core.flight.json_messages import PartitionFacts, SpaceUsed
+from dafka_core.nodes.neighbours import Neighbour
+from dafka_core.records import KnownStore, PartitionInfo
+
+ONE, TWO, GONE = "1" * 32, "2" * 32, "3" * 32
+A, B = "A" * 32, "B" * 32
+US = 1_700_000_000_000_000
+"""When everything was written."""
+
+
+def info(topic: str, partition: str, end: int, earliest: int = 0) -> PartitionInfo:
+    return PartitionInfo(topic, partition, earliest, end)
+
+
+def fact(topic: str, partition: str, records: int, size: int) -> PartitionFacts:
+    return PartitionFacts(topic, partition, 0, records, records, size, US, US)
+
+
+def table() -> PartitionTable:
+    """Two stores, two topics: ``t`` with two partitions, of which store two has half of one."""
+    made = PartitionTable()
+    made.hear(ONE, [info("t", A, 100), info("t", B, 10), info("__dafka.q", A, 7)], complete=True)
+    made.hear(TWO, [info("t", A, 50)], complete=True)
+    made.learn([fact("t", A, 100, 1_000), fact("t", B, 10, 1_000)])
+    return made
+
+
+def snapshot() -> Snapshot:
+    """The same, one second later, in which ten records were added."""
+    made = table()
+    made.tick(1.0, US)
+    made.hear(ONE, [info("t", A, 110)], complete=False)
+    rates = made.tick(1.0, US + 1_000_000)
+    columns = made.columns()
+    return Snapshot(
+        2,
+        US / 1e6 + 1,
+        0.01,
+        columns,
+        (
+            StoreState(ONE, ("grpc://h:1",), True, "", SpaceUsed(4096, 1024, 1, 2.5), 3, 0, 0.002),
+            StoreState(TWO, ("grpc://h:2",), True, "", None, 1, columns.behind(TWO)),
+        ),
+        (Neighbour(A, "producer", "tcp://h:3", True), Neighbour(ONE, "store", "tcp://h:4", True)),
+        ("127.0.0.1:5556:5557",),
+        "9" * 32,
+        (KnownStore(GONE, "tcp://h:5", US),),
+        (),
+        (Moment(US / 1e6 + 1, *rates),),
+    )

@@ -1,0 +1,74 @@
+"""What stores say of partitions, as columns that are kept up."""
+
+from __future__ import annotations
+
+import pytest
+
+from dafka_core.console.partition_table import HISTORY, PartitionTable
+from dafka_core.records import TopicPartition
+from tests.unit.console.snapshots import ONE, TWO, US, A, B, fact, info, table
+
+
+def test_stores_are_merged_and_who_is_behind_is_counted() -> None:
+    found = table().columns()
+    assert found.tps == [("__dafka.q", A), ("t", A), ("t", B)]
+    assert found.end.tolist() == [7, 100, 10]
+    assert found.stores[TWO].tolist() == [-1, 50, -1]
+    assert found.holders().tolist() == [1, 2, 1]
+    assert (found.behind(ONE), found.behind(TWO)) == (0, 67)
+    assert found.bytes.tolist() == [0, 1_000, 1_000]
+
+
+def test_rates_follow_what_is_written_and_what_was_there_before_is_none() -> None:
+    made = table()
+    assert made.tick(1.0, US) == (0, 0)
+    for number in range(1, 40):
+        made.hear(ONE, [info("t", A, 100 + 20 * number)], complete=False)
+        records, octets = made.tick(1.0, US + number)
+    assert records == 20
+    assert octets == pytest.approx(200)
+    found = made.columns()
+    row = found.tps.index(TopicPartition("t", A))
+    assert found.rate[row] == pytest.approx(20, rel=0.01)
+    assert found.byte_rate[row] == pytest.approx(200, rel=0.01)
+    assert found.last_us[row] == US + 39
+    assert found.topic_rates.shape == (2, HISTORY)
+    assert found.topic_rates[found.topics.index("t"), -39:].tolist() == [20] * 39
+    for number in range(60):
+        made.tick(1.0, US + number)
+    assert made.columns().rate[row] == 0
+
+
+def test_a_partition_that_is_new_counts_and_one_of_a_store_that_came_back_does_not() -> None:
+    made = table()
+    made.tick(1.0, US)
+    made.hear(ONE, [info("new", B, 5)], complete=False)
+    assert made.tick(1.0, US) == (5, 0)
+    made.drop(ONE)
+    made.drop(TWO)
+    assert made.columns().tps == []
+    made.hear(TWO, [info("t", A, 90)], complete=True)
+    assert made.tick(1.0, US) == (0, 0)
+
+
+def test_what_is_gone_is_shown_no_more_and_the_rest_is_as_it_was() -> None:
+    made = table()
+    made.hear(ONE, [info("t", B, 10), info("t", A, 100)], complete=True)
+    found = made.columns()
+    assert (found.topics, found.tps) == (["t"], [("t", A), ("t", B)])
+    assert found.bytes.tolist() == [1_000, 1_000]
+    made.hear(ONE, [info("t", A, 100)], complete=True)
+    made.hear(TWO, [info("t", A, 100), info("t", B, 9)], complete=True)
+    found = made.columns()
+    row = found.tps.index(TopicPartition("t", B))
+    assert (found.end[row], found.stores[ONE][row], found.stores[TWO][row]) == (9, -1, 9)
+    made.hear(ONE, [], complete=True)
+    made.drop(TWO)
+    assert made.columns().topics == []
+    assert made.tick(1.0, US) == (0, 0)
+
+
+def test_facts_of_partitions_that_nobody_has_heard_of_are_passed_over() -> None:
+    made = PartitionTable()
+    made.learn([fact("t", A, 5, 50)])
+    assert made.columns().tps == []

@@ -1,0 +1,98 @@
+"""What ``dafka top`` shows."""
+
+from __future__ import annotations
+
+import io
+import json
+
+import pytest
+from rich.console import Console
+
+from dafka_core.console import top_view
+from dafka_core.console.partition_table import PartitionTable
+from dafka_core.console.snapshot import LagMoment, QueryState, Snapshot
+from dafka_core.console.top_view import TopChoice
+from dafka_core.queries.query_lag import LATE, QueryLag
+from tests.unit.console.snapshots import GONE, ONE, A, info, snapshot
+
+
+def shown(made: Snapshot, choice: TopChoice) -> str:
+    out = io.StringIO()
+    Console(file=out, width=160, markup=False).print(top_view.rendered(made, choice))
+    return out.getvalue()
+
+
+def test_topics_stores_and_totals() -> None:
+    text = shown(snapshot(), TopChoice())
+    assert "2 of 3 stores" in text
+    assert f"{ONE[:12]}  up" in text
+    assert f"{GONE[:12]}  away: other stores have met it" in text
+    assert "__dafka" not in text
+    (line,) = [line for line in text.splitlines() if line.startswith("t ")]
+    assert line.split()[:5] == ["t", "2", "120", "2.1", "KiB"]
+
+
+def test_keys_choose_what_is_shown() -> None:
+    choice = TopChoice()
+    for key, expected in (("p", "110"), ("n", "127.0.0.1:5556:5557"), ("i", "tower"), ("t", "__d")):
+        choice.press(key)
+        assert expected in shown(snapshot(), choice)
+    choice.press("b")
+    choice.press("?")
+    assert (choice.view, choice.sort, choice.internal) == ("topics", "bytes", True)
+    assert choice.window.down
+    choice.press("a")
+    assert not choice.window.down
+
+
+def test_one_topic_lists_its_partitions_and_json_has_all() -> None:
+    assert A in shown(snapshot(), TopChoice(topic="t"))
+    made = json.loads(json.dumps(top_view.as_json(snapshot(), TopChoice(topic="t"))))
+    assert made["cluster"]["records"] == 127
+    assert [row["name"] for row in made["topics"]] == ["t"]
+    assert len(made["partitions"]) == 2
+    assert made["nodes"][0] == {"node": "127.0.0.1:5556:5557", "kind": "tower"}
+    assert len(made["stores"]) == 3
+    assert "partitions" not in top_view.as_json(snapshot(), TopChoice())
+
+
+def test_queries_and_their_lag() -> None:
+    lag = QueryLag("hourly", "r", LATE, 1, 1_500, 3_000_000, 12.34, 99.9, [])
+    made = snapshot()
+    history = (LagMoment(1.0, 0, 0.0), LagMoment(2.0, 1_500, 12.34))
+    text = shown(
+        Snapshot(1, 0.0, 0.0, made.partitions, queries=[QueryState(lag, history)]), TopChoice()
+    )
+    (line,) = [line for line in text.splitlines() if line.startswith("hourly")]
+    assert line.split() == ["hourly", "late", "1.5k", "2.9", "MiB", "12.3", "▁█"]
+    assert top_view.query_row(QueryState(lag, ()))["seconds_behind"] == 12.3
+
+
+def test_a_name_is_no_markup_and_ends_no_line() -> None:
+    table = PartitionTable()
+    table.hear(ONE, [info("[red]x\n\x1b[2J", A, 3)], complete=True)
+    text = shown(Snapshot(1, 0.0, 0.0, table.columns()), TopChoice())
+    assert "[red]x\\x0a\\x1b[2J" in text
+
+
+@pytest.mark.parametrize(
+    ("number", "expected"),
+    [
+        (0, "0"),
+        (0.4, "0.4"),
+        (7, "7"),
+        (999, "999"),
+        (1_234, "1.2k"),
+        (45_678, "46k"),
+        (2e16, "20P"),
+    ],
+)
+def test_numbers_have_units(number: float, expected: str) -> None:
+    assert top_view.count(number) == expected
+
+
+def test_sizes_and_bars() -> None:
+    sizes = [top_view.size(each) for each in (None, 0, 1_023, 1_536, 5 << 30)]
+    assert sizes == ["", "0 B", "1023 B", "1.5 KiB", "5 GiB"]
+    assert top_view.bars([0, 1, 4, 8]) == "▁▂▅█"
+    assert top_view.bars([0, 0]) == "··"

@@ -1,0 +1,88 @@
+"""Parts of long lists."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from dafka_core.console import windows
+from dafka_core.console.partition_table import PartitionTable
+from dafka_core.console.snapshot import NOTHING, Snapshot
+from dafka_core.console.windows import Window
+from dafka_core.errors import InvalidRequestError
+from tests.unit.console.snapshots import GONE, ONE, TWO, US, A, B, info, snapshot
+
+
+def many(count: int) -> Snapshot:
+    table = PartitionTable()
+    heads = [info(f"topic-{number:04d}", A, number) for number in range(count)]
+    table.hear(ONE, heads, complete=True)
+    return Snapshot(1, 0.0, 0.0, table.columns())
+
+
+def test_topics_are_found_sorted_and_cut() -> None:
+    made = many(1_000)
+    found = windows.topic_window(made, Window("PIC-00", "records", True, 10, 5))
+    assert found["total"] == 100
+    assert [row["records"] for row in found["rows"]] == [89, 88, 87, 86, 85]
+    names = [row["name"] for row in windows.topic_window(made, Window(down=True, most=2))["rows"]]
+    assert names == ["topic-0999", "topic-0998"]
+    assert windows.topic_window(made, Window(start=-5, most=10**9))["rows"][0]["records"] == 0
+    assert len(windows.topic_window(made, Window(most=10**9))["rows"]) == windows.MOST_ROWS
+    assert windows.topic_window(made, Window(start=2_000))["rows"] == []
+
+
+def test_internal_topics_can_be_left_out() -> None:
+    both = windows.topic_window(snapshot(), Window())
+    assert [row["name"] for row in both["rows"]] == ["__dafka.q", "t"]
+    assert windows.topic_window(snapshot(), Window(), internal=False)["total"] == 1
+
+
+def test_partitions_of_a_topic_and_of_all() -> None:
+    made = snapshot()
+    found = windows.partition_window(made, "t", Window(sort="end", down=True))
+    first, second = found["rows"]
+    assert (first["name"], first["end"], first["producing"]) == (A, 110, True)
+    assert first["holders"] == {ONE: 110, TWO: 50}
+    assert (second["name"], second["holders"], second["first_us"]) == (B, {ONE: 10}, US)
+    assert windows.partition_window(made, None, Window())["total"] == 3
+    assert windows.partition_window(made, "none", Window()) == {"total": 0, "rows": []}
+
+
+def test_a_column_that_is_none_is_refused_by_name() -> None:
+    with pytest.raises(InvalidRequestError, match="did you mean 'records'"):
+        windows.topic_window(snapshot(), Window(sort="recrods"))
+    with pytest.raises(InvalidRequestError, match="must be one of name, records"):
+        windows.partition_window(snapshot(), "t", Window(sort="x" * 1_000))
+
+
+def test_one_topic_and_none() -> None:
+    found = windows.topic_row(snapshot(), "t")
+    assert found is not None
+    assert (found["records"], found["rates"][-1]) == (120, 10)
+    assert windows.topic_row(snapshot(), "none") is None
+
+
+def test_totals_count_who_is_there_and_who_is_missing() -> None:
+    found = windows.totals(snapshot())
+    assert (found["stores"], found["stores_known"], found["nodes"]) == (2, 3, 2)
+    assert (found["records"], found["now_rate"], found["now_byte_rate"]) == (127, 10, 100)
+    assert windows.totals(NOTHING)["records"] == 0
+
+
+def test_stores_that_are_missing_are_listed_too() -> None:
+    first, second, gone = windows.store_rows(snapshot())
+    assert (first["store"], first["file_bytes"], first["behind"]) == (ONE, 4096, 0)
+    assert (second["behind"], second["file_bytes"]) == (77, None)
+    assert (gone["store"], gone["here"], gone["heard_us"]) == (GONE, False, US)
+
+
+def test_names_of_any_octets_are_escaped_and_all_of_it_is_json() -> None:
+    table = PartitionTable()
+    table.hear(ONE, [info("a\udcff\n<b>", "p\x00", 3)], complete=True)
+    made = Snapshot(1, 0.0, 0.0, table.columns())
+    (topic,) = windows.topic_window(made, Window())["rows"]
+    (partition,) = windows.partition_window(made, None, Window())["rows"]
+    assert (topic["name"], partition["name"]) == ("a\\xff\\x0a<b>", "p\\x00")
+    json.dumps([topic, partition]).encode("ascii")
