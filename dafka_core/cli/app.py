@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dafka_core.cli import checkpoint_commands
+from dafka_core.cli.archive_command import archive
 from dafka_core.cli.config_command import config
 from dafka_core.cli.configured import ConfiguredTyper
 from dafka_core.cli.doctor_command import doctor
@@ -59,6 +60,7 @@ app.command()(with_options(ReaderOptions)(stores))
 app.command()(with_options(ReaderOptions)(lag))
 app.command()(with_options(ReaderOptions)(groups))
 app.command()(with_options(ReaderOptions)(top))
+app.command()(with_options(ReaderOptions)(archive))
 checkpoint_group = ConfiguredTyper(
     help="Look at the checkpoint of one of Spark's streaming queries, copy it, or change it.",
     no_args_is_help=True,

@@ -29,6 +29,7 @@ TABLES: dict[str, list[type[Options]]] = {
     "lag": [ReaderOptions],
     "groups": [ReaderOptions],
     "top": [ReaderOptions],
+    "archive": [ReaderOptions],
     "checkpoint": [],
 }
 

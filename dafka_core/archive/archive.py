@@ -1,0 +1,155 @@
+"""Reads an archive: which records its files have, and the records."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Sequence
+from pathlib import Path
+
+from dafka_core.archive import layout
+from dafka_core.archive.archive_errors import ArchiveError, translated
+from dafka_core.archive.manifest import ArchivedFile, Manifest, manifests
+from dafka_core.archive.record_files import first_from, read_records
+from dafka_core.archive.staging import path_of, staged_path
+from dafka_core.errors import DataLossError
+from dafka_core.records import PartitionInfo, RecordBatch, TopicPartition
+
+Held = dict[TopicPartition, tuple[ArchivedFile, ...]]
+"""The files that are there, of each partition in the order of their offsets."""
+
+
+class Archive:
+    """The archive in a directory, which nothing is written to.
+
+    Files that the manifest names and that are gone have *expired*: somebody has removed them, which
+    is how an archive is made smaller.
+
+    Raises:
+        ArchiveError: there is none in the directory, or it cannot be read.
+    """
+
+    def __init__(self, directory: Path | str) -> None:
+        self.directory = Path(directory)
+        self._manifests: dict[str, Manifest] = {}
+        with translated(self.directory):
+            if not (self.directory / layout.MANIFEST).is_dir():
+                why = (
+                    f"there is no archive: it would have a directory {layout.MANIFEST}. Name the "
+                    "one that 'dafka archive' was given"
+                )
+                raise ArchiveError(self.directory, why)
+
+    def topics(self) -> list[str]:
+        """Those that something was archived of, in order."""
+        return sorted(manifest.topic for manifest in manifests(self.directory))
+
+    def held(self, topics: Collection[str] | None = None) -> Held:
+        """The files that are there now, of these topics or of all.
+
+        Raises:
+            ArchiveError: the disk fails, or the manifest is not what was written.
+        """
+        found: Held = {}
+        for topic in self.topics() if topics is None else sorted(topics):
+            manifest = self._manifests.setdefault(topic, Manifest(self.directory, topic))
+            manifest.refresh()
+            there = _there(manifest)
+            for partition, files in sorted(manifest.files.items()):
+                if held := tuple(f for f in files if (layout.day_name(f.day), f.name) in there):
+                    found[TopicPartition(topic, partition)] = held
+        return found
+
+
+def info_of(tp: TopicPartition, files: Sequence[ArchivedFile]) -> PartitionInfo:
+    """What there is of a partition, from the first of these files to the last one."""
+    return PartitionInfo(*tp, files[0].start, files[-1].end, files[-1].life)
+
+
+def read(
+    directory: Path | str,
+    tp: TopicPartition,
+    files: Sequence[ArchivedFile],
+    start: int,
+    end: int,
+) -> Iterator[RecordBatch]:
+    """Records ``start`` to ``end`` (exclusive) of a partition, in order and complete.
+
+    Raises:
+        DataLossError: no file has some of them, or the one that had them is gone.
+        ArchiveError: a file is not what was written, or the disk fails.
+    """
+    manifest, at = Manifest(Path(directory), tp.topic), start
+    for number, file in enumerate(files):
+        if not file.start < end or not at < file.end:
+            continue
+        if file.start > at:
+            break
+        try:
+            path = _find(manifest, file)
+            stop = min(end, file.end)
+            yield from read_records(manifest.directory, path, tp, file, at, stop)
+            at = stop
+        except FileNotFoundError:
+            later = next((each.start for each in files[number + 1 :]), None)
+            raise DataLossError(*tp, at, later, f"{file.name} is in the archive no more") from None
+    if at < end:
+        later = next((each.start for each in files if each.start > at), None)
+        raise DataLossError(*tp, at, later, f"the archive at {directory} has not got it")
+
+
+def offset_of_time(
+    directory: Path | str, tp: TopicPartition, files: Sequence[ArchivedFile], time_us: int
+) -> int | None:
+    """The first offset in these files of a time (microseconds since 1970 UTC) or later, if any.
+
+    Raises as ``read``.
+    """
+    manifest = Manifest(Path(directory), tp.topic)
+    for file in files:
+        if file.last_us is not None and file.last_us >= time_us:
+            if file.first_us is not None and file.first_us >= time_us:
+                return file.start
+            try:
+                return first_from(manifest.directory, _find(manifest, file), file, time_us)
+            except FileNotFoundError:
+                continue
+    return None
+
+
+def _find(manifest: Manifest, file: ArchivedFile) -> Path:
+    """Where a file is; raises FileNotFoundError if it is gone."""
+    published = path_of(manifest, file)
+    staged = staged_path(manifest, file)
+    with translated(manifest.directory):
+        # The last one: it may have been given its name in between.
+        for path in (published, staged, published):
+            if path.exists():
+                return path
+    raise FileNotFoundError(published)
+
+
+def _there(manifest: Manifest) -> set[tuple[str, str]]:
+    """The days and names of files that are there; of what is staged, perhaps of others, too."""
+    with translated(manifest.directory):
+        # Staged ones first: what is published in between is found twice, and not never.
+        writers = manifest.commits / layout.STAGED
+        staged = {name for each in _names(writers) for name in _names(writers / each)}
+        found = {
+            (day, name)
+            for day in _names(manifest.records)
+            for name in _names(manifest.records / day)
+        }
+    if staged:
+        files = (file for files in manifest.files.values() for file in files)
+        found |= {
+            (layout.day_name(f.day), f.name)
+            for f in files
+            if staged_path(manifest, f).name in staged
+        }
+    return found
+
+
+def _names(directory: Path) -> list[str]:
+    try:
+        return [path.name for path in directory.iterdir()]
+    except (FileNotFoundError, NotADirectoryError):
+        return []

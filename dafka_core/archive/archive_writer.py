@@ -1,0 +1,258 @@
+"""Writes records to the archive of a topic, each offset once, whoever else writes to it.
+
+What is missing in the manifest is written to staged files, a commit names them, and then they get
+their names.  A kill before the commit leaves nothing that anybody reads, and one after it leaves
+files that the archive's readers find where they are, and that its next writer publishes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from pathlib import Path
+from typing import Final, NamedTuple
+
+from dafka_core.archive.archive_errors import ArchiveError, translated
+from dafka_core.archive.manifest import MAX_COMMIT_FILES, ArchivedFile, Manifest
+from dafka_core.archive.record_files import RecordFile, by_day, first_and_last_us
+from dafka_core.archive.staging import Staging, recover
+from dafka_core.epochs import NO_LIFE, EpochId
+from dafka_core.errors import DafkaError, HistoryChangedError
+from dafka_core.records import RecordBatch, TopicPartition, coalesce
+
+FILE_BYTES: Final = 256 << 20
+"""Values in one file: few enough for one Spark task, and many enough that files are few."""
+
+COMMIT_BYTES: Final = 1 << 30
+"""Values that are staged before they are named in the manifest: what a kill may cost."""
+
+GROUP_RECORDS: Final = 1 << 18
+GROUP_BYTES: Final = 32 << 20
+"""A row group: what its writer, and who reads one record of it, has in memory."""
+
+
+class Wanted(NamedTuple):
+    """Offsets ``start`` to ``end`` (exclusive) of a partition that are to be archived.
+
+    ``life`` is the newest of the partition's producer that is known; ``after`` the newest that was
+    when what is before ``start`` was archived.
+    """
+
+    tp: TopicPartition
+    start: int
+    end: int
+    life: EpochId = NO_LIFE
+    after: EpochId = NO_LIFE
+
+
+Read = Callable[[Wanted], Iterable[RecordBatch]]
+"""The records of a range, with their times, complete and in order."""
+
+
+class Added(NamedTuple):
+    """What a writer has added, and what it could not, with the reasons."""
+
+    files: int = 0
+    records: int = 0
+    size_bytes: int = 0
+    failed: tuple[tuple[TopicPartition, DafkaError], ...] = ()
+
+    def with_all_of(self, other: Added) -> Added:
+        """The same with what was added then; what failed is the other's."""
+        return Added(
+            self.files + other.files,
+            self.records + other.records,
+            self.size_bytes + other.size_bytes,
+            other.failed,
+        )
+
+    def and_then(self, files: Sequence[ArchivedFile]) -> Added:
+        """The same with more files."""
+        records = sum(file.end - file.start for file in files)
+        size_bytes = sum(file.size_bytes for file in files)
+        return self._replace(
+            files=self.files + len(files),
+            records=self.records + records,
+            size_bytes=self.size_bytes + size_bytes,
+        )
+
+
+class ArchiveWriter:
+    """Writes to the archive of one topic.  For one thread; there may be any number of writers.
+
+    Raises:
+        ArchiveError: the directory cannot be read or written, is not an archive, or holds what was
+            not written to it.
+    """
+
+    def __init__(self, directory: Path | str, topic: str) -> None:
+        self.manifest = Manifest(Path(directory), topic)
+        with translated(directory):
+            # Not those above it: a disk that is not mounted would be made a directory of.
+            self.manifest.directory.mkdir(exist_ok=True)
+        recover(self.manifest)
+        self.manifest.refresh()
+
+    def archive(self, wanted: Sequence[Wanted], read: Read) -> Added:
+        """Adds what of these ranges is not in the archive; it is on the disk when this returns.
+
+        A partition of which ``read`` fails is left as it is, and told of.
+
+        Raises:
+            ArchiveError: the archive cannot be written to.  What was added before remains.
+        """
+        added = Added()
+        failed: dict[TopicPartition, DafkaError] = {}
+        while missing := [part for part in self._missing(wanted) if part.tp not in failed]:
+            with Staging(self.manifest) as staging:
+                files = _Stage(self.manifest, staging, read).written(missing, failed)
+                staging.sync()
+                added = added.and_then(self._commit(files))
+        return added._replace(failed=tuple(failed.items()))
+
+    def _missing(self, wanted: Sequence[Wanted]) -> Iterator[Wanted]:
+        for each in wanted:
+            for start, end in self.manifest.missing(each.tp.partition, each.start, each.end):
+                after = self.manifest.life_before(each.tp.partition, start)
+                yield each._replace(start=start, end=end, after=after)
+
+    def _commit(self, files: Sequence[ArchivedFile]) -> Sequence[ArchivedFile]:
+        """Names files in the manifest, but those of which another writer has come first."""
+        manifest = self.manifest
+        while files and not manifest.commit(files):
+            manifest.refresh()
+            files = [f for f in files if not manifest.between(f.partition, f.start, f.end)]
+        return files
+
+
+class _Stage:
+    """Files that are written for one commit."""
+
+    def __init__(self, manifest: Manifest, staging: Staging, read: Read) -> None:
+        self._manifest = manifest
+        self._staging = staging
+        self._read = read
+        self._files: list[ArchivedFile] = []
+        self._size_bytes = 0
+
+    def written(
+        self, parts: Sequence[Wanted], failed: dict[TopicPartition, DafkaError]
+    ) -> list[ArchivedFile]:
+        """The files of the first of these ranges, perhaps not all; adds to ``failed``."""
+        for part in parts:
+            if self._is_full:
+                break
+            if part.tp in failed:
+                continue
+            try:
+                self._write(part)
+            except ArchiveError:
+                raise
+            except HistoryChangedError as error:
+                failed[part.tp] = self._parted(part, error)
+            except DafkaError as error:
+                failed[part.tp] = error
+        return self._files
+
+    @property
+    def _is_full(self) -> bool:
+        return self._size_bytes >= COMMIT_BYTES or len(self._files) >= MAX_COMMIT_FILES
+
+    def _write(self, part: Wanted) -> None:
+        position, open_file = part.start, None
+        try:
+            for batch in coalesce(self._read(part), GROUP_RECORDS, GROUP_BYTES):
+                for day, piece in _pieces(batch):
+                    if open_file and not open_file.takes(day):
+                        self._finish(open_file)
+                        open_file = None
+                        if self._is_full:
+                            return
+                    if piece.offset != position:
+                        why = f"{part.tp}: offset {piece.offset} came where {position} was to come"
+                        raise ArchiveError(self._manifest.directory, why)
+                    open_file = open_file or _OpenFile(
+                        self._manifest, self._staging, part, day, piece
+                    )
+                    open_file.write(piece)
+                    position = piece.end
+            if open_file:
+                self._finish(open_file)
+                open_file = None
+            if position != part.end:
+                why = f"{part.tp}: the records end at {position}, not at {part.end}"
+                raise ArchiveError(self._manifest.directory, why)
+        finally:
+            if open_file:
+                open_file.drop()
+
+    def _finish(self, open_file: _OpenFile) -> None:
+        self._files.append(open_file.finished())
+        self._size_bytes += open_file.values_bytes
+
+    def _parted(self, part: Wanted, error: HistoryChangedError) -> ArchiveError:
+        why = (
+            f"{part.tp}: from offset {error.wanted} on it may have records that the stores have "
+            "set aside since, as a newer producer has gone on without them: nothing is added. Move "
+            f"the directories {self._manifest.records.name} and {self._manifest.commits} away, and "
+            "archive the topic anew"
+        )
+        return ArchiveError(self._manifest.directory, why)
+
+
+class _OpenFile:
+    """A file that takes the records of one partition and day."""
+
+    def __init__(
+        self,
+        manifest: Manifest,
+        staging: Staging,
+        part: Wanted,
+        day: str | None,
+        first: RecordBatch,
+    ) -> None:
+        self.values_bytes = 0
+        self._part = part
+        self._day = day
+        self._staging = staging
+        self._first = self._last = first
+        self._path = staging.directory / f"open-{first.offset}"
+        self._directory = manifest.directory
+        self._file = RecordFile(manifest.directory, self._path)
+
+    def takes(self, day: str | None) -> bool:
+        """Whether records of a day are to go here."""
+        return day == self._day and self.values_bytes < FILE_BYTES
+
+    def write(self, batch: RecordBatch) -> None:
+        """Adds records."""
+        self._file.write(batch)
+        self._last = batch
+        self.values_bytes += batch.values.size_bytes
+
+    def finished(self) -> ArchivedFile:
+        """The file, on the disk under its name where it is staged."""
+        size_bytes = self._file.finish()
+        made = ArchivedFile(
+            self._part.tp.partition,
+            self._first.offset,
+            self._last.end,
+            self._day,
+            size_bytes,
+            first_and_last_us(self._first)[0],
+            first_and_last_us(self._last)[1],
+            self._staging.id,
+            self._part.life,
+        )
+        with translated(self._directory):
+            self._path.rename(self._staging.path_of(made))
+        return made
+
+    def drop(self) -> None:
+        """Removes what is not to be finished."""
+        self._file.drop()
+
+
+def _pieces(batch: RecordBatch) -> Iterator[tuple[str | None, RecordBatch]]:
+    """Row groups, each of one day."""
+    for part in batch.split(GROUP_RECORDS, GROUP_BYTES):
+        yield from by_day(part)

@@ -1,0 +1,85 @@
+"""Where things are in an archive's directory, by names that follow from what they are.
+
+::
+
+    topic=flights/day=2026-01-31/PARTITION-START-END.parquet    records of one partition and day
+    _dafka/topic=flights/00000000000000000001.json              the manifest (``manifest.py``)
+    _dafka/topic=flights/staged/ID/                             files that are being written
+
+Spark, Arrow and DuckDB read the first of these as one table (Hive's partition columns), and pass
+over what begins with an underscore.
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+import re
+from pathlib import Path
+from typing import Final
+
+import xxhash
+
+from dafka_core.archive.archive_errors import ArchiveError
+from dafka_core.names import escape, octets_of, quoted, unescape
+
+MANIFEST: Final = "_dafka"
+STAGED: Final = "staged"
+NO_DAY: Final = "__HIVE_DEFAULT_PARTITION__"
+"""Hive's null: of records whose time is not known."""
+
+MAX_NAME_BYTES: Final = 255
+"""Of one file or directory, as Linux's file systems have it."""
+
+_TOPIC: Final = "topic="
+_SPECIAL: Final = re.compile(r"[\x00-\x1f\x7f\"#%'*/:=?\\{}\[\]^]")
+"""What Spark (``ExternalCatalogUtils``) and Hive escape in the names of such directories."""
+
+_PERCENT: Final = re.compile("%([0-9A-Fa-f]{2})")
+_PLAIN: Final = re.compile("[A-Za-z0-9][A-Za-z0-9-]{0,63}")
+_DAY_US: Final = 86_400_000_000
+
+
+def topic_name(directory: Path | str, topic: str) -> str:
+    """The name of a topic's directory.
+
+    Raises:
+        ArchiveError: no directory can have such a name.
+    """
+    name = _TOPIC + _SPECIAL.sub(lambda found: f"%{ord(found[0]):02X}", escape(topic))
+    if len(name.encode()) > MAX_NAME_BYTES:
+        why = f"topic {quoted(topic)} has a name too long for a directory's: it is not archived"
+        raise ArchiveError(directory, why)
+    return name
+
+
+def topic_of(name: str) -> str | None:
+    """The topic whose directory has this name; None if no topic's has."""
+    if not name.startswith(_TOPIC):
+        return None
+    shown = _PERCENT.sub(lambda found: chr(int(found[1], 16)), name.removeprefix(_TOPIC))
+    try:
+        topic = unescape(shown)
+        return topic if topic and topic_name("", topic) == name else None
+    except (ValueError, ArchiveError):
+        return None
+
+
+def day_name(day: str | None) -> str:
+    """The name of a day's directory."""
+    return f"day={day or NO_DAY}"
+
+
+def day_of(time_us: int) -> str | None:
+    """The day of a time in UTC, like ``2026-01-31``; None of one that no calendar has."""
+    try:
+        return (dt.date(1970, 1, 1) + dt.timedelta(days=time_us // _DAY_US)).isoformat()
+    except OverflowError:
+        return None
+
+
+def file_name(partition: str, start: int, end: int) -> str:
+    """The name of the file with a partition's records from ``start`` up to ``end`` (exclusive)."""
+    name = partition
+    if not _PLAIN.fullmatch(partition):
+        name = xxhash.xxh3_128_hexdigest(octets_of(partition))
+    return f"{name}-{start:019d}-{end:019d}.parquet"

@@ -1,0 +1,281 @@
+"""The manifest of a topic's archive: which records are in which files, and the only truth of it.
+
+It is a list of commits, each a file with the next number: the files that one writer has added at
+once.  A commit appears whole or not at all, and two writers cannot have the same number (link(2)
+fails where there is a file already): who comes second reads what the first one has added, and adds
+only what is not in it.  So each offset is in one file, however many stores archive a partition.
+
+What is read here may come from anywhere.  It names no paths: they follow from what it says
+(``layout.py``).
+"""
+
+from __future__ import annotations
+
+import errno
+import json
+import os
+import re
+from bisect import bisect_left, bisect_right
+from collections.abc import Iterator, Sequence
+from operator import attrgetter
+from pathlib import Path
+from typing import Annotated, Final, Self
+
+import msgspec
+from msgspec import Meta
+
+from dafka_core.archive import layout
+from dafka_core.archive.archive_errors import ArchiveError, damaged, translated
+from dafka_core.epochs import NO_LIFE, EpochId
+from dafka_core.names import quoted
+
+VERSION: Final = 1
+
+MAX_COMMIT_BYTES: Final = 16 << 20
+MAX_COMMIT_FILES: Final = 10_000
+MAX_FILES: Final = 2_000_000
+"""Of a topic: what a reader of the manifest keeps in memory."""
+
+Natural = Annotated[int, Meta(ge=0, le=2**62)]
+Name = Annotated[str, Meta(min_length=1, max_length=255)]
+StagedId = Annotated[str, Meta(pattern="^[0-9a-f]{32}$")]
+Day = Annotated[str, Meta(pattern="^[0-9]{4}-[0-9]{2}-[0-9]{2}$")]
+
+_NAME: Final = re.compile(r"(\d{20})\.json", re.ASCII)
+_START: Final = attrgetter("start")
+_END: Final = attrgetter("end")
+_NO_LINKS: Final = (errno.EPERM, errno.EOPNOTSUPP, errno.ENOSYS, errno.EINVAL, errno.EMLINK)
+
+
+class ArchivedFile(msgspec.Struct, frozen=True):
+    """One file: a partition's records from ``start`` up to ``end`` (exclusive), all of one day.
+
+    Attributes:
+        day: in UTC; None of records whose time is not known.
+        size_bytes: of the file.
+        first_us, last_us: the records' first and last time, in microseconds since 1970 UTC.
+        life: the newest of the partition's producer that was known when it was written.
+        staged: where it was written before it got its name.
+    """
+
+    partition: Name
+    start: Natural
+    end: Natural
+    day: Day | None
+    size_bytes: Natural
+    first_us: int | None
+    last_us: int | None
+    staged: StagedId
+    life: EpochId = NO_LIFE
+
+    @property
+    def name(self) -> str:
+        """Its name in its directory."""
+        return layout.file_name(self.partition, self.start, self.end)
+
+
+class Commit(msgspec.Struct, frozen=True):
+    """Files that were added at once."""
+
+    topic: Name
+    files: Annotated[tuple[ArchivedFile, ...], Meta(min_length=1, max_length=MAX_COMMIT_FILES)]
+
+    def packed(self) -> bytes:
+        """As it lies on disk: Python's JSON, as a name may have lone surrogates."""
+        return json.dumps({"v": VERSION, **msgspec.to_builtins(self)}).encode("ascii")
+
+    @classmethod
+    def parse(cls, packed: bytes) -> Self:
+        """A commit from what lies on disk.
+
+        Raises:
+            ValueError: it is none.
+        """
+        try:
+            found = json.loads(packed)
+        except RecursionError:
+            raise ValueError("is no JSON that can be read") from None
+        if not isinstance(found, dict) or found.pop("v", None) != VERSION:
+            raise ValueError(f"must be a JSON object of version {VERSION}")
+        made: Self = msgspec.convert(found, cls)
+        for file in made.files:
+            if file.start >= file.end:
+                raise ValueError(f"offsets {file.start} to {file.end} (exclusive) are no range")
+        return made
+
+
+class Manifest:
+    """What is in the archive of one topic, as far as it has been read.
+
+    Attributes:
+        files: of each partition, in the order of their offsets.
+        version: the number of the last commit.
+    """
+
+    def __init__(self, directory: Path, topic: str) -> None:
+        name = layout.topic_name(directory, topic)
+        self.directory = directory
+        self.topic = topic
+        self.records = directory / name
+        self.commits = directory / layout.MANIFEST / name
+        self.files: dict[str, list[ArchivedFile]] = {}
+        self.version = 0
+        self._count = 0
+
+    def refresh(self) -> bool:
+        """Reads what was added since; whether there was something.
+
+        Raises:
+            ArchiveError: the disk fails, or a commit is missing or is not what was written.
+        """
+        before = self.version
+        with translated(self.directory):
+            try:
+                found = sorted(
+                    int(match[1])
+                    for path in self.commits.iterdir()
+                    if (match := _NAME.fullmatch(path.name))
+                )
+            except FileNotFoundError:
+                found = []
+            for number in found[bisect_right(found, self.version) :]:
+                if number != self.version + 1:
+                    missing = self._commit(self.version + 1)
+                    raise damaged(
+                        self.directory, missing.name, "is missing, and later ones are there"
+                    )
+                self._add(self._read(self._commit(number)))
+                self.version = number
+        if found and found[-1] < before:
+            raise damaged(self.directory, self._commit(before).name, "was there, and is missing")
+        return self.version > before
+
+    def missing(self, partition: str, start: int, end: int) -> Iterator[tuple[int, int]]:
+        """What of offsets ``start`` to ``end`` (exclusive) is in no file, as such ranges."""
+        for file in self.between(partition, start, end):
+            if file.start > start:
+                yield start, file.start
+            start = file.end
+        if start < end:
+            yield start, end
+
+    def between(self, partition: str, start: int, end: int) -> Sequence[ArchivedFile]:
+        """The files with some of these offsets."""
+        files = self.files.get(partition, [])
+        return files[bisect_right(files, start, key=_END) : bisect_left(files, end, key=_START)]
+
+    def life_before(self, partition: str, offset: int) -> EpochId:
+        """The newest life that was known when the records before an offset were archived."""
+        files = self.files.get(partition, [])
+        index = bisect_right(files, offset, key=_END)
+        return files[index - 1].life if index else NO_LIFE
+
+    def commit(self, files: Sequence[ArchivedFile]) -> bool:
+        """Adds files, all of them, synced; False: another writer's commit has the number.
+
+        Raises:
+            ArchiveError: the disk fails, or cannot tell two writers apart.
+        """
+        made = Commit(self.topic, tuple(files))
+        self._check(made)
+        target = self._commit(self.version + 1)
+        written = self.commits / layout.STAGED / files[0].staged / "commit"
+        with translated(self.directory):
+            written.unlink(missing_ok=True)  # of the commit before: it is the manifest's file, too
+            write_synced(written, made.packed())
+            is_ours = self._link(written, target)
+            sync_directory(self.commits)
+        if is_ours:
+            self._add(made)
+            self.version += 1
+        return is_ours
+
+    def _link(self, written: Path, target: Path) -> bool:
+        try:
+            os.link(written, target)
+        except FileExistsError:
+            # NFS may say so of a link that it has made: its answer was lost, and it asked again.
+            return written.stat().st_nlink > 1
+        except OSError as error:
+            if error.errno not in _NO_LINKS:
+                raise
+            why = (
+                f"its file system has no hard links ({error.strerror}), by which two writers are "
+                "told apart: archive to a local directory or NFS, and copy from there"
+            )
+            raise ArchiveError(self.directory, why) from error
+        return True
+
+    def _commit(self, number: int) -> Path:
+        return self.commits / f"{number:020d}.json"
+
+    def _read(self, path: Path) -> Commit:
+        with path.open("rb") as file:
+            packed = file.read(MAX_COMMIT_BYTES + 1)
+        try:
+            if len(packed) > MAX_COMMIT_BYTES:
+                raise ValueError(f"has more than {MAX_COMMIT_BYTES} bytes")
+            made = Commit.parse(packed)
+            if made.topic != self.topic:
+                raise ValueError(f"is of topic {quoted(made.topic)}")
+        except (ValueError, msgspec.ValidationError) as error:
+            raise damaged(self.directory, path, str(error)) from error
+        return made
+
+    def _check(self, commit: Commit) -> None:
+        if self._count + len(commit.files) > MAX_FILES:
+            raise ArchiveError(self.directory, f"topic {quoted(self.topic)} has too many files")
+        for file in commit.files:
+            if other := next(iter(self.between(file.partition, file.start, file.end)), None):
+                why = f"{file.name} and {other.name} have the same offsets"
+                raise damaged(self.directory, self.commits, why)
+
+    def _add(self, commit: Commit) -> None:
+        self._check(commit)
+        self._count += len(commit.files)
+        for file in commit.files:
+            files = self.files.setdefault(file.partition, [])
+            files.insert(bisect_left(files, file.start, key=_START), file)
+
+
+def manifests(directory: Path) -> Iterator[Manifest]:
+    """Those of all topics, not read yet.
+
+    Raises:
+        ArchiveError: the directory cannot be read.
+    """
+    with translated(directory):
+        try:
+            names = sorted(path.name for path in (directory / layout.MANIFEST).iterdir())
+        except FileNotFoundError:
+            return
+    for name in names:
+        if (topic := layout.topic_of(name)) is not None:
+            yield Manifest(directory, topic)
+
+
+def write_synced(path: Path, octets: bytes) -> None:
+    """Writes a file, which is on the disk when this returns; its directory may not say so yet."""
+    with path.open("wb") as file:
+        file.write(octets)
+        file.flush()
+        os.fsync(file.fileno())
+
+
+def sync_directory(path: Path) -> None:
+    """Has the names in a directory on the disk."""
+    opened = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        os.fsync(opened)
+    finally:
+        os.close(opened)
+
+
+def make_synced(path: Path, below: Path) -> None:
+    """Makes a directory and those above it, up to ``below``, which is there; all synced.
+
+    Also where they are there: another writer may have made them just now.
+    """
+    for each in reversed([path, *path.parents][: len(path.relative_to(below).parts)]):
+        each.mkdir(exist_ok=True)
+        sync_directory(each.parent)

@@ -1,0 +1,214 @@
+"""Parquet files of records: the columns that Spark gives of a topic, of one partition and day."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from collections.abc import Iterator
+from itertools import pairwise
+from pathlib import Path
+from typing import IO, Final
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from dafka_core.archive.archive_errors import damaged, reading, translated
+from dafka_core.archive.layout import day_of
+from dafka_core.archive.manifest import ArchivedFile
+from dafka_core.envelope_columns import HEADERS_TYPE, close_columns, opened_columns
+from dafka_core.names import escape
+from dafka_core.records import UNKNOWN_US, RecordBatch, TopicPartition
+from dafka_core.values import Longs, Values
+
+SCHEMA: Final = pa.schema(
+    [
+        pa.field("key", pa.binary()),
+        pa.field("value", pa.binary()),
+        pa.field("partition", pa.string(), nullable=False),
+        pa.field("offset", pa.int64(), nullable=False),
+        pa.field("timestamp", pa.timestamp("us", "UTC")),
+        pa.field("timestampType", pa.int32()),
+        pa.field("headers", HEADERS_TYPE),
+    ]
+)
+"""Columns ``topic`` and ``day`` are the names of directories."""
+
+COMPRESSION: Final = "zstd"
+_REPEATING: Final = ["key", "partition", "timestamp", "headers.list.element.key"]
+"""Columns in which values come again; of others a dictionary is made in vain."""
+
+_DAY_US: Final = 86_400_000_000
+
+
+class RecordFile:
+    """A file that is being written, at ``path``."""
+
+    def __init__(self, directory: Path, path: Path) -> None:
+        self._directory = directory
+        self._path = path
+        with translated(directory), contextlib.ExitStack() as opened:
+            self._file = opened.enter_context(_new_file(path))
+            self._writer = pq.ParquetWriter(
+                self._file,
+                SCHEMA,
+                compression=COMPRESSION,
+                compression_level=1,
+                use_dictionary=_REPEATING,
+                write_page_checksum=True,
+                store_schema=False,
+            )
+            opened.pop_all()
+
+    def write(self, batch: RecordBatch) -> None:
+        """Adds records, as a row group.
+
+        Raises:
+            ArchiveError: the disk does not take them.
+        """
+        with translated(self._directory):
+            self._writer.write_batch(columns_of(batch))
+
+    def finish(self) -> int:
+        """Ends it; it is on the disk when this returns.  Gives its size in bytes."""
+        with translated(self._directory):
+            self._writer.close()
+            self._file.flush()
+            os.fsync(self._file.fileno())
+            size = os.fstat(self._file.fileno()).st_size
+            self._file.close()
+        return size
+
+    def drop(self) -> None:
+        """Removes what is not to be finished."""
+        self._writer.is_open = False  # or its end would be written, and the disk may be full
+        with contextlib.suppress(OSError):
+            self._file.close()
+        with contextlib.suppress(OSError):
+            self._path.unlink()
+
+
+def _new_file(path: Path) -> IO[bytes]:
+    return path.open("xb")
+
+
+def columns_of(batch: RecordBatch) -> pa.RecordBatch:
+    """Records as columns: keys, headers and null values out of their envelopes."""
+    count = batch.count
+    columns = opened_columns(batch.values) or {"value": batch.values.to_arrow()}
+    times = pa.nulls(count, SCHEMA.field("timestamp").type)
+    if batch.times is not None:
+        stamps = np.repeat(batch.times[:, 1], batch.times[:, 0])
+        unknown = stamps == UNKNOWN_US
+        masked = pa.array(stamps, pa.int64(), mask=unknown if unknown.any() else None)
+        times = masked.view(times.type)
+    columns |= {
+        "partition": pa.repeat(pa.scalar(escape(batch.partition)), count),
+        "offset": pa.array(batch.offsets),
+        "timestamp": times,
+    }
+    arrays = [
+        columns[field.name] if field.name in columns else pa.nulls(count, field.type)
+        for field in SCHEMA
+    ]
+    return pa.RecordBatch.from_arrays(arrays, schema=SCHEMA)
+
+
+def by_day(batch: RecordBatch) -> Iterator[tuple[str | None, RecordBatch]]:
+    """The records, cut where a day ends (UTC), each part with its day."""
+    if batch.times is None or not len(batch.times):
+        yield None, batch
+        return
+    counts, times = batch.times.T
+    days = np.where(times == UNKNOWN_US, UNKNOWN_US, times // _DAY_US)
+    changes = np.flatnonzero(np.diff(days)) + 1
+    ends = counts.cumsum()
+    cuts = [batch.offset, *(batch.offset + ends[changes - 1]).tolist(), batch.end]
+    for (start, end), run in zip(pairwise(cuts), [0, *changes.tolist()], strict=True):
+        time_us = int(times[run])
+        day = None if time_us == UNKNOWN_US else day_of(time_us)
+        yield day, batch.between(start, end)
+
+
+def first_and_last_us(batch: RecordBatch) -> tuple[int | None, int | None]:
+    """The first and the last time of records."""
+    if batch.times is None or not len(batch.times):
+        return None, None
+    first, last = (None if us == UNKNOWN_US else us for us in batch.times[[0, -1], 1].tolist())
+    return first, last
+
+
+def read_records(
+    directory: Path, path: Path, tp: TopicPartition, file: ArchivedFile, start: int, end: int
+) -> Iterator[RecordBatch]:
+    """Records ``start`` to ``end`` (exclusive), which are in the file, as they are in a log.
+
+    Raises:
+        ArchiveError: it is not the file that was written, or the disk fails.
+        FileNotFoundError: there is none.
+    """
+    with reading(directory, path):
+        parquet = pq.ParquetFile(path, page_checksum_verification=True, pre_buffer=False)
+    with parquet:
+        _check(directory, path, file, parquet)
+        for at, group in _groups(parquet, file.start):
+            if at < end and start < at + parquet.metadata.row_group(group).num_rows:
+                with reading(directory, path):
+                    columns = parquet.read_row_group(group).combine_chunks()
+                batch = _batch(directory, path, tp, at, columns)
+                yield batch.between(max(start, at), min(end, batch.end))
+
+
+def first_from(directory: Path, path: Path, file: ArchivedFile, time_us: int) -> int | None:
+    """The first offset of the file of this time or later; None if all are of before.
+
+    Raises as ``read_records``.
+    """
+    with reading(directory, path):
+        parquet = pq.ParquetFile(path, page_checksum_verification=True, pre_buffer=False)
+    with parquet:
+        _check(directory, path, file, parquet)
+        with reading(directory, path):
+            found = parquet.read(columns=["timestamp"]).column(0)
+    stamps = found.combine_chunks().view(pa.int64()).fill_null(UNKNOWN_US).to_numpy()
+    at = np.flatnonzero(stamps >= time_us)
+    return file.start + int(at[0]) if len(at) else None
+
+
+def _check(directory: Path, path: Path, file: ArchivedFile, parquet: pq.ParquetFile) -> None:
+    rows, size_bytes = parquet.metadata.num_rows, path.stat().st_size
+    if rows != file.end - file.start or size_bytes != file.size_bytes:
+        why = f"has {rows} records and {size_bytes} bytes, not {file.end - file.start} and "
+        raise damaged(directory, path, f"{why}{file.size_bytes}")
+    if not parquet.schema_arrow.equals(SCHEMA):
+        raise damaged(directory, path, "has other columns")
+
+
+def _groups(parquet: pq.ParquetFile, start: int) -> Iterator[tuple[int, int]]:
+    """The first offset of each row group, and its number."""
+    for group in range(parquet.num_row_groups):
+        yield start, group
+        start += parquet.metadata.row_group(group).num_rows
+
+
+def _batch(
+    directory: Path, path: Path, tp: TopicPartition, start: int, columns: pa.Table
+) -> RecordBatch:
+    count = len(columns)
+    offsets = columns.column("offset").to_numpy()
+    if not np.array_equal(offsets, np.arange(start, start + count)):
+        raise damaged(directory, path, f"has other offsets than {start} to {start + count}")
+    key, value, headers = (_whole(columns.column(name)) for name in ("key", "value", "headers"))
+    with reading(directory, path):
+        values = Values.from_arrow(close_columns(value, key, headers))
+    return RecordBatch(tp, start, values, times=_runs(columns.column("timestamp")))
+
+
+def _whole(column: pa.ChunkedArray) -> pa.Array:
+    return column.chunk(0) if column.num_chunks == 1 else pa.concat_arrays(column.chunks)
+
+
+def _runs(times: pa.ChunkedArray) -> Longs:
+    stamps = _whole(times).view(pa.int64()).fill_null(UNKNOWN_US).to_numpy()
+    firsts = np.flatnonzero(np.diff(stamps, prepend=stamps[:1] - 1))
+    return np.column_stack((np.diff(firsts, append=len(stamps)), stamps[firsts]))

@@ -1,0 +1,154 @@
+"""``dafka archive``: copies what stores have of a topic to Parquet files."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from datetime import UTC, datetime, time
+from functools import partial
+from typing import TYPE_CHECKING, Annotated, Any, Final
+
+import typer
+
+from dafka_core.cli import output, store_clients
+from dafka_core.cli.flags import Topic
+from dafka_core.cli.list_commands import Timeout, Uris
+from dafka_core.epochs import NO_LIFE
+from dafka_core.errors import DafkaError
+from dafka_core.names import quoted
+from dafka_core.options import check_argument
+from dafka_core.protocol.validation import check_topic
+from dafka_core.records import PartitionInfo, RecordBatch, merge_heads
+
+if TYPE_CHECKING:
+    from dafka_core.archive.archive_writer import Added, ArchiveWriter, Wanted
+    from dafka_core.flight.store_client import StoreClient
+
+NOW: Final = "now"
+
+_COLUMNS: Final = ("topic", "files", "records", "bytes")
+
+
+def archive(
+    topic: Topic,
+    *,
+    archive_directory: Annotated[
+        str, typer.Option("--dir", metavar="DIR", help="The archive's directory.")
+    ],
+    before: Annotated[
+        str | None,
+        typer.Option(
+            "--before",
+            metavar="TIME",
+            help="Only what was published before it: 2026-01-31, 2026-01-31T12:00:00Z, or now. "
+            "Without it before this day (UTC), so that each day is whole.",
+            show_default=False,
+        ),
+    ] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print a JSON object.")] = False,
+    timeout_s: Timeout = 10.0,
+    uris: Uris = "",
+    **options: Any,
+) -> None:
+    """Copy what stores have of a topic to Parquet files, which Spark reads with them as one topic.
+
+    Each record is archived once, however often this runs; stores keep what they have.
+    """
+    check_argument("topic", topic, check_topic)
+    before_us = _before_us(before)
+    from dafka_core.archive.archive_writer import Added, ArchiveWriter
+
+    with store_clients.opened(timeout_s, uris, options) as asked:
+        found = [(client, client.heads([topic], timeout_s=timeout_s)) for client in asked]
+        heads = merge_heads(info for _, infos in found for info in infos)
+        if not heads:
+            raise DafkaError(
+                f"no store has records of topic {quoted(topic)}; 'dafka topics' lists all"
+            )
+        writer, added = ArchiveWriter(archive_directory, topic), Added()
+        failed: dict[str, DafkaError] = {}
+        # First the store that has most: of the others only what it has not.
+        for client, infos in sorted(found, key=lambda each: -_records(each[1])):
+            wanted = _wanted(client, infos, heads, before_us, timeout_s)
+            now = writer.archive(wanted, partial(_read, client, timeout_s))
+            added = added.with_all_of(now)
+            _note_failures(failed, writer, wanted, now)
+    if not added.files and not failed:
+        output.say("nothing to archive: all is in the archive already, or younger")
+    row = (topic, added.files, added.records, added.size_bytes)
+    output.table(_COLUMNS, [row], as_json=as_json)
+    for error in failed.values():
+        output.complain(str(error))
+    if failed:
+        raise typer.Exit(1)
+
+
+def _records(infos: Sequence[PartitionInfo]) -> int:
+    return sum(info.end - info.earliest for info in infos)
+
+
+def _wanted(
+    client: StoreClient,
+    infos: Sequence[PartitionInfo],
+    heads: dict[Any, PartitionInfo],
+    before_us: int,
+    timeout_s: float,
+) -> list[Wanted]:
+    """What one store has of before a time."""
+    from dafka_core.archive.archive_writer import Wanted
+
+    asked = [(*info.tp, before_us) for info in infos]
+    ends = client.offset_for_times(asked, timeout_s=timeout_s)
+    pairs = (
+        (info, info.end if end is None else end) for info, end in zip(infos, ends, strict=True)
+    )
+    return [
+        Wanted(info.tp, info.earliest, end, heads[info.tp].life)
+        for info, end in pairs
+        if info.earliest < end
+    ]
+
+
+def _read(client: StoreClient, timeout_s: float, wanted: Wanted) -> Iterator[RecordBatch]:
+    from dafka_core.archive.archive_writer import GROUP_BYTES, GROUP_RECORDS
+
+    life, after = (None if life == NO_LIFE else life for life in (wanted.life, wanted.after))
+    return client.read(
+        wanted.tp,
+        wanted.start,
+        wanted.end,
+        life=life,
+        after=after,
+        times=True,
+        max_records=GROUP_RECORDS,
+        max_bytes=GROUP_BYTES,
+        timeout_s=timeout_s,
+    )
+
+
+def _note_failures(
+    failed: dict[str, DafkaError], writer: ArchiveWriter, wanted: Sequence[Wanted], added: Added
+) -> None:
+    """Keeps why partitions are not archived, as long as they are not: another store may do."""
+    failed |= {tp.partition: error for tp, error in added.failed}
+    whole = {each.tp.partition: each for each in wanted}
+    for partition in list(failed):
+        each = whole.get(partition)
+        if each and not any(writer.manifest.missing(partition, each.start, each.end)):
+            del failed[partition]
+
+
+def _before_us(text: str | None) -> int:
+    """The time in microseconds since 1970 UTC."""
+    now = datetime.now(UTC)
+    if text is None:
+        found = datetime.combine(now.date(), time(), UTC)
+    elif text == NOW:
+        found = now
+    else:
+        try:
+            found = datetime.fromisoformat(text)
+        except ValueError:
+            why = "must be a day or a time, as 2026-01-31 or 2026-01-31T12:00:00Z, or now"
+            raise typer.BadParameter(why, param_hint="'--before'") from None
+        found = found if found.tzinfo else found.replace(tzinfo=UTC)
+    return int(found.timestamp()) * 1_000_000 + found.microsecond

@@ -1,0 +1,144 @@
+"""What a reader of an archive finds: also while it is written, and when some of it is removed."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+import pytest
+
+from dafka_core.archive import archive
+from dafka_core.archive.archive import Archive, info_of
+from dafka_core.archive.archive_errors import ArchiveError
+from dafka_core.archive.manifest import Manifest
+from dafka_core.archive.staging import path_of, staged_path
+from dafka_core.errors import DataLossError
+from dafka_core.names import text_of
+from dafka_core.records import PartitionInfo, TopicPartition
+from tests.integration.archive.records import (
+    BEGIN_US,
+    HOUR_US,
+    A,
+    B,
+    archived,
+    batch,
+    offsets_in_manifest,
+)
+
+ODD = TopicPartition(text_of(b"a/\xff="), text_of(b"../\x80"))
+
+
+def offsets(directory: Path, start: int, end: int) -> list[int]:
+    files = Archive(directory).held()[A]
+    return [
+        offset
+        for each in archive.read(directory, A, files, start, end)
+        for offset in each.offsets.tolist()
+    ]
+
+
+def test_all_topics_or_some(tmp_path: Path) -> None:
+    for tp in (A, B, ODD):
+        archived(tmp_path, tp, 30)
+    found = Archive(tmp_path)
+    assert found.topics() == sorted([A.topic, ODD.topic])
+    assert list(found.held()) == sorted([A, B, ODD])
+    assert list(found.held([ODD.topic, "none"])) == [ODD]
+    assert info_of(A, found.held()[A]) == PartitionInfo(*A, 0, 30)
+    assert offsets_in_manifest(tmp_path, ODD) == list(range(30))
+
+
+def test_what_is_added_later_is_seen(tmp_path: Path) -> None:
+    archived(tmp_path, A, 10)
+    found = Archive(tmp_path)
+    assert found.held()[A][-1].end == 10
+    archived(tmp_path, A, 20)
+    assert found.held()[A][-1].end == 20
+
+
+def test_parts_of_files(tmp_path: Path) -> None:
+    archived(tmp_path, A, 60)
+    assert offsets(tmp_path, 20, 50) == list(range(20, 50))
+    assert offsets(tmp_path, 59, 60) == [59]
+
+
+def test_a_day_that_is_removed_has_expired(tmp_path: Path) -> None:
+    archived(tmp_path, A, 60)
+    shutil.rmtree(tmp_path / "topic=flights" / "day=2026-01-01")
+    assert info_of(A, Archive(tmp_path).held()[A]) == PartitionInfo(*A, 24, 60)
+    assert offsets(tmp_path, 24, 60) == list(range(24, 60))
+    with pytest.raises(DataLossError) as lost:
+        offsets(tmp_path, 20, 60)
+    assert (lost.value.wanted, lost.value.available) == (20, 24)
+    archived(tmp_path, A, 70)  # it is not archived again
+    assert offsets_in_manifest(tmp_path, A) == list(range(24, 70))
+    shutil.rmtree(tmp_path / "topic=flights")
+    assert Archive(tmp_path).held() == {}
+
+
+def test_a_file_that_goes_while_it_is_read(tmp_path: Path) -> None:
+    archived(tmp_path, A, 60)
+    files = Archive(tmp_path).held()[A]
+    shutil.rmtree(tmp_path / "topic=flights" / "day=2026-01-02")
+    batches = archive.read(tmp_path, A, files, 0, 60)
+    assert next(batches).end == 24
+    with pytest.raises(DataLossError) as lost:
+        next(batches)
+    assert (lost.value.wanted, lost.value.available) == (24, 48)
+
+
+def test_a_hole_between_files_is_a_loss(tmp_path: Path) -> None:
+    archived(tmp_path, A, 10)
+    archived(tmp_path, A, 30, start=20)
+    with pytest.raises(DataLossError) as lost:
+        offsets(tmp_path, 5, 30)
+    assert (lost.value.wanted, lost.value.available) == (10, 20)
+    with pytest.raises(DataLossError) as lost:
+        offsets(tmp_path, 25, 31)
+    assert (lost.value.wanted, lost.value.available) == (30, None)
+
+
+def test_what_is_committed_is_read_before_it_is_published(tmp_path: Path) -> None:
+    archived(tmp_path, A, 30)
+    manifest = Manifest(tmp_path, "flights")
+    manifest.refresh()
+    for file in manifest.files[A.partition]:
+        staged = staged_path(manifest, file)
+        staged.parent.mkdir(exist_ok=True)
+        path_of(manifest, file).rename(staged)
+    assert offsets_in_manifest(tmp_path, A) == list(range(30))
+    archived(tmp_path, A, 30)
+    assert all(path_of(manifest, file).exists() for file in manifest.files[A.partition])
+
+
+def test_strangers_files_are_not_read(tmp_path: Path) -> None:
+    archived(tmp_path, A, 10)
+    day = tmp_path / "topic=flights" / "day=2026-01-01"
+    shutil.copy(next(day.iterdir()), day / "copy.parquet")
+    (tmp_path / "topic=flights" / "_SUCCESS").touch()
+    assert offsets_in_manifest(tmp_path, A) == list(range(10))
+
+
+@pytest.mark.parametrize(
+    ("hours", "expected"), [(-1, 0), (0, 0), (5.5, 6), (24, 24), (30, 30), (59.5, None)]
+)
+def test_the_first_offset_of_a_time(tmp_path: Path, hours: float, expected: int | None) -> None:
+    archived(tmp_path, A, 60)
+    files, time_us = Archive(tmp_path).held()[A], BEGIN_US + int(hours * HOUR_US)
+    assert archive.offset_of_time(tmp_path, A, files, time_us) == expected
+
+
+def test_a_directory_without_an_archive_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(ArchiveError, match="there is no archive: it would have a directory _dafka"):
+        Archive(tmp_path)
+
+
+def test_records_without_a_time(tmp_path: Path) -> None:
+    bare = batch(A, 0, 5)
+    archived(tmp_path, A, 5, read=lambda wanted: [type(bare)(A, 0, bare.values)])
+    files = Archive(tmp_path).held()[A]
+    assert [(file.day, file.first_us) for file in files] == [(None, None)]
+    assert archive.offset_of_time(tmp_path, A, files, 0) is None
+    assert [path.parent.name for path in tmp_path.rglob("*.parquet")] == [
+        "day=__HIVE_DEFAULT_PARTITION__"
+    ]

@@ -1,0 +1,83 @@
+"""Files on their way into the archive belong to one writer, as long as it lives."""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import os
+from contextlib import suppress
+from pathlib import Path
+
+import pytest
+
+from dafka_core.archive import staging
+from dafka_core.archive.archive_errors import ArchiveError
+from dafka_core.archive.manifest import ArchivedFile, Manifest, make_synced
+from dafka_core.archive.staging import Staging, recover
+from tests.integration.archive.records import A, archived, offsets_in_files
+
+
+@pytest.fixture
+def manifest(tmp_path: Path) -> Manifest:
+    return Manifest(tmp_path, "flights")
+
+
+def file(of: Staging) -> ArchivedFile:
+    return ArchivedFile("P", 0, 5, "2026-01-31", 1, None, None, of.id)
+
+
+def test_what_is_committed_is_published_and_the_rest_removed(manifest: Manifest) -> None:
+    with Staging(manifest) as staged:
+        staged.path_of(file(staged)).write_text("x")
+        (staged.directory / "open-5").write_text("y")
+        assert manifest.commit([file(staged)])
+        assert not staging.path_of(manifest, file(staged)).exists()
+    assert staging.path_of(manifest, file(staged)).read_text() == "x"
+    assert not staged.directory.exists()
+
+
+def test_a_living_writer_s_files_are_left_alone(manifest: Manifest) -> None:
+    with Staging(manifest) as staged:
+        staged.path_of(file(staged)).write_text("x")
+        recover(Manifest(manifest.directory, "flights"))
+        assert staged.path_of(file(staged)).exists()
+
+
+def test_after_an_error_what_is_committed_is_there(manifest: Manifest) -> None:
+    staged = Staging(manifest)
+    with suppress(ZeroDivisionError), staged:
+        staged.path_of(file(staged)).write_text("x")
+        Manifest(manifest.directory, "flights").commit([file(staged)])  # the answer was lost
+        raise ZeroDivisionError
+    assert staging.path_of(manifest, file(staged)).read_text() == "x"
+
+
+def test_a_directory_that_another_writer_took_for_a_dead_one_s(
+    manifest: Manifest, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lock: list[int] = []
+
+    def make(path: Path, below: Path) -> None:
+        make_synced(path, below)
+        if not lock:
+            lock.append(os.open(path, os.O_RDONLY))
+            fcntl.flock(lock[0], fcntl.LOCK_EX)
+
+    monkeypatch.setattr(staging, "make_synced", make)
+    with Staging(manifest) as staged:
+        assert staged.directory.is_dir()
+    os.close(lock[0])
+    recover(manifest)
+    assert not any(staged.directory.parent.iterdir())
+
+
+def test_a_directory_that_is_read_only(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    archived(tmp_path, A, 30)
+
+    def mkdir(path: Path, **_options: object) -> None:
+        raise OSError(errno.EROFS, os.strerror(errno.EROFS), str(path))
+
+    monkeypatch.setattr(Path, "mkdir", mkdir)  # this user may be root, who may write anywhere
+    with pytest.raises(ArchiveError, match="it cannot be written to: Read-only file system"):
+        archived(tmp_path, A, 60)
+    assert offsets_in_files(tmp_path, A) == list(range(30))

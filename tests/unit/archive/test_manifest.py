@@ -1,0 +1,159 @@
+"""The manifest is believed only if it is what a writer has written."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from dafka_core.archive import manifest as manifests
+from dafka_core.archive.archive_errors import ArchiveError
+from dafka_core.archive.manifest import ArchivedFile, Commit, Manifest
+from dafka_core.epochs import EpochId
+from dafka_core.names import text_of
+
+STAGED = "0" * 32
+
+
+def file(start: int, end: int, partition: str = "P", life: int = 0) -> ArchivedFile:
+    return ArchivedFile(
+        partition, start, end, "2026-01-31", 100, 5, 9, STAGED, EpochId(life, life, life)
+    )
+
+
+def made(directory: Path, *commits: list[ArchivedFile]) -> Manifest:
+    manifest = Manifest(directory, "t")
+    (manifest.commits / "staged" / STAGED).mkdir(parents=True)
+    for files in commits:
+        assert manifest.commit(files)
+    return manifest
+
+
+def read(directory: Path) -> Manifest:
+    manifest = Manifest(directory, "t")
+    manifest.refresh()
+    return manifest
+
+
+def test_what_was_committed_is_read(tmp_path: Path) -> None:
+    manifest = made(tmp_path, [file(5, 9), file(0, 3)], [file(3, 5), file(0, 2, "Q")])
+    found = read(tmp_path)
+    assert found.files == manifest.files
+    assert found.files == {"P": [file(0, 3), file(3, 5), file(5, 9)], "Q": [file(0, 2, "Q")]}
+    assert (found.version, found.refresh()) == (2, False)
+
+
+def test_the_second_writer_of_a_number_is_told(tmp_path: Path) -> None:
+    one, other = made(tmp_path), read(tmp_path)
+    assert one.commit([file(0, 3)])
+    assert not other.commit([file(0, 5)])
+    assert other.refresh()
+    assert other.files == {"P": [file(0, 3)]}
+    assert other.commit([file(3, 5)])
+
+
+def test_what_is_missing_of_a_range(tmp_path: Path) -> None:
+    manifest = made(tmp_path, [file(3, 5), file(5, 9, life=4), file(12, 20, life=7)])
+    assert list(manifest.missing("P", 0, 25)) == [(0, 3), (9, 12), (20, 25)]
+    assert list(manifest.missing("P", 4, 8)) == []
+    assert list(manifest.missing("P", 9, 11)) == [(9, 11)]
+    assert list(manifest.missing("Q", 1, 2)) == [(1, 2)]
+    lives = [manifest.life_before("P", offset).number for offset in (0, 5, 8, 9, 12, 30)]
+    assert lives == [0, 0, 0, 4, 4, 7]
+
+
+def test_names_need_not_be_text(tmp_path: Path) -> None:
+    topic, partition = text_of(b"\xfft/"), text_of(b"\x80")
+    manifest = Manifest(tmp_path, topic)
+    (manifest.commits / "staged" / STAGED).mkdir(parents=True)
+    manifest.commit([file(0, 3, partition)])
+    [found] = manifests.manifests(tmp_path)
+    found.refresh()
+    assert (found.topic, list(found.files)) == (topic, [partition])
+
+
+def change(**changes: Any) -> bytes:
+    tree = json.loads(Commit("t", (file(0, 3),)).packed())
+    tree["files"][0] |= {name: value for name, value in changes.items() if name not in tree}
+    return json.dumps(tree | {n: v for n, v in changes.items() if n in tree}).encode()
+
+
+@pytest.mark.parametrize(
+    ("octets", "expected"),
+    [
+        (b"", "Expecting value"),
+        (b"[" * 100_000, "no JSON that can be read"),
+        (b"{}", "must be a JSON object of version 1"),
+        (change(v=2), "must be a JSON object of version 1"),
+        (change(topic="u"), "is of topic 'u'"),
+        (change(files=[]), "files"),
+        (change(start=-1), r"Expected `int` >= 0 - at `\$.files\[0\].start`"),
+        (change(start=3), r"offsets 3 to 3 \(exclusive\) are no range"),
+        (change(end=2**63), "end"),
+        (change(day="../../x"), "day"),
+        (change(staged="../x"), "staged"),
+        (change(partition=""), "partition"),
+        (change(partition="x" * 300), "partition"),
+        (b"\xff\xfe", "Expecting value"),
+    ],
+)
+def test_what_no_writer_has_written_is_named(tmp_path: Path, octets: bytes, expected: str) -> None:
+    manifest = made(tmp_path, [file(3, 9)])
+    path = manifest.commits / f"{2:020d}.json"
+    path.write_bytes(octets)
+    with pytest.raises(ArchiveError, match=expected) as refused:
+        read(tmp_path)
+    assert str(path) in str(refused.value)
+    assert "put it back from a copy" in str(refused.value)
+
+
+@given(st.binary(max_size=200) | st.text(max_size=100).map(json.dumps).map(str.encode))
+def test_any_octets_are_a_value_error_at_most(octets: bytes) -> None:
+    with contextlib.suppress(ValueError):
+        Commit.parse(octets)
+        pytest.fail("it is no commit")
+
+
+def test_two_files_cannot_have_the_same_offsets(tmp_path: Path) -> None:
+    manifest = made(tmp_path, [file(0, 5)])
+    with pytest.raises(ArchiveError, match="have the same offsets"):
+        manifest.commit([file(4, 9)])
+    assert read(tmp_path).version == 1
+    (manifest.commits / f"{2:020d}.json").write_bytes(Commit("t", (file(4, 9),)).packed())
+    with pytest.raises(ArchiveError, match="have the same offsets"):
+        read(tmp_path)
+
+
+def test_a_commit_that_is_missing_hides_nothing(tmp_path: Path) -> None:
+    manifest = made(tmp_path, [file(0, 5)], [file(5, 9)], [file(9, 12)])
+    (manifest.commits / f"{2:020d}.json").unlink()
+    with pytest.raises(ArchiveError, match=f"{2:020d}.json: is missing, and later ones are there"):
+        read(tmp_path)
+    (manifest.commits / f"{3:020d}.json").unlink()
+    with pytest.raises(ArchiveError, match=f"{3:020d}.json: was there, and is missing"):
+        manifest.refresh()
+
+
+def test_what_is_too_large_is_not_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    made(tmp_path, [file(0, 5)], [file(5, 9)])
+    with monkeypatch.context() as patch:
+        patch.setattr(manifests, "MAX_COMMIT_BYTES", 100)
+        with pytest.raises(ArchiveError, match="has more than 100 bytes"):
+            read(tmp_path)
+    monkeypatch.setattr(manifests, "MAX_FILES", 1)
+    with pytest.raises(ArchiveError, match="topic 't' has too many files"):
+        read(tmp_path)
+
+
+def test_strangers_in_the_directory_are_passed_over(tmp_path: Path) -> None:
+    manifest = made(tmp_path, [file(0, 5)])
+    for name in ("1.json", ".swp", "00000000000000000009.json.bak"):
+        (manifest.commits / name).write_text("x")
+    (tmp_path / "_dafka" / "other").mkdir()
+    assert read(tmp_path).version == 1
+    assert [each.topic for each in manifests.manifests(tmp_path)] == ["t"]

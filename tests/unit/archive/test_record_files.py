@@ -1,0 +1,151 @@
+"""Parquet files of records: what is written is what is read."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from dafka_core.archive.archive_errors import ArchiveError
+from dafka_core.archive.manifest import ArchivedFile
+from dafka_core.archive.record_files import (
+    SCHEMA,
+    RecordFile,
+    by_day,
+    first_and_last_us,
+    first_from,
+    read_records,
+)
+from dafka_core.records import UNKNOWN_US, RecordBatch
+from dafka_core.values import Values
+from tests.integration.archive.records import BEGIN_US, HOUR_US, A, batch, enveloped
+
+
+def written(directory: Path, *batches: RecordBatch) -> tuple[Path, ArchivedFile]:
+    path = directory / "x.parquet"
+    file = RecordFile(directory, path)
+    for each in batches:
+        file.write(each)
+    size = file.finish()
+    start, end = batches[0].offset, batches[-1].end
+    first, last = first_and_last_us(batches[0])[0], first_and_last_us(batches[-1])[1]
+    return path, ArchivedFile(A.partition, start, end, None, size, first, last, "0" * 32)
+
+
+def runs(of: RecordBatch) -> object:
+    assert of.times is not None
+    return of.times.tolist()
+
+
+def test_records_come_back_with_their_times(tmp_path: Path) -> None:
+    path, file = written(tmp_path, batch(A, 5, 9), batch(A, 9, 20))
+    found = list(read_records(tmp_path, path, A, file, 7, 15))
+    assert [(each.offset, each.end) for each in found] == [(7, 9), (9, 15)]
+    for each in found:
+        wanted = batch(A, each.offset, each.end)
+        assert each.values == wanted.values.to_list()
+        assert runs(each) == runs(wanted)
+
+
+def test_columns_are_those_of_spark(tmp_path: Path) -> None:
+    path, _ = written(tmp_path, enveloped(A, 3))
+    rows = pq.read_table(path).to_pylist()
+    assert [(row["key"], row["value"]) for row in rows] == [
+        (b"k", b"v"),
+        (b"gone", None),
+        (None, b"bare"),
+        (None, b""),
+    ]
+    assert rows[0]["headers"] == [{"key": "h", "value": b"1"}, {"key": "n", "value": None}]
+    assert [row["headers"] for row in rows[1:]] == [None] * 3
+    assert [row["offset"] for row in rows] == [3, 4, 5, 6]
+    assert {row["partition"] for row in rows} == {A.partition}
+    assert {(row["timestamp"], row["timestampType"]) for row in rows} == {(None, None)}
+
+
+def test_envelopes_come_back_as_they_were(tmp_path: Path) -> None:
+    path, file = written(tmp_path, enveloped(A, 3))
+    [found] = read_records(tmp_path, path, A, file, 3, 7)
+    assert found.values == enveloped(A, 3).values.to_list()
+    assert runs(found) == [[4, UNKNOWN_US]]
+
+
+def test_a_batch_is_cut_where_a_day_ends() -> None:
+    cut = list(by_day(batch(A, 20, 50)))
+    assert [(day, each.offset, each.end) for day, each in cut] == [
+        ("2026-01-01", 20, 24),
+        ("2026-01-02", 24, 48),
+        ("2026-01-03", 48, 50),
+    ]
+    for _, each in cut:
+        assert runs(each) == runs(batch(A, each.offset, each.end))
+
+
+def test_records_without_a_time_are_of_no_day() -> None:
+    times = np.array([[2, UNKNOWN_US], [1, BEGIN_US], [3, BEGIN_US + 1]], np.int64)
+    mixed = RecordBatch(A, 10, Values.of([b"x"] * 6), times=times)
+    cut = [(day, each.offset, each.end) for day, each in by_day(mixed)]
+    assert cut == [(None, 10, 12), ("2026-01-01", 12, 16)]
+    assert first_and_last_us(mixed) == (None, BEGIN_US + 1)
+    bare = RecordBatch.of(A, 0, [b"x"])
+    assert list(by_day(bare)) == [(None, bare)]
+    assert first_and_last_us(bare) == (None, None)
+
+
+@pytest.mark.parametrize(("hours", "expected"), [(-5, 5), (5, 5), (6.5, 7), (19, 19), (19.1, None)])
+def test_a_time_is_looked_up(tmp_path: Path, hours: float, expected: int | None) -> None:
+    path, file = written(tmp_path, batch(A, 5, 9), batch(A, 9, 20))
+    assert first_from(tmp_path, path, file, BEGIN_US + int(hours * HOUR_US)) == expected
+
+
+def other_columns(path: Path) -> None:
+    table = pq.read_table(path)
+    pq.write_table(table.rename_columns([*table.column_names[:-1], "other"]), path)
+
+
+def other_offsets(path: Path) -> None:
+    table = pq.read_table(path, schema=SCHEMA)
+    moved = pa.array(np.arange(15) + 6)
+    pq.write_table(table.set_column(3, SCHEMA.field("offset"), moved), path, store_schema=False)
+
+
+def one_octet(path: Path) -> None:
+    octets = bytearray(path.read_bytes())
+    octets[len(octets) // 8] ^= 1
+    path.write_bytes(octets)
+
+
+@pytest.mark.parametrize(
+    ("change", "keeps_size", "expected"),
+    [
+        (lambda path: path.write_bytes(path.read_bytes()[:-9]), False, "cannot be read"),
+        (lambda path: path.write_bytes(b""), False, "cannot be read"),
+        (lambda path: path.write_bytes(b"\0" * path.stat().st_size), True, "cannot be read"),
+        (one_octet, True, "cannot be read"),
+        (lambda path: written(path.parent, batch(A, 5, 19)), False, "has 14 records and "),
+        (other_columns, False, "has other columns"),
+        (other_offsets, False, "has other offsets than 5 to 20"),
+    ],
+)
+def test_what_was_not_written_is_found(
+    tmp_path: Path, change: Callable[[Path], None], keeps_size: bool, expected: str
+) -> None:
+    path, file = written(tmp_path, batch(A, 5, 9), batch(A, 9, 20))
+    if expected.startswith("has 14"):
+        path.unlink()
+    change(path)
+    if not keeps_size and not expected.startswith("has 14"):
+        size = path.stat().st_size
+        file = ArchivedFile(A.partition, 5, 20, None, size, None, None, "0" * 32)
+    with pytest.raises(ArchiveError, match=expected):
+        list(read_records(tmp_path, path, A, file, 5, 20))
+
+
+def test_no_file_is_another_matter(tmp_path: Path) -> None:
+    file = ArchivedFile(A.partition, 0, 5, None, 9, None, None, "0" * 32)
+    with pytest.raises(FileNotFoundError):
+        list(read_records(tmp_path, tmp_path / "none", A, file, 0, 5))
