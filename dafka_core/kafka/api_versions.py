@@ -31,11 +31,20 @@ class Api(IntEnum):
     DELETE_TOPICS = 20
     DELETE_RECORDS = 21
     INIT_PRODUCER_ID = 22
+    DESCRIBE_ACLS = 29
+    CREATE_ACLS = 30
+    DELETE_ACLS = 31
     DESCRIBE_CONFIGS = 32
+    ALTER_CONFIGS = 33
+    DESCRIBE_LOG_DIRS = 35
     CREATE_PARTITIONS = 37
     DELETE_GROUPS = 42
+    INCREMENTAL_ALTER_CONFIGS = 44
+    LIST_PARTITION_REASSIGNMENTS = 46
     OFFSET_DELETE = 47
+    DESCRIBE_CLIENT_QUOTAS = 48
     DESCRIBE_CLUSTER = 60
+    LIST_TRANSACTIONS = 66
 
 
 VERSIONS: Final[Mapping[int, range]] = MappingProxyType(
@@ -52,23 +61,32 @@ VERSIONS: Final[Mapping[int, range]] = MappingProxyType(
         Api.LEAVE_GROUP: range(4),
         Api.SYNC_GROUP: range(4),
         Api.DESCRIBE_GROUPS: range(5),
-        Api.LIST_GROUPS: range(3),
+        Api.LIST_GROUPS: range(6),
         Api.API_VERSIONS: range(4),
         Api.CREATE_TOPICS: range(7),
         Api.DELETE_TOPICS: range(6),
         Api.DELETE_RECORDS: range(2),
         Api.INIT_PRODUCER_ID: range(2),
+        Api.DESCRIBE_ACLS: range(2),
+        Api.CREATE_ACLS: range(2),
+        Api.DELETE_ACLS: range(2),
         Api.DESCRIBE_CONFIGS: range(4),
+        Api.ALTER_CONFIGS: range(2),
+        Api.DESCRIBE_LOG_DIRS: range(5),
         Api.CREATE_PARTITIONS: range(2),
         Api.DELETE_GROUPS: range(2),
+        Api.INCREMENTAL_ALTER_CONFIGS: range(1),
+        Api.LIST_PARTITION_REASSIGNMENTS: range(1),
         Api.OFFSET_DELETE: range(1),
+        Api.DESCRIBE_CLIENT_QUOTAS: range(1),
         Api.DESCRIBE_CLUSTER: range(2),
+        Api.LIST_TRANSACTIONS: range(2),
     }
 )
 """The versions that are taken.  They are those before Kafka's newer form, which has tagged fields,
-but for DescribeCluster, which has no other, and for CreateTopics and DeleteTopics, which say more
-in it.  Those from 0 on are named even where clients of today use none of them: older librdkafka
-takes a range that begins later for a broker that lacks more."""
+but for those kinds that have no other, or say more in it.  Those from 0 on are named even where
+clients of today use none of them: older librdkafka takes a range that begins later for a broker
+that lacks more."""
 
 
 def api_versions(served: Collection[int], error: KafkaError = KafkaError.NONE) -> Any:

@@ -1,4 +1,7 @@
-"""DescribeConfigs: what is true of topics and of gateways, in the words of Kafka's configs."""
+"""What is true of topics and of gateways, in the words of Kafka's configs: DescribeConfigs.
+
+AlterConfigs and IncrementalAlterConfigs may say what is true already.
+"""
 
 from __future__ import annotations
 
@@ -9,7 +12,12 @@ from typing import Any, Final
 from dafka_core.kafka.api_versions import Api
 from dafka_core.kafka.gateway_node import Client, Feature, GatewayNode, Handler
 from dafka_core.kafka.kafka_errors import KafkaError
-from dafka_core.kafka.schemas import DescribeConfigsResponse
+from dafka_core.kafka.refusal import RefusedError
+from dafka_core.kafka.schemas import (
+    AlterConfigsResponse,
+    DescribeConfigsResponse,
+    IncrementalAlterConfigsResponse,
+)
 
 TUNING: Final = frozenset(
     {
@@ -34,6 +42,11 @@ TUNING: Final = frozenset(
 )
 """Configs of topics that say how a broker keeps its files.  They are taken, and change nothing."""
 
+UNCHANGED: Final = (
+    "a gateway's options are given where it starts ('dafka kafka --help'), and nothing else but "
+    "topics has configs"
+)
+
 _Result = DescribeConfigsResponse.DescribeConfigsResult
 _Config = _Result.DescribeConfigsResourceResult
 
@@ -43,6 +56,13 @@ class Resource(IntEnum):
 
     TOPIC = 2
     BROKER = 4
+
+
+class Operation(IntEnum):
+    """What IncrementalAlterConfigs does with a config."""
+
+    SET = 0
+    DELETE = 1
 
 
 class Source(IntEnum):
@@ -63,15 +83,60 @@ class Kind(IntEnum):
 
 
 class Configs(Feature):
-    """Answers DescribeConfigs; nothing can be changed."""
+    """Tells what is true, and refuses to change it."""
 
     def __init__(self, node: GatewayNode) -> None:
         self._node = node
-        self.handlers: dict[int, Handler] = {Api.DESCRIBE_CONFIGS: self._describe_configs}
+        self.handlers: dict[int, Handler] = {
+            Api.DESCRIBE_CONFIGS: self._describe_configs,
+            Api.ALTER_CONFIGS: self._alter_configs,
+            Api.INCREMENTAL_ALTER_CONFIGS: self._change_configs,
+        }
 
     async def _describe_configs(self, request: Any, client: Client) -> Any:
         results = [self._described(each) for each in request.resources]
         return DescribeConfigsResponse(throttle_time_ms=0, results=results)
+
+    async def _alter_configs(self, request: Any, client: Client) -> Any:
+        return self._altered(AlterConfigsResponse, request)
+
+    async def _change_configs(self, request: Any, client: Client) -> Any:
+        return self._altered(IncrementalAlterConfigsResponse, request)
+
+    def _altered(self, kind: Any, request: Any) -> Any:
+        """Nothing is changed: what is asked for is so already, or is refused."""
+        responses = []
+        for each in request.resources:
+            error, why = int(KafkaError.NONE), None
+            try:
+                self._check(each)
+            except RefusedError as refused:
+                error, why = refused.code, refused.why
+            responses.append(
+                kind.AlterConfigsResourceResponse(
+                    error_code=error,
+                    error_message=why,
+                    resource_type=each.resource_type,
+                    resource_name=each.resource_name,
+                )
+            )
+        return kind(throttle_time_ms=0, responses=responses)
+
+    def _check(self, asked: Any) -> None:
+        """Raises RefusedError for configs that cannot be had."""
+        name = asked.resource_name
+        if asked.resource_type != Resource.TOPIC:
+            raise RefusedError(KafkaError.INVALID_REQUEST, UNCHANGED)
+        if not self._node.numbers.is_there(name):
+            raise RefusedError(KafkaError.UNKNOWN_TOPIC_OR_PARTITION, f"there is no topic {name!r}")
+        for config in asked.configs:
+            operation = getattr(config, "config_operation", Operation.SET)
+            if operation not in tuple(Operation):
+                why = f"config {config.name!r} can be set or deleted; there is nothing to add to"
+                raise RefusedError(KafkaError.INVALID_CONFIG, why)
+            value = None if operation == Operation.DELETE else config.value
+            if why := refused_config(self._node, config.name, value):
+                raise RefusedError(KafkaError.INVALID_CONFIG, why)
 
     def _described(self, asked: Any) -> Any:
         error, why, found, source = KafkaError.NONE, None, dict[str, str](), Source.DEFAULT_CONFIG

@@ -18,7 +18,9 @@ from dafka_core.kafka.gateways import Gateways
 from dafka_core.kafka.groups.group_requests import Groups
 from dafka_core.kafka.kafka_options import HostPort, KafkaOptions, host_port
 from dafka_core.kafka.list_offsets import ListOffsets
+from dafka_core.kafka.log_dirs import LogDirs
 from dafka_core.kafka.metadata import Metadata
+from dafka_core.kafka.not_in_use import NotInUse
 from dafka_core.kafka.partition_numbers import PartitionNumbers
 from dafka_core.kafka.produce import Produce
 from dafka_core.kafka.server import Server, listen_at
@@ -99,7 +101,9 @@ def _features(node: GatewayNode) -> list[Feature]:
         Fetch(node),
         Groups(node),
         ListOffsets(node),
+        LogDirs(node),
         Metadata(node),
+        NotInUse(),
         Produce(node),
         Topics(node),
     ]

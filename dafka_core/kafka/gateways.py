@@ -135,6 +135,10 @@ class Gateways:
         """The live gateway that is responsible for what ``key`` names, as all of them see it."""
         return self.ranked(key)[0]
 
+    def controller(self) -> GatewayInfo:
+        """The gateway that is said to be the controller: any will do, and all say the same one."""
+        return self.chosen(GATEWAYS_TOPIC)
+
     def ranked(self, key: str) -> list[GatewayInfo]:
         """All live ones: who is responsible, and who if that one goes away, and so on."""
         live = {each.address: each for each in self.live()}

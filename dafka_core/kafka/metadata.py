@@ -74,7 +74,7 @@ class Metadata(Feature):
             error_code=KafkaError.NONE,
             endpoint_type=_BROKERS,
             cluster_id=self._numbers.cluster_id or "",
-            controller_id=self._node.gateways.own.node_id,
+            controller_id=self._node.gateways.controller().node_id,
             brokers=brokers,
         )
 
@@ -135,7 +135,7 @@ class Metadata(Feature):
                 for each in live
             ],
             cluster_id=self._numbers.cluster_id,
-            controller_id=gateways.own.node_id,
+            controller_id=gateways.controller().node_id,
             topics=[
                 _Topic(
                     error_code=error,

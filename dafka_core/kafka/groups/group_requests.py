@@ -29,6 +29,9 @@ from dafka_core.kafka.schemas import (
 KEY_TYPES: Final = (0, 1)
 """What has a coordinator: a group, and a transactional id, to which its refusal is told there."""
 
+CLASSIC: Final = "classic"
+"""The only kind of groups, by Kafka's name of it."""
+
 
 class Groups(Feature):
     """Answers all requests about groups and committed offsets."""
@@ -169,11 +172,22 @@ class Groups(Feature):
         error = self._coordinator.loading()
         group = ListGroupsResponse.ListedGroup
         found = [] if error else self._coordinator.groups()
+        states = {each.lower() for each in request.states_filter or ()}
+        types = {each.lower() for each in request.types_filter or ()}
+        if types and CLASSIC not in types:
+            found = []
         return ListGroupsResponse(
             throttle_time_ms=0,
             error_code=error or KafkaError.NONE,
             groups=[
-                group(group_id=each.group_id, protocol_type=each.protocol_type) for each in found
+                group(
+                    group_id=each.group_id,
+                    protocol_type=each.protocol_type,
+                    group_state=each.state.kafka_name,
+                    group_type=CLASSIC,
+                )
+                for each in found
+                if not states or each.state.kafka_name.lower() in states
             ],
         )
 

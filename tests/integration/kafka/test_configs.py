@@ -16,7 +16,11 @@ from dafka_core import Store
 from dafka_core.kafka.api_versions import VERSIONS, Api
 from dafka_core.kafka.gateway import Gateway
 from dafka_core.kafka.gateways import node_id
-from dafka_core.kafka.schemas import DescribeConfigsRequest
+from dafka_core.kafka.schemas import (
+    AlterConfigsRequest,
+    DescribeConfigsRequest,
+    IncrementalAlterConfigsRequest,
+)
 from tests.integration.kafka.one_request import tell
 
 PATIENCE_S = 30.0
@@ -87,3 +91,41 @@ def test_each_version_is_answered(client: AdminClient, gateway: Gateway, version
     ]
     assert answer.results[2].configs == []
     assert answer.results[0].configs[0].read_only
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "error"),
+    [
+        ("retention.ms", "-1", 0),
+        ("segment.bytes", "1000", 0),
+        ("retention.ms", "1000", 40),
+        ("colour", "red", 40),
+    ],
+)
+@pytest.mark.parametrize("kind", [AlterConfigsRequest, IncrementalAlterConfigsRequest])
+def test_only_what_is_so_already_can_be_set(
+    client: AdminClient, gateway: Gateway, kind: Any, name: str, value: str, error: int
+) -> None:
+    config = kind.AlterConfigsResource.AlterableConfig(name=name, value=value)
+    asked = [
+        kind.AlterConfigsResource(resource_type=2, resource_name="t", configs=[config]),
+        kind.AlterConfigsResource(resource_type=2, resource_name="u", configs=[config]),
+        kind.AlterConfigsResource(resource_type=4, resource_name="7", configs=[config]),
+    ]
+    for version in VERSIONS[kind.API_KEY]:
+        answer = tell(gateway, kind(resources=asked, validate_only=False), version)
+        assert [each.error_code for each in answer.responses] == [error, 3, 42]
+        assert error == 0 or name in answer.responses[0].error_message
+    assert {key: each.value for key, each in described(client, 2, "t").items()}[
+        "retention.ms"
+    ] == "-1"
+
+
+def test_a_config_is_set_back_and_none_is_added_to(client: AdminClient, gateway: Gateway) -> None:
+    kind: Any = IncrementalAlterConfigsRequest
+    change = kind.AlterConfigsResource.AlterableConfig
+    for operation, error in ((1, 0), (2, 40), (3, 40), (99, 40)):
+        configs = [change(name="cleanup.policy", config_operation=operation, value="compact")]
+        asked = [kind.AlterConfigsResource(resource_type=2, resource_name="t", configs=configs)]
+        (answer,) = tell(gateway, kind(resources=asked, validate_only=True), 0).responses
+        assert answer.error_code == error

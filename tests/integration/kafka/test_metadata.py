@@ -64,6 +64,10 @@ def tell(gateway: Gateway, version: int, **members: Any) -> Any:
     return one_request.tell(gateway, MetadataRequest(**members), version)
 
 
+def tell_cluster(gateway: Gateway) -> Any:
+    return one_request.tell(gateway, DescribeClusterRequest(endpoint_type=1), 1)
+
+
 def names(answer: Any) -> dict[str, int]:
     return {each.name: each.error_code for each in answer.topics}
 
@@ -171,12 +175,18 @@ def test_of_two_gateways_one_is_dead(start: Start) -> None:
     listed(client, "flights")
     wait_until(lambda: len(listed(admin(second)).topics["flights"].partitions) == 2)
     before = listed(client).topics["flights"].partitions
+    # Whoever is asked: consoles show one, and ask now this gateway and now that one.
+    wait_until(lambda: listed(client).controller_id == listed(admin(second)).controller_id)
+    told = tell_cluster(first)
+    assert told.controller_id == listed(client).controller_id
+    assert {each.broker_id for each in told.brokers} == set(listed(client).brokers)
     assert {each.leader for each in before.values()} == set(listed(client).brokers)
     assert all(sorted(each.isrs) == sorted(listed(client).brokers) for each in before.values())
     second.close()  # as if killed with its store, but for what it has said
     two.close()
     wait_until(lambda: len(listed(client).brokers) == 1)
     after = listed(client).topics["flights"].partitions
+    assert [listed(client).controller_id] == list(listed(client).brokers)
     assert {each.leader for each in after.values()} == set(listed(client).brokers)
     # The other store has to agree, and is away: the client is told to come again.
     assert names(tell(first, 8, topics=[topic("new")])) == {"new": 5}

@@ -125,6 +125,28 @@ async def states_of(client: Asking, version: int = -1) -> dict[str, str]:
     return {each.group_id: each.group_state for each in described.groups}
 
 
+def test_groups_are_listed_by_their_states_and_types(store: Store) -> None:
+    async def work() -> None:
+        async with asking(store) as client:
+            await client.member()
+            assert await client.commit(5, group_id="simple") == [0]
+
+            async def listed(version: int, **asked: list[str]) -> list[tuple[str, str, str]]:
+                found = await client.ask(Api.LIST_GROUPS, version, **asked)
+                return [(each.group_id, each.group_state, each.group_type) for each in found.groups]
+
+            both = [("g", "Stable", "classic"), ("simple", "Empty", "classic")]
+            assert sorted(await listed(5)) == both
+            assert sorted(await listed(5, types_filter=["Classic", "consumer"])) == both
+            assert await listed(5, types_filter=["consumer"]) == []
+            assert await listed(5, states_filter=["empty", "Dead"]) == both[1:]
+            assert await listed(4, states_filter=["Stable"]) == [("g", "Stable", "")]
+            for version in VERSIONS[Api.LIST_GROUPS]:
+                assert {each[0] for each in await listed(version)} == {"g", "simple"}
+
+    running(work())
+
+
 def test_groups_are_listed_described_and_deleted(store: Store) -> None:
     async def work() -> None:
         async with asking(store) as client:
