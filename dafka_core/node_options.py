@@ -24,6 +24,7 @@ from dafka_core.protocol.limits import (
     max_taken_bytes,
 )
 from dafka_core.protocol.validation import check_address, check_topic
+from dafka_core.retention_rules import RULES, RetentionRule, parse_rules
 
 TOWER_ENVIRONMENT = "DAFKA_TOWER"
 
@@ -342,6 +343,13 @@ class StoreOptions(NodeOptions):
         "that died",
         unit="h",
         minimum=0.001,
+    )
+    retain: tuple[RetentionRule, ...] = option(
+        (),
+        "which topics' records are kept for how long, or how much of them, as `flights*=7d,10GiB`; "
+        "the first pattern that fits counts, what none fits is kept for ever. Several by spaces",
+        kind=RULES,
+        parse=parse_rules,
     )
 
 

@@ -21,13 +21,16 @@ Command = Callable[..., None]
 MAIN_OPTIONS: Final = frozenset(
     {
         *("host", "sub_address", "pub_address", "join", "acks", "flight_port"),
-        *("listen", "advertised", "num_partitions"),
+        *("listen", "advertised", "num_partitions", "retain"),
     }
 )
 """Listed first in ``--help``, with ``tower``; most users need none of the others."""
 
 SETTINGS: Final[dict[str, type[Options]]] = {}
 """What a file and the environment may say of commands, by name, and the tables that declare it."""
+
+_REPEATED: Final = {"tower": ",", "retain": " "}
+"""Options that may be given several times, and what is between two of their values."""
 
 _METAVARS: Final = {"int": "N", "float": "N", "str": "TEXT"}
 
@@ -91,8 +94,9 @@ def with_options(
 
         @functools.wraps(command)
         def run(**values: Any) -> None:
-            if values.get("tower"):
-                values["tower"] = ",".join(values["tower"])
+            for name, separator in _REPEATED.items():
+                if values.get(name):
+                    values[name] = separator.join(values[name])
             command(**{k: v for k, v in values.items() if k in names or v is not None})
 
         run.__signature__ = signature.replace(parameters=[*own, *made])  # type: ignore[attr-defined]
@@ -140,6 +144,8 @@ def _annotation(row: OptionInfo) -> object:
         rich_help_panel=None if row.name in MAIN_OPTIONS else "Tuning",
         show_default=False,
     )
+    if row.name in _REPEATED:
+        return Annotated[list[str] | None, option]
     return Annotated[bool | None if is_switch else str | None, option]
 
 

@@ -20,11 +20,13 @@ from dafka_core.nodes.merge_thread import MergeThread
 from dafka_core.nodes.mesh import Mesh
 from dafka_core.nodes.new_directory import NewDirectory
 from dafka_core.nodes.node import Node
+from dafka_core.nodes.retention_thread import RetentionThread
 from dafka_core.nodes.store_identity import check_directory, copied, kept_address
 from dafka_core.nodes.store_loop import StoreLoop
 from dafka_core.nodes.threads import weakly
 from dafka_core.protocol.store_role import StoreRole
 from dafka_core.storage import Log
+from dafka_core.storage.retention_pass import Retention
 
 _log = logging.getLogger("dafka.store")
 
@@ -71,6 +73,9 @@ class Store(Node):
             self._log_writer = undo.enter_context(
                 LogWriter(self.log, weakly(self._on_written, None))
             )
+            self.retention = Retention(self.log, config.retain)
+            """What it gives up, and has given up."""
+            self._retention_thread = undo.enter_context(RetentionThread(self.log, self.retention))
             self._merge_thread = undo.enter_context(MergeThread(self.log, config.staged_hours))
             self._mesh = undo.enter_context(Mesh("store", self._role, config))
             self.append_queue = AppendQueue(
@@ -126,6 +131,7 @@ class Store(Node):
         self._log_writer.close()
         self.append_queue.close()
         self._flight.close()
+        self._retention_thread.close()
         self._merge_thread.close()
         self.log.close()
 

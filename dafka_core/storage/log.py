@@ -62,6 +62,7 @@ from dafka_core.storage.partition_statistics import (
     statistics,
     times_of,
 )
+from dafka_core.storage.retention_log import RetentionLog
 from dafka_core.storage.set_aside import AsideRecords
 from dafka_core.storage.snapshot import Snapshot
 from dafka_core.storage.tables import Tables
@@ -97,11 +98,12 @@ class Log(ProcessBound):
         self.now_us = clock_us or WallClock().now_us
         self._ahead = AheadLog()
         self._buffer = bytearray(MAX_BLOCK_BYTES)
-        self._appending = False
-        self._appended_s = float("-inf")
+        self._appending, self._appended_s = False, float("-inf")
         self._env = Environment(self.directory, map_size_bytes=map_size_bytes)
         self.changes = self._env.changes
         """Which partitions have changed since it was opened."""
+        self.retention = RetentionLog(self._env)
+        """What retention reads and writes."""
         self._reader = BlockReader(self._env)
         self._planner = MergePlanner()
         self._merger = BlockMerger(self._env, self._planner)
@@ -327,8 +329,7 @@ class Log(ProcessBound):
     def snapshot(self) -> Snapshot:
         """The log as it is now; what it hands out are copies.  Close it.
 
-        It costs the store space as long as it lasts, and ``close`` waits for its end: so not for
-        what waits for others, which ``read`` is for.
+        It costs the store space as long as it lasts, and ``close`` waits for its end.
         """
         return Snapshot(self._env)
 
@@ -370,8 +371,7 @@ class Log(ProcessBound):
     def offset_for_time(self, tp: TopicPartition, timestamp_us: int) -> int | None:
         """The first record held that was written at ``timestamp_us`` or later.
 
-        None when there is none.  Looks at a number of blocks that grows with the logarithm of the
-        number of records, and checks the one with the answer.
+        None when there is none.  Looks at as many blocks as the logarithm of the number of records.
         """
         with self._env.reading() as tables:
             row = tables.visible_row(tp)

@@ -11,6 +11,7 @@ from dafka_core.records import PartitionInfo, RecordBatch, TopicPartition
 from dafka_core.storage.block import Block
 from dafka_core.storage.environment import Environment
 from dafka_core.storage.partition_statistics import record_sizes
+from dafka_core.storage.retention_blocks import PartitionBlocks
 from dafka_core.storage.storage_errors import translated
 
 
@@ -40,6 +41,12 @@ class Snapshot(ProcessBound):
         with translated(self._directory):
             row = self._tables.visible_row(tp)
             return (row.info(tp), self._tables.lives.history(tp, row)) if row else (None, ())
+
+    def blocks(self, tp: TopicPartition) -> PartitionBlocks | None:
+        """A partition's blocks, while the snapshot is open; None when it is not known."""
+        with translated(self._directory):
+            row = self._tables.visible_row(tp)
+            return PartitionBlocks(self._tables, tp, row) if row else None
 
     def record_sizes(self, tp: TopicPartition, start: int, end: int) -> list[int] | None:
         """About how many bytes a record takes, by quarter of a range; None: nothing is held."""

@@ -324,6 +324,13 @@ class Tables:
         self.put_row(tp, row._replace(earliest=before))
         return before
 
+    def trim_held(self, held: PartitionInfo, before: int) -> int:
+        """The same of what was held before; nothing goes if it is another producer's meanwhile."""
+        row = self.row(held.tp)
+        info = row.info(held.tp) if row else held._replace(earliest=0, end=0)
+        is_same = info.life == held.life and before <= info.end
+        return self.trim(held.tp, before) if is_same else info.earliest
+
     def damaged_block(self, tp: TopicPartition, offset: int, why: str) -> StoreError:
         """The error for a block that is not what was written."""
         return damaged(

@@ -1,19 +1,13 @@
-"""Which blocks go, by age and by size, and how rules are written."""
+"""Which blocks go, by age and by size."""
 
 from __future__ import annotations
+
+from typing import Any
 
 import pytest
 
 from dafka_core.records import TopicPartition
-from dafka_core.storage.retention import (
-    HeldBlock,
-    RetentionRule,
-    before_by_age,
-    before_by_size,
-    parse_rule,
-    parse_rules,
-    rule_of,
-)
+from dafka_core.storage.retention import HeldBlock, before_by_size, old_blocks
 
 A, B = TopicPartition("flights", "A" * 32), TopicPartition("flights", "B" * 32)
 MB = 1_000_000
@@ -23,77 +17,29 @@ def blocks(*last_us: int, size_bytes: int = 10) -> list[HeldBlock]:
     return [HeldBlock(10 * n, 10 * n + 10, size_bytes, us) for n, us in enumerate(last_us)]
 
 
-@pytest.mark.parametrize(
-    ("text", "rule"),
-    [
-        ("flights*=7d,10GiB", RetentionRule("flights*", 7 * 86_400, 10 << 30)),
-        ("flights*=10GiB,7d", RetentionRule("flights*", 7 * 86_400, 10 << 30)),
-        ("a=90s", RetentionRule("a", 90)),
-        ("a=1.5h", RetentionRule("a", 5_400)),
-        ("a=500 MB", RetentionRule("a", None, 500 * MB)),
-        ("a=500mb", RetentionRule("a", None, 500 * MB)),
-        ("a=4w", RetentionRule("a", 28 * 86_400)),
-        ("a=forever", RetentionRule("a")),
-        ("a=b=1d", RetentionRule("a=b", 86_400)),
-        (r"a\xff=1d", RetentionRule("a\udcff", 86_400)),
-    ],
-)
-def test_a_rule_is_read_from_its_text_and_shown_as_it_is_read(
-    text: str, rule: RetentionRule
-) -> None:
-    assert parse_rule(text) == rule
-    assert parse_rule(str(rule)) == rule
+class Counted(list[HeldBlock]):
+    """Blocks that count how many were looked at."""
+
+    looks = 0
+
+    def __getitem__(self, number: Any) -> Any:
+        self.looks += 1
+        return super().__getitem__(number)
 
 
-@pytest.mark.parametrize(
-    "text",
-    ["flights", "=7d", "a=", "a=7", "a=7x", "a=7D", "a=5M", "a=0s", "a=0.1B", "a=-1d", "a=7d,8d",
-     "a=1GB,2GB", "a=7d,", "a=1e9d", "a=99999999999d", "a=forever,7d", "a=٣d"],
-)  # fmt: skip
-def test_what_is_no_rule_is_refused_with_an_example(text: str) -> None:
-    with pytest.raises(ValueError, match=r"^must (be PATTERN=|have )") as raised:
-        parse_rule(text)
-    assert len(str(raised.value)) < 150
+@pytest.mark.parametrize("count", [*range(10), 63, 64, 65])
+def test_by_age_blocks_go_whose_last_record_is_old(count: int) -> None:
+    held = blocks(*range(100, 100 + count))
+    for before_us in range(99, 102 + count):
+        assert old_blocks(held, before_us) == sum(block.last_us < before_us for block in held)
 
 
-def test_rules_come_as_one_text_or_several() -> None:
-    both = (RetentionRule("a", 60), RetentionRule("b", None, 1024))
-    assert parse_rules("a=1m b=1KiB") == both
-    assert parse_rules("a=1m;b=1KiB") == both
-    assert parse_rules(["a=1m", "b=1KiB"]) == both
-    assert parse_rules(both) == both
-    assert parse_rules("") == ()
-    with pytest.raises(ValueError, match="must be rules"):
-        parse_rules(7)
-
-
-def test_the_first_rule_that_fits_counts() -> None:
-    rules = parse_rules("flights_raw=forever flights*=7d *=1GiB")
-    assert str(rule_of("flights_raw", rules)) == "flights_raw=forever"
-    assert str(rule_of("flights", rules)) == "flights*=1w"
-    assert str(rule_of("other", rules)) == "*=1GiB"
-    assert rule_of("other", rules[:2]) is None
-    assert rule_of("Flights", rules[:2]) is None
-
-
-def test_an_internal_topic_is_fitted_by_its_full_name_alone() -> None:
-    assert rule_of("__dafka.queries", parse_rules("*=1d __dafka.*=1d")) is None
-    assert rule_of("__dafka.queries", parse_rules("* =1d;__dafka.queries=1d".replace(" ", "")))
-
-
-def test_by_age_blocks_go_whose_last_record_is_old() -> None:
-    held = blocks(100, 200, 300)
-    assert before_by_age(held, 100) is None
-    assert before_by_age(held, 101) == 10
-    assert before_by_age(held, 201) == 20
-    assert before_by_age(held, 1_000) == 30
-    assert before_by_age([], 1_000) is None
-
-
-def test_by_age_no_block_is_looked_at_after_the_first_that_stays() -> None:
-    looked_at = iter(blocks(100, 200, 300, 400))
-    assert before_by_age(looked_at, 150) == 10
-    assert [block.last_us for block in looked_at] == [300, 400]
+def test_of_many_blocks_few_are_looked_at() -> None:
+    held = Counted(blocks(*range(10_000)))
+    for old, most in ((0, 1), (1, 2), (2, 4), (5_000, 30), (10_000, 30)):
+        held.looks = 0
+        assert old_blocks(held, old) == old
+        assert held.looks <= most
 
 
 def test_by_size_the_oldest_blocks_of_all_partitions_go() -> None:

@@ -1,0 +1,79 @@
+"""Retention beside a store: a thread that gives up what rules say, and gives way to appends."""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from typing import Final
+
+from dafka_core.closing import ProcessBound
+from dafka_core.errors import ClosedError, DafkaError
+from dafka_core.nodes.merge_thread import QUIET_S, RETRY_S
+from dafka_core.nodes.threads import NodeThread
+from dafka_core.storage import Log
+from dafka_core.storage.retention_pass import Retention
+
+INTERVAL_S: Final = 10.0
+"""How long the thread waits between two passes."""
+
+BUSY_SHARE: Final = 0.1
+"""The share of the time that it takes at most, while records keep coming in."""
+
+_log = logging.getLogger("dafka.store")
+
+
+class RetentionThread(ProcessBound):
+    """A thread that has retention's steps done.
+
+    It logs an error, of the disk or of archiving, and tries again later: until then nothing goes.
+
+    Args:
+        log: open for writing, until the thread is closed.
+        retention: that of the log; nobody else has its steps done.
+    """
+
+    def __init__(self, log: Log, retention: Retention) -> None:
+        self._log = log
+        self._retention = retention
+        self._closed = threading.Event()
+        self._woken = threading.Event()
+        self._thread = NodeThread("dafka-retention", self._run)
+        self._thread.start()
+
+    def wake(self) -> None:
+        """Has the next pass begin now, since its rules have changed."""
+        self._woken.set()
+
+    def close(self) -> None:
+        """Ends, after the step under way: some ten milliseconds.  May be repeated."""
+        self._closed.set()
+        self._woken.set()
+        self._thread.join()
+
+    def _run(self) -> None:
+        while not self._closed.is_set():
+            self._woken.clear()
+            pause_s = INTERVAL_S
+            try:
+                if self._retention.rules:
+                    self._pass()
+            except ClosedError:
+                return
+            except DafkaError as error:
+                _log.error("retention: %s", error)
+                pause_s = max(RETRY_S, INTERVAL_S)
+            if not self._closed.is_set():
+                self._woken.wait(pause_s)
+
+    def _pass(self) -> None:
+        counts = self._retention.counts
+        records, started_s = counts.records, time.monotonic()
+        for _ in self._retention.steps():
+            if self._closed.is_set():
+                return
+            if self._log.quiet_s < QUIET_S:
+                self._closed.wait((time.monotonic() - started_s) * (1 / BUSY_SHARE - 1))
+            started_s = time.monotonic()
+        if counts.records > records:
+            _log.info("retention: gave up %d records", counts.records - records)

@@ -1,0 +1,163 @@
+"""Retention of one log: what its rules say is found, and given up, a little at a time."""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from itertools import groupby
+from operator import attrgetter
+from typing import Final
+
+from dafka_core.records import PartitionInfo, TopicPartition
+from dafka_core.retention_rules import RetentionRule, rule_of
+from dafka_core.storage.log import Log
+from dafka_core.storage.retention import Archiver, HeldBlock, before_by_size, old_blocks
+
+TRIM_BLOCKS: Final = 16
+"""How many blocks go at a time: appends wait meanwhile, as for another append."""
+
+LOOK_BYTES: Final = 64 << 20
+"""How much is looked at at a time; as long LMDB uses no freed page again."""
+
+
+@dataclass(slots=True)
+class RetentionCounts:
+    """What retention has done since the store was started."""
+
+    passes: int = 0
+    trims: int = 0
+    records: int = 0
+
+
+class Retention:
+    """Gives up what rules say, in whole blocks; for one thread.
+
+    Args:
+        log: it is read beside appends, and trimmed between them.
+        rules: they may be replaced at any time; the next pass goes by them.
+        archiver: what goes is archived first.
+    """
+
+    def __init__(
+        self, log: Log, rules: Sequence[RetentionRule] = (), archiver: Archiver | None = None
+    ) -> None:
+        self.rules = tuple(rules)
+        self.counts = RetentionCounts()
+        self._log = log
+        self._archiver = archiver
+        # Of the first block of each partition, where it begins to be held, and its last time.
+        self._first: dict[TopicPartition, tuple[int, int]] = {}
+        self._held: dict[TopicPartition, tuple[PartitionInfo, list[HeldBlock]]] = {}
+        self._doomed: list[tuple[PartitionInfo, int]] = []
+        self._doomed_blocks = 0
+        self._earliest: dict[TopicPartition, int] = {}
+
+    def steps(self) -> Iterator[None]:
+        """One pass over the log: each step does a little.
+
+        Raises:
+            DafkaError: the log is closed, damaged, or cannot be written, or archiving has failed.
+                A new pass begins anew.
+        """
+        rules, now_us = self.rules, self._log.now_us()
+        self._doomed, self._doomed_blocks, self._earliest = [], 0, {}
+        seen: set[TopicPartition] = set()
+        infos = [info for info in self._log.partitions() if info.earliest < info.end]
+        for topic, found in groupby(infos, attrgetter("topic")):
+            rule, partitions = rule_of(topic, rules), list(found)
+            if rule is None:
+                continue
+            seen.update(info.tp for info in partitions)
+            if rule.age_s is not None:
+                yield from self._by_age(partitions, now_us - int(rule.age_s * 1_000_000))
+            if rule.size_bytes is not None:
+                yield from self._by_size(partitions, rule.size_bytes)
+        yield from self._trim()
+        for tp in self._first.keys() - seen:
+            del self._first[tp]
+        for tp in self._held.keys() - seen:
+            del self._held[tp]
+        self.counts.passes += 1
+
+    def _by_age(self, partitions: list[PartitionInfo], before_us: int) -> Iterator[None]:
+        for info in partitions:
+            earliest, last_us = self._first.get(info.tp, (-1, 0))
+            # More may have been merged into the block; then its last time is later.
+            if earliest == info.earliest and last_us >= before_us:
+                continue
+            with self._log.snapshot() as snapshot:
+                blocks = snapshot.blocks(info.tp)
+                if blocks is None:
+                    continue
+                count = old_blocks(blocks, before_us)
+                held, bounds = blocks.info, blocks.bounds
+                if count < len(blocks):
+                    first = blocks[count]
+                    start = max(first.first, held.earliest)
+                    self._first[info.tp] = start, first.last_us
+            yield
+            yield from self._doom(held, bounds[: count + 1])
+
+    def _by_size(self, partitions: list[PartitionInfo], size_bytes: int) -> Iterator[None]:
+        for info in partitions:
+            if info.tp not in self._held or self._held[info.tp][0] != info:
+                yield from self._look(info.tp)
+        held = {info.tp: self._held[info.tp][1] for info in partitions if info.tp in self._held}
+        doomed = before_by_size(held, size_bytes)
+        if not doomed:
+            return
+        for tp in doomed:  # blocks may have been merged since
+            yield from self._look(tp)
+        held = {tp: self._held[tp][1] for tp in held if tp in self._held}
+        for tp, before in before_by_size(held, size_bytes).items():
+            info, blocks = self._held[tp]
+            bounds = [block.first for block in blocks] + [info.end]
+            yield from self._doom(info, bounds[: bisect_right(bounds, before)])
+
+    def _look(self, tp: TopicPartition) -> Iterator[None]:
+        """Looks at the blocks of a partition that were not looked at before."""
+        _, blocks = self._held.pop(tp, (None, []))
+        known = {(block.first, block.end): block for block in blocks}
+        while True:
+            looked_at_bytes = 0
+            with self._log.snapshot() as snapshot:
+                found = snapshot.blocks(tp)
+                if found is None:
+                    return
+                for number, bounds in enumerate(zip(found.bounds, found.bounds[1:], strict=False)):
+                    if bounds not in known and looked_at_bytes < LOOK_BYTES:
+                        known[bounds] = found[number]
+                        looked_at_bytes += known[bounds].size_bytes
+                wanted = list(zip(found.bounds, found.bounds[1:], strict=False))
+                info = found.info
+            yield
+            if looked_at_bytes < LOOK_BYTES:
+                break
+        self._held[tp] = info, [known[bounds] for bounds in wanted]
+
+    def _doom(self, info: PartitionInfo, bounds: Sequence[int]) -> Iterator[None]:
+        """Has the blocks between ``bounds`` go."""
+        if len(bounds) < 2:
+            return
+        before = bounds[-1]
+        if self._archiver is not None:
+            before = self._archiver.archive(info.tp, before)
+            yield
+        bounds = bounds[: bisect_right(bounds, before)]
+        for start in range(0, len(bounds) - 1, TRIM_BLOCKS):
+            part = bounds[start : start + TRIM_BLOCKS + 1]
+            self._doomed.append((info, part[-1]))
+            self._doomed_blocks += len(part) - 1
+            if self._doomed_blocks >= TRIM_BLOCKS:
+                yield from self._trim()
+
+    def _trim(self) -> Iterator[None]:
+        doomed, self._doomed, self._doomed_blocks = self._doomed, [], 0
+        if doomed:
+            now = self._log.retention.trim_each(doomed)
+            for (info, _), earliest in zip(doomed, now, strict=True):
+                self.counts.records += earliest - self._earliest.get(info.tp, info.earliest)
+                self._earliest[info.tp] = earliest
+            self.counts.trims += 1
+            yield

@@ -1,0 +1,232 @@
+"""Retention of a log on disk: by age, by size, in whole blocks, and the file stays as large."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from dafka_core.errors import StoreError
+from dafka_core.log_entries import SetAside
+from dafka_core.records import PartitionInfo, RecordBatch, TopicPartition
+from dafka_core.retention_rules import parse_rules
+from dafka_core.storage import Log, block_builder, block_writer, retention_pass
+from dafka_core.storage.retention_pass import Retention
+from tests.integration.storage.clocks import Clock
+
+A, B = TopicPartition("flights", "A" * 32), TopicPartition("flights", "B" * 32)
+OTHER = TopicPartition("other", "A" * 32)
+S = 1_000_000
+DAY_S = 86_400
+
+
+@pytest.fixture(autouse=True)
+def each_append_makes_a_block(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(block_writer, "SMALL_BLOCK_BYTES", 1)
+
+
+def put(log: Log, tp: TopicPartition, count: int = 10, size_bytes: int = 1_000) -> None:
+    log.append([RecordBatch.of(tp, log.end(tp), [b"x" * size_bytes] * count)])
+
+
+def once(retention: Retention) -> int:
+    """One pass; in how many steps."""
+    return sum(1 for _ in retention.steps())
+
+
+def held(log: Log) -> dict[TopicPartition, tuple[int, int]]:
+    return {info.tp: (info.earliest, info.end) for info in log.partitions()}
+
+
+def test_what_is_older_than_the_age_goes_in_whole_blocks(store: Log, clock: Clock) -> None:
+    for at_s in (10, 20, 30):
+        clock.now_us = at_s * S
+        for tp in (A, B, OTHER):
+            put(store, tp)
+    put(store, A)
+    retention = Retention(store, parse_rules("flights=60s"))
+    for now_s, earliest in ((70, 0), (70.1, 10), (75, 10), (80.1, 20), (90, 20)):
+        clock.now_us = int(now_s * S)
+        once(retention)
+        assert held(store) == {A: (earliest, 40), B: (earliest, 30), OTHER: (0, 30)}
+    clock.now_us = 91 * S
+    once(retention)
+    assert held(store) == {A: (40, 40), B: (30, 30), OTHER: (0, 30)}
+    assert retention.counts.records == 70
+    assert retention.counts.passes == 6
+    put(store, A)
+    once(retention)
+    assert held(store)[A] == (40, 50)
+
+
+def test_by_size_the_oldest_blocks_of_a_topic_go(store: Log, clock: Clock) -> None:
+    for number, tp in enumerate((A, A, B, A, B, OTHER)):
+        clock.now_us = number * S
+        put(store, tp)
+    retention = Retention(store, parse_rules("flights=25kB"))
+    once(retention)
+    assert held(store) == {A: (20, 30), B: (0, 20), OTHER: (0, 10)}
+    once(retention)
+    assert retention.counts.records == 20
+    clock.now_us = 10 * S
+    put(store, A)
+    once(retention)
+    assert held(store) == {A: (20, 40), B: (10, 20), OTHER: (0, 10)}
+    retention.rules = parse_rules("*=1B")
+    once(retention)
+    assert held(store) == {A: (30, 40), B: (20, 20), OTHER: (0, 10)}
+
+
+def test_a_rule_is_of_each_topic_by_itself(store: Log, clock: Clock) -> None:
+    for tp, _ in itertools.product((A, OTHER), range(4)):
+        put(store, tp)
+    once(Retention(store, parse_rules("other=forever *=21kB")))
+    assert held(store) == {A: (10, 40), OTHER: (0, 40)}
+
+
+def test_small_batches_in_the_append_area_go_too(
+    store: Log, clock: Clock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(block_writer, "SMALL_BLOCK_BYTES", 64 << 10)
+    for at_s in range(10):
+        clock.now_us = at_s * S
+        put(store, A, 1, 100)
+    clock.now_us = 65 * S
+    once(Retention(store, parse_rules("flights=60s")))
+    assert held(store)[A][1] == 10
+    assert 0 < held(store)[A][0] <= 5
+    clock.now_us = 70 * S
+    once(Retention(store, parse_rules("flights=60s")))
+    assert held(store)[A] == (10, 10)
+
+
+def test_blocks_merged_since_they_were_looked_at_go_as_a_whole(store: Log, clock: Clock) -> None:
+    retention = Retention(store, parse_rules("flights=100kB"))
+    for _ in range(64):
+        put(store, A)
+    once(retention)
+    assert held(store)[A] == (540, 640)
+    while store.merge_step():
+        pass
+    for _ in range(5):
+        put(store, A)
+    once(retention)
+    with store.snapshot() as snapshot:
+        blocks = snapshot.blocks(A)
+        assert blocks is not None
+        assert blocks.bounds[0] == held(store)[A][0]
+        assert len(blocks) < 15
+        assert 100_000 <= sum(block.size_bytes for block in blocks) < 200_000
+
+
+def test_a_pass_goes_on_in_small_steps(
+    store: Log, clock: Clock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(retention_pass, "LOOK_BYTES", 40_000)
+    trims: list[int] = []
+    trim_each = store.retention.trim_each
+
+    def counted(wanted: list[tuple[PartitionInfo, int]]) -> list[int]:
+        trims.append(len(wanted))
+        return trim_each(wanted)
+
+    monkeypatch.setattr(store.retention, "trim_each", counted)
+    for _ in range(100):
+        put(store, A)
+    retention = Retention(store, parse_rules("flights=1kB"))
+    assert once(retention) > 100 * 10 // 40
+    assert held(store)[A] == (990, 1000)
+    assert trims == [1] * 7  # of at most 16 blocks each
+    many = [TopicPartition("many", f"{number:032X}") for number in range(40)]
+    store.append([RecordBatch.of(tp, 0, [b"x"]) for tp in many])
+    clock.now_us = 10 * S
+    retention.rules = parse_rules("many=1s")
+    trims.clear()
+    once(retention)
+    assert trims == [16, 16, 8]
+
+
+def test_nothing_goes_that_is_not_archived(store: Log, clock: Clock) -> None:
+    class Archive:
+        def __init__(self) -> None:
+            self.archived: list[tuple[TopicPartition, int]] = []
+            self.upto = 25
+
+        def archive(self, tp: TopicPartition, before: int) -> int:
+            if self.upto < 0:
+                raise StoreError(Path("archive"), "the disk is full")
+            self.archived.append((tp, before))
+            return min(self.upto, before)
+
+    for _ in range(5):
+        put(store, A)
+    clock.now_us = 100 * S
+    archive = Archive()
+    retention = Retention(store, parse_rules("*=1s"), archive)
+    once(retention)
+    assert archive.archived == [(A, 50)]
+    assert held(store)[A] == (20, 50)
+    archive.upto = -1
+    with pytest.raises(StoreError, match="the disk is full"):
+        once(retention)
+    assert held(store)[A] == (20, 50)
+    archive.upto = 50
+    once(retention)
+    assert held(store)[A] == (50, 50)
+
+
+def test_records_of_a_producer_that_took_over_meanwhile_stay(store: Log, clock: Clock) -> None:
+    for _ in range(4):
+        put(store, A)
+    clock.now_us = 100 * S
+    with store.snapshot() as snapshot:
+        blocks = snapshot.blocks(A)
+        assert blocks is not None
+        info = blocks.info
+    store.write([SetAside(A, 20)])
+    assert store.retention.trim_each([(info, 40)]) == [0]
+    assert store.retention.trim_each([(info, 10), (info._replace(topic="unknown"), 10)]) == [10, 0]
+    once(Retention(store, parse_rules("*=1s")))
+    assert held(store)[A] == (20, 20)
+
+
+def ingest(log: Log, clock: Clock, days: float, retention: Retention) -> Iterator[int]:
+    """Records for some days, 144 appends each; after each what the file takes."""
+    for _ in range(int(days * 144)):
+        clock.now_us += DAY_S * S // 144
+        for tp in (A, B):
+            put(log, tp, 100, 1_000)
+        log.merge_step()
+        once(retention)
+        yield log.space().file_bytes
+
+
+@pytest.mark.parametrize("rules", ["flights=1d", "flights=30MB"])
+def test_under_a_week_of_ingest_the_file_stays_as_large(
+    store: Log, clock: Clock, rules: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(block_builder, "MAX_BLOCK_RECORDS", 2_000)
+    retention = Retention(store, parse_rules(rules))
+    settled = max(ingest(store, clock, 2.5, retention))
+    assert settled <= 50_000_000
+    assert max(ingest(store, clock, 4.5, retention)) <= 1.1 * settled
+    for tp, (earliest, end) in held(store).items():
+        assert end == 7 * 144 * 100
+        assert 144 * 100 <= end - earliest <= 144 * 100 + 2 * 2_000
+        assert store.read(tp, earliest, end, max_records=1)[0].offset == earliest
+
+
+def test_what_is_not_of_a_rule_is_forgotten_by_retention(
+    store: Log, clock: Clock, tmp_path: Path
+) -> None:
+    retention = Retention(store, parse_rules("*=1d,1GB"))
+    for tp in (A, B, OTHER):
+        put(store, tp)
+    once(retention)
+    remembered: Callable[[], int] = lambda: len(retention._first) + len(retention._held)  # noqa: E731
+    assert remembered() == 6
+    retention.rules = parse_rules("other=1d")
+    once(retention)
+    assert remembered() == 2
