@@ -59,7 +59,11 @@ Records = RecordBatch | KeptRecords
 
 def kept(batch: RecordBatch, where: Where, *, opens: bool) -> KeptRecords:
     """The records of a batch that fit; ``opens`` says whether keys and values are in envelopes."""
-    mask = where.condition.mask(_Columns(batch, opens=opens).column)
+    return kept_by(batch, where.condition.mask(_Columns(batch, opens=opens).column))
+
+
+def kept_by(batch: RecordBatch, mask: pa.BooleanArray) -> KeptRecords:
+    """The records of a batch for which a mask is true, and not null."""
     rows = np.flatnonzero(mask.fill_null(False).to_numpy(zero_copy_only=False))
     values = batch.values
     if len(rows) < batch.count:

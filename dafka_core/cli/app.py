@@ -6,6 +6,7 @@ from dafka_core.cli import checkpoint_commands
 from dafka_core.cli.archive_command import archive
 from dafka_core.cli.config_command import config
 from dafka_core.cli.configured import ConfiguredTyper
+from dafka_core.cli.consume_command import consume
 from dafka_core.cli.doctor_command import doctor
 from dafka_core.cli.flags import with_options
 from dafka_core.cli.group_commands import groups
@@ -13,7 +14,7 @@ from dafka_core.cli.itself import completion, dafka
 from dafka_core.cli.kafka_command import WITHOUT_LISTEN, kafka
 from dafka_core.cli.list_commands import heads, lag, staged, stores, topics
 from dafka_core.cli.node_commands import tower, up
-from dafka_core.cli.record_commands import consume, produce
+from dafka_core.cli.record_commands import produce
 from dafka_core.cli.store_commands import aside, forget, restore, store
 from dafka_core.cli.top_command import top
 from dafka_core.cli.verify_command import verify

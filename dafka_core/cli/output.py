@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 from dafka_core.names import escape, printable
@@ -29,6 +30,31 @@ def say(text: str) -> None:
 def complain(text: str) -> None:
     """Tells people what went wrong."""
     _print_aside(f"dafka: {printable(text)}", "red")
+
+
+def is_screen() -> bool:
+    """Whether somebody looks at standard output."""
+    return sys.stdout.isatty()
+
+
+@contextmanager
+def progress(
+    total: int | None, unit: str, *, is_shown: bool = True
+) -> Iterator[Callable[[int], None]]:
+    """A bar on standard error, if somebody looks at it; gives what moves it on by so many.
+
+    ``total`` is None where it is not known.
+    """
+    if not is_shown or not sys.stderr.isatty():
+        yield lambda _: None
+        return
+    from rich.console import Console
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+
+    columns = (BarColumn(), MofNCompleteColumn(), TextColumn(unit), TimeElapsedColumn())
+    with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
+        task = bar.add_task(unit, total=total)
+        yield lambda count: bar.advance(task, count)
 
 
 def table(

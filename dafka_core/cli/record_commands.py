@@ -1,44 +1,29 @@
-"""``dafka produce`` and ``dafka consume``: records by hand, and in shell pipes."""
+"""``dafka produce``: records by hand, and from shell pipes."""
 
 from __future__ import annotations
 
-import base64
-import json
 import signal
-from collections.abc import Callable, Generator, Iterator
-from contextlib import closing, nullcontext, suppress
+from collections.abc import Callable, Generator
+from contextlib import closing, suppress
 from dataclasses import dataclass
-from functools import partial
 from math import inf
-from threading import Thread
-from typing import TYPE_CHECKING, Annotated, Any, Final, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
 from dafka_core.cli import output, streams
 from dafka_core.cli.flags import Topic, parse_address
 from dafka_core.cli.process import Stopped, handle_stop_signals, held_signals
-from dafka_core.envelope import AUTO, NONE, Header, Headers
+from dafka_core.envelope import AUTO, Header, Headers
 from dafka_core.errors import (
-    ClosedError,
     ConfigError,
     DafkaError,
-    NodeFailedError,
-    NoStoreError,
     RecordTooLargeError,
 )
-from dafka_core.names import escape, octets_of, quoted
-from dafka_core.near_names import what_there_is
-from dafka_core.opened_records import opened_lists, opened_records
-from dafka_core.options import check_argument
-from dafka_core.protocol.validation import check_topic
-from dafka_core.records import RecordBatch
+from dafka_core.names import escape, octets_of
 
 if TYPE_CHECKING:
-    from dafka_core import Consumer, Producer
-
-LOOK_S: Final = 10.0
-"""How long to look for a store that has a topic."""
+    from dafka_core import Producer
 
 INPUT_CHUNK_BYTES: Final = 1 << 20
 """The most that is read at once; whole lines are published as soon as they have come."""
@@ -195,75 +180,6 @@ class InputLines:
             yield [last]
 
 
-def consume(
-    topic: Topic,
-    *,
-    from_beginning: Annotated[
-        bool, typer.Option("--from-beginning", help="Start with the oldest records.")
-    ] = False,
-    count: Annotated[
-        int | None,
-        typer.Option(min=1, metavar="N", help="End after N records.", show_default=False),
-    ] = None,
-    as_json: Annotated[
-        bool,
-        typer.Option(
-            "--json",
-            help="Print objects with topic, partition, offset, timestamp and value, and with key "
-            "and headers where there are some. A value that is not UTF-8 is null, and value_base64 "
-            "has it.",
-        ),
-    ] = False,
-    **options: Any,
-) -> None:
-    """Print the value of each record on a line, until Ctrl-C or --count."""
-    from dafka_core import Consumer
-
-    start: Literal["earliest", "latest"] = "earliest" if from_beginning else "latest"
-    form = partial(json_lines if as_json else _lines, opens=options.get("envelope") != NONE)
-    check_argument("topic", topic, check_topic)  # at once, not when a tower is found
-    with Consumer(start=start, **options) as consumer:
-        consumer.subscribe(topic)
-        Thread(target=_say_if_missing, args=(consumer, topic), daemon=True).start()
-        with suppress(Stopped) if count is None else nullcontext():  # its end, unless it lacks some
-            output.say(f"topic {escape(topic)}, from {start}")
-            for batch in _first(count, consumer.batches()):
-                output.write(form(batch))
-
-
-def _say_if_missing(consumer: Consumer, topic: str) -> None:
-    """Says that no store has the topic, beside the consuming: it may be misspelt, or come later."""
-    is_said = False
-    with suppress(ClosedError, NodeFailedError):  # the consumer has ended
-        while True:
-            try:
-                if not consumer.held_topics(topic, timeout_s=LOOK_S):
-                    near = what_there_is(topic, consumer.held_topics(timeout_s=LOOK_S), "topics")
-                    output.say(f"no store has topic {quoted(topic)} ({near}); waiting for it")
-                return
-            except NoStoreError as error:
-                if not is_said:
-                    output.say(f"{error}; waiting for one")
-                is_said = True
-
-
-def _first(count: int | None, batches: Iterator[RecordBatch]) -> Iterator[RecordBatch]:
-    if count is None:
-        yield from batches
-        return
-    for batch in batches:
-        if batch.count >= count:
-            yield batch.between(batch.offset, batch.offset + count)
-            return
-        yield batch
-        count -= batch.count
-
-
-def _lines(batch: RecordBatch, *, opens: bool) -> bytes:
-    values, *_ = opened_lists(batch.values, opens=opens)
-    return b"\n".join([*(value or b"" for value in values), b""])
-
-
 def parse_header(text: str) -> Header:
     """A header from ``NAME=VALUE``."""
     name, equals, value = text.partition("=")
@@ -274,30 +190,3 @@ def parse_header(text: str) -> Header:
     except UnicodeEncodeError:
         raise ConfigError("header", escape(text), "has a name that is not UTF-8") from None
     return name, octets_of(value)
-
-
-def json_lines(batch: RecordBatch, *, opens: bool = True) -> bytes:
-    """Objects with what is known of each record, one on a line."""
-    lines = []
-    place = {"topic": escape(batch.topic), "partition": escape(batch.partition)}
-    for record in opened_records(batch, opens=opens):
-        fields: dict[str, Any] = {**place, "offset": record.offset}
-        if record.timestamp is not None:
-            fields["timestamp"] = record.timestamp.isoformat()
-        if record.key is not None:
-            fields |= _shown("key", record.key)
-        fields |= _shown("value", record.value)
-        if record.headers:
-            fields["headers"] = [{"name": n, **_shown("value", of)} for n, of in record.headers]
-        lines.append(json.dumps(fields) + "\n")
-    return "".join(lines).encode()
-
-
-def _shown(name: str, octets: bytes | None) -> dict[str, str | None]:
-    """Text; or null, and the octets in base64 where they are no text."""
-    if octets is None:
-        return {name: None}
-    try:
-        return {name: octets.decode()}
-    except UnicodeDecodeError:
-        return {name: None, f"{name}_base64": base64.b64encode(octets).decode()}

@@ -44,6 +44,18 @@ def clients(timeout_s: float, uris: str, options: Mapping[str, Any]) -> list[Sto
         return _served(reader)
 
 
+def clients_of(reader: Reader, timeout_s: float) -> tuple[list[StoreClient], Reader | None]:
+    """One for each store that serves Flight; and the reader, where there are others to be asked.
+
+    Raises:
+        NoStoreError: no store was heard of.
+    """
+    is_one_way = _ask(reader, [ANY_TOPIC], timeout_s) is None
+    _say_who_is_missing(reader, 0.01 if is_one_way else timeout_s)
+    has_others = bool(set(reader.stores()) - set(reader.endpoints()))
+    return _served(reader), reader if has_others and not is_one_way else None
+
+
 @contextmanager
 def opened(timeout_s: float, uris: str, options: Mapping[str, Any]) -> Iterator[list[StoreClient]]:
     """The same, closed at the end."""

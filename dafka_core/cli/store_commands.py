@@ -11,7 +11,7 @@ from dafka_core.cli import output
 from dafka_core.cli.flags import ExitWithParent, MaybeDirectory, needed
 from dafka_core.cli.kafka_command import Kafka, run_store
 from dafka_core.cli.list_commands import AsJson, Timeout
-from dafka_core.cli.record_commands import json_lines
+from dafka_core.cli.record_text import json_lines
 from dafka_core.errors import DafkaError
 from dafka_core.names import escape
 from dafka_core.near_names import nearest_name

@@ -18,7 +18,7 @@ from typing import IO
 import pytest
 
 from dafka_core import Consumer, Producer
-from dafka_core.cli import output, record_commands
+from dafka_core.cli import consume_command, output
 from dafka_core.testing import wait_until
 from tests.integration.cli.processes import PATIENCE_S, Dafka, environment, run, sentence
 
@@ -158,11 +158,11 @@ def test_a_topic_that_no_store_has_is_waited_for_and_said_once(tower: str, full:
 def test_a_store_is_waited_for_and_that_is_said(
     lone_tower: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(record_commands, "LOOK_S", 0.2)
+    monkeypatch.setattr(consume_command, "LOOK_S", 0.2)
     said: list[str] = []
     monkeypatch.setattr(output, "say", said.append)
     with Consumer(tower=lone_tower) as consumer:
-        saying = Thread(target=record_commands._say_if_missing, args=(consumer, "t"))
+        saying = Thread(target=consume_command._say_if_missing, args=(consumer, "t"))
         saying.start()
         wait_until(lambda: said)
     saying.join(PATIENCE_S)

@@ -1,0 +1,147 @@
+"""``dafka consume`` by offset, time and partition, to the end, with a format and a pattern."""
+
+from __future__ import annotations
+
+import json
+import time
+from datetime import UTC, datetime
+
+import pytest
+
+from dafka_core import Producer
+from tests.integration.cli.processes import PATIENCE_S, Dafka, run, sentence
+
+A, B = "A" * 32, "B" * 32
+
+
+@pytest.fixture(scope="module")
+def middle(tower: str) -> str:
+    """Topic ``two`` with partitions A (a0 to a9) and B (b0 to b4); a time between a4 and a5."""
+    with Producer("two", address=A, tower=tower) as first:
+        first.publish_many([b"a%d" % number for number in range(5)], keys=[b"k"] * 5)
+        first.flush(PATIENCE_S)
+        time.sleep(0.01)
+        between = datetime.now(UTC).isoformat()
+        time.sleep(0.01)
+        first.publish_many([b"a%d" % number for number in range(5, 10)])
+    with Producer("two", address=B, tower=tower) as second:
+        second.publish_many([b"b%d" % number for number in range(5)])
+    return between
+
+
+def consumed(tower: str, *arguments: str) -> list[str]:
+    done = run("consume", "two", "--tower", tower, *arguments)
+    assert done.returncode == 0, done.stderr
+    return done.stdout.decode().splitlines()
+
+
+ALL_A = [f"a{number}" for number in range(10)]
+KEYED = [f"{number}={'k' if number < 5 else ''}a{number}" for number in range(10)]
+ALL_B = [f"b{number}" for number in range(5)]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "expected"),
+    [
+        (["--exit-at-end"], ALL_A + ALL_B),
+        (["--exit-at-end", "--offset", "earliest", "--count", "3"], ALL_A[:3]),
+        (["--exit-at-end", "--offset", "-2"], [*ALL_A[-2:], *ALL_B[-2:]]),
+        (["--exit-at-end", "--offset", "+3", "--partition", B], ALL_B[3:]),
+        (["--exit-at-end", "--offset", "8"], ALL_A[8:]),
+        (["--exit-at-end", "--offset", "latest"], []),
+        (["--exit-at-end", "--grep", "^[ab][13]$"], ["a1", "a3", "b1", "b3"]),
+        (["--exit-at-end", "--grep", "^[ab][13]$", "--count", "3"], ["a1", "a3", "b1"]),
+        (
+            ["--exit-at-end", "--partition", A, "--format", "%o=%k%v"],
+            KEYED,
+        ),
+        (["--exit-at-end", "--since", "1h", "--partition", B], ALL_B),
+    ],
+)
+def test_ranges_are_read_to_their_end(
+    tower: str, middle: str, arguments: list[str], expected: list[str]
+) -> None:
+    assert consumed(tower, *arguments) == expected
+
+
+def test_times_are_bounds(tower: str, middle: str) -> None:
+    assert consumed(tower, "--exit-at-end", "--since", middle) == ALL_A[5:] + ALL_B
+    assert consumed(tower, "--until", middle) == ALL_A[:5]
+    shown = consumed(tower, "--until", middle, "--json", "--count", "1")
+    assert json.loads(shown[0])["key"] == "k"
+
+
+def test_what_comes_later_is_followed_from_an_offset_in_one_partition(
+    tower: str, middle: str
+) -> None:
+    asked = ("consume", "two", "--tower", tower, "--offset", "-1", "--partition", B)
+    with Dafka(*asked, "--format", "%p %v", "--count", "2") as consumer:
+        assert consumer.out.next() == f"{B} b4".encode()
+        with Producer("two", address=A, tower=tower) as first:
+            first.publish(b"other")
+        with Producer("two", address=B, tower=tower) as second:
+            second.publish(b"later")
+        assert consumer.out.next() == f"{B} later".encode()
+        assert consumer.wait() == 0
+
+
+def test_stores_are_asked_without_a_tower_where_they_are_named(tower: str, middle: str) -> None:
+    from dafka_core import Reader
+
+    with Reader(tower=tower) as reader:
+        reader.hear_stores(timeout_s=PATIENCE_S)
+        [uris] = reader.endpoints().values()
+    uri = next(each for each in uris if each.startswith("grpc://"))
+    done = run("consume", "two", "--stores", uri, "--until", middle)
+    assert done.stdout.decode().split() == ALL_A[:5]
+    refused = run("consume", "two", "--stores", uri)
+    assert refused.returncode == 2
+    assert "what comes later comes through a tower" in sentence(refused)
+
+
+def test_a_store_without_flight_is_read_over_the_mesh(lone_tower: str, tmp_path: object) -> None:
+    at = ("--tower", lone_tower)
+    with Dafka("store", "--dir", str(tmp_path), *at, "--flight-port", "off") as store:
+        store.ready()
+        done = run("produce", "meshed", *at, given=b"1\n2\n3\n")
+        assert done.returncode == 0, done.stderr
+        asked = ("consume", "meshed", *at, "--exit-at-end")
+        assert run(*asked, "--offset", "1").stdout == b"2\n3\n"
+        assert run(*asked, "--since", "1h", "--grep", "2").stdout == b"2\n"
+        [stamp, *_] = run(*asked, "--format", "%T").stdout.split()
+        assert abs(int(stamp) / 1_000 - time.time()) < 300
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        (["tow", "--exit-at-end"], "no store has records of topic 'tow' (did you mean 'two'?)"),
+        (["two", "--exit-at-end", "--partition", B[:-1]], f"(did you mean '{B}'?)"),
+    ],
+)
+def test_what_is_not_there_is_an_error(
+    tower: str, middle: str, arguments: list[str], says: str
+) -> None:
+    failed = run("consume", *arguments, "--tower", tower)
+    assert failed.returncode == 1
+    assert says in sentence(failed)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        (["--offset", "first"], "for '--offset': 'first': must be earliest, latest, an offset"),
+        (["--since", "yesterday"], "for '--since': 'yesterday': must be a time with a zone"),
+        (["--offset", "1", "--since", "1h"], "for '--since': is given with --offset"),
+        (["--from-beginning", "--since", "1h"], "for '--from-beginning': is given with"),
+        (["--since", "1h", "--until", "2h"], "for '--until': must be later than --since"),
+        (["--until", "2999-01-01T00:00:00Z"], "for '--until': has not come yet; --exit-at-end"),
+        (["--format", "%x"], "for '--format': '%x': %x is none of %t, %p"),
+        (["--format", "%v", "--json"], "for '--format': is given with --json"),
+        (["--grep", "(a"], "option 'grep' = '(a': Invalid regular expression: missing )"),
+    ],
+)
+def test_what_cannot_be_read_is_refused_at_once(arguments: list[str], says: str) -> None:
+    refused = run("consume", "two", "--tower", "127.0.0.1:1:2", *arguments)
+    assert refused.returncode == 2
+    assert says in sentence(refused)

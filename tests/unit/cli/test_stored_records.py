@@ -1,0 +1,80 @@
+"""Which store a range is read from, and what happens when that one fails."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any, cast
+
+import pytest
+
+from dafka_core.cli.stored_records import Range, StoredRecords
+from dafka_core.errors import DafkaError, DataLossError, StoreUnreachableError
+from dafka_core.flight.store_client import StoreClient
+from dafka_core.records import PartitionInfo, RecordBatch, TopicPartition
+
+
+class Store:
+    """As a client of a store that has offsets ``start`` to ``end``, and breaks at one of them."""
+
+    def __init__(self, start: int, end: int, breaks_at: int | None = None) -> None:
+        self.info = PartitionInfo("topic", "P", start, end)
+        self.breaks_at = breaks_at
+
+    def heads(self, topics: Any, **_: Any) -> list[PartitionInfo]:
+        if self.breaks_at == -1:
+            raise StoreUnreachableError("S", "it is gone")
+        return [self.info] if topics is None or "topic" in topics else []
+
+    def read(self, tp: TopicPartition, start: int, end: int, **_: Any) -> Iterator[RecordBatch]:
+        for offset in range(start, end):
+            if offset == self.breaks_at:
+                raise StoreUnreachableError("S", "it is gone")
+            yield RecordBatch.of(tp, offset, [b"%d" % offset])
+
+    def offset_for_times(self, times: Sequence[Any], **_: Any) -> list[int | None]:
+        return [self.info.earliest + 1 for _ in times]
+
+
+def stored(*stores: Store) -> StoredRecords:
+    return StoredRecords(cast("list[StoreClient]", list(stores)), None, 1.0)
+
+
+def offsets(found: StoredRecords) -> list[int]:
+    [info] = found.of_topic("topic")
+    return [each.offset for each in found.read(Range(info, info.earliest, info.end))]
+
+
+def test_a_range_is_put_together_from_stores_that_have_parts_of_it() -> None:
+    assert offsets(stored(Store(3, 6), Store(0, 4))) == [*range(6)]
+    assert offsets(stored(Store(0, 4), Store(3, 6))) == [*range(6)]
+
+
+def test_another_store_goes_on_where_one_has_failed() -> None:
+    assert offsets(stored(Store(0, 6, breaks_at=2), Store(0, 5), Store(4, 6))) == [*range(6)]
+
+
+def test_records_that_nobody_can_give_are_an_error() -> None:
+    with pytest.raises(StoreUnreachableError, match="it is gone"):
+        offsets(stored(Store(0, 6, breaks_at=2)))
+    with pytest.raises(DataLossError, match="no store has all up to 9"):
+        offsets(stored(Store(0, 3), Store(5, 9)))
+
+
+def test_a_store_that_does_not_answer_is_named(capsys: pytest.CaptureFixture[str]) -> None:
+    assert offsets(stored(Store(0, 2), Store(0, 9, breaks_at=-1))) == [0, 1]
+    assert "what only it has is missing" in capsys.readouterr().err
+    with pytest.raises(StoreUnreachableError):
+        stored(Store(0, 9, breaks_at=-1)).partitions(None)
+
+
+def test_what_is_misspelt_gets_the_nearest_name() -> None:
+    with pytest.raises(DafkaError, match="did you mean 'topic'"):
+        stored(Store(0, 2)).of_topic("topc")
+    with pytest.raises(DafkaError, match="has no partition 'Q' \\(there are 'P'\\)"):
+        stored(Store(0, 2)).of_topic("topic", ["Q"])
+
+
+def test_an_offset_of_a_time_is_the_first_that_any_store_knows() -> None:
+    found = stored(Store(3, 6), Store(0, 4))
+    [info] = found.of_topic("topic")
+    assert found.offsets_at([info], 5) == {info.tp: 1}
