@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dafka_core.cli import checkpoint_commands
+from dafka_core.cli import backup_commands, checkpoint_commands
 from dafka_core.cli.archive_command import archive
 from dafka_core.cli.config_command import config
 from dafka_core.cli.configured import ConfiguredTyper
@@ -15,7 +15,7 @@ from dafka_core.cli.kafka_command import WITHOUT_LISTEN, kafka
 from dafka_core.cli.list_commands import heads, lag, staged, stores, topics
 from dafka_core.cli.node_commands import tower, up
 from dafka_core.cli.record_commands import produce
-from dafka_core.cli.store_commands import aside, forget, restore, store
+from dafka_core.cli.store_commands import aside, forget, store
 from dafka_core.cli.top_command import top
 from dafka_core.cli.verify_command import verify
 from dafka_core.kafka.kafka_options import KafkaOptions
@@ -48,7 +48,13 @@ app.command()(
 app.command()(with_options(TowerOptions)(tower))
 store_group = ConfiguredTyper(invoke_without_command=True)
 store_group.callback()(with_options(StoreOptions, KafkaOptions, without=WITHOUT_LISTEN)(store))
-for command in (restore, aside, with_options(ReaderOptions)(forget)):
+for command in (
+    backup_commands.backup,
+    backup_commands.restore,
+    backup_commands.verify,
+    aside,
+    with_options(ReaderOptions)(forget),
+):
     store_group.command()(command)
 app.add_typer(store_group, name="store")
 app.command()(with_options(KafkaOptions, StoreOptions)(kafka))

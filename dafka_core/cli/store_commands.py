@@ -38,16 +38,6 @@ Stopped = Annotated[str, typer.Argument(metavar="DIR", show_default=False)]
 """The directory of a store that does not run."""
 
 
-def restore(directory: Stopped) -> None:
-    """Make a copy of a store's directory, or a backup that is put back, a store of its own.
-
-    It gets a new address, and keeps its records. Stores that run refuse to be restored.
-    """
-    from dafka_core.nodes.store_identity import restore as restore_directory
-
-    output.say(f"{directory} is store {restore_directory(directory)} from now on")
-
-
 def aside(
     directory: Stopped,
     *,

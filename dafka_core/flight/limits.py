@@ -17,6 +17,15 @@ MAX_RANGES: Final = 1_000
 MAX_MANY_BYTES: Final = 4 << 20
 """A ticket of so many ranges, with the longest names."""
 
+MAX_KNOWN: Final = 50_000
+"""Partitions of an earlier backup that a ticket names: so many fit into ``MAX_MANY_BYTES``."""
+
+MAX_CHECKED: Final = 1_000
+"""Partitions that one request has checked."""
+
+MAX_BACKUPS: Final = 2
+"""Backups at one time: each keeps a moment of the log, and what is freed since, until it ends."""
+
 MAX_WHERE_BYTES: Final = MAX_REQUEST_BYTES + 6 * MAX_CHARACTERS
 """A ticket with a condition of so many characters, each escaped."""
 

@@ -76,7 +76,7 @@ class ServerContext:
         log: what is read.
         backend: what is written to.
         location: where the store is; complete when the service has ``started``.
-        gets, puts, waits, watches, commits: how many of each there are at one time.
+        gets, puts, waits, watches, commits, backups: how many of each there are at one time.
         watch: ends streams that are idle.
         closing: set when the service ends.
     """
@@ -96,6 +96,7 @@ class ServerContext:
         self.waits = StreamLimiter("waits", limits.MAX_WAITS, self.check_open)
         self.watches = StreamLimiter("watches", limits.MAX_WATCHES, self.check_open)
         self.commits = StreamLimiter("commits", limits.MAX_COMMITS, self.check_open)
+        self.backups = StreamLimiter("backups", limits.MAX_BACKUPS, self.check_open)
         self.watch = StreamWatch()
         self._other_stores = other_stores
         self.started = threading.Event()

@@ -9,6 +9,7 @@ import pyarrow as pa
 from pyarrow import flight
 
 from dafka_core.errors import DataLossError
+from dafka_core.flight.backup_requests import BackupRequest
 from dafka_core.flight.columns import batch_of, packed_metadata, schema_of
 from dafka_core.flight.flight_errors import UnavailableError, refusing
 from dafka_core.flight.held_range import check_held, check_history
@@ -20,6 +21,7 @@ from dafka_core.flight.many_ranges import (
     ticket_version,
 )
 from dafka_core.flight.requests import GetRequest
+from dafka_core.flight.server_backup import back_up
 from dafka_core.flight.server_context import Caller, ServerContext
 from dafka_core.flight.server_where import get_where
 from dafka_core.flight.stream_watch import WatchedStream
@@ -41,6 +43,8 @@ def get(context: ServerContext, ticket: bytes, caller: Caller) -> flight.FlightD
             return get_many(context, ticket, caller)
         case GetWhereRequest.json_version:
             return get_where(context, ticket, caller)
+        case BackupRequest.json_version:
+            return back_up(context, ticket, caller)
     request = context.parse(GetRequest, ticket)
     what = f"get of {request.tp}"
     stream = context.stream(context.gets, caller, what)

@@ -90,16 +90,16 @@ class StoreClient(ProcessBound):
 
     def describe(self, *, timeout_s: float) -> StoreLocation:
         """The store's location, with everything that it alone knows."""
-        return self._ask(StoreLocation, timeout_s, requests.DescribeRequest())[0]
+        return self.ask(StoreLocation, timeout_s, requests.DescribeRequest())[0]
 
     def stores(self, *, timeout_s: float) -> list[StoreLocation]:
         """The stores that it knows of, itself included."""
-        return self._ask(StoreLocation, timeout_s, requests.StoresRequest())
+        return self.ask(StoreLocation, timeout_s, requests.StoresRequest())
 
     def heads(self, topics: Collection[str] | None, *, timeout_s: float) -> list[PartitionInfo]:
         """What it holds, of these topics or of all (None)."""
         parts = [None] if topics is None else limits.parts(list(topics), limits.MAX_NAMES)
-        answers = self._ask(Heads, timeout_s, *map(requests.HeadsRequest, parts))
+        answers = self.ask(Heads, timeout_s, *map(requests.HeadsRequest, parts))
         return [head for answer in answers for head in answer.heads]
 
     def facts(self, topic: str | None, *, timeout_s: float) -> list[PartitionFacts]:
@@ -117,7 +117,7 @@ class StoreClient(ProcessBound):
         until something has changed; the answer may be up to ``timeout_s`` later.
         """
         request = requests.WatchRequest(wait_s, None if topics is None else tuple(topics), cursor)
-        answers = self._ask(HeadsSince, wait_s + timeout_s, request)
+        answers = self.ask(HeadsSince, wait_s + timeout_s, request)
         heads = tuple(head for answer in answers for head in answer.heads)
         return replace(answers[-1], heads=heads)
 
@@ -129,16 +129,16 @@ class StoreClient(ProcessBound):
         ``times`` are triples of topic, partition and microseconds since the epoch UTC.
         """
         parts = limits.parts(times, limits.MAX_TIMES)
-        answers = self._ask(Offsets, timeout_s, *map(requests.OffsetsRequest, parts))
+        answers = self.ask(Offsets, timeout_s, *map(requests.OffsetsRequest, parts))
         return self._complete([each for answer in answers for each in answer.offsets], times)
 
     def record_sizes(self, ranges: Sequence[AskedRange], *, timeout_s: float) -> RecordSizes:
         """About how many bytes the records of up to 1,000 ranges take, in their order."""
-        return self._ask(RecordSizes, timeout_s, many_ranges.SizesRequest(tuple(ranges)))[0]
+        return self.ask(RecordSizes, timeout_s, many_ranges.SizesRequest(tuple(ranges)))[0]
 
     def clock_us(self, *, timeout_s: float) -> int | None:
         """The store's clock, in microseconds since the epoch UTC; None: it is too old to tell."""
-        return self._ask(Offsets, timeout_s, requests.OffsetsRequest(()))[0].now_us
+        return self.ask(Offsets, timeout_s, requests.OffsetsRequest(()))[0].now_us
 
     def wait(
         self,
@@ -155,7 +155,7 @@ class StoreClient(ProcessBound):
         ``end`` when ``timeout_s`` seconds have passed.
         """
         request = requests.WaitRequest(*tp, end, timeout_s, transaction)
-        return self._ask(DurableEnd, timeout_s + WAIT_MARGIN_S, request)[0].end
+        return self.ask(DurableEnd, timeout_s + WAIT_MARGIN_S, request)[0].end
 
     def lease(
         self,
@@ -174,17 +174,17 @@ class StoreClient(ProcessBound):
         Lives are as those of ``read``, and so is what it raises.
         """
         request = requests.LeaseRequest(*tp, start, end, done, life=life, after=after)
-        return self._ask(LeaseGranted, timeout_s, request)[0]
+        return self.ask(LeaseGranted, timeout_s, request)[0]
 
     def lease_many(
         self, ranges: Sequence[AskedRange], done: str, timeout_s: float
     ) -> LeasesGranted:
         """The same of up to 1,000 ranges, or the first of them, without those that are not held."""
-        return self._ask(LeasesGranted, timeout_s, LeaseManyRequest(tuple(ranges), done))[0]
+        return self.ask(LeasesGranted, timeout_s, LeaseManyRequest(tuple(ranges), done))[0]
 
     def space(self, *, timeout_s: float) -> SpaceUsed:
         """What its file takes, and the leases that readers have."""
-        return self._ask(SpaceUsed, timeout_s, requests.SpaceRequest())[0]
+        return self.ask(SpaceUsed, timeout_s, requests.SpaceRequest())[0]
 
     def read(
         self,
@@ -244,7 +244,7 @@ class StoreClient(ProcessBound):
     ) -> list[TransactionState]:
         """How far these partitions and their transactions are; zeros if they are unknown."""
         asked = map(requests.TransactionsRequest, limits.parts(partitions, limits.MAX_TRANSACTIONS))
-        answers = self._ask(TransactionStates, timeout_s, *asked)
+        answers = self.ask(TransactionStates, timeout_s, *asked)
         return self._complete([x for answer in answers for x in answer.transactions], partitions)
 
     def commit(self, transactions: Sequence[StagedTransaction], *, timeout_s: float) -> None:
@@ -257,21 +257,21 @@ class StoreClient(ProcessBound):
             FencedError: an attempt has not (any more) staged what is to be committed.
             OffsetConflictError: a transaction does not begin at its partition's end.
         """
-        self._ask(Done, timeout_s, requests.CommitRequest(tuple(transactions)))
+        self.ask(Done, timeout_s, requests.CommitRequest(tuple(transactions)))
 
     def forget(self, store: str, *, timeout_s: float) -> None:
         """Has it forget another store, which is gone for ever, until that one comes again."""
-        self._ask(Done, timeout_s, requests.ForgetRequest(store))
+        self.ask(Done, timeout_s, requests.ForgetRequest(store))
 
     def staged(self, *, timeout_s: float) -> list[StagedPartition]:
         """What is staged at the store, of every partition that has some."""
-        answers = self._ask(Staged, timeout_s, requests.StagedRequest())
+        answers = self.ask(Staged, timeout_s, requests.StagedRequest())
         return [each for answer in answers for each in answer.staged]
 
     def discard(self, discards: Sequence[Discard], *, timeout_s: float) -> None:
         """Gives up what attempts have staged; not what others have."""
         rows = tuple((*each.tp, each.attempt) for each in discards)
-        self._ask(Done, timeout_s, requests.DiscardRequest(rows))
+        self.ask(Done, timeout_s, requests.DiscardRequest(rows))
 
     def put(
         self,
@@ -332,7 +332,7 @@ class StoreClient(ProcessBound):
                 if stream is not None:
                     stream.cancel()
 
-    def _ask(self, kind: type[A], timeout_s: float, *asked: requests.ActionRequest) -> list[A]:
+    def ask(self, kind: type[A], timeout_s: float, *asked: requests.ActionRequest) -> list[A]:
         """What the store answers, one request after the other; at least one answer for each."""
         answers: list[A] = []
         for request in asked:

@@ -45,6 +45,19 @@ def kept_address(directory: Path) -> str:
     return address
 
 
+def address_of(directory: Path) -> str:
+    """The address of the store in ``directory``; empty if there is none.
+
+    Raises:
+        StoreError: the file that says it cannot be read, or says none.
+    """
+    try:
+        found = _read(directory / ADDRESS_FILE)
+    except OSError as error:
+        raise StoreError(directory, f"file {ADDRESS_FILE}: {error}") from error
+    return "" if found is None else _address(directory, found)
+
+
 def _address(directory: Path, found: str | None) -> str:
     try:
         return UUID(found or "").hex.upper()

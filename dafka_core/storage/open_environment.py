@@ -15,7 +15,13 @@ import lmdb
 from dafka_core.errors import StoreError
 from dafka_core.storage.file_systems import not_local
 from dafka_core.storage.leases import LEASE_FILE
-from dafka_core.storage.storage_errors import DATA_FILE, MAX_READERS, foreign, translated
+from dafka_core.storage.storage_errors import (
+    BACKUP_MANIFEST,
+    DATA_FILE,
+    MAX_READERS,
+    foreign,
+    translated,
+)
 
 LOCK_FILE = "writer.lock"
 
@@ -33,11 +39,11 @@ MIN_MAP_BYTES = 1 << 20
 
 _FORMAT_KEY: Final = b"format"
 _FORMAT_VALUE = struct.Struct("<I")
-_FORMAT: Final = 3
+FORMAT: Final = 3
 """In format 1, rows of partitions had no checksum, so that damage of a row was not found.  In
 format 2 there was no append area, whose records a program that does not know it would miss."""
 
-_FORMAT_BEFORE: Final = 2
+FORMAT_BEFORE: Final = 2
 """A store makes it format 3 by saying so: it has an empty append area."""
 
 _TABLES = (b"meta", b"partitions", b"blocks")
@@ -82,7 +88,7 @@ def open_environment(directory: Path, *, map_size_bytes: int) -> Opened:
         with translated(directory, opening=True):
             _complete(env, directory)
         with translated(directory):
-            opened = Opened(directory, env, *_tables(env, directory))
+            opened = open_tables(env, directory)
             _sync_names(directory)
     except BaseException:
         env.close()
@@ -142,6 +148,12 @@ def lock_writer(directory: Path) -> int:
     _make(directory)
     try:
         check_local(directory)
+        if (directory / BACKUP_MANIFEST).exists():
+            why = (
+                "it is a backup, which no store changes: restore it into a directory of the "
+                "store's own ('dafka store restore DIR --from BACKUP')"
+            )
+            raise StoreError(directory, why)
         fd = os.open(directory / LOCK_FILE, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
     except OSError as error:
         reason = f"it cannot be opened for writing ({error.strerror})"
@@ -209,11 +221,20 @@ def _complete(env: lmdb.Environment, directory: Path) -> None:
         os.truncate(data, wanted)
 
 
+def open_tables(env: lmdb.Environment, directory: Path) -> Opened:
+    """The tables of a database, which are made in one that is empty.
+
+    Raises:
+        StoreError: it is not a store's, or of a format that this program does not read.
+    """
+    return Opened(directory, env, *_tables(env, directory))
+
+
 def _tables(env: lmdb.Environment, directory: Path) -> list[lmdb._Database]:
     if env.stat()["entries"] == 0:
         with env.begin(write=True) as txn:
             tables = [env.open_db(name, txn=txn) for name in _TABLES]
-            txn.put(_FORMAT_KEY, _FORMAT_VALUE.pack(_FORMAT), db=tables[0])
+            txn.put(_FORMAT_KEY, _FORMAT_VALUE.pack(FORMAT), db=tables[0])
         return tables
     try:
         tables = [env.open_db(name, create=False) for name in _TABLES]
@@ -221,13 +242,13 @@ def _tables(env: lmdb.Environment, directory: Path) -> list[lmdb._Database]:
             (found,) = _FORMAT_VALUE.unpack(txn.get(_FORMAT_KEY, b"", db=tables[0]))
     except (lmdb.NotFoundError, lmdb.IncompatibleError, lmdb.ReadonlyError, struct.error):
         raise foreign(directory, "it is another program's LMDB database") from None
-    if found == _FORMAT_BEFORE:
+    if found == FORMAT_BEFORE:
         with env.begin(write=True) as txn:
-            txn.put(_FORMAT_KEY, _FORMAT_VALUE.pack(_FORMAT), db=tables[0])
-    elif found != _FORMAT:
+            txn.put(_FORMAT_KEY, _FORMAT_VALUE.pack(FORMAT), db=tables[0])
+    elif found != FORMAT:
         raise StoreError(
             directory,
-            f"its format is {found}, this program reads formats {_FORMAT_BEFORE} and {_FORMAT}: "
+            f"its format is {found}, this program reads formats {FORMAT_BEFORE} and {FORMAT}: "
             "open it with the version of Dafka that made it",
         )
     return tables

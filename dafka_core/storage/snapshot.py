@@ -13,6 +13,7 @@ from dafka_core.storage.environment import Environment
 from dafka_core.storage.partition_statistics import record_sizes
 from dafka_core.storage.retention_blocks import PartitionBlocks
 from dafka_core.storage.storage_errors import translated
+from dafka_core.storage.tables import Tables
 
 
 class Snapshot(ProcessBound):
@@ -25,6 +26,11 @@ class Snapshot(ProcessBound):
         self._directory = env.directory
         self._reading = contextlib.ExitStack()
         self._tables = self._reading.enter_context(env.reading())
+
+    @property
+    def tables(self) -> Tables:
+        """What the log consists of; what it hands out is valid until ``close``: copy it."""
+        return self._tables
 
     def info(self, tp: TopicPartition) -> PartitionInfo | None:
         """What is held of a partition; None when it is not known."""

@@ -17,6 +17,9 @@ MAX_READERS = 1024
 
 DATA_FILE = "data.mdb"
 
+BACKUP_MANIFEST = "backup.json"
+"""Says that a directory is a backup (``backup.py``), and of what."""
+
 _DISK_CODES = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)
 """LMDB makes EIO of a write that a disk took in part, which is how a full one begins."""
 

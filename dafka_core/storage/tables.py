@@ -71,7 +71,29 @@ class Tables:
         """About how much of the file was written."""
         return self._txn.written_bytes
 
+    def entries(self, table: int) -> Iterator[tuple[bytes, memoryview]]:
+        """All that lies in a table: in that of number 0 meta, 1 partitions, 2 blocks."""
+        return self._txn.scan((self._meta, self._partitions, self._blocks)[table], b"")
+
+    def ids_with_blocks(self) -> Iterator[int]:
+        """The ids under which blocks lie; no page of them is touched."""
+        cursor, partition_id = self._txn.cursor(self._blocks), 0
+        while cursor.set_range(BLOCK_KEY.pack(partition_id, 0)):
+            yield (found := BLOCK_KEY.unpack(cursor.key())[0])
+            partition_id = found + 1
+
+    def blocks_under(self, partition_id: int, start: int) -> Iterator[FoundBlock]:
+        """The blocks under an id that begin at ``start`` or behind it."""
+        for first in self.firsts(partition_id, start):
+            packed = self.packed_block(partition_id, first)
+            assert packed is not None
+            yield FoundBlock(BLOCK_KEY.pack(partition_id, first), first, packed)
+
     # -- partitions ------------------------------------------------------------------------------
+
+    def all_rows(self) -> Iterator[tuple[TopicPartition, PartitionRow]]:
+        """Every partition's row."""
+        return self._rows(b"")
 
     def row(self, tp: TopicPartition) -> PartitionRow | None:
         """A partition's row; None when the partition is not known."""

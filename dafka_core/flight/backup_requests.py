@@ -1,0 +1,130 @@
+"""Backups and checks over Flight: what is asked, and how entries of a log travel.
+
+The batches of a backup have three columns: the number of the entry's table, its key, its value
+(``storage/log_copy.py`` says which entries, in which order).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Generator, Iterable, Iterator
+from typing import Annotated, ClassVar, Final
+
+import pyarrow as pa
+from msgspec import Meta
+
+from dafka_core.flight import limits
+from dafka_core.flight.client_get import Chunks
+from dafka_core.flight.json_messages import JsonMessage, Natural
+from dafka_core.flight.requests import ActionRequest, Request
+from dafka_core.records import TopicPartition
+from dafka_core.storage.log_check import Checked, Damage
+from dafka_core.storage.log_copy import FACTS, Entry, Known
+
+SCHEMA: Final = pa.schema(
+    [
+        pa.field("table", pa.uint8(), nullable=False),
+        pa.field("key", pa.binary(), nullable=False),
+        pa.field("value", pa.large_binary(), nullable=False),
+    ]
+)
+
+BATCH_BYTES: Final = 8 << 20
+BATCH_ENTRIES: Final = 10_000
+"""Of one batch, unless it is a single larger entry."""
+
+
+class BackupRequest(Request, frozen=True):
+    """A ticket: all entries of the store's log at this moment.
+
+    With ``known`` (id, end, history of each partition) those that an earlier backup lacks.
+    """
+
+    what: ClassVar[str] = "ticket"
+    json_version: ClassVar[int] = 4
+    largest_bytes: ClassVar[int] = limits.MAX_MANY_BYTES
+
+    known: Annotated[
+        tuple[tuple[Natural, Natural, Annotated[str, Meta(max_length=16)]], ...],
+        Meta(max_length=limits.MAX_KNOWN),
+    ] = ()
+
+
+class CheckRequest(ActionRequest, frozen=True):
+    """Read all records of these partitions, or all that is beside records, and compare checksums.
+
+    {v, partitions: [[topic, partition], ...]} -> {v, partitions, records, blocks, bytes, found:
+    [[kind, topic, partition, offset, why], ...]}: how much was checked, and what is damaged
+    """
+
+    action: ClassVar[str] = "dafka.check.v1"
+    rows: ClassVar[str] = "partitions"
+
+    partitions: Annotated[tuple[TopicPartition, ...], Meta(max_length=limits.MAX_CHECKED)] = ()
+
+
+class LogChecked(JsonMessage, frozen=True):
+    """What was checked, and what was found damaged."""
+
+    partitions: Natural
+    records: Natural
+    blocks: Natural
+    bytes: Natural
+    found: tuple[Damage, ...] = ()
+
+    @classmethod
+    def of(cls, checked: Checked) -> LogChecked:
+        """The message that says it."""
+        return cls(*checked)
+
+    @property
+    def checked(self) -> Checked:
+        """What the message says."""
+        return Checked(self.partitions, self.records, self.blocks, self.bytes, self.found)
+
+
+def batches(entries: Iterable[Entry]) -> Iterator[pa.RecordBatch]:
+    """Entries as batches; each is copied before the next one is asked for."""
+    pending: list[tuple[int, bytes, bytes]] = []
+    size_bytes = 0
+    for table, key, value in entries:
+        if pending and size_bytes + len(value) > BATCH_BYTES:
+            yield _batch(pending)
+            pending, size_bytes = [], 0
+        pending.append((table, key, bytes(value)))
+        size_bytes += len(key) + len(value)
+        if len(pending) == BATCH_ENTRIES:
+            yield _batch(pending)
+            pending, size_bytes = [], 0
+    if pending:
+        yield _batch(pending)
+
+
+def entries_of(received: Chunks) -> Generator[Entry]:
+    """The entries of batches that came.
+
+    Raises:
+        ValueError: the batches are not those of a backup.
+    """
+    for columns, _ in received:
+        if columns.schema != SCHEMA:
+            raise ValueError("what came is no backup's batch")
+        tables, keys, values = columns.columns
+        for table, key, value in zip(tables.to_pylist(), keys.to_pylist(), values, strict=True):
+            if table > FACTS:
+                raise ValueError(f"there is no table {table}")
+            yield Entry(table, key, memoryview(value.as_buffer()))
+
+
+def request_of(known: Iterable[Known], store: str) -> BackupRequest:
+    """The ticket for what an earlier backup lacks; for all without one.
+
+    Raises:
+        InvalidRequestError: it knows too many partitions.
+    """
+    return BackupRequest(known=tuple((*each,) for each in known), store=store).checked()
+
+
+def _batch(pending: list[tuple[int, bytes, bytes]]) -> pa.RecordBatch:
+    columns = zip(*pending, strict=True)
+    arrays = [pa.array(each, field.type) for each, field in zip(columns, SCHEMA, strict=True)]
+    return pa.record_batch(arrays, schema=SCHEMA)

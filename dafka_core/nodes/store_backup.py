@@ -1,0 +1,219 @@
+"""Backups of a store, taken while it runs or when it does not, restored, and checked.
+
+A store that runs is asked over Arrow Flight: only its own process opens its directory.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Generator, Iterator, Sequence
+from contextlib import closing, contextmanager
+from pathlib import Path
+from typing import Final, Protocol
+
+from dafka_core.closing import Closing
+from dafka_core.errors import ConfigError, StoreError
+from dafka_core.flight import limits
+from dafka_core.flight.backup_requests import CheckRequest, LogChecked, entries_of, request_of
+from dafka_core.flight.grpc_workarounds import accepts
+from dafka_core.flight.server_backup import this_version
+from dafka_core.flight.store_client import StoreClient
+from dafka_core.flight.store_location import (
+    StoreLocation,
+    host_of,
+    socket_path,
+    this_machine,
+    unix_location,
+)
+from dafka_core.nodes.store_identity import address_of, log_of, new_identity
+from dafka_core.storage import Log
+from dafka_core.storage.backup import Backup, Manifest, restore_backup, write_backup
+from dafka_core.storage.log_check import Checked, Damage, check, check_blocks
+from dafka_core.storage.log_copy import Entry, Known, entries
+from dafka_core.storage.open_environment import FORMAT
+from dafka_core.storage.storage_errors import BACKUP_MANIFEST
+from dafka_core.storage.tables import Tables
+
+PATIENCE_S: Final = 300.0
+"""How long a store may send nothing of a backup: its disk may be slow."""
+
+ANSWER_S: Final = 20.0
+"""How long a store may take to say where it is, and what it has."""
+
+CHECK_S: Final = 86_400.0
+"""How long a store may check a thousand partitions."""
+
+MANIFEST: Final = "manifest"
+"""The kind of damage that is a backup's file which is not the one its manifest tells of."""
+
+
+class _Source(Protocol):
+    """A store, as what is done here sees it."""
+
+    address: str
+
+    def entries(self, known: Sequence[Known]) -> Generator[Entry]:
+        """What a backup takes."""
+
+    def check(self) -> Iterator[Checked]:
+        """Checks the store's log."""
+
+
+def back_up(store: str, directory: Path, previous: Backup | None = None) -> Manifest:
+    """Backs a store up into a directory, which then has all of it, or is not there.
+
+    Args:
+        store: its directory, or the URI of its Flight service.
+        previous: an earlier backup of it; only what is new since is taken.
+
+    Raises:
+        StoreError: the directory has something in it, the earlier backup is damaged or another
+            store's, or a disk fails.
+        StoreUnreachableError: the store runs, and does not answer.
+    """
+    known: list[Known] = []
+    if previous is not None:
+        previous.chain()
+        previous.check_file()
+        known = previous.known()
+        if len(known) > limits.MAX_KNOWN:
+            why = (
+                f"it has {len(known)} partitions, and a backup goes on from one of at most "
+                f"{limits.MAX_KNOWN}: take a complete one"
+            )
+            raise StoreError(previous.directory, why)
+    with _opened(store) as source:
+        if previous is not None and previous.manifest.store != source.address:
+            why = f"it is of store {previous.manifest.store}, and this is store {source.address}"
+            raise StoreError(previous.directory, why)
+        with closing(source.entries(known)) as found:
+            return write_backup(
+                directory, found, store=source.address, dafka=this_version(), previous=previous
+            )
+
+
+def restore(backup: Path, directory: Path) -> str:
+    """Makes a store's directory of a backup, with an address of its own, which it returns.
+
+    All of it is read again before the directory gets its name.
+
+    Raises:
+        StoreError: the directory has something in it, a backup is damaged or missing, or a disk
+            fails.
+    """
+    addresses: list[str] = []
+
+    def finish(made: Path) -> None:
+        with Log(made) as log:
+            done = _summed(check(lambda: _look(log)))
+        if done.found:
+            why = f"{len(done.found)} parts of it are damaged, such as: {done.found[0].why}"
+            raise StoreError(backup, why)
+        addresses.append(new_identity(made))
+
+    restore_backup(Backup(backup).chain(), directory, finish)
+    return addresses[0]
+
+
+def verify(store: str) -> Iterator[Checked]:
+    """Reads all that a store has, or a backup, and says what is damaged, a part at a time.
+
+    Raises:
+        StoreError: there is none, or a disk fails.
+        StoreUnreachableError: the store runs, and does not answer.
+    """
+    if (Path(store) / BACKUP_MANIFEST).exists():
+        yield from _checked_backup(Backup(Path(store)))
+        return
+    with _opened(store) as source:
+        yield from source.check()
+
+
+def _checked_backup(backup: Backup) -> Iterator[Checked]:
+    for each in backup.chain():
+        try:
+            each.check_file()
+        except StoreError as error:
+            yield Checked(found=(Damage(MANIFEST, "", "", 0, str(error)),))
+            continue
+        if each.manifest.previous:
+            with each.reading() as tables:
+                yield from check_blocks(tables)
+        else:
+            yield from check(each.reading)
+
+
+def _summed(parts: Iterator[Checked]) -> Checked:
+    done = Checked()
+    for each in parts:
+        done = done.plus(each)
+    return done
+
+
+@contextmanager
+def _look(log: Log) -> Iterator[Tables]:
+    with log.snapshot() as snapshot:
+        yield snapshot.tables
+
+
+@contextmanager
+def _opened(store: str) -> Iterator[_Source]:
+    if "://" in store:
+        if host_of(store) is None:
+            raise ConfigError("store", store, "must be a directory, or like grpc://HOST:PORT")
+        with StoreClient(StoreLocation("", (store,))) as client:
+            location = client.describe(timeout_s=ANSWER_S).found_at([store])
+        with _Running(location) as running:
+            yield running
+        return
+    directory = Path(store)
+    path = socket_path(directory)
+    if path is not None and Path(path).exists() and accepts(unix_location(path)):
+        uris = (unix_location(path),)
+        with _Running(StoreLocation(address_of(directory), uris, "", this_machine())) as running:
+            yield running
+        return
+    with log_of(store) as log:
+        yield _Stopped(log)
+
+
+class _Running(Closing):
+    """A store that runs."""
+
+    def __init__(self, location: StoreLocation) -> None:
+        self.address = location.store
+        self._client = StoreClient(location)
+
+    def entries(self, known: Sequence[Known]) -> Generator[Entry]:
+        """What it sends: it keeps the moment until all is sent."""
+        ticket = request_of(known, self.address).packed()
+        return self._client.get(ticket, entries_of, PATIENCE_S)
+
+    def check(self) -> Iterator[Checked]:
+        """What it says, some partitions at a time."""
+        held = [head.tp for head in self._client.heads(None, timeout_s=ANSWER_S)]
+        parts = [(), *limits.parts(held, 100)]
+        for part in parts:
+            (answer,) = self._client.ask(LogChecked, CHECK_S, CheckRequest(part))
+            yield answer.checked
+
+    def close(self) -> None:
+        """Disconnects."""
+        self._client.close()
+
+
+class _Stopped:
+    """A store that does not run."""
+
+    def __init__(self, log: Log) -> None:
+        self.address = address_of(log.directory)
+        self._log = log
+
+    def entries(self, known: Sequence[Known]) -> Generator[Entry]:
+        """Those of its log."""
+        facts = {"format": FORMAT, "dafka": this_version()}
+        with self._log.snapshot() as snapshot:
+            yield from entries(snapshot.tables, {each.id: each for each in known}, facts)
+
+    def check(self) -> Iterator[Checked]:
+        """Its log, read here."""
+        yield from check(lambda: _look(self._log))

@@ -1,0 +1,337 @@
+"""A backup of a store: a directory with one file of LMDB's and a manifest, whole or not there.
+
+    backup.mdb     the tables of a store's log (``log.py``); after an earlier backup only the blocks
+                   that are new since (``log_copy.py``)
+    backup.json    what it is of, and the file's size and checksum (xxh3, 128 bits)
+
+It is made under another name, in the same place, and gets its own when all of it is on disk.  No
+store opens it: it is restored into a directory of its own.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import datetime as dt
+import json
+import os
+import secrets
+import shutil
+from collections.abc import Callable, Iterable, Iterator
+from itertools import pairwise
+from pathlib import Path
+from typing import Any, Final, Self
+
+import lmdb
+import msgspec
+import xxhash
+
+from dafka_core.errors import StoreError
+from dafka_core.storage import log_copy
+from dafka_core.storage.environment import DEFAULT_MAP_BYTES
+from dafka_core.storage.log_copy import BLOCKS, FACTS, META, PARTITIONS, Entry, Known
+from dafka_core.storage.open_environment import (
+    FORMAT,
+    Opened,
+    affordable_bytes,
+    open_tables,
+    sync_directory,
+)
+from dafka_core.storage.storage_errors import BACKUP_MANIFEST, DATA_FILE, translated
+from dafka_core.storage.tables import Tables
+
+BACKUP_FILE: Final = "backup.mdb"
+
+VERSION: Final = 1
+
+TXN_BYTES: Final = 32 << 20
+"""What is written before a sync: LMDB keeps it in memory until then."""
+
+_PIECE_BYTES: Final = 1 << 20
+
+
+class Manifest(msgspec.Struct, frozen=True, kw_only=True):
+    """What a backup says of itself.
+
+    ``previous`` is the id of the backup that it goes on from, and ``previous_at`` where that was,
+    seen from this one; both are empty if it is complete by itself.  ``whole`` are the ids of
+    partitions of which it has all blocks all the same.
+    """
+
+    v: int
+    id: str
+    store: str
+    time: str
+    dafka: str
+    format: int
+    entries: int
+    file_bytes: int
+    checksum: str
+    previous: str = ""
+    previous_at: str = ""
+    whole: tuple[int, ...] = ()
+
+
+class Backup:
+    """A backup that is there.
+
+    Raises:
+        StoreError: there is none in the directory, or this program cannot read it.
+    """
+
+    def __init__(self, directory: Path) -> None:
+        self.directory = directory
+        path = directory / BACKUP_MANIFEST
+        try:
+            self.manifest = msgspec.json.decode(path.read_bytes(), type=Manifest)
+        except FileNotFoundError:
+            why = f"it is no backup (it has no file {BACKUP_MANIFEST})"
+            raise StoreError(directory, why) from None
+        except (OSError, ValueError) as error:
+            raise StoreError(directory, f"file {BACKUP_MANIFEST}: {error}") from error
+        found = self.manifest
+        if found.v != VERSION or found.format > FORMAT:
+            why = (
+                f"the backup is of format {found.v}, its log of format {found.format}, made by "
+                f"Dafka {found.dafka}; this program reads formats {VERSION} and {FORMAT}: restore "
+                "it with that version of Dafka or a later one"
+            )
+            raise StoreError(directory, why)
+
+    def check_file(self) -> None:
+        """Raises StoreError if its file is not the one that was made."""
+        path = self.directory / BACKUP_FILE
+        with translated(self.directory):
+            found = _checksum(path), path.stat().st_size
+        if found != (self.manifest.checksum, self.manifest.file_bytes):
+            why = f"file {BACKUP_FILE} is not what was written: take another backup"
+            raise StoreError(self.directory, why)
+
+    def chain(self) -> list[Self]:
+        """The backups that this one goes on from, the complete one first, and this one.
+
+        Raises:
+            StoreError: one is neither where it was nor beside the one that goes on from it.
+        """
+        found = [self]
+        while found[0].manifest.previous:
+            found.insert(0, found[0].previous())
+        return found
+
+    def known(self) -> list[Known]:
+        """What it, with those before it, has of each partition."""
+        with self.reading() as tables:
+            return log_copy.known_of(tables)
+
+    @contextlib.contextmanager
+    def reading(self) -> Iterator[Tables]:
+        """Its tables; those of blocks have only what is new since the backup before it."""
+        with (
+            _opened(self.directory / BACKUP_FILE, readonly=True) as opened,
+            opened.env.begin(buffers=True) as txn,
+        ):
+            yield Tables(opened, txn)
+
+    def previous(self) -> Self:
+        """The backup that this one goes on from; see ``chain``."""
+        wanted = self.manifest.previous
+        above = self.directory.absolute().parent
+        nearby = [self.directory / self.manifest.previous_at, *sorted(above.iterdir())]
+        for each in nearby:
+            with contextlib.suppress(StoreError, OSError):
+                found = type(self)(each)
+                if found.manifest.id == wanted:
+                    return found
+        why = (
+            f"it goes on from backup {wanted}, which is neither at "
+            f"{self.manifest.previous_at} nor beside it: put that one back there"
+        )
+        raise StoreError(self.directory, why)
+
+
+def write_backup(
+    directory: Path, found: Iterable[Entry], *, store: str, dafka: str, previous: Backup | None
+) -> Manifest:
+    """Makes a backup of what a store's log gives; the directory then has all of it, or is not.
+
+    Raises:
+        StoreError: the directory has something in it, the disk is full, or what came is not a
+            log's.
+    """
+    with made_whole(directory) as made, translated(directory):
+        with _opened(made / BACKUP_FILE) as opened:
+            try:
+                first, count = _written(opened, iter(found))
+            except (ValueError, KeyError, TypeError) as error:
+                why = f"what the store sent is no backup ({error}): try again"
+                raise StoreError(directory, why) from error
+        path = made / BACKUP_FILE
+        _sync(path)
+        at = "" if previous is None else os.path.relpath(previous.directory, directory)
+        now = dt.datetime.now(dt.UTC)
+        manifest = Manifest(
+            v=VERSION,
+            id=secrets.token_hex(16),
+            store=store,
+            time=now.isoformat(timespec="seconds"),
+            dafka=dafka,
+            format=first["format"],
+            entries=count,
+            file_bytes=path.stat().st_size,
+            checksum=_checksum(path),
+            previous="" if previous is None else previous.manifest.id,
+            previous_at=at,
+            whole=tuple(first["whole"]),
+        )
+        text = json.dumps(msgspec.to_builtins(manifest), indent=1)
+        (made / BACKUP_MANIFEST).write_text(f"{text}\n")
+        _sync(made / BACKUP_MANIFEST)
+    return manifest
+
+
+def restore_backup(chain: list[Backup], directory: Path, finish: Callable[[Path], None]) -> None:
+    """Makes a log's directory of a backup and those that it goes on from, and has it ``finish``ed.
+
+    Raises:
+        StoreError: the directory has something in it, a backup is damaged, or the disk is full.
+    """
+    for each in chain:
+        each.check_file()
+    with made_whole(directory) as made:
+        with translated(directory):
+            shutil.copyfile(chain[0].directory / BACKUP_FILE, made / DATA_FILE)
+            with _opened(made / DATA_FILE) as opened:
+                for before, after in pairwise(chain):
+                    _go_on(opened, before.known(), after)
+            _sync(made / DATA_FILE)
+        finish(made)
+
+
+@contextlib.contextmanager
+def made_whole(directory: Path) -> Iterator[Path]:
+    """A directory under another name, which becomes ``directory`` at the end, or is removed.
+
+    Raises:
+        StoreError: there is something in it, or it cannot be made.
+    """
+    directory = directory.absolute()
+    made = directory.with_name(f".{directory.name}.{secrets.token_hex(4)}.partial")
+    with translated(directory):
+        if os.path.lexists(directory) and (not directory.is_dir() or any(directory.iterdir())):
+            raise StoreError(directory, "it is there, and not empty: name another one")
+        made.mkdir(parents=True)
+    try:
+        yield made
+        with translated(directory):
+            sync_directory(made)
+            made.rename(directory)
+            sync_directory(directory.parent)
+    except BaseException:
+        shutil.rmtree(made, ignore_errors=True)
+        raise
+
+
+@contextlib.contextmanager
+def _opened(path: Path, *, readonly: bool = False) -> Iterator[Opened]:
+    """A file's tables.  Nobody else has it: there is no list of readers."""
+    size_bytes = path.stat().st_size if path.exists() else 0
+    with (
+        translated(path.parent),
+        lmdb.Environment(
+            str(path),
+            subdir=False,
+            lock=False,
+            readonly=readonly,
+            map_size=affordable_bytes(size_bytes if readonly else DEFAULT_MAP_BYTES),
+            max_dbs=3,
+        ) as env,
+    ):
+        yield open_tables(env, path.parent)
+
+
+def _written(opened: Opened, found: Iterator[Entry]) -> tuple[dict[str, Any], int]:
+    """Writes entries; what the first one said, and how many there were."""
+    first = log_copy.fact(next(found, Entry(META, b"", memoryview(b""))))
+    if first["format"] > FORMAT:
+        why = f"the store's log is of format {first['format']}: back it up with its own version"
+        raise StoreError(opened.directory, why)
+    tables = {META: opened.meta, PARTITIONS: opened.partitions, BLOCKS: opened.blocks}
+    count, last = 0, None
+    while last is None:
+        size_bytes = 0
+        with opened.env.begin(write=True) as txn:
+            while last is None and size_bytes < TXN_BYTES:
+                entry = next(found, None)
+                if entry is None:
+                    raise ValueError("its end is missing")
+                if entry.table == FACTS:
+                    last = log_copy.fact(entry)
+                    continue
+                # In the order of their keys, but for the few that the empty file has already.
+                txn.put(entry.key, entry.value, db=tables[entry.table])
+                count, size_bytes = count + 1, size_bytes + len(entry.value) + 64
+    if last["entries"] != count:
+        raise ValueError(f"{count} entries came of {last['entries']}")
+    return first, count
+
+
+def _go_on(opened: Opened, known: list[Known], after: Backup) -> None:
+    """Makes a backup's tables those of the next one."""
+    with after.reading() as new:
+        firsts = {each: next(new.firsts(each, 0)) for each in new.ids_with_blocks()}
+        whole = set(after.manifest.whole)
+        with opened.env.begin(write=True, buffers=True) as txn:
+            tables = Tables(opened, txn)
+            for each in known:
+                start = 0 if each.id in whole else min(firsts.get(each.id, each.end), each.end)
+                tables.delete_blocks(each.id, list(tables.firsts(each.id, start)))
+            for number, table in ((META, opened.meta), (PARTITIONS, opened.partitions)):
+                txn.drop(table, delete=False)
+                for key, value in new.entries(number):
+                    txn.put(key, value, db=table)
+        _copy_blocks(opened, new)
+    with opened.env.begin(write=True, buffers=True) as txn:
+        _drop_given_up(Tables(opened, txn))
+
+
+def _copy_blocks(opened: Opened, new: Tables) -> None:
+    found = new.entries(BLOCKS)
+    while True:
+        size_bytes = 0
+        with opened.env.begin(write=True) as txn:
+            for key, value in found:
+                txn.put(key, value, db=opened.blocks)
+                size_bytes += len(value)
+                if size_bytes >= TXN_BYTES:
+                    break
+            else:
+                return
+
+
+def _drop_given_up(tables: Tables) -> None:
+    """Deletes what the later backup's store has trimmed, deleted or discarded since."""
+    earliest = {row.id: row.earliest for _, row in tables.all_rows()}
+    earliest |= {each.id: each.start for each in tables.aside.listed()}
+    for partition_id in list(tables.ids_with_blocks()):
+        if partition_id not in earliest:
+            tables.delete_blocks(partition_id, list(tables.firsts(partition_id, 0)))
+            continue
+        last = tables.last_block(partition_id, earliest[partition_id])
+        if last is not None:
+            given_up = [each for each in tables.firsts(partition_id, 0) if each < last.first]
+            tables.delete_blocks(partition_id, given_up)
+
+
+def _checksum(path: Path) -> str:
+    checksum, buffer = xxhash.xxh3_128(), memoryview(bytearray(_PIECE_BYTES))
+    with path.open("rb", buffering=0) as file:
+        while size := file.readinto(buffer):
+            checksum.update(buffer[:size])
+    return checksum.hexdigest()
+
+
+def _sync(path: Path) -> None:
+    fd = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(fd)
+    finally:
+        os.close(fd)

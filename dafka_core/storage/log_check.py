@@ -1,0 +1,268 @@
+"""Reads all of a log and says what of it is not as it was written.
+
+Each block is copied and checked, and every record that a partition's row tells of must be in one.
+A look at the log lasts for some blocks only, so that a store may run meanwhile: LMDB keeps the
+pages that appends and merging free for as long as a look lasts.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, suppress
+from itertools import pairwise
+from typing import Final, NamedTuple
+
+from dafka_core.errors import StoreError
+from dafka_core.records import TopicPartition
+from dafka_core.storage.block import Block, peek_count
+from dafka_core.storage.rows import PartitionRow, tp_of_key
+from dafka_core.storage.set_aside import AsideRecords
+from dafka_core.storage.tables import Tables
+
+LOOK_BLOCKS: Final = 64
+LOOK_BYTES: Final = 64 << 20
+"""Blocks that one look at the log checks: some hundredths of a second."""
+
+ROW: Final = "row"
+BLOCK: Final = "block"
+HOLE: Final = "hole"
+EPOCHS: Final = "epochs"
+STAGED: Final = "staged"
+ASIDE: Final = "aside"
+NOTES: Final = "notes"
+UNKNOWN: Final = "unknown"
+
+
+class Damage(NamedTuple):
+    """What is wrong: its kind, the partition's names and an offset (empty, 0 if none), and why.
+
+    The kinds are ``row`` (a partition's row, without which its records are not found), ``block``
+    (one that is not what was written), ``hole`` (records that are in no block), ``epochs`` (whose
+    the records are), ``staged``, ``aside`` and ``notes`` (what is kept beside the records), and
+    ``unknown`` (blocks that belong to no partition).
+    """
+
+    kind: str
+    topic: str
+    partition: str
+    offset: int
+    why: str
+
+
+class Checked(NamedTuple):
+    """What one look has checked."""
+
+    partitions: int = 0
+    records: int = 0
+    blocks: int = 0
+    size_bytes: int = 0
+    found: tuple[Damage, ...] = ()
+
+    def plus(self, other: Checked) -> Checked:
+        """Both together."""
+        return Checked(*(a + b for a, b in zip(self, other, strict=True)))  # type: ignore[operator]
+
+
+Look = Callable[[], AbstractContextManager[Tables]]
+"""Gives a log's tables as they are when it is called."""
+
+
+def check(look: Look) -> Iterator[Checked]:
+    """Checks a log, a look at a time; it may be written meanwhile."""
+    yield from check_rest(look)
+    with look() as tables:
+        rows, _ = _rows(tables)
+    for tp in rows:
+        yield from check_partition(look, tp)
+
+
+def check_rest(look: Look) -> Iterator[Checked]:
+    """Checks all that is in no partition's records: rows, notes, what is set aside."""
+    with look() as tables:
+        found = [*_rows(tables)[1], *_notes(tables), *_unknown(tables)]
+    yield Checked(found=tuple(found))
+    yield from _aside(look)
+
+
+def check_blocks(tables: Tables) -> Iterator[Checked]:
+    """Checks only that each block is one, where the others are elsewhere."""
+    for _, packed in tables.entries(2):
+        try:
+            yield Checked(0, Block.copied(packed).count, 1, len(packed))
+        except ValueError as error:
+            yield Checked(found=(Damage(BLOCK, "", "", 0, str(error)),))
+
+
+def _rows(tables: Tables) -> tuple[list[TopicPartition], list[Damage]]:
+    """The partitions whose rows are good, and those whose rows are not."""
+    good, damaged = [], []
+    for key, value in tables.entries(1):
+        tp = tp_of_key(key)
+        try:
+            PartitionRow.parse(key, value)
+            good.append(tp)
+        except ValueError as error:
+            damaged.append(Damage(ROW, *tp, 0, str(error)))
+    return good, damaged
+
+
+def check_partition(look: Look, tp: TopicPartition) -> Iterator[Checked]:
+    """Checks the records of a partition, from its earliest one on; then what is staged."""
+    offset = 0
+    while True:
+        with look() as tables:
+            row = tables.row(tp)
+            if row is None:
+                return
+            offset = max(offset, row.earliest)
+            through = offset >= row.end
+            if through:
+                found = [*_epochs(tables, tp, row), *_staged(tables, tp, row)]
+                checked = Checked(partitions=1, found=tuple(found))
+            else:
+                offset, checked = _stretch(tables, tp, row, offset)
+        yield checked
+        if through:
+            return
+
+
+def _stretch(
+    tables: Tables, tp: TopicPartition, row: PartitionRow, offset: int
+) -> tuple[int, Checked]:
+    """Checks some blocks from an offset on; where the next look begins."""
+    start, blocks, size_bytes = offset, 0, 0
+    try:
+        between = tables.blocks_between(tp, row, offset, row.end, LOOK_BLOCKS, LOOK_BYTES)
+        for found in between:
+            block = tables.read_block(tp, found, Block.copied)
+            offset, blocks = found.first + block.count, blocks + 1
+            size_bytes += len(found.packed)
+    except StoreError as error:
+        # The block there may be good, and the one behind it missing.
+        after = _end_of_block(tables, row, offset)
+        if after > offset:
+            offset, blocks = after, blocks + 1
+            damage = Damage(HOLE, *tp, offset, f"there is no block with offset {offset}")
+        else:
+            is_hole = _is_in_no_block(tables, row, offset)
+            damage = Damage(HOLE if is_hole else BLOCK, *tp, offset, error.why)
+        done = Checked(0, offset - start, blocks, size_bytes, (damage,))
+        return _next_start(tables, row, offset), done
+    return offset, Checked(0, offset - start, blocks, size_bytes)
+
+
+def _end_of_block(tables: Tables, row: PartitionRow, offset: int) -> int:
+    """Where the block that holds an offset ends; the offset where none that is good does."""
+    found = tables.last_block(row.id, offset)
+    with suppress(ValueError):
+        if found is not None:
+            end = found.first + Block.copied(found.packed).count
+            return end if end <= row.end else offset
+    return offset
+
+
+def _is_in_no_block(tables: Tables, row: PartitionRow, offset: int) -> bool:
+    found = tables.last_block(row.id, offset)
+    try:
+        if tables.area.find(row.id, offset):
+            return False
+        return found is None or found.first + peek_count(found.packed) <= offset
+    except ValueError:
+        return False
+
+
+def _next_start(tables: Tables, row: PartitionRow, offset: int) -> int:
+    """Where the first block behind an offset begins, or else the partition's end."""
+    starts = [next(tables.firsts(row.id, offset + 1), row.end)]
+    with suppress(ValueError):  # of a damaged group
+        starts += [each.first for each in tables.area.of_partition(row.id) if each.first > offset]
+    return min(*starts, row.end)
+
+
+def _epochs(tables: Tables, tp: TopicPartition, row: PartitionRow) -> Iterator[Damage]:
+    try:
+        history = tables.lives.history(tp, row)
+    except StoreError as error:
+        yield Damage(EPOCHS, *tp, 0, error.why)
+        return
+    for before, after in pairwise(history):
+        if before.start > after.start or before.life >= after.life:
+            why = f"the producer's life from offset {after.start} on does not follow the one before"
+            yield Damage(EPOCHS, *tp, after.start, why)
+    if history and history[-1].start > row.end:
+        why = f"the producer's newest life begins at {history[-1].start}, behind the end {row.end}"
+        yield Damage(EPOCHS, *tp, history[-1].start, why)
+
+
+def _staged(tables: Tables, tp: TopicPartition, row: PartitionRow) -> Iterator[Damage]:
+    if row.staged is None:
+        return
+    offset = row.end
+    for first in tables.firsts(row.id, row.end):
+        packed = tables.packed_block(row.id, first)
+        assert packed is not None
+        try:
+            if first != offset:
+                raise ValueError(f"the next staged block begins at {first}")
+            offset += Block.copied(packed).count
+        except ValueError as error:
+            yield Damage(STAGED, *tp, offset, str(error))
+            return
+    if offset != row.staged.end:
+        why = f"staged records end at {offset}, not at {row.staged.end}"
+        yield Damage(STAGED, *tp, offset, why)
+
+
+def _notes(tables: Tables) -> Iterator[Damage]:
+    try:
+        tables.notes.named("")
+    except StoreError as error:
+        yield Damage(NOTES, "", "", 0, error.why)
+
+
+def _unknown(tables: Tables) -> Iterator[Damage]:
+    """Blocks under ids that no row has: they take space, and nobody reads them."""
+    known = set()
+    for key, value in tables.entries(1):
+        try:
+            known.add(PartitionRow.parse(key, value).id)
+        except ValueError:
+            return  # its blocks would count as nobody's
+    try:
+        known |= {each.id for each in tables.aside.listed()}
+    except StoreError as error:
+        yield Damage(ASIDE, "", "", 0, error.why)
+        return
+    for partition_id in tables.ids_with_blocks():
+        if partition_id not in known:
+            why = f"there are blocks under id {partition_id}, which is no partition's"
+            yield Damage(UNKNOWN, "", "", 0, why)
+
+
+def _aside(look: Look) -> Iterator[Checked]:
+    try:
+        with look() as tables:
+            listed = tables.aside.listed()
+    except StoreError:
+        return  # it has been said
+    for each in listed:
+        yield from _set_aside(look, each)
+
+
+def _set_aside(look: Look, each: AsideRecords) -> Iterator[Checked]:
+    offset = each.start
+    while offset < each.end:
+        with look() as tables:
+            if each not in tables.aside.listed():
+                return  # discarded meanwhile
+            why = f"what is set aside as {each.id} has no record of offset {offset}"
+            batch = None
+            try:
+                batch = tables.aside.read(each.id, offset)
+            except StoreError as error:
+                why = error.why
+        if batch is None or not batch.offset <= offset < batch.end:
+            yield Checked(found=(Damage(ASIDE, each.topic, each.partition, offset, why),))
+            return
+        yield Checked(0, batch.end - offset, 1, batch.values.size_bytes)
+        offset = batch.end

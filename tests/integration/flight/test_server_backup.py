@@ -1,0 +1,86 @@
+"""Backups and checks of a store that runs, over Flight."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from importlib.metadata import PackageNotFoundError
+from pathlib import Path
+
+import pytest
+
+from dafka_core.errors import StoreUnreachableError
+from dafka_core.flight import limits, server_backup
+from dafka_core.flight.backup_requests import CheckRequest, LogChecked, entries_of, request_of
+from dafka_core.flight.server_backup import this_version
+from dafka_core.flight.store_client import StoreClient
+from dafka_core.storage.log_copy import BLOCKS, Entry, Known, fact
+from dafka_core.storage.open_environment import FORMAT
+from dafka_core.testing import PATIENCE_S, wait_until
+from tests.integration.flight.hosts import TP, Served, values
+
+
+def copied(client: StoreClient, known: list[Known] | None = None) -> Iterator[Entry]:
+    return client.get(request_of(known or [], "").packed(), entries_of, PATIENCE_S)
+
+
+def test_a_running_store_gives_all_of_one_moment(filled: Served, client: StoreClient) -> None:
+    found = copied(client)
+    assert fact(next(found)) == {"format": FORMAT, "dafka": this_version(), "whole": []}
+    filled.extend(30_000)
+    *entries, last = found
+    assert fact(last) == {"entries": len(entries)}
+    taken = b"".join(bytes(each.value) for each in entries if each.table == BLOCKS)
+    assert values(19_990, 20_000)[-1] in taken
+    assert values(29_999, 30_000)[0] not in taken
+
+
+def test_a_store_keeps_a_moment_for_few_at_a_time(large: Path) -> None:
+    with Served(large) as served:
+        client = served.client(served.unix)
+        streams = [copied(client) for _ in range(limits.MAX_BACKUPS)]
+        for each in streams:
+            next(each)
+        backups = served.service.context.backups
+        assert backups.free == 0
+        for each in streams:
+            each.close()  # type: ignore[attr-defined]
+        wait_until(lambda: backups.free == limits.MAX_BACKUPS, "the permits are given back")
+        # The moments are given back, too: the log closes.
+
+
+def test_a_backup_ends_with_the_store(large: Path) -> None:
+    with Served(large) as served, StoreClient(served.tcp) as client:
+        found = copied(client)
+        next(found)
+        closing = threading.Thread(target=served.close)
+        closing.start()
+        with pytest.raises(StoreUnreachableError):
+            list(found)
+        closing.join(PATIENCE_S)
+        assert not closing.is_alive()
+
+
+def test_a_running_store_checks_what_it_has(filled: Served, client: StoreClient) -> None:
+    (checked,) = client.ask(LogChecked, PATIENCE_S, CheckRequest((TP,)))
+    assert (checked.partitions, checked.records, checked.found) == (1, 20_005, ())
+    (rest,) = client.ask(LogChecked, PATIENCE_S, CheckRequest())
+    assert (rest.records, rest.found) == (0, ())
+    path = filled.log.directory / "data.mdb"
+    content = path.read_bytes()
+    at = content.index(values(9_000, 9_001)[0])
+    with path.open("r+b") as file:
+        file.seek(at)
+        file.write(b"!")
+    (checked,) = client.ask(LogChecked, PATIENCE_S, CheckRequest((TP,)))
+    assert [each.kind for each in checked.found] == ["block"]
+
+
+def test_a_version_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert this_version()
+
+    def missing(_: str) -> str:
+        raise PackageNotFoundError
+
+    monkeypatch.setattr(server_backup, "version", missing)
+    assert this_version() == "of its source"

@@ -1,0 +1,114 @@
+"""A log that changes in every way there is, at random, and all that it says of itself."""
+
+from __future__ import annotations
+
+import contextlib
+import random
+from collections.abc import Iterator
+from typing import Any
+
+from dafka_core.epochs import Epoch
+from dafka_core.log_entries import Discard, Met, NotedBatch, SetAside
+from dafka_core.records import RecordBatch, TopicPartition
+from dafka_core.storage import Log
+from dafka_core.storage.tables import Tables
+from tests.integration.storage.staged import A, B, commit, stage
+
+PARTITIONS = [TopicPartition("t", name) for name in "pqrs"]
+
+
+class ChangingLog:
+    """Changes a log; whose records they are is known, so that some can be set aside."""
+
+    def __init__(self, log: Log, seed: int) -> None:
+        self.log = log
+        self._chance = random.Random(seed)
+        self._lives = 1000 * seed
+        self._version = 0
+
+    def change(self, times: int) -> None:
+        """Does something, so many times."""
+        kinds = [self._append] * 6 + [self._merge] * 3
+        kinds += [self._trim, self._stage, self._discard, self._set_aside, self._note]
+        for _ in range(times):
+            self._chance.choice(kinds)()
+
+    def _append(self) -> None:
+        tp, chance = self._chance.choice(PARTITIONS), self._chance
+        size_bytes, count = chance.choice([(20, 3), (20, 40), (900, 40), (2000, 100)])
+        written = [chance.randbytes(chance.randrange(size_bytes)) for _ in range(count)]
+        batch = RecordBatch.of(tp, self.log.end(tp), written)
+        history = self.log.lives(tp).history
+        epoch = history[-1] if history else Epoch(1, 1, 1, batch.offset, 0)
+        self.log.append([RecordBatch(tp, batch.offset, batch.values, epoch=epoch)])
+
+    def _merge(self) -> None:
+        for _ in range(self._chance.randrange(1, 40)):
+            self.log.merge_step()
+
+    def _trim(self) -> None:
+        info = self.log.info(tp := self._chance.choice(PARTITIONS))
+        if info is not None:
+            self.log.trim(tp, self._chance.randrange(info.earliest, info.end + 1))
+
+    def _stage(self) -> None:
+        partition = self._chance.choice("pqrs")
+        end = self.log.end(TopicPartition("t", partition))
+        self._version += 1
+        count = self._chance.choice([3, 200])
+        records = [self._chance.randbytes(500) for _ in range(count)]
+        attempt = self._chance.choice([A, B])
+        self.log.write([stage(records, end, attempt, partition, self._version)])
+        if self._chance.random() < 0.7:
+            self.log.write([commit((partition, attempt, end, end + count, self._version))])
+
+    def _discard(self) -> None:
+        self.log.write([Discard(self._chance.choice(PARTITIONS), self._chance.choice([A, B]))])
+
+    def _set_aside(self) -> None:
+        info = self.log.info(tp := self._chance.choice(PARTITIONS))
+        if info is None or info.earliest == info.end:
+            return
+        self._lives += 1
+        start = self._chance.randrange(info.earliest, info.end)
+        self.log.write([SetAside(tp, start)])
+        values = RecordBatch.of(tp, start, [b"won"] * 5).values
+        epoch = Epoch(100 + self._lives, self._lives, 1, start, 0)
+        self.log.write([RecordBatch(tp, start, values, epoch=epoch)])
+        if self._chance.random() < 0.5:
+            self.log.discard_aside(self.log.aside()[0].id)
+
+    def _note(self) -> None:
+        tp = self._chance.choice(PARTITIONS)
+        note = {f"n{self._chance.randrange(3)}": self._chance.randbytes(8)}
+        batch = RecordBatch.of(tp, self.log.end(tp), [b"noted"])
+        self.log.write([NotedBatch(tp, batch.offset, batch.values, notes=note), Met("S" * 32)])
+
+
+def told(log: Log) -> dict[str, Any]:
+    """All that a log says."""
+    infos = log.partitions()
+    return {
+        "partitions": infos,
+        "records": [
+            [value for batch in log.read(each.tp, 0, each.end) for value in batch.values]
+            for each in infos
+        ],
+        "times": [log.times(each.tp, 0, each.end) for each in infos],
+        "transactions": [log.transaction_state(tp) for tp in PARTITIONS],
+        "lives": [log.lives(tp) for tp in PARTITIONS],
+        "staged": [each[:5] for each in log.staged()],
+        "aside": [
+            (each[:5], [value for batch in log.read_aside(each.id) for value in batch.values])
+            for each in log.aside()
+        ],
+        "notes": log.notes(""),
+        "met": log.met(),
+    }
+
+
+@contextlib.contextmanager
+def look(log: Log) -> Iterator[Tables]:
+    """A log's tables as they are now."""
+    with log.snapshot() as snapshot:
+        yield snapshot.tables

@@ -1,0 +1,176 @@
+"""Backups: whole or not there, of one moment, with what is new since an earlier one."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import shutil
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from dafka_core.errors import StoreError
+from dafka_core.records import RecordBatch
+from dafka_core.storage import Log
+from dafka_core.storage.backup import (
+    BACKUP_FILE,
+    Backup,
+    Manifest,
+    made_whole,
+    restore_backup,
+    write_backup,
+)
+from dafka_core.storage.log_check import Checked, check
+from dafka_core.storage.log_copy import Entry, entries
+from dafka_core.storage.open_environment import FORMAT
+from dafka_core.storage.storage_errors import BACKUP_MANIFEST
+from tests.integration.storage.changing_log import ChangingLog, look, told
+from tests.integration.storage.processes import TP, put
+
+FACTS: dict[str, Any] = {"format": FORMAT}
+
+
+def back_up(log: Log, directory: Path, previous: Backup | None = None) -> Manifest:
+    known = {each.id: each for each in (previous.known() if previous else ())}
+    with look(log) as tables:
+        found = entries(tables, known, FACTS)
+        return write_backup(directory, found, store="S", dafka="1", previous=previous)
+
+
+def restore(directory: Path, to: Path) -> Log:
+    restore_backup(Backup(directory).chain(), to, lambda made: None)
+    return Log(to)
+
+
+def damage(log: Log) -> Checked:
+    done = Checked()
+    for each in check(lambda: look(log)):
+        done = done.plus(each)
+    return done
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_what_is_restored_is_what_there_was_at_that_moment(tmp_path: Path, seed: int) -> None:
+    previous = None
+    moments = []
+    with Log(tmp_path / "store") as log:
+        changing = ChangingLog(log, seed)
+        for number in range(6):
+            changing.change(25)
+            to = tmp_path / f"backup{number}"
+            back_up(log, to, previous)
+            moments.append((to, told(log)))
+            # One of three is complete.
+            previous = Backup(to) if number % 3 != 2 else None
+            assert damage(log).found == ()
+    for number, (directory, before) in enumerate(moments):
+        with restore(directory, tmp_path / f"restored{number}") as restored:
+            assert told(restored) == before
+            assert damage(restored).found == ()
+            ChangingLog(restored, seed + 100).change(20)
+            assert damage(restored).found == ()
+
+
+def test_the_next_backup_has_what_is_new_only(tmp_path: Path) -> None:
+    with Log(tmp_path / "store") as log:
+        for _ in range(20):
+            put(log, 3000)
+        first = back_up(log, tmp_path / "first")
+        put(log, 3000)
+        second = back_up(log, tmp_path / "second", Backup(tmp_path / "first"))
+        assert second.file_bytes < first.file_bytes / 5
+        assert second.previous == first.id
+        end = log.end(TP)
+    # They may be moved together, or the earlier one put beside the later one.
+    (tmp_path / "elsewhere").mkdir()
+    for name in ("first", "second"):
+        (tmp_path / name).rename(tmp_path / "elsewhere" / name)
+    with restore(tmp_path / "elsewhere" / "second", tmp_path / "restored") as log:
+        assert log.end(TP) == end
+    (tmp_path / "elsewhere" / "first").rename(tmp_path / "elsewhere" / "other name")
+    restore(tmp_path / "elsewhere" / "second", tmp_path / "again").close()
+    shutil.rmtree(tmp_path / "elsewhere" / "other name")
+    with pytest.raises(StoreError, match=f"goes on from backup {first.id}, which is neither at"):
+        Backup(tmp_path / "elsewhere" / "second").chain()
+
+
+def test_a_backup_is_not_there_until_all_of_it_is(tmp_path: Path) -> None:
+    with Log(tmp_path / "store") as log:
+        put(log, 3000)
+        with look(log) as tables:
+            whole = [
+                each._replace(value=memoryview(bytes(each.value)))
+                for each in entries(tables, {}, FACTS)
+            ]
+
+    def write(found: Iterable[Entry]) -> None:
+        write_backup(tmp_path / "b", found, store="S", dafka="1", previous=None)
+
+    def broken() -> Iterable[Entry]:
+        yield from whole[:-2]
+        raise OSError("the network is gone")
+
+    for found in (whole[:-1], whole[1:], [*whole[:3], *whole[4:]], [], broken()):
+        with pytest.raises(StoreError, match=r"no backup|is gone"):
+            write(found)
+        assert sorted(each.name for each in tmp_path.iterdir()) == ["store"]
+    newer = json.dumps({"format": FORMAT + 1, "whole": []}).encode()
+    with pytest.raises(StoreError, match=f"of format {FORMAT + 1}: back it up with its own"):
+        write([whole[0]._replace(value=memoryview(newer)), *whole[1:]])
+    write(whole)
+    with pytest.raises(StoreError, match="not empty: name another one"):
+        write(whole)
+
+
+def test_a_directory_is_made_whole_or_not_at_all(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    for taken in ("file", "."):
+        with pytest.raises(StoreError, match="not empty"), made_whole(tmp_path / taken):
+            pass
+    with contextlib.suppress(ZeroDivisionError), made_whole(tmp_path / "a" / "b") as made:
+        (made / "x").touch()
+        raise ZeroDivisionError
+    assert list((tmp_path / "a").iterdir()) == []
+    (tmp_path / "a" / "b").mkdir()
+    with made_whole(tmp_path / "a" / "b") as made:
+        (made / "x").touch()
+    assert [each.name for each in (tmp_path / "a" / "b").iterdir()] == ["x"]
+
+
+def test_damage_of_a_backup_is_found_before_anything_is_restored(tmp_path: Path) -> None:
+    with Log(tmp_path / "store") as log:
+        put(log, 3000)
+        back_up(log, tmp_path / "b")
+    path = tmp_path / "b" / BACKUP_FILE
+    content = path.read_bytes()
+    for wrong in (content[:-1], content[:5000] + b"!" + content[5001:]):
+        path.write_bytes(wrong)
+        with pytest.raises(StoreError, match="is not what was written: take another"):
+            restore(tmp_path / "b", tmp_path / "restored")
+        assert not (tmp_path / "restored").exists()
+    path.write_bytes(content)
+    manifest = json.loads((tmp_path / "b" / BACKUP_MANIFEST).read_text())
+    for member, value, why in [
+        ("v", 2, "is of format 2, its log of format 3.*reads formats 1 and 3.*later one"),
+        ("format", 9, "its log of format 9, made by Dafka 1"),
+        ("checksum", 7, "file backup.json"),
+    ]:
+        (tmp_path / "b" / BACKUP_MANIFEST).write_text(json.dumps({**manifest, member: value}))
+        with pytest.raises(StoreError, match=why):
+            Backup(tmp_path / "b")
+    with pytest.raises(StoreError, match="is no backup"):
+        Backup(tmp_path / "store")
+
+
+def test_no_store_opens_a_backup(tmp_path: Path) -> None:
+    with Log(tmp_path / "store") as log:
+        log.append([RecordBatch.of(TP, 0, [b"a"])])
+        back_up(log, tmp_path / "b")
+    with pytest.raises(StoreError, match=r"it is a backup.*dafka store restore DIR --from BACKUP"):
+        Log(tmp_path / "b")
+    assert sorted(each.name for each in (tmp_path / "b").iterdir()) == [
+        BACKUP_MANIFEST,
+        BACKUP_FILE,
+    ]

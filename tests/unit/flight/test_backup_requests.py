@@ -1,0 +1,66 @@
+"""How a log's entries travel, and what is asked for them."""
+
+from __future__ import annotations
+
+import pyarrow as pa
+import pytest
+
+from dafka_core.errors import InvalidRequestError
+from dafka_core.flight.backup_requests import (
+    BATCH_BYTES,
+    BATCH_ENTRIES,
+    SCHEMA,
+    BackupRequest,
+    CheckRequest,
+    LogChecked,
+    batches,
+    entries_of,
+    request_of,
+)
+from dafka_core.flight.limits import MAX_KNOWN, MAX_MANY_BYTES
+from dafka_core.flight.many_ranges import ticket_version
+from dafka_core.records import TopicPartition
+from dafka_core.storage.log_check import Checked, Damage
+from dafka_core.storage.log_copy import BLOCKS, META, Entry, Known
+
+
+def entry(table: int, key: bytes, value: bytes) -> Entry:
+    return Entry(table, key, memoryview(value))
+
+
+def test_entries_come_as_they_were_in_batches_of_bounded_size() -> None:
+    large = b"x" * (BATCH_BYTES // 3)
+    sent = [entry(META, b"a", b""), *(entry(BLOCKS, b"%d" % n, large) for n in range(7))]
+    sent += [entry(META, b"%d" % n, b"v") for n in range(BATCH_ENTRIES + 5)]
+    sent += [entry(BLOCKS, b"huge", b"y" * (2 * BATCH_BYTES))]
+    made = list(batches(sent))
+    assert len(made) >= 5
+    assert all(each.nbytes < 1.2 * BATCH_BYTES for each in made[:-1])
+    came = entries_of((each, None) for each in made)
+    assert [each._replace(value=memoryview(bytes(each.value))) for each in came] == sent
+
+
+def test_what_is_no_backup_is_refused() -> None:
+    other = pa.record_batch({"value": pa.array([b"x"])})
+    with pytest.raises(ValueError, match="no backup's batch"):
+        list(entries_of(iter([(other, None)])))
+    columns = [pa.array([9], pa.uint8()), pa.array([b"k"]), pa.array([b"v"], pa.large_binary())]
+    with pytest.raises(ValueError, match="there is no table 9"):
+        list(entries_of(iter([(pa.record_batch(columns, schema=SCHEMA), None)])))
+
+
+def test_a_ticket_has_room_for_many_partitions() -> None:
+    known = [Known(2**40 + n, 2**50 + n, "f" * 16) for n in range(MAX_KNOWN)]
+    ticket = request_of(known, "S" * 32).packed()
+    assert len(ticket) <= MAX_MANY_BYTES
+    assert ticket_version(ticket) == BackupRequest.json_version
+    assert BackupRequest.parse(ticket).known == tuple(map(tuple, known))
+    with pytest.raises(InvalidRequestError, match="known"):
+        request_of([*known, known[0]], "")
+
+
+def test_what_was_checked_travels() -> None:
+    checked = Checked(1, 2, 3, 4, (Damage("hole", "t", "p", 5, "why"),))
+    assert LogChecked.parse(LogChecked.of(checked).packed()).checked == checked
+    request = CheckRequest((TopicPartition("t", "p"),))
+    assert CheckRequest.parse(request.packed()) == request
