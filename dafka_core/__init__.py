@@ -29,6 +29,7 @@ if TYPE_CHECKING:
         StoreError,
         TowerNotFoundError,
     )
+    from dafka_core.metrics.endpoint import MetricsEndpoint, serve_metrics
     from dafka_core.nodes.consumer import Consumer
     from dafka_core.nodes.producer import Producer
     from dafka_core.nodes.reader import Reader
@@ -47,6 +48,7 @@ __all__ = [
     "FetchTimeoutError",
     "ForkedError",
     "InvalidRequestError",
+    "MetricsEndpoint",
     "NoStoreError",
     "NodeFailedError",
     "NotAcknowledgedError",
@@ -62,11 +64,13 @@ __all__ = [
     "StoreError",
     "Tower",
     "TowerNotFoundError",
+    "serve_metrics",
 ]
 
 _HOMES: Final = {
     "Consumer": "nodes.consumer",
     "EmbeddedCluster": "embedded_cluster",
+    "MetricsEndpoint": "metrics.endpoint",
     "PartitionInfo": "records",
     "Producer": "nodes.producer",
     "Reader": "nodes.reader",
@@ -74,6 +78,7 @@ _HOMES: Final = {
     "RecordBatch": "records",
     "Store": "nodes.store",
     "Tower": "nodes.tower",
+    "serve_metrics": "metrics.endpoint",
 }
 """Where what is not an error comes from."""
 

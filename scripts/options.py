@@ -1,4 +1,4 @@
-"""Writes the tables of docs/options.md and docs/from_kafka.md: ``python scripts/options.py``.
+"""Writes generated tables of docs/ (options, from_kafka, metrics): ``python scripts/options.py``.
 
 ``--check`` only compares, and fails if the page is behind.
 """
@@ -11,6 +11,8 @@ from pathlib import Path
 
 from dafka_core.cli.flags import CommandOptions
 from dafka_core.kafka.kafka_options import KafkaOptions
+from dafka_core.metrics.declarations import TABLE as METRICS
+from dafka_core.metrics.options import MetricsOptions
 from dafka_core.node_options import (
     ConsumerOptions,
     NodeOptions,
@@ -37,6 +39,7 @@ TABLES: tuple[tuple[str, type[Options], type[Options] | None], ...] = (
     ("Store", StoreOptions, NodeOptions),
     ("Gateway for Kafka's clients", KafkaOptions, None),
     ("Tower", TowerOptions, None),
+    ("Metrics", MetricsOptions, None),
     ("Commands of `dafka`, beside those of their nodes", CommandOptions, None),
 )
 
@@ -72,7 +75,19 @@ def kafka_table() -> str:
     return "\n".join(lines)
 
 
-PAGES = {"options.md": tables, "from_kafka.md": kafka_table}
+def metrics_table() -> str:
+    """What nodes tell at ``/metrics``, as a Markdown table."""
+    lines = ["| name | kind | unit | of | labels | meaning |", "|---|---|---|---|---|---|"]
+    for row in METRICS:
+        of = ", ".join(row.of)
+        labels = ", ".join(f"`{label}`" for label in row.labels)
+        lines.append(
+            f"| `{row.name}` | {row.kind} | {row.unit} | {of} | {labels} | {row.meaning} |"
+        )
+    return "\n".join(lines)
+
+
+PAGES = {"options.md": tables, "from_kafka.md": kafka_table, "metrics.md": metrics_table}
 """What is generated of each page."""
 
 

@@ -19,6 +19,7 @@ from dafka_core.cli.store_commands import aside, forget, store
 from dafka_core.cli.top_command import top
 from dafka_core.cli.verify_command import verify
 from dafka_core.kafka.kafka_options import KafkaOptions
+from dafka_core.metrics.options import MetricsOptions
 from dafka_core.node_options import (
     ConsumerOptions,
     ProducerOptions,
@@ -42,12 +43,18 @@ app = ConfiguredTyper(
 app.callback()(dafka)
 app.command()(
     with_options(
-        TowerOptions, StoreOptions, KafkaOptions, without={"tower", "join"} | WITHOUT_LISTEN
+        TowerOptions,
+        StoreOptions,
+        KafkaOptions,
+        MetricsOptions,
+        without={"tower", "join"} | WITHOUT_LISTEN,
     )(up)
 )
-app.command()(with_options(TowerOptions)(tower))
+app.command()(with_options(TowerOptions, MetricsOptions)(tower))
 store_group = ConfiguredTyper(invoke_without_command=True)
-store_group.callback()(with_options(StoreOptions, KafkaOptions, without=WITHOUT_LISTEN)(store))
+store_group.callback()(
+    with_options(StoreOptions, KafkaOptions, MetricsOptions, without=WITHOUT_LISTEN)(store)
+)
 for command in (
     backup_commands.backup,
     backup_commands.restore,
@@ -57,7 +64,7 @@ for command in (
 ):
     store_group.command()(command)
 app.add_typer(store_group, name="store")
-app.command()(with_options(KafkaOptions, StoreOptions)(kafka))
+app.command()(with_options(KafkaOptions, StoreOptions, MetricsOptions)(kafka))
 app.command()(with_options(ProducerOptions)(produce))
 app.command()(with_options(ConsumerOptions)(consume))
 app.command()(with_options(ReaderOptions)(topics))

@@ -12,6 +12,7 @@ from dafka_core.cli import configuration, output
 from dafka_core.cli.configuration import DEFAULT, FLAG, Found, Known
 from dafka_core.cli.flags import SETTINGS
 from dafka_core.kafka.kafka_options import KafkaOptions
+from dafka_core.metrics.options import MetricsOptions
 
 _META: Final = "dafka."
 """How what commands note in their contexts is called."""
@@ -168,8 +169,13 @@ def _given(value: Any, *, is_list: bool) -> Any:
 
 
 def _drop_unused(ctx: Any, told: dict[str, str]) -> None:
-    """Settings of a gateway count where there is one; as a flag they are refused without one."""
-    if "kafka" in told and not ctx.params.get("kafka"):
-        for row in KafkaOptions.table():
+    """Settings of a gateway count where there is one; as a flag they are refused without one.
+
+    The same goes for those of what is served with ``--metrics``.
+    """
+    for part, table in (("kafka", KafkaOptions), ("metrics", MetricsOptions)):
+        if part not in told or ctx.params.get(part):
+            continue
+        for row in table.table():
             if told.get(row.name, FLAG) not in (FLAG, DEFAULT):
                 ctx.params[row.name], told[row.name] = None, DEFAULT

@@ -10,6 +10,7 @@ import typer
 
 from dafka_core.cli import output
 from dafka_core.cli.flags import ExitWithParent, MaybeDirectory, needed, of_table
+from dafka_core.cli.metrics_flag import watching
 from dafka_core.cli.process import serve_until_stopped, stop_when_input_ends
 from dafka_core.errors import ConfigError
 from dafka_core.kafka.kafka_options import DEFAULT_PORT, KafkaOptions
@@ -17,6 +18,7 @@ from dafka_core.node_options import StoreOptions
 
 if TYPE_CHECKING:
     from dafka_core import Store
+    from dafka_core.kafka.gateway import Gateway
 
 Kafka = Annotated[
     str | None,
@@ -53,27 +55,29 @@ def run_store(
         stop_when_input_ends()
     refuse_unused(listen, options)
     with (
+        watching("store", options) as watch,
         Store(directory, **of_table(StoreOptions, options)) as node,
-        gateway(node, listen, options) as facts,
+        gateway(node, listen, options) as (nodes, facts),
     ):
+        watch.add(node, *nodes)
         output.say(f"store {node.address} in {directory}; Ctrl-C stops it")
         where = {"address": node.address, "dir": directory}
-        serve_until_stopped(node, **where, flight=node.locations, **facts)
+        serve_until_stopped(node, **where, flight=node.locations, **facts, **watch.facts)
 
 
 @contextmanager
 def gateway(
     store: Store, listen: str | None, options: Mapping[str, Any]
-) -> Iterator[dict[str, str]]:
-    """Has the store have a gateway, if ``listen`` says where; gives what READY says of it."""
+) -> Iterator[tuple[tuple[Gateway, ...], dict[str, str]]]:
+    """Has the store have a gateway, if ``listen`` says where; gives it, and what READY says."""
     if listen is None:
-        yield {}
+        yield (), {}
         return
     from dafka_core.kafka.gateway import Gateway
 
     with Gateway(store, listen=listen, **of_table(KafkaOptions, options)) as node:
         output.say(f"Kafka's clients connect to {node.advertised}")
-        yield {"kafka": str(node.advertised)}
+        yield (node,), {"kafka": str(node.advertised)}
 
 
 def refuse_unused(listen: str | None, options: Mapping[str, Any]) -> None:

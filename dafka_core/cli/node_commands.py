@@ -7,6 +7,7 @@ from typing import Any, Final
 from dafka_core.cli import output
 from dafka_core.cli.flags import Directory, ExitWithParent, of_table
 from dafka_core.cli.kafka_command import Kafka, gateway, refuse_unused
+from dafka_core.cli.metrics_flag import watching
 from dafka_core.cli.process import serve_until_stopped, stop_when_input_ends
 from dafka_core.node_options import StoreOptions, TowerOptions
 
@@ -22,9 +23,11 @@ def tower(*, exit_with_parent: ExitWithParent = False, **options: Any) -> None:
 
     if exit_with_parent:
         stop_when_input_ends()
-    with Tower(**options) as node:
+    with watching("tower", options) as watch, Tower(**of_table(TowerOptions, options)) as node:
+        watch.add(node)
         output.say(f"tower at {node.tower}; Ctrl-C stops it")
-        serve_until_stopped(node, sub_port=node.sub_port, pub_port=node.pub_port, tower=node.tower)
+        where = {"sub_port": node.sub_port, "pub_port": node.pub_port, "tower": node.tower}
+        serve_until_stopped(node, **where, **watch.facts)
 
 
 def up(
@@ -44,12 +47,14 @@ def up(
         stop_when_input_ends()
     refuse_unused(kafka, options)
     with (
+        watching("tower and store", options) as watch,
         Tower(**of_table(TowerOptions, options)) as hub,
         Store(directory, **of_table(StoreOptions, options) | {"tower": hub.tower}) as node,
-        gateway(node, kafka, options) as facts,
+        gateway(node, kafka, options) as (nodes, facts),
     ):
+        watch.add(hub, node, *nodes)
         output.say(f"tower at {hub.tower}, store in {directory}; Ctrl-C stops both")
         output.say("other terminals need this, when it is not the default:")
         output.say(f"  export DAFKA_TOWER={hub.tower}")
         where = {"tower": hub.tower, "address": node.address, "dir": directory}
-        serve_until_stopped(node, **where, flight=node.locations, **facts)
+        serve_until_stopped(node, **where, flight=node.locations, **facts, **watch.facts)

@@ -177,6 +177,8 @@ class StreamLimiter:
         # Since when each waits, and what is set when it is the first.
         self._line: list[tuple[float, threading.Event]] = []
         self._given_at = -math.inf
+        self.refused_count = self.sent_bytes = 0
+        """Streams that found no place; what those that did have sent."""
 
     @property
     def free(self) -> int:
@@ -210,6 +212,7 @@ class StreamLimiter:
         place = since, turn
         with self._lock:
             if len(self._line) >= limits.MAX_QUEUED:
+                self.refused_count += 1
                 raise self._busy(f"{limits.MAX_QUEUED} more wait for their turn", since)
             bisect.insort(self._line, place, key=operator.itemgetter(0))
             for _, other in self._line[1:2]:
@@ -227,12 +230,19 @@ class StreamLimiter:
                     turn.wait(left_s)
                 self._check()
                 if is_gone() or left_s <= 0:
+                    with self._lock:
+                        self.refused_count += 1
                     raise self._busy(f"its turn did not come within {waiting_s:g} s", since)
         finally:
             with self._lock:
                 self._line.remove(place)
                 if self._line:
                     self._line[0][1].set()
+
+    def add_sent(self, size_bytes: int) -> None:
+        """Counts what a stream sends."""
+        with self._lock:
+            self.sent_bytes += size_bytes
 
     def _busy(self, why: str, since: float) -> UnavailableError:
         now = time.monotonic()

@@ -71,6 +71,7 @@ def _batches(
             for part in block.split(request.max_records, request.max_bytes):
                 times = part.times if request.times else None
                 batch = batch_of([part], schema)
+                context.gets.add_sent(batch.nbytes)
                 stream.wait(batch.nbytes)
                 yield batch, packed_metadata(part.offset, times)
                 with refusing():
@@ -106,6 +107,7 @@ def _many_batches(
             if not parts:
                 continue
             batch = batch_of([part.batch for part in parts], schema)
+            context.gets.add_sent(batch.nbytes)
             stream.wait(batch.nbytes)
             yield batch, packed_parts(parts, times=request.times)
             with refusing():

@@ -49,6 +49,7 @@ def _batches(
                 context.check_open()
                 found = _kept_from(context, request, where, at)
             batch = batch_of([found], schema)
+            context.gets.add_sent(batch.nbytes)
             stream.wait(batch.nbytes)
             yield batch, packed_scan(found)
             with refusing():

@@ -79,6 +79,11 @@ class Gateway(Node):
         return self._server.complaints.counts.total()
 
     @property
+    def server(self) -> Server:
+        """What serves its clients: for who watches it."""
+        return self._server
+
+    @property
     def connection_count(self) -> int:
         """How many clients are connected."""
         return self._server.connection_count

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import struct
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
@@ -98,6 +99,8 @@ class Requests:
         self._handlers = handlers
         self._limits = limits
         self._complaints = complaints
+        self.counts = Counter[int]()
+        """Requests that are of a kind and a version that is served, by kind."""
 
     async def answer(
         self, head: RequestHead, octets: memoryview, host: str, is_gone: Callable[[], bool]
@@ -114,6 +117,7 @@ class Requests:
         if head.api_key not in self._served or head.version not in VERSIONS[head.api_key]:
             return self._refusal(head, KafkaError.UNSUPPORTED_VERSION)
         self._check_size(head, octets)
+        self.counts[head.api_key] += 1
         request = schemas.decode_request(head.api_key, head.version, octets, head.start)
         client = Client(head.client_id, host, head.version, is_gone)
         try:

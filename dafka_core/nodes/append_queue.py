@@ -250,6 +250,11 @@ class AppendQueue(ProcessBound):
         return request.future
 
     @property
+    def size_bytes(self) -> int:
+        """The values of all writers that are on their way to the disk."""
+        return self._size_bytes
+
+    @property
     def limit_bytes(self) -> int:
         """The largest record that is taken, here and at all other stores that are there."""
         other = self._mesh.limits.smallest_store

@@ -74,6 +74,11 @@ class Consumer(Node):
         self._is_open = True
 
     @property
+    def parts(self) -> tuple[Mesh, RecordQueue]:
+        """What it is made of, for who watches it."""
+        return self._mesh, self._queue
+
+    @property
     def subscription(self) -> list[str]:
         """The topics subscribed to, in the order of their subscription."""
         return self._role.topics

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
 from queue import Empty, SimpleQueue
 from typing import Final
@@ -9,6 +10,7 @@ from typing import Final
 from dafka_core.closing import ProcessBound
 from dafka_core.errors import DafkaError
 from dafka_core.log_entries import LogEntry
+from dafka_core.nodes.disk_watch import DiskWatch
 from dafka_core.nodes.threads import NodeThread
 from dafka_core.storage import Log
 
@@ -39,6 +41,8 @@ class LogWriter(ProcessBound):
         self._groups: SimpleQueue[list[LogEntry] | None] = SimpleQueue()
         self.busy = False
         """Whether a group is on its way to the disk."""
+        self.watch = DiskWatch(log.directory)
+        """What it has seen of the disk."""
         self._thread = NodeThread("dafka-log-writer", self._run)
         self._thread.start()
 
@@ -58,9 +62,13 @@ class LogWriter(ProcessBound):
             try:
                 if not entries:
                     self._log.check_in_place()
+                    self.watch.look(time.monotonic())
                     continue
+                self.watch.begin()
                 outcomes = self._log.write(entries)
+                self.watch.end(entries, outcomes)
             except BaseException as error:  # noqa: BLE001 -- the store fails with it
+                self.watch.fail(error)
                 self._done(entries, error)
                 return
             self.busy = False

@@ -49,11 +49,18 @@ class MergeThread(ProcessBound):
     Args:
         log: open for writing, until the thread is closed.
         staged_hours: after so long with nothing added, staged records are discarded.
+
+    Attributes:
+        merged_count: how often it has merged some blocks.
+        merged_s: how long that took, in all.
+        failed_count: how often the disk failed.
     """
 
     def __init__(self, log: Log, staged_hours: float = STAGED_HOURS) -> None:
         self._log = log
         self._staged_s = staged_hours * 3600
+        self.merged_count = self.failed_count = 0
+        self.merged_s = 0.0
         self._closed = threading.Event()
         self._thread = NodeThread("dafka-merger", self._run)
         self._thread.start()
@@ -75,6 +82,7 @@ class MergeThread(ProcessBound):
             except ClosedError:
                 return
             except StoreError as error:
+                self.failed_count += 1
                 _log.error("merging blocks: %s", error)
                 pause_s = RETRY_S
 
@@ -92,4 +100,6 @@ class MergeThread(ProcessBound):
         started_s = time.monotonic()
         if not self._log.merge_step():
             return IDLE_S
-        return (time.monotonic() - started_s) * (1 / BUSY_SHARE - 1) if busy else 0.0
+        took_s = time.monotonic() - started_s
+        self.merged_count, self.merged_s = self.merged_count + 1, self.merged_s + took_s
+        return took_s * (1 / BUSY_SHARE - 1) if busy else 0.0

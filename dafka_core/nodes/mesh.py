@@ -26,6 +26,7 @@ from dafka_core.errors import (
 from dafka_core.node_options import NodeOptions
 from dafka_core.nodes.addresses import bound
 from dafka_core.nodes.host_lookup import HostLookup
+from dafka_core.nodes.mesh_traffic import MeshTraffic
 from dafka_core.nodes.neighbours import Neighbour, Neighbours
 from dafka_core.nodes.peers import Peers
 from dafka_core.nodes.sockets import (
@@ -83,7 +84,8 @@ class Mesh(ProcessBound):
         self._round_ended = InterruptibleCondition()
         self._stopping = False
         self._decoder = BulkDecoder()
-        self._invalid_count = 0
+        self.traffic = MeshTraffic(f"{kind} {role.address}", self._decoder)
+        """What has come and gone, in numbers."""
         self._context = zmq.Context()
         # Not a pair of ZeroMQ's: with a high-water mark of 1 it refuses to send for up to a
         # millisecond after its peer has received, and a lost wake costs a whole second.
@@ -116,9 +118,7 @@ class Mesh(ProcessBound):
     @property
     def invalid_count(self) -> int:
         """How many invalid messages and beacons have come; they were dropped."""
-        peers = self.peers
-        invalid_count = peers.invalid_count + peers.towers.invalid_count
-        return self._invalid_count + self._decoder.invalid_count + invalid_count
+        return sum(self.traffic.refused(self.peers).values())
 
     # -- called by the application's threads ----------------------------------------------------
 
@@ -271,10 +271,14 @@ class Mesh(ProcessBound):
                 if isinstance(part, OutgoingBatch):
                     self._send_records(part)
                 else:
+                    self.traffic.add_sent_message(part)
                     self._pub.send_multipart(encode(part, self._config.wire))
 
     def _send_records(self, message: OutgoingBatch) -> None:
-        for packed in self._subscribers.layouts(message.batch.topic, message.requestor):
+        layouts = self._subscribers.layouts(message.batch.topic, message.requestor)
+        if layouts:
+            self.traffic.add_sent(message)
+        for packed in layouts:
             if packed:
                 send_packed(self._pub, message)
             else:
@@ -340,6 +344,7 @@ class Mesh(ProcessBound):
         for node in self.peers.send_beacon(now):
             self.role.on_peer_lost(node)
         self.send(self.role.on_tick(now))
+        self.traffic.look(now, self.peers)
         return self._on_round(now)
 
     def _timeout_ms(self, now: float) -> int:
@@ -354,21 +359,25 @@ class Mesh(ProcessBound):
     def _receive_messages(self, now: float, socket: zmq.Socket[bytes], peer: str) -> None:
         others = receive_burst(socket, self._decoder)
         for requestor, batch in self._decoder.take():
+            self.traffic.add_received(batch)
             self.send(self.role.on_batch(now, requestor, batch))
         for frames in others:
             try:
                 message = decode(frames)
-            except ProtocolError:
-                self._invalid_count += 1
+            except ProtocolError as error:
+                self.traffic.refuse(error)
                 continue
             if isinstance(message, RecordMessage | DirectRecord):
                 requestor = message.requestor if isinstance(message, DirectRecord) else ""
                 batch = RecordBatch.of(message.tp, message.sequence, [message.value])
+                self.traffic.add_received(batch)
                 self.send(self.role.on_batch(now, requestor, batch))
             elif isinstance(message, DirectRecordBatches):
                 for batch in message.batches():
+                    self.traffic.add_received(batch)
                     self.send(self.role.on_batch(now, message.requestor, batch))
             else:
+                self.traffic.received[type(message).__name__] += 1
                 self.send(self.role.on_message(now, message, peer))
 
     def _receive_subscriptions(self, now: float) -> None:

@@ -25,6 +25,17 @@ class Node(ProcessBound):
     _is_open = False
     """Set at the end of the constructor; ``close`` resets it."""
 
+    @property
+    def kind(self) -> str:
+        """Which kind of node it is: the class of ours, in lower case, also of one derived of it."""
+        kinds = type(self).__mro__
+        return kinds[kinds.index(Node) - 1].__name__.lower()
+
+    @property
+    def is_open(self) -> bool:
+        """Whether it is there: it was made, and not closed."""
+        return self._is_open
+
     def revive(self) -> None:
         """Makes ready for ``close`` after the garbage collector has found it."""
 

@@ -98,6 +98,8 @@ class Peers:
         """Beacons that were invalid, or named an endpoint to which ZeroMQ cannot connect."""
         self.renewed: Counter[str] = Counter()
         """By endpoint: how often ZeroMQ had given up the connection and it was made anew."""
+        self.renewal_count = 0
+        """How often in all, those that are gone included."""
         self._max_frame_bytes = max_frame_bytes(config.max_record_bytes)
         self._new: dict[str, None] = {}  # to be connected to
         self._news: list[PeerNews] = []
@@ -302,6 +304,7 @@ class Peers:
         self._disconnect(endpoint)
         self._connect(now, endpoint)
         self.renewed[endpoint] += 1
+        self.renewal_count += 1
         count = self.renewed[endpoint]
         if count & (count - 1) == 0:  # the first time, the second, the fourth: a peer may repeat it
             _log.warning(

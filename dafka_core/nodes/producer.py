@@ -6,7 +6,6 @@ import logging
 import secrets
 import threading
 import time
-from collections import deque
 from collections.abc import Iterable
 from datetime import datetime
 from math import inf
@@ -34,6 +33,7 @@ from dafka_core.nodes.node import Node
 from dafka_core.nodes.peers import SETTLE_S
 from dafka_core.nodes.process_exit import end_at_exit, report_lost
 from dafka_core.nodes.published import Headers, Octets, content_of, contents_of, time_of
+from dafka_core.nodes.unacked import Unacked
 from dafka_core.options import check_argument
 from dafka_core.protocol.limits import MAX_SEQUENCE
 from dafka_core.protocol.producer_role import ProducerRole
@@ -96,16 +96,14 @@ class Producer(Node):
         )
         # A thread that waits for room holds the turn, not the lock: a call's offsets are
         # consecutive.
-        self._turn = threading.Lock()
-        self._lock = threading.Lock()
+        self._turn, self._lock = threading.Lock(), threading.Lock()
         self._outbox: list[tuple[Values, int]] = []  # not yet given to the role, with timestamps
         self._singles: list[bytes] = []  # the same, after the outbox: published one by one
         self._last_us = 0  # the timestamp that was given last
         self._clock = WallClock()
         self._next_offset = 0
         self._durable = 0
-        self._unacked: deque[tuple[int, int]] = deque()  # (end, bytes) of what was published
-        self._unacked_bytes = 0
+        self._unacked = Unacked()
         self._woken = False  # whether the loop knows that there is something to send
         self._closed = False
         # Only sockets tell C stores' acknowledgements apart, and it matters for several acks only.
@@ -119,6 +117,11 @@ class Producer(Node):
             time.sleep(SETTLE_S)
         self._is_open = True
         end_at_exit(self)
+
+    @property
+    def parts(self) -> tuple[Mesh, ProducerRole, Unacked]:
+        """What it is made of, for who watches it."""
+        return self._mesh, self._role, self._unacked
 
     @property
     def next_offset(self) -> int:
@@ -340,15 +343,14 @@ class Producer(Node):
     def _has_room(self) -> bool:
         return self._role.fenced_by is not None or (
             self._next_offset - self._durable < self._config.max_unacked_records
-            and self._unacked_bytes < self._config.max_unacked_bytes
+            and self._unacked.size_bytes < self._config.max_unacked_bytes
         )
 
     # -- under self._lock ------------------------------------------------------------------------
 
     def _count(self, records: int, size_bytes: int) -> None:
         self._next_offset += records
-        self._unacked.append((self._next_offset, size_bytes))
-        self._unacked_bytes += size_bytes
+        self._unacked.add(self._next_offset, size_bytes)
         if not self._woken:
             self._woken = True
             self._mesh.wake()
@@ -370,8 +372,7 @@ class Producer(Node):
             before, self._limit = self._limit, (self._config.max_record_bytes, "this producer")
             if store is not None and store.limit_bytes < self._limit[0]:
                 self._limit = (store.limit_bytes, f"store {store.node}")
-            while self._unacked and self._unacked[0][0] <= self._durable:
-                self._unacked_bytes -= self._unacked.popleft()[1]
+            self._unacked.drop_until(self._durable)
         for values, time_us in outbox:
             self._mesh.send(self._role.publish(now, values, time_us))
         limit_bytes = self._limit[0]

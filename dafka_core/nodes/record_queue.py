@@ -47,6 +47,11 @@ class RecordQueue:
         """
         return self._added[0] - self._left[0], self._added[1] - self._left[1]
 
+    @property
+    def added(self) -> tuple[int, int]:
+        """How many records were ever queued, and the bytes of their values."""
+        return self._added
+
     def add(self, batches: Iterable[_Item]) -> None:
         """Queues batches and errors.
 

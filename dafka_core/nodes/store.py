@@ -7,13 +7,14 @@ import logging
 import secrets
 import time
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from dafka_core.epochs import LIFE_ID_BITS
 from dafka_core.errors import ClosedError, NodeFailedError, StoreError
 from dafka_core.log_entries import LogEntry, SetAside
 from dafka_core.node_options import FLIGHT_OFF, StoreOptions
 from dafka_core.nodes.append_queue import AppendQueue
+from dafka_core.nodes.disk_watch import DiskWatch
 from dafka_core.nodes.log_writer import LogWriter, Outcomes
 from dafka_core.nodes.memory_limit import memory_limit, say_if_low
 from dafka_core.nodes.merge_thread import MergeThread
@@ -28,7 +29,21 @@ from dafka_core.protocol.store_role import StoreRole
 from dafka_core.storage import Log
 from dafka_core.storage.retention_pass import Retention
 
+if TYPE_CHECKING:
+    from dafka_core.flight.server_context import ServerContext
+
 _log = logging.getLogger("dafka.store")
+
+
+class StoreParts(NamedTuple):
+    """What a store is made of, for who watches it."""
+
+    mesh: Mesh
+    role: StoreRole
+    loop: StoreLoop
+    disk_watch: DiskWatch
+    merge_thread: MergeThread
+    flight: ServerContext | None
 
 
 class Store(Node):
@@ -82,12 +97,19 @@ class Store(Node):
                 self._mesh, self._role, self.log, config.max_record_bytes
             )
             """For writers in this process."""
+            self._served: ServerContext | None = None
             self._flight = undo.enter_context(self._serve_flight(config))
             self._told_of = ""  # where a store with its address is
             self._loop = StoreLoop(self._role, self.log, self._log_writer, self._mesh)
             self._mesh.start(self._on_round)
             undo.pop_all()
         self._is_open = True
+
+    @property
+    def parts(self) -> StoreParts:
+        """What it is made of."""
+        parts = self._mesh, self._role, self._loop, self._log_writer.watch, self._merge_thread
+        return StoreParts(*parts, self._served)
 
     @property
     def locations(self) -> tuple[str, ...]:
@@ -146,11 +168,12 @@ class Store(Node):
         from dafka_core.flight.store_location import socket_path  # noqa: PLC0415
 
         role = self._role
+        self._served = ServerContext(
+            self.log, self.append_queue, role.address, lambda: role.known.endpoints
+        )
         flight = service.enter_context(
             FlightService(
-                ServerContext(
-                    self.log, self.append_queue, role.address, lambda: role.known.endpoints
-                ),
+                self._served,
                 bind_host=self._mesh.beacon.host.strip("[]"),
                 port=int(config.flight_port),
                 socket_path=socket_path(self.log.directory),

@@ -42,6 +42,10 @@ class StoreLoop:
         self._log_writer = log_writer
         self._mesh = mesh
         self._refused_count = 0
+        self.too_large_count = 0
+        """Records that this store did not take, as they are larger than its limit."""
+        self.damaged_count = 0
+        """Requests that were not answered, as the log is damaged there."""
 
     def on_round(self, now: float) -> bool:
         """Has entries written and serves requests; True if more requests wait."""
@@ -49,6 +53,7 @@ class StoreLoop:
             self._log_writer.write(self._role.take_pending())
         self._mesh.set_receiving(self._role.pending_bytes < MAX_PENDING_BYTES)
         too_large, self._role.too_large = self._role.too_large, []
+        self.too_large_count += len(too_large)
         for error in too_large:
             _log.error("%s. Until then nothing after it in this partition is stored here", error)
         self._serve()
@@ -65,6 +70,7 @@ class StoreLoop:
                 answer = self._answer(request)
             except StoreError as error:
                 # Damage concerns one partition; the others go on. No wrong record is ever sent.
+                self.damaged_count += 1
                 _log.error("%s", error)
                 continue
             self._mesh.send(answer)
@@ -138,6 +144,7 @@ class StoreLoop:
         batches = []
         for each, batch in zip(wanted, found, strict=False):
             if isinstance(batch, StoreError):
+                self.damaged_count += 1
                 _log.error("%s", batch)
             elif batch is not None:
                 batches.append(batch)

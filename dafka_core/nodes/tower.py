@@ -17,6 +17,7 @@ import zmq
 from dafka_core.errors import ConfigError, NodeFailedError, ProtocolError
 from dafka_core.node_options import AUTO_HOST, HOST, NodeOptions, TowerAddress, TowerOptions
 from dafka_core.nodes.addresses import is_loopback, network_host, own_host, why_unbound
+from dafka_core.nodes.heard_nodes import HeardNodes
 from dafka_core.nodes.node import Node
 from dafka_core.nodes.sockets import CONTROL_COUNT, new_socket, received
 from dafka_core.nodes.threads import NodeThread
@@ -64,6 +65,21 @@ class Tower(Node):
         """How many invalid beacons have come; they were dropped."""
         return self._relay.invalid_count
 
+    @property
+    def beacon_count(self) -> int:
+        """How many beacons it has passed on."""
+        return self._relay.beacon_count
+
+    @property
+    def heard(self) -> HeardNodes:
+        """The nodes whose beacons come."""
+        return self._relay.heard
+
+    @property
+    def failure(self) -> BaseException | None:
+        """What ended it, if it was an error."""
+        return self._relay.failure
+
     def wait(self, timeout_s: float | None = None) -> bool:
         """Waits until the tower has stopped; True if it has.
 
@@ -90,7 +106,8 @@ class _Relay:
 
     def __init__(self) -> None:
         self.host = ""
-        self.invalid_count = 0
+        self.invalid_count = self.beacon_count = 0
+        self.heard = HeardNodes()
         self.failure: BaseException | None = None
         self._told_at = 0.0
         self._joined: list[tuple[zmq.Socket[bytes], list[bytes]]] = []
@@ -160,7 +177,9 @@ class _Relay:
             except ProtocolError:
                 self.invalid_count += 1
                 continue
+            self.beacon_count += 1
             endpoint = beacons.endpoint_of(beacon, self._seen_host(frames[0]))
+            self.heard.note(time.monotonic(), beacon.node, endpoint)
             self.xpub.send_multipart(
                 beacons.encode_tower_beacon(beacons.TowerBeacon(beacon.node, endpoint))
             )

@@ -66,6 +66,12 @@ class Towers:
         """The towers: first those that the node was told of."""
         return [*self._links]
 
+    @property
+    def heard_at(self) -> dict[str, float]:
+        """When each was heard last (monotonic), or when it was first to be; any thread may ask."""
+        links = [*self._links.items()]
+        return {str(tower): max(link.heard_at, link.made_at) for tower, link in links}
+
     def receive(
         self, now: float, polled: Container[zmq.Socket[bytes]]
     ) -> Iterator[tuple[str, list[bytes]]]:

@@ -32,11 +32,12 @@ _ANNOUNCEMENT: Final = re.compile(rb"A([A-Z])\0([^\0]{1,255})\0([0-9]{1,10})", r
 
 
 class Announcement(NamedTuple):
-    """What a node says of itself."""
+    """What a node says of itself; ``letter`` is the first one of its kind."""
 
     is_store: bool
     node: str
     limit_bytes: int
+    letter: str = ""
 
 
 def announcement(kind: str, node: str, limit_bytes: int) -> bytes:
@@ -52,7 +53,7 @@ def parse_announcement(prefix: bytes) -> Announcement | None:
     kind, node, limit_bytes = match[1], text_of(match[2]), int(match[3])
     if not LEAST_BYTES <= limit_bytes <= MAX_RECORD_BYTES:
         return None
-    return Announcement(kind == STORE[:1].upper().encode(), node, limit_bytes)
+    return Announcement(kind == STORE[:1].upper().encode(), node, limit_bytes, kind.decode())
 
 
 def error_of(record: RecordTooLarge, limit_bytes: int, node: str) -> RecordTooLargeError:
@@ -101,6 +102,15 @@ class RecordLimits:
         self.smallest_store = next((each for each in ascending if each.is_store), None)
         self._smallest_bytes = ascending[0].limit_bytes if ascending else inf
         self._by_node = {each.node: each.limit_bytes for each in reversed(ascending)}
+
+    def letters(self) -> Counter[str]:
+        """How many nodes have announced a limit, by the first letter of their kind.
+
+        Any thread may ask.
+        """
+        return Counter(
+            letter for letter, _ in {(each.letter, each.node) for each in [*self._announced]}
+        )
 
     def stores_taking(self, size_bytes: int) -> int:
         """How many stores take a record of this size; those that announce no limit do not count."""

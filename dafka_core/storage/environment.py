@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import contextlib
 import threading
+import time
 from collections.abc import Callable, Iterator
 from io import FileIO
 from pathlib import Path
@@ -20,6 +21,7 @@ from typing import NamedTuple, TypeVar
 
 import lmdb
 
+from dafka_core.durations import Durations
 from dafka_core.errors import ClosedError, StoreError
 from dafka_core.storage.file_positions import FilePositions
 from dafka_core.storage.head_changes import HeadChanges
@@ -59,11 +61,13 @@ class Environment:
 
     Attributes:
         changes: which partitions have changed since it was opened.
+        syncs: how long the disk took each time to have what was written.
     """
 
     def __init__(self, directory: Path, *, map_size_bytes: int) -> None:
         self.directory = directory
         self.changes = HeadChanges()
+        self.syncs = Durations()
         self._changed = threading.Condition()
         self._uses = 0
         self._written_bytes = 0
@@ -103,6 +107,8 @@ class Environment:
                 self._written_bytes += tables.written_bytes
                 if len(tables.changed) > 1:
                     self.changes.add(tables.changed, wakes=False)
+                worked_s = time.perf_counter()
+            self.syncs.add(time.perf_counter() - worked_s)
             self.changes.add(tables.changed)
             return done
 

@@ -100,8 +100,8 @@ class Log(ProcessBound):
         self._buffer = bytearray(MAX_BLOCK_BYTES)
         self._appending, self._appended_s = False, float("-inf")
         self._env = Environment(self.directory, map_size_bytes=map_size_bytes)
-        self.changes = self._env.changes
-        """Which partitions have changed since it was opened."""
+        self.changes, self.syncs = self._env.changes, self._env.syncs
+        """Which partitions have changed since it was opened; how long the disk took to sync."""
         self.retention = RetentionLog(self._env)
         """What retention reads and writes."""
         self._reader = BlockReader(self._env)

@@ -60,13 +60,14 @@ SQL = ("docs/spark.md", "SQL")
 PIPELINE = ("docs/spark.md", "Declarative pipelines")
 FLIGHT = ("docs/flight.md", "A client in ten lines")
 TEST = ("docs/testing.md", "A test")
+METRICS = ("docs/metrics.md", "Switching it on")
 KILLED = ("docs/testing.md", "A store that is killed")
 
 
 def test_every_example_in_python_has_a_test_here() -> None:
     found = [(block.page, block.heading) for block in blocks() if block.language == "python"]
     tested = [PROGRAM, CLUSTER, KEYS, COROUTINE, READING, WRITING, THREADS, SQL, FLIGHT, TEST]
-    assert sorted(found) == sorted([*tested, KILLED, PIPELINE])
+    assert sorted(found) == sorted([*tested, METRICS, KILLED, PIPELINE])
 
 
 @pytest.mark.parametrize("page", options.PAGES)
@@ -127,6 +128,11 @@ def test_the_example_of_a_coroutine(capsys: pytest.CaptureFixture[str]) -> None:
     exec(example(*COROUTINE), {})
     printed = capsys.readouterr().out.splitlines()
     assert printed == ["0 b'hello'", "1 b'asyncio'", "no more for now"]
+
+
+def test_the_example_of_metrics(capsys: pytest.CaptureFixture[str]) -> None:
+    exec(example(*METRICS), {})
+    assert capsys.readouterr().out.splitlines() == ["ready"]
 
 
 def test_the_example_of_reading(

@@ -72,7 +72,8 @@ def test_an_announcement_comes_before_every_other_subscription() -> None:
 )
 def test_an_announcement_says_who_takes_how_much(node: str, is_store: bool) -> None:
     made = announcement("store" if is_store else "consumer", node, LEAST_BYTES)
-    assert parse_announcement(made) == Announcement(is_store, node, LEAST_BYTES)
+    letter = "S" if is_store else "C"
+    assert parse_announcement(made) == Announcement(is_store, node, LEAST_BYTES, letter)
 
 
 @pytest.mark.parametrize(
@@ -139,14 +140,14 @@ def test_a_record_of_exactly_the_limit_is_sent() -> None:
 def test_a_limit_holds_as_long_as_one_of_the_connections_that_announce_it() -> None:
     own = announcement("store", "S", LIMIT)
     made = limits(own, own, announcement("store", "T", 50), announcement("consumer", "C", 1))
-    for expected in (Announcement(True, "S", LIMIT), Announcement(True, "T", 50)):
+    for expected in (Announcement(True, "S", LIMIT, "S"), Announcement(True, "T", 50, "S")):
         made.apply(b"\0" + own)
         made.refresh()
         smallest = made.smallest_store
         assert smallest is not None
         if expected.node == "S":
             assert smallest == expected
-    assert smallest == Announcement(True, "T", 50)
+    assert smallest == Announcement(True, "T", 50, "S")
     for prefix in (announcement("store", "T", 50), own, own):  # more often than it came
         made.apply(b"\0" + prefix)
     made.refresh()

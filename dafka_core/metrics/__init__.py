@@ -1,0 +1,1 @@
+"""What people see of running nodes: numbers for Prometheus, health, readiness."""

@@ -1,0 +1,345 @@
+"""Every number that nodes tell of themselves: its name, kind, unit, labels and meaning.
+
+Each is declared here once; what is served and docs/metrics.md are made from these declarations.
+Names are ``dafka_NOUN_UNIT``, and counters end with ``_total``, as Prometheus' own rules have it
+(https://prometheus.io/docs/practices/naming/).
+"""
+
+from __future__ import annotations
+
+from typing import Final, Literal, NamedTuple
+
+Kind = Literal["counter", "gauge", "histogram"]
+
+MESH_NODES: Final = ("store", "producer", "consumer")
+ALL_NODES: Final = (*MESH_NODES, "tower", "gateway")
+NODE_LABELS: Final = ("kind", "node")
+"""Labels of every number: the node's kind, and its address (a tower's, a gateway's: where it is
+reached).  Several nodes may run in one process."""
+
+
+class Metric(NamedTuple):
+    """One declaration.
+
+    Attributes:
+        of: the kinds of nodes that have it.
+        labels: beyond ``NODE_LABELS``.
+    """
+
+    name: str
+    kind: Kind
+    unit: str
+    of: tuple[str, ...]
+    labels: tuple[str, ...]
+    meaning: str
+
+    @property
+    def all_labels(self) -> tuple[str, ...]:
+        """Those that a sample of it has."""
+        return (*NODE_LABELS, *self.labels)
+
+
+TABLE: Final[list[Metric]] = []
+"""All of them, in the order in which they are served and documented."""
+
+
+def _declare(
+    kind: Kind, name: str, unit: str, of: tuple[str, ...], meaning: str, *labels: str
+) -> Metric:
+    made = Metric(f"dafka_{name}", kind, unit, of, labels, meaning)
+    TABLE.append(made)
+    return made
+
+
+def _counter(name: str, unit: str, of: tuple[str, ...], meaning: str, *labels: str) -> Metric:
+    return _declare("counter", f"{name}_total", unit, of, meaning, *labels)
+
+
+def _gauge(name: str, unit: str, of: tuple[str, ...], meaning: str, *labels: str) -> Metric:
+    return _declare("gauge", name, unit, of, meaning, *labels)
+
+
+def _histogram(name: str, of: tuple[str, ...], meaning: str) -> Metric:
+    return _declare("histogram", f"{name}_seconds", "seconds", of, meaning)
+
+
+# -- every node ----------------------------------------------------------------------------------
+
+INFO: Final = _gauge(
+    "node_info", "", ALL_NODES, "1; its labels say what runs", "version", "endpoint"
+)
+HEALTHY: Final = _gauge(
+    "node_healthy", "", ALL_NODES, "1 as long as the node runs, as `/healthz` has it; else 0"
+)
+READY: Final = _gauge(
+    "node_ready", "", ALL_NODES, "1 when it does what it is there for, as `/readyz` has it; else 0"
+)
+WARNINGS: Final = _gauge(
+    "node_warnings", "findings", ALL_NODES, "what is not as it should be; `/readyz` names it"
+)
+
+# -- in the mesh ---------------------------------------------------------------------------------
+
+PEERS: Final = _gauge(
+    "mesh_peers",
+    "nodes",
+    MESH_NODES,
+    "nodes that it is connected to, by their kind: `store`, `producer`, `consumer`, `reader`, or "
+    "`other`, which are C nodes and those that have not connected yet",
+    "peer",
+)
+PEERS_REFUSED: Final = _gauge(
+    "mesh_peers_refused",
+    "nodes",
+    MESH_NODES,
+    "nodes for which there is no room: the process would have too many open files",
+)
+CONNECTIONS_RENEWED: Final = _counter(
+    "mesh_connections_renewed",
+    "connections",
+    MESH_NODES,
+    "how often a connection had ended for a frame that was too large or none of ZeroMQ's, and was "
+    "made anew",
+)
+RECORDS_RECEIVED: Final = _counter(
+    "mesh_received_records", "records", MESH_NODES, "records that came from peers, doubles included"
+)
+BYTES_RECEIVED: Final = _counter(
+    "mesh_received_bytes", "bytes", MESH_NODES, "their contents, without frames' headers"
+)
+RECORDS_SENT: Final = _counter(
+    "mesh_sent_records",
+    "records",
+    MESH_NODES,
+    "records sent: `live` to all who follow the topic, counted once however many they are; "
+    "`direct` again to one that had missed them (resent), or that reads from the beginning",
+    "how",
+)
+BYTES_SENT: Final = _counter("mesh_sent_bytes", "bytes", MESH_NODES, "their contents", "how")
+MESSAGES_RECEIVED: Final = _counter(
+    "mesh_received_messages",
+    "messages",
+    MESH_NODES,
+    "messages without records that came, by docs/wire.md's names: `EpochAck` and `Ack` are "
+    "acknowledgements, `Fetch` and `FetchBatch` ask for records again",
+    "message",
+)
+MESSAGES_SENT: Final = _counter(
+    "mesh_sent_messages", "messages", MESH_NODES, "the same of those it sent", "message"
+)
+FRAMES_REFUSED: Final = _counter(
+    "mesh_refused_frames",
+    "messages",
+    (*MESH_NODES, "tower"),
+    "what came and was dropped: no `message` of ours, no `records`, no `beacon`, or what tells of "
+    "no `tower`",
+    "reason",
+)
+TOWER_SILENT: Final = _gauge(
+    "mesh_tower_silent_seconds",
+    "seconds",
+    MESH_NODES,
+    "how long ago something came from a tower; at least the node's own beacon comes back each "
+    "second while the tower is there",
+    "tower",
+)
+LOOP_OVERDUE: Final = _gauge(
+    "mesh_loop_overdue_seconds",
+    "seconds",
+    MESH_NODES,
+    "for how long the node has not done what was due: it hangs, or the machine is overloaded",
+)
+
+# -- stores --------------------------------------------------------------------------------------
+
+STORE: Final = ("store",)
+
+APPENDS: Final = _histogram(
+    "store_append",
+    STORE,
+    "how long what came in meanwhile took to the disk, synced: each group of records once. "
+    "Producers' acknowledgements wait for it",
+)
+SYNCS: Final = _histogram(
+    "store_sync", STORE, "the part of it, and of merges, in which the disk synced"
+)
+APPENDED_RECORDS: Final = _counter(
+    "store_appended_records", "records", STORE, "records that are on disk: appended or staged"
+)
+APPENDED_BYTES: Final = _counter("store_appended_bytes", "bytes", STORE, "their contents")
+SLOW_APPENDS: Final = _counter(
+    "store_slow_appends", "groups", STORE, "groups of records that took more than 1 s to the disk"
+)
+ENTRIES_REFUSED: Final = _counter(
+    "store_refused_entries",
+    "entries",
+    STORE,
+    "what writers asked for and was not done, by error: `FencedError` (a newer attempt writes), "
+    "`OffsetConflictError`, `TransactionExistsError`",
+    "error",
+)
+FENCES: Final = _counter(
+    "store_fences",
+    "partitions",
+    STORE,
+    "how often this store's newest records of a partition were set aside: a newer producer had "
+    "gone on without them ('dafka store aside')",
+)
+PROMISES: Final = _counter(
+    "store_promises",
+    "partitions",
+    STORE,
+    "how often a producer took a partition over: the one before it is fenced here from then on",
+)
+TOO_LARGE: Final = _counter(
+    "store_too_large_records", "records", STORE, "records that it lacks: above `max_record_bytes`"
+)
+DAMAGED: Final = _counter(
+    "store_damaged_reads", "requests", STORE, "requests not answered: the log is damaged there"
+)
+PENDING: Final = _gauge(
+    "store_pending_bytes", "bytes", STORE, "records from the mesh that wait for the disk"
+)
+PUTS: Final = _gauge(
+    "store_puts_bytes", "bytes", STORE, "records of writers over Flight or Kafka on their way"
+)
+REQUESTS: Final = _gauge(
+    "store_waiting_requests", "requests", STORE, "requests of the mesh that wait for their turn"
+)
+REQUESTS_REFUSED: Final = _counter(
+    "store_refused_requests", "requests", STORE, "requests for which there was no room"
+)
+SMALL_BLOCKS: Final = _gauge(
+    "store_small_blocks", "blocks", STORE, "small blocks that merging has not looked at yet"
+)
+MERGES: Final = _counter("store_merges", "merges", STORE, "how often small blocks became one")
+MERGE_SECONDS: Final = _counter(
+    "store_merge_seconds", "seconds", STORE, "how long that took, beside the appends"
+)
+MERGES_FAILED: Final = _counter(
+    "store_failed_merges", "merges", STORE, "how often the disk failed at it"
+)
+LEASES: Final = _gauge(
+    "store_leases", "leases", STORE, "readers on this machine that hold blocks of the file"
+)
+OLDEST_LEASE: Final = _gauge("store_oldest_lease_seconds", "seconds", STORE, "the oldest one's age")
+FILE_BYTES: Final = _gauge("store_file_bytes", "bytes", STORE, "the log's file; it does not shrink")
+FILE_FREE: Final = _gauge(
+    "store_file_free_bytes", "bytes", STORE, "of it: holds nothing, later records go there"
+)
+DISK_SIZE: Final = _gauge("store_disk_size_bytes", "bytes", STORE, "the file system below it")
+DISK_FREE: Final = _gauge("store_disk_free_bytes", "bytes", STORE, "what is free there")
+PARTITIONS: Final = _gauge("store_partitions", "partitions", STORE, "partitions that it has")
+TOPICS: Final = _gauge("store_topics", "topics", STORE, "topics that they are of")
+KNOWN_STORES: Final = _gauge(
+    "store_known_stores", "stores", STORE, "other stores that it has ever met and not forgotten"
+)
+MISSING_STORES: Final = _gauge(
+    "store_missing_stores",
+    "stores",
+    STORE,
+    "of these: are not there, and may have what others lack",
+)
+
+# -- topics, as a store has them -----------------------------------------------------------------
+
+TOPIC_PARTITIONS: Final = _gauge(
+    "topic_partitions", "partitions", STORE, "the topic's partitions at this store", "topic"
+)
+TOPIC_RECORDS: Final = _gauge(
+    "topic_records", "records", STORE, "records that it has of them", "topic"
+)
+TOPIC_APPENDED_RECORDS: Final = _counter(
+    "topic_appended_records",
+    "records",
+    STORE,
+    "records appended or staged since it started",
+    "topic",
+)
+TOPIC_APPENDED_BYTES: Final = _counter(
+    "topic_appended_bytes", "bytes", STORE, "their contents", "topic"
+)
+
+# -- Arrow Flight --------------------------------------------------------------------------------
+
+STREAMS: Final = _gauge(
+    "flight_streams",
+    "streams",
+    STORE,
+    "what it serves over Flight now: `gets`, `puts`, `waits`, `watches`, `commits`",
+    "what",
+)
+STREAMS_WAITING: Final = _gauge(
+    "flight_waiting_streams", "streams", STORE, "those that wait for their turn", "what"
+)
+STREAMS_REFUSED: Final = _counter(
+    "flight_refused_streams", "streams", STORE, "those whose turn did not come in time", "what"
+)
+FLIGHT_SENT: Final = _counter("flight_sent_bytes", "bytes", STORE, "columns sent to readers")
+
+# -- gateways for Kafka's clients ----------------------------------------------------------------
+
+GATEWAY: Final = ("gateway",)
+
+KAFKA_CONNECTIONS: Final = _gauge(
+    "kafka_connections", "connections", GATEWAY, "clients that are connected"
+)
+KAFKA_REQUESTS: Final = _counter(
+    "kafka_requests", "requests", GATEWAY, "their requests, by Kafka's name of the kind", "api"
+)
+KAFKA_REFUSED: Final = _counter(
+    "kafka_complaints",
+    "requests",
+    GATEWAY,
+    "requests that failed and connections that were ended, by what was wrong",
+    "reason",
+)
+KAFKA_IN_FLIGHT: Final = _gauge(
+    "kafka_in_flight_bytes", "bytes", GATEWAY, "requests and responses in memory"
+)
+KAFKA_ROOM: Final = _gauge(
+    "kafka_in_flight_limit_bytes", "bytes", GATEWAY, "the most there may be; then clients wait"
+)
+
+# -- towers --------------------------------------------------------------------------------------
+
+TOWER: Final = ("tower",)
+
+TOWER_NODES: Final = _gauge(
+    "tower_nodes", "nodes", TOWER, "nodes whose beacons came within the last 10 s"
+)
+BEACONS: Final = _counter("tower_beacons", "beacons", TOWER, "beacons that it passed on")
+
+# -- producers and consumers ---------------------------------------------------------------------
+
+PRODUCER: Final = ("producer",)
+CONSUMER: Final = ("consumer",)
+
+PUBLISHED: Final = _gauge(
+    "producer_next_offset",
+    "records",
+    PRODUCER,
+    "the offset of its partition's next record",
+    "topic",
+)
+ACKNOWLEDGED: Final = _gauge(
+    "producer_acknowledged_offset", "records", PRODUCER, "before it all is acknowledged", "topic"
+)
+UNACKED_BYTES: Final = _gauge(
+    "producer_unacknowledged_bytes", "bytes", PRODUCER, "contents it keeps until then", "topic"
+)
+FENCED: Final = _gauge(
+    "producer_fenced", "", PRODUCER, "1 when another producer has taken its partition over", "topic"
+)
+QUEUED_RECORDS: Final = _gauge(
+    "consumer_queued_records", "records", CONSUMER, "records that wait for the application"
+)
+QUEUED_BYTES: Final = _gauge("consumer_queued_bytes", "bytes", CONSUMER, "their contents")
+CONSUMED: Final = _counter(
+    "consumer_received_records", "records", CONSUMER, "records put in order for the application"
+)
+CONSUMED_BYTES: Final = _counter("consumer_received_bytes", "bytes", CONSUMER, "their contents")
+SKIPPED: Final = _counter(
+    "consumer_skipped_records", "records", CONSUMER, "records left out, as nobody had them (`skip`)"
+)
+SUBSCRIPTIONS: Final = _gauge("consumer_topics", "topics", CONSUMER, "topics that it follows")

@@ -1,0 +1,267 @@
+"""Serves ``/metrics``, ``/healthz`` and ``/readyz`` over HTTP.
+
+Whoever asks gets an answer while nodes work: asking touches no loop of theirs, and takes none of
+their locks for longer than a number.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import logging
+import socket
+import threading
+from collections.abc import Callable, Iterable
+from http import HTTPStatus
+from socketserver import ThreadingMixIn
+from typing import TYPE_CHECKING, Any, Final
+from wsgiref.simple_server import WSGIRequestHandler, WSGIServer
+
+from dafka_core.closing import ProcessBound
+from dafka_core.diagnosis.findings import Finding, Severity
+from dafka_core.errors import ConfigError
+from dafka_core.kafka.kafka_options import HostPort
+from dafka_core.metrics.health import is_alive, is_ready
+from dafka_core.metrics.options import MetricsOptions, listen_address
+from dafka_core.metrics.watched import WatchedNodes
+from dafka_core.nodes.threads import NodeThread
+
+if TYPE_CHECKING:
+    from wsgiref.types import StartResponse, WSGIApplication, WSGIEnvironment
+
+    from dafka_core.nodes.node import Node
+
+MAX_REQUESTS: Final = 16
+"""At one time; further connections are closed.  A few programs ask, each every few seconds."""
+
+REQUEST_TIMEOUT_S: Final = 10.0
+"""Within this time a client has to send its request, and to take the answer."""
+
+TEXT: Final = "text/plain; charset=utf-8"
+JSON: Final = "application/json"
+
+HELP: Final = """Dafka
+/metrics  numbers for Prometheus
+/healthz  200 as long as the nodes of this process run, else 503
+/readyz   200 when they do what they are there for, else 503; both say why, as JSON with ?json
+"""
+
+_log = logging.getLogger("dafka.metrics")
+
+
+class MetricsEndpoint(ProcessBound):
+    """Serves from construction until ``close``; it does not keep nodes alive.
+
+    Args:
+        listen: ``[HOST:]PORT``; loopback without a host, and port 0 lets the system choose.
+        topics: how many of a store's topics have numbers of their own.
+
+    Raises:
+        ConfigError: it cannot listen there, or extra ``metrics`` is not installed.
+    """
+
+    def __init__(self, listen: str = "0", *, topics: int | None = None) -> None:
+        given: dict[str, Any] = {"metrics": listen}
+        if topics is not None:
+            given["metrics_topics"] = topics
+        config = MetricsOptions.build(given)
+        self._nodes = WatchedNodes(config.metrics_topics)
+        self._server = _listening(listen_address(str(config.metrics)), self._nodes, listen)
+        host, port = self._server.server_address[:2]
+        self.address = HostPort(str(host), int(port))
+        """Where it listens."""
+        self._thread = NodeThread("dafka-metrics", self._server.serve_until_closed)
+        self._thread.start()
+
+    @property
+    def url(self) -> str:
+        """Where it is, for programs."""
+        return f"http://{self.address}"
+
+    def add(self, *nodes: Node) -> None:
+        """Has it tell of more nodes.
+
+        Raises:
+            ConfigError: one is of no kind that can be watched.
+        """
+        self._nodes.add(*nodes)
+
+    def expect(self, what: str) -> None:
+        """Says that a node is being made: the process runs, and is not ready."""
+        self._nodes.expect(what)
+
+    def close(self) -> None:
+        """Serves no more.  May be repeated."""
+        self._server.end()
+        self._thread.join()
+
+    def on_forked(self) -> None:
+        """Closes a forked child's copy of the socket: else it would answer nobody."""
+        if "_server" in vars(self):
+            self._server.socket.close()
+
+
+def serve_metrics(*nodes: Node, listen: str = "0", topics: int | None = None) -> MetricsEndpoint:
+    """Serves numbers of nodes for Prometheus, until the endpoint that it returns is closed.
+
+    Args:
+        nodes: towers, stores, producers, consumers or gateways of this process.
+        listen: see ``MetricsEndpoint``.
+        topics: see ``MetricsEndpoint``.
+
+    Raises:
+        ConfigError: it cannot listen there, a node cannot be watched, or extra ``metrics`` is not
+            installed.
+    """
+    endpoint = MetricsEndpoint(listen, topics=topics)
+    try:
+        endpoint.add(*nodes)
+    except BaseException:
+        endpoint.close()
+        raise
+    return endpoint
+
+
+def _listening(where: HostPort, nodes: WatchedNodes, listen: str) -> _Server:
+    try:
+        from prometheus_client import make_wsgi_app  # noqa: PLC0415 -- an extra
+
+        from dafka_core.metrics.collector import registry_of  # noqa: PLC0415 -- it imports that
+    except ImportError:
+        why = "needs prometheus-client: pip install 'dafka-spark[metrics]'"
+        raise ConfigError("metrics", listen, why) from None
+    try:
+        family, *_, address = socket.getaddrinfo(
+            *where, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
+        )[0]
+        return _Server(
+            family, (str(address[0]), int(address[1])), nodes, make_wsgi_app(registry_of(nodes))
+        )
+    except OSError as error:
+        why = f"cannot listen there: {error.strerror or error}; port 0 lets the system choose"
+        raise ConfigError("metrics", str(where), why) from error
+
+
+class _Server(ThreadingMixIn, WSGIServer):
+    """A thread for each request, and not too many of them."""
+
+    daemon_threads = True
+    block_on_close = False
+    request_queue_size = MAX_REQUESTS
+
+    def __init__(
+        self,
+        family: socket.AddressFamily,
+        address: tuple[str, int],
+        nodes: WatchedNodes,
+        numbers: WSGIApplication,
+    ) -> None:
+        self.address_family = family
+        self._room = threading.BoundedSemaphore(MAX_REQUESTS)
+        self._nodes = nodes
+        self._numbers = numbers
+        self._scrape = threading.Lock()
+        self._wanted = True
+        super().__init__(address, _Handler)
+        self.timeout = None
+        self.set_app(self._answer)
+
+    def server_bind(self) -> None:
+        """Binds without asking a name server what this machine is called."""
+        self.socket.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        self.socket.bind(self.server_address)
+        self.server_address = self.socket.getsockname()
+        self.server_name, self.server_port = str(self.server_address[0]), self.server_address[1]
+        self.setup_environ()
+
+    def serve_until_closed(self) -> None:
+        """Serves until ``end``."""
+        self.serve_forever(poll_interval=0.5)
+
+    def end(self) -> None:
+        """Serves no more."""
+        if self._wanted:
+            self._wanted = False
+            self.shutdown()
+            self.server_close()
+
+    def process_request(self, request: Any, client_address: Any) -> None:
+        """Starts a thread, unless there are as many as there may be."""
+        if not self._room.acquire(blocking=False):
+            self.shutdown_request(request)
+            return
+        super().process_request(request, client_address)
+
+    def process_request_thread(self, request: Any, client_address: Any) -> None:
+        """Answers, in the thread."""
+        try:
+            super().process_request_thread(request, client_address)
+        finally:
+            self._room.release()
+
+    def handle_error(self, request: Any, client_address: Any) -> None:
+        """A client has gone, or sent none of HTTP: nobody need hear of it."""
+        _log.debug("a request failed", exc_info=True)
+
+    def _answer(self, environ: WSGIEnvironment, start: StartResponse) -> Iterable[bytes]:
+        path, method = environ.get("PATH_INFO", ""), environ.get("REQUEST_METHOD", "")
+        if method != "GET":
+            return _respond(start, HTTPStatus.METHOD_NOT_ALLOWED, "only GET is answered\n")
+        match path:
+            case "/metrics":
+                with self._scrape:  # two at a time would cost twice as much, and gain nothing
+                    return self._numbers(environ, start)
+            case "/healthz":
+                return self._tell(environ, start, is_alive, ("ok", "failed"))
+            case "/readyz":
+                return self._tell(environ, start, is_ready, ("ready", "not ready"))
+            case "/":
+                return _respond(start, HTTPStatus.OK, HELP)
+        return _respond(start, HTTPStatus.NOT_FOUND, HELP)
+
+    def _tell(
+        self,
+        environ: WSGIEnvironment,
+        start: StartResponse,
+        judge: Callable[[list[Finding]], bool],
+        words: tuple[str, str],
+    ) -> Iterable[bytes]:
+        found = self._nodes.findings()
+        good = judge([finding for _, _, finding in found])
+        code = HTTPStatus.OK if good else HTTPStatus.SERVICE_UNAVAILABLE
+        status = words[not good]
+        accepts = environ.get("HTTP_ACCEPT", "")
+        if "json" in environ.get("QUERY_STRING", "") or JSON in accepts:
+            facts = [
+                {"kind": kind, "node": name, **finding._asdict()} for kind, name, finding in found
+            ]
+            told = json.dumps({"status": status, "findings": facts}, indent=1)
+            return _respond(start, code, f"{told}\n", JSON)
+        lines = [
+            f"{finding.severity}: {kind} {name}: {finding}"
+            for kind, name, finding in found
+            if not good or finding.severity is not Severity.OK
+        ]
+        return _respond(start, code, "".join(f"{line}\n" for line in (status, *lines)))
+
+
+class _Handler(WSGIRequestHandler):
+    """Reads one request; logs none: one comes each second."""
+
+    timeout = REQUEST_TIMEOUT_S  # of the socket
+
+    def address_string(self) -> str:
+        return str(self.client_address[0])
+
+    def log_message(self, format: str, *args: Any) -> None:  # noqa: A002 -- the library's name
+        with contextlib.suppress(Exception):
+            _log.debug(format, *args)
+
+
+def _respond(
+    start: StartResponse, status: HTTPStatus, text: str, content_type: str = TEXT
+) -> Iterable[bytes]:
+    content = text.encode("utf-8", "replace")
+    headers = [("Content-Type", content_type), ("Content-Length", str(len(content)))]
+    start(f"{status.value} {status.phrase}", headers)
+    return [content]

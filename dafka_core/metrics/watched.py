@@ -1,0 +1,125 @@
+"""The nodes of this process that are watched, without keeping them alive."""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+import weakref
+from collections.abc import Callable, Iterator
+from importlib.metadata import version
+from typing import TYPE_CHECKING, Any, Final
+
+from dafka_core.diagnosis.findings import Finding, Severity, problem
+from dafka_core.errors import ConfigError, DafkaError
+from dafka_core.metrics import declarations as d
+from dafka_core.metrics import health, mesh_readings
+from dafka_core.metrics.samples import Sample
+from dafka_core.metrics.store_readings import StoreReadings
+from dafka_core.protocol.beacons import endpoint_of
+
+if TYPE_CHECKING:
+    from dafka_core.nodes.node import Node
+
+VERSION: Final = version("dafka-spark")
+
+
+class WatchedNode:
+    """One node.
+
+    Args:
+        topics: how many of a store's topics have numbers of their own.
+
+    Raises:
+        ConfigError: it is of no kind that can be watched.
+    """
+
+    def __init__(self, node: Node, topics: int) -> None:
+        self.kind = node.kind
+        self._node = weakref.ref(node)
+        anyone: Any = node
+        self._read: Callable[[Any], Iterator[Sample]]
+        match self.kind:
+            case "store":
+                self._read = StoreReadings(anyone, topics).read
+                self.name, endpoint = anyone.address, endpoint_of(anyone.parts.mesh.beacon, "")
+            case "producer" | "consumer":
+                reads = mesh_readings.of_producer, mesh_readings.of_consumer
+                self._read = reads[self.kind == "consumer"]
+                self.name, endpoint = anyone.address, endpoint_of(anyone.parts[0].beacon, "")
+            case "tower":
+                self._read = mesh_readings.of_tower
+                self.name = endpoint = anyone.tower
+            case "gateway":
+                self._read = mesh_readings.of_gateway
+                self.name = endpoint = str(anyone.advertised)
+            case other:
+                why = "must be a tower, store, gateway, producer or consumer"
+                raise ConfigError("nodes", other, why)
+        self._info = (VERSION, endpoint)
+
+    def samples(self) -> list[Sample]:
+        """What it tells now; of one that is closed, that it is."""
+        findings = self.findings()
+        samples = [
+            Sample(d.INFO, 1, self._info),
+            Sample(d.HEALTHY, health.is_alive(findings)),
+            Sample(d.READY, health.is_ready(findings)),
+            Sample(d.WARNINGS, sum(each.severity is Severity.WARNING for each in findings)),
+        ]
+        node = self._node()
+        if node is None or not node.is_open:
+            return samples
+        with contextlib.suppress(DafkaError):  # it ends just now, as ``findings`` say
+            samples.extend(self._read(node))
+        return samples
+
+    def findings(self) -> list[Finding]:
+        """What there is to say of it now."""
+        node = self._node()
+        if node is None:
+            return [problem(health.LIFE, f"the {self.kind} was dropped", "keep it, or close it")]
+        try:
+            return [*health.of_node(node)]
+        except DafkaError as error:  # it ends just now
+            return [problem(health.LIFE, str(error), "start it again")]
+
+
+class WatchedNodes:
+    """All of a process.
+
+    Args:
+        topics: how many of a store's topics have numbers of their own.
+    """
+
+    def __init__(self, topics: int) -> None:
+        self._topics = topics
+        self._lock = threading.Lock()
+        self._nodes: list[WatchedNode] = []
+        self._expected = ""
+
+    def add(self, *nodes: Node) -> None:
+        """Watches nodes from now on."""
+        made = [WatchedNode(each, self._topics) for each in nodes]
+        with self._lock:
+            self._nodes += made
+            self._expected = ""
+
+    def expect(self, what: str) -> None:
+        """Nodes are being made: until ``add`` this process is not ready, and runs."""
+        self._expected = what
+
+    @property
+    def nodes(self) -> list[WatchedNode]:
+        """Those that are watched."""
+        with self._lock:
+            return [*self._nodes]
+
+    def findings(self) -> list[tuple[str, str, Finding]]:
+        """What there is to say, with the kind and the name of the node that it is of."""
+        found = [(each.kind, each.name, one) for each in self.nodes for one in each.findings()]
+        if self._expected or not found:
+            what = self._expected or "node"
+            why = f"no {what} serves yet"
+            one = problem("start", why, "it opens its log and looks for a tower; its log says more")
+            found.append((what, "", one))
+        return found

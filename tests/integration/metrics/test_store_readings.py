@@ -1,0 +1,27 @@
+"""A store tells what is in its log, in its queues and on its disk."""
+
+from __future__ import annotations
+
+from dafka_core.metrics import declarations as d
+from dafka_core.metrics.store_readings import REFUSALS, StoreReadings
+from tests.integration.metrics.conftest import Nodes, told
+
+
+def test_a_store_tells_of_its_log_and_its_disk(nodes: Nodes) -> None:
+    found = told(StoreReadings(nodes.store, 10).read(nodes.store))
+    partitions = {
+        labels: n for (metric, labels), n in found.items() if metric is d.TOPIC_PARTITIONS
+    }
+    assert partitions["flights",] == 1
+    assert found[d.PARTITIONS, ()] == sum(partitions.values())
+    assert found[d.DISK_SIZE, ()] >= found[d.DISK_FREE, ()] > 0
+    assert found[d.FILE_BYTES, ()] > 0
+    assert {labels[0] for metric, labels in found if metric is d.ENTRIES_REFUSED} == {*REFUSALS}
+    assert {labels[0] for metric, labels in found if metric is d.STREAMS} == {
+        *("gets", "puts", "waits", "watches", "commits")
+    }
+
+
+def test_without_topics_of_their_own_all_are_other(nodes: Nodes) -> None:
+    found = [*StoreReadings(nodes.store, 0).read(nodes.store)]
+    assert {each.labels for each in found if each.metric is d.TOPIC_RECORDS} == {("other",)}
