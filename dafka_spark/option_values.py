@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import re
+from pathlib import Path
 from typing import Any, Final
 
 from dafka_core.missing_stores import EVERY_STORE, parse_min_stores
@@ -40,6 +41,14 @@ def parse_internal_topic(value: Any) -> str:
     if not topic.startswith(INTERNAL):
         raise ValueError(f"must begin with {INTERNAL}, as what no pattern matches")
     return topic
+
+
+def parse_directory(value: Any) -> str:
+    """A directory of this machine, as an absolute path: executors may run elsewhere."""
+    text = str(value)
+    if not text or "\0" in text or re.match(r"[A-Za-z][A-Za-z0-9+.-]+://", text):
+        raise ValueError("must be the path of a directory, on a disk that all machines see")
+    return str(Path(text).absolute())
 
 
 def parse_word(value: Any) -> str:

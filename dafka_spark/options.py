@@ -108,6 +108,13 @@ class SourceOptions(TriggerOptions, OffsetOptions, FilterOptions, ReadValueOptio
         choices=FETCH,
         parse=values.parse_word,
     )
+    archive: str = option(
+        "",
+        "a directory with an archive (docs/archive.md), at the same path on the driver and the "
+        "executors: what it has and no store has any more is read from there, as part of the topic",
+        kind="directory",
+        parse=values.parse_directory,
+    )
     include_headers: bool = option(False, "have a column `headers`")
     fail_on_data_loss: bool = option(
         True,

@@ -49,12 +49,13 @@ class Archive:
             ArchiveError: the disk fails, or the manifest is not what was written.
         """
         found: Held = {}
-        for topic in self.topics() if topics is None else sorted(topics):
+        there = self.topics()
+        for topic in there if topics is None else sorted(set(topics) & set(there)):
             manifest = self._manifests.setdefault(topic, Manifest(self.directory, topic))
             manifest.refresh()
-            there = _there(manifest)
+            names = _there(manifest)
             for partition, files in sorted(manifest.files.items()):
-                if held := tuple(f for f in files if (layout.day_name(f.day), f.name) in there):
+                if held := tuple(f for f in files if (layout.day_name(f.day), f.name) in names):
                     found[TopicPartition(topic, partition)] = held
         return found
 

@@ -9,6 +9,7 @@ from pyspark.sql.datasource import DataSourceReader, InputPartition
 from dafka_core.errors import ConfigError
 from dafka_core.where import Comparison
 from dafka_spark.positions import AT_EARLIEST
+from dafka_spark.source.archived_offsets import ArchiveLook
 from dafka_spark.source.latest_offsets import fetch_latest_offsets
 from dafka_spark.source.missing_stores import check_stores
 from dafka_spark.source.missing_topics import check_found
@@ -28,6 +29,7 @@ class DafkaBatchReader(RangeReader, DataSourceReader):
         """The tasks, each with the ranges that it reads; none when there is nothing to read.
 
         Raises:
+            ArchiveError: option ``archive`` names what is no archive, or is damaged.
             ConfigError: where it starts or ends lies outside of a partition, no
                 store has a topic or partition that is named, option ``fetch`` asks for what no
                 store offers, or there are fewer stores than ``minStores``.
@@ -35,6 +37,8 @@ class DafkaBatchReader(RangeReader, DataSourceReader):
         options = self._options
         check_stores(options, self._connect)
         snapshot = fetch_latest_offsets(options, self._connect, thorough=True)
+        if options.archive:
+            snapshot = ArchiveLook(options).added_to(snapshot)
         check_found(options, snapshot.heads, self._connect)
         begin, stop = options.starting(AT_EARLIEST), options.ending()
         start = resolved(begin, snapshot, options.fetch_timeout_s).offsets
@@ -49,4 +53,4 @@ class DafkaBatchReader(RangeReader, DataSourceReader):
             planned, snapshot, options.fetch_timeout_s
         )
         ranges = [OffsetRange(*tp, *spans[tp], life=snapshot.heads[tp].life) for tp in spans]
-        return list(plan_tasks(ranges, snapshot.holders, options))
+        return list(plan_tasks(ranges, snapshot.holders, options, archived=snapshot.archived))

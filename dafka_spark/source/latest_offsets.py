@@ -26,7 +26,7 @@ from dafka_spark.cluster.known_stores import remember
 from dafka_spark.cluster.store_registry import Answer, StoreRegistry
 from dafka_spark.cluster.timing import Deadline
 from dafka_spark.options import AUTO, LOCAL, MESH, SourceOptions
-from dafka_spark.source.range_planner import HeldRange, Holders
+from dafka_spark.source.range_planner import NOT_ARCHIVED, Archived, HeldRange, Holders
 from dafka_spark.source.store_watch import Infos, StoreWatch
 
 _log = logging.getLogger("dafka_spark")
@@ -46,6 +46,8 @@ class OffsetsSnapshot(NamedTuple):
         answered: the stores that said so themselves, by Flight.
         silent: the stores that are there, so far as the mesh knows, and do not answer.
         answers: what each store has answered by Flight, if the mesh was not asked, too.
+        archived: the files of the archive, of which ``heads`` tell, too.
+        archive: its directory.
     """
 
     heads: Heads
@@ -53,6 +55,8 @@ class OffsetsSnapshot(NamedTuple):
     answered: frozenset[str] = frozenset()
     silent: Sequence[str] = ()
     answers: Sequence[Answer[Infos]] = ()
+    archived: Archived = NOT_ARCHIVED
+    archive: str = ""
 
     def is_of(self, answers: Sequence[Answer[Infos]], silent: Sequence[str]) -> bool:
         """Whether it was made of these answers: what has not changed is the same list."""

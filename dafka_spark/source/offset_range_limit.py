@@ -11,6 +11,7 @@ from dafka_spark.cluster import timing
 from dafka_spark.cluster.timing import Deadline
 from dafka_spark.offset_options import Bound
 from dafka_spark.positions import AGO, EARLIEST, LATEST, OFFSET, TIME, Position, shown_time
+from dafka_spark.source.archived_offsets import add_archived_times
 from dafka_spark.source.latest_offsets import OffsetsSnapshot
 from dafka_spark.source.time_offsets import AskedTime, TimeOffsets, offsets_of_times
 
@@ -83,6 +84,7 @@ def _told(
         waiting = {tp: each for tp, each in asked.items() if tp in now.failures}
         if not waiting or any(isinstance(e, InvalidRequestError) for e in now.failures.values()):
             break
+    add_archived_times(answers, asked, snapshot)
     untold = sorted(asked.keys() - answers.found.keys())
     if untold and untold[0] in answers.failures:
         error = answers.failures[untold[0]]

@@ -13,6 +13,7 @@ from collections.abc import Generator, Iterator, Sequence
 from dataclasses import replace
 from typing import NoReturn
 
+from dafka_core.archive.archive_errors import ArchiveError
 from dafka_core.epochs import NO_LIFE
 from dafka_core.errors import (
     DafkaError,
@@ -23,8 +24,14 @@ from dafka_core.errors import (
 from dafka_core.kept_records import Records
 from dafka_core.records import PartitionInfo, merge_heads
 from dafka_spark.cluster.timing import Deadline
-from dafka_spark.errors import FetchError, IncompleteBatchError, SourceLossError
+from dafka_spark.errors import (
+    FetchError,
+    IncompleteBatchError,
+    RetentionAheadError,
+    SourceLossError,
+)
 from dafka_spark.options import SourceOptions
+from dafka_spark.source.archive_source import ArchiveSource, sources_now
 from dafka_spark.source.completeness import checked_reply, incomplete
 from dafka_spark.source.data_loss import DataLossPolicy, classify, denial, replaced
 from dafka_spark.source.range_planner import OffsetRange
@@ -55,6 +62,7 @@ class RangeFetch:
         self._policy = DataLossPolicy(options)
         self._position = wanted.start
         self._denied_at: int | None = None
+        self._looked_at: int | None = None
 
     def batches(self) -> Iterator[Records]:
         """The records without those in ``lost``.
@@ -132,9 +140,14 @@ class RangeFetch:
                 # From here on, those that are the partition's now.
                 self._wanted = replace(wanted, life=NO_LIFE, after=NO_LIFE)
                 return
+        if any(isinstance(error, ArchiveError) for error in errors):
+            # What the archive has is not lost, and cannot be read.
+            self._fail(failures)
         away = [error.store for error in errors if isinstance(error, StoreUnreachableError)]
         # The mesh comes last: it asks every store, and waits itself for those that come back.
         said = denial(errors[-1:] if self._has_mesh else errors, position, wanted.end)
+        if said is not None and self._look_at_archive():
+            return
         if said is None:
             waits = bool(away) and not patience.is_over
         else:
@@ -160,15 +173,43 @@ class RangeFetch:
                 self._fail(failures, said)
             self._denied_at = position
             return
+        loss = self._up_to_archived(loss)
         self._policy.fail_or_warn(loss)
         assert loss.lost_end is not None  # the range has an end
         self.lost.append(range(position, loss.lost_end))
         self._position = loss.lost_end
 
+    def _look_at_archive(self) -> bool:
+        """Sees what the archive has now; whether it has the next record.
+
+        What stores have given up since the range was planned, it had before they did.
+        """
+        position, tp = self._position, self._wanted.tp
+        if not self._options.archive or self._looked_at == position:
+            return False
+        self._looked_at = position
+        archived = sources_now(self._options.archive, tp, position, self._wanted.end)
+        others = [each for each in self._sources if not isinstance(each, ArchiveSource)]
+        at = len(others) - self._has_mesh
+        self._sources = [*others[:at], *archived, *others[at:]]
+        return any(position in each.known for each in archived)
+
+    def _up_to_archived(self, loss: SourceLossError) -> SourceLossError:
+        """The same without what the archive has behind it: stores know nothing of that."""
+        position, lost_end = self._position, loss.lost_end or 0
+        archives = [each for each in self._sources if isinstance(each, ArchiveSource)]
+        later = [s.known.start for s in archives if position < s.known.start < lost_end]
+        if not later:
+            return loss
+        available = min(later)
+        return RetentionAheadError(*self._wanted.tp, position, available, lost_end=available)
+
     def _held(self) -> PartitionInfo | None:
         """What all sources that answer have of the partition now."""
         infos: list[PartitionInfo] = []
         for source in self._sources:
+            if isinstance(source, ArchiveSource) and source.known.stop <= self._position:
+                continue  # it says nothing of what is behind it
             try:
                 infos += source.heads(self._wanted.topic)
             except DafkaError as error:

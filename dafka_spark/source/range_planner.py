@@ -9,6 +9,7 @@ from typing import Final, NamedTuple
 
 from pyspark.sql.datasource import InputPartition
 
+from dafka_core.archive.manifest import ArchivedFile
 from dafka_core.epochs import NO_LIFE, EpochId
 from dafka_core.flight.store_location import StoreLocation
 from dafka_core.records import TopicPartition
@@ -43,6 +44,8 @@ class OffsetRange(InputPartition):
     """The stores seen to have some of it, the best one first: hints that change no row."""
     life: EpochId = NO_LIFE
     after: EpochId = NO_LIFE
+    archived: tuple[ArchivedFile, ...] = field(default=(), compare=False)
+    """The files of the archive with some of it: hints, too."""
 
     @property
     def tp(self) -> TopicPartition:
@@ -84,6 +87,11 @@ may cost a query far more than reading them, and there may be so many cores."""
 Holders = Mapping[TopicPartition, Sequence[HeldRange]]
 """The stores that can be read in bulk, and what they have of each partition."""
 
+Archived = Mapping[TopicPartition, Sequence[ArchivedFile]]
+"""The files of an archive with some of each partition, in the order of their offsets."""
+
+NOT_ARCHIVED: Final[Archived] = {}
+
 
 def rate_limit(
     waiting: Mapping[TopicPartition, int], limit: int | None, *, turn: int = 0
@@ -114,13 +122,14 @@ def plan_tasks(
     options: SourceOptions,
     *,
     shared: bool = True,
+    archived: Archived = NOT_ARCHIVED,
 ) -> list[Task]:
-    """The tasks of a batch: ranges cut, joined and in order, each with the stores that have it.
+    """The tasks of a batch: ranges cut, joined and in order, each with where it may be read.
 
     Which tasks there are, and which one reads what, follows from the ranges and the options
     alone: a sink that knows its tasks by number is given the same rows by the same task when a
-    batch is run again, whatever has become of the stores.  They decide only where a task reads.
-    Without ``shared`` each range has a task of its own.
+    batch is run again, whatever has become of stores and archive.  They decide only where a task
+    reads.  Without ``shared`` each range has a task of its own.
     """
     parts = split(
         sorted(ranges, key=lambda item: (item.topic, item.partition, item.start)),
@@ -131,6 +140,8 @@ def plan_tasks(
     tasks: list[Task] = []
     for turn, joined in enumerate(join(parts, options) if shared else ([each] for each in parts)):
         assigned = [assign_stores(each, holders, turn, alone=alone) for each in joined]
+        if archived:
+            assigned = [_with_files(each, archived.get(each.tp, ())) for each in assigned]
         tasks.append(assigned[0] if len(assigned) == 1 else SharedTask(tuple(assigned)))
     return tasks
 
@@ -175,6 +186,11 @@ def assign_stores(
     behind = [each for each in some if each not in heard]
     found = tuple(each for kind in (whole, part, behind) for each in _rotated(kind, turn))
     return replace(item, held=found or (tuple(held) if alone else ()))
+
+
+def _with_files(item: OffsetRange, files: Sequence[ArchivedFile]) -> OffsetRange:
+    some = tuple(each for each in files if each.start < item.end and item.start < each.end)
+    return replace(item, archived=some) if some else item
 
 
 def _rotated(held: list[HeldRange], steps: int) -> list[HeldRange]:

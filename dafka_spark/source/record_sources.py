@@ -20,6 +20,7 @@ from dafka_core.records import UNKNOWN_US, PartitionInfo, RecordBatch, coalesce,
 from dafka_core.where import Where
 from dafka_spark.cluster import connections
 from dafka_spark.options import AUTO, FLIGHT, LOCAL, MESH, SourceOptions
+from dafka_spark.source.archive_source import ArchiveSource
 from dafka_spark.source.range_planner import HeldRange, OffsetRange
 
 _log = logging.getLogger("dafka_spark")
@@ -153,16 +154,19 @@ def open_sources(
     connect: connections.Connect,
     *,
     times: bool = False,
+    archived: Sequence[ArchiveSource] = (),
 ) -> list[RecordSource]:
     """The sources that option ``fetch`` allows, the best one first; each opens when it is read.
 
-    ``times`` says whether those of the records are needed.
+    ``times`` says whether those of the records are needed; ``archived`` are those
+    of option ``archive``.
     """
     sources: list[RecordSource] = []
     if options.fetch in (AUTO, LOCAL):
         sources.extend(LocalLogSource(hint, options, times=times) for hint in hints)
     if options.fetch in (AUTO, FLIGHT):
         sources.extend(FlightSource(hint, options, times=times) for hint in hints)
+    sources.extend(archived)
     if options.fetch in (AUTO, MESH) and not options.stores:
         sources.append(MeshSource(connect, options, times))
     return sources

@@ -23,6 +23,7 @@ from dafka_core.kept_records import Records
 from dafka_core.records import RecordBatch
 from dafka_spark.cluster import connections
 from dafka_spark.options import LOCAL, MESH, SourceOptions
+from dafka_spark.source.archive_source import archive_sources
 from dafka_spark.source.completeness import CompletenessCheck
 from dafka_spark.source.range_fetch import RangeFetch
 from dafka_spark.source.range_planner import OffsetRange
@@ -114,7 +115,13 @@ class SharedFetch:
 
     def _alone(self, wanted: OffsetRange) -> Iterator[Records]:
         """The records of one range; sees that all of them come."""
-        sources = open_sources(wanted.held, self._options, self._connect, times=self._times)
+        sources = open_sources(
+            wanted.held,
+            self._options,
+            self._connect,
+            times=self._times,
+            archived=archive_sources(self._options.archive, wanted.tp, wanted.archived),
+        )
         fetch = RangeFetch(wanted, self._options, sources)
         completeness = CompletenessCheck(wanted, fetch.lost)
         for batch in fetch.batches():

@@ -23,6 +23,7 @@ from dafka_spark.cluster import connections, timing
 from dafka_spark.cluster.timing import Deadline
 from dafka_spark.options import MESH, SourceOptions
 from dafka_spark.positions import AT_LATEST
+from dafka_spark.source.archived_offsets import ArchiveLook
 from dafka_spark.source.batch_limit import BatchLimit, Sizes, Waiting
 from dafka_spark.source.idle_wait import LONG_S, SPARK_POLLING_S, IdleWait
 from dafka_spark.source.later_partitions import LaterPartitions
@@ -31,7 +32,14 @@ from dafka_spark.source.missing_stores import check_stores
 from dafka_spark.source.missing_topics import wait_or_fail
 from dafka_spark.source.offset_range_limit import Resolved, resolved
 from dafka_spark.source.progress_publisher import ProgressPublisher
-from dafka_spark.source.range_planner import Holders, OffsetRange, Task, plan_tasks
+from dafka_spark.source.range_planner import (
+    NOT_ARCHIVED,
+    Archived,
+    Holders,
+    OffsetRange,
+    Task,
+    plan_tasks,
+)
 from dafka_spark.source.range_reader import RangeReader
 from dafka_spark.source.regression_detector import RegressionDetector
 from dafka_spark.source.reported_lag import ReportedLag, described
@@ -77,6 +85,7 @@ class DafkaStreamReader(RangeReader, DataSourceStreamReader, SupportsTriggerAvai
         call then.
 
         Raises:
+            ArchiveError: option ``archive`` names what is no archive, or is damaged.
             ConfigError: option ``fetch`` asks for what no store offers.
         """
         bound, begun_us = self._options.starting(AT_LATEST), time.time_ns() // 1_000
@@ -170,7 +179,8 @@ class DafkaStreamReader(RangeReader, DataSourceStreamReader, SupportsTriggerAvai
             for each in offset.since(SourceOffset.parse(start))
         ]
         shared = offset.tasks == SHARED_TASKS
-        return plan_tasks(ranges, self._holders(), self._options, shared=shared)
+        holders, archived = self._holders(), self._archived()
+        return plan_tasks(ranges, holders, self._options, shared=shared, archived=archived)
 
     def _begin(self, begin: SourceOffset, heads: Heads) -> None:
         """Sees, before anything is read, whether there is what the options name."""
@@ -277,13 +287,15 @@ class DafkaStreamReader(RangeReader, DataSourceStreamReader, SupportsTriggerAvai
         for _ in Deadline(self._options.fetch_timeout_s).attempts():
             try:
                 self._watch.begin_look()
-                return fetch_latest_offsets(
+                found = fetch_latest_offsets(
                     self._options,
                     self._connect,
                     thorough=thorough,
                     watch=self._watch,
                     before=self._snapshot,
                 )
+                is_new = self._options.archive and found is not self._snapshot
+                return self._archive.added_to(found) if is_new else found
             except StoreUnreachableError as error:
                 lost = error
         assert lost is not None  # there is one attempt at least
@@ -301,6 +313,15 @@ class DafkaStreamReader(RangeReader, DataSourceStreamReader, SupportsTriggerAvai
             self._look()
         assert self._snapshot is not None
         return self._snapshot.holders
+
+    def _archived(self) -> Archived:
+        if self._options.archive and self._snapshot is None:
+            self._look()
+        return self._snapshot.archived if self._snapshot is not None else NOT_ARCHIVED
+
+    @cached_property  # it does not travel
+    def _archive(self) -> ArchiveLook:
+        return ArchiveLook(self._options)
 
     def _first(self, tp: TopicPartition, begin: SourceOffset, info: PartitionInfo) -> int:
         """The next offset to read of a partition."""

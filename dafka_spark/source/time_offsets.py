@@ -13,14 +13,19 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
+from dafka_core.archive.manifest import ArchivedFile
 from dafka_core.errors import DafkaError
 from dafka_core.flight.store_client import StoreClient
 from dafka_core.flight.store_location import StoreLocation
 from dafka_core.records import PartitionInfo, TopicPartition
 from dafka_spark.cluster import connections
-from dafka_spark.source.range_planner import HeldRange, Holders
+from dafka_spark.source.range_planner import NOT_ARCHIVED, Archived, HeldRange, Holders
 
 _log = logging.getLogger("dafka_spark")
+
+
+Told = tuple[range, list[int | None]]
+"""The offsets that somebody has, and where two times are in them; None: all is of before."""
 
 
 class AskedTime(NamedTuple):
@@ -133,14 +138,16 @@ def spans_of_times(
     heads: Mapping[TopicPartition, PartitionInfo],
     holders: Holders,
     timeout_s: float,
+    archived: Archived = NOT_ARCHIVED,
 ) -> dict[TopicPartition, tuple[int, int]]:
     """Offsets that have every record from a time on and before another one, at any store.
 
     Either may be None.  All stores that have some of a partition are asked: where two of them
     differ about a record's time (docs/guarantees.md) it is in the span if it fits at one of them.
-    A partition that a store has and does not tell of is left out.
+    What an archive has counts as a store's.  A partition that a store has and does not tell of is
+    left out.
     """
-    told: dict[TopicPartition, list[tuple[HeldRange, list[int | None]]]] = {tp: [] for tp in tps}
+    told = {tp: [_of_files(archived[tp], times_us)] if archived.get(tp) else [] for tp in tps}
     stores: dict[StoreLocation, list[tuple[TopicPartition, HeldRange]]] = {}
     for tp in tps:
         for held in holders.get(tp, ()):
@@ -159,12 +166,27 @@ def spans_of_times(
         for tp, held in wanted:
             found = [None if us is None else next(offsets) for us in times_us]
             if tp in told:
-                told[tp].append((held, found))
+                told[tp].append((range(held.earliest, held.end), found))
     return {tp: _span(told[tp], times_us, heads[tp]) for tp in told if told[tp]}
 
 
+def _of_files(files: Sequence[ArchivedFile], times_us: Sequence[int | None]) -> Told:
+    """About where the two times are in an archive, to a file, so that all that fits is between."""
+    since_us, before_us = times_us
+    since: int | None = files[0].start
+    before = None
+    if since_us is not None:
+        newer = (each.start for each in files if each.last_us is None or each.last_us >= since_us)
+        since = next(newer, None)
+    if before_us is not None:
+        older = [n for n, e in enumerate(files) if e.first_us is None or e.first_us < before_us]
+        if (fitting := older[-1] + 1 if older else 0) < len(files):
+            before = files[fitting].start
+    return range(files[0].start, files[-1].end), [since, before]
+
+
 def _span(
-    told: Sequence[tuple[HeldRange, list[int | None]]],
+    told: Sequence[Told],
     times_us: Sequence[int | None],
     head: PartitionInfo,
 ) -> tuple[int, int]:
@@ -173,15 +195,18 @@ def _span(
     if times_us[0] is not None:
         # Where all that stores have is older, what none of them has may be newer; and older records
         # than theirs may be new enough where their first one is.
-        first = min(held.earliest for held, _ in told)
-        furthest = max(held.end for held, _ in told)
+        first = min(held.start for held, _ in told)
+        furthest = max(held.stop for held, _ in told)
         found = min([furthest, *(each for _, (each, _) in told if each is not None)])
         start = start if found <= first else found
     if times_us[1] is not None:
         ends = [each for _, (_, each) in told]
         if any(each is not None for each in ends):
+            ranges = [held for held, _ in told]
             end = max(
-                held.end if each is None else each
-                for (held, _), each in zip(told, ends, strict=True)
+                held.stop if each is None else each
+                for held, each in zip(ranges, ends, strict=True)
+                # Who has none of before says nothing of others' records before its own.
+                if each != held.start or not any(o.start < each <= o.stop for o in ranges)
             )
     return start, end
