@@ -2,35 +2,31 @@
 
 from __future__ import annotations
 
-import signal
-from collections.abc import Callable, Generator
-from contextlib import closing, suppress
-from dataclasses import dataclass
+from contextlib import suppress
 from math import inf
-from typing import TYPE_CHECKING, Annotated, Any, Final
+from typing import Annotated, Any
 
 import typer
 
-from dafka_core.cli import output, streams
+from dafka_core.cli import output
 from dafka_core.cli.flags import Topic, parse_address
-from dafka_core.cli.process import Stopped, handle_stop_signals, held_signals
-from dafka_core.envelope import AUTO, Header, Headers
-from dafka_core.errors import (
-    ConfigError,
-    DafkaError,
-    RecordTooLargeError,
-)
+from dafka_core.cli.process import Stopped
+from dafka_core.cli.produce_input import CSV, FILE, INPUTS, LINES, decoder
+from dafka_core.cli.publishing import STANDARD, Published, opened
+from dafka_core.envelope import AUTO, Header
+from dafka_core.errors import ConfigError, DafkaError
 from dafka_core.names import escape, octets_of
-
-if TYPE_CHECKING:
-    from dafka_core import Producer
-
-INPUT_CHUNK_BYTES: Final = 1 << 20
-"""The most that is read at once; whole lines are published as soon as they have come."""
+from dafka_core.near_names import what_there_is
 
 
 def produce(
     topic: Topic,
+    files: Annotated[
+        list[str] | None,
+        typer.Argument(
+            metavar="[FILE]...", show_default=False, help="Standard input without any, and for -."
+        ),
+    ] = None,
     *,
     address: Annotated[
         str | None,
@@ -53,9 +49,38 @@ def produce(
             show_default=False,
         ),
     ] = None,
+    kind: Annotated[
+        str,
+        typer.Option(
+            "--input",
+            metavar="|".join(INPUTS),
+            help="What is a record: a line; an object on a line, as consume --json prints them; a "
+            "row of CSV, of which the first has names (columns value and key, or all of them as an "
+            "object); a whole file.",
+        ),
+    ] = LINES,
+    separator: Annotated[
+        str | None,
+        typer.Option(
+            "--key-separator",
+            metavar="TEXT",
+            help="What is before it in a line is the record's key.",
+            show_default=False,
+        ),
+    ] = None,
+    key_column: Annotated[
+        str | None,
+        typer.Option(metavar="NAME", help="The column of CSV with the keys.", show_default=False),
+    ] = None,
+    rate: Annotated[
+        float | None,
+        typer.Option(
+            metavar="N", min=0.001, help="Publish N records a second at most.", show_default=False
+        ),
+    ] = None,
     **options: Any,
 ) -> None:
-    """Publish a record for each line of standard input; end when all are acknowledged.
+    """Publish a record for each line of files, or of standard input; end when all are acknowledged.
 
     A line's bytes are kept as they are, without the newline; with a key or headers they are the
     value of an envelope.
@@ -64,120 +89,42 @@ def produce(
     from dafka_core.nodes.published import content_of
 
     parts = None if key is None else octets_of(key), tuple(map(parse_header, header or ()))
-    content_of(b"", *parts, options.get("envelope", AUTO))  # fails at once if they cannot be
-    streams.read_input(0)  # fails at once if nothing can be read
-    with Producer(topic, address=address, **options) as producer:
+    # What cannot be done fails at once.
+    content_of(b"", *parts, options.get("envelope", AUTO))
+    for flag, given, of in (
+        ("--key-separator", separator, LINES),
+        ("--key-column", key_column, CSV),
+    ):
+        if given is not None and kind != of:
+            raise typer.BadParameter(f"is for --input {of}", param_hint=f"'{flag}'")
+    if kind not in INPUTS:
+        near = what_there_is(kind, INPUTS, "kinds")
+        raise typer.BadParameter(f"{escape(kind)!r} is none; {near}", param_hint="'--input'")
+    decoders = decoder(kind, *parts, octets_of(separator or ""), key_column)
+    with (
+        opened(files or [STANDARD]) as sources,
+        Producer(topic, address=address, **options) as producer,
+    ):
         first = producer.next_offset
         output.say(f"topic {escape(topic)}, partition {producer.address}, from offset {first}")
-        lines = InputLines(producer, *parts)
+        published = Published(producer, rate)
         try:
-            refusal = lines.publish()
+            refusal = published.all_of(sources, None if kind == FILE else decoders, *parts)
             output.say("end of input; waiting for acknowledgements")
             producer.close()
         except Stopped as stopped:
             with suppress(DafkaError):
                 producer.end(started_s=-inf)  # it waits no longer
             done = producer.acknowledged - first
-            if done < lines.count or stopped.again:
+            if done < published.count or stopped.again:
                 output.complain(
-                    f"stopped before all of {lines.count} records were acknowledged: {done} are, "
-                    "the others may not be stored"
+                    f"stopped before all of {published.count} records were acknowledged: {done} "
+                    "are, the others may not be stored"
                 )
                 raise
-        output.say(f"{lines.count} records acknowledged")
+        output.say(f"{published.count} records acknowledged")
         if refusal is not None:
             raise refusal
-
-
-@dataclass(eq=False)
-class LineTooLongError(DafkaError):
-    """A line of the input that cannot be a record; the lines before it are published.
-
-    ``node`` takes no more than ``limit_bytes``.
-    """
-
-    sentence = (
-        "line {number} of the input is longer than the {limit_bytes} bytes that {node} takes at "
-        "most (its option max_record_bytes); it and what follows it are not published"
-    )
-    number: int
-    limit_bytes: int
-    node: str
-
-
-class InputLines:
-    """The lines of standard input, on their way to a producer."""
-
-    def __init__(self, producer: Producer, key: bytes | None, headers: Headers) -> None:
-        self.count = 0
-        """How many were read, and can be published."""
-        self._producer = producer
-        self._key = key
-        self._headers = headers
-        self._first = producer.next_offset
-
-    def publish(self) -> DafkaError | None:
-        """Publishes lines to the end, to Ctrl-C, or to what cannot be read or published.
-
-        Returns what that is.  A signal comes while it waits for input, never between reading a line
-        and publishing it.
-        """
-        try:
-            with held_signals() as signals, closing(self.read(signals.let_in)) as found:
-                for lines in found:
-                    self._publish(lines)
-        except RecordTooLargeError as error:
-            # A store has come just now: too late for a line that is published, or for one of these.
-            fitting = lines[: max(error.offset - self._producer.next_offset, 0)]
-            if fitting:
-                self._publish(fitting)
-            self.count = self._producer.next_offset - self._first
-            return error
-        except (LineTooLongError, streams.StreamError) as error:
-            return error
-        except Stopped as stopped:
-            if stopped.again:
-                raise
-            # A second Ctrl-C does not wait, and says what is lost.
-            handle_stop_signals({signal.SIGINT})
-        return None
-
-    def _publish(self, lines: list[bytes]) -> None:
-        keys = None if self._key is None else [self._key] * len(lines)
-        headers = [self._headers] * len(lines) if self._headers else None
-        self._producer.publish_many(lines, keys, headers)
-
-    def read(
-        self, let_in: Callable[[Callable[[], None]], None]
-    ) -> Generator[list[bytes], None, None]:
-        """The lines, without their newlines, as many at a time as have come.
-
-        Raises:
-            LineTooLongError: a line is too long; it is not read to its end.
-        """
-        pieces: list[bytes] = []
-        while chunk := streams.read_input(
-            INPUT_CHUNK_BYTES, lambda: let_in(streams.wait_for_input)
-        ):
-            limit_bytes, node = self._producer.limit
-            head, newline, rest = chunk.rpartition(b"\n")
-            if newline:
-                lines = head.split(b"\n")
-                lines[0] = b"".join([*pieces, lines[0]])
-                pieces = []
-                fitting = lines
-                if max(map(len, lines)) > limit_bytes:
-                    fitting = lines[: [len(line) > limit_bytes for line in lines].index(True)]
-                self.count += len(fitting)
-                yield fitting
-                if len(fitting) < len(lines):
-                    raise LineTooLongError(self.count + 1, limit_bytes, node)
-            pieces.append(rest)
-            if sum(map(len, pieces)) > limit_bytes:
-                raise LineTooLongError(self.count + 1, limit_bytes, node)
-        if last := b"".join(pieces):
-            self.count += 1
-            yield [last]
 
 
 def parse_header(text: str) -> Header:
