@@ -18,66 +18,75 @@ from dafka_core.errors import ConfigError, DafkaError
 from dafka_core.names import escape, octets_of
 from dafka_core.near_names import what_there_is
 
+Files = Annotated[
+    list[str] | None,
+    typer.Argument(
+        metavar="[FILE]...", show_default=False, help="Standard input without any, and for -."
+    ),
+]
+Address = Annotated[
+    str | None,
+    typer.Option(
+        metavar="UUID",
+        help="The partition to go on with, 32 hexadecimal digits. Without it, a new one.",
+        callback=parse_address,
+        show_default=False,
+    ),
+]
+Key = Annotated[
+    str | None,
+    typer.Option(metavar="TEXT", help="The key of all records.", show_default=False),
+]
+Headers = Annotated[
+    list[str] | None,
+    typer.Option(
+        metavar="NAME=VALUE",
+        help="A header of all records; may be given several times.",
+        show_default=False,
+    ),
+]
+Kind = Annotated[
+    str,
+    typer.Option(
+        "--input",
+        metavar="|".join(INPUTS),
+        help="What is a record: a line; an object on a line, as consume --json prints them; a "
+        "row of CSV, of which the first has names (columns value and key, or all of them as an "
+        "object); a whole file.",
+    ),
+]
+Separator = Annotated[
+    str | None,
+    typer.Option(
+        "--key-separator",
+        metavar="TEXT",
+        help="What is before it in a line is the record's key.",
+        show_default=False,
+    ),
+]
+KeyColumn = Annotated[
+    str | None,
+    typer.Option(metavar="NAME", help="The column of CSV with the keys.", show_default=False),
+]
+Rate = Annotated[
+    float | None,
+    typer.Option(
+        metavar="N", min=0.001, help="Publish N records a second at most.", show_default=False
+    ),
+]
+
 
 def produce(
     topic: Topic,
-    files: Annotated[
-        list[str] | None,
-        typer.Argument(
-            metavar="[FILE]...", show_default=False, help="Standard input without any, and for -."
-        ),
-    ] = None,
+    files: Files = None,
     *,
-    address: Annotated[
-        str | None,
-        typer.Option(
-            metavar="UUID",
-            help="The partition to go on with, 32 hexadecimal digits. Without it, a new one.",
-            callback=parse_address,
-            show_default=False,
-        ),
-    ] = None,
-    key: Annotated[
-        str | None,
-        typer.Option(metavar="TEXT", help="The key of all records.", show_default=False),
-    ] = None,
-    header: Annotated[
-        list[str] | None,
-        typer.Option(
-            metavar="NAME=VALUE",
-            help="A header of all records; may be given several times.",
-            show_default=False,
-        ),
-    ] = None,
-    kind: Annotated[
-        str,
-        typer.Option(
-            "--input",
-            metavar="|".join(INPUTS),
-            help="What is a record: a line; an object on a line, as consume --json prints them; a "
-            "row of CSV, of which the first has names (columns value and key, or all of them as an "
-            "object); a whole file.",
-        ),
-    ] = LINES,
-    separator: Annotated[
-        str | None,
-        typer.Option(
-            "--key-separator",
-            metavar="TEXT",
-            help="What is before it in a line is the record's key.",
-            show_default=False,
-        ),
-    ] = None,
-    key_column: Annotated[
-        str | None,
-        typer.Option(metavar="NAME", help="The column of CSV with the keys.", show_default=False),
-    ] = None,
-    rate: Annotated[
-        float | None,
-        typer.Option(
-            metavar="N", min=0.001, help="Publish N records a second at most.", show_default=False
-        ),
-    ] = None,
+    address: Address = None,
+    key: Key = None,
+    header: Headers = None,
+    kind: Kind = LINES,
+    separator: Separator = None,
+    key_column: KeyColumn = None,
+    rate: Rate = None,
     **options: Any,
 ) -> None:
     """Publish a record for each line of files, or of standard input; end when all are acknowledged.
