@@ -33,6 +33,7 @@ from dafka_core.log_entries import (
 )
 from dafka_core.names import octets_of
 from dafka_core.nodes.mesh import Mesh
+from dafka_core.nodes.threads import weakly
 from dafka_core.protocol.limits import MAX_VALUE_BYTES
 from dafka_core.protocol.store_role import StoreRole
 from dafka_core.records import (
@@ -90,6 +91,7 @@ class AppendQueue(ProcessBound):
         self._max_record_bytes = max_record_bytes
         self._mesh = mesh
         self._role = role
+        role.on_dropped = weakly(self._on_dropped, None)
         self._log = log
         self._changed = threading.Condition()
         # In order, which a set of them has not: the simulation repeats what it did.
@@ -172,13 +174,22 @@ class AppendQueue(ProcessBound):
     ) -> None:
         """The log has done this, or not where an outcome says why (in the loop)."""
         for entry, error in zip_longest(entries, outcomes):
-            # Entries come back in the order in which the role took them, among other nodes'.
-            request = next((each for each in self._at_role if each.entries[-1] is entry), None)
-            if request is not None:
-                self._at_role.remove(request)
-                request.end(error or self._lost(entry))
+            self._end(entry, error or self._lost(entry))
         with self._changed:
             self._changed.notify_all()  # ``wait`` waits for other nodes' entries, too
+
+    def _on_dropped(self, batches: Sequence[RecordBatch]) -> None:
+        """The role has given up records that it had taken: they never get to the log."""
+        for each in batches:
+            end = self._role.next_offset(each.tp)
+            self._end(each, OffsetConflictError(*each.tp, each.offset, end))
+
+    def _end(self, entry: LogEntry, error: DafkaError | None) -> None:
+        # Entries come back in the order in which the role took them, among other nodes'.
+        request = next((each for each in self._at_role if each.entries[-1] is entry), None)
+        if request is not None:
+            self._at_role.remove(request)
+            request.end(error)
 
     def _lost(self, entry: LogEntry) -> DafkaError | None:
         """Why a client's records that were written do not count: another history has won since."""
@@ -257,15 +268,18 @@ class AppendQueue(ProcessBound):
     @property
     def limit_bytes(self) -> int:
         """The largest record that is taken, here and at all other stores that are there."""
+        return self._smallest_limit()[0]
+
+    def _smallest_limit(self) -> tuple[int, str]:
+        """The same, and whose limit it is."""
         other = self._mesh.limits.smallest_store
-        return min(self._max_record_bytes, other.limit_bytes if other else self._max_record_bytes)
+        if other is not None and other.limit_bytes < self._max_record_bytes:
+            return other.limit_bytes, f"at store {other.node}"
+        return self._max_record_bytes, "here"
 
     def _too_large(self, batch: RecordBatch | None) -> DafkaError | None:
         largest_bytes = batch.values.largest_bytes if batch else 0
-        limit_bytes, at = self._max_record_bytes, "here"
-        other = self._mesh.limits.smallest_store
-        if other is not None and other.limit_bytes < limit_bytes:
-            limit_bytes, at = other.limit_bytes, f"at store {other.node}"
+        limit_bytes, at = self._smallest_limit()
         if largest_bytes <= limit_bytes:
             return None
         why = f"a record has at most {limit_bytes} bytes {at} (option max_record_bytes)"

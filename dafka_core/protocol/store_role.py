@@ -62,6 +62,8 @@ class StoreRole:
         self.address = address
         self.too_large: list[RecordTooLargeError] = []
         """Records for which partitions cannot go on here, each once; the node empties it."""
+        self.on_dropped: Callable[[list[RecordBatch]], object] = lambda batches: None
+        """Hears of what was taken, hosted perhaps, and never gets to the log."""
         self.requests = RequestQueue()
         self.packing = RecentNames[None](MAX_PEERS)
         """Requestors that understand HEADS-REPLY; the others get a message for each head."""
@@ -144,10 +146,7 @@ class StoreRole:
         return self.scheduler.ask(now, partition.fetcher)
 
     def host(self, now: float, batch: RecordBatch) -> RecordBatch | None:
-        """Takes records that a client writes here, if they are the partition's next.
-
-        Returns what the log is given, of this store's epoch.
-        """
+        """Takes a client's records, if they are the partition's next; returns what the log gets."""
         partition = self._partition(batch.tp)
         if partition is None or batch.offset != partition.visible_end:
             return None
@@ -184,8 +183,7 @@ class StoreRole:
             partition.commits += 1
             epochs.append(self.histories.hosted(partition, staged.start))
         self._commit_s = now
-        commit = commit._replace(epochs=tuple(epochs))
-        self.write(commit)
+        self.write(commit := commit._replace(epochs=tuple(epochs)))
         return commit
 
     def write(self, entry: LogEntry) -> None:
@@ -324,15 +322,17 @@ class StoreRole:
 
     def _begin_anew(self, partition: StorePartition, end: int) -> None:
         """Forgets what was taken from ``end`` on: the log does not have it, or will not."""
-        fetcher = partition.fetcher
+        fetcher, dropped = partition.fetcher, list[RecordBatch]()
         for entry in self.take_pending():
-            void = isinstance(entry, RecordBatch) and entry.tp == fetcher.tp and entry.offset >= end
-            if not void:
+            if isinstance(entry, RecordBatch) and entry.tp == fetcher.tp and entry.offset >= end:
+                dropped.append(entry)
+            else:
                 self.write(entry)
         fetcher.begin(end)
         partition.history = before(partition.history, end)
         partition.visible_end, partition.staged = end, None
         self.scheduler.postpone(fetcher)
+        self.on_dropped(dropped)
 
     def _note_too_large(self, record: m.RecordTooLarge) -> None:
         partition = self.partitions.get(record.tp)

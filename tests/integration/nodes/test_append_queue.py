@@ -9,6 +9,7 @@ from concurrent.futures import Future
 from contextlib import ExitStack
 from itertools import islice
 from pathlib import Path
+from threading import Event
 
 import numpy as np
 import pytest
@@ -162,6 +163,33 @@ def test_a_record_that_the_mesh_would_not_take_is_refused_and_nothing_of_it_stay
                 refused()
     assert store.log.end(TP) == 0
     assert put(store, 0, [bytes(limit)]).result(PATIENCE_S) == 1
+
+
+def test_a_put_that_never_gets_to_the_log_fails_and_comes_again(store: Store) -> None:
+    """What the store took before it was refused by its log: what was to follow is given up."""
+    mesh, role, is_here, goes_on = store._mesh, store._role, Event(), Event()
+
+    def hold(now: float) -> None:
+        is_here.set()
+        assert goes_on.wait(PATIENCE_S)
+
+    def refuse(now: float) -> None:
+        first = RecordBatch.of(TP, 0, values(10))
+        role.on_stored([first], [OffsetConflictError(*TP, 0, 0)])
+
+    mesh.call_soon(hold)
+    assert is_here.wait(PATIENCE_S)
+    other = TopicPartition("u", PARTITION)
+    puts = [put(store, 0, values(10)), put(store, 10, values(5, 10)), put(store, 0, values(3), "u")]
+    mesh.call_soon(refuse)
+    goes_on.set()
+    for each, offset in zip(puts, (0, 10), strict=False):
+        with pytest.raises(OffsetConflictError) as caught:
+            each.result(PATIENCE_S)
+        assert (caught.value.offset, caught.value.end) == (offset, 0)
+    assert puts[2].result(PATIENCE_S) == store.log.end(other) == 3
+    assert put(store, 0, values(10)).result(PATIENCE_S) == 10
+    assert stored(store, "t", PARTITION) == values(10)
 
 
 def test_puts_wait_for_room(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
