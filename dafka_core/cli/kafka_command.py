@@ -71,6 +71,9 @@ def gateway(
 ) -> Iterator[tuple[tuple[Gateway, ...], dict[str, str]]]:
     """Has the store have a gateway, if ``listen`` says where; gives it, and what READY says."""
     if listen is None:
+        from dafka_core.kafka.gateways import retract_former
+
+        retract_former(store)
         yield (), {}
         return
     from dafka_core.kafka.gateway import Gateway

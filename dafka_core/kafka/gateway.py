@@ -61,6 +61,7 @@ class Gateway(Node):
             numbers = PartitionNumbers(store, gateways)
             undo.callback(numbers.close)
             node = GatewayNode(store, config, numbers, gateways, threads)
+            undo.callback(node.replication.close)
             numbers.start()
             self._server = Server(listener, _features(node), room=node.room)
             undo.callback(self._server.close)

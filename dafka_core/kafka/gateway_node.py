@@ -13,6 +13,7 @@ from dafka_core.kafka.gateways import Gateways
 from dafka_core.kafka.kafka_options import KafkaOptions
 from dafka_core.kafka.limits import Limits
 from dafka_core.kafka.partition_numbers import PartitionNumbers
+from dafka_core.kafka.replication import Replication
 from dafka_core.kafka.traffic import Room
 from dafka_core.nodes.store import Store
 
@@ -76,6 +77,12 @@ class GatewayNode:
     threads: ThreadPoolExecutor
     room: Room = field(default_factory=lambda: Room(Limits().max_in_flight_bytes))
     """What all requests and responses in flight share."""
+    replication: Replication = field(init=False)
+    """Waits for other stores, for all features; who makes the node closes it behind them."""
+
+    def __post_init__(self) -> None:
+        store = self.store
+        object.__setattr__(self, "replication", Replication(lambda: store.endpoints))
 
     async def in_thread(self, work: Callable[P, T], *args: P.args, **named: P.kwargs) -> T:
         """Does what would hold up other clients, as reading the log, in a thread."""

@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import re
 import threading
-import time
 from collections.abc import Sequence
 from typing import Annotated, ClassVar, Final, NamedTuple, Protocol
 from zlib import crc32
@@ -20,12 +19,12 @@ from zlib import crc32
 import xxhash
 from msgspec import Meta
 
-from dafka_core.errors import InvalidRequestError, OffsetConflictError
+from dafka_core.errors import InvalidRequestError
 from dafka_core.flight.json_messages import JsonMessage
+from dafka_core.kafka.own_partition import append
 from dafka_core.names import INTERNAL
 from dafka_core.nodes.store import Store
-from dafka_core.records import RecordBatch, TopicPartition
-from dafka_core.values import Values
+from dafka_core.records import TopicPartition
 
 GATEWAYS_TOPIC: Final = f"{INTERNAL}kafka.gateways"
 """Where gateways announce themselves."""
@@ -185,12 +184,19 @@ class Gateways:
         return found[::-1]
 
     def _say(self, what: Announcement) -> None:
-        tp = TopicPartition(GATEWAYS_TOPIC, self.own.address)
-        deadline = time.monotonic() + ANNOUNCE_TIMEOUT_S
-        while self._said(self.own.address)[:1] != [what]:
-            batch = RecordBatch(tp, self._log.end(tp), Values.of([what.packed()]))
-            try:
-                self._store.append_queue.put(batch).result(ANNOUNCE_TIMEOUT_S)
-            except OffsetConflictError:  # somebody else writes there
-                if time.monotonic() >= deadline:
-                    raise
+        if self._said(self.own.address)[:1] != [what]:
+            tp = TopicPartition(GATEWAYS_TOPIC, self.own.address)
+            append(self._store, tp, [what.packed()], timeout_s=ANNOUNCE_TIMEOUT_S)
+
+
+def retract_former(store: Store) -> None:
+    """Says that a store has no gateway now, if it had one that was killed before it could.
+
+    Else the others would take it for live: its store is there.
+
+    Raises:
+        DafkaError: the store has ended, or does not write.
+    """
+    gateways = Gateways(store, "", 0)
+    if any(said.host for said in gateways._said(store.address)[:1]):  # noqa: SLF001 -- its own
+        gateways.retract()

@@ -23,7 +23,6 @@ from dafka_core.kafka.partition_writer import PartitionWriter, Put, Written
 from dafka_core.kafka.produced_records import BATCH_VERSION, NO_TRANSACTIONS
 from dafka_core.kafka.producer_states import NOTES, ProducerStates
 from dafka_core.kafka.refusal import RefusedError
-from dafka_core.kafka.replication import Replication
 from dafka_core.names import INTERNAL
 from dafka_core.records import TopicPartition
 
@@ -62,7 +61,7 @@ class Produce(Feature):
         self._states = ProducerStates()
         self._writers: dict[TopicPartition, PartitionWriter] = {}
         self._tasks: set[asyncio.Task[None]] = set()
-        self._replication = Replication(lambda: node.store.endpoints)
+        self._replication = node.replication
         self.handlers: Mapping[int, Handler] = {
             Api.PRODUCE: self._produce,
             Api.INIT_PRODUCER_ID: self._init_producer_id,

@@ -125,17 +125,18 @@ def _records(
     clients: Sequence[StoreClient], topic: str, timeout_s: float
 ) -> Iterator[tuple[TopicPartition, int, bytes]]:
     """All records of a topic with their offsets, from the store that has most of a partition."""
-    for tp in _held(clients, topic, timeout_s):
+    held = _held(clients, topic, timeout_s)
+    for tp in tuple(held):
         for tries in range(TRIES):
-            held = _held(clients, topic, timeout_s).get(tp)
-            if held is None:
+            if tp not in held:
                 break
             try:
-                yield from _of_partition(*held, timeout_s)
+                yield from _of_partition(*held[tp], timeout_s)
                 break
             except DataLossError:
                 if tries == TRIES - 1:
                     raise
+                held = _held(clients, topic, timeout_s)
 
 
 def _held(

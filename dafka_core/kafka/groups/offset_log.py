@@ -7,13 +7,12 @@ import logging
 from collections.abc import Collection, Sequence
 from typing import Final
 
-from dafka_core.errors import DafkaError, InvalidRequestError, OffsetConflictError
+from dafka_core.errors import DafkaError, InvalidRequestError
 from dafka_core.kafka.gateway_node import GatewayNode
 from dafka_core.kafka.groups.group_records import OFFSETS_TOPIC, GroupRecord
 from dafka_core.kafka.groups.offsets import Offsets
-from dafka_core.kafka.replication import Replication
-from dafka_core.records import PartitionInfo, RecordBatch, TopicPartition
-from dafka_core.values import Values
+from dafka_core.kafka.own_partition import append
+from dafka_core.records import PartitionInfo, TopicPartition
 
 MAX_WAITING: Final = 10_000
 """Records on their way to the disk; who comes later is told to try again."""
@@ -30,7 +29,8 @@ LEAST_REPEATED: Final = 10_000
 REPLICATE_S: Final = 5.0
 """How long other stores may take, as Kafka's ``offsets.commit.timeout.ms``."""
 
-TRIES: Final = 5
+APPEND_TIMEOUT_S: Final = 30.0
+"""How long the store's own disk may take."""
 
 _log: Final = logging.getLogger("dafka.kafka")
 
@@ -46,7 +46,7 @@ class OffsetLog:
         self.own = TopicPartition(OFFSETS_TOPIC, node.store.address)
         self._node = node
         self._log = node.store.log
-        self._replication = Replication(lambda: node.store.endpoints)
+        self._replication = node.replication
         self._read: dict[str, int] = {}  # up to where each gateway's records were looked at
         self._changes = -1  # of the log, that were looked at
         self._reading = asyncio.Lock()
@@ -95,7 +95,6 @@ class OffsetLog:
         """Waits for what is on its way."""
         while tasks := [*self._answering, *([self._writer] if self._writer else [])]:
             await asyncio.wait(tasks)
-        self._replication.close()
 
     # -- reading -----------------------------------------------------------------------------------
 
@@ -144,7 +143,7 @@ class OffsetLog:
             records, futures = [each for each, _ in taken], [each for _, each in taken]
             try:
                 end = await self._put(records)
-            except DafkaError as error:
+            except (DafkaError, TimeoutError) as error:
                 if len(taken) == 1 or not isinstance(error, InvalidRequestError):
                     _end(futures, error)
                 else:  # one is too large: which, shows when each is written alone
@@ -162,29 +161,21 @@ class OffsetLog:
         for record, future in zip(records, futures, strict=True):
             try:
                 self._answer(await self._put([record]), [future])
-            except DafkaError as error:
+            except (DafkaError, TimeoutError) as error:
                 _end([future], error)
 
     async def _put(self, records: Sequence[GroupRecord]) -> int:
         """Appends records; returns the partition's end when they are on disk here."""
-        values = Values.of([each.packed() for each in records])
-        tries = 0
-        while True:
-            start = await self._node.in_thread(self._log.end, self.own)
-            batch = RecordBatch(self.own, start, values)
-            put = await self._node.in_thread(self._node.store.append_queue.put, batch)
-            try:
-                end = await asyncio.wrap_future(put)
-                break
-            except OffsetConflictError:
-                tries += 1
-                if tries == TRIES:
-                    raise
+        packed = [each.packed() for each in records]
+        put = self._node.in_thread(
+            append, self._node.store, self.own, packed, timeout_s=APPEND_TIMEOUT_S
+        )
+        offsets = await put
         for record in records:
             self.offsets.take(self.own.partition, record)
-        if self._read.get(self.own.partition) == start:
-            self._read[self.own.partition] = end
-        return end
+        if self._read.get(self.own.partition) == offsets.start:
+            self._read[self.own.partition] = offsets.stop
+        return offsets.stop
 
     def _answer(self, end: int, futures: Sequence[asyncio.Future[None]]) -> None:
         """Tells who waits when the other stores have the records, too; the next ones go on."""
@@ -209,7 +200,7 @@ class OffsetLog:
                 await self._put(records[start : start + MAX_BATCH])
             await self._put([GroupRecord(repeats=end)])
             await self._node.in_thread(self._log.trim, self.own, end)
-        except DafkaError as error:
+        except (DafkaError, TimeoutError) as error:
             _log.warning("committed offsets could not be written again: %s", error)
 
 

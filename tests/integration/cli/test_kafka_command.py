@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 import socket
 import struct
 from pathlib import Path
@@ -9,6 +10,9 @@ from pathlib import Path
 import pytest
 
 from dafka_core.errors import ConfigError
+from dafka_core.kafka.gateways import GATEWAYS_TOPIC, Announcement
+from dafka_core.records import TopicPartition
+from dafka_core.storage import Log
 from tests.forked import ForkedCluster
 from tests.integration.cli.processes import ANY_PORTS, Dafka, run, sentence
 
@@ -29,6 +33,23 @@ def test_a_gateway_says_where_it_is(command: str, lone_tower: str, tmp_path: Pat
         facts = node.ready()
         assert is_served(facts["kafka"])
         assert node.stop() == 0
+
+
+def test_a_store_that_starts_again_without_a_gateway_says_that_it_has_none(
+    lone_tower: str, tmp_path: Path
+) -> None:
+    where = ("--dir", str(tmp_path), "--tower", lone_tower)
+    with Dafka("store", "--kafka", "127.0.0.1:0", *where) as node:
+        address = node.ready()["address"]
+        node.stop(signal.SIGKILL)
+    with Dafka("store", *where) as node:
+        assert "kafka" not in node.ready()
+        assert node.stop() == 0
+    tp = TopicPartition(GATEWAYS_TOPIC, address)
+    with Log(tmp_path) as log:
+        batches = log.read(tp, 0, log.end(tp))
+    first, last = (Announcement.parse(bytes(value)) for batch in batches for value in batch.values)
+    assert (first.host, last.host) == ("127.0.0.1", "")
 
 
 @pytest.mark.parametrize("name", ["store", "up"])

@@ -8,10 +8,13 @@ import os
 import signal
 import socket
 import struct
+import threading
 import time
 import warnings
+from pathlib import Path
 
 import pytest
+from confluent_kafka import Consumer, Producer, TopicPartition
 
 from dafka_core import Store
 from dafka_core.errors import ConfigError, ForkedError
@@ -100,3 +103,25 @@ def test_who_listens_for_others_says_what_is_open(
     with Gateway(store, listen="0.0.0.0:0", advertised="kafka.example.org:0") as gateway:
         assert gateway.advertised == ("kafka.example.org", gateway.listens.port)
     assert "whoever reaches 0.0.0.0:" in caplog.text
+
+
+def test_each_other_store_is_asked_by_one_thread_for_all_that_waits(
+    store: Store, gateway: Gateway, tmp_path: Path
+) -> None:
+    servers = {"bootstrap.servers": str(gateway.listens), "log_level": 0}
+    with Store(tmp_path / "other", tower=store.options.tower) as other:
+        name = f"dafka-kafka-acks-{other.address[:6]}"
+
+        def threads() -> int:
+            return sum(each.name == name for each in threading.enumerate())
+
+        wait_until(lambda: other.address in store.endpoints)
+        producer = Producer(servers)
+        producer.produce("t", b"1")
+        assert producer.flush(30) == 0
+        consumer = Consumer(servers | {"group.id": "g"})
+        consumer.commit(offsets=[TopicPartition("t", 0, 1)], asynchronous=False)
+        consumer.close()
+        assert threads() == 1
+        gateway.close()
+        wait_until(lambda: threads() == 0)

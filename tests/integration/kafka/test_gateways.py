@@ -9,7 +9,14 @@ from pathlib import Path
 import pytest
 
 from dafka_core import Store, Tower
-from dafka_core.kafka.gateways import GATEWAYS_TOPIC, Announcement, Gateways, node_id, ranked
+from dafka_core.kafka.gateways import (
+    GATEWAYS_TOPIC,
+    Announcement,
+    Gateways,
+    node_id,
+    ranked,
+    retract_former,
+)
 from dafka_core.kafka.number_table import NumberedPartition
 from dafka_core.records import RecordBatch, TopicPartition
 from dafka_core.testing import wait_until
@@ -87,6 +94,31 @@ def test_one_that_has_ended_while_its_store_goes_on_is_not_live(start: Start) ->
     wait_until(lambda: addresses(one) == {one.own.address})
     two.announce()
     wait_until(lambda: len(addresses(one)) == 2)
+
+
+def test_one_that_was_killed_and_whose_store_goes_on_without_it_is_not_live(
+    start: Start, tmp_path: Path
+) -> None:
+    one, two = start("a"), start("bb")
+    wait_until(lambda: len(addresses(one)) == 2)
+    store = two._store
+    options = {name: getattr(store.options, name) for name in ("tower", "sync_interval_ms")}
+    store.close()  # as if killed: its gateway has said nothing
+    wait_until(lambda: len(addresses(one)) == 1)
+    with Store(tmp_path / "bb", **options) as again:
+        assert again.address == two.own.address
+        retract_former(again)
+        wait_until(lambda: again.address in one._store.stores_here)
+        wait_until(lambda: addresses(one) == {one.own.address})
+        end = again.log.end(tp := TopicPartition(GATEWAYS_TOPIC, again.address))
+        retract_former(again)
+        assert again.log.end(tp) == end == 2
+
+
+def test_a_store_that_never_had_a_gateway_says_nothing_of_it(start: Start, tmp_path: Path) -> None:
+    with Store(tmp_path / "new", tower=start("a")._store.options.tower) as store:
+        retract_former(store)
+        assert store.log.end(TopicPartition(GATEWAYS_TOPIC, store.address)) == 0
 
 
 def test_a_gateway_that_starts_again_where_it_was_says_nothing_anew(start: Start) -> None:
