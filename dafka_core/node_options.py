@@ -351,6 +351,12 @@ class StoreOptions(NodeOptions):
         kind=RULES,
         parse=parse_rules,
     )
+    archive: str = option(
+        "",
+        "a directory in which records are archived, as Parquet files, before they are given up by "
+        "the rules of `retain` (docs/archive.md); stores may share it",
+        kind="DIR",
+    )
 
 
 @dataclass(frozen=True)

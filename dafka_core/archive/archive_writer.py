@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Final, NamedTuple
 
 from dafka_core.archive.archive_errors import ArchiveError, translated
+from dafka_core.archive.layout import make_archive
 from dafka_core.archive.manifest import MAX_COMMIT_FILES, ArchivedFile, Manifest
 from dafka_core.archive.record_files import RecordFile, by_day, first_and_last_us
 from dafka_core.archive.staging import Staging, recover
@@ -86,9 +87,7 @@ class ArchiveWriter:
 
     def __init__(self, directory: Path | str, topic: str) -> None:
         self.manifest = Manifest(Path(directory), topic)
-        with translated(directory):
-            # Not those above it: a disk that is not mounted would be made a directory of.
-            self.manifest.directory.mkdir(exist_ok=True)
+        make_archive(self.manifest.directory)
         recover(self.manifest)
         self.manifest.refresh()
 
@@ -100,6 +99,7 @@ class ArchiveWriter:
         Raises:
             ArchiveError: the archive cannot be written to.  What was added before remains.
         """
+        self.manifest.refresh()
         added = Added()
         failed: dict[TopicPartition, DafkaError] = {}
         while missing := [part for part in self._missing(wanted) if part.tp not in failed]:

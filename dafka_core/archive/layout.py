@@ -19,7 +19,7 @@ from typing import Final
 
 import xxhash
 
-from dafka_core.archive.archive_errors import ArchiveError
+from dafka_core.archive.archive_errors import ArchiveError, translated
 from dafka_core.names import escape, octets_of, quoted, unescape
 
 MANIFEST: Final = "_dafka"
@@ -36,7 +36,20 @@ _SPECIAL: Final = re.compile(r"[\x00-\x1f\x7f\"#%'*/:=?\\{}\[\]^]")
 
 _PERCENT: Final = re.compile("%([0-9A-Fa-f]{2})")
 _PLAIN: Final = re.compile("[A-Za-z0-9][A-Za-z0-9-]{0,63}")
-_DAY_US: Final = 86_400_000_000
+DAY_US: Final = 86_400_000_000
+
+
+def make_archive(directory: Path) -> None:
+    """Makes an empty archive of a directory, if it is none yet.
+
+    Not the directories above it: of a disk that is not mounted one would be made that is.
+
+    Raises:
+        ArchiveError: it cannot be made.
+    """
+    with translated(directory):
+        directory.mkdir(exist_ok=True)
+        (directory / MANIFEST).mkdir(exist_ok=True)
 
 
 def topic_name(directory: Path | str, topic: str) -> str:
@@ -72,7 +85,7 @@ def day_name(day: str | None) -> str:
 def day_of(time_us: int) -> str | None:
     """The day of a time in UTC, like ``2026-01-31``; None of one that no calendar has."""
     try:
-        return (dt.date(1970, 1, 1) + dt.timedelta(days=time_us // _DAY_US)).isoformat()
+        return (dt.date(1970, 1, 1) + dt.timedelta(days=time_us // DAY_US)).isoformat()
     except OverflowError:
         return None
 

@@ -14,7 +14,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from dafka_core.archive.archive_errors import damaged, reading, translated
-from dafka_core.archive.layout import day_of
+from dafka_core.archive.layout import DAY_US, day_of
 from dafka_core.archive.manifest import ArchivedFile
 from dafka_core.envelope_columns import HEADERS_TYPE, close_columns, opened_columns
 from dafka_core.names import escape
@@ -37,8 +37,6 @@ SCHEMA: Final = pa.schema(
 COMPRESSION: Final = "zstd"
 _REPEATING: Final = ["key", "partition", "timestamp", "headers.list.element.key"]
 """Columns in which values come again; of others a dictionary is made in vain."""
-
-_DAY_US: Final = 86_400_000_000
 
 
 class RecordFile:
@@ -120,7 +118,7 @@ def by_day(batch: RecordBatch) -> Iterator[tuple[str | None, RecordBatch]]:
         yield None, batch
         return
     counts, times = batch.times.T
-    days = np.where(times == UNKNOWN_US, UNKNOWN_US, times // _DAY_US)
+    days = np.where(times == UNKNOWN_US, UNKNOWN_US, times // DAY_US)
     changes = np.flatnonzero(np.diff(days)) + 1
     ends = counts.cumsum()
     cuts = [batch.offset, *(batch.offset + ends[changes - 1]).tolist(), batch.end]

@@ -21,7 +21,7 @@ Command = Callable[..., None]
 MAIN_OPTIONS: Final = frozenset(
     {
         *("host", "sub_address", "pub_address", "join", "acks", "flight_port"),
-        *("listen", "advertised", "num_partitions", "metrics", "retain"),
+        *("listen", "advertised", "num_partitions", "metrics", "retain", "archive"),
     }
 )
 """Listed first in ``--help``, with ``tower``; most users need none of the others."""

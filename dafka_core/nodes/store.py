@@ -31,6 +31,7 @@ from dafka_core.storage.retention_pass import Retention
 
 if TYPE_CHECKING:
     from dafka_core.flight.server_context import ServerContext
+    from dafka_core.nodes.log_archiver import LogArchiver
 
 _log = logging.getLogger("dafka.store")
 
@@ -88,7 +89,9 @@ class Store(Node):
             self._log_writer = undo.enter_context(
                 LogWriter(self.log, weakly(self._on_written, None))
             )
-            self.retention = Retention(self.log, config.retain)
+            self.archiver = _archiver(self.log, config.archive)
+            """What it archives, and has archived, if it does."""
+            self.retention = Retention(self.log, config.retain, self.archiver)
             """What it gives up, and has given up."""
             self._retention_thread = undo.enter_context(RetentionThread(self.log, self.retention))
             self._merge_thread = undo.enter_context(MergeThread(self.log, config.staged_hours))
@@ -153,6 +156,8 @@ class Store(Node):
         self._log_writer.close()
         self.append_queue.close()
         self._flight.close()
+        if self.archiver is not None:
+            self.archiver.stop()
         self._retention_thread.close()
         self._merge_thread.close()
         self.log.close()
@@ -218,3 +223,12 @@ class Store(Node):
         # A loop that has ended acknowledges nothing; the records are stored all the same.
         with contextlib.suppress(ClosedError, NodeFailedError):
             self._mesh.call_soon(acknowledge)
+
+
+def _archiver(log: Log, directory: str) -> LogArchiver | None:
+    if not directory:
+        return None
+    # Arrow takes half a second to load; a store without an archive does not need it.
+    from dafka_core.nodes.log_archiver import LogArchiver  # noqa: PLC0415
+
+    return LogArchiver(log, directory)

@@ -1,0 +1,198 @@
+"""A store archives what its rules have it give up: in whole days, or as much as makes a file."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from dafka_core import Producer, Store
+from dafka_core.archive.archive_errors import ArchiveError
+from dafka_core.archive.record_files import RecordFile
+from dafka_core.epochs import Epoch, EpochId
+from dafka_core.errors import ClosedError
+from dafka_core.log_entries import SetAside
+from dafka_core.nodes import log_archiver as module
+from dafka_core.nodes import retention_thread
+from dafka_core.nodes.log_archiver import LogArchiver
+from dafka_core.records import RecordBatch, TopicPartition
+from dafka_core.retention_rules import parse_rules
+from dafka_core.storage import Log, block_writer
+from dafka_core.storage.retention_pass import Retention
+from dafka_core.testing import wait_until
+from tests.integration.archive.records import (
+    BEGIN_US,
+    HOUR_US,
+    A,
+    B,
+    batch,
+    offsets_in_files,
+    offsets_in_manifest,
+)
+
+
+@pytest.fixture
+def archive(tmp_path: Path) -> Path:
+    return tmp_path / "archive"
+
+
+@pytest.fixture
+def log(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Log]:
+    """Each append makes a block; it is some days after the records."""
+    monkeypatch.setattr(block_writer, "SMALL_BLOCK_BYTES", 1)
+    with Log(tmp_path / "store", clock_us=lambda: BEGIN_US + 1000 * HOUR_US) as opened:
+        yield opened
+
+
+def put(log: Log, tp: TopicPartition, end: int, step: int = 5) -> None:
+    for start in range(log.end(tp), end, step):
+        log.append([batch(tp, start, min(start + step, end))])
+
+
+def test_whole_days_are_archived(log: Log, archive: Path) -> None:
+    put(log, A, 60)
+    archiver = LogArchiver(log, archive)
+    assert archiver.archive(A, 20) == 0  # the day goes on
+    assert archiver.archive(A, 24) == 24
+    assert archiver.archive(A, 40) == 24
+    assert archiver.archive(A, 50) == 48
+    assert archiver.archive(A, 60) == 60  # nothing newer has come, for days
+    assert [*offsets_in_files(archive, A)] == offsets_in_manifest(archive, A) == list(range(60))
+    assert (archiver.counts.files, archiver.counts.records) == (3, 60)
+
+
+def test_the_last_day_waits_until_it_is_over(tmp_path: Path, archive: Path) -> None:
+    now_us = [BEGIN_US + 10 * HOUR_US]
+    with Log(tmp_path / "store", clock_us=lambda: now_us[0]) as log:
+        put(log, A, 8)
+        archiver = LogArchiver(log, archive)
+        assert archiver.archive(A, 8) == 0
+        now_us[0] += 14 * HOUR_US
+        assert archiver.archive(A, 8) == 8
+
+
+def test_as_much_as_makes_a_file_is_archived(
+    log: Log, archive: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "FILE_BYTES", 100)
+    put(log, A, 60)
+    assert LogArchiver(log, archive).archive(A, 20) == 20
+
+
+def test_what_another_store_has_archived_is_not_archived_again(
+    log: Log, archive: Path, tmp_path: Path
+) -> None:
+    put(log, A, 60)
+    one = LogArchiver(log, archive)
+    assert one.archive(A, 48) == 48
+    with Log(tmp_path / "other", clock_us=log.now_us) as other:
+        put(other, A, 72)
+        two = LogArchiver(other, archive)
+        assert two.archive(A, 48) == 48
+        assert two.counts.files == 0
+        assert two.archive(A, 72) == 72
+    assert one.archive(A, 60) == 60
+    assert one.counts.files == 2
+    assert offsets_in_files(archive, A) == offsets_in_manifest(archive, A) == list(range(72))
+
+
+def test_retention_gives_up_what_is_archived_and_nothing_else(log: Log, archive: Path) -> None:
+    put(log, A, 60)
+    put(log, B, 20)
+    retention = Retention(log, parse_rules("flights=1s"), LogArchiver(log, archive))
+    for _ in retention.steps():
+        pass
+    for tp, end in ((A, 60), (B, 20)):
+        info = log.info(tp)
+        assert info is not None
+        assert info.earliest == end
+        assert offsets_in_files(archive, tp) == list(range(end))
+
+
+def test_a_full_disk_keeps_everything(
+    log: Log, archive: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    put(log, A, 60)
+    retention = Retention(log, parse_rules("flights=1s"), LogArchiver(log, archive))
+
+    def full(file: RecordFile, batch: RecordBatch) -> None:
+        raise ArchiveError(archive, "the disk is full")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(RecordFile, "write", full)
+        with pytest.raises(ArchiveError, match="the disk is full"):
+            list(retention.steps())
+    assert log.info(A).earliest == 0  # type: ignore[union-attr]
+    list(retention.steps())
+    assert log.info(A).earliest == 60  # type: ignore[union-attr]
+
+
+def test_a_partition_that_cannot_be_archived_keeps_no_other(
+    log: Log,
+    archive: Path,
+    caplog: pytest.LogCaptureFixture,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(module, "FILE_BYTES", 1)
+    old, new = Epoch.first(EpochId(5, 1, 1)), EpochId(9, 2, 1)
+    times = np.array([[50, BEGIN_US]], np.int64)
+    made = RecordBatch.of(A, 0, [b"x"] * 50)
+    log.append([RecordBatch(A, 0, made.values, times=times, epoch=old)])
+    archiver = LogArchiver(log, archive)
+    assert archiver.archive(A, 50) == 50
+    assert log.write([SetAside(A, 40)]) == [None]
+    again = RecordBatch.of(A, 40, [b"y"] * 30)
+    log.append([RecordBatch(A, 40, again.values, epoch=Epoch(*new, 40, old.digest))])
+    put(log, B, 20)
+    for _ in range(3):
+        assert archiver.archive(A, 70) == 50
+        assert archiver.archive(B, 20) == 20
+    assert caplog.text.count("it is not archived, and nothing of it is given up") == 1
+    assert "from offset 40 on it may have records that the stores have set aside" in caplog.text
+    assert archiver.counts.failing == 1
+
+
+def test_it_ends_soon_when_the_store_does(log: Log, archive: Path) -> None:
+    put(log, A, 60)
+    archiver = LogArchiver(log, archive)
+    archiver.stop()
+    with pytest.raises(ClosedError):
+        archiver.archive(A, 48)
+    assert offsets_in_files(archive, A) == []
+
+
+def test_a_directory_that_is_none_is_refused(log: Log, tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    with pytest.raises(ArchiveError, match="File exists"):
+        LogArchiver(log, tmp_path / "file")
+    with pytest.raises(ArchiveError, match="No such file or directory"):
+        LogArchiver(log, tmp_path / "not" / "there")
+
+
+def test_a_store_archives_by_itself(
+    tower: str,
+    produce: Callable[..., Producer],
+    tmp_path: Path,
+    archive: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(module, "FILE_BYTES", 1)
+    monkeypatch.setattr(retention_thread, "INTERVAL_S", 0.05)
+    options = {"retain": "flights=1s", "archive": str(archive), "tower": tower}
+    with Store(tmp_path / "store", **options) as store:
+        producer = produce("flights")
+        for number in range(5):
+            producer.publish(b"value %d" % number)
+        producer.flush(30)
+        tp = TopicPartition("flights", producer.address)
+
+        def is_given_up() -> bool:
+            info = store.log.info(tp)
+            return info is not None and info.earliest == 5
+
+        wait_until(is_given_up)
+        assert store.archiver is not None
+        assert store.archiver.counts.records == 5
+    assert offsets_in_files(archive, tp) == offsets_in_manifest(archive, tp) == list(range(5))
