@@ -10,6 +10,7 @@ import sys
 from pathlib import Path
 
 from dafka_core.cli.flags import CommandOptions
+from dafka_core.cli.logs import LogOptions
 from dafka_core.kafka.kafka_options import KafkaOptions
 from dafka_core.metrics.declarations import TABLE as METRICS
 from dafka_core.metrics.options import MetricsOptions
@@ -40,6 +41,7 @@ TABLES: tuple[tuple[str, type[Options], type[Options] | None], ...] = (
     ("Gateway for Kafka's clients", KafkaOptions, None),
     ("Tower", TowerOptions, None),
     ("Metrics", MetricsOptions, None),
+    ("Logs of commands", LogOptions, None),
     ("Commands of `dafka`, beside those of their nodes", CommandOptions, None),
 )
 

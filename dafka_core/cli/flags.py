@@ -11,6 +11,8 @@ from typing import Annotated, Any, Final
 
 import typer
 
+from dafka_core.cli import logs
+from dafka_core.cli.logs import LogOptions
 from dafka_core.errors import ConfigError
 from dafka_core.names import escape, unescape
 from dafka_core.node_options import TOWER_ENVIRONMENT
@@ -82,6 +84,7 @@ def with_options(
     The command takes them as ``**options``: only those that the user gave, as text.  The node that
     they are handed to parses and checks them, so what is right is said in one place.
     """
+    tables = (*tables, LogOptions)
     for table in tables:
         SETTINGS.update({row.name: table for row in table.table()})
 
@@ -94,6 +97,8 @@ def with_options(
 
         @functools.wraps(command)
         def run(**values: Any) -> None:
+            logging = {row.name: values.pop(row.name, None) for row in LogOptions.table()}
+            logs.configure(LogOptions.build({k: v for k, v in logging.items() if v is not None}))
             for name, separator in _REPEATED.items():
                 if values.get(name):
                     values[name] = separator.join(values[name])

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import json
+import logging
 import sys
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
+from dafka_core.cli import logs
 from dafka_core.names import escape, printable
 
 
@@ -24,12 +26,14 @@ def ready(**facts: Any) -> None:
 
 def say(text: str) -> None:
     """Tells people what happens."""
-    _print_aside(printable(text), "dim")
+    if not logs.say(logging.INFO, text):
+        _print_aside(printable(text), "dim")
 
 
 def complain(text: str) -> None:
     """Tells people what went wrong."""
-    _print_aside(f"dafka: {printable(text)}", "red")
+    if not logs.say(logging.ERROR, text):
+        _print_aside(f"dafka: {printable(text)}", "red")
 
 
 def is_screen() -> bool:

@@ -12,7 +12,7 @@ from collections.abc import Callable, Collection, Sequence
 from types import FrameType
 from typing import TYPE_CHECKING, Final, Self
 
-from dafka_core.cli import output, streams
+from dafka_core.cli import logs, output, streams
 from dafka_core.cli.malloc import keep_freed_memory
 from dafka_core.errors import ConfigError, DafkaError
 from dafka_core.near_names import nearest_name
@@ -55,6 +55,7 @@ class Stopped(BaseException):
 def run(arguments: Sequence[str] | None) -> int:
     """Runs a command; returns the process's exit code."""
     streams.settle()
+    logs.begin()
     keep_freed_memory()
     raise_limit()  # each peer takes some descriptors
     handle_stop_signals()

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from importlib.metadata import PackageNotFoundError, version
 
 import pyarrow as pa
 from pyarrow import flight
@@ -23,6 +22,7 @@ from dafka_core.storage.log_check import Checked, check_partition, check_rest
 from dafka_core.storage.log_copy import Known, entries
 from dafka_core.storage.open_environment import FORMAT
 from dafka_core.storage.tables import Tables
+from dafka_core.this_version import this_version
 
 
 def back_up(context: ServerContext, ticket: bytes, caller: Caller) -> flight.FlightDataStream:
@@ -65,11 +65,3 @@ def _batches(
             stream.wait(batch.nbytes)
             yield batch
             stream.go_on()
-
-
-def this_version() -> str:
-    """The version of Dafka that runs here."""
-    try:
-        return version("dafka-spark")
-    except PackageNotFoundError:  # run from its source
-        return "of its source"

@@ -6,8 +6,7 @@ import contextlib
 import threading
 import weakref
 from collections.abc import Callable, Iterator
-from importlib.metadata import version
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any
 
 from dafka_core.diagnosis.findings import Finding, Severity, problem
 from dafka_core.errors import ConfigError, DafkaError
@@ -16,11 +15,10 @@ from dafka_core.metrics import health, mesh_readings
 from dafka_core.metrics.samples import Sample
 from dafka_core.metrics.store_readings import StoreReadings
 from dafka_core.protocol.beacons import endpoint_of
+from dafka_core.this_version import this_version
 
 if TYPE_CHECKING:
     from dafka_core.nodes.node import Node
-
-VERSION: Final = version("dafka-spark")
 
 
 class WatchedNode:
@@ -55,7 +53,7 @@ class WatchedNode:
             case other:
                 why = "must be a tower, store, gateway, producer or consumer"
                 raise ConfigError("nodes", other, why)
-        self._info = (VERSION, endpoint)
+        self._info = (this_version(), endpoint)
 
     def samples(self) -> list[Sample]:
         """What it tells now; of one that is closed, that it is."""

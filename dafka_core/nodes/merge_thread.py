@@ -83,7 +83,7 @@ class MergeThread(ProcessBound):
                 return
             except StoreError as error:
                 self.failed_count += 1
-                _log.error("merging blocks: %s", error)
+                _log.error("merging blocks: %s", error, extra={"event": "merge_failed"})
                 pause_s = RETRY_S
 
     def _discard_stale(self) -> None:

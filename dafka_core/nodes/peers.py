@@ -91,6 +91,7 @@ class Peers:
         """For further peers; those without are refused."""
         self.inbound = Inbound(beacon, self.table)
         """Who connects to this node."""
+        self._own = beacon.node
         self.tower_found = False
         """Whether a tower has answered."""
         self.beacon_due = 0.0
@@ -166,6 +167,9 @@ class Peers:
                 elif self.table.hear(now, beacon, tower):
                     self.room.refused.pop(beacon.endpoint, None)
                     self.inbound.hear(beacon.endpoint)
+                    self._tell(
+                        "peer_came", "%(node)s: peer %(peer)s has come, at %(endpoint)s", *beacon
+                    )
                     self._new[beacon.endpoint] = None
                     self.beacon_due = now  # so that the new peer hears of this node at once
                 elif self.table.replaced:
@@ -213,7 +217,9 @@ class Peers:
         for endpoint in self._doubtful:
             self.beacon_due = min(self.beacon_due, self._doubtful[endpoint] + DOUBT_S)
         silent = self.table.expire(now)
-        for _, endpoint in silent:
+        for node, endpoint in silent:
+            text = "%(node)s: peer %(peer)s at %(endpoint)s has gone, or its beacons do not come"
+            self._tell("peer_went", text, node, endpoint)
             self._disconnect(endpoint)
             del self.renewed[endpoint]
         self._say_who_is_unreached(now)
@@ -223,6 +229,10 @@ class Peers:
         lost = [*(node for node, _ in silent), *self.table.replaced]
         self.table.replaced.clear()
         return [node for node in lost if not self.table.knows(node)]
+
+    def _tell(self, event: str, text: str, peer: str, endpoint: str) -> None:
+        facts = {"node": self._own, "peer": peer, "endpoint": endpoint}
+        _log.info(text, facts, extra={"event": event})
 
     def _new_socket(self, endpoint: str) -> zmq.Socket[bytes]:
         limits = (self._max_frame_bytes, self._config.high_water_mark)

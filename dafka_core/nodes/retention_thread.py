@@ -61,7 +61,7 @@ class RetentionThread(ProcessBound):
             except ClosedError:
                 return
             except DafkaError as error:
-                _log.error("retention: %s", error)
+                _log.error("retention: %s", error, extra={"event": "retention_failed"})
                 pause_s = max(RETRY_S, INTERVAL_S)
             if not self._closed.is_set():
                 self._woken.wait(pause_s)
@@ -76,4 +76,8 @@ class RetentionThread(ProcessBound):
                 self._closed.wait((time.monotonic() - started_s) * (1 / BUSY_SHARE - 1))
             started_s = time.monotonic()
         if counts.records > records:
-            _log.info("retention: gave up %d records", counts.records - records)
+            _log.info(
+                "retention: gave up %(records)d records",
+                {"records": counts.records - records},
+                extra={"event": "records_given_up"},
+            )

@@ -25,9 +25,11 @@ from dafka_core.nodes.retention_thread import RetentionThread
 from dafka_core.nodes.store_identity import check_directory, copied, kept_address
 from dafka_core.nodes.store_loop import StoreLoop
 from dafka_core.nodes.threads import weakly
+from dafka_core.protocol.beacons import endpoint_of
 from dafka_core.protocol.store_role import StoreRole
 from dafka_core.storage import Log
 from dafka_core.storage.retention_pass import Retention
+from dafka_core.this_version import this_version
 
 if TYPE_CHECKING:
     from dafka_core.flight.server_context import ServerContext
@@ -107,6 +109,10 @@ class Store(Node):
             self._mesh.start(self._on_round)
             undo.pop_all()
         self._is_open = True
+        facts = {"address": self.address, "directory": str(directory), "version": this_version()}
+        endpoint = endpoint_of(self._mesh.beacon, "")
+        text = "store %(address)s in %(directory)s is started: version %(version)s, at %(endpoint)s"
+        _log.info(text, facts | {"endpoint": endpoint}, extra={"event": "store_started"})
 
     @property
     def parts(self) -> StoreParts:
@@ -151,7 +157,7 @@ class Store(Node):
 
     def close(self) -> None:
         """Stops; received records that are not on disk were not acknowledged.  May be repeated."""
-        self._is_open = False
+        was_open, self._is_open = self._is_open, False
         self._mesh.close()
         self._log_writer.close()
         self.append_queue.close()
@@ -161,6 +167,9 @@ class Store(Node):
         self._retention_thread.close()
         self._merge_thread.close()
         self.log.close()
+        if was_open:
+            facts, extra = {"address": self.address}, {"event": "store_stopped"}
+            _log.info("store %(address)s has stopped", facts, extra=extra)
 
     def _serve_flight(self, config: StoreOptions) -> contextlib.ExitStack:
         """The log over Arrow Flight, as ``flight_port`` says, until it is closed."""
@@ -208,10 +217,12 @@ class Store(Node):
         for entry in entries:
             if isinstance(entry, SetAside) and not isinstance(outcomes, BaseException):
                 text = (
-                    "%s: other stores have a newer producer's records from offset %d on; those of "
+                    "%(partition)s: other stores have a newer producer's records from offset "
+                    "%(start)d on; those of "
                     "this store are set aside ('dafka store aside')"
                 )
-                _log.warning(text, entry.tp, entry.start)
+                facts = {"partition": str(entry.tp), "start": entry.start}
+                _log.warning(text, facts, extra={"event": "records_set_aside"})
 
         def acknowledge(now: float) -> None:
             if isinstance(outcomes, BaseException):

@@ -15,7 +15,6 @@ from dafka_core.errors import ConfigError, StoreError
 from dafka_core.flight import limits
 from dafka_core.flight.backup_requests import CheckRequest, LogChecked, entries_of, request_of
 from dafka_core.flight.grpc_workarounds import accepts
-from dafka_core.flight.server_backup import this_version
 from dafka_core.flight.store_client import StoreClient
 from dafka_core.flight.store_location import (
     StoreLocation,
@@ -32,6 +31,7 @@ from dafka_core.storage.log_copy import Entry, Known, entries
 from dafka_core.storage.open_environment import FORMAT
 from dafka_core.storage.storage_errors import BACKUP_MANIFEST
 from dafka_core.storage.tables import Tables
+from dafka_core.this_version import this_version
 
 PATIENCE_S: Final = 300.0
 """How long a store may send nothing of a backup: its disk may be slow."""

@@ -55,7 +55,8 @@ class StoreLoop:
         too_large, self._role.too_large = self._role.too_large, []
         self.too_large_count += len(too_large)
         for error in too_large:
-            _log.error("%s. Until then nothing after it in this partition is stored here", error)
+            text = "%s. Until then nothing after it in this partition is stored here"
+            _log.error(text, error, extra={"event": "record_too_large"})
         self._serve()
         return bool(self._role.requests)
 
@@ -70,8 +71,7 @@ class StoreLoop:
                 answer = self._answer(request)
             except StoreError as error:
                 # Damage concerns one partition; the others go on. No wrong record is ever sent.
-                self.damaged_count += 1
-                _log.error("%s", error)
+                self._say_damaged(error)
                 continue
             self._mesh.send(answer)
             sent += sum(isinstance(each, OutgoingBatch) and each.batch.count for each in answer)
@@ -83,7 +83,12 @@ class StoreLoop:
                 "%d requests refused so far: %d wait; who asked will ask again",
                 self._refused_count,
                 len(requests),
+                extra={"event": "requests_refused"},
             )
+
+    def _say_damaged(self, error: StoreError) -> None:
+        self.damaged_count += 1
+        _log.error("%s", error, extra={"event": "log_damaged"})
 
     def _answer(self, request: store_requests.Work) -> list[Outgoing]:
         match request:
@@ -144,8 +149,7 @@ class StoreLoop:
         batches = []
         for each, batch in zip(wanted, found, strict=False):
             if isinstance(batch, StoreError):
-                self.damaged_count += 1
-                _log.error("%s", batch)
+                self._say_damaged(batch)
             elif batch is not None:
                 batches.append(batch)
                 if batch.end < each.end:

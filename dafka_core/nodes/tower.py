@@ -7,6 +7,7 @@ greets each new subscriber with a welcome message.
 from __future__ import annotations
 
 import contextlib
+import logging
 import re
 import time
 from collections.abc import Sequence
@@ -22,12 +23,15 @@ from dafka_core.nodes.node import Node
 from dafka_core.nodes.sockets import CONTROL_COUNT, new_socket, received
 from dafka_core.nodes.threads import NodeThread
 from dafka_core.protocol import beacons
+from dafka_core.this_version import this_version
 
 MAX_BEACON_BYTES: Final = 4096
 """A beacon's largest frame is a UUID or host of 255 octets."""
 
 JOIN_INTERVAL_MS: Final = 1_000
 """How often a tower tells of itself and of those that it joins."""
+
+_log: Final = logging.getLogger("dafka.tower")
 
 _ADDRESS = re.compile(rf"(?a)tcp://(?P<host>\*|{HOST}):(?P<port>\d{{1,5}}|\*)")
 
@@ -59,6 +63,9 @@ class Tower(Node):
         self._thread = NodeThread("dafka-tower", self._relay.run)
         self._thread.start()
         self._is_open = True
+        facts = {"tower": self.tower, "version": this_version()}
+        text = "tower %(tower)s is started: version %(version)s"
+        _log.info(text, facts, extra={"event": "tower_started"})
 
     @property
     def invalid_count(self) -> int:
@@ -94,11 +101,14 @@ class Tower(Node):
 
     def close(self) -> None:
         """Stops the tower; may be called twice.  Connections between nodes stay."""
-        self._is_open = False
+        was_open, self._is_open = self._is_open, False
         if not self._thread.join(0):
             with contextlib.suppress(zmq.ZMQError):
                 self._relay.stop_signal.send(b"", zmq.NOBLOCK)
             self._thread.join()
+        if was_open:
+            facts, extra = {"tower": self.tower}, {"event": "tower_stopped"}
+            _log.info("tower %(tower)s has stopped", facts, extra=extra)
 
 
 class _Relay:

@@ -4,19 +4,18 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterator
-from importlib.metadata import PackageNotFoundError
 from pathlib import Path
 
 import pytest
 
 from dafka_core.errors import StoreUnreachableError
-from dafka_core.flight import limits, server_backup
+from dafka_core.flight import limits
 from dafka_core.flight.backup_requests import CheckRequest, LogChecked, entries_of, request_of
-from dafka_core.flight.server_backup import this_version
 from dafka_core.flight.store_client import StoreClient
 from dafka_core.storage.log_copy import BLOCKS, Entry, Known, fact
 from dafka_core.storage.open_environment import FORMAT
 from dafka_core.testing import PATIENCE_S, wait_until
+from dafka_core.this_version import this_version
 from tests.integration.flight.hosts import TP, Served, values
 
 
@@ -74,13 +73,3 @@ def test_a_running_store_checks_what_it_has(filled: Served, client: StoreClient)
         file.write(b"!")
     (checked,) = client.ask(LogChecked, PATIENCE_S, CheckRequest((TP,)))
     assert [each.kind for each in checked.found] == ["block"]
-
-
-def test_a_version_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert this_version()
-
-    def missing(_: str) -> str:
-        raise PackageNotFoundError
-
-    monkeypatch.setattr(server_backup, "version", missing)
-    assert this_version() == "of its source"

@@ -6,6 +6,7 @@ import inspect
 from typing import Any
 
 from dafka_core.cli.flags import of_table, with_options
+from dafka_core.cli.logs import LogOptions
 from dafka_core.node_options import ConsumerOptions, StoreOptions, TowerOptions
 
 
@@ -17,9 +18,10 @@ def test_a_command_is_given_the_options_the_user_gave() -> None:
 
     decorated = with_options(ConsumerOptions)(command)
     parameters = inspect.signature(decorated).parameters
-    assert set(parameters) == {"count"} | {row.name for row in ConsumerOptions.table()}
+    rows = [*ConsumerOptions.table(), *LogOptions.table()]
+    assert set(parameters) == {"count"} | {row.name for row in rows}
     decorated(count=None, tower=None, host="127.0.0.1", wire=None, wait_for_tower=None)
-    decorated(count=1, tower=["a,b", "c:1:2"])
+    decorated(count=1, log_level="info", tower=["a,b", "c:1:2"])
     assert calls == [{"count": None, "host": "127.0.0.1"}, {"count": 1, "tower": "a,b,c:1:2"}]
     without = inspect.signature(with_options(ConsumerOptions, without={"tower"})(command))
     assert set(parameters) - set(without.parameters) == {"tower"}
