@@ -27,6 +27,7 @@ ROWS = {
     "typed": "bench_typed",
     "where": "bench_where",
     "kafka": "bench_kafka",
+    "archive": "bench_archive",
 }
 """Modules by the name of their row.  Imported when they run: the processes that rows start import
 this module, too, and need not wait for Spark."""

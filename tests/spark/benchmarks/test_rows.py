@@ -90,6 +90,7 @@ NAMES = {
         "Spark's connector for Kafka, batch read, {}",
         "Spark's connector for Kafka, batch write, {}",
     ],
+    "archive": ["archive: writing", "archive: reading"],
 }
 
 TOY = ("--pairs", "1", "--records", "20000", "--sizes", "100", "--cold")

@@ -1,0 +1,122 @@
+"""Row 15: a log's records to an archive and back, against the same columns as plain Parquet.
+
+The reference writes with pyarrow what is in memory as an Arrow table already, with the same
+compression and row groups, and syncs the file; and reads the archive's own file as a table.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import time
+from collections.abc import Iterator
+from functools import partial
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Final
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from benchmarks.figures import Figure, compared, in_turns
+from benchmarks.harness import TOPIC, Bench
+from dafka_core.archive import archive
+from dafka_core.archive.archive_writer import GROUP_BYTES, GROUP_RECORDS, ArchiveWriter, Wanted
+from dafka_core.archive.record_files import COMPRESSION, columns_of
+from dafka_core.records import RecordBatch, TopicPartition
+from dafka_core.storage import Log
+from dafka_core.values import Values
+
+FULL_RECORDS: Final = 2_000_000
+APPEND: Final = 50_000
+TP: Final = TopicPartition(TOPIC, "A" * 32)
+UNIT: Final = "MB/s"
+
+
+def run(bench: Bench) -> Iterator[Figure]:
+    """Writing and reading."""
+    records = bench.part(FULL_RECORDS)
+    with TemporaryDirectory(dir=bench.directory) as path, Log(Path(path) / "log") as log:
+        fill(log, records)
+        directory = Path(path) / "archive"
+        table = pa.Table.from_batches([columns_of(each) for each in taken(log, 0, records)])
+        size_mb = table.column("value").nbytes / 1e6
+        sides = {"ours": partial(archived, log, directory, records), "plain": partial(plain, table)}
+        yield from figures("archive: writing", sides, size_mb, bench)
+        archived(log, directory, records)
+        sides = {"ours": partial(read, directory, records), "plain": partial(plain_read, directory)}
+        yield from figures("archive: reading", sides, size_mb, bench)
+
+
+def figures(
+    name: str, sides: dict[str, partial[float]], size_mb: float, bench: Bench
+) -> Iterator[Figure]:
+    """One figure, of the seconds that sides take."""
+    found = in_turns(name, sides, bench.pairs, warm_ups=int(bench.warm))
+    rates = {side: [size_mb / each for each in seconds] for side, seconds in found.items()}
+    yield compared(name, rates["ours"], rates["plain"], unit=UNIT, goal=0.7)
+
+
+def fill(log: Log, records: int) -> None:
+    """Records of about 100 octets, as JSON."""
+    for start in range(0, records, APPEND):
+        numbers = range(start, min(start + APPEND, records))
+        lines = [
+            b'{"id": %d, "name": "name-%d", "price": %.2f, "at": {"x": %d}, "tags": ["a", "b"]}'
+            % (number, number % 997, number * 1.37 % 1000, number * 7919 % 100_003)
+            for number in numbers
+        ]
+        log.append([RecordBatch(TP, start, Values.of(lines))])
+
+
+def taken(log: Log, start: int, end: int) -> Iterator[RecordBatch]:
+    """As a store archives them."""
+    while start < end:
+        found = log.read(TP, start, end, max_records=GROUP_RECORDS, max_bytes=GROUP_BYTES)
+        yield from found
+        start = found[-1].end
+
+
+def archived(log: Log, directory: Path, records: int) -> float:
+    """The seconds that a new archive takes; it is on the disk."""
+    shutil.rmtree(directory, ignore_errors=True)
+    started_s = time.perf_counter()
+    added = ArchiveWriter(directory, TOPIC).archive(
+        [Wanted(TP, 0, records)], lambda each: taken(log, each.start, each.end)
+    )
+    assert added.records == records
+    return time.perf_counter() - started_s
+
+
+def plain(table: pa.Table) -> float:
+    """The seconds that a file takes which is written with nothing else."""
+    with TemporaryDirectory() as path:
+        started_s = time.perf_counter()
+        with (Path(path) / "x.parquet").open("wb") as file:
+            pq.write_table(
+                table,
+                file,
+                compression=COMPRESSION,
+                compression_level=1,
+                row_group_size=GROUP_RECORDS,
+            )
+            file.flush()
+            os.fsync(file.fileno())
+        return time.perf_counter() - started_s
+
+
+def read(directory: Path, records: int) -> float:
+    """The seconds until all records are there as a log would give them."""
+    started_s = time.perf_counter()
+    files = archive.Archive(directory).held()[TP]
+    count = sum(each.count for each in archive.read(directory, TP, files, 0, records))
+    assert count == records
+    return time.perf_counter() - started_s
+
+
+def plain_read(directory: Path) -> float:
+    """The seconds until all columns are there."""
+    started_s = time.perf_counter()
+    for path in sorted(directory.rglob("*.parquet")):
+        pq.ParquetFile(path).read(use_threads=False)
+    return time.perf_counter() - started_s
