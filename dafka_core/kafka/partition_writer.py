@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import logging
 from collections import deque
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, field
-from typing import Any, Final, NamedTuple
+from typing import Final, NamedTuple
 
 import numpy as np
 
@@ -17,7 +16,7 @@ from dafka_core.errors import DafkaError, InvalidRequestError, OffsetConflictErr
 from dafka_core.kafka.gateway_node import GatewayNode
 from dafka_core.kafka.kafka_errors import KafkaError
 from dafka_core.kafka.number_table import NumberedPartition
-from dafka_core.kafka.produced_records import ProducedRecords, produced_records
+from dafka_core.kafka.produced_records import ProducedRecords
 from dafka_core.kafka.producer_states import ProducerKey, ProducerStates, WrittenBatch, notes_of
 from dafka_core.kafka.refusal import RefusedError
 from dafka_core.log_entries import Notes
@@ -25,20 +24,12 @@ from dafka_core.records import RecordBatch, TopicPartition
 from dafka_core.timestamps import stamped_once
 from dafka_core.values import Longs, Values
 
-GROUP_BYTES: Final = 2 << 20
-"""Octets of requests that are decoded and given to the disk together: small ones share a sync, and
-larger ones would have others wait for a thread."""
-
-WRITE_BYTES: Final = 8 << 20
-"""Octets of values that are written together at most, unless one batch has more: compressed ones
-may become many times as large."""
-
-GROUP_PUTS: Final = 1_000
-"""Of which each has a note or more with it."""
+MUCH_BYTES: Final = 1 << 20
+"""Octets of requests that wait: so many need not wait for others to share a sync with."""
 
 MAX_UNDER_WAY: Final = 8
-"""Groups on their way to the disk: it has the next one when it has written one, and memory stays
-bounded."""
+"""Groups on their way to the disk where much waits: it has the next one when it has written one,
+and memory stays bounded."""
 
 MAX_TRIES: Final = 40
 """How often a batch is written again because somebody else has written to the partition."""
@@ -47,8 +38,6 @@ TRY_AGAIN_S: Final = 0.05
 
 
 LAST_OFFSET: Final = 2**63
-
-_log: Final = logging.getLogger("dafka.kafka")
 
 _Number = tuple[str, int]
 """A topic, and the number of one of its partitions."""
@@ -87,12 +76,12 @@ class Put:
 class PartitionWriter:
     """One partition that this gateway's store hosts, whatever numbers are written there.
 
-    Puts are written in the order of ``put``.  It runs in the gateway's loop; records are decoded,
-    and given to the store, in a thread, one group at a time.
+    Puts are written in the order of ``put``.  ``ProduceRounds`` takes groups of them in the
+    gateway's loop, and gives them to the store in a thread, one group at a time.
 
     Args:
         states: the idempotent producers, of all partitions.
-        spawn: has a coroutine run as a task.
+        on_changed: called in the loop when there may be a group to take.
     """
 
     def __init__(
@@ -100,79 +89,130 @@ class PartitionWriter:
         node: GatewayNode,
         tp: TopicPartition,
         states: ProducerStates,
-        spawn: Callable[[Coroutine[Any, Any, None]], object],
+        on_changed: Callable[[PartitionWriter], None],
     ) -> None:
         self.tp = tp
         self._node = node
         self._states = states
-        self._spawn = spawn
+        self._on_changed = on_changed
         self._waiting: deque[Put] = deque()
+        self._waiting_bytes = 0
         self._again: list[Put] = []
-        self._runs = False
+        self._is_taken = False
         self._under_way = 0
         self._has_failed = False
-        self._settled = asyncio.Event()
         # What follows is only used by the thread, or while none is at work.
         self._next: int | None = None  # the offset of the next record; None: ask the log
         self._used: set[_Number] = set()  # what idempotent producers have written to
         self._stale: set[_Number] = set()  # of which the log knows better
         self._last = _done()
 
+    # -- in the loop -----------------------------------------------------------------------------
+
     def put(self, put: Put) -> None:
         """Has a batch written after those before it."""
         self._waiting.append(put)
-        if not self._runs:
-            self._runs = True
-            self._spawn(self._run())
+        self._waiting_bytes += len(put.octets)
+        self._on_changed(self)
 
-    async def _run(self) -> None:
-        try:
-            while self._waiting or self._under_way or self._has_failed:
-                if self._has_failed or not self._waiting or self._under_way >= MAX_UNDER_WAY:
-                    await self._settle_one()
-                    continue
-                group = self._take_group()
-                if group:
-                    self._under_way += 1
-                    loop = asyncio.get_running_loop()
-                    count = await self._node.in_thread(self._write, group, loop)
-                    self._waiting.extendleft(reversed(group[count:]))
-        finally:
-            self._runs = False
+    @property
+    def is_ready(self) -> bool:
+        """Whether there is a group to take."""
+        is_free = not (self._is_taken or self._has_failed) and self._under_way < MAX_UNDER_WAY
+        return is_free and bool(self._waiting)
 
-    async def _settle_one(self) -> None:
-        """Waits for a group that is under way; after the last one, what has failed begins anew."""
-        if self._under_way:
-            self._settled.clear()
-            await self._settled.wait()
-        if self._has_failed and not self._under_way:
-            again, self._again, self._has_failed = self._again, [], False
-            self._next, self._last = None, _done()
-            self._stale |= self._used
-            self._waiting.extendleft(reversed(again))
-            if any(put.tries > 1 for put in again):
-                await asyncio.sleep(TRY_AGAIN_S)
+    @property
+    def waiting_count(self) -> int:
+        """How many puts wait."""
+        return len(self._waiting)
 
-    def _take_group(self) -> list[Put]:
-        """The next puts for which somebody waits still."""
+    @property
+    def is_under_way(self) -> bool:
+        """Whether a group is on its way to the disk."""
+        return self._under_way > 0
+
+    @property
+    def has_much(self) -> bool:
+        """Whether much waits."""
+        return self._waiting_bytes >= MUCH_BYTES
+
+    def take(self, max_puts: int, max_bytes: int) -> list[Put]:
+        """The next puts for which somebody waits still; ``give_back`` has to follow.
+
+        They have more octets than ``max_bytes`` by one put at most.
+        """
         group: list[Put] = []
         size_bytes = 0
-        while self._waiting and size_bytes < GROUP_BYTES and len(group) < GROUP_PUTS:
+        while self._waiting and size_bytes < max_bytes and len(group) < max_puts:
             put = self._waiting.popleft()
+            self._waiting_bytes -= len(put.octets)
             if not put.outcome.done():
                 group.append(put)
                 size_bytes += len(put.octets)
+        self._is_taken = bool(group)
+        self._under_way += self._is_taken
         return group
+
+    def give_back(self, rest: Sequence[Put], *, is_under_way: bool) -> None:
+        """The thread is done with what was taken, of which the rest has to wait again.
+
+        Unless some of it ``is_under_way``, nothing more is heard of this group.
+        """
+        self._is_taken = False
+        self._put_back(rest)
+        self._under_way -= not is_under_way
+        self._settle()
+
+    def _on_written(
+        self,
+        group: Sequence[Put],
+        errors: Mapping[Put, Exception],
+        failure: BaseException | None,
+    ) -> None:
+        for put in group:
+            error = errors.get(put, failure)
+            if error is None and put.written is not None:
+                put.end(put.written)
+                continue
+            # What was to follow is not written either.
+            self._has_failed = self._has_failed or not isinstance(error, RefusedError)
+            elsewhere = isinstance(error, OffsetConflictError | InvalidRequestError)
+            if elsewhere and put.tries < MAX_TRIES:
+                # Somebody else has written there, or a store that takes less has come.
+                put.tries, put.written = put.tries + 1, None
+                self._again.append(put)
+            else:
+                put.end(_refusal(error))
+        self._under_way -= 1
+        self._settle()
+
+    def _settle(self) -> None:
+        """Once nothing is under way any more, what has failed begins anew."""
+        if self._has_failed and not self._under_way and not self._is_taken:
+            is_again = any(put.tries > 1 for put in self._again)
+            asyncio.get_running_loop().call_later(TRY_AGAIN_S if is_again else 0, self._begin_anew)
+        self._on_changed(self)
+
+    def _begin_anew(self) -> None:
+        again, self._again, self._has_failed = self._again, [], False
+        self._next, self._last = None, _done()
+        self._stale |= self._used
+        self._put_back(again)
+        self._on_changed(self)
+
+    def _put_back(self, puts: Sequence[Put]) -> None:
+        self._waiting.extendleft(reversed(puts))
+        self._waiting_bytes += sum(len(put.octets) for put in puts)
 
     # -- in a thread -----------------------------------------------------------------------------
 
-    def _write(self, waiting: Sequence[Put], loop: asyncio.AbstractEventLoop) -> int:
-        """Gives the first puts to the store, and returns how many they are.
+    def write(
+        self, group: Sequence[Put], errors: dict[Put, Exception], loop: asyncio.AbstractEventLoop
+    ) -> None:
+        """Gives puts to the store whose records are decoded, or that have errors.
 
-        ``_on_written`` is called in the loop when they are done.
+        The loop hears of it when they are done.
         """
-        errors: dict[Put, Exception] = {}
-        group = self._decoded(waiting, errors)
         try:
             with self._states.lock:
                 batch, notes = self._placed(group, errors)
@@ -187,24 +227,6 @@ class PartitionWriter:
                 loop.call_soon_threadsafe(self._on_written, group, errors, failure)
 
         self._last.add_done_callback(on_done)
-        return len(group)
-
-    def _decoded(self, waiting: Sequence[Put], errors: dict[Put, Exception]) -> Sequence[Put]:
-        """The first puts, with their records: as many as are written together."""
-        limit_bytes = self._node.store.append_queue.limit_bytes
-        size_bytes = 0
-        for count, put in enumerate(waiting, 1):
-            try:
-                put.records = produced_records(put.octets, put.version, limit_bytes)
-                size_bytes += put.records.contents.size_bytes
-            except RefusedError as error:
-                errors[put] = error
-            except Exception as error:  # noqa: BLE001 -- a defect concerns this put alone
-                _log.exception("Kafka: records for %s cannot be decoded", self.tp)
-                errors[put] = RefusedError(KafkaError.UNKNOWN_SERVER_ERROR, repr(error))
-            if size_bytes >= WRITE_BYTES:
-                return waiting[:count]
-        return waiting
 
     def _placed(
         self, group: Sequence[Put], errors: dict[Put, Exception]
@@ -247,31 +269,6 @@ class PartitionWriter:
             self._stale.remove(number)
             notes = self._node.store.log.notes(notes_of(*number))
             self._states.reset(*number, end if partition.tp == self.tp else LAST_OFFSET, notes)
-
-    # -- in the loop -----------------------------------------------------------------------------
-
-    def _on_written(
-        self,
-        group: Sequence[Put],
-        errors: dict[Put, Exception],
-        failure: BaseException | None,
-    ) -> None:
-        self._under_way -= 1
-        self._settled.set()
-        for put in group:
-            error = errors.get(put, failure)
-            if error is None and put.written is not None:
-                put.end(put.written)
-                continue
-            # What was to follow is not written either.
-            self._has_failed = self._has_failed or not isinstance(error, RefusedError)
-            elsewhere = isinstance(error, OffsetConflictError | InvalidRequestError)
-            if elsewhere and put.tries < MAX_TRIES:
-                # Somebody else has written there, or a store that takes less has come.
-                put.tries, put.written = put.tries + 1, None
-                self._again.append(put)
-            else:
-                put.end(_refusal(error))
 
 
 def _done() -> Future[int]:

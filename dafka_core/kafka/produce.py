@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import secrets
-from collections.abc import Coroutine, Mapping
+from collections.abc import Mapping
 from typing import Any, Final, NamedTuple
 
 from dafka_core.errors import ProtocolError
@@ -19,7 +19,8 @@ from dafka_core.kafka.api_versions import Api
 from dafka_core.kafka.gateway_node import Client, Feature, GatewayNode, Handler, Response
 from dafka_core.kafka.kafka_errors import KafkaError
 from dafka_core.kafka.number_table import NumberedPartition
-from dafka_core.kafka.partition_writer import PartitionWriter, Put, Written
+from dafka_core.kafka.partition_writer import Put, Written
+from dafka_core.kafka.produce_rounds import ProduceRounds
 from dafka_core.kafka.produced_records import BATCH_VERSION, NO_TRANSACTIONS
 from dafka_core.kafka.producer_states import NOTES, ProducerStates
 from dafka_core.kafka.refusal import RefusedError
@@ -59,8 +60,7 @@ class Produce(Feature):
     def __init__(self, node: GatewayNode) -> None:
         self._node = node
         self._states = ProducerStates()
-        self._writers: dict[TopicPartition, PartitionWriter] = {}
-        self._tasks: set[asyncio.Task[None]] = set()
+        self._rounds = ProduceRounds(node, self._states)
         self._replication = node.replication
         self.handlers: Mapping[int, Handler] = {
             Api.PRODUCE: self._produce,
@@ -70,12 +70,6 @@ class Produce(Feature):
     async def start(self) -> None:
         """Reads what is known of idempotent producers."""
         self._states.restore(await self._node.in_thread(self._node.store.log.notes, NOTES))
-
-    async def close(self) -> None:
-        """Ends; what is not on disk was not acknowledged."""
-        for task in self._tasks:
-            task.cancel()
-        self._replication.close()
 
     async def _produce(self, request: Any, client: Client) -> Response:
         timeout_s = min(max(request.timeout_ms, 0) / 1000, MAX_TIMEOUT_S)
@@ -123,12 +117,8 @@ class Produce(Feature):
         if tp is None:
             why = "it is a Dafka producer's, and this gateway hosts no other one of the topic"
             return RefusedError(KafkaError.POLICY_VIOLATION, why)
-        writer = self._writers.get(tp)
-        if writer is None:
-            writer = PartitionWriter(self._node, tp, self._states, self._spawn)
-            self._writers[tp] = writer
         put = Put(partition, tp, memoryview(part.records), version)
-        writer.put(put)
+        self._rounds.put(put)
         return put
 
     def _hosted(self, partition: NumberedPartition) -> TopicPartition | None:
@@ -159,11 +149,6 @@ class Produce(Feature):
             return outcomes
         late = RefusedError(KafkaError.REQUEST_TIMED_OUT, "not all other stores have it in time")
         return [late if isinstance(each, Written) else each for each in outcomes]
-
-    def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
-        task = asyncio.get_running_loop().create_task(work)
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
 
     async def _init_producer_id(self, request: Any, client: Client) -> Response:
         """Ids are drawn at random, so gateways need not agree on them."""

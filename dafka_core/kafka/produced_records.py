@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import logging
+from collections.abc import Iterator, Sequence
+from itertools import accumulate, repeat
 from typing import Final, NamedTuple
 
 import numpy as np
@@ -11,18 +14,30 @@ from dafka_core.kafka.producer_states import Sequenced
 from dafka_core.kafka.records.compression import Codec
 from dafka_core.kafka.records.decoding import decode_batches
 from dafka_core.kafka.records.errors import CorruptRecordsError
-from dafka_core.kafka.records.kafka_batch import KafkaBatch
-from dafka_core.kafka.records.record_batch import MAGIC
+from dafka_core.kafka.records.kafka_batch import KafkaBatch, contents_of, times_of
+from dafka_core.kafka.records.record_batch import MAGIC, OpenedBatch, open_record_batch
+from dafka_core.kafka.records.record_columns import decode_together
 from dafka_core.kafka.refusal import RefusedError
 from dafka_core.records import UNKNOWN_US
 from dafka_core.timestamps import stamped_once
 from dafka_core.values import Longs, Values
+
+_log: Final = logging.getLogger("dafka.kafka")
 
 BATCH_VERSION: Final = 3
 """From this version of Produce on clients send one record batch; before it, a message set."""
 
 ZSTD_VERSION: Final = 7
 """From this one on also compressed with zstd (KIP-110)."""
+
+
+SMALL_BYTES: Final = 64 << 10
+"""Batches of at most so many octets are decoded together.  Java's producers send 16 KiB unless they
+are told otherwise; of larger ones little is gained."""
+
+CHUNK_BYTES: Final = 128 << 10
+"""What is decoded together at most: of more than some 200 KiB the arrays in between are so large
+that the system takes their memory back each time, and gives it anew."""
 
 
 class ProducedRecords(NamedTuple):
@@ -36,6 +51,88 @@ class ProducedRecords(NamedTuple):
     times: Longs | None
     producer_id: int = -1
     sequenced: Sequenced | None = None
+
+
+def produced_together(
+    requests: Sequence[tuple[memoryview, int]], limit_bytes: int, max_bytes: int
+) -> list[ProducedRecords | RefusedError]:
+    """What ``produced_records`` gives of each, or raises: of the first ones, at least of one.
+
+    Small batches are decoded together, as they mostly come: of each alone it takes far longer.
+
+    Args:
+        requests: octets, and the version of their request.
+        max_bytes: when they have more together, no further one is looked at.
+    """
+    found: list[ProducedRecords | RefusedError | OpenedBatch] = []
+    size_bytes = 0
+    for octets, version in requests:
+        small = _opened(octets, version)
+        each = small or _alone(octets, version, limit_bytes)
+        found.append(each)
+        if small is not None:
+            size_bytes += len(small.records)
+        elif isinstance(each, ProducedRecords):
+            size_bytes += each.contents.size_bytes
+        if size_bytes >= max_bytes:
+            break
+    chunks = _chunks([each for each in found if isinstance(each, OpenedBatch)])
+    decoded = (each for chunk in chunks for each in _together(chunk, limit_bytes))
+    return [
+        (next(decoded) if isinstance(each, OpenedBatch) else each) or _alone(*request, limit_bytes)
+        for each, request in zip(found, requests, strict=False)
+    ]
+
+
+def _chunks(batches: Sequence[OpenedBatch]) -> Iterator[Sequence[OpenedBatch]]:
+    """The batches, as many at a time as are decoded together."""
+    first = size_bytes = 0
+    for at, batch in enumerate(batches):
+        size_bytes += len(batch.records)
+        if size_bytes > CHUNK_BYTES and at > first:
+            yield batches[first:at]
+            first, size_bytes = at, len(batch.records)
+    if batches:
+        yield batches[first:]
+
+
+def _alone(octets: memoryview, version: int, limit_bytes: int) -> ProducedRecords | RefusedError:
+    try:
+        return produced_records(octets, version, limit_bytes)
+    except RefusedError as error:
+        return error
+    except Exception as error:  # noqa: BLE001 -- a defect concerns these records alone
+        _log.exception("Kafka: records cannot be decoded")
+        return RefusedError(KafkaError.UNKNOWN_SERVER_ERROR, repr(error))
+
+
+def _opened(octets: memoryview, version: int) -> OpenedBatch | None:
+    """A batch that is to be decoded together with others; None where it is looked at alone."""
+    if version < BATCH_VERSION or len(octets) > SMALL_BYTES:
+        return None
+    try:
+        opened = open_record_batch(octets, SMALL_BYTES)
+        _check(opened, version)
+    except Exception:  # noqa: BLE001 -- it is looked at alone, and what it is is told then
+        return None
+    return opened
+
+
+def _together(batches: Sequence[OpenedBatch], limit_bytes: int) -> Iterator[ProducedRecords | None]:
+    """The records of each; None for all where something is wrong with one of them."""
+    counts = [each.count for each in batches]
+    try:
+        columns = decode_together([each.records for each in batches], counts)
+        contents = contents_of(columns.values, columns.keys, columns.headers)
+    except Exception:  # noqa: BLE001 -- likewise, each of them
+        return repeat(None, len(batches))
+    if contents.largest_bytes > limit_bytes:
+        return repeat(None, len(batches))
+    parts = [slice(end - count, end) for end, count in zip(accumulate(counts), counts, strict=True)]
+    return (
+        _produced(batch, contents[part], times_of(batch.stamps(columns.deltas[part])))
+        for batch, part in zip(batches, parts, strict=True)
+    )
 
 
 def produced_records(octets: memoryview, version: int, limit_bytes: int) -> ProducedRecords:
@@ -59,7 +156,12 @@ def produced_records(octets: memoryview, version: int, limit_bytes: int) -> Prod
         )
         raise RefusedError(KafkaError.MESSAGE_TOO_LARGE, why)
     times = _joined([(each.times(), each.count) for each in batches])
-    batch = batches[0]
+    return _produced(batches[0], contents, times)
+
+
+def _produced(
+    batch: KafkaBatch | OpenedBatch, contents: Values, times: Longs | None
+) -> ProducedRecords:
     if batch.producer_id < 0:
         return ProducedRecords(contents, times)
     sequenced = Sequenced(batch.producer_epoch, batch.base_sequence, batch.count)
@@ -90,7 +192,7 @@ def _joined(times: list[tuple[Longs | None, int]]) -> Longs | None:
     return known[0] if len(known) == 1 else np.concatenate(known)
 
 
-def _check(batch: KafkaBatch, version: int) -> None:
+def _check(batch: KafkaBatch | OpenedBatch, version: int) -> None:
     """Raises what ``produced_records`` does unless a client may send such a batch."""
     if batch.codec == Codec.ZSTD and version < ZSTD_VERSION:
         why = f"Produce of version {version} does not know zstd"

@@ -67,21 +67,38 @@ class KafkaBatch:
         Raises:
             CorruptRecordsError: a record has too many headers.
         """
-        try:
-            return Values.from_arrow(close_columns(self.values, self.keys, self.headers))
-        except ValueError as error:
-            raise CorruptRecordsError(INVALID_RECORD, str(error)) from error
+        return contents_of(self.values, self.keys, self.headers)
 
     def times(self) -> Longs | None:
         """The timestamps as ``RecordBatch.times`` has them; None where no record has one."""
-        stamps = self.timestamps_ms
-        firsts = np.flatnonzero(np.diff(stamps, prepend=~stamps[:1]))
-        counts = np.diff(firsts, append=len(stamps))
-        of_runs = stamps[firsts]
-        if len(of_runs) == 1 and of_runs[0] == NO_TIMESTAMP:
-            return None
-        times = of_runs.clip(-_MAX_MS, _MAX_MS) * _US
-        return np.column_stack((counts, np.where(of_runs == NO_TIMESTAMP, UNKNOWN_US, times)))
+        return times_of(self.timestamps_ms)
+
+
+def contents_of(values: pa.Array, keys: pa.Array | None, headers: pa.Array | None) -> Values:
+    """What ``KafkaBatch.contents`` gives of these columns."""
+    try:
+        return Values.from_arrow(close_columns(values, keys, headers))
+    except ValueError as error:
+        raise CorruptRecordsError(INVALID_RECORD, str(error)) from error
+
+
+def times_of(stamps_ms: Longs) -> Longs | None:
+    """What ``KafkaBatch.times`` gives of these timestamps."""
+    # With few of NumPy's functions: this is done for each of many small batches.
+    count = len(stamps_ms)
+    bounds = np.flatnonzero(stamps_ms[1:] != stamps_ms[:-1])
+    times = np.empty((len(bounds) + 1, 2), np.int64)
+    counts, of_runs = times[:, 0], times[:, 1]
+    counts[:-1], counts[-1] = bounds + 1, count
+    of_runs[:] = stamps_ms.take(counts - 1)
+    counts[1:] -= counts[:-1].copy()
+    unknown = of_runs == NO_TIMESTAMP
+    if len(times) == 1 and unknown[0]:
+        return None
+    np.minimum(np.maximum(of_runs, -_MAX_MS, out=of_runs), _MAX_MS, out=of_runs)
+    of_runs *= _US
+    of_runs[unknown] = UNKNOWN_US
+    return times
 
 
 def milliseconds(times: Longs | None, count: int) -> Longs:

@@ -22,6 +22,7 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Iterator
+from dataclasses import dataclass
 from typing import Final
 
 import crc32c
@@ -66,14 +67,53 @@ BATCH_RECORDS: Final = 50_000
 told otherwise.  A client decompresses and checks a batch as a whole."""
 
 
-def decode_record_batch(octets: Bytes, max_bytes: int = MAX_DECOMPRESSED_BYTES) -> KafkaBatch:
-    """The records of one batch, which is all of the octets.
+@dataclass(frozen=True, slots=True, eq=False)
+class OpenedBatch:
+    """A batch whose CRC is right; ``records`` are its octets, not decoded yet.
+
+    The other attributes are those of ``KafkaBatch``.
+    """
+
+    offset: int
+    leader_epoch: int
+    attributes: int
+    base_ms: int
+    max_ms: int
+    count: int
+    codec: Codec
+    records: Bytes
+    producer_id: int
+    producer_epoch: int
+    base_sequence: int
+
+    @property
+    def is_append_time(self) -> bool:
+        """Whether a broker has given the timestamps."""
+        return bool(self.attributes & _APPEND_TIME)
+
+    @property
+    def is_transactional(self) -> bool:
+        """Whether the records are of a transaction."""
+        return bool(self.attributes & _TRANSACTIONAL)
+
+    @property
+    def is_control(self) -> bool:
+        """Whether they say how a transaction ended."""
+        return bool(self.attributes & _CONTROL)
+
+    def stamps(self, deltas: Longs) -> Longs:
+        """The timestamps of its records, in milliseconds."""
+        return np.full(self.count, self.max_ms) if self.is_append_time else self.base_ms + deltas
+
+
+def open_record_batch(octets: Bytes, max_bytes: int = MAX_DECOMPRESSED_BYTES) -> OpenedBatch:
+    """One batch, which is all of the octets.
 
     Args:
         max_bytes: what it may be decompressed to.
 
     Raises:
-        CorruptRecordsError: it is none, its CRC is wrong, or its records are.
+        CorruptRecordsError: it is none, or its CRC is wrong.
     """
     if len(octets) < _RECORDS_AT:
         raise CorruptRecordsError(
@@ -93,21 +133,30 @@ def decode_record_batch(octets: Bytes, max_bytes: int = MAX_DECOMPRESSED_BYTES) 
         raise CorruptRecordsError(
             INVALID_RECORD, f"a batch of {count} records says that its last one is number {last}"
         )
-    records = decode_records(decompressed(codec, octets[_RECORDS_AT:], max_bytes), count)
-    is_append_time = bool(attributes & _APPEND_TIME)
+    records = decompressed(codec, octets[_RECORDS_AT:], max_bytes)
+    head = offset, leader_epoch, attributes, base_ms, max_ms
+    return OpenedBatch(*head, count, codec, records, *producer)
+
+
+def decode_record_batch(octets: Bytes, max_bytes: int = MAX_DECOMPRESSED_BYTES) -> KafkaBatch:
+    """The same with its records, which may be wrong, too."""
+    opened = open_record_batch(octets, max_bytes)
+    records = decode_records(opened.records, opened.count)
     return KafkaBatch(
-        magic,
-        offset + np.arange(count),
+        MAGIC,
+        opened.offset + np.arange(opened.count),
         records.values,
         records.keys,
         records.headers,
-        np.full(count, max_ms) if is_append_time else base_ms + records.deltas,
-        codec,
-        is_append_time,
-        bool(attributes & _TRANSACTIONAL),
-        bool(attributes & _CONTROL),
-        leader_epoch,
-        *producer,
+        opened.stamps(records.deltas),
+        opened.codec,
+        opened.is_append_time,
+        opened.is_transactional,
+        opened.is_control,
+        opened.leader_epoch,
+        opened.producer_id,
+        opened.producer_epoch,
+        opened.base_sequence,
     )
 
 

@@ -79,17 +79,34 @@ def decode_records(data: Bytes, count: int) -> RecordColumns:
     Raises:
         CorruptRecordsError: the octets are not these records, or there are too many.
     """
-    if count > MAX_RECORDS:
-        raise _wrong(f"a batch has at most {MAX_RECORDS} records, not {count}")
+    return decode_together([data], [count])
+
+
+def decode_together(batches: Sequence[Bytes], counts: Sequence[int]) -> RecordColumns:
+    """The same of some batches, one after the other.
+
+    What is done for small ones takes as long as for one that is as large as all of them.
+    """
+    total = sum(counts)
+    if total > MAX_RECORDS:
+        raise _wrong(f"a batch has at most {MAX_RECORDS} records, not {total}")
+    data = batches[0] if len(batches) == 1 else b"".join(batches)
     octets = np.frombuffer(data, np.uint8)
-    boundaries = boundaries_of(octets, count)
+    boundaries = boundaries_of(octets, total)
     if boundaries is None:
-        raise _wrong(f"{len(octets)} bytes are not {count} records")
+        raise _wrong(f"{len(octets)} bytes are not {total} records")
+    numbers = np.arange(total)
+    if len(batches) > 1:
+        stops = np.cumsum(counts)
+        if (boundaries.ends[stops - 1] != np.cumsum([len(each) for each in batches])).any():
+            raise _wrong("the records of a batch do not end where it ends")
+        numbers -= np.repeat(stops - counts, counts)
     parts: list[RecordColumns] = []
     left = MAX_HEADERS
-    for first in range(0, count, _PART_RECORDS):
+    for first in range(0, total, _PART_RECORDS):
         part = slice(first, first + _PART_RECORDS)
-        parts.append(_decoded(octets, data, boundaries, part, left))
+        bounds = Boundaries(boundaries.starts[part], boundaries.ends[part])
+        parts.append(_decoded(octets, data, bounds, numbers[part], left))
         left -= 0 if parts[-1].headers is None else len(parts[-1].headers.values)
     if len(parts) == 1:
         return parts[0]
@@ -103,10 +120,10 @@ def decode_records(data: Bytes, count: int) -> RecordColumns:
 
 
 def _decoded(
-    octets: Octets, data: Bytes, boundaries: Boundaries, part: slice, max_headers: int
+    octets: Octets, data: Bytes, boundaries: Boundaries, numbers: Longs, max_headers: int
 ) -> RecordColumns:
-    """Some of the records."""
-    starts, ends = boundaries.starts[part], boundaries.ends[part]
+    """Some of the records, whose offset deltas must be these."""
+    starts, ends = boundaries
     deltas, at = read_varints(octets, starts + 1, LONG_OCTETS)
     offsets, at = read_varints(octets, at, INT_OCTETS)
     keys = _parts(octets, at)
@@ -124,7 +141,7 @@ def _decoded(
         headers, at = _headers(octets, data, Runs(counts), at, ends)
     if np.count_nonzero(at != ends):
         raise _wrong("the parts of a record do not end where it ends")
-    if np.count_nonzero(offsets != np.arange(part.start, part.start + len(starts))):
+    if np.count_nonzero(offsets != numbers):
         raise _wrong("offset deltas are not 0, 1, 2, …")
     has_keys = np.count_nonzero(keys.lengths >= 0)
     return RecordColumns(

@@ -11,12 +11,13 @@ import pytest
 
 from dafka_core import Store
 from dafka_core.errors import StoreError
-from dafka_core.kafka import partition_writer
+from dafka_core.kafka import produce_rounds, produced_records
 from dafka_core.kafka.kafka_errors import KafkaError
 from dafka_core.kafka.number_table import NumberedPartition
-from dafka_core.kafka.partition_writer import PartitionWriter, Put, Written
-from dafka_core.kafka.produced_records import produced_records
+from dafka_core.kafka.partition_writer import Put, Written
+from dafka_core.kafka.produce_rounds import ProduceRounds
 from dafka_core.kafka.producer_states import NOTES, ProducerStates
+from dafka_core.kafka.records import record_batch
 from dafka_core.kafka.refusal import RefusedError
 from dafka_core.records import RecordBatch, TopicPartition
 from tests.integration.kafka.fixed_node import fixed_node
@@ -36,18 +37,13 @@ def written(store: Store, *sent: bytes) -> list[Outcome]:
 
     async def run() -> list[Outcome]:
         with fixed_node(store) as node:
-            tasks: list[asyncio.Task[None]] = []
             states = ProducerStates()
             states.restore(store.log.notes(NOTES))
-            writer = PartitionWriter(
-                node, TP, states, lambda work: tasks.append(asyncio.create_task(work))
-            )
+            rounds = ProduceRounds(node, states)
             puts = [Put(PARTITION, TP, memoryview(each), 8) for each in sent]
             for put in puts:
-                writer.put(put)
-            outcomes = await asyncio.wait_for(asyncio.gather(*(put.outcome for put in puts)), 60)
-            await asyncio.gather(*tasks)
-            return outcomes
+                rounds.put(put)
+            return await asyncio.wait_for(asyncio.gather(*(put.outcome for put in puts)), 60)
 
     return asyncio.run(run())
 
@@ -74,7 +70,7 @@ def test_small_batches_share_a_write_and_large_ones_do_not(
     assert written(store, *sequenced(100))[-1] == Written(297, 300)
     assert len(puts) < 20
     puts.clear()
-    monkeypatch.setattr(partition_writer, "WRITE_BYTES", 1_000)
+    monkeypatch.setattr(produce_rounds, "WRITE_BYTES", 1_000)
     large = [batch([bytes(600)] * 2, codec=1) for _ in range(10)]
     assert written(store, *large)[-1] == Written(318, 320)
     assert [each.count for each in puts] == [2] * 10
@@ -90,7 +86,7 @@ def test_a_batch_again_while_the_first_one_is_on_its_way(store: Store) -> None:
 def test_others_who_write_there_again_and_again_are_made_way_for(
     store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(partition_writer, "GROUP_PUTS", 3)
+    monkeypatch.setattr(produce_rounds, "ROUND_PUTS", 3)
     put, calls = store.append_queue.put, itertools.count()
 
     def late(records: RecordBatch, notes: Any = None) -> Any:
@@ -117,12 +113,15 @@ def test_a_defect_is_told_to_those_who_wait_and_ends_nothing(
 ) -> None:
     first, second, third = sequenced(3)
 
+    decode = record_batch.open_record_batch
+
     def broken(octets: memoryview, *others: Any) -> Any:
         if octets == second:
             raise error
-        return produced_records(octets, *others)
+        return decode(octets, *others)
 
-    monkeypatch.setattr(partition_writer, "produced_records", broken)
+    monkeypatch.setattr(record_batch, "open_record_batch", broken)
+    monkeypatch.setattr(produced_records, "open_record_batch", broken)
     outcomes = written(store, first, second, third, batch([b"plain"]))
     unknown, late = KafkaError.UNKNOWN_SERVER_ERROR, KafkaError.OUT_OF_ORDER_SEQUENCE_NUMBER
     assert codes_of(outcomes) == [0, unknown, late, 0]

@@ -12,13 +12,18 @@ from kafka.record.legacy_records import LegacyRecordBatchBuilder
 
 from dafka_core.envelope import closed
 from dafka_core.kafka.kafka_errors import KafkaError
-from dafka_core.kafka.produced_records import produced_records
+from dafka_core.kafka.produced_records import (
+    ProducedRecords,
+    produced_records,
+    produced_together,
+)
 from dafka_core.kafka.producer_states import Sequenced
 from dafka_core.kafka.refusal import RefusedError
 from dafka_core.records import UNKNOWN_US
 
 NEWEST = 8
 LIMIT = 1_000
+RECORDS_AT = 61
 WHEN_MS = 1_700_000_000_000
 
 
@@ -48,6 +53,13 @@ def with_attributes(octets: bytes, attributes: int) -> bytes:
     struct.pack_into(">h", changed, 21, attributes)
     struct.pack_into(">I", changed, 17, crc32c.crc32c(changed[21:]))
     return bytes(changed)
+
+
+def with_crc(octets: bytes) -> bytes:
+    """The octets of a batch with the length and the CRC that belong to them."""
+    changed = bytearray(octets)
+    struct.pack_into(">i", changed, 8, len(octets) - 12)
+    return with_attributes(bytes(changed), struct.unpack_from(">h", octets, 21)[0])
 
 
 def test_records_become_contents_and_times() -> None:
@@ -135,3 +147,77 @@ def test_octets_that_are_anything_are_refused() -> None:
         except RefusedError:
             continue
         assert len(found.contents) == 20
+
+
+def alone(octets: bytes, limit_bytes: int = LIMIT) -> object:
+    try:
+        found = produced_records(memoryview(octets), NEWEST, limit_bytes)
+    except RefusedError as error:
+        return str(error)
+    return told(found)
+
+
+def told(found: ProducedRecords | RefusedError) -> object:
+    if isinstance(found, RefusedError):
+        return str(found)
+    times = None if found.times is None else found.times.tolist()
+    return found.contents.to_list(), times, found.producer_id, found.sequenced
+
+
+def together(*batches: bytes, max_bytes: int = 1 << 30) -> list[object]:
+    requests = [(memoryview(each), NEWEST) for each in batches]
+    return [told(each) for each in produced_together(requests, LIMIT, max_bytes)]
+
+
+SOUND = [
+    batch(b"a"),
+    batch(b"b" * 200, b"", b"c", producer=(7, 1, 5)),
+    batch(None, b"v", key=b"k"),
+    batch(*[b"%d" % at for at in range(300)], codec=1),
+    batch(*[bytes(900)] * 200),
+]
+
+
+def test_batches_are_decoded_together_as_each_alone() -> None:
+    assert together(*SOUND) == [alone(each) for each in SOUND]
+    assert together(*SOUND * 20) == [alone(each) for each in SOUND] * 20
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        b"",
+        batch(b"a")[:-1],
+        batch(b"a") + b"\0",
+        batch(b"a") + batch(b"b"),
+        batch(bytes(LIMIT + 1)),
+        with_attributes(batch(b"a"), 1 << 5),
+        with_crc(batch(b"abc")[:-4] + b"abc\1"),  # a header that is not there
+        with_crc(batch(b"ab")[:-5] + b"\2\6ab\0"),  # a value that goes on behind it
+        message_set(1, b"a"),
+    ],
+)
+def test_what_is_wrong_with_one_concerns_no_other(wrong: bytes) -> None:
+    sent = [SOUND[0], wrong, *SOUND[1:]]
+    found = together(*sent)
+    assert found == [alone(each) for each in sent]
+    assert isinstance(found[1], str)
+
+
+def test_a_record_that_ends_in_the_next_batch_is_no_record() -> None:
+    """One after the other the octets of both batches are two records."""
+    first, second = batch(b"abc"), batch(b"abcd")
+    moved = second[RECORDS_AT : RECORDS_AT + 1]
+    longer, shorter = (
+        with_crc(first + moved),
+        with_crc(second[:RECORDS_AT] + second[RECORDS_AT + 1 :]),
+    )
+    found = together(longer, shorter)
+    assert found == [alone(longer), alone(shorter)]
+    assert all(isinstance(each, str) for each in found)
+
+
+def test_no_further_batch_is_looked_at_when_there_is_enough() -> None:
+    assert len(together(*SOUND, max_bytes=1)) == 1
+    assert len(together(*SOUND, max_bytes=10_000)) == len(SOUND)
+    assert len(together(*[SOUND[-1]] * 10, max_bytes=400_000)) == 3

@@ -1,0 +1,172 @@
+"""Rounds in which what Kafka's producers send is decoded and given to the store.
+
+A small batch takes as long as one that is some times as large, be it to decode it, to have a thread
+do that, or to write it.  So all that waits goes in one round, of whatever partitions it is, and
+while one round is on its way to the disk the next one comes together.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from functools import partial
+from typing import Final
+
+from dafka_core.kafka.gateway_node import GatewayNode
+from dafka_core.kafka.partition_writer import PartitionWriter, Put
+from dafka_core.kafka.produced_records import ProducedRecords, produced_together
+from dafka_core.kafka.producer_states import ProducerStates
+from dafka_core.records import TopicPartition
+
+ROUND_BYTES: Final = 2 << 20
+"""Octets of requests in a round: small ones share a sync, and larger ones would have others wait
+for a thread."""
+
+WRITE_BYTES: Final = 8 << 20
+"""Octets of values in a round at most, unless one batch has more: compressed ones may become many
+times as large."""
+
+ROUND_PUTS: Final = 1_000
+"""Of which each has a note or more with it."""
+
+PATIENCE: Final = 0.5
+"""Producers have some requests under way, and send the next ones when those are answered.  So a
+round waits until as much has come as went in the one before it, for this part of the time that it
+took; then twice as much shares a sync, and who waits for it waits no longer than without."""
+
+MAX_PATIENCE_S: Final = 0.005
+"""A slow disk is no reason to wait for longer."""
+
+LOOK_AGAIN_S: Final = 0.0005
+"""So that some more come, too, when enough have."""
+
+MAX_WAIT_S: Final = 0.05
+"""A round waits no longer for the one before it: that may have much, or have a slow disk."""
+
+MAX_THREADS: Final = 2
+"""Rounds that are decoded at a time, of different partitions.  There is a second one for much that
+waits; of little they would only take the processor from each other."""
+
+_Round = list[tuple[PartitionWriter, list[Put]]]
+
+
+class ProduceRounds:
+    """Has puts written, each partition's in order.  It runs in the gateway's loop.
+
+    Args:
+        states: the idempotent producers, of all partitions.
+    """
+
+    def __init__(self, node: GatewayNode, states: ProducerStates) -> None:
+        self._node = node
+        self._states = states
+        self._writers: dict[TopicPartition, PartitionWriter] = {}
+        self._waiting: dict[PartitionWriter, None] = {}  # in the order of their turns
+        self._under_way: set[PartitionWriter] = set()
+        self._threads = 0
+        self._is_called = False
+        self._count = 0  # of the puts in the last round
+        self._began = self._until = 0.0  # when it began, and until when the next one may wait
+        self._timer: asyncio.TimerHandle | None = None
+
+    def put(self, put: Put) -> None:
+        """Has a batch written after those before it of its partition."""
+        writer = self._writers.get(put.tp)
+        if writer is None:
+            writer = PartitionWriter(self._node, put.tp, self._states, self._on_changed)
+            self._writers[put.tp] = writer
+        writer.put(put)
+
+    def _on_changed(self, writer: PartitionWriter) -> None:
+        """Looks later whether a round begins: others may change in this round of the loop, too."""
+        loop = asyncio.get_running_loop()
+        if writer.is_under_way:
+            self._under_way.add(writer)
+        elif writer in self._under_way:
+            self._under_way.remove(writer)
+            took_s = loop.time() - self._began
+            self._until = loop.time() + min(took_s * PATIENCE, MAX_PATIENCE_S)
+        if writer.is_ready:
+            self._waiting[writer] = None
+        if self._waiting and not self._is_called:
+            self._is_called = True
+            loop.call_soon(self._begin)
+
+    def _begin(self) -> None:
+        self._is_called = False
+        loop = asyncio.get_running_loop()
+        if self._threads >= MAX_THREADS or not self._waiting:
+            return
+        if loop.time() >= self._until:
+            self._start(self._take([*self._waiting]))
+        elif self._threads or self._under_way:
+            self._start(self._take([each for each in self._waiting if each.has_much]))
+            if self._timer is None:
+                self._timer = loop.call_at(self._until, self._on_timer)
+        elif sum(writer.waiting_count for writer in self._waiting) < self._count:
+            self._is_called = True
+            loop.call_later(LOOK_AGAIN_S, self._begin)
+        else:
+            self._start(self._take([*self._waiting]))
+
+    def _on_timer(self) -> None:
+        self._timer = None
+        self._begin()
+
+    def _take(self, writers: Sequence[PartitionWriter]) -> _Round:
+        """What is next of these partitions."""
+        taken: _Round = []
+        puts, size_bytes = ROUND_PUTS, ROUND_BYTES
+        for writer in writers:
+            if puts <= 0 or size_bytes <= 0:
+                break
+            del self._waiting[writer]
+            group = writer.take(puts, size_bytes) if writer.is_ready else []
+            if group:
+                taken.append((writer, group))
+                puts -= len(group)
+                size_bytes -= sum(len(put.octets) for put in group)
+        return taken
+
+    def _start(self, taken: _Round) -> None:
+        if not taken:
+            return
+        self._threads += 1
+        loop = asyncio.get_running_loop()
+        self._count, self._began = sum(len(group) for _, group in taken), loop.time()
+        self._until = self._began + MAX_WAIT_S
+        given = loop.run_in_executor(self._node.threads, self._write, taken, loop)
+        given.add_done_callback(partial(self._on_given, taken))
+
+    def _on_given(self, taken: _Round, given: asyncio.Future[int]) -> None:
+        """So many puts are on their way to the disk; the others wait again."""
+        self._threads -= 1
+        count = 0 if given.cancelled() else given.result()
+        for writer, group in taken:
+            writer.give_back(group[count:], is_under_way=count > 0)
+            count = max(0, count - len(group))
+
+    # -- in a thread -----------------------------------------------------------------------------
+
+    def _write(self, taken: _Round, loop: asyncio.AbstractEventLoop) -> int:
+        """Gives the first puts to the store, and returns how many they are."""
+        puts = [put for _, group in taken for put in group]
+        errors: dict[Put, Exception] = {}
+        count = left = self._decode(puts, errors)
+        for writer, group in taken:
+            if left > 0:
+                writer.write(group[:left], errors, loop)
+            left -= len(group)
+        return count
+
+    def _decode(self, puts: Sequence[Put], errors: dict[Put, Exception]) -> int:
+        """Gives the first puts their records, and returns how many they are."""
+        limit_bytes = self._node.store.append_queue.limit_bytes
+        requests = [(put.octets, put.version) for put in puts]
+        found = produced_together(requests, limit_bytes, WRITE_BYTES)
+        for put, records in zip(puts, found, strict=False):
+            if isinstance(records, ProducedRecords):
+                put.records = records
+            else:
+                errors[put] = records
+        return len(found)
