@@ -219,6 +219,12 @@ MERGE_SECONDS: Final = _counter(
 MERGES_FAILED: Final = _counter(
     "store_failed_merges", "merges", STORE, "how often the disk failed at it"
 )
+RULES: Final = _gauge(
+    "retention_rules", "rules", STORE, "what it goes by; without any nothing is given up"
+)
+PASSES: Final = _counter("retention_passes", "passes", STORE, "how often it has looked")
+TRIMS: Final = _counter("retention_trims", "trims", STORE, "how often some blocks went")
+GIVEN_UP: Final = _counter("retention_records", "records", STORE, "records that it gave up")
 LEASES: Final = _gauge(
     "store_leases", "leases", STORE, "readers on this machine that hold blocks of the file"
 )

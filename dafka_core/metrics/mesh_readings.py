@@ -20,6 +20,9 @@ PEER_KINDS: Final = {"S": "store", "P": "producer", "C": "consumer", "R": "reade
 
 OTHER: Final = "other"
 
+ALWAYS_TOLD: Final = ("Ack", "EpochAck", "Fetch", "FetchBatch")
+"""Messages that are told of with 0, too, so that the first one is seen as an increase."""
+
 
 def of_mesh(mesh: Mesh) -> Iterator[Sample]:
     """What any node in the mesh tells."""
@@ -41,7 +44,7 @@ def of_mesh(mesh: Mesh) -> Iterator[Sample]:
         (d.MESSAGES_RECEIVED, traffic.received),
         (d.MESSAGES_SENT, traffic.sent),
     ):
-        for message, count in [*counts.items()]:
+        for message, count in (dict.fromkeys(ALWAYS_TOLD, 0) | dict(counts)).items():
             yield Sample(metric, count, (message,))
     for reason, count in traffic.refused(peers).items():
         yield Sample(d.FRAMES_REFUSED, count, (reason,))

@@ -51,6 +51,11 @@ class StoreReadings:
         yield Sample(d.MERGES, merge_thread.merged_count)
         yield Sample(d.MERGE_SECONDS, merge_thread.merged_s)
         yield Sample(d.MERGES_FAILED, merge_thread.failed_count)
+        yield Sample(d.RULES, len(store.retention.rules))
+        counts = store.retention.counts
+        yield Sample(d.PASSES, counts.passes)
+        yield Sample(d.TRIMS, counts.trims)
+        yield Sample(d.GIVEN_UP, counts.records)
         known = role.known.names
         yield Sample(d.KNOWN_STORES, len(known))
         yield Sample(d.MISSING_STORES, len(known) - len(role.known.here))
