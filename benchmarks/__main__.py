@@ -28,6 +28,7 @@ ROWS = {
     "where": "bench_where",
     "kafka": "bench_kafka",
     "archive": "bench_archive",
+    "compression": "bench_compression",
 }
 """Modules by the name of their row.  Imported when they run: the processes that rows start import
 this module, too, and need not wait for Spark."""

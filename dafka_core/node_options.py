@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any, Final
 
+from dafka_core.compression_rules import COMPRESSION, CompressionRule, parse_compression
 from dafka_core.envelope import AUTO, ENVELOPE, ENVELOPE_MEANING
 from dafka_core.errors import ConfigError, ProtocolError
 from dafka_core.log_entries import STAGED_HOURS
@@ -356,6 +357,19 @@ class StoreOptions(NodeOptions):
         "a directory in which records are archived, as Parquet files, before they are given up by "
         "the rules of `retain` (docs/archive.md); stores may share it",
         kind="DIR",
+    )
+    compress: tuple[CompressionRule, ...] = option(
+        (),
+        "which topics' cold blocks are compressed, as `flights*=zstd`; the first pattern that fits "
+        "counts, what none fits is not compressed. Several by spaces",
+        kind=COMPRESSION,
+        parse=parse_compression,
+    )
+    compress_after_s: float = option(
+        600.0,
+        "a block is cold, and compressed, when its newest record is so old",
+        unit="s",
+        minimum=0,
     )
 
 

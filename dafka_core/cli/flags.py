@@ -23,7 +23,7 @@ Command = Callable[..., None]
 MAIN_OPTIONS: Final = frozenset(
     {
         *("host", "sub_address", "pub_address", "join", "acks", "flight_port"),
-        *("listen", "advertised", "num_partitions", "metrics", "retain", "archive"),
+        *("listen", "advertised", "num_partitions", "metrics", "retain", "archive", "compress"),
     }
 )
 """Listed first in ``--help``, with ``tower``; most users need none of the others."""
@@ -31,7 +31,7 @@ MAIN_OPTIONS: Final = frozenset(
 SETTINGS: Final[dict[str, type[Options]]] = {}
 """What a file and the environment may say of commands, by name, and the tables that declare it."""
 
-_REPEATED: Final = {"tower": ",", "retain": " "}
+_REPEATED: Final = {"tower": ",", "retain": " ", "compress": " "}
 """Options that may be given several times, and what is between two of their values."""
 
 _METAVARS: Final = {"int": "N", "float": "N", "str": "TEXT"}

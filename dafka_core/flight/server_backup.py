@@ -20,7 +20,6 @@ from dafka_core.flight.server_context import Caller, ServerContext
 from dafka_core.flight.stream_watch import WatchedStream
 from dafka_core.storage.log_check import Checked, check_partition, check_rest
 from dafka_core.storage.log_copy import Known, entries
-from dafka_core.storage.open_environment import FORMAT
 from dafka_core.storage.tables import Tables
 from dafka_core.this_version import this_version
 
@@ -58,7 +57,7 @@ def _batches(
     context: ServerContext, request: BackupRequest, stream: WatchedStream
 ) -> Iterator[pa.RecordBatch]:
     known = {each[0]: Known(*each) for each in request.known}
-    facts = {"format": FORMAT, "dafka": this_version()}
+    facts = {"dafka": this_version()}
     with stream, refusing(), context.log.snapshot() as snapshot:
         for batch in batches(entries(snapshot.tables, known, facts)):
             context.check_open()

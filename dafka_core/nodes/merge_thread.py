@@ -1,6 +1,6 @@
 """Merging a log's small blocks beside its store, while the disk has little else to do.
 
-The same thread discards what was staged too long ago.
+The same thread compresses cold blocks, and discards what was staged too long ago.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from dafka_core.errors import ClosedError, StoreError
 from dafka_core.log_entries import STAGED_HOURS
 from dafka_core.nodes.threads import NodeThread
 from dafka_core.storage import Log
+from dafka_core.storage.block_compressor import BlockCompressor
 
 QUIET_S: Final = 0.25
 """Merging waits until nothing has been appended for so long."""
@@ -49,6 +50,7 @@ class MergeThread(ProcessBound):
     Args:
         log: open for writing, until the thread is closed.
         staged_hours: after so long with nothing added, staged records are discarded.
+        compressor: what has cold blocks compressed, if any are.
 
     Attributes:
         merged_count: how often it has merged some blocks.
@@ -56,8 +58,14 @@ class MergeThread(ProcessBound):
         failed_count: how often the disk failed.
     """
 
-    def __init__(self, log: Log, staged_hours: float = STAGED_HOURS) -> None:
+    def __init__(
+        self,
+        log: Log,
+        staged_hours: float = STAGED_HOURS,
+        compressor: BlockCompressor | None = None,
+    ) -> None:
         self._log = log
+        self._compressor = compressor
         self._staged_s = staged_hours * 3600
         self.merged_count = self.failed_count = 0
         self.merged_s = 0.0
@@ -83,7 +91,9 @@ class MergeThread(ProcessBound):
                 return
             except StoreError as error:
                 self.failed_count += 1
-                _log.error("merging blocks: %s", error, extra={"event": "merge_failed"})
+                _log.error(
+                    "merging or compressing blocks: %s", error, extra={"event": "merge_failed"}
+                )
                 pause_s = RETRY_S
 
     def _discard_stale(self) -> None:
@@ -93,13 +103,15 @@ class MergeThread(ProcessBound):
             _log.warning(text, count, self._staged_s / 3600)
 
     def _step(self) -> float:
-        """Merges once, unless appends keep coming; returns the seconds to wait afterwards."""
+        """Merges or compresses once; returns the seconds to wait afterwards.
+
+        While appends keep coming it only merges if there is much to merge.
+        """
         busy = self._log.quiet_s < QUIET_S
-        if busy and self._log.small_blocks < PILED_UP:
-            return QUIET_S
         started_s = time.monotonic()
-        if not self._log.merge_step():
-            return IDLE_S
-        took_s = time.monotonic() - started_s
-        self.merged_count, self.merged_s = self.merged_count + 1, self.merged_s + took_s
-        return took_s * (1 / BUSY_SHARE - 1) if busy else 0.0
+        if (not busy or self._log.small_blocks >= PILED_UP) and self._log.merge_step():
+            took_s = time.monotonic() - started_s
+            self.merged_count, self.merged_s = self.merged_count + 1, self.merged_s + took_s
+        elif self._compressor is None or not self._compressor.step():
+            return QUIET_S if busy else IDLE_S
+        return (time.monotonic() - started_s) * (1 / BUSY_SHARE - 1) if busy else 0.0

@@ -96,7 +96,11 @@ class Store(Node):
             self.retention = Retention(self.log, config.retain, self.archiver)
             """What it gives up, and has given up."""
             self._retention_thread = undo.enter_context(RetentionThread(self.log, self.retention))
-            self._merge_thread = undo.enter_context(MergeThread(self.log, config.staged_hours))
+            self.compressor = self.log.compressor(config.compress, config.compress_after_s)
+            """What it compresses, and has compressed."""
+            self._merge_thread = undo.enter_context(
+                MergeThread(self.log, config.staged_hours, self.compressor)
+            )
             self._mesh = undo.enter_context(Mesh("store", self._role, config))
             self.append_queue = AppendQueue(
                 self._mesh, self._role, self.log, config.max_record_bytes

@@ -28,7 +28,6 @@ from dafka_core.storage import Log
 from dafka_core.storage.backup import Backup, Manifest, restore_backup, write_backup
 from dafka_core.storage.log_check import Checked, Damage, check, check_blocks
 from dafka_core.storage.log_copy import Entry, Known, entries
-from dafka_core.storage.open_environment import FORMAT
 from dafka_core.storage.storage_errors import BACKUP_MANIFEST
 from dafka_core.storage.tables import Tables
 from dafka_core.this_version import this_version
@@ -210,7 +209,7 @@ class _Stopped:
 
     def entries(self, known: Sequence[Known]) -> Generator[Entry]:
         """Those of its log."""
-        facts = {"format": FORMAT, "dafka": this_version()}
+        facts = {"dafka": this_version()}
         with self._log.snapshot() as snapshot:
             yield from entries(snapshot.tables, {each.id: each for each in known}, facts)
 

@@ -27,10 +27,10 @@ import xxhash
 
 from dafka_core.errors import StoreError
 from dafka_core.storage import log_copy
+from dafka_core.storage.cold_marks import FORMAT
 from dafka_core.storage.environment import DEFAULT_MAP_BYTES
 from dafka_core.storage.log_copy import BLOCKS, FACTS, META, PARTITIONS, Entry, Known
 from dafka_core.storage.open_environment import (
-    FORMAT,
     Opened,
     affordable_bytes,
     open_tables,

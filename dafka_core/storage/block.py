@@ -1,14 +1,18 @@
 """One block: many consecutive records of one partition, laid out as Arrow wants them.
 
-    header      magic, format version, checksum, record count, number of timestamp runs
+    header      magic, format version, codec, checksum, record count, number of timestamp runs
     runs        (record count, microseconds since the epoch UTC) as int64 pairs: when the
                 records were published, run-length encoded
     offsets     count + 1 int32: where each value begins in the data, and where the last one ends
     data        the values, one after the other
 
+In version 2, which a store makes of blocks that are cold, offsets and data are compressed together,
+and before them is the number of bytes that they open to (uint64).
+
 Everything is little endian, and each part begins at a multiple of 8 bytes.  The checksum
 (xxh3, 64 bits) covers all that follows it; what precedes it is compared with constants.  So a
-block read is the block written, or is refused.
+block read is the block written, or is refused.  That of a compressed one is of what lies on disk,
+and is compared before anything is opened.
 
 Here blocks are read; ``block_builder.py`` makes them.  Both are pure: no database, no clock.
 """
@@ -17,22 +21,31 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Callable
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 import xxhash
 
+from dafka_core.storage.block_codec import PLAIN, compress, decompress
 from dafka_core.values import Bytes, Longs, Values
 
 MAGIC = b"DafB"
 VERSION = 1
+COMPRESSED = 2
+"""The version of compressed blocks."""
+
 HEADER = struct.Struct("<4sHHQII")
+OPENS_TO = struct.Struct("<Q")
 CHECKED_FROM = 16
 ALIGNMENT = 8
 """Of each part of a block; Arrow and numpy read aligned numbers in place."""
 
 PIECE_BYTES = 256 << 10
 """What is copied at a time, and then hashed: it stays in a core's own cache between the two."""
+
+WORTH_SHARE = 0.9
+"""A block that compression makes hardly smaller is left as it is: to open it costs time."""
 
 OFFSET = np.dtype("<i4")
 LONG = np.dtype("<i8")
@@ -50,7 +63,7 @@ def peek_count(packed: Bytes) -> int:
     Raises:
         ValueError: it cannot be a block.
     """
-    return _header(memoryview(packed))[1]
+    return _header(memoryview(packed)).records
 
 
 def peek_checksum(packed: Bytes) -> int:
@@ -59,7 +72,7 @@ def peek_checksum(packed: Bytes) -> int:
     Raises:
         ValueError: it cannot be a block.
     """
-    return _header(memoryview(packed))[0]
+    return _header(memoryview(packed)).checksum
 
 
 def peek_times(packed: Bytes) -> Longs:
@@ -69,20 +82,45 @@ def peek_times(packed: Bytes) -> Longs:
         ValueError: it cannot be a block.
     """
     view = memoryview(packed)
-    _, count, run_count = _header(view)
+    _, count, run_count, _ = _header(view)
     return _times(view, count, run_count)
 
 
-def _header(view: memoryview) -> tuple[int, int, int]:
-    """A block's checksum, its records and its timestamp runs, as its header says."""
+def plain_size(packed: Bytes) -> int:
+    """What a packed block takes when it is opened; if it is none, what it takes as it is."""
+    view = memoryview(packed)
+    try:
+        head = _header(view)
+        if head.codec:
+            at = HEADER.size + head.run_count * RUN_BYTES
+            return at + int(OPENS_TO.unpack_from(view, at)[0])
+    except (ValueError, struct.error):
+        pass
+    return len(view)
+
+
+class _Head(NamedTuple):
+    """A block's checksum, its records, its timestamp runs and its codec, as its header says."""
+
+    checksum: int
+    records: int
+    run_count: int
+    codec: int
+
+
+def _header(view: memoryview) -> _Head:
     if len(view) < HEADER.size:
         raise ValueError(f"{len(view)} bytes are too few for a block")
-    magic, version, unused, checksum, count, run_count = HEADER.unpack_from(view)
-    if magic != MAGIC or unused != 0:
+    magic, version, codec, checksum, count, run_count = HEADER.unpack_from(view)
+    if magic != MAGIC:
         raise ValueError("it does not begin as a block does")
-    if version != VERSION:
-        raise ValueError(f"it is of format {version}, this program reads format {VERSION}")
-    return checksum, count, run_count
+    if version not in (VERSION, COMPRESSED):
+        raise ValueError(
+            f"it is of format {version}, this program reads formats {VERSION} and {COMPRESSED}"
+        )
+    if (version == VERSION) != (codec == PLAIN):
+        raise ValueError("it does not begin as a block does")
+    return _Head(checksum, count, run_count, codec)
 
 
 def _times(view: memoryview, count: int, run_count: int) -> Longs:
@@ -100,24 +138,29 @@ def _times(view: memoryview, count: int, run_count: int) -> Longs:
 
 
 class Block:
-    """A block over the buffer it was parsed from; nothing is copied.
+    """A block over the buffer it was parsed from; nothing is copied unless it is compressed.
 
     Attributes:
         count: how many records it has.
         offsets: where each value begins in ``data``, and where the last one ends.
         times: pairs (record count, microseconds since the epoch UTC), of shape (n, 2).
+        codec: the number of its codec (``block_codec.py``) where it lies; 0 if it has none.
+        size_bytes: what it takes when it is opened.
+        head: how the whole block begins where it lies: no other block of the log does.
     """
 
-    __slots__ = ("_buffer", "_data_at", "count", "offsets", "times")
+    __slots__ = ("_data", "codec", "count", "head", "offsets", "size_bytes", "times")
 
     def __init__(
-        self, buffer: memoryview, times: Longs, offsets: npt.NDArray[np.int32], data_at: int
+        self, view: memoryview, head: _Head, times: Longs, body: memoryview, data_at: int
     ) -> None:
-        self.count = len(offsets) - 1
-        self._buffer = buffer
+        self.count = head.records
+        self.codec = head.codec
+        self.head = bytes(view[: HEADER.size])
         self.times = times
-        self.offsets = offsets
-        self._data_at = data_at
+        self.offsets: npt.NDArray[np.int32] = np.frombuffer(body, OFFSET, head.records + 1)
+        self._data = body[data_at:]
+        self.size_bytes = HEADER.size + head.run_count * RUN_BYTES + len(body)
 
     @classmethod
     def parse(cls, buffer: Bytes) -> Block:
@@ -168,37 +211,58 @@ class Block:
 
     @classmethod
     def _checked(cls, view: memoryview, found: int) -> Block:
-        checksum, count, run_count = _header(view)
+        head = _header(view)
+        checksum, count, run_count, _ = head
         if found != checksum:
             raise ValueError("its checksum is not that of its content")
-        offsets_at = HEADER.size + run_count * RUN_BYTES
-        data_at = aligned(offsets_at + (count + 1) * OFFSET.itemsize)
-        if count == 0 or data_at > len(view):
+        body = _body(view, head)
+        data_at = aligned((count + 1) * OFFSET.itemsize)
+        if count == 0 or data_at > len(body):
             raise ValueError(f"{len(view)} bytes cannot hold {count} records")
-        times = _times(view, count, run_count)
-        offsets = np.frombuffer(view, OFFSET, count + 1, offsets_at)
+        block = cls(view, head, _times(view, count, run_count), body, data_at)
+        offsets = block.offsets
         # With one record, what is compared below says it.
         ascending = count == 1 or bool((offsets[1:] >= offsets[:-1]).all())
-        if offsets[0] != 0 or offsets[-1] != len(view) - data_at or not ascending:
+        if offsets[0] != 0 or offsets[-1] != len(body) - data_at or not ascending:
             raise ValueError("its offsets do not fit its data")
-        return cls(view, times, offsets, data_at)
-
-    @property
-    def head(self) -> bytes:
-        """How the whole block begins: no other block of the log does."""
-        return bytes(self._buffer[: HEADER.size])
-
-    @property
-    def size_bytes(self) -> int:
-        """What the block takes."""
-        return len(self._buffer)
+        return block
 
     @property
     def data(self) -> memoryview:
         """The values, one after the other, without a copy."""
-        return self._buffer[self._data_at :]
+        return self._data
 
     @property
     def values(self) -> Values:
         """The values, over the same buffer."""
         return Values.from_columns(self.offsets, self.data)
+
+
+def _body(view: memoryview, head: _Head) -> memoryview:
+    """Offsets and data, opened if they are compressed."""
+    at = HEADER.size + head.run_count * RUN_BYTES
+    if not head.codec:
+        return view[at:]
+    start = at + OPENS_TO.size
+    if start > len(view):
+        raise ValueError(f"{len(view)} bytes cannot hold {head.records} records")
+    return decompress(head.codec, view[start:], OPENS_TO.unpack_from(view, at)[0])
+
+
+def compressed(packed: Bytes, codec: int) -> memoryview | None:
+    """A plain block compressed; None if that takes hardly less."""
+    view = memoryview(packed)
+    _, count, run_count, _ = _header(view)
+    at = HEADER.size + run_count * RUN_BYTES
+    body = compress(codec, view[at:])
+    start = at + OPENS_TO.size
+    if start + len(body) > WORTH_SHARE * len(view):
+        return None
+    made = memoryview(bytearray(start + len(body)))
+    made[HEADER.size : at] = view[HEADER.size : at]
+    OPENS_TO.pack_into(made, at, len(view) - at)
+    made[start:] = body
+    HEADER.pack_into(made, 0, MAGIC, COMPRESSED, codec, 0, count, run_count)
+    checksum = xxhash.xxh3_64_intdigest(made[CHECKED_FROM:])
+    HEADER.pack_into(made, 0, MAGIC, COMPRESSED, codec, checksum, count, run_count)
+    return made

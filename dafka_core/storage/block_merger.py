@@ -7,7 +7,7 @@ from collections.abc import Iterable
 
 from dafka_core.errors import StoreError
 from dafka_core.storage.append_area import FAN_IN, WIDTHS, AppendArea, Bucket
-from dafka_core.storage.block import Block
+from dafka_core.storage.block import Block, compressed, plain_size
 from dafka_core.storage.block_builder import MAX_BLOCK_BYTES, merge
 from dafka_core.storage.environment import Environment
 from dafka_core.storage.merge_planner import MergeCandidate, MergePlan, MergePlanner
@@ -90,13 +90,17 @@ class BlockMerger:
                 return
             heads = {first: block.head for first, block in blocks.items()}
             merged = merge(list(blocks.values()), self._buffer)
+            size_bytes = len(merged)
+            # What was cold enough to be compressed remains so, with what has joined it.
+            codec = max(block.codec for block in blocks.values())
+            merged = (compressed(merged, codec) if codec else None) or merged
             blocks.clear()  # they are valid inside the transaction only
         partition_id, planned = plan
         # When they have changed meanwhile, the next step sees how.
         if self._env.write(lambda tables: tables.swap_blocks(partition_id, heads, merged)):
             first, end = planned[0].first, planned[-1].end
             self._planner.drop(partition_id, planned)
-            self._planner.add(partition_id, MergeCandidate(first, end - first, len(merged)))
+            self._planner.add(partition_id, MergeCandidate(first, end - first, size_bytes))
 
     def _read(self, tables: Tables, plan: MergePlan) -> dict[int, Block] | None:
         """The planned blocks, by first offset; None, told to the planner, if they differ."""
@@ -112,7 +116,7 @@ class BlockMerger:
                 self._planner.drop(plan.partition_id, [planned])
                 tp = tables.tp_of_id(plan.partition_id)
                 raise tables.damaged_block(tp, planned.first, str(error)) from error
-            found.append(MergeCandidate(planned.first, block.count, len(packed)))
+            found.append(MergeCandidate(planned.first, block.count, block.size_bytes))
         if found == plan.blocks:
             return blocks
         self._planner.drop(plan.partition_id, plan.blocks)
@@ -131,7 +135,7 @@ class BlockMerger:
         before_id, before_first, before_bytes, staged_start = -1, 0, 0, 0
         goes_on_at: tuple[int, int] | None = None
         with self._env.reading() as tables:
-            found = enumerate(tables.block_sizes(*self._scanned))
+            found = enumerate(tables.block_sizes(*self._scanned, plain_size))
             for seen, (partition_id, first, size_bytes) in found:
                 if partition_id != before_id:
                     staged_start = tables.staged_start(partition_id)

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from functools import partial
 
 from dafka_core.records import RecordBatch
-from dafka_core.storage.block import OFFSET, Block, peek_count
+from dafka_core.storage.block import OFFSET, Block, peek_count, plain_size
 from dafka_core.storage.block_builder import build_blocks
 from dafka_core.storage.group import GroupedBlock
 from dafka_core.storage.merge_planner import MergeCandidate
@@ -86,7 +86,7 @@ def _last(
     end = found.first + tables.read_block(batch.tp, found, peek_count)
     if end < batch.offset and tables.grouped(batch.tp, row, batch.offset - 1):
         return None
-    return MergeCandidate(found.first, batch.offset - found.first, len(found.packed))
+    return MergeCandidate(found.first, batch.offset - found.first, plain_size(found.packed))
 
 
 @contextlib.contextmanager

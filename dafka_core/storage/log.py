@@ -38,6 +38,7 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 from dafka_core.closing import ProcessBound
+from dafka_core.compression_rules import CompressionRule
 from dafka_core.epochs import PartitionLives
 from dafka_core.errors import DafkaError, StoreError
 from dafka_core.log_entries import LogEntry, Met, SetAside
@@ -49,6 +50,7 @@ from dafka_core.records import (
     TransactionState,
 )
 from dafka_core.storage.block_builder import MAX_BLOCK_BYTES
+from dafka_core.storage.block_compressor import BlockCompressor
 from dafka_core.storage.block_merger import BlockMerger
 from dafka_core.storage.block_reader import BlockReader
 from dafka_core.storage.entry_writer import EntryWriter
@@ -209,6 +211,10 @@ class Log(ProcessBound):
         self._env.check_open()
         return self._merger.step()
 
+    def compressor(self, rules: Sequence[CompressionRule], after_s: float) -> BlockCompressor:
+        """Compresses blocks whose records are so old, for the thread that merges."""
+        return BlockCompressor(self._env, rules, after_s, self.now_us)
+
     @property
     def small_blocks(self) -> int:
         """About how many small blocks there are that ``merge_step`` has not looked at."""
@@ -336,10 +342,7 @@ class Log(ProcessBound):
     def lease(
         self, tp: TopicPartition, start: int, end: int, *, max_blocks: int, max_bytes: int
     ) -> LeasedBlocks:
-        """Where the blocks with the records from ``start`` up to ``end`` lie, and a lease of them.
-
-        Blocks of ``max_bytes`` in all, or ``max_blocks``, but at least one.
-        """
+        """Where the blocks with the records from ``start`` up to ``end`` lie; see ``places_of``."""
         limits = {"max_blocks": max_blocks, "max_bytes": max_bytes}
         (found,), lease = self.lease_many([(tp, start, end)], **limits)
         return LeasedBlocks(found.held, found.history, lease, found.blocks)
@@ -363,8 +366,7 @@ class Log(ProcessBound):
     def times(self, tp: TopicPartition, start: int, end: int) -> list[tuple[int, int]]:
         """When the records from ``start`` up to ``end`` (exclusive) were written.
 
-        Pairs (first offset, microseconds since the epoch UTC), ascending; each time holds up to
-        the next pair's offset.  Empty when none of the records is held.
+        Pairs (first offset, microseconds since the epoch UTC), each up to the next one's offset.
         """
         return times_of(self._reader.batches(tp, start, end))
 
@@ -383,10 +385,7 @@ class Log(ProcessBound):
         return offset
 
     def statistics(self, tp: TopicPartition) -> PartitionStatistics | None:
-        """What a partition takes and when it was written; None when it is not known.
-
-        No block is checked, but LMDB's Python binding touches each of their pages.
-        """
+        """What a partition takes and when it was written; None when it is not known."""
         with self._env.reading() as tables:
             return statistics(tables, tp)
 

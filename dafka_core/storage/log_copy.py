@@ -20,7 +20,7 @@ import xxhash
 
 from dafka_core.epochs import Epoch, History, before
 from dafka_core.storage.block import peek_count
-from dafka_core.storage.rows import LAST_OFFSET
+from dafka_core.storage.rows import BLOCK_KEY, LAST_OFFSET
 from dafka_core.storage.tables import FoundBlock, Tables
 
 META, PARTITIONS, BLOCKS, FACTS = range(4)
@@ -64,7 +64,7 @@ def entries(
             same = history_text(before(tables.lives.history(tp, row), end)) == known[row.id].history
             starts[row.id] = end if same and end <= row.end else 0
     whole = sorted(each for each, start in starts.items() if start < known[each].end)
-    yield _fact(FIRST_KEY, {**facts, "whole": whole})
+    yield _fact(FIRST_KEY, {**facts, "format": tables.cold.log_format, "whole": whole})
     for table in (META, PARTITIONS):
         for key, value in tables.entries(table):
             yield Entry(table, key, value)
@@ -119,4 +119,7 @@ def _blocks_from(tables: Tables, partition_id: int, start: int) -> Iterator[Foun
             ends = LAST_OFFSET
         if ends > start:
             yield last
-    yield from tables.blocks_under(partition_id, start)
+    for first in tables.firsts(partition_id, start):
+        packed = tables.packed_block(partition_id, first)
+        assert packed is not None
+        yield FoundBlock(BLOCK_KEY.pack(partition_id, first), first, packed)

@@ -13,6 +13,13 @@ from typing import Final, NamedTuple
 import lmdb
 
 from dafka_core.errors import StoreError
+from dafka_core.storage.cold_marks import (
+    FORMAT,
+    FORMAT_AT_FIRST,
+    FORMAT_BEFORE,
+    FORMAT_KEY,
+    FORMAT_VALUE,
+)
 from dafka_core.storage.file_systems import not_local
 from dafka_core.storage.leases import LEASE_FILE
 from dafka_core.storage.storage_errors import (
@@ -36,15 +43,6 @@ OPEN_FILES: Final = (LOCK_FILE, DATA_FILE, READERS_FILE, LEASE_FILE)
 
 MIN_MAP_BYTES = 1 << 20
 """Less has no room for the empty tables."""
-
-_FORMAT_KEY: Final = b"format"
-_FORMAT_VALUE = struct.Struct("<I")
-FORMAT: Final = 3
-"""In format 1, rows of partitions had no checksum, so that damage of a row was not found.  In
-format 2 there was no append area, whose records a program that does not know it would miss."""
-
-FORMAT_BEFORE: Final = 2
-"""A store makes it format 3 by saying so: it has an empty append area."""
 
 _TABLES = (b"meta", b"partitions", b"blocks")
 
@@ -234,22 +232,22 @@ def _tables(env: lmdb.Environment, directory: Path) -> list[lmdb._Database]:
     if env.stat()["entries"] == 0:
         with env.begin(write=True) as txn:
             tables = [env.open_db(name, txn=txn) for name in _TABLES]
-            txn.put(_FORMAT_KEY, _FORMAT_VALUE.pack(FORMAT), db=tables[0])
+            txn.put(FORMAT_KEY, FORMAT_VALUE.pack(FORMAT_AT_FIRST), db=tables[0])
         return tables
     try:
         tables = [env.open_db(name, create=False) for name in _TABLES]
         with env.begin() as txn:
-            (found,) = _FORMAT_VALUE.unpack(txn.get(_FORMAT_KEY, b"", db=tables[0]))
+            (found,) = FORMAT_VALUE.unpack(txn.get(FORMAT_KEY, b"", db=tables[0]))
     except (lmdb.NotFoundError, lmdb.IncompatibleError, lmdb.ReadonlyError, struct.error):
         raise foreign(directory, "it is another program's LMDB database") from None
     if found == FORMAT_BEFORE:
         with env.begin(write=True) as txn:
-            txn.put(_FORMAT_KEY, _FORMAT_VALUE.pack(FORMAT), db=tables[0])
-    elif found != FORMAT:
+            txn.put(FORMAT_KEY, FORMAT_VALUE.pack(FORMAT_AT_FIRST), db=tables[0])
+    elif not FORMAT_BEFORE < found <= FORMAT:
         raise StoreError(
             directory,
-            f"its format is {found}, this program reads formats {FORMAT_BEFORE} and {FORMAT}: "
-            "open it with the version of Dafka that made it",
+            f"its format is {found}, this program reads formats {FORMAT_BEFORE} to {FORMAT}: "
+            "open it with the version of Dafka that made it, or a later one",
         )
     return tables
 

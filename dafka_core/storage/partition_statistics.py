@@ -8,7 +8,7 @@ from typing import Final, NamedTuple
 import numpy as np
 
 from dafka_core.records import RecordBatch, TopicPartition
-from dafka_core.storage.block import peek_count, peek_times
+from dafka_core.storage.block import peek_count, peek_times, plain_size
 from dafka_core.storage.rows import BLOCK_KEY, PartitionRow
 from dafka_core.storage.tables import FoundBlock, Tables
 from dafka_core.values import Longs
@@ -22,7 +22,8 @@ class PartitionStatistics(NamedTuple):
     """What a partition takes and when it was written.
 
     ``records`` lie at offsets ``earliest`` to ``end`` (exclusive).  ``size_bytes`` is that of their
-    blocks: values, 4 bytes for each and little else; a block trimmed in part counts as a whole.
+    blocks on disk: values, 4 bytes for each and little else, or less where they are compressed; a
+    block trimmed in part counts as a whole.
     ``first_time_us`` and ``last_time_us`` are the timestamps of the first record that is held and
     the last one, in microseconds since the epoch UTC; None when no record is held.
     """
@@ -102,7 +103,7 @@ def record_sizes(tables: Tables, tp: TopicPartition, start: int, end: int) -> li
         if at >= block_end:
             found = tables.blocks_of(tp, row, at)[0]
             count = max(tables.read_block(tp, found, peek_count), 1)
-            block_end, size = found.first + count, -(-len(found.packed) // count)
+            block_end, size = found.first + count, -(-plain_size(found.packed) // count)
         sizes.append(size)
     return sizes
 

@@ -15,6 +15,7 @@ from dafka_core.records import PartitionInfo, StagedPartition, TopicPartition, T
 from dafka_core.storage import rows
 from dafka_core.storage.append_area import AppendArea
 from dafka_core.storage.block import HEADER, peek_count
+from dafka_core.storage.cold_marks import ColdMarks
 from dafka_core.storage.counted_transaction import CountedTransaction
 from dafka_core.storage.lives import Lives
 from dafka_core.storage.merge_planner import MergeCandidate
@@ -58,6 +59,7 @@ class Tables:
         self.area = AppendArea(self._txn, opened.meta, opened.blocks)
         self.lives = Lives(self._directory, self._txn, self._meta)
         self.notes = Notes(self._directory, self._txn, self._meta)
+        self.cold = ColdMarks(self._txn, self._meta)
         self.changed: set[TopicPartition] = set()
         """The partitions that readers see otherwise than before, or at least may."""
 
@@ -81,13 +83,6 @@ class Tables:
         while cursor.set_range(BLOCK_KEY.pack(partition_id, 0)):
             yield (found := BLOCK_KEY.unpack(cursor.key())[0])
             partition_id = found + 1
-
-    def blocks_under(self, partition_id: int, start: int) -> Iterator[FoundBlock]:
-        """The blocks under an id that begin at ``start`` or behind it."""
-        for first in self.firsts(partition_id, start):
-            packed = self.packed_block(partition_id, first)
-            assert packed is not None
-            yield FoundBlock(BLOCK_KEY.pack(partition_id, first), first, packed)
 
     # -- partitions ------------------------------------------------------------------------------
 
@@ -279,7 +274,9 @@ class Tables:
         """The block that begins at an offset, if there is one."""
         return self._txn.get(BLOCK_KEY.pack(partition_id, first), db=self._blocks)
 
-    def block_sizes(self, partition_id: int, first: int) -> Iterator[tuple[int, int, int]]:
+    def block_sizes(
+        self, partition_id: int, first: int, size_of: Callable[[memoryview], int] = len
+    ) -> Iterator[tuple[int, int, int]]:
         """Partition id, first offset and bytes of every block from one on, of all partitions.
 
         LMDB's Python binding touches each page of a value whose size it says.
@@ -287,7 +284,7 @@ class Tables:
         cursor = self._txn.cursor(self._blocks)
         if cursor.set_range(BLOCK_KEY.pack(partition_id, first)):
             for key, packed in cursor.iternext():
-                yield (*BLOCK_KEY.unpack(key), len(packed))
+                yield (*BLOCK_KEY.unpack(key), size_of(packed))
 
     def candidates(self, partition_id: int, start: int, end: int) -> list[MergeCandidate]:
         """A partition's blocks from ``start`` up to ``end``, as if the append area were empty."""

@@ -12,8 +12,8 @@ from dafka_core.errors import StoreUnreachableError
 from dafka_core.flight import limits
 from dafka_core.flight.backup_requests import CheckRequest, LogChecked, entries_of, request_of
 from dafka_core.flight.store_client import StoreClient
+from dafka_core.storage.cold_marks import FORMAT_AT_FIRST
 from dafka_core.storage.log_copy import BLOCKS, Entry, Known, fact
-from dafka_core.storage.open_environment import FORMAT
 from dafka_core.testing import PATIENCE_S, wait_until
 from dafka_core.this_version import this_version
 from tests.integration.flight.hosts import TP, Served, values
@@ -25,7 +25,7 @@ def copied(client: StoreClient, known: list[Known] | None = None) -> Iterator[En
 
 def test_a_running_store_gives_all_of_one_moment(filled: Served, client: StoreClient) -> None:
     found = copied(client)
-    assert fact(next(found)) == {"format": FORMAT, "dafka": this_version(), "whole": []}
+    assert fact(next(found)) == {"format": FORMAT_AT_FIRST, "dafka": this_version(), "whole": []}
     filled.extend(30_000)
     *entries, last = found
     assert fact(last) == {"entries": len(entries)}

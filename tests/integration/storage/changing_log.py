@@ -36,7 +36,7 @@ class ChangingLog:
     def _append(self) -> None:
         tp, chance = self._chance.choice(PARTITIONS), self._chance
         size_bytes, count = chance.choice([(20, 3), (20, 40), (900, 40), (2000, 100)])
-        written = [chance.randbytes(chance.randrange(size_bytes)) for _ in range(count)]
+        written = [chance.randbytes(4) * chance.randrange(size_bytes // 4) for _ in range(count)]
         batch = RecordBatch.of(tp, self.log.end(tp), written)
         history = self.log.lives(tp).history
         epoch = history[-1] if history else Epoch(1, 1, 1, batch.offset, 0)

@@ -22,14 +22,14 @@ from dafka_core.storage.backup import (
     restore_backup,
     write_backup,
 )
+from dafka_core.storage.cold_marks import FORMAT
 from dafka_core.storage.log_check import Checked, check
 from dafka_core.storage.log_copy import Entry, entries
-from dafka_core.storage.open_environment import FORMAT
 from dafka_core.storage.storage_errors import BACKUP_MANIFEST
 from tests.integration.storage.changing_log import ChangingLog, look, told
 from tests.integration.storage.processes import TP, put
 
-FACTS: dict[str, Any] = {"format": FORMAT}
+FACTS: dict[str, Any] = {"dafka": "1"}
 
 
 def back_up(log: Log, directory: Path, previous: Backup | None = None) -> Manifest:
@@ -153,7 +153,7 @@ def test_damage_of_a_backup_is_found_before_anything_is_restored(tmp_path: Path)
     path.write_bytes(content)
     manifest = json.loads((tmp_path / "b" / BACKUP_MANIFEST).read_text())
     for member, value, why in [
-        ("v", 2, "is of format 2, its log of format 3.*reads formats 1 and 3.*later one"),
+        ("v", 2, "is of format 2, its log of format 3.*reads formats 1 and 4.*later one"),
         ("format", 9, "its log of format 9, made by Dafka 1"),
         ("checksum", 7, "file backup.json"),
     ]:

@@ -20,8 +20,8 @@ def test_all_entries_come_between_two_that_say_what_they_are(tmp_path: Path) -> 
     with Log(tmp_path) as log:
         put(log, large(100))
         with look(log) as tables:
-            first, *rest, last = entries(tables, {}, {"format": 3})
-            assert fact(first) == {"format": 3, "whole": []}
+            first, *rest, last = entries(tables, {}, {"dafka": "1"})
+            assert fact(first) == {"dafka": "1", "format": 3, "whole": []}
             assert fact(last) == {"entries": len(rest)}
             assert FACTS not in {each.table for each in rest}
     with pytest.raises(ValueError, match="does not begin, or end"):

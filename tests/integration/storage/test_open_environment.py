@@ -71,7 +71,7 @@ def test_another_programs_database_is_refused(tmp_path: Path, name: bytes | None
 def test_another_format_is_refused(tmp_path: Path, form: int) -> None:
     Log(tmp_path).close()
     change(tmp_path, b"meta", b"format", form.to_bytes(4, "little"))
-    why = rf"its format is {form}, this program reads formats 2 and 3: open it with the version"
+    why = rf"its format is {form}, this program reads formats 2 to 4: open it with the version"
     with pytest.raises(StoreError, match=why):
         Log(tmp_path)
 

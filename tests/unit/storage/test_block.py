@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import struct
 from collections.abc import Callable
 
@@ -12,7 +13,16 @@ import xxhash
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dafka_core.storage.block import PIECE_BYTES, Block
+from dafka_core.storage.block import (
+    CHECKED_FROM,
+    HEADER,
+    PIECE_BYTES,
+    Block,
+    compressed,
+    peek_count,
+    peek_times,
+    plain_size,
+)
 from dafka_core.storage.block_builder import merge
 from dafka_core.values import Bytes
 from tests.unit.storage.packing import TIMES_US, VALUES, each_time, pack
@@ -85,7 +95,7 @@ def test_a_copy_is_checked_to_its_last_byte_and_is_its_own(over: int) -> None:
 def test_a_block_of_another_format_names_both() -> None:
     packed = pack([b"a"], 0)
     struct.pack_into("<H", packed, 4, 7)
-    with pytest.raises(ValueError, match=r"format 7.*format 1"):
+    with pytest.raises(ValueError, match=r"format 7.*formats 1 and 2"):
         Block.parse(packed)
 
 
@@ -146,3 +156,52 @@ def test_parts_of_the_values_as_a_list() -> None:
     assert values[1:].to_list() == [b"", b"ccc"]
     assert values[0:2].to_list() == [b"a", b""]
     assert values[2:2].to_list() == []
+
+
+@pytest.mark.parametrize("codec", [1, 2])
+def test_a_compressed_block_is_the_block(codec: int) -> None:
+    values = [b"%d" % number * 9 for number in range(500)]
+    packed = pack(values, 7)
+    made = compressed(packed, codec)
+    assert made is not None
+    assert len(made) < len(packed) / 2
+    plain, opened = Block.parse(packed), Block.copied(made)
+    assert opened.values.to_arrow() == plain.values.to_arrow()
+    assert opened.times.tolist() == plain.times.tolist()
+    assert (opened.codec, opened.count, opened.size_bytes) == (codec, 500, len(packed))
+    assert opened.head == bytes(made[: HEADER.size])
+    assert peek_count(made) == 500
+    assert peek_times(made).tolist() == plain.times.tolist()
+    assert plain_size(made) == plain_size(packed) == len(packed)
+    assert plain_size(b"none") == 4
+
+
+@pytest.mark.parametrize("codec", [1, 2])
+def test_every_changed_octet_of_a_compressed_block_is_found(codec: int) -> None:
+    made = compressed(pack([b"abc" * 100] * 20, 0), codec)
+    assert made is not None
+    for at in range(len(made)):
+        damaged = bytearray(made)
+        damaged[at] ^= 0x10
+        with pytest.raises(ValueError, match=r"it |its |bytes "):
+            Block.parse(damaged)
+    for size in range(len(made)):
+        with pytest.raises(ValueError, match=r"it |its |bytes "):
+            Block.parse(made[:size])
+
+
+def test_a_block_that_claims_to_be_large_is_refused_before_room_is_made() -> None:
+    """Whoever writes it knows how to make checksums."""
+    made = compressed(pack([b"abc" * 100] * 20, 0), 1)
+    assert made is not None
+    for size in (0, 1, 2**40, 2**64 - 1):
+        lying = bytearray(made)
+        struct.pack_into("<Q", lying, HEADER.size + 16, size)
+        checksum = xxhash.xxh3_64_intdigest(lying[CHECKED_FROM:])
+        struct.pack_into("<Q", lying, 8, checksum)
+        with pytest.raises(ValueError, match=r"cannot open to|cannot be decompressed"):
+            Block.parse(lying)
+
+
+def test_what_compression_makes_hardly_smaller_is_left() -> None:
+    assert compressed(pack([os.urandom(1000)], 0), 1) is None

@@ -1,0 +1,169 @@
+"""Compresses the cold blocks of a log, one at a time, beside appends and merging.
+
+A block is cold when its newest record is old.  So what is read while it comes in is not compressed,
+and neither is anything on its way to the disk.  Small blocks are left to merging.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Final, NamedTuple
+
+from dafka_core.compression_rules import NONE, CompressionRule, codec_of
+from dafka_core.errors import StoreError
+from dafka_core.records import TopicPartition
+from dafka_core.storage.block import Block, compressed, peek_count, peek_times, plain_size
+from dafka_core.storage.block_codec import NUMBERS, PLAIN
+from dafka_core.storage.block_writer import SMALL_BLOCK_BYTES
+from dafka_core.storage.environment import Environment
+from dafka_core.storage.rows import PartitionRow
+from dafka_core.storage.tables import FoundBlock, Tables
+
+LOOK_S: Final = 30.0
+"""How long after all partitions were looked at they are looked at again."""
+
+MOST_BYTES: Final = 64 << 20
+"""A larger block has one very large record, and is left as it is: compressing takes memory."""
+
+
+class _Cold(NamedTuple):
+    """A cold block; ``packed`` is None if it is to be left as it is."""
+
+    records: int
+    head: bytes
+    plain_bytes: int
+    packed: memoryview | None
+
+
+class BlockCompressor:
+    """Compresses what ``rules`` say, ``after_s`` seconds after a block's last record was written.
+
+    For one thread, which calls ``step`` again and again.
+
+    Attributes:
+        blocks: how many blocks it has compressed.
+        before_bytes, after_bytes: what they took before, and take now.
+    """
+
+    def __init__(
+        self,
+        env: Environment,
+        rules: Sequence[CompressionRule],
+        after_s: float,
+        now_us: Callable[[], int],
+    ) -> None:
+        self.rules = rules
+        self.blocks = self.before_bytes = self.after_bytes = 0
+        self._env = env
+        self._after_us = int(after_s * 1_000_000)
+        self._now_us = now_us
+        self._waiting: deque[tuple[TopicPartition, int]] = deque()
+        self._looked_s = float("-inf")
+        # What was looked at and left as it is, by partition id; it is noted later, if at all.
+        self._marks: dict[int, int] = {}
+
+    def step(self) -> bool:
+        """Compresses one block, or looks for one; False when there was nothing to do.
+
+        Raises:
+            ClosedError: the log is closed.
+            StoreError: a block is damaged (it is left alone from then on), or the disk cannot take
+                it.
+        """
+        if not any(rule.codec != NONE for rule in self.rules):
+            return False
+        if not self._waiting:
+            if time.monotonic() - self._looked_s < LOOK_S:
+                return False
+            self._looked_s = time.monotonic()
+            self._look()
+            return bool(self._waiting)
+        tp, mark = self._waiting.popleft()
+        end = self._compress(tp, mark)
+        if end is not None:
+            self._waiting.appendleft((tp, end))
+        return True
+
+    def _look(self) -> None:
+        """Finds the partitions that have blocks which were not looked at."""
+        with self._env.reading() as tables:
+            for tp, row in tables.all_rows():
+                if row.end and codec_of(tp.topic, self.rules) != NONE:
+                    mark = max(tables.cold.of(row.id), self._marks.get(row.id, 0))
+                    if mark < row.end:
+                        self._waiting.append((tp, mark))
+
+    def _compress(self, tp: TopicPartition, mark: int) -> int | None:
+        """Looks at the partition's next block; where that ends, or None if it has no cold one."""
+        number = NUMBERS.get(codec_of(tp.topic, self.rules), PLAIN)
+        with self._env.reading() as tables:
+            row = tables.visible_row(tp)
+            if row is None:
+                return None
+            found = _next_block(tables, tp, row, max(mark, row.earliest))
+            try:
+                read = partial(self._cold, number)
+                cold = None if found is None else tables.read_block(tp, found, read)
+            except StoreError:
+                assert found is not None
+                self._marks[row.id] = next(tables.firsts(row.id, found.first + 1), row.end)
+                raise
+            noted = tables.cold.of(row.id)
+        if cold is None or found is None:
+            if mark > noted:  # of those that were left as they are
+                self._env.write(lambda tables: tables.cold.put(row.id, mark, compressed=False))
+            return None
+        first, end = found.first, found.first + cold.records
+        if cold.packed is None:
+            self._marks[row.id] = end
+            return end
+        packed = cold.packed
+
+        def write(tables: Tables) -> bool:
+            done = tables.swap_blocks(row.id, {first: cold.head}, packed)
+            if done:
+                tables.cold.put(row.id, end, compressed=True)
+            return done
+
+        if not self._env.write(write):
+            return mark  # it has become another one meanwhile
+        self.blocks += 1
+        self.before_bytes += cold.plain_bytes
+        self.after_bytes += len(packed)
+        return end
+
+    def _cold(self, number: int, packed: memoryview) -> _Cold | None:
+        """The block, if it is cold, compressed if that is worth it.
+
+        Raises:
+            ValueError: it is damaged.
+        """
+        times, size_bytes = peek_times(packed), plain_size(packed)
+        if int(times[-1, 1]) > self._now_us() - self._after_us:
+            return None
+        records = int(times[:, 0].sum())
+        is_plain = size_bytes == len(packed)
+        if is_plain and SMALL_BLOCK_BYTES <= size_bytes <= MOST_BYTES:
+            head = Block.parse(packed).head
+            return _Cold(records, head, size_bytes, compressed(packed, number))
+        return _Cold(records, b"", size_bytes, None)
+
+
+def _next_block(
+    tables: Tables, tp: TopicPartition, row: PartitionRow, offset: int
+) -> FoundBlock | None:
+    """The first block of the table that has a record at ``offset`` or behind it."""
+    found = tables.last_block(row.id, offset)
+    if found is not None:
+        try:
+            end = found.first + tables.read_block(tp, found, peek_count)
+        except StoreError:
+            return found
+        if end > offset:
+            return found if found.first < row.end else None
+    first = next(tables.firsts(row.id, offset + 1), row.end)
+    packed = tables.packed_block(row.id, first) if first < row.end else None
+    return None if packed is None else FoundBlock(b"", first, packed)

@@ -1,0 +1,202 @@
+"""Cold blocks are compressed, beside whatever else happens to them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from dafka_core.compression_rules import parse_compression
+from dafka_core.errors import StoreError
+from dafka_core.records import RecordBatch, TopicPartition
+from dafka_core.storage import Log, block_compressor
+from dafka_core.storage.block import Block, compressed
+from dafka_core.storage.block_codec import NUMBERS
+from dafka_core.storage.block_compressor import BlockCompressor
+from dafka_core.storage.log_check import check
+from dafka_core.values import Values
+from tests.integration.storage.changing_log import ChangingLog, look, told
+from tests.integration.storage.clocks import Clock
+from tests.integration.storage.staged import TP, large, put
+
+ALL = parse_compression("*=zstd")
+
+
+def three_blocks(directory: Path) -> list[bytes]:
+    values = large(300)
+    with Log(directory) as log:
+        for first in range(0, 300, 100):
+            put(log, values[first : first + 100])
+    return values
+
+
+def compress(log: Log, rules: str = "*=zstd", after_s: float = 0.0) -> BlockCompressor:
+    compressor = log.compressor(parse_compression(rules), after_s)
+    while compressor.step():
+        pass
+    return compressor
+
+
+def codecs(log: Log) -> list[int]:
+    with look(log) as tables:
+        return [Block.parse(packed).codec for _, packed in tables.entries(2)]
+
+
+def form(log: Log) -> int:
+    with look(log) as tables:
+        return tables.cold.log_format
+
+
+@pytest.mark.parametrize("codec", NUMBERS)
+def test_compressed_blocks_have_the_same_records_and_take_less(tmp_path: Path, codec: str) -> None:
+    three_blocks(tmp_path)
+    with Log(tmp_path) as log:
+        before, size_bytes = log.read(TP, 0, 300), log.statistics(TP)
+        assert form(log) == 3
+        done = compress(log, f"*={codec}")
+        assert (done.blocks, codecs(log)) == (3, [NUMBERS[codec]] * 3)
+        assert form(log) == 4
+        after = log.statistics(TP)
+        assert size_bytes is not None
+        assert after is not None
+        assert after.size_bytes == done.after_bytes < done.before_bytes / 5
+        assert done.before_bytes == size_bytes.size_bytes
+        assert after._replace(size_bytes=size_bytes.size_bytes) == size_bytes
+        with log.snapshot() as snapshot:
+            # Readers are planned by what records take in memory.
+            assert snapshot.record_sizes(TP, 0, 300) == [1008, 1008, 1009, 1009]
+    with Log(tmp_path) as log:
+        after_values = [value for batch in log.read(TP, 0, 300) for value in batch.values]
+        assert after_values == [value for batch in before for value in batch.values]
+        assert compress(log).blocks == 0
+        assert log.offset_for_time(TP, 0) == 0
+
+
+def test_hot_blocks_and_other_topics_are_left(store: Log, clock: Clock) -> None:
+    for _ in range(2):
+        put(store, large(100))
+    assert compress(store, "*=zstd", after_s=60).blocks == 0
+    clock.now_us += 100_000_000
+    put(store, large(100))
+    assert compress(store, "u=zstd *=none", after_s=60).blocks == 0
+    assert compress(store, "t*=lz4 *=none", after_s=60).blocks == 2
+    assert codecs(store) == [2, 2, 0]
+    clock.now_us += 100_000_000
+    # What is compressed stays as it is when the rules change.
+    assert compress(store, "*=zstd", after_s=60).blocks == 1
+    assert codecs(store) == [2, 2, 1]
+
+
+def test_what_does_not_become_smaller_is_looked_at_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    looked: list[int] = []
+
+    def counted(packed: memoryview, codec: int) -> memoryview | None:
+        looked.append(len(packed))
+        return compressed(packed, codec)
+
+    monkeypatch.setattr(block_compressor, "compressed", counted)
+    with Log(tmp_path) as log, (Path("/dev/urandom")).open("rb") as chance:
+        for first in range(0, 300, 100):
+            values = Values.of([chance.read(1000) for _ in range(100)])
+            log.append([RecordBatch(TP, first, values)])
+        assert compress(log).blocks == 0
+        assert len(looked) == 3
+    with Log(tmp_path) as log:
+        assert compress(log).blocks == 0
+        assert form(log) == 3
+    assert len(looked) == 3
+
+
+def test_blocks_that_are_compressed_are_merged_and_extended_like_others(tmp_path: Path) -> None:
+    with Log(tmp_path) as log:
+        for _ in range(6):
+            put(log, large(100))
+        assert compress(log).blocks == 6
+    with Log(tmp_path) as log:
+        for _ in range(4):
+            put(log, large(100))
+        while log.merge_step():
+            pass
+        assert 1 in codecs(log)
+        assert len(codecs(log)) < 10
+        put(log, [b"small"])
+        put(log, large(100))
+        compress(log)
+        found = [
+            value
+            for batch in log.read(TP._replace(partition="p"), 0, 2000)
+            for value in batch.values
+        ]
+        assert found == [*large(100) * 10, b"small", *large(100)]
+        assert all(codecs(log)[:-1])
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_nobody_notices_whatever_happens_to_the_log(tmp_path: Path, seed: int) -> None:
+    with Log(tmp_path / "plain") as plain, Log(tmp_path / "other") as log:
+        logs = [ChangingLog(plain, seed), ChangingLog(log, seed)]
+        for _ in range(12):
+            for each in logs:
+                each.change(12)
+            compress(log, "*=lz4" if seed % 2 else "*=zstd")
+            now, before = told(log), told(plain)
+            del now["times"], before["times"], now["met"], before["met"]
+            assert now == before
+        assert any(codecs(log))
+        assert [each.found for each in check(lambda: look(log)) if each.found] == []
+    with Log(tmp_path / "other") as log:
+        while log.merge_step():
+            pass
+        now = told(log)
+        assert now["records"] == before["records"]
+
+
+def test_a_damaged_block_is_left_alone_and_the_others_are_compressed(tmp_path: Path) -> None:
+    values = three_blocks(tmp_path)
+    path = tmp_path / "data.mdb"
+    path.write_bytes(path.read_bytes().replace(values[150], b"!" * len(values[150])))
+    with Log(tmp_path) as log:
+        compressor = log.compressor(ALL, 0)
+        errors = []
+        for _ in range(20):
+            try:
+                compressor.step()
+            except StoreError as error:
+                errors.append(str(error))
+            compressor._looked_s = 0.0  # look again at once
+        assert [error for error in errors if "offset 100" not in error] == []
+        assert len(errors) == 1
+        assert compressor.blocks == 2
+        with pytest.raises(StoreError, match="offset 100 cannot be read: its checksum"):
+            log.read(TP, 100, 200)
+
+
+def test_what_changes_while_it_is_compressed_is_left_as_it_has_become(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    three_blocks(tmp_path)
+    with Log(tmp_path) as log:
+        changes: list[Callable[[], object]] = [lambda: log.trim(TP, 150)]
+
+        def slow(packed: memoryview, codec: int) -> memoryview | None:
+            made = compressed(packed, codec)
+            while changes:
+                changes.pop()()
+            return made
+
+        monkeypatch.setattr(block_compressor, "compressed", slow)
+        compress(log)
+        assert [each.offset for each in log.read(TP, 0, 300)] == [150, 200]
+        assert codecs(log) == [1, 1]
+
+
+def test_a_partition_that_is_gone_is_passed_over(tmp_path: Path) -> None:
+    with Log(tmp_path) as log:
+        log.append([RecordBatch.of(TopicPartition("t", "p"), 0, large(100))])
+        compressor = log.compressor(ALL, 0)
+        compressor._waiting.append((TopicPartition("t", "gone"), 0))
+        assert compressor.step()
+        assert compressor.step()
