@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dafka_core.cli import backup_commands, checkpoint_commands
 from dafka_core.cli.archive_command import archive
+from dafka_core.cli.cluster_commands import nodes, status
 from dafka_core.cli.config_command import config
 from dafka_core.cli.configured import ConfiguredTyper
 from dafka_core.cli.consume_command import consume
@@ -12,7 +13,7 @@ from dafka_core.cli.flags import with_options
 from dafka_core.cli.group_commands import groups
 from dafka_core.cli.itself import completion, dafka
 from dafka_core.cli.kafka_command import WITHOUT_LISTEN, kafka
-from dafka_core.cli.list_commands import heads, lag, staged, stores, topics
+from dafka_core.cli.list_commands import heads, lag, partitions, staged, stores, topics
 from dafka_core.cli.node_commands import tower, up
 from dafka_core.cli.record_commands import produce
 from dafka_core.cli.store_commands import aside, forget, store
@@ -67,7 +68,10 @@ app.add_typer(store_group, name="store")
 app.command()(with_options(KafkaOptions, StoreOptions, MetricsOptions)(kafka))
 app.command()(with_options(ProducerOptions)(produce))
 app.command()(with_options(ConsumerOptions)(consume))
+app.command()(with_options(ReaderOptions, without={"tower_timeout_s", "wait_for_tower"})(status))
+app.command()(with_options(ReaderOptions)(nodes))
 app.command()(with_options(ReaderOptions)(topics))
+app.command()(with_options(ReaderOptions)(partitions))
 app.command()(with_options(ReaderOptions)(heads))
 app.command()(with_options(ReaderOptions)(staged))
 app.command()(with_options(ReaderOptions)(stores))

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import time
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Sequence
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Annotated, Any, Final
+from typing import TYPE_CHECKING, Annotated, Any, Final, NamedTuple
 
 import typer
 from msgspec.structs import astuple
@@ -19,13 +19,17 @@ from dafka_core.names import QUERIES_TOPIC, quoted, unescape
 from dafka_core.near_names import what_there_is
 from dafka_core.options import MOST, check_argument
 from dafka_core.protocol.validation import check_topic
-from dafka_core.records import StagedPartition
+from dafka_core.records import PartitionInfo, StagedPartition
 
 if TYPE_CHECKING:
+    from dafka_core.flight.json_messages import PartitionFacts
     from dafka_core.flight.store_client import StoreClient
 
 MOST_DISCARDS: Final = 1_000
 """Discarded at one time: few enough for the time that one answer may take."""
+
+MOST_US: Final = 253_402_300_799 * 10**6
+"""A calendar has no later time."""
 
 _BEHIND: Final = ("records_behind", "bytes_behind", "seconds_behind")
 _QUERY_COLUMNS: Final = ("query", "run", "state", "partitions", *_BEHIND, "reported_s")
@@ -70,15 +74,82 @@ def topics(
     uris: Uris = "",
     **options: Any,
 ) -> None:
-    """List the topics that stores have: partitions and records of each."""
-    partitions, records = Counter[str](), Counter[str]()
-    for info in store_clients.partitions(None, timeout_s, uris, options, min_stores):
-        partitions[info.topic] += 1
-        records[info.topic] += info.end - info.earliest
-    if not partitions:
+    """List the topics that stores have: partitions, records, bytes, first and last timestamp."""
+    held: dict[str, list[Held]] = defaultdict(list)
+    for each in _held(None, min_stores, timeout_s, uris, options):
+        held[each.info.topic].append(each)
+    if not held:
         output.say("the stores have no records yet")
-    rows = [(topic, partitions[topic], records[topic]) for topic in sorted(partitions)]
-    output.table(("topic", "partitions", "records"), rows, as_json=as_json)
+    rows = []
+    for topic, parts in sorted(held.items()):
+        known = [each.facts for each in parts if each.facts is not None]
+        sizes = [each.bytes for each in known]
+        first = min((each.first_time_us for each in known if each.first_time_us), default=None)
+        last = max((each.last_time_us for each in known if each.last_time_us), default=None)
+        records = sum(each.info.end - each.info.earliest for each in parts)
+        size = sum(sizes) if len(known) == len(parts) else None
+        rows.append((topic, len(parts), records, size, _time(first), _time(last)))
+    names = ("topic", "partitions", "records", "bytes", "first", "last")
+    output.table(names, rows, as_json=as_json)
+
+
+def partitions(
+    topic: Annotated[
+        str | None,
+        typer.Argument(
+            metavar="[TOPIC]", show_default=False, parser=unescape, help="All topics without it."
+        ),
+    ] = None,
+    *,
+    min_stores: MinStores = None,
+    as_json: AsJson = False,
+    timeout_s: Timeout = 10.0,
+    uris: Uris = "",
+    **options: Any,
+) -> None:
+    """List partitions: offsets, bytes, first and last timestamp, and how many stores have all."""
+    if topic is not None:
+        check_argument("topic", topic, check_topic)
+    found = _held(topic, min_stores, timeout_s, uris, options)
+    if topic is not None and not found:
+        raise DafkaError(f"no store has records of topic {quoted(topic)}; 'dafka topics' lists all")
+    rows = []
+    for info, facts, stores in sorted(found):
+        size = None if facts is None else facts.bytes
+        first, last = (None, None) if facts is None else (facts.first_time_us, facts.last_time_us)
+        records = info.end - info.earliest
+        rows.append((*info[:4], records, size, _time(first), _time(last), stores))
+    names = ("topic", "partition", "earliest", "next", "records", "bytes", "first", "last")
+    output.table((*names, "stores"), rows, as_json=as_json)
+
+
+class Held(NamedTuple):
+    """A partition, what one store says of it that has it furthest, and how many have all of it.
+
+    What no store says that serves Flight is None.
+    """
+
+    info: PartitionInfo
+    facts: PartitionFacts | None
+    stores: int | None
+
+
+def _held(
+    topic: str | None,
+    min_stores: str | None,
+    timeout_s: float,
+    uris: str,
+    options: dict[str, Any],
+) -> list[Held]:
+    from dafka_core.flight.json_messages import furthest_facts
+
+    topics = None if topic is None else [topic]
+    with store_clients.holdings(topics, timeout_s, uris, options, min_stores) as (infos, asked):
+        said = store_clients.facts(asked, topic, timeout_s) if infos else []
+    furthest = furthest_facts(said)
+    ends = {info.tp: info.end for info in infos}
+    complete = Counter(each.tp for each in said if each.end >= ends.get(each.tp, 0))
+    return [Held(each, furthest.get(each.tp), complete[each.tp] or None) for each in infos]
 
 
 def heads(
@@ -212,6 +283,12 @@ def lag(
 def shown(row: Sequence[object]) -> list[object]:
     """A row, with its seconds to a tenth."""
     return [round(each, 1) if isinstance(each, float) else each for each in row]
+
+
+def _time(time_us: int | None) -> str | None:
+    if time_us is None or not 0 <= time_us < MOST_US:
+        return None
+    return datetime.fromtimestamp(time_us / 1e6, UTC).isoformat(timespec="milliseconds")
 
 
 def _utc(time_us: int) -> str:

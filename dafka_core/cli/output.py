@@ -86,9 +86,13 @@ def table(
         _print_table(names, rows, wrapped)
         return
     else:
-        lines = ["\t".join(map(str, row)) for row in rows]
+        lines = ["\t".join(map(_cell, row)) for row in rows]
     if lines:
         write("".join(f"{line}\n" for line in lines).encode())
+
+
+def _cell(value: object) -> str:
+    return "-" if value is None else str(value)
 
 
 def _print_table(
@@ -101,7 +105,7 @@ def _print_table(
     for name in names:
         grid.add_column(name, no_wrap=name not in wrapped)
     for row in rows:
-        grid.add_row(*map(str, row))
+        grid.add_row(*map(_cell, row))
     # A name may look like markup.
     Console(markup=False, emoji=False).print(grid)
 

@@ -9,12 +9,13 @@ from typing import TYPE_CHECKING, Any, Final
 import typer
 
 from dafka_core.cli import output
-from dafka_core.errors import ConfigError, NoStoreError
+from dafka_core.errors import ConfigError, NoStoreError, StoreUnreachableError
 from dafka_core.missing_stores import check_min_stores, parse_min_stores, warning
 from dafka_core.records import PartitionInfo, merge_heads
 
 if TYPE_CHECKING:
     from dafka_core import Reader
+    from dafka_core.flight.json_messages import PartitionFacts
     from dafka_core.flight.store_client import StoreClient
 
 ANY_TOPIC: Final = "-"
@@ -70,7 +71,22 @@ def partitions(
     options: Mapping[str, Any],
     min_stores: str | None = None,
 ) -> list[PartitionInfo]:
-    """What the stores, or those at ``uris``, have together; raises as ``clients`` does.
+    """What the stores, or those at ``uris``, have together; raises as ``holdings`` does."""
+    with holdings(topics, timeout_s, uris, options, min_stores) as (found, _):
+        return found
+
+
+@contextmanager
+def holdings(
+    topics: Collection[str] | None,
+    timeout_s: float,
+    uris: str,
+    options: Mapping[str, Any],
+    min_stores: str | None = None,
+) -> Iterator[tuple[list[PartitionInfo], list[StoreClient]]]:
+    """What the stores, or those at ``uris``, have together, and a client of each with Flight.
+
+    Raises as ``clients`` does.
 
     Args:
         min_stores: how many must answer, or ``all`` that are known.
@@ -82,23 +98,37 @@ def partitions(
         least = None if min_stores is None else parse_min_stores(min_stores)
     except ValueError as error:
         raise typer.BadParameter(str(error), param_hint="'--min-stores'") from None
-    if uris:
-        asked = _named(uris, timeout_s)
-        check_min_stores("min_stores", least, len(asked), [])
-    else:
-        from dafka_core import Reader
+    found: list[PartitionInfo] | None = None
+    with ExitStack() as stack:
+        if uris:
+            asked = _named(uris, timeout_s)
+            check_min_stores("min_stores", least, len(asked), [])
+        else:
+            from dafka_core import Reader
 
-        with Reader(**options) as reader:
-            found = _ask(reader, topics, timeout_s)
-            _say_who_is_missing(reader, 0.01 if found is None else timeout_s, least)
-            if found is not None:
-                return found
-            asked = _served(reader)
-    infos: list[PartitionInfo] = []
+            with Reader(**options) as reader:
+                found = _ask(reader, topics, timeout_s)
+                _say_who_is_missing(reader, 0.01 if found is None else timeout_s, least)
+                asked = _served(reader)
+        for client in asked:
+            stack.enter_context(client)
+        if found is None:
+            infos = [i for client in asked for i in client.heads(topics, timeout_s=timeout_s)]
+            found = [*merge_heads(infos).values()]
+        yield found, asked
+
+
+def facts(
+    asked: Collection[StoreClient], topic: str | None, timeout_s: float
+) -> list[PartitionFacts]:
+    """What each store says of the partitions of a topic, or of all; who does not is named."""
+    found: list[PartitionFacts] = []
     for client in asked:
-        with client:
-            infos += client.heads(topics, timeout_s=timeout_s)
-    return [*merge_heads(infos).values()]
+        try:
+            found += client.facts(topic, timeout_s=timeout_s)
+        except StoreUnreachableError as error:
+            output.complain(f"{error}: bytes and times that only it knows are missing")
+    return found
 
 
 def _ask(

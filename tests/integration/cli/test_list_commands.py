@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pyarrow as pa
@@ -37,16 +37,52 @@ def filled(tower: str) -> str:
 def test_topics_are_listed_with_their_totals(filled: str) -> None:
     asked = run("topics", "--tower", filled)
     assert asked.returncode == 0
-    assert asked.stdout == b"one\t2\t4\none-more\t1\t2\n"
+    rows = [line.split("\t") for line in asked.stdout.decode().splitlines()]
+    assert [row[:3] for row in rows] == [["one", "2", "4"], ["one-more", "1", "2"]]
     assert asked.stderr == b""
 
 
 def test_topics_as_json(filled: str) -> None:
     asked = run("topics", "--tower", filled, "--json")
-    assert [json.loads(line) for line in asked.stdout.splitlines()] == [
+    rows = [json.loads(line) for line in asked.stdout.splitlines()]
+    for row in rows:
+        first, last = (datetime.fromisoformat(row.pop(name)) for name in ("first", "last"))
+        assert datetime.now(UTC) - timedelta(hours=1) < first <= last
+        assert row.pop("bytes") > row["records"]
+    assert rows == [
         {"topic": "one", "partitions": 2, "records": 4},
         {"topic": "one-more", "partitions": 1, "records": 2},
     ]
+
+
+def test_partitions_are_listed_with_how_many_stores_have_all_of_them(filled: str) -> None:
+    asked = run("partitions", "one", "--tower", filled, "--json")
+    rows = [json.loads(line) for line in asked.stdout.splitlines()]
+    assert [(row["partition"], row["earliest"], row["next"], row["records"]) for row in rows] == [
+        (FIRST, 0, 1, 1),
+        (SECOND, 0, 3, 3),
+    ]
+    assert all(row["stores"] == 1 and row["bytes"] > 0 for row in rows)
+    assert all(row["first"] <= row["last"] for row in rows)
+    everything = run("partitions", "--tower", filled).stdout.decode().splitlines()
+    assert [line.split("\t")[:2] for line in everything] == [
+        ["one", FIRST],
+        ["one", SECOND],
+        ["one-more", FIRST],
+    ]
+    missing = run("partitions", "on", "--tower", filled)
+    assert sentence(missing) == "no store has records of topic 'on'; 'dafka topics' lists all"
+
+
+def test_what_no_store_tells_is_left_open(lone_tower: str, tmp_path: Path) -> None:
+    at = ("--tower", lone_tower)
+    with Dafka("store", "--dir", str(tmp_path), *at, "--flight-port", "off") as store:
+        store.ready()
+        assert run("produce", "t", *at, "--address", FIRST, given=b"1\n").returncode == 0
+        assert run("topics", *at).stdout == b"t\t1\t1\t-\t-\t-\n"
+        [row] = run("partitions", *at, "--json").stdout.splitlines()
+        assert json.loads(row)["bytes"] is None
+        assert json.loads(row)["stores"] is None
 
 
 def test_heads_are_those_of_the_topic_alone(filled: str) -> None:

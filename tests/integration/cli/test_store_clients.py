@@ -29,7 +29,7 @@ def test_stores_are_asked_where_the_option_says(tmp_path: Path) -> None:
     with Tower(**ANY_PORTS) as tower, Store(tmp_path, tower=tower.tower) as store:
         fill(tower, "one")
         at = ("--stores", uri_of(store), "--tower", "127.0.0.1:1:1")  # where no tower is
-        assert run("topics", *at).stdout == b"one\t1\t3\n"
+        assert run("topics", *at).stdout.startswith(b"one\t1\t3\t")
         assert run("heads", "one", *at).stdout.endswith(b"\t0\t3\n")
         assert run("stores", *at).stdout.startswith(store.address.encode())
         assert run("staged", *at).returncode == 0

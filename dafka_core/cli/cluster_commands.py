@@ -1,0 +1,119 @@
+"""``dafka status`` and ``dafka nodes``: who is there."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
+
+import typer
+
+from dafka_core.cli import output
+from dafka_core.cli.list_commands import AsJson, MinStores, Timeout, Uris
+from dafka_core.errors import ConfigError, DafkaError
+from dafka_core.missing_stores import EVERY_STORE, parse_min_stores
+
+if TYPE_CHECKING:
+    from dafka_core.diagnosis.facts import Facts
+
+OK, SILENT, AWAY, WRONG = "ok", "silent", "away", "wrong"
+
+SETTLE_S: Final = 1.5
+"""Within it nodes that are there have connected to a new one, and have said what they are."""
+
+_NODES: Final = ("node", "kind", "endpoint", "connected", "topics")
+
+
+class State(NamedTuple):
+    """A tower, or a store, and how it is: ``ok``, or not."""
+
+    what: str
+    name: str
+    state: str
+    why: str = ""
+
+
+def status(
+    *,
+    min_stores: MinStores = None,
+    as_json: AsJson = False,
+    timeout_s: Timeout = 10.0,
+    uris: Uris = "",
+    **options: Any,
+) -> None:
+    """Say whether a tower and all known stores answer: exits with 0 if so, with 1 if not.
+
+    For probes. With --min-stores N so many stores are enough. 'dafka doctor' says why, and what to
+    do.
+    """
+    from dafka_core.diagnosis.gathering import gathered
+    from dafka_core.flight.store_location import parse_locations
+
+    try:
+        least = None if min_stores is None else parse_min_stores(min_stores)
+    except ValueError as error:
+        raise typer.BadParameter(str(error), param_hint="'--min-stores'") from None
+    try:
+        named = parse_locations(uris) if uris else ()
+    except ValueError as error:
+        raise ConfigError("stores", uris, str(error)) from None
+    states = [*_states(gathered(options, (), named, timeout_s=timeout_s))]
+    output.table(State._fields, states, as_json=as_json)
+    if why := _why_not(states, least):
+        raise DafkaError(why)
+
+
+def _states(facts: Facts) -> Iterator[State]:
+    from dafka_core.diagnosis.findings import Severity
+    from dafka_core.diagnosis.tower_checks import check_towers
+
+    towers = check_towers(facts.towers, found=facts.tower_found)
+    for tower, finding in zip(facts.towers, towers, strict=True):
+        is_ok = finding.severity is Severity.OK
+        yield State("tower", str(tower.tower), *((OK,) if is_ok else (WRONG, finding.sentence)))
+    for store in facts.stores:
+        if store.failure:
+            yield State("store", store.store, SILENT, store.failure)
+        elif not store.locations and not store.connects:
+            yield State("store", store.store, SILENT, "it has not connected, and serves no Flight")
+        else:
+            yield State("store", store.store, OK)
+    for known in facts.away:
+        yield State("store", known.store, AWAY, "other stores have met it, and it is not there")
+
+
+def _why_not(states: list[State], least: int | None) -> str:
+    """What is wrong, as a sentence; empty if nothing is."""
+    towers = [each.state for each in states if each.what == "tower"]
+    stores = [each.state for each in states if each.what == "store"]
+    if towers and OK not in towers:
+        return "no tower answers"
+    here = stores.count(OK)
+    if not here:
+        return "no store answers"
+    if least is not None and least != EVERY_STORE:
+        return f"{here} stores answer, and {least} are asked for" if here < least else ""
+    gone = len(stores) - here
+    return f"{gone} of {len(stores)} stores do not answer" if gone else ""
+
+
+def nodes(*, as_json: AsJson = False, **options: Any) -> None:
+    """List the nodes of the mesh: producers, consumers, stores, readers, and what they follow.
+
+    It is what towers tell, and what nodes have said of themselves to this one in a second or two.
+    """
+    from dafka_core import Reader
+
+    with Reader(**options) as reader:
+        until_s = time.monotonic() + SETTLE_S
+        found = reader.neighbours()
+        while time.monotonic() < until_s and not (found and all(each.kind for each in found)):
+            time.sleep(0.05)
+            found = reader.neighbours()
+        towers = reader.towers()
+    rows: list[tuple[object, ...]] = [("", "tower", each, True, "") for each in towers]
+    rows += [
+        (each.node, each.kind or "-", each.endpoint, each.connected, ",".join(each.topics))
+        for each in found
+    ]
+    output.table(_NODES, rows, as_json=as_json)
