@@ -29,6 +29,7 @@ ROWS = {
     "kafka": "bench_kafka",
     "archive": "bench_archive",
     "compression": "bench_compression",
+    "console": "bench_console",
 }
 """Modules by the name of their row.  Imported when they run: the processes that rows start import
 this module, too, and need not wait for Spark."""

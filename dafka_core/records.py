@@ -165,6 +165,25 @@ class KnownStore(NamedTuple):
     here: bool = False
 
 
+class Neighbour(NamedTuple):
+    """A peer of a node.
+
+    Attributes:
+        node: its address.
+        kind: ``store``, ``producer``, ``consumer`` or ``reader``; empty if it has not said so, as
+            nodes that know RFC 46 alone.
+        endpoint: where towers say it is; empty if none tells of it.
+        connected: whether it has connected to this node.
+        topics: those that it follows, some of them where they are many.
+    """
+
+    node: str
+    kind: str = ""
+    endpoint: str = ""
+    connected: bool = False
+    topics: tuple[str, ...] = ()
+
+
 class PartitionInfo(NamedTuple):
     """What a store holds of one partition: offsets ``earliest`` up to, not including, ``end``.
 

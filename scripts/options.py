@@ -11,6 +11,7 @@ from pathlib import Path
 
 from dafka_core.cli.flags import CommandOptions
 from dafka_core.cli.logs import LogOptions
+from dafka_core.console.console_options import ConsoleOptions
 from dafka_core.kafka.kafka_options import KafkaOptions
 from dafka_core.metrics.declarations import TABLE as METRICS
 from dafka_core.metrics.options import MetricsOptions
@@ -42,6 +43,7 @@ TABLES: tuple[tuple[str, type[Options], type[Options] | None], ...] = (
     ("Tower", TowerOptions, None),
     ("Metrics", MetricsOptions, None),
     ("Logs of commands", LogOptions, None),
+    ("Console", ConsoleOptions, None),
     ("Commands of `dafka`, beside those of their nodes", CommandOptions, None),
 )
 

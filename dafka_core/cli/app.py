@@ -7,6 +7,7 @@ from dafka_core.cli.archive_command import archive
 from dafka_core.cli.cluster_commands import nodes, status
 from dafka_core.cli.config_command import config
 from dafka_core.cli.configured import ConfiguredTyper
+from dafka_core.cli.console_command import console
 from dafka_core.cli.consume_command import consume
 from dafka_core.cli.doctor_command import doctor
 from dafka_core.cli.flags import with_options
@@ -19,6 +20,7 @@ from dafka_core.cli.record_commands import produce
 from dafka_core.cli.store_commands import aside, forget, store
 from dafka_core.cli.top_command import top
 from dafka_core.cli.verify_command import verify
+from dafka_core.console.console_options import ConsoleOptions
 from dafka_core.kafka.kafka_options import KafkaOptions
 from dafka_core.metrics.options import MetricsOptions
 from dafka_core.node_options import (
@@ -79,6 +81,7 @@ app.command()(with_options(ReaderOptions)(lag))
 app.command()(with_options(ReaderOptions)(groups))
 app.command()(with_options(ReaderOptions)(top))
 app.command()(with_options(ReaderOptions)(archive))
+app.command()(with_options(ConsoleOptions, ReaderOptions)(console))
 checkpoint_group = ConfiguredTyper(
     help="Look at the checkpoint of one of Spark's streaming queries, copy it, or change it.",
     no_args_is_help=True,

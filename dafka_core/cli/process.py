@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     import typer
 
     from dafka_core import Store, Tower
+    from dafka_core.console.server import Console
 
 EXIT_OK: Final = 0
 """All is done; also a node that served and was stopped, or a reader of the output that has gone."""
@@ -168,7 +169,7 @@ def _is_importing(frame: FrameType | None) -> bool:
     return frame is not None
 
 
-def serve_until_stopped(node: Store | Tower, **facts: object) -> None:
+def serve_until_stopped(node: Console | Store | Tower, **facts: object) -> None:
     """Says that a node serves, and where; waits until it is told to stop, which is its end."""
     with contextlib.suppress(Stopped):
         output.ready(**facts)

@@ -18,10 +18,9 @@ from dafka_core.console.store_link import ANSWER_S, StoreLink
 from dafka_core.errors import ClosedError, DafkaError, NodeFailedError, NoStoreError
 from dafka_core.flight.store_client import StoreClient
 from dafka_core.flight.store_location import StoreLocation
-from dafka_core.nodes.neighbours import Neighbour
 from dafka_core.nodes.reader import Reader
 from dafka_core.nodes.threads import InterruptibleCondition, NodeThread, weakly
-from dafka_core.records import KnownStore
+from dafka_core.records import KnownStore, Neighbour
 
 HEAR_S: Final = 2.0
 """Stores that are there are heard of in less."""

@@ -55,6 +55,10 @@ class PartitionColumns:
     topics: list[str]
     topic_rates: Floats
 
+    def row_of(self, tp: TopicPartition) -> int | None:
+        """The row of a partition; None if no store has it."""
+        return self.tps.index(tp) if tp in self.tps else None
+
     def behind(self, store: str) -> int:
         """How many records that others have a store has not yet."""
         ends = self.stores[store]

@@ -11,9 +11,8 @@ import numpy as np
 
 from dafka_core.console.partition_table import Floats, Ints, PartitionColumns, PartitionTable
 from dafka_core.flight.json_messages import SpaceUsed
-from dafka_core.nodes.neighbours import Neighbour
 from dafka_core.queries.query_lag import QueryLag
-from dafka_core.records import KnownStore
+from dafka_core.records import KnownStore, Neighbour
 
 TOWER: Final = "tower"
 STORE: Final = "store"

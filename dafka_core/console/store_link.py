@@ -4,20 +4,23 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
+from contextlib import suppress
 from typing import Final
 
 from dafka_core.closing import Closing
 from dafka_core.console.snapshot import StoreState
 from dafka_core.errors import DafkaError, InvalidRequestError
 from dafka_core.flight.json_messages import HeadsSince, PartitionFacts, SpaceUsed
+from dafka_core.flight.peers_request import Peers, PeersRequest
 from dafka_core.flight.store_client import StoreClient
 from dafka_core.flight.store_location import StoreLocation
+from dafka_core.records import Neighbour
 
 ANSWER_S: Final = 5.0
 """How long a store may take for an answer."""
 
 SPACE_EVERY_S: Final = 5.0
-"""How often a store is asked for its file's size."""
+"""How often a store is asked for its file's size, and who is connected to it."""
 
 FACTS_EVERY_S: Final = 30.0
 FACTS_SHARE: Final = 0.02
@@ -41,6 +44,7 @@ class StoreLink(Closing):
         self.facts: Sequence[PartitionFacts] = ()
         self._cursor = ""
         self._space: SpaceUsed | None = None
+        self._peers: tuple[Neighbour, ...] | None = None
         self._space_due = self._facts_due = 0.0
         self._failure = ""
         self._took_s = 0.0
@@ -58,6 +62,8 @@ class StoreLink(Closing):
             self._took_s = time.monotonic() - began
             if began >= self._space_due:
                 self._space = self.client.space(timeout_s=ANSWER_S)
+                with suppress(InvalidRequestError):  # a store of a version of before
+                    self._peers = self.client.ask(Peers, ANSWER_S, PeersRequest())[0].peers
                 self._space_due = began + SPACE_EVERY_S
             if began >= self._facts_due:
                 self._ask_facts()
@@ -78,6 +84,7 @@ class StoreLink(Closing):
             partitions if here else 0,
             behind if here else 0,
             self._took_s,
+            self._peers if here else None,
         )
 
     def close(self) -> None:

@@ -30,6 +30,7 @@ from dafka_core.flight.json_messages import (
 )
 from dafka_core.flight.limits import HEADS_PER_RESULT, MAX_LEASED_BLOCKS, MAX_LEASED_BYTES
 from dafka_core.flight.many_ranges import LeaseManyRequest, SizesRequest
+from dafka_core.flight.peers_request import Peers, PeersRequest
 from dafka_core.flight.requests import (
     ActionRequest,
     CommitRequest,
@@ -236,6 +237,7 @@ ACTIONS: Final[dict[str, Action]] = {
         Action(LeaseManyRequest, _lease_many),
         Action(CheckRequest, check_log),
         Action(SpaceRequest, lambda context, *_: [SpaceUsed(*context.log.space())]),
+        Action(PeersRequest, lambda context, *_: [Peers(tuple(context.peers()))]),
         Action(StoresRequest, lambda context, *_: context.store_locations()),
         Action(DescribeRequest, lambda context, *_: [context.location]),
     )

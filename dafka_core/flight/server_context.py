@@ -21,6 +21,7 @@ from dafka_core.flight.store_location import StoreLocation
 from dafka_core.flight.stream_watch import StreamWatch, WatchedStream
 from dafka_core.log_entries import Discard
 from dafka_core.records import (
+    Neighbour,
     PartitionInfo,
     RecordBatch,
     StagedTransaction,
@@ -77,6 +78,7 @@ class ServerContext:
         backend: what is written to.
         location: where the store is; complete when the service has ``started``.
         gets, puts, waits, watches, commits, backups: how many of each there are at one time.
+        peers: gives the nodes that the store hears of.
         watch: ends streams that are idle.
         closing: set when the service ends.
     """
@@ -87,6 +89,7 @@ class ServerContext:
         backend: StoreBackend,
         store: str,
         other_stores: Callable[[], Mapping[str, tuple[str, ...]]],
+        peers: Callable[[], Sequence[Neighbour]] = tuple,
     ) -> None:
         self.log = log
         self.backend = backend
@@ -99,6 +102,7 @@ class ServerContext:
         self.backups = StreamLimiter("backups", limits.MAX_BACKUPS, self.check_open)
         self.watch = StreamWatch()
         self._other_stores = other_stores
+        self.peers = peers
         self.started = threading.Event()
         self.closing = threading.Event()
 

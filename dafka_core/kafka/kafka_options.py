@@ -23,12 +23,13 @@ class HostPort(NamedTuple):
         return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
 
 
-def host_port(text: str) -> HostPort:
+def host_port(text: str, default_port: int = DEFAULT_PORT) -> HostPort:
     """What ``HOST[:PORT]`` names; ValueError for any other text."""
     match = _ADDRESS.fullmatch(text.strip())
     if match is None or int(match["port"] or 0) >= 65_536:
-        raise ValueError("must be HOST:PORT, as 127.0.0.1:9092; port 0 lets the system choose")
-    port = DEFAULT_PORT if match["port"] is None else int(match["port"])
+        example = f"127.0.0.1:{default_port}"
+        raise ValueError(f"must be HOST:PORT, as {example}; port 0 lets the system choose")
+    port = default_port if match["port"] is None else int(match["port"])
     return HostPort(match["host"].strip("[]"), port)
 
 

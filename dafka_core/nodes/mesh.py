@@ -27,7 +27,6 @@ from dafka_core.node_options import NodeOptions
 from dafka_core.nodes.addresses import bound
 from dafka_core.nodes.host_lookup import HostLookup
 from dafka_core.nodes.mesh_traffic import MeshTraffic
-from dafka_core.nodes.neighbours import Neighbour, Neighbours
 from dafka_core.nodes.peers import Peers
 from dafka_core.nodes.sockets import (
     drop_stalled_peers,
@@ -112,7 +111,6 @@ class Mesh(ProcessBound):
             tell_peers_apart,
         )
         """Used by the loop's thread only, once it has started."""
-        self._neighbours = Neighbours(lambda: {node for node, _ in self.peers.table.addresses()})
         self._thread = NodeThread(f"dafka-{kind}", self._run)
 
     @property
@@ -225,13 +223,6 @@ class Mesh(ProcessBound):
             unmet = self.peers.inbound.unmet(directory.stores)
             raise NoStoreError(self._towers, timeout_s, unmet, self.peers.inbound.endpoint)
         return query
-
-    def neighbours(self) -> list[Neighbour]:
-        """The peers as they are now: what they are, and whether they have connected."""
-        peers = self.peers
-        return self.call(
-            lambda now: self._neighbours.found(peers.table.addresses(), peers.inbound.has_met)
-        )
 
     def wake(self) -> None:
         """Has the loop begin a round, if it waits."""
@@ -389,10 +380,9 @@ class Mesh(ProcessBound):
                 self.role.on_peer(now, news)
             subscribed, kind, topic = parse_subscription(frame)
             self.peers.inbound.note(topic)
-            node = introduced.node if introduced is not None else ""
-            self._neighbours.apply(frame, descriptor, node, kind, topic)
             if kind is DirectRecord:  # each node has them sent to its own address
                 self.peers.room.note_inbound(descriptor, topic)
+            self.peers.neighbours.apply(frame, descriptor, introduced, kind, topic)
             if subscribed and kind is not None:
                 self.send(self.role.on_subscribed(now, kind, topic))
         self.limits.refresh()

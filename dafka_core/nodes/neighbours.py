@@ -6,11 +6,13 @@ subscribes to its own address, and who follows a topic subscribes to its records
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable
-from typing import Final, NamedTuple
+from typing import Final
 
-from dafka_core.protocol.beacons import MAX_PEERS
+from dafka_core.nodes.inbound import Inbound
+from dafka_core.protocol.beacons import MAX_PEERS, PeerTable
 from dafka_core.protocol.messages import DirectRecord, Message, RecordMessage
+from dafka_core.protocol.record_limits import Announcement
+from dafka_core.records import Neighbour
 
 KINDS: Final = {"C": "consumer", "P": "producer", "R": "reader", "S": "store"}
 """By the letter that a node announces itself with."""
@@ -21,54 +23,44 @@ MAX_TOPICS: Final = 100
 _ADDRESS_LENGTH: Final = 32
 
 
-class Neighbour(NamedTuple):
-    """A peer of a node.
-
-    Attributes:
-        node: its address.
-        kind: ``store``, ``producer``, ``consumer`` or ``reader``; empty if it has not said so, as
-            nodes that know RFC 46 alone.
-        endpoint: where towers say it is; empty if none tells of it.
-        connected: whether it has connected to this node.
-        topics: those that it follows, at most ``MAX_TOPICS``.
-    """
-
-    node: str
-    kind: str = ""
-    endpoint: str = ""
-    connected: bool = False
-    topics: tuple[str, ...] = ()
-
-
 class Neighbours:
     """Notes what subscriptions say of the peers that connect to a node.
 
+    Used by the loop's thread only.
+
     Args:
-        known: the nodes that towers tell of now.
+        table: the peers that towers tell of.
+        inbound: who has connected.
     """
 
-    def __init__(self, known: Callable[[], Collection[str]]) -> None:
-        self._known = known
+    def __init__(self, table: PeerTable, inbound: Inbound) -> None:
+        self._table = table
+        self._inbound = inbound
         self._kinds: dict[str, str] = {}
         self._topics: dict[str, dict[str, None]] = {}
         self._nodes: dict[int, str] = {}  # by the descriptor that subscriptions come by
 
     def apply(
-        self, frame: bytes, descriptor: int, introduced: str, kind: type[Message] | None, topic: str
+        self,
+        frame: bytes,
+        descriptor: int,
+        introduced: Announcement | None,
+        kind: type[Message] | None,
+        topic: str,
     ) -> None:
         """Takes a subscription.
 
         Args:
             frame: as an XPUB socket tells of it.
-            introduced: the node that announces itself by it, if it does.
+            introduced: what a node announces by it, if it does.
             kind: the messages that are subscribed to.
             topic: what they are about.
         """
         subscribed = frame[:1] == b"\1"
-        if introduced and subscribed:
-            self._see(introduced, descriptor)
-            self._kinds[introduced] = KINDS.get(frame[2:3].decode("latin-1"), "")
-            self._topics[introduced] = {}  # a node that connects again says all anew
+        if introduced is not None and subscribed:
+            self._see(introduced.node, descriptor)
+            self._kinds[introduced.node] = KINDS.get(frame[2:3].decode("latin-1"), "")
+            self._topics[introduced.node] = {}  # a node that connects again says all anew
         elif kind is DirectRecord and subscribed and len(topic) == _ADDRESS_LENGTH:
             self._see(topic, descriptor)
         elif kind is RecordMessage and (node := self._nodes.get(descriptor)) is not None:
@@ -78,25 +70,22 @@ class Neighbours:
             elif len(topics) < MAX_TOPICS:
                 topics[topic] = None
 
-    def found(
-        self, announced: Iterable[tuple[str, str]], met: Callable[[str], bool]
-    ) -> list[Neighbour]:
-        """The peers that towers tell of, in the order of their addresses.
-
-        Args:
-            announced: node and endpoint of each.
-            met: whether a node has connected.
-        """
+    def found(self) -> list[Neighbour]:
+        """The peers that towers tell of, in the order of their addresses."""
         return [
             Neighbour(
-                node, self._kinds.get(node, ""), endpoint, met(node), (*self._topics.get(node, ()),)
+                node,
+                self._kinds.get(node, ""),
+                endpoint,
+                self._inbound.has_met(node),
+                (*self._topics.get(node, ()),),
             )
-            for node, endpoint in sorted(announced)
+            for node, endpoint in sorted(self._table.addresses())
         ]
 
     def _see(self, node: str, descriptor: int) -> None:
         if max(len(self._kinds), len(self._topics)) >= 2 * MAX_PEERS:
-            known = set(self._known())
+            known = {node for node, _ in self._table.addresses()}
             self._kinds = {each: kind for each, kind in self._kinds.items() if each in known}
             self._topics = {each: said for each, said in self._topics.items() if each in known}
         if descriptor >= 0:

@@ -20,6 +20,7 @@ from dafka_core.errors import ProtocolError
 from dafka_core.node_options import NodeOptions
 from dafka_core.nodes.descriptors import PER_PEER, PER_PEER_APART, PeerRoom
 from dafka_core.nodes.inbound import Inbound
+from dafka_core.nodes.neighbours import Neighbours
 from dafka_core.nodes.sockets import new_socket, received, watched
 from dafka_core.nodes.towers import Towers
 from dafka_core.protocol import beacons
@@ -92,6 +93,8 @@ class Peers:
         self.inbound = Inbound(beacon, self.table)
         """Who connects to this node."""
         self._own = beacon.node
+        self.neighbours = Neighbours(self.table, self.inbound)
+        """What they are."""
         self.tower_found = False
         """Whether a tower has answered."""
         self.beacon_due = 0.0

@@ -23,12 +23,18 @@ from dafka_core.errors import (
 from dafka_core.node_options import ReaderOptions
 from dafka_core.nodes.addresses import new_address
 from dafka_core.nodes.mesh import Mesh
-from dafka_core.nodes.neighbours import Neighbour
 from dafka_core.nodes.node import Node
 from dafka_core.options import check_argument
 from dafka_core.protocol.reader_role import RangeRead, ReaderRole
 from dafka_core.protocol.validation import check_address, check_end, check_sequence, check_topic
-from dafka_core.records import Contacts, KnownStore, PartitionInfo, RecordBatch, TopicPartition
+from dafka_core.records import (
+    Contacts,
+    KnownStore,
+    Neighbour,
+    PartitionInfo,
+    RecordBatch,
+    TopicPartition,
+)
 
 _ANY_TOPIC: Final = "-"
 """Asked for only to hear of the stores."""
@@ -85,7 +91,7 @@ class Reader(Node):
 
     def neighbours(self) -> list[Neighbour]:
         """The nodes that towers tell of: what they are, and whether they have connected here."""
-        return self._mesh.neighbours()
+        return self._mesh.call(lambda now: self._mesh.peers.neighbours.found())
 
     def towers(self) -> list[str]:
         """The towers through which it is in the mesh, as ``HOST:SUB_PORT:PUB_PORT``."""

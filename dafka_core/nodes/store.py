@@ -185,9 +185,13 @@ class Store(Node):
         from dafka_core.flight.server_context import ServerContext  # noqa: PLC0415
         from dafka_core.flight.store_location import socket_path  # noqa: PLC0415
 
-        role = self._role
+        role, mesh = self._role, self._mesh  # and not the store, which its threads must not keep
         self._served = ServerContext(
-            self.log, self.append_queue, role.address, lambda: role.known.endpoints
+            self.log,
+            self.append_queue,
+            role.address,
+            lambda: role.known.endpoints,
+            lambda: mesh.call(lambda now: mesh.peers.neighbours.found()),
         )
         flight = service.enter_context(
             FlightService(

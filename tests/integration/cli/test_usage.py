@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from dafka_core.console.console_options import ConsoleOptions
 from dafka_core.kafka.kafka_options import KafkaOptions
 from dafka_core.node_options import (
     ConsumerOptions,
@@ -32,6 +33,7 @@ TABLES: dict[str, list[type[Options]]] = {
     "groups": [ReaderOptions],
     "top": [ReaderOptions],
     "archive": [ReaderOptions],
+    "console": [ConsoleOptions, ReaderOptions],
     "checkpoint": [],
 }
 

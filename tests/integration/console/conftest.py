@@ -7,6 +7,7 @@ from collections.abc import Iterator
 import pytest
 
 from dafka_core import EmbeddedCluster
+from dafka_core.console.server import Console
 from tests.forked import ForkedCluster
 
 
@@ -14,4 +15,11 @@ from tests.forked import ForkedCluster
 def cluster() -> Iterator[EmbeddedCluster]:
     """Two stores; each test has a topic of its own."""
     with ForkedCluster(stores=2) as running:
+        yield running
+
+
+@pytest.fixture(scope="package")
+def console(cluster: EmbeddedCluster) -> Iterator[Console]:
+    """It looks often, so that tests need not wait."""
+    with Console({"tower": cluster.tower}, listen="127.0.0.1:0", interval_ms=100) as running:
         yield running

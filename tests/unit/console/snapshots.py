@@ -5,8 +5,7 @@ from __future__ import annotations
 from dafka_core.console.partition_table import PartitionTable
 from dafka_core.console.snapshot import Moment, Snapshot, StoreState
 from dafka_core.flight.json_messages import PartitionFacts, SpaceUsed
-from dafka_core.nodes.neighbours import Neighbour
-from dafka_core.records import KnownStore, PartitionInfo
+from dafka_core.records import KnownStore, Neighbour, PartitionInfo
 
 ONE, TWO, GONE = "1" * 32, "2" * 32, "3" * 32
 A, B = "A" * 32, "B" * 32

@@ -1,0 +1,84 @@
+"""Records that people write by hand."""
+
+from __future__ import annotations
+
+import threading
+from collections import OrderedDict
+from collections.abc import Mapping, Sequence
+from typing import Any, Final
+
+from dafka_core.closing import Closing
+from dafka_core.errors import ClosedError, DafkaError
+from dafka_core.nodes.producer import Producer
+
+MOST_PRODUCERS: Final = 8
+"""Kept for further records: each is a node of the mesh."""
+
+ACK_S: Final = 10.0
+
+
+class Producers(Closing):
+    """A producer for each topic that somebody has written to lately.  Thread-safe.
+
+    A topic so has one partition of this process's, however many records are written.
+
+    Args:
+        options: how to join the mesh.
+    """
+
+    def __init__(self, options: Mapping[str, Any]) -> None:
+        self._options = dict(options)
+        self._lock = threading.Lock()
+        self._producers: OrderedDict[str, Producer] = OrderedDict()
+        self._closed = False
+
+    def produce(
+        self,
+        topic: str,
+        value: bytes | None,
+        key: bytes | None,
+        headers: Sequence[tuple[str, bytes]],
+    ) -> tuple[str, int]:
+        """Writes one record, and waits until a store has it; returns its partition and offset.
+
+        Raises:
+            DafkaError: it cannot be written, or no store has it in time.
+        """
+        with self._lock:
+            producer = self._producer(topic)
+            try:
+                offset = producer.publish(value, key, headers)
+                producer.flush(ACK_S)
+            except DafkaError:
+                # What is not acknowledged may be later; the next record is another producer's.
+                self._producers.pop(topic)
+                _end(producer)
+                raise
+            return producer.address, offset
+
+    def close(self) -> None:
+        """Ends all producers."""
+        with self._lock:
+            self._closed = True
+            while self._producers:
+                _end(self._producers.popitem()[1])
+
+    def _producer(self, topic: str) -> Producer:
+        if self._closed:
+            raise ClosedError("console")
+        found = self._producers.get(topic)
+        if found is None:
+            found = Producer(topic, **self._options, close_timeout_s=1.0)
+            self._producers[topic] = found
+            if len(self._producers) > MOST_PRODUCERS:
+                _end(self._producers.popitem(last=False)[1])
+        self._producers.move_to_end(topic)
+        return found
+
+
+def _end(producer: Producer) -> None:
+    # Who wrote the record was told that it is not acknowledged.
+    try:
+        producer.close()
+    except DafkaError:
+        return

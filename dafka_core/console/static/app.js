@@ -1,0 +1,124 @@
+// The frame around the pages: which one is shown, what the keyboard does, and news.
+
+import { h, put } from "./dom.js";
+import { byteRate, count, rate } from "./format.js";
+import * as health from "./page_health.js";
+import * as overview from "./page_overview.js";
+import * as produce from "./page_produce.js";
+import * as queries from "./page_queries.js";
+import * as records from "./page_records.js";
+import * as topic from "./page_topic.js";
+import * as topics from "./page_topics.js";
+
+const PAGES = [
+  { path: "", name: "Map", key: "m", page: overview },
+  { path: "topics", name: "Topics", key: "t", page: topics },
+  { path: "queries", name: "Queries", key: "q", page: queries },
+  { path: "produce", name: "Produce", key: "p", page: produce },
+  { path: "health", name: "Health", key: "h", page: health },
+];
+const OTHERS = { topic: { page: topic, within: "topics" }, records: { page: records, within: "topics" } };
+
+const [nav, bar, main, help] = ["nav", "bar", "page", "help"].map((id) => document.getElementById(id));
+let shown = null;
+let paused = false;
+let news = null;
+
+/** Goes to a page; names are parts of its path. */
+export function go(path, ...names) {
+  location.hash = `#/${[path, ...names.map(encodeURIComponent)].join("/")}`;
+}
+
+function route() {
+  const [path = "", ...rest] = location.hash.replace(/^#\/?/, "").split("/");
+  const found = PAGES.find((each) => each.path === path) || OTHERS[path] || PAGES[0];
+  const names = rest.map((each) => { try { return decodeURIComponent(each); } catch { return each; } });
+  shown?.end?.();
+  put(main);
+  main.scrollTop = 0;
+  shown = found.page.show(main, { go, names, news: () => news });
+  frame(found.within ?? path);
+  document.title = `Dafka · ${names[0] || found.name || "Map"}`;
+}
+
+function frame(path) {
+  put(nav, h("a", { class: "logo", href: "#/" }, h("img", { src: "/static/icon.svg", alt: "", width: 26, height: 26 }), h("span", {}, "Dafka")),
+    PAGES.map((each) => h("a", { href: `#/${each.path}`, class: each.path === path ? "here" : "", "aria-current": each.path === path ? "page" : undefined },
+      h("span", {}, each.name), h("kbd", {}, each.key))));
+}
+
+function tell() {
+  const stores = news && h("span", { class: news.stores < news.stores_known ? "stat bad" : "stat" },
+    h("b", {}, news.stores < news.stores_known ? `${news.stores} of ${news.stores_known}` : String(news.stores)), news.stores_known === 1 ? " store" : " stores");
+  put(bar,
+    h("div", { class: "stats" }, news ? [
+      stores,
+      h("span", { class: "stat wide" }, h("b", {}, count(news.topics)), " topics"),
+      h("span", { class: "stat wide" }, h("b", {}, count(news.partitions)), " partitions"),
+      h("span", { class: "stat accent" }, h("b", {}, rate(news.rate))),
+      h("span", { class: "stat wide" }, byteRate(news.byte_rate)),
+    ] : h("span", { class: "stat" }, "connecting …")),
+    h("div", { class: "tools" },
+      h("button", { class: "live", title: "space", "aria-pressed": String(!paused), onclick: pause }, paused ? "paused" : "live"),
+      h("button", { title: "light or dark (d)", "aria-label": "light or dark", onclick: theme }, "◐"),
+      h("button", { title: "keys (?)", "aria-label": "keys", onclick: keys }, "?")));
+  bar.dataset.live = !paused && news ? "yes" : "no";
+}
+
+function pause() {
+  paused = !paused;
+  tell();
+}
+
+function theme() {
+  const dark = document.documentElement.dataset.theme === "dark"
+    || (!document.documentElement.dataset.theme && matchMedia("(prefers-color-scheme: dark)").matches);
+  document.documentElement.dataset.theme = dark ? "light" : "dark";
+  localStorage.setItem("dafka-theme", document.documentElement.dataset.theme);
+}
+
+function keys() {
+  const rows = [...PAGES.map((each) => [each.key, each.name]), ["/", "find"], ["↑ ↓ or k j", "choose a row"], ["Enter", "open it"],
+    ["Esc", "back"], ["space", "pause, go on"], ["d", "light or dark"], ["?", "these keys"]];
+  put(help, h("h2", {}, "Keys"), h("dl", {}, rows.map(([key, what]) => [h("dt", {}, h("kbd", {}, key)), h("dd", {}, what)])),
+    h("button", { onclick: () => help.close() }, "Close"));
+  help.showModal();
+}
+
+document.addEventListener("keydown", (event) => {
+  if (event.ctrlKey || event.metaKey || event.altKey || help.open) return;
+  const typing = event.target.matches("input, textarea, select");
+  if (event.key === "Escape" && typing) event.target.blur();
+  if (typing) return;
+  const page = PAGES.find((each) => each.key === event.key);
+  if (shown?.key?.(event)) return;
+  if (page) go(page.path);
+  else if (event.key === "?") keys();
+  else if (event.key === "d") theme();
+  else if (event.key === " " && !event.target.matches("button, a, summary")) pause();
+  else if (event.key === "Escape") history.back();
+  else if (event.key === "/") main.querySelector("input[type=search]")?.focus();
+  else return;
+  event.preventDefault();
+});
+
+function listen() {
+  const source = new EventSource("/events");
+  source.onmessage = (event) => {
+    news = JSON.parse(event.data);
+    if (paused) return;
+    tell();
+    if (!document.hidden) shown?.tick?.(news);
+  };
+  source.onerror = () => {
+    news = null;
+    tell();
+  };
+}
+
+const kept = localStorage.getItem("dafka-theme");
+if (kept === "dark" || kept === "light") document.documentElement.dataset.theme = kept;
+window.addEventListener("hashchange", route);
+tell();
+route();
+listen();

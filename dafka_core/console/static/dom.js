@@ -1,0 +1,52 @@
+// Elements are made here, and only here: what comes from a cluster becomes text, never markup.
+
+const SVG = "http://www.w3.org/2000/svg";
+
+/** An element with properties and children; texts among the children stay texts. */
+export function h(tag, props = {}, ...children) {
+  return fill(document.createElement(tag), props, children);
+}
+
+/** The same for SVG. */
+export function s(tag, props = {}, ...children) {
+  return fill(document.createElementNS(SVG, tag), props, children);
+}
+
+function fill(element, props, children) {
+  for (const [name, value] of Object.entries(props)) {
+    if (value === undefined || value === null || value === false) continue;
+    if (name.startsWith("on")) element.addEventListener(name.slice(2), value);
+    else if (name === "vars") for (const [key, each] of Object.entries(value)) element.style.setProperty(key, each);
+    else element.setAttribute(name, value === true ? "" : String(value));
+  }
+  element.append(...children.flat(Infinity).filter((each) => each !== null && each !== undefined && each !== false));
+  return element;
+}
+
+/** Puts other children in an element. */
+export function put(element, ...children) {
+  element.replaceChildren(...children.flat(Infinity).filter((each) => each !== null && each !== undefined && each !== false));
+  return element;
+}
+
+/** What is shown where there is nothing. */
+export function empty(title, ...more) {
+  return h("div", { class: "empty" }, h("p", { class: "empty-title" }, title), more.map((each) => h("p", {}, each)));
+}
+
+/** An error as a sentence. */
+export function failed(error) {
+  return h("div", { class: "note bad", role: "alert" }, error.message || String(error));
+}
+
+/** A small coloured word. */
+export function badge(text, kind = "") {
+  return h("span", { class: `badge ${kind}` }, text);
+}
+
+/** A plain table: columns are [title, class], cells are texts or elements. */
+export function table(columns, rows, label) {
+  return h("div", { class: "scroll-x" }, h("table", { "aria-label": label },
+    h("thead", {}, h("tr", {}, columns.map(([title, kind]) => h("th", { class: kind || "", scope: "col" }, title)))),
+    h("tbody", {}, rows.map((cells) => h("tr", {}, cells.map((cell, n) => h("td", { class: columns[n][1] || "" }, cell)))))));
+}

@@ -1,0 +1,169 @@
+// The cluster drawn: who writes on the left, stores in the middle, who reads on the right.  On a
+// narrow screen the same from top to bottom.
+
+import { h, s } from "./dom.js";
+import { count, rate, short, size, whole } from "./format.js";
+
+const MOST = 9;
+
+/** An SVG of what /api/map says. */
+export function drawMap(found, stores, width) {
+  const files = new Map(stores.map((each) => [each.store, each.file_bytes]));
+  const of = (...kinds) => found.nodes.filter((node) => kinds.includes(node.kind));
+  const groups = {
+    left: few(of("producer"), "producers"),
+    middle: few(of("store"), "stores"),
+    right: few([...of("consumer"), ...of("reader", "node"), ...of("console")], "others"),
+  };
+  const narrow = width < 700;
+  const { places, height } = narrow ? fromTop(groups, width) : fromLeft(groups, width);
+  const svg = s("svg", { class: "map", width, height, viewBox: `0 0 ${width} ${height}`, role: "img",
+    "aria-label": `${of("store").length} stores, ${of("producer").length} producers, ${of("consumer").length} consumers` });
+  const links = s("g", {});
+  const drawn = new Set();
+  for (const link of found.links) {
+    const [store, node] = [places.get(link.store), places.get(link.node)];
+    if (!store || !node || store === node) continue;
+    const key = `${store.key} ${node.key}`;
+    if (drawn.has(key) && link.connected !== false) continue;
+    drawn.add(key);
+    // One over the other they would hide the boxes: there only what is wrong has a line.
+    if (!narrow || link.connected === false) links.append(line(store, node, link, narrow));
+  }
+  if (narrow) links.append(...between(groups, places));
+  svg.append(links);
+  for (const place of new Set(places.values())) svg.append(box(place, files));
+  towers(svg, found.towers, width);
+  return svg;
+}
+
+function few(nodes, noun) {
+  const ranked = [...nodes].sort((a, b) => (b.here - a.here) || (b.rate - a.rate) || (a.id < b.id ? -1 : 1));
+  if (ranked.length <= MOST) return ranked.map((node) => ({ key: node.id, node, ids: [node.id] }));
+  const rest = ranked.slice(MOST - 1);
+  const total = rest.reduce((sum, node) => sum + (node.rate || 0), 0);
+  return [...ranked.slice(0, MOST - 1).map((node) => ({ key: node.id, node, ids: [node.id] })),
+    { key: `more ${noun}`, more: rest.length, noun, rate: total, ids: rest.map((node) => node.id), node: { ...rest[0], here: true } }];
+}
+
+function fromLeft(groups, width) {
+  const [side, store] = [Math.min(220, width * 0.26), Math.min(240, width * 0.28)];
+  const height = Math.max(300, 70 + Math.max(groups.left.length * 58, groups.middle.length * 92, groups.right.length * 58) + 20);
+  const places = new Map();
+  const column = (items, x, w, hgt) => {
+    const gap = Math.min(26, (height - 70 - items.length * hgt) / Math.max(items.length, 1));
+    const all = items.length * hgt + (items.length - 1) * gap;
+    items.forEach((item, n) => {
+      const place = { ...item, x, w, h: hgt, y: 60 + Math.max(0, (height - 70 - all) / 2) + n * (hgt + gap) };
+      item.ids.forEach((id) => places.set(id, place));
+    });
+  };
+  column(groups.left, 2, side, 44);
+  column(groups.middle, (width - store) / 2, store, 72);
+  column(groups.right, width - side - 2, side, 44);
+  return { places, height };
+}
+
+function fromTop(groups, width) {
+  const places = new Map();
+  let y = 46;
+  const row = (items, hgt, columns) => {
+    const gap = 10;
+    const w = (width - 4 - gap * (columns - 1)) / columns;
+    items.forEach((item, n) => {
+      const place = { ...item, x: 2 + (n % columns) * (w + gap), w, h: hgt, y: y + Math.floor(n / columns) * (hgt + gap) };
+      item.ids.forEach((id) => places.set(id, place));
+    });
+    if (items.length) y += Math.ceil(items.length / columns) * (hgt + gap) + 36;
+  };
+  row(groups.left, 44, 2);
+  row(groups.middle, 72, Math.min(2, Math.max(1, groups.middle.length)));
+  row(groups.right, 44, 2);
+  return { places, height: y - 20 };
+}
+
+function between(groups, places) {
+  const edge = (items, pick, side) => items.map((item) => places.get(item.ids[0])).map((place) => pick(place, side));
+  const bottom = (items) => Math.max(...edge(items, (place) => place.y + place.h));
+  const top = (items) => Math.min(...edge(items, (place) => place.y));
+  const made = [];
+  const join = (above, below, kind) => {
+    if (!above.length || !below.length) return;
+    const all = above.map((item) => places.get(item.ids[0]));
+    const x = (Math.min(...all.map((each) => each.x)) + Math.max(...all.map((each) => each.x + each.w))) / 2;
+    made.push(s("path", { class: `link group ${kind}`, d: `M${x} ${bottom(above) + 4}V${top(below) - 4}` }));
+  };
+  join(groups.left, groups.middle, groups.left.some((item) => (item.rate ?? item.node.rate) > 0) ? "busy" : "");
+  join(groups.middle, groups.right, "reads");
+  return made;
+}
+
+function line(store, node, link, narrow) {
+  const isStore = node.node.kind === "store";
+  const bad = link.connected === false;
+  const busy = !bad && node.node.kind === "producer" && (node.rate ?? node.node.rate) > 0;
+  const reads = !bad && node.node.kind === "consumer";
+  const kind = bad ? "link bad" : busy ? "link busy" : reads ? "link reads" : "link";
+  const middle = (place) => [place.x + place.w / 2, place.y + place.h / 2];
+  let d;
+  if (isStore) {
+    const [[ax, ay], [bx, by]] = [middle(store), middle(node)];
+    d = `M${ax} ${ay}L${bx} ${by}`;
+  } else if (narrow) {
+    const down = store.y > node.y;
+    const [a, b] = [[node.x + node.w / 2, down ? node.y + node.h : node.y], [store.x + store.w / 2, down ? store.y : store.y + store.h]];
+    const bend = (a[1] + b[1]) / 2;
+    d = `M${a[0]} ${a[1]}C${a[0]} ${bend} ${b[0]} ${bend} ${b[0]} ${b[1]}`;
+  } else {
+    const left = node.x < store.x;
+    const [a, b] = [[left ? node.x + node.w : node.x, node.y + node.h / 2], [left ? store.x : store.x + store.w, store.y + store.h / 2]];
+    const bend = (a[0] + b[0]) / 2;
+    d = left ? `M${a[0]} ${a[1]}C${bend} ${a[1]} ${bend} ${b[1]} ${b[0]} ${b[1]}` : `M${b[0]} ${b[1]}C${bend} ${b[1]} ${bend} ${a[1]} ${a[0]} ${a[1]}`;
+  }
+  const told = bad ? "not connected" : link.connected === null ? "the store cannot say" : "connected";
+  return s("path", { class: kind, d }, s("title", {}, `${short(link.node)} and store ${short(link.store)}: ${told}`));
+}
+
+function box(place, files) {
+  const { node } = place;
+  const kind = place.more ? "more" : node.own ? "console" : node.kind;
+  const group = s("g", { class: `node ${kind}${node.here ? "" : " away"}`, transform: `translate(${place.x} ${place.y})` });
+  const room = Math.max(6, Math.floor((place.w - 24) / 7));
+  const fit = (text) => (text.length > room ? `${text.slice(0, room - 1)}…` : text);
+  group.append(s("rect", { width: place.w, height: place.h, rx: 10 }));
+  const lines = place.more ? [`${place.more} more ${place.noun}`, place.rate ? rate(place.rate) : ""] : words(node, files);
+  const top = place.h / 2 - (lines.length - 1) * 9 + 4;
+  lines.forEach((text, n) => group.append(s("text", { class: n ? "small" : "strong", x: 14, y: top + n * 18 }, fit(text))));
+  if (node.rate > 0 && !place.more) group.append(s("circle", { class: "pulse", cx: place.w - 14, cy: 14, r: 4 }));
+  if (node.behind) group.append(s("circle", { class: "behind", cx: place.w - 14, cy: 14, r: 4 }));
+  group.append(s("title", {}, [node.id, node.endpoint, node.failure].filter(Boolean).join("\n")));
+  return group;
+}
+
+function words(node, files) {
+  if (node.kind === "store") {
+    if (!node.here) return [`store ${short(node.id)}`, "away"];
+    const state = node.behind ? `${count(node.behind)} records behind` : "has everything";
+    return [`store ${short(node.id)}`, `${whole(node.partitions)} partitions · ${size(files.get(node.id))}`, state];
+  }
+  if (node.own) return ["this console", "reads"];
+  const more = node.topic_count > node.topics.length ? ` +${node.topic_count - node.topics.length}` : "";
+  const topics = node.topics.length ? node.topics.join(", ") + more : `${node.kind} ${short(node.id)}`;
+  const state = node.kind === "producer" ? (node.rate ? `producer · ${rate(node.rate)}` : "producer · quiet") : node.topics.length ? `${node.kind} follows` : "";
+  return [topics, state].filter(Boolean);
+}
+
+function towers(svg, found, width) {
+  const text = found.length ? found.map((each) => each.id).join("   ") : "no tower";
+  const chip = Math.min(width - 4, 40 + (text.length + 8) * 7);
+  svg.append(s("g", { class: "node tower", transform: `translate(${(width - chip) / 2} 4)` },
+    s("rect", { width: chip, height: 28, rx: 14 }),
+    s("text", { class: "small", x: chip / 2, y: 18, "text-anchor": "middle" }, `${found.length > 1 ? "towers" : "tower"} ${text}`)));
+}
+
+/** What the lines mean. */
+export function legend() {
+  return h("p", { class: "legend" },
+    h("span", { class: "key busy" }), "writes now", h("span", { class: "key" }), "connected",
+    h("span", { class: "key bad" }), "not connected, as the store says");
+}

@@ -1,0 +1,46 @@
+// The map, and how much is written.
+
+import { get } from "./api.js";
+import { chart } from "./chart.js";
+import { empty, failed, h, put } from "./dom.js";
+import { byteRate, count, rate, size } from "./format.js";
+import { drawMap, legend } from "./map.js";
+
+export function show(main) {
+  const tiles = h("div", { class: "tiles" });
+  const map = h("div", { class: "card map-card" });
+  const graphs = h("div", { class: "two" });
+  main.append(tiles, map, graphs);
+  let asking = false;
+
+  async function tick() {
+    if (asking) return;
+    asking = true;
+    try {
+      const [overview, found] = await Promise.all([get("overview"), get("map")]);
+      if (!main.contains(map)) return;
+      draw(overview, found);
+    } catch (error) {
+      put(map, failed(error));
+    } finally {
+      asking = false;
+    }
+  }
+
+  function draw(overview, found) {
+    put(tiles, [
+      ["records", count(overview.records), `${count(overview.topics)} topics, ${count(overview.partitions)} partitions`],
+      ["size", size(overview.bytes), `${size(overview.file_bytes)} in ${overview.stores} stores' files`],
+      ["written now", rate(overview.rate), byteRate(overview.byte_rate), "accent"],
+      ["nodes", count(overview.nodes), `${overview.towers} ${overview.towers === 1 ? "tower" : "towers"}`],
+    ].map(([name, value, more, kind]) => h("div", { class: `tile ${kind || ""}` }, h("span", {}, name), h("b", {}, value), h("small", {}, more))));
+    if (!found.nodes.length) put(map, empty("Nobody is here yet", "Start a store with: dafka store --dir DIR"));
+    else put(map, drawMap(found, overview.stores_listed, Math.max(300, map.clientWidth - 32)), legend());
+    put(graphs,
+      chart(overview.history.map((each) => [each[0], each[1]]), { shown: count, label: "records per second" }),
+      chart(overview.history.map((each) => [each[0], each[2]]), { shown: size, step: 1024, label: "bytes per second" }));
+  }
+
+  tick();
+  return { tick };
+}

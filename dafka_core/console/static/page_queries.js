@@ -1,0 +1,88 @@
+// Spark's streaming queries: how far behind they are, and what they have noted of their batches.
+
+import { get } from "./api.js";
+import { chart } from "./chart.js";
+import { badge, empty, failed, h, put, table } from "./dom.js";
+import { ago, count, moment, short, size, span, whole } from "./format.js";
+
+export function show(main) {
+  const queries = h("div", { class: "stack" });
+  const audited = h("div", { class: "stack" });
+  const open = new Set();
+  main.append(h("div", { class: "head" }, h("h1", {}, "Queries")), queries, h("h2", {}, "Audit trails"), audited);
+  const state = { asking: false, trail: null, last: "" };
+
+  async function tick() {
+    if (state.asking) return;
+    state.asking = true;
+    try {
+      const found = await get("queries");
+      if (!main.contains(queries)) return;
+      put(queries, found.queries.length ? found.queries.map(card)
+        : empty("No query has said how far it is", "Spark's queries with option queryName report to topic __dafka.queries"));
+      const text = JSON.stringify(found.audited);
+      if (text !== state.last) {
+        state.last = text;
+        drawAudited(found.audited);
+      }
+    } catch (error) {
+      put(queries, failed(error));
+    } finally {
+      state.asking = false;
+    }
+  }
+
+  function card(query) {
+    const id = `${query.query} ${query.run}`;
+    const lags = h("div", {});
+    const more = h("details", { open: open.has(id), ontoggle: () => { more.open ? open.add(id) : open.delete(id); if (more.open) partitions(query, lags); } },
+      h("summary", {}, `${whole(query.partitions)} partitions`), lags);
+    if (open.has(id)) partitions(query, lags);
+    const late = query.state !== "running";
+    return h("section", { class: "card query" },
+      h("div", { class: "head" }, h("h2", { class: "name" }, query.query), badge(query.state, late ? "bad" : "good"), h("small", { class: "faint" }, `run ${short(query.run)}, reported ${span(query.reported_s)} ago`)),
+      h("div", { class: "tiles" },
+        tile("behind", count(query.records_behind), "records", query.records_behind ? "accent" : ""),
+        tile("waiting", span(query.seconds_behind), "the oldest of them"),
+        tile("size", size(query.bytes_behind), "not read yet")),
+      chart(query.history.map((each) => [each[0], each[1]]), { shown: count, label: "records behind", width: 1100, height: 130 }), more);
+  }
+
+  const tile = (name, value, small, kind = "") => h("div", { class: `tile ${kind}` }, h("span", {}, name), h("b", {}, value), h("small", {}, small));
+
+  async function partitions(query, element) {
+    try {
+      const found = await get("query", { query: query.query, run: query.run });
+      put(element, table([["topic"], ["partition"], ["reads on at", "number"], ["next", "number"], ["behind", "number"], ["waiting", "number"]],
+        found.rows.slice(0, 100).map((row) => [row.topic, h("code", {}, row.partition.slice(0, 18)), whole(row.position), whole(row.end), whole(row.records_behind), span(row.seconds_behind)]), "partitions"));
+    } catch (error) {
+      put(element, failed(error));
+    }
+  }
+
+  function drawAudited(found) {
+    put(audited, found.length ? found.map((each) => {
+      const trail = h("div", {});
+      const more = h("details", { class: "card", open: state.trail === each.partition, ontoggle: () => { if (more.open) { state.trail = each.partition; draw(each, trail); } else if (state.trail === each.partition) state.trail = null; } },
+        h("summary", {}, h("code", {}, each.query), ` · batch ${whole(each.batch)} · ${whole(each.batches)} noted · ${ago(each.time_us)}`), trail);
+      if (state.trail === each.partition) draw(each, trail);
+      return more;
+    }) : empty("No query notes its batches", "Spark's sink does so with option audit; dafka checkpoint verify proves the rows by it"));
+  }
+
+  async function draw(query, element) {
+    try {
+      const found = await get("audit", { partition: query.partition });
+      put(element, table([["batch", "number"], ["rows", "number"], ["chain"], ["written"], ["ranges"]], found.rows.map((row) => [
+        row.batch === undefined ? "–" : whole(row.batch), whole(row.rows),
+        badge(row.chain, row.chain === "holds" ? "good" : row.chain === "begins" ? "" : "bad"), moment(row.time_us),
+        h("div", { class: "ranges" }, (row.ranges || []).map((range) => h("a", { href: `#/records/${encodeURIComponent(range.topic)}/${encodeURIComponent(range.partition)}/${range.start}`, title: range.digest },
+          `${range.topic} ${range.partition.slice(0, 6)} ${whole(range.start)}–${whole(range.end)}`)))]), "batches"));
+    } catch (error) {
+      put(element, failed(error));
+    }
+  }
+
+  tick();
+  return { tick };
+}

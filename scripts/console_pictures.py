@@ -1,0 +1,259 @@
+"""Draws the console's pictures for docs/images, in a real Chromium, and looks at its pages there.
+
+``python -m scripts.console_pictures`` starts a cluster with something going on in it, opens the
+pages in a headless Chromium (of Debian's package ``chromium``, or ``--browser``), checks what they
+have made of the cluster, and leaves ``docs/images/console_{light,dark,phone}.png`` and further ones
+in ``--all DIR``.  ``--url`` looks at a console that runs already.
+"""
+
+from __future__ import annotations
+
+import argparse
+import itertools
+import json
+import shutil
+import struct
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from zlib import compress, crc32
+
+from PIL import Image
+
+from dafka_core import Consumer, EmbeddedCluster, Producer
+from dafka_core.console.server import Console
+from dafka_core.flight.store_client import StoreClient
+from dafka_core.flight.store_location import StoreLocation
+from dafka_core.queries.query_progress import QueryProgress, publish
+from dafka_core.records import TopicPartition
+from scripts.browser import PATIENCE_S, Browser
+
+IMAGES = Path(__file__).resolve().parent.parent / "docs" / "images"
+HOSTILE = (
+    b"<img src=x onerror=\"document.title='broken into'\">"
+    b"<script>document.title='broken into'</script>"
+)
+
+
+def drawn(size: int = 96) -> bytes:
+    """A picture: a PNG whose colours run from one corner to the other."""
+
+    def chunk(kind: bytes, data: bytes) -> bytes:
+        return struct.pack(">I", len(data)) + kind + data + struct.pack(">I", crc32(kind + data))
+
+    rows = b"".join(
+        b"\0" + b"".join(bytes((40, 255 * x // size, 255 * y // size)) for x in range(size))
+        for y in range(size)
+    )
+    head = struct.pack(">IIBBBBB", size, size, 8, 2, 0, 0, 0)
+    parts = ((b"IHDR", head), (b"IDAT", compress(rows)), (b"IEND", b""))
+    return b"\x89PNG\r\n\x1a\n" + b"".join(chunk(*each) for each in parts)
+
+
+@contextmanager
+def busy_cluster() -> Iterator[EmbeddedCluster]:
+    """A cluster in which flights are written and read, and queries are behind."""
+    with ExitStack() as stack:
+        cluster = stack.enter_context(EmbeddedCluster(stores=3))
+        ended = threading.Event()
+        stack.callback(ended.set)
+        rates = {"flights": 900, "weather": 220, "payments": 140, "clicks": 60, "audit-log": 0}
+        producers = []
+        for topic, rate in rates.items():
+            for _ in range(2 if topic == "flights" else 1):
+                producer = stack.enter_context(Producer(topic, tower=cluster.tower))
+                producers.append(producer)
+                producer.publish_many(
+                    [_flight(number) for number in range(4_000)], keys=[b"UA"] * 4_000
+                )
+                writer = threading.Thread(target=_write, args=(producer, rate, ended))
+                writer.start()
+                stack.callback(writer.join)
+                stack.callback(ended.set)
+        with Producer("examples", tower=cluster.tower) as examples:
+            for value in (HOSTILE, _flight(7), drawn(), bytes(range(64)), None):
+                examples.publish(value, b"<b>key</b>", [("trace", b"4bf92f")])
+            examples.flush(PATIENCE_S)
+        for topics in (("flights", "weather"), ("payments",)):
+            consumer = stack.enter_context(Consumer(tower=cluster.tower))
+            for topic in topics:
+                consumer.subscribe(topic)
+            reading = threading.Thread(target=_read, args=(consumer, ended))
+            reading.start()
+            stack.callback(reading.join)
+            stack.callback(ended.set)
+        reporting = threading.Thread(target=_report, args=(cluster, producers[0], ended))
+        reporting.start()
+        stack.callback(reporting.join)
+        stack.callback(ended.set)
+        yield cluster
+
+
+def _flight(number: int) -> bytes:
+    carriers = ("UA", "AA", "DL", "B6", "WN")
+    return json.dumps(
+        {
+            "flight": f"{carriers[number % 5]}{100 + number % 900}",
+            "origin": ("EWR", "JFK", "LGA")[number % 3],
+            "dest": ("SFO", "ORD", "MIA", "BOS")[number % 4],
+            "dep_delay": (number * 7) % 91 - 10,
+        }
+    ).encode()
+
+
+def _write(producer: Producer, rate: int, ended: threading.Event) -> None:
+    for tick in itertools.count():
+        if ended.wait(0.1):
+            return
+        swing = 1 + 0.5 * ((tick // 7) % 5 - 2) / 2
+        if rate:
+            producer.publish_many([_flight(tick + n) for n in range(int(rate * swing / 10) + 1)])
+
+
+def _read(consumer: Consumer, ended: threading.Event) -> None:
+    while not ended.is_set():
+        consumer.poll(0.2)
+
+
+def _report(cluster: EmbeddedCluster, producer: Producer, ended: threading.Event) -> None:
+    """Two queries, one of which falls behind and catches up."""
+    with ExitStack() as stack:
+        locations = [StoreLocation("", cluster.locations(index)) for index in range(3)]
+        clients = [stack.enter_context(StoreClient(each)) for each in locations]
+        tp = TopicPartition(producer.topic, producer.address)
+        for tick in itertools.count():
+            for name, behind in (("hourly-delays", (tick % 9) * 250), ("alerts", 40)):
+                at = max(0, producer.acknowledged - behind)
+                progress = QueryProgress(name, f"{name}-run", 1.0, ()).at({tp: at})
+                publish(clients, "__dafka.queries", progress, timeout_s=PATIENCE_S)
+            if ended.wait(1.0):
+                return
+
+
+def look_at(browser: Browser, url: str, folder: Path) -> None:
+    """Opens the pages, checks what they have made of the cluster, and draws them."""
+    check = Checks(browser, url)
+    browser.size(1280, 800)
+    check.open("", "document.querySelectorAll('.map .node.store').length >= 3")
+    check.sees("document.querySelectorAll('.map .link.busy').length > 0", "somebody writes")
+    check.sees("document.querySelectorAll('.map .link.bad').length === 0", "all are connected")
+    time.sleep(12)  # so that the lines have a shape
+    browser.picture(folder / "console_light.png")
+    browser.size(1280, 800, dark=True)
+    check.open("", "document.querySelectorAll('.map .node.store').length >= 3")
+    browser.picture(folder / "console_dark.png")
+    browser.size(390, 844, 2.0)
+    check.open("", "document.querySelectorAll('.map .node.store').length >= 3")
+    check.sees("document.documentElement.scrollWidth <= innerWidth", "nothing is cut off")
+    browser.picture(folder / "console_phone.png")
+
+
+def look_further(browser: Browser, url: str, folder: Path) -> None:
+    """The other pages, which have no picture in the documentation."""
+    check = Checks(browser, url)
+    rows = "document.querySelectorAll('.list-row').length"
+    for name, width, height, dark in (("wide", 1280, 800, False), ("phone", 390, 844, True)):
+        browser.size(width, height, dark=dark)
+        check.open("topics", f"{rows} >= 6")
+        check.sees("document.documentElement.scrollWidth <= innerWidth", "nothing is cut off")
+        browser.picture(folder / f"topics_{name}.png")
+        check.open("topic/flights", f"{rows} >= 2")
+        check.sees("document.querySelectorAll('.record').length >= 10", "the last records")
+        browser.picture(folder / f"topic_{name}.png")
+        check.open("topic/examples", f"{rows} >= 1")
+        browser.run("document.querySelector('.list-row').click()")
+        check.sees("document.querySelectorAll('.record').length === 5", "five records")
+        text = browser.run("document.querySelector('.record .value').textContent")
+        assert text.startswith("<img src=x"), text
+        browser.run("document.querySelector('.record').click()")
+        check.sees("document.querySelector('.detail .text')", "a record is opened")
+        browser.picture(folder / f"records_{name}.png")
+        assert not browser.run("document.querySelectorAll('main script').length")
+        assert "broken" not in browser.run("document.title"), "a record's value was run"
+        browser.run("document.querySelectorAll('.record')[2].click()")
+        check.sees("document.querySelector('.picture')?.naturalWidth > 0", "a picture is drawn")
+        check.open("queries", "document.querySelectorAll('.query').length === 2")
+        browser.picture(folder / f"queries_{name}.png")
+        check.open("produce", "document.querySelector('form')")
+        browser.picture(folder / f"produce_{name}.png")
+        check.open("health", "document.querySelectorAll('.finding').length > 2")
+        browser.picture(folder / f"health_{name}.png")
+    check.keys()
+
+
+class Checks:
+    """What pages must have."""
+
+    def __init__(self, browser: Browser, url: str) -> None:
+        self._browser = browser
+        self._url = url
+
+    def open(self, path: str, ready: str) -> None:
+        """Opens a page, and waits until it has what it needs."""
+        self._browser.call("Page.navigate", url="about:blank")
+        self._browser.call("Page.navigate", url=f"{self._url}#/{path}")
+        self.sees(f"document.readyState === 'complete' && {ready}", f"page {path!r}")
+
+    def sees(self, script: str, what: str) -> None:
+        """Waits until a script is true in the page."""
+        self._browser.wait(f"!!({script})", what)
+
+    def keys(self) -> None:
+        """Goes about with the keyboard, finds a topic, writes a record."""
+        browser = self._browser
+        browser.size(1280, 800)
+        self.open("", "document.querySelector('.map')")
+        browser.key("t", "t")
+        self.sees("document.querySelectorAll('.list-row').length > 3", "t shows topics")
+        browser.key("/", "/")
+        self.sees("document.activeElement.type === 'search'", "/ finds")
+        browser.call("Input.insertText", text="flig")
+        self.sees("document.querySelector('.list').dataset.total === '1'", "one is found")
+        browser.key("Escape")
+        browser.key("ArrowDown")
+        browser.key("Enter")
+        self.sees("location.hash === '#/topic/flights'", "Enter opens it")
+        self.open("produce/by-hand", "document.querySelector('form')")
+        self.sees("!document.querySelector('.primary').disabled", "one can write")
+        browser.run(
+            "document.querySelector('textarea').value = 'hello'; "
+            "document.querySelector('form').requestSubmit()"
+        )
+        self.sees("document.querySelector('.note.good')", "the record is on disk")
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Draws the pictures."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--browser", default=shutil.which("chromium") or "chromium")
+    parser.add_argument("--url", help="a console that runs already")
+    parser.add_argument("--all", type=Path, help="where to leave pictures of all pages")
+    given = parser.parse_args(arguments)
+    with ExitStack() as stack:
+        url = given.url
+        if url is None:
+            cluster = stack.enter_context(busy_cluster())
+            console = Console({"tower": cluster.tower}, listen="127.0.0.1:0", interval_ms=500)
+            url = stack.enter_context(console).url
+        browser = Browser(given.browser)
+        stack.callback(browser.close)
+        steps: list[Callable[[], None]] = [lambda: look_at(browser, url, IMAGES)]
+        if given.all:
+            steps.append(lambda: look_further(browser, url, given.all))
+        for step in steps:
+            step()
+        if browser.errors:
+            print("the pages complained:", *browser.errors, sep="\n  ", file=sys.stderr)
+            return 1
+    for path in sorted(IMAGES.glob("console_*.png")):
+        with Image.open(path) as image:  # few colours: a third of the size
+            image.convert("RGB").quantize(128).save(path, optimize=True)
+        print(f"{path.name}: {path.stat().st_size:,} octets")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,44 @@
+"""``dafka console``."""
+
+from __future__ import annotations
+
+import json
+import sys
+import urllib.request
+
+import pytest
+
+from dafka_core.cli import console_command
+from dafka_core.errors import ConfigError
+from tests.integration.cli.processes import PATIENCE_S, Dafka, run, sentence
+
+
+def test_it_serves_until_it_is_stopped(tower: str) -> None:
+    with Dafka("console", "--tower", tower, "--listen", "127.0.0.1:0") as console:
+        url = console.ready()["url"]
+        with urllib.request.urlopen(f"{url}api/overview", timeout=PATIENCE_S) as found:
+            assert json.loads(found.read())["can_produce"] is True
+        with urllib.request.urlopen(url, timeout=PATIENCE_S) as found:
+            assert b"<title>Dafka</title>" in found.read()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "expected"),
+    [
+        (("--listen", "0.0.0.0:0"), "whoever reaches it reads every record"),
+        (("--listen", "nowhere:x"), "must be HOST:PORT, as 127.0.0.1:8046"),
+        (("--stores", "here"), "must be like grpc://HOST:PORT"),
+        (("--interval-ms", "1"), "at least 100"),
+    ],
+)
+def test_what_it_cannot_do_is_refused(arguments: tuple[str, ...], expected: str) -> None:
+    done = run("console", *arguments)
+    assert done.returncode == 2
+    assert expected in sentence(done)
+
+
+def test_who_lacks_the_libraries_is_told_which(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "uvicorn", None)
+    monkeypatch.delitem(sys.modules, "dafka_core.console.server", raising=False)
+    with pytest.raises(ConfigError, match=r"pip install 'dafka-spark\[console\]'"):
+        console_command.console()

@@ -1,0 +1,234 @@
+"""What the console answers, of a real cluster."""
+
+from __future__ import annotations
+
+import base64
+import http.client
+import json
+from typing import Any
+
+import pytest
+
+from dafka_core import EmbeddedCluster, Producer
+from dafka_core.console import api
+from dafka_core.console.server import Console
+from dafka_core.testing import PATIENCE_S, wait_until
+from tests.integration.console.pages import ask, post
+
+PNG = base64.b64decode(
+    "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mNk+M9QDwADhgGAWjR9awAAAABJRU5ErkJggg=="
+)
+HOSTILE = b"<script>alert(1)</script><img src=x onerror=alert(1)>"
+
+
+def count(console: Console, topic: str) -> int:
+    found = ask(console, "/api/topic", topic=topic)
+    return int(found.json["records"]) if found.status == 200 else 0
+
+
+@pytest.fixture
+def partition(cluster: EmbeddedCluster, console: Console, dafka_topic: str) -> str:
+    """A partition with one value of each kind."""
+    values = [
+        HOSTILE,
+        b'{"a": 1.10}',
+        PNG,
+        b"\x00\xff",
+        None,
+        *[b"plain %d" % n for n in range(95)],
+    ]
+    with Producer(dafka_topic, tower=cluster.tower) as producer:
+        for value in values:
+            producer.publish(value, b"<b>key", [("h", b"<i>")])
+        producer.flush(PATIENCE_S)
+        address = producer.address
+    wait_until(lambda: count(console, dafka_topic) == 100, "the records are seen")
+    return address
+
+
+def test_the_cluster_its_topics_and_partitions(
+    console: Console, dafka_topic: str, partition: str
+) -> None:
+    overview = ask(console, "/api/overview").json
+    assert (overview["stores"], overview["can_produce"]) == (2, True)
+    assert len(overview["stores_listed"]) == 2
+    assert overview["history"]
+    found = ask(console, "/api/topics", find=dafka_topic, internal=0, sort="records", down=1).json
+    assert [(row["name"], row["records"]) for row in found["rows"]] == [(dafka_topic, 100)]
+    found = ask(console, "/api/partitions", topic=dafka_topic).json
+    assert [row["name"] for row in found["rows"]] == [partition]
+    assert len(found["rows"][0]["holders"]) == 2
+    assert ask(console, "/api/partitions", most=1).json["total"] >= 1
+
+
+def test_the_map_has_all_nodes_and_who_is_connected(console: Console) -> None:
+    def complete() -> bool:
+        found = ask(console, "/api/map").json
+        links = [link["connected"] for link in found["links"]]
+        kinds = [node["kind"] for node in found["nodes"]]
+        return (
+            kinds.count("store") == 2
+            and kinds.count("console") == 1
+            and len(found["towers"]) == 1
+            and len(links) >= 3
+            and all(links)
+        )
+
+    wait_until(complete, "two stores and the console are connected")
+
+
+def test_records_are_browsed_from_anywhere(
+    console: Console, dafka_topic: str, partition: str
+) -> None:
+    where: dict[str, Any] = {"topic": dafka_topic, "partition": partition}
+    found = ask(console, "/api/records", **where, most=10).json
+    assert [row["offset"] for row in found["rows"]] == [*range(90, 100)]
+    assert (found["earliest"], found["end"], found["looked"]) == (0, 100, 100)
+    found = ask(console, "/api/records", **where, offset=0, most=5).json
+    assert [row["format"] for row in found["rows"]] == ["text", "json", "image", "hex", "null"]
+    assert found["rows"][0]["value"] == HOSTILE.decode()
+    assert (found["rows"][0]["key"], found["rows"][0]["headers"]) == ("<b>key", 1)
+    first_us = found["rows"][0]["time_us"]
+    assert ask(console, "/api/records", **where, time_us=first_us, most=1).json["looked"] == 1
+    later = ask(console, "/api/records", **where, time_us=first_us + 10**12).json
+    assert later["rows"][-1]["offset"] == 99
+    last = ask(console, "/api/records", topic=dafka_topic, most=3).json["rows"]
+    assert [(row["partition"], row["offset"]) for row in last] == [
+        (partition, offset) for offset in (97, 98, 99)
+    ] or {row["offset"] for row in last} == {97, 98, 99}
+    assert ask(console, "/api/records", **where, offset=10**18).json["rows"] == []
+
+
+def test_records_are_searched_by_text_and_by_condition(
+    console: Console, dafka_topic: str, partition: str
+) -> None:
+    where: dict[str, Any] = {"topic": dafka_topic, "partition": partition, "offset": 0}
+    found = ask(console, "/api/records", **where, find="PLAIN 9").json
+    assert [row["offset"] for row in found["rows"]] == [14, *range(95, 100)]
+    assert (found["looked"], found["scanned"]) == (100, 100)
+    found = ask(console, "/api/records", **where, find="plain", most=2).json
+    assert ([row["offset"] for row in found["rows"]], found["looked"]) == ([5, 6], 7)
+    assert len(ask(console, "/api/records", **where, find="<b>", most=200).json["rows"]) == 100
+    found = ask(console, "/api/records", **where, where="value = 'plain 7'").json
+    assert [row["offset"] for row in found["rows"]] == [12]
+    refused = ask(console, "/api/records", **where, where="value ~ 1")
+    assert (refused.status, "where" in refused.json["error"]) == (400, True)
+
+
+def test_one_record_is_decoded_and_its_value_is_never_a_page(
+    console: Console, dafka_topic: str, partition: str
+) -> None:
+    where: dict[str, Any] = {"topic": dafka_topic, "partition": partition}
+    found = ask(console, "/api/record", **where, offset=0).json
+    assert found["value"] == {"format": "text", "text": HOSTILE.decode(), "note": "", "media": ""}
+    assert found["headers"][0]["value"]["text"] == "<i>"
+    assert (
+        ask(console, "/api/record", **where, offset=1).json["value"]["text"] == '{\n  "a": 1.10\n}'
+    )
+    shown = ask(console, "/api/record", **where, offset=0, format="hex").json["value"]["text"]
+    assert shown.startswith("000000  3c 73 63")
+    raw = ask(console, "/api/value", **where, offset=0)
+    assert raw.body == HOSTILE
+    assert raw.headers["content-type"] == "application/octet-stream"
+    assert raw.headers["content-disposition"].startswith("attachment")
+    assert raw.headers["content-security-policy"] == "sandbox"
+    picture = ask(console, "/api/value", **where, offset=2)
+    assert (picture.headers["content-type"], picture.body) == ("image/png", PNG)
+    assert (
+        ask(console, "/api/value", **where, offset=2, download=1)
+        .headers["content-disposition"]
+        .startswith("attachment")
+    )
+    assert ask(console, "/api/value", **where, offset=4).body == b""
+
+
+@pytest.mark.parametrize(
+    ("path", "parameters", "expected"),
+    [
+        ("topic", {}, "'topic' = None: is required"),
+        ("topic", {"topic": "no such\n"}, "no store has records of it"),
+        ("topics", {"sort": "recrods"}, "did you mean 'records'"),
+        ("topics", {"start": "x"}, "must be a whole number"),
+        ("topics", {"start": "9" * 50}, "must be a whole number"),
+        ("records", {"topic": "none"}, "no store has records of it"),
+        ("records", {"topic": "t", "partition": "none"}, "no store has records of it"),
+        ("record", {"topic": "t", "partition": "none", "offset": 1}, "no store has records"),
+        ("query", {"query": "q", "run": "r"}, "it has not reported"),
+        ("audit", {"partition": "none"}, "no store has records of it"),
+    ],
+)
+def test_what_is_not_there_is_said(
+    console: Console, path: str, parameters: dict[str, Any], expected: str
+) -> None:
+    found = ask(console, f"/api/{path}", **parameters)
+    assert found.status == 400
+    assert expected in found.json["error"]
+
+
+def test_a_record_is_written_by_hand(console: Console, dafka_topic: str) -> None:
+    first = post(console, topic=dafka_topic, value="héllo", key="k", headers={"h": "v"})
+    assert (first.status, first.json["offset"]) == (200, 0)
+    second = post(console, topic=dafka_topic, value="AP8=", encoding="base64")
+    assert (second.json["partition"], second.json["offset"]) == (first.json["partition"], 1)
+    assert post(console, topic=dafka_topic, value="00 ff", encoding="hex").json["offset"] == 2
+    assert post(console, topic=dafka_topic).json["offset"] == 3
+    wait_until(lambda: count(console, dafka_topic) == 4, "all are seen")
+    where: dict[str, Any] = {"topic": dafka_topic, "partition": first.json["partition"]}
+    rows = ask(console, "/api/records", **where, offset=0).json["rows"]
+    assert [row["value"] for row in rows] == ["héllo", "00 ff", "00 ff", ""]
+    assert [row["key"] for row in rows] == ["k", "", "", ""]
+
+
+@pytest.mark.parametrize(
+    ("members", "expected"),
+    [
+        ({}, "topic"),
+        ({"topic": ""}, "topic"),
+        ({"topic": "t", "value": 5}, "Expected `str"),
+        ({"topic": "t", "vale": "x"}, "vale"),
+        ({"topic": "t", "value": "@", "encoding": "base64"}, "is no base64"),
+        ({"topic": "t", "value": "xyz", "encoding": "hex"}, "is no hex"),
+        ({"topic": "__dafka.queries", "value": "x"}, "Dafka's own"),
+        ({"topic": "a\nb", "value": "x"}, "control characters"),
+    ],
+)
+def test_what_cannot_be_written_is_refused(
+    console: Console, members: dict[str, Any], expected: str
+) -> None:
+    found = post(console, **members)
+    assert found.status == 400
+    assert expected in found.json["error"]
+
+
+@pytest.mark.parametrize("body", [b"", b"[]", b"\xff", b"[" * 10_000])
+def test_a_body_that_is_no_record_is_refused(console: Console, body: bytes) -> None:
+    assert ask(console, "/api/produce", "POST", body).status == 400
+
+
+def test_health_is_a_diagnosis_and_the_stores(console: Console) -> None:
+    found = ask(console, "/api/health").json
+    assert {each["severity"] for each in found["findings"]} <= {"ok", "warning"}
+    assert [each["here"] for each in found["stores"]] == [True, True]
+    assert found["staged"] == []
+
+
+def test_news_come_with_each_snapshot(console: Console) -> None:
+    asking = http.client.HTTPConnection("127.0.0.1", console.port, timeout=PATIENCE_S)
+    asking.request("GET", "/events")
+    found = asking.getresponse()
+    assert found.headers["content-type"].startswith("text/event-stream")
+    numbers: list[int] = []
+    while len(numbers) < 3:
+        line = found.readline()
+        if line.startswith(b"data: "):
+            numbers.append(json.loads(line[6:])["number"])
+    assert numbers == sorted(set(numbers))
+    asking.close()
+
+
+def test_as_many_pages_as_may_be_are_told_news(
+    console: Console, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(api, "MOST_VIEWERS", 0)
+    found = ask(console, "/events")
+    assert (found.status, "pages are open already" in found.json["error"]) == (503, True)

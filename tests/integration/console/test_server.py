@@ -1,0 +1,99 @@
+"""The console's start and end."""
+
+from __future__ import annotations
+
+import http.client
+import threading
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from dafka_core.console.server import Console
+from dafka_core.errors import ConfigError, TowerNotFoundError
+from dafka_core.records import TopicPartition
+from dafka_core.testing import PATIENCE_S, StoreDouble, wait_until
+from tests.integration.console.pages import ask, post
+
+
+def test_stores_that_are_named_are_shown_and_nobody_writes(tmp_path: Path) -> None:
+    with StoreDouble(tmp_path) as store:
+        store.append(TopicPartition("t", "A" * 32), [b"x"] * 3)
+        with Console({}, [store.location], listen="localhost:0", interval_ms=100) as console:
+            wait_until(lambda: ask(console, "/api/overview").json["records"] == 3, "three records")
+            assert console.url == f"http://localhost:{console.port}/"
+            assert ask(console, "/api/overview").json["can_produce"] is False
+            refused = post(console, topic="t", value="x")
+            assert (refused.status, "by its towers" in refused.json["error"]) == (400, True)
+
+
+def test_read_only_lets_nobody_write(tmp_path: Path) -> None:
+    with (
+        StoreDouble(tmp_path) as store,
+        Console({}, [store.location], listen="127.0.0.1:0", read_only=True) as console,
+    ):
+        refused = post(console, topic="t", value="x")
+        assert (refused.status, "--read-only" in refused.json["error"]) == (403, True)
+
+
+def test_it_ends_while_pages_wait_for_news(tmp_path: Path) -> None:
+    with StoreDouble(tmp_path) as store:
+        console = Console({}, [store.location], listen="127.0.0.1:0", interval_ms=3_600_000)
+        asking = http.client.HTTPConnection("127.0.0.1", console.port, timeout=PATIENCE_S)
+        asking.request("GET", "/events")
+        found = asking.getresponse()
+        assert found.readline() == b"retry: 2000\n"
+        ending = threading.Thread(target=console.close)
+        ending.start()
+        ending.join(PATIENCE_S)
+        assert not ending.is_alive()
+        assert console.wait(PATIENCE_S)
+        console.close()
+        asking.close()
+
+
+@pytest.mark.parametrize(
+    ("options", "expected"),
+    [
+        ({"listen": "0.0.0.0:0"}, "--allow-remote"),
+        ({"listen": "192.0.2.1:0"}, "--allow-remote"),
+        ({"listen": "192.0.2.1:0", "allow_remote": True}, "cannot listen there"),
+        ({"listen": "nowhere:x"}, "must be HOST:PORT, as 127.0.0.1:8046"),
+        ({"names": "a b"}, "names of hosts"),
+        ({"interval_ms": 1}, "at least 100"),
+    ],
+)
+def test_where_it_cannot_listen_is_said(options: dict[str, Any], expected: str) -> None:
+    with pytest.raises(ConfigError, match=expected):
+        Console({}, **options)
+
+
+def test_from_other_machines_only_if_that_is_meant(tmp_path: Path) -> None:
+    options: dict[str, Any] = {
+        "listen": "0.0.0.0:0",
+        "allow_remote": True,
+        "names": "console.example",
+    }
+    with (
+        StoreDouble(tmp_path) as store,
+        Console({}, [store.location], **options) as console,
+    ):
+        for name, status in (
+            ("console.example", 200),
+            ("192.0.2.7", 200),
+            ("localhost", 200),
+            ("evil.example", 421),
+        ):
+            asked = {"Host": f"{name}:{console.port}"}
+            assert ask(console, "/api/overview", headers=asked).status == status
+
+
+def test_a_port_in_use_and_a_tower_that_is_not_there(tmp_path: Path) -> None:
+    with (
+        StoreDouble(tmp_path) as store,
+        Console({}, [store.location], listen="127.0.0.1:0") as console,
+        pytest.raises(ConfigError, match="cannot listen there: Address already in use"),
+    ):
+        Console({}, [store.location], listen=f"127.0.0.1:{console.port}")
+    with pytest.raises(TowerNotFoundError):
+        Console({"tower": "127.0.0.1:1:2", "tower_timeout_s": 0.1}, listen="127.0.0.1:0")
