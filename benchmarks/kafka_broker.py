@@ -16,10 +16,8 @@ from typing import Final
 
 POM: Final = Path(__file__).parent / "kafka" / "pom.xml"
 
-JARS: Final = (
-    Path(__file__).parents[1] / "build" / f"kafka-jars-{sha256(POM.read_bytes()).hexdigest()[:8]}"
-)
-"""Fetched once for what the POM says now."""
+NEWEST: Final = POM.with_name("newest_clients.xml")
+"""The clients' tools of Kafka 4 alone."""
 
 HEAP: Final = "-Xmx1g"
 """What a broker has by default."""
@@ -28,26 +26,28 @@ START_TIMEOUT_S: Final = 60.0
 """A loaded machine takes some to start a broker."""
 
 
-def jars() -> Path:
-    """Where the jars are; they are fetched at the first use.
+def jars(pom: Path = POM) -> Path:
+    """Where the jars are; they are fetched once for what the POM says now.
 
     Raises:
         RuntimeError: Java or Maven is missing, or Maven reaches no repository.
     """
-    if not JARS.exists():
+    said = sha256(pom.read_bytes()).hexdigest()[:8]
+    found = Path(__file__).parents[1] / "build" / f"kafka-jars-{said}"
+    if not found.exists():
         for program, package in (("java", "openjdk-17-jre-headless"), ("mvn", "maven")):
             if shutil.which(program) is None:
                 raise RuntimeError(f"'{program}' is missing: install it (Debian: {package})")
-        part = JARS.with_suffix(f".{uuid.uuid4().hex}")
+        part = found.with_suffix(f".{uuid.uuid4().hex}")
         goal = ["dependency:copy-dependencies", f"-DoutputDirectory={part}"]
-        fetch = ["mvn", "-q", "-B", "-f", str(POM), *goal]
+        fetch = ["mvn", "-q", "-B", "-f", str(pom), *goal]
         done = subprocess.run(fetch, check=False, capture_output=True)
         if done.returncode:
-            said = (done.stdout + done.stderr).decode(errors="replace").strip()
-            raise RuntimeError(f"Maven cannot fetch Kafka: {said[-500:]}")
+            why = (done.stdout + done.stderr).decode(errors="replace").strip()
+            raise RuntimeError(f"Maven cannot fetch Kafka: {why[-500:]}")
         with contextlib.suppress(OSError):  # another process was faster
-            part.rename(JARS)
-    return JARS
+            part.rename(found)
+    return found
 
 
 def sparks_jars() -> list[Path]:
@@ -56,9 +56,9 @@ def sparks_jars() -> list[Path]:
     return [path for name in names for path in sorted(jars().glob(name))]
 
 
-def java(main: str, arguments: Sequence[str], *options: str) -> list[str]:
+def java(main: str, arguments: Sequence[str], *options: str, pom: Path = POM) -> list[str]:
     """The command line of a program in the jars."""
-    return ["java", *options, "-cp", f"{jars()}/*", main, *arguments]
+    return ["java", *options, "-cp", f"{jars(pom)}/*", main, *arguments]
 
 
 @contextlib.contextmanager

@@ -20,6 +20,7 @@ from benchmarks import kafka_broker
 from dafka_core import EmbeddedCluster
 
 TOOLS = "org.apache.kafka.tools."
+GROUPS = "consumer.group.ConsumerGroupCommand"
 JOB = Path(__file__).with_name("spark_connector_job.py")
 TIMEOUT_S = 240
 """Some seconds, and several times that on a machine with more to do."""
@@ -31,6 +32,7 @@ pytestmark = pytest.mark.timeout(TIMEOUT_S + 60)
 def jars() -> None:
     try:
         kafka_broker.jars()
+        kafka_broker.jars(kafka_broker.NEWEST)
     except RuntimeError as error:
         pytest.skip(str(error))
 
@@ -41,9 +43,9 @@ def servers() -> Iterator[str]:
         yield cluster.bootstrap_servers
 
 
-def tool(name: str, *arguments: str) -> str:
+def tool(name: str, *arguments: str, pom: Path = kafka_broker.POM) -> str:
     """What one of Kafka's programs prints."""
-    return finished(kafka_broker.java(TOOLS + name, arguments))
+    return finished(kafka_broker.java(TOOLS + name, arguments, pom=pom))
 
 
 def finished(command: list[str]) -> str:
@@ -71,6 +73,27 @@ def test_the_verifiable_clients_agree(servers: str) -> None:
     group = ("--bootstrap-server", servers, "--describe", "--group", "verifiers")
     described = tool("consumer.group.ConsumerGroupCommand", *group)
     assert re.search(r"verifiers +verified +0 +5000 +5000 +0 ", described), described
+
+
+def test_kafkas_newest_clients_write_read_and_look_around(servers: str) -> None:
+    """They ask for no version that brokers before 2.1 would need."""
+
+    def newest(name: str, *arguments: str) -> str:
+        to = ("--bootstrap-server", servers)
+        return tool(name, *to, *arguments, pom=kafka_broker.NEWEST)
+
+    topic = ("--topic", "newest", "--max-messages", "3000")
+    (sent,) = lines(newest("VerifiableProducer", *topic, "--acks", "-1"), "tool_data")
+    assert (sent["sent"], sent["acked"]) == (3000, 3000)
+    said = newest("VerifiableConsumer", *topic, "--group-id", "newest")
+    assert sum(event["count"] for event in lines(said, "records_consumed")) == 3000
+    assert re.search(r"newest +Empty", newest(GROUPS, "--list", "--state"))
+    assert re.search(
+        r"newest +newest +0 +3000 +3000 +0 ", newest(GROUPS, "--describe", "--group", "newest")
+    )
+    (sizes,) = re.findall(r'\{"brokers".*', newest("LogDirsCommand", "--describe"))
+    partitions = json.loads(sizes)["brokers"][0]["logDirs"][0]["partitions"]
+    assert next(each["size"] for each in partitions if each["partition"] == "newest-0") > 3000
 
 
 def test_topics_are_made_and_described(servers: str) -> None:
