@@ -60,7 +60,7 @@ _SECURITY: Final = (
     "you trust, and leave it out"
 )
 _CAST: Final = "keys and values are binary columns: leave it out, and cast them in the query"
-_GROUPS: Final = "each query keeps its own offsets, and there are no consumer groups"
+_GROUPS: Final = "each query keeps its own offsets, and is in no consumer group"
 _RETRIES: Final = "stores are asked again until fetchTimeoutMs has passed"
 _TUNING: Final = "it tunes Kafka's clients"
 
