@@ -90,7 +90,8 @@ def verify(
         done = done.plus(each)
     output.say(
         f"{done.partitions} partitions, {done.records} records in {done.blocks} blocks, "
-        f"{done.size_bytes} bytes: " + (f"{len(done.found)} damaged" if done.found else "all good")
+        f"{done.size_bytes} bytes, format {done.log_format}: "
+        + (f"{len(done.found)} damaged" if done.found else "all good")
     )
     if done.found:
         raise typer.Exit(1)

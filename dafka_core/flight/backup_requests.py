@@ -53,7 +53,8 @@ class CheckRequest(ActionRequest, frozen=True):
     """Read all records of these partitions, or all that is beside records, and compare checksums.
 
     {v, partitions: [[topic, partition], ...]} -> {v, partitions, records, blocks, bytes, found:
-    [[kind, topic, partition, offset, why], ...]}: how much was checked, and what is damaged
+    [[kind, topic, partition, offset, why], ...], format}: how much was checked, what is damaged,
+    and the log's format, which is 0 with partitions
     """
 
     action: ClassVar[str] = "dafka.check.v1"
@@ -70,6 +71,7 @@ class LogChecked(JsonMessage, frozen=True):
     blocks: Natural
     bytes: Natural
     found: tuple[Damage, ...] = ()
+    format: Natural = 0
 
     @classmethod
     def of(cls, checked: Checked) -> LogChecked:
@@ -79,7 +81,7 @@ class LogChecked(JsonMessage, frozen=True):
     @property
     def checked(self) -> Checked:
         """What the message says."""
-        return Checked(self.partitions, self.records, self.blocks, self.bytes, self.found)
+        return Checked(*(getattr(self, name) for name in self.__struct_fields__))
 
 
 def batches(entries: Iterable[Entry]) -> Iterator[pa.RecordBatch]:

@@ -57,10 +57,19 @@ class Checked(NamedTuple):
     blocks: int = 0
     size_bytes: int = 0
     found: tuple[Damage, ...] = ()
+    log_format: int = 0
+    """The log's, where it was looked at."""
 
     def plus(self, other: Checked) -> Checked:
         """Both together."""
-        return Checked(*(a + b for a, b in zip(self, other, strict=True)))  # type: ignore[operator]
+        return Checked(
+            self.partitions + other.partitions,
+            self.records + other.records,
+            self.blocks + other.blocks,
+            self.size_bytes + other.size_bytes,
+            self.found + other.found,
+            max(self.log_format, other.log_format),
+        )
 
 
 Look = Callable[[], AbstractContextManager[Tables]]
@@ -80,7 +89,8 @@ def check_rest(look: Look) -> Iterator[Checked]:
     """Checks all that is in no partition's records: rows, notes, what is set aside."""
     with look() as tables:
         found = [*_rows(tables)[1], *_notes(tables), *_unknown(tables)]
-    yield Checked(found=tuple(found))
+        log_format = tables.cold.log_format
+    yield Checked(found=tuple(found), log_format=log_format)
     yield from _aside(look)
 
 
