@@ -1,8 +1,8 @@
 """A directory of format 3, which commit ff30f70 has written, opens and goes on.
 
-Once it is compressed it is format 4.  ``recorded/store3.tar.xz`` is its ``data.mdb``: appends, merged
-in part, trimmed, staged and committed ones, some set aside, and notes (``ChangingLog``).  ``DIGEST``
-is of what that version said of it.
+Once it is compressed it is format 4.  ``recorded/store3.tar.xz`` is its ``data.mdb``: appends,
+merged in part, trimmed, staged and committed ones, some set aside, and notes (``ChangingLog``).
+``DIGEST`` is of what that version said of it.
 """
 
 from __future__ import annotations
