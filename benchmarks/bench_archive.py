@@ -1,4 +1,4 @@
-"""Row 15: a log's records to an archive and back, against the same columns as plain Parquet.
+"""Row 16: a log's records to an archive and back, against the same columns as plain Parquet.
 
 The reference writes with pyarrow what is in memory as an Arrow table already, with the same
 compression and row groups, and syncs the file; and reads the archive's own file as a table.

@@ -148,7 +148,7 @@ class _Stage:
             except ArchiveError:
                 raise
             except HistoryChangedError as error:
-                failed[part.tp] = self._parted(part, error)
+                failed[part.tp] = self._manifest.other_records(part.tp, error.wanted)
             except DafkaError as error:
                 failed[part.tp] = error
         return self._files
@@ -188,15 +188,6 @@ class _Stage:
     def _finish(self, open_file: _OpenFile) -> None:
         self._files.append(open_file.finished())
         self._size_bytes += open_file.values_bytes
-
-    def _parted(self, part: Wanted, error: HistoryChangedError) -> ArchiveError:
-        why = (
-            f"{part.tp}: from offset {error.wanted} on it may have records that the stores have "
-            "set aside since, as a newer producer has gone on without them: nothing is added. Move "
-            f"the directories {self._manifest.records.name} and {self._manifest.commits} away, and "
-            "archive the topic anew"
-        )
-        return ArchiveError(self._manifest.directory, why)
 
 
 class _OpenFile:

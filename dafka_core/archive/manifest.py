@@ -28,6 +28,7 @@ from dafka_core.archive import layout
 from dafka_core.archive.archive_errors import ArchiveError, damaged, translated
 from dafka_core.epochs import NO_LIFE, EpochId
 from dafka_core.names import quoted
+from dafka_core.records import TopicPartition
 
 VERSION: Final = 1
 
@@ -146,7 +147,7 @@ class Manifest:
                     )
                 self._add(self._read(self._commit(number)))
                 self.version = number
-        if found and found[-1] < before:
+        if before and (not found or found[-1] < before):
             raise damaged(self.directory, self._commit(before).name, "was there, and is missing")
         return self.version > before
 
@@ -169,6 +170,15 @@ class Manifest:
         files = self.files.get(partition, [])
         index = bisect_right(files, offset, key=_END)
         return files[index - 1].life if index else NO_LIFE
+
+    def other_records(self, tp: TopicPartition, offset: int) -> ArchiveError:
+        """The error for a partition of which stores may have others than the archive."""
+        why = (
+            f"{tp}: from offset {offset} on it may have records that the stores have set aside "
+            "since, as a newer producer has gone on without them: nothing is added. Move the "
+            f"directories {self.records.name} and {self.commits} away, and archive the topic anew"
+        )
+        return ArchiveError(self.directory, why)
 
     def commit(self, files: Sequence[ArchivedFile]) -> bool:
         """Adds files, all of them, synced; False: another writer's commit has the number.

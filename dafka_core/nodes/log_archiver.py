@@ -13,9 +13,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
+from dafka_core.archive.archive_errors import ArchiveError
 from dafka_core.archive.archive_writer import GROUP_BYTES, GROUP_RECORDS, ArchiveWriter, Wanted
 from dafka_core.archive.layout import DAY_US, make_archive
-from dafka_core.epochs import NO_LIFE, known_until
+from dafka_core.archive.manifest import Manifest
+from dafka_core.epochs import MAX_EPOCHS, EpochId, History, known_until
 from dafka_core.errors import CHANGED, ClosedError, DafkaError, DataLossError, HistoryChangedError
 from dafka_core.records import PartitionInfo, RecordBatch, TopicPartition
 from dafka_core.storage import Log
@@ -66,18 +68,44 @@ class LogArchiver:
         info = self._log.info(tp)
         if info is None:
             return before
-        writer = self._writers.get(tp.topic)
-        if writer is None:
-            writer = self._writers[tp.topic] = ArchiveWriter(self._directory, tp.topic)
+        try:
+            writer = self._writers.get(tp.topic)
+            if writer is None:
+                writer = self._writers[tp.topic] = ArchiveWriter(self._directory, tp.topic)
+            return self._archived(writer, info, before)
+        except ArchiveError:
+            # Somebody may have moved the topic's directories away: the next writer begins anew.
+            self._writers.pop(tp.topic, None)
+            raise
+
+    def _archived(self, writer: ArchiveWriter, info: PartitionInfo, before: int) -> int:
+        tp, error = info.tp, self._difference(writer.manifest, info, before)
         first = self._first_missing(writer, info, before)
-        if first < before and (due := self._due(info, first, before)) > first:
+        if error is None and first < before and (due := self._due(info, first, before)) > first:
             added = writer.archive([Wanted(tp, info.earliest, due, info.life)], self._read)
             self.counts.files += added.files
             self.counts.records += added.records
             self.counts.size_bytes += added.size_bytes
-            self._note_failure(tp, next((error for _, error in added.failed), None))
+            error = next((each for _, each in added.failed), None)
+            if error is None:  # another store may have been first
+                error = self._difference(writer.manifest, info, before)
             first = self._first_missing(writer, info, before)
-        return first
+        self._note_failure(tp, error)
+        return first if error is None else info.earliest
+
+    def _difference(
+        self, manifest: Manifest, info: PartitionInfo, before: int
+    ) -> DafkaError | None:
+        """Why what is archived of these offsets may be other records than the log's."""
+        history = self._log.lives(info.tp).history
+        for file in manifest.between(info.partition, info.earliest, before):
+            try:
+                _check_history(info.tp, history, file.life, min(file.end, info.end))
+            except HistoryChangedError as error:
+                return manifest.other_records(info.tp, error.wanted)
+            except DafkaError as error:
+                return error
+        return None
 
     def _first_missing(self, writer: ArchiveWriter, info: PartitionInfo, before: int) -> int:
         missing = writer.manifest.missing(info.partition, info.earliest, before)
@@ -103,9 +131,7 @@ class LogArchiver:
     def _read(self, wanted: Wanted) -> Iterator[RecordBatch]:
         """Of the log's history, which must be the one that was archived before."""
         history = self._log.lives(wanted.tp).history
-        known = known_until(history, wanted.after)
-        if wanted.after != NO_LIFE and known is not None and known < wanted.start:
-            raise HistoryChangedError(*wanted.tp, known, None, CHANGED, wanted.start)
+        _check_history(wanted.tp, history, wanted.after, wanted.start)
         at = wanted.start
         while at < wanted.end:
             if self._stopped.is_set():
@@ -128,3 +154,19 @@ class LogArchiver:
             self._failed[tp] = why
             _log.error("%s: it is not archived, and nothing of it is given up: %s", tp, why)
         self.counts.failing = len(self._failed)
+
+
+def _check_history(tp: TopicPartition, history: History, life: EpochId, end: int) -> None:
+    """Sees that records before ``end`` that were archived when ``life`` was known are the log's.
+
+    Raises:
+        HistoryChangedError: they are not, from its ``wanted`` on.
+        DafkaError: the log has not heard of that life yet.
+    """
+    if len(history) >= MAX_EPOCHS and life < history[0].life:
+        return  # the log has forgotten it
+    known = known_until(history, life)
+    if known is None:
+        raise DafkaError(f"{tp}: the archive has records of a newer producer than the store")
+    if known < end:
+        raise HistoryChangedError(*tp, known, None, CHANGED, end)

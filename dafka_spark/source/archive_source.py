@@ -6,6 +6,7 @@ from collections.abc import Iterator, Sequence
 
 from dafka_core.archive import archive
 from dafka_core.archive.manifest import ArchivedFile
+from dafka_core.epochs import EpochId
 from dafka_core.records import PartitionInfo, RecordBatch, TopicPartition
 from dafka_spark.source.range_planner import OffsetRange
 
@@ -23,6 +24,10 @@ class ArchiveSource:
     def read(self, wanted: OffsetRange) -> Iterator[RecordBatch]:
         """The records of a range."""
         yield from archive.read(self._directory, self._tp, self._files, wanted.start, wanted.end)
+
+    def life_before(self, offset: int) -> EpochId:
+        """The newest life that was known when the records before an offset were archived."""
+        return next(file.life for file in self._files if offset <= file.end)
 
     def heads(self, topic: str) -> list[PartitionInfo]:
         """What there is, in these files."""

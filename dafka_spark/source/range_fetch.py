@@ -14,7 +14,7 @@ from dataclasses import replace
 from typing import NoReturn
 
 from dafka_core.archive.archive_errors import ArchiveError
-from dafka_core.epochs import NO_LIFE
+from dafka_core.epochs import NO_LIFE, EpochId
 from dafka_core.errors import (
     DafkaError,
     DataLossError,
@@ -63,6 +63,8 @@ class RangeFetch:
         self._position = wanted.start
         self._denied_at: int | None = None
         self._looked_at: int | None = None
+        self._archived: tuple[int, EpochId] = wanted.start, NO_LIFE
+        """How far the archive was read, and the newest life that was known of it."""
 
     def batches(self) -> Iterator[Records]:
         """The records without those in ``lost``.
@@ -89,6 +91,9 @@ class RangeFetch:
         failures: Failures = []
         idle: list[RecordSource] = []
         for source in self._sources:
+            is_changed = any(isinstance(error, HistoryChangedError) for _, error in failures)
+            if is_changed and isinstance(source, ArchiveSource):
+                continue  # it has what was before
             stop = self._reach(source)
             if stop > self._position:
                 yield from self._read(source, stop, failures)
@@ -105,20 +110,29 @@ class RangeFetch:
     def _reach(self, source: RecordSource) -> int:
         """The offset up to which to ask a source; the position reached: it is not asked."""
         position, end = self._position, self._wanted.end
-        if source.known is not None:
-            return min(source.known.stop, end) if position in source.known else position
-        # The mesh is slow: it is asked for no more than what the other sources do not have.
-        later = [each.known.start for each in self._sources if each.known]
-        return min([end, *(start for start in later if start > position)])
+        known, is_archive = source.known, isinstance(source, ArchiveSource)
+        if known is not None and not is_archive:
+            return min(known.stop, end) if position in known else position
+        if known is not None and position not in known:
+            return position
+        # The mesh is slow: it is asked for no more than what the other sources do not have.  And
+        # the archive, as it does not hear of newer histories, for no more than stores have not.
+        others = (each for each in self._sources if each is not source and each.known)
+        later = [each.known.start for each in others if each.known]
+        return min([end, known.stop if known else end, *(at for at in later if at > position)])
 
     def _read(
         self, source: RecordSource, stop: int, failures: Failures
     ) -> Generator[Records, None, None]:
         begun = self._position
         asked = self._wanted.part(begun, stop)
+        if self._archived[0] == begun and asked.after == NO_LIFE:
+            asked = replace(asked, after=self._archived[1])
         try:
             for batch in checked_reply(source.name, asked, source.read(asked)):
                 self._position = batch.end
+                if isinstance(source, ArchiveSource):
+                    self._archived = batch.end, source.life_before(batch.end)
                 yield batch
         except DafkaError as error:
             if isinstance(error, DataLossError) and begun == self._position < error.wanted < stop:
@@ -139,6 +153,7 @@ class RangeFetch:
                 self._policy.fail_or_warn(replaced(error, position))
                 # From here on, those that are the partition's now.
                 self._wanted = replace(wanted, life=NO_LIFE, after=NO_LIFE)
+                self._archived = position, NO_LIFE
                 return
         if any(isinstance(error, ArchiveError) for error in errors):
             # What the archive has is not lost, and cannot be read.

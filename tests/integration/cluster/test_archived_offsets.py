@@ -18,7 +18,7 @@ from dafka_core.log_entries import SetAside
 from dafka_core.names import text_of
 from dafka_core.records import RecordBatch, TopicPartition
 from dafka_core.values import Values
-from dafka_spark.errors import FetchError, RetentionAheadError
+from dafka_spark.errors import FetchError, HistoryReplacedError, RetentionAheadError
 from dafka_spark.options import SourceOptions
 from dafka_spark.schema import full
 from dafka_spark.source.batch_reader import DafkaBatchReader
@@ -245,9 +245,19 @@ def test_a_newer_history_ends_where_it_does(serve: Serve, archive: Path) -> None
 
     ArchiveWriter(archive, "t").archive([Wanted(A, 0, 30, old.life)], read)
     assert store.log.write([SetAside(A, 20)]) == [None]
-    store.log.append([RecordBatch(A, 20, Values.of(values[20:25]), epoch=new)])
+    store.log.append([RecordBatch(A, 20, Values.of([b"new"] * 5), epoch=new)])
     store.log.trim(A, 10)
-    assert rows(query(store, archive)) == of(A, range(25))
+
+    def contents(**given: str) -> list[bytes]:
+        reader = query(store, archive, **given)
+        batches = (each for part in reader.partitions() for each in reader.read(part))
+        return [value for each in batches for value in each["value"].to_pylist()]
+
+    assert contents() == [*values[:20], *[b"new"] * 5]
+    store.log.trim(A, 22)  # by a store without an archive
+    with pytest.raises(HistoryReplacedError, match="offset 20"):
+        contents()
+    assert contents(failOnDataLoss="false") == [*values[:22], *[b"new"] * 3]
 
 
 @pytest.fixture

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -146,12 +147,60 @@ def test_a_partition_that_cannot_be_archived_keeps_no_other(
     again = RecordBatch.of(A, 40, [b"y"] * 30)
     log.append([RecordBatch(A, 40, again.values, epoch=Epoch(*new, 40, old.digest))])
     put(log, B, 20)
-    for _ in range(3):
-        assert archiver.archive(A, 70) == 50
+    for before in (45, 60, 70):
+        assert archiver.archive(A, before) == 0
         assert archiver.archive(B, 20) == 20
     assert caplog.text.count("it is not archived, and nothing of it is given up") == 1
     assert "from offset 40 on it may have records that the stores have set aside" in caplog.text
     assert archiver.counts.failing == 1
+
+
+def test_a_partition_that_has_begun_anew_is_not_taken_for_the_archived_one(
+    log: Log, archive: Path, tmp_path: Path
+) -> None:
+    """As after its topic was deleted: its offsets are in the archive, and are other records."""
+    old, new = Epoch.first(EpochId(5, 1, 1)), Epoch.first(EpochId(9, 2, 1))
+    for epoch, directory in ((old, tmp_path / "before"), (new, tmp_path / "after")):
+        with Log(directory, clock_us=log.now_us) as made:
+            values = batch(A, 0, 24)
+            made.append([replace(values, epoch=epoch)])
+            archiver = LogArchiver(made, archive)
+            assert archiver.archive(A, 24) == (24 if epoch is old else 0)
+            assert archiver.counts.failing == (epoch is new)
+
+
+def test_a_store_that_is_behind_waits(log: Log, archive: Path, tmp_path: Path) -> None:
+    old = Epoch.first(EpochId(5, 1, 1))
+    new = Epoch(9, 2, 1, 20, old.digest)
+    values = batch(A, 0, 48)
+    parts = [
+        RecordBatch(
+            A, 0, values.between(0, 20).values, times=values.between(0, 20).times, epoch=old
+        ),
+        RecordBatch(
+            A, 20, values.between(20, 48).values, times=values.between(20, 48).times, epoch=new
+        ),
+    ]
+    log.append(parts)
+    assert LogArchiver(log, archive).archive(A, 24) == 24
+    with Log(tmp_path / "other", clock_us=log.now_us) as behind:
+        behind.append([replace(values, epoch=old)])
+        archiver = LogArchiver(behind, archive)
+        assert archiver.archive(A, 48) == 0  # some of its records have lost, and it has not heard
+
+
+def test_directories_that_were_moved_away_are_made_anew(
+    log: Log, archive: Path, tmp_path: Path
+) -> None:
+    put(log, A, 60)
+    archiver = LogArchiver(log, archive)
+    assert archiver.archive(A, 24) == 24
+    archive.rename(tmp_path / "before")
+    LogArchiver(log, archive)
+    with pytest.raises(ArchiveError, match="was there, and is missing"):
+        archiver.archive(A, 48)
+    assert archiver.archive(A, 48) == 48
+    assert offsets_in_manifest(archive, A) == list(range(48))
 
 
 def test_it_ends_soon_when_the_store_does(log: Log, archive: Path) -> None:

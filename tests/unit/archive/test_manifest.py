@@ -134,9 +134,10 @@ def test_a_commit_that_is_missing_hides_nothing(tmp_path: Path) -> None:
     (manifest.commits / f"{2:020d}.json").unlink()
     with pytest.raises(ArchiveError, match=f"{2:020d}.json: is missing, and later ones are there"):
         read(tmp_path)
-    (manifest.commits / f"{3:020d}.json").unlink()
-    with pytest.raises(ArchiveError, match=f"{3:020d}.json: was there, and is missing"):
-        manifest.refresh()
+    for number in (3, 1):
+        (manifest.commits / f"{number:020d}.json").unlink()
+        with pytest.raises(ArchiveError, match=f"{3:020d}.json: was there, and is missing"):
+            manifest.refresh()
 
 
 def test_what_is_too_large_is_not_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
